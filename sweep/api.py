@@ -23,6 +23,7 @@ from sweep.ranking import rank
 from sweep.slices import LIMIT_S
 from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store
+from sweep.tuning.tuner import Tuner
 
 _RESULTS: Final = Path("results")
 
@@ -62,6 +63,10 @@ class Result:
     def rank(self, **options: Any) -> pa.Table:
         """The best plans, as `sweep rank`: by, top, where, per, columns, descending, pareto, every."""
         return rank(self.folder, **options).rows
+
+    def tuner(self, **options: Any) -> Tuner:
+        """What `sweep tune` asks and tells: by, where, file, prior."""
+        return Tuner(self.folder, **options)
 
 
 def load(path: Location) -> Result:

@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
     "search": "Find the best plans of a sweep, proven, without simulating the others.",
     "rank": "Rank the plans of a sweep.",
+    "tune": "Say which plan to run next, take in what came out, and say when to stop.",
     "ls": "List the results below a folder: plans done, state, age, best plan.",
     "status": "Say how far a result is: plans done, time left while a run writes, size, plans by reason, best plan.",
     "report": "Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run.",

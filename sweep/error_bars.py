@@ -3,7 +3,7 @@
 Computed from the columns of a result when it is ranked, so for results of any executor and version.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,44 +11,30 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Floats, Ints, SpecError
+from sim_core import Floats, Ints
 from sweep.columns import LONGER, SHORTER
 from sweep.selection import CHOSEN, quoted
 from sweep.uncertainty.evidence import CONFIDENCE, RANGE, Basis, t3_quantile
 from sweep.uncertainty.judging import DEVICE, NO_CHOICE, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
-from sweep.uncertainty.measuring import advise
 
 COLUMNS: Final = ("step_time_low_s", "step_time_high_s", "tie")
 """Columns that a ranking adds: an interval that holds the measured step of nine of ten plans; cannot be told from the best."""
 ADVISED: Final = 3
-"""Groups for which runs are advised: those that come first."""
+"""Groups whose ties are told: those that come first."""
 SLACK: Final = 1.001
 """Rows that nearly tie are looked at, too: SQL and NumPy round differently."""
 _SECONDS: Final = "seconds"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """A user's measured runs: seconds of a step by plan number, with where they stand, or runs that were simulated apart."""
-
-    steps: Mapping[int, tuple[float, str]]
-    runs: OwnRuns | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class GroupBars:
-    """The best plan of a group and those that tie with it. Losses: how much slower the pick is than the fastest, a fraction."""
+    """The best plan of a group and those that tie with it."""
 
     group: tuple[Any, ...]  # values of `per`
     best: int  # plan that is expected to be the best
     low: float  # its measured step over the simulated one
     high: float
     tied: int  # plans with other numbers that tie with it
-    runs: tuple[int, ...]  # plans whose measurement would lower the loss the most
-    tied_after: float
-    weighed: int
-    loss: float
-    loss_after: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,29 +81,10 @@ def error_bars(
     judged = judged.widened(_wider(rows, candidates["plan"].to_numpy(), basis))
     return ErrorBars(
         columns=_columns(rows, candidates["plan"].to_numpy(), judged, ties=timed),
-        groups=tuple(_group_bars(rows, candidates, compared, values, judged, basis, own, group, per)) if timed else (),
+        groups=tuple(_group_bars(rows, candidates, values, judged, group, per)) if timed else (),
         why=why,
         own=0 if own is None else len(own.error),
     )
-
-
-def taken_into_account(connection: duckdb.DuckDBPyConnection, measured: Measured | None) -> OwnRuns | None:
-    """Measured runs as errors of plans. Raises SpecError if a plan has no simulated step."""
-    if measured is None:
-        return None
-    return measured.runs if measured.runs is not None else _of_plans(connection, measured)
-
-
-def _of_plans(connection: duckdb.DuckDBPyConnection, measured: Measured) -> OwnRuns:
-    wanted = ", ".join(str(plan) for plan in sorted(measured.steps)) or "NULL"
-    rows = connection.sql(f"SELECT * FROM results WHERE status = 'ok' AND plan IN ({wanted}) ORDER BY plan").to_arrow_table()
-    missing = sorted(set(measured.steps) - set(rows["plan"].to_pylist()))
-    if missing:
-        raise SpecError(
-            f"{measured.steps[missing[0]][1]}: plan: found {missing[0]}, expected a plan of this result with a step"
-        )
-    seconds = np.array([measured.steps[plan][0] for plan in rows["plan"].to_pylist()], np.float64)
-    return OwnRuns(plans=rows, error=np.log(seconds / rows["step_time_s"].to_numpy()))
 
 
 def _near(
@@ -210,11 +177,8 @@ def _columns(rows: pa.Table, plans: Ints, judged: Judgement, *, ties: bool) -> p
 def _group_bars(
     rows: pa.Table,
     candidates: pa.Table,
-    compared: Sequence[str],
     seconds: Floats,
     judged: Judgement,
-    basis: Basis,
-    own: OwnRuns | None,
     group: Ints,
     per: Sequence[str],
 ) -> Iterator[GroupBars]:
@@ -230,16 +194,10 @@ def _group_bars(
         best = int(judged.best[member[0]])
         at = int(np.flatnonzero(member == best)[0]) if best in member else 0
         part = judged.chosen(member, at)
-        advice = advise(candidates.take(member), compared, seconds[member], part, basis, own)
         yield GroupBars(
             group=tuple(candidates[name][best].as_py() for name in per),
             best=int(plans[best]),
             low=float(judged.low[best]),
             high=float(judged.high[best]),
             tied=int(part.tie.sum()) - 1,
-            runs=tuple(int(plans[member[row]]) for row in advice.rows),
-            tied_after=advice.tied_after,
-            weighed=advice.weighed,
-            loss=advice.loss,
-            loss_after=advice.loss_after,
         )

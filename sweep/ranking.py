@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from sim_core import PARTS
 from sweep.beside_running import Beside, beside_running
 from sweep.columns import MEASURES, SECTIONS, higher_is_better, measures_of, result_column
 from sweep.error_bars import COLUMNS as BARS
-from sweep.error_bars import ErrorBars, Measured, error_bars, taken_into_account
+from sweep.error_bars import ErrorBars, error_bars
 from sweep.facts import NEEDED_MEMORY, asked, told
 from sweep.folder import Location
 from sweep.options import OptionError, of_option
@@ -39,6 +40,9 @@ from sweep.selection import (
 from sweep.spec import SweepSpec
 from sweep.store import Store
 from sweep.uncertainty.evidence import basis_of
+from sweep.uncertainty.judging import OwnRuns
+from sweep.uncertainty.memory import chance_before_runs
+from sweep.workloads import STACK
 
 TOP, GROUP_TOP = 20, 1
 MFU: Final = "mfu"
@@ -46,6 +50,7 @@ HFU: Final = "hfu"
 TFLOPS: Final = "tflops_per_gpu"
 MEASURED: Final = "measured_share"
 ALL: Final = "all"
+RUNS: Final = "runs_probability"
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
 
@@ -90,7 +95,7 @@ def rank(
     descending: bool | None = None,
     pareto: Sequence[str] = (),
     every: bool = False,
-    measured: Measured | None = None,
+    measured: OwnRuns | None = None,
     connection: duckdb.DuckDBPyConnection | None = None,
 ) -> Ranking:
     """Rank the results in `directory`. Ties go to the lower plan number.
@@ -117,7 +122,11 @@ def rank(
             per = provenance.get("spec", {}).get("per", [])
         per = _known("--per", per, schema)
         top = top or (None if front else GROUP_TOP if per else TOP)
-        wanted = [] if list(columns) in ([], [ALL]) else _known("--columns", columns, schema, ("rank", ALIKE, DIFFERING, *BARS))
+        wanted = (
+            []
+            if list(columns) in ([], [ALL])
+            else _known("--columns", columns, schema, ("rank", ALIKE, DIFFERING, RUNS, *BARS))
+        )
         condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
         plan_columns = _plan_columns(schema)
         facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
@@ -156,17 +165,17 @@ def rank(
             per=per,
             varying=facts.varying,
             basis=basis,
-            own=taken_into_account(connection, measured),
+            own=measured,
         )
         running = None if front or per else beside_running(connection, provenance, rows, by, basis)
     if beside:  # of a search
         bars = replace(bars, why=f"{bars.why}; ties are counted among the plans that were simulated")
-    rows = _with_bars(rows, bars)
+    rows = _with_bars(rows, bars, provenance)
     total = facts.total + sum(beside.values())
     reasons = facts.reasons | {reason: facts.reasons.get(reason, 0) + count for reason, count in beside.items()}
     shown = _shown(rows, by, per, facts.varying, [name for name, _ in front], schema, provenance.get("spec", {}))
     alike = [n - 1 for n in rows[ALIKE].to_pylist()]
-    taken = ["rank", *kept, *BARS, ALIKE, DIFFERING]
+    taken = ["rank", *kept, *BARS, RUNS, ALIKE, DIFFERING]
     if wanted:
         taken = shown = list(dict.fromkeys(["rank", "plan", *per, *wanted, by]))
     elif list(columns) == [ALL]:
@@ -201,11 +210,11 @@ def rank(
     )
 
 
-def _with_bars(rows: pa.Table, bars: ErrorBars) -> pa.Table:
-    """The rows with the columns that error bars add."""
+def _with_bars(rows: pa.Table, bars: ErrorBars, provenance: dict[str, Any]) -> pa.Table:
+    """The rows with the columns that error bars add, and RUNS."""
     for name in BARS:
         rows = rows.append_column(name, bars.columns[name])
-    return rows
+    return rows.append_column(RUNS, _runs_probability(rows, provenance))
 
 
 def _option(front: Sequence[object], by: str | None) -> str:
@@ -245,6 +254,17 @@ def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further
     """The columns that an option means by any of their names, `further` ones besides those stored. Raises OptionError."""
     with of_option(option):
         return [name.strip() if name.strip() in further else result_column(name, list(schema)) for name in names]
+
+
+def _runs_probability(rows: pa.Table, provenance: dict[str, Any]) -> pa.Array:
+    """Chance that each plan runs, by its memory and the stack, before any run; null where its memory is unknown."""
+    if not {"peak_memory_bytes", "device_memory_bytes"} <= set(rows.column_names):
+        return pa.nulls(len(rows), pa.float64())
+    part = rows["peak_memory_bytes"].to_numpy().astype(np.float64) / rows["device_memory_bytes"].to_numpy()
+    stated = (provenance.get("spec", {}).get("workload") or {}).get("stack")
+    stack = stated if isinstance(stated, str) else (stated or {}).get("preset")
+    chance = chance_before_runs(part, str(stack or STACK))
+    return pa.array(chance, mask=np.isnan(chance))
 
 
 def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:

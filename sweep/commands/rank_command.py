@@ -26,7 +26,6 @@ from sweep.commands.shared import (
     there,
     write_text,
 )
-from sweep.error_bars import Measured
 from sweep.fidelity import compare_fidelity
 from sweep.folder import naming
 from sweep.options import OptionError
@@ -36,10 +35,13 @@ from sweep.reopening import reopened
 from sweep.show.ranked import print_disagreement, print_ranking, print_relaxed, print_stability, stable_rows
 from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console, screen
+from sweep.show.tuned import print_standing
 from sweep.stability import CANDIDATES, sigmas_of, stability
+from sweep.tuning.tuner import Tuner
+from sweep.uncertainty.judging import OwnRuns
 from sweep.validation.error_bars import own_runs
 from sweep.validation.simulation import run_rows
-from sweep.validation.table import names_plans, read_steps, read_table
+from sweep.validation.table import names_plans, read_table
 
 
 class Form(StrEnum):
@@ -68,7 +70,7 @@ def command(
     form: Annotated[Form | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for parquet).")] = None,
     measured: Annotated[
-        Path | None, typer.Option(help="CSV of your own runs: plan and step_time_s or iter_ms; or a table as for `validate`.")
+        Path | None, typer.Option(help="CSV of your own runs: as tune.csv of `sweep tune`; or a table as for `validate`.")
     ] = None,
     stable: Annotated[
         bool, typer.Option("--stable", help="How often each plan is the best as compute, network and jitter move.")
@@ -119,6 +121,12 @@ def command(
         constraints = relax(opened, by=by, where=where, per=groups, descending=descending)
         rows = relaxed_rows(constraints, result_schema(opened.prepared.sweep.space))
         _write(rows, partial(print_relaxed, constraints, opened.notes), form, output)
+    elif measured is not None and names_plans(measured):
+        others = {"--columns": columns, "--pareto": pareto, "--all": every, "--per": per} | turned
+        takes("--measured", others, "with a table of plans only --by, --where, --top, --format and --output")
+        tuner = Tuner(folder, by=by, where=where, file=measured, read_only=True)
+        standing = tuner.standing(top or TOP)
+        _write(standing, partial(print_standing, tuner, standing), form, output)
     else:
         ranking = rank(
             folder,
@@ -151,11 +159,9 @@ def _write(rows: pa.Table, show: Callable[[Console], None], form: Form, output: 
             pq.write_table(rows, output)
 
 
-def _measured(path: Path) -> Measured:
-    """A user's runs, by plan numbers or as rows that `sweep validate` simulates. Raises FormatError, SpecError."""
-    if names_plans(path):
-        return Measured(steps=read_steps(path))
+def _measured(path: Path) -> OwnRuns:
+    """A user's runs as rows that `sweep validate` simulates. Raises FormatError, SpecError."""
     runs = own_runs(run_rows(read_table(path)))
     if not len(runs.error):
         raise SpecError(f"{path}: no run could be simulated (sweep validate {path} says why)")
-    return Measured(steps={}, runs=runs)
+    return runs

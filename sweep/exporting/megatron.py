@@ -170,13 +170,28 @@ def not_said(plan: Launched) -> list[str]:
     return lines + [f"{key} {value}" for key, value in fields.items() if key.startswith("hardware.")]
 
 
-def megatron_text(plan: Launched) -> str:
-    """A file for bash that sets the array of flags. Raises SpecError if Megatron-LM would refuse them."""
+def flags_text(plan: Launched) -> str:
+    """The flags in one line. Raises SpecError if Megatron-LM would refuse them."""
+    return " ".join(_rows(_accepted(plan)))
+
+
+def _accepted(plan: Launched) -> Flags:
+    """The flags. Raises SpecError if Megatron-LM would refuse them."""
     flags = megatron_flags(plan)
-    world, per_node = plan.number_of("all_gpus"), plan.gpus_per_node
-    broken = refused(flags, world)
+    broken = refused(flags, plan.number_of("all_gpus"))
     if broken:
         raise SpecError(f"plan {plan.number}: Megatron-LM refuses it: {'; '.join(broken)}")
+    return flags
+
+
+def _rows(flags: Flags) -> list[str]:
+    return [" ".join([flag, *(shlex.quote(value) for value in values)]) for flag, values in flags.items()]
+
+
+def megatron_text(plan: Launched) -> str:
+    """A file for bash that sets the array of flags. Raises SpecError if Megatron-LM would refuse them."""
+    flags = _accepted(plan)
+    world, per_node = plan.number_of("all_gpus"), plan.gpus_per_node
     lines = [
         f"# Plan {plan.number} of the sweep {plan.name}: {world} x {plan.fields['hardware']}, simulated step "
         f"{plan.row['step_time_s']:.4g} s.",
@@ -194,8 +209,7 @@ def megatron_text(plan: Launched) -> str:
         lines += ["# needed before Blackwell for tp or cp > 1", "export CUDA_DEVICE_MAX_CONNECTIONS=1"]
     elif fsdp:
         lines += ["# Megatron-FSDP refuses 1", "unset CUDA_DEVICE_MAX_CONNECTIONS"]
-    rows = [" ".join([flag, *(shlex.quote(value) for value in values)]) for flag, values in flags.items()]
-    return "\n".join([*lines, f"{ARRAY}=(", *(f"    {row}" for row in rows), ")", ""])
+    return "\n".join([*lines, f"{ARRAY}=(", *(f"    {row}" for row in _rows(flags)), ")", ""])
 
 
 def model_flags(model: Model, sequence: int) -> Flags:

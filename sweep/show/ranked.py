@@ -11,7 +11,7 @@ from sim_core import PARTS, short
 from sweep.beside_running import Beside
 from sweep.error_bars import ErrorBars, GroupBars
 from sweep.fidelity import Disagreement
-from sweep.ranking import Ranking
+from sweep.ranking import RUNS, Ranking
 from sweep.relaxing import DEVICE, WHERE, Relaxed
 from sweep.selection import ALIKE
 from sweep.show.checks import print_plausibility
@@ -19,7 +19,6 @@ from sweep.show.results import print_reasons
 from sweep.show.tables import SHORT_PART, cell, heading, plural, print_table, span, values_text
 from sweep.stability import DRAWS, Stability
 from sweep.uncertainty.evidence import LEVEL
-from sweep.uncertainty.measuring import MINUTES
 
 MOST_COLUMNS: Final = 30
 """A ranking of more columns is printed on its side."""
@@ -123,7 +122,7 @@ def _fitting(widths: dict[str, int], importance: Sequence[str], width: int) -> l
 
 def _print_tight(rows: pa.Table, console: Console) -> None:
     """Say which of the best plans may not fit, since they leave less of the device than their memory may be off by."""
-    names = ["rank", "plan", "peak_memory_bytes", "device_memory_bytes"]
+    names = ["rank", "plan", "peak_memory_bytes", "device_memory_bytes", RUNS]
     if not set(names) <= set(rows.column_names):
         return
     best = [row for row in rows.select(names).to_pylist() if row["rank"] == 1]
@@ -132,9 +131,11 @@ def _print_tight(rows: pa.Table, console: Console) -> None:
     if tight:
         single = len(tight) == 1
         plans = f"plan {next(iter(tight))} needs" if single else f"plans {', '.join(map(str, tight))} need up to"
+        chance, them = min(row[RUNS] for row in best if row["plan"] in tight), "it" if single else "them"
         console.print(
             f"tight: {plans} {max(tight.values()):.0%} of the device's memory; memory of measured runs is off by"
-            f" {MEMORY_ERROR:.0%} in the mean: try {'it' if single else 'them'} first, or leave room with"
+            f" {MEMORY_ERROR:.0%} in the mean, and {'it' if single else 'the fullest'} runs with a chance of {chance:.0%}:"
+            f" try {them} first, or leave room with"
             f' --where "peak_memory_bytes < {1 - MEMORY_ERROR:g} * device_memory_bytes"'
         )
 
@@ -189,13 +190,8 @@ def _change(ratio: float) -> str:
 
 
 def ties_of(group: GroupBars) -> str:
-    """How many plans tie with the best of a group, and which runs would tell."""
-    plans = f"{plural(group.tied)} cannot be told from plan {group.best}"
-    if len(group.runs) < 2:
-        return plans
-    runs = f"{', '.join(map(str, group.runs[:-1]))} and {group.runs[-1]}"
-    loss = f"the pick's expected loss to the fastest falls from {group.loss:.1%} to {group.loss_after:.1%}"
-    return f"{plans}; run plans {runs} for {MINUTES} minutes each: {loss}"
+    """How many plans tie with the best of a group, and what would tell."""
+    return f"{plural(group.tied)} cannot be told from plan {group.best}; `sweep tune` says which to run"
 
 
 def stable_rows(groups: Sequence[Stability], top: int) -> pa.Table:

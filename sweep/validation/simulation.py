@@ -180,7 +180,7 @@ def _planned(row: Row, change: Change) -> tuple[Workload, dict[str, object]]:
     model = with_capacity(model_of(row), recipe_of(row))
     stack = stack_of(row, model, change.base)
     sequence_parallel = row.text("sp") == "1" or (not row.text("sp") and stack.flash_attention)  # recipes with TE have it on
-    values = _plan(row)
+    values = plan_of(row)
     return workload_from_model(model, stack.model_copy(update=change.stack), sequence_parallel=sequence_parallel), values
 
 
@@ -313,7 +313,7 @@ class StepsByStack:
         return steps
 
 
-def _plan(row: Row) -> dict[str, object]:
+def plan_of(row: Row) -> dict[str, object]:
     """The plan by the names of `sim_core.plans`. Raises NotSimulated for what the simulator does not have."""
     if not row.text("mbs") or not (row.text("gbs") or row.text("ga")):
         raise NotSimulated("micro-batch or batch not stated")

@@ -51,9 +51,6 @@ OTHER_CAUSES: Final = ("empty stage", "micro-batches <", "inconsistent")
 CLOSE: Final = 0.8
 """How alike a heading must be to a column that is missing to be taken for a slip of the pen."""
 PLAN: Final = "plan"
-SECONDS: Final = {"step_time_s": 1.0, "iter_ms": 1e-3}
-"""Columns of the time of a step, and what one of their units is in seconds."""
-LONGEST_S: Final = 1e6
 
 
 class NotSimulated(Exception):
@@ -195,30 +192,6 @@ def names_plans(path: Path) -> bool:
     """Whether a CSV names plans of a result by number; else it is a table of runs."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         return PLAN in [cell.strip() for cell in next(csv.reader(file), [])]
-
-
-def read_steps(path: Path) -> dict[int, tuple[float, str]]:
-    """Seconds of a step by plan number, each with where it stands; of a plan that stands twice, the mean.
-
-    Raises FormatError (`path:line: column: found X, expected Y`).
-    """
-    name, rows = str(path), read_csv(path)
-    _, heading = next(rows, (1, []))
-    column = next((key for key in SECONDS if key in heading), None)
-    if PLAN not in heading or column is None:
-        raise FormatError(name, 1, "heading", found=shown(",".join(heading), 80), expected=f"{PLAN} and {' or '.join(SECONDS)}")
-    steps: dict[int, list[tuple[float, str]]] = {}
-    for line, cells in rows:
-        row = cells_by_column(path, line, heading, cells)
-        plan, seconds = row[PLAN], _number(row[column]) * SECONDS[column]
-        if not plan.isascii() or not plan.isdigit() or len(plan) > 18:
-            raise FormatError(name, line, PLAN, found=shown(plan), expected="the number of a plan")
-        if not 0 < seconds <= LONGEST_S:
-            raise FormatError(name, line, column, found=shown(row[column]), expected="a time above 0")
-        steps.setdefault(int(plan), []).append((seconds, f"{name}:{line}"))
-    if not steps:
-        raise FormatError(name, 1, "no runs", found="only a heading", expected="a row for each measured plan")
-    return {plan: (sum(time for time, _ in same) / len(same), same[0][1]) for plan, same in steps.items()}
 
 
 def _is_number(text: str, most: float, *, whole: bool) -> bool:

@@ -27,7 +27,7 @@ from sweep.error_bars import COLUMNS as BARS
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
 from sweep.preparation import prepare
-from sweep.ranking import rank
+from sweep.ranking import RUNS, rank
 from sweep.show.ranked import print_ranking
 from sweep.spec import load_spec
 from sweep.store import MANIFEST, Store
@@ -330,7 +330,7 @@ def test_a_front_has_no_other_order(results: Path) -> None:
 
 def test_machine_formats_have_every_column_of_a_result(results: Path, table: ROWS) -> None:
     """Whatever the rows hold: constant columns and unknown ones, too."""
-    expected = ["rank", *(name for name in table[0] if name not in ("status", "reason")), *BARS, "alike", "alike_but_for"]
+    expected = ["rank", *(name for name in table[0] if name not in ("status", "reason")), *BARS, RUNS, "alike", "alike_but_for"]
     for where in ("tp = 1", "tp = 1 and pp = 1 and vpp = 1", "tp > 99"):
         told = sweep("rank", results, "--where", where, "--format", "csv").stdout
         assert told.splitlines()[0].split(",") == expected

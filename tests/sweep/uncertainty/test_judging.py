@@ -22,7 +22,6 @@ from sweep.uncertainty.evidence import (
     recorded_moves,
 )
 from sweep.uncertainty.judging import OwnRuns, coordinates, distances, judge, widest
-from sweep.uncertainty.measuring import advise
 
 SPREAD = Spread(low=-0.1, middle=0.02, high=0.3, between=0.06, within=0.1, runs=400, sets=12)
 BASIS = Basis(spread=SPREAD, differences=Differences(same=0.01, doubling=0.05, pairs=700, sets=8), why="of a test")
@@ -90,26 +89,6 @@ def test_own_runs_are_as_right_as_they_claim() -> None:
         found = judge(rows, rows.column_names, np.ones(6), basis, OwnRuns(plans=rows.take([0, 3]), error=error[[0, 3]]))
         held.append(((np.log(found.low) <= error) & (error <= np.log(found.high)))[[1, 2, 4, 5]].mean())
     assert np.mean(held) == pytest.approx(0.9, abs=0.03)
-
-
-def test_advice_lowers_the_loss_and_names_different_plans() -> None:
-    """Two neighbours and a far plan tie: the far one is worth a run, and loss and ties go down."""
-    rows = plans(tp=[1, 1, 8], pp=[1, 1, 4], vpp=[1, 2, 1])
-    seconds = np.array([1.0, 1.005, 1.02])
-    judged = judge(rows, rows.column_names, seconds, BASIS)
-    found = advise(rows, rows.column_names, seconds, judged, BASIS, runs=2)
-    assert found.tied == 3
-    assert 2 in found.rows
-    assert len(set(found.rows)) == 2
-    assert found.loss_after < 0.6 * found.loss
-    assert found.tied_after < 3
-    assert found == advise(rows, rows.column_names, seconds, judged, BASIS, runs=2)
-
-
-def test_a_best_plan_that_stands_alone_needs_no_run() -> None:
-    rows = plans(tp=[1, 2])
-    judged = judge(rows, ["tp"], np.array([1.0, 2.0]), BASIS)
-    assert advise(rows, ["tp"], np.array([1.0, 2.0]), judged, BASIS).rows == ()
 
 
 def test_each_group_has_its_own_best() -> None:

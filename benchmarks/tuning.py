@@ -1,0 +1,425 @@
+"""Loops that look for the best plan of a job, replayed on grids of measured plans: `sweep tune` beside others.
+
+    python benchmarks/tuning.py GRID.csv... [--stack megatron-core] [--model llama-1B-mha] [--gpus 256] [--jobs] [--picture F]
+
+A GRID has the columns that `sweep validate` reads. A job is what is alike but for its plan; its plans are the rows of quality
+`ok` and the `failed` ones, and it is replayed if four of them ran. Each loop proposes plans that the simulation says fit, one
+after the other, and is told what the grid says of them: seconds, peak memory, or a failure. Regret is how much slower the best
+plan measured so far is than the best of the grid, at most 300 %; a loop without a measured plan has all of it. GPU-hours: 2
+minutes of start and 20 steps a run, 2 minutes of one that fails. `--stack` simulates all rows as that stack, as for a framework
+that nobody knows; without it each row as its own. Optuna's TPE and scikit-learn's process take part where they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim_core import Floats, Ints, SimError, hardware_yaml, model_document, parse_yaml
+from sweep.preparation import prepare
+from sweep.spec import SweepSpec
+from sweep.tuning.candidates import TOO_FULL, candidates_of, rows_of
+from sweep.tuning.deciding import Candidates, Known, believe, score, stops
+from sweep.validation.devices import hardware_of
+from sweep.validation.figures import ALIKE
+from sweep.validation.models import check_needs, model_of
+from sweep.validation.simulation import plan_of
+from sweep.validation.stacks import stack_of
+from sweep.validation.table import NotSimulated, Row, read_table
+
+AFTER = (1, 2, 3, 5, 10)
+MOST = 3.0
+"""Regret is counted up to this."""
+ENOUGH = 0.02
+START_S, STEPS = 120.0, 20
+LEAST_PLANS = 4
+SEEDS = 10
+"""Repetitions of what draws at random."""
+BOOTSTRAP = 2000
+SHARDING = {"0": "none", "1": "optimizer"}
+
+Loop = Callable[["Job", int], Iterator[int]]
+"""Rows of a job's candidates, one after the other, from a seed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The plans of a job that the simulation says may fit, [n], and what the grid says of them."""
+
+    name: str
+    gpus: int
+    candidates: Candidates
+    fits: Floats  # 1 where it does, as simulated
+    seconds: Floats  # NaN where it failed
+    peak: Floats  # ln(measured / simulated memory), NaN where unknown
+    full: Floats  # 1 where the grid says out of memory
+    features: Floats  # [n, k]: log2 of sizes, codes of choices
+    model_ranks: Floats  # tp * pp
+    micro_batch: Floats
+    best: float  # of all plans of the grid that ran
+
+    def known(self, picked: Sequence[int]) -> Known:
+        """What the grid says of these runs."""
+        rows = np.array(picked, np.int64)
+        failed = np.isnan(self.seconds[rows])
+        full = failed & (self.full[rows] == 1)
+        return Known(
+            rows=rows, seconds=self.seconds[rows], peak=self.peak[rows], out_of_memory=full, crashed=failed & ~full,
+            slow=np.zeros(len(rows), np.bool_),
+        )  # fmt: skip
+
+
+def jobs_of(paths: Sequence[Path], stack: str | None, model: str | None, gpus: int | None) -> Iterator[Job]:
+    """The jobs of some grids."""
+    together: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for path in paths:
+        for row in read_table(path):
+            if row.quality in ("ok", "failed") and model in (None, row.text("model")) and row.count("gpus") <= (gpus or 2**31):
+                together[tuple(row.text(key) for key in ALIKE)].append(row)
+    for rows in together.values():
+        if sum(row.number("iter_ms") is not None for row in rows) >= LEAST_PLANS:
+            try:
+                job = _job(rows, stack)
+            except (NotSimulated, SimError) as error:
+                sys.stderr.write(f"{_name(rows)}: not replayed: {error}\n")
+                continue
+            if job is not None:
+                yield job
+
+
+def _name(rows: Sequence[Row]) -> str:
+    return f"{rows[0].text('model')} on {rows[0].count('gpus')} ({rows[0].text('set')})"
+
+
+def _job(rows: Sequence[Row], stack: str | None) -> Job | None:
+    """The job of some rows; None if fewer than LEAST_PLANS different plans ran. Raises NotSimulated, SimError."""
+    measured: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    names: list[str] = []
+    for row in rows:
+        check_needs(row)
+        values = plan_of(row)
+        if row.text("zero") in SHARDING:
+            values["sharding"] = SHARDING[row.text("zero")]
+        names = list(values)
+        measured[tuple(map(_hashable, values.values()))].append(row)
+    varying = [name for at, name in enumerate(names) if len({values[at] for values in measured}) > 1]
+    held = {name: next(iter(measured))[at] for at, name in enumerate(names) if name not in varying}
+    if not varying or sum(any(row.number("iter_ms") for row in same) for same in measured.values()) < LEAST_PLANS:
+        return None
+    listed = [[value for name, value in zip(names, values, strict=True) if name in varying] for values in measured]
+    described = model_of(rows[0])
+    spec = SweepSpec.model_validate(
+        {
+            "name": "replay",
+            "workload": {"model": model_document(described), "stack": stack or _stack(rows[0])},
+            "hardware": parse_yaml(hardware_yaml(hardware_of(rows[0])), "hardware")[0],
+            "axes": {",".join(varying): listed} if len(varying) > 1 else {varying[0]: [value for (value,) in listed]},
+            "fixed": held,
+        }
+    )
+    sweep = prepare(spec, Path()).sweep
+    table = rows_of(sweep, np.arange(sweep.space.size))
+    part = table["peak_memory_bytes"].to_numpy() / table["device_memory_bytes"].to_numpy()
+    reason = np.array(table["reason"].to_pylist())
+    kept = np.flatnonzero((reason == "") | ((reason == "memory_exceeds_device") & (part <= TOO_FULL)))
+    runs = list(measured.values())
+    seconds = np.array([_mean(same, "iter_ms") / 1e3 for same in runs])
+    peak = np.array([_mean(same, "mem_gib") * 2**30 for same in runs])
+    if len(kept) < LEAST_PLANS or np.isnan(seconds[kept]).all():
+        return None
+    candidates, chosen = candidates_of(sweep, kept)
+    return Job(
+        name=_name(rows),
+        gpus=rows[0].count("gpus"),
+        candidates=candidates,
+        fits=(reason[kept] == "").astype(np.float64),
+        seconds=seconds[kept],
+        peak=np.log(peak[kept] / candidates.memory),
+        full=np.array([float(any(row.out_of_memory for row in runs[at])) for at in kept]),
+        features=candidates.axes.linear,
+        model_ranks=(chosen["tp"].to_numpy() * chosen["pp"].to_numpy()).astype(np.float64),
+        micro_batch=chosen["micro_batch"].to_numpy().astype(np.float64),
+        best=float(np.nanmin(seconds)),
+    )
+
+
+def _hashable(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _stack(row: Row) -> str:
+    """The stack of a row by its name in a spec."""
+    return stack_of(row, model_of(row)).name.partition(" ")[0]
+
+
+def _mean(rows: Sequence[Row], column: str) -> float:
+    values = [value for row in rows if (value := row.number(column)) is not None]
+    return float(np.mean(values)) if values else np.nan
+
+
+def tuned(job: Job, seed: int) -> Iterator[int]:
+    """`sweep tune`, one plan at a time."""
+    picked: list[int] = []
+    while True:
+        least = score(believe(job.candidates, job.known(picked)))
+        least[picked] = np.inf
+        picked.append(int(least.argmin()))
+        yield picked[-1]
+
+
+def in_order(job: Job, seed: int) -> Iterator[int]:
+    """As simulated."""
+    yield from _fitting(job, np.argsort(job.candidates.simulated, kind="stable"))
+
+
+def by_rule(job: Job, seed: int) -> Iterator[int]:
+    """The least tp * pp, then the largest micro-batch: a rule of thumb."""
+    yield from _fitting(job, np.lexsort((job.candidates.simulated, -job.micro_batch, job.model_ranks)))
+
+
+def at_random(job: Job, seed: int) -> Iterator[int]:
+    """Any plan that fits."""
+    yield from _fitting(job, np.random.default_rng(seed).permutation(len(job.seconds)))
+
+
+def _fitting(job: Job, order: Ints) -> Iterator[int]:
+    yield from (int(row) for row in order if job.fits[row])
+
+
+def by_tpe(job: Job, seed: int) -> Iterator[int]:
+    """Optuna's TPE with five random starts over the plans that fit; a failed run is ten times the slowest."""
+    optuna = import_module("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=5))
+    columns = [np.unique(job.features[:, k]).tolist() for k in range(job.features.shape[1])]
+    left = set(np.flatnonzero(job.fits).tolist())
+    slowest = 10 * float(np.nanmax(job.seconds))
+    while left:
+        trial = study.ask()
+        wanted = np.array([trial.suggest_categorical(str(k), values) for k, values in enumerate(columns)])
+        row = min(left, key=lambda at: (float(np.abs(job.features[at] - wanted).sum()), at))
+        left.remove(row)
+        yield row
+        study.tell(trial, slowest if np.isnan(job.seconds[row]) else float(job.seconds[row]))
+
+
+def by_process(job: Job, seed: int) -> Iterator[int]:
+    """scikit-learn's Gaussian process (Matern, a length for each axis) with expected improvement and three random starts."""
+    processes = import_module("sklearn.gaussian_process")
+    norm = import_module("scipy.stats").norm
+    rows = np.random.default_rng(seed).permutation(np.flatnonzero(job.fits))
+    picked = [int(row) for row in rows[:3]]
+    yield from picked
+    kernel = processes.kernels.Matern(np.ones(job.features.shape[1]), nu=2.5) + processes.kernels.WhiteKernel(1e-3)
+    while len(picked) < len(rows):
+        ran = [row for row in picked if not np.isnan(job.seconds[row])]
+        left = np.array([row for row in rows if row not in picked])
+        if not ran:
+            row = int(left[0])
+        else:
+            process = processes.GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed)
+            process.fit(job.features[ran], np.log(job.seconds[ran]))
+            mean, sd = process.predict(job.features[left], return_std=True)
+            better = (np.log(job.seconds[ran]).min() - mean) / np.maximum(sd, 1e-9)
+            row = int(left[np.argmax(sd * (better * norm.cdf(better) + norm.pdf(better)))])
+        picked.append(row)
+        yield row
+
+
+LOOPS: dict[str, tuple[Loop, int, str]] = {
+    "sweep tune": (tuned, 1, ""),
+    "simulated order": (in_order, 1, ""),
+    "rule of thumb": (by_rule, 1, ""),
+    "random": (at_random, SEEDS, ""),
+    "TPE (Optuna)": (by_tpe, SEEDS, "optuna"),
+    "process without prior": (by_process, SEEDS, "sklearn"),
+}
+"""Name -> the loop, how often it runs, and the package that it needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A loop on a job: after each number of runs AFTER its regret; runs until ENOUGH; GPU-hours and failures of five."""
+
+    regret: Floats
+    until: float  # RUNS + 1 where it is not reached
+    gpu_hours: float
+    failed: float
+
+
+RUNS = max(AFTER)
+
+
+def replay(job: Job, loop: Loop, seed: int) -> Replay:
+    """A loop of RUNS runs, or as many as there are plans."""
+    picked = list(islice(loop(job, seed), RUNS))
+    seconds = job.seconds[picked]
+    best = np.fmin.accumulate(np.where(np.isnan(seconds), np.inf, seconds))
+    regret = np.minimum(best / job.best - 1, MOST)
+    taken = np.where(np.isnan(seconds), START_S, START_S + STEPS * seconds)
+    reached = np.flatnonzero(regret <= ENOUGH)
+    return Replay(
+        regret=np.array([regret[min(k, len(regret)) - 1] for k in AFTER]),
+        until=float(reached[0] + 1) if len(reached) else RUNS + 1.0,
+        gpu_hours=float(taken[:5].sum()) * job.gpus / 3600,
+        failed=float(np.isnan(seconds[:5]).mean()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """Where `sweep tune` advises to stop: after how many runs, what it expects, and the regret there."""
+
+    runs: int
+    said: float
+    regret: float
+
+
+def stop_of(job: Job) -> Stop | None:
+    """None where it does not within 16 runs."""
+    picked: list[int] = []
+    for row in islice(tuned(job, 0), min(16, len(job.seconds))):
+        picked.append(row)
+        belief = believe(job.candidates, job.known(picked))
+        if belief.regret is not None and stops(belief, len(picked), ENOUGH):
+            best = float(np.nanmin(job.seconds[picked]))
+            return Stop(runs=len(picked), said=belief.regret.mean, regret=best / job.best - 1)
+    return None
+
+
+def loop_table(jobs: Sequence[Job]) -> tuple[list[str], dict[str, list[Replay]]]:
+    """A row for each loop, as Markdown, and the replays."""
+    heads = " | ".join(f"{k} runs" if k > 1 else "1 run" for k in AFTER)
+    lines = [
+        f"| loop | {heads} | 3 runs, 90 % | 5 runs, 90 % | <= 2 % after 5 | to 2 %, median | failed | GPU-hours of 5 |",
+        f"|---|{'--:|' * (len(AFTER) + 6)}",
+    ]
+    replays: dict[str, list[Replay]] = {}
+    for name, (loop, seeds, package) in LOOPS.items():
+        if package and not _installed(package):
+            sys.stderr.write(f"{name}: left out, {package} is not installed\n")
+            continue
+        of_jobs = [[replay(job, loop, seed) for seed in range(seeds)] for job in jobs]
+        replays[name] = [same[0] for same in of_jobs]
+        regret = np.array([np.mean([each.regret for each in same], 0) for same in of_jobs]) * 100
+        worst = np.array([np.max([each.regret for each in same], 0) for same in of_jobs]).max(0) * 100
+        cells = [f"{mean:.1f} / {most:.0f}" for mean, most in zip(regret.mean(0), worst, strict=True)]
+        every = [each for same in of_jobs for each in same]
+        lines.append(
+            f"| {name} | {' | '.join(cells)} | {_bootstrap(regret[:, 2])} | {_bootstrap(regret[:, 3])} "
+            f"| {np.mean([each.regret[3] <= ENOUGH for each in every]):.0%} | {np.median([each.until for each in every]):g} "
+            f"| {np.mean([each.failed for each in every]):.0%} | {np.mean([each.gpu_hours for each in every]):.1f} |"
+        )
+    return lines, replays
+
+
+def _bootstrap(values: Floats) -> str:
+    """90 % of the means over jobs drawn with replacement."""
+    drawn = np.random.default_rng(0).integers(0, len(values), (BOOTSTRAP, len(values)))
+    low, high = np.quantile(values[drawn].mean(1), (0.05, 0.95))
+    return f"{low:.1f} to {high:.1f}"
+
+
+def _installed(package: str) -> bool:
+    try:
+        import_module(package)
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def stop_lines(jobs: Sequence[Job]) -> list[str]:
+    """How often it advises to stop, after how many runs, and how true that is."""
+    stopped = [stop for job in jobs if (stop := stop_of(job)) is not None]
+    if not stopped:
+        return [f"Stops at an expected regret of {ENOUGH:.0%}: none in {len(jobs)} jobs."]
+    regret = np.array([stop.regret for stop in stopped])
+    return [
+        f"Stops at an expected regret of {ENOUGH:.0%}: in {len(stopped)} of {len(jobs)} jobs, after "
+        f"{np.mean([stop.runs for stop in stopped]):.1f} runs; said {np.mean([stop.said for stop in stopped]):.1%}, "
+        f"real {regret.mean():.1%}, worst {regret.max():.1%}; {np.mean(regret <= ENOUGH):.0%} really are at most {ENOUGH:.0%}."
+    ]
+
+
+def job_lines(jobs: Sequence[Job], replays: dict[str, list[Replay]]) -> Iterator[str]:
+    """Each job: regret of `sweep tune` and of simulated order."""
+    yield f"| job | plans | ran | {' | '.join(f'tune {k}, order {k}' for k in AFTER)} |"
+    yield f"|---|--:|--:|{'--:|' * len(AFTER)}"
+    for job, ours, order in zip(jobs, replays["sweep tune"], replays["simulated order"], strict=True):
+        cells = [f"{100 * a:.1f}, {100 * b:.1f}" for a, b in zip(ours.regret, order.regret, strict=True)]
+        ran = int((~np.isnan(job.seconds)).sum())
+        yield f"| {job.name} | {len(job.seconds)} | {ran} | {' | '.join(cells)} |"
+
+
+WIDTH, HEIGHT, LEFT, TOP = 640, 320, 60, 20
+COLOURS = ("#0b6e4f", "#1f4e79", "#b8860b", "#7a7a7a", "#8b2e2e", "#6a3d9a")
+
+
+def picture(replays: dict[str, list[Replay]]) -> str:
+    """Mean regret by runs, a line for each loop, as SVG; the scale is that of ln(1 + percent)."""
+    most = np.log1p(100 * MOST)
+    wide, high = WIDTH - LEFT - 170, HEIGHT - TOP - 40
+
+    def at(place: int, percent: float) -> str:
+        return f"{LEFT + wide * place / (len(AFTER) - 1):.0f},{TOP + high * (1 - np.log1p(percent) / most):.0f}"
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">']
+    for percent in (0, 1, 2, 5, 10, 20, 50, 100, 300):
+        y = at(0, percent).partition(",")[2]
+        parts.append(f'<path d="M{LEFT} {y}H{LEFT + wide}" stroke="#ddd"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y}" text-anchor="end">{percent} %</text>')
+    for place, runs in enumerate(AFTER):
+        x = at(place, 0).partition(",")[0]
+        parts.append(f'<text x="{x}" y="{HEIGHT - 18}" text-anchor="middle">{runs}</text>')
+    parts.append(f'<text x="{LEFT + wide / 2:.0f}" y="{HEIGHT - 3}" text-anchor="middle">runs</text>')
+    for number, (name, of_jobs) in enumerate(replays.items()):
+        mean = 100 * np.mean([each.regret for each in of_jobs], 0)
+        points = " ".join(at(place, percent) for place, percent in enumerate(mean))
+        colour, below = COLOURS[number % len(COLOURS)], TOP + 14 + 18 * number
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<text x="{LEFT + wide + 20}" y="{below}" fill="{colour}">{name}</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def main() -> int:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("grids", nargs="+", type=Path, metavar="GRID")
+    parser.add_argument("--stack", help="simulate all rows as this stack; default: each as its own")
+    parser.add_argument("--model", help="only this model")
+    parser.add_argument("--gpus", type=int, help="only jobs on up to so many GPUs")
+    parser.add_argument("--jobs", action="store_true", help="print each job")
+    parser.add_argument("--picture", type=Path, help="write mean regret by runs to this file (SVG)")
+    given = parser.parse_args()
+    begun = time.process_time()
+    jobs = list(jobs_of(given.grids, given.stack, given.model, given.gpus))
+    if not jobs:
+        sys.stderr.write("no job of these grids has four plans that ran\n")
+        return 1
+    made = time.process_time()
+    lines, replays = loop_table(jobs)
+    sys.stdout.write(
+        f"{len(jobs)} jobs, {np.mean([len(job.seconds) for job in jobs]):.0f} plans a job, stack "
+        f"{given.stack or 'of each row'}. Regret in percent: mean / worst.\n\n" + "\n".join(lines) + "\n\n"
+    )
+    sys.stdout.write("\n".join(stop_lines(jobs)) + "\n")
+    if given.picture:
+        given.picture.write_text(picture(replays), encoding="utf-8")
+    if given.jobs:
+        sys.stdout.write("\n" + "\n".join(job_lines(jobs, replays)) + "\n")
+    sys.stderr.write(f"CPU seconds: {made - begun:.1f} to simulate, {time.process_time() - made:.1f} to replay\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

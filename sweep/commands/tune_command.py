@@ -1,0 +1,153 @@
+"""`sweep tune`: the best plan of a result after a handful of runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim_core import SpecError, quantity, shown
+from sweep.commands.shared import AsJson, Directory, result_at, write_json
+from sweep.exporting.launched import launched
+from sweep.exporting.megatron import flags_text
+from sweep.show.terminal import own_console
+from sweep.show.tuned import print_tuned, tuned_json
+from sweep.tuning.launching import launch, tell_log
+from sweep.tuning.record import FAILURES, NAME, SKIP, SLOW
+from sweep.tuning.tuner import REGRET, Tuner
+
+GIB = 2**30
+
+
+def command(
+    directory: Directory = None,
+    add: Annotated[
+        str | None, typer.Option(help="A run to write down: plan=123, with --step, --log, --failed or --skip.")
+    ] = None,
+    step: Annotated[str | None, typer.Option(help="Its measured step: '1.93 s'; of a slow one at least so much.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Its peak memory on a GPU: '61 GiB'.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Its log, of any framework that `sweep inspect` reads.")] = None,
+    failed: Annotated[str | None, typer.Option(help="How it failed: oom, crash, or slow (stopped early).")] = None,
+    skip: Annotated[bool, typer.Option("--skip", help="It cannot be run here: never proposed, and tells nothing.")] = False,
+    note: Annotated[str, typer.Option(help="A remark, kept with the run.")] = "",
+    count: Annotated[int, typer.Option("--next", "-n", min=1, max=64, help="Plans to propose.")] = 1,
+    regret: Annotated[str, typer.Option(help="Expected regret at which it advises to stop.")] = f"{REGRET:.0%}",
+    budget: Annotated[int | None, typer.Option(min=1, help="Runs after which nothing more is proposed.")] = None,
+    by: Annotated[str | None, typer.Option(help="Column to rank by. Default: the spec's first objective.")] = None,
+    where: Annotated[str | None, typer.Option(help="Only plans that meet this condition, in SQL.")] = None,
+    prior: Annotated[list[Path] | None, typer.Option(help=f"{NAME} of a smaller job of the same stack, in its result.")] = None,
+    measured: Annotated[Path | None, typer.Option(help=f"Read the runs from this table; {NAME} is left alone.")] = None,
+    file: Annotated[Path | None, typer.Option(help=f"Default: {NAME} in the folder of the result.")] = None,
+    launching: Annotated[
+        str | None, typer.Option("--launch", help="Run this command for plan after plan: 'sbatch run.sh {flags}'.")
+    ] = None,
+    spec: Annotated[
+        Path | None, typer.Option(help="Where the spec of the result lies now, if its files are not found.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which plan to run next, take in what came out, and say when to stop."""
+    limit = _share(regret)
+    if measured is not None and (add or launching or file):
+        raise SpecError("--measured only reads: it takes no --add, --launch or --file")
+    if measured is not None and not measured.is_file():
+        raise SpecError(f"--measured {measured}: No such file")
+    tuner = Tuner(
+        result_at(directory),
+        by=by,
+        where=where,
+        file=measured or file,
+        prior=prior or (),
+        spec=spec,
+        read_only=measured is not None,
+    )
+    _add(tuner, add, step, memory, log, failed, note, skip=skip)
+    if launching is not None:
+        say = own_console().print
+        launch(tuner, launching, lambda plan: flags_of(tuner, plan), say, limit=limit, budget=budget)
+        count = 1
+    left = count if budget is None else min(count, max(budget - len(tuner.runs), 0))
+    proposals = tuner.ask(left) if left else []
+    if as_json:
+        write_json(tuned_json(tuner, proposals, limit))
+    else:
+        print_tuned(tuner, proposals, limit, lambda plan: flags_of(tuner, plan), own_console())
+
+
+def flags_of(tuner: Tuner, plan: int) -> str:
+    """Megatron-LM's flags of a plan in one line; why there are none."""
+    try:
+        return flags_text(launched(tuner.opened.prepared, plan))
+    except SpecError as error:
+        return f"none: {error}"
+
+
+def _add(
+    tuner: Tuner, add: str | None, step: str | None, memory: str | None, log: Path | None, failed: str | None, note: str,
+    *, skip: bool,
+) -> None:  # fmt: skip
+    """Write down the run that the options tell of. Raises SpecError."""
+    if add is None:
+        given = {
+            "--step": step,
+            "--memory": memory,
+            "--log": log,
+            "--failed": failed,
+            "--skip": skip or None,
+            "--note": note or None,
+        }
+        if stray := [name for name, value in given.items() if value is not None]:
+            raise SpecError(f"{stray[0]}: of which run? expected --add plan=NUMBER beside it")
+        return
+    plan = _plan(add)
+    chosen = [name for name, there in {"--log": log, "--failed": failed, "--skip": skip}.items() if there]
+    if len(chosen) > 1 or (chosen != ["--failed"] and chosen and step):
+        raise SpecError(f"--add {add}: found {' and '.join([*chosen, *(['--step'] if step else [])])}, expected one of them")
+    seconds = None if step is None else _quantity("--step", step, "s")
+    peak = None if memory is None else _quantity("--memory", memory, "B") / GIB
+    if log is not None:
+        tell_log(tuner, plan, log)
+    elif skip:
+        tuner.tell(plan, SKIP, note=note)
+    elif failed is not None:
+        if failed not in FAILURES:
+            raise SpecError(f"--failed {failed}: expected {', '.join(FAILURES)}")
+        if seconds is not None and failed != SLOW:
+            raise SpecError(f"--failed {failed}: takes no --step, only slow does: at least so much")
+        tuner.tell(plan, failed, step_time_s=seconds, peak_memory_gib=peak, note=note)
+    elif seconds is not None:
+        tuner.tell(plan, seconds, peak_memory_gib=peak, note=note)
+    else:
+        raise SpecError(
+            f"--add {add}: how did it go? expected --step '1.93 s', --log FILE, --failed {'|'.join(FAILURES)} or --skip"
+        )
+
+
+def _plan(text: str) -> int:
+    name, equals, number = (part.strip() for part in text.partition("="))
+    if not equals:
+        name, number = "plan", name
+    if name != "plan" or not number.isascii() or not number.isdigit() or len(number) > 18:
+        raise SpecError(f"--add {text}: found {shown(text)}, expected plan=NUMBER, as in column plan of `sweep rank`")
+    return int(number)
+
+
+def _quantity(option: str, text: str, unit: str) -> float:
+    try:
+        value = quantity(text, unit)
+    except SpecError as error:
+        raise SpecError(f"{option} {text}: {error}") from None
+    if not value > 0:
+        raise SpecError(f"{option} {text}: expected more than 0")
+    return value
+
+
+def _share(text: str) -> float:
+    """`2%` or `0.02` as a share."""
+    percent = text.strip().endswith("%")
+    try:
+        value = float(text.strip().removesuffix("%")) / (100 if percent else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise SpecError(f"--regret {text}: expected a share from 0% to 100%, such as 2%")
+    return value

@@ -1,0 +1,113 @@
+"""Candidates of a job: the plans of a result that may be the best, as points, with what the simulation says of each."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from sim_core import Floats, Ints
+from sweep.columns import LONGER
+from sweep.evaluation import evaluate
+from sweep.preparation import Sweep
+from sweep.tuning.deciding import Candidates
+from sweep.tuning.draws import boundless, log_steps
+from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates
+from sweep.uncertainty.memory import mean_of
+from sweep.uncertainty.process import Axes
+
+MOST: Final = 500
+"""Plans that are simulated under draws: the first of the ranking."""
+TOO_FULL: Final = 1.15
+"""Plans that need up to this part of the device's memory, as simulated, are candidates: the simulation may be wrong."""
+
+JOB_RANGE: Final = 4.0
+"""Doublings of GPUs and of the model's size over which what the errors of two jobs share falls to 1/e."""
+_COLUMNS: Final = ("plans", "simulated", "mean", "memory", "part", "offset")
+
+
+def axes_of(points: Coordinates) -> Axes:
+    """Plans as points: doublings, and a column for each value of a choice, two of which are a doubling apart."""
+    columns = [points.sizes]
+    for codes in points.choices.T:
+        values = np.unique(codes)
+        if len(values) > 1:
+            columns.append((codes[:, None] == values) / np.sqrt(2))
+    return Axes(np.concatenate(columns, 1), all_distances(points))
+
+
+def candidates_of(sweep: Sweep, plans: Ints, by: str = "step_time_s") -> tuple[Candidates, pa.Table]:
+    """Some plans of a sweep as candidates, in their order, and their rows.
+
+    `by`: a column in proportion to time, or its inverse.
+    """
+    rows = rows_of(sweep, plans)
+    varying = [name for name in plan_columns(rows) if len(rows[name].unique()) > 1]
+    return _made(sweep, rows, axes_of(coordinates(rows, varying)), by), rows
+
+
+def joined(own: Candidates, rows: pa.Table, sweep: Sweep, others: Sequence[tuple[Sweep, Ints]]) -> Candidates:
+    """The candidates, and behind them plans of other jobs: what two jobs share falls with the doublings between them."""
+    varying = [name for name in plan_columns(rows) if len(rows[name].unique()) > 1]
+    tables, sizes = [rows], [_size(sweep, rows)]
+    for other, plans in others:
+        tables.append(rows_of(other, plans))
+        sizes.append(_size(other, tables[-1]))
+    varying = [name for name in varying if all(name in table.column_names for table in tables)]
+    every = pa.concat_tables([_plain(table.select(varying)) for table in tables], promote_options="permissive")
+    axes = axes_of(coordinates(every, varying))
+    parts = [own] + [_made(other, table, axes, "step_time_s") for (other, _), table in zip(others, tables[1:], strict=True)]
+    size = np.concatenate(sizes)
+    apart = np.abs(size[:, None] - size[None]).sum(2)
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    return Candidates(
+        **columns,
+        draws=np.concatenate([part.draws for part in parts], 1),
+        axes=axes,
+        memory_error=own.memory_error,
+        alike=np.exp(-apart / JOB_RANGE),
+        rivals=len(own.plans),
+    )
+
+
+def rows_of(sweep: Sweep, plans: Ints) -> pa.Table:
+    """The rows of some plans, simulated."""
+    return pa.Table.from_batches([evaluate(sweep, plans)])
+
+
+def plan_columns(rows: pa.Table) -> list[str]:
+    """Columns that define a plan and do not follow from others."""
+    names = rows.column_names
+    return [name for name in names[: names.index("status")] if name not in NO_CHOICE]
+
+
+def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str) -> Candidates:
+    plans: Ints = rows["plan"].to_numpy()
+    steps = log_steps(sweep, plans)
+    nominal, moved = steps[0], np.where(np.isnan(steps[1:]), steps[0], steps[1:])
+    mean: Floats = moved.mean(0)
+    cost = rows_of(boundless(sweep), plans)[by].to_numpy().astype(np.float64)
+    memory = rows["peak_memory_bytes"].to_numpy().astype(np.float64)
+    return Candidates(
+        plans=plans,
+        simulated=np.exp(nominal),
+        mean=mean,
+        draws=moved - mean,
+        memory=memory,
+        part=memory / rows["device_memory_bytes"].to_numpy(),
+        axes=axes,
+        memory_error=0.0 if sweep.workload.modelled is None else mean_of(sweep.workload.modelled.stack.name),
+        offset=(np.log(cost) if by in LONGER else -np.log(cost)) - nominal,
+    )
+
+
+def _size(sweep: Sweep, rows: pa.Table) -> Floats:
+    """Doublings of the GPUs of each plan and of the model, [n, 2]."""
+    gpus = np.log2(rows["all_gpus"].to_numpy().astype(np.float64))
+    return np.stack([gpus, np.full(len(gpus), np.log2(sweep.flops_per_token or 1.0))], 1)
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """Words as texts, not as codes of one table."""
+    columns = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in rows.itercolumns()]
+    return pa.table(columns, rows.column_names)

@@ -1,0 +1,139 @@
+"""What the runs of a job say together: seconds and chances of every plan, the next plans, the expected regret, when to stop."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from sim_core import Bools, Floats, Ints
+from sweep.uncertainty.memory import Outcomes, runs_probability
+from sweep.uncertainty.process import Axes, Posterior, Runs, condition, prior
+
+CURIOSITY: Final = 0.7
+"""Standard deviations by which a plan's bound lies below its expected ln(time)."""
+CAUTION: Final = 0.5
+"""Of -ln(chance that it runs), added to the bound."""
+SOFT: Final = 0.05
+"""ln(seconds) within which a plan that is not expected to be faster still counts for something."""
+JOINT_DRAWS: Final = 800
+LEAST_RUNS: Final = 4
+"""Runs before anything is stopped: fewer cannot tell the size of the errors."""
+WEIGHED: Final = 200
+"""Plans whose joint draws are compared: those most likely to be the best."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """Plans that compete, [n], as simulated."""
+
+    plans: Ints  # numbers
+    simulated: Floats  # seconds of a step
+    mean: Floats  # of ln(seconds), over draws of what nobody knows
+    draws: Floats  # of ln(seconds), less the mean, [draws, n]
+    memory: Floats  # bytes that it needs, NaN where unknown
+    part: Floats  # the same, of what the device has
+    axes: Axes
+    offset: Floats  # ln(what is ranked by / seconds of a step)
+    memory_error: float = 0.0  # mean of ln(real / simulated memory) of the stack
+    alike: Floats | None = None  # [n, n]: how much of their errors plans of two jobs share; None: all are of one job
+    rivals: int | None = None  # the first so many compete; the others are runs of other jobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """Own runs of candidates, [m]. `seconds`: NaN without a step; `slow`: it was stopped, the seconds are a lower bound."""
+
+    rows: Ints
+    seconds: Floats
+    peak: Floats  # ln(peak / simulated), NaN where unknown
+    out_of_memory: Bools
+    crashed: Bools
+    slow: Bools
+
+    def with_run(self, row: int, seconds: float) -> "Known":
+        """These and one more that ran."""
+        return Known(
+            rows=np.append(self.rows, row), seconds=np.append(self.seconds, seconds), peak=np.append(self.peak, np.nan),
+            out_of_memory=np.append(self.out_of_memory, False), crashed=np.append(self.crashed, False),
+            slow=np.append(self.slow, False),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regret:
+    """How much slower the best measured plan is than the fastest that runs, a fraction: mean, 10th and 90th percentile."""
+
+    mean: float
+    p10: float
+    p90: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Belief:
+    """Of each candidate, [n]: expected ln(seconds), its standard deviation, the chance that it runs; and the regret."""
+
+    log_s: Floats
+    sd: Floats
+    runs: Floats
+    posterior: Posterior
+    log_cost: Floats  # expected ln of what is ranked by
+    best: int | None  # row of the best measured plan
+    least: float | None  # ln of what it costs
+    regret: Regret | None
+
+
+def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -> Belief:
+    """What is known after some runs; `skipped` rows cannot be run."""
+    timed = ~np.isnan(known.seconds)
+    rows = known.rows[timed]
+    error = np.log(known.seconds[timed]) - candidates.mean[rows]
+    fixed, sized = prior(candidates.axes, candidates.draws, candidates.alike)
+    posterior = condition(fixed, sized, Runs(rows=rows, error=error, least=known.slow[timed]))
+    outcomes = Outcomes(rows=known.rows, peak=known.peak, out_of_memory=known.out_of_memory, crashed=known.crashed)
+    chance = runs_probability(candidates.axes, candidates.part, outcomes, candidates.memory_error, candidates.alike)
+    rivals = len(candidates.plans) if candidates.rivals is None else candidates.rivals
+    chance[[*skipped, *range(rivals, len(chance))]] = 0.0
+    log_s = candidates.mean + posterior.mean
+    finished = timed & ~known.slow & (known.rows < rivals) & ~np.isin(known.rows, skipped)
+    costs = np.log(known.seconds[finished]) + candidates.offset[known.rows[finished]]
+    best = None if not finished.any() else int(known.rows[finished][np.argmin(costs)])
+    least = None if best is None else float(costs.min())
+    return Belief(
+        log_s=log_s,
+        sd=posterior.sd,
+        runs=chance,
+        posterior=posterior,
+        log_cost=log_s + candidates.offset,
+        best=best,
+        least=least,
+        regret=None if least is None else _regret(candidates, posterior, chance, least),
+    )
+
+
+def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, best: float) -> Regret:
+    expected = candidates.mean + candidates.offset
+    likely = np.argsort(np.where(chance > 0, expected + posterior.mean - 2 * posterior.sd, np.inf), kind="stable")[:WEIGHED]
+    true = expected[likely] + posterior.draw(JOINT_DRAWS, likely)
+    fails = np.random.default_rng(1).random(true.shape) >= chance[likely]
+    true[fails] = np.inf
+    lost = np.expm1(np.maximum(best - true.min(1), 0.0))
+    return Regret(mean=float(lost.mean()), p10=float(np.quantile(lost, 0.1)), p90=float(np.quantile(lost, 0.9)))
+
+
+def score(belief: Belief) -> Floats:
+    """What decides which plan is next, the least first, [n].
+
+    Before any step is known a low bound of ln(seconds), and how likely the plan is not to run. Then the gain on the best plan
+    if it is as fast as that bound, smoothly 0 where it would be slower, times the chance that it runs.
+    """
+    bound: Floats = belief.log_cost - CURIOSITY * belief.sd
+    if belief.least is None:
+        return bound - CAUTION * np.log(np.maximum(belief.runs, 1e-12))
+    gain = SOFT * np.logaddexp(0.0, (belief.least - bound) / SOFT)
+    return -gain * belief.runs
+
+
+def stops(belief: Belief, runs: int, limit: float) -> bool:
+    """Whether another run is not expected to pay."""
+    return belief.regret is not None and runs >= LEAST_RUNS and belief.regret.mean <= limit

@@ -1,0 +1,122 @@
+"""A loop that runs by itself: the next plan in the user's own command, its log read, until nothing more is to be gained.
+
+A run leaves its log before its line: one that was begun when this process was killed is read, or run again if its log tells
+nothing.
+"""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from sim_core import SpecError
+from sweep.inputs.log import Log, read_log
+from sweep.tuning.record import CRASH, OK, OUT_OF_MEMORY
+from sweep.tuning.tuner import Proposal, Tuner, plan_values
+
+LOGS: Final = "tune-logs"
+FIELDS: Final = ("flags", "plan", "log")
+_SAME: Final = ("tp", "pp", "vpp", "cp", "ep", "all_gpus", "micro_batch", "global_batch")
+"""What a log may tell of a plan that must be as in the result."""
+
+
+def check_template(template: str) -> None:
+    """Raise SpecError unless it is a command with {flags} or {plan}."""
+    try:
+        template.format(**dict.fromkeys(FIELDS, ""))
+    except (KeyError, IndexError, ValueError):
+        raise SpecError(
+            f"--launch {template!r}: expected no braces but {', '.join(f'{{{name}}}' for name in FIELDS)}"
+        ) from None
+    if "{flags}" not in template and "{plan}" not in template:
+        raise SpecError(f"--launch {template!r}: expected {{flags}} or {{plan}} in it, which say what is to run")
+
+
+def told_by_log(tuner: Tuner, plan: int, path: Path) -> Log:
+    """The log of a plan. Raises SpecError if it is of another plan, or tells neither a step nor a failure; OSError."""
+    log = read_log(path)
+    row = tuner.row(plan)
+    for name in _SAME:
+        told, own = log.plan.get(name), row.get(name)
+        if told is not None and own is not None and int(told) != int(own):
+            raise SpecError(f"{path}: is a log of another plan: found {name} {told}, expected {own} of plan {plan}")
+    if log.state == OK and log.step_time_s is None:
+        raise SpecError(f"{path}: found no steady step; --failed crash, if it did not run")
+    return log
+
+
+def tell_log(tuner: Tuner, plan: int, path: Path) -> None:
+    """Write down what a log says of a plan. Raises SpecError, OSError."""
+    log = told_by_log(tuner, plan, path)
+    outcome: float | str = log.state
+    if log.state == OK and log.step_time_s is not None:
+        outcome = log.step_time_s
+    tuner.tell(plan, outcome, peak_memory_gib=log.peak_memory_gib, log=str(path))
+
+
+def launch(
+    tuner: Tuner,
+    template: str,
+    flags_of: Callable[[int], str],
+    say: Callable[[str], None],
+    *,
+    limit: float,
+    budget: int | None = None,
+) -> None:
+    """Run one plan after the other until the loop advises to stop, `budget` runs are done, or no plan is left.
+
+    A command ends when its run ends: sbatch is told to wait, by its own environment. Raises SpecError, OSError.
+    """
+    check_template(template)
+    while not (budget is not None and len(tuner.runs) >= budget) and not tuner.stops(limit):
+        proposals = tuner.ask()
+        if not proposals:
+            say("no plan is left")
+            return
+        _run(tuner, proposals[0], template, flags_of, say)
+
+
+def _run(tuner: Tuner, proposal: Proposal, template: str, flags_of: Callable[[int], str], say: Callable[[str], None]) -> None:
+    """One run, or what a run that was begun before has left."""
+    path = tuner.file.parent / LOGS / f"plan-{proposal.plan}.log"
+    if path.exists() and _told(tuner, proposal.plan, path, 0):
+        say(f"plan {proposal.plan}: {_word(tuner, proposal.plan)}, by the log of a run that was begun before")
+        return
+    path.parent.mkdir(exist_ok=True)
+    filled = {"flags": flags_of(proposal.plan), "plan": str(proposal.plan), "log": shlex.quote(str(path))}
+    command = template.format(**filled)
+    say(f"plan {proposal.plan}: {values_of(proposal.row)}: {command}")
+    with path.open("wb") as log:
+        slurm = {"SBATCH_WAIT": "1", "SBATCH_OUTPUT": str(path), "SBATCH_OPEN_MODE": "append"}
+        ended = subprocess.run(  # the user's own command
+            command, shell=True, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **slurm}
+        ).returncode
+    if not _told(tuner, proposal.plan, path, ended):
+        tuner.tell(proposal.plan, CRASH, log=str(path), note=f"exit code {ended}, no step in its log")
+    say(f"plan {proposal.plan}: {_word(tuner, proposal.plan)}")
+
+
+def _told(tuner: Tuner, plan: int, path: Path, ended: int) -> bool:
+    """Whether the log tells how the run went; a run that failed after some steps did not crash for its plan."""
+    try:
+        log = read_log(path)
+    except SpecError:
+        return False
+    if log.state == OUT_OF_MEMORY or (log.step_time_s is not None and log.steps > 0):
+        tell_log(tuner, plan, path)
+        return True
+    return False
+
+
+def _word(tuner: Tuner, plan: int) -> str:
+    run = tuner.runs[plan]
+    return f"{run.step_time_s:.4g} s" if run.state == OK else run.state
+
+
+def values_of(row: Mapping[str, object]) -> str:
+    """A plan by the columns that say most."""
+    values = plan_values(row)
+    shown = [f"{name} {values[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch") if name in values]
+    return ", ".join(shown)

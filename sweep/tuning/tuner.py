@@ -1,0 +1,325 @@
+"""A loop over a result: which plan to run next, told what came out; all that it knows is in the result and in its tune.csv."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from sim_core import EXPLANATIONS, Ints, SpecError
+from sweep.columns import LONGER, SHORTER
+from sweep.folder import Location
+from sweep.preparation import Sweep
+from sweep.query import results
+from sweep.ranking import rank
+from sweep.reopening import Reopened, reopened
+from sweep.selection import quoted
+from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, plan_columns, rows_of
+from sweep.tuning.deciding import Belief, Candidates, Known, believe, score, stops
+from sweep.tuning.record import (
+    CRASH,
+    FAILURES,
+    NAME,
+    OK,
+    OUT_OF_MEMORY,
+    SKIP,
+    SLOW,
+    STATES,
+    Entry,
+    Run,
+    append,
+    doubts,
+    read_record,
+    runs_of,
+)
+
+START_S: Final = 120.0
+"""What a job takes before its first step: an assumption, beside which the steps of a look are few."""
+STEPS: Final = 20
+"""Steps of a look."""
+REGRET: Final = 0.02
+"""Expected regret at which to stop."""
+DEAR: Final = 2.0
+"""A plan whose first steps take more than so many times the best is to be stopped."""
+FULLEST: Final = 100
+"""Plans beyond the device's memory, as simulated, that are candidates: those that need the least."""
+MIDDLE: Final = 1.2816
+"""Standard deviations from the middle within which four of five values lie."""
+_FULL: Final = "memory_exceeds_device"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A plan to run, with what is expected of it."""
+
+    plan: int
+    row: dict[str, Any]  # every column of the result
+    simulated_s: float
+    expected_s: float
+    sd: float  # of ln(seconds)
+    runs_probability: float
+    gpu_minutes: float  # of a look: START_S and STEPS
+    gain: float | None  # how much faster than the best measured plan it would be, expected; None before the first
+
+
+class Tuner:
+    """The next plans of a result, asked and told. Another process may write the same file: it is read again at every call."""
+
+    def __init__(
+        self,
+        directory: Location,
+        *,
+        by: str | None = None,
+        where: str | None = None,
+        file: Path | None = None,
+        prior: Sequence[Path] = (),
+        spec: Path | None = None,
+        read_only: bool = False,
+    ) -> None:
+        """`file`: default tune.csv in the folder of the result. `prior`: those of smaller jobs of the same stack.
+
+        Raises SpecError if there is no result, or it is ranked by a column that is no time.
+        """
+        self.opened: Reopened = reopened(directory, spec)
+        folder = self.opened.folder
+        if file is None and folder.local is None:
+            raise SpecError(f"{folder}: no local folder; --file FILE says where {NAME} is to be")
+        self.file: Path = file if file is not None else Path(str(folder.local)) / NAME
+        self.identity = str(self.opened.provenance["sweep"])
+        self._checked = None if read_only else self.identity
+        self._by, self._where, self._priors = by, where, tuple(prior)
+        self._read_only = read_only
+
+    # what came out
+
+    @property
+    def runs(self) -> dict[int, Run]:
+        """Own runs by plan. Raises FormatError, SpecError."""
+        return runs_of(read_record(self.file, self._checked))
+
+    @property
+    def doubts(self) -> list[str]:
+        """What is odd about the runs, a line each."""
+        return doubts(self.runs)
+
+    def tell(
+        self, plan: int, outcome: float | str, *, peak_memory_gib: float | None = None, log: str = "", note: str = "",
+        step_time_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """Write down a run: seconds of a step, or how it ended (oom, crash, slow, skip).
+
+        `step_time_s`: what a slow one took. Raises SpecError if the result does not hold the plan.
+        """
+        if self._read_only:
+            raise SpecError(f"{self.file}: is only read here")
+        state = OK if isinstance(outcome, int | float) else outcome
+        if state not in STATES:
+            raise SpecError(
+                f"plan {plan}: found {state!r}, expected seconds of a step, or one of {', '.join((*FAILURES, SKIP))}"
+            )
+        seconds = float(outcome) if isinstance(outcome, int | float) else step_time_s
+        if seconds is not None and not seconds > 0:
+            raise SpecError(f"plan {plan}: found a step of {seconds:g} s, expected a time above 0")
+        self.row(plan, legal=state != SKIP)
+        if state == SLOW and seconds is None:
+            best = self.best
+            seconds = None if best is None else DEAR * best.step_time_s if best.step_time_s else None
+        append(
+            self.file,
+            self.identity,
+            Entry(plan=plan, state=state, step_time_s=seconds, peak_memory_gib=peak_memory_gib, log=log, note=note),
+        )
+
+    @property
+    def best(self) -> Run | None:
+        """The best measured plan."""
+        belief = self.belief
+        return None if belief.best is None else self.runs[int(self._basis.candidates.plans[belief.best])]
+
+    # what to do
+
+    @property
+    def belief(self) -> Belief:
+        """What is known of all candidates."""
+        self._refresh()
+        basis = self._basis
+        return believe(basis.candidates, basis.known(self.runs), basis.skipped(self.runs))
+
+    @property
+    def candidates(self) -> Candidates:
+        """The plans that compete, and runs of other jobs after them."""
+        self._refresh()
+        return self._basis.candidates
+
+    def ask(self, n: int = 1) -> list[Proposal]:
+        """The next `n` plans; fewer where no more are left.
+
+        The second and third of a batch are chosen as if those before had come out as expected.
+        """
+        belief = self.belief
+        basis, runs = self._basis, self.runs
+        known, skipped = basis.known(runs), basis.skipped(runs)
+        proposals: list[Proposal] = []
+        now = belief
+        for _ in range(n):
+            least = score(now)
+            least[known.rows] = np.inf
+            least[skipped] = np.inf
+            least[basis.rivals :] = np.inf
+            row = int(least.argmin())
+            if not np.isfinite(least[row]):
+                break
+            proposals.append(self._proposal(belief, row))
+            known = known.with_run(row, float(np.exp(belief.log_s[row])))
+            if len(proposals) < n:
+                now = believe(basis.candidates, known, skipped)
+        return proposals
+
+    @property
+    def varying(self) -> list[str]:
+        """Plan columns that tell the candidates apart."""
+        rows = self._basis.rows
+        return [name for name in plan_columns(rows) if len(rows[name].unique()) > 1]
+
+    def stops(self, limit: float = REGRET) -> bool:
+        """Whether another run is not expected to pay: an advice."""
+        runs = [run for run in self.runs.values() if run.state != SKIP]
+        return stops(self.belief, len(runs), limit)
+
+    def standing(self, top: int) -> pa.Table:
+        """The first plans by what is expected after the runs; failed and skipped ones last. Intervals hold four of five."""
+        belief, basis, runs = self.belief, self._basis, self.runs
+        order = np.argsort(np.where(belief.runs > 0, belief.log_cost, np.inf)[: basis.rivals], kind="stable")[:top]
+        plans = basis.candidates.plans[order].tolist()
+        steps = [runs[plan].step_time_s if plan in runs and runs[plan].state == OK else None for plan in plans]
+        expected, width = belief.log_s[order], MIDDLE * belief.sd[order]
+        columns = {
+            "rank": pa.array(range(1, len(plans) + 1)),
+            "plan": pa.array(plans, pa.int64()),
+            **{name: basis.rows[name].combine_chunks().take(pa.array(order)) for name in self.varying},
+            "state": pa.array([runs[plan].state if plan in runs else None for plan in plans], pa.string()),
+            "measured_s": pa.array(steps, pa.float64()),
+            "step_time_s": pa.array(basis.candidates.simulated[order]),
+            "expected_s": pa.array(np.exp(expected)),
+            "expected_low_s": pa.array(np.exp(expected - width)),
+            "expected_high_s": pa.array(np.exp(expected + width)),
+            "runs_probability": pa.array(belief.runs[order]),
+        }
+        return pa.table(columns)
+
+    def _proposal(self, belief: Belief, row: int) -> Proposal:
+        candidates, described = self._basis.candidates, self._basis.rows
+        values = {name: described[name][row].as_py() for name in described.column_names}
+        expected = float(np.exp(belief.log_s[row]))
+        return Proposal(
+            plan=int(candidates.plans[row]),
+            row=values,
+            simulated_s=float(candidates.simulated[row]),
+            expected_s=expected,
+            sd=float(belief.sd[row]),
+            runs_probability=float(belief.runs[row]),
+            gpu_minutes=(START_S + STEPS * expected) / 60 * int(values["all_gpus"]),
+            gain=None if belief.least is None else float(np.expm1(belief.least - belief.log_cost[row])),
+        )
+
+    def row(self, plan: int, *, legal: bool = True) -> dict[str, Any]:
+        """The row of a plan, by column. Raises SpecError if the result does not hold it; if `legal`, also if it cannot run."""
+        size = self.opened.prepared.sweep.space.size
+        if not 0 <= plan < size:
+            raise SpecError(f"plan {plan}: {self.opened.folder} does not hold it, expected 0 to {size - 1:,}")
+        row = rows_of(self.opened.prepared.sweep, np.array([plan], np.int64))
+        reason = row["reason"][0].as_py()
+        if legal and row["status"][0].as_py() != OK and reason != _FULL:
+            raise SpecError(f"plan {plan}: cannot run, as simulated: {reason} ({EXPLANATIONS.get(reason, reason)})")
+        return {name: row[name][0].as_py() for name in row.column_names}
+
+    def _refresh(self) -> None:
+        """Take in plans that another process told of and that are no candidates yet."""
+        basis = self._basis
+        told = {run.plan for run in self.runs.values() if run.state != SKIP}
+        if not told <= set(basis.candidates.plans[: basis.rivals].tolist()):
+            self.__dict__.pop("_basis", None)
+
+    @cached_property
+    def _basis(self) -> "_Basis":
+        """The candidates, simulated under draws; made once."""
+        ranking = rank(self.opened.folder, by=self._by, where=self._where, per=[], top=MOST)
+        if ranking.by not in (*LONGER, *SHORTER):
+            expected = f"a column in proportion to time: {', '.join(LONGER + SHORTER)}"
+            raise SpecError(f"--by {ranking.by}: expected {expected}")
+        told = np.array(sorted(run.plan for run in self.runs.values() if run.state != SKIP), np.int64)
+        for plan in told.tolist():
+            self.row(plan)
+        numbers = np.unique(np.concatenate([ranking.rows["plan"].to_numpy(), self._too_full(), told]))
+        if not len(numbers):
+            raise SpecError(f"{self.opened.folder}: no plan of it can run")
+        sweep = self.opened.prepared.sweep
+        candidates, rows = candidates_of(sweep, numbers, ranking.by)
+        priors = [_prior_runs(path) for path in self._priors]
+        if priors:
+            candidates = joined(candidates, rows, sweep, [(other, plans) for other, plans, _ in priors])
+        return _Basis(candidates, rows, [run for _, _, runs in priors for run in runs])
+
+    def _too_full(self) -> Ints:
+        """Plans that need a little more than the device has, as simulated."""
+        with results(self.opened.folder, self._where) as connection:
+            names = {name for name, *_ in connection.sql("DESCRIBE results").fetchall()}
+            if not {"reason", "peak_memory_bytes", "device_memory_bytes"} <= names:
+                return np.zeros(0, np.int64)
+            also = f"AND coalesce(({self._where}\n), false)" if self._where else ""
+            part = f"{quoted('peak_memory_bytes')} / {quoted('device_memory_bytes')}"
+            found = connection.sql(
+                f"SELECT plan FROM results WHERE reason = '{_FULL}' AND {part} <= {TOO_FULL} {also} "
+                f"ORDER BY {part} LIMIT {FULLEST}"
+            ).fetchall()
+        return np.array([plan for (plan,) in found], np.int64)
+
+
+def _prior_runs(path: Path) -> tuple[Sweep, Ints, list[Run]]:
+    """The sweep of another result, the plans that ran there, and their runs. Raises SpecError."""
+    other = Tuner(path.parent, file=path)
+    runs = [run for run in other.runs.values() if run.state != SKIP]
+    if not runs:
+        raise SpecError(f"--prior {path}: found no runs, expected the {NAME} of another result, in its folder")
+    return other.opened.prepared.sweep, np.array([run.plan for run in runs], np.int64), runs
+
+
+class _Basis:
+    """Candidates with their rows, and runs as rows of them. `priors`: runs of other jobs, behind the candidates."""
+
+    def __init__(self, candidates: Candidates, rows: pa.Table, priors: Sequence[Run]) -> None:
+        self.candidates, self.rows, self.rivals = candidates, rows, rows.num_rows
+        self._priors = priors
+
+    def known(self, runs: Mapping[int, Run]) -> Known:
+        """The runs that tell something; those of other jobs once there is one of this job."""
+        own = [run for run in runs.values() if run.state != SKIP]
+        at = np.searchsorted(self.candidates.plans[: self.rivals], [run.plan for run in own])
+        every, rows = list(own), at.astype(np.int64)
+        if own:
+            every += self._priors
+            rows = np.concatenate([rows, np.arange(self.rivals, self.rivals + len(self._priors))])
+        peaks = np.array([np.nan if run.peak_memory_gib is None else run.peak_memory_gib * 2**30 for run in every], np.float64)
+        timed = [run.step_time_s if run.state in (OK, SLOW) and run.step_time_s else np.nan for run in every]
+        return Known(
+            rows=rows,
+            seconds=np.array(timed, np.float64),
+            peak=np.log(peaks / self.candidates.memory[rows]) if len(rows) else peaks,
+            out_of_memory=np.array([run.state == OUT_OF_MEMORY for run in every], np.bool_),
+            crashed=np.array([run.state == CRASH for run in every], np.bool_),
+            slow=np.array([run.state == SLOW for run in every], np.bool_),
+        )
+
+    def skipped(self, runs: Mapping[int, Run]) -> list[int]:
+        """Rows of plans that cannot be run here."""
+        plans = [run.plan for run in runs.values() if run.state == SKIP]
+        return [int(row) for row in np.flatnonzero(np.isin(self.candidates.plans[: self.rivals], plans))]
+
+
+def plan_values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Every plan column of a row of a result."""
+    names = list(row)
+    return {name: row[name] for name in names[: names.index("status")]}

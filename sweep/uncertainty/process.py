@@ -1,0 +1,156 @@
+"""ln(measured / simulated) of the plans of a job as a Gaussian process, whose size of errors is learnt from what came out.
+
+Kernel: what all plans share + the covariance of draws of unknown constants + linear in the axes + what near plans share the
+more the nearer they are + what each has for itself. A run much slower than the others explain tells of itself only.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from sim_core import Bools, Floats, Ints
+
+SHARED: Final = 0.25
+"""Standard deviation of what the errors of all plans of a job have in common."""
+DOUBLING: Final = 0.06
+"""Of the slope of the error along an axis, per doubling or choice."""
+NEAR: Final = 0.12
+RANGE: Final = 4.0
+"""Doublings over which errors of plans (`NEAR`) fall to 1/e of what they share."""
+OWN: Final = 0.03
+NOISE: Final = 0.005
+"""Of a step measured twice."""
+SIZES: Final = (0.5, 1.0, 2.0, 4.0)
+"""Factors on DOUBLING, NEAR and OWN, of which the runs tell one."""
+SIZE_WIDTH: Final = 0.7
+"""Standard deviation of ln(factor) beforehand."""
+OUTLIER: Final = 0.35
+OUTLIER_SD: Final = 2.0
+"""A run slower than the others explain by more than both, in ln and in standard deviations, tells of itself only."""
+
+
+class Axes(NamedTuple):
+    """Plans by what their errors depend on. `linear` [n, k]: doublings and choices; `apart` [n, n]: distances in doublings."""
+
+    linear: Floats
+    apart: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Measured runs: rows of the candidates, [m], and ln(measured / prior mean), [m]. `least`: at least so slow (stopped)."""
+
+    rows: Ints
+    error: Floats
+    least: Bools
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posterior:
+    """Of the errors of all plans, for each size: weights [s], means [s, n], covariances [s, n, n]; runs set aside, [m]."""
+
+    weights: Floats
+    means: Floats
+    covariances: Floats
+    aside: Bools
+
+    @property
+    def mean(self) -> Floats:
+        """Over all sizes, [n]."""
+        return np.asarray(self.weights @ self.means, np.float64)
+
+    @property
+    def sd(self) -> Floats:
+        """Standard deviation over all sizes, [n]."""
+        own = np.maximum(np.einsum("sii->si", self.covariances), 0.0)
+        variance: Floats = self.weights @ (own + (self.means - self.mean) ** 2)
+        return np.sqrt(variance)
+
+    def draw(self, count: int, rows: Ints) -> Floats:
+        """Joint draws of the errors of some plans, [count, rows]; the same ones at every call."""
+        generator = np.random.default_rng(0)
+        drawn = []
+        for weight, mean, covariance in zip(self.weights, self.means, self.covariances, strict=True):
+            n = round(count * weight)
+            part = covariance[np.ix_(rows, rows)]
+            root = np.linalg.cholesky(part + np.eye(len(rows)) * (NOISE / 2) ** 2)
+            drawn.append(mean[rows] + generator.standard_normal((n, len(rows))) @ root.T)
+        return np.concatenate(drawn)
+
+
+def prior(axes: Axes, draws: Floats, alike: Floats | None = None) -> tuple[Floats, Floats]:
+    """Covariances of the errors, [n, n]: the part that has no size, and that which is multiplied by its square.
+
+    `draws`, [d, n]: ln step in each draw of the unknown constants, less their mean. `alike`, [n, n]: see `Candidates`.
+    """
+    fixed = SHARED**2 + draws.T @ draws / len(draws)
+    sized = DOUBLING**2 * along(axes) + NEAR**2 * np.exp(-axes.apart / RANGE)
+    if alike is not None:
+        fixed, sized = fixed * alike, sized * alike
+    return fixed, sized + OWN**2 * np.eye(len(sized))
+
+
+def along(axes: Axes) -> Floats:
+    """What errors share that are linear in the axes, with a slope of 1, [n, n]."""
+    centred = axes.linear - axes.linear.mean(0)
+    shared: Floats = centred @ centred.T
+    return shared
+
+
+def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
+    """What runs tell of all plans."""
+    aside = np.zeros(len(runs.rows), np.bool_)
+    while (~aside).sum() > 1:
+        excess = _excess(fixed, sized, runs, ~aside)
+        worst = int(excess.argmax())
+        if excess[worst] <= 0:
+            break
+        aside[worst] = True
+    error = runs.error.copy()
+    kept = ~aside
+    weights, parts = by_size(fixed, sized, runs.rows[kept], error[kept])
+    means, covariances = np.stack([mean for mean, _ in parts]), np.stack([covariance for _, covariance in parts])
+    for row, told in zip(runs.rows[aside], runs.error[aside], strict=True):
+        means[:, row] = told
+        covariances[:, row, :] = covariances[:, :, row] = 0.0
+        covariances[:, row, row] = NOISE**2
+    return Posterior(weights=weights, means=means, covariances=covariances, aside=aside)
+
+
+def by_size(
+    fixed: Floats, sized: Floats, rows: Ints, error: Floats, noise: Floats | float = NOISE
+) -> tuple[Floats, list[tuple[Floats, Floats]]]:
+    """Weights of the SIZES after some errors with their `noise`, and mean and covariance of all plans by each."""
+    likelihood, parts = [], []
+    for size in SIZES:
+        covariance = fixed + size**2 * sized
+        if not len(rows):
+            parts.append((np.zeros(len(fixed)), covariance))
+            likelihood.append(0.0)
+            continue
+        among = covariance[np.ix_(rows, rows)] + np.eye(len(rows)) * np.square(noise)
+        root = np.linalg.cholesky(among)
+        half = np.linalg.solve(root, np.column_stack([error, covariance[rows]]))
+        parts.append((half[:, 1:].T @ half[:, 0], covariance - half[:, 1:].T @ half[:, 1:]))
+        likelihood.append(float(-0.5 * half[:, 0] @ half[:, 0] - np.log(np.diag(root)).sum()))
+    log = np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2
+    weights = np.exp(log - log.max())
+    return weights / weights.sum(), parts
+
+
+def _excess(fixed: Floats, sized: Floats, runs: Runs, kept: Bools) -> Floats:
+    """By how much each run is slower than the other kept ones explain, beyond what is usual, [m]; at most 0 if it is not."""
+    excess = np.full(len(kept), -np.inf)
+    for one in np.flatnonzero(kept):
+        others = kept.copy()
+        others[one] = False
+        at = np.append(runs.rows[others], runs.rows[one])
+        square = np.ix_(at, at)
+        weights, parts = by_size(fixed[square], sized[square], np.arange(len(at) - 1), runs.error[others])
+        mean = float(sum(weight * part[0][-1] for weight, part in zip(weights, parts, strict=True)))
+        second = sum(
+            weight * (part[1][-1, -1] + (part[0][-1] - mean) ** 2) for weight, part in zip(weights, parts, strict=True)
+        )
+        excess[one] = runs.error[one] - mean - max(OUTLIER, OUTLIER_SD * float(second) ** 0.5)
+    return excess

@@ -1,0 +1,229 @@
+"""`sweep tune`: what it says, writes and refuses, its face in Python, and the loop that runs a stand-in for a trainer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sim_core import SpecError
+from sweep.api import load
+from sweep.tuning.launching import LOGS
+from sweep.tuning.record import read_record
+from tests.sweep.commands import sweep
+
+SPEC: dict[str, Any] = {
+    "name": "tuned",
+    "model": "llama3-8b",
+    "workload": {"sequence": 4096},
+    "hardware": "H100-SXM",
+    "axes": {"tp": [1, 2, 4], "pp": [1, 2], "micro_batch": [1, 2], "sharding": ["none", "optimizer"]},
+    "fixed": {"all_gpus": 16, "global_batch": 64},
+}
+TRAINER = Path(__file__).parent / "trainer.py"
+KEYS = ("tp", "pp", "micro_batch", "sharding")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A result without runs."""
+    folder = tmp_path_factory.mktemp("tune")
+    (folder / "tuned.yaml").write_text(yaml.safe_dump(SPEC, sort_keys=False), encoding="utf-8")
+    assert sweep("run", folder / "tuned.yaml", "--out", folder / "out", "--workers", 0, "--top", 0).returncode == 0
+    return folder / "out"
+
+
+@pytest.fixture
+def result(made: Path) -> Path:
+    """The same without what an earlier test wrote."""
+    for name in ("tune.csv", ".tune.csv.lock"):
+        (made / name).unlink(missing_ok=True)
+    for log in (made / LOGS).glob("*"):
+        log.unlink()
+    return made
+
+
+def asked(result: Path, *options: object) -> dict[str, Any]:
+    told = sweep("tune", result, *options, "--json")
+    assert told.returncode == 0, told.stderr
+    answer: dict[str, Any] = json.loads(told.stdout)
+    return answer
+
+
+def test_a_loop_by_hand(result: Path) -> None:
+    first = asked(result)
+    assert (first["best"], first["expected_regret"], first["stop"]) == (None, None, False)
+    (plan,) = first["next"]
+    assert {*KEYS, "plan", "all_gpus", "global_batch", "hardware"} <= set(plan)
+    second = asked(result, "--add", f"plan={plan['plan']}", "--step", "2.5 s", "--memory", "61 GiB")
+    assert second["best"] == {"plan": plan["plan"], "step_time_s": 2.5}
+    regret = second["expected_regret"]
+    assert 0 <= regret["p10"] <= regret["mean"] <= 3
+    assert regret["p10"] <= regret["p90"]
+    other = second["next"][0]["plan"]
+    assert other != plan["plan"]
+    third = asked(result, "--add", other, "--failed", "oom", "-n", 3)
+    assert len({plan["plan"], other, *(each["plan"] for each in third["next"])}) == 5
+    skipped = third["next"][0]["plan"]
+    after = asked(result, "--add", f"plan={skipped}", "--skip", "--next", 64)
+    assert skipped not in [each["plan"] for each in after["next"]]
+    assert after["expected_regret"]["mean"] != regret["mean"]
+    assert [(entry.plan, entry.state) for entry in read_record(result / "tune.csv")] == [
+        (plan["plan"], "ok"), (other, "oom"), (skipped, "skip"),
+    ]  # fmt: skip
+    assert read_record(result / "tune.csv")[0].peak_memory_gib == 61.0
+
+
+def test_the_same_from_python(result: Path) -> None:
+    tuner = load(result).tuner()
+    (first,) = tuner.ask()
+    assert first.plan == asked(result)["next"][0]["plan"]
+    tuner.tell(first.plan, 2.5, peak_memory_gib=61)
+    (second,) = load(result).tuner().ask(1)  # another process: all state is in the file
+    assert tuner.ask(2)[0].plan == second.plan
+    tuner.tell(second.plan, "slow")
+    assert tuner.runs[second.plan].step_time_s == 5.0  # twice the best
+    with pytest.raises(SpecError, match="found 'gone', expected seconds of a step, or one of oom, crash, slow, skip"):
+        tuner.tell(second.plan, "gone")
+
+
+def test_what_it_says(result: Path) -> None:
+    told = sweep("tune", result, "-n", 2).stdout
+    assert "0 runs" in told
+    assert told.count("--tensor-model-parallel-size") == 2
+    assert told.count("worth less than one asked for after them") == 1
+    assert "GPU-minutes" in told
+    assert "stop: no, no step is measured yet" in told
+
+
+def test_a_table_of_measurements_is_only_read(result: Path, tmp_path: Path) -> None:
+    plan = asked(result)["next"][0]["plan"]
+    table = tmp_path / "m.csv"
+    table.write_text(f"plan,state,step_time_s,peak_memory_gib\n{plan},ok,2.0,50\n", encoding="utf-8")
+    answer = asked(result, "--measured", table, "--next", 2)
+    assert answer["best"] == {"plan": plan, "step_time_s": 2.0}
+    assert len(answer["next"]) == 2
+    assert not (result / "tune.csv").exists()
+    ranked = json.loads(sweep("rank", result, "--measured", table, "--json", "--top", 100).stdout)
+    (own,) = [row for row in ranked if row["plan"] == plan]
+    assert own["measured_s"] == 2.0
+    assert own["expected_s"] == pytest.approx(2.0, rel=0.01)
+    assert [row["expected_s"] for row in ranked] == sorted(row["expected_s"] for row in ranked)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--add", "plan=99999", "--step", "1 s"], "does not hold it, expected 0 to 23"),
+        (["--add", "plan=1", "--step", "1.9"], "found '1.9', expected a number with its unit"),
+        (["--add", "plan=1"], "how did it go?"),
+        (["--add", "plan=1", "--failed", "slowly"], "expected oom, crash, slow"),
+        (["--add", "plan=1", "--failed", "oom", "--step", "1 s"], "takes no --step"),
+        (["--add", "plan=1", "--skip", "--step", "1 s"], "found --skip and --step, expected one of them"),
+        (["--add", "one", "--step", "1 s"], "expected plan=NUMBER"),
+        (["--step", "1 s"], "of which run? expected --add plan=NUMBER beside it"),
+        (["--regret", "two"], "expected a share from 0% to 100%"),
+        (["--launch", "sbatch run.sh"], "expected {flags} or {plan} in it"),
+        (["--launch", "run {gpus}"], "expected no braces but {flags}, {plan}, {log}"),
+        (["--measured", "nowhere.csv"], "No such file"),
+        (["--by", "peak_memory_bytes"], "expected a column in proportion to time"),
+    ],
+)
+def test_a_mistake_is_one_line(result: Path, options: list[str], told: str) -> None:
+    answer = sweep("tune", result, *options)
+    assert answer.returncode == 1
+    assert told in answer.stderr
+    assert answer.stderr.count("\n") == 1
+    assert not (result / "tune.csv").exists()
+
+
+def test_a_table_of_another_result(result: Path, tmp_path: Path) -> None:
+    plan = asked(result)["next"][0]["plan"]
+    assert sweep("tune", result, "--add", f"plan={plan}", "--step", "2 s").returncode == 0
+    text = (result / "tune.csv").read_text(encoding="utf-8")
+    other = tmp_path / "other.csv"
+    other.write_text(text[:-17] + "0" * 16 + "\n", encoding="utf-8")
+    answer = sweep("tune", result, "--file", other)
+    assert "2: sweep: found '0000000000000000'" in answer.stderr
+    assert answer.returncode == 1
+
+
+def _grid(result: Path, folder: Path) -> tuple[Path, dict[tuple[Any, ...], str]]:
+    """What each plan does: as simulated or up to a third slower; the fullest fail, one dies."""
+    table = load(result).to_arrow()
+    outcomes: dict[tuple[Any, ...], str] = {}
+    for row in table.to_pylist():
+        if row["step_time_s"] is None:
+            continue
+        own = tuple(int(row[name] == "optimizer") if name == "sharding" else row[name] for name in KEYS)
+        slower = 1 + 0.3 * (row["tp"] == 1) + 0.1 * (row["pp"] > 1)
+        full = row["peak_memory_bytes"] > 0.85 * row["device_memory_bytes"]
+        outcomes[own] = "oom" if full else f"{1e3 * slower * row['step_time_s']:.1f}"
+    path = folder / "grid.txt"
+    path.write_text("".join(f"{' '.join(map(str, own))} {what}\n" for own, what in outcomes.items()), encoding="utf-8")
+    return path, outcomes
+
+
+def test_a_loop_that_runs_by_itself(result: Path, tmp_path: Path) -> None:
+    """It finds the best plan of the table; a run whose line is missing, as after kill -9, is read from its log."""
+    grid, outcomes = _grid(result, tmp_path)
+    command = f"{sys.executable} {TRAINER} {grid} {{flags}}"
+    told = sweep("tune", result, "--launch", command, "--budget", 4)
+    assert told.returncode == 0, told.stderr
+    before = read_record(result / "tune.csv")
+    assert len(before) == 4
+    assert {entry.state for entry in before} <= {"ok", "oom"}
+    assert before[0].peak_memory_gib == pytest.approx(20.0)  # 20480 MB, as Megatron-LM prints MiB
+    lines = (result / "tune.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (result / "tune.csv").write_text("".join(lines[:-1]), encoding="utf-8")
+    again = sweep("tune", result, "--launch", "false {flags}", "--budget", 4)
+    assert "by the log of a run that was begun before" in again.stdout
+    assert [entry.plan for entry in read_record(result / "tune.csv")] == [entry.plan for entry in before]
+    assert sweep("tune", result, "--launch", command, "--budget", 7).returncode == 0
+    best = min(float(what) for what in outcomes.values() if what != "oom") / 1e3
+    found = min(entry.step_time_s for entry in read_record(result / "tune.csv") if entry.step_time_s is not None)
+    assert found <= 1.02 * best
+
+
+def test_a_command_that_dies_is_a_crash(result: Path) -> None:
+    told = sweep("tune", result, "--launch", "echo {flags}; exit 3", "--budget", 1)
+    assert told.returncode == 0, told.stderr
+    (entry,) = read_record(result / "tune.csv")
+    assert (entry.state, entry.note) == ("crash", "exit code 3, no step in its log")
+
+
+def test_a_log_of_another_plan(result: Path, tmp_path: Path) -> None:
+    grid, _ = _grid(result, tmp_path)
+    assert sweep("tune", result, "--launch", f"{sys.executable} {TRAINER} {grid} {{flags}}", "--budget", 1).returncode == 0
+    (entry,) = read_record(result / "tune.csv")
+    table = load(result).to_arrow().to_pylist()
+    own = table[entry.plan]
+    other = next(row for row in table if row["step_time_s"] and row["tp"] != own["tp"])
+    answer = sweep("tune", result, "--add", f"plan={other['plan']}", "--log", entry.log)
+    assert f"is a log of another plan: found tp {own['tp']}, expected {other['tp']} of plan {other['plan']}" in answer.stderr
+    assert len(read_record(result / "tune.csv")) == 1
+
+
+@pytest.mark.long
+def test_runs_of_a_smaller_job(result: Path, tmp_path: Path) -> None:
+    """They change what is expected of this job once it has a run of its own, and not before."""
+    spec = {**SPEC, "name": "smaller", "fixed": {"all_gpus": 8, "global_batch": 32}}
+    (tmp_path / "smaller.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+    assert sweep("run", tmp_path / "smaller.yaml", "--out", tmp_path / "out", "--workers", 0, "--top", 0).returncode == 0
+    smaller = load(tmp_path / "out").tuner()
+    for proposal in smaller.ask(3):
+        smaller.tell(proposal.plan, 2 * proposal.simulated_s)
+    alone, both = load(result).tuner(), load(result).tuner(prior=[tmp_path / "out" / "tune.csv"])
+    (first,) = alone.ask()
+    (same,) = both.ask()
+    assert first.plan == same.plan
+    assert first.expected_s == pytest.approx(same.expected_s, rel=1e-9)
+    alone.tell(first.plan, first.simulated_s)
+    known, more = alone.ask()[0], both.ask()[0]
+    assert more.expected_s != pytest.approx(known.expected_s, rel=1e-4)
+    with pytest.raises(SpecError, match=r"found no runs, expected the tune.csv of another result"):
+        load(result).tuner(prior=[tmp_path / "out" / "none.csv"]).ask()

@@ -1,0 +1,122 @@
+"""The process of errors and that of memory, against the formulas of conditioning written out by hand."""
+
+from __future__ import annotations
+
+from math import erf, exp, log
+
+import numpy as np
+import pytest
+
+from sim_core import Floats
+from sweep.uncertainty import process
+from sweep.uncertainty.memory import Outcomes, chance_before_runs, runs_probability
+from sweep.uncertainty.process import Axes, Runs, condition, prior
+
+
+def line_of(values: list[float]) -> Axes:
+    """Plans that differ in the base-2 logarithm of one size."""
+    points = np.array(values, np.float64)
+    return Axes(points[:, None], np.abs(points[:, None] - points[None]))
+
+
+def runs_at(rows: list[int], error: list[float]) -> Runs:
+    return Runs(rows=np.array(rows), error=np.array(error), least=np.zeros(len(rows), np.bool_))
+
+
+def test_the_kernel_by_hand() -> None:
+    """Two plans two doublings apart, whose ln step moves by +0.1 and +0.3 in one draw and back in the other."""
+    draws = np.array([[0.1, 0.3], [-0.1, -0.3]])
+    fixed, sized = prior(line_of([0.0, 2.0]), draws)
+    assert fixed == pytest.approx(0.25**2 + np.array([[0.01, 0.03], [0.03, 0.09]]))
+    slope, near = 0.06**2, 0.12**2
+    apart = -slope + near * exp(-2 / 4)  # the plans lie one doubling on either side of their middle
+    own = slope + near + 0.03**2
+    assert sized == pytest.approx(np.array([[own, apart], [apart, own]]))
+
+
+def test_one_run_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one size of errors the mean is that of two joint normal variables."""
+    monkeypatch.setattr(process, "SIZES", (1.0,))
+    fixed, sized = prior(line_of([0.0, 1.0]), np.zeros((2, 2)))
+    posterior = condition(fixed, sized, runs_at([0], [0.4]))
+    total = fixed + sized
+    gain = total[1, 0] / (total[0, 0] + 0.005**2)
+    assert posterior.mean[1] == pytest.approx(gain * 0.4)
+    assert posterior.sd[1] == pytest.approx((total[1, 1] - gain * total[0, 1]) ** 0.5)
+    assert posterior.sd[1] < total[1, 1] ** 0.5
+
+
+def test_the_size_of_errors_is_learnt() -> None:
+    """Runs that scatter widely around each other raise the size, and with it the width of what was not run."""
+    axes = line_of([0.0, 1.0, 2.0, 3.0, 4.0])
+    fixed, sized = prior(axes, np.zeros((2, 5)))
+    calm = condition(fixed, sized, runs_at([0, 1, 2, 3], [0.01, 0.0, 0.01, 0.0]))
+    wild = condition(fixed, sized, runs_at([0, 1, 2, 3], [0.15, -0.15, 0.15, -0.15]))
+    sizes = np.array(process.SIZES)
+    assert calm.weights @ sizes < 1 < wild.weights @ sizes
+    assert wild.sd[4] > 2 * calm.sd[4]
+
+
+def test_a_run_that_is_much_slower_tells_of_itself_only() -> None:
+    axes = line_of([0.0, 1.0, 2.0, 3.0])
+    fixed, sized = prior(axes, np.zeros((2, 4)))
+    without = condition(fixed, sized, runs_at([0, 1], [0.0, 0.02]))
+    beside = condition(fixed, sized, runs_at([0, 1, 2], [0.0, 0.02, 3.0]))
+    assert beside.aside.tolist() == [False, False, True]
+    assert beside.mean[3] == pytest.approx(without.mean[3])
+    assert beside.mean[2] == pytest.approx(3.0)
+    faster = condition(fixed, sized, runs_at([0, 1, 2], [0.0, 0.02, -0.3]))
+    assert not faster.aside.any()  # a run that is faster is believed
+
+
+def test_draws_have_the_mean_and_the_width() -> None:
+    fixed, sized = prior(line_of([0.0, 1.0, 5.0]), np.zeros((2, 3)))
+    posterior = condition(fixed, sized, runs_at([0], [0.3]))
+    drawn = posterior.draw(20_000, np.array([1, 2]))
+    assert drawn.mean(0) == pytest.approx(posterior.mean[1:], abs=0.02)
+    assert drawn.std(0) == pytest.approx(posterior.sd[1:], rel=0.05)
+
+
+def outcomes(rows: list[int], peak: list[float], oom: list[bool], crashed: list[bool]) -> Outcomes:
+    return Outcomes(
+        rows=np.array(rows, np.int64),
+        peak=np.array(peak),
+        out_of_memory=np.array(oom, np.bool_),
+        crashed=np.array(crashed, np.bool_),
+    )
+
+
+NONE = outcomes([], [], [], [])
+
+
+def chances(part: Floats, told: Outcomes) -> Floats:
+    return runs_probability(line_of(list(range(len(part)))), part, told)
+
+
+def test_memory_before_any_run_by_hand() -> None:
+    """Half of the memory needed: how often a normal variable of sd (0.1^2 + 0.1^2 + 0.15^2)^0.5 is below ln(0.95 / 0.5)."""
+    width = (0.1**2 + 0.1**2 + 0.15**2) ** 0.5
+    expected = 0.94 * 0.5 * (1 + erf(log(0.95 / 0.5) / width / 2**0.5))
+    assert chance_before_runs(np.array([0.5, np.nan]), "nanotron") == pytest.approx([expected, np.nan], nan_ok=True)
+    assert chance_before_runs(np.array([0.9]), "torchtitan") < chance_before_runs(np.array([0.9]), "nanotron")
+
+
+def test_peaks_and_failures_tell_of_memory() -> None:
+    part = np.array([0.3, 0.6, 0.8, 0.9])
+    before = chances(part, NONE)
+    assert (np.diff(before) < 0).all()
+    more = chances(part, outcomes([0], [log(1.5)], [False], [False]))  # half more than simulated
+    assert more[0] == 1.0
+    assert more[2] < 0.5 * before[2]
+    less = chances(part, outcomes([0], [log(0.7)], [False], [False]))
+    assert less[3] > before[3]
+    full = chances(part, outcomes([1], [np.nan], [True], [False]))
+    assert full[1] == 0.0
+    assert full[2] < 0.5 * before[2]
+
+
+def test_a_crash_with_little_memory_is_blamed_on_its_neighbours() -> None:
+    part = np.array([0.1, 0.1, 0.1, 0.1])
+    before, after = chances(part, NONE), chances(part, outcomes([0], [np.nan], [False], [True]))
+    assert after[0] == 0.0
+    assert after[1] < after[2] < after[3] < before[3]
