@@ -68,6 +68,8 @@ def of_sets(sets: Sequence[str]) -> Iterator[None]:
     """Let an error inside the block name the `--record` or `--set` that it is about, by the name of its key."""
     try:
         yield
+    except OptionError:
+        raise
     except SpecError as error:
         text = str(error)
         if text.startswith("workload.records: "):
