@@ -32,7 +32,7 @@ NUMBERS: Final = (
     Number("host_step", ("host_step",), 20e-3, False),
     Number("attention_scale", ("attention_scale",), float(np.log(1.3)), True),
     Number("contention", ("contention",), 0.2, False),
-    Number("overlapped_tp_exposed", ("overlapped_tp_exposed",), 0.25, False),
+    Number("overlap_contention", ("overlap_contention",), 0.2, False),
     Number("dp_contention", ("dp_contention",), 0.1, False),
     Number("jitter", ("jitter",), 0.004, False),
     Number("optimizer_bytes", ("optimizer_bytes",), float(np.log(1.3)), True),
