@@ -30,6 +30,7 @@ from sim_core.planning.running import as_run
 from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
 from sim_core.step.whole import Scratch
 from sim_core.workloads.moving import N_RULES
+from sim_core.workloads.readers.stage_durations import STAGES
 from sim_core.workloads.workload import Arrays, Workload
 
 _NOT_FINITE = REASON["result_not_finite"]
@@ -117,7 +118,8 @@ def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
     """The columns of a workload with what was recorded of its messages and of its step."""
     arrays = with_recorded(workload, hardware)
     own = plans_of(workload)
-    if workload.replayed_s is None or check(workload, own)[0]:
+    of_stages = workload.files == STAGES  # whose messages are not recorded, as those of traces are
+    if workload.replayed_s is None or (workload.recorded is None and not of_stages) or check(workload, own)[0]:
         return arrays
     table, row = hardware_table([recorded_on(hardware)], None), np.zeros(1, np.int64)
 
@@ -128,7 +130,7 @@ def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
         run_rows(tried, table.columns, own, tables, row, scratch, again_flops(with_tried), row.copy(), metrics, np.empty(1))
         return float(metrics[STEP_TIME, 0])
 
-    fitted = at_step if workload.recorded is None else at_replayed  # stage durations; traces, whose messages are recorded
+    fitted = at_step if of_stages else at_replayed
     return fitted(arrays, workload.replayed_s, step_s)
 
 

@@ -37,7 +37,7 @@ COMMANDS: Final = {
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
     "timeline": "Write the step of a plan of a result, or a recorded step beside its replay, for ui.perfetto.dev.",
     "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
-    "calibrate": "Make a hardware file of your own from measurements: nccl-tests, kernels of a GPU, steps of a job.",
+    "calibrate": "Make a hardware file or a stack of your own from measurements: nccl-tests, kernels of a GPU, steps of jobs.",
     "hardware": "List the hardware presets, or the numbers of one with their sources.",
     "stack": "List the frameworks that can be simulated, or the facts of one with their sources.",
     "model": "List the models, or show the parameters and FLOPs of one, with its source.",
@@ -104,6 +104,17 @@ def main() -> None:
         raise
 
 
+def _explained(error: Any) -> Any:
+    """The error of a workload's reader, or a better one: that the file is of another kind."""
+    from sweep.workloads import Unread
+
+    if not isinstance(error, Unread):
+        return error
+    from sweep.inputs.registry import explained
+
+    return explained(error.path, error)
+
+
 def _leave(code: int) -> None:
     """End this process at once: Ray's threads crash an orderly end once the cluster is lost."""
     for stream in (sys.stdout, sys.stderr):
@@ -132,5 +143,6 @@ def run() -> None:
 
         if not isinstance(error, SimError):
             raise
+        error = _explained(error)
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(EXIT_OPTION if isinstance(error, OptionError) else EXIT_INPUT) from None

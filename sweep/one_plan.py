@@ -73,7 +73,10 @@ def of_sets(sets: Sequence[str]) -> Iterator[None]:
     except SpecError as error:
         text = str(error)
         if text.startswith("workload.records: "):
-            raise OptionError(text.replace("workload.records: ", "--record ", 1)) from None
+            named, rest = text.removeprefix("workload.records: "), "--record "
+            if named.startswith("the file "):
+                rest = "--record: "
+            raise OptionError(rest + named) from None
         for assignment in reversed(sets):
             if re.search(rf"\b{re.escape(assignment.partition('=')[0].strip().rpartition('.')[2])}: ", text):
                 raise OptionError(f"--set {assignment}: {text}") from None

@@ -33,7 +33,6 @@ from sim_core import (
     with_capacity,
     workload_from_model,
 )
-from sweep.inputs.registry import explained
 from sweep.nearest_stack import assumed, nearest_stack
 
 STACK: Final = "megatron-core"
@@ -237,6 +236,14 @@ def by_stack(section: WorkloadSpec, stacks: Sequence[StackSpec]) -> list[Workloa
     return [section.model_copy(update={"stack": stack}) for stack in stacks] or [section]
 
 
+class Unread(SpecError):
+    """A reader of workloads refuses the file at `path`, which may be of another kind."""
+
+    def __init__(self, path: Path, error: SimError) -> None:
+        super().__init__(str(error))
+        self.path = path
+
+
 def workload_of(section: WorkloadSpec, base: Path, device: str = "") -> tuple[Workload, tuple[str, ...]]:
     """The workload that a section means, its paths relative to `base`, and warnings; `device`: what its stack's recipes are
     for. Raises SpecError.
@@ -257,7 +264,7 @@ def workload_of(section: WorkloadSpec, base: Path, device: str = "") -> tuple[Wo
         model, recorded_on = _model_of(section, base), read_hardware(section.measured_on, base)
         return read_calibrated(str(path), section.facts(), model, stack, recorded_on, sequence_parallel=parallel)
     except SimError as error:
-        raise explained(path, error) from None
+        raise Unread(path, error) from None
     except (OSError, ValueError) as error:
         raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
 

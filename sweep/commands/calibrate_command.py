@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from sim_core import Hardware, SimError, SpecError, hardware_yaml, read_hardware, read_stack, stack_yaml
+from sim_core import Hardware, SimError, SpecError, hardware_yaml, read_hardware, read_model, read_stack, stack_yaml
 from sweep.arguments import CheckedCommand, CheckedGroup
 from sweep.calibration.kernels import fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit
@@ -217,22 +217,28 @@ def stack(
         if not plan:
             raise SpecError("calibrate stack: found no RUNS.csv, expected one, or --plan, which prints the runs to make")
         preset = device or DEVICE
-        asked = runs_to_make(
-            model, base or STACK, preset, read_hardware(preset), nodes=nodes, runs=runs, global_batch=global_batch
-        )
+        with of_option("--device"):
+            hardware = read_hardware(preset)
+        with of_option("--stack"):
+            read_stack(base or STACK)
+        if model is not None:
+            with of_option("--model"):
+                read_model(model)
+        asked = runs_to_make(model, base or STACK, preset, hardware, nodes=nodes, runs=runs, global_batch=global_batch)
         _write_asked(asked, output)
         return
     if is_trace(str(table)):
         write_text("\n".join(host_lines(hosts_of(recordings(str(table))))), output)
         return
-    page, hardware = None if base is None else read_stack(base), None if device is None else read_hardware(device)
+    page = None if base is None else read_stack(base)
+    own = None if device is None else read_hardware(device)
     rows = rows_of_set(read_table(table), only)
     if not plan:
-        _write_stack(fit_stack(rows, page, hardware, str(table)), base, name, str(table), output, [])
+        _write_stack(fit_stack(rows, page, own, str(table)), base, name, str(table), output, [])
         return
-    at_hand, missing = runs_at_hand(rows, hardware, runs, nodes)
-    fitted = fit_stack(at_hand, page, hardware, str(table))
-    before, after = fit_rest(fitted, [row for row in rows if row not in at_hand], page, hardware)
+    at_hand, missing = runs_at_hand(rows, own, runs, nodes)
+    fitted = fit_stack(at_hand, page, own, str(table))
+    before, after = fit_rest(fitted, [row for row in rows if row not in at_hand], page, own)
     further = [*missing_lines(missing), *([rest_line(len(before), before, after)] if len(before) else [])]
     _write_stack(fitted, base, name, str(table), output, further)
 

@@ -9,6 +9,7 @@ from sim_core import SpecError, quantity, shown
 from sweep.commands.shared import AsJson, Directory, result_at, write_json
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import flags_text
+from sweep.options import OptionError
 from sweep.show.terminal import own_console
 from sweep.show.tuned import print_tuned, tuned_json
 from sweep.tuning.launching import launch, tell_log
@@ -48,9 +49,9 @@ def command(
     """Say which plan to run next, take in what came out, and say when to stop."""
     limit = _share(regret)
     if measured is not None and (add or launching or file):
-        raise SpecError("--measured only reads: it takes no --add, --launch or --file")
+        raise OptionError("--measured only reads: it takes no --add, --launch or --file")
     if measured is not None and not measured.is_file():
-        raise SpecError(f"--measured {measured}: No such file")
+        raise OptionError(f"--measured {measured}: No such file")
     tuner = Tuner(
         result_at(directory),
         by=by,
@@ -101,7 +102,7 @@ def _add(
     plan = _plan(add)
     chosen = [name for name, there in {"--log": log, "--failed": failed, "--skip": skip}.items() if there]
     if len(chosen) > 1 or (chosen != ["--failed"] and chosen and step):
-        raise SpecError(f"--add {add}: found {' and '.join([*chosen, *(['--step'] if step else [])])}, expected one of them")
+        raise OptionError(f"--add {add}: found {' and '.join([*chosen, *(['--step'] if step else [])])}, expected one of them")
     seconds = None if step is None else _quantity("--step", step, "s")
     peak = None if memory is None else _quantity("--memory", memory, "B") / GIB
     if log is not None:
@@ -110,9 +111,9 @@ def _add(
         tuner.tell(plan, SKIP, note=note)
     elif failed is not None:
         if failed not in FAILURES:
-            raise SpecError(f"--failed {failed}: expected {', '.join(FAILURES)}")
+            raise OptionError(f"--failed {failed}: expected {', '.join(FAILURES)}")
         if seconds is not None and failed != SLOW:
-            raise SpecError(f"--failed {failed}: takes no --step, only slow does: at least so much")
+            raise OptionError(f"--failed {failed}: takes no --step, only slow does: at least so much")
         tuner.tell(plan, failed, step_time_s=seconds, peak_memory_gib=peak, note=note)
     elif seconds is not None:
         tuner.tell(plan, seconds, peak_memory_gib=peak, note=note)
@@ -127,7 +128,7 @@ def _plan(text: str) -> int:
     if not equals:
         name, number = "plan", name
     if name != "plan" or not number.isascii() or not number.isdigit() or len(number) > 18:
-        raise SpecError(f"--add {text}: found {shown(text)}, expected plan=NUMBER, as in column plan of `sweep rank`")
+        raise OptionError(f"--add {text}: found {shown(text)}, expected plan=NUMBER, as in column plan of `sweep rank`")
     return int(number)
 
 
@@ -149,5 +150,5 @@ def _share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise SpecError(f"--regret {text}: expected a share from 0% to 100%, such as 2%")
+        raise OptionError(f"--regret {text}: expected a share from 0% to 100%, such as 2%")
     return value

@@ -253,11 +253,17 @@ def _attention(model: Model) -> Values:
         values["--kv-channels"] = model.head_dim
         if model.kv_heads != model.heads:
             values |= {"--group-query-attention": True, "--num-query-groups": model.kv_heads}
-    if model.window is not None:
+    if model.window is not None and not model.window.chunked:
         values["--window-size"] = f"{model.window.tokens - 1},0"  # a token sees itself and so many before it
         inside = [window > 0 for window in windows_of(model)]
-        values["--window-attn-skip-freq"] = None if all(inside) else pattern(inside)
+        values["--window-attn-skip-freq"] = None if all(inside) else _every(inside) or pattern(inside)
     return values
+
+
+def _every(inside: list[bool]) -> str:
+    """N where each N-th layer is full and all others see a window; else empty."""
+    periods = [n for n in range(2, len(inside) + 1) if inside == [(layer + 1) % n != 0 for layer in range(len(inside))]]
+    return str(periods[0]) if periods else ""
 
 
 def windows_of(model: Model) -> list[int]:
@@ -307,6 +313,14 @@ def without_flag(model: Model) -> list[str]:
         "attention and MLP side by side": model.parallel_residual,
         f"{model.norms_per_layer} norms a layer": model.norms_per_layer != 2,
         "a soft cap on the logits": model.logit_softcap,
+        "layers that are not attention and MLP (pattern, recurrent, full_attention)": bool(model.recurrent or model.pattern),
+        "an indexer that chooses keys": model.indexer is not None,
+        "a gate on the output of attention": model.output_gate,
+        "norms of queries and keys over the whole projection": model.qk_norm_whole,
+        "adapters beside frozen weights": model.lora is not None,
+        "a gate of the shared experts": bool(model.experts and model.experts.shared_gate),
+        "experts that work in latents": bool(model.experts and model.experts.latent),
+        "attention in chunks": bool(model.window and model.window.chunked),
         "a bias of the router": bool(model.experts and model.experts.router_bias),
         f"load of the busiest expert rank {model.experts.imbalance if model.experts else 1:g} x the mean": bool(
             model.experts and model.experts.imbalance != 1

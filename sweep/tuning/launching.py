@@ -13,6 +13,7 @@ from typing import Final
 
 from sim_core import SpecError
 from sweep.inputs.log import Log, read_log
+from sweep.options import OptionError
 from sweep.tuning.record import CRASH, OK, OUT_OF_MEMORY
 from sweep.tuning.tuner import Proposal, Tuner, plan_values
 
@@ -31,7 +32,7 @@ def check_template(template: str) -> None:
             f"--launch {template!r}: expected no braces but {', '.join(f'{{{name}}}' for name in FIELDS)}"
         ) from None
     if "{flags}" not in template and "{plan}" not in template:
-        raise SpecError(f"--launch {template!r}: expected {{flags}} or {{plan}} in it, which say what is to run")
+        raise OptionError(f"--launch {template!r}: expected {{flags}} or {{plan}} in it, which say what is to run")
 
 
 def told_by_log(tuner: Tuner, plan: int, path: Path) -> Log:

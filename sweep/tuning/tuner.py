@@ -12,6 +12,7 @@ import pyarrow as pa
 from sim_core import EXPLANATIONS, Ints, SpecError
 from sweep.columns import LONGER, SHORTER
 from sweep.folder import Location
+from sweep.options import OptionError
 from sweep.preparation import Sweep
 from sweep.query import results
 from sweep.ranking import rank
@@ -249,7 +250,7 @@ class Tuner:
         ranking = rank(self.opened.folder, by=self._by, where=self._where, per=[], top=MOST)
         if ranking.by not in (*LONGER, *SHORTER):
             expected = f"a column in proportion to time: {', '.join(LONGER + SHORTER)}"
-            raise SpecError(f"--by {ranking.by}: expected {expected}")
+            raise OptionError(f"--by {ranking.by}: expected {expected}")
         told = np.array(sorted(run.plan for run in self.runs.values() if run.state != SKIP), np.int64)
         for plan in told.tolist():
             self.row(plan)
@@ -283,7 +284,7 @@ def _prior_runs(path: Path) -> tuple[Sweep, Ints, list[Run]]:
     other = Tuner(path.parent, file=path)
     runs = [run for run in other.runs.values() if run.state != SKIP]
     if not runs:
-        raise SpecError(f"--prior {path}: found no runs, expected the {NAME} of another result, in its folder")
+        raise OptionError(f"--prior {path}: found no runs, expected the {NAME} of another result, in its folder")
     return other.opened.prepared.sweep, np.array([run.plan for run in runs], np.int64), runs
 
 

@@ -26,6 +26,7 @@ CHECKS: dict[str, Callable[[str], list[str]]] = {
     "nightly/raycronjob.yaml": checks.manifests,
     "nightly/cronjob.yaml": checks.manifests,
     "nightly/submit.sh": checks.shell,
+    "tune-ray.sh": checks.shell,
     "nightly/crontab": checks.crontab,
     "nightly/github.yml": checks.workflow,
 }

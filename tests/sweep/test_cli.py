@@ -109,7 +109,10 @@ def test_stacks_are_listed_and_shown_with_their_sources() -> None:
     assert "models/base.py:216-237" in shown
     assert json.loads(sweep("stack", "nanotron", "--json").stdout)["host_forward"] == pytest.approx(2.1e-3)
     wrong = sweep("stack", "nanotrn")
-    assert (wrong.returncode, wrong.stderr) == (1, "error: unknown stack 'nanotrn', nearest valid: nanotron\n")
+    assert (wrong.returncode, wrong.stderr) == (
+        1,
+        "error: unknown stack 'nanotrn', nearest valid: nanotron, or a page of your own (a YAML file)\n",
+    )
 
 
 def test_the_columns_of_a_preset_are_aligned() -> None:

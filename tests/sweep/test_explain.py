@@ -122,11 +122,11 @@ def test_a_plan_whose_host_launches_too_slowly_is_named_as_such(tmp_path: Path) 
     found = explain(reopened(tmp_path / "out"), 0)
     assert found.bottleneck is not None
     assert found.bottleneck.part == "launch_s"
-    assert found.bottleneck.text.startswith("launching kernels 12% of the step: the host takes longer to launch")
+    assert found.bottleneck.text.startswith("launching kernels 11% of the step: the host takes longer to launch")
     assert "micro_batch" in {one.axis for one in found.bottleneck.cures}
-    assert any(line.startswith("launches: 12.4% of the step rests on") for line in found.first)
+    assert any(line.startswith("launches: 11.2% of the step rests on") for line in found.first)
     told = sweep("explain", tmp_path / "out", 0).stdout
-    assert re.search(r"^  launch +\S+ ms +12\.\d%", told, re.M), told
+    assert re.search(r"^  launch +\S+ ms +11\.\d%", told, re.M), told
 
 
 def test_a_bubble_is_taken_apart(opened: Reopened, found: Explanation) -> None:
@@ -207,7 +207,8 @@ def test_what_is_within_the_error_is_what_rank_calls_a_tie(opened: Reopened) -> 
         assert of is not None
         assert (of.best, of.tie) == (best, ties[plan])
         assert of.behind == pytest.approx(row["gpu_s_per_sample"] / first["gpu_s_per_sample"] - 1)
-        assert of.low * first["step_time_s"] == pytest.approx(first["step_time_low_s"])
+        (own,) = [each for each in ranking.rows.to_pylist() if each["plan"] == plan]
+        assert of.low * own["step_time_s"] == pytest.approx(own["step_time_low_s"])
         assert set(of.tied) == {plan for plan, tie in ties.items() if tie} - {best}
         told = sweep("explain", opened.folder, plan).stdout
         assert ("too little to tell them apart" in told) == (ties[plan] and plan != best)

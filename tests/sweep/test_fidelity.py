@@ -97,7 +97,7 @@ def test_simulate_changes_the_plan_and_names_what_cannot_run() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("tpp=8", "--set: tpp: unknown name, nearest valid: tp, pp"),
+        ("tpp=8", "--set: tpp: unknown name, nearest valid: tp, pp, vpp"),
         ("tp=fixed.x", "--set: tp: found 'fixed.x', expected a whole number from 1 to 65,536"),
         ("=8", "--set: found =8, expected key=value, such as tp=8"),
         ("tp", "--set: found tp, expected key=value, such as tp=8"),

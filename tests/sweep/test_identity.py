@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import sweep.preparation
-from sim_core import HARDWARE_KEYS, hardware_yaml, read_hardware
+from sim_core import HARDWARE_KEYS, SWITCH, hardware_yaml, read_hardware
 from sweep.preparation import prepare
 from sweep.sources import row_code
 from sweep.spec import load_spec
@@ -19,7 +19,7 @@ AXES = {"tp": [1, 2, 4], "pp": [1, 2], "ga": [2, 4]}
 FIXED = {"layer_split": "balanced", "checkpointing": "none"}
 PLAIN: dict[str, Any] = {"axes": AXES, "fixed": FIXED, "hardware": {"preset": "H20-SXM"}, "sample": {"n": 5, "seed": 1}}
 CANNOT_CHANGE_A_ROW = (
-    *("memory_bandwidth", "power", "peak_flops_fp32", "peak_flops_fp8", "peak_flops_fp4"),
+    *("memory_bandwidth", "power", "peak_flops_fp32", "peak_flops_fp8", "peak_flops_fp4", "fp8_any_layout"),
     *(key for key, (section, _) in HARDWARE_KEYS.items() if section == "kernels"),
 )
 """Of the hardware alone, while a workload brings its compute times in bf16, and no budget asks for energy."""
@@ -72,7 +72,7 @@ def test_what_can_change_a_row_changes_the_identity(changed: Any, what: str) -> 
 def test_each_number_of_the_hardware_changes_the_identity(changed: Any, key: str) -> None:
     unit, value = HARDWARE_KEYS[key][1], H20.value(key)
     other: Any = int(value) - 1 if key.endswith("_per_node") else value * 0.99 or 4.0
-    if unit == "yes or no":
+    if unit == SWITCH:
         other = not value
     elif unit:
         other = f"{other!r} {unit}"

@@ -10,7 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sim_core import HARDWARE_KEYS, SpecError, hardware_yaml, model_flops_per_token, model_yaml, read_hardware, read_model
+from sim_core import (
+    HARDWARE_KEYS,
+    SWITCH,
+    SpecError,
+    hardware_yaml,
+    model_flops_per_token,
+    model_yaml,
+    read_hardware,
+    read_model,
+)
 from sweep.compare.changes import input_changes
 from sweep.evaluation import evaluate
 from sweep.preparation import Prepared, prepare
@@ -206,7 +215,7 @@ def test_files_have_no_measured_share(write_spec: SpecWriter) -> None:
 @pytest.mark.parametrize("key", [key for key, (section, _) in HARDWARE_KEYS.items() if section in ("kernels", "device")])
 def test_each_number_of_device_and_kernels_changes_the_identity_of_a_model(small: Path, key: str) -> None:
     value, unit = read_hardware("H100-SXM").value(key), HARDWARE_KEYS[key][1]
-    other = f"{value * 0.5 or 1.0!r} {unit}".strip()
+    other = "true" if unit == SWITCH else f"{value * 0.5 or 1.0!r} {unit}".strip()
     before = prepared_of(small)
     after = prepared_of(small, f"hardware.{key}={other}")
     assert after.sweep.identity != before.sweep.identity

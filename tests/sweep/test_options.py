@@ -171,9 +171,22 @@ MEANT = {
         ("@D/w.txt --ranks --stages", "--ranks/--stages: found 2 of them, expected one"),
         ("@D/w.txt --set nope=1", "--set: nope: unknown key"),
     ],
+    "tune": [
+        ("@R --add nope", "--add nope: found 'nope', expected plan=NUMBER"),
+        ("@R --add plan=1 --failed nope", "--failed nope: expected oom, crash, slow"),
+        ("@R --next 0", "--next: found 0, expected a whole number from 1"),
+        ("@R --regret 3parsec", "--regret 3parsec: expected a share from 0% to 100%"),
+        ("@R --measured nope.csv", "--measured nope.csv: No such file"),
+    ],
+    "calibrate stack": [
+        ("--plan --device nope", "--device: unknown hardware preset 'nope'"),
+        ("--plan --stack nope", "--stack: unknown stack 'nope', nearest valid: "),
+        ("--plan --model nope", "--model: unknown model 'nope', nearest valid: "),
+        ("--plan --runs 99", "--runs: found 99, expected a whole number from 3"),
+    ],
     "validate": [
         ("--set nope", "--set nope: found none, valid: "),
-        ("--format json --rows", "--rows: found beside --format json"),
+        ("--format json --ablate", "--ablate: found beside --format json"),
         ("--format md --json", "--json: found --format md beside it, expected one of them"),
         ("--collectives --ablate", "--ablate: found beside --collectives, which takes --format"),
         ("--record --set x", "--set: found beside --record"),

@@ -207,7 +207,7 @@ def test_a_search_is_a_result_like_any_other(larger: Path, tmp_path: Path) -> No
     here("compact", out)
     assert rank(out).total == rank(run).total
     assert "holds results of another sweep" in here("search", larger, "--out", out, "--workers", 0, expect=1)
-    assert "--out: found ''" in here("search", larger, "--out", "", expect=1)
+    assert "--out: found ''" in here("search", larger, "--out", "", expect=2)
     manifest = Store(directory=out).provenance()
     assert manifest is not None
     assert manifest["search"]["best"] == 3
