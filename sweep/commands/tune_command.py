@@ -97,7 +97,7 @@ def _add(
             "--note": note or None,
         }
         if stray := [name for name, value in given.items() if value is not None]:
-            raise SpecError(f"{stray[0]}: of which run? expected --add plan=NUMBER beside it")
+            raise OptionError(f"{stray[0]}: of which run? expected --add plan=NUMBER beside it")
         return
     plan = _plan(add)
     chosen = [name for name, there in {"--log": log, "--failed": failed, "--skip": skip}.items() if there]
@@ -118,7 +118,7 @@ def _add(
     elif seconds is not None:
         tuner.tell(plan, seconds, peak_memory_gib=peak, note=note)
     else:
-        raise SpecError(
+        raise OptionError(
             f"--add {add}: how did it go? expected --step '1.93 s', --log FILE, --failed {'|'.join(FAILURES)} or --skip"
         )
 
@@ -136,7 +136,7 @@ def _quantity(option: str, text: str, unit: str) -> float:
     try:
         value = quantity(text, unit)
     except SpecError as error:
-        raise SpecError(f"{option} {text}: {error}") from None
+        raise OptionError(f"{option} {text}: {error}") from None
     if not value > 0:
         raise SpecError(f"{option} {text}: expected more than 0")
     return value

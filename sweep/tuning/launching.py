@@ -28,7 +28,7 @@ def check_template(template: str) -> None:
     try:
         template.format(**dict.fromkeys(FIELDS, ""))
     except (KeyError, IndexError, ValueError):
-        raise SpecError(
+        raise OptionError(
             f"--launch {template!r}: expected no braces but {', '.join(f'{{{name}}}' for name in FIELDS)}"
         ) from None
     if "{flags}" not in template and "{plan}" not in template:
