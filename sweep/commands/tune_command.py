@@ -138,7 +138,7 @@ def _quantity(option: str, text: str, unit: str) -> float:
     except SpecError as error:
         raise OptionError(f"{option} {text}: {error}") from None
     if not value > 0:
-        raise SpecError(f"{option} {text}: expected more than 0")
+        raise OptionError(f"{option} {text}: expected more than 0")
     return value
 
 
