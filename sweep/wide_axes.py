@@ -17,8 +17,8 @@ _SPLITS: Final = {"even": 0, "embedding_as_layer": 1, "loss_as_layer": 1, "embed
 """Splits in equal runs, with the ends that count as layers."""
 _ROOM: Final = 64
 """GPUs that jobs use of a larger domain of NVLink: a power of two."""
-_RECIPES: Final = {"mxfp8": "mxfp8", "fp8_block": "fp8_blockwise", "fp8": "fp8_tensorwise"}
-"""Of tensor cores, the recipe that keeps scales finest: Blackwell's, Hopper's (arXiv 2412.19437, section 3.3), others'."""
+_RECIPES: Final = {"mxfp8": "mxfp8", "fp8_block": "fp8_blockwise"}
+"""Of tensor cores, the recipes that keep scales of blocks: Blackwell's, and DeepSeek's (arXiv 2412.19437, section 3.3)."""
 _OF_NEMO: Final = ("B200-SXM", "B300-SXM", "GB200-NVL72", "GB300-NVL72")
 
 Lines = dict[str, tuple[Any, str]]
@@ -39,9 +39,9 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
     lines["checkpointing"] = _recompute(model), "what the backward computes again"
     if len(lines["tp"][0]) > 1:
         lines["overlap_tp"] = [False, True], "--tp-comm-overlap of Megatron-LM"
-    recipe = _narrow(device) if stack.fp8 and model.experts else None
-    if recipe:
-        lines["precision"] = ["bf16", recipe], "of linear layers, experts among them"
+    recipes = _narrow(device) if stack.fp8 and model.experts else []
+    if recipes:
+        lines["precision"] = ["bf16", *recipes], "of linear layers, experts among them"
     if len(stack.schedules) > 1:
         lines["schedule"] = list(stack.schedules), f"those that {stack.name} has"
     elif stack.schedules != ("1f1b",):
@@ -107,10 +107,10 @@ def _recompute(model: Model) -> list[str]:
     return ["none", "selective", "moe_act", "layernorm+moe_act", *mla, "full"]
 
 
-def _narrow(device: Hardware) -> str | None:
-    """The recipe of 8 bits that frameworks use on a device; None where it has no such tensor cores."""
+def _narrow(device: Hardware) -> list[str]:
+    """The recipes of 8 bits with fine scales that a device has tensor cores for."""
     has = precisions_on(load_kernels(device))
-    return next((recipe for kind, recipe in _RECIPES.items() if kind in has), None)
+    return [recipe for kind, recipe in _RECIPES.items() if kind in has]
 
 
 def step_batch(tokens: int, gpus: int, sequence: int, most_split: int) -> int:

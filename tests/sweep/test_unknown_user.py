@@ -52,6 +52,7 @@ def test_nothing_but_the_temporary_folder_need_be_writable(folder: Path) -> None
         assert told.returncode == 0, told.stderr
 
 
+@pytest.mark.long  # compiles anew
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_run_needs_no_home(folder: Path, workers: int) -> None:
     kernels = folder / "kernels"
