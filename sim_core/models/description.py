@@ -108,7 +108,7 @@ class Recurrent(Checked):
     state: Count
     groups: Count
     conv: Count = 4  # tokens that the short convolution sees
-    chunk: Count
+    chunk: Annotated[Count, Field(le=4096)]
 
 
 class Kind(NamedTuple):
@@ -293,6 +293,10 @@ class Model(Checked):
             (needs, "recurrent: found without layers that use it, expected a pattern with M or G, or full_attention"),
             ("E" in letters and self.experts is None, "experts: missing, expected those of the layers E of the pattern"),
             (self.indexer is not None and self.mla is None, "indexer: found without mla, which it needs"),
+            (
+                self.lora is not None and len({*self.lora.targets}) < max(len(self.lora.targets), 1),
+                "lora.targets: expected at least one, each once",
+            ),
             (
                 self.lora is not None and "qkv" in self.lora.targets and self.mla is not None,
                 "lora.targets: found qkv, but with mla there is no such matrix",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from sim_core.errors import SpecError
 from sim_core.models.description import EMBEDDING, LAYER, Model
 from sim_core.models.keys import make_keys
 from sim_core.models.messages import pipeline_bytes
@@ -50,6 +51,10 @@ def workload_from_model(
     keys = make_keys()
     dense, experts, ends, head, whole = _parameters(model)
     total = dense + ends + head + whole
+    if not total and model.lora:
+        raise SpecError(
+            f"model {model.name}: lora.targets: no layer has {' or '.join(model.lora.targets if model.lora else ())}"
+        )
     shares = Shares(
         ends=ends / total,
         head=head / total,

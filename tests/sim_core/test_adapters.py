@@ -82,6 +82,8 @@ def test_inputs_of_frozen_layers_are_not_kept_or_gathered_for_their_weights() ->
     [
         ({"rank": 0}, "lora.rank: found '0'"),
         ({"rank": 8, "targets": ["embedding"]}, "lora.targets.0: found 'embedding'"),
+        ({"rank": 8, "targets": []}, "lora.targets: expected at least one, each once"),
+        ({"rank": 8, "targets": ["qkv", "qkv"]}, "lora.targets: expected at least one, each once"),
         ({"rank": 8, "target": ["qkv"]}, "lora.target: unknown key, nearest valid: targets"),
     ],
 )
@@ -94,3 +96,9 @@ def test_wrong_adapters_are_one_line(lora: dict[str, object], message: str) -> N
 def test_experts_have_no_adapters() -> None:
     with pytest.raises(SpecError, match="experts have no adapters here"):
         read_model("qwen3-30b-a3b", {"lora": {"rank": 8, "targets": ["fc1"]}})
+
+
+def test_targets_that_no_layer_has_train_nothing() -> None:
+    model = read_model("nemotron-h-8b", {"lora": {"rank": 8}, "pattern": "M-" * 26})
+    with pytest.raises(SpecError, match=r"nemotron-h-8b: lora\.targets: no layer has qkv or projection"):
+        workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)

@@ -164,6 +164,10 @@ def test_groups_of_states_limit_tensor_parallelism() -> None:
         ({"pattern": "E" * 52}, "recurrent: found without layers that use it"),
         ({"pattern": "ME" * 26}, "experts: missing, expected those of the layers E of the pattern"),
         ({"full_attention": 4}, "full_attention: found beside a pattern, expected one of both"),
+        (
+            {"recurrent": {"kind": "mamba2", "heads": 128, "head_dim": 64, "state": 128, "groups": 8, "chunk": 10**6}},
+            "recurrent.chunk: found '1000000', expected",
+        ),
         ({"recurrent": {"kind": "mamba3"}}, "recurrent.kind: found 'mamba3'"),
         ({"indexer": {"heads": 64, "head_dim": 128, "topk": 2048}}, "indexer: found without mla, which it needs"),
     ],
