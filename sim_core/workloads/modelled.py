@@ -52,9 +52,8 @@ def workload_from_model(
     dense, experts, ends, head, whole = _parameters(model)
     total = dense + ends + head + whole
     if not total and model.lora:
-        raise SpecError(
-            f"model {model.name}: lora.targets: no layer has {' or '.join(model.lora.targets if model.lora else ())}"
-        )
+        targets = " or ".join(model.lora.targets)
+        raise SpecError(f"model {model.name}: lora.targets: no layer has {targets}")
     shares = Shares(
         ends=ends / total,
         head=head / total,
