@@ -250,18 +250,23 @@ def _expert_groups(config: Config) -> Document:
     return {"groups": groups, "topk_groups": allowed} if limited and groups > 1 else {}
 
 
-def deepseek(config: Config, kind: str) -> Document:
-    document = rotary_of(config)
-    for unused in ("num_key_value_heads", "head_dim", "qk_head_dim"):
-        config.has(unused)
-    config.stated("q_lora_rank", "1536")
-    document["mla"] = {
+def mla_of(config: Config) -> Document:
+    """Sizes of latent attention."""
+    return {
         "q_rank": config.optional("q_lora_rank"),
         "kv_rank": config.number("kv_lora_rank"),
         "nope_head_dim": config.number("qk_nope_head_dim"),
         "rope_head_dim": config.number("qk_rope_head_dim"),
         "v_head_dim": config.number("v_head_dim"),
     }
+
+
+def deepseek(config: Config, kind: str) -> Document:
+    document = rotary_of(config)
+    for unused in ("num_key_value_heads", "head_dim", "qk_head_dim"):
+        config.has(unused)
+    config.stated("q_lora_rank", "1536")
+    document["mla"] = mla_of(config)
     document["qk_norm"] = True
     bias_of(config, document)
     many_experts(config, document, "0" if kind == "deepseek_v2" else "3")

@@ -11,6 +11,7 @@ from sim_core.models.readers.families import (
     dense_first,
     head_dim_of,
     kv_heads_of,
+    mla_of,
     rotary_of,
     topk_of,
     window_of,
@@ -216,13 +217,7 @@ def kimi_linear(config: Config, kind: str) -> Document:
     linear = config.section("linear_attn_config")
     document = base_of(config, False, "silu", gated=True, norm="rmsnorm", position="none")
     config.take(_FREE_OF_KIMI)
-    document["mla"] = {
-        "q_rank": config.optional("q_lora_rank"),
-        "kv_rank": config.number("kv_lora_rank"),
-        "nope_head_dim": config.number("qk_nope_head_dim"),
-        "rope_head_dim": config.number("qk_rope_head_dim"),
-        "v_head_dim": config.number("v_head_dim"),
-    }
+    document["mla"] = mla_of(config)
     document["qk_norm"] = True
     full = linear.numbers("full_attn_layers") or ()
     linear.numbers("kda_layers")
