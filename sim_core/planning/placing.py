@@ -23,7 +23,12 @@ def with_lists(plans: Plans, rows: Ints, of_row: Ints, lists: Sequence[Ints]) ->
 
 
 def placed(workload: Workload, plans: Plans) -> Plans:
-    """The plans with the layers of each virtual stage where the framework divides them by cost: `even` and `balanced` ones."""
+    """The plans with the layers of each virtual stage where their model's pattern is cut into as many (`even` ones), or where
+    the framework divides them by cost (`even` and `balanced` ones)."""
+    cut = workload.modelled.model.cut if workload.modelled else ()
+    rows = np.flatnonzero((plans.layer_split == EVEN) & (plans.pp * plans.vpp == len(cut)))
+    if len(rows) and cut:
+        plans = with_lists(plans, rows, np.zeros(len(rows), np.int64), [np.array(cut)])
     head = workload.arrays.framework.head_layers
     rows = np.flatnonzero((plans.layer_split == EVEN) | (plans.layer_split == BALANCED))
     if head < 0 or not len(rows):

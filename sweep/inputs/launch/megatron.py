@@ -166,6 +166,8 @@ def _split(values: Mapping[str, str], plan: Mapping[str, Any]) -> dict[str, list
     layout = arguments.stages_of_layout(values.get("pipeline_model_parallel_layout", ""))
     if layout and len(layout) == stages and sum(layout) == layers:
         return {"layer_split": layout}
+    if (cut := arguments.stages_of_pattern(values)) and len(cut) == stages:
+        return {"layer_split": cut}
     first, last = whole(values, "decoder_first_pipeline_num_layers"), whole(values, "decoder_last_pipeline_num_layers")
     ends, left = [count for count in (first, last) if count is not None], stages - (first is not None) - (last is not None)
     if ends and layers and stages > 1 and plan["vpp"] == 1 and left and (layers - sum(ends)) % left == 0:
