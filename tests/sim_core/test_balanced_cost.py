@@ -19,6 +19,7 @@ from sim_core import (
     read_stack,
     shape_of,
     simulate,
+    slice_plans,
     workload_from_model,
 )
 from sim_core import plans as plans_of
@@ -68,7 +69,7 @@ def lists_of(workload: Workload, hardware: HardwareTable, **plan: Any) -> list[i
 
 
 def step_s(workload: Workload, hardware: HardwareTable, split: object, **plan: Any) -> float:
-    found = simulate(workload, hardware, plans(workload, layer_split=split, **plan)).named()  # type: ignore[arg-type]
+    found = simulate(workload, hardware, plans(workload, layer_split=split, **plan)).named()
     assert found["reason"][0] == ""
     return float(found["step_time_s"][0])
 
@@ -149,7 +150,7 @@ def test_plans_of_a_batch_have_divisions_of_their_own(h200: HardwareTable) -> No
     together = simulate(HYBRID, h200, grid).metrics
     assert np.isfinite(together).any()
     for row in range(len(grid.tp)):
-        alone = simulate(HYBRID, h200, type(grid)(*(column[row : row + 1] for column in grid)))
+        alone = simulate(HYBRID, h200, slice_plans(grid, slice(row, row + 1)))
         assert alone.metrics[:, 0].tobytes() == np.ascontiguousarray(together[:, row]).tobytes()
 
 
