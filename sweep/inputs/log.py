@@ -144,7 +144,7 @@ def _model(path: str, found: Found) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The numbers of the model, and why they are not all there."""
     try:
         if found.preset:
-            return _numbers(read_model(found.preset, {"sequence": found.plan.get("sequence")})), ()
+            return _numbers(read_model(found.preset, {**found.changes, "sequence": found.plan.get("sequence")})), ()
         if found.arguments.get("num_layers"):
             given = {"vocabulary": found.model["vocabulary"]} if "vocabulary" in found.model else {}
             return _numbers(model_of_dump(found.arguments, path, given)), ()

@@ -85,6 +85,7 @@ class Found:
         self.refused = ""  # why the plan that the log prints cannot be believed
         self.model: dict[str, Value] = {}
         self.preset = ""  # the model by name, where the log states no numbers
+        self.changes: Mapping[str, object] = {}  # what it has otherwise
         self.parameters: int | None = None
         self.steps = Steps()
         self.precision_share = 0.0  # how far rounding of the log may move a step

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from sweep.inputs.arguments import Plan
-from sweep.inputs.flavors import PRESETS
+from sweep.inputs.flavors import preset_of
 from sweep.inputs.logs.found import Found, LogReader, Steps, number
 
 LOST_COLOURS: Final = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
@@ -101,7 +101,7 @@ class TorchtitanLog(LogReader):
                     self._batch.setdefault(name, int(match[1]))
         elif match := SIZE.search(line):
             self._found.parameters = int(match[3].replace(",", "") or 0) or None
-            self._found.preset = PRESETS.get((match[1], match[2]), "")
+            self._found.preset, self._found.changes = preset_of(match[1], match[2]) or ("", {})
         elif match := ARGUMENTS.search(line):
             self._found.model |= {NAMES[name]: int(value) for name, value in ARGUMENT.findall(match[2])}
         elif match := CAPACITY.search(line):

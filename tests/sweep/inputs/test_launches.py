@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import SpecError, model_document
+from sim_core import SpecError, model_document, parameters, parse_model
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import megatron_text
@@ -216,3 +216,33 @@ def test_every_order_of_a_toml_reads_the_same(tmp_path: Path) -> None:
     sections = [f"[{part}" for part in specimens.TOML.split("[")[1:] if "]" in part]
     plans = {json.dumps(read(tmp_path, "".join(order)).plan, sort_keys=True) for order in itertools.permutations(sections[:3])}
     assert len(plans) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "total"),
+    [
+        ("llama3", "8B", 8_030_261_248),
+        ("llama4", "17bx16e", 107_769_861_120),
+        ("deepseek_v3", "16B", 15_706_484_224),  # DeepSeek-V2-Lite
+        ("deepseek_v3", "236B", 235_741_434_880),
+        ("deepseek_v3", "671B", 671_026_404_352),
+        ("qwen3", "0.6B", 596_049_920),
+        ("qwen3", "1.7B", 1_720_574_976),
+        ("qwen3", "4B", 4_022_468_096),
+        ("qwen3", "14B", 14_768_307_200),
+        ("qwen3", "235B-A22B", 235_093_634_560),
+        ("gpt_oss", "20B", 20_914_757_184),
+    ],
+)
+def test_flavors_of_torchtitan_are_the_published_models(name: str, flavor: str, total: int, tmp_path: Path) -> None:
+    toml = f'[model]\nname = "{name}"\nflavor = "{flavor}"\n[training]\nseq_len = 4096\nlocal_batch_size = 1\n'
+    launch = read(tmp_path, toml + "[parallelism]\ntensor_parallel_degree = 2\n")
+    model = parse_model({"name": "titan", "source": "toml", **launch.model}, "toml")
+    assert parameters(model).total == pytest.approx(total, rel=1e-6)
+    assert model.mtp_layers == 0
+
+
+def test_a_flavor_that_does_not_exist_names_those_that_do(tmp_path: Path) -> None:
+    toml = '[model]\nname = "qwen3"\nflavor = "15B"\n[parallelism]\ntensor_parallel_degree = 2\n'
+    notes = " ".join(read(tmp_path, toml).notes)
+    assert "model qwen3 15B: no preset, valid: 0.6b, 1.7b, 14b, " in notes
