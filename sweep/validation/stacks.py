@@ -10,7 +10,7 @@ from sweep.validation.table import NotSimulated, Row
 
 STACKS: Final = (
     ("primus", "primus"),
-    ("megatron (rocm)", "primus"),
+    ("(rocm)", "primus"),
     ("automodel", "nemo-automodel"),
     ("torchtitan", "torchtitan"),
     ("nanotron", "nanotron"),
