@@ -94,7 +94,10 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     chance = runs_probability(candidates.axes, candidates.part, outcomes, candidates.memory_error, candidates.alike)
     rivals = len(candidates.plans) if candidates.rivals is None else candidates.rivals
     chance[[*skipped, *range(rivals, len(chance))]] = 0.0
-    log_s = candidates.mean + posterior.mean
+    stopped = timed & known.slow
+    floor = np.full(len(chance), -np.inf)
+    floor[known.rows[stopped]] = np.log(known.seconds[stopped])
+    log_s = np.maximum(candidates.mean + posterior.mean, floor)
     finished = timed & ~known.slow & (known.rows < rivals) & ~np.isin(known.rows, skipped)
     costs = np.log(known.seconds[finished]) + candidates.offset[known.rows[finished]]
     best = None if not finished.any() else int(known.rows[finished][np.argmin(costs)])
@@ -107,14 +110,14 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
         log_cost=log_s + candidates.offset,
         best=best,
         least=least,
-        regret=None if least is None else _regret(candidates, posterior, chance, least),
+        regret=None if least is None else _regret(candidates, posterior, chance, floor, least),
     )
 
 
-def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, best: float) -> Regret:
+def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, floor: Floats, best: float) -> Regret:
     expected = candidates.mean + candidates.offset
     likely = np.argsort(np.where(chance > 0, expected + posterior.mean - 2 * posterior.sd, np.inf), kind="stable")[:WEIGHED]
-    true = expected[likely] + posterior.draw(JOINT_DRAWS, likely)
+    true = np.maximum(expected[likely] + posterior.draw(JOINT_DRAWS, likely), (floor + candidates.offset)[likely])
     fails = np.random.default_rng(1).random(true.shape) >= chance[likely]
     true[fails] = np.inf
     lost = np.expm1(np.maximum(best - true.min(1), 0.0))

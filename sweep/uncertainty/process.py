@@ -5,6 +5,7 @@ more the nearer they are + what each has for itself. A run much slower than the 
 """
 
 from dataclasses import dataclass
+from math import erfc, exp, pi
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,6 +29,11 @@ SIZE_WIDTH: Final = 0.7
 OUTLIER: Final = 0.35
 OUTLIER_SD: Final = 2.0
 """A run slower than the others explain by more than both, in ln and in standard deviations, tells of itself only."""
+
+FURTHEST: Final = 30.0
+"""Standard deviations beyond which a bound says no more, in 64 bits."""
+SAYS_NOTHING: Final = 1e-3
+"""A bound that narrows a variance by less is no news."""
 
 
 class Axes(NamedTuple):
@@ -101,21 +107,42 @@ def along(axes: Axes) -> Floats:
 def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
     """What runs tell of all plans."""
     aside = np.zeros(len(runs.rows), np.bool_)
-    while (~aside).sum() > 1:
-        excess = _excess(fixed, sized, runs, ~aside)
+    exact = ~runs.least
+    while (exact & ~aside).sum() > 1:
+        excess = _excess(fixed, sized, runs, exact & ~aside)
         worst = int(excess.argmax())
         if excess[worst] <= 0:
             break
         aside[worst] = True
-    error = runs.error.copy()
-    kept = ~aside
-    weights, parts = by_size(fixed, sized, runs.rows[kept], error[kept])
+    kept = exact & ~aside
+    rows, error, noise = runs.rows[kept], runs.error[kept], np.full(int(kept.sum()), NOISE)
+    for one in np.flatnonzero(runs.least):
+        row, least = int(runs.rows[one]), float(runs.error[one])
+        mean, sd = _expected(fixed, sized, rows, error, row, noise)
+        aside[one] = least - mean > max(OUTLIER, OUTLIER_SD * sd)
+        told = None if aside[one] else beyond(least, mean, sd)
+        if told is not None:
+            rows, error, noise = np.append(rows, row), np.append(error, told[0]), np.append(noise, told[1])
+    weights, parts = by_size(fixed, sized, rows, error, noise)
     means, covariances = np.stack([mean for mean, _ in parts]), np.stack([covariance for _, covariance in parts])
-    for row, told in zip(runs.rows[aside], runs.error[aside], strict=True):
-        means[:, row] = told
+    for row, told_of_itself in zip(runs.rows[aside], runs.error[aside], strict=True):
+        means[:, row] = told_of_itself
         covariances[:, row, :] = covariances[:, :, row] = 0.0
         covariances[:, row, row] = NOISE**2
     return Posterior(weights=weights, means=means, covariances=covariances, aside=aside)
+
+
+def beyond(least: float, mean: float, sd: float) -> tuple[float, float] | None:
+    """What "at least so much" says of a normal variable, as one measurement: its value and standard deviation; None: nothing.
+
+    Together they have the mean and the variance of the variable cut off at `least` (Minka, Expectation propagation, 2001).
+    """
+    at = min((least - mean) / sd, FURTHEST)
+    hazard = (2 / pi) ** 0.5 * exp(-0.5 * at**2) / erfc(at / 2**0.5)
+    narrower = hazard * (hazard - at)  # the part of the variance that is gone
+    if narrower < SAYS_NOTHING:
+        return None
+    return mean + sd * hazard / narrower, sd * ((1 - narrower) / narrower) ** 0.5
 
 
 def by_size(
@@ -139,18 +166,25 @@ def by_size(
     return weights / weights.sum(), parts
 
 
+def _expected(
+    fixed: Floats, sized: Floats, rows: Ints, error: Floats, row: int, noise: Floats | float = NOISE
+) -> tuple[float, float]:
+    """Mean and standard deviation of one plan's error after others."""
+    at = np.append(rows, row)
+    square = np.ix_(at, at)
+    weights, parts = by_size(fixed[square], sized[square], np.arange(len(rows)), error, noise)
+    means = np.array([part[0][-1] for part in parts])
+    variances = np.array([part[1][-1, -1] for part in parts])
+    mean = float(weights @ means)
+    return mean, float(weights @ (variances + (means - mean) ** 2)) ** 0.5
+
+
 def _excess(fixed: Floats, sized: Floats, runs: Runs, kept: Bools) -> Floats:
     """By how much each run is slower than the other kept ones explain, beyond what is usual, [m]; at most 0 if it is not."""
     excess = np.full(len(kept), -np.inf)
     for one in np.flatnonzero(kept):
         others = kept.copy()
         others[one] = False
-        at = np.append(runs.rows[others], runs.rows[one])
-        square = np.ix_(at, at)
-        weights, parts = by_size(fixed[square], sized[square], np.arange(len(at) - 1), runs.error[others])
-        mean = float(sum(weight * part[0][-1] for weight, part in zip(weights, parts, strict=True)))
-        second = sum(
-            weight * (part[1][-1, -1] + (part[0][-1] - mean) ** 2) for weight, part in zip(weights, parts, strict=True)
-        )
-        excess[one] = runs.error[one] - mean - max(OUTLIER, OUTLIER_SD * float(second) ** 0.5)
+        mean, sd = _expected(fixed, sized, runs.rows[others], runs.error[others], int(runs.rows[one]))
+        excess[one] = runs.error[one] - mean - max(OUTLIER, OUTLIER_SD * sd)
     return excess

@@ -69,6 +69,30 @@ def test_a_run_that_is_much_slower_tells_of_itself_only() -> None:
     assert not faster.aside.any()  # a run that is faster is believed
 
 
+def test_a_stopped_run_is_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against draws of the two plans in which the stopped one took at least as long; far below the mean it says nothing."""
+    monkeypatch.setattr(process, "SIZES", (1.0,))
+    fixed, sized = prior(line_of([0.0, 1.0]), np.zeros((2, 2)))
+    bound = Runs(rows=np.array([0]), error=np.array([0.3]), least=np.array([True]))
+    found = condition(fixed, sized, bound)
+    drawn = np.random.default_rng(0).multivariate_normal([0, 0], fixed + sized, 400_000)
+    kept = drawn[drawn[:, 0] >= 0.3]
+    assert found.mean == pytest.approx(kept.mean(0), abs=0.01)
+    assert found.sd == pytest.approx(kept.std(0), rel=0.05)
+    low = condition(fixed, sized, Runs(rows=np.array([0]), error=np.array([-2.0]), least=np.array([True])))
+    assert low.mean == pytest.approx([0.0, 0.0])
+    exact = condition(fixed, sized, runs_at([0], [0.3]))
+    assert found.mean[0] > exact.mean[0]
+    assert found.sd[1] > exact.sd[1]
+
+
+def test_a_stopped_run_far_slower_than_the_others_tells_of_itself_only() -> None:
+    fixed, sized = prior(line_of([0.0, 1.0, 2.0, 3.0]), np.zeros((2, 4)))
+    without = condition(fixed, sized, runs_at([0, 1], [0.0, 0.02]))
+    stopped = Runs(rows=np.array([0, 1, 2]), error=np.array([0.0, 0.02, 1.0]), least=np.array([False, False, True]))
+    assert condition(fixed, sized, stopped).mean[3] == pytest.approx(without.mean[3])
+
+
 def test_draws_have_the_mean_and_the_width() -> None:
     fixed, sized = prior(line_of([0.0, 1.0, 5.0]), np.zeros((2, 3)))
     posterior = condition(fixed, sized, runs_at([0], [0.3]))
