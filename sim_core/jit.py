@@ -195,7 +195,7 @@ class Kernel:
             kind_of_argument(kind) for name, kind in get_annotations(self.py_func, eval_str=True).items() if name != "return"
         ]
         options = {name: value for name, value in self._options.items() if name not in ("no_cfunc_wrapper", "cache")}
-        made = CFunc(self.py_func, (tuple(kinds), numba.void), {}, options)
+        made: Any = CFunc(self.py_func, (tuple(kinds), numba.void), {}, options)
         made._cache = SealedCache(self.py_func)
         made.compile()
         return int(made.address)

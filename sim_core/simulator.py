@@ -99,7 +99,7 @@ def plain_python_s(workload: Workload, plans: Plans) -> float:
 
 
 def _simulate(workload: Workload, hardware: HardwareTable, plans: Plans, checked: Checked) -> Results:
-    reason, memory = (values.copy() for values in checked)
+    reason, memory = checked[0].copy(), checked[1]
     plans = as_run(workload, hardware, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)

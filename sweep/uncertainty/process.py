@@ -123,13 +123,13 @@ def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
         told = None if aside[one] else beyond(least, mean, sd)
         if told is not None:
             rows, error, noise = np.append(rows, row), np.append(error, told[0]), np.append(noise, told[1])
-    weights, parts = by_size(fixed, sized, rows, error, noise)
+    likelihood, parts = by_size(fixed, sized, rows, error, noise)
     means, covariances = np.stack([mean for mean, _ in parts]), np.stack([covariance for _, covariance in parts])
     for row, told_of_itself in zip(runs.rows[aside], runs.error[aside], strict=True):
         means[:, row] = told_of_itself
         covariances[:, row, :] = covariances[:, :, row] = 0.0
         covariances[:, row, row] = NOISE**2
-    return Posterior(weights=weights, means=means, covariances=covariances, aside=aside)
+    return Posterior(weights=weights_of(likelihood), means=means, covariances=covariances, aside=aside)
 
 
 def beyond(least: float, mean: float, sd: float) -> tuple[float, float] | None:
@@ -148,7 +148,7 @@ def beyond(least: float, mean: float, sd: float) -> tuple[float, float] | None:
 def by_size(
     fixed: Floats, sized: Floats, rows: Ints, error: Floats, noise: Floats | float = NOISE
 ) -> tuple[Floats, list[tuple[Floats, Floats]]]:
-    """Weights of the SIZES after some errors with their `noise`, and mean and covariance of all plans by each."""
+    """After some errors with their `noise`, for each of the SIZES: ln of its likelihood, mean and covariance of all plans."""
     likelihood, parts = [], []
     for size in SIZES:
         covariance = fixed + size**2 * sized
@@ -161,9 +161,13 @@ def by_size(
         half = np.linalg.solve(root, np.column_stack([error, covariance[rows]]))
         parts.append((half[:, 1:].T @ half[:, 0], covariance - half[:, 1:].T @ half[:, 1:]))
         likelihood.append(float(-0.5 * half[:, 0] @ half[:, 0] - np.log(np.diag(root)).sum()))
-    log = np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2
+    return np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2, parts
+
+
+def weights_of(log: Floats) -> Floats:
+    """Likelihoods, given by their logarithms, as weights whose sum is 1."""
     weights = np.exp(log - log.max())
-    return weights / weights.sum(), parts
+    return np.asarray(weights / weights.sum(), np.float64)
 
 
 def _expected(
@@ -172,7 +176,8 @@ def _expected(
     """Mean and standard deviation of one plan's error after others."""
     at = np.append(rows, row)
     square = np.ix_(at, at)
-    weights, parts = by_size(fixed[square], sized[square], np.arange(len(rows)), error, noise)
+    likelihood, parts = by_size(fixed[square], sized[square], np.arange(len(rows)), error, noise)
+    weights = weights_of(likelihood)
     means = np.array([part[0][-1] for part in parts])
     variances = np.array([part[1][-1, -1] for part in parts])
     mean = float(weights @ means)
