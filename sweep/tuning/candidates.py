@@ -12,7 +12,7 @@ from sweep.evaluation import evaluate
 from sweep.preparation import Sweep
 from sweep.tuning.deciding import Candidates
 from sweep.tuning.draws import boundless, log_steps
-from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates
+from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features
 from sweep.uncertainty.memory import means_of
 from sweep.uncertainty.process import Axes
 
@@ -28,12 +28,7 @@ _COLUMNS: Final = ("plans", "simulated", "mean", "memory", "part", "offset")
 
 def axes_of(points: Coordinates) -> Axes:
     """Plans as points: doublings, and a column for each value of a choice, two of which are a doubling apart."""
-    columns = [points.sizes]
-    for codes in points.choices.T:
-        values = np.unique(codes)
-        if len(values) > 1:
-            columns.append((codes[:, None] == values) / np.sqrt(2))
-    return Axes(np.concatenate(columns, 1), all_distances(points))
+    return Axes(features(points), all_distances(points))
 
 
 def candidates_of(sweep: Sweep, plans: Ints, by: str = "step_time_s") -> tuple[Candidates, pa.Table]:

@@ -20,6 +20,8 @@ NEAR: Final = 0.12
 RANGE: Final = 4.0
 """Doublings over which errors of plans (`NEAR`) fall to 1/e of what they share."""
 OWN: Final = 0.03
+SLOPE_ENDS: Final = 48.0
+"""Squared doublings beyond which two plans are taken to differ no more."""
 NOISE: Final = 0.005
 """Of a step measured twice."""
 SIZES: Final = (0.5, 1.0, 2.0, 4.0)
@@ -43,7 +45,7 @@ class Axes(NamedTuple):
     apart: Floats
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Runs:
     """Measured runs: rows of the candidates, [m], and ln(measured / prior mean), [m]. `least`: at least so slow (stopped)."""
 
@@ -95,6 +97,13 @@ def prior(axes: Axes, draws: Floats, alike: Floats | None = None) -> tuple[Float
     if alike is not None:
         fixed, sized = fixed * alike, sized * alike
     return fixed, sized + OWN**2 * np.eye(len(sized))
+
+
+def variogram(doublings: Floats, squares: Floats) -> Floats:
+    """Variance of the difference between the errors of two plans, of size 1: `doublings` between them, by axis and squared in
+    sum `squares`. That of `prior` without draws, as far as SLOPE_ENDS."""
+    near = 2 * OWN**2 + 2 * NEAR**2 * (1 - np.exp(-doublings / RANGE))
+    return np.asarray(near + DOUBLING**2 * np.minimum(squares, SLOPE_ENDS), np.float64)
 
 
 def along(axes: Axes) -> Floats:
