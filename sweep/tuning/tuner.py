@@ -1,7 +1,7 @@
 """A loop over a result: which plan to run next, told what came out; all that it knows is in the result and in its tune.csv."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -176,7 +176,7 @@ class Tuner:
             proposals.append(self._proposal(belief, row))
             known = known.with_run(row, float(np.exp(belief.log_s[row])))
             if len(proposals) < n:
-                now = believe(basis.candidates, known, skipped)
+                now = replace(believe(basis.candidates, known, skipped), runs=belief.runs)
         return proposals
 
     @property
