@@ -132,7 +132,8 @@ def _print_tight(rows: pa.Table, console: Console) -> None:
     tight = [row for row, part in zip(best, parts, strict=True) if part > 1 - MEMORY_ERROR]
     said, least = tight or best, min(row[RUNS] for row in best)
     single = len(said) == 1
-    plans = f"plan {said[0]['plan']} needs" if single else f"plans {', '.join(str(row['plan']) for row in said)} need up to"
+    numbers = f"plans {', '.join(str(row['plan']) for row in tight)}" if tight else "the best plans"
+    plans = f"plan {said[0]['plan']} needs" if single else f"{numbers} need up to"
     chance = f"{'it' if single else 'the fullest'} runs with a chance of {least:.0%} before any run"
     needs = f"{plans} {max(parts):.0%} of the device's memory"
     if not tight:

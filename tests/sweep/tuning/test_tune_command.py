@@ -174,7 +174,7 @@ def test_a_loop_that_runs_by_itself(result: Path, tmp_path: Path) -> None:
     """It finds the best plan of the table. Killed in the middle of a run, it waits for that run next time and takes its log."""
     grid, outcomes = _grid(result, tmp_path)
     trainer, released = f"{sys.executable} {TRAINER} {grid} {{flags}}", tmp_path / "released"
-    called = [sys.executable, "-m", "sweep", "tune", result, "--launch"]
+    called = [sys.executable, "-m", "sweep", "tune", str(result), "--launch"]
     held = f"echo begun; for _ in $(seq 600); do [ -e {released} ] && break; sleep 0.1; done; {trainer}"
     with subprocess.Popen([*called, held], stdout=subprocess.DEVNULL, start_new_session=True) as launcher:
         while not any(log.stat().st_size for log in (result / LOGS).glob("*")):
