@@ -6,9 +6,7 @@ from typing import Final
 from sweep.inputs.arguments import Plan
 from sweep.inputs.logs.found import Found, LogReader, Steps, number
 
-PIPELINE: Final = re.compile(
-    r"\bsteps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)"
-)
+PIPELINE: Final = re.compile(r"steps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)")
 RATE: Final = re.compile(r"\b(?:Curr)?SamplesPerSec=(\d{1,12}\.\d+(?:e[-+]\d+)?)(?=,|\s|$)")
 GLOBAL_STEP: Final = re.compile(r"\bglobal_step=(\d{1,12})\b|\b\d{1,12}/(\d{1,12}), SamplesPerSec=")
 PEAK: Final = re.compile(r"\bMaxMemAllocated=(\d{1,6}(?:\.\d+)?)GB")
@@ -42,6 +40,7 @@ SHARDING: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 class DeepSpeedLog(LogReader):
     """DeepSpeed's own lines."""
 
+    FRAMEWORK = "DeepSpeed"
     KEYS = (
         b"SamplesPerSec", b"iter time (s)", b"train_batch_size", b"train_micro_batch", b"ccumulation", b"ZeRO",
         b"parallel_size", b"atch size", b"train_runtime", b"Total optimization", b"trainable parameters", b"\"n_", b"_size\"",
@@ -56,7 +55,7 @@ class DeepSpeedLog(LogReader):
     )
 
     def __init__(self) -> None:
-        self._found = Found("DeepSpeed")
+        super().__init__()
         self._by_time, self._by_rate = Steps(), Steps()
         self._settings: dict[str, int] = {}
         self._is_deepspeed = False
@@ -84,8 +83,7 @@ class DeepSpeedLog(LogReader):
         self._is_deepspeed = True
         rates, step, peak = RATE.findall(line), GLOBAL_STEP.search(line), PEAK.search(line)
         if peak:
-            self._found.peak_memory_gib = max(self._found.peak_memory_gib or 0.0, float(peak[1]))
-            self._found.memory_kind = "max allocated"
+            self._found.memory(float(peak[1]), "max allocated")
         rate = number(rates[-1]) if rates else None
         if rate is not None:
             self._by_rate.take(int(step[1] or step[2]) if step else len(self._by_rate) + 1, rate)

@@ -7,16 +7,16 @@ from typing import Final
 
 from sweep.inputs import arguments
 from sweep.inputs.arguments import Plan, Value, whole
-from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, Steps
+from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, numbers_of
 
 BEGIN: Final = re.compile(r"-{3,} arguments -{3,}")
 END: Final = re.compile(r"-{3,} end of arguments -{3,}")
 ARGUMENT: Final = re.compile(r"(?:^|[\s:\]>])([A-Za-z_]\w*) (?:\.{2,}|) (\S.*)$")
 RATE: Final = re.compile(r"\bsamples/sec:\s*(\d{1,9}\.\d+)\s*\|")
 TOTAL: Final = re.compile(r"\btotal parameters (\d{1,6}\.\d{3}) B\b")
-ITERATION: Final = re.compile(r"\biteration\s+(\d{1,12})\s*/\s*\d{1,12}\s*\|")
-ELAPSED: Final = re.compile(r"\belapsed time per iteration \((ms|s)\):\s*(\d{1,12}(?:\.\d{1,9})?)\s*\|")
-BATCH: Final = re.compile(r"\bglobal batch size:\s*(\d{1,9})\s*\|")
+ITERATION: Final = re.compile(r"iteration\s+(\d{1,12})\s*/\s*\d{1,12}\s*\|")
+ELAPSED: Final = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d{1,12}(?:\.\d{1,9})?)\s*\|")
+BATCH: Final = re.compile(r"global batch size:\s*(\d{1,9})\s*\|")
 WORLD: Final = re.compile(r"using world size:\s*(\d{1,9})\b")
 WORLD_SIZES: Final = {
     "dp": re.compile(r"(?<![\w-])data-parallel[- ]size:\s*(\d{1,9})\b"),
@@ -47,10 +47,12 @@ NUMBERS: Final = {
 class MegatronLog(LogReader):
     """Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, GPT-NeoX: all print Megatron's iteration line."""
 
+    FRAMEWORK = "Megatron-LM"
     KEYS = (
-        b"iteration", b" ..", b"  ", b"arguments --", b"number of parameters on", b"max allocated", b"world size",
+        b"iteration", b"arguments --", b"number of parameters on", b"max allocated", b"world size",
         b"padded vocab", b"loss at", b"checkpoint", b"total parameters",
     )  # fmt: skip
+    DUMP, OPENS = (b" ..", b"  "), (b"arguments --",)
     SIGNS = (
         r"elapsed time per iteration \(ms\):",
         r"-{6,} arguments -{6,}",
@@ -59,8 +61,7 @@ class MegatronLog(LogReader):
     )
 
     def __init__(self) -> None:
-        self._found = Found("Megatron-LM")
-        self._inside = False
+        super().__init__()
         self._values: dict[str, str] = {}
         self._again: dict[str, str] = {}
         self._world: dict[str, int] = {}
@@ -70,15 +71,11 @@ class MegatronLog(LogReader):
         self._batch: int | None = None
         self._samples_first = False
 
-    @property
-    def steps(self) -> Steps:
-        return self._found.steps
-
     def take(self, line: str) -> None:
         if "arguments ---" in line:
-            self._inside = bool(BEGIN.search(line)) and not END.search(line)
+            self.in_dump = bool(BEGIN.search(line)) and not END.search(line)
             self._found.steps.begins = True
-        elif self._inside and self._argument(line):
+        elif self.in_dump and self._argument(line):
             return
         elif "elapsed time per iteration" in line:
             self._iteration(line)
@@ -93,8 +90,7 @@ class MegatronLog(LogReader):
         elif any(words in line for words in OTHER_WORK):
             self._found.steps.disturb()
         for match in MEMORY.finditer(line) if "max allocated" in line else ():
-            self._found.peak_memory_gib = max(self._found.peak_memory_gib or 0.0, float(match[1]) / 1024)
-            self._found.memory_kind = "max allocated"
+            self._found.memory(float(match[1]) / 1024, "max allocated")
 
     def _argument(self, line: str) -> bool:
         match = ARGUMENT.search(line)
@@ -244,10 +240,7 @@ def _stack(framework: str, values: Mapping[str, str]) -> str:
 
 
 def _model(values: Mapping[str, str], vocabulary: int | None) -> dict[str, Value]:
-    model: dict[str, Value] = {}
-    for name, key in NUMBERS.items():
-        if (value := whole(values, name)) is not None:
-            model[key] = value
+    model = numbers_of(values, NUMBERS)
     if values.get("group_query_attention") == "True" and (groups := whole(values, "num_query_groups")):
         model["kv_heads"] = groups
     if vocabulary is not None:

@@ -5,7 +5,7 @@ import re
 from typing import Any, Final
 
 from sweep.inputs.arguments import Plan
-from sweep.inputs.logs.found import Found, LogReader, Steps
+from sweep.inputs.logs.found import Found, LogReader
 
 MARK: Final = ":::MLLOG "
 SECONDS: Final = ("train_step_timing in s", "train_step_time")
@@ -20,19 +20,16 @@ MOST: Final = 10**9
 class MllogLog(LogReader):
     """MLPerf, whatever framework trains."""
 
+    FRAMEWORK = "MLPerf"
     KEYS = (b":::MLLOG ",)
     SIGNS = (r":::MLLOG \{",)
 
     def __init__(self) -> None:
-        self._found = Found("MLPerf")
+        super().__init__()
         self._numbers: dict[str, int] = {}
         self._ranks = 0
         self._benchmark = ""
         self._seen = False
-
-    @property
-    def steps(self) -> Steps:
-        return self._found.steps
 
     def take(self, line: str) -> None:
         try:

@@ -280,3 +280,11 @@ MODEL_ARGS:
   --vocab-size: 50304
   --bf16: true
 """
+
+FILES: Mapping[str, str] = {
+    "Megatron-LM": megatron_log(), "torchtitan": TORCHTITAN, "torchtitan 2024": TORCHTITAN_2024, "nanotron": NANOTRON,
+    "NeMo": NEMO, "MLLOG": MLLOG, "DeepSpeed pipeline": DEEPSPEED_PIPELINE, "DeepSpeed": DEEPSPEED_RATE, "Trainer": TRAINER,
+    "Megatron-LM script": SCRIPT, "torchtitan TOML": TOML, "nanotron YAML": NANOTRON_YAML, "DeepSpeed JSON": DEEPSPEED_JSON,
+    "Trainer YAML": TRAINER_YAML, "NeMo YAML": NEMO_YAML, "Megatron-LM YAML": MEGATRON_YAML,
+}  # fmt: skip
+"""A file of each kind."""
