@@ -8,6 +8,7 @@ from typing import Any, Final
 from sim_core import SpecError, parse_json, parse_yaml
 from sweep.inputs.launch import deepspeed, megatron, nanotron, nemo, torchtitan
 from sweep.inputs.launch.job import Launch
+from sweep.inputs.text import head_of
 
 MOST_BYTES: Final = 2**20
 """Of a launch file; the largest that we know have 20 KB."""
@@ -16,7 +17,7 @@ MOST_BYTES: Final = 2**20
 def read_launch(path: str | Path) -> Launch:
     """Read a launch file, by its content. Raises SpecError with the line of a fault, OSError."""
     place = Path(path)
-    raw = place.read_bytes()[: MOST_BYTES + 1]
+    raw = head_of(place, MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
         raise SpecError(f"{path}: found more than {MOST_BYTES:,} bytes, expected a launch file")
     try:

@@ -75,10 +75,10 @@ class MegatronLog(LogReader):
         if "arguments ---" in line:
             self.in_dump = bool(BEGIN.search(line)) and not END.search(line)
             self._found.steps.begins = True
-        elif self.in_dump and self._argument(line):
-            return
         elif "elapsed time per iteration" in line:
             self._iteration(line)
+        elif self.in_dump and self._argument(line):
+            return
         elif "number of parameters on" in line:
             self._rank_parameters(line)
         elif "using world size" in line:
@@ -105,6 +105,7 @@ class MegatronLog(LogReader):
         iteration, elapsed, batch = ITERATION.search(line), ELAPSED.search(line), BATCH.search(line)
         if iteration is None or elapsed is None:
             return
+        self.in_dump = False
         seconds = float(elapsed[2]) * (1e-3 if elapsed[1] == "ms" else 1.0)
         size = int(batch[1]) if batch else _batch_of(line, seconds)
         if self._batch is not None and size is not None and size != self._batch:
@@ -138,7 +139,9 @@ class MegatronLog(LogReader):
         if self._batch is not None:
             found.plan["global_batch"] = self._batch
         found.model = _model(values, self._vocabulary)
-        found.arguments = values
+        if self.in_dump:
+            found.plan, found.refused = {}, "the dump of arguments has no end"
+        found.arguments = {} if self.in_dump else values
         changed = [name for name in self._again if name in PLAN_NAMES]
         if changed:
             found.notes.append(f"the dump gives {', '.join(sorted(changed))} twice with different values: the first is taken")

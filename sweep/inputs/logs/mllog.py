@@ -68,7 +68,7 @@ class MllogLog(LogReader):
         plan: Plan = {
             "global_batch": self._numbers.get("global_batch_size"),
             "sequence": self._numbers.get("max_sequence_length"),
-            "all_gpus": self._ranks or None,
+            "all_gpus": self._ranks if self._ranks and len(found.steps) else None,  # all have begun
         }
         found.plan = plan
         found.preset = PRESETS.get(self._benchmark, "")
