@@ -17,7 +17,7 @@ from sweep.inputs.logs.mllog import MllogLog
 from sweep.inputs.logs.nanotron import NanotronLog
 from sweep.inputs.logs.nemo import NemoLog
 from sweep.inputs.logs.torchtitan import TorchtitanLog
-from sweep.inputs.text import blocks_of_lines, plain
+from sweep.inputs.text import blocks_of_lines, model_note, plain
 
 READERS: Final[Sequence[type[LogReader]]] = (MllogLog, NemoLog, TorchtitanLog, NanotronLog, MegatronLog, DeepSpeedLog)
 """Readers of logs; of several that find steps the first counts, as its framework runs on those after it."""
@@ -63,7 +63,7 @@ def read_log(path: str | Path) -> Log:
     place = Path(path)
     every = [reader() for reader in READERS]
     readers: Sequence[LogReader] = every
-    state, machine = _State(), Machine()
+    state, machine = _State(every), Machine()
     for lines in blocks_of_lines(place):
         readers = next(([reader] for reader in readers if len(reader.steps) > MANY_STEPS), readers)
         _take(lines, [*readers, state, machine])
@@ -97,12 +97,22 @@ class _State(Taker):
 
     KEYS = (b"OutOfMemory", b"out of memory", b"ALLOC_FAILED", b"Traceback", b"ChildFailed", b"exit code")
 
-    def __init__(self) -> None:
-        self.out_of_memory = False
+    def __init__(self, readers: Sequence[LogReader]) -> None:
+        self._readers = readers
+        self._steps: int | None = None  # when there was no more memory
         self.failed = False
 
+    def _number(self) -> int:
+        return max(len(reader.steps) for reader in self._readers)
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the run ended so; one that went on was started again."""
+        return self._steps is not None and abs(self._number() - self._steps) < 2
+
     def take(self, line: str) -> None:
-        self.out_of_memory = self.out_of_memory or bool(OUT_OF_MEMORY.search(line))
+        if OUT_OF_MEMORY.search(line):
+            self._steps = self._number()
         self.failed = self.failed or bool(FAILED.search(line))
 
     def word(self, has_step: bool) -> str:
@@ -154,7 +164,7 @@ def _model(path: str, found: Found) -> tuple[dict[str, Any], tuple[str, ...]]:
             given = {"vocabulary": found.model["vocabulary"]} if "vocabulary" in found.model else {}
             return _numbers(model_of_dump(found.arguments, path, given)), ()
     except SimError as error:
-        return dict(found.model), (f"model: {str(error).removeprefix(f'{path}: ')}",)
+        return dict(found.model), (model_note(error, path),)
     return dict(found.model), ()
 
 

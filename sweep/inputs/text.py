@@ -7,15 +7,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from sim_core import SpecError
+from sim_core import SimError, SpecError
 
 GZIP: Final = b"\x1f\x8b"
 LONGEST_LINE: Final = 2**16
 """Bytes of a line; a longer one counts as several, parted at blanks."""
 HEAD_BYTES: Final = 2**18
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-CUT: Final = re.compile(rb"[\w.,+-]*\Z")
+CUT: Final = re.compile(rb"[\w.,+]*\Z")
 """The last word of a line without an end: it may be half of a number."""
+QUOTED_PATH: Final = re.compile(r"'[^']*[/\\][^']*'")
 _BLOCK: Final = 2**18
 _WITH_HEADER: Final = 31  # zlib's word for gzip
 
@@ -85,6 +86,12 @@ def _parts(line: bytes) -> Iterator[bytes]:
         yield line[begin:end]
         begin = end
     yield line[begin:]
+
+
+def model_note(error: SimError, path: str) -> str:
+    """Why a file tells no model, in a note: without the file's path, and without paths that it holds."""
+    text = re.sub(rf"^{re.escape(path)}(?::(\d+))?: ", lambda match: f"line {match[1]}: " if match[1] else "", str(error))
+    return "model: " + QUOTED_PATH.sub("'...'", text)
 
 
 def plain(line: bytes) -> str:

@@ -8,6 +8,7 @@ from sim_core import Flags, Given, Model, SimError, flags_of_document, flags_of_
 from sweep.inputs import arguments
 from sweep.inputs.arguments import Plan, whole
 from sweep.inputs.launch.job import Launch, missing_of
+from sweep.inputs.text import model_note
 
 SIGN: Final = re.compile(
     r"--(?:num[-_]layers|hidden[-_]size|tensor[-_]model[-_]parallel[-_]size|pipeline[-_]model[-_]parallel[-_]size|"
@@ -194,7 +195,7 @@ def _model(path: str, flags: Flags) -> tuple[dict[str, Any], tuple[str, ...], tu
         model, unknown = model_of_flags(resolved, path, {})
         return numbers_of(model), (), unknown
     except SimError as error:
-        why = (f"model: {_without(str(error), path)}",)
+        why = (model_note(error, path),)
     try:  # a tokenizer that does not say how many tokens it has
         model, unknown = model_of_flags(resolved, path, {VOCABULARY: 1})
     except SimError:
@@ -205,7 +206,3 @@ def _model(path: str, flags: Flags) -> tuple[dict[str, Any], tuple[str, ...], tu
 def numbers_of(model: Model) -> dict[str, Any]:
     """A model as a mapping, without name and source."""
     return {key: value for key, value in model_document(model).items() if key not in ("name", "source")}
-
-
-def _without(text: str, path: str) -> str:
-    return re.sub(rf"^{re.escape(path)}(?::(\d+))?: ", lambda match: f"line {match[1]}: " if match[1] else "", text)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from sim_core import SimError, parse_model, read_config
 from sweep.inputs.launch.job import Launch, missing_of
 from sweep.inputs.launch.megatron import numbers_of
+from sweep.inputs.text import model_note
 
 SIGN: Final = re.compile(r"\b(?:pp_engine|tp_linear_async_communication|batch_accumulation_per_replica):")
 ZERO: Final = {0: "none", 1: "optimizer"}
@@ -63,7 +64,7 @@ def _model(path: str, document: Mapping[str, Any], sequence: int | None, notes: 
             numbers |= _experts(config["moe_config"], numbers)
         return numbers_of(parse_model({"name": "model", "source": path, **numbers}, path))
     except SimError as error:
-        notes.append(f"model: {str(error).removeprefix(f'{path}: ')}")
+        notes.append(model_note(error, path))
         return {}
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from sim_core import SimError, model_of_dump
 from sweep.inputs.launch.job import Launch, missing_of
 from sweep.inputs.launch.megatron import numbers_of, plan_of
+from sweep.inputs.text import model_note
 
 SIGN: Final = re.compile(r"^\s+(?:tensor_model_parallel_size|pipeline_model_parallel_size):\s*\d", re.MULTILINE)
 RENAMED: Final = {
@@ -36,7 +37,7 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Launch:
         else:
             notes.append("model: its numbers are not in this file; give --model")
     except SimError as error:
-        notes.append(f"model: {str(error).removeprefix(f'{path}: ')}")
+        notes.append(model_note(error, path))
     return Launch(
         path=path, framework="NeMo", plan=plan, model=model, stack="nemo", missing=missing_of(plan, model), notes=tuple(notes),
         kept=(),

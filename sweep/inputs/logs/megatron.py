@@ -12,6 +12,8 @@ from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, numbers_of
 BEGIN: Final = re.compile(r"-{3,} arguments -{3,}")
 END: Final = re.compile(r"-{3,} end of arguments -{3,}")
 ARGUMENT: Final = re.compile(r"(?:^|[\s:\]>])([A-Za-z_]\w*) (?:\.{2,}|) (\S.*)$")
+SUFFIX: Final = re.compile(r"\.{3,}(?:updated|default)$")
+"""What GPT-NeoX prints after a value."""
 RATE: Final = re.compile(r"\bsamples/sec:\s*(\d{1,9}\.\d+)\s*\|")
 TOTAL: Final = re.compile(r"\btotal parameters (\d{1,6}\.\d{3}) B\b")
 ITERATION: Final = re.compile(r"iteration\s+(\d{1,12})\s*/\s*\d{1,12}\s*\|")
@@ -63,6 +65,7 @@ class MegatronLog(LogReader):
     def __init__(self) -> None:
         super().__init__()
         self._values: dict[str, str] = {}
+        self._before: Mapping[str, str] = {}  # of the job before one that was started again
         self._again: dict[str, str] = {}
         self._world: dict[str, int] = {}
         self._ranks: dict[tuple[int, int], int] = {}
@@ -73,8 +76,7 @@ class MegatronLog(LogReader):
 
     def take(self, line: str) -> None:
         if "arguments ---" in line:
-            self.in_dump = bool(BEGIN.search(line)) and not END.search(line)
-            self._found.steps.begins = True
+            self._border(line)
         elif "elapsed time per iteration" in line:
             self._iteration(line)
         elif self.in_dump and self._argument(line):
@@ -92,11 +94,37 @@ class MegatronLog(LogReader):
         for match in MEMORY.finditer(line) if "max allocated" in line else ():
             self._found.memory(float(match[1]) / 1024, "max allocated")
 
+    def _border(self, line: str) -> None:
+        """The begin or the end of a dump. One after steps is that of a job that was started again."""
+        if self.in_dump:
+            self._end_of_dump()
+        elif BEGIN.search(line):
+            self.in_dump = True
+            if len(self._found.steps):
+                self._start()
+            self._found.steps.begins = True
+
+    def _start(self) -> None:
+        """A job is started after another in the same file."""
+        self._before = self._values or self._before
+        self._values, self._again, self._ranks, self._old_ranks = {}, {}, {}, []
+        self._found.steps.disturb()
+
+    def _end_of_dump(self) -> None:
+        """Of a job that was started again with another plan or model only its own steps count."""
+        self.in_dump = False
+        changed = [name for name in (*PLAN_NAMES, *NUMBERS) if self._before.get(name) != self._values.get(name)]
+        if self._before and changed:
+            self._found.start_again()
+            self._batch = None
+            self._found.notes.append(f"several runs: the last counts, with another {', '.join(changed)}")
+        self._before = {}
+
     def _argument(self, line: str) -> bool:
         match = ARGUMENT.search(line)
         if match is None:
             return False
-        name, value = match[1], match[2].strip()
+        name, value = match[1], SUFFIX.sub("", match[2].strip())
         if self._values.setdefault(name, value) != value:
             self._again.setdefault(name, value)
         return True
@@ -105,7 +133,8 @@ class MegatronLog(LogReader):
         iteration, elapsed, batch = ITERATION.search(line), ELAPSED.search(line), BATCH.search(line)
         if iteration is None or elapsed is None:
             return
-        self.in_dump = False
+        if self.in_dump:
+            self._end_of_dump()
         seconds = float(elapsed[2]) * (1e-3 if elapsed[1] == "ms" else 1.0)
         size = int(batch[1]) if batch else _batch_of(line, seconds)
         if self._batch is not None and size is not None and size != self._batch:
@@ -121,7 +150,12 @@ class MegatronLog(LogReader):
         self._old_ranks += [int(match[2]) for match in OLD_PARAMETERS.finditer(line)]
 
     def _take_world(self, line: str) -> None:
-        if self._world or (world := WORLD.search(line)) is None:
+        if (world := WORLD.search(line)) is None:
+            return
+        if self._values:
+            self._start()
+            self._world = {}
+        elif self._world:
             return
         self._world["all_gpus"] = int(world[1])
         for name, pattern in WORLD_SIZES.items():

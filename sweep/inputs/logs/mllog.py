@@ -33,7 +33,7 @@ class MllogLog(LogReader):
 
     def take(self, line: str) -> None:
         try:
-            record = json.loads(line.partition(MARK)[2])
+            record, _ = json.JSONDecoder().raw_decode(line.partition(MARK)[2].lstrip())
         except (ValueError, RecursionError):  # a line that was cut
             return
         if not isinstance(record, dict) or not isinstance(record.get("key"), str):

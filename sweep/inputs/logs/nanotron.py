@@ -25,12 +25,12 @@ SHARDED: Final = {"0": "none", "1": "optimizer"}
 
 
 def human(text: str) -> tuple[float, float] | None:
-    """A number such as `11.5K`, and half of its last digit; None if it is none."""
+    """A number such as `11.5K`, and half of its third digit; None if it is none."""
     match = HUMAN.fullmatch(text)
     if match is None:
         return None
     unit = 10.0 ** int(match[4]) if match[4] else UNITS[match[3]]
-    half = 0.5 * 10.0 ** -(len(match[2] or ".") - 1)
+    half = 0.5 * 10.0 ** (len(match[1]) - 3)
     return float(match[1] + (match[2] or "")) * unit, half * unit
 
 
@@ -51,11 +51,6 @@ class NanotronLog(LogReader):
     def take(self, line: str) -> None:
         if "elapsed_time_per_iteration_ms" in line:
             self._iteration(line)
-        elif "ParallelismArgs(" in line or "Config(" in line or (self.in_dump and "=" in line):
-            self.in_dump = True
-            self._found.steps.begins = True
-            for name, value in SETTING.findall(line):
-                self._settings.setdefault(name, value)
         elif total := TOTAL.search(line):
             value = human(total[1])
             self._found.parameters = int(value[0]) if value else None
@@ -63,6 +58,17 @@ class NanotronLog(LogReader):
             self._found.memory(float(peak[1]) / 1024, "peak allocated")
         elif "Saving checkpoint" in line:
             self._found.steps.disturb()
+        elif self.in_dump or "ParallelismArgs(" in line or "Config(" in line:
+            self._setting(line)
+
+    def _setting(self, line: str) -> None:
+        """A line of the configuration; after steps it is that of a job that was started again, whose steps count."""
+        if len(self._found.steps) and not self.in_dump:
+            self._settings = {}
+            self._found.start_again()
+        self.in_dump = self._found.steps.begins = True
+        for name, value in SETTING.findall(line):
+            self._settings.setdefault(name, value)
 
     def _iteration(self, line: str) -> None:
         self.in_dump = False

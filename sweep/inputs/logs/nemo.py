@@ -7,8 +7,7 @@ from sweep.inputs.arguments import Plan
 from sweep.inputs.logs.found import Found, LogReader, numbers_of, product
 
 SECONDS: Final = re.compile(r"train_step_timing in s[:=]\s*(\d{1,9}(?:\.\d+)?(?:e[-+]?\d+)?)(?=[\s,\]|])")
-STEP: Final = re.compile(r"global_step[:=]\s*(\d{1,12})(?:\.0)?\b")
-ITERATION: Final = re.compile(r"iteration (\d{1,12})/\d")
+STEP: Final = re.compile(r"iteration (\d{1,12})/\d|\|\s*(\d{1,12})/\d+ \[|global_step[:=]\s*(\d{1,12})(?:\.0)?\b")
 BATCH: Final = re.compile(r"global_batch_size[:=]\s*(\d{1,9})\b")
 ALLOCATED: Final = re.compile(r"max_memory_allocated[:=]\s*(\d{6,15})\b")
 GROUP: Final = re.compile(
@@ -55,6 +54,9 @@ class NemoLog(LogReader):
         elif EXPERIMENT in line:
             self.in_dump = True
         elif match := GROUP.search(line):
+            if len(self._found.steps):  # of a job that was started again
+                self._groups = {}
+                self._found.start_again()
             self._groups[GROUPS[match[1]]] = len(re.findall(r"\d+", match[2]))
         elif self.in_dump and (match := SETTING.match(line)):
             self._settings.setdefault(match[1], match[2])
@@ -63,13 +65,13 @@ class NemoLog(LogReader):
 
     def _step(self, line: str) -> None:
         self.in_dump = False
-        seconds, step, batch = SECONDS.search(line), STEP.search(line) or ITERATION.search(line), BATCH.search(line)
+        seconds, step, batch = SECONDS.search(line), STEP.search(line), BATCH.search(line)
         if batch:
             self._batch = int(batch[1])
         if memory := ALLOCATED.search(line):
             self._found.memory(int(memory[1]) / 2**30, "max allocated")
         if seconds is not None and step is not None and 0 < float(seconds[1]) < 1e9:
-            self._found.steps.take(int(step[1]), float(seconds[1]))
+            self._found.steps.take(int(step[step.lastindex or 1]), float(seconds[1]))
 
     def found(self) -> Found | None:
         found, settings = self._found, self._settings

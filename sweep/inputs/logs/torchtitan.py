@@ -65,14 +65,14 @@ class TorchtitanLog(LogReader):
     def take(self, line: str) -> None:
         line = LOST_COLOURS.sub("", line) if "[" in line else line
         if (step := STEP.search(line)) is not None:
-            self._step(line, int(step[1].replace(",", "") or 0))
+            self._step(line, int(step[1].replace(",", "") or 0), line[: step.start()])
         elif any(words in line for words in OTHER_WORK):
             self._by_clock.disturb()
             self._by_rate.disturb()
         else:
             self._setting(line)
 
-    def _step(self, line: str, step: int) -> None:
+    def _step(self, line: str, step: int, before: str) -> None:
         rate, rank = RATE.search(line), RANK.search(line)
         if rate is None:
             return
@@ -85,7 +85,7 @@ class TorchtitanLog(LogReader):
         tokens = number(rate[1])
         if tokens is not None:
             self._by_rate.take(step, tokens)
-        now = _seconds(line)
+        now = _seconds(before)
         if now is None:
             return
         if self._last is not None and step > self._last[0] and now > self._last[1]:
@@ -115,10 +115,15 @@ class TorchtitanLog(LogReader):
         if match := MESH.search(line):
             names = re.findall(r"\w+", match[1])
             sizes = [int(size) for size in re.findall(r"\d{1,7}", match[2])]
-            if len(names) == len(sizes) and not self._mesh:
-                self._mesh = dict(zip(names, sizes, strict=True))
-        elif "parallelism:" in line and not self._mesh:
-            self._mesh = {name: int(size) for name, size in MESH_SIZES.findall(line)}
+            mesh = dict(zip(names, sizes, strict=True)) if len(names) == len(sizes) else {}
+        else:
+            mesh = {name: int(size) for name, size in MESH_SIZES.findall(line)} if "parallelism:" in line else {}
+        if mesh and mesh != self._mesh and self._mesh and self._seen:  # a job that was started again, with another plan
+            self._mesh, self._batch, self._last = {}, {}, None
+            self._by_clock, self._by_rate = Steps(), Steps()
+        elif mesh and self._mesh:
+            self._last = None
+        self._mesh = self._mesh or mesh
 
     def found(self) -> Found | None:
         found = self._found
@@ -161,11 +166,12 @@ class TorchtitanLog(LogReader):
         return self._by_rate.over(batch * sequence / all_gpus)
 
 
-def _seconds(line: str) -> float | None:
-    """Seconds of a time of day with its date; None for one that is not there or does not exist."""
-    clock = CLOCK.search(line)
-    if clock is None:
+def _seconds(before: str) -> float | None:
+    """Seconds of the last time with its date, that of the framework; None for one that is not there or does not exist."""
+    clocks = list(CLOCK.finditer(before))
+    if not clocks:
         return None
+    clock = clocks[-1]
     try:
         return datetime.fromisoformat(f"{clock[1]}T{clock[2]}").timestamp() + int(clock[3] or 0) / 1e3
     except ValueError:

@@ -288,3 +288,4 @@ FILES: Mapping[str, str] = {
     "Trainer YAML": TRAINER_YAML, "NeMo YAML": NEMO_YAML, "Megatron-LM YAML": MEGATRON_YAML,
 }  # fmt: skip
 """A file of each kind."""
+LOGS = tuple(FILES)[: list(FILES).index("Trainer") + 1]

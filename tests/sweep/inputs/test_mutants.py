@@ -22,6 +22,7 @@ from sweep.inputs.rows import row_of
 from sweep.job_starter import job_starter
 from sweep.show.logs import launch_values, log_values, print_launch, print_log
 from tests.sweep.inputs.specimens import FILES, PRIVATE
+from tests.sweep.inputs.specimens import LOGS as SPECIMENS_OF_LOGS
 
 LONGEST_S: Final = 5.0
 """Of processor time for one mutant; the slowest take 0.1."""
@@ -29,6 +30,17 @@ NOISE: Final = (
     b"", b"  ", b"\x00" * 50, b"WARNING: something else | with bars | 12: 3.4 |", "Stra\u00dfe \u4f60\u597d".encode(),
     b"\xff\xfe\xfa", b"x" * 70_000, b"100%|##########| 10/10 [00:10<00:00,  1.00s/it]",
 )  # fmt: skip
+SECRETS: Final = (
+    "  save ................................ /home/somebody/secret-project/checkpoints", "node-17 ssh somebody@node-17",
+    "#SBATCH --job-name=secret-project", "# /home/somebody/secret-project", "job_name: secret-project",
+    "  hostname ........................ node-17", "  exp_manager: {name: secret-project, dir: /home/somebody}",
+    'Traceback (most recent call last):\n  File "/home/somebody/train.py", line 3, in <module>', "user: somebody",
+    "[2024-01-01 00:00:00,000] [INFO] [runner.py:1:main] cmd = deepspeed --hostfile=/home/somebody/hosts --num_gpus 8 a.py",
+    "  num_layers ...................... /home/somebody", "model_name_or_path: /home/somebody/secret-project",
+    "--save /home/somebody/secret-project --wandb-project secret-project", 'name = "secret-project"',
+    "[titan] 2025-06-16 10:00:01,000 - root - INFO - Model /home/somebody secret-project size: 1 total parameters",
+)  # fmt: skip
+"""Lines with what PRIVATE lists."""
 HUGE: Final = (b"0", b"-1", b"9" * 30, b"1e999", b"nan", b"", b"1e-320", b"0x10", b"1_000", "\uff12".encode(), b"2147483648")
 Values = Mapping[str, Any]
 Change = Callable[[bytes, random.Random], bytes]
@@ -103,7 +115,8 @@ def broken(data: bytes, dice: random.Random) -> bytes:
 def read(path: Path) -> Values | None:
     """A file as far as every command takes it; None where it is told in a line why not."""
     values: Values | None = None
-    console = Console(file=io.StringIO())
+    out = io.StringIO()
+    console = Console(file=out)
     try:
         row = recognised(path)
         if row is None or row.kind not in (LOG, LAUNCH):
@@ -114,18 +127,19 @@ def read(path: Path) -> Values | None:
             print_log(log, console)
             told = row_of(log, 1, "H100-80GB-SXM")
             assert isinstance(told, str) or all("\n" not in cell for cell in told.values())
+            out.write(str(told))
         else:
             launch = read_launch(path)
             values = launch_values(launch)
             print_launch(launch, console)
         job = job_of(str(path), given={"all_gpus": 64} if row.kind == LAUNCH else {})
         if job is not None:
-            job_starter(job, "H100-SXM", int(job.plan.get("all_gpus") or 64), path.parent)
+            out.write(job_starter(job, "H100-SXM", int(job.plan.get("all_gpus") or 64), path.parent))
     except SimError as error:
         assert str(error).count("\n") == 0, error
         assert not [word for word in PRIVATE if word in str(error)], error
-    told_words = json.dumps(values, allow_nan=False) + console.file.getvalue()  # type: ignore[attr-defined]
-    assert not [word for word in PRIVATE if word in told_words.replace(str(path), "")]
+    told_words = (json.dumps(values, allow_nan=False) + out.getvalue()).replace("\n", "").replace(str(path), "")
+    assert not [word for word in PRIVATE if word in told_words]
     return values
 
 
@@ -156,6 +170,20 @@ def no_more(values: Values, truth: Values) -> None:
     assert not other, other
     other = {name: value for name, value in values["model"].items() if truth["model"].get(name) != value}
     assert not other, other
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_private_is_told(name: str, tmp_path: Path) -> None:
+    """Lines of programs around the job, and settings without a part in plan or model, in every place of a file."""
+    path, lines, is_read = tmp_path / "file", FILES[name].splitlines(keepends=True), 0
+    for number in range(40):
+        dice = random.Random(f"{name} {number}")
+        kept = list(lines)
+        for _ in range(4 if name in SPECIMENS_OF_LOGS else 1):
+            kept.insert(dice.randrange(len(kept) + 1), dice.choice(SECRETS) + "\n")
+        path.write_text("".join(kept), encoding="utf-8")
+        is_read += read(path) is not None
+    assert is_read > (30 if name in SPECIMENS_OF_LOGS else 0) or name == "DeepSpeed JSON"  # it has no place for other lines
 
 
 LOGS: Final[Mapping[str, tuple[Change, Callable[[Values, Values], None] | None]]] = {
