@@ -63,7 +63,8 @@ def test_a_job_that_was_started_again(tmp_path: Path) -> None:
     assert (log.steps, log.notes) == (6, ())
     assert log.step_time_s == pytest.approx(2.002)
     log = read(tmp_path, megatron_log() + specimens.OUT_OF_MEMORY + megatron_log({"micro_batch_size": 4}, (8000.0, 9.0, 9.0)))
-    assert (log.plan["micro_batch"], log.step_time_s, log.state) == (4, 9e-3, "ok")
+    assert (log.plan["micro_batch"], log.state) == (4, "ok")
+    assert log.step_time_s == pytest.approx(9e-3)
     assert log.notes == ("several runs: the last counts, with another micro_batch_size",)
     died = megatron_log({"micro_batch_size": 4}, steps=())
     assert read(tmp_path, died + megatron_log()).plan["micro_batch"] == 2

@@ -112,8 +112,8 @@ def broken(data: bytes, dice: random.Random) -> bytes:
     return b"".join(lines)
 
 
-def read(path: Path) -> Values | None:
-    """A file as far as every command takes it; None where it is told in a line why not."""
+def read(path: Path, number: int = 0) -> Values | None:
+    """A file as far as every command takes it; None where it is told in a line why not. Every fifth becomes a spec, too."""
     values: Values | None = None
     out = io.StringIO()
     console = Console(file=out)
@@ -132,7 +132,7 @@ def read(path: Path) -> Values | None:
             launch = read_launch(path)
             values = launch_values(launch)
             print_launch(launch, console)
-        job = job_of(str(path), given={"all_gpus": 64} if row.kind == LAUNCH else {})
+        job = None if number % 5 else job_of(str(path), given={"all_gpus": 64} if row.kind == LAUNCH else {})
         if job is not None:
             out.write(job_starter(job, "H100-SXM", int(job.plan.get("all_gpus") or 64), path.parent))
     except SimError as error:
@@ -182,7 +182,7 @@ def test_nothing_private_is_told(name: str, tmp_path: Path) -> None:
         for _ in range(4 if name in SPECIMENS_OF_LOGS else 1):
             kept.insert(dice.randrange(len(kept) + 1), dice.choice(SECRETS) + "\n")
         path.write_text("".join(kept), encoding="utf-8")
-        is_read += read(path) is not None
+        is_read += read(path, number) is not None
     assert is_read > (30 if name in SPECIMENS_OF_LOGS else 0) or name == "DeepSpeed JSON"  # it has no place for other lines
 
 
@@ -209,7 +209,7 @@ def run(name: str, numbers: range, folder: Path) -> int:
         path.write_bytes(change(data, dice))
         began = time.process_time()
         try:
-            values = read(path)
+            values = read(path, number)
             if values is not None:
                 number_read += 1
                 fits(values)
