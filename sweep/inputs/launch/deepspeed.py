@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim_core import flags_of_text
-from sweep.inputs.launch.job import Launch, missing_of
+from sweep.inputs.launch.job import Launch, missing_of, number
 from sweep.inputs.launch.megatron import gpus_of, slurm_of, values_of
 
 SIGN: Final = re.compile(r"[\"']?(?:train_micro_batch_size_per_gpu|train_batch_size|zero_optimization)[\"']?\s*:")
@@ -40,9 +40,9 @@ def read_config_of(path: str, document: Mapping[str, Any], gpus: int | None = No
     if isinstance(inner, Mapping):
         config |= {name: value for name, value in inner.items() if name not in document or not _is_auto(value)}
     trainer = "per_device_train_batch_size" in config
-    micro = _number(config, "train_micro_batch_size_per_gpu") or _number(config, "per_device_train_batch_size")
-    ga = _number(config, GA) or (1 if trainer and GA not in config else None)
-    batch = _number(config, "train_batch_size")
+    micro = number(config, "train_micro_batch_size_per_gpu") or number(config, "per_device_train_batch_size")
+    ga = number(config, GA) or (1 if trainer and GA not in config else None)
+    batch = number(config, "train_batch_size")
     gpus = gpus or (batch // (micro * ga) if batch and micro and ga and batch % (micro * ga) == 0 else None)
     notes = ["model: not in this file; give --model"]
     automatic = [name for name in USED if config.get(name) == AUTO]
@@ -51,7 +51,7 @@ def read_config_of(path: str, document: Mapping[str, Any], gpus: int | None = No
     plan: dict[str, Any] = {
         "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": gpus, "all_gpus": gpus, "micro_batch": micro,
         "global_batch": batch or (micro * ga * gpus if micro and ga and gpus else None),
-        "ga": ga, "sequence": next((_number(config, name) for name in USED[-5:] if _number(config, name)), None),
+        "ga": ga, "sequence": next((number(config, name) for name in USED[-5:] if number(config, name)), None),
         "precision": _precision(config),
         "checkpointing": "full" if config.get("gradient_checkpointing") is True else "none",
         **_zero(config, notes),
@@ -109,8 +109,3 @@ def _precision(config: Mapping[str, Any]) -> str | None:
         if enabled == AUTO:
             return None
     return "fp32"
-
-
-def _number(section: Mapping[str, Any], name: str) -> int | None:
-    value = section.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else None

@@ -149,7 +149,7 @@ class LogReader(Taker):
 def numbers_of(settings: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Value]:
     """Settings that are whole numbers, by our names."""
     found = {key: whole(settings, name) for name, key in names.items()}
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in found.items() if value}
 
 
 def product(plan: Mapping[str, Value | None], *names: str) -> int | None:

@@ -57,7 +57,7 @@ class NemoLog(LogReader):
             if len(self._found.steps):  # of a job that was started again
                 self._groups = {}
                 self._found.start_again()
-            self._groups[GROUPS[match[1]]] = len(re.findall(r"\d+", match[2]))
+            self._groups[GROUPS[match[1]]] = max(len(re.findall(r"\d+", match[2])), 1)
         elif self.in_dump and (match := SETTING.match(line)):
             self._settings.setdefault(match[1], match[2])
         elif "alidation" in line:

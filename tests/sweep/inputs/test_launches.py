@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sim_core import SpecError, model_document
+from sweep.commands.export_command import json_text
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import megatron_text
@@ -227,6 +228,17 @@ def test_an_exported_toml_reads_back(tmp_path: Path) -> None:
         launch = read(tmp_path, torchtitan_text(plan))
         assert {name: launch.plan[name] for name in names} == {name: plan.fields[name] for name in names}
         assert launch.plan["sharding"] == plan.sharding
+
+
+def test_an_exported_json_reads_back(tmp_path: Path) -> None:
+    """By all formats a plan is the same."""
+    plans = plans_of("megatron-core", {"tp": [1, 4], "pp": [1, 4], "vpp": [1, 2], "sharding": ["none", "optimizer"]}, {})
+    assert plans
+    for plan in plans:
+        json_file, flags = read(tmp_path, json_text(plan)), read(tmp_path, megatron_text(plan))
+        shared = set(json_file.plan) & set(flags.plan)
+        assert {name: json_file.plan[name] for name in shared} == {name: flags.plan[name] for name in shared}
+        assert (json_file.model, json_file.missing) == (flags.model, ())
 
 
 def test_what_a_launch_file_holds_besides_is_kept(tmp_path: Path) -> None:
