@@ -4,9 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim_core import parse_model
+from sim_core import SimError, parse_model
 from sweep.inputs.launch.job import Launch, missing_of, number, section
 from sweep.inputs.launch.megatron import numbers_of
+from sweep.inputs.text import model_note
 
 SIGN: Final = re.compile(r"\A\s*\{\s*\"sweep\":.{0,4096}\"fields\":\s*\{", re.DOTALL)
 SIZES: Final = ("tp", "pp", "vpp", "cp", "ep", "dp", "all_gpus", "micro_batch", "global_batch")
@@ -18,7 +19,7 @@ FRAMEWORKS: Final = {"megatron-core": "Megatron-LM", "torchtitan": "torchtitan",
 
 
 def read_json(path: str, document: Mapping[str, Any]) -> Launch:
-    """The plan of an exported file. Raises SpecError."""
+    """The plan of an exported file."""
     fields, model = section(document, "fields"), section(document, "model")
     stack = str(document.get("stack", ""))[:40]
     plan: dict[str, Any] = {name: number(fields, name) for name in SIZES}
@@ -35,8 +36,13 @@ def read_json(path: str, document: Mapping[str, Any]) -> Launch:
     split = fields.get("layer_split")
     if isinstance(split, list) and all(type(layers) is int for layers in split):
         plan["layer_split"] = split
-    numbers = numbers_of(parse_model({"name": "model", "source": path, **model}, path)) if model else {}
+    numbers: dict[str, Any] = {}
+    notes: tuple[str, ...] = ()
+    try:
+        numbers = numbers_of(parse_model({"name": "model", "source": path, **model}, path)) if model else {}
+    except SimError as error:
+        notes = (model_note(error, path),)
     return Launch(
         path=path, framework=FRAMEWORKS.get(stack, stack), plan=plan, model=numbers, stack=stack,
-        missing=missing_of(plan, numbers),
+        missing=missing_of(plan, numbers), notes=notes,
     )  # fmt: skip

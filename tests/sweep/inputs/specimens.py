@@ -292,7 +292,8 @@ EXPORTED = """\
  "sharding": "optimizer",
  "sequence": 8192,
  "sequence_parallel": true,
- "model": {"name": "own", "source": "/home/somebody/config.json", "layers": 32, "hidden": 4096, "heads": 32, "vocabulary": 128256}
+ "model": {"name": "own", "source": "/home/somebody/config.json", "layers": 32, "hidden": 4096, "heads": 32, "gated": true,
+  "activation": "silu", "norm": "rmsnorm", "position": "rotary", "ffn": 14336, "vocabulary": 128256, "sequence": 8192}
 }
 """
 FILES: Mapping[str, str] = {
