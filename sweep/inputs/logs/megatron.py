@@ -218,8 +218,8 @@ def plan_of(values: Mapping[str, str], world: Mapping[str, int], ranks: Mapping[
     gpus = whole(values, "world_size") or world.get("all_gpus")
     rest: Plan = {
         "all_gpus": gpus,
-        "global_batch": whole(values, "global_batch_size"),
-        "sequence": whole(values, "seq_length"),
+        "global_batch": whole(values, "global_batch_size") or None,
+        "sequence": whole(values, "seq_length") or None,
         "checkpointing": arguments.checkpointing(values) if values else None,
         "precision": arguments.precision(values) if values else None,
     }
@@ -237,7 +237,7 @@ def plan_of(values: Mapping[str, str], world: Mapping[str, int], ranks: Mapping[
     plan |= {
         "vpp": arguments.virtual_stages(values, pp or 1),
         "ep": arguments.experts(values),
-        "micro_batch": whole(values, "micro_batch_size"),
+        "micro_batch": whole(values, "micro_batch_size") or None,
         "sequence_parallel": values.get("sequence_parallel") == "True",
         "sharding": arguments.sharding(values),
         **{name: value for name, value in arguments.choices(values).items() if name in PLAN_FIELDS},
