@@ -1,10 +1,11 @@
 """Plans that `sweep export --format json` wrote: the fields as they are."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim_core import SimError, parse_model
+from sim_core import SimError, SpecError, parse_model
 from sweep.inputs.launch.job import Launch, missing_of, number, section
 from sweep.inputs.launch.megatron import numbers_of
 from sweep.inputs.text import model_note
@@ -19,10 +20,13 @@ FRAMEWORKS: Final = {"megatron-core": "Megatron-LM", "torchtitan": "torchtitan",
 
 
 def read_json(path: str, document: Mapping[str, Any]) -> Launch:
-    """The plan of an exported file."""
+    """The plan of an exported file. Raises SpecError if its sizes do not fit together."""
     fields, model = section(document, "fields"), section(document, "model")
     stack = str(document.get("stack", ""))[:40]
     plan: dict[str, Any] = {name: number(fields, name) for name in SIZES}
+    sizes = [plan[name] for name in ("tp", "pp", "cp", "dp")]
+    if None in sizes or math.prod(sizes) != plan["all_gpus"]:
+        raise SpecError(f"{path}: tp x pp x cp x dp of its fields are not all_gpus")
     plan |= {name: fields[name] for name in CHOICES if isinstance(fields.get(name), bool | int | str)}
     plan |= {"sequence": number(document, "sequence"), "sequence_parallel": document.get("sequence_parallel") is True}
     plan["sharding"] = document.get("sharding") if isinstance(document.get("sharding"), str) else None
