@@ -39,9 +39,9 @@ def sizes(values: Mapping[str, str]) -> Plan:
         "vpp": virtual_stages(values, pp),
         "cp": whole(values, "context_parallel_size") or 1,
         "ep": experts(values),
-        "micro_batch": whole(values, "micro_batch_size"),
-        "global_batch": whole(values, "global_batch_size"),
-        "sequence": whole(values, "seq_length"),
+        "micro_batch": whole(values, "micro_batch_size") or None,
+        "global_batch": whole(values, "global_batch_size") or None,
+        "sequence": whole(values, "seq_length") or None,
     }
 
 
