@@ -59,7 +59,9 @@ class Ranking:
     """The ranked rows, and what the ranking leaves out."""
 
     rows: pa.Table  # every column of a result, or those asked for; the same for all results with the same columns
-    shown: tuple[str, ...]  # the columns of `rows` that say most of these plans
+    shown: tuple[str, ...]  # the columns of `rows` that say most of these plans, or those asked for
+    chosen: bool  # whether columns were asked for
+    best: dict[str, Any] | None  # every column of the first row, of groups that of the best
     per: tuple[str, ...]
     front: tuple[str, ...]  # columns of the Pareto front that the rows are; empty: a ranking
     by: str
@@ -82,6 +84,8 @@ class Ranking:
     differing: tuple[str, ...]  # columns in which those differ
     error_bars: ErrorBars
     running: Beside | None  # the job that runs, where the spec names one
+    searched: bool  # a search: plans that were proven worse have no row
+    provenance: dict[str, Any]
 
 
 def rank(
@@ -182,6 +186,8 @@ def rank(
         shown = kept
     return Ranking(
         rows=rows.select(taken),
+        chosen=bool(columns),
+        best=_best(rows, by, descending=descending),
         shown=tuple(dict.fromkeys(["rank", *([ALIKE] if any(alike) and not wanted else []), *shown])),
         per=tuple(per),
         front=tuple(name for name, _ in front),
@@ -206,8 +212,18 @@ def rank(
         alike=sum(alike),
         error_bars=bars,
         running=running,
+        searched="search" in provenance,
+        provenance=provenance,
         differing=tuple(name for name in facts.varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
     )
+
+
+def _best(rows: pa.Table, by: str, *, descending: bool) -> dict[str, Any] | None:
+    """The first row that has the best value of a column; rows are in order in each group."""
+    values = rows[by].to_pylist()
+    at = (values.index(max(values)) if descending else values.index(min(values))) if values else None
+    row: dict[str, Any] | None = None if at is None else rows.slice(at, 1).to_pylist()[0]
+    return row
 
 
 def _with_bars(rows: pa.Table, bars: ErrorBars, provenance: dict[str, Any]) -> pa.Table:

@@ -17,6 +17,7 @@ from sweep.commands.shared import (
     SliceLimit,
     SpecFile,
     SpecSets,
+    Verbose,
     Workers,
     interruptible,
     introduce,
@@ -49,6 +50,7 @@ def command(
     slice_limit: SliceLimit = LIMIT_S,
     sets: SpecSets = None,
     fresh: Fresh = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the best plans, as JSON.")] = False,
 ) -> None:
@@ -61,7 +63,7 @@ def command(
     objective = Objective(column=column, descending=descending, per=tuple(loaded.per), best=best, within=within)
     whole, prepared = prepared, as_search(prepared, objective)
     folder = results_folder(out, f"{loaded.name}-search-{prepared.sweep.identity[:8]}")
-    introduce(loaded, prepared, console)
+    introduce(loaded, prepared, console, verbose=verbose)
     check_persistent(out)
     store = Store(directory=folder)
     store.check(prepared.provenance, fresh=fresh)
@@ -76,9 +78,9 @@ def command(
     if as_json:
         sys.stdout.write(rows_text(ranked.rows, "json") + "\n")
     if not quiet and not as_json:
-        print_ranking(ranked, console)
+        print_ranking(ranked, console, folder=folder, verbose=verbose)
         say_if_better_outside(loaded, whole, spec, folder, console)
-    console.print(f"Results: {folder}  (more: sweep rank --help)")
+    console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
     if not answer.rows:
         console.print("No plan can run.")
         raise typer.Exit(EXIT_NO_PLAN)

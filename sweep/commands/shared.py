@@ -18,7 +18,7 @@ from sweep.one_plan import facts_of
 from sweep.options import OptionError, of_option, wrong
 from sweep.preparation import Prepared, prepare
 from sweep.show.checks import print_checks
-from sweep.show.tables import plural
+from sweep.show.tables import plural, say
 from sweep.show.terminal import Terminated, exit_code, form_of, signals_end_at_once, sigterm_raises
 from sweep.spec import SweepSpec
 from sweep.store import newest
@@ -32,6 +32,7 @@ RESULTS: Final = Path("results")
 Directory = Annotated[str | None, typer.Argument(help="Folder of results, a path or URI. Default: the newest under results/.")]
 SpecFile = Annotated[Path, typer.Argument(help="The sweep, a YAML file.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print all columns, assumptions, notes and reasons, too.")]
 FactSets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Step = Annotated[
@@ -200,17 +201,19 @@ def print_warnings(warnings: Sequence[str], console: Console) -> None:
         console.print(f"warning: {warning}")
 
 
-def introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
-    """What will be simulated: the space, what is held, notes and doubts."""
+def introduce(spec: SweepSpec, prepared: Prepared, console: Console, *, verbose: bool) -> None:
+    """What will be simulated: the space and doubts; `verbose`: what is held and all notes, too."""
     space = prepared.sweep.space
     print_warnings(prepared.warnings, console)
     axes = " x ".join(f"{key} {len(values)}" for key, values in spec.axes.items())
     plans = plural(space.size) + (f" ({axes})" if axes else "")
     sampled = f", of which {space.count:,} are drawn" if space.sample else ""
-    console.print(f"{spec.name}: {plans}{sampled}")
-    console.print(f"  held: {'; '.join(space.defaults)}")
+    say(f"{spec.name}: {plans}{sampled}", console)
+    if verbose:
+        say(f"  held: {'; '.join(space.defaults)}", console)
     for note in prepared.notes:
-        console.print(f"  note: {note}")
+        if verbose or note.startswith("warning:"):
+            say(f"  note: {note}", console)
     print_checks(prepared.sweep.workload.checks, console)
 
 

@@ -11,7 +11,7 @@ from sweep.commands.shared import AsJson, MicroBatch, Records, print_warnings, r
 from sweep.exits import EXIT_FAILED_PLANS
 from sweep.one_plan import prepare_plan, row_of, simai_parts
 from sweep.options import of_option, wrong
-from sweep.show.checks import print_checks, print_plausibility
+from sweep.show.checks import plausibility_lines, print_checks
 from sweep.show.results import print_plan, print_simai_parts
 from sweep.show.terminal import own_console
 
@@ -71,6 +71,7 @@ def command(
     utilisation = [] if row["mfu"] is None else [(row["tflops_per_gpu"], row["mfu"])]
     hfu = [] if row["hfu"] in (None, row["mfu"]) else [row["hfu"]]
     measured = [] if row["measured_share"] is None else [row["measured_share"]]
-    print_plausibility(facts, utilisation, hfu, measured, console)
+    for line in plausibility_lines(facts, utilisation, hfu, measured):
+        console.print(line)
     if row["status"] != "ok":
         raise typer.Exit(EXIT_FAILED_PLANS)

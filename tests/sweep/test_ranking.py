@@ -377,7 +377,7 @@ def test_a_best_plan_that_hardly_fits_is_said(tmp_path: Path) -> None:
 def test_a_table_fits_its_terminal(results: Path, width: int) -> None:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, no_color=True, markup=False, highlight=False, soft_wrap=True)
-    print_ranking(rank(results), console)
+    print_ranking(rank(results), console, folder=results)
     lines = out.getvalue().splitlines()
     rule = next(line for line in lines if line.startswith(" ──"))
     heads = lines[lines.index(rule) - 1]
