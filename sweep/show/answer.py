@@ -164,7 +164,7 @@ def _without_plan(ranking: Ranking, folder: Location) -> Answer:
     if not ranking.reasons:
         return Answer("No plan is computed yet", "", "the same `sweep run` again")
     reason, count = max(ranking.reasons.items(), key=lambda item: item[1])
-    told = f"No plan can run: {count:,} of {plural(ranking.total)} have {reason} ({EXPLANATIONS.get(reason, reason)})"
+    told = f"No plan can run: {reason} keeps {count:,} of {plural(ranking.total)} out ({EXPLANATIONS.get(reason, reason)})"
     if reason == "memory_exceeds_device" and ranking.memory is not None:
         times = ranking.memory[0] / ranking.memory[3]
         more = "give it more GPUs, a larger tp or pp, or recompute (--set fixed.all_gpus=..., axes.checkpointing=[full])"
