@@ -163,6 +163,7 @@ def _conclude(
     else:
         console.print(f"Nothing to do: all {progress.total:,} plans are already there.")
     if top != 0:
+        console.print()
         print_ranking(rank(folder, top=top), console, folder=folder, verbose=verbose)
         say_if_better_outside(*of, folder, console)
     console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")

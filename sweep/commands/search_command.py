@@ -78,6 +78,7 @@ def command(
     if as_json:
         sys.stdout.write(rows_text(ranked.rows, "json") + "\n")
     if not quiet and not as_json:
+        console.print()
         print_ranking(ranked, console, folder=folder, verbose=verbose)
         say_if_better_outside(loaded, whole, spec, folder, console)
     console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
