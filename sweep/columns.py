@@ -18,9 +18,9 @@ from sim_core import (
     PlanField,
     Plans,
     SpecError,
-    nearest,
     quantity,
 )
+from sweep.other_names import meant
 from sweep.space import Space, has_simai, number_axes, product, to_plans
 from sweep.spec import FIELDS, STACK_AXIS
 
@@ -192,7 +192,7 @@ def result_column(name: str, columns: Sequence[str]) -> str:
     for candidate in (short, *(short + unit for unit in UNITS)):
         if candidate in columns:
             return candidate
-    raise SpecError(f"unknown column {name!r}, {nearest(short, columns)}")
+    raise SpecError(f"unknown column {name!r}, {meant(short, columns)}")
 
 
 def other_names(columns: Sequence[str]) -> dict[str, str]:

@@ -29,6 +29,7 @@ from sweep.commands.shared import (
     prepared_spec,
     results_folder,
     say_if_compiling,
+    spec_at,
     write_json,
 )
 from sweep.execution import Progress, cpu_seconds, dry_run, run_sweep
@@ -44,7 +45,7 @@ from sweep.show.results import print_reasons
 from sweep.show.tables import plural, rows_text
 from sweep.show.terminal import own_console
 from sweep.slices import LIMIT_S
-from sweep.spec import SweepSpec, load_spec
+from sweep.spec import SweepSpec
 from sweep.store import Store
 
 SHORT_S: Final = 2.0
@@ -68,7 +69,7 @@ def command(
     """Run a sweep, or the part of it that is missing, and rank the result."""
     console = own_console(of_a_run=True, quiet=quiet or as_json)
     check_workers(executor, workers)
-    loaded = load_spec(spec, sets or [])
+    loaded = spec_at(spec, sets)
     prepared = prepared_spec(loaded, spec)
     folder = results_folder(out, f"{loaded.name}-{prepared.sweep.identity[:8]}")
     introduce(loaded, prepared, console, verbose=verbose)

@@ -24,6 +24,7 @@ from sweep.commands.shared import (
     make_ready,
     prepared_spec,
     results_folder,
+    spec_at,
 )
 from sweep.executors.choice import Kind, check_persistent, check_workers, opened
 from sweep.exits import EXIT_NO_PLAN
@@ -36,7 +37,6 @@ from sweep.show.ranked import print_ranking
 from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console
 from sweep.slices import LIMIT_S
-from sweep.spec import load_spec
 from sweep.store import Store
 
 
@@ -57,7 +57,7 @@ def command(
     """Find the best plans of a sweep, proven, without simulating the others."""
     console = own_console(of_a_run=True, quiet=quiet or as_json)
     check_workers(executor, workers)
-    loaded = load_spec(spec, sets or [])
+    loaded = spec_at(spec, sets)
     prepared = prepared_spec(loaded, spec)
     column, descending = objectives_of(loaded)
     objective = Objective(column=column, descending=descending, per=tuple(loaded.per), best=best, within=within)

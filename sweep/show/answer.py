@@ -116,7 +116,7 @@ def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: 
         yield f"its MFU is above {above}, so expect less"
     share = row.get("measured_share")
     if share is not None and share < FEW_MEASURED:
-        yield f"only {share:.0%} of its compute is by kernels measured on this device"
+        yield f"{share:.0%} of its compute is by kernels measured on this device, the rest by near ones and peaks"
     if _part(row) > ROOM:
         yield _tight(ranking, row, folder, where)
     elif row.get("peak_memory_bytes") is None:

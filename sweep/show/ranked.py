@@ -79,7 +79,8 @@ def _notes(ranking: Ranking, *, verbose: bool) -> Iterator[str]:
         yield f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {order}."
     if ranking.alike:
         more = plural(ranking.alike, "more plan")
-        yield f"alike: {more} with the same numbers, which differ in {', '.join(ranking.differing)} (--all shows them)"
+        differing = f", which differ in {', '.join(ranking.differing)}" * bool(ranking.differing)
+        yield f"alike: {more} with the same numbers{differing} (--all shows them)"
     yield from plausibility_lines(ranking.plausibility, ranking.utilisation, ranking.hfu, ranking.measured, verbose=verbose)
     if ranking.mixed_batches:
         fairly = "--by gpu_s_per_sample or --per global_batch compares fairly"

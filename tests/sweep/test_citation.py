@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from sweep.citation import citation_of
 from sweep.preparation import prepare
 from sweep.spec import load_spec
