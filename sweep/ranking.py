@@ -51,6 +51,9 @@ TFLOPS: Final = "tflops_per_gpu"
 MEASURED: Final = "measured_share"
 ALL: Final = "all"
 RUNS: Final = "runs_probability"
+_PER_SAMPLE: Final = "gpu_s_per_sample"
+_OF_THE_JOB: Final = ("step_time_s", "samples_per_s", "tokens_per_s")
+_SIZED: Final = ("all_gpus", "global_batch")
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
 
@@ -61,7 +64,8 @@ class Ranking:
     rows: pa.Table  # every column of a result, or those asked for; the same for all results with the same columns
     shown: tuple[str, ...]  # the columns of `rows` that say most of these plans, or those asked for
     chosen: bool  # whether columns were asked for
-    best: dict[str, Any] | None  # every column of the first row, of groups that of the best
+    best: dict[str, Any] | None  # every column of the first row, of groups that of the best by `best_by`
+    best_by: str
     per: tuple[str, ...]
     front: tuple[str, ...]  # columns of the Pareto front that the rows are; empty: a ranking
     by: str
@@ -174,7 +178,7 @@ def rank(
         running = None if front or per else beside_running(connection, provenance, rows, by, basis)
     if beside:  # of a search
         bars = replace(bars, why=f"{bars.why}; ties are counted among the plans that were simulated")
-    rows = _with_bars(rows, bars, provenance)
+    rows, best_by = _with_bars(rows, bars, provenance), _fair(by, per, schema)
     total = facts.total + sum(beside.values())
     reasons = facts.reasons | {reason: facts.reasons.get(reason, 0) + count for reason, count in beside.items()}
     shown = _shown(rows, by, per, facts.varying, [name for name, _ in front], schema, provenance.get("spec", {}))
@@ -187,7 +191,8 @@ def rank(
     return Ranking(
         rows=rows.select(taken),
         chosen=bool(columns),
-        best=_best(rows, by, descending=descending),
+        best=_best(rows, best_by, descending=descending if best_by == by else higher_is_better(best_by)),
+        best_by=best_by,
         shown=tuple(dict.fromkeys(["rank", *([ALIKE] if any(alike) and not wanted else []), *shown])),
         per=tuple(per),
         front=tuple(name for name, _ in front),
@@ -216,6 +221,11 @@ def rank(
         provenance=provenance,
         differing=tuple(name for name in facts.varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
     )
+
+
+def _fair(by: str, per: Sequence[str], schema: Mapping[str, str]) -> str:
+    """The column that tells the best of all groups: steps of jobs of other sizes are not compared, but what a sequence costs."""
+    return _PER_SAMPLE if by in _OF_THE_JOB and {*_SIZED} & {*per} and _PER_SAMPLE in schema else by
 
 
 def _best(rows: pa.Table, by: str, *, descending: bool) -> dict[str, Any] | None:

@@ -165,8 +165,9 @@ def _conclude(
         console.print(f"Nothing to do: all {progress.total:,} plans are already there.")
     if top != 0:
         console.print()
-        print_ranking(rank(folder, top=top), console, folder=folder, verbose=verbose)
-        say_if_better_outside(*of, folder, console)
+        ranking = rank(folder, top=top)
+        print_ranking(ranking, console, folder=folder, verbose=verbose)
+        say_if_better_outside(ranking, *of, folder, console)
     console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
     ok, failed = outcome(folder)
     if failed:

@@ -80,7 +80,7 @@ def command(
     if not quiet and not as_json:
         console.print()
         print_ranking(ranked, console, folder=folder, verbose=verbose)
-        say_if_better_outside(loaded, whole, spec, folder, console)
+        say_if_better_outside(ranked, loaded, whole, spec, folder, console)
     console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
     if not answer.rows:
         console.print("No plan can run.")

@@ -77,7 +77,8 @@ def _first(ranking: Ranking, row: Mapping[str, Any]) -> str:
     """What the plan is: to be launched, or the first by what a user asked for."""
     end = "Highest" if ranking.descending else "Lowest"
     told = "Launch plan" if _is_sought(ranking) else f"{end} {heading(ranking.by)}: plan"
-    groups = f" (the best overall; below the best per {', '.join(map(heading, ranking.per))})" if ranking.per else ""
+    best = "the best overall" if ranking.best_by == ranking.by else "the cheapest a sequence"
+    groups = f" ({best}; below the best per {', '.join(map(heading, ranking.per))})" if ranking.per else ""
     return f"{told} {row['plan']}{groups}"
 
 
