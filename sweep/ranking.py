@@ -53,7 +53,7 @@ ALL: Final = "all"
 RUNS: Final = "runs_probability"
 _PER_SAMPLE: Final = "gpu_s_per_sample"
 _OF_THE_JOB: Final = ("step_time_s", "samples_per_s", "tokens_per_s")
-_SIZED: Final = ("all_gpus", "global_batch")
+_SIZED: Final = ("all_gpus", "global_batch", "dp")
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
 
@@ -224,7 +224,7 @@ def rank(
 
 
 def _fair(by: str, per: Sequence[str], schema: Mapping[str, str]) -> str:
-    """The column that tells the best of all groups: steps of jobs of other sizes are not compared, but what a sequence costs."""
+    """The column that tells the best of all groups: of jobs of other sizes what a sequence costs, not what a step takes."""
     return _PER_SAMPLE if by in _OF_THE_JOB and {*_SIZED} & {*per} and _PER_SAMPLE in schema else by
 
 

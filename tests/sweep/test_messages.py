@@ -275,7 +275,9 @@ def test_a_model_handed_to_run_is_sent_to_init(tmp_path: Path) -> None:
     path.write_text('{"model_type": "llama", "hidden_size": 4096}')
     done = sweep("run", path)
     assert done.returncode != 0
-    assert done.stderr == f"error: {path}: is a config.json of Hugging Face, not a sweep; `sweep init {path}` writes one for it\n"
+    assert (
+        done.stderr == f"error: {path}: is a config.json of Hugging Face, not a sweep; `sweep init {path}` writes one for it\n"
+    )
 
 
 def test_a_dash_is_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
