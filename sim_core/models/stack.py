@@ -51,6 +51,7 @@ class Kernels(NamedTuple):
     gated_bytes: Pair = GATED  # of a gated activation, per element of ffn
     loss_bytes: Pair | None = None  # per logit; None: as counted of a fused loss, or of one that is not
     fused_window_sinks: bool = True
+    fp8_attention: bool = False
     fused_router: bool = True
     fused_experts: bool = False  # activation and casts inside the grouped GEMMs
     expert_bias_bytes: Pair = (0.0, 0.0)  # of the bias of experts' outputs, per element of a routed copy
@@ -396,7 +397,13 @@ class Stack(Checked):
     @property
     def kept(self) -> Kept:
         """What it keeps of some activations."""
-        return Kept(self.logit_bytes, self.expert_outputs_kept, self.activation_input_bytes, self.attention_output_bytes)
+        return Kept(
+            self.logit_bytes,
+            self.expert_outputs_kept,
+            self.activation_input_bytes,
+            self.fp8_attention,
+            self.attention_output_bytes,
+        )
 
     @property
     def kernels(self) -> Kernels:
@@ -411,6 +418,7 @@ class Stack(Checked):
             ring_sum_bytes=self.ring_sum_bytes,
             gated_bytes=self.gated_bytes,
             loss_bytes=self.loss_bytes,
+            fp8_attention=self.fp8_attention,
             fused_window_sinks=self.fused_window_sinks or self.fp8_attention,  # in 8 bits all kernels are fused
             fused_router=self.fused_router,
             fused_experts=self.fused_experts,
