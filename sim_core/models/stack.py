@@ -29,6 +29,8 @@ WITHOUT_TP: Final = "tp 1, micro-batch 1, a small model, beside the run at tp 8"
 ACROSS: Final = "tp 16, micro-batch 1, two nodes"
 PIPELINE: Final = "pp 2, tp 8, micro-batch 1, two nodes"
 LARGE: Final = "tp 8, the largest micro-batch"
+COLLECTIVES: Final = "tp 8, micro-batch 1, a small model, beside the run at tp 1"
+MANY: Final = "a small model, micro-batches of 1 and of 4, the same batch"
 FULL: Final = "tp 1, pp 1: a model that fills the device"
 REDUCTION: Final = "dp over two nodes, ga 1"
 MEMORY: Final = "peak memory of a run"
@@ -134,6 +136,13 @@ class Stack(Checked):
     ]
     host_backward: Annotated[float, Fact("s", "the same of its backward", "layers", HOST_BOUND, most=1)]
     host_without_tp: Annotated[float, Fact("", "part of both that is left at tp 1", "layers", WITHOUT_TP, most=1)] = 1.0
+    host_collective: Annotated[
+        float, Fact("s", "further CPU time to launch a collective of a layer", "layers", COLLECTIVES, most=0.1)
+    ] = 0.0
+    host_micro_batch: Annotated[
+        float,
+        Fact("s", "CPU time of a virtual stage to begin a micro-batch, for which the device waits", "pipeline", MANY, most=1),
+    ] = 0.0
     host_message: Annotated[float, Fact("s", "CPU time of a pipeline message", "pipeline", PIPELINE, most=10)] = 0.0
     message_sleep: Annotated[
         float, Fact("s", "a pipeline message waits so long besides, because its ends sleep", "pipeline", PIPELINE, most=10)

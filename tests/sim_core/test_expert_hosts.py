@@ -185,3 +185,24 @@ WHERE: Final[tuple[tuple[str, Literal["forward", "backward"]], ...]] = (
     ("H100-SXM", "forward"), ("H200-SXM", "backward"), ("GB200", "backward"), ("B200-SXM", "backward"),
     ("B300-SXM", "backward"),
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+def test_a_micro_batch_begins_on_every_stage(pp: int) -> None:
+    """The first of GA micro-batches begins on pp stages one after another, the others behind it."""
+    dense: dict[str, object] = {"experts": None, "ffn": 8192}
+    plan: dict[str, Any] = {"pp": pp, "ep": 1, "ga": GA, "dispatcher": "alltoall"}
+    without, with_it = (step({"host_micro_batch": each}, dense, **plan) for each in ("0 s", "20 ms"))
+    assert with_it["step_time_s"] - without["step_time_s"] == pytest.approx((GA + pp - 1) * 20e-3, rel=1e-6)
+    assert with_it["launch_s"] - without["launch_s"] == pytest.approx(GA * 20e-3, rel=1e-6)
+
+
+def test_collectives_of_a_layer_take_the_host_as_long_as_each_says() -> None:
+    """At tp 2 with sequence parallelism: two gathers and two scatters forward, two of each and two more gathers backward; at
+    tp 1 there are none. The host is what the device waits for."""
+    dense: dict[str, object] = {"experts": None, "ffn": 8192}
+    plan: dict[str, Any] = {"ep": 1, "ga": GA, "dispatcher": "alltoall"}
+    bound: dict[str, object] = {"host_forward": "50 ms", "host_backward": "100 ms"}
+    for tp, calls in ((1, 0), (2, 4 + 6)):
+        found = [step(bound | {"host_collective": each}, dense, tp=tp, **plan)["step_time_s"] for each in ("0 s", "1 ms")]
+        assert found[1] - found[0] == pytest.approx(GA * LAYERS * calls * 1e-3, rel=1e-6)
