@@ -185,7 +185,7 @@ def test_runs_of_a_slow_host_tell_its_time(tmp_path: Path) -> None:
     assert fitted.name == "megatron-core calibrated"
     code, again = run(str(table), "-o", str(page))
     assert code == 1
-    assert "there already" in again
+    assert "not there yet" in again
 
 
 def test_what_a_fact_says_of_both_ways_moves_together() -> None:
