@@ -137,11 +137,20 @@ class Stack(Checked):
     host_backward: Annotated[float, Fact("s", "the same of its backward", "layers", HOST_BOUND, most=1)]
     host_without_tp: Annotated[float, Fact("", "part of both that is left at tp 1", "layers", WITHOUT_TP, most=1)] = 1.0
     host_collective: Annotated[
-        float, Fact("s", "further CPU time to launch a collective of a layer", "layers", COLLECTIVES, most=0.1)
+        float,
+        Fact(
+            "s", "further CPU time to launch a collective of a layer; not known of any stack", "layers", COLLECTIVES, most=0.1
+        ),
     ] = 0.0
     host_micro_batch: Annotated[
         float,
-        Fact("s", "CPU time of a virtual stage to begin a micro-batch, for which the device waits", "pipeline", MANY, most=1),
+        Fact(
+            "s",
+            "CPU time of a virtual stage to begin a micro-batch, for which the device waits; not known of any stack",
+            "pipeline",
+            MANY,
+            most=1,
+        ),
     ] = 0.0
     host_message: Annotated[float, Fact("s", "CPU time of a pipeline message", "pipeline", PIPELINE, most=10)] = 0.0
     message_sleep: Annotated[

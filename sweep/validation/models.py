@@ -38,6 +38,9 @@ OTHER: Final[dict[str, object]] = {
 }
 DROPOUT: Final = 0.1
 """Of hidden states and attention in fp16 training of 2021 and 2022, the default of Megatron-LM; later models have none."""
+DROPPING: Final = "megatron-deepspeed"
+"""A framework whose launch scripts leave that default in bf16, too: no --hidden-dropout, no --attention-dropout in BLOOM's
+(bigscience-workshop/bigscience train/tr11-176B-ml/tr11-176B-ml.slurm)."""
 WHOLE: Final = ("", "pretrain", "pretraining", "training", "sft", "finetune", "fine-tuning", "continued pretraining")
 """Kinds of run that train all weights of a model."""
 OTHERWISE: Final = r"preset|not stated|batch|device"
@@ -80,7 +83,7 @@ def _document(row: Row, name: str, sizes: dict[str, object]) -> dict[str, Any]:
     document |= family if family is not None else _nearest(row, document)
     if document["position"] == "learned":
         document["positions"] = row.count("seq")
-    if not document["gated"] and row.text("dtype") == "fp16":
+    if not document["gated"] and (row.text("dtype") == "fp16" or DROPPING in row.text("framework").lower()):
         document |= {"hidden_dropout": DROPOUT, "attention_dropout": DROPOUT}
     return document
 

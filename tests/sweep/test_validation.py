@@ -244,6 +244,13 @@ def test_what_we_cannot_simulate_is_said_by_what_it_needs(changes: dict[str, str
     assert run.reason.lower() == reason.lower()
 
 
+def test_megatron_deepspeed_drops_out_in_bf16_too() -> None:
+    """The launch script of BLOOM names no dropout (tr11-176B-ml.slurm): its default is 0.1, of hidden states and attention."""
+    plain = {"model": "bloom-176b-like", "dtype": "bf16", "ffn": "16384", "params_b": ""}
+    found = [model_of(row(**plain, framework=name)) for name in ("Megatron-DeepSpeed", "Megatron-LM")]
+    assert [(model.hidden_dropout, model.attention_dropout) for model in found] == [(0.1, 0.1), (0.0, 0.0)]
+
+
 def test_a_hybrid_is_read_from_its_preset() -> None:
     """Its layers follow a pattern that no column states; sequence and vocabulary are the row's."""
     hybrid = model_of(row(model="Nemotron-3-Nano-30B-A3B", seq="8192"))
