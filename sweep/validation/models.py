@@ -26,6 +26,7 @@ FAMILIES: Final[tuple[tuple[tuple[str, ...], dict[str, object]], ...]] = (
     (("bloom",), GPT | {"position": "alibi", "embedding_norm": True}),
     (("opt",), GPT | {"activation": "relu"}),
     (("nemotron",), {"gated": False, "activation": "squared_relu", "norm": "layernorm", "position": "rotary", "tied": False}),
+    (("llama-1b-mha", "llama-3b-mha"), LLAMA | {"tied": True}),
     (("llama", "mixtral", "mistral", "qwen", "grok", "internlm", "baichuan", "yi"), LLAMA),
 )
 """What the columns leave open, by the beginning of a model's name (the publications of these families)."""
