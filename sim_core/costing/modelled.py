@@ -63,7 +63,7 @@ def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
     size = np.ascontiguousarray(sent.bytes[filled.shape]) * _narrower(filled, sent)
     group = np.where(sent.group == ETP, TP, sent.group)
     routing = routing_of(filled.modelled.model.experts)
-    seconds, nic = _message_s(hardware.columns, plans, groups, first, sent.kind, group, size, routing)
+    seconds, nic = seconds_of_messages(hardware.columns, plans, groups, first, sent.kind, group, size, routing)
     place = groups.key[first]
     for k in range(len(sent.names)):
         inside = groups.placed[groups.end[place, group[k]] - 1, 0] == 1  # the last one has the most nodes
@@ -74,7 +74,7 @@ def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
                 seconds[rows, k] *= one_node_factor(device, int(sent.kind[k]), ranks, size[rows, k])
     stack = filled.modelled.stack
     if stack.ring_step_across:
-        own, _ = _message_s(hardware.columns, plans, groups, first, sent.kind, group, np.minimum(size, 1.0), routing)
+        own, _ = seconds_of_messages(hardware.columns, plans, groups, first, sent.kind, group, np.minimum(size, 1.0), routing)
         least = _ring_steps(filled, sent) * np.where(_nodes(filled) > 1, stack.ring_step_across, 0.0)[:, None]
         seconds += np.maximum(least - own, 0.0)
     if stack.metadata_across:
@@ -117,7 +117,7 @@ SMALL: Final = 1e5
 
 
 @kernel
-def _message_s(
+def seconds_of_messages(
     hardware: HardwareColumns,
     plans: Plans,
     groups: Groups,

@@ -16,6 +16,7 @@ import numpy as np
 from sim_core.arrays import Floats, Ints
 from sim_core.costing.calibration import parallel_sequence
 from sim_core.costing.case import sharding_of
+from sim_core.costing.layouts import further_bytes
 from sim_core.costing.memory import stage_factor, state_widths
 from sim_core.costing.stage_activations import LOGITS, SAVED, InFlight, activations_in_flight, of_chunks
 from sim_core.distinct import distinct_rows
@@ -158,11 +159,14 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
     stack = workload.modelled.stack if workload.modelled else read_stack(ASSUMED_STACK)
     split = split_plans(workload.arrays, plans, rows)
     whole = np.zeros(len(plans.tp))
+    further = np.full(len(plans.tp), -1, np.int64), np.zeros((0, 0))
+    if workload.modelled and plans.optimizer[rows].any():
+        further = further_bytes(workload, workload.modelled, plans, split, rows)
     tensors, activations, logits = memory[PEAK_BYTES], memory[ACTIVATION_BYTES], memory[LOGITS_BYTES]
     state = _state(workload, plans)
     in_flight = activations_in_flight(workload.arrays, plans, split, rows, shape, kept.activations)
     filled = tensors, whole, activations, logits, of_stages
-    _fill(workload.arrays, plans, split, state, rows, shape, kept.parameters, kept.frozen, in_flight, *filled)
+    _fill(workload.arrays, plans, split, state, further, rows, shape, kept.parameters, kept.frozen, in_flight, *filled)
     memory[STATE_BYTES] = tensors - activations - whole
     activations -= logits
     memory[COMMUNICATION_BYTES, rows] = buffers[shape, 0] + np.where(plans.pp[rows] > 1, buffers[shape, 1], 0.0)
@@ -251,6 +255,7 @@ def _fill(
     plans: Plans,
     split: Split,
     state: _State,
+    further: tuple[Ints, Floats],
     rows: Ints,
     shape: Ints,
     parameters: Floats,
@@ -282,6 +287,8 @@ def _fill(
             dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
             experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
             bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]]
+            if further[0][rows[k]] >= 0:
+                bytes_ += further[1][further[0][rows[k]], stage]
             chunks = 2 if placement == BOTH_WAYS else plan.vpp
             for chunk in range(chunks if frozen_bytes.shape[1] else 0):
                 virtual = row + virtual_of(placement, stage, chunk, plan.pp)

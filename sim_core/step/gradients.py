@@ -105,6 +105,8 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
             continue
         sent = step.comm_bytes[k] * stage_factor(arrays, scale, case.plan.tp, step.comm_rule[k], layers, ends, without)
         sent *= narrower if role == REDUCE_GRADIENTS else GATHERED[case.plan.precision]
+        if case.update >= 0:
+            sent *= case.blocks.updates.padding[case.update, int(step.comm_group[k] == DP_EP)]
         number = max(np.ceil(sent / bucket), 1.0)
         seconds, of_nics = _bucket_s(case, role, step.comm_kind[k], step.comm_group[k], sent / number)
         buckets.number[size, k] = number

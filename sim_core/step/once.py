@@ -185,8 +185,11 @@ def work_after(case: Case, once: Once, out: Floats) -> None:
         if not costed[size]:
             _cost(case, first + stage, once)
         slower = case.plan.straggler_factor if stage == case.plan.straggler_stage else 1.0
-        after_s[stage] = optimizer_s[size] * slower
-        out[OPTIMIZER] += optimizer_s[size] * slower / pp
+        update_s = optimizer_s[size]
+        if case.update >= 0:
+            update_s = max(update_s + case.blocks.updates.seconds[case.update, stage], 0.0)
+        after_s[stage] = update_s * slower
+        out[OPTIMIZER] += update_s * slower / pp
         for k in range(role.shape[0]):
             here = role[k] == AFTER_GRADIENTS or (role[k] == ONCE_ON_FIRST_STAGE and stage == 0)
             if not here:
