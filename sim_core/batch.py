@@ -178,6 +178,7 @@ def scratch_of(kept: Scratch, lane: int) -> Scratch:
             compute_s=once.compute_s,
             comm_s=once.comm_s,
             optimizer_s=once.optimizer_s,
+            update_s=once.update_s,
             gathered_s=once.gathered_s[lane],
             early_s=once.early_s,
             waited_s=once.waited_s,

@@ -42,7 +42,7 @@ class Blocks(NamedTuple):
     again: Floats  # [rows, units, N_SUMS] what recompute adds, in parts
     piece_backward_s: Floats  # [rows, pieces] backward of a piece, without recompute
     apart_s: Floats  # [rows, units, 9] by WEIGHT_GRADIENTS to WAIT_APART
-    held: Floats  # [rows, units, 2] parameters of a unit on a rank, dense and of experts; modelled only
+    held: Floats  # [rows, units, 4] parameters of a unit on a rank, dense and of experts, then frozen ones; modelled only
     measured_s: Floats  # [rows, units] part of the seconds that rests on measured kernels
     nic_s: Floats  # [rows, units, 3, 2] of forward, backward, recompute: needs the NICs, and nothing hides it
     updates: Updates
@@ -80,7 +80,7 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         again=np.zeros((rows, units, N_SUMS)),
         piece_backward_s=np.zeros((rows, pieces)),
         apart_s=np.zeros((rows, units, 9)),
-        held=np.zeros((rows, units, 2)),
+        held=np.zeros((rows, units, 4)),
         measured_s=np.zeros((rows, units)),
         nic_s=np.zeros((rows, units, 3, 2)),
         updates=Updates(np.full(len(key), -1, np.int64), np.zeros((0, 0)), np.zeros((0, 2))),

@@ -32,7 +32,7 @@ from sim_core.models.messages import ETP, Messages, messages
 from sim_core.models.precision import WIDE
 from sim_core.models.recompute import ALL, CORE_ATTN, operators_of, share_again
 from sim_core.models.rows import GATHERED_GRADIENTS
-from sim_core.models.weights import held
+from sim_core.models.weights import frozen, held
 from sim_core.planning.columns import FLEX, MODULES, SELECTIVE, Plans
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.references import reference
@@ -280,6 +280,9 @@ def cost_model_blocks(
         mine = held(model, unit, keys)
         blocks.held[:, at, 0] += mine.dense[shape] * times
         blocks.held[:, at, 1] += mine.experts[shape] * times
+        still = frozen(model, unit, keys)
+        blocks.held[:, at, 2] += still.dense[shape] * times
+        blocks.held[:, at, 3] += still.experts[shape] * times
 
 
 def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) -> None:

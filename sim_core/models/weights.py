@@ -1,5 +1,6 @@
 """The weights of a model, unit by unit: how many, what a rank has of them, and the FLOPs that a token costs with them."""
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -190,13 +191,9 @@ def trained(model: Model, unit: Unit) -> tuple[Weights, ...]:
     return tuple(weights for weights in weights_of(model, unit) if weights.adapter or model.lora is None)
 
 
-def frozen(model: Model, unit: Unit, keys: Keys) -> Floats:
-    """Parameters of one unit on a rank that are not trained, [n]."""
-    total = np.zeros(len(keys.tp))
-    for weights in weights_of(model, unit) if model.lora else ():
-        if not weights.adapter:
-            total += weights.elements * _share(model, weights, keys)
-    return total
+def frozen(model: Model, unit: Unit, keys: Keys) -> Held:
+    """Parameters of one unit on a rank that are not trained."""
+    return _held(model, [weights for weights in weights_of(model, unit) if model.lora and not weights.adapter], keys)
 
 
 def held(model: Model, unit: Unit, keys: Keys) -> Held:
@@ -205,8 +202,12 @@ def held(model: Model, unit: Unit, keys: Keys) -> Held:
     With sequence parallelism the gradients of the replicated ones differ between tensor-parallel ranks, which sum them once a
     step (Megatron-LM, finalize_model_grads).
     """
+    return _held(model, trained(model, unit), keys)
+
+
+def _held(model: Model, weights_held: Iterable[Weights], keys: Keys) -> Held:
     total = Held(*(np.zeros(len(keys.tp)) for _ in Held._fields))
-    for weights in trained(model, unit):
+    for weights in weights_held:
         mine = weights.elements * _share(model, weights, keys)
         if weights.sharding == EXPERT:
             total.experts[:] += mine

@@ -114,7 +114,6 @@ EXPLANATIONS: Final[Mapping[str, str]] = {
     "muon_needs_whole_matrices": "muon with sharded gradients or parameters, or dp_shard: Megatron-LM divides whole matrices "
     "among all data-parallel ranks, with sharding none or optimizer",
     "muon_tp_mode_without_muon": "muon_tp_mode without optimizer: muon, or at tp 1: there is nothing to divide",
-    "frozen_weights_sharded": "sharded parameters with adapters (lora): how a framework gathers frozen weights is not modelled",
     "not_in_simai": "fidelity simai supports only SimAI texts, only "
     + "".join(f"{name} {' and '.join(words)}, " for name, words in _SOME_IN_SIMAI.items())
     + f"and of {', '.join(_NONE_IN_SIMAI)} only the defaults",
@@ -270,8 +269,7 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, Bools]:
     unfused = (plans.cp > 1) & (not modelled.stack.flash_attention)
     narrow = (plans.precision >= WIDE) & (not modelled.stack.fp8)
     refused = refusals(modelled.model, keys, workload.sequence)
-    gathered = (_sharding(workload, plans) == PARAMETERS_SHARDED) & (modelled.model.lora is not None)
-    reasons = {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow, "frozen_weights_sharded": gathered}
+    reasons = {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow}
     return {**reasons, **refused}
 
 

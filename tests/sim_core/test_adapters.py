@@ -30,7 +30,7 @@ def test_only_adapters_are_trained() -> None:
     whole, divided = 16 * (8192 + 8192), 16 * (10240 + 8192)  # the sides on every rank, and those that tp divides
     assert held(model, layer, keys).dense.tolist() == [whole + divided, whole + divided / 4]
     bare = held(read_model("llama2-70b"), layer, keys).dense
-    assert frozen(model, layer, keys).tolist() == bare.tolist()
+    assert frozen(model, layer, keys).dense.tolist() == bare.tolist()
 
 
 def test_frozen_matrices_have_two_products_and_adapters_three() -> None:
