@@ -13,7 +13,7 @@ from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT
 from sim_core.jit import kernel
-from sim_core.models.description import EMBEDDING, LAYER
+from sim_core.models.description import EMBEDDING, HEAD, LAYER
 from sim_core.models.keys import Keys
 from sim_core.models.optimizers import ADAMW, MOMENTS, ROWS, Local, Matrix, Optimizer, local_of, matrices_of
 from sim_core.models.weights import EXPERT, KV_HEADS, REPLICATED, held
@@ -33,7 +33,7 @@ class Group(NamedTuple):
     ranks: int  # that divide the state of a weight
     elements: Floats  # [stages] on a tensor-parallel rank
     in_matrices: Floats  # [stages] of these in matrices that Muon takes
-    sides: Floats  # [stages] rows and columns of all matrices
+    factors: Floats  # [stages] rows and columns of all matrices, and weights in none: what Adafactor keeps
     kinds: tuple[Local, ...]  # of such matrices
     shares: tuple[Ints, ...]  # [ranks, kinds] of each stage: how many of them a rank updates
 
@@ -107,7 +107,7 @@ def _stage_passes(split: Split, plans: Plans, i: int) -> Ints:
 def _group(modelled: Modelled, passes: Ints, key: Keys, optimizer: Optimizer, mode: int, ranks: int, which: int) -> Group:
     """Dense weights, or those of experts, of the stages; `key`: the model's, [1]."""
     model, units = modelled.model, passes.shape[1]
-    elements, in_matrices, sides = np.zeros((3, units))
+    elements, in_matrices, factors = np.zeros((3, units))
     number: dict[Local, Ints] = {}
     layer = 0
     for unit in model.units:
@@ -115,14 +115,17 @@ def _group(modelled: Modelled, passes: Ints, key: Keys, optimizer: Optimizer, mo
         if unit.kind == LAYER:
             at, layer = layer, layer + 1
         times = 1 if unit.kind == LAYER else unit.number
-        elements[at] += times * float(held(model, unit, key)[which][0])
+        mine = times * float(held(model, unit, key)[which][0])
+        elements[at] += mine
+        ends = unit.kind in (EMBEDDING, HEAD)  # a matrix, but not one for Muon
+        factors[at] += mine / model.hidden + model.hidden if ends and mine else mine
         for matrix in matrices_of(model, unit):
             if (matrix.sharding == EXPERT) == (which == EXPERTS):
                 count = times * max(matrix.number // (int(key.ep[0]) if which == EXPERTS else 1), 1)
                 local = local_of(matrix, _parts(matrix, key, model.kv_heads), mode)
                 number.setdefault(local, np.zeros(units, np.int64))[at] += count
                 in_matrices[at] += count * local.elements
-                sides[at] += count * (matrix.rows + matrix.columns)
+                factors[at] += count * (matrix.rows + matrix.columns - local.elements)
     kinds = tuple(number)
     counts = passes @ np.stack(list(number.values()), axis=1) if kinds else np.zeros((len(passes), 0), np.int64)
     distinct: dict[tuple[int, ...], Ints] = {}
@@ -130,7 +133,7 @@ def _group(modelled: Modelled, passes: Ints, key: Keys, optimizer: Optimizer, mo
         cost = np.array([kind.cost for kind in kinds], np.int64)
         distinct = {stage: shared_out(cost, np.array(stage, np.int64), ranks) for stage in {*map(tuple, counts.tolist())}}
     shares = tuple(distinct[tuple(stage)] for stage in counts.tolist()) if distinct else ()
-    return Group(ranks, passes @ elements, passes @ in_matrices, passes @ sides, kinds, shares)
+    return Group(ranks, passes @ elements, passes @ in_matrices, passes @ factors, kinds, shares)
 
 
 def _parts(matrix: Matrix, key: Keys, kv_heads: int) -> int:
@@ -180,7 +183,6 @@ def further_bytes(workload: Workload, modelled: Modelled, plans: Plans, split: S
                 own = (adam - MOMENTS + optimizer.state) * group.fullest if group.shares else 0.0
                 more = own - adam * group.in_matrices / group.ranks
             else:
-                vectors = optimizer.factored * (group.elements - group.in_matrices) + optimizer.factored * group.sides
-                more = ((optimizer.state - MOMENTS) * group.elements + vectors) / group.ranks
+                more = ((optimizer.state - MOMENTS) * group.elements + optimizer.factored * group.factors) / group.ranks
             bytes_[number, : len(group.elements)] += more
     return key, bytes_

@@ -69,9 +69,8 @@ def _moved(modelled: Modelled, optimizer: Optimizer) -> float:
 
 def _evenly(optimizer: Optimizer, group: Group) -> Floats:
     """Bytes beyond AdamW's that each rank moves of a state that is divided evenly, [stages]."""
-    vectors = 2 * optimizer.factored * (group.elements - group.in_matrices + group.sides)
     each = 2 * (optimizer.state - MOMENTS) + optimizer.traffic
-    moved: Floats = (each * group.elements + vectors) / group.ranks
+    moved: Floats = (each * group.elements + 2 * optimizer.factored * group.factors) / group.ranks
     return moved
 
 

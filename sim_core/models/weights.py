@@ -280,7 +280,7 @@ def core_flops(model: Model, unit: Unit) -> float:
         return sizes_of(model.recurrent).core_flops
     if unit.mixer != ATTENTION:
         return 0.0
-    sequence = sequence_of(model)
+    sequence = model.attended(sequence_of(model))
     keys, scored = min(sequence, unit.window) if unit.window else sequence, 0.0
     if model.indexer:  # it scores all keys, of which attention reads the best
         keys = min(keys, model.indexer.topk)
