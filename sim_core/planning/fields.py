@@ -248,7 +248,7 @@ _ROWS: Final = (
     ),
     Field(
         "muon_tp_mode", "word", "what Muon does with a matrix that tp divides", default="blockwise", words=MUON_TP_MODES,
-        unusual=True, in_simai=False, in_text=False, more="Megatron's --muon-tp-mode.",
+        unusual=True, more="Megatron's --muon-tp-mode.",
     ),
     Field(
         "precision", "word", "precision of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES,

@@ -26,7 +26,7 @@ from sim_core.engine.schedules import SPLITS as SPLITS_BACKWARD
 from sim_core.limits import LARGEST
 from sim_core.models.description import MLP as MLP_CHANNEL
 from sim_core.models.keys import refusals
-from sim_core.models.optimizers import ADAMW, BLOCKWISE, MUON
+from sim_core.models.optimizers import ADAMW, MUON
 from sim_core.models.precision import FP8_DELAYED, WIDE
 from sim_core.models.recompute import LAYERNORM, MLA_UP_PROJ, MLP, MOE, MOE_ACT, SHARED_EXPERTS
 from sim_core.planning.columns import (
@@ -113,7 +113,6 @@ EXPLANATIONS: Final[Mapping[str, str]] = {
     "optimizer_not_recorded": "a recorded workload's times hold for the optimizer with which it ran (a model has any)",
     "muon_needs_whole_matrices": "muon with sharded gradients or parameters, or dp_shard: Megatron-LM divides whole matrices "
     "among all data-parallel ranks, with sharding none or optimizer",
-    "muon_tp_mode_without_muon": "muon_tp_mode without optimizer: muon, or at tp 1: there is nothing to divide",
     "not_in_simai": "fidelity simai supports only SimAI texts, only "
     + "".join(f"{name} {' and '.join(words)}, " for name, words in _SOME_IN_SIMAI.items())
     + f"and of {', '.join(_NONE_IN_SIMAI)} only the defaults",
@@ -332,7 +331,6 @@ def _unfit_optimizer(workload: Workload, plans: Plans) -> dict[str, Bools]:
     return {
         "optimizer_not_recorded": (plans.optimizer != ADAMW) & workload.from_file,
         "muon_needs_whole_matrices": muon & ((sharding >= GRADIENTS_SHARDED) | (plans.dp_shard > 0)),
-        "muon_tp_mode_without_muon": (plans.muon_tp_mode != BLOCKWISE) & (~muon | (plans.tp == 1)),
     }
 
 

@@ -117,7 +117,22 @@ def sharding(values: Mapping[str, str]) -> str:
         return FSDP.get(values.get("data_parallel_sharding_strategy", ""), "parameters")
     if is_on(values, "use_torch_fsdp2"):
         return "parameters"
-    return "optimizer" if is_on(values, "use_distributed_optimizer") else "none"
+    divided = is_on(values, "use_distributed_optimizer") or values.get("optimizer") == "dist_muon"
+    return "optimizer" if divided else "none"
+
+
+OPTIMIZERS: Final = {"adam": "adamw", "muon": "muon", "dist_muon": "muon", "sgd": "sgd_momentum"}
+"""Optimizers of Megatron-LM; `dist_muon` is what `muon` with the distributed optimizer was called before core 0.17."""
+NS_STEPS: Final = "5"
+
+
+def optimizer_notes(values: Mapping[str, str]) -> list[str]:
+    """What is said of the optimizer and not simulated, one line each."""
+    optimizer, steps = values.get("optimizer", "adam"), values.get("muon_num_ns_steps", NS_STEPS)
+    notes = [] if optimizer in OPTIMIZERS else [f"optimizer {optimizer}: simulated as adamw"]
+    if OPTIMIZERS.get(optimizer) == "muon" and steps != NS_STEPS:
+        notes.append(f"muon_num_ns_steps {steps}: {NS_STEPS} are simulated")
+    return notes
 
 
 def choices(values: Mapping[str, str]) -> Plan:
@@ -137,6 +152,10 @@ def choices(values: Mapping[str, str]) -> Plan:
         plan["bucket_bytes"] = bucket * SUM_BYTES
     if is_on(values, "grad_reduce_in_bf16"):
         plan["gradient_precision"] = "bf16"
+    if (optimizer := OPTIMIZERS.get(values.get("optimizer", "adam"), "adamw")) != "adamw":
+        plan["optimizer"] = optimizer
+    if optimizer == "muon" and (whole(values, "tensor_model_parallel_size") or 1) > 1:
+        plan["muon_tp_mode"] = values.get("muon_tp_mode", "blockwise")
     if (kind := CP_TYPES.get(values.get("cp_comm_type", "").strip("[]'\""), "")) and kind != "p2p":
         plan["cp_comm_type"] = kind
         plan |= {"cp_a2a_size": int(found[0])} if (found := re.findall(r"\d{1,6}", a2a)) and kind == "a2a+p2p" else {}

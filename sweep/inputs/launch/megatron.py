@@ -33,7 +33,7 @@ PLAN_FLAGS: Final = (
     "--microbatch-group-size-per-virtual-pipeline-stage", "--num-distributed-optimizer-instances", "--bf16", "--fp16",
     "--fp8-format", "--fp8-recipe", "--fp4-format", "--no-overlap-p2p-communication", "--expert-tensor-parallel-size",
     "--ckpt-format", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint",
-    "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes",
+    "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes", "--optimizer", "--muon-tp-mode",
 )  # fmt: skip
 """Flags that the plan is read from, and those of the launcher."""
 TOKENIZER: Final = "--tokenizer-type"
@@ -103,7 +103,7 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Launch:
     for flag in unset:
         if flag in _FIELD_OF:
             plan[_FIELD_OF[flag]] = None
-    notes = []
+    notes = arguments.optimizer_notes(values)
     if plan["all_gpus"] and plan["dp"] is None and not {"tp", "pp", "cp"} & {_FIELD_OF.get(flag) for flag in unset}:
         width = "x".join(f" {name} {plan[name]} " for name in ("tp", "pp", "cp"))
         notes.append(f"it starts {plan['all_gpus']} GPUs, which{width}does not divide: more are meant".replace("  ", " "))
