@@ -82,7 +82,7 @@ class Lora(Checked):
 class Packing(Checked):
     """Fine-tuning on many short sequences in one of the model's: attention stays inside each of them."""
 
-    mean: Count  # tokens of a packed sequence
+    mean: Annotated[float, Field(strict=True, ge=1)]  # tokens of a packed sequence
     spread: Annotated[float, Field(strict=True, ge=0)] = 0.0  # standard deviation of their lengths, in tokens
 
 
@@ -398,7 +398,7 @@ def _packing_limits(packing: Packing | None, sequence: int | None) -> list[tuple
         return []
     most = (packing.mean * max(sequence - packing.mean, 0)) ** 0.5
     return [
-        (packing.mean > sequence, f"packing.mean: found {packing.mean}, expected at most sequence {sequence}"),
+        (packing.mean > sequence, f"packing.mean: found {packing.mean:g}, expected at most sequence {sequence}"),
         (
             packing.spread > most,
             f"packing.spread: found {packing.spread:g}, expected at most {most:.0f}: none is longer than {sequence}",
