@@ -36,12 +36,25 @@ class Group(NamedTuple):
     factors: Floats  # [stages] rows and columns of all matrices, and weights in none: what Adafactor keeps
     kinds: tuple[Local, ...]  # of such matrices
     shares: tuple[Ints, ...]  # [ranks, kinds] of each stage: how many of them a rank updates
+    aligned: bool  # buffers have a shard for each rank, as large as that of the fullest
 
     @property
     def fullest(self) -> Floats:
         """Weights of the rank with the most of such matrices, [stages]."""
         of_kind = np.array([kind.elements for kind in self.kinds], np.float64)
         return np.array([(share @ of_kind).max(initial=0.0) for share in self.shares])
+
+    @property
+    def padding(self) -> Floats:
+        """Weights that buffers of weights and gradients hold beyond those that there are, [stages]."""
+        return self.ranks * self.fullest - self.in_matrices if self.aligned else np.zeros(len(self.elements))
+
+
+class Matrices(NamedTuple):
+    """How a plan treats the matrices of Muon."""
+
+    tp_mode: int
+    aligned: bool
 
 
 class Layout(NamedTuple):
@@ -64,7 +77,8 @@ def layouts_of(workload: Workload, modelled: Modelled, plans: Plans, split: Spli
     """The distinct layouts of the plans in `rows`, which must be legal."""
     rows = rows[plans.optimizer[rows] != ADAMW]
     ranks = ranks_of(workload.arrays, plans, rows)
-    table = np.column_stack([plans.optimizer[rows], plans.muon_tp_mode[rows], split.key[rows], ranks, key_table(plans, rows)])
+    chosen = plans.optimizer[rows], plans.muon_tp_mode[rows], plans.muon_aligned[rows], split.key[rows]
+    table = np.column_stack([*chosen, ranks, key_table(plans, rows)])
     key, first = distinct_rows(np.ascontiguousarray(table))
     keys = keys_of(modelled, np.ascontiguousarray(table[first, -len(COLUMNS) :]))
     found = []
@@ -72,9 +86,11 @@ def layouts_of(workload: Workload, modelled: Modelled, plans: Plans, split: Spli
         passes = _stage_passes(split, plans, int(rows[at]))
         one = Keys(*(column[number : number + 1] for column in keys))
         optimizer = ROWS[plans.optimizer[rows[at]]]
-        mode, shared = int(plans.muon_tp_mode[rows[at]]), ranks[at]
-        groups = (_group(modelled, passes, one, optimizer, mode, int(shared[which]), which) for which in (DENSE, EXPERTS))
-        found.append(Layout(optimizer, (next(groups), next(groups))))
+        how = Matrices(int(plans.muon_tp_mode[rows[at]]), bool(plans.muon_aligned[rows[at]]))
+        dense, experts = (
+            _group(modelled, passes, one, optimizer, how, int(ranks[at, which]), which) for which in (DENSE, EXPERTS)
+        )
+        found.append(Layout(optimizer, (dense, experts)))
     return Layouts(rows, key, rows[first], tuple(found))
 
 
@@ -104,7 +120,7 @@ def _stage_passes(split: Split, plans: Plans, i: int) -> Ints:
     return passes
 
 
-def _group(modelled: Modelled, passes: Ints, key: Keys, optimizer: Optimizer, mode: int, ranks: int, which: int) -> Group:
+def _group(modelled: Modelled, passes: Ints, key: Keys, optimizer: Optimizer, how: Matrices, ranks: int, which: int) -> Group:
     """Dense weights, or those of experts, of the stages; `key`: the model's, [1]."""
     model, units = modelled.model, passes.shape[1]
     elements, in_matrices, factors = np.zeros((3, units))
@@ -122,7 +138,7 @@ def _group(modelled: Modelled, passes: Ints, key: Keys, optimizer: Optimizer, mo
         for matrix in matrices_of(model, unit):
             if (matrix.sharding == EXPERT) == (which == EXPERTS):
                 count = times * max(matrix.number // (int(key.ep[0]) if which == EXPERTS else 1), 1)
-                local = local_of(matrix, _parts(matrix, key, model.kv_heads), mode)
+                local = local_of(matrix, _parts(matrix, key, model.kv_heads), how.tp_mode)
                 number.setdefault(local, np.zeros(units, np.int64))[at] += count
                 in_matrices[at] += count * local.elements
                 factors[at] += count * (matrix.rows + matrix.columns - local.elements)
@@ -133,7 +149,8 @@ def _group(modelled: Modelled, passes: Ints, key: Keys, optimizer: Optimizer, mo
         cost = np.array([kind.cost for kind in kinds], np.int64)
         distinct = {stage: shared_out(cost, np.array(stage, np.int64), ranks) for stage in {*map(tuple, counts.tolist())}}
     shares = tuple(distinct[tuple(stage)] for stage in counts.tolist()) if distinct else ()
-    return Group(ranks, passes @ elements, passes @ in_matrices, passes @ factors, kinds, shares)
+    aligned = how.aligned and ranks > 1 and bool(shares)
+    return Group(ranks, passes @ elements, passes @ in_matrices, passes @ factors, kinds, shares, aligned)
 
 
 def _parts(matrix: Matrix, key: Keys, kv_heads: int) -> int:
@@ -181,7 +198,7 @@ def further_bytes(workload: Workload, modelled: Modelled, plans: Plans, split: S
         for group in groups:
             if optimizer.orthogonal:
                 own = (adam - MOMENTS + optimizer.state) * group.fullest if group.shares else 0.0
-                more = own - adam * group.in_matrices / group.ranks
+                more = own - adam * group.in_matrices / group.ranks + workload.state_width[0] * group.padding
             else:
                 more = ((optimizer.state - MOMENTS) * group.elements + optimizer.factored * group.factors) / group.ranks
             bytes_[number, : len(group.elements)] += more

@@ -55,7 +55,7 @@ def update_table(
                 kinds += [_moved(modelled, optimizer) * kind.elements / hbm for kind in group.kinds]
                 busiest = [(share @ kinds).max(initial=0.0) for share in group.shares]
                 more = np.array(busiest) - modelled.stack.optimizer_bytes * group.in_matrices / group.ranks / hbm
-                padding[number, which] = _padding(group)
+                padding[number, which] = (1 + group.padding / np.maximum(group.elements, 1.0)).max()
             else:
                 more = _evenly(optimizer, group) / hbm
             seconds[number, : len(more)] += more
@@ -92,9 +92,3 @@ def _messages_s(
     each, _ = seconds_of_messages(hardware.columns, plans, groups, first, kind, group, size, routing)
     seconds: Floats = (each.reshape(-1, len(SENT)) * [times for _, times in SENT]).sum(axis=1)
     return seconds
-
-
-def _padding(group: Group) -> float:
-    """Weights that ranks exchange, each as many as the fullest has of matrices, over those that there are: the worst stage."""
-    held = np.maximum(group.elements, 1.0)
-    return float((1 + (group.ranks * group.fullest - group.in_matrices) / held).max(initial=1.0))

@@ -251,6 +251,11 @@ _ROWS: Final = (
         unusual=True, more="Megatron's --muon-tp-mode.",
     ),
     Field(
+        "muon_aligned", "switch", "Muon's matrices lie in buffers with a whole shard for each rank", default=True, unusual=True,
+        more="Gradients are scattered, and buffers padded to the fullest rank. `false`: all-reduced, without padding: "
+        "Megatron's --no-use-layer-wise-param-layout.",
+    ),
+    Field(
         "precision", "word", "precision of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES,
         unusual=True, in_simai=False, in_text=False, costs_layer=True,
     ),

@@ -30,6 +30,7 @@ _NAMED: Final = {
     "cp_comm_type", "cp_a2a_size", "sharding", "dp_shard", "reshard_after_forward", "prefetch_layers",
     "microbatch_group_size", "overlap_tp", "overlap_ep", "overlap_shared_experts", "overlap_grad", "overlap_param",
     "gradient_precision", "straggler_factor", "straggler_stage", "optimizer", "muon_tp_mode",
+    "muon_aligned",
 }  # fmt: skip
 """Fields with a flag, or with a comment where they have none."""
 NULL_TOKENIZER_ADDS: Final = 1
@@ -155,8 +156,12 @@ def _optimizer(plan: Launched) -> Values:
     name = str(plan.fields["optimizer"])
     if name not in _OPTIMIZERS:
         raise SpecError(f"plan {plan.number}: Megatron-LM has no optimizer {name}, only {', '.join(_OPTIMIZERS)}")
-    muon = name == "muon" and plan.number_of("tp") > 1
-    return {"--optimizer": _OPTIMIZERS[name], "--muon-tp-mode": str(plan.fields["muon_tp_mode"]) if muon else None}
+    muon = name == "muon"
+    return {
+        "--optimizer": _OPTIMIZERS[name],
+        "--muon-tp-mode": str(plan.fields["muon_tp_mode"]) if muon and plan.number_of("tp") > 1 else None,
+        "--no-use-layer-wise-param-layout": muon and plan.sharding == "optimizer" and not plan.fields["muon_aligned"],
+    }
 
 
 def not_said(plan: Launched) -> list[str]:

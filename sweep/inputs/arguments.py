@@ -152,10 +152,6 @@ def choices(values: Mapping[str, str]) -> Plan:
         plan["bucket_bytes"] = bucket * SUM_BYTES
     if is_on(values, "grad_reduce_in_bf16"):
         plan["gradient_precision"] = "bf16"
-    if (optimizer := OPTIMIZERS.get(values.get("optimizer", "adam"), "adamw")) != "adamw":
-        plan["optimizer"] = optimizer
-    if optimizer == "muon" and (whole(values, "tensor_model_parallel_size") or 1) > 1:
-        plan["muon_tp_mode"] = values.get("muon_tp_mode", "blockwise")
     if (kind := CP_TYPES.get(values.get("cp_comm_type", "").strip("[]'\""), "")) and kind != "p2p":
         plan["cp_comm_type"] = kind
         plan |= {"cp_a2a_size": int(found[0])} if (found := re.findall(r"\d{1,6}", a2a)) and kind == "a2a+p2p" else {}
@@ -163,4 +159,15 @@ def choices(values: Mapping[str, str]) -> Plan:
         plan["microbatch_group_size"] = group
     if ranks and ranks > 1:
         plan["instances"] = ranks
+    return {**plan, **_optimizer(values)}
+
+
+def _optimizer(values: Mapping[str, str]) -> Plan:
+    """The optimizer and its choices, where it is not AdamW."""
+    optimizer = OPTIMIZERS.get(values.get("optimizer", "adam"), "adamw")
+    plan: Plan = {} if optimizer == "adamw" else {"optimizer": optimizer}
+    if optimizer == "muon" and (whole(values, "tensor_model_parallel_size") or 1) > 1:
+        plan["muon_tp_mode"] = values.get("muon_tp_mode", "blockwise")
+    if optimizer == "muon" and is_on(values, "no_use_layer_wise_param_layout"):
+        plan["muon_aligned"] = False
     return plan

@@ -191,7 +191,7 @@ def test_muon_adds_the_work_and_the_state_of_the_busiest_rank(name: str, ep: int
     chosen = {"tp": 2, "pp": 2, "ep": ep, "dp": dp}
     plain, muon = (run(workload, hardware, optimizer=one, **chosen) for one in ("adamw", "muon"))
     kernels, hbm = load_kernels(device), device.value("memory_bandwidth") * device.value("hbm_efficiency")
-    more_s, more_bytes, exchanged = 0.0, 0.0, 1.0
+    more_s, more_bytes, padded, exchanged = 0.0, 0.0, 0.0, 1.0
     for experts, ranks in ((False, dp), (True, 2 * dp // ep)):
         all_of_them = [(r, c) for mine, r, c in by_rank(model, model.layers // 2, 2, ep) if mine == experts]
         shapes = sorted({*all_of_them}, key=lambda s: -max(s) * min(s) ** 2)
@@ -205,12 +205,16 @@ def test_muon_adds_the_work_and_the_state_of_the_busiest_rank(name: str, ep: int
         total = sum(r * c for r, c in all_of_them)
         fullest = max(sum(n * r * c for n, (r, c) in zip(t, shapes, strict=True)) for t in taken)
         more_s += max(float(np.dot(mine, seconds)) for mine in taken) - 36 * total / ranks / hbm
-        more_bytes += 8 * fullest - 12 * total / ranks
+        more_bytes += 8 * fullest - 12 * total / ranks + (2 + 4) * (ranks * fullest - total)
+        padded += (2 + 4) * (ranks * fullest - total)
         exchanged = max(exchanged, ranks * fullest / total)
         assert (min(map(sum, taken)) == 0) == (len(all_of_them) < ranks)
     assert muon.metrics[OPTIMIZER, 0] - plain.metrics[OPTIMIZER, 0] == pytest.approx(more_s, rel=1e-9)
     assert muon.memory[STATE, 0] - plain.memory[STATE, 0] == pytest.approx(more_bytes, rel=1e-6)
     assert 1 <= muon.metrics[DP, 0] / plain.metrics[DP, 0] <= exchanged + 1e-9
+    whole = run(workload, hardware, optimizer="muon", muon_aligned=False, **chosen)
+    assert muon.memory[STATE, 0] - whole.memory[STATE, 0] == pytest.approx(padded, rel=1e-6)
+    assert whole.metrics[OPTIMIZER, 0] == muon.metrics[OPTIMIZER, 0]
 
 
 @pytest.mark.parametrize(("optimizer", "state"), [("sgd_momentum", 8.0), ("adam8bit", 4 + 2 + 2 * 4 / 256)])

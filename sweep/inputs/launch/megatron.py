@@ -34,6 +34,7 @@ PLAN_FLAGS: Final = (
     "--fp8-format", "--fp8-recipe", "--fp4-format", "--no-overlap-p2p-communication", "--expert-tensor-parallel-size",
     "--ckpt-format", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint",
     "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes", "--optimizer", "--muon-tp-mode",
+    "--no-use-layer-wise-param-layout",
 )  # fmt: skip
 """Flags that the plan is read from, and those of the launcher."""
 TOKENIZER: Final = "--tokenizer-type"

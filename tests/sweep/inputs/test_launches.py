@@ -169,7 +169,7 @@ def plans_of(stack: str, axes: dict[str, list[object]], fixed: dict[str, object]
         ({"checkpointing": ["full", "every:2", "block:2"], "sharding": ["optimizer", "parameters"]}, {"tp": 2, "pp": 4}),
         ({"precision": ["fp8_tensorwise", "bf16"], "bucket_bytes": [0, 100_000_000]}, {"tp": 4, "cp": 2, "pp": 2}),
         ({"optimizer": ["muon", "sgd_momentum"], "muon_tp_mode": ["blockwise", "distributed"]}, {"tp": 4, "sharding": "none"}),
-        ({"optimizer": ["muon"], "muon_tp_mode": ["duplicated"]}, {"tp": 4, "sharding": "optimizer"}),
+        ({"optimizer": ["muon"], "muon_aligned": [True, False]}, {"tp": 4, "muon_tp_mode": "duplicated"}),
     ],
 )
 def test_exported_flags_read_back(axes: dict[str, list[object]], fixed: dict[str, object], tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_exported_flags_read_back(axes: dict[str, list[object]], fixed: dict[str
 
 
 def test_optimizers_are_those_of_the_flags(tmp_path: Path) -> None:
-    def told(optimizer: str) -> tuple[str | None, str | None, str, str]:
+    def told(optimizer: str) -> tuple[object, object, object, str]:
         launch = read(tmp_path, specimens.SCRIPT.replace("--num-layers", f"{optimizer} --num-layers", 1))
         plan = launch.plan
         return plan.get("optimizer"), plan.get("muon_tp_mode"), plan["sharding"], " ".join(launch.notes)
