@@ -18,7 +18,7 @@ from sim_core.models.keys import Keys
 from sim_core.models.optimizers import ADAMW, MOMENTS, ROWS, Local, Matrix, Optimizer, local_of, matrices_of
 from sim_core.models.weights import EXPERT, KV_HEADS, REPLICATED, held
 from sim_core.planning.columns import Plans
-from sim_core.planning.keys import COLUMNS, key_table, keys_of
+from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split
 from sim_core.references import reference
 from sim_core.terms import AS_STACK, OPTIMIZER_SHARDED
@@ -77,13 +77,13 @@ def layouts_of(workload: Workload, modelled: Modelled, plans: Plans, split: Spli
     """The distinct layouts of the plans in `rows`, which must be legal."""
     rows = rows[plans.optimizer[rows] != ADAMW]
     ranks = ranks_of(workload.arrays, plans, rows)
-    chosen = plans.optimizer[rows], plans.muon_tp_mode[rows], plans.muon_aligned[rows], split.key[rows]
-    table = np.column_stack([*chosen, ranks, key_table(plans, rows)])
-    key, first = distinct_rows(np.ascontiguousarray(table))
-    keys = keys_of(modelled, np.ascontiguousarray(table[first, -len(COLUMNS) :]))
+    of_stages, passes_of = _alike_stages(split, plans, rows)
+    chosen = plans.optimizer[rows], plans.muon_tp_mode[rows], plans.muon_aligned[rows], plans.tp[rows], plans.ep[rows]
+    key, first = distinct_rows(np.column_stack([*chosen, of_stages, ranks]))
+    keys = keys_of(modelled, key_table(plans, rows[first]))
     found = []
     for number, at in enumerate(first):
-        passes = _stage_passes(split, plans, int(rows[at]))
+        passes = passes_of[of_stages[at]]
         one = Keys(*(column[number : number + 1] for column in keys))
         optimizer = ROWS[plans.optimizer[rows[at]]]
         how = Matrices(int(plans.muon_tp_mode[rows[at]]), bool(plans.muon_aligned[rows[at]]))
@@ -104,6 +104,15 @@ def ranks_of(arrays: Arrays, plans: Plans, rows: Ints) -> Ints:
     dense = np.where(plans.dp_shard[rows] > 0, plans.dp_shard[rows], dense)
     experts = np.maximum(dense * (plans.tp[rows] if arrays.shares.whole_experts else 1) // plans.ep[rows], 1)
     return np.where((sharding >= OPTIMIZER_SHARDED)[:, None], np.stack([dense, experts], axis=1), 1)
+
+
+def _alike_stages(split: Split, plans: Plans, rows: Ints) -> tuple[Ints, list[Ints]]:
+    """What the stages of each plan hold, as an index of the distinct [stages, units]: whatever chunks they are made of."""
+    of_split, first = distinct_rows(np.stack([split.key[rows], PLACEMENT[plans.schedule[rows]]], axis=1))
+    tables = [_stage_passes(split, plans, int(row)) for row in rows[first]]
+    alike = {table.tobytes(): table for table in tables}
+    index = {each: number for number, each in enumerate(alike)}
+    return np.array([index[table.tobytes()] for table in tables], np.int64)[of_split], list(alike.values())
 
 
 @kernel
