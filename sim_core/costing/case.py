@@ -21,6 +21,14 @@ LAUNCH_FORWARD, LAUNCH_BACKWARD, WAIT_FORWARD, WAIT_BACKWARD, WAIT_APART = range
 the host needs to launch both; for how much of it the device waits; and how much longer where weight gradients run apart."""
 
 
+class Updates(NamedTuple):
+    """What other optimizers take beyond AdamW, for the distinct keys of a batch (costing/updates.py)."""
+
+    key: Ints  # [plans] the row of each plan; -1: AdamW
+    seconds: Floats  # [rows, stages] of the update of a stage, more than AdamW's
+    padding: Floats  # [rows, 2] of dense parameters and of experts: what ranks exchange of them over what they hold
+
+
 class Blocks(NamedTuple):
     """The block table: the cost of one pass of each unit, for the distinct keys of a batch of plans (costing/blocks.py)."""
 
@@ -34,9 +42,10 @@ class Blocks(NamedTuple):
     again: Floats  # [rows, units, N_SUMS] what recompute adds, in parts
     piece_backward_s: Floats  # [rows, pieces] backward of a piece, without recompute
     apart_s: Floats  # [rows, units, 9] by WEIGHT_GRADIENTS to WAIT_APART
-    held: Floats  # [rows, units, 2] parameters of a unit on a rank, dense and of experts; modelled only
+    held: Floats  # [rows, units, 4] parameters of a unit on a rank, dense and of experts, then frozen ones; modelled only
     measured_s: Floats  # [rows, units] part of the seconds that rests on measured kernels
     nic_s: Floats  # [rows, units, 3, 2] of forward, backward, recompute: needs the NICs, and nothing hides it
+    updates: Updates
 
 
 class Case(NamedTuple):
@@ -54,6 +63,7 @@ class Case(NamedTuple):
     first_stage: int  # row of its first stage
     blocks: Blocks
     block: int
+    update: int  # its row in the updates; -1: AdamW
 
 
 def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
@@ -70,9 +80,10 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         again=np.zeros((rows, units, N_SUMS)),
         piece_backward_s=np.zeros((rows, pieces)),
         apart_s=np.zeros((rows, units, 9)),
-        held=np.zeros((rows, units, 2)),
+        held=np.zeros((rows, units, 4)),
         measured_s=np.zeros((rows, units)),
         nic_s=np.zeros((rows, units, 3, 2)),
+        updates=Updates(np.full(len(key), -1, np.int64), np.zeros((0, 0)), np.zeros((0, 2))),
     )
 
 
@@ -95,6 +106,7 @@ def case_at(
         first_stage=split.stage_offset[split.key[i]],
         blocks=blocks,
         block=blocks.key[i],
+        update=blocks.updates.key[i],
     )
 
 

@@ -80,6 +80,13 @@ class Lora(Checked):
     dropout: Share = 0.0  # of what enters an adapter
 
 
+class Packing(Checked):
+    """Fine-tuning on many short sequences in one of the model's: attention stays inside each of them."""
+
+    mean: Annotated[float, Field(strict=True, ge=1)]  # tokens of a packed sequence
+    spread: Annotated[float, Field(strict=True, ge=0)] = 0.0  # standard deviation of their lengths, in tokens
+
+
 class Window(Checked):
     """Attention to near tokens only: a token sees the last `tokens` tokens, or with `chunked` those of its chunk of so many."""
 
@@ -197,6 +204,7 @@ class Model(Checked):
     experts: Experts | None = None
     mtp_layers: Size = 0
     lora: Lora | None = None  # None: all weights are trained
+    packing: Packing | None = None  # None: a sequence is one text
 
     @model_validator(mode="before")
     @classmethod
@@ -253,6 +261,7 @@ class Model(Checked):
                 f"sequence: found {self.sequence}, expected at most positions {self.positions}",
             ),
         ]
+        rules += _packing_limits(self.packing, self.sequence)
         if window is not None and not isinstance(window.layers, str):
             rules += _layer_list("window.layers", window.layers, self.layers)
         rules += self._hybrid_rules()
@@ -322,6 +331,14 @@ class Model(Checked):
         """Width of a head's values."""
         return self.mla.v_head_dim if self.mla else self.head_dim
 
+    def attended(self, sequence: float) -> float:
+        """Tokens of the causal square of a token's own text, as long as the mean token's: what attention works on.
+
+        The squares of packed lengths l fill mean(l^2) / mean(l) of the square of their sum.
+        """
+        packing = self.packing
+        return sequence if packing is None else min(packing.mean + packing.spread**2 / packing.mean, sequence)
+
     @cached_property
     def layer_units(self) -> tuple[Unit, ...]:
         """The kinds of layer, in the order in which they first appear."""
@@ -381,6 +398,20 @@ class Model(Checked):
         return self.window.tokens if inside else 0
 
 
+def _packing_limits(packing: Packing | None, sequence: int | None) -> list[tuple[bool, str]]:
+    """Lengths that fit into a sequence: none is longer, which bounds their spread (Bhatia and Davis 2000)."""
+    if packing is None or sequence is None:
+        return []
+    most = (packing.mean * max(sequence - packing.mean, 0)) ** 0.5
+    return [
+        (packing.mean > sequence, f"packing.mean: found {packing.mean:g}, expected at most sequence {sequence}"),
+        (
+            packing.spread > most,
+            f"packing.spread: found {packing.spread:g}, expected at most {most:.0f}: none is longer than {sequence}",
+        ),
+    ]
+
+
 def _group_limits(experts: Experts) -> list[tuple[bool, str]]:
     """A token has to find `topk` experts in the groups that it may use (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)."""
     groups, allowed, count = experts.groups, experts.topk_groups, experts.count
@@ -417,6 +448,7 @@ def _name(kind: Kind, kinds: Iterable[Kind]) -> str:
 
 SECTIONS: Final[dict[str, type[Checked]]] = {
     "mla": Mla, "experts": Experts, "window": Window, "indexer": Indexer, "recurrent": Recurrent, "lora": Lora,
+    "packing": Packing,
 }  # fmt: skip
 
 

@@ -66,7 +66,8 @@ def _indexer(rows: Rows, model: Model, mla: Mla, indexer: Indexer, shape: Shape)
     rows.gemm("indexer_q", shape.tokens, width, mla.q_rank or model.hidden)
     rows.gemm("indexer_k", shape.tokens, indexer.head_dim, model.hidden)
     rows.gemm("indexer_weights", shape.tokens, indexer.heads, model.hidden, linear=False)
-    queries, keys = shape.sequence / shape.cp, shape.sequence / 2
+    seen = model.attended(shape.sequence)
+    queries, keys = shape.sequence / shape.cp, seen / 2
     batch = shape.micro_batch * indexer.heads
     rows.product("indexer_scores", FORWARD, queries, keys, indexer.head_dim, batch=batch, linear=True)
     rows.product("indexer_scores_q", INPUT_GRADIENT, queries, indexer.head_dim, keys, batch=batch)
@@ -123,7 +124,8 @@ def _attention_shape(model: Model, unit: Unit, shape: Shape) -> AttentionShape:
     window = unit.window
     if model.indexer and unit.attends:  # what it chose is as many pairs as a window of that width has
         window = min(window or model.indexer.topk, model.indexer.topk)
-    length = float(unit.window) if chunked else shape.sequence  # a chunk is a sequence of its own
+    text = model.attended(shape.sequence)
+    length = min(float(unit.window), text) if chunked else text  # a chunk is a sequence of its own, as is a packed one
     return AttentionShape(
         sequences=shape.micro_batch * (shape.sequence / length),
         queries=length / shape.ring,

@@ -1,5 +1,6 @@
 """The weights of a model, unit by unit: how many, what a rank has of them, and the FLOPs that a token costs with them."""
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -195,18 +196,24 @@ def trained(model: Model, unit: Unit) -> tuple[Weights, ...]:
     return tuple(weights for weights in weights_of(model, unit) if weights.adapter or model.lora is None)
 
 
-def frozen_bytes(model: Model, unit: Unit, keys: Keys) -> Floats:
-    """Bytes of one unit on a rank that are not trained, [n]: 16 bits, matrices of layers in 8 bits as they are multiplied.
+def frozen(model: Model, unit: Unit, keys: Keys) -> Held:
+    """Parameters of one unit on a rank that are not trained."""
+    return _held(model, _frozen(model, unit), keys)
+
+
+def frozen_bytes(model: Model, unit: Unit, keys: Keys) -> Held:
+    """The same in bytes: 16 bits each, matrices of layers in 8 bits as they are multiplied.
 
     In 4 bits those of 16 stay (what NVIDIA's fine-tuning in NVFP4 keeps is not published).
     """
-    total = np.zeros(len(keys.tp))
-    for weights in weights_of(model, unit) if model.lora else ():
-        if not weights.adapter:
-            narrow = weights.matrix and unit.kind == LAYER
-            width = WIDE_BYTES + (np.minimum(COPIES[keys.precision], 0.0) if narrow else 0.0)
-            total += width * weights.elements * _share(model, weights, keys)
-    return total
+    narrow = [weights for weights in _frozen(model, unit) if weights.matrix and unit.kind == LAYER]
+    fewer = np.minimum(COPIES[keys.precision], 0.0)
+    parts = zip(frozen(model, unit, keys), _held(model, narrow, keys), strict=True)
+    return Held(*(WIDE_BYTES * every + fewer * of_layers for every, of_layers in parts))
+
+
+def _frozen(model: Model, unit: Unit) -> list[Weights]:
+    return [weights for weights in weights_of(model, unit) if model.lora and not weights.adapter]
 
 
 def held(model: Model, unit: Unit, keys: Keys) -> Held:
@@ -215,8 +222,12 @@ def held(model: Model, unit: Unit, keys: Keys) -> Held:
     With sequence parallelism the gradients of the replicated ones differ between tensor-parallel ranks, which sum them once a
     step (Megatron-LM, finalize_model_grads).
     """
+    return _held(model, trained(model, unit), keys)
+
+
+def _held(model: Model, weights_held: Iterable[Weights], keys: Keys) -> Held:
     total = Held(*(np.zeros(len(keys.tp)) for _ in Held._fields))
-    for weights in trained(model, unit):
+    for weights in weights_held:
         mine = weights.elements * _share(model, weights, keys)
         if weights.sharding == EXPERT:
             total.experts[:] += mine
@@ -289,7 +300,7 @@ def core_flops(model: Model, unit: Unit) -> float:
         return sizes_of(model.recurrent).core_flops
     if unit.mixer != ATTENTION:
         return 0.0
-    sequence = sequence_of(model)
+    sequence = model.attended(sequence_of(model))
     keys, scored = min(sequence, unit.window) if unit.window else sequence, 0.0
     if model.indexer:  # it scores all keys, of which attention reads the best
         keys = min(keys, model.indexer.topk)

@@ -17,6 +17,7 @@ from sim_core.engine.program import KINDS, LONGER, OF_INPUTS, OF_WEIGHTS, SENT, 
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
+from sim_core.models.optimizers import MUON
 from sim_core.models.precision import GATHERED
 from sim_core.planning.split import count_layers
 from sim_core.step.lower import Lowered
@@ -105,6 +106,8 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
             continue
         sent = step.comm_bytes[k] * stage_factor(arrays, scale, case.plan.tp, step.comm_rule[k], layers, ends, without)
         sent *= narrower if role == REDUCE_GRADIENTS else GATHERED[case.plan.precision]
+        if case.update >= 0:
+            sent *= case.blocks.updates.padding[case.update, int(step.comm_group[k] == DP_EP)]
         number = max(np.ceil(sent / bucket), 1.0)
         seconds, of_nics = _bucket_s(case, role, step.comm_kind[k], step.comm_group[k], sent / number)
         buckets.number[size, k] = number
@@ -131,7 +134,8 @@ def _bucket_s(case: Case, role: int, kind: int, group: int, size: float) -> tupl
     if role == GATHER_PARAMETERS:
         gathered = case.sharding == OPTIMIZER_SHARDED or case.sharding == GRADIENTS_SHARDED
         return _both_s(case, ALL_GATHER, shard, size) if gathered else (0.0, 0.0)
-    if case.sharding == UNSHARDED or (case.sharding == OPTIMIZER_SHARDED and case.arrays.framework.reduces_whole):
+    whole = case.arrays.framework.reduces_whole or (case.plan.optimizer == MUON and case.plan.muon_aligned == 0)
+    if case.sharding == UNSHARDED or (case.sharding == OPTIMIZER_SHARDED and whole):
         return _both_s(case, ALL_REDUCE, group, size)
     seconds, of_nics = _both_s(case, REDUCE_SCATTER, shard, size) if case.sharding == OPTIMIZER_SHARDED else (0.0, 0.0)
     replica = EXPERT_REPLICA if group == DP_EP else REPLICA

@@ -43,7 +43,8 @@ class Once(NamedTuple):
     costed: npt.NDArray[np.bool_]  # [sizes]
     compute_s: Floats  # [sizes, step pieces]
     comm_s: Floats  # [sizes, step pieces]
-    optimizer_s: Floats  # [sizes] of a modelled optimizer
+    optimizer_s: Floats  # [sizes] of a modelled AdamW
+    update_s: Floats  # [stages] of the modelled optimizer
     early_s: Floats  # [stages] by how much a stage is through with its step before the slowest, and gathers parameters
     gathered_s: Floats  # [stages] of the step until all parameters have arrived that are gathered behind first forwards
     waited_s: Floats  # [stages] by how much later first forwards have ended because of parameters ...
@@ -59,6 +60,7 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
         compute_s=np.empty((sizes, step_pieces)),
         comm_s=np.empty((sizes, step_pieces)),
         optimizer_s=np.empty(sizes),
+        update_s=np.empty(stages),
         early_s=np.zeros(stages),
         gathered_s=np.zeros(stages),
         waited_s=np.empty(stages),
@@ -185,8 +187,12 @@ def work_after(case: Case, once: Once, out: Floats) -> None:
         if not costed[size]:
             _cost(case, first + stage, once)
         slower = case.plan.straggler_factor if stage == case.plan.straggler_stage else 1.0
-        after_s[stage] = optimizer_s[size] * slower
-        out[OPTIMIZER] += optimizer_s[size] * slower / pp
+        update_s = optimizer_s[size]
+        if case.update >= 0:
+            update_s = max(update_s + case.blocks.updates.seconds[case.update, stage], 0.0)
+        once.update_s[stage] = update_s
+        after_s[stage] = update_s * slower
+        out[OPTIMIZER] += update_s * slower / pp
         for k in range(role.shape[0]):
             here = role[k] == AFTER_GRADIENTS or (role[k] == ONCE_ON_FIRST_STAGE and stage == 0)
             if not here:

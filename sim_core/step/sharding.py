@@ -165,8 +165,9 @@ def _cost_units(case: Case, layers: Layers) -> float:
         dense, experts = held[case.block, unit, 0], held[case.block, unit, 1]
         gather_s = 0.0
         if case.sharding == PARAMETERS_SHARDED:
-            gather_s = collective_of(case, ALL_GATHER, SHARD, parameter * dense)
-            gather_s += collective_of(case, ALL_GATHER, EXPERT_SHARD, parameter * experts)
+            still, still_experts = held[case.block, unit, 2], held[case.block, unit, 3]  # frozen: gathered, never scattered
+            gather_s = collective_of(case, ALL_GATHER, SHARD, parameter * (dense + still))
+            gather_s += collective_of(case, ALL_GATHER, EXPERT_SHARD, parameter * (experts + still_experts))
         layers.unit_gather_s[unit] = gather_s
         scatter_s = collective_of(case, REDUCE_SCATTER, SHARD, width * dense)
         scatter_s += collective_of(case, REDUCE_SCATTER, EXPERT_SHARD, width * experts)

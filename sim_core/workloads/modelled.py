@@ -53,6 +53,7 @@ def workload_from_model(
     keys = make_keys()
     dense, experts, ends, head, whole = _parameters(model)
     total = dense + ends + head + whole
+    packed = f" of texts of {model.packing.mean:g} +- {model.packing.spread:.0f}" if model.packing else ""
     if not total and model.lora:
         targets = " or ".join(model.lora.targets)
         raise SpecError(f"model {model.name}: lora.targets: no layer has {targets}")
@@ -116,7 +117,7 @@ def workload_from_model(
         state_width=(float(stack.weight_bytes + stack.gradient_bytes), stack.adam_bytes),
         modelled=Modelled(model=model, stack=stack, sequence_parallel=sequence_parallel),
         notes=(
-            f"model {model.name}: {sequence} tokens a sequence, stack {stack.name}, "
+            f"model {model.name}: {sequence} tokens a sequence{packed}, stack {stack.name}, "
             f"{'with' if sequence_parallel else 'without'} sequence parallelism",
         ),
     )
