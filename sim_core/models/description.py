@@ -30,6 +30,7 @@ HEAD: Final = "head"
 MTP: Final = "mtp"
 ATTENTION: Final = "attention"
 RECURRENT: Final = "recurrent"
+COMPRESSED: Final = "compressed"
 MLP: Final = "mlp"
 NONE: Final = "none"
 SYMBOLS: Final = {
@@ -95,6 +96,22 @@ class Indexer(Checked):
     topk: Count
 
 
+class Compressed(Checked):
+    """DeepSeek-V4's attention: one head that is key and value, near tokens whole, far ones in entries of several tokens.
+
+    `ratios`: tokens of an entry, for each layer; 0: only the window. Of entries of `chosen` tokens the indexer takes the best,
+    and they overlap: each sees two of them. The output is projected by groups of heads to a narrow width, and then together.
+    """
+
+    q_rank: Count
+    rope_head_dim: Count
+    out_rank: Count
+    out_groups: Count
+    window: Count
+    ratios: Layers
+    chosen: Count = 4
+
+
 class Recurrent(Checked):
     """A mixer with a state in place of keys: Mamba-2 (arXiv 2405.21060), gated delta net (2412.06464), Kimi's (2510.26692).
 
@@ -118,6 +135,7 @@ class Kind(NamedTuple):
     window: int
     mixer: str
     channel: str
+    ratio: int = 0
 
 
 class Unit(NamedTuple):
@@ -131,8 +149,9 @@ class Unit(NamedTuple):
     number: int  # how many the model has
     moe: bool
     window: int  # tokens that a token sees; 0: all before it
-    mixer: str = ATTENTION  # ATTENTION, RECURRENT or NONE
+    mixer: str = ATTENTION  # ATTENTION, RECURRENT, COMPRESSED or NONE
     channel: str = MLP  # MLP (experts where `moe`) or NONE
+    ratio: int = 0  # tokens of an entry of compressed attention
 
     @property
     def attends(self) -> bool:
@@ -166,7 +185,9 @@ class Model(Checked):
     mla: Mla | None = None
     window: Window | None = None
     indexer: Indexer | None = None
+    compressed: Compressed | None = None  # attention of all layers
     recurrent: Recurrent | None = None
+    residual_streams: Count = 1  # of hyper-connections (arXiv 2512.24880)
     pattern: str | None = None
     full_attention: Count | Layers | None = None  # layers that attend where the others are recurrent
     output_gate: Flag = False  # of attention: queries are projected twice, the second half gates the output
@@ -292,7 +313,11 @@ class Model(Checked):
             ),
             (needs, "recurrent: found without layers that use it, expected a pattern with M or G, or full_attention"),
             ("E" in letters and self.experts is None, "experts: missing, expected those of the layers E of the pattern"),
-            (self.indexer is not None and self.mla is None, "indexer: found without mla, which it needs"),
+            (
+                self.indexer is not None and self.mla is None and self.compressed is None,
+                "indexer: found without mla, which it needs",
+            ),
+            *self._compressed_rules(),
             (
                 self.lora is not None and len({*self.lora.targets}) < max(len(self.lora.targets), 1),
                 "lora.targets: expected at least one, each once",
@@ -311,6 +336,26 @@ class Model(Checked):
             rules.append((heads % groups != 0, f"recurrent.groups: found {groups}, expected a divisor of heads {heads}"))
         return rules + (_layer_list("full_attention", full, self.layers) if isinstance(full, tuple) else [])
 
+    def _compressed_rules(self) -> list[tuple[bool, str]]:
+        """What DeepSeek-V4's attention needs, and what cannot stand beside it."""
+        compressed = self.compressed
+        if compressed is None:
+            return []
+        others = {"mla": self.mla, "window": self.window, "pattern": self.pattern, "recurrent": self.recurrent}
+        beside = next((name for name, there in others.items() if there is not None), "")
+        found, groups = len(compressed.ratios), compressed.out_groups
+        return [
+            (bool(beside), f"compressed: found beside {beside}, expected one of both"),
+            (self.kv_heads != 1, f"kv_heads: found {self.kv_heads}, expected 1 with compressed"),
+            (found != self.layers, f"compressed.ratios: found {found} layers, expected {self.layers}"),
+            (self.heads % groups != 0, f"compressed.out_groups: found {groups}, expected a divisor of heads {self.heads}"),
+            (
+                self.indexer is None and compressed.chosen in compressed.ratios,
+                f"indexer: missing, expected that of the layers of ratio {compressed.chosen}",
+            ),
+            (self.lora is not None, "lora: found beside compressed, whose matrices have no adapters here"),
+        ]
+
     @property
     def v_head_dim(self) -> int:
         """Width of a head's values."""
@@ -328,6 +373,7 @@ class Model(Checked):
         last = self._kinds[-1]
         if self.pattern is not None:  # of a hybrid: attention and the channel mixer that it has (Nemotron-3)
             last = Kind(any(kind.moe for kind in self._kinds), 0, ATTENTION, MLP)
+        last = last._replace(ratio=0)  # DeepSeek-V4: a window alone
         mtp = (Unit(MTP, MTP, self.mtp_layers, *last),) if self.mtp_layers else ()
         return (Unit(EMBEDDING, EMBEDDING, 1, False, 0), *self.layer_units, Unit(HEAD, HEAD, 1, False, 0), *mtp)
 
@@ -348,6 +394,9 @@ class Model(Checked):
                 moe, channel = inside == "experts", NONE if inside == NONE else MLP
             else:
                 mixer, channel, moe = ATTENTION if self._attends(layer) else RECURRENT, MLP, self._has_experts(layer)
+            if self.compressed:
+                kinds.append(Kind(moe, 0, COMPRESSED, channel, self.compressed.ratios[layer]))
+                continue
             kinds.append(Kind(moe, self._window(layer) if mixer == ATTENTION else 0, mixer, channel))
         return kinds
 
@@ -404,13 +453,16 @@ def _name(kind: Kind, kinds: Iterable[Kind]) -> str:
         words.append({NONE: ""}.get(kind.mixer, kind.mixer))
     if kind.mixer == ATTENTION and len({each.window for each in every if each.mixer == ATTENTION}) > 1:
         words.append("window" if kind.window else "full")
+    if kind.mixer == COMPRESSED and len({each.ratio for each in every}) > 1:
+        words.append(f"ratio_{kind.ratio}" if kind.ratio else "window")
     if kind.channel != NONE and len({(each.moe, each.channel) for each in every}) > 1:
         words.append("moe" if kind.moe else "dense")
     return "_".join([*filter(None, words), LAYER])
 
 
 SECTIONS: Final[dict[str, type[Checked]]] = {
-    "mla": Mla, "experts": Experts, "window": Window, "indexer": Indexer, "recurrent": Recurrent, "lora": Lora,
+    "mla": Mla, "experts": Experts, "window": Window, "indexer": Indexer, "compressed": Compressed, "recurrent": Recurrent,
+    "lora": Lora,
 }  # fmt: skip
 
 

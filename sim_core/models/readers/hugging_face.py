@@ -12,6 +12,7 @@ FAMILIES: Final[Mapping[str, Callable[[Config, str], Document]]] = {
     "deepseek_v2": families.deepseek,
     "deepseek_v3": families.deepseek,
     "deepseek_v32": newer_families.deepseek_v32,
+    "deepseek_v4": newer_families.deepseek_v4,
     "gemma2": families.gemma2,
     "gemma3_text": newer_families.gemma3,
     "glm4_moe": families.glm,

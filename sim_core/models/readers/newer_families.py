@@ -34,6 +34,10 @@ _FREE_OF_LLAMA4 = (
 _FREE_OF_MINIMAX = (
     "rotary_dim", "mtp_transformer_layers", "attn_type_list", "use_mtp", "shared_moe_mode", "qk_norm_type",
 )  # fmt: skip
+_FREE_OF_V4 = (
+    "num_hash_layers", "mlp_layer_types", "topk_method", "compress_rope_theta", "hc_sinkhorn_iters", "hc_eps", "expert_dtype",
+)  # fmt: skip
+_NEAR, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
 _CHUNK = 64
 """Tokens of a chunk of the kernels of delta rules (fla-org/flash-linear-attention)."""
 
@@ -134,12 +138,49 @@ def minimax_m2(config: Config, kind: str) -> Document:
 
 def deepseek_v32(config: Config, kind: str) -> Document:
     """DeepSeek-V3.2: V3 with the lightning indexer."""
-    indexer = {
+    return deepseek(config, "deepseek_v3") | {"indexer": _indexer_of(config)}
+
+
+def _indexer_of(config: Config) -> Document:
+    return {
         "heads": config.number("index_n_heads"),
         "head_dim": config.number("index_head_dim"),
         "topk": config.number("index_topk"),
     }
-    return deepseek(config, "deepseek_v3") | {"indexer": indexer}
+
+
+def deepseek_v4(config: Config, kind: str) -> Document:
+    """DeepSeek-V4: a window and compressed entries in each layer, hyper-connections, experts everywhere."""
+    config.take(_FREE_OF_V4)
+    document = rotary_of(config, activation="silu") | {"kv_heads": 1, "qk_norm": True, "attention_sinks": True}
+    config.only("num_key_value_heads", 1, 1)
+    bias_of(config, document)
+    document["head_dim"] = config.number("head_dim")
+    document["residual_streams"] = config.number("hc_mult", default=1)
+    document["mtp_layers"] = config.number("num_nextn_predict_layers", default=0, least=0)
+    rates = config.section("compress_rates") if config.has("compress_rates") else config
+    sparse, heavy = (
+        rates.number(_SPARSE, "compress_rate_csa", default=4),
+        rates.number(_HEAVY, "compress_rate_hca", default=128),
+    )
+    types, ratios = config.words("layer_types", (_NEAR, _SPARSE, _HEAVY)), config.numbers("compress_ratios")
+    if types is not None:
+        ratios = tuple({_NEAR: 0, _SPARSE: sparse, _HEAVY: heavy}[each] for each in types)
+    if ratios is None:
+        raise config.error("compress_ratios", "missing; they decide what each layer costs")
+    document["compressed"] = {
+        "q_rank": config.number("q_lora_rank"),
+        "rope_head_dim": config.number("qk_rope_head_dim", default=64),
+        "out_rank": config.number("o_lora_rank"),
+        "out_groups": config.number("o_groups"),
+        "window": config.number("sliding_window"),
+        "ratios": list(ratios[: document["layers"]]),  # those of multi-token prediction come after
+        "chosen": sparse,
+    }
+    document["indexer"] = _indexer_of(config)
+    ffn, shared = config.number("moe_intermediate_size"), config.number("n_shared_experts", default=1, least=0)
+    experts = {"count": config.number("n_routed_experts"), "topk": topk_of(config), "ffn": ffn, "shared_ffn": shared * ffn}
+    return document | {"experts": experts}
 
 
 def qwen3_next(config: Config, kind: str) -> Document:
