@@ -468,6 +468,12 @@ SECTIONS: Final[dict[str, type[Checked]]] = {
 
 def put(document: dict[str, Any], key: str, value: object, where: str) -> None:
     """Set a value by its dotted name. Raises SpecError on an unknown name."""
+    if key == "layers.pattern":  # how many there are follows
+        if not isinstance(value, str):
+            raise SpecError(f"{where}: layers.pattern: found {shown(value)}, expected letters of {' '.join(SYMBOLS)} and |")
+        document.pop("layers", None)
+        document["pattern"] = value
+        return
     section, _, name = key.rpartition(".")
     names = SECTIONS[section].model_fields if section in SECTIONS else Model.model_fields
     if (section and section not in SECTIONS) or name not in names:

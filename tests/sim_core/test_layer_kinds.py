@@ -264,4 +264,6 @@ def test_layers_may_be_given_as_a_pattern() -> None:
     pattern = numbers.pop("pattern")
     model = parse_model(numbers | {"layers": {"pattern": f"{pattern[:26]}|{pattern[26:]}"}}, "here")
     assert (model.layers, parameters(model)) == (52, parameters(read_model("nemotron-h-8b")))
+    short = read_model("nemotron-h-8b", {"layers.pattern": "M-M-*-"})
+    assert (short.layers, short.unit_of_layer) == (6, (0, 1, 0, 1, 2, 1))
     assert np.all(model.unit_of_layer == read_model("nemotron-h-8b").unit_of_layer)
