@@ -15,7 +15,7 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.costing.calibration import parallel_sequence
-from sim_core.costing.case import sharding_of
+from sim_core.costing.case import copies_embedding, sharding_of
 from sim_core.costing.memory import stage_factor, state_widths
 from sim_core.costing.stage_activations import LOGITS, SAVED, InFlight, activations_in_flight, of_chunks
 from sim_core.distinct import distinct_rows
@@ -135,7 +135,7 @@ class _Held(NamedTuple):
     """What a rank holds of each unit, [shapes, units, ...]."""
 
     activations: Floats  # of one micro-batch in one pass, by WHOLE, WITHOUT_CORE, INPUT_ONLY
-    parameters: Floats  # trained
+    parameters: Floats  # trained, dense and of experts
     frozen: Floats  # bytes of weights that are not; no units where all are trained
 
 
@@ -210,7 +210,7 @@ def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> 
     if not isinstance(estimate, Estimate):
         raise ValueError("activations of a file without an estimate")
     activations, buffers = estimated_bytes(workload, estimate, shapes[:, 0], shapes[:, 2])
-    return _Held(activations, np.zeros(activations.shape[:2]), np.zeros((len(shapes), 0))), buffers
+    return _Held(activations, np.zeros((*activations.shape[:2], 2)), np.zeros((len(shapes), 0))), buffers
 
 
 def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, Floats]:
@@ -218,7 +218,7 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
     model, stack, units = modelled.model, modelled.stack, workload.arrays.unit_layers.shape[0]
     keys = keys_of(modelled, shapes)
     kept = np.zeros((len(shapes), units, SAVED + len(RECOMPUTE_MODULES)))
-    parameters, still = np.zeros((len(shapes), units)), np.zeros((len(shapes), units if model.lora else 0))
+    parameters, still = np.zeros((len(shapes), units, 2)), np.zeros((len(shapes), units if model.lora else 0))
     number = 0
     for unit in model.units:
         at = units - 2 if unit.kind == EMBEDDING else units - 1
@@ -229,7 +229,7 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
         kept[:, at, SAVED:] += module_bytes(model, unit, keys, flash=stack.flash_attention, kept=stack.kept)
         kept[:, at, LOGITS] += logits_bytes(model, unit, keys, stack.logit_bytes) * times
         mine = held(model, unit, keys)
-        parameters[:, at] += (mine.dense + mine.experts) * times
+        parameters[:, at] += np.stack([mine.dense, mine.experts], axis=1) * times
         if model.lora:
             still[:, at] += PARAMETER_BYTES * frozen(model, unit, keys) * times
     return _Held(kept, parameters, still), buffer_bytes(model, keys)
@@ -264,7 +264,8 @@ def _fill(
 ) -> None:
     """Fill bytes of tensors: `total`, of these `whole` (layers not sharded) and `activations`, of those `logits`.
 
-    `parameters` of a unit on a rank, and bytes of its frozen weights, [shapes, units] each.
+    `parameters` of a unit on a rank, [shapes, units, 2], and bytes of its frozen weights, [shapes, units]. The stages of a
+    model hold what their units hold, those of a file their share of all layers.
     """
     arrays, plans, split = reference(arrays), reference(plans), reference(split)
     scale = np.empty(N_RULES)
@@ -277,16 +278,15 @@ def _fill(
         placement, first = PLACEMENT[plan.schedule], in_flight.offset[in_flight.key[k]]
         row, stage_row = split.offset[split.key[rows[k]]], split.stage_offset[split.key[rows[k]]]
         for stage in range(plan.pp):
-            layers, ends = float(split.stage_layers[stage_row + stage]), ends_of_stage(placement, stage, plan.pp)
-            without = float(split.stage_dense[stage_row + stage])
-            dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
-            experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
-            bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]]
-            chunks = 2 if placement == BOTH_WAYS else plan.vpp
-            for chunk in range(chunks if frozen_bytes.shape[1] else 0):
-                virtual = row + virtual_of(placement, stage, chunk, plan.pp)
-                for unit in range(frozen_bytes.shape[1]):
-                    bytes_ += split.passes[virtual, unit] * frozen_bytes[shape[k], unit]
+            dense, experts, still = 0.0, 0.0, 0.0
+            if arrays.dense_parameters + arrays.expert_parameters > 0:
+                dense, experts, still = _of_units(arrays, split, plan, parameters[shape[k]], frozen_bytes[shape[k]], row, stage)
+            else:
+                layers, ends = float(split.stage_layers[stage_row + stage]), ends_of_stage(placement, stage, plan.pp)
+                without = float(split.stage_dense[stage_row + stage])
+                dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
+                experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
+            bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]] + still
             of_stage, of_logits, unsharded = in_flight.bytes[first + stage], in_flight.logits[first + stage], 0.0
             if sharding >= GRADIENTS_SHARDED:  # its schedules have a loop of stages
                 unsharded = _unsharded(arrays, split, plan, sharding, parameters[shape[k]], row + stage)
@@ -298,6 +298,28 @@ def _fill(
                 whole[rows[k]] = unsharded
                 activations[rows[k]] = of_stage
                 logits[rows[k]] = of_logits
+
+
+@inner_kernel
+def _of_units(
+    arrays: Arrays, split: Split, plan: Plan, parameters: Floats, frozen_bytes: Floats, row: int, stage: int
+) -> tuple[float, float, float]:
+    """Parameters that a stage of a model holds, dense and of experts, and bytes of frozen weights.
+
+    `parameters`, [units, 2], and `frozen_bytes`, [units], of a unit on a rank; `row`: the first virtual stage in the split.
+    """
+    placement, last = PLACEMENT[plan.schedule], row + plan.pp * plan.vpp - 1
+    dense, experts, still = 0.0, 0.0, 0.0
+    for chunk in range(2 if placement == BOTH_WAYS else plan.vpp):
+        virtual = row + virtual_of(placement, stage, chunk, plan.pp)
+        for unit in range(parameters.shape[0]):
+            dense += split.passes[virtual, unit] * parameters[unit, 0]
+            experts += split.passes[virtual, unit] * parameters[unit, 1]
+        for unit in range(frozen_bytes.shape[0]):
+            still += split.passes[virtual, unit] * frozen_bytes[unit]
+        if arrays.tied and virtual == last and copies_embedding(plan):
+            dense += parameters[arrays.first_unit, 0]
+    return dense, experts, still
 
 
 @inner_kernel
@@ -316,12 +338,13 @@ def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, paramete
             passes = split.passes[row, unit]
             if passes == 0:
                 continue
-            largest = max(largest, parameters[unit])
+            held = parameters[unit, 0] + parameters[unit, 1]
+            largest = max(largest, held)
             if unit >= at_ends or not plan.reshard_after_forward:
-                gathered += passes * parameters[unit]
+                gathered += passes * held
             else:
                 layers += passes
-                widest = max(widest, parameters[unit])
+                widest = max(widest, held)
     gathered += min(layers, 1 + plan.prefetch_layers) * widest
     whole = PARAMETER_BYTES * GATHERED[plan.precision] * gathered if sharding == PARAMETERS_SHARDED else 0.0
     return whole + (PARAMETER_BYTES + arrays.gradient_width) * largest

@@ -101,6 +101,8 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
     sizes = 1
     kinds_of_dense = 2 * arrays.dense_layers + 1  # a stage of both copies of the model holds them twice at most
     ends_differ = arrays.shares.ends + arrays.shares.whole > 0  # the first and the last stage hold embedding and head too
+    of_model = arrays.dense_parameters + arrays.expert_parameters > 0  # what is held follows from the kinds of the layers
+    radix, of_stage = 2 * arrays.unit_layers.shape[1], np.empty(units, np.int64)
     for k in range(splits):
         pp, virtual = kinds[k, PP], kinds[k, PP] * kinds[k, VPP]
         chunks = 2 if kinds[k, PLACED] == BOTH_WAYS else kinds[k, VPP]
@@ -112,22 +114,29 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
             layer += layers_of(kinds[k], v)
             end[row] = layer
             dense[row] = max(min(end[row], arrays.dense_layers) - begin[row], 0)
-            size_of = 2 * (end[row] - begin[row]) + (1 if ends_differ and v in (0, virtual - 1) else 0)
-            distinct = _find(seen, distinct, size_of * kinds_of_dense + dense[row], size, row)
+            value = 2 * (end[row] - begin[row]) + (1 if ends_differ and v in (0, virtual - 1) else 0)
+            value = value * kinds_of_dense + dense[row]
             for unit in range(units):
                 layers[row, unit] = count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin[row], end[row])
+                value = value * radix + layers[row, unit] if of_model else value
                 at_end = (v == 0 and unit == arrays.first_unit) or (v == virtual - 1 and unit == arrays.last_unit)
                 passes[row, unit] = layers[row, unit] + (1 if at_end else 0)
+            distinct = _find(seen, distinct, value, size, row)
         sizes = max(sizes, distinct)
         distinct = 0
         for stage in range(pp):
             row = stage_offset[k] + stage
+            of_stage[:] = 0
             for chunk in range(chunks):
                 virtual_row = offset[k] + virtual_of(kinds[k, PLACED], stage, chunk, pp)
                 stage_layers[row] += end[virtual_row] - begin[virtual_row]
                 stage_dense[row] += dense[virtual_row]
-            size_of = 2 * stage_layers[row] + (1 if ends_differ and ends_of_stage(kinds[k, PLACED], stage, pp) > 0 else 0)
-            distinct = _find(seen, distinct, size_of * kinds_of_dense + stage_dense[row], stage_size, row)
+                of_stage += layers[virtual_row]
+            value = 2 * stage_layers[row] + (1 if ends_differ and ends_of_stage(kinds[k, PLACED], stage, pp) > 0 else 0)
+            value = value * kinds_of_dense + stage_dense[row]
+            for unit in range(units if of_model else 0):
+                value = value * radix + of_stage[unit]
+            distinct = _find(seen, distinct, value, stage_size, row)
         sizes = max(sizes, distinct)
     return Split(
         key=key,

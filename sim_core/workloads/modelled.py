@@ -74,6 +74,9 @@ def workload_from_model(
         layer_unit=0 if len(kinds) == 1 else -1,
         gradient_width=float(stack.gradient_bytes),
         layered_gradients=False,
+        tied=model.tied,
+        dense_parameters=total,
+        expert_parameters=experts,
         shares=shares,
         optimizer=Optimizer(
             dense_bytes=stack.optimizer_bytes * total,

@@ -21,7 +21,7 @@ def sizes(layers: int, hidden: int, heads: int, kv: int, vocabulary: int, **more
 
 def v4(layers: int, hidden: int, heads: int, ratios: list[int], **more: Any) -> dict[str, Any]:
     """Of DeepSeek-V4, with the numbers that both sizes share."""
-    shared = {"head_dim": 512, "qk_rope_head_dim": 64, "o_lora_rank": 1024, "sliding_window": 128, "hc_mult": 4}
+    shared: dict[str, Any] = {"head_dim": 512, "qk_rope_head_dim": 64, "o_lora_rank": 1024, "sliding_window": 128, "hc_mult": 4}
     shared |= {"index_n_heads": 64, "index_head_dim": 128, "n_shared_experts": 1, "num_experts_per_tok": 6}
     shared |= {"num_hash_layers": 3, "hc_sinkhorn_iters": 20, "num_nextn_predict_layers": 1, "swiglu_limit": 10.0}
     config = sizes(layers, hidden, heads, 1, 129280, model_type="deepseek_v4", hidden_act="silu", compress_ratios=ratios)
