@@ -13,6 +13,7 @@ from sim_core.costing.operators import measured_share
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again_simai
 from sim_core.costing.recorded import TRIALS, at_replayed, at_step, with_recorded
+from sim_core.costing.running import as_run, placed_by_cost
 from sim_core.engine.codes import events_of
 from sim_core.engine.lanes import RECORDED, record
 from sim_core.engine.program import Shape
@@ -26,7 +27,6 @@ from sim_core.planning.building import check_plans
 from sim_core.planning.building import plans as plans_of
 from sim_core.planning.columns import EVENT, SIMAI, Plans, plan_at, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
-from sim_core.planning.running import as_run
 from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
 from sim_core.step.whole import Scratch
 from sim_core.workloads.moving import N_RULES
@@ -67,14 +67,20 @@ class Results(NamedTuple):
         }
 
 
-def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
+Checked = tuple[Ints, Floats]
+"""What `legality` says."""
+
+
+def simulate(workload: Workload, hardware: HardwareTable, plans: Plans, checked: Checked | None = None) -> Results:
     """Simulate all `plans`, each in its fidelity. A plan that cannot run has a reason code instead of a result.
+
+    `checked`: by `legality`, where it is known already.
 
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     _check_arguments(workload, hardware, plans)
     with quickest(plain_python_s(workload, plans)):
-        return _simulate(workload, hardware, plans)
+        return _simulate(workload, hardware, plans, checked)
 
 
 PLAN_S: Final = 5e-3
@@ -92,8 +98,10 @@ def plain_python_s(workload: Workload, plans: Plans) -> float:
     return seconds
 
 
-def _simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
-    reason, memory = legality(workload, hardware, plans)
+def _simulate(workload: Workload, hardware: HardwareTable, plans: Plans, checked: Checked | None) -> Results:
+    plans = placed_by_cost(workload, hardware, plans)
+    known, memory = checked or legality(workload, hardware, plans)
+    reason = known.copy()
     plans = as_run(workload, hardware, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
@@ -134,12 +142,13 @@ def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
     return fitted(arrays, workload.replayed_s, step_s)
 
 
-def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:
+def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> Checked:
     """The reason code of each plan, 0 if it can run; and bytes on a rank, [len(MEMORY), n].
 
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     _check_arguments(workload, hardware, plans)
+    plans = placed_by_cost(workload, hardware, plans)
     reason = check(workload, plans)
     plans = as_run(workload, hardware, plans)
     memory = np.full((len(MEMORY), len(reason)), np.nan)

@@ -42,7 +42,7 @@ from sweep.store import Store
 from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.judging import OwnRuns
 from sweep.uncertainty.memory import chance_before_runs
-from sweep.workloads import STACK
+from sweep.workloads import STACK, stack_name
 
 TOP, GROUP_TOP = 20, 1
 MFU: Final = "mfu"
@@ -261,9 +261,7 @@ def _runs_probability(rows: pa.Table, provenance: dict[str, Any]) -> pa.Array:
     if not {"peak_memory_bytes", "device_memory_bytes"} <= set(rows.column_names):
         return pa.nulls(len(rows), pa.float64())
     part = rows["peak_memory_bytes"].to_numpy().astype(np.float64) / rows["device_memory_bytes"].to_numpy()
-    stated = (provenance.get("spec", {}).get("workload") or {}).get("stack")
-    stack = stated if isinstance(stated, str) else (stated or {}).get("preset")
-    chance = chance_before_runs(part, str(stack or STACK))
+    chance = chance_before_runs(part, stack_name((provenance.get("spec", {}).get("workload") or {}).get("stack") or STACK))
     return pa.array(chance, mask=np.isnan(chance))
 
 

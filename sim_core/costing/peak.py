@@ -282,8 +282,8 @@ def _fill(
             if arrays.dense_parameters + arrays.expert_parameters > 0:
                 dense, experts, still = _of_units(arrays, split, plan, parameters[shape[k]], frozen_bytes[shape[k]], row, stage)
             else:
-                layers, ends = float(split.stage_layers[stage_row + stage]), ends_of_stage(placement, stage, plan.pp)
-                without = float(split.stage_dense[stage_row + stage])
+                layers, ends = split.stage_held[stage_row + stage], ends_of_stage(placement, stage, plan.pp)
+                without = split.stage_dense[stage_row + stage]
                 dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
                 experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
             bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]] + still

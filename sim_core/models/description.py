@@ -357,6 +357,11 @@ class Model(Checked):
         ]
 
     @property
+    def cut(self) -> tuple[int, ...]:
+        """Layers of each virtual stage that a pattern is cut into by `|`."""
+        return tuple(map(len, self.pattern.split("|"))) if self.pattern and "|" in self.pattern else ()
+
+    @property
     def v_head_dim(self) -> int:
         """Width of a head's values."""
         return self.mla.v_head_dim if self.mla else self.head_dim

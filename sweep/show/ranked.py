@@ -121,23 +121,29 @@ def _fitting(widths: dict[str, int], importance: Sequence[str], width: int) -> l
 
 
 def _print_tight(rows: pa.Table, console: Console) -> None:
-    """Say which of the best plans may not fit, since they leave less of the device than their memory may be off by."""
+    """Say how likely the best plans are to run, and what to do where they leave less of the device than memory is off by."""
     names = ["rank", "plan", "peak_memory_bytes", "device_memory_bytes", RUNS]
     if not set(names) <= set(rows.column_names):
         return
-    best = [row for row in rows.select(names).to_pylist() if row["rank"] == 1]
-    parts = {row["plan"]: (row["peak_memory_bytes"] or 0.0) / row["device_memory_bytes"] for row in best}
-    tight = {plan: part for plan, part in parts.items() if part > 1 - MEMORY_ERROR}
-    if tight:
-        single = len(tight) == 1
-        plans = f"plan {next(iter(tight))} needs" if single else f"plans {', '.join(map(str, tight))} need up to"
-        chance, them = min(row[RUNS] for row in best if row["plan"] in tight), "it" if single else "them"
-        console.print(
-            f"tight: {plans} {max(tight.values()):.0%} of the device's memory; memory of measured runs is off by"
-            f" {MEMORY_ERROR:.0%} in the mean, and {'it' if single else 'the fullest'} runs with a chance of {chance:.0%}:"
-            f" try {them} first, or leave room with"
-            f' --where "peak_memory_bytes < {1 - MEMORY_ERROR:g} * device_memory_bytes"'
-        )
+    best = [row for row in rows.select(names).to_pylist() if row["rank"] == 1 and row[RUNS] is not None]
+    parts = [row["peak_memory_bytes"] / row["device_memory_bytes"] for row in best]
+    if not best:
+        return
+    tight = [row for row, part in zip(best, parts, strict=True) if part > 1 - MEMORY_ERROR]
+    said, least = tight or best, min(row[RUNS] for row in best)
+    single = len(said) == 1
+    numbers = f"plans {', '.join(str(row['plan']) for row in tight)}" if tight else "the best plans"
+    plans = f"plan {said[0]['plan']} needs" if single else f"{numbers} need up to"
+    chance = f"{'it' if single else 'the fullest'} runs with a chance of {least:.0%} before any run"
+    needs = f"{plans} {max(parts):.0%} of the device's memory"
+    if not tight:
+        console.print(f"memory: {needs}; {chance}")
+        return
+    console.print(
+        f"tight: {needs}; memory of measured runs is off by {MEMORY_ERROR:.0%} in the mean, and {chance}:"
+        f" try {'it' if single else 'them'} first, or leave room with"
+        f' --where "peak_memory_bytes < {1 - MEMORY_ERROR:g} * device_memory_bytes"'
+    )
 
 
 def _print_left_out(ranking: Ranking, console: Console) -> None:
