@@ -110,6 +110,38 @@ def test_deepseek_v3_takes_as_long_as_published(tmp_path: Path) -> None:
     assert memory < 80e9
 
 
+@pytest.mark.parametrize(
+    ("plan", "published"),
+    [
+        (("axes.precision=[mxfp8]", "axes.tp=[1]", "axes.checkpointing=[layernorm+moe_act]"), 6400),
+        (("axes.precision=[nvfp4]", "axes.tp=[2]", "axes.checkpointing=[none]"), 5632),
+    ],
+)
+def test_nemotron_3_super_is_as_fast_as_published(plan: tuple[str, ...], published: float, tmp_path: Path) -> None:
+    """Tokens a second and GPU (Megatron-Bridge 26.04.01, docs/performance-summary-archive.md); ours 6,367 and 6,410."""
+    sets = ("axes.ep=[64]", "axes.micro_batch=[1]", "axes.dispatcher=[flex]", *plan)
+    files = run(EXAMPLES / "nemotron3_super_b200.yaml", tmp_path / "out", *sets)
+    (rate,) = duckdb.execute(f"SELECT tokens_per_s_per_gpu FROM '{files}'").fetchone() or (0.0,)
+    assert rate == pytest.approx(published, rel=0.15)
+
+
+def test_streams_of_deepseek_v4_are_what_recompute_saves(tmp_path: Path) -> None:
+    """The first of 8 stages keeps 8 micro-batches of 5 layers: 10 h elements of streams a layer and token, with `mhc` 4 h."""
+    plan = (
+        "axes.precision=[bf16]",
+        "axes.micro_batch=[1]",
+        "axes.pp=[8]",
+        "axes.vpp=[1]",
+        "axes.ep=[8]",
+        "axes.overlap_ep=[false]",
+    )
+    sets = (*plan, "axes.dispatcher=[flex]", "axes.checkpointing=[none, mhc]", "fixed.all_gpus=64", "fixed.tp=1")
+    files = run(EXAMPLES / "deepseek_v4_flash_gb200.yaml", tmp_path / "out", *sets)
+    kept, fewer = duckdb.execute(f"SELECT activation_bytes FROM '{files}' ORDER BY activation_bytes DESC").fetchall()
+    saved = 4096 * 4096 * 2 * (10 - 4)
+    assert (kept[0] - fewer[0]) / saved == pytest.approx(8 * 5, rel=0.2)  # less what the streams of one layer work on
+
+
 def test_a_folder_of_ranks_is_swept(tmp_path: Path) -> None:
     """By the folder and by a glob; what it was made from covers every file."""
     make_job(JobSpec(pp=2, dp=2, ga=4)).write(tmp_path / "ranks")

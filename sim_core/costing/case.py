@@ -6,13 +6,14 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_nic_s, group_s
+from sim_core.engine.schedules import LOOP, PLACEMENT
 from sim_core.hardware.table import Device, HardwareColumns, device_at
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import N_SUMS
 from sim_core.planning.columns import FILE, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split
 from sim_core.terms import AS_STACK
-from sim_core.workloads.moving import N_RULES
+from sim_core.workloads.moving import EXPERT_PARAMETERS, N_RULES, PARAMETERS
 from sim_core.workloads.workload import Arrays
 
 WEIGHT_GRADIENTS, WEIGHT_COMPUTE, EXPERTS_FORWARD, EXPERTS_BACKWARD = range(4)
@@ -85,6 +86,30 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         nic_s=np.zeros((rows, units, 3, 2)),
         updates=Updates(np.full(len(key), -1, np.int64), np.zeros((0, 0)), np.zeros((0, 2))),
     )
+
+
+@inner_kernel
+def held_factor(case: Case, rule: int, row: int) -> float:
+    """Parameters that a rank holds of the virtual stage in `row` of the split over all of a model at tp 1; -1 for a file.
+
+    By its own units, not by their mean. The last stage of a loop holds a copy of an embedding that is tied to the head.
+    """
+    arrays, experts = case.arrays, rule == EXPERT_PARAMETERS
+    whole = arrays.expert_parameters if experts else arrays.dense_parameters
+    if whole <= 0 or (rule != PARAMETERS and not experts):
+        return -1.0
+    column, total = 1 if experts else 0, 0.0
+    for unit in range(case.blocks.held.shape[1]):
+        total += case.split.passes[row, unit] * case.blocks.held[case.block, unit, column]
+    if arrays.tied and row - case.first == case.plan.pp * case.plan.vpp - 1 and copies_embedding(case.plan):
+        total += case.blocks.held[case.block, arrays.first_unit, column]
+    return total / whole
+
+
+@inner_kernel
+def copies_embedding(plan: Plan) -> bool:
+    """Whether embedding and head lie on different stages."""
+    return plan.pp > 1 and PLACEMENT[plan.schedule] == LOOP
 
 
 @inlined_kernel

@@ -5,7 +5,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats
-from sim_core.models.description import ATTENTION, EMBEDDING, HEAD, LAYER, MTP, NONE, RECURRENT, Model, Unit
+from sim_core.models import compressed
+from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, LAYER, MTP, NONE, RECURRENT, Model, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.recurrent import kept_bytes
@@ -52,7 +53,8 @@ def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept:
     core = np.zeros(len(keys.tp)) if flash or not unit.attends else _core(model, shape)
     block_inputs = shape.local * model.hidden * _local_width(model, unit, shape)
     whole = block_inputs + _mixer(model, unit, shape, kept) + _channel(model, unit, shape, kept) + core
-    of_input = 2.0 * shape.local * model.hidden
+    whole = whole + compressed.streams_bytes(model, shape, unit.blocks)
+    of_input = 2.0 * shape.local * model.hidden * model.residual_streams
     return np.stack([whole + ends, whole - core + ends, of_input + ends], axis=1)
 
 
@@ -62,6 +64,8 @@ def _mixer(model: Model, unit: Unit, shape: Shape, kept: Kept) -> Floats:
         return _attention(model, shape, kept)
     if unit.mixer == RECURRENT and model.recurrent:
         return kept_bytes(model.recurrent, shape)
+    if unit.mixer == COMPRESSED and model.compressed:
+        return compressed.kept_bytes(model, unit, model.compressed, shape)
     return np.zeros(len(shape.tp))
 
 
@@ -89,6 +93,10 @@ def module_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kep
         normed = (model.mla.q_rank or 0) + model.mla.kv_rank
         each = 2 * model.head_dim + model.v_head_dim
         saved[:, 2] = shape.stored * shape.local * normed + 2.0 * shape.tokens * shape.heads * each
+    elif model.compressed and unit.mixer == COMPRESSED:
+        q = model.compressed.q_rank
+        saved[:, 2] = shape.stored * shape.local * q + 2.0 * shape.tokens * shape.heads * model.head_dim
+    saved[:, 7] = compressed.streams_saved(model, shape, unit.blocks)
     experts = model.experts
     if experts and unit.moe:
         saved[:, 3] = shape.routed * shape.stored * experts.ffn / shape.etp
@@ -114,7 +122,8 @@ def buffer_bytes(model: Model, keys: Keys) -> Floats:
     """
     shape = shape_of(model, keys, sequence_of(model))
     gathered = np.where(shape.local < shape.tokens, 2.0 * shape.tokens * model.hidden, 0.0)
-    return np.stack([gathered + _context_buffers(model, shape), 2.0 * shape.local * model.hidden], axis=1)
+    received = 2.0 * shape.local * model.hidden * model.residual_streams
+    return np.stack([gathered + _context_buffers(model, shape), received], axis=1)
 
 
 def _context_buffers(model: Model, shape: Shape) -> Floats:
@@ -144,7 +153,8 @@ def _normed_width(model: Model, unit: Unit, shape: Shape) -> Floats:
     latents, shared experts), and the router keeps 16 bits: with 8 bits 5 bytes of a layer of DeepSeek-V3.
     """
     narrow = shape.stored < 2.0
-    attention = np.where(narrow & (model.mla is not None), 2 * shape.stored, shape.stored) * (unit.mixer != NONE)
+    latent = model.mla is not None or model.compressed is not None
+    attention = np.where(narrow & latent, 2 * shape.stored, shape.stored) * (unit.mixer != NONE)
     if model.lora is not None:
         attention = np.full(len(shape.tp), _adapted(model, "qkv")) * (unit.mixer != NONE)
         if not unit.moe:
@@ -211,7 +221,8 @@ def _experts(model: Model, shape: Shape, kept: Kept) -> Floats:
 
 def _head(model: Model, shape: Shape, logit: float) -> Floats:
     """Inputs of the final norm and of the logits; the logits."""
-    return 4.0 * shape.local * model.hidden + _logits(shape, logit)
+    streams = 2.0 * model.residual_streams if model.residual_streams > 1 else 0.0
+    return (4.0 + streams) * shape.local * model.hidden + _logits(shape, logit)
 
 
 def _logits(shape: Shape, logit: float) -> Floats:

@@ -30,6 +30,7 @@ HEAD: Final = "head"
 MTP: Final = "mtp"
 ATTENTION: Final = "attention"
 RECURRENT: Final = "recurrent"
+COMPRESSED: Final = "compressed"
 MLP: Final = "mlp"
 NONE: Final = "none"
 SYMBOLS: Final = {
@@ -103,6 +104,22 @@ class Indexer(Checked):
     topk: Count
 
 
+class Compressed(Checked):
+    """DeepSeek-V4's attention: one head that is key and value, near tokens whole, far ones in entries of several tokens.
+
+    `ratios`: tokens of an entry, for each layer; 0: only the window. Of entries of `chosen` tokens the indexer takes the best,
+    and they overlap: each sees two of them. The output is projected by groups of heads to a narrow width, and then together.
+    """
+
+    q_rank: Count
+    rope_head_dim: Count
+    out_rank: Count
+    out_groups: Count
+    window: Count
+    ratios: Layers
+    chosen: Count = 4
+
+
 class Recurrent(Checked):
     """A mixer with a state in place of keys: Mamba-2 (arXiv 2405.21060), gated delta net (2412.06464), Kimi's (2510.26692).
 
@@ -126,6 +143,7 @@ class Kind(NamedTuple):
     window: int
     mixer: str
     channel: str
+    ratio: int = 0
 
 
 class Unit(NamedTuple):
@@ -139,8 +157,9 @@ class Unit(NamedTuple):
     number: int  # how many the model has
     moe: bool
     window: int  # tokens that a token sees; 0: all before it
-    mixer: str = ATTENTION  # ATTENTION, RECURRENT or NONE
+    mixer: str = ATTENTION  # ATTENTION, RECURRENT, COMPRESSED or NONE
     channel: str = MLP  # MLP (experts where `moe`) or NONE
+    ratio: int = 0  # tokens of an entry of compressed attention
 
     @property
     def attends(self) -> bool:
@@ -174,7 +193,9 @@ class Model(Checked):
     mla: Mla | None = None
     window: Window | None = None
     indexer: Indexer | None = None
+    compressed: Compressed | None = None  # attention of all layers
     recurrent: Recurrent | None = None
+    residual_streams: Count = 1  # of hyper-connections (arXiv 2512.24880)
     pattern: str | None = None
     full_attention: Count | Layers | None = None  # layers that attend where the others are recurrent
     output_gate: Flag = False  # of attention: queries are projected twice, the second half gates the output
@@ -302,7 +323,11 @@ class Model(Checked):
             ),
             (needs, "recurrent: found without layers that use it, expected a pattern with M or G, or full_attention"),
             ("E" in letters and self.experts is None, "experts: missing, expected those of the layers E of the pattern"),
-            (self.indexer is not None and self.mla is None, "indexer: found without mla, which it needs"),
+            (
+                self.indexer is not None and self.mla is None and self.compressed is None,
+                "indexer: found without mla, which it needs",
+            ),
+            *self._compressed_rules(),
             (
                 self.lora is not None and len({*self.lora.targets}) < max(len(self.lora.targets), 1),
                 "lora.targets: expected at least one, each once",
@@ -320,6 +345,26 @@ class Model(Checked):
             heads, groups = recurrent.heads, recurrent.groups
             rules.append((heads % groups != 0, f"recurrent.groups: found {groups}, expected a divisor of heads {heads}"))
         return rules + (_layer_list("full_attention", full, self.layers) if isinstance(full, tuple) else [])
+
+    def _compressed_rules(self) -> list[tuple[bool, str]]:
+        """What DeepSeek-V4's attention needs, and what cannot stand beside it."""
+        compressed = self.compressed
+        if compressed is None:
+            return []
+        others = {"mla": self.mla, "window": self.window, "pattern": self.pattern, "recurrent": self.recurrent}
+        beside = next((name for name, there in others.items() if there is not None), "")
+        found, groups = len(compressed.ratios), compressed.out_groups
+        return [
+            (bool(beside), f"compressed: found beside {beside}, expected one of both"),
+            (self.kv_heads != 1, f"kv_heads: found {self.kv_heads}, expected 1 with compressed"),
+            (found != self.layers, f"compressed.ratios: found {found} layers, expected {self.layers}"),
+            (self.heads % groups != 0, f"compressed.out_groups: found {groups}, expected a divisor of heads {self.heads}"),
+            (
+                self.indexer is None and compressed.chosen in compressed.ratios,
+                f"indexer: missing, expected that of the layers of ratio {compressed.chosen}",
+            ),
+            (self.lora is not None, "lora: found beside compressed, whose matrices have no adapters here"),
+        ]
 
     @property
     def cut(self) -> tuple[int, ...]:
@@ -351,6 +396,7 @@ class Model(Checked):
         last = self._kinds[-1]
         if self.pattern is not None:  # of a hybrid: attention and the channel mixer that it has (Nemotron-3)
             last = Kind(any(kind.moe for kind in self._kinds), 0, ATTENTION, MLP)
+        last = last._replace(ratio=0)  # DeepSeek-V4: a window alone
         mtp = (Unit(MTP, MTP, self.mtp_layers, *last),) if self.mtp_layers else ()
         return (Unit(EMBEDDING, EMBEDDING, 1, False, 0), *self.layer_units, Unit(HEAD, HEAD, 1, False, 0), *mtp)
 
@@ -371,6 +417,9 @@ class Model(Checked):
                 moe, channel = inside == "experts", NONE if inside == NONE else MLP
             else:
                 mixer, channel, moe = ATTENTION if self._attends(layer) else RECURRENT, MLP, self._has_experts(layer)
+            if self.compressed:
+                kinds.append(Kind(moe, 0, COMPRESSED, channel, self.compressed.ratios[layer]))
+                continue
             kinds.append(Kind(moe, self._window(layer) if mixer == ATTENTION else 0, mixer, channel))
         return kinds
 
@@ -441,19 +490,27 @@ def _name(kind: Kind, kinds: Iterable[Kind]) -> str:
         words.append({NONE: ""}.get(kind.mixer, kind.mixer))
     if kind.mixer == ATTENTION and len({each.window for each in every if each.mixer == ATTENTION}) > 1:
         words.append("window" if kind.window else "full")
+    if kind.mixer == COMPRESSED and len({each.ratio for each in every}) > 1:
+        words.append(f"ratio_{kind.ratio}" if kind.ratio else "window")
     if kind.channel != NONE and len({(each.moe, each.channel) for each in every}) > 1:
         words.append("moe" if kind.moe else "dense")
     return "_".join([*filter(None, words), LAYER])
 
 
 SECTIONS: Final[dict[str, type[Checked]]] = {
-    "mla": Mla, "experts": Experts, "window": Window, "indexer": Indexer, "recurrent": Recurrent, "lora": Lora,
-    "packing": Packing,
+    "mla": Mla, "experts": Experts, "window": Window, "indexer": Indexer, "compressed": Compressed, "recurrent": Recurrent,
+    "lora": Lora, "packing": Packing,
 }  # fmt: skip
 
 
 def put(document: dict[str, Any], key: str, value: object, where: str) -> None:
     """Set a value by its dotted name. Raises SpecError on an unknown name."""
+    if key == "layers.pattern":  # how many there are follows
+        if not isinstance(value, str):
+            raise SpecError(f"{where}: layers.pattern: found {shown(value)}, expected letters of {' '.join(SYMBOLS)} and |")
+        document.pop("layers", None)
+        document["pattern"] = value
+        return
     section, _, name = key.rpartition(".")
     names = SECTIONS[section].model_fields if section in SECTIONS else Model.model_fields
     if (section and section not in SECTIONS) or name not in names:

@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 
 from sim_core.arrays import Floats
-from sim_core.models import recurrent, traffic
-from sim_core.models.description import EMBEDDING, HEAD, LAYER, NONE, RECURRENT, Indexer, Mla, Model, Unit
+from sim_core.models import compressed, recurrent, traffic
+from sim_core.models.description import COMPRESSED, EMBEDDING, HEAD, LAYER, NONE, RECURRENT, Indexer, Mla, Model, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.rows import GROUPED_GEMM, AttentionShape, Operators, Rows
 from sim_core.models.stack import Kernels
@@ -23,6 +23,8 @@ def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kerne
         _norm(rows, model, shape, kernels, "attention_norm")
         if unit.mixer == RECURRENT and model.recurrent:
             recurrent.add_operators(rows, model, model.recurrent, shape)
+        elif unit.mixer == COMPRESSED and model.compressed:
+            compressed.add_operators(rows, model, unit, model.compressed, shape, kernels.norm_bytes, kernels.rotary_bytes)
         else:
             _attention(rows, model, unit, shape, kernels)
         _residual(rows, model, shape, "attention_residual")
@@ -66,14 +68,7 @@ def _indexer(rows: Rows, model: Model, mla: Mla, indexer: Indexer, shape: Shape)
     rows.gemm("indexer_q", shape.tokens, width, mla.q_rank or model.hidden)
     rows.gemm("indexer_k", shape.tokens, indexer.head_dim, model.hidden)
     rows.gemm("indexer_weights", shape.tokens, indexer.heads, model.hidden, linear=False)
-    seen = model.attended(shape.sequence)
-    queries, keys = shape.sequence / shape.cp, seen / 2
-    batch = shape.micro_batch * indexer.heads
-    rows.product("indexer_scores", FORWARD, queries, keys, indexer.head_dim, batch=batch, linear=True)
-    rows.product("indexer_scores_q", INPUT_GRADIENT, queries, indexer.head_dim, keys, batch=batch)
-    rows.product("indexer_scores_k", INPUT_GRADIENT, keys, indexer.head_dim, queries, batch=batch)
-    scores = shape.micro_batch * queries * keys
-    rows.memory("indexer_topk", FORWARD, traffic.TOPK * scores, kernels=2.0)
+    compressed.add_scores(rows, indexer, shape, model.attended(shape.sequence))
 
 
 def _norm(rows: Rows, model: Model, shape: Shape, kernels: Kernels, name: str) -> None:
@@ -83,6 +78,9 @@ def _norm(rows: Rows, model: Model, shape: Shape, kernels: Kernels, name: str) -
 
 
 def _residual(rows: Rows, model: Model, shape: Shape, name: str) -> None:
+    if model.residual_streams > 1:
+        compressed.add_streams(rows, model, shape, name.removesuffix("_residual"))
+        return
     elements = shape.local * model.hidden
     forward, backward = traffic.RESIDUAL
     if model.hidden_dropout:
@@ -248,7 +246,9 @@ def add_embedding(rows: Rows, model: Model, shape: Shape) -> None:
 
 
 def add_head(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
-    """Final norm, logits over the rank's part of the vocabulary, cross entropy."""
+    """Final norm, logits over the rank's part of the vocabulary, cross entropy; streams are joined before."""
+    if model.residual_streams > 1:
+        compressed.add_joined(rows, model, shape)
     rows.both("final_norm", kernels.norm_bytes, shape.local * model.hidden)
     columns = shape.vocabulary / shape.tp
     rows.gemm("logits", shape.tokens, columns, model.hidden, linear=False)

@@ -18,7 +18,9 @@ GEMM: Final = 0
 GROUPED_GEMM: Final = 1
 ATTENTION: Final = 2
 MEMORY: Final = 3
-KINDS: Final = ("GEMM", "GROUPED_GEMM", "ATTENTION", "MEMORY")
+FUSED: Final = 4
+SCAN: Final = 5
+KINDS: Final = ("GEMM", "GROUPED_GEMM", "ATTENTION", "MEMORY", "FUSED", "SCAN")
 
 NORMED: Final = ("qkv", "fc1")
 """GEMMs whose input is cast by the norm before, in the kernel of the norm."""
@@ -44,7 +46,8 @@ class Operators(NamedTuple):
     """The work of one unit on one micro-batch: a row of operators, [ops]; numbers per key, [n, ops].
 
     A GEMM is C[m, n] = A[m, k] B[k, n], `batch` times (batched, or one per expert of a rank). ATTENTION is one flash kernel
-    with the shapes of `attention`. MEMORY moves `bytes` in `kernels` launches; GEMM and ATTENTION are 1 launch, GROUPED_GEMM
+    with the shapes of `attention`. FUSED and SCAN are products whose operands and results stay on the chip: of an attention
+    kernel, of a chunked scan. MEMORY moves `bytes` in `kernels` launches; GEMM and ATTENTION are 1 launch, GROUPED_GEMM
     too. `flops` are those executed: the causal half of flash attention, the whole square of unfused.
     """
 

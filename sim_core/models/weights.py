@@ -7,7 +7,21 @@ import numpy as np
 
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError
-from sim_core.models.description import ATTENTION, EMBEDDING, HEAD, LAYER, MLP, MTP, RECURRENT, Lora, Model, Recurrent, Unit
+from sim_core.models import compressed
+from sim_core.models.description import (
+    ATTENTION,
+    COMPRESSED,
+    EMBEDDING,
+    HEAD,
+    LAYER,
+    MLP,
+    MTP,
+    RECURRENT,
+    Lora,
+    Model,
+    Recurrent,
+    Unit,
+)
 from sim_core.models.keys import Keys, padded_vocabulary
 from sim_core.models.precision import COPIES
 from sim_core.models.recurrent import sizes_of
@@ -33,6 +47,7 @@ PARTS: Final = (
     "shared_experts",
     "router",
     "norms",
+    "streams",
     "head",
     "mtp",
     "adapters",
@@ -62,21 +77,40 @@ def weights_of(model: Model, unit: Unit) -> tuple[Weights, ...]:
         return (Weights("embedding", model.vocabulary * h, VOCABULARY), *positions, *norms)
     if unit.kind == HEAD:
         head = () if model.tied else (Weights("head", model.vocabulary * h, VOCABULARY),)
-        return (Weights("norms", norm, REPLICATED, False), *head)
+        return (Weights("norms", norm, REPLICATED, False), *head, *_streams(model, 1, head=True))
     layer = (
         *(_attention(model) if unit.mixer == ATTENTION else ()),
+        *(_compressed(model, unit) if unit.mixer == COMPRESSED else ()),
         *(_recurrent(model, model.recurrent) if unit.mixer == RECURRENT and model.recurrent else ()),
         *(_channel(model, unit) if unit.channel == MLP else ()),
         Weights("norms", model.norms_per_layer // 2 * unit.blocks * norm, REPLICATED, False),
+        *_streams(model, unit.blocks),
     )
     layer = (*layer, *(_adapters(model, unit, model.lora) if model.lora else ()))
     if unit.kind == MTP:  # DeepSeek-V3 (arXiv 2412.19437), section 2.2: two norms, a projection of 2h to h, a layer, a norm
-        return (*layer, Weights("mtp", 2 * h * h, TENSOR), Weights("norms", 3 * norm, REPLICATED, False))
+        joined = _streams(model, 1, head=True)
+        return (*layer, Weights("mtp", 2 * h * h, TENSOR), Weights("norms", 3 * norm, REPLICATED, False), *joined)
     return layer
 
 
 def _channel(model: Model, unit: Unit) -> tuple[Weights, ...]:
     return _experts(model) if unit.moe else _mlp(model, "mlp", model.ffn or 0)
+
+
+def _compressed(model: Model, unit: Unit) -> tuple[Weights, ...]:
+    if model.compressed is None:
+        return ()
+    divided, whole = compressed.weights_by_sharding(model, unit, model.compressed)
+    return tuple(
+        Weights("attention", elements, sharding, matrix)
+        for sharding, pair in ((TENSOR, divided), (REPLICATED, whole))
+        for matrix, elements in zip((True, False), pair, strict=True)
+    )
+
+
+def _streams(model: Model, sublayers: int, *, head: bool = False) -> tuple[Weights, ...]:
+    matrix, vectors = compressed.streams_weights(model, sublayers, head=head)
+    return (Weights("streams", matrix, REPLICATED), Weights("streams", vectors, REPLICATED, False)) if matrix else ()
 
 
 def _recurrent(model: Model, mixer: Recurrent) -> tuple[Weights, ...]:
@@ -298,6 +332,8 @@ def core_flops(model: Model, unit: Unit) -> float:
     """Forward FLOPs of the core of the sequence mixer of one layer per token: scores and context, or the scan."""
     if unit.mixer == RECURRENT and model.recurrent:
         return sizes_of(model.recurrent).core_flops
+    if unit.mixer == COMPRESSED and model.compressed:
+        return compressed.core_flops(model, unit, model.compressed, sequence_of(model))
     if unit.mixer != ATTENTION:
         return 0.0
     sequence = model.attended(sequence_of(model))

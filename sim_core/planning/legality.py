@@ -28,7 +28,7 @@ from sim_core.models.description import MLP as MLP_CHANNEL
 from sim_core.models.keys import refusals
 from sim_core.models.optimizers import ADAMW, MUON
 from sim_core.models.precision import FP8_DELAYED, WIDE
-from sim_core.models.recompute import LAYERNORM, MLA_UP_PROJ, MLP, MOE, MOE_ACT, SHARED_EXPERTS
+from sim_core.models.recompute import LAYERNORM, MHC, MLA_UP_PROJ, MLP, MOE, MOE_ACT, SHARED_EXPERTS
 from sim_core.planning.columns import (
     A2A_P2P,
     BALANCED,
@@ -285,7 +285,8 @@ def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, Bools]:
     mask = np.where(plans.checkpointing == MODULES, plans.checkpoint_layers, 0)
     lacking = 0 if shared else SHARED_EXPERTS
     lacking |= 0 if experts else MOE | MOE_ACT
-    lacking |= 0 if model and model.mla else MLA_UP_PROJ
+    lacking |= 0 if model and (model.mla or model.compressed) else MLA_UP_PROJ
+    lacking |= 0 if model and model.residual_streams > 1 else MHC
     lacking |= 0 if model and any(unit.channel == MLP_CHANNEL and not unit.moe for unit in model.layer_units) else MLP
     refused = (mask & SHARED_EXPERTS > 0) & (plans.overlap_shared_experts == 1)
     refused |= (mask & MOE > 0) & (plans.overlap_ep == 1)

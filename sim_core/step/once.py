@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
-from sim_core.costing.case import Case, collective_of, once_s, shard_ranks
+from sim_core.costing.case import Case, collective_of, held_factor, once_s, shard_ranks
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.memory import stage_factor
 from sim_core.engine.codes import chunks_of, following_cell, virtual_of
@@ -211,15 +211,12 @@ def work_after(case: Case, once: Once, out: Floats) -> None:
 def _cost(case: Case, row: int, once: Once) -> None:
     """Fill the row of `once` for the stage with stage row `row` in the split."""
     plan, arrays, step = case.plan, case.arrays, case.arrays.step
-    size, layers, without = case.split.stage_size[row], case.split.stage_held[row], case.split.stage_dense[row]
-    ends = ends_of_stage(PLACEMENT[plan.schedule], row - case.first_stage, plan.pp)
-    scale = case.blocks.scale[case.block]
+    size = case.split.stage_size[row]
     for k in range(step.role.shape[0]):
         if step.role[k] != AFTER_GRADIENTS and step.role[k] != ONCE_ON_FIRST_STAGE:
             continue
-        factor = stage_factor(arrays, scale, plan.tp, step.compute_rule[k], layers, ends, without)
-        once.compute_s[size, k] = once_s(step.compute_s[k], factor, case.device, plan)
-        sent = step.comm_bytes[k] * stage_factor(arrays, scale, plan.tp, step.comm_rule[k], layers, ends, without)
+        once.compute_s[size, k] = once_s(step.compute_s[k], _of_stage(case, step.compute_rule[k], row), case.device, plan)
+        sent = step.comm_bytes[k] * _of_stage(case, step.comm_rule[k], row)
         seconds = 0.0
         if step.comm_kind[k] != NO_COMM:
             seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent)
@@ -229,8 +226,8 @@ def _cost(case: Case, row: int, once: Once) -> None:
     copies = 2 if PLACEMENT[plan.schedule] == BOTH_WAYS else 1
     dense_ranks = copies * shard_ranks(case, SHARD) if sharded else 1
     expert_ranks = copies * shard_ranks(case, EXPERT_SHARD) if sharded else 1
-    dense = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
-    experts = optimizer.expert_bytes * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
+    dense = optimizer.dense_bytes * _of_stage(case, PARAMETERS, row)
+    experts = optimizer.expert_bytes * _of_stage(case, EXPERT_PARAMETERS, row)
     moved = dense / dense_ranks + experts / expert_ranks
     if case.sharding >= GRADIENTS_SHARDED:
         moved += moved * optimizer.clear
@@ -238,3 +235,18 @@ def _cost(case: Case, row: int, once: Once) -> None:
         moved += (dense + experts) * optimizer.clear
     once.optimizer_s[size] = moved / case.device.hbm_bandwidth + optimizer.step_s + case.device.step_overhead
     once.costed[size] = True
+
+
+@inner_kernel
+def _of_stage(case: Case, rule: int, row: int) -> float:
+    """Factor from a once-per-step quantity of the workload to that of the stage with stage row `row` in the split."""
+    plan, stage, total = case.plan, row - case.first_stage, 0.0
+    placement = PLACEMENT[plan.schedule]
+    for chunk in range(chunks_of(plan.schedule, plan.vpp)):
+        factor = held_factor(case, rule, case.first + virtual_of(placement, stage, chunk, plan.pp))
+        if factor < 0:
+            layers, without = case.split.stage_held[row], case.split.stage_dense[row]
+            ends, scale = ends_of_stage(placement, stage, plan.pp), case.blocks.scale[case.block]
+            return stage_factor(case.arrays, scale, plan.tp, rule, layers, ends, without)
+        total += factor
+    return total

@@ -78,6 +78,9 @@ def workload_from_model(
         unit_weights=_weights(model, dense, experts),
         gradient_width=float(stack.gradient_bytes),
         layered_gradients=False,
+        tied=model.tied,
+        dense_parameters=total,
+        expert_parameters=experts,
         shares=shares,
         optimizer=Optimizer(
             dense_bytes=stack.optimizer_bytes * total,

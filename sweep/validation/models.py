@@ -4,7 +4,7 @@ import re
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from sim_core import Model, SpecError, model_names, parameters, parse_model, read_model, split_features
+from sim_core import Model, SpecError, model_document, model_names, parameters, parse_model, read_model, split_features
 from sweep.validation.table import NotSimulated, Row
 
 SIZES: Final = ("layers", "hidden", "heads", "ffn", "vocab", "seq")
@@ -42,6 +42,10 @@ DROPOUT: Final = 0.1
 DROPPING: Final = "megatron-deepspeed"
 """A framework whose launch scripts leave that default in bf16, too: no --hidden-dropout, no --attention-dropout in BLOOM's
 (bigscience-workshop/bigscience train/tr11-176B-ml/tr11-176B-ml.slurm)."""
+WITHOUT_MTP: Final = ("automodel",)
+"""Frameworks that train no multi-token prediction: AutoModel's TFLOP/s over tokens/s are those of DeepSeek-V3 without it (216
+over 865.3, 250 over 1,001.5: 250 GFLOP a token; 261 with it), and of Nemotron-3 Super (334 over 4,497; its
+docs/performance-summary.mdx)."""
 WHOLE: Final = ("", "pretrain", "pretraining", "training", "sft", "finetune", "fine-tuning", "continued pretraining")
 """Kinds of run that train all weights of a model."""
 OTHERWISE: Final = r"preset|not stated|batch|device"
@@ -50,6 +54,13 @@ OTHERWISE: Final = r"preset|not stated|batch|device"
 
 def model_of(row: Row) -> Model:
     """The model that a row trains. Raises NotSimulated."""
+    model = _stated(row)
+    if model.mtp_layers and any(word in row.text("framework").lower() for word in WITHOUT_MTP):
+        return parse_model(model_document(model) | {"mtp_layers": 0}, row.where)
+    return model
+
+
+def _stated(row: Row) -> Model:
     name = row.text("model").lower().partition(":")[2] or row.text("model").lower()
     if name.startswith(ENCODERS) or row.text("model").lower().startswith(ENCODERS):
         raise NotSimulated("not a decoder of text alone")
@@ -139,7 +150,7 @@ NEEDS: Final = (
         ("nemotronh", "nemotron3nano", "nemotron3super", "nemotron3ultra", "mamba", "jamba", "zamba", "bamba", "falconh1"),
     ),
     Need("recurrent", "linear attention", r"linear attention|delta.?net", ("qwen3next", "kimilinear", "rwkv")),
-    Need("indexer", "sparse attention", r"sparse attention", ("deepseekv32",)),
+    Need("indexer", "sparse attention", r"sparse attention", ("deepseekv32", "deepseekv4")),
 )  # fmt: skip
 
 
