@@ -11,8 +11,8 @@ from sweep.show.tables import SHORT_PART, cell, heading, plural, values_text
 
 MAX_GROUPS: Final = 40
 BEST_PLAN: Final = "Best plan"
-_UP: Final = "#c4622d"
-_DOWN: Final = "#3465a4"
+_UP: Final = "var(--c1)"
+_DOWN: Final = "var(--c0)"
 
 
 def sections(both: Comparison) -> list[Section]:
