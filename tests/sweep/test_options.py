@@ -131,7 +131,7 @@ MEANT = {
     ],
     "report": [
         ("@R --output /nope/x.html", "--output: found /nope/x.html, expected a file in a folder that is there"),
-        ("@R --measured /nope.csv", "--measured /nope.csv: "),
+        ("@R --measured /nope.csv", "--measured: found /nope.csv, expected a file that is there"),
     ],
     "hardware": [
         ("H100-SXM --gemm 1,2", "--gemm: found '1,2', expected three whole numbers"),
