@@ -190,7 +190,7 @@ def _of_two(both: Comparison) -> list[tuple[str, dict[str, Any]]]:
         {"name": name, "values": [each and each.step_time_s for each in side]} for name, side in zip(names, sides, strict=True)
     ]
     groups = [group_text(group.group) for group in both.groups[:MAX_GROUPS]]
-    most = max((value for one in series for value in one["values"] if value), default=1.0)
+    most = max((each.step_time_s for side in sides for each in side if each), default=1.0)
     axis = {"domain": [0, most * 1.05], "unit": "s"}
     best = {"kind": "pairs", "x": {"names": groups}, "y": axis, "series": series}
     count = {
