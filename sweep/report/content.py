@@ -53,10 +53,12 @@ def content_of(directory: Location, record: Path | None = None) -> dict[str, Any
     trade_offs = [("all_gpus", "step_time_s"), ("peak_memory_bytes", "step_time_s"), ("gpu_s_per_sample", "step_time_s")]
     trade_offs += [(name, "step_time_s") for name in ("usd", "gpu_hours") if name in columns.measures]
     name, place = str(provenance.get("name", masked(directory))), masked(folder)
-    axes = {axis.name: axis.values for axis in columns.axes}
+    axes = {
+        axis.name: [axis.values[k] for k in np.unique(axis.code[columns.order])] for axis in columns.axes
+    }  # of plans that run
     return {
         "name": name,
-        "head": head_of(name, ranking, _opened(folder), place, axes),
+        "head": head_of(name, ranking, _opened(folder), place, axes, measured),
         "place": place,
         "commands": commands_of(place, "PLAN"),
         "measured": measured,

@@ -13,8 +13,9 @@ from sweep.exporting.torchtitan import torchtitan_text
 from sweep.ranking import RUNS, Ranking
 from sweep.reopening import Reopened
 from sweep.show.ranked import MEMORY_ERROR, running_words, ties_of
-from sweep.show.tables import cell, values_text
+from sweep.show.tables import cell, plural, values_text
 from sweep.spec import FIELDS
+from sweep.tuning.record import OK
 from sweep.uncertainty.evidence import LEVEL
 
 GROUPS: Final = 6
@@ -26,16 +27,25 @@ _MILLION: Final = 10**6
 
 
 def head_of(
-    name: str, ranking: Ranking, opened: Reopened | None, place: str, axes: Mapping[str, Sequence[Any]]
+    name: str,
+    ranking: Ranking,
+    opened: Reopened | None,
+    place: str,
+    axes: Mapping[str, Sequence[Any]],
+    measured: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """What the head says of a ranking, whose first rows are the best of each group.
 
     `opened`: None where the files of the sweep are not at hand. `place`: how a command names the result. `axes`: values of
-    the plan columns that have several.
+    the plan columns that have several. `measured`: plans that ran or failed, the fastest first.
     """
     rows = ranking.rows.slice(0, GROUPS).to_pylist() if ranking.per else ranking.rows.slice(0, 1).to_pylist()
     job = _job(opened, rows[0] if rows else {}, axes)
     running = [] if ranking.running is None else [running_words(ranking.running)]
+    took = next((run for run in measured if run["state"] == OK), None)
+    if took is not None and took["step_time_s"]:
+        times = f"{short(took['measured_s'], 's')} measured, {short(took['step_time_s'], 's')} simulated"
+        running.append(f"Best of {plural(len(measured), 'plan')} that were run: plan {took['plan']}, {times}")
     title = heading = name
     if rows:
         row = (max if ranking.descending else min)(rows, key=lambda each: each[ranking.by])

@@ -21,8 +21,8 @@ def report_page(content: Mapping[str, Any]) -> str:
     """The page of `content_of` a result."""
     names = [axis["name"] for axis in content["axes"]]
     rows, head = content["rows"], content["head"]
-    measured = ["measured_s"] if "measured_s" in rows else []
-    shown = [name for name in dict.fromkeys((content["by"], *REPORTED)) if any(v is not None for v in rows.get(name, ()))]
+    order = dict.fromkeys((content["by"], "step_time_s", "measured_s", *REPORTED))
+    shown = [name for name in order if any(value is not None for value in rows.get(name, ()))]
     labels = {name: [_label(name), _unit(name)] for name in (*names, *rows, *content["parts"])}
     labels |= {name: [name.removesuffix("_bytes"), "B"] for name in content["memory"]}
     data = {key: value for key, value in content.items() if key not in ("provenance", "validation", "head", "measured")}
@@ -42,7 +42,7 @@ def report_page(content: Mapping[str, Any]) -> str:
         heading=str(head["heading"]),
         lead=head["job"],
         top=_winners(head) + paragraphs([lead]) + f'<p class="soft">{part}</p>',
-        data=data | {"labels": labels, "shown": [*shown, *measured], "high": [n for n in shown if higher_is_better(n)]},
+        data=data | {"labels": labels, "shown": shown, "high": [n for n in shown if higher_is_better(n)]},
         scripts=[script],
     )
 
