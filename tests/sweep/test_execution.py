@@ -160,7 +160,7 @@ def test_kill_9_of_workers_and_driver_many_times(spec: Path, tmp_path: Path, und
     disturb(spec, tmp_path / "out", undisturbed, kills=10, seed=seed)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 143)])
 def test_an_interrupt_leaves_a_result_that_the_same_command_completes(
     spec: Path, tmp_path: Path, undisturbed: pa.Table, number: int, code: int
 ) -> None:
