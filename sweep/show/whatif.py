@@ -70,4 +70,6 @@ def _line(name: str, plans: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _against(row: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """How much faster or slower a step is than another."""
     gain = float(other["step_time_s"]) / float(row["step_time_s"])
-    return "a step as long as" if abs(gain - 1) < 5e-4 else f"steps {gain:.3g} x as fast as"
+    if abs(gain - 1) < 1 - _LESS:
+        return "a step as long as"
+    return f"steps {gain:.3g} x as fast as" if gain > 1 else f"steps take {1 / gain:.3g} x as long as"
