@@ -182,9 +182,9 @@ def test_values_of_numpy_tuples_and_ranges_are_taken(path: Path, result: sweep.R
 def test_a_result_answers_what_the_commands_answer(path: Path, result: sweep.Result, tmp_path: Path) -> None:
     result = sweep.load(result.folder, spec=path)
     best = result.best["plan"]
-    told = result.explain(best)
-    assert command("explain", result.folder, best, "--spec", path).stdout.split() == str(told).split()
-    assert told.values["plan"] == best
+    why = result.explain(best)
+    assert command("explain", result.folder, best, "--spec", path).stdout.split() == str(why).split()
+    assert why.values["plan"] == best
     told = command("whatif", result.folder, best, "--gpus", 32, "--json", "--spec", path)
     assert result.what_if(gpus=32).values == json.loads(told.stdout)
     assert result.export(best) == command("export", result.folder, "--plan", best, "--spec", path).stdout
