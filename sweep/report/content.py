@@ -102,15 +102,17 @@ def _measured(connection: duckdb.DuckDBPyConnection, runs: Mapping[int, Run]) ->
     """Measured plans, each with both numbers; what is not among the rows has no simulated one."""
     plans = [plan for plan, run in runs.items() if run.state != SKIP]
     listed = ", ".join(map(str, plans)) or "-1"
-    wanted = f"SELECT plan, step_time_s, peak_memory_bytes, reason FROM results WHERE plan IN ({listed})"
-    simulated = {row["plan"]: row for row in connection.sql(wanted).to_arrow_table().to_pylist()}
+    known = columns_of(connection)  # results of earlier versions have fewer columns
+    names = ", ".join(name for name in ("plan", "step_time_s", PEAK, "reason") if name in known)
+    stored = connection.sql(f"SELECT {names} FROM results WHERE plan IN ({listed})").to_arrow_table()
+    simulated = {row["plan"]: row for row in stored.to_pylist()}
     return [
         {
             "plan": plan,
             "state": runs[plan].state,
             "measured_s": runs[plan].step_time_s,
             "measured_bytes": None if (peak := runs[plan].peak_memory_gib) is None else peak * 2**30,
-            **{name: simulated.get(plan, {}).get(name) for name in ("step_time_s", "peak_memory_bytes", "reason")},
+            **{name: simulated.get(plan, {}).get(name) for name in ("step_time_s", PEAK, "reason")},
         }
         for plan in sorted(plans, key=lambda plan: (runs[plan].step_time_s is None, runs[plan].step_time_s or 0, plan))
     ]
