@@ -118,6 +118,7 @@ from sim_core.models.weights import parameters as parameters
 from sim_core.places import lock_file as lock_file
 from sim_core.planning.building import plans as plans
 from sim_core.planning.building import sends_in_background as sends_in_background
+from sim_core.planning.columns import BALANCED_COST as BALANCED_COST
 from sim_core.planning.columns import CHECKPOINTING as CHECKPOINTING
 from sim_core.planning.columns import FIDELITIES as FIDELITIES
 from sim_core.planning.columns import Plans as Plans

@@ -8,6 +8,7 @@ import numpy as np
 from sim_core.arrays import Bools, Floats, Ints
 from sim_core.batch import Tables, batches, scratch_for, tables_of
 from sim_core.costing.case import Case, case_at
+from sim_core.costing.running import as_run, placed_by_cost
 from sim_core.costing.stage_activations import micro_batches_to_fill
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, PLACEMENT
@@ -16,7 +17,6 @@ from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, replicas, slice_plans
 from sim_core.planning.legality import BESIDE_GA, MAX_BATCH, micro_batches_unfit
-from sim_core.planning.running import as_run
 from sim_core.references import reference
 from sim_core.simulator import arrays_of, legality, simulate
 from sim_core.step.bound import bound_pipeline
@@ -64,6 +64,7 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
 
     A plan whose result is not finite is found out only by `simulate`. Raises SpecError as `simulate` does.
     """
+    plans = placed_by_cost(workload, hardware, plans)
     reason, memory = legality(workload, hardware, plans)
     arrays = arrays_of(workload, hardware)
     step_s = _bounds(replace(workload, arrays=arrays), hardware, as_run(workload, hardware, plans), reason)
@@ -80,6 +81,7 @@ def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
     Such a bound holds for all plans that differ from one of `plans` in `ignored_columns`, and for all that are no better in
     FASTER. They have its reason and its bytes, too. Not for fidelity simai.
     """
+    plans = placed_by_cost(workload, hardware, plans)
     reason, memory = legality(workload, hardware, plans)
     workload, hardware = _without_replicas(workload, hardware)
     plans = as_run(workload, hardware, plans)
@@ -110,10 +112,12 @@ def coarse_bounds_over(
     step_s = np.full(legal.shape, np.nan)
     rows = np.flatnonzero(legal.any(axis=1))
     if len(rows):
-        workload, hardware = _without_replicas(workload, hardware)
         number = _first_middle_last(legal[rows])[-1 if rough else 0 :]
         cells, of = np.unique(rows * len(ga) + number, return_inverse=True)
-        some = as_run(workload, hardware, slice_plans(plans, cells // len(ga))._replace(ga=ga[cells % len(ga)]))
+        some = slice_plans(plans, cells // len(ga))._replace(ga=ga[cells % len(ga)])
+        some = placed_by_cost(workload, hardware, some)
+        workload, hardware = _without_replicas(workload, hardware)
+        some = as_run(workload, hardware, some)
         some_s = _bounds(workload, hardware, some, np.zeros_like(cells))
         known, known_s = ga[number][:, :, None], some_s[of.reshape(number.shape)][:, :, None]
         found_s = known_s[-1] * (ga / known[-1]) * ROUNDING  # of illegal plans, too, which are not kept

@@ -5,13 +5,13 @@ import numpy as np
 from sim_core.arrays import Ints
 from sim_core.batch import allocate_together, batches, run_rows, tables_of
 from sim_core.costing.recomputed import again_flops
+from sim_core.costing.running import as_run
 from sim_core.engine.orders import order_writers
 from sim_core.hardware.table import HardwareTable
 from sim_core.jit import in_plain_python
 from sim_core.metrics import METRICS
-from sim_core.planning.columns import EVENT, Plans
+from sim_core.planning.columns import EVENT, Plans, slice_plans
 from sim_core.planning.legality import check
-from sim_core.planning.running import as_run
 from sim_core.simulator import legality
 from sim_core.workloads.workload import Workload
 
@@ -20,7 +20,7 @@ def compile_tables(workload: Workload, hardware: HardwareTable, plans: Plans) ->
     """Compile all that `simulate` runs before the steps of `plans`, by running it: what steps need too comes last."""
     with in_plain_python():
         can_run = np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
-        loaded = as_run(workload, hardware, plans)
+    loaded = as_run(workload, hardware, plans)
     for rows in batches(workload.arrays, loaded, can_run):
         tables_of(workload, hardware, loaded, rows)
         break
@@ -37,8 +37,8 @@ def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
         if not len(can_run):
             return False
         virtual = plans.pp * plans.vpp  # rows of tables
-        rows = can_run[[int(np.argmin((virtual * plans.ga)[can_run]))]]  # few of them, and few blocks
-        plans = as_run(workload, hardware, plans)
+        few = can_run[[int(np.argmin((virtual * plans.ga)[can_run]))]]  # few of them, and few blocks
+        plans, rows = as_run(workload, hardware, slice_plans(plans, few)), np.zeros(1, np.int64)
         tables = tables_of(workload, hardware, plans, rows)
         arrays, again = workload.arrays, again_flops(workload)
     scratch = allocate_together(arrays, plans, tables.split, rows)

@@ -7,6 +7,7 @@ import numpy as np
 from sim_core.arrays import Floats
 from sim_core.costing.groups import group_plans
 from sim_core.costing.peak import stage_memory
+from sim_core.costing.running import as_run
 from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.schedules import PLACEMENT
 from sim_core.errors import SpecError
@@ -14,7 +15,6 @@ from sim_core.hardware.table import HardwareTable
 from sim_core.jit import quickest
 from sim_core.planning.columns import Plans
 from sim_core.planning.legality import EXPLANATIONS, REASONS
-from sim_core.planning.running import as_run
 from sim_core.planning.split import split_plans
 from sim_core.simulator import legality, plain_python_s
 from sim_core.terms import GROUP_NAMES

@@ -13,6 +13,7 @@ from sim_core.costing.operators import measured_share
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again_simai
 from sim_core.costing.recorded import TRIALS, at_replayed, at_step, with_recorded
+from sim_core.costing.running import as_run, placed_by_cost
 from sim_core.engine.codes import events_of
 from sim_core.engine.lanes import RECORDED, record
 from sim_core.engine.program import Shape
@@ -26,7 +27,6 @@ from sim_core.planning.building import check_plans
 from sim_core.planning.building import plans as plans_of
 from sim_core.planning.columns import EVENT, SIMAI, Plans, plan_at, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
-from sim_core.planning.running import as_run
 from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
 from sim_core.step.whole import Scratch
 from sim_core.workloads.moving import N_RULES
@@ -93,6 +93,7 @@ def plain_python_s(workload: Workload, plans: Plans) -> float:
 
 
 def _simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
+    plans = placed_by_cost(workload, hardware, plans)
     reason, memory = legality(workload, hardware, plans)
     plans = as_run(workload, hardware, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
@@ -140,6 +141,7 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     _check_arguments(workload, hardware, plans)
+    plans = placed_by_cost(workload, hardware, plans)
     reason = check(workload, plans)
     plans = as_run(workload, hardware, plans)
     memory = np.full((len(MEMORY), len(reason)), np.nan)

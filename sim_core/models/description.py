@@ -307,6 +307,11 @@ class Model(Record):
         return rules + (_layer_list("full_attention", full, self.layers) if isinstance(full, tuple) else [])
 
     @property
+    def cut(self) -> tuple[int, ...]:
+        """Layers of each virtual stage that a pattern is cut into by `|`."""
+        return tuple(map(len, self.pattern.split("|"))) if self.pattern and "|" in self.pattern else ()
+
+    @property
     def v_head_dim(self) -> int:
         """Width of a head's values."""
         return self.mla.v_head_dim if self.mla else self.head_dim

@@ -64,6 +64,8 @@ def refusals(model: Model, keys: Keys, sequence: int) -> dict[str, Bools]:
     state = model.recurrent
     scanned = np.zeros(len(tp), np.bool_) if state is None else (state.heads % tp != 0) | (state.groups % tp != 0)
     apart = np.zeros(len(tp), np.bool_) if state is None else state.heads % (tp * keys.cp) != 0
+    if state is not None and state.kind != "mamba2":  # heads of queries and keys are exchanged for tokens, too
+        apart |= state.groups % (tp * keys.cp) != 0
     return {
         "heads_not_divisible_by_tp": (model.heads % tp != 0) | scanned,
         "kv_heads_do_not_fit_tp": ~kv_fits & (model.mla is None),

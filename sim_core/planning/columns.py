@@ -17,9 +17,12 @@ EVENT, SIMAI = 0, 1
 PRECISIONS: Final = ("recorded", "fp32", "bf16")
 """Of gradients on the wire: as in the workload, or 4 or 2 bytes per element."""
 
-SPLITS: Final = ("even", "balanced", "embedding_as_layer", "loss_as_layer", "embedding_and_loss_as_layer", "listed")
-EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, ENDS_AS_LAYERS, LISTED = 0, 1, 2, 3, 4, 5
-"""How layers are divided among stages (planning/split.py); `listed`: by the list in `virtual_layers`."""
+SPLITS: Final = (
+    "even", "balanced", "embedding_as_layer", "loss_as_layer", "embedding_and_loss_as_layer", "balanced_cost", "listed",
+)  # fmt: skip
+EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, ENDS_AS_LAYERS, BALANCED_COST, LISTED = 0, 1, 2, 3, 4, 5, 6
+"""How layers are divided among stages (planning/split.py); `balanced_cost`: by modelled seconds (costing/balance.py);
+`listed`: by the list in `virtual_layers`."""
 
 CP_COMM_TYPES: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
 P2P, ALL_GATHER, A2A, A2A_P2P = 0, 1, 2, 3

@@ -166,8 +166,9 @@ _ROWS: Final = (
     Field(
         "layer_split", "label", "how layers are divided among stages", default="even", label=LAYER_SPLIT,
         in_simai=("even", "balanced"), moves_split=True,
-        more="`balanced`: stages differ by at most one layer. Embedding and loss count as layers with Megatron's account "
-        "options. A stage may hold no layer, only embedding or loss, as Megatron allows.",
+        more="`balanced`: stages differ by at most one layer; `balanced_cost`: the slowest stage is as fast as can be, by "
+        "modelled seconds. Embedding and loss count as layers with Megatron's account options. A stage may hold no layer, only "
+        "embedding or loss, as Megatron allows.",
     ),
     Field(
         "virtual_layers", "inner", "layers of each virtual stage in model order, padded with -1; if layer_split is listed",

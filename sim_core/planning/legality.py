@@ -31,6 +31,7 @@ from sim_core.models.recompute import LAYERNORM, MLA_UP_PROJ, MLP, MOE, MOE_ACT,
 from sim_core.planning.columns import (
     A2A_P2P,
     BALANCED,
+    BALANCED_COST,
     BLOCK,
     EMBEDDING_AS_LAYER,
     ENDS_AS_LAYERS,
@@ -48,7 +49,7 @@ from sim_core.planning.columns import (
 from sim_core.planning.fields import FIELDS
 from sim_core.planning.imbalance import loads_unknown
 from sim_core.planning.keys import key_table, keys_of
-from sim_core.planning.running import placed
+from sim_core.planning.placing import placed
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS
 from sim_core.workloads.workload import Workload
@@ -208,7 +209,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "dualpipe_needs_more_microbatches": unfit["dualpipe_needs_more_microbatches"],
         "more_chunks_than_layers": (plans.layer_split != LISTED) & (parts > slots),
         "layers_not_alike": (layers != workload.layers) & (workload.arrays.layer_unit < 0),
-        "layers_not_divisible": (plans.layer_split != BALANCED) & (plans.layer_split != LISTED) & (slots % parts != 0),
+        "layers_not_divisible": ~np.isin(plans.layer_split, (BALANCED, BALANCED_COST, LISTED)) & (slots % parts != 0),
         "layer_list_unfit": event & (plans.layer_split == LISTED) & _unfit(plans),
         "stage_without_layers": event & _without_layers(workload, plans),
         "fewer_microbatches_than_stages": unfit["fewer_microbatches_than_stages"],
@@ -349,7 +350,8 @@ def _largest(plans: Plans, slots: Ints) -> Ints:
     virtual, ends = plans.pp * plans.vpp, EXTRA_LAYERS[plans.layer_split]
     at_ends = np.where(virtual == 1, ends, np.where(virtual == 2, ends // 2, 0))  # every virtual stage is at an end
     shared: Ints = -(-slots // virtual) - at_ends
-    return np.where(plans.layer_split == LISTED, plans.virtual_layers.max(axis=1, initial=-1), shared)
+    listed = np.where(plans.layer_split == LISTED, plans.virtual_layers.max(axis=1, initial=-1), shared)
+    return np.where(plans.layer_split == BALANCED_COST, plans.layers, listed)  # not divided yet
 
 
 def _unknown_to_simai(workload: Workload, plans: Plans) -> Bools:

@@ -4,7 +4,7 @@ Virtual stages are numbered in model order, `chunk * pp + stage`: the first one 
 `even` and `balanced`: stages hold equal numbers of layers, or numbers that differ by at most one; the same holds for the
 chunks of a stage. `embedding_as_layer`, `loss_as_layer`: the embedding counts as one layer of the first virtual
 stage, the loss as one of the last (Megatron-LM's --account-for-embedding-in-pipeline-split and
---account-for-loss-in-pipeline-split). `listed`: by the plan's own list.
+--account-for-loss-in-pipeline-split). `balanced_cost` becomes a list (costing/balance.py). `listed`: by the plan's own list.
 A virtual stage may hold no layer, as in Megatron-Core: `get_num_layers_to_build` (transformer/transformer_block.py) asserts
 >= 0 after embedding and loss are subtracted, and a pipeline_model_parallel_layout may end in a stage with the loss alone.
 """
@@ -39,9 +39,11 @@ class Split(NamedTuple):
     size: Ints  # [rows] index of what it holds among the split's distinct ones per virtual stage
     layers: Ints  # [rows, units] layers of each unit ...
     passes: Ints  # [rows, units] ... plus the units before the first layer and after the last one
-    dense: Ints  # [rows] layers without experts, in a file whose other layers have some
+    held: Floats  # [rows] layers by their dense parameters over the mean of all layers
+    dense: Floats  # [rows] as many of these as there are without experts, where other layers have some
     stage_layers: Ints  # [stage rows] layers of all virtual stages of a stage
-    stage_dense: Ints  # [stage rows] the same of those without experts
+    stage_held: Floats  # [stage rows] the same by parameters
+    stage_dense: Floats  # [stage rows] the same of those without experts
     stage_size: Ints  # [stage rows] index of what it holds among the split's distinct ones per stage
     sizes: int  # maximum number of distinct ones, per virtual stage or per stage, of any split
 
@@ -95,11 +97,10 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
     begin, end = np.empty(rows, np.int64), np.empty(rows, np.int64)
     layers, passes = np.zeros((rows, units), np.int64), np.zeros((rows, units), np.int64)
     size, stage_size = np.empty(rows, np.int64), np.empty(stages, np.int64)
-    stage_layers, stage_dense = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
-    dense = np.empty(rows, np.int64)
-    seen = np.empty(longest, np.int64)
+    stage_layers, stage_held, stage_dense = np.zeros(stages, np.int64), np.zeros(stages), np.zeros(stages)
+    held, dense = np.empty(rows), np.empty(rows)
+    seen = np.empty((longest, 3))
     sizes = 1
-    kinds_of_dense = 2 * arrays.dense_layers + 1  # a stage of both copies of the model holds them twice at most
     ends_differ = arrays.shares.ends + arrays.shares.whole > 0  # the first and the last stage hold embedding and head too
     for k in range(splits):
         pp, virtual = kinds[k, PP], kinds[k, PP] * kinds[k, VPP]
@@ -111,13 +112,13 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
             begin[row] = layer
             layer += layers_of(kinds[k], v)
             end[row] = layer
-            dense[row] = max(min(end[row], arrays.dense_layers) - begin[row], 0)
-            size_of = 2 * (end[row] - begin[row]) + (1 if ends_differ and v in (0, virtual - 1) else 0)
-            distinct = _find(seen, distinct, size_of * kinds_of_dense + dense[row], size, row)
             for unit in range(units):
                 layers[row, unit] = count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin[row], end[row])
                 at_end = (v == 0 and unit == arrays.first_unit) or (v == virtual - 1 and unit == arrays.last_unit)
                 passes[row, unit] = layers[row, unit] + (1 if at_end else 0)
+            held[row], dense[row] = _held(arrays, passes[row], begin[row], end[row])
+            at_end = ends_differ and v in (0, virtual - 1)
+            distinct = _find(seen, distinct, held[row], dense[row], at_end, size, row)
         sizes = max(sizes, distinct)
         distinct = 0
         for stage in range(pp):
@@ -125,9 +126,10 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
             for chunk in range(chunks):
                 virtual_row = offset[k] + virtual_of(kinds[k, PLACED], stage, chunk, pp)
                 stage_layers[row] += end[virtual_row] - begin[virtual_row]
+                stage_held[row] += held[virtual_row]
                 stage_dense[row] += dense[virtual_row]
-            size_of = 2 * stage_layers[row] + (1 if ends_differ and ends_of_stage(kinds[k, PLACED], stage, pp) > 0 else 0)
-            distinct = _find(seen, distinct, size_of * kinds_of_dense + stage_dense[row], stage_size, row)
+            at_end = ends_differ and ends_of_stage(kinds[k, PLACED], stage, pp) > 0
+            distinct = _find(seen, distinct, stage_held[row], stage_dense[row], at_end, stage_size, row)
         sizes = max(sizes, distinct)
     return Split(
         key=key,
@@ -138,8 +140,10 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
         size=size,
         layers=layers,
         passes=passes,
+        held=held,
         dense=dense,
         stage_layers=stage_layers,
+        stage_held=stage_held,
         stage_dense=stage_dense,
         stage_size=stage_size,
         sizes=sizes,
@@ -155,12 +159,25 @@ def ends_of_stage(placement: int, stage: int, pp: int) -> int:
 
 
 @inner_kernel
-def _find(seen: Ints, distinct: int, value: int, index: Ints, row: int) -> int:
-    """Write to `index[row]` the index of `value` among the `distinct` values seen, added if new. Returns their number."""
+def _held(arrays: Arrays, passes: Ints, begin: int, end: int) -> tuple[float, float]:
+    """Layers by their dense parameters over the mean, and as many of them as there are without experts."""
+    weights = arrays.unit_weights
+    if weights.shape[0] == 0:
+        return float(end - begin), float(max(min(end, arrays.dense_layers) - begin, 0))
+    dense, experts = 0.0, 0.0
+    for unit in range(weights.shape[0]):
+        dense += passes[unit] * weights[unit, 0]
+        experts += passes[unit] * weights[unit, 1]
+    return dense, dense - experts
+
+
+@inner_kernel
+def _find(seen: Floats, distinct: int, held: float, dense: float, at_end: bool, index: Ints, row: int) -> int:
+    """Write to `index[row]` the index of these among the `distinct` ones seen, added if new. Returns their number."""
     place = 0
-    while place < distinct and seen[place] != value:
+    while place < distinct and (seen[place, 0] != held or seen[place, 1] != dense or (seen[place, 2] > 0) != at_end):
         place += 1
-    seen[place] = value
+    seen[place, 0], seen[place, 1], seen[place, 2] = held, dense, 1.0 if at_end else 0.0
     index[row] = place
     return max(distinct, place + 1)
 

@@ -84,8 +84,8 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     A message is split into equal buckets of at most the bucket size.
     """
     arrays, step = case.arrays, case.arrays.step
-    layers, size = float(case.split.end[row] - case.split.begin[row]), case.split.size[row]
-    without, ends = float(case.split.dense[row]), ends_held(row - case.first, case.plan.pp * case.plan.vpp)
+    layers, size = case.split.held[row], case.split.size[row]
+    without, ends = case.split.dense[row], ends_held(row - case.first, case.plan.pp * case.plan.vpp)
     bucket = float(case.plan.bucket_bytes)
     narrower = width_scale(case)
     width = arrays.gradient_width * narrower
@@ -267,8 +267,8 @@ def _exchange_s(case: Case, row: int) -> float:
     more than one.
     """
     step, plan, scale = case.arrays.step, case.plan, case.blocks.scale[case.block]
-    layers, ends = float(case.split.end[row] - case.split.begin[row]), ends_held(row - case.first, plan.pp)
-    without = float(case.split.dense[row])
+    layers, ends = case.split.held[row], ends_held(row - case.first, plan.pp)
+    without = case.split.dense[row]
     sent = 0.0
     for k in range(step.role.shape[0]):
         if step.role[k] == REDUCE_GRADIENTS:

@@ -205,8 +205,7 @@ def work_after(case: Case, once: Once, out: Floats) -> None:
 def _cost(case: Case, row: int, once: Once) -> None:
     """Fill the row of `once` for the stage with stage row `row` in the split."""
     plan, arrays, step = case.plan, case.arrays, case.arrays.step
-    size, layers = case.split.stage_size[row], float(case.split.stage_layers[row])
-    without = float(case.split.stage_dense[row])
+    size, layers, without = case.split.stage_size[row], case.split.stage_held[row], case.split.stage_dense[row]
     ends = ends_of_stage(PLACEMENT[plan.schedule], row - case.first_stage, plan.pp)
     scale = case.blocks.scale[case.block]
     for k in range(step.role.shape[0]):

@@ -53,6 +53,7 @@ LEAST_FORWARD: Final = 4096.0
 NO_FACTOR: Final = np.ones((2, len(GROUP_NAMES) + 1))
 NO_RULE: Final = np.zeros(0, np.int64)
 NO_LOAD: Final = np.zeros(0)
+NO_WEIGHTS: Final = np.zeros((0, 2))
 MIXED_PRECISION_ADAM: Final = (6.0, 12.0)
 """bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (see costing/memory.py)."""
 
@@ -227,6 +228,7 @@ class Arrays(NamedTuple):
     sequence: float = 0.0  # tokens, of a recording that can be moved to other sequences; else 0
     experts: float = 0.0  # of a layer, of a recording that can be moved to other numbers of them; else 0
     dense_layers: int = 0  # of a file whose first layers have no experts, where all others do: how many
+    unit_weights: Floats = NO_WEIGHTS  # [units, 2] dense parameters and experts of a layer over the mean; empty: all alike
     least_forward: float = LEAST_FORWARD  # bytes of a forward message at least, in fidelity simai
 
 

@@ -56,7 +56,7 @@ def command(
         for note in export_notes(prepared, number, text):
             sys.stderr.write(f"note: {note}\n")
     else:
-        text_of = {ExportForm.megatron: megatron_text, ExportForm.torchtitan: torchtitan_text, ExportForm.json: _json}[form]
+        text_of = {ExportForm.megatron: megatron_text, ExportForm.torchtitan: torchtitan_text, ExportForm.json: json_text}[form]
         text = text_of(launched(prepared.without_sample(), number))
     if keep is not None:
         text = _keeping(text, form, keep)
@@ -92,7 +92,7 @@ def _opened(source: str, plan: str, sets: list[str], spec: Path | None) -> tuple
     return opened.prepared, opened.spec, opened.base, plan_number(opened, plan, "--plan")
 
 
-def _json(plan: Launched) -> str:
+def json_text(plan: Launched) -> str:
     """The plan, its result and its model as data."""
     names = ("fields", "layers", "stack", "sharding", "sequence", "sequence_parallel")
     data = {"sweep": plan.name, "plan": plan.number} | {name: getattr(plan, name) for name in names}

@@ -113,7 +113,7 @@ def _of_layers(workload: Workload, row: Mapping[str, Any]) -> Iterator[tuple[str
     yield from _others("checkpointing", ("none", "selective", "full", f"block:{half}"), row)
     if pp > 1:
         yield from _others("schedule", schedules_to_try(vpp), row)
-        yield from _others("layer_split", ("balanced", "embedding_and_loss_as_layer"), row)
+        yield from _others("layer_split", ("balanced", "balanced_cost", "embedding_and_loss_as_layer"), row)
 
 
 def _both_ways(value: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from sim_core import Model, SpecError
@@ -22,6 +23,8 @@ _RECIPES: Final[dict[str, Values]] = {
     "nvfp4": {"--fp4-format": "e2m1"},
 }
 _STRATEGIES: Final = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
+_VARIANTS: Final = {"gated_delta": "gated_delta_net"}
+_STACK: Final = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
 _DISPATCHERS: Final = ("alltoall", "flex")
 _GRADIENT_BYTES: Final = 4
 _NAMED: Final = {
@@ -51,10 +54,11 @@ def megatron_flags(plan: Launched) -> Flags:
     schedule = str(plan.fields["schedule"])
     if schedule != "1f1b":
         raise SpecError(f"plan {plan.number}: Megatron-LM has no schedule {schedule}, only 1f1b (interleaved with vpp > 1)")
-    flags: Flags = {} if plan.model is None else model_flags(plan.model, plan.sequence or 0)
+    flags: Flags = {} if plan.model is None else model_flags(plan.model, plan.sequence or 0, _stages(plan))
+    patterned = plan.model is not None and bool(plan.model.pattern)
     return flags | flags_of(
         {
-            "--num-layers": plan.number_of("layers"),
+            "--num-layers": None if patterned else plan.number_of("layers"),
             "--tensor-model-parallel-size": plan.number_of("tp"),
             "--pipeline-model-parallel-size": plan.number_of("pp"),
             "--context-parallel-size": plan.number_of("cp"),
@@ -72,10 +76,11 @@ def megatron_flags(plan: Launched) -> Flags:
 
 def _pipeline(plan: Launched) -> Values:
     pp, vpp, group = plan.number_of("pp"), plan.number_of("vpp"), plan.number_of("microbatch_group_size")
-    unequal = len({count for stage in plan.layers for count in stage}) > 1
+    cut = plan.model is not None and bool(plan.model.pattern)  # the pattern says where stages begin
+    unequal = len({*_stages(plan)}) > 1 and not cut
     return {
         "--pipeline-model-parallel-layout": _layout(plan) if unequal else None,
-        "--num-virtual-stages-per-pipeline-rank": vpp if vpp > 1 and not unequal else None,
+        "--num-virtual-stages-per-pipeline-rank": vpp if vpp > 1 and not unequal and not cut else None,
         "--microbatch-group-size-per-virtual-pipeline-stage": group if vpp > 1 and group not in (0, pp) else None,
         "--no-overlap-p2p-communication": vpp > 1 and not plan.fields["overlap_pp"],
         "--sequence-parallel": plan.sequence_parallel,
@@ -83,10 +88,14 @@ def _pipeline(plan: Launched) -> Values:
     }
 
 
+def _stages(plan: Launched) -> list[int]:
+    """The layers of each virtual stage in model order."""
+    return [stage[chunk] for chunk in range(len(plan.layers[0])) for stage in plan.layers]
+
+
 def _layout(plan: Launched) -> str:
-    """The layers of each virtual stage in model order, where they differ."""
-    chunks = [stage[chunk] for chunk in range(len(plan.layers[0])) for stage in plan.layers]
-    parts = [f"t*{count}" if count > 1 else "t" * count for count in chunks]
+    """Where the layers of virtual stages differ."""
+    parts = [f"t*{count}" if count > 1 else "t" * count for count in _stages(plan)]
     mtp = plan.model.mtp_layers if plan.model else 0
     return f"E{'|'.join(parts)}{'m' * mtp}L"
 
@@ -196,7 +205,8 @@ def megatron_text(plan: Launched) -> str:
         f"# Plan {plan.number} of the sweep {plan.name}: {world} x {plan.fields['hardware']}, simulated step "
         f"{plan.row['step_time_s']:.4g} s.",
         f"# Flags of Megatron-LM {VERSION}, by `sweep export`; older and newer versions may differ.",
-        f"# torchrun --nproc-per-node {min(per_node, world)} --nnodes {-(-world // per_node)} pretrain_gpt.py "
+        f"# torchrun --nproc-per-node {min(per_node, world)} --nnodes {-(-world // per_node)} "
+        f"pretrain_{'hybrid' if '--hybrid-layer-pattern' in flags else 'gpt'}.py "
         f'"${{{ARRAY}[@]}}" ...',
         "# Yours to add: data, tokenizer (NullTokenizer here stands for the size of the vocabulary), learning rate, "
         "checkpoints, iterations;",
@@ -212,11 +222,11 @@ def megatron_text(plan: Launched) -> str:
     return "\n".join([*lines, f"{ARRAY}=(", *(f"    {row}" for row in _rows(flags)), ")", ""])
 
 
-def model_flags(model: Model, sequence: int) -> Flags:
-    """The flags that describe a model, with their values."""
+def model_flags(model: Model, sequence: int, stages: Sequence[int] = ()) -> Flags:
+    """The flags that describe a model, with their values; `stages`: layers of each virtual stage, which cut a pattern."""
     return flags_of(
         {
-            "--num-layers": model.layers,
+            "--num-layers": None if model.pattern else model.layers,
             "--hidden-size": model.hidden,
             "--num-attention-heads": model.heads,
             "--ffn-hidden-size": model.ffn or (model.experts.ffn if model.experts else 0),
@@ -239,6 +249,7 @@ def model_flags(model: Model, sequence: int) -> Flags:
             "--softmax-type": "learnable" if model.attention_sinks else None,
             **_attention(model),
             **_experts_of_model(model),
+            **_kinds(model, stages or (model.layers,)),
         }
     )
 
@@ -257,6 +268,34 @@ def _attention(model: Model) -> Values:
         values["--window-size"] = f"{model.window.tokens - 1},0"  # a token sees itself and so many before it
         inside = [window > 0 for window in windows_of(model)]
         values["--window-attn-skip-freq"] = None if all(inside) else _every(inside) or pattern(inside)
+    return values
+
+
+def _kinds(model: Model, stages: Sequence[int]) -> Values:
+    """Layers that are not attention and MLP, the gate of attention, the indexer. A pattern is cut into `stages`."""
+    values: Values = {"--attention-output-gate": model.output_gate}
+    if model.pattern:
+        letters = iter(model.pattern.replace("|", ""))
+        cut = "|".join("".join(islice(letters, count)) for count in stages)
+        heads = f"/*{'E' if model.experts else '-'}" * model.mtp_layers
+        values |= {"--hybrid-layer-pattern": cut + heads, "--mtp-num-layers": None, "--spec": _STACK}
+    if model.indexer is not None:
+        values |= {"--experimental-attention-variant": "dsa", "--dsa-indexer-topk": model.indexer.topk}
+        values |= {"--dsa-indexer-n-heads": model.indexer.heads, "--dsa-indexer-head-dim": model.indexer.head_dim}
+    mixer = model.recurrent
+    if mixer is not None and mixer.kind == "mamba2":
+        values |= {"--mamba-num-heads": mixer.heads, "--mamba-head-dim": mixer.head_dim}
+        values |= {"--mamba-state-dim": mixer.state, "--mamba-num-groups": mixer.groups}
+    elif mixer is not None and mixer.kind in _VARIANTS:
+        values["--experimental-attention-variant"] = None if model.pattern else _VARIANTS[mixer.kind]
+        values |= {"--linear-num-value-heads": mixer.heads, "--linear-value-head-dim": mixer.head_dim}
+        values |= {"--linear-num-key-heads": mixer.groups, "--linear-key-head-dim": mixer.state}
+        values["--linear-conv-kernel-dim"] = mixer.conv
+        attends = model.full_attention
+        if isinstance(attends, tuple):
+            values["--linear-attention-freq"] = pattern([layer not in attends for layer in range(model.layers)])
+        else:
+            values["--linear-attention-freq"] = attends
     return values
 
 
@@ -285,6 +324,8 @@ def _experts_of_model(model: Model) -> Values:
         "--moe-router-num-groups": experts.groups if grouped else None,
         "--moe-router-group-topk": experts.topk_groups if grouped else None,
         "--moe-shared-expert-intermediate-size": experts.shared_ffn or None,
+        "--moe-shared-expert-gate": experts.shared_gate,
+        "--moe-latent-size": experts.latent or None,
         "--moe-layer-freq": pattern(moe_layers) if experts.dense_layers else None,
         "--moe-expert-capacity-factor": None if capacity is None else f"{capacity:g}",
         "--moe-pad-expert-input-to-capacity": bool(experts.pad_to_capacity),
@@ -313,13 +354,9 @@ def without_flag(model: Model) -> list[str]:
         "attention and MLP side by side": model.parallel_residual,
         f"{model.norms_per_layer} norms a layer": model.norms_per_layer != 2,
         "a soft cap on the logits": model.logit_softcap,
-        "layers that are not attention and MLP (pattern, recurrent, full_attention)": bool(model.recurrent or model.pattern),
-        "an indexer that chooses keys": model.indexer is not None,
-        "a gate on the output of attention": model.output_gate,
         "norms of queries and keys over the whole projection": model.qk_norm_whole,
         "adapters beside frozen weights": model.lora is not None,
-        "a gate of the shared experts": bool(model.experts and model.experts.shared_gate),
-        "experts that work in latents": bool(model.experts and model.experts.latent),
+        "Kimi delta attention (only in branches of core 0.20)": bool(model.recurrent and model.recurrent.kind == "kda"),
         "attention in chunks": bool(model.window and model.window.chunked),
         "a bias of the router": bool(model.experts and model.experts.router_bias),
         f"load of the busiest expert rank {model.experts.imbalance if model.experts else 1:g} x the mean": bool(

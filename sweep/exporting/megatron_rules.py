@@ -23,10 +23,11 @@ class _Read:
         self.ep = self.number("--expert-model-parallel-size", 1)
         self.etp = self.number("--expert-tensor-parallel-size", self.tp)
         self.experts = self.number("--num-experts", 0)
-        self.layers = self.number("--num-layers", 0)
+        self.pattern = self.word("--hybrid-layer-pattern", "").partition("/")[0]
+        self.layers = len(self.pattern.replace("|", "")) or self.number("--num-layers", 0)
         self.layout = self.word("--pipeline-model-parallel-layout", "")
-        self.stages = len(_expanded(self.layout).split("|")) if self.layout else 0
-        self.vpp = self.stages // self.pp if self.layout else self.number("--num-virtual-stages-per-pipeline-rank", 1)
+        self.stages = len((self.pattern or _expanded(self.layout)).split("|")) if self.layout or self.pattern else 0
+        self.vpp = self.stages // self.pp if self.stages else self.number("--num-virtual-stages-per-pipeline-rank", 1)
         self.dp = max(world // (self.tp * self.pp * self.cp), 1)
         self.micro = self.number("--micro-batch-size", 1)
         self.batch = self.number("--global-batch-size", self.micro * self.dp)
@@ -66,6 +67,9 @@ def _sizes(r: _Read) -> Rules:
         r.has("--group-query-attention") and groups % r.tp != 0 and r.tp % groups != 0,
         "tp must divide --num-query-groups, or be a multiple of it",
     )
+    for flag in ("--mamba-num-heads", "--linear-num-key-heads", "--linear-num-value-heads"):
+        yield r.number(flag, r.tp * r.cp) % (r.tp * r.cp) != 0, f"tp x cp must divide {flag}"
+    yield r.number("--mamba-num-groups", r.tp) % r.tp != 0, "tp must divide --mamba-num-groups"
     yield r.cp > 1 and r.number("--seq-length", 0) % (2 * r.cp) != 0, "2 x cp must divide --seq-length"
     yield (
         r.number("--seq-length", 0) > r.number("--max-position-embeddings", r.number("--seq-length", 0)),
@@ -82,15 +86,17 @@ def _sizes(r: _Read) -> Rules:
 
 def _pipeline(r: _Read) -> Rules:
     """Stages and virtual stages."""
-    yield not r.layout and r.layers % r.pp != 0, "pp must divide --num-layers"
+    yield not r.stages and r.layers % r.pp != 0, "pp must divide --num-layers"
     yield r.vpp > 1 and r.pp == 1, "virtual stages need pp > 1"
     yield (
         r.vpp > 1 and r.pp == 2 and r.has("--no-overlap-p2p-communication"),
         "virtual stages without --overlap-p2p-communication need pp > 2",
     )
-    yield not r.layout and r.vpp > 1 and r.layers // r.pp % r.vpp != 0, "virtual stages must divide the layers of a stage"
+    yield not r.stages and r.vpp > 1 and r.layers // r.pp % r.vpp != 0, "virtual stages must divide the layers of a stage"
     yield r.vpp > 1 and r.batch // (r.micro * r.dp) < r.pp, "virtual stages need at least pp micro-batches"
     yield bool(r.layout) and r.stages % r.pp != 0, "pp must divide the stages of --pipeline-model-parallel-layout"
+    yield bool(r.pattern) and r.stages % r.pp != 0, "pp must divide the parts of --hybrid-layer-pattern"
+    yield bool(r.pattern and r.layout), "--hybrid-layer-pattern and --pipeline-model-parallel-layout exclude each other"
     yield (
         bool(r.layout) and _expanded(r.layout).count("t") != r.layers,
         "--pipeline-model-parallel-layout must hold --num-layers layers",

@@ -39,9 +39,9 @@ def sizes(values: Mapping[str, str]) -> Plan:
         "vpp": virtual_stages(values, pp),
         "cp": whole(values, "context_parallel_size") or 1,
         "ep": experts(values),
-        "micro_batch": whole(values, "micro_batch_size"),
-        "global_batch": whole(values, "global_batch_size"),
-        "sequence": whole(values, "seq_length"),
+        "micro_batch": whole(values, "micro_batch_size") or None,
+        "global_batch": whole(values, "global_batch_size") or None,
+        "sequence": whole(values, "seq_length") or None,
     }
 
 
@@ -51,7 +51,7 @@ def virtual_stages(values: Mapping[str, str], pp: int) -> int:
     stated = whole(values, "virtual_pipeline_model_parallel_size") or whole(values, "num_virtual_stages_per_pipeline_rank")
     if stated is None and layers and each and layers % (pp * each) == 0:
         return layers // (pp * each)
-    layout = stages_of_layout(values.get("pipeline_model_parallel_layout", ""))
+    layout = stages_of_layout(values.get("pipeline_model_parallel_layout", "")) or stages_of_pattern(values)
     if stated is None and layout and len(layout) % pp == 0:
         return len(layout) // pp
     return stated or 1
@@ -70,6 +70,12 @@ def stages_of_layout(text: str) -> list[int]:
     if set(text) - set("EtmL|"):
         return []
     return [stage.count("t") for stage in text.split("|")]
+
+
+def stages_of_pattern(values: Mapping[str, str]) -> list[int]:
+    """Layers of each virtual stage of a hybrid's pattern such as `M-M*|-M-M/*-`; empty for one that is not cut."""
+    text = values.get("hybrid_layer_pattern", values.get("hybrid_override_pattern", "")).strip("'\" ").partition("/")[0]
+    return [len(part) for part in text.split("|")] if "|" in text else []
 
 
 def experts(values: Mapping[str, str]) -> int | None:

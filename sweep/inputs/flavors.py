@@ -1,12 +1,41 @@
-"""Models that torchtitan calls by name and flavor, as presets."""
+"""Models that torchtitan calls by name and flavor, as presets with what is otherwise (v0.2.2, models/*/__init__.py)."""
 
+from collections.abc import Mapping
 from typing import Final
 
 PRESETS: Final = {
-    ("llama3", "8B"): "llama3.1-8b", ("llama3", "70B"): "llama3.1-70b", ("llama3", "405B"): "llama3.1-405b",
-    ("llama2", "7B"): "llama2-7b", ("llama2", "13B"): "llama2-13b", ("llama2", "70B"): "llama2-70b",
-    ("deepseek_v3", "671B"): "deepseek-v3", ("qwen3", "0.6B"): "qwen3-0.6b", ("qwen3", "8B"): "qwen3-8b",
-    ("qwen3", "32B"): "qwen3-32b", ("qwen3", "30B-A3B"): "qwen3-30b-a3b", ("qwen3", "235B-A22B"): "qwen3-235b-a22b",
-    ("gpt_oss", "20B"): "gpt-oss-20b", ("gpt_oss", "120B"): "gpt-oss-120b",
+    ("llama3", "8b"): "llama3.1-8b", ("llama3", "70b"): "llama3.1-70b", ("llama3", "405b"): "llama3.1-405b",
+    ("llama2", "7b"): "llama2-7b", ("llama2", "13b"): "llama2-13b", ("llama2", "70b"): "llama2-70b",
+    ("llama4", "17bx16e"): "llama4-scout", ("llama4", "17bx128e"): "llama4-maverick",
+    ("llama4", "17bx16e_irope"): "llama4-scout", ("llama4", "17bx128e_irope"): "llama4-maverick",
+    ("deepseek_v3", "16b"): "deepseek-v2", ("deepseek_v3", "236b"): "deepseek-v2", ("deepseek_v3", "671b"): "deepseek-v3",
+    ("qwen3", "0.6b"): "qwen3-0.6b", ("qwen3", "1.7b"): "qwen3-0.6b", ("qwen3", "4b"): "qwen3-0.6b",
+    ("qwen3", "8b"): "qwen3-8b", ("qwen3", "14b"): "qwen3-8b", ("qwen3", "32b"): "qwen3-32b",
+    ("qwen3", "30b-a3b"): "qwen3-30b-a3b", ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
+    ("gpt_oss", "20b"): "gpt-oss-20b", ("gpt_oss", "120b"): "gpt-oss-120b",
+    ("llama3", "debugmodel"): "llama3.1-8b", ("qwen3", "debugmodel"): "qwen3-0.6b",
 }  # fmt: skip
-"""Name and flavor -> preset (torchtitan v0.2.2, torchtitan/models/*/__init__.py: the same sizes)."""
+"""Name and flavor -> preset."""
+CHANGES: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
+    ("llama4", "17bx16e"): {"window": None},
+    ("llama4", "17bx128e"): {"window": None},
+    ("deepseek_v3", "16b"): {
+        "layers": 27, "hidden": 2048, "heads": 16, "ffn": 10944, "mla.q_rank": None, "experts.count": 64, "experts.groups": 1,
+        "experts.topk_groups": 1, "experts.ffn": 1408, "experts.shared_ffn": 2816,
+    },
+    ("deepseek_v3", "671b"): {"mtp_layers": 0},
+    ("qwen3", "1.7b"): {"hidden": 2048, "ffn": 6144},
+    ("qwen3", "4b"): {"layers": 36, "hidden": 2560, "heads": 32, "ffn": 9728},
+    ("qwen3", "14b"): {"layers": 40, "hidden": 5120, "heads": 40, "ffn": 17408},
+    ("llama3", "debugmodel"): {
+        "layers": 6, "hidden": 256, "heads": 16, "kv_heads": 16, "ffn": 768, "vocabulary": 2048,
+    },
+    ("qwen3", "debugmodel"): {"layers": 8, "hidden": 256, "vocabulary": 2048},
+}  # fmt: skip
+"""What a flavor has otherwise than its preset; attention in chunks is that of the flavors `irope`."""
+
+
+def preset_of(name: str, flavor: str) -> tuple[str, Mapping[str, object]] | None:
+    """The preset of a name and a flavor, and what it has otherwise; None if there is none."""
+    key = (name.lower(), flavor.lower())
+    return (PRESETS[key], CHANGES.get(key, {})) if key in PRESETS else None

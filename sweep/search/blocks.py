@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from sim_core import FASTER, FIDELITIES, HARDWARE_KEYS, Floats, Ints, ignored_columns, quantity
+from sim_core import BALANCED_COST, FASTER, FIDELITIES, HARDWARE_KEYS, Floats, Ints, ignored_columns, quantity
 from sweep.columns import column_name, other_names, result_schema
 from sweep.preparation import Sweep
 from sweep.search.objective import Objective
@@ -71,7 +71,8 @@ def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
         return Blocks(outer=((space.count, 1),), inner=(), best=0, pays=False)
     asked = _asked_for(sweep, objective)
     ignored = _ignored(sweep) - asked
-    faster = FASTER.keys() - asked if ignored else set()
+    by_cost = (space.codes("layer_split") == BALANCED_COST).any()  # faster messages move layers
+    faster = FASTER.keys() - asked if ignored and not by_cost else set()
     families = bool(ignored) and objective.follows_step and not asked & MICRO_BATCHES
     apart: tuple[int, ...] = ()
     outer: list[tuple[int, int]] = []

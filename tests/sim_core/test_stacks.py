@@ -29,7 +29,7 @@ from sim_core import (
 from sim_core.models.description import LAYER
 from sim_core.models.keys import make_keys
 from sim_core.models.operators import operators
-from sim_core.planning.running import layers_by_cost
+from sim_core.planning.placing import layers_by_cost
 from sim_core.terms import FORWARD, INPUT_GRADIENT
 
 TABLE = hardware_table([read_hardware("H100-SXM").with_values({"memory": "1e6 GB"})], None)

@@ -17,6 +17,7 @@ from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import ARRAY, megatron_flags, megatron_text, model_flags, without_flag
 from sweep.exporting.megatron_rules import refused
 from sweep.exporting.torchtitan import torchtitan_text
+from sweep.inputs.launch.megatron import read_script
 from sweep.preparation import prepare
 from sweep.spec import SweepSpec
 from tests.sweep.commands import sweep
@@ -249,3 +250,37 @@ def test_from_a_result_to_a_file(tmp_path: Path) -> None:
     assert read_model(str(tmp_path / "flags.sh")).layers == 80
     refused_ = sweep("export", spec, "--plan", "best")
     assert (refused_.returncode, refused_.stderr.count("\n")) == (2, 1)
+
+
+HYBRID: dict[str, Any] = {
+    **SPEC, "model": "nemotron-h-8b", "axes": {"pp": [4]},
+    "fixed": {"tp": 4, "all_gpus": 64, "global_batch": 128, "micro_batch": 1, "layer_split": "balanced_cost"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("vpp", [1, 2])
+@pytest.mark.parametrize("model", ["nemotron-h-8b", "gemma3-27b", "qwen3-next-80b-a3b"])
+def test_layers_divided_by_cost_are_launched_so(model: str, vpp: int, parser: argparse.ArgumentParser, tmp_path: Path) -> None:
+    """As a layout, or as a pattern cut into stages; read back, it is the same plan and the same model."""
+    fixed = {**HYBRID["fixed"], **({"ep": 8, "tp": 1} if model.startswith("qwen") else {})}
+    plan = plan_of({"vpp": vpp}, base={**HYBRID, "model": model, "fixed": fixed})
+    stages = [stage[chunk] for chunk in range(vpp) for stage in plan.layers]
+    assert len({*stages}) > 1
+    text = megatron_text(plan)
+    parser.parse_args(words_of(text))
+    patterned = model == "nemotron-h-8b"
+    assert ("--pipeline-model-parallel-layout" in text) != patterned
+    assert ("pretrain_hybrid.py" in text) == ("--hybrid-layer-pattern" in text) == patterned
+    back = read_script(str(tmp_path / "flags.sh"), text)
+    assert (back.plan["vpp"], back.plan["layer_split"]) == (vpp, stages)
+    assert back.model["layers"] == sum(stages)
+    if patterned:
+        assert back.model["pattern"].count("|") == 4 * vpp - 1
+        assert back.model["pattern"].replace("|", "") == read_model(model).pattern
+
+
+def test_stages_of_a_pattern_that_it_refuses() -> None:
+    flags = {"--hybrid-layer-pattern": ("M-|M*|--",), "--pipeline-model-parallel-size": ("2",), "--mamba-num-groups": ("8",)}
+    assert refused(flags, 8) == ["pp must divide the parts of --hybrid-layer-pattern"]
+    sizes = {"--tensor-model-parallel-size": ("16",), "--num-attention-heads": ("16",), "--mamba-num-heads": ("32",)}
+    assert "tp must divide --mamba-num-groups" in refused({**flags, **sizes}, 32)

@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from sim_core.errors import FormatError, SpecError, nearest, shown
-from sim_core.models.description import MAX, MAX_LAYERS
+from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.readers.megatron_flags import NOT_MODELLED, Flags, is_free
+from sim_core.models.readers.megatron_hybrids import FLAGS as OF_KINDS
+from sim_core.models.readers.megatron_hybrids import SPEC, is_standard, kinds_of, pattern_of
+from sim_core.models.readers.megatron_values import Values
 
 Document = dict[str, Any]
 
@@ -24,10 +26,13 @@ NUMBERS: Final[Mapping[str, str]] = {
 """Flags of one whole number, and the number of the model that they are."""
 
 OTHERS: Final = (
+    *OF_KINDS,
     "--add-qkv-bias", "--attention-dropout", "--disable-bias-linear", "--embed-layernorm", "--extra-vocab-size",
     "--geglu", "--group-query-attention", "--hidden-dropout", "--kv-lora-rank", "--max-position-embeddings",
-    "--moe-expert-capacity-factor", "--moe-ffn-hidden-size", "--moe-layer-freq", "--moe-pad-expert-input-to-capacity",
-    "--moe-router-group-topk", "--moe-router-num-groups", "--moe-router-topk", "--moe-shared-expert-intermediate-size",
+    "--moe-expert-capacity-factor", "--moe-ffn-hidden-size", "--moe-latent-size", "--moe-layer-freq",
+    "--moe-pad-expert-input-to-capacity",
+    "--moe-router-group-topk", "--moe-router-num-groups", "--moe-router-topk", "--moe-shared-expert-gate",
+    "--moe-shared-expert-intermediate-size",
     "--moe-train-capacity-factor",
     "--multi-latent-attention", "--no-position-embedding", "--normalization", "--num-experts", "--num-key-value-heads",
     "--num-query-groups", "--pad-vocab-size-to", "--padded-vocab-size", "--position-embedding-type", "--q-lora-rank",
@@ -67,73 +72,24 @@ def read_megatron(flags: Flags, where: str, values: Mapping[str, object]) -> Doc
     return _Arguments(flags, where, values).document()
 
 
-class _Arguments:
+class _Arguments(Values):
     """The flags of one file."""
 
     def __init__(self, flags: Flags, where: str, values: Mapping[str, object]) -> None:
-        self._flags, self._where, self._given = flags, where, values
+        super().__init__(flags, where)
+        self._given = values
         for flag, places in flags.items():
             if flag in NOT_MODELLED:
-                raise self._error(flag, f"{NOT_MODELLED[flag]}: not modelled", places[-1].line)
+                raise self.error(flag, f"{NOT_MODELLED[flag]}: not modelled", places[-1].line)
             if not is_known(flag):
                 near = nearest(flag, [*NUMBERS, *OTHERS])
                 hint = f", {near}" if near.startswith("nearest") else ""
                 what = f"unknown flag that may change the model (leave it out if it does not){hint}"
-                raise self._error(flag, what, places[-1].line)
+                raise self.error(flag, what, places[-1].line)
+        if SPEC in flags and not is_standard(self):
+            raise self.wrong(SPEC, "layers of another specification: not modelled")
         if "--deepspeed" in flags and self.number("--num-experts", 1) > 1:
-            raise self._error("--num-experts", "experts of DeepSpeed: not modelled", flags["--num-experts"][-1].line)
-
-    def _error(self, flag: str, what: str, line: int) -> SpecError | FormatError:
-        return FormatError(self._where, line, f"{flag}: {what}") if line else SpecError(f"{self._where}: {flag}: {what}")
-
-    def has(self, flag: str) -> bool:
-        return flag in self._flags
-
-    def word(self, flag: str) -> str | None:
-        """The one value of a flag. Different values for one flag leave open which one ran."""
-        if flag not in self._flags:
-            return None
-        places = self._flags[flag]
-        line = places[-1].line
-        lists = [place.values[:1] if all(v.startswith("$") for v in place.values[1:]) else place.values for place in places]
-        wrong = next((words for words in lists if len(words) != 1), None)
-        if wrong is not None:
-            raise self._error(flag, f"found {shown(' '.join(wrong))}, expected one value", line)
-        values = list(dict.fromkeys(words[0] for words in lists))
-        if len(values) > 1:
-            raise self._error(
-                flag, f"given with different values: {', '.join(map(shown, values))}: keep the one that runs", line
-            )
-        if "$" in values[0] or "`" in values[0]:
-            what = f"found {shown(values[0])}, which this file does not set to one value: expected a value"
-            raise self._error(flag, what, line)
-        return values[0]
-
-    def number(self, flag: str, default: int) -> int:
-        value = self.optional(flag)
-        return default if value is None else value
-
-    def optional(self, flag: str) -> int | None:
-        word = self.word(flag)
-        if word is None or word == "None":
-            return None
-        most = MAX_LAYERS if flag == "--num-layers" else MAX
-        if not re.fullmatch(r"[0-9][0-9_]{0,12}", word) or int(word) > most:
-            raise self._error(flag, f"found {shown(word)}, expected a whole number up to {most}", self._flags[flag][-1].line)
-        return int(word)
-
-    def share(self, flag: str, default: float) -> float:
-        word = self.word(flag)
-        try:
-            return default if word is None else float(word)
-        except ValueError:
-            raise self._error(flag, f"found {shown(word)}, expected a number", self._flags[flag][-1].line) from None
-
-    def choice(self, flag: str, words: Mapping[str, str], default: str) -> str:
-        word = self.word(flag) or default
-        if word.lower() not in words:
-            raise self._error(flag, f"found {shown(word)}, {nearest(word, words)}", self._flags[flag][-1].line)
-        return words[word.lower()]
+            raise self.error("--num-experts", "experts of DeepSpeed: not modelled", flags["--num-experts"][-1].line)
 
     def document(self) -> Document:
         """Every part, minus what the user gives."""
@@ -141,9 +97,13 @@ class _Arguments:
         for flag, key in NUMBERS.items():
             if key not in self._given and (value := self.optional(flag)) is not None:
                 document[key] = value
+        if "pattern" not in self._given:
+            given = document.get("layers")
+            experts = self.number("--num-experts", 0) > 1
+            document |= pattern_of(self, given if isinstance(given, int) else None, experts=experts)
         missing = [flag for flag, key in list(NUMBERS.items())[:3] if key not in document]
         if missing:
-            raise SpecError(f"{self._where}: {missing[0]}: missing")
+            raise SpecError(f"{self.where}: {missing[0]}: missing")
         layers = document.get("layers", 0)
         parts: dict[str, Callable[[], Document]] = {
             "vocabulary": self._vocabulary,
@@ -152,6 +112,7 @@ class _Arguments:
             "mla": lambda: self._attention(document),
             "window": lambda: self._window(layers),
             "experts": lambda: self._experts(document, layers),
+            "recurrent": lambda: kinds_of(self, document),
         }
         document |= self._style()
         for key, part in parts.items():
@@ -163,15 +124,15 @@ class _Arguments:
         padded = self.optional("--padded-vocab-size") or self.optional("--pad-vocab-size-to")
         if padded:
             return {"vocabulary": padded, "vocabulary_multiple": 1}
-        tokenizer = self._flags.get("--tokenizer-type")
+        tokenizer = self.flags.get("--tokenizer-type")
         kind = tokenizer[-1].values[0] if tokenizer and tokenizer[-1].values else None
         words = self.optional("--vocab-size")
         if words:  # the NullTokenizer adds an end-of-document token
             return {"vocabulary": words + (kind == "NullTokenizer")}
-        files = [PurePath(value).name for place in self._flags.get("--vocab-file", []) for value in place.values]
+        files = [PurePath(value).name for place in self.flags.get("--vocab-file", []) for value in place.values]
         if kind == "GPT2BPETokenizer" or (kind is None and "gpt2-vocab.json" in files):
             return {"vocabulary": GPT2_VOCABULARY}
-        raise SpecError(f"{self._where}: vocabulary: missing; Megatron-LM takes it from the tokenizer: give vocabulary=...")
+        raise SpecError(f"{self.where}: vocabulary: missing; Megatron-LM takes it from the tokenizer: give vocabulary=...")
 
     def _default_ffn(self, document: Document) -> int:
         hidden = document.get("hidden", 0)
@@ -207,7 +168,7 @@ class _Arguments:
             return {"position": position}
         rows = self.optional("--max-position-embeddings")
         if rows is None and "positions" not in self._given:
-            raise SpecError(f"{self._where}: --max-position-embeddings: missing")
+            raise SpecError(f"{self.where}: --max-position-embeddings: missing")
         return {"position": position, "positions": rows}
 
     def _attention(self, document: Document) -> Document:
@@ -229,19 +190,22 @@ class _Arguments:
         return {"kv_heads": deepspeed} if deepspeed else {}
 
     def _window(self, layers: int) -> Document:
-        places = self._flags.get("--window-size")
+        places = self.flags.get("--window-size")
         if not places:
             return {}
         left = re.split(r"[,\s()]+", " ".join(places[-1].values).strip("() "))[0]
         if left == "-1":
             return {}
         if not re.fullmatch(r"[0-9]{1,9}", left):
-            raise self._error(
+            raise self.error(
                 "--window-size", f"found {shown(' '.join(places[-1].values))}, expected LEFT,RIGHT", places[-1].line
             )
         window: Document = {"tokens": int(left) + 1}  # a token sees itself and LEFT before it
-        if self.has("--window-attn-skip-freq"):
-            inside = self._pattern("--window-attn-skip-freq", layers, lambda layer, n: (layer + 1) % n != 0)
+        every = self.word("--window-attn-skip-freq") or ""
+        if re.fullmatch(r"[0-9]{1,4}", every) and int(every) > 1:
+            window["layers"] = "even" if every == "2" else f"{int(every) - 1}:1"
+        elif every:
+            inside = self.pattern("--window-attn-skip-freq", layers, lambda layer, n: (layer + 1) % n != 0)
             window["layers"] = [layer for layer, here in enumerate(inside) if here]
         return {"window": window}
 
@@ -256,32 +220,18 @@ class _Arguments:
             "topk_groups": self.number("--moe-router-group-topk", 1),
             "ffn": self.number("--moe-ffn-hidden-size", document.get("ffn", 0)),
             "shared_ffn": self.number("--moe-shared-expert-intermediate-size", 0),
+            "shared_gate": self.has("--moe-shared-expert-gate"),
+            "latent": self.number("--moe-latent-size", 0),
             "pad_to_capacity": self.has("--moe-pad-expert-input-to-capacity"),
         }
         if self.has("--moe-expert-capacity-factor"):
             experts["capacity_factor"] = self.share("--moe-expert-capacity-factor", 1.0)
         if self.has("--moe-layer-freq"):
-            inside = self._pattern("--moe-layer-freq", layers, lambda layer, n: layer % n == 0)
+            inside = self.pattern("--moe-layer-freq", layers, lambda layer, n: layer % n == 0)
             dense = [layer for layer, here in enumerate(inside) if not here]
             experts["dense_layers"] = len(dense) if dense == list(range(len(dense))) else dense
-        if not experts.get("dense_layers"):
+        if "pattern" in document:
+            experts["dense_layers"] = 0  # the pattern says where they are
+        if not experts.get("dense_layers") and "-" not in document.get("pattern", ""):
             document.pop("ffn", None)  # no layer has a dense MLP
         return {"experts": experts}
-
-    def _pattern(self, flag: str, layers: int, rule: Callable[[int, int], bool]) -> list[bool]:
-        """A flag that is `N`, read by `rule(layer, N)`, or a list such as `([0]*3+[1]*58)`, one number per layer."""
-        word = self.word(flag) or ""
-        if re.fullmatch(r"[0-9]{1,9}", word) and int(word):
-            return [rule(layer, int(word)) for layer in range(layers)]
-        numbers: list[bool] = []
-        text = word.replace(" ", "")
-        text = text[1:-1] if text.startswith("(") and text.endswith(")") else text
-        for part in text.split("+"):
-            match = re.fullmatch(r"\(?\[([01](?:,[01])*)\](?:\*([0-9]{1,6}))?\)?", part)
-            if match is None:
-                what = f"found {shown(word)}, expected a whole number or a list such as [0]*3+[1]*58"
-                raise self._error(flag, what, self._flags[flag][-1].line)
-            numbers += [digit == "1" for digit in match[1].split(",")] * int(match[2] or 1)
-        if len(numbers) != layers:
-            raise self._error(flag, f"found {len(numbers)} layers, expected {layers}", self._flags[flag][-1].line)
-        return numbers

@@ -13,9 +13,8 @@ OF_MLA: Final = frozenset(
 )
 """Names that have a value also where multi-latent attention is off."""
 CHANGING: Final = (
-    "attention_output_gate", "decoder_num_layers", "experimental_attention_variant", "heterogeneous_layers_config_path",
-    "heterogeneous_layers_config_encoded_json", "hybrid_layer_pattern", "hybrid_override_pattern", "is_hybrid_model",
-    "linear_attention_freq", "moe_latent_size", "moe_shared_expert_gate", "mtp_use_repeated_layer", "qk_l2_norm", "spec",
+    "decoder_num_layers", "heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json",
+    "mtp_use_repeated_layer", "qk_l2_norm",
 )  # fmt: skip
 """Names of what is not modelled that are None or False unless a run asks for them."""
 OFF: Final = ("None", "False", "")

@@ -17,7 +17,7 @@ Flags = dict[str, list[Given]]
 
 _FLAG: Final = re.compile(r"--[A-Za-z]")
 _WORD: Final = re.compile(r"""'[^']*'|"[^"]*"|[^\s()'"\\;`]+|[()]""")
-_QUOTED_FLAGS: Final = re.compile(r"""(["'])([^"']*--[^"']*)\1""")
+_QUOTED_FLAGS: Final = re.compile(r"""(?<![^\s(=])(["'])([^"']*--[^"']*)\1""")
 _COMMENT: Final = re.compile(r"(^|\s)#.*$")
 _ASSIGNMENT: Final = re.compile(r"""^\s*(?:export\s+)?([A-Za-z_]\w*)=(?:"([^"$`]*)"|'([^']*)'|([^\s"'$`(;]*))\s*;?\s*$""")
 _SET: Final = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
@@ -103,30 +103,17 @@ def flags_of_document(document: Mapping[str, Any], lines: Mapping[tuple[str, ...
 
 
 NOT_MODELLED: Final = {
-    "--attention-output-gate": "a gate on the output of attention",
-    "--dsa-indexer-topk": "sparse attention",
+    "--dsa-indexer-skip-topk-offset": "keys that layers choose for each other",
+    "--dsa-indexer-topk-freq": "keys that layers choose for each other",
     "--decoder-num-layers": "an encoder and a decoder",
     "--encoder-num-layers": "an encoder and a decoder",
     "--enable-mhc-connections": "hyper-connections",
-    "--experimental-attention-variant": "an experimental attention",
     "--heterogeneous-layers-config-encoded-json": "layers of different sizes",
     "--heterogeneous-layers-config-path": "layers of different sizes",
-    "--hybrid-layer-pattern": "a hybrid of attention and state-space layers",
-    "--hybrid-override-pattern": "a hybrid of attention and state-space layers",
-    "--is-hybrid-model": "a hybrid of attention and state-space layers",
-    "--linear-attention-freq": "linear attention",
-    "--mamba-head-dim": "state-space layers",
-    "--mamba-num-groups": "state-space layers",
-    "--mamba-num-heads": "state-space layers",
-    "--mamba-state-dim": "state-space layers",
     "--mlp-type": "experts of DeepSpeed",
     "--moe-expert-rank-capacity-factor": "a capacity per rank",
-    "--moe-latent-size": "latent experts",
-    "--moe-shared-expert-gate": "a gate on the shared experts",
-    "--mtp-hybrid-override-pattern": "a hybrid of attention and state-space layers",
     "--mtp-use-repeated-layer": "prediction layers that share weights",
     "--qk-l2-norm": "a norm of queries and keys without weights",
-    "--spec": "layers of another specification",
     "--topk": "experts of DeepSpeed",
     "--yaml-cfg": "numbers in another file",
 }
@@ -179,7 +166,9 @@ FREE_PREFIXES: Final = (
     "--activation-func-clamp", "--openai-gelu", "--onnx-safe", "--init-method", "--embedding-init", "--use-mup", "--mup-",
     "--mtp-loss", "--mtp-detach", "--qk-clip", "--softmax-scale", "--sinkhorn", "--kv-scale", "--no-bert-binary",
     "--calculate-per-token", "--cache-mla", "--clone-scatter", "--disable-clone-scatter", "--window-attn-impl",
-    "--add-position-embedding", "--enable-gpt-oss",
+    "--add-position-embedding", "--enable-gpt-oss", "--mtp-spec", "--keep-mtp-spec", "--dsa-indexer-loss",
+    "--dsa-indexer-use-sparse", "--dsa-kernel", "--dsa-indexer-r", "--dsa-indexer-k-norm", "--dsa-indexer-scoring",
+    "--no-dsa-", "--disable-dsa-",
     # training, data, tokenizer files
     "--lr", "--min-lr", "--decoupled-", "--warmup", "--override-opt", "--use-checkpoint-opt", "--weight-decay",
     "--start-weight", "--end-weight", "--no-weight-decay", "--apply-wd", "--clip-grad", "--loss-scale", "--initial-loss",

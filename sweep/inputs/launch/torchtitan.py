@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim_core import SimError, read_model
-from sweep.inputs.flavors import PRESETS
+from sim_core import SimError, nearest, read_model
+from sweep.inputs.flavors import PRESETS, preset_of
 from sweep.inputs.launch.job import Launch, missing_of
 from sweep.inputs.launch.megatron import numbers_of
 
@@ -158,14 +158,17 @@ def _checkpointing(settings: _Settings, notes: list[str]) -> str:
 
 def _model(settings: _Settings, notes: list[str]) -> dict[str, Any]:
     name, flavor = settings.word("name", "model"), settings.word("flavor", "model")
-    preset = PRESETS.get((name, flavor))
-    if preset is None:
+    known = preset_of(name, flavor)
+    if known is None:
         if name:
-            notes.append(f"model {name[:40]} {flavor[:40]}: no preset; give --model")
+            flavors = sorted(each for of, each in PRESETS if of == name.lower())
+            hint = f", {nearest(flavor, flavors)}" if flavors else ""
+            notes.append(f"model {name[:40]} {flavor[:40]}: no preset{hint}; give --model")
         return {}
     try:
         sequence = settings.number("seq_len")
-        return numbers_of(read_model(preset, {"sequence": sequence} if sequence else {}))
+        preset, changes = known
+        return numbers_of(read_model(preset, {**changes, **({"sequence": sequence} if sequence else {})}))
     except SimError as error:
         notes.append(f"model: {error}")
         return {}

@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import SpecError, model_document
+from sim_core import SpecError, model_document, parameters, parse_model
+from sweep.commands.export_command import json_text
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
+from sweep.inputs.job import job_of
 from sweep.inputs.launch.job import Launch
 from sweep.inputs.launches import read_launch
 from sweep.preparation import prepare
 from sweep.show.logs import launch_values
 from sweep.spec import SweepSpec
 from tests.sweep.inputs import specimens
+
+MODEL = {"layers": 12, "hidden": 512, "heads": 8, "vocabulary": 50304}
 
 
 def read(tmp_path: Path, text: str) -> Launch:
@@ -124,6 +128,34 @@ def test_variables_that_the_file_leaves_open_are_not_guessed(tmp_path: Path) -> 
     assert either.plan["tp"] is None
 
 
+def test_what_the_launch_decides_is_no_plan(tmp_path: Path) -> None:
+    """Nodes of a variable, settings that are `auto`, a ZeRO stage in another file, references that stand for no number."""
+    open_nodes = read(tmp_path, specimens.SCRIPT.replace("--nnodes 4", "--nnodes $NODES").replace("#SBATCH --nodes=4\n", ""))
+    assert (open_nodes.plan["all_gpus"], open_nodes.plan["dp"]) == (None, None)
+    script = "torchrun --nproc_per_node=8 --nnodes=$N train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 8"
+    assert read(tmp_path, script).plan["all_gpus"] is None
+    asked = read(tmp_path, f"#SBATCH --nodes=4\n{script} --fsdp 'full_shard auto_wrap' --bf16 True\n").plan
+    assert (asked["all_gpus"], asked["global_batch"], asked["sharding"], asked["precision"]) == (32, 512, "parameters", "bf16")
+    assert read(tmp_path, f"{script} --deepspeed zero3.json\n").plan["sharding"] is None
+    auto = '{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "bf16": {"enabled": "auto"}, '
+    auto += '"zero_optimization": {"stage": 3}}'
+    alone = read(tmp_path, auto).plan
+    assert [alone[name] for name in ("micro_batch", "ga", "precision", "sharding")] == [None, None, None, "parameters"]
+    trainer = '{"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "bf16": true, "deepspeed": ' + auto + "}"
+    both = read(tmp_path, trainer).plan
+    assert [both[name] for name in ("micro_batch", "ga", "precision", "sharding")] == [2, 8, "bf16", "parameters"]
+    job = job_of(str(tmp_path / "launch"), given={"all_gpus": 16, "sequence": 2048}, model=MODEL)
+    assert job is not None
+    assert job.plan["global_batch"] == 16 * 2 * 8
+    nemo = specimens.NEMO_YAML.replace("tensor_model_parallel_size: 4", "tensor_model_parallel_size: ${oc.env:TP}")
+    assert read(tmp_path, nemo).plan["tp"] is None
+    nemo = specimens.NEMO_YAML.replace("num_nodes: 2", "num_nodes: '${nodes}'")
+    assert read(tmp_path, nemo).plan["all_gpus"] is None
+    nemo = specimens.NEMO_YAML.replace("ffn_hidden_size: 11008", "ffn_hidden_size: ${multiply:4, ${.hidden_size}}")
+    found = read(tmp_path, "name: secret-project\n" + nemo)
+    assert (found.model["ffn"], found.plan["sharding"]) == (4 * 4096, "optimizer")
+
+
 def test_nothing_in_a_script_is_run(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     launch = read(tmp_path, specimens.SCRIPT.replace("TP=4\n", f"TP=$(touch {marker}; echo 4)\n"))
@@ -198,6 +230,17 @@ def test_an_exported_toml_reads_back(tmp_path: Path) -> None:
         assert launch.plan["sharding"] == plan.sharding
 
 
+def test_an_exported_json_reads_back(tmp_path: Path) -> None:
+    """By all formats a plan is the same."""
+    plans = plans_of("megatron-core", {"tp": [1, 4], "pp": [1, 4], "vpp": [1, 2], "sharding": ["none", "optimizer"]}, {})
+    assert plans
+    for plan in plans:
+        json_file, flags = read(tmp_path, json_text(plan)), read(tmp_path, megatron_text(plan))
+        shared = set(json_file.plan) & set(flags.plan)
+        assert {name: json_file.plan[name] for name in shared} == {name: flags.plan[name] for name in shared}
+        assert (json_file.model, json_file.missing) == (flags.model, ())
+
+
 def test_what_a_launch_file_holds_besides_is_kept(tmp_path: Path) -> None:
     script, toml = tmp_path / "run.sh", tmp_path / "train.toml"
     script.write_text(specimens.SCRIPT)
@@ -216,3 +259,33 @@ def test_every_order_of_a_toml_reads_the_same(tmp_path: Path) -> None:
     sections = [f"[{part}" for part in specimens.TOML.split("[")[1:] if "]" in part]
     plans = {json.dumps(read(tmp_path, "".join(order)).plan, sort_keys=True) for order in itertools.permutations(sections[:3])}
     assert len(plans) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "total"),
+    [
+        ("llama3", "8B", 8_030_261_248),
+        ("llama4", "17bx16e", 107_769_861_120),
+        ("deepseek_v3", "16B", 15_706_484_224),  # DeepSeek-V2-Lite
+        ("deepseek_v3", "236B", 235_741_434_880),
+        ("deepseek_v3", "671B", 671_026_404_352),
+        ("qwen3", "0.6B", 596_049_920),
+        ("qwen3", "1.7B", 1_720_574_976),
+        ("qwen3", "4B", 4_022_468_096),
+        ("qwen3", "14B", 14_768_307_200),
+        ("qwen3", "235B-A22B", 235_093_634_560),
+        ("gpt_oss", "20B", 20_914_757_184),
+    ],
+)
+def test_flavors_of_torchtitan_are_the_published_models(name: str, flavor: str, total: int, tmp_path: Path) -> None:
+    toml = f'[model]\nname = "{name}"\nflavor = "{flavor}"\n[training]\nseq_len = 4096\nlocal_batch_size = 1\n'
+    launch = read(tmp_path, toml + "[parallelism]\ntensor_parallel_degree = 2\n")
+    model = parse_model({"name": "titan", "source": "toml", **launch.model}, "toml")
+    assert parameters(model).total == pytest.approx(total, rel=1e-6)
+    assert model.mtp_layers == 0
+
+
+def test_a_flavor_that_does_not_exist_names_those_that_do(tmp_path: Path) -> None:
+    toml = '[model]\nname = "qwen3"\nflavor = "15B"\n[parallelism]\ntensor_parallel_degree = 2\n'
+    notes = " ".join(read(tmp_path, toml).notes)
+    assert "model qwen3 15B: no preset, valid: 0.6b, 1.7b, 14b, " in notes

@@ -1,0 +1,98 @@
+"""`balanced_cost`: layers so divided that the slowest virtual stage takes as little as it can, by modelled seconds.
+
+The smallest largest virtual stage is found exactly, and among all such divisions that with the least sum of squares. With
+several chunks on a stage their sum does not count: interleaved stages take their chunks in turn, all of them the same one at
+about the same time, so that a turn takes as long as the largest. Megatron-LM takes a division as
+--pipeline-model-parallel-layout.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from sim_core.arrays import Floats, Ints
+from sim_core.costing.blocks import cost_blocks
+from sim_core.costing.case import Blocks
+from sim_core.costing.groups import group_plans
+from sim_core.distinct import distinct_rows
+from sim_core.hardware.table import HardwareTable
+from sim_core.jit import inner_kernel, kernel
+from sim_core.planning.columns import BLOCK, FILE, NONE, Plans
+from sim_core.planning.split import split_plans
+from sim_core.workloads.workload import Arrays, Workload
+
+ROUNDING: Final = 1 + 1e-9
+"""By how much a division may be slower than the fastest and still be as fast."""
+
+
+def divided(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> tuple[Ints, list[Ints]]:
+    """The divisions of the plans in `rows`, which must be legal, and which of them is each plan's, [rows]."""
+    groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
+    split = split_plans(workload.arrays, plans, rows)
+    blocks = cost_blocks(workload, hardware, plans, groups, split, rows)
+    columns = (plans.pp * plans.vpp, plans.layers, plans.checkpointing, plans.checkpoint_layers)
+    of_row, first = distinct_rows(np.stack([blocks.key[rows], *(column[rows] for column in columns)], axis=1))
+    return of_row, [_divided(workload.arrays, plans, blocks, int(row)) for row in rows[first]]
+
+
+def _divided(arrays: Arrays, plans: Plans, blocks: Blocks, row: int) -> Ints:
+    """The layers of each virtual stage of one plan."""
+    virtual, key, how = int(plans.pp[row] * plans.vpp[row]), blocks.key[row], plans.checkpointing[row]
+    pass_s = blocks.forward_s[key] + blocks.backward_s[key]
+    again_s = np.zeros_like(pass_s) if how == NONE else blocks.again_s[key]
+    unit = np.full(plans.layers[row], arrays.layer_unit)
+    recorded = np.argmax(np.diff(arrays.unit_layers, axis=1), axis=0)[: len(unit)]
+    unit[: len(recorded)] = recorded
+    at_ends = np.array([arrays.first_unit, arrays.last_unit])
+    ends_s = np.where(at_ends < 0, 0.0, (pass_s + (again_s if how == FILE else 0.0))[at_ends])
+    if how == BLOCK:
+        return divide(pass_s[unit], again_s[unit], int(plans.checkpoint_layers[row]), ends_s, virtual)
+    return divide((pass_s + again_s)[unit], np.zeros(len(unit)), 0, ends_s, virtual)
+
+
+@kernel
+def divide(own_s: Floats, again_s: Floats, span: int, ends_s: Floats, virtual: int) -> Ints:
+    """Layers of each virtual stage, [virtual]; every one but the last holds a layer.
+
+    A layer takes `own_s`, among the first `span` of a virtual stage `again_s` more; `ends_s`: before the first layer, after the
+    last.
+    """
+    layers = len(own_s)
+    sums = np.zeros((2, layers + 1))
+    sums[0, 1:], sums[1, 1:] = np.cumsum(own_s), np.cumsum(again_s)
+    largest_s, squares = np.full((virtual + 1, layers + 1), np.inf), np.full((virtual + 1, layers + 1), np.inf)
+    begun = np.zeros((virtual + 1, layers + 1), np.int64)
+    largest_s[0, 0], squares[0, 0] = 0.0, 0.0
+    for number in range(virtual):
+        least = 0 if number == virtual - 1 else 1
+        for end in range(number + least, layers + 1):
+            for begin in range(end - least, number - 1, -1):
+                if sums[0, end] - sums[0, begin] >= largest_s[number + 1, end]:
+                    break
+                seconds = max(largest_s[number, begin], _stage_s(sums, span, ends_s, virtual, number, begin, end))
+                largest_s[number + 1, end] = min(largest_s[number + 1, end], seconds)
+    most_s = largest_s[virtual, layers] * ROUNDING
+    for number in range(virtual):
+        least = 0 if number == virtual - 1 else 1
+        for end in range(number + least, layers + 1):
+            for begin in range(end - least, number - 1, -1):
+                if sums[0, end] - sums[0, begin] > most_s:
+                    break
+                seconds = _stage_s(sums, span, ends_s, virtual, number, begin, end)
+                if seconds <= most_s and squares[number, begin] + seconds * seconds < squares[number + 1, end]:
+                    squares[number + 1, end] = squares[number, begin] + seconds * seconds
+                    begun[number + 1, end] = begin
+    found, end = np.empty(virtual, np.int64), layers
+    for number in range(virtual - 1, -1, -1):
+        found[number] = end - begun[number + 1, end]
+        end = begun[number + 1, end]
+    return found
+
+
+@inner_kernel
+def _stage_s(sums: Floats, span: int, ends_s: Floats, virtual: int, number: int, begin: int, end: int) -> float:
+    """Seconds of virtual stage `number` with the layers `begin` to `end`."""
+    seconds = sums[0, end] - sums[0, begin]
+    seconds += sums[1, min(begin + span, end)] - sums[1, begin]
+    seconds += ends_s[0] if number == 0 else 0.0
+    return float(seconds + (ends_s[1] if number == virtual - 1 else 0.0))
