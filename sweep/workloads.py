@@ -131,6 +131,13 @@ def unmet(stated: StackSpec | None) -> str | None:
     return assumed(framework, preset) if framework else None
 
 
+def stack_name(stated: StackSpec | None) -> str:
+    """How a stack is called of which more than a name is stated: in brackets, or "framework as page". Raises SpecError."""
+    preset, facts, framework = _stated(stated)
+    name = assumed(framework, preset) if framework else preset
+    return f"{name} ({', '.join(facts)})" if facts else name
+
+
 def _stated(stated: StackSpec | None) -> tuple[str, dict[str, Any], str]:
     """The preset or file that is named, facts in place of its own, and a framework without a page. Raises SpecError."""
     facts = {"preset": stated} if isinstance(stated, str) else dict(stated or {})

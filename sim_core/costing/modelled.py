@@ -346,15 +346,18 @@ def _host_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
     """Seconds of the host to launch the forward and the backward of a layer, [rows] each."""
     stack, plans, first = filled.modelled.stack, filled.plans, filled.first
     share = np.where(plans.tp[first] > 1, 1.0, stack.host_without_tp)
-    host = [share * stack.host_forward, share * stack.host_backward]
+    sent_backward = sent.phase != FORWARD
+    calls = [(sent.bytes[:, sent_backward == backward] > 0).sum(axis=1)[filled.shape] for backward in (False, True)]
+    host = [
+        share * launch + stack.host_collective * number
+        for launch, number in zip((stack.host_forward, stack.host_backward), calls, strict=True)
+    ]
     if stack.ring_step_in_pipelines:
         slow = pipelines_over_nodes(filled.hardware, plans, first)
         each = stack.ring_step_in_pipelines + (_nodes(filled) - 1) * stack.ring_step_across
         steps = _ring_steps(filled, sent)
         for backward in range(2):
-            host[backward] = host[backward] + np.where(slow, each, 0.0) * steps[:, (sent.phase != FORWARD) == backward].sum(
-                axis=1
-            )
+            host[backward] = host[backward] + np.where(slow, each, 0.0) * steps[:, sent_backward == bool(backward)].sum(axis=1)
     return host[0], host[1]
 
 

@@ -7,11 +7,11 @@ import numpy as np
 from sim_core.arrays import Bools, Floats, Ints
 from sim_core.costing.case import Blocks
 from sim_core.hardware.kernels.attention import (
-    IN_8_BITS,
     LARGEST_FUSED,
     LARGEST_IN_CORE,
     attention_backward_s,
     attention_forward_s,
+    in_8_bits,
     unfused_attention_backward_s,
     unfused_attention_forward_s,
 )
@@ -115,8 +115,10 @@ def _flash(
     timed = cost(kernels, modelled.dtype, *sizes, *dims)
     window = np.minimum(float(shape.window or np.inf), shape.keys[rows]) / shape.keys[rows]
     seen = window * (2 - window)  # of the causal half
-    scale = modelled.stack.attention_on(kernels.tables.device if kernels.tables else "")
-    scale *= IN_8_BITS if narrow and modelled.stack.fp8_attention else 1.0
+    device = kernels.tables.device if kernels.tables else ""
+    scale = np.full(len(rows), modelled.stack.attention_on(device))
+    if narrow and modelled.stack.fp8_attention:
+        scale *= in_8_bits(device, "forward" if phase == FORWARD else "backward", shape.keys[rows])
     return Timed(timed.seconds * steps * seen * scale, timed.measured)
 
 

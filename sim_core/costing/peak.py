@@ -38,7 +38,7 @@ from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.precision import GATHERED
 from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.stack import read_stack
-from sim_core.models.weights import frozen, held
+from sim_core.models.weights import frozen_bytes, held
 from sim_core.planning.columns import FILE, Plan, Plans, by_order, plan_at
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, ends_of_stage, split_plans
@@ -231,7 +231,7 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
         mine = held(model, unit, keys)
         parameters[:, at] += (mine.dense + mine.experts) * times
         if model.lora:
-            still[:, at] += PARAMETER_BYTES * frozen(model, unit, keys) * times
+            still[:, at] += frozen_bytes(model, unit, keys) * times
     return _Held(kept, parameters, still), buffer_bytes(model, keys)
 
 

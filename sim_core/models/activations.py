@@ -24,6 +24,7 @@ class Kept(NamedTuple):
     logit: float = LOGIT  # bytes per logit
     expert_outputs: bool = True  # of routed copies; not kept where their probabilities are applied before the second GEMM
     activation_input: float = 2.0  # bytes of an element that enters the activation of an MLP
+    narrow_attention: bool = False  # queries, keys, values and the output in 8 bits where linear layers run so
     attention_output: float | None = None  # of an element of core attention's output; None: 2, and those of a narrower copy
 
 
@@ -144,9 +145,12 @@ def _normed_width(model: Model, unit: Unit, shape: Shape) -> Floats:
     """
     narrow = shape.stored < 2.0
     attention = np.where(narrow & (model.mla is not None), 2 * shape.stored, shape.stored) * (unit.mixer != NONE)
-    attention = attention * _needed(model, "qkv")
+    if model.lora is not None:
+        attention = np.full(len(shape.tp), _adapted(model, "qkv")) * (unit.mixer != NONE)
+        if not unit.moe:
+            return attention + _adapted(model, "fc1") * (unit.channel != NONE)
     if not unit.moe:
-        return attention + shape.stored * (unit.channel != NONE) * _needed(model, "fc1")
+        return attention + shape.stored * (unit.channel != NONE)
     shared = bool(model.experts and model.experts.shared_ffn)
     return attention + 2.0 + np.where(narrow & shared, shape.stored, 0.0)
 
@@ -157,6 +161,8 @@ def _attention(model: Model, shape: Shape, kept: Kept) -> Floats:
     The projection's input is that output, or a narrower copy of it.
     """
     each = np.where(shape.stored < 2.0, shape.stored, 0.0) if kept.attention_output is None else kept.attention_output - 2.0
+    if model.lora is not None:  # without a dropout the adapter keeps the output itself
+        each = _adapted(model, "projection") if model.lora.dropout else 0.0
     copy = each * shape.tokens * shape.heads * model.v_head_dim
     if model.mla:
         latents = 2.0 * (2 * (model.mla.q_rank or 0) + 2 * model.mla.kv_rank + model.mla.rope_head_dim)
@@ -168,7 +174,8 @@ def _attention(model: Model, shape: Shape, kept: Kept) -> Floats:
         return shape.local * (latents - narrower) + shape.tokens * (2.0 * shape.heads * each + indexed) + copy
     width = ((3 if model.output_gate else 2) * shape.heads + 2 * shape.kv_heads) * model.head_dim
     normed = (shape.heads + shape.kv_heads) * model.head_dim if model.qk_norm or model.qk_norm_whole else 0.0
-    return 2.0 * shape.tokens * (width + normed) + copy
+    inputs = np.where(shape.stored < 2.0, 1.0, 2.0) if kept.narrow_attention else 2.0
+    return shape.tokens * (inputs * width + 2.0 * normed) + copy
 
 
 def _core(model: Model, shape: Shape) -> Floats:
@@ -178,14 +185,16 @@ def _core(model: Model, shape: Shape) -> Floats:
 
 
 def _mlp(model: Model, shape: Shape, kept: Kept, ffn: int, parts: Floats) -> Floats:
-    """Output of fc1 (both halves with a gate) and input of fc2, which frozen weights do not need."""
-    entering = shape.stored * _needed(model, "fc2")
+    """Output of fc1 (both halves with a gate) and input of fc2."""
+    entering = shape.stored if model.lora is None else _adapted(model, "fc2")
     return shape.tokens * (kept.activation_input * (2 if model.gated else 1) + entering) * ffn / parts
 
 
-def _needed(model: Model, *names: str) -> float:
-    """1 if the inputs of some linear layers are kept for gradients of weights; 0 if all of them are frozen without adapters."""
-    return 1.0 if model.lora is None or {*names} & {*model.lora.targets} else 0.0
+def _adapted(model: Model, name: str) -> float:
+    """Bytes kept of an element that enters a frozen matrix: with an adapter its 16-bit input, after a dropout with the mask."""
+    if model.lora is None or name not in model.lora.targets:
+        return 0.0
+    return 3.0 if model.lora.dropout else 2.0
 
 
 def _experts(model: Model, shape: Shape, kept: Kept) -> Floats:

@@ -72,6 +72,7 @@ class Lora(Record):
 
     rank: Count
     targets: tuple[Literal["qkv", "projection", "fc1", "fc2"], ...] = ("qkv", "projection")
+    dropout: Share = 0.0  # of what enters an adapter
 
 
 class Window(Record):

@@ -10,7 +10,7 @@ from sim_core.models.description import EMBEDDING, HEAD, LAYER, NONE, RECURRENT,
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.rows import GROUPED_GEMM, AttentionShape, Operators, Rows
 from sim_core.models.stack import Kernels
-from sim_core.models.weights import held, sequence_of
+from sim_core.models.weights import WIDE_BYTES, held, sequence_of
 from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 FUSED_CASTS: Final = (("experts_fc2", FORWARD), ("experts_fc1", INPUT_GRADIENT))
@@ -49,6 +49,8 @@ def _attention(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kern
     if kernels.flash_attention and (kernels.fused_window_sinks or not (model.attention_sinks and unit.window)):
         rows.flash(_attention_shape(model, unit, shape))
         _ring(rows, model, shape, kernels)
+        if kernels.fp8_attention:
+            _attention_casts(rows, model, shape)
     else:
         _unfused_attention(rows, model, shape)
     if model.output_gate:
@@ -132,6 +134,15 @@ def _attention_shape(model: Model, unit: Unit, shape: Shape) -> AttentionShape:
         v_head_dim=model.v_head_dim,
         window=0 if chunked else window,
     )
+
+
+def _attention_casts(rows: Rows, model: Model, shape: Shape) -> None:
+    """Around attention in 8 bits: queries, keys and values are cast, its output cast back; backward the gradients of each
+    (Transformer Engine, attention/dot_product_attention/backends.py)."""
+    width = (shape.heads + shape.kv_heads) * (model.head_dim + model.v_head_dim)
+    narrow = np.where(shape.stored < WIDE_BYTES, 1.0, 0.0)
+    for phase in (FORWARD, INPUT_GRADIENT):
+        rows.memory("attention_casts", phase, traffic.CAST * narrow * shape.tokens * width, kernels=2 * narrow)
 
 
 def _ring(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:

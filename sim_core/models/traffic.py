@@ -14,6 +14,10 @@ DROPOUT: Final = (1.0, 7.0)
 """Added to the residual kernel (the mask); backward on its own. Megatron-LM fuses bias, dropout and residual. Count."""
 UNFUSED_DROPOUT: Final = (5.0, 5.0)
 """Reads, writes, mask: of the embedding and of attention scores. Count."""
+SCALE: Final = 4.0
+"""By a constant: reads, writes. Count."""
+CAST: Final = 3.0
+"""Between 16 and 8 bits: reads, writes. Count."""
 UNGATED: Final = (4.0, 6.0)
 """Activation per element of ffn. Count."""
 GATED: Final = (6.0, 10.0)

@@ -8,6 +8,7 @@ from sim_core.arrays import Floats
 from sim_core.errors import SpecError
 from sim_core.models.description import ATTENTION, EMBEDDING, HEAD, LAYER, MLP, MTP, RECURRENT, Lora, Model, Recurrent, Unit
 from sim_core.models.keys import Keys, padded_vocabulary
+from sim_core.models.precision import COPIES
 from sim_core.models.recurrent import sizes_of
 
 REPLICATED: Final = 0
@@ -35,6 +36,10 @@ PARTS: Final = (
     "mtp",
     "adapters",
 )
+
+
+WIDE_BYTES: Final = 2.0
+"""Of an element of 16 bits."""
 
 
 class Weights(NamedTuple):
@@ -190,12 +195,17 @@ def trained(model: Model, unit: Unit) -> tuple[Weights, ...]:
     return tuple(weights for weights in weights_of(model, unit) if weights.adapter or model.lora is None)
 
 
-def frozen(model: Model, unit: Unit, keys: Keys) -> Floats:
-    """Parameters of one unit on a rank that are not trained, [n]."""
+def frozen_bytes(model: Model, unit: Unit, keys: Keys) -> Floats:
+    """Bytes of one unit on a rank that are not trained, [n]: 16 bits, matrices of layers in 8 bits as they are multiplied.
+
+    In 4 bits those of 16 stay (what NVIDIA's fine-tuning in NVFP4 keeps is not published).
+    """
     total = np.zeros(len(keys.tp))
     for weights in weights_of(model, unit) if model.lora else ():
         if not weights.adapter:
-            total += weights.elements * _share(model, weights, keys)
+            narrow = weights.matrix and unit.kind == LAYER
+            width = WIDE_BYTES + (np.minimum(COPIES[keys.precision], 0.0) if narrow else 0.0)
+            total += width * weights.elements * _share(model, weights, keys)
     return total
 
 

@@ -135,14 +135,16 @@ def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
     unit_forward_s, unit_backward_s, unit_again_s = case.blocks.forward_s, case.blocks.backward_s, case.blocks.again_s
     unit_nic_s, nic_s, sharing = case.blocks.nic_s, low.nic_s, shares_nics(case)
     all_passes, all_again, duration_s = low.passes, low.again, program.duration_s
+    begin_s = case.arrays.framework.micro_batch_host_s
     all_passes[:] = 0.0
     all_again[:] = 0.0
     low.extra_s[:] = 0.0
     for turn in range(pp * chunks):
         stage, chunk = turn % pp, turn // pp
         row = case.first + virtual_of(placement, stage, chunk, pp)
-        forward_s = 0.0
+        forward_s = begin_s
         backward_s = 0.0
+        low.extra_s[LAUNCH_S] += begin_s * share
         cell = stage * chunks + chunk
         nic_s[:, cell] = 0.0
         slower = slowness(case, stage)

@@ -97,6 +97,7 @@ def workload_from_model(
             bucket_bytes=stack.bucket_bytes,
             bucket_copies=stack.bucket_copies,
             gather_host_s=stack.host_gather,
+            micro_batch_host_s=stack.host_micro_batch,
             message_host_s=stack.host_message + stack.message_sleep,
             sharding_in_pipeline=SHARDINGS.index(stack.sharding_in_pipeline or stack.sharding),
         ),

@@ -159,7 +159,7 @@ def test_nothing_comes_from_elsewhere(content: dict[str, Any]) -> None:
 
 
 def test_it_says_what_rank_says_of_errors(folder: Path, content: dict[str, Any]) -> None:
-    told = sweep("rank", folder).stdout.splitlines()
+    told = sweep("rank", folder, "-v").stdout.splitlines()
     assert content["error"] == [line for line in told if line.startswith(("error bars: ", "ties: "))]
     assert all(html.escape(line) in report_page(content) for line in content["error"])
 
