@@ -12,7 +12,7 @@ from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.ranking import RUNS, Ranking
 from sweep.reopening import Reopened
-from sweep.show.ranked import MEMORY_ERROR, running_words, ties_of
+from sweep.show.ranked import running_words, ties_of
 from sweep.show.tables import cell, plural, values_text
 from sweep.spec import FIELDS
 from sweep.tuning.record import OK
@@ -123,8 +123,8 @@ def _winner(row: Mapping[str, Any], ranking: Ranking, opened: Reopened | None, p
     told += [f"{row['tokens_per_s_per_gpu']:,.0f} tokens a second and GPU"] if row.get("tokens_per_s_per_gpu") else []
     peak, have = row.get("peak_memory_bytes"), row.get("device_memory_bytes")
     if peak is not None and have:
-        tight = f" (runs with a chance of {row[RUNS]:.0%})" * (row.get(RUNS) is not None and peak > (1 - MEMORY_ERROR) * have)
-        told.append(f"{short(peak, 'B')} of the {short(have, 'B')} of a GPU{tight}")
+        chance = "" if row.get(RUNS) is None else f" (runs with a chance of {row[RUNS]:.0%})"
+        told.append(f"{short(peak, 'B')} of the {short(have, 'B')} of a GPU{chance}")
     bars = next((each for each in ranking.error_bars.groups if values_text(_group(each.group, ranking)) == group), None)
     try:
         words = in_words(opened.prepared, plan, row) if opened is not None else (_sizes(row),)
