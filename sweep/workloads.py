@@ -5,13 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from sim_core import (
     LARGEST,
     Facts,
     Model,
     Recipe,
+    Record,
     Repeat,
     SimError,
     SpecError,
@@ -51,10 +52,10 @@ FILE_KEYS: Final = (
 """Keys of `workload` that need a file; `sequence` goes with both."""
 
 
-class Section(BaseModel):
+class Section(Record):
     """A section of a spec: immutable, no unknown keys; the JSON that is stored of it reads back as the same section."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True)
+    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
 
 
 def from_text(key: str) -> Any:

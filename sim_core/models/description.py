@@ -5,10 +5,11 @@ from functools import cached_property
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from sim_core.documents import key_path
 from sim_core.errors import SpecError, named, nearest, shown
+from sim_core.records import Record
 
 MAX: Final = 2**31 - 1
 MAX_LAYERS: Final = 10_000
@@ -39,13 +40,7 @@ SYMBOLS: Final = {
 """Layers of a pattern as Megatron-LM writes it (--hybrid-override-pattern): one mixer each."""
 
 
-class Checked(BaseModel):
-    """Fields that never change; a key that is none of them is refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Mla(Checked):
+class Mla(Record):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): sizes of the latents and of a head."""
 
     q_rank: Count | None = None  # None: queries come from the hidden state directly
@@ -55,7 +50,7 @@ class Mla(Checked):
     v_head_dim: Count
 
 
-class Experts(Checked):
+class Experts(Record):
     """Mixture of experts in place of the dense MLP of some layers."""
 
     count: Count
@@ -73,7 +68,7 @@ class Experts(Checked):
     imbalance: Annotated[float, Field(strict=True, ge=1)] = 1.0  # tokens of the busiest rank / mean
 
 
-class Lora(Checked):
+class Lora(Record):
     """Low-rank adapters (arXiv 2106.09685): the model is frozen, narrow pairs beside some of its matrices are trained."""
 
     rank: Count
@@ -81,14 +76,14 @@ class Lora(Checked):
     dropout: Share = 0.0  # of what enters an adapter
 
 
-class Packing(Checked):
+class Packing(Record):
     """Fine-tuning on many short sequences in one of the model's: attention stays inside each of them."""
 
     mean: Annotated[float, Field(strict=True, ge=1)]  # tokens of a packed sequence
     spread: Annotated[float, Field(strict=True, ge=0)] = 0.0  # standard deviation of their lengths, in tokens
 
 
-class Window(Checked):
+class Window(Record):
     """Attention to near tokens only: a token sees the last `tokens` tokens, or with `chunked` those of its chunk of so many."""
 
     tokens: Count
@@ -96,7 +91,7 @@ class Window(Checked):
     chunked: Flag = False
 
 
-class Indexer(Checked):
+class Indexer(Record):
     """DeepSeek's lightning indexer (DeepSeek-V3.2): scores all keys in few narrow heads; attention reads the `topk` best."""
 
     heads: Count
@@ -104,7 +99,7 @@ class Indexer(Checked):
     topk: Count
 
 
-class Compressed(Checked):
+class Compressed(Record):
     """DeepSeek-V4's attention: one head that is key and value, near tokens whole, far ones in entries of several tokens.
 
     `ratios`: tokens of an entry, for each layer; 0: only the window. Of entries of `chosen` tokens the indexer takes the best,
@@ -120,7 +115,7 @@ class Compressed(Checked):
     chosen: Count = 4
 
 
-class Recurrent(Checked):
+class Recurrent(Record):
     """A mixer with a state in place of keys: Mamba-2 (arXiv 2405.21060), gated delta net (2412.06464), Kimi's (2510.26692).
 
     A head has `head_dim` values and a state of `state` x `head_dim`. `groups` share what is read and written: groups of
@@ -172,7 +167,7 @@ class Unit(NamedTuple):
         return (self.mixer != NONE) + (self.channel != NONE)
 
 
-class Model(Checked):
+class Model(Record):
     """A decoder-only model. Counts are of the whole model; a layer is attention and MLP, or what `pattern` says.
 
     `pattern` has a letter for each layer (SYMBOLS), which is then one mixer alone; `|` ends a pipeline stage. With `recurrent`
@@ -497,7 +492,7 @@ def _name(kind: Kind, kinds: Iterable[Kind]) -> str:
     return "_".join([*filter(None, words), LAYER])
 
 
-SECTIONS: Final[dict[str, type[Checked]]] = {
+SECTIONS: Final[dict[str, type[Record]]] = {
     "mla": Mla, "experts": Experts, "window": Window, "indexer": Indexer, "compressed": Compressed, "recurrent": Recurrent,
     "lora": Lora, "packing": Packing,
 }  # fmt: skip

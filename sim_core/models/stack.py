@@ -12,9 +12,9 @@ from sim_core.documents import located, read_document
 from sim_core.engine.schedules import SCHEDULES
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.models.activations import Kept
-from sim_core.models.description import Checked
 from sim_core.models.facts import DEVICES, SWITCH, Fact, split_sources
 from sim_core.models.traffic import FUSED_ACCUMULATION, GATED, NORM, RING_STEP, ROTARY
+from sim_core.records import Record
 
 STACK_DIR: Final = Path(__file__).parent / "stacks"
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
@@ -59,7 +59,7 @@ class Kernels(NamedTuple):
     expert_bias_bytes: Pair = (0.0, 0.0)  # of the bias of experts' outputs, per element of a routed copy
 
 
-class Stack(Checked):
+class Stack(Record):
     """The page of facts of a framework: each number the same for every model and device. Units are those of `Fact`."""
 
     name: str

@@ -129,7 +129,10 @@ MEANT = {
         ("@R 12 --gpus 8", "PLAN: found 12, expected a number from 0 to 11"),
         ("@R 0 --gpus 8 --spec nope.yaml", "--spec: found nope.yaml, expected a file that is there"),
     ],
-    "report": [("@R --output /nope/x.html", "--output: found /nope/x.html, expected a file in a folder that is there")],
+    "report": [
+        ("@R --output /nope/x.html", "--output: found /nope/x.html, expected a file in a folder that is there"),
+        ("@R --measured /nope.csv", "--measured: found /nope.csv, expected a file that is there"),
+    ],
     "hardware": [
         ("H100-SXM --gemm 1,2", "--gemm: found '1,2', expected three whole numbers"),
         ("--gemm 1,1,1", "--gemm: found without NAME, expected both"),
