@@ -24,7 +24,7 @@ from sim_core.step.gradients import Buckets, cost_buckets
 from sim_core.step.lower import Lowered
 from sim_core.step.sharing import fill_beside
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED
-from sim_core.workloads.moving import EXPERT_PARAMETERS, PARAMETERS
+from sim_core.workloads.moving import BY_LAYERS, EXPERT_PARAMETERS, PARAMETERS
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     EMBEDDING,
@@ -182,10 +182,12 @@ def work_after(case: Case, once: Once, out: Floats) -> None:
     optimizer_s = once.optimizer_s
     costed[:] = False
     together = pp > 1 and PLACEMENT[case.plan.schedule] == V  # both ends of the model are on the first stage
+    like = -1
     for stage in range(pp):
         size = size_of[first + stage]
         if not costed[size]:
-            _cost(case, first + stage, once)
+            _cost(case, first + stage, like, once)
+            like = size
         slower = case.plan.straggler_factor if stage == case.plan.straggler_stage else 1.0
         update_s = optimizer_s[size]
         if case.update >= 0:
@@ -208,18 +210,28 @@ def work_after(case: Case, once: Once, out: Floats) -> None:
 
 
 @inner_kernel
-def _cost(case: Case, row: int, once: Once) -> None:
-    """Fill the row of `once` for the stage with stage row `row` in the split."""
+def _cost(case: Case, row: int, like: int, once: Once) -> None:
+    """Fill the row of `once` for the stage with stage row `row` in the split; `like`: a row that is filled, or -1.
+
+    What does not depend on the layers takes as long as there, and a message as long as the one before it if it is the same.
+    """
     plan, arrays, step = case.plan, case.arrays, case.arrays.step
     size = case.split.stage_size[row]
+    kind, group, before, seconds = NO_COMM, 0, 0.0, 0.0
     for k in range(step.role.shape[0]):
         if step.role[k] != AFTER_GRADIENTS and step.role[k] != ONCE_ON_FIRST_STAGE:
             continue
         once.compute_s[size, k] = once_s(step.compute_s[k], _of_stage(case, step.compute_rule[k], row), case.device, plan)
+        if step.comm_kind[k] == NO_COMM:
+            once.comm_s[size, k] = 0.0
+            continue
+        if like >= 0 and not BY_LAYERS[step.comm_rule[k]]:
+            once.comm_s[size, k] = once.comm_s[like, k]
+            continue
         sent = step.comm_bytes[k] * _of_stage(case, step.comm_rule[k], row)
-        seconds = 0.0
-        if step.comm_kind[k] != NO_COMM:
-            seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent)
+        if step.comm_kind[k] != kind or step.comm_group[k] != group or sent != before:
+            kind, group, before = step.comm_kind[k], step.comm_group[k], sent
+            seconds = collective_of(case, kind, group, sent)
         once.comm_s[size, k] = seconds
     optimizer = arrays.optimizer
     sharded = case.sharding >= OPTIMIZER_SHARDED or (case.sharding == AS_STACK and optimizer.sharded)
@@ -240,6 +252,8 @@ def _cost(case: Case, row: int, once: Once) -> None:
 @inner_kernel
 def _of_stage(case: Case, rule: int, row: int) -> float:
     """Factor from a once-per-step quantity of the workload to that of the stage with stage row `row` in the split."""
+    if not BY_LAYERS[rule]:
+        return float(case.blocks.scale[case.block, rule])
     plan, stage, total = case.plan, row - case.first_stage, 0.0
     placement = PLACEMENT[plan.schedule]
     for chunk in range(chunks_of(plan.schedule, plan.vpp)):
