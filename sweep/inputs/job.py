@@ -78,9 +78,10 @@ def _plan(plan: Mapping[str, Any], given: Mapping[str, Any], *, experts: bool) -
         merged["vpp"] = 1
     if merged.get("ep") is None and not experts:
         merged["ep"] = 1
-    if merged.get("global_batch") is None and isinstance(merged.get("all_gpus"), int) and merged.get("micro_batch"):
+    ga = merged.pop("ga", 1)  # None: the file leaves it to the launch
+    if merged.get("global_batch") is None and isinstance(merged.get("all_gpus"), int) and merged.get("micro_batch") and ga:
         width = _product(merged.get(name) or 1 for name in ("tp", "pp", "cp"))
-        merged["global_batch"] = merged["all_gpus"] // width * merged["micro_batch"] or None
+        merged["global_batch"] = merged["all_gpus"] // width * merged["micro_batch"] * ga or None
     return merged
 
 

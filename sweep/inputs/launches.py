@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim_core import SpecError, parse_json, parse_yaml
-from sweep.inputs.launch import deepspeed, megatron, nanotron, nemo, torchtitan
+from sweep.inputs.launch import deepspeed, exported, megatron, nanotron, nemo, torchtitan
 from sweep.inputs.launch.job import Launch
+from sweep.inputs.text import head_of
 
 MOST_BYTES: Final = 2**20
 """Of a launch file; the largest that we know have 20 KB."""
@@ -16,7 +17,7 @@ MOST_BYTES: Final = 2**20
 def read_launch(path: str | Path) -> Launch:
     """Read a launch file, by its content. Raises SpecError with the line of a fault, OSError."""
     place = Path(path)
-    raw = place.read_bytes()[: MOST_BYTES + 1]
+    raw = head_of(place, MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
         raise SpecError(f"{path}: found more than {MOST_BYTES:,} bytes, expected a launch file")
     try:
@@ -70,6 +71,7 @@ def _is_document(text: str) -> bool:
 
 
 SIGNS: Final[Mapping[str, Callable[[str], bool]]] = {
+    "exported": lambda text: exported.SIGN.search(text) is not None,
     "torchtitan": lambda text: torchtitan.SIGN.search(text) is not None and "=" in text and "--" not in text.split("\n")[0],
     "nanotron": lambda text: nanotron.SIGN.search(text) is not None,
     "deepspeed": lambda text: text.lstrip().startswith("{") and deepspeed.SIGN.search(text) is not None,
@@ -94,6 +96,7 @@ def megatron_flags(text: str) -> bool:
 
 
 READERS: Final[Mapping[str, Callable[[str, str], Launch]]] = {
+    "exported": lambda path, text: exported.read_json(path, _document(path, text)[0]),
     "torchtitan": _toml,
     "nanotron": lambda path, text: nanotron.read_yaml(path, _document(path, text)[0]),
     "deepspeed": lambda path, text: deepspeed.read_config_of(path, _document(path, text)[0]),

@@ -10,14 +10,14 @@ import numpy as np
 from sim_core import Model, SimError, SpecError, model_document, model_of_dump, read_model
 from sweep.inputs.arguments import Plan, Value
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
-from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader
-from sweep.inputs.logs.machine import KEYS, Machine, device_of
+from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, Taker
+from sweep.inputs.logs.machine import Machine, device_of
 from sweep.inputs.logs.megatron import MegatronLog
 from sweep.inputs.logs.mllog import MllogLog
 from sweep.inputs.logs.nanotron import NanotronLog
 from sweep.inputs.logs.nemo import NemoLog
 from sweep.inputs.logs.torchtitan import TorchtitanLog
-from sweep.inputs.text import plain, raw_lines
+from sweep.inputs.text import blocks_of_lines, model_note, plain
 
 READERS: Final[Sequence[type[LogReader]]] = (MllogLog, NemoLog, TorchtitanLog, NanotronLog, MegatronLog, DeepSpeedLog)
 """Readers of logs; of several that find steps the first counts, as its framework runs on those after it."""
@@ -27,12 +27,10 @@ OUT_OF_MEMORY: Final = re.compile(
 FAILED: Final = re.compile(
     r"^(?:\[?\w*\d+\]?: ?)?Traceback \(most recent call last\)|ChildFailedError|exited with exit code [1-9]"
 )
-_STATE_KEYS: Final = (b"emory", b"ALLOC_FAILED", b"Traceback", b"ChildFailed", b"exit code")
 
 
 MANY_STEPS: Final = 1000
 """A reader that found so many has found its log: the others need not look at the rest."""
-SOME_LINES: Final = 2**12
 
 
 class Log(NamedTuple):
@@ -65,19 +63,10 @@ def read_log(path: str | Path) -> Log:
     place = Path(path)
     every = [reader() for reader in READERS]
     readers: Sequence[LogReader] = every
-    state, machine = _State(), Machine()
-    for number, raw in enumerate(raw_lines(place)):
-        if number % SOME_LINES == 0:
-            readers = next(([reader] for reader in readers if len(reader.steps) > MANY_STEPS), readers)
-        line = None
-        for reader in readers:
-            if any(key in raw for key in reader.KEYS):
-                line = plain(raw) if line is None else line
-                reader.take(line)
-        if any(key in raw for key in _STATE_KEYS):
-            state.take(plain(raw))
-        if any(key in raw for key in KEYS):
-            machine.take(plain(raw))
+    state, machine = _State(every), Machine()
+    for lines in blocks_of_lines(place):
+        readers = next(([reader] for reader in readers if len(reader.steps) > MANY_STEPS), readers)
+        _take(lines, [*readers, state, machine])
     all_found = [found for reader in every if (found := reader.found()) is not None]
     with_steps = [found for found in all_found if len(found.steps)]
     if not all_found and not state.out_of_memory:
@@ -89,15 +78,41 @@ def read_log(path: str | Path) -> Log:
     return _log(str(path), found, state, machine)
 
 
-class _State:
+def _take(lines: Sequence[bytes], takers: Sequence[Taker]) -> None:
+    """Give each line to those whose keys it contains; a key that no line here contains is looked for only once."""
+    text = b"".join(lines)
+    there = [(taker, keys) for taker in takers if (keys := taker.keys(text))]
+    some = tuple(dict.fromkeys(key for _, keys in there for key in keys))
+    for raw in lines:
+        if not any(map(raw.__contains__, some)):
+            continue
+        line = plain(raw)
+        for taker, keys in there:
+            if len(there) == 1 or any(map(raw.__contains__, keys)):
+                taker.take(line)
+
+
+class _State(Taker):
     """How a run ended."""
 
-    def __init__(self) -> None:
-        self.out_of_memory = False
+    KEYS = (b"OutOfMemory", b"out of memory", b"ALLOC_FAILED", b"Traceback", b"ChildFailed", b"exit code")
+
+    def __init__(self, readers: Sequence[LogReader]) -> None:
+        self._readers = readers
+        self._steps: int | None = None  # when there was no more memory
         self.failed = False
 
+    def _number(self) -> int:
+        return max(len(reader.steps) for reader in self._readers)
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the run ended so; one that went on was started again."""
+        return self._steps is not None and abs(self._number() - self._steps) < 2
+
     def take(self, line: str) -> None:
-        self.out_of_memory = self.out_of_memory or bool(OUT_OF_MEMORY.search(line))
+        if OUT_OF_MEMORY.search(line):
+            self._steps = self._number()
         self.failed = self.failed or bool(FAILED.search(line))
 
     def word(self, has_step: bool) -> str:
@@ -149,7 +164,7 @@ def _model(path: str, found: Found) -> tuple[dict[str, Any], tuple[str, ...]]:
             given = {"vocabulary": found.model["vocabulary"]} if "vocabulary" in found.model else {}
             return _numbers(model_of_dump(found.arguments, path, given)), ()
     except SimError as error:
-        return dict(found.model), (f"model: {str(error).removeprefix(f'{path}: ')}",)
+        return dict(found.model), (model_note(error, path),)
     return dict(found.model), ()
 
 

@@ -106,6 +106,7 @@ ROWS: Final[Sequence[Reader]] = (
     *(
         Reader(name, LAUNCH, known_by, SIGNS[sign], OF_LAUNCHES)
         for name, sign, known_by in (
+            ("exported plan", "exported", "`sweep export --format json`"),
             ("torchtitan TOML", "torchtitan", "its degrees of parallelism, such as `tensor_parallel_degree =`"),
             ("nanotron YAML", "nanotron", "`pp_engine:` or `batch_accumulation_per_replica:`"),
             ("DeepSpeed JSON", "deepspeed", "`train_batch_size`, `train_micro_batch_size_per_gpu` or `zero_optimization`"),

@@ -1,68 +1,97 @@
 """Text files of any size as lines: gzip by its first bytes, bounded lines, no colours; never the whole file in memory."""
 
-import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from io import BufferedIOBase
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from sim_core import SpecError
+from sim_core import SimError, SpecError
 
 GZIP: Final = b"\x1f\x8b"
 LONGEST_LINE: Final = 2**16
-"""Bytes of a line; a longer one counts as several."""
+"""Bytes of a line; a longer one counts as several, parted at blanks."""
 HEAD_BYTES: Final = 2**18
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_FAULTS: Final = (gzip.BadGzipFile, zlib.error)
+CUT: Final = re.compile(rb"[\w.,+]*\Z")
+"""The last word of a line without an end: it may be half of a number."""
+QUOTED_PATH: Final = re.compile(r"'[^']*[/\\][^']*'")
+_BLOCK: Final = 2**18
+_WITH_HEADER: Final = 31  # zlib's word for gzip
 
 
-def is_gzip(path: Path) -> bool:
-    """Whether a file begins with the two bytes of gzip. Raises OSError."""
+def _blocks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, unpacked if it is gzip; of gzip that was cut, those before the cut.
+
+    Raises SpecError where gzip is broken, OSError.
+    """
     with path.open("rb") as file:
-        return file.read(2) == GZIP
-
-
-def opened(path: Path) -> BufferedIOBase:
-    """A file for reading, unpacked if it is gzip. Raises OSError."""
-    return gzip.open(path, "rb") if is_gzip(path) else path.open("rb")
+        data = file.read(_BLOCK)
+        if not data.startswith(GZIP):
+            while data:
+                yield data
+                data = file.read(_BLOCK)
+            return
+        unpacker = zlib.decompressobj(_WITH_HEADER)
+        try:
+            while data:
+                yield unpacker.decompress(data, _BLOCK)
+                data = unpacker.unconsumed_tail
+                if unpacker.eof:  # one packed file after the other, or padding
+                    data, unpacker = unpacker.unused_data.lstrip(b"\x00"), zlib.decompressobj(_WITH_HEADER)
+                data = data or file.read(_BLOCK)
+            yield unpacker.flush()
+        except zlib.error as error:
+            raise SpecError(f"{path}: not valid gzip: {str(error).rpartition(': ')[2]}") from None
 
 
 def head_of(path: Path, size: int = HEAD_BYTES) -> bytes:
     """The first bytes of a file, unpacked. Raises SpecError where gzip is broken, OSError."""
-    try:
-        with opened(path) as file:
-            return file.read(size)
-    except EOFError:
-        return _all_there(path, size)
-    except _FAULTS as error:
-        raise SpecError(f"{path}: not valid gzip: {error}") from None
-
-
-def _all_there(path: Path, size: int) -> bytes:
-    """What can be unpacked of a gzip file that was cut."""
     taken = b""
-    for line in raw_lines(path):
-        taken += line
+    for block in _blocks(path):
+        taken += block
         if len(taken) >= size:
             break
     return taken[:size]
 
 
-def raw_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file as bytes; of gzip that was cut, those before the cut.
+def blocks_of_lines(path: Path) -> Iterator[list[bytes]]:
+    """The lines of a file as bytes, some at a time, those that a progress bar wrote over one another among them; of a last
+    line without an end all but its last word. Raises SpecError where gzip is broken, OSError."""
+    rest = b""
+    for block in _blocks(path):
+        lines = (rest + block).splitlines(keepends=True)
+        rest = lines.pop() if lines and lines[-1][-1:] not in b"\r\n" else b""
+        if len(rest) > LONGEST_LINE:
+            *parts, rest = _parts(rest)
+            lines += parts
+        if lines and max(map(len, lines)) > LONGEST_LINE:
+            lines = [part for line in lines for part in _parts(line)]
+        yield lines
+    if rest:
+        yield [CUT.sub(b"", rest)]
 
-    Raises SpecError where gzip is broken, OSError.
-    """
-    try:
-        with opened(path) as file:
-            while line := file.readline(LONGEST_LINE):
-                yield line
-    except EOFError:
-        return
-    except _FAULTS as error:
-        raise SpecError(f"{path}: not valid gzip: {error}") from None
+
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file one by one, as `blocks_of_lines` has them."""
+    return chain.from_iterable(blocks_of_lines(path))
+
+
+def _parts(line: bytes) -> Iterator[bytes]:
+    """A line in parts that are not too long."""
+    begin = 0
+    while len(line) - begin > LONGEST_LINE:
+        end = line.rfind(b" ", begin + 1, begin + LONGEST_LINE) + 1 or begin + LONGEST_LINE
+        yield line[begin:end]
+        begin = end
+    yield line[begin:]
+
+
+def model_note(error: SimError, path: str) -> str:
+    """Why a file tells no model, in a note: without the file's path, and without paths that it holds."""
+    text = re.sub(rf"^{re.escape(path)}(?::(\d+))?: ", lambda match: f"line {match[1]}: " if match[1] else "", str(error))
+    return "model: " + QUOTED_PATH.sub("'...'", text)
 
 
 def plain(line: bytes) -> str:

@@ -5,28 +5,28 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim_core import flags_of_text
-from sweep.inputs.launch.job import Launch, missing_of
-from sweep.inputs.launch.megatron import values_of
+from sweep.inputs.launch.job import Launch, missing_of, number
+from sweep.inputs.launch.megatron import gpus_of, slurm_of, values_of
 
 SIGN: Final = re.compile(r"[\"']?(?:train_micro_batch_size_per_gpu|train_batch_size|zero_optimization)[\"']?\s*:")
 TRAINER_SIGN: Final = re.compile(r"[\"']?per_device_train_batch_size[\"']?\s*:|--per[-_]device[-_]train[-_]batch[-_]size\b")
 STAGES: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 AUTO: Final = "auto"
+GA: Final = "gradient_accumulation_steps"
+FSDP: Final = {"full_shard": "parameters", "shard_grad_op": "gradients", "no_shard": "none"}
 USED: Final = (
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization", "fp16", "bf16",
     "per_device_train_batch_size", "gradient_checkpointing", "deepspeed", "model_max_length", "max_seq_length", "block_size",
-    "max_length",
+    "max_length", "cutoff_len",
 )  # fmt: skip
 
 
 def read_trainer_script(path: str, text: str) -> Launch:
     """A script that starts the Trainer: its flags as its arguments."""
-    values, _ = values_of(flags_of_text(text))
+    values, unset = values_of(flags_of_text(text))
     document: dict[str, Any] = {name: _typed(value) for name, value in values.items()}
-    document.pop("deepspeed", None)  # the name of a file beside it
-    gpus = _number(document, "nproc_per_node") or _number(document, "num_gpus")
-    nodes = _number(document, "nnodes") or _number(document, "num_nodes") or 1
-    return read_config_of(path, document, gpus * nodes if gpus else None)
+    document |= {flag[2:].replace("-", "_"): AUTO for flag in unset}
+    return read_config_of(path, document, gpus_of(values, slurm_of(text), unset))
 
 
 def _typed(value: str) -> object:
@@ -36,11 +36,13 @@ def _typed(value: str) -> object:
 def read_config_of(path: str, document: Mapping[str, Any], gpus: int | None = None) -> Launch:
     """A configuration of DeepSpeed, arguments of the Trainer, or these with `deepspeed` inside."""
     inner = document.get("deepspeed")
-    config = {**document, **inner} if isinstance(inner, Mapping) else dict(document)
+    config = dict(document)
+    if isinstance(inner, Mapping):
+        config |= {name: value for name, value in inner.items() if name not in document or not _is_auto(value)}
     trainer = "per_device_train_batch_size" in config
-    micro = _number(config, "train_micro_batch_size_per_gpu") or _number(config, "per_device_train_batch_size")
-    ga = _number(config, "gradient_accumulation_steps") or (1 if trainer else None)
-    batch = _number(config, "train_batch_size")
+    micro = number(config, "train_micro_batch_size_per_gpu") or number(config, "per_device_train_batch_size")
+    ga = number(config, GA) or (1 if trainer and GA not in config else None)
+    batch = number(config, "train_batch_size")
     gpus = gpus or (batch // (micro * ga) if batch and micro and ga and batch % (micro * ga) == 0 else None)
     notes = ["model: not in this file; give --model"]
     automatic = [name for name in USED if config.get(name) == AUTO]
@@ -49,7 +51,7 @@ def read_config_of(path: str, document: Mapping[str, Any], gpus: int | None = No
     plan: dict[str, Any] = {
         "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": gpus, "all_gpus": gpus, "micro_batch": micro,
         "global_batch": batch or (micro * ga * gpus if micro and ga and gpus else None),
-        "sequence": next((_number(config, name) for name in USED[-4:] if _number(config, name)), None),
+        "ga": ga, "sequence": next((number(config, name) for name in USED[-5:] if number(config, name)), None),
         "precision": _precision(config),
         "checkpointing": "full" if config.get("gradient_checkpointing") is True else "none",
         **_zero(config, notes),
@@ -70,7 +72,7 @@ def _zero(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     """The ZeRO stage and its buckets."""
     zero = config.get("zero_optimization")
     if not isinstance(zero, Mapping):
-        return {"sharding": "none"}
+        return {"sharding": _without_zero(config, notes)}
     stage = zero.get("stage", 0)
     plan: dict[str, Any] = {"sharding": STAGES.get(stage) if isinstance(stage, int) else None}
     offloaded = [
@@ -84,6 +86,20 @@ def _zero(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     return plan
 
 
+def _without_zero(config: Mapping[str, Any], notes: list[str]) -> str | None:
+    """What ranks share where no ZeRO stage stands here: in a file beside this one, by FSDP, or nothing."""
+    if isinstance(config.get("deepspeed"), str):
+        notes.append("ZeRO stage: in the file that `deepspeed` names")
+        return None
+    words = str(config.get("fsdp", "")).split()
+    return next((sharing for word, sharing in FSDP.items() if word in words), None if "hybrid_shard" in words else "none")
+
+
+def _is_auto(value: object) -> bool:
+    """Whether DeepSpeed leaves a setting to the Trainer."""
+    return (value.get("enabled") if isinstance(value, Mapping) else value) == AUTO
+
+
 def _precision(config: Mapping[str, Any]) -> str | None:
     for name in ("bf16", "fp16"):
         section = config.get(name)
@@ -93,8 +109,3 @@ def _precision(config: Mapping[str, Any]) -> str | None:
         if enabled == AUTO:
             return None
     return "fp32"
-
-
-def _number(section: Mapping[str, Any], name: str) -> int | None:
-    value = section.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else None

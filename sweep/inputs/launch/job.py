@@ -29,3 +29,15 @@ def missing_of(plan: Mapping[str, object], model: Mapping[str, Any]) -> tuple[st
     if not model:
         return (*absent, "model")
     return (*absent, *([] if "vocabulary" in model else ["vocabulary"]))
+
+
+def number(keys: Mapping[str, Any], name: str) -> int | None:
+    """A whole number above 0 of a section; None for anything else."""
+    value = keys.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else None
+
+
+def section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section of a document; empty where there is none."""
+    inside = document.get(name)
+    return inside if isinstance(inside, Mapping) else {}

@@ -1,13 +1,14 @@
 """Launch scripts and YAML of Megatron-LM: flags of plan and model, with the variables that the file itself sets."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sim_core import Flags, Given, Model, SimError, flags_of_document, flags_of_text, model_document, model_of_flags, says_model
 from sweep.inputs import arguments
 from sweep.inputs.arguments import Plan, whole
 from sweep.inputs.launch.job import Launch, missing_of
+from sweep.inputs.text import model_note
 
 SIGN: Final = re.compile(
     r"--(?:num[-_]layers|hidden[-_]size|tensor[-_]model[-_]parallel[-_]size|pipeline[-_]model[-_]parallel[-_]size|"
@@ -33,7 +34,8 @@ PLAN_FLAGS: Final = (
     "--microbatch-group-size-per-virtual-pipeline-stage", "--num-distributed-optimizer-instances", "--bf16", "--fp16",
     "--fp8-format", "--fp8-recipe", "--fp4-format", "--no-overlap-p2p-communication", "--expert-tensor-parallel-size",
     "--ckpt-format", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint",
-    "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes",
+    "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes", "--optimizer", "--muon-tp-mode",
+    "--no-use-layer-wise-param-layout",
 )  # fmt: skip
 """Flags that the plan is read from, and those of the launcher."""
 TOKENIZER: Final = "--tokenizer-type"
@@ -50,8 +52,7 @@ def read_script(path: str, text: str) -> Launch:
     launcher = LAUNCHER.search(text)
     if launcher is not None and "--nproc-per-node" not in flags:
         flags |= {"--nproc-per-node": [Given((launcher[1],), 0)], "--nnodes": [Given((launcher[2],), 0)]}
-    slurm = {next(name for name in found[:3] if name): int(found[3]) for found in SBATCH.findall(text)}
-    return _launch(path, flags, slurm)
+    return _launch(path, flags, slurm_of(text))
 
 
 def read_yaml(path: str, document: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]) -> Launch | None:
@@ -99,11 +100,8 @@ def _resolved(word: str) -> str:
 
 def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Launch:
     values, unset = values_of(flags)
-    plan = plan_of(values, _gpus(values, slurm))
-    for flag in unset:
-        if flag in _FIELD_OF:
-            plan[_FIELD_OF[flag]] = None
-    notes = []
+    plan = left_open(plan_of(values, gpus_of(values, slurm, unset)), unset)
+    notes = arguments.optimizer_notes(values)
     if plan["all_gpus"] and plan["dp"] is None and not {"tp", "pp", "cp"} & {_FIELD_OF.get(flag) for flag in unset}:
         width = "x".join(f" {name} {plan[name]} " for name in ("tp", "pp", "cp"))
         notes.append(f"it starts {plan['all_gpus']} GPUs, which{width}does not divide: more are meant".replace("  ", " "))
@@ -135,6 +133,11 @@ _FIELD_OF: Final = {
     "--num-virtual-stages-per-pipeline-rank": "vpp", "--data-parallel-sharding-strategy": "sharding",
     "--zero-stage": "sharding", "--recompute-granularity": "checkpointing",
 }  # fmt: skip
+
+
+def left_open(plan: dict[str, Any], unset: Sequence[str]) -> dict[str, Any]:
+    """A plan without the fields of flags that the file does not set to one value."""
+    return {**plan, **{_FIELD_OF[flag]: None for flag in unset if flag in _FIELD_OF}}
 
 
 def plan_of(values: Mapping[str, str], gpus: int | None) -> dict[str, Any]:
@@ -176,12 +179,18 @@ def _split(values: Mapping[str, str], plan: Mapping[str, Any]) -> dict[str, list
     return {}
 
 
-def _gpus(values: Mapping[str, str], slurm: Mapping[str, int]) -> int | None:
-    """GPUs that the launcher starts, if the file says so."""
+def slurm_of(text: str) -> dict[str, int]:
+    """Nodes and GPUs of a node that a script asks of Slurm."""
+    return {next(name for name in found[:3] if name): int(found[3]) for found in SBATCH.findall(text)}
+
+
+def gpus_of(values: Mapping[str, str], slurm: Mapping[str, int], unset: Sequence[str]) -> int | None:
+    """GPUs that the launcher starts, if the file says so; nodes that it is only told at the launch are not 1."""
     nodes = next((whole(values, name) for name in NODES if name in values), slurm.get("nodes", slurm.get("-N")))
     each = next((whole(values, name) for name in EACH if name in values), None)
     each = each or slurm.get("gpus-per-node") or slurm.get("gres") or slurm.get("ntasks-per-node")
-    if each and nodes is None and "nnodes" not in values and "num_nodes" not in values:
+    is_open = any(f"--{name.replace('_', '-')}" in unset for name in NODES)
+    if each and nodes is None and not is_open and not any(name in values for name in NODES):
         nodes = 1
     return nodes * each if nodes and each else None
 
@@ -196,7 +205,7 @@ def _model(path: str, flags: Flags) -> tuple[dict[str, Any], tuple[str, ...], tu
         model, unknown = model_of_flags(resolved, path, {})
         return numbers_of(model), (), unknown
     except SimError as error:
-        why = (f"model: {_without(str(error), path)}",)
+        why = (model_note(error, path),)
     try:  # a tokenizer that does not say how many tokens it has
         model, unknown = model_of_flags(resolved, path, {VOCABULARY: 1})
     except SimError:
@@ -207,7 +216,3 @@ def _model(path: str, flags: Flags) -> tuple[dict[str, Any], tuple[str, ...], tu
 def numbers_of(model: Model) -> dict[str, Any]:
     """A model as a mapping, without name and source."""
     return {key: value for key, value in model_document(model).items() if key not in ("name", "source")}
-
-
-def _without(text: str, path: str) -> str:
-    return re.sub(rf"^{re.escape(path)}(?::(\d+))?: ", lambda match: f"line {match[1]}: " if match[1] else "", text)

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim_core import SimError, parse_model, read_config
-from sweep.inputs.launch.job import Launch, missing_of
+from sweep.inputs.launch.job import Launch, missing_of, number, section
 from sweep.inputs.launch.megatron import numbers_of
+from sweep.inputs.text import model_note
 
 SIGN: Final = re.compile(r"\b(?:pp_engine|tp_linear_async_communication|batch_accumulation_per_replica):")
 ZERO: Final = {0: "none", 1: "optimizer"}
@@ -21,20 +22,20 @@ FIELDS: Final = (
 def read_yaml(path: str, document: Mapping[str, Any]) -> Launch:
     """The plan and the model of a configuration."""
     notes: list[str] = []
-    parallelism, tokens = _section(document, "parallelism"), _section(document, "tokens")
-    sequence = _number(tokens, "sequence_length")
+    parallelism, tokens = section(document, "parallelism"), section(document, "tokens")
+    sequence = number(tokens, "sequence_length")
     model = _model(path, document, sequence, notes)
-    tp, pp, dp = (_number(parallelism, name) for name in ("tp", "pp", "dp"))
-    cp, ep = _number(parallelism, "context_parallel_size") or 1, _number(parallelism, "expert_parallel_size") or 1
-    micro, ga = _number(tokens, "micro_batch_size"), _number(tokens, "batch_accumulation_per_replica")
-    stage = _section(document, "optimizer").get("zero_stage")
+    tp, pp, dp = (number(parallelism, name) for name in ("tp", "pp", "dp"))
+    cp, ep = number(parallelism, "context_parallel_size") or 1, number(parallelism, "expert_parallel_size") or 1
+    micro, ga = number(tokens, "micro_batch_size"), number(tokens, "batch_accumulation_per_replica")
+    stage = section(document, "optimizer").get("zero_stage")
     plan: dict[str, Any] = {
         "tp": tp, "pp": pp, "vpp": 1, "dp": dp, "cp": cp, "ep": ep,
         "all_gpus": tp * pp * dp * cp if tp and pp and dp else None,
         "micro_batch": micro, "global_batch": micro * ga * dp if micro and ga and dp else None, "sequence": sequence,
         "sequence_parallel": str(parallelism.get("tp_mode", "")).upper().endswith("REDUCE_SCATTER") and (tp or 1) > 1,
         "checkpointing": "full" if parallelism.get("recompute_layer") is True else "none",
-        "precision": "bf16" if _section(document, "model").get("dtype") == "bfloat16" else "fp32",
+        "precision": "bf16" if section(document, "model").get("dtype") == "bfloat16" else "fp32",
         "overlap_tp": parallelism.get("tp_linear_async_communication") is True and (tp or 1) > 1,
     }  # fmt: skip
     if isinstance(stage, int) and stage in ZERO:
@@ -51,7 +52,7 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Launch:
 
 
 def _model(path: str, document: Mapping[str, Any], sequence: int | None, notes: list[str]) -> dict[str, Any]:
-    config = _section(_section(document, "model"), "model_config")
+    config = section(section(document, "model"), "model_config")
     family = next((family for switch, family in FAMILIES.items() if config.get(switch) is True), None)
     if family is None:
         notes.append("model_config is of no family that is modelled (is_llama_config, is_qwen2_config)")
@@ -63,24 +64,14 @@ def _model(path: str, document: Mapping[str, Any], sequence: int | None, notes: 
             numbers |= _experts(config["moe_config"], numbers)
         return numbers_of(parse_model({"name": "model", "source": path, **numbers}, path))
     except SimError as error:
-        notes.append(f"model: {str(error).removeprefix(f'{path}: ')}")
+        notes.append(model_note(error, path))
         return {}
 
 
 def _experts(moe: Mapping[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
-    ffn = _number(moe, "moe_intermediate_size") or numbers.get("ffn")
-    shared = _number(moe, "shared_expert_intermediate_size") or ffn
-    experts = {"count": _number(moe, "num_experts"), "topk": _number(moe, "top_k") or 1, "ffn": ffn}
+    ffn = number(moe, "moe_intermediate_size") or numbers.get("ffn")
+    shared = number(moe, "shared_expert_intermediate_size") or ffn
+    experts = {"count": number(moe, "num_experts"), "topk": number(moe, "top_k") or 1, "ffn": ffn}
     if moe.get("enable_shared_expert") is True:
         experts["shared_ffn"] = shared
     return {"experts": experts, "ffn": None}
-
-
-def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    inside = document.get(name)
-    return inside if isinstance(inside, Mapping) else {}
-
-
-def _number(section: Mapping[str, Any], name: str) -> int | None:
-    value = section.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else None

@@ -5,18 +5,25 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim_core import SimError, model_of_dump
+from sweep.inputs.arguments import OFF, whole
 from sweep.inputs.launch.job import Launch, missing_of
-from sweep.inputs.launch.megatron import numbers_of, plan_of
+from sweep.inputs.launch.megatron import left_open, numbers_of, plan_of
+from sweep.inputs.text import model_note
 
 SIGN: Final = re.compile(r"^\s+(?:tensor_model_parallel_size|pipeline_model_parallel_size):\s*\d", re.MULTILINE)
 RENAMED: Final = {
     "encoder_seq_length": "seq_length", "sequence_length": "seq_length", "num_moe_experts": "num_experts",
     "activations_checkpoint_granularity": "recompute_granularity", "activations_checkpoint_num_layers": "recompute_num_layers",
     "bias": "add_bias_linear", "layernorm_type": "normalization", "vocabulary_size": "vocab_size",
-    "params_global_batch_size": "global_batch_size",
+    "params_global_batch_size": "global_batch_size", "overlap_grad_sync": "overlap_grad_reduce",
+    "overlap_param_sync": "overlap_param_gather", "ub_tp_comm_overlap": "tp_comm_overlap",
 }  # fmt: skip
 """Names that recipes have, and those of Megatron-LM."""
 NORMS: Final = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}
+RECIPES: Final = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"}
+"""Words in the names of Megatron-Bridge's mixed precisions, such as bf16_with_fp8_current_scaling_mixed."""
+REFERENCE: Final = re.compile(r"\$\{\.*(?:\w+\.)*(\w+)\}")
+PRODUCT: Final = re.compile(r"\$\{multiply:\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\}")
 DEEPEST: Final = 12
 
 
@@ -25,18 +32,22 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Launch:
     values: dict[str, str] = {}
     _collect(document, values, 0)
     _translate(values)
-    devices, nodes = _number(values, "devices") or _number(values, "gpus_per_node"), _number(values, "num_nodes") or 1
-    plan = plan_of(values, devices * nodes if devices else _number(values, "num_gpus"))
+    devices, nodes = (
+        whole(values, "devices") or whole(values, "gpus_per_node"),
+        whole({"num_nodes": "1", **values}, "num_nodes"),
+    )
+    unset = [f"--{name.replace('_', '-')}" for name, value in values.items() if "$" in value]
+    plan = left_open(plan_of(values, devices * nodes if devices and nodes else whole(values, "num_gpus")), unset)
     notes: list[str] = []
     model: dict[str, Any] = {}
-    vocabulary = _number(values, "vocab_size")
+    vocabulary = whole(values, "vocab_size")
     try:
         if "num_layers" in values:
             model = numbers_of(model_of_dump(values, path, {"vocabulary": vocabulary} if vocabulary else {}))
         else:
             notes.append("model: its numbers are not in this file; give --model")
     except SimError as error:
-        notes.append(f"model: {str(error).removeprefix(f'{path}: ')}")
+        notes.append(model_note(error, path))
     return Launch(
         path=path, framework="NeMo", plan=plan, model=model, stack="nemo", missing=missing_of(plan, model), notes=tuple(notes),
         kept=(),
@@ -49,6 +60,8 @@ def _collect(section: Mapping[str, Any], values: dict[str, str], depth: int) -> 
         listed = isinstance(value, list) and all(isinstance(each, int | str) for each in value)
         if listed or not isinstance(value, Mapping | list):
             values.setdefault(RENAMED.get(str(key), str(key)), str(value))
+        if key == "name" and value == "distributed_fused_adam":
+            values["use_distributed_optimizer"] = "True"
     for value in section.values():
         if isinstance(value, Mapping) and depth < DEEPEST:
             _collect(value, values, depth + 1)
@@ -56,6 +69,8 @@ def _collect(section: Mapping[str, Any], values: dict[str, str], depth: int) -> 
 
 def _translate(values: dict[str, str]) -> None:
     """Say in Megatron-LM's words what recipes say in their own."""
+    for _ in range(3):  # a reference to a product of references
+        values |= {name: _resolved(value, values) for name, value in values.items() if "${" in value}
     if "swiglu" in values.get("activation", "") or (
         values.get("gated_linear_unit") == "True" and "silu" in values.get("activation_func", "silu")
     ):
@@ -64,18 +79,20 @@ def _translate(values: dict[str, str]) -> None:
         values["squared_relu"] = "True"
     if values.get("share_embeddings_and_output_weights") == "False":
         values["untie_embeddings_and_output_weights"] = "True"
-    if _number(values, "num_query_groups"):
+    if whole(values, "num_query_groups"):
         values["group_query_attention"] = "True"
     values["normalization"] = NORMS.get(values.get("normalization", "layernorm").lower(), "LayerNorm")
     precision = f"{values.get('precision', '')} {values.get('mixed_precision', '')}".lower()
     for name in ("bf16", "fp16"):
         if name in precision and "fp16" not in values:
             values[name] = "True"
+    if "fp8" in precision and values.get("fp8", "None") in OFF:
+        values["fp8"] = "hybrid"
+        values["fp8_recipe"] = next((recipe for word, recipe in RECIPES.items() if word in precision), "delayed")
     values.setdefault("max_position_embeddings", values.get("seq_length", "None"))
-    if values.get("name") == "distributed_fused_adam":
-        values["use_distributed_optimizer"] = "True"
 
 
-def _number(values: Mapping[str, str], name: str) -> int | None:
-    text = values.get(name, "")
-    return int(text) if text.isdigit() and 0 < len(text) < 10 and int(text) else None
+def _resolved(text: str, values: Mapping[str, str]) -> str:
+    """A value with references to whole numbers of the file put in, and their products worked out."""
+    text = REFERENCE.sub(lambda match: values[match[1]] if whole(values, match[1]) is not None else match[0], text)
+    return PRODUCT.sub(lambda match: str(int(match[1]) * int(match[2])), text)

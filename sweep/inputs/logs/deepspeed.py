@@ -6,9 +6,7 @@ from typing import Final
 from sweep.inputs.arguments import Plan
 from sweep.inputs.logs.found import Found, LogReader, Steps, number
 
-PIPELINE: Final = re.compile(
-    r"\bsteps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)"
-)
+PIPELINE: Final = re.compile(r"steps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)")
 RATE: Final = re.compile(r"\b(?:Curr)?SamplesPerSec=(\d{1,12}\.\d+(?:e[-+]\d+)?)(?=,|\s|$)")
 GLOBAL_STEP: Final = re.compile(r"\bglobal_step=(\d{1,12})\b|\b\d{1,12}/(\d{1,12}), SamplesPerSec=")
 PEAK: Final = re.compile(r"\bMaxMemAllocated=(\d{1,6}(?:\.\d+)?)GB")
@@ -23,6 +21,9 @@ TRAINER: Final = {
     "global_batch": re.compile(r"Total train batch size \(w\. parallel.*\) = ([\d,]{1,12})\s*$"),
     "ga": re.compile(r"Gradient Accumulation steps = ([\d,]{1,12})\s*$"),
 }
+BAR: Final = re.compile(r"\| +(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d\d):(\d\d)<")
+SHORTEST_S: Final = 100
+"""Of an interval by a progress bar, which counts whole seconds: +-1 %."""
 RUNTIME: Final = re.compile(r"'train_runtime': (\d{1,12}(?:\.\d+)?)")
 STEPS: Final = re.compile(r"Total optimization steps = ([\d,]{1,12})\s*$")
 SIZE: Final = re.compile(r"Number of trainable parameters = ([\d,]{1,18})\s*$")
@@ -42,10 +43,11 @@ SHARDING: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 class DeepSpeedLog(LogReader):
     """DeepSpeed's own lines."""
 
+    FRAMEWORK = "DeepSpeed"
     KEYS = (
         b"SamplesPerSec", b"iter time (s)", b"train_batch_size", b"train_micro_batch", b"ccumulation", b"ZeRO",
         b"parallel_size", b"atch size", b"train_runtime", b"Total optimization", b"trainable parameters", b"\"n_", b"_size\"",
-        b"\"num_", b"Overriding config", b"zero_optimization_stage", b"world_size",
+        b"\"num_", b"it/s", b"s/it", b"Overriding config", b"zero_optimization_stage", b"world_size",
     )  # fmt: skip
     SIGNS = (
         r"SamplesPerSec=\d",
@@ -56,13 +58,15 @@ class DeepSpeedLog(LogReader):
     )
 
     def __init__(self) -> None:
-        self._found = Found("DeepSpeed")
+        super().__init__()
         self._by_time, self._by_rate = Steps(), Steps()
         self._settings: dict[str, int] = {}
         self._is_deepspeed = False
         self._is_trainer = False
         self._runtime: float | None = None
         self._total_steps: int | None = None
+        self._by_bar = Steps()
+        self._bar = (0, 0)  # step and second of the last interval's end
 
     @property
     def steps(self) -> Steps:
@@ -77,6 +81,8 @@ class DeepSpeedLog(LogReader):
                 self._settings.setdefault("by_rate", round(seconds * rate))
         elif "SamplesPerSec" in line:
             self._rate(line)
+        elif (bar := BAR.search(line)) is not None:
+            self._take_bar(int(bar[1]), int(bar[2]), int(bar[3] or 0) * 3600 + int(bar[4]) * 60 + int(bar[5]))
         else:
             self._setting(line)
 
@@ -84,15 +90,23 @@ class DeepSpeedLog(LogReader):
         self._is_deepspeed = True
         rates, step, peak = RATE.findall(line), GLOBAL_STEP.search(line), PEAK.search(line)
         if peak:
-            self._found.peak_memory_gib = max(self._found.peak_memory_gib or 0.0, float(peak[1]))
-            self._found.memory_kind = "max allocated"
+            self._found.memory(float(peak[1]), "max allocated")
         rate = number(rates[-1]) if rates else None
         if rate is not None:
             self._by_rate.take(int(step[1] or step[2]) if step else len(self._by_rate) + 1, rate)
 
+    def _take_bar(self, step: int, total: int, second: int) -> None:
+        """The Trainer's progress bar; that of an evaluation has another total."""
+        if total == self._total_steps and step > self._bar[0] and second >= self._bar[1] + SHORTEST_S:
+            self._by_bar.take(step, (second - self._bar[1]) / (step - self._bar[0]))
+            self._bar = (step, second)
+
     def _setting(self, line: str) -> None:
         self._is_deepspeed = self._is_deepspeed or "ZeRO" in line or "parameter_parallel_size" in line
         for name, value in SETTING.findall(line):
+            if len(self._by_rate) and self._settings.get(name) not in (None, int(value)):  # a job that was started again
+                self._by_rate = Steps()
+                self._settings[name] = int(value)
             self._settings.setdefault(name, int(value))
         for name, pattern in TRAINER.items():
             if match := pattern.search(line):
@@ -126,6 +140,9 @@ class DeepSpeedLog(LogReader):
             found.steps = self._by_rate.over(batch)
         elif len(self._by_rate):
             found.notes.append("it prints samples a second; the batch that makes them seconds is not in the log")
+        elif len(self._by_bar):
+            found.steps, found.precision_share = self._by_bar, 1 / SHORTEST_S
+            found.notes.append("by the progress bar, which counts whole seconds; evaluations and checkpoints are in it")
         elif self._runtime and self._total_steps:
             found.notes.append(
                 f"only the mean of the whole run: {self._runtime / self._total_steps:.1f} s over {self._total_steps} steps, "

@@ -1,5 +1,6 @@
 """What a reader of logs finds: plan, model, steps, memory; and the interface that every reader of logs fulfils."""
 
+import math
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
@@ -7,7 +8,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from sweep.inputs.arguments import Plan, Value
+from sweep.inputs.arguments import Plan, Value, whole
 
 PLAN_FIELDS: Final = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence", "sequence_parallel",
@@ -96,31 +97,66 @@ class Found:
         self.arguments: Mapping[str, str] = {}  # of Megatron-LM, as dumped
         self.notes: list[str] = []
 
+    def memory(self, gib: float, kind: str) -> None:
+        """Memory of a GPU, by the words of `memory_kind`; the most counts."""
+        self.peak_memory_gib, self.memory_kind = max(self.peak_memory_gib or 0.0, gib), kind
+
     def start_again(self) -> None:
         """Forget the steps: those that follow are of another batch."""
         begins, self.steps = self.steps.begins, Steps()
         self.steps.begins = begins
 
 
-class LogReader(ABC):
-    """Reads the lines of one family of frameworks; it sees those that contain one of its `KEYS`."""
+class Taker(ABC):
+    """What takes the lines of a log that contain one of its keys."""
 
     KEYS: ClassVar[Sequence[bytes]]
-    SIGNS: ClassVar[Sequence[str]]
-    """Patterns of which one in a file means a log of this family."""
+    OPENS: ClassVar[Sequence[bytes]] = ()
+    """What begins a dump of settings."""
+    DUMP: ClassVar[Sequence[bytes]] = ()
+    """Further keys, while one is printed."""
+    in_dump = False
 
-    @property
-    @abstractmethod
-    def steps(self) -> Steps:
-        """The steps found so far."""
+    def keys(self, text: bytes) -> tuple[bytes, ...]:
+        """The keys that some lines together contain."""
+        dump = self.DUMP if self.in_dump or any(word in text for word in self.OPENS) else ()
+        return tuple(key for key in (*self.KEYS, *dump) if key in text)
 
     @abstractmethod
     def take(self, line: str) -> None:
         """Read a line."""
 
+
+class LogReader(Taker):
+    """Reads the lines of one family of frameworks."""
+
+    FRAMEWORK: ClassVar[str]
+    SIGNS: ClassVar[Sequence[str]]
+    """Patterns of which one in a file means a log of this family."""
+
+    def __init__(self) -> None:
+        self._found = Found(self.FRAMEWORK)
+
+    @property
+    def steps(self) -> Steps:
+        """The steps found so far."""
+        return self._found.steps
+
     @abstractmethod
     def found(self) -> Found | None:
         """What the lines told; None if none was of this family."""
+
+
+def numbers_of(settings: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Value]:
+    """Settings that are whole numbers, by our names."""
+    found = {key: whole(settings, name) for name, key in names.items()}
+    return {key: value for key, value in found.items() if value}
+
+
+def product(plan: Mapping[str, Value | None], *names: str) -> int | None:
+    """The product of some sizes of a plan; None if one of them is not known."""
+    sizes = [plan.get(name) for name in names]
+    return math.prod(size for size in sizes if isinstance(size, int)) if None not in sizes else None
 
 
 def number(text: str) -> float | None:

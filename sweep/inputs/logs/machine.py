@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+from sweep.inputs.logs.found import Taker
+
 TABLE: Final = re.compile(r"\|\s+\d+\s+(?:NVIDIA\s|Tesla\s)?\s*([A-Z]{1,2}\d{2,3}[^|]{0,24}?)\s+(?:On|Off)\s")
 TABLE_MEMORY: Final = re.compile(r"MiB\s*/\s*(\d{4,6})MiB\s*\|")
 NAMED: Final = re.compile(r"\b(?:NVIDIA|Tesla) ((?:GB|GH|[ABHVL]|RTX )\d{1,4}[A-Z]?\b[-\w ]{0,20})")
@@ -12,11 +14,12 @@ FORM: Final = re.compile(r"\b(SXM|PCIE|NVL)(\d{1,2})?\b")
 SIZE: Final = re.compile(r"\b(\d{2,3})\s?GB\b")
 HBM: Final = "HBM"
 """In the name of a Hopper of 80 GB it tells SXM from PCIe (`NVIDIA H100 80GB HBM3`, `NVIDIA H100 PCIe`)."""
-KEYS: Final = (b"NVIDIA ", b"Tesla ", b"MiB / ", b"per_node", b"per-node", b"GPUS_PER_NODE")
 
 
-class Machine:
+class Machine(Taker):
     """What the lines tell of the machine; the first that does counts."""
+
+    KEYS = (b"NVIDIA ", b"Tesla ", b"MiB / ", b"per_node", b"per-node", b"GPUS_PER_NODE")
 
     def __init__(self) -> None:
         self._name = ""

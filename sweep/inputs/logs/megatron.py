@@ -7,16 +7,18 @@ from typing import Final
 
 from sweep.inputs import arguments
 from sweep.inputs.arguments import Plan, Value, whole
-from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, Steps
+from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, numbers_of
 
 BEGIN: Final = re.compile(r"-{3,} arguments -{3,}")
 END: Final = re.compile(r"-{3,} end of arguments -{3,}")
 ARGUMENT: Final = re.compile(r"(?:^|[\s:\]>])([A-Za-z_]\w*) (?:\.{2,}|) (\S.*)$")
+SUFFIX: Final = re.compile(r"\.{3,}(?:updated|default)$")
+"""What GPT-NeoX prints after a value."""
 RATE: Final = re.compile(r"\bsamples/sec:\s*(\d{1,9}\.\d+)\s*\|")
 TOTAL: Final = re.compile(r"\btotal parameters (\d{1,6}\.\d{3}) B\b")
-ITERATION: Final = re.compile(r"\biteration\s+(\d{1,12})\s*/\s*\d{1,12}\s*\|")
-ELAPSED: Final = re.compile(r"\belapsed time per iteration \((ms|s)\):\s*(\d{1,12}(?:\.\d{1,9})?)\s*\|")
-BATCH: Final = re.compile(r"\bglobal batch size:\s*(\d{1,9})\s*\|")
+ITERATION: Final = re.compile(r"iteration\s+(\d{1,12})\s*/\s*\d{1,12}\s*\|")
+ELAPSED: Final = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d{1,12}(?:\.\d{1,9})?)\s*\|")
+BATCH: Final = re.compile(r"global batch size:\s*(\d{1,9})\s*\|")
 WORLD: Final = re.compile(r"using world size:\s*(\d{1,9})\b")
 WORLD_SIZES: Final = {
     "dp": re.compile(r"(?<![\w-])data-parallel[- ]size:\s*(\d{1,9})\b"),
@@ -47,10 +49,12 @@ NUMBERS: Final = {
 class MegatronLog(LogReader):
     """Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, GPT-NeoX: all print Megatron's iteration line."""
 
+    FRAMEWORK = "Megatron-LM"
     KEYS = (
-        b"iteration", b" ..", b"  ", b"arguments --", b"number of parameters on", b"max allocated", b"world size",
+        b"iteration", b"arguments --", b"number of parameters on", b"max allocated", b"world size",
         b"padded vocab", b"loss at", b"checkpoint", b"total parameters",
     )  # fmt: skip
+    DUMP, OPENS = (b" ..", b"  "), (b"arguments --",)
     SIGNS = (
         r"elapsed time per iteration \(ms\):",
         r"-{6,} arguments -{6,}",
@@ -59,9 +63,9 @@ class MegatronLog(LogReader):
     )
 
     def __init__(self) -> None:
-        self._found = Found("Megatron-LM")
-        self._inside = False
+        super().__init__()
         self._values: dict[str, str] = {}
+        self._before: Mapping[str, str] = {}  # of the job before one that was started again
         self._again: dict[str, str] = {}
         self._world: dict[str, int] = {}
         self._ranks: dict[tuple[int, int], int] = {}
@@ -70,18 +74,13 @@ class MegatronLog(LogReader):
         self._batch: int | None = None
         self._samples_first = False
 
-    @property
-    def steps(self) -> Steps:
-        return self._found.steps
-
     def take(self, line: str) -> None:
         if "arguments ---" in line:
-            self._inside = bool(BEGIN.search(line)) and not END.search(line)
-            self._found.steps.begins = True
-        elif self._inside and self._argument(line):
-            return
+            self._border(line)
         elif "elapsed time per iteration" in line:
             self._iteration(line)
+        elif self.in_dump and self._argument(line):
+            return
         elif "number of parameters on" in line:
             self._rank_parameters(line)
         elif "using world size" in line:
@@ -93,14 +92,39 @@ class MegatronLog(LogReader):
         elif any(words in line for words in OTHER_WORK):
             self._found.steps.disturb()
         for match in MEMORY.finditer(line) if "max allocated" in line else ():
-            self._found.peak_memory_gib = max(self._found.peak_memory_gib or 0.0, float(match[1]) / 1024)
-            self._found.memory_kind = "max allocated"
+            self._found.memory(float(match[1]) / 1024, "max allocated")
+
+    def _border(self, line: str) -> None:
+        """The begin or the end of a dump. One after steps is that of a job that was started again."""
+        if self.in_dump:
+            self._end_of_dump()
+        elif BEGIN.search(line):
+            self.in_dump = True
+            if len(self._found.steps):
+                self._start()
+            self._found.steps.begins = True
+
+    def _start(self) -> None:
+        """A job is started after another in the same file."""
+        self._before = self._values or self._before
+        self._values, self._again, self._ranks, self._old_ranks = {}, {}, {}, []
+        self._found.steps.disturb()
+
+    def _end_of_dump(self) -> None:
+        """Of a job that was started again with another plan or model only its own steps count."""
+        self.in_dump = False
+        changed = [name for name in (*PLAN_NAMES, *NUMBERS) if self._before.get(name) != self._values.get(name)]
+        if self._before and changed:
+            self._found.start_again()
+            self._batch = None
+            self._found.notes.append(f"several runs: the last counts, with another {', '.join(changed)}")
+        self._before = {}
 
     def _argument(self, line: str) -> bool:
         match = ARGUMENT.search(line)
         if match is None:
             return False
-        name, value = match[1], match[2].strip()
+        name, value = match[1], SUFFIX.sub("", match[2].strip())
         if self._values.setdefault(name, value) != value:
             self._again.setdefault(name, value)
         return True
@@ -109,6 +133,8 @@ class MegatronLog(LogReader):
         iteration, elapsed, batch = ITERATION.search(line), ELAPSED.search(line), BATCH.search(line)
         if iteration is None or elapsed is None:
             return
+        if self.in_dump:
+            self._end_of_dump()
         seconds = float(elapsed[2]) * (1e-3 if elapsed[1] == "ms" else 1.0)
         size = int(batch[1]) if batch else _batch_of(line, seconds)
         if self._batch is not None and size is not None and size != self._batch:
@@ -124,7 +150,12 @@ class MegatronLog(LogReader):
         self._old_ranks += [int(match[2]) for match in OLD_PARAMETERS.finditer(line)]
 
     def _take_world(self, line: str) -> None:
-        if self._world or (world := WORLD.search(line)) is None:
+        if (world := WORLD.search(line)) is None:
+            return
+        if self._values:
+            self._start()
+            self._world = {}
+        elif self._world:
             return
         self._world["all_gpus"] = int(world[1])
         for name, pattern in WORLD_SIZES.items():
@@ -142,7 +173,9 @@ class MegatronLog(LogReader):
         if self._batch is not None:
             found.plan["global_batch"] = self._batch
         found.model = _model(values, self._vocabulary)
-        found.arguments = values
+        if self.in_dump:
+            found.plan, found.refused = {}, "the dump of arguments has no end"
+        found.arguments = {} if self.in_dump else values
         changed = [name for name in self._again if name in PLAN_NAMES]
         if changed:
             found.notes.append(f"the dump gives {', '.join(sorted(changed))} twice with different values: the first is taken")
@@ -185,8 +218,8 @@ def plan_of(values: Mapping[str, str], world: Mapping[str, int], ranks: Mapping[
     gpus = whole(values, "world_size") or world.get("all_gpus")
     rest: Plan = {
         "all_gpus": gpus,
-        "global_batch": whole(values, "global_batch_size"),
-        "sequence": whole(values, "seq_length"),
+        "global_batch": whole(values, "global_batch_size") or None,
+        "sequence": whole(values, "seq_length") or None,
         "checkpointing": arguments.checkpointing(values) if values else None,
         "precision": arguments.precision(values) if values else None,
     }
@@ -204,7 +237,7 @@ def plan_of(values: Mapping[str, str], world: Mapping[str, int], ranks: Mapping[
     plan |= {
         "vpp": arguments.virtual_stages(values, pp or 1),
         "ep": arguments.experts(values),
-        "micro_batch": whole(values, "micro_batch_size"),
+        "micro_batch": whole(values, "micro_batch_size") or None,
         "sequence_parallel": values.get("sequence_parallel") == "True",
         "sharding": arguments.sharding(values),
         **{name: value for name, value in arguments.choices(values).items() if name in PLAN_FIELDS},
@@ -244,10 +277,7 @@ def _stack(framework: str, values: Mapping[str, str]) -> str:
 
 
 def _model(values: Mapping[str, str], vocabulary: int | None) -> dict[str, Value]:
-    model: dict[str, Value] = {}
-    for name, key in NUMBERS.items():
-        if (value := whole(values, name)) is not None:
-            model[key] = value
+    model = numbers_of(values, NUMBERS)
     if values.get("group_query_attention") == "True" and (groups := whole(values, "num_query_groups")):
         model["kv_heads"] = groups
     if vocabulary is not None:

@@ -5,7 +5,7 @@ import re
 from typing import Any, Final
 
 from sweep.inputs.arguments import Plan
-from sweep.inputs.logs.found import Found, LogReader, Steps
+from sweep.inputs.logs.found import Found, LogReader
 
 MARK: Final = ":::MLLOG "
 SECONDS: Final = ("train_step_timing in s", "train_step_time")
@@ -20,23 +20,20 @@ MOST: Final = 10**9
 class MllogLog(LogReader):
     """MLPerf, whatever framework trains."""
 
+    FRAMEWORK = "MLPerf"
     KEYS = (b":::MLLOG ",)
     SIGNS = (r":::MLLOG \{",)
 
     def __init__(self) -> None:
-        self._found = Found("MLPerf")
+        super().__init__()
         self._numbers: dict[str, int] = {}
         self._ranks = 0
         self._benchmark = ""
         self._seen = False
 
-    @property
-    def steps(self) -> Steps:
-        return self._found.steps
-
     def take(self, line: str) -> None:
         try:
-            record = json.loads(line.partition(MARK)[2])
+            record, _ = json.JSONDecoder().raw_decode(line.partition(MARK)[2].lstrip())
         except (ValueError, RecursionError):  # a line that was cut
             return
         if not isinstance(record, dict) or not isinstance(record.get("key"), str):
@@ -71,7 +68,7 @@ class MllogLog(LogReader):
         plan: Plan = {
             "global_batch": self._numbers.get("global_batch_size"),
             "sequence": self._numbers.get("max_sequence_length"),
-            "all_gpus": self._ranks or None,
+            "all_gpus": self._ranks if self._ranks and len(found.steps) else None,  # all have begun
         }
         found.plan = plan
         found.preset = PRESETS.get(self._benchmark, "")

@@ -3,14 +3,13 @@
 import re
 from typing import Final
 
-from sweep.inputs.arguments import Plan, Value
-from sweep.inputs.logs.found import Found, LogReader, Steps
+from sweep.inputs.arguments import Plan
+from sweep.inputs.logs.found import Found, LogReader, numbers_of, product
 
-LINE: Final = re.compile(r"\biteration: (\d{1,12}) / \d{1,12} \|")
-FIELD: Final = re.compile(
-    r"\b(elapsed_time_per_iteration_ms|tokens_per_sec_per_gpu|tokens_per_sec|global_batch_size): (\S+) \|"
-)
+LINE: Final = re.compile(r"iteration: (\d{1,12}) / \d{1,12} \|")
+FIELD: Final = re.compile(r"(elapsed_time_per_iteration_ms|tokens_per_sec_per_gpu|tokens_per_sec|global_batch_size): (\S+) \|")
 SETTING: Final = re.compile(r"\b([a-z_]+)=(\d{1,12}|True|False)(?=[,)\s]|$)")
+HUMAN: Final = re.compile(r"(\d{1,9})(\.\d{1,6})?(?:([KMGBT]?)|e([+-]\d{1,2}))")
 TOTAL: Final = re.compile(r"\bTotal number of parameters: (\d[\d.]*[KMGBT]?)(?=\s)")
 PEAK: Final = re.compile(r"\bPeak allocated:? (\d+(?:\.\d+)?)MiB")
 UNITS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
@@ -26,73 +25,76 @@ SHARDED: Final = {"0": "none", "1": "optimizer"}
 
 
 def human(text: str) -> tuple[float, float] | None:
-    """A number such as `11.5K`, and half of its last digit; None if it is none."""
-    match = re.fullmatch(r"(\d{1,9})(\.\d{1,6})?(?:([KMGBT]?)|e([+-]\d{1,2}))", text)
+    """A number such as `11.5K`, and half of its third digit; None if it is none."""
+    match = HUMAN.fullmatch(text)
     if match is None:
         return None
     unit = 10.0 ** int(match[4]) if match[4] else UNITS[match[3]]
-    half = 0.5 * 10.0 ** -(len(match[2] or ".") - 1)
+    half = 0.5 * 10.0 ** (len(match[1]) - 3)
     return float(match[1] + (match[2] or "")) * unit, half * unit
 
 
 class NanotronLog(LogReader):
     """nanotron of Hugging Face."""
 
-    KEYS = (b"elapsed_time_per_iteration_ms", b"=", b"Total number of parameters", b"Peak allocated", b"Saving checkpoint")
+    FRAMEWORK = "nanotron"
+    KEYS = (b"elapsed_time_per_iteration_ms", b"Config(", b"ParallelismArgs(", b"Total number of parameters", b"Peak allocated",
+            b"Saving checkpoint")  # fmt: skip
+    DUMP, OPENS = (b"=",), (b"Config(", b"ParallelismArgs(")
     SIGNS = (r"elapsed_time_per_iteration_ms: ", r"\bparallelism=ParallelismArgs\(")
 
     def __init__(self) -> None:
-        self._found = Found("nanotron")
+        super().__init__()
         self._settings: dict[str, str] = {}
-        self._fields: dict[str, tuple[float, float]] = {}
-        self._is_config = False
-
-    @property
-    def steps(self) -> Steps:
-        return self._found.steps
+        self._fields: dict[str, str] = {}  # of the last iteration
 
     def take(self, line: str) -> None:
         if "elapsed_time_per_iteration_ms" in line:
             self._iteration(line)
-        elif "ParallelismArgs(" in line or "Config(" in line or (self._is_config and "=" in line):
-            self._is_config = True
-            self._found.steps.begins = True
-            for name, value in SETTING.findall(line):
-                self._settings.setdefault(name, value)
         elif total := TOTAL.search(line):
             value = human(total[1])
             self._found.parameters = int(value[0]) if value else None
         elif peak := PEAK.search(line):
-            self._found.peak_memory_gib = max(self._found.peak_memory_gib or 0.0, float(peak[1]) / 1024)
-            self._found.memory_kind = "peak allocated"
+            self._found.memory(float(peak[1]) / 1024, "peak allocated")
         elif "Saving checkpoint" in line:
             self._found.steps.disturb()
+        elif self.in_dump or "ParallelismArgs(" in line or "Config(" in line:
+            self._setting(line)
+
+    def _setting(self, line: str) -> None:
+        """A line of the configuration; after steps it is that of a job that was started again, whose steps count."""
+        if len(self._found.steps) and not self.in_dump:
+            self._settings = {}
+            self._found.start_again()
+        self.in_dump = self._found.steps.begins = True
+        for name, value in SETTING.findall(line):
+            self._settings.setdefault(name, value)
 
     def _iteration(self, line: str) -> None:
-        self._is_config = False
+        self.in_dump = False
         iteration = LINE.search(line)
-        fields = {name: human(value) for name, value in FIELD.findall(line)}
-        elapsed = fields.get("elapsed_time_per_iteration_ms")
+        fields = dict(FIELD.findall(line))
+        elapsed = human(fields.get("elapsed_time_per_iteration_ms", ""))
         if iteration is None or elapsed is None or elapsed[0] <= 0:
             return
-        self._fields = {name: value for name, value in fields.items() if value is not None}
+        self._fields = fields
         self._found.steps.take(int(iteration[1]), elapsed[0] / 1e3)
         self._found.precision_share = elapsed[1] / elapsed[0]
 
     def found(self) -> Found | None:
         found, settings = self._found, self._settings
-        if not len(found.steps) and not self._is_config:
+        if not len(found.steps) and not settings:
             return None
-        plan: Plan = {key: int(settings[name]) for name, key in PLAN.items() if settings.get(name, "").isdigit()}
+        plan: Plan = {**numbers_of(settings, PLAN)}
         if "tp" in plan and "pp" in plan:
             plan = {"cp": 1, "ep": 1, "vpp": 1, **plan}
             plan["sharding"] = SHARDED.get(settings.get("zero_stage", ""))
             plan["checkpointing"] = "full" if settings.get("recompute_layer") == "True" else "none"
-        if "global_batch_size" in self._fields:
-            plan["global_batch"] = int(self._fields["global_batch_size"][0])
+        if batch := human(self._fields.get("global_batch_size", "")):
+            plan["global_batch"] = int(batch[0])
         plan["all_gpus"] = self._gpus(plan)
         found.plan = plan
-        found.model = self._model()
+        found.model = numbers_of(settings, MODEL)
         found.stack = "nanotron"
         if found.precision_share:
             found.notes.append(f"its numbers have three digits: a step is known to +-{found.precision_share:.1%}")
@@ -100,18 +102,11 @@ class NanotronLog(LogReader):
 
     def _gpus(self, plan: Plan) -> int | None:
         """All GPUs: of the plan, else the ratio of the two rates, where three digits tell it."""
-        sizes = [plan.get(name) for name in ("tp", "pp", "dp", "cp")]
-        if all(isinstance(size, int) for size in sizes):
-            product = 1
-            for size in sizes:
-                product *= int(size or 1)
-            return product
-        both, each = self._fields.get("tokens_per_sec"), self._fields.get("tokens_per_sec_per_gpu")
+        if (gpus := product(plan, "tp", "pp", "dp", "cp")) is not None:
+            return gpus
+        both, each = (human(self._fields.get(f"tokens_per_sec{gpu}", "")) for gpu in ("", "_per_gpu"))
         if both is None or each is None or each[0] <= 0:
             return None
         ratio = both[0] / each[0]
         doubt = ratio * (both[1] / both[0] + each[1] / each[0])
         return round(ratio) if doubt < 0.5 and abs(ratio - round(ratio)) <= doubt else None
-
-    def _model(self) -> dict[str, Value]:
-        return {key: int(self._settings[name]) for name, key in MODEL.items() if self._settings.get(name, "").isdigit()}

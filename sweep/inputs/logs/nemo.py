@@ -4,13 +4,12 @@ import re
 from typing import Final
 
 from sweep.inputs.arguments import Plan
-from sweep.inputs.logs.found import Found, LogReader, Steps
+from sweep.inputs.logs.found import Found, LogReader, numbers_of, product
 
-SECONDS: Final = re.compile(r"\btrain_step_timing in s[:=]\s*(\d{1,9}(?:\.\d+)?(?:e[-+]?\d+)?)(?=[\s,\]|])")
-STEP: Final = re.compile(r"\bglobal_step[:=]\s*(\d{1,12})(?:\.0)?\b")
-ITERATION: Final = re.compile(r"\biteration (\d{1,12})/\d")
-BATCH: Final = re.compile(r"\bglobal_batch_size[:=]\s*(\d{1,9})\b")
-ALLOCATED: Final = re.compile(r"\bmax_memory_allocated[:=]\s*(\d{6,15})\b")
+SECONDS: Final = re.compile(r"train_step_timing in s[:=]\s*(\d{1,9}(?:\.\d+)?(?:e[-+]?\d+)?)(?=[\s,\]|])")
+STEP: Final = re.compile(r"iteration (\d{1,12})/\d|\|\s*(\d{1,12})/\d+ \[|global_step[:=]\s*(\d{1,12})(?:\.0)?\b")
+BATCH: Final = re.compile(r"global_batch_size[:=]\s*(\d{1,9})\b")
+ALLOCATED: Final = re.compile(r"max_memory_allocated[:=]\s*(\d{6,15})\b")
 GROUP: Final = re.compile(
     r"Rank 0 has (tensor model parallel|pipeline model parallel|context parallel|data parallel) group\s*:\s*\[([\d, ]*)\]"
 )
@@ -33,8 +32,10 @@ MODEL: Final = {
 class NemoLog(LogReader):
     """NeMo 1 and 2."""
 
-    KEYS = (b"train_step_timing", b"Rank 0 has", b"Experiment configuration", b"_size: ", b"num_", b"_length: ", b"alidation",
-            b"recompute", b"activations_checkpoint", b"sequence_parallel", b"devices: ")  # fmt: skip
+    FRAMEWORK = "NeMo"
+    KEYS = (b"train_step_timing", b"Rank 0 has", b"Experiment configuration", b"alidation")
+    DUMP = (b"_size: ", b"num_", b"_length: ", b"recompute", b"activations_checkpoint", b"sequence_parallel", b"devices: ")
+    OPENS = (b"Experiment configuration",)
     SIGNS = (
         r"train_step_timing in s[:=]",
         r"Rank 0 has tensor model parallel group",
@@ -42,56 +43,52 @@ class NemoLog(LogReader):
     )
 
     def __init__(self) -> None:
-        self._found = Found("NeMo")
+        super().__init__()
         self._groups: dict[str, int] = {}
         self._settings: dict[str, str] = {}
-        self._is_config = False
         self._batch: int | None = None
-
-    @property
-    def steps(self) -> Steps:
-        return self._found.steps
 
     def take(self, line: str) -> None:
         if "train_step_timing" in line:
             self._step(line)
         elif EXPERIMENT in line:
-            self._is_config = True
+            self.in_dump = True
         elif match := GROUP.search(line):
-            self._groups[GROUPS[match[1]]] = len(re.findall(r"\d+", match[2]))
-        elif self._is_config and (match := SETTING.match(line)):
+            if len(self._found.steps):  # of a job that was started again
+                self._groups = {}
+                self._found.start_again()
+            self._groups[GROUPS[match[1]]] = max(len(re.findall(r"\d+", match[2])), 1)
+        elif self.in_dump and (match := SETTING.match(line)):
             self._settings.setdefault(match[1], match[2])
         elif "alidation" in line:
             self._found.steps.disturb()
 
     def _step(self, line: str) -> None:
-        self._is_config = False
-        seconds, step, batch = SECONDS.search(line), STEP.search(line) or ITERATION.search(line), BATCH.search(line)
+        self.in_dump = False
+        seconds, step, batch = SECONDS.search(line), STEP.search(line), BATCH.search(line)
         if batch:
             self._batch = int(batch[1])
         if memory := ALLOCATED.search(line):
-            self._found.peak_memory_gib = max(self._found.peak_memory_gib or 0.0, int(memory[1]) / 2**30)
-            self._found.memory_kind = "max allocated"
+            self._found.memory(int(memory[1]) / 2**30, "max allocated")
         if seconds is not None and step is not None and 0 < float(seconds[1]) < 1e9:
-            self._found.steps.take(int(step[1]), float(seconds[1]))
+            self._found.steps.take(int(step[step.lastindex or 1]), float(seconds[1]))
 
     def found(self) -> Found | None:
         found, settings = self._found, self._settings
         if not (len(found.steps) or self._groups or settings):
             return None
         found.stack = "nemo"
-        plan: Plan = {key: int(settings[name]) for name, key in PLAN.items() if settings.get(name, "").isdigit()}
+        plan: Plan = {**numbers_of(settings, PLAN)}
         if "tp" in plan and "pp" in plan:
             plan = {"vpp": 1, "cp": 1, "ep": 1, **plan}
         plan |= self._groups
         if self._batch is not None:
             plan["global_batch"] = self._batch
-        sizes = [plan.get(name) for name in ("tp", "pp", "dp")]
-        if all(isinstance(size, int) for size in sizes):
-            plan.setdefault("cp", 1)
-            plan["all_gpus"] = int(plan["tp"] or 1) * int(plan["pp"] or 1) * int(plan["dp"] or 1) * int(plan["cp"] or 1)
+        if product(plan, "tp", "pp", "dp") is not None:
+            plan = {"cp": 1, **plan}
+            plan["all_gpus"] = product(plan, "tp", "pp", "dp", "cp")
         if "sequence_parallel" in settings:
             plan["sequence_parallel"] = settings["sequence_parallel"].lower() == "true"
         found.plan = plan
-        found.model = {key: int(settings[name]) for name, key in MODEL.items() if settings.get(name, "").isdigit()}
+        found.model = numbers_of(settings, MODEL)
         return found

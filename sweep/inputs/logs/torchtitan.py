@@ -11,9 +11,9 @@ from sweep.inputs.logs.found import Found, LogReader, Steps, number
 LOST_COLOURS: Final = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
 """Colour codes that lost their first character when a log was copied."""
 RANK: Final = re.compile(r"\[(?:rank|default)(\d{1,6})\]:")
-STEP: Final = re.compile(r"(?:^|[^A-Za-z_.])m?step:\s*([\d,]{1,12})\s+\D*loss:")
-RATE: Final = re.compile(r"(?:^|[^A-Za-z_])m?(?:wps|tps|tokens/s(?:ec)?):\s*([\d,]{1,15}(?:\.\d+)?)\s")
-MEMORY: Final = re.compile(r"m?memory:\s*(\d{1,6}(?:\.\d+)?)GiB\(")
+STEP: Final = re.compile(r"step:(?<![A-Za-ln-z_.]step:)\s*([\d,]{1,12})\s+\D*loss:")
+RATE: Final = re.compile(r"[wt]ps:(?<![A-Za-ln-z_][wt]ps:)\s*([\d,]{1,15}(?:\.\d+)?)\s")
+MEMORY: Final = re.compile(r"memory:\s*(\d{1,6}(?:\.\d+)?)GiB\(")
 CLOCK: Final = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{3}))?")
 MESH: Final = re.compile(r"Building \d+-D device mesh with [\[(]([^\])]*)[\])], \[([\d, ]*)\]")
 MESH_SIZES: Final = re.compile(r"\b(pp|dp_replicate|dp_shard|dp|cp|tp|ep|etp)=(\d{1,7})\b")
@@ -36,6 +36,7 @@ NAMES: Final = {"dim": "hidden", "n_layers": "layers", "n_heads": "heads", "n_kv
 class TorchtitanLog(LogReader):
     """torchtitan: of several ranks the first that prints a step counts."""
 
+    FRAMEWORK = "torchtitan"
     KEYS = (
         b"step:", b"device mesh", b"batch size", b"capacity:", b"total parameters", b"Building", b"activation checkpointing",
         b"[GC]", b"profiler traces", b"checkpoint", b"snapshot", b"pipeline schedule", b"validate step",
@@ -48,7 +49,7 @@ class TorchtitanLog(LogReader):
     )
 
     def __init__(self) -> None:
-        self._found = Found("torchtitan")
+        super().__init__()
         self._rank: str | None = None
         self._last: tuple[int, float] | None = None
         self._by_clock, self._by_rate = Steps(), Steps()  # seconds; tokens a second of a GPU
@@ -64,28 +65,27 @@ class TorchtitanLog(LogReader):
     def take(self, line: str) -> None:
         line = LOST_COLOURS.sub("", line) if "[" in line else line
         if (step := STEP.search(line)) is not None:
-            self._step(line, int(step[1].replace(",", "") or 0))
+            self._step(line, int(step[1].replace(",", "") or 0), line[: step.start()])
         elif any(words in line for words in OTHER_WORK):
             self._by_clock.disturb()
             self._by_rate.disturb()
         else:
             self._setting(line)
 
-    def _step(self, line: str, step: int) -> None:
-        rate, memory, clock, rank = RATE.search(line), MEMORY.search(line), CLOCK.search(line), RANK.search(line)
+    def _step(self, line: str, step: int, before: str) -> None:
+        rate, rank = RATE.search(line), RANK.search(line)
         if rate is None:
             return
         self._seen = True
-        if memory:
-            self._found.peak_memory_gib = max(self._found.peak_memory_gib or 0.0, float(memory[1]))
-            self._found.memory_kind = "max reserved"
+        if memory := MEMORY.search(line):
+            self._found.memory(float(memory[1]), "max reserved")
         self._rank = self._rank if self._rank is not None else (rank[1] if rank else "")
         if self._rank != (rank[1] if rank else ""):
             return
         tokens = number(rate[1])
         if tokens is not None:
             self._by_rate.take(step, tokens)
-        now = _seconds(clock) if clock else None
+        now = _seconds(before)
         if now is None:
             return
         if self._last is not None and step > self._last[0] and now > self._last[1]:
@@ -115,10 +115,15 @@ class TorchtitanLog(LogReader):
         if match := MESH.search(line):
             names = re.findall(r"\w+", match[1])
             sizes = [int(size) for size in re.findall(r"\d{1,7}", match[2])]
-            if len(names) == len(sizes) and not self._mesh:
-                self._mesh = dict(zip(names, sizes, strict=True))
-        elif "parallelism:" in line and not self._mesh:
-            self._mesh = {name: int(size) for name, size in MESH_SIZES.findall(line)}
+            mesh = dict(zip(names, sizes, strict=True)) if len(names) == len(sizes) else {}
+        else:
+            mesh = {name: int(size) for name, size in MESH_SIZES.findall(line)} if "parallelism:" in line else {}
+        if mesh and mesh != self._mesh and self._mesh and self._seen:  # a job that was started again, with another plan
+            self._mesh, self._batch, self._last = {}, {}, None
+            self._by_clock, self._by_rate = Steps(), Steps()
+        elif mesh and self._mesh:
+            self._last = None
+        self._mesh = self._mesh or mesh
 
     def found(self) -> Found | None:
         found = self._found
@@ -161,8 +166,12 @@ class TorchtitanLog(LogReader):
         return self._by_rate.over(batch * sequence / all_gpus)
 
 
-def _seconds(clock: re.Match[str]) -> float | None:
-    """Seconds of a time of day with its date; None for one that does not exist."""
+def _seconds(before: str) -> float | None:
+    """Seconds of the last time with its date, that of the framework; None for one that is not there or does not exist."""
+    clocks = list(CLOCK.finditer(before))
+    if not clocks:
+        return None
+    clock = clocks[-1]
     try:
         return datetime.fromisoformat(f"{clock[1]}T{clock[2]}").timestamp() + int(clock[3] or 0) / 1e3
     except ValueError:

@@ -280,3 +280,27 @@ MODEL_ARGS:
   --vocab-size: 50304
   --bf16: true
 """
+
+EXPORTED = """\
+{
+ "sweep": "trip",
+ "plan": 1,
+ "fields": {"all_gpus": 32, "global_batch": 64, "checkpointing": "selective", "ep": 1, "micro_batch": 1, "schedule": "1f1b",
+  "layer_split": "even", "overlap_grad": true, "overlap_param": true, "cp": 1, "dp_shard": 0, "precision": "bf16", "tp": 2,
+  "pp": 4, "vpp": 2, "dp": 4, "ga": 16},
+ "stack": "megatron-core",
+ "sharding": "optimizer",
+ "sequence": 8192,
+ "sequence_parallel": true,
+ "model": {"name": "own", "source": "/home/somebody/config.json", "layers": 32, "hidden": 4096, "heads": 32, "gated": true,
+  "activation": "silu", "norm": "rmsnorm", "position": "rotary", "ffn": 14336, "vocabulary": 128256, "sequence": 8192}
+}
+"""
+FILES: Mapping[str, str] = {
+    "Megatron-LM": megatron_log(), "torchtitan": TORCHTITAN, "torchtitan 2024": TORCHTITAN_2024, "nanotron": NANOTRON,
+    "NeMo": NEMO, "MLLOG": MLLOG, "DeepSpeed pipeline": DEEPSPEED_PIPELINE, "DeepSpeed": DEEPSPEED_RATE, "Trainer": TRAINER,
+    "Megatron-LM script": SCRIPT, "torchtitan TOML": TOML, "nanotron YAML": NANOTRON_YAML, "DeepSpeed JSON": DEEPSPEED_JSON,
+    "exported plan": EXPORTED, "Trainer YAML": TRAINER_YAML, "NeMo YAML": NEMO_YAML, "Megatron-LM YAML": MEGATRON_YAML,
+}  # fmt: skip
+"""A file of each kind."""
+LOGS = tuple(FILES)[: list(FILES).index("Trainer") + 1]

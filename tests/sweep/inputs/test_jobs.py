@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
 import yaml
 
-from sim_core import SimError
 from sweep.beside_running import Beside
-from sweep.inputs.job import job_of
-from sweep.inputs.launches import read_launch
-from sweep.inputs.log import read_log
-from sweep.inputs.registry import LAUNCH, LOG, ROWS, recognised
+from sweep.inputs.registry import LAUNCH, LOG, recognised
 from sweep.inputs.rows import COLUMNS as ROW_COLUMNS
 from sweep.preparation import prepare
-from sweep.show.logs import launch_values, log_values
 from sweep.show.ranked import running_words
 from sweep.spec import load_spec
 from sweep.validation.simulation import run_rows
@@ -181,60 +175,3 @@ def test_what_a_file_does_not_tell_is_asked_for(tmp_path: Path) -> None:
     for given in ("tp=a", "tpp=2", "vocabulary=-1", "tp"):
         done = sweep("init", path, "--set", given, "-o", tmp_path / "x.yaml")
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-
-
-def mutant(text: str, dice: random.Random) -> bytes:
-    """A text with lines cut, changed, swapped, left out or doubled."""
-    lines = text.encode().splitlines(keepends=True)
-    for _ in range(dice.randint(1, 4)):
-        at = dice.randrange(len(lines))
-        kind = dice.randrange(6)
-        if kind == 0 and len(lines) > 1:
-            del lines[at]
-        elif kind == 1:
-            lines.insert(at, lines[at])
-        elif kind == 2:
-            lines[at] = lines[at][: dice.randrange(len(lines[at]) + 1)]
-        elif kind == 3 and lines[at]:
-            flipped = bytearray(lines[at])
-            flipped[dice.randrange(len(flipped))] = dice.randrange(256)
-            lines[at] = bytes(flipped)
-        elif kind == 4:
-            other = dice.randrange(len(lines))
-            lines[at], lines[other] = lines[other], lines[at]
-        else:
-            number = dice.choice([b"0", b"-1", b"9" * 30, b"1e999", b"nan", b""])
-            digit = dice.choice(b"0123456789")
-            lines[at] = lines[at].replace(bytes([digit]), number, dice.randint(1, 3))
-    return b"".join(lines)
-
-
-def look(path: Path) -> None:
-    """Read a file as far as it goes: an error is one line without what is private in the file."""
-    try:
-        row = recognised(path)
-        if row is not None and row.kind in (LOG, LAUNCH):
-            values = log_values(read_log(path)) if row.kind == LOG else launch_values(read_launch(path))
-            json.dumps(values, allow_nan=False)
-            job_of(str(path), given={"all_gpus": 64})
-    except SimError as error:
-        assert "\n" not in str(error)
-
-
-@pytest.mark.parametrize("name", [row.name for row in ROWS if row.kind in (LOG, LAUNCH)])
-def test_mutants_are_read_or_told_in_one_line(name: str, tmp_path: Path) -> None:
-    dice = random.Random(name)
-    for _ in range(8):
-        path = tmp_path / "file"
-        path.write_bytes(mutant(SPECIMENS[name], dice))
-        look(path)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", [row.name for row in ROWS if row.kind in (LOG, LAUNCH)])
-def test_three_thousand_mutants(name: str, tmp_path: Path) -> None:
-    dice = random.Random(f"long {name}")
-    for _ in range(3000):
-        path = tmp_path / "file"
-        path.write_bytes(mutant(SPECIMENS[name], dice))
-        look(path)

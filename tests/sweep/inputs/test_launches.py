@@ -9,16 +9,20 @@ from pathlib import Path
 import pytest
 
 from sim_core import SpecError, model_document, parameters, parse_model
+from sweep.commands.export_command import json_text
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
+from sweep.inputs.job import job_of
 from sweep.inputs.launch.job import Launch
 from sweep.inputs.launches import read_launch
 from sweep.preparation import prepare
 from sweep.show.logs import launch_values
 from sweep.spec import SweepSpec
 from tests.sweep.inputs import specimens
+
+MODEL = {"layers": 12, "hidden": 512, "heads": 8, "vocabulary": 50304}
 
 
 def read(tmp_path: Path, text: str) -> Launch:
@@ -124,6 +128,34 @@ def test_variables_that_the_file_leaves_open_are_not_guessed(tmp_path: Path) -> 
     assert either.plan["tp"] is None
 
 
+def test_what_the_launch_decides_is_no_plan(tmp_path: Path) -> None:
+    """Nodes of a variable, settings that are `auto`, a ZeRO stage in another file, references that stand for no number."""
+    open_nodes = read(tmp_path, specimens.SCRIPT.replace("--nnodes 4", "--nnodes $NODES").replace("#SBATCH --nodes=4\n", ""))
+    assert (open_nodes.plan["all_gpus"], open_nodes.plan["dp"]) == (None, None)
+    script = "torchrun --nproc_per_node=8 --nnodes=$N train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 8"
+    assert read(tmp_path, script).plan["all_gpus"] is None
+    asked = read(tmp_path, f"#SBATCH --nodes=4\n{script} --fsdp 'full_shard auto_wrap' --bf16 True\n").plan
+    assert (asked["all_gpus"], asked["global_batch"], asked["sharding"], asked["precision"]) == (32, 512, "parameters", "bf16")
+    assert read(tmp_path, f"{script} --deepspeed zero3.json\n").plan["sharding"] is None
+    auto = '{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "bf16": {"enabled": "auto"}, '
+    auto += '"zero_optimization": {"stage": 3}}'
+    alone = read(tmp_path, auto).plan
+    assert [alone[name] for name in ("micro_batch", "ga", "precision", "sharding")] == [None, None, None, "parameters"]
+    trainer = '{"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "bf16": true, "deepspeed": ' + auto + "}"
+    both = read(tmp_path, trainer).plan
+    assert [both[name] for name in ("micro_batch", "ga", "precision", "sharding")] == [2, 8, "bf16", "parameters"]
+    job = job_of(str(tmp_path / "launch"), given={"all_gpus": 16, "sequence": 2048}, model=MODEL)
+    assert job is not None
+    assert job.plan["global_batch"] == 16 * 2 * 8
+    nemo = specimens.NEMO_YAML.replace("tensor_model_parallel_size: 4", "tensor_model_parallel_size: ${oc.env:TP}")
+    assert read(tmp_path, nemo).plan["tp"] is None
+    nemo = specimens.NEMO_YAML.replace("num_nodes: 2", "num_nodes: '${nodes}'")
+    assert read(tmp_path, nemo).plan["all_gpus"] is None
+    nemo = specimens.NEMO_YAML.replace("ffn_hidden_size: 11008", "ffn_hidden_size: ${multiply:4, ${.hidden_size}}")
+    found = read(tmp_path, "name: secret-project\n" + nemo)
+    assert (found.model["ffn"], found.plan["sharding"]) == (4 * 4096, "optimizer")
+
+
 def test_nothing_in_a_script_is_run(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     launch = read(tmp_path, specimens.SCRIPT.replace("TP=4\n", f"TP=$(touch {marker}; echo 4)\n"))
@@ -168,6 +200,8 @@ def plans_of(stack: str, axes: dict[str, list[object]], fixed: dict[str, object]
         ({"tp": [2, 4], "pp": [1, 4], "vpp": [1, 2], "cp": [1, 2]}, {"checkpointing": "selective", "overlap_param": True}),
         ({"checkpointing": ["full", "every:2", "block:2"], "sharding": ["optimizer", "parameters"]}, {"tp": 2, "pp": 4}),
         ({"precision": ["fp8_tensorwise", "bf16"], "bucket_bytes": [0, 100_000_000]}, {"tp": 4, "cp": 2, "pp": 2}),
+        ({"optimizer": ["muon", "sgd_momentum"], "muon_tp_mode": ["blockwise", "distributed"]}, {"tp": 4, "sharding": "none"}),
+        ({"optimizer": ["muon"], "muon_aligned": [True, False]}, {"tp": 4, "muon_tp_mode": "duplicated"}),
     ],
 )
 def test_exported_flags_read_back(axes: dict[str, list[object]], fixed: dict[str, object], tmp_path: Path) -> None:
@@ -186,6 +220,34 @@ def test_exported_flags_read_back(axes: dict[str, list[object]], fixed: dict[str
         assert launch.model == own
 
 
+def test_optimizers_are_those_of_the_flags(tmp_path: Path) -> None:
+    def told(optimizer: str) -> tuple[object, object, object, str]:
+        launch = read(tmp_path, specimens.SCRIPT.replace("--num-layers", f"{optimizer} --num-layers", 1))
+        plan = launch.plan
+        return plan.get("optimizer"), plan.get("muon_tp_mode"), plan["sharding"], " ".join(launch.notes)
+
+    divided = told("")[2]
+    assert told("--optimizer adam")[:3] == (None, None, divided)
+    assert told("--optimizer muon")[:3] == ("muon", "blockwise", divided)
+    assert told("--optimizer dist_muon --muon-tp-mode duplicated")[:3] == ("muon", "duplicated", "optimizer")
+    assert told("--optimizer sgd")[:3] == ("sgd_momentum", None, divided)
+    assert "optimizer lion: simulated as adamw" in told("--optimizer lion")[3]
+    assert "muon_num_ns_steps 8: 5 are simulated" in told("--optimizer muon --muon-num-ns-steps 8")[3]
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", "adam8bit"])
+def test_an_optimizer_that_megatron_lacks_is_refused(optimizer: str, tmp_path: Path) -> None:
+    plan = plans_of("megatron-core", {"optimizer": [optimizer]}, {"tp": 4})[0]
+    with pytest.raises(SpecError, match=f"Megatron-LM has no optimizer {optimizer}, only adamw, muon, sgd_momentum"):
+        megatron_text(plan)
+
+
+def test_sgd_does_not_go_with_megatrons_distributed_optimizer() -> None:
+    plan = plans_of("megatron-core", {"optimizer": ["sgd_momentum"]}, {"tp": 4})[0]
+    with pytest.raises(SpecError, match="--optimizer sgd does not go with --use-distributed-optimizer"):
+        megatron_text(plan)
+
+
 def test_an_exported_toml_reads_back(tmp_path: Path) -> None:
     plans = plans_of(
         "torchtitan", {"tp": [1, 2], "pp": [1, 4], "vpp": [1, 2], "micro_batch": [1, 2]}, {"checkpointing": "full"}
@@ -196,6 +258,17 @@ def test_an_exported_toml_reads_back(tmp_path: Path) -> None:
         launch = read(tmp_path, torchtitan_text(plan))
         assert {name: launch.plan[name] for name in names} == {name: plan.fields[name] for name in names}
         assert launch.plan["sharding"] == plan.sharding
+
+
+def test_an_exported_json_reads_back(tmp_path: Path) -> None:
+    """By all formats a plan is the same."""
+    plans = plans_of("megatron-core", {"tp": [1, 4], "pp": [1, 4], "vpp": [1, 2], "sharding": ["none", "optimizer"]}, {})
+    assert plans
+    for plan in plans:
+        json_file, flags = read(tmp_path, json_text(plan)), read(tmp_path, megatron_text(plan))
+        shared = set(json_file.plan) & set(flags.plan)
+        assert {name: json_file.plan[name] for name in shared} == {name: flags.plan[name] for name in shared}
+        assert (json_file.model, json_file.missing) == (flags.model, ())
 
 
 def test_what_a_launch_file_holds_besides_is_kept(tmp_path: Path) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
 import pytest
 
 from sim_core import SpecError
 from sweep.inputs.log import Log, read_log
-from sweep.show.logs import log_values
 from tests.sweep.inputs import specimens
-from tests.sweep.inputs.specimens import PRIVATE, iteration, megatron_log
+from tests.sweep.inputs.specimens import iteration, megatron_log
 
 
 def read(tmp_path: Path, text: str, name: str = "run.log") -> Log:
@@ -45,12 +43,57 @@ def test_a_log_of_megatron(tmp_path: Path) -> None:
     assert log.missing == ()
 
 
-@pytest.mark.parametrize("prefix", ["", "[default7]:", "3: ", "[2024-03-22 20:35:52] ", "[rank0]: "])
-def test_prefixes_of_launchers_are_passed_over(prefix: str, tmp_path: Path) -> None:
-    log = read(tmp_path, megatron_log(prefix=prefix))
-    assert log.plan["tp"] == 2
-    assert log.plan["pp"] == 4
-    assert log.step_time_s == pytest.approx(2.0)
+@pytest.mark.parametrize(
+    "prefix",
+    ["[default0]:", " 3: ", "[2024-03-22 20:35:52] ", "[rank0]: ", "[1,0]<stdout>:", "trainer-1  | ", "[pod/train-7/main] ",
+     "2024-04-06T02:59:36.123456789Z stdout F ", "Nov 23 06:33:02 node-17 run.sh[42]: ", "(Worker pid=7, ip=10.0.0.1) "],
+)  # fmt: skip
+@pytest.mark.parametrize("name", [name for name in specimens.FILES if name in specimens.LOGS])
+def test_prefixes_of_launchers_are_passed_over(name: str, prefix: str, tmp_path: Path) -> None:
+    """Slurm, torchrun, MPI, Kubernetes, compose, journals, Ray."""
+    text = specimens.FILES[name]
+    plain = read(tmp_path, text)
+    log = read(tmp_path, "".join(prefix + line for line in text.splitlines(keepends=True)))
+    assert (log.plan, log.model, log.step_time_s) == (plain.plan, plain.model, plain.step_time_s)
+
+
+def test_a_job_that_was_started_again(tmp_path: Path) -> None:
+    """With the same plan all steps count but the first of each start; with another only those of the last start."""
+    log = read(tmp_path, megatron_log() + megatron_log(steps=(8000.0, 2005.0, 2004.0)))
+    assert (log.steps, log.notes) == (6, ())
+    assert log.step_time_s == pytest.approx(2.002)
+    log = read(tmp_path, megatron_log() + specimens.OUT_OF_MEMORY + megatron_log({"micro_batch_size": 4}, (8000.0, 9.0, 9.0)))
+    assert (log.plan["micro_batch"], log.state) == (4, "ok")
+    assert log.step_time_s == pytest.approx(9e-3)
+    assert log.notes == ("several runs: the last counts, with another micro_batch_size",)
+    died = megatron_log({"micro_batch_size": 4}, steps=())
+    assert read(tmp_path, died + megatron_log()).plan["micro_batch"] == 2
+    other = specimens.TORCHTITAN.replace("[4, 2]", "[2, 4]").replace("tps: 4,096", "tps: 2,048")
+    log = read(tmp_path, specimens.TORCHTITAN + other)
+    assert (log.plan["tp"], log.step_time_s) == (4, 4.0)
+    log = read(tmp_path, specimens.NANOTRON + specimens.NANOTRON.replace("dp=4, pp=2", "dp=2, pp=4").replace("11.", "22."))
+    assert (log.plan["pp"], log.step_time_s) == (4, 22.5)
+
+
+def test_progress_bars_that_are_written_over(tmp_path: Path) -> None:
+    """NeMo's, with numbers of three digits; the Trainer's, in whole seconds: 3.33 s a step."""
+    bar = "Epoch 0: :   3%|a | {}/301500 [1:42:42<55:37:46, v_num=0, global_step={}, train_step_timing in s={}, val_loss=7.0]"
+    states = [(8999, "9e+3", 9.9), (9000, "9e+3", 0.615), (9000, "9e+3", 0.615), (9001, "9e+3", 0.617)]
+    log = read(tmp_path, "\r".join(bar.format(*state) for state in states) + "\n")
+    assert log.step_time_s == pytest.approx(0.616)
+    assert log.steps == 2
+    head = specimens.TRAINER.split("{")[0].replace("steps = 8", "steps = 24128")
+    bars = ((n, n * 333 // 100) for n in range(0, 2000, 7))
+    text = "\r".join(f"  8%|x  | {n}/24128 [{s // 3600}:{s // 60 % 60:02}:{s % 60:02}<20:27:23,  3.33s/it]" for n, s in bars)
+    log = read(tmp_path, head + text + "\r  9%|x | 3/7 [09:59<10:00,  1.00s/it]\n")
+    assert log.step_time_s == pytest.approx(3.33, rel=log.rounding)
+
+
+def test_a_word_that_was_cut_is_not_read(tmp_path: Path) -> None:
+    line = "steps: 20 loss: 4.61 iter time (s): 0.994 samples/sec: 257.5"
+    assert read(tmp_path, line.replace("257.5", "257.545\n")).plan["global_batch"] == 256
+    with pytest.raises(SpecError, match="found no line"):
+        read(tmp_path, line)
 
 
 def test_gzip_is_known_by_its_first_bytes_and_a_cut_one_is_read_to_the_cut(tmp_path: Path) -> None:
@@ -118,7 +161,7 @@ def test_out_of_memory_and_other_ends(tmp_path: Path) -> None:
 
 
 def test_a_value_that_is_printed_twice_is_told(tmp_path: Path) -> None:
-    log = read(tmp_path, megatron_log() + "\n".join(specimens.dump({"micro_batch_size": 4})))
+    log = read(tmp_path, megatron_log(more=specimens.dump({"micro_batch_size": 4})))
     assert log.plan["micro_batch"] == 2
     assert any("micro_batch_size twice" in note for note in log.notes)
 
@@ -172,13 +215,6 @@ def test_older_forms_of_nanotron_and_deepspeed(tmp_path: Path) -> None:
     old = read(tmp_path, head + "".join(rate.format(n, s) for n, s in ((10, 8.0), (20, 32.0), (30, 32.0))))
     assert old.step_time_s == pytest.approx(2.0)
     assert (old.steps, old.interval) == (2, 10)
-
-
-def test_nothing_private_is_kept(tmp_path: Path) -> None:
-    texts = [megatron_log(), megatron_log(steps=()) + specimens.OUT_OF_MEMORY, specimens.NANOTRON, specimens.MLLOG]
-    for text in texts:
-        told = json.dumps({name: value for name, value in log_values(read(tmp_path, text)).items() if name != "path"})
-        assert not any(word in told for word in PRIVATE)
 
 
 def test_a_file_without_a_line_of_a_log(tmp_path: Path) -> None:
