@@ -23,7 +23,7 @@ _WITHOUT: Final = {
     "primus": ("overlap_tp", "dispatcher"),
     "maxtext-tpu": ("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"),
 }
-"""Axes that a stack lacks, or has by a library of its own that nobody has timed (user buffers, DeepEP): not NVIDIA's figures."""
+"""Axes that a stack lacks, or has by a library of its own that nobody has timed (user buffers, DeepEP)."""
 _RING: Final = 16
 """Chips of the longest axis of a torus along which a group lies: a pod of TPU v6e has 16 x 16."""
 _OF_NEMO: Final = ("B200-SXM", "B300-SXM", "GB200-NVL72", "GB300-NVL72")

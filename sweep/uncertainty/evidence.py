@@ -35,11 +35,12 @@ RELEASE_CHANGE: Final = 0.28
 """Root mean square of ln(tokens/s after / before) of seven plans with experts before and after the recipes of Megatron-Bridge
 26.06, on the same GPUs: 26,112 to 40,706 tokens/s, 31,744 to 45,275, 6,944 to 9,015, 5,680 to 7,376, 4,256 to 4,969, 4,992 to
 6,338, 5,328 to 5,372 (NVIDIA-NeMo/Megatron-Bridge@067f987df docs/performance-summary-archive.md)."""
-DEVICE_FACTOR: Final = 0.16
-"""Root mean square of ln(sustained seconds of kernels / those of data sheets, tables and short measurements) of ten devices,
+DEVICE_FACTOR: Final = 0.17
+"""Root mean square of ln(sustained seconds of kernels / those of data sheets, tables and short measurements), 13 devices,
 none of whose training runs had been seen: 1.12 (H100), 1.40 (at 500 W), 1.34 (B200 of MooreThreads/SimuMax), 1.10 (A100-PCIe),
-1.06 (GB200), 1 (A100, B200), 1.07 (TPU v6e), 1.13 (TPU v7x), 0.93 (TPU v5p): the presets' factors, docs/kernels.md."""
-FEW_RUNS: Final = {"MI300X": 0, "MI325X": 0, "MI355X": 1, "TPU-v5p": 1, "TPU-v6e": 3, "TPU-v7x": 2}
+1.06 (GB200), 1 (A100, B200), 1.07 (TPU v6e), 1.13 (TPU v7x), 0.93 (TPU v5p), 1.3 (MI300X), 1.22 (MI325X), 0.92 (MI355X):
+docs/kernels.md."""
+FEW_RUNS: Final = {"MI300X": 1, "MI325X": 1, "MI355X": 2, "TPU-v5p": 1, "TPU-v6e": 3, "TPU-v7x": 2}
 """Models whose published runs on a device are simulated (docs/validation.md), of devices with few."""
 NORMAL_90: Final = 1.645
 """Half of the interval that holds 90 % of a normal distribution, in standard deviations."""
