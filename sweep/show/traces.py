@@ -130,9 +130,8 @@ def print_stage_durations(path: str, recorded: StageDurations, console: Console)
         console.print(f"  {name:<8} ms by stage: {', '.join(each)}{', ...' if len(times) > MOST_SHOWN else ''}")
     for note in recorded.notes:
         console.print(f"  note: {note}")
-    console.print(
-        f"  next: sweep replay {path}; sweep simulate {path} --set vpp={2 if recorded.vpp == 1 else 1}; or as workload: {{path: {path}}} of a spec"
-    )
+    other = 2 if recorded.vpp == 1 else 1
+    console.print(f"  next: sweep replay {path}; sweep simulate {path} --set vpp={other}; in a spec workload: {{path: {path}}}")
 
 
 def _ms(seconds: float) -> str:

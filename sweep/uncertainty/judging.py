@@ -30,8 +30,10 @@ class Coordinates(NamedTuple):
     weights: Floats
 
 
-def coordinates(rows: pa.Table, columns: Sequence[str]) -> Coordinates:
-    """The rows as points in the plan columns given. Sizes are numbers above 0 in every row; all others are choices."""
+def coordinates(rows: pa.Table, columns: Sequence[str], count: int | None = None) -> Coordinates:
+    """The rows as points in the plan columns given; `count`: of rows, where there may be no column.
+
+    Sizes are numbers above 0 in every row; all others are choices."""
     sizes, choices, weights = [], [], []
     for name in columns:
         if name in NO_CHOICE:
@@ -45,7 +47,7 @@ def coordinates(rows: pa.Table, columns: Sequence[str]) -> Coordinates:
                 continue
         choices.append(_codes(column))
         weights.append(OTHER_DEVICE if name == DEVICE else 1.0)
-    n = rows.num_rows
+    n = rows.num_rows if count is None else count
     return Coordinates(
         np.stack(sizes, 1) if sizes else np.zeros((n, 0)),
         np.stack(choices, 1) if choices else np.zeros((n, 0), np.int64),
@@ -184,7 +186,7 @@ class _Known:
             table = table.unify_dictionaries()
         else:
             table = rows
-        self._points = coordinates(table, columns)
+        self._points = coordinates(table, columns, n + runs)
         self._n, self._all, self._differences = n, n + runs, differences
         self._between = spread.between**2
         self.mean = np.full(n, spread.middle)
