@@ -5,6 +5,7 @@
 Both are found by `sweep search`. The wider space has every divisor of the GPUs as pp, every divisor of the layers as vpp, all
 splits, tp, cp and ep up to a node, micro-batches to 8, all modes of recompute, and for experts all dispatchers, and the
 precisions and schedules that device and stack have. Exit code 1 where a winner of `init` is slower by more than the limit.
+Cases that FILE.csv holds are not run again.
 """
 
 from __future__ import annotations
@@ -106,6 +107,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    if given.out and given.out.exists():
+        with given.out.open(newline="") as file:
+            rows += [row | {"behind": float(row["behind"])} for row in csv.DictReader(file)]
+    known = {row["case"] for row in rows}
     cases: list[Case] = [(*case, None, None) for case in DENSE + EXPERTS]
     cases += [(model, device, gpus, layers, None) for model, device, gpus, layers in ODD]
     cases += [(model, device, gpus, None, sequence) for model, device, gpus, sequence in LONG]
@@ -113,7 +118,7 @@ def main() -> int:
         name = (
             f"{model} x{gpus} {device}" + (f" {layers} layers" if layers else "") + (f" {sequence} tokens" if sequence else "")
         )
-        if given.only not in name:
+        if given.only not in name or name in known:
             continue
         with tempfile.TemporaryDirectory() as folder:
             at = Path(folder)
@@ -132,11 +137,11 @@ def main() -> int:
         told = {key: wide.get(key) for key in wide if key in spec["axes"] and wide.get(key) != own.get(key)}
         rows.append({"case": name, "own_s": own["step_time_s"], "wide_s": wide["step_time_s"], "behind": behind, "wide": told})
         print(f"{name:45} {own['step_time_s']:9.3f} s  {behind:+7.2%}  {told if behind > 1e-9 else ''}", flush=True)
-    if given.out:
-        with given.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        if given.out:
+            with given.out.open("w", newline="") as file:
+                writer = csv.DictWriter(file, list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)
     worst = max((row["behind"] for row in rows), default=0.0)
     print(f"{len(rows)} cases; worst {worst:+.2%}, limit {given.limit:g} %")
     return int(worst * 100 > given.limit)

@@ -1,13 +1,17 @@
 """Loops that look for the best plan of a job, replayed on grids of measured plans: `sweep tune` beside others.
 
-    python benchmarks/tuning.py GRID.csv... [--stack megatron-core] [--model llama-1B-mha] [--gpus 256] [--jobs] [--picture F]
+    python benchmarks/tuning.py [GRID.csv...] [--set ultrascale] [--stack megatron-core] [--model llama-1B-mha] [--gpus 256]
+        [--erratic] [--jobs] [--picture FILE]
 
-A GRID has the columns that `sweep validate` reads. A job is what is alike but for its plan; its plans are the rows of quality
-`ok` and the `failed` ones, and it is replayed if four of them ran. Each loop proposes plans that the simulation says fit, one
-after the other, and is told what the grid says of them: seconds, peak memory, or a failure. Regret is how much slower the best
-plan measured so far is than the best of the grid, at most 300 %; a loop without a measured plan has all of it. GPU-hours: 2
-minutes of start and 20 steps a run, 2 minutes of one that fails. `--stack` simulates all rows as that stack, as for a framework
-that nobody knows; without it each row as its own. Optuna's TPE and scikit-learn's process take part where they are installed.
+A GRID has the columns that `sweep validate` reads; without one the published runs that ship are replayed. A job is what is
+alike but for its plan; its plans are the rows of quality `ok` and the `failed` ones, and it is replayed if four of them ran.
+Each loop proposes plans that the simulation says fit, one after the other, and is told what the grid says of them: seconds,
+peak memory, or a failure. Regret is how much slower the best plan measured so far is than the best of the grid, at most 300 %;
+a loop without a measured plan has all of it. GPU-hours: 2 minutes of start and 20 steps a run, 2 minutes of one that fails.
+`--stack` simulates all rows as that stack, as for a framework that nobody knows; without it each row as its own. `--erratic`
+also replays rows that are slower than they should be (sleep,
+sixty_four_nodes, sibling): a filter of bad luck, by which to judge when to stop. Optuna's TPE and scikit-learn's process take
+part where they are installed.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +39,7 @@ from sweep.validation.figures import ALIKE
 from sweep.validation.models import check_needs, model_of
 from sweep.validation.simulation import plan_of
 from sweep.validation.stacks import stack_of
-from sweep.validation.table import NotSimulated, Row, read_table
+from sweep.validation.table import NotSimulated, Row, published_rows, read_table
 
 AFTER = (1, 2, 3, 5, 10)
 MOST = 3.0
@@ -47,6 +51,8 @@ SEEDS = 10
 """Repetitions of what draws at random."""
 BOOTSTRAP = 2000
 SHARDING = {"0": "none", "1": "optimizer"}
+
+SOUND, ERRATIC = ("ok", "failed"), ("sleep", "sixty_four_nodes", "sibling")
 
 Loop = Callable[["Job", int], Iterator[int]]
 """Rows of a job's candidates, one after the other, from a seed."""
@@ -79,13 +85,22 @@ class Job:
         )  # fmt: skip
 
 
-def jobs_of(paths: Sequence[Path], stack: str | None, model: str | None, gpus: int | None) -> Iterator[Job]:
-    """The jobs of some grids."""
+def jobs_of(
+    paths: Sequence[Path],
+    stack: str | None,
+    model: str | None,
+    gpus: int | None,
+    *,
+    of: str | None = None,
+    erratic: bool = False,
+) -> Iterator[Job]:
+    """The jobs of some grids, or of the published runs. `of`: only this set."""
+    qualities = (*SOUND, *ERRATIC) if erratic else SOUND
     together: dict[tuple[str, ...], list[Row]] = defaultdict(list)
-    for path in paths:
-        for row in read_table(path):
-            if row.quality in ("ok", "failed") and model in (None, row.text("model")) and row.count("gpus") <= (gpus or 2**31):
-                together[tuple(row.text(key) for key in ALIKE)].append(row)
+    for row in chain.from_iterable(map(read_table, paths)) if paths else published_rows():
+        asked = model in (None, row.text("model")) and of in (None, row.text("set"))
+        if asked and row.quality in qualities and row.count("gpus") <= (gpus or 2**31):
+            together[tuple(row.text(key) for key in ALIKE)].append(row)
     for rows in together.values():
         if sum(row.number("iter_ms") is not None for row in rows) >= LEAST_PLANS:
             try:
@@ -394,15 +409,17 @@ def picture(replays: dict[str, list[Replay]]) -> str:
 def main() -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("grids", nargs="+", type=Path, metavar="GRID")
+    parser.add_argument("grids", nargs="*", type=Path, metavar="GRID")
+    parser.add_argument("--set", help="only this set")
     parser.add_argument("--stack", help="simulate all rows as this stack; default: each as its own")
     parser.add_argument("--model", help="only this model")
     parser.add_argument("--gpus", type=int, help="only jobs on up to so many GPUs")
+    parser.add_argument("--erratic", action="store_true", help="also rows that are slower than they should be")
     parser.add_argument("--jobs", action="store_true", help="print each job")
     parser.add_argument("--picture", type=Path, help="write mean regret by runs to this file (SVG)")
     given = parser.parse_args()
     begun = time.process_time()
-    jobs = list(jobs_of(given.grids, given.stack, given.model, given.gpus))
+    jobs = list(jobs_of(given.grids, given.stack, given.model, given.gpus, of=given.set, erratic=given.erratic))
     if not jobs:
         sys.stderr.write("no job of these grids has four plans that ran\n")
         return 1

@@ -132,6 +132,7 @@ from sim_core.planning.legality import FIRST_FAILURE as FIRST_FAILURE
 from sim_core.planning.legality import REASON as REASON
 from sim_core.planning.legality import REASONS as REASONS
 from sim_core.planning.legality import STATUSES as STATUSES
+from sim_core.records import Record as Record
 from sim_core.simulator import Results as Results
 from sim_core.simulator import legality as legality
 from sim_core.simulator import plain_python_s as plain_python_s

@@ -10,6 +10,7 @@ from sim_core.costing.blocks import cost_blocks
 from sim_core.costing.case import Blocks, case_at
 from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.recomputed import flops_again
+from sim_core.costing.updates import update_table
 from sim_core.engine.codes import chunks_of, most_blocks, most_cells, most_events, most_scratch
 from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes, take, take_beside
 from sim_core.engine.orders import fill_order, order_writers
@@ -66,7 +67,9 @@ def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: I
     """What the plans in `rows`, which must be legal, share: places of their groups, layers of their stages, cost of a layer."""
     groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
     split = split_plans(workload.arrays, plans, rows)
-    return Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))
+    blocks = cost_blocks(workload, hardware, plans, groups, split, rows)
+    updates = update_table(workload, hardware, plans, groups, split, rows, blocks.updates)
+    return Tables(groups=groups, split=split, blocks=blocks._replace(updates=updates))
 
 
 class Together(NamedTuple):
@@ -175,6 +178,7 @@ def scratch_of(kept: Scratch, lane: int) -> Scratch:
             compute_s=once.compute_s,
             comm_s=once.comm_s,
             optimizer_s=once.optimizer_s,
+            update_s=once.update_s,
             gathered_s=once.gathered_s[lane],
             early_s=once.early_s,
             waited_s=once.waited_s,

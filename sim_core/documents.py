@@ -101,7 +101,9 @@ def parse_yaml(text: str, where: str, *, last_counts: bool = False) -> tuple[Any
         return loader.construct_document(node), lines
     except _FAULTS as error:
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())[:200]
+        problem = getattr(error, "problem", None) or ""
+        if "given twice" not in problem:
+            problem = "look at the colons, indentation, brackets and quotes of this line and the one before"
         raise SpecError(f"{where}{f':{mark.line + 1}' if mark else ''}: not valid YAML: {problem}") from None
 
 

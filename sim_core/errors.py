@@ -58,7 +58,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """
     words = sorted(set(valid))
     name = name[:100]
-    around = [word for word in words if len(name) > 1 and (word.startswith(f"{name}_") or word.endswith(f"_{name}"))]
+    begin = (f"{name}_", f"{name}-")
+    around = [word for word in words if len(name) > 1 and (word.startswith(begin) or word.endswith(f"_{name}"))]
     if around and not difflib.get_close_matches(name, words, n=1, cutoff=0.8):
         close = around[:3]
     else:

@@ -186,13 +186,19 @@ class Kernel:
     def address(self) -> int:
         """Where compiled code calls it. The types of its arguments follow from their annotations."""
         numba = _numba()
+        from numba.core.ccallback import CFunc
+
         from sim_core.reference_code import kind_of_argument
+        from sim_core.sealed_code import SealedCache
 
         kinds = [
             kind_of_argument(kind) for name, kind in get_annotations(self.py_func, eval_str=True).items() if name != "return"
         ]
-        options = {name: value for name, value in self._options.items() if name != "no_cfunc_wrapper"}
-        return int(numba.cfunc(numba.void(*kinds), **options)(self.py_func).address)
+        options = {name: value for name, value in self._options.items() if name not in ("no_cfunc_wrapper", "cache")}
+        made: Any = CFunc(self.py_func, (tuple(kinds), numba.void), {}, options)
+        made._cache = SealedCache(self.py_func)
+        made.compile()
+        return int(made.address)
 
     @property
     def _numba_type_(self) -> Any:

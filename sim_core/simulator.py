@@ -67,14 +67,20 @@ class Results(NamedTuple):
         }
 
 
-def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
+Checked = tuple[Ints, Floats]
+"""What `legality` says."""
+
+
+def simulate(workload: Workload, hardware: HardwareTable, plans: Plans, checked: Checked | None = None) -> Results:
     """Simulate all `plans`, each in its fidelity. A plan that cannot run has a reason code instead of a result.
+
+    `checked`: by `legality`, where it is known already.
 
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     _check_arguments(workload, hardware, plans)
     with quickest(plain_python_s(workload, plans)):
-        return _simulate(workload, hardware, plans)
+        return _simulate(workload, hardware, plans, checked)
 
 
 PLAN_S: Final = 5e-3
@@ -92,9 +98,10 @@ def plain_python_s(workload: Workload, plans: Plans) -> float:
     return seconds
 
 
-def _simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
+def _simulate(workload: Workload, hardware: HardwareTable, plans: Plans, checked: Checked | None) -> Results:
     plans = placed_by_cost(workload, hardware, plans)
-    reason, memory = legality(workload, hardware, plans)
+    known, memory = checked or legality(workload, hardware, plans)
+    reason = known.copy()
     plans = as_run(workload, hardware, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
@@ -135,7 +142,7 @@ def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
     return fitted(arrays, workload.replayed_s, step_s)
 
 
-def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:
+def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> Checked:
     """The reason code of each plan, 0 if it can run; and bytes on a rank, [len(MEMORY), n].
 
     Raises SpecError for columns of unequal length or type, or with invalid values.

@@ -4,15 +4,29 @@ From Python: `sweep.run(spec)` and `sweep.load(path)`, imported when they are us
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from sweep.api import Result, load, run
+    from sim_core import SimError, SpecError
+    from sweep.api import Result, Told, load, run
+    from sweep.given import Spec
+    from sweep.tuning.tuner import Tuner
 
-__all__ = ["Result", "load", "run"]
+__all__ = ["Result", "SimError", "Spec", "SpecError", "Told", "Tuner", "load", "run"]
 
+if not TYPE_CHECKING:  # else no misspelt name would be one for a type checker
+    _MODULES: Final = {
+        "sim_core": ("SimError", "SpecError"),
+        "sweep.api": ("Result", "Told", "load", "run"),
+        "sweep.given": ("Spec",),
+        "sweep.tuning.tuner": ("Tuner",),
+    }
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("sweep.api"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        for module, names in _MODULES.items():
+            if name in names:
+                return getattr(import_module(module), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return __all__

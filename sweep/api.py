@@ -1,38 +1,79 @@
-"""Sweeps from Python: run one, open its result, hand it to Arrow, pandas, polars or DuckDB."""
+"""Sweeps from Python: run one, open its result, ask what the commands answer, hand it to other libraries."""
 
+import io
+import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import ValidationError
+from rich.console import Console
 
-from sim_core import SpecError
+from sim_core import PARTS, SIMAI, SpecError, nearest, shown
 from sweep.columns import result_column
-from sweep.document import bare_size, first_error
 from sweep.execution import run_sweep
+from sweep.executors import Executor
 from sweep.executors.choice import Kind, opened
-from sweep.folder import Folder, Location, folder_at
+from sweep.explaining.explanation import difference, explain
+from sweep.exporting.launched import launched
+from sweep.exporting.megatron import megatron_text
+from sweep.exporting.torchtitan import torchtitan_text
+from sweep.folder import Folder, Location, folder_at, write_file
+from sweep.given import checked_spec
+from sweep.one_plan import simai_text
 from sweep.preparation import prepare
 from sweep.ranking import rank
+from sweep.reopening import BEST, Reopened, plan_number, reopened
+from sweep.report.content import content_of
+from sweep.report.page import report_page
+from sweep.show.explanation import print_difference, print_explanation, values_of
+from sweep.show.perfetto import drawn_plan
+from sweep.show.sections import html_table, paragraphs
+from sweep.show.tables import cell, heading
+from sweep.show.whatif import print_what_if
 from sweep.slices import LIMIT_S
 from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store
 from sweep.tuning.tuner import Tuner
+from sweep.whatif import Question, what_if
 
 _RESULTS: Final = Path("results")
+_SHOWN: Final = 10
+"""Plans that a notebook shows of a result."""
+_WIDE: Final = 160
+Form = Literal["megatron", "torchtitan", "simai"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Told:
+    """An answer: printed it is the text of the command, `values` are its numbers, as the command's `--json`."""
+
+    text: str
+    values: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{paragraphs([self.text]).removeprefix('<p>').removesuffix('</p>')}</pre>"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """The result of a sweep. Every reader checks the hashes of its files first: SpecError if one is damaged."""
+    """The result of a sweep. Every reader checks the hashes of its files first: SpecError if one is damaged.
+
+    `plan` is a number, as in the column `plan`, or `best`. `spec`: where the spec lies, if the files that it names are not
+    found from the working directory.
+    """
 
     folder: Folder
+    spec: Path | None = None
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -60,60 +101,199 @@ class Result:
         """The same as a relation of a DuckDB in memory."""
         return duckdb.connect().from_arrow(self.to_arrow(columns))
 
-    def rank(self, **options: Any) -> pa.Table:
-        """The best plans, as `sweep rank`: by, top, where, per, columns, descending, pareto, every."""
-        return rank(self.folder, **options).rows
+    def rank(
+        self,
+        *,
+        by: str | None = None,
+        top: int | None = None,
+        where: str | None = None,
+        per: Sequence[str] | None = None,
+        columns: Sequence[str] = (),
+        descending: bool | None = None,
+        pareto: Sequence[str] = (),
+        every: bool = False,
+    ) -> pa.Table:
+        """The best plans, as `sweep rank`: `where` is a condition in SQL, `pareto` the columns of a front."""
+        found = rank(
+            self.folder,
+            by=by,
+            top=top,
+            where=where,
+            per=per,
+            columns=columns,
+            descending=descending,
+            pareto=pareto,
+            every=every,
+        )
+        return found.rows
 
-    def tuner(self, **options: Any) -> Tuner:
-        """What `sweep tune` asks and tells: by, where, file, prior."""
-        return Tuner(self.folder, **options)
+    @property
+    def best(self) -> dict[str, Any]:
+        """The first plan of the ranking, by column. Raises SpecError if no plan can run."""
+        rows = rank(self.folder, top=1, per=[]).rows.to_pylist()
+        if not rows:
+            raise SpecError(f"{self.folder}: no plan of it can run")
+        return dict(rows[0])
+
+    def explain(self, plan: int | str = BEST, *, against: int | str | None = None) -> Told:
+        """Why a plan is as it is, what each change of it gives, and what another has over it: `sweep explain`."""
+        first = explain(self._opened, self._number(plan))
+        values, printed = values_of(first), [lambda out: print_explanation(first, out)]
+        if against is not None:
+            second = explain(self._opened, self._number(against, "against"))
+            apart = difference(first, second)
+            values["against"] = values_of(second)
+            printed.append(lambda out: print_difference(first, second, apart, out))
+        return _told(values, printed)
+
+    def what_if(
+        self,
+        plan: int | str = BEST,
+        *,
+        gpus: int | None = None,
+        nic: str | None = None,
+        device: str | None = None,
+        sequence: int | None = None,
+        tokens: str | None = None,
+        price: float | None = None,
+    ) -> Told:
+        """A plan with another job or machine, and the best plan then: `sweep whatif`."""
+        question = Question(gpus=gpus, nic=nic, device=device, sequence=sequence, tokens=tokens, price=price)
+        answer = what_if(self._opened, self._number(plan), question)
+        values = {"before": answer.before, "same_plan": answer.same, "after": answer.after, "notes": list(answer.notes)}
+        return _told(values, [lambda out: print_what_if(answer, question, out)])
+
+    def timeline(self, plan: int | str = BEST, path: Path | str = "timeline.json", *, stages: Sequence[int] = ()) -> Path:
+        """Write the step of a plan, or some of its stages, for ui.perfetto.dev; returns the file."""
+        number = self._number(plan)
+
+        def chosen(count: int) -> list[int]:
+            wrong = [stage for stage in stages if not 0 <= stage < count]
+            if wrong:
+                raise SpecError(f"stages: found {shown(wrong[0])}, expected stages from 0 to {count - 1}")
+            return sorted({int(stage) for stage in stages}) or list(range(count))
+
+        drawn_plan(self._opened, number, chosen, Path(path))
+        return Path(path)
+
+    def export(self, plan: int | str = BEST, form: Form | None = None) -> str:
+        """A plan as flags of Megatron-LM, a torchtitan file or a SimAI text, by default what suits the workload."""
+        prepared, number = self._opened.prepared, self._number(plan)
+        form = form or ("simai" if prepared.sweep.workload.kind == SIMAI else "megatron")
+        forms = {"megatron": megatron_text, "torchtitan": torchtitan_text}
+        if form == "simai":
+            workload = self._opened.spec.workload
+            path = None if workload.path is None else self._opened.base / workload.path
+            return simai_text(prepared, path, number, ffn=workload.ffn, heads=workload.heads)
+        if form not in forms:
+            raise SpecError(f"form: found {shown(form)}, {nearest(form, (*forms, 'simai'))}")
+        return forms[form](launched(prepared, number))
+
+    def report(self, path: Path | str = "report.html", *, measured: Path | str | None = None) -> Path:
+        """Write the page of `sweep report`; returns the file. `measured`: a table of runs, as of `sweep tune`."""
+        write_file(Path(path), report_page(content_of(self.folder, None if measured is None else Path(measured))))
+        return Path(path)
+
+    def tuner(
+        self,
+        *,
+        by: str | None = None,
+        where: str | None = None,
+        file: Path | str | None = None,
+        prior: Sequence[Path | str] = (),
+    ) -> Tuner:
+        """What `sweep tune` asks and tells. `file`: of the runs; `prior`: those of smaller jobs of the same stack."""
+        own = None if file is None else Path(file)
+        return Tuner(self.folder, by=by, where=where, file=own, prior=[Path(each) for each in prior], spec=self.spec)
+
+    @cached_property
+    def _opened(self) -> Reopened:
+        return reopened(self.folder, self.spec)
+
+    def _number(self, plan: int | str, option: str = "plan") -> int:
+        return plan_number(self._opened, str(plan), option)
+
+    def __repr__(self) -> str:
+        return f"<sweep.Result {self.provenance.get('name', '')}: {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        """The first plans, as a table."""
+        ranking = rank(self.folder, top=None if self.provenance.get("spec", {}).get("per") else _SHOWN)
+        names = [name for name in ranking.shown if name not in PARTS]
+        rows = [[cell(name, row[name]) for name in names] for row in ranking.rows.slice(0, _SHOWN).to_pylist()]
+        by = f"{'highest' if ranking.descending else 'lowest'} {heading(ranking.by)} first"
+        head = f"{self.provenance.get('name', '')}: {ranking.ranked:,} of {ranking.total:,} plans run, {by}"
+        return paragraphs([head]) + html_table([heading(name) for name in names], rows, right=range(len(names)))
 
 
-def load(path: Location) -> Result:
-    """The result in a folder, a path or URI. Raises SpecError if there is none."""
+def load(path: Location, *, spec: Path | str | None = None) -> Result:
+    """The result in a folder, a path or URI; `spec`: where its spec lies now, if its files are not found.
+
+    Raises SpecError if there is none.
+    """
     folder = folder_at(path)
     Store(directory=folder).made_from()
-    return Result(folder=folder)
+    return Result(folder=folder, spec=None if spec is None else Path(spec))
 
 
 def run(
-    spec: SweepSpec | Mapping[str, Any] | Path | str,
+    spec: SweepSpec | Mapping[str, object] | Path | str,
     out: Location | None = None,
     *,
+    executor: Literal["local", "ray"] | Executor = "local",
     workers: int | None = 0,
+    slice_limit: float = LIMIT_S,
     fresh: bool = False,
 ) -> Result:
     """Run a sweep, or the part of it that is missing from `out` (default: results/NAME-HASH), and return its result.
 
-    `spec` is the path of a YAML file, or the same as a mapping, whose paths are relative to the working directory. `workers`:
-    0 runs in this process, None on all cores; a script that starts processes needs `if __name__ == "__main__":`. What the
-    command prints as a warning is one here. Raises SimError, OSError; an interrupted run goes on when it is called again.
+    `spec` is the path of a YAML file, or the same as a mapping (`sweep.Spec`), whose paths are relative to the working
+    directory. `workers`: 0 runs in this process, None on all cores; a script that starts processes needs
+    `if __name__ == "__main__":`. `executor` "ray" runs on the cluster in RAY_ADDRESS, else on one that it starts here, whose
+    CPUs `workers` may limit; or an executor of your own. `slice_limit`: seconds after which a slice counts as hanging.
+
+    What the command prints as a warning is one here. Raises SimError, OSError; an interrupted run goes on when it is called
+    again.
     """
     base = Path(spec).parent if isinstance(spec, Path | str) else Path()
-    checked = load_spec(Path(spec)) if isinstance(spec, Path | str) else _checked(spec)
+    checked = (
+        load_spec(Path(spec)) if isinstance(spec, Path | str) else spec if isinstance(spec, SweepSpec) else checked_spec(spec)
+    )
     prepared = prepare(checked, base)
     for warning in prepared.warnings:
         warnings.warn(warning, stacklevel=2)
     folder = folder_at(out or _RESULTS / f"{checked.name}-{prepared.sweep.identity[:8]}")
     store = Store(directory=folder)
     store.check(prepared.provenance, fresh=fresh)
-    with opened(Kind.local, workers, LIMIT_S, "auto", folder) as executor:
+    if not isinstance(executor, str):
         run_sweep(prepared, store, executor, fresh=fresh)
-    return Result(folder=folder)
+    else:
+        if executor not in list(Kind):
+            raise SpecError(f"executor: found {shown(executor)}, {nearest(executor, list(Kind))}")
+        kind = Kind(executor)
+        count = workers if kind is Kind.local else workers or None
+        with opened(kind, count, slice_limit, checked.store.writer, folder) as running:
+            run_sweep(prepared, store, running, fresh=fresh)
+    return Result(folder=folder, spec=Path(spec) if isinstance(spec, Path | str) else None)
 
 
-def _checked(source: SweepSpec | Mapping[str, Any]) -> SweepSpec:
-    """A mapping as a spec. Raises SpecError."""
-    if isinstance(source, SweepSpec):
-        return source
-    try:
-        spec = SweepSpec.model_validate(dict(source))
-    except ValidationError as error:
-        raise first_error(error, "spec", {}, SweepSpec) from None
-    problem = bare_size(source)
-    if problem:
-        raise SpecError(f"spec: {problem}")
-    return spec
+def _told(values: dict[str, Any], printed: Sequence[Callable[[Console], None]]) -> Told:
+    """What is printed, as a text, and its values as JSON holds them."""
+    out = io.StringIO()
+    # rich would write to the cell of a notebook, not to the file
+    console = Console(
+        file=out,
+        width=_WIDE,
+        no_color=True,
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+        force_jupyter=False,
+        force_terminal=False,
+    )
+    for one in printed:
+        one(console)
+    return Told(text=out.getvalue(), values=json.loads(json.dumps(values, default=str)))
 
 
 def _library(name: str) -> Any:

@@ -17,6 +17,20 @@ from typer.core import TyperCommand, TyperGroup
 
 _UsageError: Final[Any] = typer.BadParameter.__base__
 """That of click, which some versions of typer bring along."""
+_CALLED: Final = {
+    **dict.fromkeys(("--sort", "--sort-by", "--order-by", "--objective"), "--by"),
+    **dict.fromkeys(("--limit", "--head", "--count"), "--top"),
+    **dict.fromkeys(("--filter", "--query", "--condition"), "--where"),
+    **dict.fromkeys(("--jobs", "--num-workers", "--processes", "--parallel"), "--workers"),
+    **dict.fromkeys(("--world-size", "--num-gpus", "--nodes"), "--gpus"),
+    **dict.fromkeys(("--device", "--gpu-type", "--accelerator"), "--hardware"),
+    **dict.fromkeys(("--output-dir", "--results", "--save"), "--out"),
+    **dict.fromkeys(("--override", "--overrides", "--config"), "--set"),
+    **dict.fromkeys(("--force", "--overwrite", "--restart"), "--fresh"),
+    **dict.fromkeys(("--seq-length", "--seq-len", "--context-length"), "--sequence"),
+    **dict.fromkeys(("--group-by", "--groupby"), "--per"),
+}
+"""What other programs call our options."""
 _NUMBERS: Final = {int: "a whole number", float: "a number"}
 
 
@@ -163,6 +177,8 @@ def _told(error: Any, command: Any, ctx: Any) -> Exception | None:
         return OptionError(f"{option}: found no value, expected one{_in_brackets(_first_sentence(known[option]))}")
     if option is not None:
         options = [name for name in known if name.startswith("--")]
+        if (ours := _CALLED.get(str(option))) in options:
+            return _is("no option of", option, ctx, f"expected {ours}")
         return _is("no option of", option, ctx, nearest(str(option), options))
     if param is not None and error.message:
         return OptionError(f"{_name_of(param)}: {error.message}")

@@ -12,7 +12,7 @@ from sweep.columns import LONGER, SHORTER
 from sweep.running import Running
 from sweep.selection import quoted
 from sweep.uncertainty.evidence import LEVEL, Basis, t3_quantile
-from sweep.uncertainty.judging import NO_CHOICE, coordinates, distances
+from sweep.uncertainty.judging import NO_CHOICE, coordinates, distances, squares
 
 FOLLOWING: Final = ("dp", "ga")
 """Fields of plans that follow from others."""
@@ -82,7 +82,8 @@ def _ratio(rows: pa.Table, mine: int, best: int, by: str, basis: Basis) -> tuple
         return 1.0, 1.0, 1.0
     names = rows.column_names
     plan_columns = [name for name in names[: names.index("status")] if name not in (*NO_CHOICE, "plan")]
-    apart = float(distances(coordinates(pair, plan_columns), 0)[1])
-    width = t3_quantile((1 + LEVEL) / 2) * float(basis.differences.variogram(np.array(apart))) ** 0.5
+    points = coordinates(pair, plan_columns)
+    variance = basis.differences.variogram(distances(points, 0), squares(points, 0))[1]
+    width = t3_quantile((1 + LEVEL) / 2) * float(variance) ** 0.5
     ratio = seconds[1] / seconds[0]
     return float(ratio * np.exp(-width)), float(ratio), float(ratio * np.exp(width))

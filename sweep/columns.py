@@ -18,9 +18,9 @@ from sim_core import (
     PlanField,
     Plans,
     SpecError,
-    nearest,
     quantity,
 )
+from sweep.other_names import meant
 from sweep.space import Space, has_simai, number_axes, product, to_plans
 from sweep.spec import FIELDS, STACK_AXIS
 
@@ -112,7 +112,7 @@ ROWS: Final = (
     *(
         Column(
             name=row.name, of="memory", unit="bytes", better="low", with_time="neither", doc=row.doc,
-            label="peak memory" if row.of == "sum" else "",
+            heading="peak_memory" if row.of == "sum" else "", label="peak memory" if row.of == "sum" else "",
         )
         for row in MEMORY_ROWS
     ),
@@ -121,7 +121,10 @@ ROWS: Final = (
     # what recompute runs again is known only when it is simulated
     Column(name="hfu", of="utilisation", unit="%", better="high", with_time="inverse", bounded=False, doc=_HFU),
     Column(name="tflops_per_gpu", of="utilisation", unit="TFLOP/s", better="high", with_time="inverse", doc=_PER_GPU),
-    Column(name="tokens_per_s_per_gpu", of="utilisation", unit="1/s", better="high", with_time="inverse", doc=_PER_GPU),
+    Column(
+        name="tokens_per_s_per_gpu", of="utilisation", unit="1/s", better="high", with_time="inverse", heading="tok/s/GPU",
+        doc=_PER_GPU,
+    ),
     Column(name="measured_share", of="utilisation", unit="", better="high", with_time="neither", doc=_MEASURED),
     Column(name="training_days", of="cost", unit="days", better="low", with_time="proportional", doc=_COST),
     Column(name="gpu_hours", of="cost", unit="h", better="low", with_time="proportional", label="GPU-hours", doc=_COST),
@@ -189,7 +192,7 @@ def result_column(name: str, columns: Sequence[str]) -> str:
     for candidate in (short, *(short + unit for unit in UNITS)):
         if candidate in columns:
             return candidate
-    raise SpecError(f"unknown column {name!r}, {nearest(short, columns)}")
+    raise SpecError(f"unknown column {name!r}, {meant(short, columns)}")
 
 
 def other_names(columns: Sequence[str]) -> dict[str, str]:

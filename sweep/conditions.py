@@ -18,7 +18,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sim_core import CHECKPOINTING, PLAN_FIELDS, Bools, SpecError, nearest
+from sim_core import CHECKPOINTING, PLAN_FIELDS, Bools, SpecError, nearest, shown
 from sweep.columns import MEASURES, names_of_hardware, other_names
 
 MOST_CHARACTERS: Final = 10_000
@@ -118,8 +118,10 @@ def conjuncts(expression: str) -> list[str]:
 
 
 def in_short(error: duckdb.Error) -> str:
-    """An error of the database in one line, without what it advises to programs."""
-    return str(error).splitlines()[0].partition(". Use TRY(")[0].removeprefix("Invalid Input Error: ")
+    """An error of the database in one line, in our words where we know it."""
+    told = str(error).splitlines()[0].partition(". Use TRY(")[0]
+    text = re.match(r"Conversion Error: Could not convert string (.+) to \w+", told)
+    return f"found the text {text[1]} beside a column of numbers" if text else re.sub(r"^(\w+ )+Error: ", "", told)
 
 
 def names_in(expression: str) -> set[str]:
@@ -164,7 +166,7 @@ def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
         raise SpecError(f"cannot be read, expected {_CONDITION}") from None
     if answer.get("error"):
         if answer.get("error_type") == "parser":
-            raise SpecError("Parser Error: " + str(answer.get("error_message")).splitlines()[0])
+            raise SpecError(_unread(text, str(answer.get("error_message"))))
         raise SpecError(f"found a statement, expected {_CONDITION}")
     nodes = [statement["node"] for statement in answer["statements"]]
     bare = len(nodes) == 1 and nodes[0]["type"] == "SELECT_NODE" and len(nodes[0]["select_list"]) == 1
@@ -174,6 +176,14 @@ def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
     if not bare or nodes[0]["select_list"][0].get("alias"):
         raise SpecError(f"found more than one expression, expected {_CONDITION}")
     return nodes[0]["select_list"][0]
+
+
+def _unread(text: str, told: str) -> str:
+    """That a text is no SQL: near which word, and what was meant by an operator of another language."""
+    near = re.search(r'at or near "([^"]+)"', told)
+    hints = [hint for sign, hint in (_OPERATOR_HINTS | {"||": "either is OR", "==": "equal is ="}).items() if sign in text]
+    at = f" at {shown(near[1], 40)}" if near else ""
+    return f"cannot be read{at}, expected {_CONDITION}{'; ' * bool(hints)}{', '.join(hints)}"
 
 
 def _check_tree(tree: Any, names: set[str], columns: Collection[str], later: Collection[str]) -> None:

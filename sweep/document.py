@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from sim_core import PLAN_FIELDS, FormatError, SpecError, key_path, masked, parse_yaml, read_document, shown
 from sweep.options import OptionError, wrong
-from sweep.other_names import meant
+from sweep.other_names import meant, our_name
 
 Document = dict[str, Any]
 OPEN_SECTIONS: Final = ("axes", "fixed")
@@ -141,6 +141,9 @@ def first_error(error: ValidationError, where: str, lines: Mapping[tuple[str, ..
     location = f"{where}:{line}" if line else where
     key = key_path(at)
     if first["type"] == "extra_forbidden":
+        ours = our_name(at[-1]) or at[-1]
+        if len(at) == 1 and ours in PLAN_FIELDS:
+            return SpecError(f"{location}: {key}: unknown key, expected axes.{ours} or fixed.{ours}")
         return SpecError(f"{location}: {key}: unknown key, {meant(at[-1], _fields(model, at[:-1]))}")
     if first["type"] == "missing":
         return SpecError(f"{location}: {key}: missing")

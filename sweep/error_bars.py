@@ -14,8 +14,9 @@ import pyarrow as pa
 from sim_core import Floats, Ints
 from sweep.columns import LONGER, SHORTER
 from sweep.selection import CHOSEN, quoted
-from sweep.uncertainty.evidence import CONFIDENCE, RANGE, Basis, t3_quantile
+from sweep.uncertainty.evidence import CONFIDENCE, Basis, t3_quantile
 from sweep.uncertainty.judging import DEVICE, NO_CHOICE, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
+from sweep.uncertainty.process import DOUBLING, NEAR, OWN, RANGE, SLOPE_ENDS
 
 COLUMNS: Final = ("step_time_low_s", "step_time_high_s", "tie")
 """Columns that a ranking adds: an interval that holds the measured step of nine of ten plans; cannot be told from the best."""
@@ -115,9 +116,10 @@ def _near(
         return f"JOIN bests ON {joined} WHERE {behind} <= {float(np.log(widest(basis)) + shift)!r}"
     schema = connection.sql("FROM bests LIMIT 0")
     kinds = dict(zip(schema.columns, map(str, schema.types), strict=True))
-    apart = " + ".join(_apart(name, kinds[name]) for name in compared) or "0"
-    shared = f"{2 * differences.variance!r} * exp(-({apart}) / {RANGE!r})"
-    variance = f"{differences.same**2 + 2 * differences.variance!r} - {shared}"
+    each = [_apart(name, kinds[name]) for name in compared]
+    apart, squared = " + ".join(each) or "0", " + ".join(f"power({one}, 2)" for one in each) or "0"
+    near = f"{2 * OWN**2 + 2 * NEAR**2!r} - {2 * NEAR**2!r} * exp(-({apart}) / {RANGE!r})"
+    variance = f"{differences.size**2!r} * ({near} + {DOUBLING**2!r} * least({squared}, {SLOPE_ENDS!r}))"
     return f"JOIN bests ON {joined} WHERE {behind} <= {t3_quantile(CONFIDENCE) * SLACK!r} * sqrt({variance})"
 
 

@@ -9,6 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -134,6 +135,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     _check_ranking(spec, sweep)
     provenance = {
         "sweep": identity,
+        "version": version("training-plan-sweep"),
         "name": spec.name,
         "spec": json.loads(spec.model_dump_json()),
         "workload": content,

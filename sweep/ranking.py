@@ -42,7 +42,7 @@ from sweep.store import Store
 from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.judging import OwnRuns
 from sweep.uncertainty.memory import chance_before_runs
-from sweep.workloads import STACK
+from sweep.workloads import STACK, stack_name
 
 TOP, GROUP_TOP = 20, 1
 MFU: Final = "mfu"
@@ -51,6 +51,9 @@ TFLOPS: Final = "tflops_per_gpu"
 MEASURED: Final = "measured_share"
 ALL: Final = "all"
 RUNS: Final = "runs_probability"
+_PER_SAMPLE: Final = "gpu_s_per_sample"
+_OF_THE_JOB: Final = ("step_time_s", "samples_per_s", "tokens_per_s")
+_SIZED: Final = ("all_gpus", "global_batch", "dp")
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
 
@@ -59,7 +62,10 @@ class Ranking:
     """The ranked rows, and what the ranking leaves out."""
 
     rows: pa.Table  # every column of a result, or those asked for; the same for all results with the same columns
-    shown: tuple[str, ...]  # the columns of `rows` that say most of these plans
+    shown: tuple[str, ...]  # the columns of `rows` that say most of these plans, or those asked for
+    chosen: bool  # whether columns were asked for
+    best: dict[str, Any] | None  # every column of the first row, of groups that of the best by `best_by`
+    best_by: str
     per: tuple[str, ...]
     front: tuple[str, ...]  # columns of the Pareto front that the rows are; empty: a ranking
     by: str
@@ -82,6 +88,8 @@ class Ranking:
     differing: tuple[str, ...]  # columns in which those differ
     error_bars: ErrorBars
     running: Beside | None  # the job that runs, where the spec names one
+    searched: bool  # a search: plans that were proven worse have no row
+    provenance: dict[str, Any]
 
 
 def rank(
@@ -170,7 +178,7 @@ def rank(
         running = None if front or per else beside_running(connection, provenance, rows, by, basis)
     if beside:  # of a search
         bars = replace(bars, why=f"{bars.why}; ties are counted among the plans that were simulated")
-    rows = _with_bars(rows, bars, provenance)
+    rows, best_by = _with_bars(rows, bars, provenance), _fair(by, per, schema)
     total = facts.total + sum(beside.values())
     reasons = facts.reasons | {reason: facts.reasons.get(reason, 0) + count for reason, count in beside.items()}
     shown = _shown(rows, by, per, facts.varying, [name for name, _ in front], schema, provenance.get("spec", {}))
@@ -182,6 +190,9 @@ def rank(
         shown = kept
     return Ranking(
         rows=rows.select(taken),
+        chosen=bool(columns),
+        best=_best(rows, best_by, descending=descending if best_by == by else higher_is_better(best_by)),
+        best_by=best_by,
         shown=tuple(dict.fromkeys(["rank", *([ALIKE] if any(alike) and not wanted else []), *shown])),
         per=tuple(per),
         front=tuple(name for name, _ in front),
@@ -206,8 +217,23 @@ def rank(
         alike=sum(alike),
         error_bars=bars,
         running=running,
+        searched="search" in provenance,
+        provenance=provenance,
         differing=tuple(name for name in facts.varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
     )
+
+
+def _fair(by: str, per: Sequence[str], schema: Mapping[str, str]) -> str:
+    """The column that tells the best of all groups: of jobs of other sizes what a sequence costs, not what a step takes."""
+    return _PER_SAMPLE if by in _OF_THE_JOB and {*_SIZED} & {*per} and _PER_SAMPLE in schema else by
+
+
+def _best(rows: pa.Table, by: str, *, descending: bool) -> dict[str, Any] | None:
+    """The first row that has the best value of a column; rows are in order in each group."""
+    values = rows[by].to_pylist()
+    at = (values.index(max(values)) if descending else values.index(min(values))) if values else None
+    row: dict[str, Any] | None = None if at is None else rows.slice(at, 1).to_pylist()[0]
+    return row
 
 
 def _with_bars(rows: pa.Table, bars: ErrorBars, provenance: dict[str, Any]) -> pa.Table:
@@ -261,9 +287,7 @@ def _runs_probability(rows: pa.Table, provenance: dict[str, Any]) -> pa.Array:
     if not {"peak_memory_bytes", "device_memory_bytes"} <= set(rows.column_names):
         return pa.nulls(len(rows), pa.float64())
     part = rows["peak_memory_bytes"].to_numpy().astype(np.float64) / rows["device_memory_bytes"].to_numpy()
-    stated = (provenance.get("spec", {}).get("workload") or {}).get("stack")
-    stack = stated if isinstance(stated, str) else (stated or {}).get("preset")
-    chance = chance_before_runs(part, str(stack or STACK))
+    chance = chance_before_runs(part, stack_name((provenance.get("spec", {}).get("workload") or {}).get("stack") or STACK))
     return pa.array(chance, mask=np.isnan(chance))
 
 

@@ -24,7 +24,7 @@ from sweep.budget import Budget
 from sweep.document import apply_sets, bare_size, first_error, read_spec
 from sweep.failures import Failures
 from sweep.options import OptionError
-from sweep.other_names import meant
+from sweep.other_names import meant, value_meant
 from sweep.running import Running
 from sweep.stragglers import Stragglers
 from sweep.workloads import STORED, Section, WorkloadSpec, check_stack, from_text
@@ -225,6 +225,10 @@ def _ladder(key: object, values: object) -> list[Any]:
         if kind not in ("range", "powers_of_two"):
             raise ValueError(f"axes.{key}: unknown ladder, {nearest(str(kind), ('range', 'powers_of_two'))}")
         raise ValueError(f"axes.{key}: found {shown(bounds)}, expected {{{kind}: [first, last{', step' * (kind == 'range')}]}}")
+    if key in FIELDS and not isinstance(values, Mapping):
+        if "," not in str(values):
+            check_value(str(key), values, f"axes.{key}")
+        raise ValueError(f"axes.{key}: found {shown(values)}, expected a list, such as [{values}], a range or powers_of_two")
     raise ValueError(f"axes.{key}: found {shown(values)}, expected a list, a range or powers_of_two")
 
 
@@ -257,6 +261,8 @@ def _stack_value(value: object, where: str) -> Any:
 
 def _field_value(field: PlanField, value: object, where: str) -> Value:
     """`value` as a field of plans takes it. Raises ValueError naming `where`."""
+    if (ours := value_meant(field.name, value)) and value not in field.words:
+        raise ValueError(f"{where}: found {shown(value)}, expected {ours}")
     if field.kind == "switch":
         return _switch(value, where)
     if field.words:

@@ -21,6 +21,7 @@ from sweep.preparation import Sweep
 from sweep.ranking import rank
 from sweep.reopening import Reopened
 from sweep.uncertainty.evidence import basis_of
+from sweep.uncertainty.process import OWN
 
 SIGMAS: Final = {"compute": 0.065, "nvlink": 0.13, "nic": 0.23, "jitter": 0.5}
 """Standard deviations of ln(time): of compute, what sets of published runs of dense models differ by; of messages inside nodes
@@ -190,7 +191,7 @@ def _slower(hardware: Hardware, name: str, times: float) -> Hardware:
 def same_of(provenance: Mapping[str, Any]) -> float:
     """What a plan has for itself, by the evidence that concerns the result."""
     differences = basis_of(provenance).differences
-    return SAME if differences is None else max(differences.same, SAME)
+    return SAME if differences is None else max(differences.size * OWN, SAME)
 
 
 def _cost(rows: pa.Table, by: str) -> Floats:

@@ -10,7 +10,9 @@ from pydantic import ValidationError
 
 from sim_core import SpecError, Workload, named
 from sweep.document import first_error
+from sweep.error_bars import COLUMNS
 from sweep.executors import InlineExecutor
+from sweep.explaining.among import within
 from sweep.explaining.neighbours import HARDWARE, pinned
 from sweep.folder import folder_at
 from sweep.one_plan import row_of
@@ -24,6 +26,8 @@ from sweep.spec import STACK_AXIS, SweepSpec
 from sweep.store import Store
 
 _STEP: Final = "step_time_s"
+_ENDS: Final = COLUMNS[:2]
+"""The interval of a step."""
 _SIZES: Final = ("all_gpus", "dp", "ga", "global_batch")
 """Fields that say how large the job is. A question keeps the tokens of a step, and the GPUs unless it is about them."""
 
@@ -51,7 +55,10 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """Rows of the plan now, of the same plan under the change, and of the best plan then; None where no plan can run."""
+    """Rows of the plan now, of the same plan under the change, and of the best plan then; None where no plan can run.
+
+    Each has `sequence` and `nic_bandwidth`, and the interval of its step where errors are known.
+    """
 
     before: dict[str, Any]
     same: dict[str, Any]
@@ -68,6 +75,11 @@ def what_if(opened: Reopened, number: int, question: Question) -> WhatIf:
     if before["status"] != "ok":
         raise SpecError(f"plan {number} is {before['status']}: {before['reason']}")
     workload = opened.prepared.sweep.of_plan(number).workload
+    if question.device is not None and workload.from_file and opened.spec.workload.measured_on is None:
+        raise OptionError(
+            f"--device {question.device}: the file does not say on which device its times were recorded, so they cannot be"
+            " moved to another: run the sweep with workload.measured_on"
+        )
     batch, notes = _batch(workload, before, question)
     sections = pinned(opened, number, before)
     hardware, fixed = sections["hardware"], sections.pop("fixed")
@@ -77,19 +89,59 @@ def what_if(opened: Reopened, number: int, question: Question) -> WhatIf:
     _drop(now["axes"], [name for key in now["axes"] for name in key.split(",") if name.startswith((HARDWARE, STACK_AXIS))])
     one = now | {"axes": {}, "fixed": fixed, "where": []}
     plan = _changed(one, question, int(before["all_gpus"]), batch)
-    before = row_of(_prepared(one, opened.base))
+    before = _row(_prepared(one, opened.base)) | {"plan": number} | _interval(opened, before)
     if question.device is not None:
         own = [name for name in hardware if name != "preset"]
         notes += [f"hardware numbers of this result are not those of {question.device}: {', '.join(own)}"] if own else []
-    space = _prepared(_changed(now, question, int(before["all_gpus"]), batch), opened.base)
+    then = _changed(now, question, int(before["all_gpus"]), batch)
+    if workload.sequence and question.sequence and question.sequence > workload.sequence:
+        notes += _longer(then["axes"], then["fixed"], question.sequence / workload.sequence)
+    space = _prepared(then, opened.base)
     after = _best(space, opened.spec)
     return WhatIf(
         before=before,
-        same=row_of(_prepared(plan, opened.base)),
+        same=_without_number(_row(_prepared(plan, opened.base))),
         after=after,
         searched=space.sweep.space.size,
         notes=tuple(notes),
     )
+
+
+def _row(prepared: Prepared, number: int = 0) -> dict[str, Any]:
+    """The row of a plan with what a question may change besides: the tokens of a sequence, the bandwidth of a NIC."""
+    row, sweep = row_of(prepared, number), prepared.sweep
+    own = {"sequence": sweep.workload.sequence, "nic_bandwidth": sweep.hardware.variants[0].value("nic_bandwidth")}
+    return own | row
+
+
+def _without_number(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of another space: its number means nothing in this result."""
+    return {name: value for name, value in row.items() if name != "plan"}
+
+
+def _interval(opened: Reopened, row: Mapping[str, Any]) -> dict[str, float]:
+    """The interval of the step of a plan of a result, where errors are known."""
+    found = within(opened, row)
+    return {} if found is None else dict(zip(_ENDS, (row[_STEP] * found.low, row[_STEP] * found.high), strict=True))
+
+
+def _longer(axes: dict[str, Any], fixed: dict[str, Any], times: float) -> list[str]:
+    """Add to the space the context parallelism that a longer sequence asks for, and say so."""
+    if any("cp" in key.split(",") and key != "cp" for key in axes):
+        return []
+    had = axes["cp"] if isinstance(axes.get("cp"), list) else [fixed.get("cp", 1)] if "cp" not in axes else []
+    if not had:
+        return []
+    most, more = max(had) * times, max(had) * 2
+    wider = list(had)
+    while more <= most:
+        wider.append(more)
+        more *= 2
+    if len(wider) == len(had):
+        return []
+    fixed.pop("cp", None)
+    axes["cp"] = wider
+    return [f"the sequence is {times:g} x as long: cp {', '.join(map(str, wider[len(had) :]))} searched, too"]
 
 
 def _batch(workload: Workload, row: Mapping[str, Any], question: Question) -> tuple[int, list[str]]:
@@ -159,4 +211,7 @@ def _best(space: Prepared, spec: SweepSpec) -> dict[str, Any] | None:
         prepared = as_search(space, objective)
         run_search(prepared, objective, Store(directory=folder_at(folder)), InlineExecutor())
         rows = rank(folder, top=1, per=[]).rows.to_pylist()
-    return row_of(space, int(rows[0]["plan"])) if rows else None
+    if not rows:
+        return None
+    ends = {name: rows[0][name] for name in _ENDS if rows[0].get(name) is not None}
+    return _without_number(_row(space, int(rows[0]["plan"]))) | ends

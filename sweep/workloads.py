@@ -5,13 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from sim_core import (
     LARGEST,
     Facts,
     Model,
     Recipe,
+    Record,
     Repeat,
     SimError,
     SpecError,
@@ -51,10 +52,10 @@ FILE_KEYS: Final = (
 """Keys of `workload` that need a file; `sequence` goes with both."""
 
 
-class Section(BaseModel):
+class Section(Record):
     """A section of a spec: immutable, no unknown keys; the JSON that is stored of it reads back as the same section."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True)
+    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
 
 
 def from_text(key: str) -> Any:
@@ -128,6 +129,13 @@ def unmet(stated: StackSpec | None) -> str | None:
     """The framework that has no page and what it is simulated as, None of one that has."""
     preset, _, framework = _stated(stated)
     return assumed(framework, preset) if framework else None
+
+
+def stack_name(stated: StackSpec | None) -> str:
+    """How a stack is called of which more than a name is stated: in brackets, or "framework as page". Raises SpecError."""
+    preset, facts, framework = _stated(stated)
+    name = assumed(framework, preset) if framework else preset
+    return f"{name} ({', '.join(facts)})" if facts else name
 
 
 def _stated(stated: StackSpec | None) -> tuple[str, dict[str, Any], str]:

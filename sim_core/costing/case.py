@@ -6,19 +6,28 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_nic_s, group_s
+from sim_core.engine.schedules import LOOP, PLACEMENT
 from sim_core.hardware.table import Device, HardwareColumns, device_at
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import N_SUMS
 from sim_core.planning.columns import FILE, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split
 from sim_core.terms import AS_STACK
-from sim_core.workloads.moving import N_RULES
+from sim_core.workloads.moving import EXPERT_PARAMETERS, N_RULES, PARAMETERS
 from sim_core.workloads.workload import Arrays
 
 WEIGHT_GRADIENTS, WEIGHT_COMPUTE, EXPERTS_FORWARD, EXPERTS_BACKWARD = range(4)
 LAUNCH_FORWARD, LAUNCH_BACKWARD, WAIT_FORWARD, WAIT_BACKWARD, WAIT_APART = range(4, 9)
 """The part of a backward that can run apart, and the compute in it; exposed messages of experts in forward and backward; what
 the host needs to launch both; for how much of it the device waits; and how much longer where weight gradients run apart."""
+
+
+class Updates(NamedTuple):
+    """What other optimizers take beyond AdamW, for the distinct keys of a batch (costing/updates.py)."""
+
+    key: Ints  # [plans] the row of each plan; -1: AdamW
+    seconds: Floats  # [rows, stages] of the update of a stage, more than AdamW's
+    padding: Floats  # [rows, 2] of dense parameters and of experts: what ranks exchange of them over what they hold
 
 
 class Blocks(NamedTuple):
@@ -34,9 +43,10 @@ class Blocks(NamedTuple):
     again: Floats  # [rows, units, N_SUMS] what recompute adds, in parts
     piece_backward_s: Floats  # [rows, pieces] backward of a piece, without recompute
     apart_s: Floats  # [rows, units, 9] by WEIGHT_GRADIENTS to WAIT_APART
-    held: Floats  # [rows, units, 2] parameters of a unit on a rank, dense and of experts; modelled only
+    held: Floats  # [rows, units, 4] parameters of a unit on a rank, dense and of experts, then frozen ones; modelled only
     measured_s: Floats  # [rows, units] part of the seconds that rests on measured kernels
     nic_s: Floats  # [rows, units, 3, 2] of forward, backward, recompute: needs the NICs, and nothing hides it
+    updates: Updates
 
 
 class Case(NamedTuple):
@@ -54,6 +64,7 @@ class Case(NamedTuple):
     first_stage: int  # row of its first stage
     blocks: Blocks
     block: int
+    update: int  # its row in the updates; -1: AdamW
 
 
 def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
@@ -70,10 +81,35 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         again=np.zeros((rows, units, N_SUMS)),
         piece_backward_s=np.zeros((rows, pieces)),
         apart_s=np.zeros((rows, units, 9)),
-        held=np.zeros((rows, units, 2)),
+        held=np.zeros((rows, units, 4)),
         measured_s=np.zeros((rows, units)),
         nic_s=np.zeros((rows, units, 3, 2)),
+        updates=Updates(np.full(len(key), -1, np.int64), np.zeros((0, 0)), np.zeros((0, 2))),
     )
+
+
+@inner_kernel
+def held_factor(case: Case, rule: int, row: int) -> float:
+    """Parameters that a rank holds of the virtual stage in `row` of the split over all of a model at tp 1; -1 for a file.
+
+    By its own units, not by their mean. The last stage of a loop holds a copy of an embedding that is tied to the head.
+    """
+    arrays, experts = case.arrays, rule == EXPERT_PARAMETERS
+    whole = arrays.expert_parameters if experts else arrays.dense_parameters
+    if whole <= 0 or (rule != PARAMETERS and not experts):
+        return -1.0
+    column, total = 1 if experts else 0, 0.0
+    for unit in range(case.blocks.held.shape[1]):
+        total += case.split.passes[row, unit] * case.blocks.held[case.block, unit, column]
+    if arrays.tied and row - case.first == case.plan.pp * case.plan.vpp - 1 and copies_embedding(case.plan):
+        total += case.blocks.held[case.block, arrays.first_unit, column]
+    return total / whole
+
+
+@inner_kernel
+def copies_embedding(plan: Plan) -> bool:
+    """Whether embedding and head lie on different stages."""
+    return plan.pp > 1 and PLACEMENT[plan.schedule] == LOOP
 
 
 @inlined_kernel
@@ -95,6 +131,7 @@ def case_at(
         first_stage=split.stage_offset[split.key[i]],
         blocks=blocks,
         block=blocks.key[i],
+        update=blocks.updates.key[i],
     )
 
 

@@ -32,7 +32,7 @@ from sim_core.models.messages import ETP, Messages, messages
 from sim_core.models.precision import WIDE
 from sim_core.models.recompute import ALL, CORE_ATTN, operators_of, share_again
 from sim_core.models.rows import GATHERED_GRADIENTS
-from sim_core.models.weights import held
+from sim_core.models.weights import frozen, held
 from sim_core.planning.columns import FLEX, MODULES, SELECTIVE, Plans
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.references import reference
@@ -63,7 +63,7 @@ def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
     size = np.ascontiguousarray(sent.bytes[filled.shape]) * _narrower(filled, sent)
     group = np.where(sent.group == ETP, TP, sent.group)
     routing = routing_of(filled.modelled.model.experts)
-    seconds, nic = _message_s(hardware.columns, plans, groups, first, sent.kind, group, size, routing)
+    seconds, nic = seconds_of_messages(hardware.columns, plans, groups, first, sent.kind, group, size, routing)
     place = groups.key[first]
     for k in range(len(sent.names)):
         inside = groups.placed[groups.end[place, group[k]] - 1, 0] == 1  # the last one has the most nodes
@@ -74,7 +74,7 @@ def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
                 seconds[rows, k] *= one_node_factor(device, int(sent.kind[k]), ranks, size[rows, k])
     stack = filled.modelled.stack
     if stack.ring_step_across:
-        own, _ = _message_s(hardware.columns, plans, groups, first, sent.kind, group, np.minimum(size, 1.0), routing)
+        own, _ = seconds_of_messages(hardware.columns, plans, groups, first, sent.kind, group, np.minimum(size, 1.0), routing)
         least = _ring_steps(filled, sent) * np.where(_nodes(filled) > 1, stack.ring_step_across, 0.0)[:, None]
         seconds += np.maximum(least - own, 0.0)
     if stack.metadata_across:
@@ -117,7 +117,7 @@ SMALL: Final = 1e5
 
 
 @kernel
-def _message_s(
+def seconds_of_messages(
     hardware: HardwareColumns,
     plans: Plans,
     groups: Groups,
@@ -280,6 +280,9 @@ def cost_model_blocks(
         mine = held(model, unit, keys)
         blocks.held[:, at, 0] += mine.dense[shape] * times
         blocks.held[:, at, 1] += mine.experts[shape] * times
+        still = frozen(model, unit, keys)
+        blocks.held[:, at, 2] += still.dense[shape] * times
+        blocks.held[:, at, 3] += still.experts[shape] * times
 
 
 def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) -> None:
@@ -346,15 +349,18 @@ def _host_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
     """Seconds of the host to launch the forward and the backward of a layer, [rows] each."""
     stack, plans, first = filled.modelled.stack, filled.plans, filled.first
     share = np.where(plans.tp[first] > 1, 1.0, stack.host_without_tp)
-    host = [share * stack.host_forward, share * stack.host_backward]
+    sent_backward = sent.phase != FORWARD
+    calls = [(sent.bytes[:, sent_backward == backward] > 0).sum(axis=1)[filled.shape] for backward in (False, True)]
+    host = [
+        share * launch + stack.host_collective * number
+        for launch, number in zip((stack.host_forward, stack.host_backward), calls, strict=True)
+    ]
     if stack.ring_step_in_pipelines:
         slow = pipelines_over_nodes(filled.hardware, plans, first)
         each = stack.ring_step_in_pipelines + (_nodes(filled) - 1) * stack.ring_step_across
         steps = _ring_steps(filled, sent)
         for backward in range(2):
-            host[backward] = host[backward] + np.where(slow, each, 0.0) * steps[:, (sent.phase != FORWARD) == backward].sum(
-                axis=1
-            )
+            host[backward] = host[backward] + np.where(slow, each, 0.0) * steps[:, sent_backward == bool(backward)].sum(axis=1)
     return host[0], host[1]
 
 

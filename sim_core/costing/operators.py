@@ -7,23 +7,23 @@ import numpy as np
 from sim_core.arrays import Bools, Floats, Ints
 from sim_core.costing.case import Blocks
 from sim_core.hardware.kernels.attention import (
-    IN_8_BITS,
     LARGEST_FUSED,
     LARGEST_IN_CORE,
     attention_backward_s,
     attention_forward_s,
+    in_8_bits,
     unfused_attention_backward_s,
     unfused_attention_forward_s,
 )
 from sim_core.hardware.kernels.device import Kernels, Timed, load_kernels, memory_s
-from sim_core.hardware.kernels.gemm import PHASES, gemm_s, grouped_gemm_s
+from sim_core.hardware.kernels.gemm import PHASES, gemm_s, grouped_gemm_s, inside_s
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, FORWARD_S
 from sim_core.models.description import Unit
 from sim_core.models.keys import Keys
 from sim_core.models.operators import operators
 from sim_core.models.precision import ON_DEVICES, PRECISIONS, WIDE
-from sim_core.models.rows import GEMM, GROUPED_GEMM, MEMORY, AttentionShape, Operators
+from sim_core.models.rows import FUSED, GEMM, GROUPED_GEMM, MEMORY, SCAN, AttentionShape, Operators
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Arrays, Modelled
 
 UNFUSED: Final = frozenset(
@@ -82,6 +82,8 @@ def _on_device(modelled: Modelled, ops: Operators, rows: Ints, kernels: Kernels,
             continue
         if kind == MEMORY:
             timed = memory_s(kernels, ops.bytes[rows, op], ops.kernels[rows, op])
+        elif kind in (FUSED, SCAN):
+            timed = inside_s(kernels, linear if ops.linear[op] else modelled.dtype, ops.flops[rows, op], scan=kind == SCAN)
         elif kind in (GEMM, GROUPED_GEMM):
             if phase == INPUT_GRADIENT:  # as the forward's sizes
                 n, k = k, n
@@ -90,7 +92,8 @@ def _on_device(modelled: Modelled, ops: Operators, rows: Ints, kernels: Kernels,
             how = PHASES[phase]
             dtype = linear if ops.linear[op] else modelled.dtype
             if kind == GEMM:
-                timed = gemm_s(kernels, dtype, m, n, k, phase=how)
+                one = gemm_s(kernels, dtype, m, n, k, phase=how)
+                timed = Timed(one.seconds * ops.batch[rows, op], one.measured)
             else:
                 fused = modelled.stack.fused_experts
                 timed = grouped_gemm_s(kernels, dtype, ops.batch[rows, op], m, n, k, phase=how, fused=fused)
@@ -115,8 +118,10 @@ def _flash(
     timed = cost(kernels, modelled.dtype, *sizes, *dims)
     window = np.minimum(float(shape.window or np.inf), shape.keys[rows]) / shape.keys[rows]
     seen = window * (2 - window)  # of the causal half
-    scale = modelled.stack.attention_on(kernels.tables.device if kernels.tables else "")
-    scale *= IN_8_BITS if narrow and modelled.stack.fp8_attention else 1.0
+    device = kernels.tables.device if kernels.tables else ""
+    scale = np.full(len(rows), modelled.stack.attention_on(device))
+    if narrow and modelled.stack.fp8_attention:
+        scale *= in_8_bits(device, "forward" if phase == FORWARD else "backward", shape.keys[rows])
     return Timed(timed.seconds * steps * seen * scale, timed.measured)
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.costing.calibration import parallel_sequence
-from sim_core.costing.case import sharding_of
+from sim_core.costing.case import copies_embedding, sharding_of
+from sim_core.costing.layouts import further_bytes
 from sim_core.costing.memory import stage_factor, state_widths
 from sim_core.costing.stage_activations import LOGITS, SAVED, InFlight, activations_in_flight, of_chunks
 from sim_core.distinct import distinct_rows
@@ -38,7 +39,7 @@ from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.precision import GATHERED
 from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.stack import read_stack
-from sim_core.models.weights import frozen, held
+from sim_core.models.weights import frozen_bytes, held
 from sim_core.planning.columns import FILE, Plan, Plans, by_order, plan_at
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, ends_of_stage, split_plans
@@ -135,8 +136,8 @@ class _Held(NamedTuple):
     """What a rank holds of each unit, [shapes, units, ...]."""
 
     activations: Floats  # of one micro-batch in one pass, by WHOLE, WITHOUT_CORE, INPUT_ONLY
-    parameters: Floats  # trained
-    frozen: Floats  # bytes of weights that are not; no units where all are trained
+    parameters: Floats  # trained, dense and of experts
+    frozen: Floats  # bytes of weights that are not, dense and of experts, [shapes, units, 2]; no units where all are trained
 
 
 def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats = NO_STAGES) -> Floats:
@@ -158,11 +159,14 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
     stack = workload.modelled.stack if workload.modelled else read_stack(ASSUMED_STACK)
     split = split_plans(workload.arrays, plans, rows)
     whole = np.zeros(len(plans.tp))
+    further = np.full(len(plans.tp), -1, np.int64), np.zeros((0, 0))
+    if workload.modelled and plans.optimizer[rows].any():
+        further = further_bytes(workload, workload.modelled, plans, split, rows)
     tensors, activations, logits = memory[PEAK_BYTES], memory[ACTIVATION_BYTES], memory[LOGITS_BYTES]
     state = _state(workload, plans)
     in_flight = activations_in_flight(workload.arrays, plans, split, rows, shape, kept.activations)
     filled = tensors, whole, activations, logits, of_stages
-    _fill(workload.arrays, plans, split, state, rows, shape, kept.parameters, kept.frozen, in_flight, *filled)
+    _fill(workload.arrays, plans, split, state, further, rows, shape, kept.parameters, kept.frozen, in_flight, *filled)
     memory[STATE_BYTES] = tensors - activations - whole
     activations -= logits
     memory[COMMUNICATION_BYTES, rows] = buffers[shape, 0] + np.where(plans.pp[rows] > 1, buffers[shape, 1], 0.0)
@@ -210,7 +214,7 @@ def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> 
     if not isinstance(estimate, Estimate):
         raise ValueError("activations of a file without an estimate")
     activations, buffers = estimated_bytes(workload, estimate, shapes[:, 0], shapes[:, 2])
-    return _Held(activations, np.zeros(activations.shape[:2]), np.zeros((len(shapes), 0))), buffers
+    return _Held(activations, np.zeros((*activations.shape[:2], 2)), np.zeros((len(shapes), 0, 2))), buffers
 
 
 def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, Floats]:
@@ -218,7 +222,7 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
     model, stack, units = modelled.model, modelled.stack, workload.arrays.unit_layers.shape[0]
     keys = keys_of(modelled, shapes)
     kept = np.zeros((len(shapes), units, SAVED + len(RECOMPUTE_MODULES)))
-    parameters, still = np.zeros((len(shapes), units)), np.zeros((len(shapes), units if model.lora else 0))
+    parameters, still = np.zeros((len(shapes), units, 2)), np.zeros((len(shapes), units if model.lora else 0, 2))
     number = 0
     for unit in model.units:
         at = units - 2 if unit.kind == EMBEDDING else units - 1
@@ -229,9 +233,10 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
         kept[:, at, SAVED:] += module_bytes(model, unit, keys, flash=stack.flash_attention, kept=stack.kept)
         kept[:, at, LOGITS] += logits_bytes(model, unit, keys, stack.logit_bytes) * times
         mine = held(model, unit, keys)
-        parameters[:, at] += (mine.dense + mine.experts) * times
+        parameters[:, at] += np.stack([mine.dense, mine.experts], axis=1) * times
         if model.lora:
-            still[:, at] += PARAMETER_BYTES * frozen(model, unit, keys) * times
+            kept_still = frozen_bytes(model, unit, keys)
+            still[:, at] += np.stack([kept_still.dense, kept_still.experts], axis=1) * times
     return _Held(kept, parameters, still), buffer_bytes(model, keys)
 
 
@@ -251,10 +256,11 @@ def _fill(
     plans: Plans,
     split: Split,
     state: _State,
+    further: tuple[Ints, Floats],
     rows: Ints,
     shape: Ints,
     parameters: Floats,
-    frozen_bytes: Floats,
+    still: Floats,
     in_flight: InFlight,
     total: Floats,
     whole: Floats,
@@ -264,7 +270,8 @@ def _fill(
 ) -> None:
     """Fill bytes of tensors: `total`, of these `whole` (layers not sharded) and `activations`, of those `logits`.
 
-    `parameters` of a unit on a rank, and bytes of its frozen weights, [shapes, units] each.
+    `parameters` of a unit on a rank, dense and of experts, [shapes, units, 2], and `still` bytes of those that are frozen
+    (_Held). The stages of a model hold what their units hold, those of a file their share of all layers.
     """
     arrays, plans, split = reference(arrays), reference(plans), reference(split)
     scale = np.empty(N_RULES)
@@ -277,19 +284,22 @@ def _fill(
         placement, first = PLACEMENT[plan.schedule], in_flight.offset[in_flight.key[k]]
         row, stage_row = split.offset[split.key[rows[k]]], split.stage_offset[split.key[rows[k]]]
         for stage in range(plan.pp):
-            layers, ends = split.stage_held[stage_row + stage], ends_of_stage(placement, stage, plan.pp)
-            without = split.stage_dense[stage_row + stage]
-            dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
-            experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
-            bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]]
-            chunks = 2 if placement == BOTH_WAYS else plan.vpp
-            for chunk in range(chunks if frozen_bytes.shape[1] else 0):
-                virtual = row + virtual_of(placement, stage, chunk, plan.pp)
-                for unit in range(frozen_bytes.shape[1]):
-                    bytes_ += split.passes[virtual, unit] * frozen_bytes[shape[k], unit]
+            dense, experts, rest = 0.0, 0.0, 0.0
+            if arrays.dense_parameters + arrays.expert_parameters > 0:
+                dense, experts, rest = _of_units(
+                    arrays, split, plan, sharding, parameters[shape[k]], still[shape[k]], row, stage
+                )
+            else:
+                layers, ends = split.stage_held[stage_row + stage], ends_of_stage(placement, stage, plan.pp)
+                without = split.stage_dense[stage_row + stage]
+                dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
+                experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
+            bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]] + rest
+            if further[0][rows[k]] >= 0:
+                bytes_ += further[1][further[0][rows[k]], stage]
             of_stage, of_logits, unsharded = in_flight.bytes[first + stage], in_flight.logits[first + stage], 0.0
             if sharding >= GRADIENTS_SHARDED:  # its schedules have a loop of stages
-                unsharded = _unsharded(arrays, split, plan, sharding, parameters[shape[k]], row + stage)
+                unsharded = _unsharded(arrays, split, plan, sharding, parameters[shape[k]], still[shape[k]], row + stage)
             if of_stages.shape[1] > stage:
                 of_stages[0, stage], of_stages[1, stage] = bytes_ + of_stage + unsharded, of_stage
                 of_stages[2, stage], of_stages[3, stage] = of_logits, unsharded
@@ -301,7 +311,39 @@ def _fill(
 
 
 @inner_kernel
-def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, parameters: Floats, first: int) -> float:
+def _frozen_ranks(arrays: Arrays, plan: Plan, sharding: int) -> tuple[float, float]:
+    """Ranks that divide a frozen dense weight, and one of experts: FSDP alone shards weights."""
+    if sharding < PARAMETERS_SHARDED:
+        return 1.0, 1.0
+    dense = float(plan.dp_shard if plan.dp_shard > 0 else plan.all_gpus // (plan.tp * plan.pp))
+    return dense, max(dense * (plan.tp if arrays.shares.whole_experts else 1) / plan.ep, 1.0)
+
+
+@inner_kernel
+def _of_units(
+    arrays: Arrays, split: Split, plan: Plan, sharding: int, parameters: Floats, still: Floats, row: int, stage: int
+) -> tuple[float, float, float]:
+    """Parameters that a stage of a model holds, dense and of experts, and bytes of frozen weights.
+
+    `parameters` and bytes `still` of a unit on a rank, [units, 2]; `row`: the first virtual stage in the split.
+    """
+    placement, last = PLACEMENT[plan.schedule], row + plan.pp * plan.vpp - 1
+    of_dense, of_experts = _frozen_ranks(arrays, plan, sharding)
+    dense, experts, rest = 0.0, 0.0, 0.0
+    for chunk in range(2 if placement == BOTH_WAYS else plan.vpp):
+        virtual = row + virtual_of(placement, stage, chunk, plan.pp)
+        for unit in range(parameters.shape[0]):
+            dense += split.passes[virtual, unit] * parameters[unit, 0]
+            experts += split.passes[virtual, unit] * parameters[unit, 1]
+        for unit in range(still.shape[0]):
+            rest += split.passes[virtual, unit] * (still[unit, 0] / of_dense + still[unit, 1] / of_experts)
+        if arrays.tied and virtual == last and copies_embedding(plan):
+            dense += parameters[arrays.first_unit, 0]
+    return dense, experts, rest
+
+
+@inner_kernel
+def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, parameters: Floats, still: Floats, first: int) -> float:
     """Bytes of whole layers on a stage whose first virtual stage is in row `first` of the split.
 
     16-bit parameters: of embedding and head, and of the layer that runs with those gathered ahead, or of all layers if they
@@ -316,12 +358,15 @@ def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, paramete
             passes = split.passes[row, unit]
             if passes == 0:
                 continue
-            largest = max(largest, parameters[unit])
+            held = parameters[unit, 0] + parameters[unit, 1]
+            largest = max(largest, held)
+            if still.shape[0] > 0:
+                held += (still[unit, 0] + still[unit, 1]) / PARAMETER_BYTES
             if unit >= at_ends or not plan.reshard_after_forward:
-                gathered += passes * parameters[unit]
+                gathered += passes * held
             else:
                 layers += passes
-                widest = max(widest, parameters[unit])
+                widest = max(widest, held)
     gathered += min(layers, 1 + plan.prefetch_layers) * widest
     whole = PARAMETER_BYTES * GATHERED[plan.precision] * gathered if sharding == PARAMETERS_SHARDED else 0.0
     return whole + (PARAMETER_BYTES + arrays.gradient_width) * largest

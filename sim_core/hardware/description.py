@@ -8,19 +8,16 @@ from typing import Annotated, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from sim_core.documents import key_path, located, read_document
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.hardware.surface import Surface
+from sim_core.records import Record
 from sim_core.units import SWITCH, quantity
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class _Unit(NamedTuple):
@@ -49,7 +46,7 @@ def _number(unit: str) -> Any:
     return BeforeValidator(convert)
 
 
-class Sourced(_Model):
+class Sourced(Record):
     """A number in SI and its source."""
 
     value: float = Field(ge=0)
@@ -70,7 +67,7 @@ def _default(value: float, why: str) -> Any:
     return Field(default=Sourced(value=value, source="default: " + why))
 
 
-class Device(_Model):
+class Device(Record):
     """One GPU. Peaks are dense (no sparsity); 0 for a precision that its tensor cores do not have. `power` 0: unknown."""
 
     peak_flops_bf16: Rate
@@ -83,7 +80,7 @@ class Device(_Model):
     fp8_any_layout: Switch = _default(0, "off: tensor cores take FP8 operands in one layout, so a transposed copy is kept")
 
 
-class Node(_Model):
+class Node(Record):
     """GPUs that share NVLink. Bandwidth is per GPU and direction; efficiency is the part that a large collective reaches.
 
     Without NVLink, groups with GPUs on both sockets share `socket_bandwidth`, of which one group alone reaches
@@ -99,7 +96,7 @@ class Node(_Model):
     socket_bandwidth_one: Bandwidth = _default(0, "0, of no effect without gpus_per_socket")
 
 
-class Fabric(_Model):
+class Fabric(Record):
     """The network between nodes. Bandwidth is per NIC and direction; one NIC alone reaches `nic_efficiency` of it, all of a
     full node `fabric_efficiency` of that.
 
@@ -128,7 +125,7 @@ def _taken(value: float, why: str) -> Any:
     return Field(default=Sourced(value=value, source=NOT_GIVEN + why))
 
 
-class Nccl(_Model):
+class Nccl(Record):
     """What NCCL may use on this hardware, and the figures of its tuning model that depend on GPU and host."""
 
     ll128: Switch = _taken(1, "on: NCCL enables it on Volta and later with NVLink")
@@ -143,7 +140,7 @@ class Nccl(_Model):
     net_overhead: Seconds = _taken(1e-6, "as on hosts with Intel CPUs")
 
 
-class KernelNumbers(_Model):
+class KernelNumbers(Record):
     """How long single kernels take, for plans costed from a model (docs/kernels.md)."""
 
     tables: str = ""
@@ -162,7 +159,7 @@ class KernelNumbers(_Model):
     step_overhead: Seconds = _default(0, "0, nothing but the work of the step; `sweep calibrate runs` fits it to a job")
 
 
-class Hardware(_Model):
+class Hardware(Record):
     """Device, node and fabric under one name."""
 
     name: str = Field(min_length=1)
@@ -172,6 +169,9 @@ class Hardware(_Model):
     nccl: Nccl = Nccl()
     kernels: KernelNumbers = KernelNumbers()
     surface: Surface | None = None
+
+    def _hint(self) -> str:
+        return "; numbers of device, node and fabric: `with_values`"
 
     def value(self, key: str) -> float:
         """A number by its short name, such as `nic_bandwidth`."""
@@ -193,7 +193,7 @@ class Hardware(_Model):
         return parse_hardware(document, f"hardware {self.name}")
 
 
-_SECTIONS: Final[dict[str, type[_Model]]] = {
+_SECTIONS: Final[dict[str, type[Record]]] = {
     "device": Device,
     "node": Node,
     "fabric": Fabric,
@@ -273,7 +273,7 @@ def _first_fault(error: ValidationError) -> str:
     fault = error.errors()[0]
     key = key_path(fault["loc"])
     if fault["type"] == "extra_forbidden":
-        parent: type[BaseModel] = _SECTIONS.get(str(fault["loc"][0]), Hardware) if len(fault["loc"]) > 1 else Hardware
+        parent: type[Record] = _SECTIONS.get(str(fault["loc"][0]), Hardware) if len(fault["loc"]) > 1 else Hardware
         return f"{key}: unknown key, {nearest(str(fault['loc'][-1]), parent.model_fields)}"
     if fault["type"] == "missing":
         return f"{key}: missing"

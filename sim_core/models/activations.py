@@ -5,7 +5,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats
-from sim_core.models.description import ATTENTION, EMBEDDING, HEAD, LAYER, MTP, NONE, RECURRENT, Model, Unit
+from sim_core.models import compressed
+from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, LAYER, MTP, NONE, RECURRENT, Model, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.recurrent import kept_bytes
@@ -24,6 +25,7 @@ class Kept(NamedTuple):
     logit: float = LOGIT  # bytes per logit
     expert_outputs: bool = True  # of routed copies; not kept where their probabilities are applied before the second GEMM
     activation_input: float = 2.0  # bytes of an element that enters the activation of an MLP
+    narrow_attention: bool = False  # queries, keys, values and the output in 8 bits where linear layers run so
     attention_output: float | None = None  # of an element of core attention's output; None: 2, and those of a narrower copy
 
 
@@ -51,7 +53,8 @@ def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept:
     core = np.zeros(len(keys.tp)) if flash or not unit.attends else _core(model, shape)
     block_inputs = shape.local * model.hidden * _local_width(model, unit, shape)
     whole = block_inputs + _mixer(model, unit, shape, kept) + _channel(model, unit, shape, kept) + core
-    of_input = 2.0 * shape.local * model.hidden
+    whole = whole + compressed.streams_bytes(model, shape, unit.blocks)
+    of_input = 2.0 * shape.local * model.hidden * model.residual_streams
     return np.stack([whole + ends, whole - core + ends, of_input + ends], axis=1)
 
 
@@ -61,6 +64,8 @@ def _mixer(model: Model, unit: Unit, shape: Shape, kept: Kept) -> Floats:
         return _attention(model, shape, kept)
     if unit.mixer == RECURRENT and model.recurrent:
         return kept_bytes(model.recurrent, shape)
+    if unit.mixer == COMPRESSED and model.compressed:
+        return compressed.kept_bytes(model, unit, model.compressed, shape)
     return np.zeros(len(shape.tp))
 
 
@@ -88,6 +93,10 @@ def module_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kep
         normed = (model.mla.q_rank or 0) + model.mla.kv_rank
         each = 2 * model.head_dim + model.v_head_dim
         saved[:, 2] = shape.stored * shape.local * normed + 2.0 * shape.tokens * shape.heads * each
+    elif model.compressed and unit.mixer == COMPRESSED:
+        q = model.compressed.q_rank
+        saved[:, 2] = shape.stored * shape.local * q + 2.0 * shape.tokens * shape.heads * model.head_dim
+    saved[:, 7] = compressed.streams_saved(model, shape, unit.blocks)
     experts = model.experts
     if experts and unit.moe:
         saved[:, 3] = shape.routed * shape.stored * experts.ffn / shape.etp
@@ -113,7 +122,8 @@ def buffer_bytes(model: Model, keys: Keys) -> Floats:
     """
     shape = shape_of(model, keys, sequence_of(model))
     gathered = np.where(shape.local < shape.tokens, 2.0 * shape.tokens * model.hidden, 0.0)
-    return np.stack([gathered + _context_buffers(model, shape), 2.0 * shape.local * model.hidden], axis=1)
+    received = 2.0 * shape.local * model.hidden * model.residual_streams
+    return np.stack([gathered + _context_buffers(model, shape), received], axis=1)
 
 
 def _context_buffers(model: Model, shape: Shape) -> Floats:
@@ -143,10 +153,14 @@ def _normed_width(model: Model, unit: Unit, shape: Shape) -> Floats:
     latents, shared experts), and the router keeps 16 bits: with 8 bits 5 bytes of a layer of DeepSeek-V3.
     """
     narrow = shape.stored < 2.0
-    attention = np.where(narrow & (model.mla is not None), 2 * shape.stored, shape.stored) * (unit.mixer != NONE)
-    attention = attention * _needed(model, "qkv")
+    latent = model.mla is not None or model.compressed is not None
+    attention = np.where(narrow & latent, 2 * shape.stored, shape.stored) * (unit.mixer != NONE)
+    if model.lora is not None:
+        attention = np.full(len(shape.tp), _adapted(model, "qkv")) * (unit.mixer != NONE)
+        if not unit.moe:
+            return attention + _adapted(model, "fc1") * (unit.channel != NONE)
     if not unit.moe:
-        return attention + shape.stored * (unit.channel != NONE) * _needed(model, "fc1")
+        return attention + shape.stored * (unit.channel != NONE)
     shared = bool(model.experts and model.experts.shared_ffn)
     return attention + 2.0 + np.where(narrow & shared, shape.stored, 0.0)
 
@@ -157,6 +171,8 @@ def _attention(model: Model, shape: Shape, kept: Kept) -> Floats:
     The projection's input is that output, or a narrower copy of it.
     """
     each = np.where(shape.stored < 2.0, shape.stored, 0.0) if kept.attention_output is None else kept.attention_output - 2.0
+    if model.lora is not None:  # without a dropout the adapter keeps the output itself
+        each = _adapted(model, "projection") if model.lora.dropout else 0.0
     copy = each * shape.tokens * shape.heads * model.v_head_dim
     if model.mla:
         latents = 2.0 * (2 * (model.mla.q_rank or 0) + 2 * model.mla.kv_rank + model.mla.rope_head_dim)
@@ -168,7 +184,8 @@ def _attention(model: Model, shape: Shape, kept: Kept) -> Floats:
         return shape.local * (latents - narrower) + shape.tokens * (2.0 * shape.heads * each + indexed) + copy
     width = ((3 if model.output_gate else 2) * shape.heads + 2 * shape.kv_heads) * model.head_dim
     normed = (shape.heads + shape.kv_heads) * model.head_dim if model.qk_norm or model.qk_norm_whole else 0.0
-    return 2.0 * shape.tokens * (width + normed) + copy
+    inputs = np.where(shape.stored < 2.0, 1.0, 2.0) if kept.narrow_attention else 2.0
+    return shape.tokens * (inputs * width + 2.0 * normed) + copy
 
 
 def _core(model: Model, shape: Shape) -> Floats:
@@ -178,14 +195,16 @@ def _core(model: Model, shape: Shape) -> Floats:
 
 
 def _mlp(model: Model, shape: Shape, kept: Kept, ffn: int, parts: Floats) -> Floats:
-    """Output of fc1 (both halves with a gate) and input of fc2, which frozen weights do not need."""
-    entering = shape.stored * _needed(model, "fc2")
+    """Output of fc1 (both halves with a gate) and input of fc2."""
+    entering = shape.stored if model.lora is None else _adapted(model, "fc2")
     return shape.tokens * (kept.activation_input * (2 if model.gated else 1) + entering) * ffn / parts
 
 
-def _needed(model: Model, *names: str) -> float:
-    """1 if the inputs of some linear layers are kept for gradients of weights; 0 if all of them are frozen without adapters."""
-    return 1.0 if model.lora is None or {*names} & {*model.lora.targets} else 0.0
+def _adapted(model: Model, name: str) -> float:
+    """Bytes kept of an element that enters a frozen matrix: with an adapter its 16-bit input, after a dropout with the mask."""
+    if model.lora is None or name not in model.lora.targets:
+        return 0.0
+    return 3.0 if model.lora.dropout else 2.0
 
 
 def _experts(model: Model, shape: Shape, kept: Kept) -> Floats:
@@ -202,7 +221,8 @@ def _experts(model: Model, shape: Shape, kept: Kept) -> Floats:
 
 def _head(model: Model, shape: Shape, logit: float) -> Floats:
     """Inputs of the final norm and of the logits; the logits."""
-    return 4.0 * shape.local * model.hidden + _logits(shape, logit)
+    streams = 2.0 * model.residual_streams if model.residual_streams > 1 else 0.0
+    return (4.0 + streams) * shape.local * model.hidden + _logits(shape, logit)
 
 
 def _logits(shape: Shape, logit: float) -> Floats:

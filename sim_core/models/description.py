@@ -5,10 +5,11 @@ from functools import cached_property
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from sim_core.documents import key_path
 from sim_core.errors import SpecError, named, nearest, shown
+from sim_core.records import Record
 
 MAX: Final = 2**31 - 1
 MAX_LAYERS: Final = 10_000
@@ -30,6 +31,7 @@ HEAD: Final = "head"
 MTP: Final = "mtp"
 ATTENTION: Final = "attention"
 RECURRENT: Final = "recurrent"
+COMPRESSED: Final = "compressed"
 MLP: Final = "mlp"
 NONE: Final = "none"
 SYMBOLS: Final = {
@@ -38,13 +40,7 @@ SYMBOLS: Final = {
 """Layers of a pattern as Megatron-LM writes it (--hybrid-override-pattern): one mixer each."""
 
 
-class Checked(BaseModel):
-    """Fields that never change; a key that is none of them is refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Mla(Checked):
+class Mla(Record):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): sizes of the latents and of a head."""
 
     q_rank: Count | None = None  # None: queries come from the hidden state directly
@@ -54,7 +50,7 @@ class Mla(Checked):
     v_head_dim: Count
 
 
-class Experts(Checked):
+class Experts(Record):
     """Mixture of experts in place of the dense MLP of some layers."""
 
     count: Count
@@ -72,14 +68,22 @@ class Experts(Checked):
     imbalance: Annotated[float, Field(strict=True, ge=1)] = 1.0  # tokens of the busiest rank / mean
 
 
-class Lora(Checked):
+class Lora(Record):
     """Low-rank adapters (arXiv 2106.09685): the model is frozen, narrow pairs beside some of its matrices are trained."""
 
     rank: Count
     targets: tuple[Literal["qkv", "projection", "fc1", "fc2"], ...] = ("qkv", "projection")
+    dropout: Share = 0.0  # of what enters an adapter
 
 
-class Window(Checked):
+class Packing(Record):
+    """Fine-tuning on many short sequences in one of the model's: attention stays inside each of them."""
+
+    mean: Annotated[float, Field(strict=True, ge=1)]  # tokens of a packed sequence
+    spread: Annotated[float, Field(strict=True, ge=0)] = 0.0  # standard deviation of their lengths, in tokens
+
+
+class Window(Record):
     """Attention to near tokens only: a token sees the last `tokens` tokens, or with `chunked` those of its chunk of so many."""
 
     tokens: Count
@@ -87,7 +91,7 @@ class Window(Checked):
     chunked: Flag = False
 
 
-class Indexer(Checked):
+class Indexer(Record):
     """DeepSeek's lightning indexer (DeepSeek-V3.2): scores all keys in few narrow heads; attention reads the `topk` best."""
 
     heads: Count
@@ -95,7 +99,23 @@ class Indexer(Checked):
     topk: Count
 
 
-class Recurrent(Checked):
+class Compressed(Record):
+    """DeepSeek-V4's attention: one head that is key and value, near tokens whole, far ones in entries of several tokens.
+
+    `ratios`: tokens of an entry, for each layer; 0: only the window. Of entries of `chosen` tokens the indexer takes the best,
+    and they overlap: each sees two of them. The output is projected by groups of heads to a narrow width, and then together.
+    """
+
+    q_rank: Count
+    rope_head_dim: Count
+    out_rank: Count
+    out_groups: Count
+    window: Count
+    ratios: Layers
+    chosen: Count = 4
+
+
+class Recurrent(Record):
     """A mixer with a state in place of keys: Mamba-2 (arXiv 2405.21060), gated delta net (2412.06464), Kimi's (2510.26692).
 
     A head has `head_dim` values and a state of `state` x `head_dim`. `groups` share what is read and written: groups of
@@ -118,6 +138,7 @@ class Kind(NamedTuple):
     window: int
     mixer: str
     channel: str
+    ratio: int = 0
 
 
 class Unit(NamedTuple):
@@ -131,8 +152,9 @@ class Unit(NamedTuple):
     number: int  # how many the model has
     moe: bool
     window: int  # tokens that a token sees; 0: all before it
-    mixer: str = ATTENTION  # ATTENTION, RECURRENT or NONE
+    mixer: str = ATTENTION  # ATTENTION, RECURRENT, COMPRESSED or NONE
     channel: str = MLP  # MLP (experts where `moe`) or NONE
+    ratio: int = 0  # tokens of an entry of compressed attention
 
     @property
     def attends(self) -> bool:
@@ -145,7 +167,7 @@ class Unit(NamedTuple):
         return (self.mixer != NONE) + (self.channel != NONE)
 
 
-class Model(Checked):
+class Model(Record):
     """A decoder-only model. Counts are of the whole model; a layer is attention and MLP, or what `pattern` says.
 
     `pattern` has a letter for each layer (SYMBOLS), which is then one mixer alone; `|` ends a pipeline stage. With `recurrent`
@@ -166,7 +188,9 @@ class Model(Checked):
     mla: Mla | None = None
     window: Window | None = None
     indexer: Indexer | None = None
+    compressed: Compressed | None = None  # attention of all layers
     recurrent: Recurrent | None = None
+    residual_streams: Count = 1  # of hyper-connections (arXiv 2512.24880)
     pattern: str | None = None
     full_attention: Count | Layers | None = None  # layers that attend where the others are recurrent
     output_gate: Flag = False  # of attention: queries are projected twice, the second half gates the output
@@ -196,6 +220,7 @@ class Model(Checked):
     experts: Experts | None = None
     mtp_layers: Size = 0
     lora: Lora | None = None  # None: all weights are trained
+    packing: Packing | None = None  # None: a sequence is one text
 
     @model_validator(mode="before")
     @classmethod
@@ -252,6 +277,7 @@ class Model(Checked):
                 f"sequence: found {self.sequence}, expected at most positions {self.positions}",
             ),
         ]
+        rules += _packing_limits(self.packing, self.sequence)
         if window is not None and not isinstance(window.layers, str):
             rules += _layer_list("window.layers", window.layers, self.layers)
         rules += self._hybrid_rules()
@@ -292,7 +318,11 @@ class Model(Checked):
             ),
             (needs, "recurrent: found without layers that use it, expected a pattern with M or G, or full_attention"),
             ("E" in letters and self.experts is None, "experts: missing, expected those of the layers E of the pattern"),
-            (self.indexer is not None and self.mla is None, "indexer: found without mla, which it needs"),
+            (
+                self.indexer is not None and self.mla is None and self.compressed is None,
+                "indexer: found without mla, which it needs",
+            ),
+            *self._compressed_rules(),
             (
                 self.lora is not None and len({*self.lora.targets}) < max(len(self.lora.targets), 1),
                 "lora.targets: expected at least one, each once",
@@ -311,6 +341,26 @@ class Model(Checked):
             rules.append((heads % groups != 0, f"recurrent.groups: found {groups}, expected a divisor of heads {heads}"))
         return rules + (_layer_list("full_attention", full, self.layers) if isinstance(full, tuple) else [])
 
+    def _compressed_rules(self) -> list[tuple[bool, str]]:
+        """What DeepSeek-V4's attention needs, and what cannot stand beside it."""
+        compressed = self.compressed
+        if compressed is None:
+            return []
+        others = {"mla": self.mla, "window": self.window, "pattern": self.pattern, "recurrent": self.recurrent}
+        beside = next((name for name, there in others.items() if there is not None), "")
+        found, groups = len(compressed.ratios), compressed.out_groups
+        return [
+            (bool(beside), f"compressed: found beside {beside}, expected one of both"),
+            (self.kv_heads != 1, f"kv_heads: found {self.kv_heads}, expected 1 with compressed"),
+            (found != self.layers, f"compressed.ratios: found {found} layers, expected {self.layers}"),
+            (self.heads % groups != 0, f"compressed.out_groups: found {groups}, expected a divisor of heads {self.heads}"),
+            (
+                self.indexer is None and compressed.chosen in compressed.ratios,
+                f"indexer: missing, expected that of the layers of ratio {compressed.chosen}",
+            ),
+            (self.lora is not None, "lora: found beside compressed, whose matrices have no adapters here"),
+        ]
+
     @property
     def cut(self) -> tuple[int, ...]:
         """Layers of each virtual stage that a pattern is cut into by `|`."""
@@ -320,6 +370,14 @@ class Model(Checked):
     def v_head_dim(self) -> int:
         """Width of a head's values."""
         return self.mla.v_head_dim if self.mla else self.head_dim
+
+    def attended(self, sequence: float) -> float:
+        """Tokens of the causal square of a token's own text, as long as the mean token's: what attention works on.
+
+        The squares of packed lengths l fill mean(l^2) / mean(l) of the square of their sum.
+        """
+        packing = self.packing
+        return sequence if packing is None else min(packing.mean + packing.spread**2 / packing.mean, sequence)
 
     @cached_property
     def layer_units(self) -> tuple[Unit, ...]:
@@ -333,6 +391,7 @@ class Model(Checked):
         last = self._kinds[-1]
         if self.pattern is not None:  # of a hybrid: attention and the channel mixer that it has (Nemotron-3)
             last = Kind(any(kind.moe for kind in self._kinds), 0, ATTENTION, MLP)
+        last = last._replace(ratio=0)  # DeepSeek-V4: a window alone
         mtp = (Unit(MTP, MTP, self.mtp_layers, *last),) if self.mtp_layers else ()
         return (Unit(EMBEDDING, EMBEDDING, 1, False, 0), *self.layer_units, Unit(HEAD, HEAD, 1, False, 0), *mtp)
 
@@ -353,6 +412,9 @@ class Model(Checked):
                 moe, channel = inside == "experts", NONE if inside == NONE else MLP
             else:
                 mixer, channel, moe = ATTENTION if self._attends(layer) else RECURRENT, MLP, self._has_experts(layer)
+            if self.compressed:
+                kinds.append(Kind(moe, 0, COMPRESSED, channel, self.compressed.ratios[layer]))
+                continue
             kinds.append(Kind(moe, self._window(layer) if mixer == ATTENTION else 0, mixer, channel))
         return kinds
 
@@ -378,6 +440,20 @@ class Model(Checked):
         else:
             inside = where == "all" or layer % 2 == (where == "odd")
         return self.window.tokens if inside else 0
+
+
+def _packing_limits(packing: Packing | None, sequence: int | None) -> list[tuple[bool, str]]:
+    """Lengths that fit into a sequence: none is longer, which bounds their spread (Bhatia and Davis 2000)."""
+    if packing is None or sequence is None:
+        return []
+    most = (packing.mean * max(sequence - packing.mean, 0)) ** 0.5
+    return [
+        (packing.mean > sequence, f"packing.mean: found {packing.mean:g}, expected at most sequence {sequence}"),
+        (
+            packing.spread > most,
+            f"packing.spread: found {packing.spread:g}, expected at most {most:.0f}: none is longer than {sequence}",
+        ),
+    ]
 
 
 def _group_limits(experts: Experts) -> list[tuple[bool, str]]:
@@ -409,18 +485,27 @@ def _name(kind: Kind, kinds: Iterable[Kind]) -> str:
         words.append({NONE: ""}.get(kind.mixer, kind.mixer))
     if kind.mixer == ATTENTION and len({each.window for each in every if each.mixer == ATTENTION}) > 1:
         words.append("window" if kind.window else "full")
+    if kind.mixer == COMPRESSED and len({each.ratio for each in every}) > 1:
+        words.append(f"ratio_{kind.ratio}" if kind.ratio else "window")
     if kind.channel != NONE and len({(each.moe, each.channel) for each in every}) > 1:
         words.append("moe" if kind.moe else "dense")
     return "_".join([*filter(None, words), LAYER])
 
 
-SECTIONS: Final[dict[str, type[Checked]]] = {
-    "mla": Mla, "experts": Experts, "window": Window, "indexer": Indexer, "recurrent": Recurrent, "lora": Lora,
+SECTIONS: Final[dict[str, type[Record]]] = {
+    "mla": Mla, "experts": Experts, "window": Window, "indexer": Indexer, "compressed": Compressed, "recurrent": Recurrent,
+    "lora": Lora, "packing": Packing,
 }  # fmt: skip
 
 
 def put(document: dict[str, Any], key: str, value: object, where: str) -> None:
     """Set a value by its dotted name. Raises SpecError on an unknown name."""
+    if key == "layers.pattern":  # how many there are follows
+        if not isinstance(value, str):
+            raise SpecError(f"{where}: layers.pattern: found {shown(value)}, expected letters of {' '.join(SYMBOLS)} and |")
+        document.pop("layers", None)
+        document["pattern"] = value
+        return
     section, _, name = key.rpartition(".")
     names = SECTIONS[section].model_fields if section in SECTIONS else Model.model_fields
     if (section and section not in SECTIONS) or name not in names:

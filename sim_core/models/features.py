@@ -80,6 +80,16 @@ def _dispatcher(value: str) -> str:
     return word
 
 
+CP_COMM_TYPES: Final = ("p2p", "all_gather", "a2a")
+"""Words of a plan's `cp_comm_type` that need no second number."""
+
+
+def _cp_comm_type(value: str) -> str:
+    if value not in CP_COMM_TYPES:
+        raise SpecError(f"found {shown(value)}, expected {', '.join(CP_COMM_TYPES)}")
+    return value
+
+
 FEATURES: Final[Mapping[str, Feature]] = {
     "cuda_graph": Feature("facts", "graphs", _graphs, "none, full_iteration, or the modules of a layer that graphs launch"),
     "fused_grouped_mlp": Feature("facts", "fused_experts", _switch, "the experts' GEMMs, activation and casts are one kernel"),
@@ -89,6 +99,13 @@ FEATURES: Final[Mapping[str, Feature]] = {
     "ep_overlap": Feature("plan", "overlap_ep", _switch, "dispatch and combine beside compute of another micro-batch"),
     "shared_expert_overlap": Feature("plan", "overlap_shared_experts", _switch, "shared experts beside dispatch and combine"),
     "tp_overlap": Feature("plan", "overlap_tp", _switch, "tensor-parallel messages beside GEMMs"),
+    "cp_comm_type": Feature("plan", "cp_comm_type", _cp_comm_type, "how context-parallel ranks compute attention"),
+    "fp8_activation_input": Feature(
+        "facts",
+        "activation_input_bytes",
+        lambda value: 1.0 if _switch(value) else 2.0,
+        "what enters the activation is kept in 8 bits",
+    ),
     "capacity_factor": Feature("experts", "capacity_factor", _number, "tokens of an expert over the mean, at most"),
     "pad_to_capacity": Feature("experts", "pad_to_capacity", _switch, "every expert computes its full capacity"),
 }
@@ -96,6 +113,7 @@ FEATURES: Final[Mapping[str, Feature]] = {
 ALIASES: Final[Mapping[str, str]] = {
     "cuda_graph_impl": "cuda_graph",
     "fp8_dot_product_attention": "fp8_attention",
+    "activation_func_fp8_input_store": "fp8_activation_input",
     "cutedsl_fused_grouped_mlp": "fused_grouped_mlp",
     "fused_grouped_gemm": "fused_grouped_mlp",
     "moe_a2a_overlap": "ep_overlap",

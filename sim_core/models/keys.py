@@ -64,6 +64,8 @@ def refusals(model: Model, keys: Keys, sequence: int) -> dict[str, Bools]:
     state = model.recurrent
     scanned = np.zeros(len(tp), np.bool_) if state is None else (state.heads % tp != 0) | (state.groups % tp != 0)
     apart = np.zeros(len(tp), np.bool_) if state is None else state.heads % (tp * keys.cp) != 0
+    if model.compressed:
+        scanned = scanned | (model.compressed.out_groups % tp != 0)
     if state is not None and state.kind != "mamba2":  # heads of queries and keys are exchanged for tokens, too
         apart |= state.groups % (tp * keys.cp) != 0
     return {

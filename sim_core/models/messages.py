@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.models.description import COMPRESSED, HEAD, LAYER, NONE, RECURRENT, Compressed, Lora, Model, Recurrent, Unit
 from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT
-from sim_core.models.description import HEAD, LAYER, NONE, RECURRENT, Lora, Model, Recurrent, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.recurrent import sizes_of
 from sim_core.models.stack import Kernels
@@ -119,9 +119,10 @@ def messages(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Messages
 def pipeline_bytes(model: Model, keys: Keys) -> Floats:
     """Bytes that one rank sends to the next stage for one micro-batch, and back, [n].
 
-    With sequence parallelism a rank sends its part; without, all ranks of a group send the same tensor whole.
+    With sequence parallelism a rank sends its part; without, all ranks of a group send the same tensor whole. Of
+    hyper-connections all streams (arXiv 2512.24880, section 3.2).
     """
-    return ELEMENT * shape_of(model, keys, sequence_of(model)).local * model.hidden
+    return ELEMENT * shape_of(model, keys, sequence_of(model)).local * model.hidden * model.residual_streams
 
 
 def _column(rows: _Rows, name: str, whole: Floats, region: _Region, *, linear: bool = True) -> None:
@@ -149,6 +150,9 @@ def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region)
         _column(rows, "mixer_in", whole, region)
         _scanned(rows, model.recurrent, shape)
         _row(rows, "mixer_out", whole, region)
+    elif unit.mixer == COMPRESSED and model.compressed:
+        _compressed(rows, model, unit, model.compressed, shape, region)
+        _row(rows, "projection", whole, region)
     elif unit.mixer != NONE:
         if model.mla:
             _latents(rows, model, shape, region)
@@ -181,6 +185,22 @@ def _scanned(rows: _Rows, mixer: Recurrent, shape: Shape) -> None:
             sent = ELEMENT * shape.tokens * width / shape.tp
             rows.add(ALL_TO_ALL, CP_A2A, phase, "mixer_conv", sent * (shape.a2a > 1))
             rows.add(ALL_TO_ALL, CP_RING, phase, "mixer_conv", sent * (shape.ring > 1))
+
+
+def _compressed(rows: _Rows, model: Model, unit: Unit, mixer: Compressed, shape: Shape, region: _Region) -> None:
+    """Latents of queries and the one head of keys are computed on local tokens, then gathered over tp; over cp the entries
+    that far queries read, and those of the indexer (the window reads a neighbour's last tokens, which is not counted)."""
+    _column(rows, "q_up", ELEMENT * shape.tokens * mixer.q_rank, region)
+    entry = model.head_dim + (model.indexer.head_dim if model.indexer and unit.ratio == mixer.chosen else 0)
+    entries = ELEMENT * shape.tokens * entry / unit.ratio if unit.ratio else np.zeros(len(shape.tp))
+    keys = (ELEMENT * shape.tokens * model.head_dim + entries) * region.scattered
+    rows.add(ALL_GATHER, TP, FORWARD, "kv_down", keys)
+    rows.add(REDUCE_SCATTER, TP, INPUT_GRADIENT, "kv_down", keys)
+    if unit.ratio and (shape.cp > 1).any():
+        for group, ranks in ((CP_A2A, shape.a2a), (CP_RING, shape.ring)):
+            gathered = entries * ranks * (ranks > 1)
+            rows.add(ALL_GATHER, group, FORWARD, "attention", gathered)
+            rows.add(REDUCE_SCATTER, group, INPUT_GRADIENT, "attention", gathered)
 
 
 def _context(rows: _Rows, model: Model, unit: Unit, shape: Shape) -> None:

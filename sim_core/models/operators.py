@@ -5,12 +5,12 @@ from typing import Final
 import numpy as np
 
 from sim_core.arrays import Floats
-from sim_core.models import recurrent, traffic
-from sim_core.models.description import EMBEDDING, HEAD, LAYER, NONE, RECURRENT, Indexer, Mla, Model, Unit
+from sim_core.models import compressed, recurrent, traffic
+from sim_core.models.description import COMPRESSED, EMBEDDING, HEAD, LAYER, NONE, RECURRENT, Indexer, Mla, Model, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.rows import GROUPED_GEMM, AttentionShape, Operators, Rows
 from sim_core.models.stack import Kernels
-from sim_core.models.weights import held, sequence_of
+from sim_core.models.weights import WIDE_BYTES, held, sequence_of
 from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 FUSED_CASTS: Final = (("experts_fc2", FORWARD), ("experts_fc1", INPUT_GRADIENT))
@@ -23,6 +23,8 @@ def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kerne
         _norm(rows, model, shape, kernels, "attention_norm")
         if unit.mixer == RECURRENT and model.recurrent:
             recurrent.add_operators(rows, model, model.recurrent, shape)
+        elif unit.mixer == COMPRESSED and model.compressed:
+            compressed.add_operators(rows, model, unit, model.compressed, shape, kernels.norm_bytes, kernels.rotary_bytes)
         else:
             _attention(rows, model, unit, shape, kernels)
         _residual(rows, model, shape, "attention_residual")
@@ -49,6 +51,8 @@ def _attention(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kern
     if kernels.flash_attention and (kernels.fused_window_sinks or not (model.attention_sinks and unit.window)):
         rows.flash(_attention_shape(model, unit, shape))
         _ring(rows, model, shape, kernels)
+        if kernels.fp8_attention:
+            _attention_casts(rows, model, shape)
     else:
         _unfused_attention(rows, model, shape)
     if model.output_gate:
@@ -64,13 +68,7 @@ def _indexer(rows: Rows, model: Model, mla: Mla, indexer: Indexer, shape: Shape)
     rows.gemm("indexer_q", shape.tokens, width, mla.q_rank or model.hidden)
     rows.gemm("indexer_k", shape.tokens, indexer.head_dim, model.hidden)
     rows.gemm("indexer_weights", shape.tokens, indexer.heads, model.hidden, linear=False)
-    queries, keys = shape.sequence / shape.cp, shape.sequence / 2
-    batch = shape.micro_batch * indexer.heads
-    rows.product("indexer_scores", FORWARD, queries, keys, indexer.head_dim, batch=batch, linear=True)
-    rows.product("indexer_scores_q", INPUT_GRADIENT, queries, indexer.head_dim, keys, batch=batch)
-    rows.product("indexer_scores_k", INPUT_GRADIENT, keys, indexer.head_dim, queries, batch=batch)
-    scores = shape.micro_batch * queries * keys
-    rows.memory("indexer_topk", FORWARD, traffic.TOPK * scores, kernels=2.0)
+    compressed.add_scores(rows, indexer, shape, model.attended(shape.sequence))
 
 
 def _norm(rows: Rows, model: Model, shape: Shape, kernels: Kernels, name: str) -> None:
@@ -80,6 +78,9 @@ def _norm(rows: Rows, model: Model, shape: Shape, kernels: Kernels, name: str) -
 
 
 def _residual(rows: Rows, model: Model, shape: Shape, name: str) -> None:
+    if model.residual_streams > 1:
+        compressed.add_streams(rows, model, shape, name.removesuffix("_residual"))
+        return
     elements = shape.local * model.hidden
     forward, backward = traffic.RESIDUAL
     if model.hidden_dropout:
@@ -121,7 +122,8 @@ def _attention_shape(model: Model, unit: Unit, shape: Shape) -> AttentionShape:
     window = unit.window
     if model.indexer and unit.attends:  # what it chose is as many pairs as a window of that width has
         window = min(window or model.indexer.topk, model.indexer.topk)
-    length = float(unit.window) if chunked else shape.sequence  # a chunk is a sequence of its own
+    text = model.attended(shape.sequence)
+    length = min(float(unit.window), text) if chunked else text  # a chunk is a sequence of its own, as is a packed one
     return AttentionShape(
         sequences=shape.micro_batch * (shape.sequence / length),
         queries=length / shape.ring,
@@ -132,6 +134,15 @@ def _attention_shape(model: Model, unit: Unit, shape: Shape) -> AttentionShape:
         v_head_dim=model.v_head_dim,
         window=0 if chunked else window,
     )
+
+
+def _attention_casts(rows: Rows, model: Model, shape: Shape) -> None:
+    """Around attention in 8 bits: queries, keys and values are cast, its output cast back; backward the gradients of each
+    (Transformer Engine, attention/dot_product_attention/backends.py)."""
+    width = (shape.heads + shape.kv_heads) * (model.head_dim + model.v_head_dim)
+    narrow = np.where(shape.stored < WIDE_BYTES, 1.0, 0.0)
+    for phase in (FORWARD, INPUT_GRADIENT):
+        rows.memory("attention_casts", phase, traffic.CAST * narrow * shape.tokens * width, kernels=2 * narrow)
 
 
 def _ring(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
@@ -235,7 +246,9 @@ def add_embedding(rows: Rows, model: Model, shape: Shape) -> None:
 
 
 def add_head(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
-    """Final norm, logits over the rank's part of the vocabulary, cross entropy."""
+    """Final norm, logits over the rank's part of the vocabulary, cross entropy; streams are joined before."""
+    if model.residual_streams > 1:
+        compressed.add_joined(rows, model, shape)
     rows.both("final_norm", kernels.norm_bytes, shape.local * model.hidden)
     columns = shape.vocabulary / shape.tp
     rows.gemm("logits", shape.tokens, columns, model.hidden, linear=False)

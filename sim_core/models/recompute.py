@@ -6,9 +6,9 @@ import numpy as np
 
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError, nearest, shown
-from sim_core.models.description import LAYER, NONE, Model, Unit
+from sim_core.models.description import COMPRESSED, LAYER, NONE, Model, Unit
 from sim_core.models.rows import Operators
-from sim_core.models.weights import core_flops
+from sim_core.models.weights import core_flops, weights_of
 from sim_core.terms import FORWARD
 
 _SHARED: Final = ("shared_fc1", "shared_activation", "shared_fc2")
@@ -21,11 +21,12 @@ _OPERATORS: Final = {
     "mlp": ("fc1", "activation", "fc2"),
     "moe": (*_ROUTED, *_SHARED),
     "shared_experts": _SHARED,
+    "mhc": ("attention_streams", "mlp_streams"),
 }
 RECOMPUTE_MODULES: Final = tuple(_OPERATORS)
 """Modules of a layer by the names of Megatron-LM's --recompute-modules (core 0.20, transformer_config.py). Bit k of a mask is
 the k-th. `moe` holds `moe_act` and `shared_experts`."""
-CORE_ATTN, LAYERNORM, MLA_UP_PROJ, MOE_ACT, MLP, MOE, SHARED_EXPERTS = (1 << k for k in range(len(RECOMPUTE_MODULES)))
+CORE_ATTN, LAYERNORM, MLA_UP_PROJ, MOE_ACT, MLP, MOE, SHARED_EXPERTS, MHC = (1 << k for k in range(len(RECOMPUTE_MODULES)))
 ALL: Final = -1
 """In place of a mask: the whole layer."""
 
@@ -77,6 +78,11 @@ def module_flops(model: Model, unit: Unit) -> Floats:
         up = model.head_dim * (model.mla.q_rank or model.hidden)
         up += model.mla.kv_rank * (model.mla.nope_head_dim + model.mla.v_head_dim)
         flops[2] = 2.0 * model.heads * up
+    elif model.compressed and unit.mixer == COMPRESSED:
+        flops[2] = 2.0 * model.compressed.q_rank * model.heads * model.head_dim
+    flops[7] = sum(
+        2.0 * weights.elements for weights in weights_of(model, unit) if weights.part == "streams" and weights.matrix
+    )
     experts = model.experts
     if experts and unit.moe:
         flops[6] = each * experts.shared_ffn

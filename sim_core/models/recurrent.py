@@ -12,7 +12,7 @@ from sim_core.arrays import Floats
 from sim_core.models import traffic
 from sim_core.models.description import Model, Recurrent
 from sim_core.models.keys import Shape
-from sim_core.models.rows import Rows
+from sim_core.models.rows import SCAN, Rows
 from sim_core.terms import FORWARD, INPUT_GRADIENT
 
 FP32: Final = 4.0
@@ -94,15 +94,15 @@ def add_operators(rows: Rows, model: Model, mixer: Recurrent, shape: Shape) -> N
     for each in products_of(mixer):
         batch = chunks * (mixer.heads if each.by_head else mixer.groups)
         m, n, k = float(each.m), float(each.n), float(each.k)
-        rows.product(each.name, FORWARD, m, n, k, batch=batch)
-        rows.product(f"{each.name}_again", INPUT_GRADIENT, m, n, k, batch=batch)
-        rows.product(f"{each.name}_left", INPUT_GRADIENT, m, k, n, batch=batch)
-        rows.product(f"{each.name}_right", INPUT_GRADIENT, k, n, m, batch=batch)
-    states = FP32 * chunks * mixer.heads * mixer.head_dim * mixer.state
+        rows.product(each.name, FORWARD, m, n, k, batch=batch, kind=SCAN)
+        rows.product(f"{each.name}_again", INPUT_GRADIENT, m, n, k, batch=batch, kind=SCAN)
+        rows.product(f"{each.name}_left", INPUT_GRADIENT, m, k, n, batch=batch, kind=SCAN)
+        rows.product(f"{each.name}_right", INPUT_GRADIENT, k, n, m, batch=batch, kind=SCAN)
+    states = chunks * mixer.heads * mixer.head_dim * mixer.state
     streams = WIDE * shape.tokens * (sizes.convolved + sizes.inner) / parts
     for phase, times in ((FORWARD, 1.0), (INPUT_GRADIENT, 3.0)):
-        # states are written, passed on from chunk to chunk, and read: 4 times in all
-        rows.memory("scan_memory", phase, times * (4 * states + streams), kernels=5.0 * times)
+        # states are written and read in 32 bits, passed on from chunk to chunk, and written and read in 16 (ssd_combined.py)
+        rows.memory("scan_memory", phase, times * (2 * (FP32 + WIDE) * states + streams), kernels=5.0 * times)
     rows.both("mixer_norm", traffic.GATED_NORM, shape.tokens * sizes.inner / parts, kernels=(1.0, 2.0))
     rows.gemm("mixer_out", shape.tokens, model.hidden, sizes.inner / parts)
 

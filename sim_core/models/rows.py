@@ -8,7 +8,7 @@ import numpy as np
 from sim_core.arrays import Bools, Floats, Ints
 from sim_core.models.description import Lora
 from sim_core.models.precision import ON_DEVICES, WIDE
-from sim_core.models.traffic import RESIDUAL
+from sim_core.models.traffic import RESIDUAL, SCALE, UNFUSED_DROPOUT
 from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 Number = float | Floats
@@ -18,7 +18,9 @@ GEMM: Final = 0
 GROUPED_GEMM: Final = 1
 ATTENTION: Final = 2
 MEMORY: Final = 3
-KINDS: Final = ("GEMM", "GROUPED_GEMM", "ATTENTION", "MEMORY")
+FUSED: Final = 4
+SCAN: Final = 5
+KINDS: Final = ("GEMM", "GROUPED_GEMM", "ATTENTION", "MEMORY", "FUSED", "SCAN")
 
 NORMED: Final = ("qkv", "fc1")
 """GEMMs whose input is cast by the norm before, in the kernel of the norm."""
@@ -44,7 +46,8 @@ class Operators(NamedTuple):
     """The work of one unit on one micro-batch: a row of operators, [ops]; numbers per key, [n, ops].
 
     A GEMM is C[m, n] = A[m, k] B[k, n], `batch` times (batched, or one per expert of a rank). ATTENTION is one flash kernel
-    with the shapes of `attention`. MEMORY moves `bytes` in `kernels` launches; GEMM and ATTENTION are 1 launch, GROUPED_GEMM
+    with the shapes of `attention`. FUSED and SCAN are products whose operands and results stay on the chip: of an attention
+    kernel, of a chunked scan. MEMORY moves `bytes` in `kernels` launches; GEMM and ATTENTION are 1 launch, GROUPED_GEMM
     too. `flops` are those executed: the causal half of flash attention, the whole square of unfused.
     """
 
@@ -95,7 +98,15 @@ class Rows:
             rank = float(self._lora.rank)
             self._with_weights(f"{name}_lora_a", m, rank, k, batch, kind, False, trained=True)
             self._with_weights(f"{name}_lora_b", m, n, rank, batch, kind, False, trained=True)
-            self.both(f"{name}_lora_add", RESIDUAL, np.multiply(m, n))
+            self._adapted(name, np.multiply(m, n), np.multiply(m, k), dropout=self._lora.dropout > 0)
+
+    def _adapted(self, name: str, leaving: Number, entering: Number, *, dropout: bool) -> None:
+        """Kernels around an adapter (NeMo, ParallelLinearAdapter): what enters is dropped out, what leaves is scaled and added
+        to the frozen product; backward the other way round."""
+        self.memory(f"{name}_lora_add", FORWARD, (SCALE + RESIDUAL[0]) * leaving, kernels=2.0)
+        self.memory(f"{name}_lora_add", INPUT_GRADIENT, SCALE * leaving + RESIDUAL[1] * entering, kernels=2.0)
+        if dropout:
+            self.both(f"{name}_lora_dropout", UNFUSED_DROPOUT, entering)
 
     def _with_weights(
         self, name: str, m: Number, n: Number, k: Number, batch: Number, kind: int, linear: bool, *, trained: bool
@@ -136,6 +147,9 @@ class Rows:
             for name in ("cast", "normed", "transposed", "apart")
         )
         local = np.where(apart == 0, transposed, 0.0)  # a second copy that is gathered like the first
+        adapted: tuple[str, ...] = ()
+        if self._lora is not None:  # second copies are for gradients of weights; an adapter reads a norm in 16 bits
+            transposed, apart, adapted = np.zeros_like(cast), np.zeros_like(cast), self._lora.targets
         moved = [np.zeros(self._keys), np.zeros(self._keys)]
         kernels = [0, 0]
         for name, (_, when, linear, _), (m, _, k, batch, *_) in zip(self._names, self._columns, self._numbers, strict=True):
@@ -143,8 +157,8 @@ class Rows:
                 continue
             elements = np.asarray(m) * k * batch  # m, k of the forward are m, k of its input gradient's operand, too
             after_norm = name in NORMED and when == FORWARD
-            first = normed if after_norm else cast
-            again = np.where(normed < cast, apart, transposed) if after_norm else transposed
+            first = normed if after_norm and name not in adapted else cast
+            again = np.where(first < cast, apart, transposed) if after_norm else transposed
             gathered = (ranks > 1) & (name in (GATHERED_INPUTS if when == FORWARD else GATHERED_GRADIENTS))
             moved[when] += np.where(gathered, (first + local) / ranks, first + again) * elements
             moved[INPUT_GRADIENT] += np.where(gathered, apart, 0.0) * elements

@@ -12,9 +12,9 @@ from sim_core.documents import located, read_document
 from sim_core.engine.schedules import SCHEDULES
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.models.activations import Kept
-from sim_core.models.description import Checked
 from sim_core.models.facts import DEVICES, SWITCH, Fact, split_sources
 from sim_core.models.traffic import FUSED_ACCUMULATION, GATED, NORM, RING_STEP, ROTARY
+from sim_core.records import Record
 
 STACK_DIR: Final = Path(__file__).parent / "stacks"
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
@@ -29,6 +29,8 @@ WITHOUT_TP: Final = "tp 1, micro-batch 1, a small model, beside the run at tp 8"
 ACROSS: Final = "tp 16, micro-batch 1, two nodes"
 PIPELINE: Final = "pp 2, tp 8, micro-batch 1, two nodes"
 LARGE: Final = "tp 8, the largest micro-batch"
+COLLECTIVES: Final = "tp 8, micro-batch 1, a small model, beside the run at tp 1"
+MANY: Final = "a small model, micro-batches of 1 and of 4, the same batch"
 FULL: Final = "tp 1, pp 1: a model that fills the device"
 REDUCTION: Final = "dp over two nodes, ga 1"
 MEMORY: Final = "peak memory of a run"
@@ -51,12 +53,13 @@ class Kernels(NamedTuple):
     gated_bytes: Pair = GATED  # of a gated activation, per element of ffn
     loss_bytes: Pair | None = None  # per logit; None: as counted of a fused loss, or of one that is not
     fused_window_sinks: bool = True
+    fp8_attention: bool = False
     fused_router: bool = True
     fused_experts: bool = False  # activation and casts inside the grouped GEMMs
     expert_bias_bytes: Pair = (0.0, 0.0)  # of the bias of experts' outputs, per element of a routed copy
 
 
-class Stack(Checked):
+class Stack(Record):
     """The page of facts of a framework: each number the same for every model and device. Units are those of `Fact`."""
 
     name: str
@@ -133,6 +136,22 @@ class Stack(Checked):
     ]
     host_backward: Annotated[float, Fact("s", "the same of its backward", "layers", HOST_BOUND, most=1)]
     host_without_tp: Annotated[float, Fact("", "part of both that is left at tp 1", "layers", WITHOUT_TP, most=1)] = 1.0
+    host_collective: Annotated[
+        float,
+        Fact(
+            "s", "further CPU time to launch a collective of a layer; not known of any stack", "layers", COLLECTIVES, most=0.1
+        ),
+    ] = 0.0
+    host_micro_batch: Annotated[
+        float,
+        Fact(
+            "s",
+            "CPU time of a virtual stage to begin a micro-batch, for which the device waits; not known of any stack",
+            "pipeline",
+            MANY,
+            most=1,
+        ),
+    ] = 0.0
     host_message: Annotated[float, Fact("s", "CPU time of a pipeline message", "pipeline", PIPELINE, most=10)] = 0.0
     message_sleep: Annotated[
         float, Fact("s", "a pipeline message waits so long besides, because its ends sleep", "pipeline", PIPELINE, most=10)
@@ -396,7 +415,13 @@ class Stack(Checked):
     @property
     def kept(self) -> Kept:
         """What it keeps of some activations."""
-        return Kept(self.logit_bytes, self.expert_outputs_kept, self.activation_input_bytes, self.attention_output_bytes)
+        return Kept(
+            self.logit_bytes,
+            self.expert_outputs_kept,
+            self.activation_input_bytes,
+            self.fp8_attention,
+            self.attention_output_bytes,
+        )
 
     @property
     def kernels(self) -> Kernels:
@@ -411,6 +436,7 @@ class Stack(Checked):
             ring_sum_bytes=self.ring_sum_bytes,
             gated_bytes=self.gated_bytes,
             loss_bytes=self.loss_bytes,
+            fp8_attention=self.fp8_attention,
             fused_window_sinks=self.fused_window_sinks or self.fp8_attention,  # in 8 bits all kernels are fused
             fused_router=self.fused_router,
             fused_experts=self.fused_experts,

@@ -14,6 +14,10 @@ DROPOUT: Final = (1.0, 7.0)
 """Added to the residual kernel (the mask); backward on its own. Megatron-LM fuses bias, dropout and residual. Count."""
 UNFUSED_DROPOUT: Final = (5.0, 5.0)
 """Reads, writes, mask: of the embedding and of attention scores. Count."""
+SCALE: Final = 4.0
+"""By a constant: reads, writes. Count."""
+CAST: Final = 3.0
+"""Between 16 and 8 bits: reads, writes. Count."""
 UNGATED: Final = (4.0, 6.0)
 """Activation per element of ffn. Count."""
 GATED: Final = (6.0, 10.0)
@@ -49,14 +53,19 @@ NVL72", section 2.1.4, Megatron-LM docs/discussions)."""
 PERMUTE: Final = 4.0
 """Per routed copy and hidden element: permute and unpermute, forward and backward. Count."""
 
-CONVOLUTION: Final = (4.0, 8.0)
-"""Short convolution along the sequence, per channel and token: reads and writes; backward reads two, writes two. Count."""
+CONVOLUTION: Final = (4.0, 12.0)
+"""Short convolution along the sequence, per channel and token: reads and writes; backward runs it again, then reads input and
+gradient, writes a gradient, and adds to weights' gradients of each block of tokens. Count."""
 GATED_NORM: Final = (6.0, 12.0)
 """Norm of the output times a gate: reads two, writes one; backward reads three, writes two, adds to weights. Count."""
 OUTPUT_GATE: Final = (6.0, 10.0)
 """Sigmoid of a gate times attention's output: reads two, writes one; backward reads three, writes two. Count."""
 TOPK: Final = 4.0
 """Choice of the best keys, per score of the indexer: fp32 scores read once. Count."""
+
+POOL: Final = (4.0, 12.0)
+"""Entries of compressed attention, per element of two projections in 32 bits: reads; backward reads, writes gradients and reads
+them in 16 bits for two products. Count."""
 
 FUSED_ACCUMULATION: Final = 3.0
 """Per weight and micro-batch: the weight gradient is added to fp32 in its GEMM (Megatron-LM's gradient accumulation fusion, on

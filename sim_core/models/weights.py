@@ -1,13 +1,29 @@
 """The weights of a model, unit by unit: how many, what a rank has of them, and the FLOPs that a token costs with them."""
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError
-from sim_core.models.description import ATTENTION, EMBEDDING, HEAD, LAYER, MLP, MTP, RECURRENT, Lora, Model, Recurrent, Unit
+from sim_core.models import compressed
+from sim_core.models.description import (
+    ATTENTION,
+    COMPRESSED,
+    EMBEDDING,
+    HEAD,
+    LAYER,
+    MLP,
+    MTP,
+    RECURRENT,
+    Lora,
+    Model,
+    Recurrent,
+    Unit,
+)
 from sim_core.models.keys import Keys, padded_vocabulary
+from sim_core.models.precision import COPIES
 from sim_core.models.recurrent import sizes_of
 
 REPLICATED: Final = 0
@@ -31,10 +47,15 @@ PARTS: Final = (
     "shared_experts",
     "router",
     "norms",
+    "streams",
     "head",
     "mtp",
     "adapters",
 )
+
+
+WIDE_BYTES: Final = 2.0
+"""Of an element of 16 bits."""
 
 
 class Weights(NamedTuple):
@@ -56,21 +77,40 @@ def weights_of(model: Model, unit: Unit) -> tuple[Weights, ...]:
         return (Weights("embedding", model.vocabulary * h, VOCABULARY), *positions, *norms)
     if unit.kind == HEAD:
         head = () if model.tied else (Weights("head", model.vocabulary * h, VOCABULARY),)
-        return (Weights("norms", norm, REPLICATED, False), *head)
+        return (Weights("norms", norm, REPLICATED, False), *head, *_streams(model, 1, head=True))
     layer = (
         *(_attention(model) if unit.mixer == ATTENTION else ()),
+        *(_compressed(model, unit) if unit.mixer == COMPRESSED else ()),
         *(_recurrent(model, model.recurrent) if unit.mixer == RECURRENT and model.recurrent else ()),
         *(_channel(model, unit) if unit.channel == MLP else ()),
         Weights("norms", model.norms_per_layer // 2 * unit.blocks * norm, REPLICATED, False),
+        *_streams(model, unit.blocks),
     )
     layer = (*layer, *(_adapters(model, unit, model.lora) if model.lora else ()))
     if unit.kind == MTP:  # DeepSeek-V3 (arXiv 2412.19437), section 2.2: two norms, a projection of 2h to h, a layer, a norm
-        return (*layer, Weights("mtp", 2 * h * h, TENSOR), Weights("norms", 3 * norm, REPLICATED, False))
+        joined = _streams(model, 1, head=True)
+        return (*layer, Weights("mtp", 2 * h * h, TENSOR), Weights("norms", 3 * norm, REPLICATED, False), *joined)
     return layer
 
 
 def _channel(model: Model, unit: Unit) -> tuple[Weights, ...]:
     return _experts(model) if unit.moe else _mlp(model, "mlp", model.ffn or 0)
+
+
+def _compressed(model: Model, unit: Unit) -> tuple[Weights, ...]:
+    if model.compressed is None:
+        return ()
+    divided, whole = compressed.weights_by_sharding(model, unit, model.compressed)
+    return tuple(
+        Weights("attention", elements, sharding, matrix)
+        for sharding, pair in ((TENSOR, divided), (REPLICATED, whole))
+        for matrix, elements in zip((True, False), pair, strict=True)
+    )
+
+
+def _streams(model: Model, sublayers: int, *, head: bool = False) -> tuple[Weights, ...]:
+    matrix, vectors = compressed.streams_weights(model, sublayers, head=head)
+    return (Weights("streams", matrix, REPLICATED), Weights("streams", vectors, REPLICATED, False)) if matrix else ()
 
 
 def _recurrent(model: Model, mixer: Recurrent) -> tuple[Weights, ...]:
@@ -190,13 +230,24 @@ def trained(model: Model, unit: Unit) -> tuple[Weights, ...]:
     return tuple(weights for weights in weights_of(model, unit) if weights.adapter or model.lora is None)
 
 
-def frozen(model: Model, unit: Unit, keys: Keys) -> Floats:
-    """Parameters of one unit on a rank that are not trained, [n]."""
-    total = np.zeros(len(keys.tp))
-    for weights in weights_of(model, unit) if model.lora else ():
-        if not weights.adapter:
-            total += weights.elements * _share(model, weights, keys)
-    return total
+def frozen(model: Model, unit: Unit, keys: Keys) -> Held:
+    """Parameters of one unit on a rank that are not trained."""
+    return _held(model, _frozen(model, unit), keys)
+
+
+def frozen_bytes(model: Model, unit: Unit, keys: Keys) -> Held:
+    """The same in bytes: 16 bits each, matrices of layers in 8 bits as they are multiplied.
+
+    In 4 bits those of 16 stay (what NVIDIA's fine-tuning in NVFP4 keeps is not published).
+    """
+    narrow = [weights for weights in _frozen(model, unit) if weights.matrix and unit.kind == LAYER]
+    fewer = np.minimum(COPIES[keys.precision], 0.0)
+    parts = zip(frozen(model, unit, keys), _held(model, narrow, keys), strict=True)
+    return Held(*(WIDE_BYTES * every + fewer * of_layers for every, of_layers in parts))
+
+
+def _frozen(model: Model, unit: Unit) -> list[Weights]:
+    return [weights for weights in weights_of(model, unit) if model.lora and not weights.adapter]
 
 
 def held(model: Model, unit: Unit, keys: Keys) -> Held:
@@ -205,8 +256,12 @@ def held(model: Model, unit: Unit, keys: Keys) -> Held:
     With sequence parallelism the gradients of the replicated ones differ between tensor-parallel ranks, which sum them once a
     step (Megatron-LM, finalize_model_grads).
     """
+    return _held(model, trained(model, unit), keys)
+
+
+def _held(model: Model, weights_held: Iterable[Weights], keys: Keys) -> Held:
     total = Held(*(np.zeros(len(keys.tp)) for _ in Held._fields))
-    for weights in trained(model, unit):
+    for weights in weights_held:
         mine = weights.elements * _share(model, weights, keys)
         if weights.sharding == EXPERT:
             total.experts[:] += mine
@@ -277,9 +332,11 @@ def core_flops(model: Model, unit: Unit) -> float:
     """Forward FLOPs of the core of the sequence mixer of one layer per token: scores and context, or the scan."""
     if unit.mixer == RECURRENT and model.recurrent:
         return sizes_of(model.recurrent).core_flops
+    if unit.mixer == COMPRESSED and model.compressed:
+        return compressed.core_flops(model, unit, model.compressed, sequence_of(model))
     if unit.mixer != ATTENTION:
         return 0.0
-    sequence = sequence_of(model)
+    sequence = model.attended(sequence_of(model))
     keys, scored = min(sequence, unit.window) if unit.window else sequence, 0.0
     if model.indexer:  # it scores all keys, of which attention reads the best
         keys = min(keys, model.indexer.topk)

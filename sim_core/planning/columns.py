@@ -74,6 +74,9 @@ class Plans(NamedTuple):
     dp_shard: Ints  # ranks of dp x cp that divide them; 0: all
     reshard_after_forward: Ints  # 0 or 1: a layer's parameters are freed after its forward and gathered again
     prefetch_layers: Ints  # layers whose parameters are gathered ahead of the one that runs
+    optimizer: Ints  # index of a word: what updates the weights; of models
+    muon_tp_mode: Ints  # index of a word: what Muon does with a matrix that tp divides
+    muon_aligned: Ints  # 0 or 1: Muon's matrices lie in buffers with a whole shard for each rank
     precision: Ints  # index of a word: precision of linear layers; of models
     dispatcher: Ints  # index of a word: how tokens reach their experts; of models
     overlap_shared_experts: Ints  # 0 or 1: shared experts run beside dispatch and combine
@@ -122,6 +125,9 @@ class Plan(NamedTuple):
     dp_shard: int
     reshard_after_forward: int
     prefetch_layers: int
+    optimizer: int
+    muon_tp_mode: int
+    muon_aligned: int
     precision: int
     dispatcher: int
     overlap_shared_experts: int
@@ -171,6 +177,9 @@ def plan_at(plans: Plans, i: int) -> Plan:
         dp_shard=plans.dp_shard[i],
         reshard_after_forward=plans.reshard_after_forward[i],
         prefetch_layers=plans.prefetch_layers[i],
+        optimizer=plans.optimizer[i],
+        muon_tp_mode=plans.muon_tp_mode[i],
+        muon_aligned=plans.muon_aligned[i],
         precision=plans.precision[i],
         dispatcher=plans.dispatcher[i],
         overlap_shared_experts=plans.overlap_shared_experts[i],

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sim_core.engine.schedules import IN_SIMAI, SCHEDULES
 from sim_core.limits import LARGEST, MOST_BYTES, MOST_IN_STEP, MOST_LAYERS, MOST_RANKS
+from sim_core.models.optimizers import MUON_TP_MODES, OPTIMIZERS
 from sim_core.models.precision import PRECISION_NAMES
 from sim_core.planning.columns import CP_COMM_TYPES, DISPATCHERS, FIDELITIES, PRECISIONS
 from sim_core.planning.labels import IMBALANCE, LAYER_SPLIT, RECOMPUTE, Label
@@ -239,6 +240,21 @@ _ROWS: Final = (
     Field(
         "prefetch_layers", "number", "layers whose parameters are gathered ahead of the one that runs", default=1, least=0,
         most=MOST_LAYERS, unusual=True,
+    ),
+    Field(
+        "optimizer", "word", "what updates the weights; of models", default="adamw", words=OPTIMIZERS, unusual=True,
+        in_simai=False, in_text=False,
+        more="`adamw`: in the precisions of the stack. `muon` orthogonalises matrices and leaves all else to AdamW "
+        "([models.md](models.md#optimizers)).",
+    ),
+    Field(
+        "muon_tp_mode", "word", "what Muon does with a matrix that tp divides", default="blockwise", words=MUON_TP_MODES,
+        unusual=True, more="Megatron's --muon-tp-mode.",
+    ),
+    Field(
+        "muon_aligned", "switch", "Muon's matrices lie in buffers with a whole shard for each rank", default=True, unusual=True,
+        more="Gradients are scattered, and buffers padded to the fullest rank. `false`: all-reduced, without padding: "
+        "Megatron's --no-use-layer-wise-param-layout.",
     ),
     Field(
         "precision", "word", "precision of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES,

@@ -26,8 +26,9 @@ from sim_core.engine.schedules import SPLITS as SPLITS_BACKWARD
 from sim_core.limits import LARGEST
 from sim_core.models.description import MLP as MLP_CHANNEL
 from sim_core.models.keys import refusals
+from sim_core.models.optimizers import ADAMW, MUON
 from sim_core.models.precision import FP8_DELAYED, WIDE
-from sim_core.models.recompute import LAYERNORM, MLA_UP_PROJ, MLP, MOE, MOE_ACT, SHARED_EXPERTS
+from sim_core.models.recompute import LAYERNORM, MHC, MLA_UP_PROJ, MLP, MOE, MOE_ACT, SHARED_EXPERTS
 from sim_core.planning.columns import (
     A2A_P2P,
     BALANCED,
@@ -110,7 +111,9 @@ EXPLANATIONS: Final[Mapping[str, str]] = {
     "ep_does_not_fit_dp_shard": "ep neither divides dp_shard nor is a multiple of it",
     "sharding_not_in_schedule": "sharded gradients or parameters, or dp_shard, with a schedule that runs weight gradients apart"
     " or does not place its stages in a loop",
-    "frozen_weights_sharded": "sharded parameters with adapters (lora): how a framework gathers frozen weights is not modelled",
+    "optimizer_not_recorded": "a recorded workload's times hold for the optimizer with which it ran (a model has any)",
+    "muon_needs_whole_matrices": "muon with sharded gradients or parameters, or dp_shard: Megatron-LM divides whole matrices "
+    "among all data-parallel ranks, with sharding none or optimizer",
     "not_in_simai": "fidelity simai supports only SimAI texts, only "
     + "".join(f"{name} {' and '.join(words)}, " for name, words in _SOME_IN_SIMAI.items())
     + f"and of {', '.join(_NONE_IN_SIMAI)} only the defaults",
@@ -232,6 +235,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > _largest(plans, slots)),
         "straggler_beyond_pp": (plans.straggler_factor != 1) & (plans.straggler_stage >= plans.pp),
         **_unfit_sharding(workload, plans),
+        **_unfit_optimizer(workload, plans),
         "not_in_simai": simai,
         **_refused(workload, plans),
         "step_too_large": unfit["step_too_large"],
@@ -265,11 +269,7 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, Bools]:
     unfused = (plans.cp > 1) & (not modelled.stack.flash_attention)
     narrow = (plans.precision >= WIDE) & (not modelled.stack.fp8)
     refused = refusals(modelled.model, keys, workload.sequence)
-    framework = workload.arrays.framework
-    as_stack = np.where(plans.pp > 1, framework.sharding_in_pipeline, framework.sharding)
-    sharding = np.where(plans.sharding == AS_STACK, as_stack, plans.sharding)
-    gathered = (sharding == PARAMETERS_SHARDED) & (modelled.model.lora is not None)
-    reasons = {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow, "frozen_weights_sharded": gathered}
+    reasons = {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow}
     return {**reasons, **refused}
 
 
@@ -285,7 +285,8 @@ def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, Bools]:
     mask = np.where(plans.checkpointing == MODULES, plans.checkpoint_layers, 0)
     lacking = 0 if shared else SHARED_EXPERTS
     lacking |= 0 if experts else MOE | MOE_ACT
-    lacking |= 0 if model and model.mla else MLA_UP_PROJ
+    lacking |= 0 if model and (model.mla or model.compressed) else MLA_UP_PROJ
+    lacking |= 0 if model and model.residual_streams > 1 else MHC
     lacking |= 0 if model and any(unit.channel == MLP_CHANNEL and not unit.moe for unit in model.layer_units) else MLP
     refused = (mask & SHARED_EXPERTS > 0) & (plans.overlap_shared_experts == 1)
     refused |= (mask & MOE > 0) & (plans.overlap_ep == 1)
@@ -308,10 +309,7 @@ def _a2a_size_unfit(plans: Plans) -> Bools:
 
 def _unfit_sharding(workload: Workload, plans: Plans) -> dict[str, Bools]:
     """Plans whose sharding is unknown, changes nothing, or does not fit their groups, by reason."""
-    framework = workload.arrays.framework
-    as_stack = np.where(plans.pp > 1, framework.sharding_in_pipeline, framework.sharding)
-    sharding = np.where(plans.sharding == AS_STACK, as_stack, plans.sharding)
-    some = plans.dp_shard > 0
+    sharding, some = _sharding(workload, plans), plans.dp_shard > 0
     apart = SPLITS_BACKWARD[plans.schedule] | (PLACEMENT[plans.schedule] != LOOP)
     gathering = (plans.reshard_after_forward != 1) | (plans.prefetch_layers != 1)
     unused = (some & (sharding == UNSHARDED)) | (gathering & (sharding != PARAMETERS_SHARDED))
@@ -324,6 +322,25 @@ def _unfit_sharding(workload: Workload, plans: Plans) -> dict[str, Bools]:
         "ep_does_not_fit_dp_shard": some & (ranks % plans.ep != 0) & (plans.ep % ranks != 0),
         "sharding_not_in_schedule": (some | (sharding >= GRADIENTS_SHARDED)) & apart,
     }
+
+
+def _unfit_optimizer(workload: Workload, plans: Plans) -> dict[str, Bools]:
+    """Plans whose optimizer is unknown, or does not fit what ranks divide, by reason.
+
+    Megatron-LM, core/optimizer/layer_wise_optimizer.py: no FSDP, and one instance of the optimizer.
+    """
+    muon, sharding = plans.optimizer == MUON, _sharding(workload, plans)
+    return {
+        "optimizer_not_recorded": (plans.optimizer != ADAMW) & workload.from_file,
+        "muon_needs_whole_matrices": muon & ((sharding >= GRADIENTS_SHARDED) | (plans.dp_shard > 0)),
+    }
+
+
+def _sharding(workload: Workload, plans: Plans) -> Ints:
+    """What data-parallel ranks divide, one of SHARDINGS, [n]."""
+    framework = workload.arrays.framework
+    own = np.where(plans.pp > 1, framework.sharding_in_pipeline, framework.sharding)
+    return np.where(plans.sharding == AS_STACK, own, plans.sharding)
 
 
 def _without_gradients(workload: Workload, plans: Plans, sharing: Ints, around: Ints) -> Bools:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks, shares_nics
+from sim_core.costing.case import Case, collective_of, held_factor, nic_of, shard_ranks, shares_nics
 from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD
 from sim_core.costing.memory import default_bucket_bytes, ends_held, expert_replicas, stage_factor
@@ -17,6 +17,7 @@ from sim_core.engine.program import KINDS, LONGER, OF_INPUTS, OF_WEIGHTS, SENT, 
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
+from sim_core.models.optimizers import MUON
 from sim_core.models.precision import GATHERED
 from sim_core.planning.split import count_layers
 from sim_core.step.lower import Lowered
@@ -84,9 +85,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     A message is split into equal buckets of at most the bucket size.
     """
     arrays, step = case.arrays, case.arrays.step
-    layers, size = case.split.held[row], case.split.size[row]
-    without, ends = case.split.dense[row], ends_held(row - case.first, case.plan.pp * case.plan.vpp)
-    bucket = float(case.plan.bucket_bytes)
+    size, bucket = case.split.size[row], float(case.plan.bucket_bytes)
     narrower = width_scale(case)
     width = arrays.gradient_width * narrower
     if bucket == 0:
@@ -97,14 +96,15 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
             bucket = case.arrays.framework.bucket_bytes
     if role == GATHER_PARAMETERS:
         bucket *= PARAMETER_BYTES * GATHERED[case.plan.precision] / width  # the same parameters, in fewer bytes
-    scale = case.blocks.scale[case.block]
     first_s, most, total_s, nic_s = 0.0, 1.0, 0.0, 0.0
     for k in range(step.role.shape[0]):
         buckets.bucket_s[size, k] = 0.0
         if step.role[k] != role:
             continue
-        sent = step.comm_bytes[k] * stage_factor(arrays, scale, case.plan.tp, step.comm_rule[k], layers, ends, without)
+        sent = step.comm_bytes[k] * _of_virtual(case, step.comm_rule[k], row)
         sent *= narrower if role == REDUCE_GRADIENTS else GATHERED[case.plan.precision]
+        if case.update >= 0:
+            sent *= case.blocks.updates.padding[case.update, int(step.comm_group[k] == DP_EP)]
         number = max(np.ceil(sent / bucket), 1.0)
         seconds, of_nics = _bucket_s(case, role, step.comm_kind[k], step.comm_group[k], sent / number)
         buckets.number[size, k] = number
@@ -122,6 +122,17 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
 
 
 @inner_kernel
+def _of_virtual(case: Case, rule: int, row: int) -> float:
+    """Factor from a once-per-step quantity of the workload to that of the virtual stage in `row` of the split."""
+    factor = held_factor(case, rule, row)
+    if factor >= 0:
+        return factor
+    layers, without = case.split.held[row], case.split.dense[row]
+    ends = ends_held(row - case.first, case.plan.pp * case.plan.vpp)
+    return stage_factor(case.arrays, case.blocks.scale[case.block], case.plan.tp, rule, layers, ends, without)
+
+
+@inner_kernel
 def _bucket_s(case: Case, role: int, kind: int, group: int, size: float) -> tuple[float, float]:
     """Seconds of one bucket, once a step, and those of the NICs. Sharded gradients are scattered in every micro-batch, sharded
     parameters gathered for every layer (step/sharding.py); what is left is to sum the parts of all replicas."""
@@ -131,7 +142,8 @@ def _bucket_s(case: Case, role: int, kind: int, group: int, size: float) -> tupl
     if role == GATHER_PARAMETERS:
         gathered = case.sharding == OPTIMIZER_SHARDED or case.sharding == GRADIENTS_SHARDED
         return _both_s(case, ALL_GATHER, shard, size) if gathered else (0.0, 0.0)
-    if case.sharding == UNSHARDED or (case.sharding == OPTIMIZER_SHARDED and case.arrays.framework.reduces_whole):
+    whole = case.arrays.framework.reduces_whole or (case.plan.optimizer == MUON and case.plan.muon_aligned == 0)
+    if case.sharding == UNSHARDED or (case.sharding == OPTIMIZER_SHARDED and whole):
         return _both_s(case, ALL_REDUCE, group, size)
     seconds, of_nics = _both_s(case, REDUCE_SCATTER, shard, size) if case.sharding == OPTIMIZER_SHARDED else (0.0, 0.0)
     replica = EXPERT_REPLICA if group == DP_EP else REPLICA
@@ -266,17 +278,14 @@ def _exchange_s(case: Case, row: int) -> float:
     Each rank sends its part of the reduced gradients, 1/dp of them, to the rank of the other copy; between nodes if the job has
     more than one.
     """
-    step, plan, scale = case.arrays.step, case.plan, case.blocks.scale[case.block]
-    layers, ends = case.split.held[row], ends_held(row - case.first, plan.pp)
-    without = case.split.dense[row]
+    step, plan = case.arrays.step, case.plan
     sent = 0.0
     for k in range(step.role.shape[0]):
         if step.role[k] == REDUCE_GRADIENTS:
             ranks = float(case.dp)
             if step.comm_group[k] == DP_EP:
                 ranks = expert_replicas(case.arrays, ranks, plan.tp, plan.ep)
-            factor = stage_factor(case.arrays, scale, plan.tp, step.comm_rule[k], layers, ends, without)
-            sent += step.comm_bytes[k] * factor / ranks
+            sent += step.comm_bytes[k] * _of_virtual(case, step.comm_rule[k], row) / ranks
     return send_s(sent * width_scale(case), plan.all_gpus > case.device.gpus_per_node, case.device.links)
 
 

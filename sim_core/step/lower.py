@@ -27,7 +27,7 @@ from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT, Program
 from sim_core.engine.schedules import PAIRS, PLACEMENT, SPLITS
 from sim_core.jit import inner_kernel
 from sim_core.metrics import BACKWARD_S, FORWARD_S, LAUNCH_S, RECOMPUTE_S
-from sim_core.planning.columns import BLOCK, FILE, NONE
+from sim_core.planning.columns import BLOCK, FILE, NONE, Plan
 from sim_core.planning.placement import crosses_nodes
 from sim_core.planning.split import count_layers
 from sim_core.workloads.workload import ALL_GATHER, TP, Arrays
@@ -90,10 +90,14 @@ def lower(case: Case, low: Lowered, program: Program) -> None:
 
 
 @inner_kernel
-def slowness(case: Case, stage: int) -> float:
+def jitter_of(case: Case) -> float:
+    """Factor by which compute is longer because some rank is always a little late."""
+    return float(1 + case.arrays.framework.jitter * max(np.log2(case.plan.all_gpus / JITTER_FROM), 0.0))
+
+
+@inner_kernel
+def slowness(plan: Plan, stage: int, jitter: float) -> float:
     """Part of its compute by which a stage is slower: a straggler, jitter."""
-    plan = case.plan
-    jitter = 1 + case.arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0)
     return float((plan.straggler_factor if stage == plan.straggler_stage else 1.0) * jitter - 1)
 
 
@@ -135,17 +139,20 @@ def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
     unit_forward_s, unit_backward_s, unit_again_s = case.blocks.forward_s, case.blocks.backward_s, case.blocks.again_s
     unit_nic_s, nic_s, sharing = case.blocks.nic_s, low.nic_s, shares_nics(case)
     all_passes, all_again, duration_s = low.passes, low.again, program.duration_s
+    begin_s = case.arrays.framework.micro_batch_host_s
     all_passes[:] = 0.0
     all_again[:] = 0.0
     low.extra_s[:] = 0.0
+    jitter = jitter_of(case)
     for turn in range(pp * chunks):
         stage, chunk = turn % pp, turn // pp
         row = case.first + virtual_of(placement, stage, chunk, pp)
-        forward_s = 0.0
+        forward_s = begin_s
         backward_s = 0.0
+        low.extra_s[LAUNCH_S] += begin_s * share
         cell = stage * chunks + chunk
         nic_s[:, cell] = 0.0
-        slower = slowness(case, stage)
+        slower = slowness(plan, stage, jitter)
         for unit in range(all_passes.shape[0]):
             count = passes[row, unit]
             redone = 0
@@ -187,10 +194,9 @@ def _fill_parts(case: Case, chunks: int, low: Lowered, program: Program) -> None
     """
     plan, key = case.plan, case.block
     pp, placement = plan.pp, PLACEMENT[plan.schedule]
-    jitter = 1 + case.arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0)
-    apart_s, duration_s = case.blocks.apart_s, program.duration_s
+    jitter, apart_s, duration_s = jitter_of(case), case.blocks.apart_s, program.duration_s
     for stage in range(pp):
-        slower = (plan.straggler_factor if stage == plan.straggler_stage else 1.0) * jitter - 1
+        slower = slowness(plan, stage, jitter)
         for chunk in range(chunks):
             cell, row = stage * chunks + chunk, case.first + virtual_of(placement, stage, chunk, pp)
             duration_s[WEIGHT, cell] = 0.0

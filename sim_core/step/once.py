@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
-from sim_core.costing.case import Case, collective_of, once_s, shard_ranks
+from sim_core.costing.case import Case, collective_of, held_factor, once_s, shard_ranks
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.memory import stage_factor
 from sim_core.engine.codes import chunks_of, following_cell, virtual_of
@@ -24,7 +24,7 @@ from sim_core.step.gradients import Buckets, cost_buckets
 from sim_core.step.lower import Lowered
 from sim_core.step.sharing import fill_beside
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED
-from sim_core.workloads.moving import EXPERT_PARAMETERS, PARAMETERS
+from sim_core.workloads.moving import BY_LAYERS, EXPERT_PARAMETERS, PARAMETERS
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     EMBEDDING,
@@ -43,7 +43,8 @@ class Once(NamedTuple):
     costed: npt.NDArray[np.bool_]  # [sizes]
     compute_s: Floats  # [sizes, step pieces]
     comm_s: Floats  # [sizes, step pieces]
-    optimizer_s: Floats  # [sizes] of a modelled optimizer
+    optimizer_s: Floats  # [sizes] of a modelled AdamW
+    update_s: Floats  # [stages] of the modelled optimizer
     early_s: Floats  # [stages] by how much a stage is through with its step before the slowest, and gathers parameters
     gathered_s: Floats  # [stages] of the step until all parameters have arrived that are gathered behind first forwards
     waited_s: Floats  # [stages] by how much later first forwards have ended because of parameters ...
@@ -59,6 +60,7 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
         compute_s=np.empty((sizes, step_pieces)),
         comm_s=np.empty((sizes, step_pieces)),
         optimizer_s=np.empty(sizes),
+        update_s=np.empty(stages),
         early_s=np.zeros(stages),
         gathered_s=np.zeros(stages),
         waited_s=np.empty(stages),
@@ -180,13 +182,19 @@ def work_after(case: Case, once: Once, out: Floats) -> None:
     optimizer_s = once.optimizer_s
     costed[:] = False
     together = pp > 1 and PLACEMENT[case.plan.schedule] == V  # both ends of the model are on the first stage
+    like = -1
     for stage in range(pp):
         size = size_of[first + stage]
         if not costed[size]:
-            _cost(case, first + stage, once)
+            _cost(case, first + stage, like, once)
+            like = size
         slower = case.plan.straggler_factor if stage == case.plan.straggler_stage else 1.0
-        after_s[stage] = optimizer_s[size] * slower
-        out[OPTIMIZER] += optimizer_s[size] * slower / pp
+        update_s = optimizer_s[size]
+        if case.update >= 0:
+            update_s = max(update_s + case.blocks.updates.seconds[case.update, stage], 0.0)
+        once.update_s[stage] = update_s
+        after_s[stage] = update_s * slower
+        out[OPTIMIZER] += update_s * slower / pp
         for k in range(role.shape[0]):
             here = role[k] == AFTER_GRADIENTS or (role[k] == ONCE_ON_FIRST_STAGE and stage == 0)
             if not here:
@@ -202,29 +210,36 @@ def work_after(case: Case, once: Once, out: Floats) -> None:
 
 
 @inner_kernel
-def _cost(case: Case, row: int, once: Once) -> None:
-    """Fill the row of `once` for the stage with stage row `row` in the split."""
+def _cost(case: Case, row: int, like: int, once: Once) -> None:
+    """Fill the row of `once` for the stage with stage row `row` in the split; `like`: a row that is filled, or -1.
+
+    What does not depend on the layers takes as long as there, and a message as long as the one before it if it is the same.
+    """
     plan, arrays, step = case.plan, case.arrays, case.arrays.step
-    size, layers, without = case.split.stage_size[row], case.split.stage_held[row], case.split.stage_dense[row]
-    ends = ends_of_stage(PLACEMENT[plan.schedule], row - case.first_stage, plan.pp)
-    scale = case.blocks.scale[case.block]
+    size = case.split.stage_size[row]
+    kind, group, before, seconds = NO_COMM, 0, 0.0, 0.0
     for k in range(step.role.shape[0]):
         if step.role[k] != AFTER_GRADIENTS and step.role[k] != ONCE_ON_FIRST_STAGE:
             continue
-        factor = stage_factor(arrays, scale, plan.tp, step.compute_rule[k], layers, ends, without)
-        once.compute_s[size, k] = once_s(step.compute_s[k], factor, case.device, plan)
-        sent = step.comm_bytes[k] * stage_factor(arrays, scale, plan.tp, step.comm_rule[k], layers, ends, without)
-        seconds = 0.0
-        if step.comm_kind[k] != NO_COMM:
-            seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent)
+        once.compute_s[size, k] = once_s(step.compute_s[k], _of_stage(case, step.compute_rule[k], row), case.device, plan)
+        if step.comm_kind[k] == NO_COMM:
+            once.comm_s[size, k] = 0.0
+            continue
+        if like >= 0 and not BY_LAYERS[step.comm_rule[k]]:
+            once.comm_s[size, k] = once.comm_s[like, k]
+            continue
+        sent = step.comm_bytes[k] * _of_stage(case, step.comm_rule[k], row)
+        if step.comm_kind[k] != kind or step.comm_group[k] != group or sent != before:
+            kind, group, before = step.comm_kind[k], step.comm_group[k], sent
+            seconds = collective_of(case, kind, group, sent)
         once.comm_s[size, k] = seconds
     optimizer = arrays.optimizer
     sharded = case.sharding >= OPTIMIZER_SHARDED or (case.sharding == AS_STACK and optimizer.sharded)
     copies = 2 if PLACEMENT[plan.schedule] == BOTH_WAYS else 1
     dense_ranks = copies * shard_ranks(case, SHARD) if sharded else 1
     expert_ranks = copies * shard_ranks(case, EXPERT_SHARD) if sharded else 1
-    dense = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
-    experts = optimizer.expert_bytes * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
+    dense = optimizer.dense_bytes * _of_stage(case, PARAMETERS, row)
+    experts = optimizer.expert_bytes * _of_stage(case, EXPERT_PARAMETERS, row)
     moved = dense / dense_ranks + experts / expert_ranks
     if case.sharding >= GRADIENTS_SHARDED:
         moved += moved * optimizer.clear
@@ -232,3 +247,20 @@ def _cost(case: Case, row: int, once: Once) -> None:
         moved += (dense + experts) * optimizer.clear
     once.optimizer_s[size] = moved / case.device.hbm_bandwidth + optimizer.step_s + case.device.step_overhead
     once.costed[size] = True
+
+
+@inner_kernel
+def _of_stage(case: Case, rule: int, row: int) -> float:
+    """Factor from a once-per-step quantity of the workload to that of the stage with stage row `row` in the split."""
+    if not BY_LAYERS[rule]:
+        return float(case.blocks.scale[case.block, rule])
+    plan, stage, total = case.plan, row - case.first_stage, 0.0
+    placement = PLACEMENT[plan.schedule]
+    for chunk in range(chunks_of(plan.schedule, plan.vpp)):
+        factor = held_factor(case, rule, case.first + virtual_of(placement, stage, chunk, plan.pp))
+        if factor < 0:
+            layers, without = case.split.stage_held[row], case.split.stage_dense[row]
+            ends, scale = ends_of_stage(placement, stage, plan.pp), case.blocks.scale[case.block]
+            return stage_factor(case.arrays, scale, plan.tp, rule, layers, ends, without)
+        total += factor
+    return total

@@ -21,7 +21,7 @@ from sim_core.models.precision import GATHERED
 from sim_core.planning.columns import BLOCK, FILE, NONE
 from sim_core.planning.split import count_layers
 from sim_core.step.gradients import PARAMETER_BYTES, width_scale
-from sim_core.step.lower import Lowered, slowness
+from sim_core.step.lower import Lowered, jitter_of, slowness
 from sim_core.step.sharing import ALL, OPEN, in_background, sends_of
 from sim_core.terms import ALL_GATHER, GRADIENTS_SHARDED, PARAMETERS_SHARDED, REDUCE_SCATTER
 from sim_core.workloads.workload import Arrays
@@ -165,8 +165,9 @@ def _cost_units(case: Case, layers: Layers) -> float:
         dense, experts = held[case.block, unit, 0], held[case.block, unit, 1]
         gather_s = 0.0
         if case.sharding == PARAMETERS_SHARDED:
-            gather_s = collective_of(case, ALL_GATHER, SHARD, parameter * dense)
-            gather_s += collective_of(case, ALL_GATHER, EXPERT_SHARD, parameter * experts)
+            still, still_experts = held[case.block, unit, 2], held[case.block, unit, 3]  # frozen: gathered, never scattered
+            gather_s = collective_of(case, ALL_GATHER, SHARD, parameter * (dense + still))
+            gather_s += collective_of(case, ALL_GATHER, EXPERT_SHARD, parameter * (experts + still_experts))
         layers.unit_gather_s[unit] = gather_s
         scatter_s = collective_of(case, REDUCE_SCATTER, SHARD, width * dense)
         scatter_s += collective_of(case, REDUCE_SCATTER, EXPERT_SHARD, width * experts)
@@ -203,7 +204,7 @@ def _list_layers(case: Case, virtual: int, layers: Layers) -> int:
 def _fill(case: Case, virtual: int, way: int, count: int, layers: Layers) -> tuple[float, float]:
     """Fill the seconds of each layer of a virtual stage; returns the sums of compute and of messages."""
     plan, blocks, key, arrays = case.plan, case.blocks, case.block, case.arrays
-    slower = slowness(case, virtual % plan.pp)
+    slower = slowness(plan, virtual % plan.pp, jitter_of(case))
     compute_s, sent_s, inside = 0.0, 0.0, 0
     for k in range(count):
         unit = layers.unit[k]

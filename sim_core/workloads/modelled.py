@@ -53,6 +53,7 @@ def workload_from_model(
     keys = make_keys()
     dense, experts, ends, head, whole = _parameters(model)
     total = dense + ends + head + whole
+    packed = f" of texts of {model.packing.mean:g} +- {model.packing.spread:.0f}" if model.packing else ""
     if not total and model.lora:
         targets = " or ".join(model.lora.targets)
         raise SpecError(f"model {model.name}: lora.targets: no layer has {targets}")
@@ -77,6 +78,9 @@ def workload_from_model(
         unit_weights=_weights(model, dense, experts),
         gradient_width=float(stack.gradient_bytes),
         layered_gradients=False,
+        tied=model.tied,
+        dense_parameters=total,
+        expert_parameters=experts,
         shares=shares,
         optimizer=Optimizer(
             dense_bytes=stack.optimizer_bytes * total,
@@ -97,6 +101,7 @@ def workload_from_model(
             bucket_bytes=stack.bucket_bytes,
             bucket_copies=stack.bucket_copies,
             gather_host_s=stack.host_gather,
+            micro_batch_host_s=stack.host_micro_batch,
             message_host_s=stack.host_message + stack.message_sleep,
             sharding_in_pipeline=SHARDINGS.index(stack.sharding_in_pipeline or stack.sharding),
         ),
@@ -115,7 +120,7 @@ def workload_from_model(
         state_width=(float(stack.weight_bytes + stack.gradient_bytes), stack.adam_bytes),
         modelled=Modelled(model=model, stack=stack, sequence_parallel=sequence_parallel),
         notes=(
-            f"model {model.name}: {sequence} tokens a sequence, stack {stack.name}, "
+            f"model {model.name}: {sequence} tokens a sequence{packed}, stack {stack.name}, "
             f"{'with' if sequence_parallel else 'without'} sequence parallelism",
         ),
     )

@@ -176,6 +176,7 @@ class Framework(NamedTuple):
     bucket_bytes: float = 0.0  # of gradients that are reduced by themselves; 0: Megatron's rule
     bucket_copies: float = 0.0  # bytes of them that a rank keeps per weight
     gather_host_s: float = 0.0  # of the CPU, per layer and rank, to gather parameters once a step
+    micro_batch_host_s: float = 0.0  # of the CPU of a virtual stage before each micro-batch
     message_host_s: float = 0.0  # of the CPU for each pipeline message, on top of its seconds
 
 
@@ -227,6 +228,9 @@ class Arrays(NamedTuple):
     expert_load: Floats = NO_LOAD  # [ep] tokens of the fullest rank over those at the recorded ep; empty: the same at any
     sequence: float = 0.0  # tokens, of a recording that can be moved to other sequences; else 0
     experts: float = 0.0  # of a layer, of a recording that can be moved to other numbers of them; else 0
+    tied: bool = False  # of a model: embedding and head share their weights
+    dense_parameters: float = 0.0  # of a model at tp 1: those that its step pieces and its optimizer count ...
+    expert_parameters: float = 0.0  # ... and those of experts; a rank of a stage holds what its units hold
     dense_layers: int = 0  # of a file whose first layers have no experts, where all others do: how many
     unit_weights: Floats = NO_WEIGHTS  # [units, 2] dense parameters and experts of a layer over the mean; empty: all alike
     least_forward: float = LEAST_FORWARD  # bytes of a forward message at least, in fidelity simai

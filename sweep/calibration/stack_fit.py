@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from sim_core import Bools, Floats, Hardware, SpecError, Stack
-from sweep.calibration.stack_numbers import NUMBERS, bounds_of, facts_at, fitted_facts, starts_of
+from sweep.calibration.stack_numbers import NUMBERS, OF_EXPERTS, Number, bounds_of, facts_at, fitted_facts, starts_of
 from sweep.validation.simulation import seconds_by_stack
 from sweep.validation.table import Row
 
@@ -119,27 +119,28 @@ def fit_stack(
     if not FEWEST <= len(used) <= MOST:
         why = f"; {not_used[0][0].where}: {not_used[0][1]}" if not_used else ""
         raise SpecError(f"{source}: found {len(used)} runs to fit, expected {FEWEST} to {MOST}{why}")
-    own = base or _only(steps.stacks(), source)
-    low, high = bounds_of(own, NUMBERS)
+    numbers = NUMBERS + (OF_EXPERTS if any(run.row.text("experts") for run in used) else ())
+    own = base or _only(steps.stacks(), numbers, source)
+    low, high = bounds_of(own, numbers)
     problem = Problem(
-        simulate=lambda values: steps.seconds(facts_at(own, NUMBERS, values)),
+        simulate=lambda values: steps.seconds(facts_at(own, numbers, values)),
         measured_s=np.array([run.measured_s for run in used]),
         low=low,
         high=high,
         fitted=np.ones(len(used), np.bool_),
     )
-    starts = starts_of(own, NUMBERS, low, high)
-    before = problem.rest(np.zeros(len(NUMBERS)))
+    starts = starts_of(own, numbers, low, high)
+    before = problem.rest(np.zeros(len(numbers)))
     found, told = fit(problem, starts)
     if not told.any():
         raise SpecError(f"{source}: these runs tell no number of a stack (`sweep calibrate stack --plan` prints which do)")
     return StackFit(
         base=own,
-        told=tuple(_told(own, problem, found, told, [run.row for run in used])),
+        told=tuple(_told(own, numbers, problem, found, told, [run.row for run in used])),
         rows=tuple(run.row for run in used),
         before=_percent(before),
         after=_percent(found.rest),
-        left_out=_left_out(problem, [found.values, np.zeros(len(NUMBERS))]) if leave_out else np.empty(0),
+        left_out=_left_out(problem, [found.values, np.zeros(len(numbers))]) if leave_out else np.empty(0),
         starts=len(starts),
         not_used=not_used,
     )
@@ -221,19 +222,21 @@ def _percent(rest: Floats) -> Floats:
     return np.asarray(np.expm1(rest) * 100, np.float64)
 
 
-def _only(stacks: Sequence[Stack], source: str) -> Stack:
+def _only(stacks: Sequence[Stack], numbers: Sequence[Number], source: str) -> Stack:
     """The one page that all runs begin from. Raises SpecError."""
-    pages = {tuple(repr(getattr(stack, fact)) for fact in fitted_facts(NUMBERS)): stack for stack in stacks}
+    pages = {tuple(repr(getattr(stack, fact)) for fact in fitted_facts(numbers)): stack for stack in stacks}
     if len(pages) > 1:
         names = " and ".join(sorted({stack.name for stack in stacks}))
         raise SpecError(f"{source}: found runs of {names}, expected one framework: say --stack, or take one --set")
     return next(iter(pages.values()))
 
 
-def _told(own: Stack, problem: Problem, found: Found, told: Bools, rows: Sequence[Row]) -> Iterator[Told]:
+def _told(
+    own: Stack, numbers: Sequence[Number], problem: Problem, found: Found, told: Bools, rows: Sequence[Row]
+) -> Iterator[Told]:
     """What became of each fact of each number."""
     left = deviations(problem, found)
-    for at, number in enumerate(NUMBERS):
+    for at, number in enumerate(numbers):
         row = rows[int(np.argmax(np.abs(found.slopes[:, at])))] if told[at] else None
         widths = found.values[at] + INTERVAL * left[at] * np.array([0.0, -1.0, 1.0]) if told[at] else np.zeros(3)
         moved = [facts_at(own, [number], np.clip([value], problem.low[at], problem.high[at])) for value in widths]

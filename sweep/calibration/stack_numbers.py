@@ -27,6 +27,8 @@ NUMBERS: Final = (
     Number("host_without_tp", ("host_without_tp",), 0.3, False),
     Number("ring_step_in_pipelines", ("ring_step_in_pipelines",), 150e-6, False, (250e-6,)),
     Number("ring_step_across", ("ring_step_across",), 30e-6, False, (50e-6,)),
+    Number("host_collective", ("host_collective",), 30e-6, False),
+    Number("host_micro_batch", ("host_micro_batch",), 1e-3, False),
     Number("host_message", ("host_message",), 1e-3, False),
     Number("host_gather", ("host_gather",), 20e-6, False),
     Number("host_step", ("host_step",), 20e-3, False),
@@ -42,6 +44,21 @@ NUMBERS: Final = (
 ring steps between nodes from 5 to 50 us, waits of rings in pipelines of 0 and 0.25 ms."""
 
 
+OF_EXPERTS: Final = (
+    Number("host_experts", ("host_experts",), 1e-3, False),
+    Number("host_alltoall", ("host_alltoall",), 0.3e-3, False),
+    Number("host_expert", ("host_expert",), 30e-6, False),
+    Number("host_expert_casts", ("host_expert_casts",), 10e-6, False),
+    Number("host_expert_padding", ("host_expert_padding",), 10e-6, False),
+    Number("host_overlap_ep", ("host_overlap_ep",), float(np.log(1.5)), True),
+    Number("metadata_across", ("metadata_across",), 0.5e-3, False),
+)
+"""Where some run has experts. What a fact says of the forward and of the backward moves together.
+
+Widths: as much as the one page says that has them (nemo.yaml), less of what comes on top of another, so that runs that cannot
+tell both say it of the other."""
+
+
 def fitted_facts(numbers: Sequence[Number]) -> tuple[str, ...]:
     """The facts that these numbers set."""
     return tuple(fact for number in numbers for fact in number.facts)
@@ -53,7 +70,9 @@ def facts_at(stack: Stack, numbers: Sequence[Number], values: Floats) -> dict[st
     for number, value in zip(numbers, values.tolist(), strict=True):
         for fact in number.facts:
             own = getattr(stack, fact)
-            if isinstance(own, Mapping):
+            if isinstance(own, tuple):
+                facts[fact] = tuple(_moved(number, fact, part, value) for part in own)
+            elif isinstance(own, Mapping):
                 facts[fact] = {device: _moved(number, fact, float(part), value) for device, part in own.items()}
             else:
                 facts[fact] = _moved(number, fact, float(own), value)
@@ -89,6 +108,8 @@ def _with(values: Floats, at: int, value: float) -> Floats:
 
 def _parts(stack: Stack, fact: str) -> list[float]:
     own = getattr(stack, fact)
+    if isinstance(own, tuple):
+        return [float(part) for part in own]
     return [float(part) for part in own.values()] if isinstance(own, Mapping) else [float(own)]
 
 

@@ -94,10 +94,12 @@ def _interval(told: Told) -> str:
 
 def _rounded(value: Any) -> Any:
     """To four digits."""
+    if isinstance(value, tuple):
+        return tuple(_rounded(part) for part in value)
     return {key: _rounded(part) for key, part in value.items()} if isinstance(value, Mapping) else float(f"{value:.4g}")
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {part}" for key, part in value.items()) + "}"
-    return str(value)
+    return f"[{', '.join(value)}]" if isinstance(value, list) else str(value)

@@ -10,7 +10,7 @@ import typer
 
 from sweep.commands.shared import AsJson, check_output, form_asked, groups_in, needs, write_text
 from sweep.compare.comparison import compare
-from sweep.compare.report import paged, sections, two_points
+from sweep.compare.report import paged, sections
 from sweep.compare.result import Point
 from sweep.folder import folder_at
 from sweep.nightly.nights import Nights, history_of
@@ -66,7 +66,7 @@ def command(
     elif form is ComparisonForm.md:
         write_text(markdown(parts), output)
     else:
-        write_text(page(f"{both.name}: what changed", [paged(parts, both, history or two_points(both))]), output)
+        write_text(page(f"{both.name}: {both.old} and {both.new}", [paged(parts, both, history or ())]), output)
 
 
 def _history(root: str, new: str, last: int) -> Sequence[Point]:

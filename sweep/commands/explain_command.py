@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sweep.commands.shared import there, write_json
+from sweep.commands.shared import existing_result, there, write_json
 from sweep.explaining.explanation import difference, explain
-from sweep.folder import folder_at
 from sweep.reopening import BEST, plan_number, reopened
 from sweep.show.explanation import print_difference, print_explanation, values_of
 from sweep.show.terminal import own_console
@@ -22,7 +21,7 @@ def command(
     spec: Annotated[Path | None, typer.Option(help="Where the spec lies now, if its files are not found from here.")] = None,
 ) -> None:
     """Explain one plan: where its step and memory go, what holds it back, what each change of one axis gives."""
-    opened = reopened(folder_at(directory), there("--spec", spec))
+    opened = reopened(existing_result(directory), there("--spec", spec))
     first = explain(opened, plan_number(opened, plan))
     second = None if against is None else explain(opened, plan_number(opened, against, "--against"))
     if as_json:

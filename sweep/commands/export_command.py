@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from sim_core import SIMAI, SpecError, model_document
-from sweep.commands.shared import check_output, prepared_spec, takes, there
+from sweep.commands.shared import check_output, existing_result, prepared_spec, takes, there
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
-from sweep.folder import folder_at, write_file
+from sweep.folder import write_file
 from sweep.one_plan import export_notes, simai_text
 from sweep.options import OptionError, wrong
 from sweep.preparation import Prepared
@@ -86,7 +86,7 @@ def _opened(source: str, plan: str, sets: list[str], spec: Path | None) -> tuple
         return prepared_spec(loaded, path), loaded, path.parent, int(plan)
     if sets:
         raise OptionError(f"--set: {source} is a folder of results, whose spec is what it is; give the spec instead")
-    opened = reopened(folder_at(source), there("--spec", spec))
+    opened = reopened(existing_result(source), there("--spec", spec))
     for note in opened.notes:
         sys.stderr.write(f"note: {note}\n")
     return opened.prepared, opened.spec, opened.base, plan_number(opened, plan, "--plan")

@@ -9,7 +9,7 @@ import typer
 from sim_core import SpecError, model_names, model_yaml, parse_yaml, read_model
 from sweep.commands.shared import AsJson, needs, takes, write_json
 from sweep.options import of_option, wrong
-from sweep.show.inputs import print_model, print_models
+from sweep.show.inputs import model_values, print_model, print_models
 from sweep.show.terminal import own_console
 
 
@@ -30,7 +30,7 @@ def command(
     if name is None:
         models = [read_model(each) for each in model_names()]
         if as_json:
-            write_json([model.model_dump(mode="json") for model in models])
+            write_json([model_values(model) for model in models])
         else:
             print_models(models, own_console())
         return
@@ -39,7 +39,7 @@ def command(
             read_model(name)  # what is wrong without them is no fault of theirs
         model = read_model(name, dict(_assigned(text) for text in sets or []))
     if as_json:
-        write_json(model.model_dump(mode="json"))
+        write_json(model_values(model))
     elif as_yaml:
         sys.stdout.write(model_yaml(model))
     else:

@@ -16,6 +16,7 @@ from sweep.columns import result_schema
 from sweep.commands.shared import (
     AsJson,
     Directory,
+    Verbose,
     check_output,
     form_asked,
     groups_in,
@@ -83,6 +84,7 @@ def command(
         int | None, typer.Option(min=1, max=5000, help=f"With --stable: plans that are simulated. Default: {CANDIDATES}.")
     ] = None,
     relaxed: Annotated[bool, typer.Option("--relax", help="What each constraint costs: the best plan without it.")] = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
 ) -> None:
@@ -92,6 +94,7 @@ def command(
     there("--measured", measured)
     needs("--stable", stable, {"--sigma": sigma, "--candidates": candidates})
     for_a_ranking: dict[str, object] = {"--columns": columns, "--pareto": pareto, "--all": every, "--measured": measured}
+    for_a_ranking["--verbose"] = verbose
     turned: dict[str, object] = {"--descending/--ascending": descending is not None}
     if compare:
         others = for_a_ranking | {"--stable": stable, "--relax": relaxed, "--by": by, "--per": per}
@@ -122,7 +125,7 @@ def command(
         rows = relaxed_rows(constraints, result_schema(opened.prepared.sweep.space))
         _write(rows, partial(print_relaxed, constraints, opened.notes), form, output)
     elif measured is not None and names_plans(measured):
-        others = {"--columns": columns, "--pareto": pareto, "--all": every, "--per": per} | turned
+        others = {"--columns": columns, "--pareto": pareto, "--all": every, "--per": per, "--verbose": verbose} | turned
         takes("--measured", others, "with a table of plans only --by, --where, --top, --format and --output")
         tuner = Tuner(folder, by=by, where=where, file=measured, read_only=True)
         standing = tuner.standing(top or TOP)
@@ -142,7 +145,8 @@ def command(
         )
         if form is Form.table and output is None:
             own_console().print(f"{folder}:")
-        _write(ranking.rows, partial(print_ranking, ranking), form, output)
+        show = partial(print_ranking, ranking, folder=folder, where=where, verbose=verbose)
+        _write(ranking.rows, show, form, output)
 
 
 def _write(rows: pa.Table, show: Callable[[Console], None], form: Form, output: Path | None) -> None:

@@ -20,6 +20,7 @@ from sweep.commands.shared import (
     SliceLimit,
     SpecFile,
     SpecSets,
+    Verbose,
     Workers,
     ended_at_once,
     interruptible,
@@ -28,6 +29,7 @@ from sweep.commands.shared import (
     prepared_spec,
     results_folder,
     say_if_compiling,
+    spec_at,
     write_json,
 )
 from sweep.execution import Progress, cpu_seconds, dry_run, run_sweep
@@ -43,7 +45,7 @@ from sweep.show.results import print_reasons
 from sweep.show.tables import plural, rows_text
 from sweep.show.terminal import own_console
 from sweep.slices import LIMIT_S
-from sweep.spec import SweepSpec, load_spec
+from sweep.spec import SweepSpec
 from sweep.store import Store
 
 SHORT_S: Final = 2.0
@@ -60,16 +62,17 @@ def command(
     only_plan: Annotated[bool, typer.Option("--dry-run", help="Print what a run would do; store nothing.")] = False,
     fresh: Fresh = False,
     top: Annotated[int | None, typer.Option(min=0, help="Rows of the final table (per group); 0: no table.")] = None,
+    verbose: Verbose = False,
     quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the ranked rows, as JSON.")] = False,
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
     console = own_console(of_a_run=True, quiet=quiet or as_json)
     check_workers(executor, workers)
-    loaded = load_spec(spec, sets or [])
+    loaded = spec_at(spec, sets)
     prepared = prepared_spec(loaded, spec)
     folder = results_folder(out, f"{loaded.name}-{prepared.sweep.identity[:8]}")
-    introduce(loaded, prepared, console)
+    introduce(loaded, prepared, console, verbose=verbose)
     if only_plan:
         _dry_run(prepared, folder, executor, workers, fresh, console, as_json=as_json)
         return
@@ -88,7 +91,7 @@ def command(
     if as_json and top != 0:
         sys.stdout.write(rows_text(rank(folder, top=top).rows, "json") + "\n")
     count = 0 if isinstance(running, InlineExecutor) else running.workers
-    _conclude(progress, folder, count, 0 if quiet or as_json else top, console, (loaded, prepared, spec))
+    _conclude(progress, folder, count, 0 if quiet or as_json else top, console, (loaded, prepared, spec), verbose=verbose)
 
 
 def _dry_run(
@@ -145,18 +148,27 @@ def _free(folder: Folder) -> str:
 
 
 def _conclude(
-    progress: Progress, folder: Folder, workers: int, top: int | None, console: Console, of: tuple[SweepSpec, Prepared, Path]
+    progress: Progress,
+    folder: Folder,
+    workers: int,
+    top: int | None,
+    console: Console,
+    of: tuple[SweepSpec, Prepared, Path],
+    *,
+    verbose: bool,
 ) -> None:
     resumed = f" ({progress.resumed:,} were already there)" if progress.resumed else ""
     if progress.done:
-        took = f"{progress.done:,} plans in {short(progress.seconds, 's')}, {progress.rate:,.0f} plans/s"
+        took = f"{plural(progress.done)} in {short(progress.seconds, 's')}, {progress.rate:,.0f} plans/s"
         console.print(f"{took} {_with(workers)}{resumed}")
     else:
         console.print(f"Nothing to do: all {progress.total:,} plans are already there.")
     if top != 0:
-        print_ranking(rank(folder, top=top), console)
-        say_if_better_outside(*of, folder, console)
-    console.print(f"Results: {folder}  (more: sweep rank --help)")
+        console.print()
+        ranking = rank(folder, top=top)
+        print_ranking(ranking, console, folder=folder, verbose=verbose)
+        say_if_better_outside(ranking, *of, folder, console)
+    console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
     ok, failed = outcome(folder)
     if failed:
         console.print(f"{plural(failed)} failed (see the column reason); --fresh runs all plans again.")

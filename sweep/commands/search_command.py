@@ -17,12 +17,14 @@ from sweep.commands.shared import (
     SliceLimit,
     SpecFile,
     SpecSets,
+    Verbose,
     Workers,
     interruptible,
     introduce,
     make_ready,
     prepared_spec,
     results_folder,
+    spec_at,
 )
 from sweep.executors.choice import Kind, check_persistent, check_workers, opened
 from sweep.exits import EXIT_NO_PLAN
@@ -35,7 +37,6 @@ from sweep.show.ranked import print_ranking
 from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console
 from sweep.slices import LIMIT_S
-from sweep.spec import load_spec
 from sweep.store import Store
 
 
@@ -49,19 +50,20 @@ def command(
     slice_limit: SliceLimit = LIMIT_S,
     sets: SpecSets = None,
     fresh: Fresh = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the best plans, as JSON.")] = False,
 ) -> None:
     """Find the best plans of a sweep, proven, without simulating the others."""
     console = own_console(of_a_run=True, quiet=quiet or as_json)
     check_workers(executor, workers)
-    loaded = load_spec(spec, sets or [])
+    loaded = spec_at(spec, sets)
     prepared = prepared_spec(loaded, spec)
     column, descending = objectives_of(loaded)
     objective = Objective(column=column, descending=descending, per=tuple(loaded.per), best=best, within=within)
     whole, prepared = prepared, as_search(prepared, objective)
     folder = results_folder(out, f"{loaded.name}-search-{prepared.sweep.identity[:8]}")
-    introduce(loaded, prepared, console)
+    introduce(loaded, prepared, console, verbose=verbose)
     check_persistent(out)
     store = Store(directory=folder)
     store.check(prepared.provenance, fresh=fresh)
@@ -76,9 +78,10 @@ def command(
     if as_json:
         sys.stdout.write(rows_text(ranked.rows, "json") + "\n")
     if not quiet and not as_json:
-        print_ranking(ranked, console)
-        say_if_better_outside(loaded, whole, spec, folder, console)
-    console.print(f"Results: {folder}  (more: sweep rank --help)")
+        console.print()
+        print_ranking(ranked, console, folder=folder, verbose=verbose)
+        say_if_better_outside(ranked, loaded, whole, spec, folder, console)
+    console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
     if not answer.rows:
         console.print("No plan can run.")
         raise typer.Exit(EXIT_NO_PLAN)

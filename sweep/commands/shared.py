@@ -11,27 +11,31 @@ from typing import Annotated, Final, TypeVar
 import typer
 from rich.console import Console
 
-from sim_core import LARGEST, STEP, Job, SpecError, cache_dir, is_compiled, read_traces, short
+from sim_core import LARGEST, STEP, Job, SpecError, cache_dir, is_compiled, model_names, read_traces, short
 from sweep.executors.choice import Kind
 from sweep.folder import Folder, folder_at, write_file
+from sweep.inputs.registry import SPEC_SIGN, recognised
 from sweep.one_plan import facts_of
 from sweep.options import OptionError, of_option, wrong
 from sweep.preparation import Prepared, prepare
 from sweep.show.checks import print_checks
-from sweep.show.tables import plural
+from sweep.show.tables import plural, say
 from sweep.show.terminal import Terminated, exit_code, form_of, signals_end_at_once, sigterm_raises
-from sweep.spec import SweepSpec
-from sweep.store import newest
+from sweep.spec import SweepSpec, load_spec
+from sweep.store import Store, newest
 from sweep.validation.table import Row
 from sweep.warming import warm_up
 
 AnyForm = TypeVar("AnyForm", bound=StrEnum)
 """The formats of a command, the table for people first."""
 RESULTS: Final = Path("results")
+_ALWAYS: Final = ("warning:", "hardware ", "stack ", "sample")
+"""What notes begin with that say what was taken for what a user did not state."""
 
 Directory = Annotated[str | None, typer.Argument(help="Folder of results, a path or URI. Default: the newest under results/.")]
 SpecFile = Annotated[Path, typer.Argument(help="The sweep, a YAML file.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print all columns, assumptions, notes and reasons, too.")]
 FactSets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Step = Annotated[
@@ -66,7 +70,36 @@ Fresh = Annotated[bool, typer.Option(help="Delete what the folder holds, instead
 
 def result_at(directory: str | None) -> Folder:
     """The folder of a result: that given, else the newest under results/. Raises SpecError."""
-    return folder_at(directory) if directory is not None else newest(RESULTS)
+    return newest(RESULTS) if directory is None else existing_result(directory)
+
+
+def existing_result(directory: str) -> Folder:
+    """The folder of a result that a user names. Raises SpecError for a file."""
+    if Path(directory).is_file():
+        raise SpecError(f"{directory}: is a file, expected the folder of a result (`sweep ls` lists them)")
+    return folder_at(directory)
+
+
+def spec_at(path: Path, sets: Sequence[str] | None) -> SweepSpec:
+    """The spec in a file, or what the file is instead, and what would make a spec of it. Raises SpecError."""
+    if path.is_dir() and Store(directory=folder_at(path)).started_s() is not None:
+        raise SpecError(f"{path}: is a result, not the spec of a sweep; `sweep rank {path}` ranks it")
+    of_model = path.is_dir() and (path / "config.json").is_file()
+    if of_model or (not path.exists() and str(path) in model_names()):
+        raise SpecError(f"{path}: is a model, not the spec of a sweep; `sweep init {path}` writes one for it")
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "no such file"
+        raise SpecError(f"{path}: {found}, expected the spec of a sweep, a YAML file (`sweep init` writes one)")
+    try:
+        return load_spec(path, sets or [])
+    except OptionError:
+        raise
+    except SpecError:
+        row = recognised(path)
+        if row is None or "init" not in row.does or SPEC_SIGN.search(path.read_text(encoding="utf-8", errors="replace")):
+            raise
+        article = "an" if row.name[0] in "aeio" else "a"
+        raise SpecError(f"{path}: is {article} {row.name}, not a sweep; `sweep init {path}` writes one for it") from None
 
 
 def results_folder(out: str | None, default: str) -> Folder:
@@ -200,17 +233,19 @@ def print_warnings(warnings: Sequence[str], console: Console) -> None:
         console.print(f"warning: {warning}")
 
 
-def introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
-    """What will be simulated: the space, what is held, notes and doubts."""
+def introduce(spec: SweepSpec, prepared: Prepared, console: Console, *, verbose: bool) -> None:
+    """What will be simulated: the space and doubts; `verbose`: what is held and all notes, too."""
     space = prepared.sweep.space
     print_warnings(prepared.warnings, console)
     axes = " x ".join(f"{key} {len(values)}" for key, values in spec.axes.items())
     plans = plural(space.size) + (f" ({axes})" if axes else "")
     sampled = f", of which {space.count:,} are drawn" if space.sample else ""
-    console.print(f"{spec.name}: {plans}{sampled}")
-    console.print(f"  held: {'; '.join(space.defaults)}")
+    say(f"{spec.name}: {plans}{sampled}", console)
+    if verbose:
+        say(f"  held: {'; '.join(space.defaults)}", console)
     for note in prepared.notes:
-        console.print(f"  note: {note}")
+        if verbose or note.startswith(_ALWAYS):
+            say(f"  note: {note}", console)
     print_checks(prepared.sweep.workload.checks, console)
 
 

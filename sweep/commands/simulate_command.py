@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from sim_core import read_hardware, read_model
+from sim_core import model_names, read_hardware, read_model
 from sweep.commands.shared import AsJson, MicroBatch, Records, print_warnings, record_sets, takes, write_json
 from sweep.exits import EXIT_FAILED_PLANS
 from sweep.one_plan import prepare_plan, row_of, simai_parts
 from sweep.options import of_option, wrong
-from sweep.show.checks import print_checks, print_plausibility
+from sweep.show.checks import plausibility_lines, print_checks
 from sweep.show.results import print_plan, print_simai_parts
 from sweep.show.terminal import own_console
 
@@ -43,6 +43,8 @@ def command(
     console = own_console()
     if (file is None) == (model is None):
         raise wrong("FILE", "neither it nor --model" if file is None else "it and --model", "one of them")
+    if file is not None and not file.exists() and str(file) in model_names():
+        raise wrong("FILE", file, f"a workload file; of a model: --model {file}")
     with of_option("--hardware"):
         read_hardware(hardware)
     if model is not None:
@@ -71,6 +73,7 @@ def command(
     utilisation = [] if row["mfu"] is None else [(row["tflops_per_gpu"], row["mfu"])]
     hfu = [] if row["hfu"] in (None, row["mfu"]) else [row["hfu"]]
     measured = [] if row["measured_share"] is None else [row["measured_share"]]
-    print_plausibility(facts, utilisation, hfu, measured, console)
+    for line in plausibility_lines(facts, utilisation, hfu, measured):
+        console.print(line)
     if row["status"] != "ok":
         raise typer.Exit(EXIT_FAILED_PLANS)

@@ -1,24 +1,19 @@
 """`sweep timeline`: one step in a file for Perfetto: that of a plan of a result, or a recorded one beside its replay."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from sim_core import PARTS, SpecError, blocks_of, recorded_step, replay, short, timeline
+from sim_core import recorded_step, replay, short
 from sweep.commands.shared import FactSets, Step, check_output, print_warnings, takes, there, traces_at
-from sweep.folder import Folder, folder_at, naming, write_file
-from sweep.one_plan import plans_of
+from sweep.folder import Folder, folder_at, write_file
 from sweep.options import OptionError
 from sweep.reopening import plan_number, reopened
-from sweep.show.perfetto import chrome_trace, write_plan
+from sweep.show.perfetto import chrome_trace, drawn_plan
 from sweep.show.terminal import own_console
 from sweep.store import Store
-
-MOST_BLOCKS: Final = 1_000_000
-"""Blocks of a step that are drawn; a file of these has about 700 MB."""
-_BLOCK_BYTES: Final = 700
 
 
 def command(
@@ -64,23 +59,15 @@ def _plan(folder: Folder, plan: str | None, stages: str | None, spec: Path | Non
         )
     opened = reopened(folder, there("--spec", spec))
     number = plan_number(opened, plan)
-    sweep, plans = opened.prepared.sweep.of_plan(number), plans_of(opened.prepared, number)
-    drawn = _stages(stages, int(plans.pp[0]))
-    blocks = blocks_of(plans) * len(drawn) // int(plans.pp[0])
-    if blocks > MOST_BLOCKS:
-        size = short(blocks * _BLOCK_BYTES, "B")
-        raise SpecError(f"plan {number}: {blocks:,} blocks, about {size}; --stages draws some of its {plans.pp[0]} stages")
-    spans = timeline(sweep.workload, sweep.hardware, plans)
-    result, totals = spans.result(), spans.totals()
-    with naming(output), output.open("w", encoding="utf-8") as out:
-        written = write_plan(spans, {"plan": number, "result": str(folder), **result}, drawn, out)
-    off = max(abs(totals[name] - result[name]) for name in PARTS)
+    drawn = drawn_plan(opened, number, lambda count: _stages(stages, count), output)
     console.print(
-        f"{output}: plan {number}, step {short(result['step_time_s'], 's')}, {written:,} spans of {len(drawn)} stages, "
+        f"{output}: plan {number}, step {short(drawn.step_time_s, 's')}, {drawn.spans:,} spans of {len(drawn.stages)} stages, "
         f"{short(output.stat().st_size, 'B')}; open it in ui.perfetto.dev"
     )
-    if off > 1e-9 * result["step_time_s"]:
-        console.print(f"warning: its parts are off by {short(off, 's')} from those of the result: please report this plan")
+    if drawn.off_s > 1e-9 * drawn.step_time_s:
+        console.print(
+            f"warning: its parts are off by {short(drawn.off_s, 's')} from those of the result: please report this plan"
+        )
     for note in opened.notes:
         console.print(f"note: {note}")
 

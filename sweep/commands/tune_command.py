@@ -10,6 +10,7 @@ from sim_core import SpecError, quantity, shown
 from sweep.commands.shared import AsJson, Directory, print_warnings, result_at, write_json
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import flags_text
+from sweep.exporting.torchtitan import torchtitan_flags
 from sweep.options import OptionError
 from sweep.reopening import reopened
 from sweep.show.terminal import own_console
@@ -88,9 +89,10 @@ def command(
 
 
 def flags_of(tuner: Tuner, plan: int) -> str:
-    """Megatron-LM's flags of a plan in one line; why there are none."""
+    """The launch flags of a plan in one line, torchtitan's or Megatron-LM's by its stack; why there are none."""
     try:
-        return flags_text(launched(tuner.opened.prepared, plan))
+        found = launched(tuner.opened.prepared, plan)
+        return torchtitan_flags(found) if found.stack.startswith("torchtitan") else flags_text(found)
     except SpecError as error:
         return f"none: {error}"
 

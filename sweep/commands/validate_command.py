@@ -10,6 +10,7 @@ import typer
 
 from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes, write_json
 from sweep.uncertainty.evidence import record as record_evidence
+from sweep.uncertainty.highest import record_highest
 from sweep.validation.collectives import as_json as collectives_json
 from sweep.validation.collectives import as_markdown as collectives_markdown
 from sweep.validation.collectives import compare, published
@@ -155,6 +156,7 @@ def _hold(runs: list[Run], by_set: list[Figures], record_them: bool, *, told: bo
     if record_them:
         record(by_set)
         record_evidence(evidence)
+        record_highest((run.kind, run.ideal_s / run.measured_s, run.row.text("model")) for run in runs if run.scored)
     else:
         lines = worse(by_set) + out_of_bounds(evidence)
         sys.stderr.write("".join(f"worse than recorded: {line}\n" for line in lines))

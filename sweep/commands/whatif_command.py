@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from sim_core import LARGEST, quantity, read_hardware
-from sweep.commands.shared import AsJson, there, write_json
-from sweep.folder import folder_at
+from sweep.commands.shared import AsJson, existing_result, there, write_json
 from sweep.options import of_keys, of_option
 from sweep.reopening import BEST, plan_number, reopened
 from sweep.show.terminal import own_console
@@ -37,7 +36,7 @@ def command(
     if nic is not None:
         with of_option("--nic"):
             quantity(nic, "B/s")
-    opened = reopened(folder_at(directory), there("--spec", spec))
+    opened = reopened(existing_result(directory), there("--spec", spec))
     with of_keys({"budget.tokens": "--tokens"}):
         answer = what_if(opened, plan_number(opened, plan), question)
     if as_json:

@@ -11,8 +11,8 @@ from sweep.show.tables import SHORT_PART, cell, heading, plural, values_text
 
 MAX_GROUPS: Final = 40
 BEST_PLAN: Final = "Best plan"
-_UP: Final = "#c4622d"
-_DOWN: Final = "#3465a4"
+_UP: Final = "var(--c1)"
+_DOWN: Final = "var(--c0)"
 
 
 def sections(both: Comparison) -> list[Section]:
@@ -165,20 +165,46 @@ def _moved(title: str, moved: Moved, by: str) -> list[Section]:
 
 def paged(parts: Sequence[Section], both: Comparison | None, history: Sequence[Point]) -> Section:
     """The sections of one sweep as one section of a page, with figures of its comparison and of the nights, if any."""
-    figures: list[tuple[str, dict[str, Any]]] = []
-    if history:
-        ranks = [rank for point in history for rank in point.champion_rank.values() if rank]
-        rank_axis = _rank_axis(max(ranks, default=1))
-        figures += [
-            ("Step time of the best plan, s", _lines(history, "best_step_s", _step_axis(history))),
-            ("New rank of the best plan of the night before", _lines(history, "champion_rank", rank_axis)),
-            ("Plans that can run", _feasible(history)),
-        ]
+    figures = _of_nights(history) if history else [] if both is None else _of_two(both)
     if both is not None and both.steps.histogram and both.steps.same < both.steps.plans:
         figures.append(("Plans by change of their step time", _histogram(both.steps)))
     if both is not None and both.steps.mean is not None and both.steps.mean.parts:
         figures.append(("Parts of the mean step, new - old, s", _parts(both.steps.mean)))
     return replace(parts[0], figures=tuple(figures), below=tuple(parts[1:]))
+
+
+def _of_nights(history: Sequence[Point]) -> list[tuple[str, dict[str, Any]]]:
+    ranks = [rank for point in history for rank in point.champion_rank.values() if rank]
+    return [
+        ("Step time of the best plan, s", _lines(history, "best_step_s", _step_axis(history))),
+        ("New rank of the best plan of the night before", _lines(history, "champion_rank", _rank_axis(max(ranks, default=1)))),
+        ("Plans that can run", _feasible(history)),
+    ]
+
+
+def _of_two(both: Comparison) -> list[tuple[str, dict[str, Any]]]:
+    """Two results side by side: the best step of each group, and where the old best plan is now."""
+    names = (f"old: {_place(both.old)}", f"new: {_place(both.new)}")
+    sides = [[group.old for group in both.groups[:MAX_GROUPS]], [group.new for group in both.groups[:MAX_GROUPS]]]
+    series = [
+        {"name": name, "values": [each and each.step_time_s for each in side]} for name, side in zip(names, sides, strict=True)
+    ]
+    groups = [group_text(group.group) for group in both.groups[:MAX_GROUPS]]
+    most = max((each.step_time_s for side in sides for each in side if each), default=1.0)
+    axis = {"domain": [0, most * 1.05], "unit": "s"}
+    best = {"kind": "pairs", "x": {"names": groups}, "y": axis, "series": series}
+    count = {
+        "kind": "bars",
+        "x": {"names": list(names)},
+        "y": {"domain": [0, max(both.old_feasible, both.new_feasible, 1) * 1.05]},
+        "values": [both.old_feasible, both.new_feasible],
+    }
+    return [("Step time of the best plan", best), ("Plans that can run", count)]
+
+
+def _place(folder: str) -> str:
+    """The last name of a folder or URI."""
+    return folder.rstrip("/").rpartition("/")[2] or folder
 
 
 def _step_axis(history: Sequence[Point]) -> dict[str, Any]:
@@ -234,18 +260,3 @@ def _parts(mean: Shift) -> dict[str, Any]:
         "values": values,
         "colours": [_UP if delta > 0 else _DOWN for delta in values],
     }
-
-
-def two_points(both: Comparison) -> tuple[Point, ...]:
-    """The history if there are only the two results: old and new."""
-
-    def point(label: str, feasible: int, new: bool) -> Point:
-        champions = {group_text(group.group): group.new if new else group.old for group in both.groups}
-        return Point(
-            label=label,
-            feasible=feasible,
-            best_step_s={name: champion.step_time_s if champion else None for name, champion in champions.items()},
-            champion_rank={group_text(group.group): group.old_plan_rank if new else None for group in both.groups},
-        )
-
-    return point("old", both.old_feasible, False), point("new", both.new_feasible, True)

@@ -9,6 +9,7 @@ from sweep.explaining.among import Nearest, Within, nearest_running, within
 from sweep.explaining.bottleneck import GROUPS_OF, Bottleneck, Waiting, bottleneck, waiting, words
 from sweep.explaining.neighbours import Neighbour, neighbours
 from sweep.one_plan import plans_of, row_of
+from sweep.preparation import Prepared
 from sweep.reopening import Reopened
 
 TIGHT: Final = 0.1
@@ -49,17 +50,14 @@ def explain(opened: Reopened, number: int) -> Explanation:
     row = row_of(opened.prepared, number)
     plans = plans_of(opened.prepared, number)
     reason = row["reason"]
-    try:
-        shape = shape_of(sweep.workload, sweep.hardware, plans)
-    except SpecError:
-        shape = None  # layers and groups of an impossible plan
+    shape = _shape(opened.prepared, number)
     around = tuple(neighbours(opened, number, row)) if _has_batch(row) else ()
     runs = row["status"] == "ok"
     hardware = sweep.hardware.variants[int(plans.hardware[0])]
     return Explanation(
         plan=number,
         row=row,
-        told=tuple(_told(row, shape, hardware, row.get("sequence") or sweep.workload.sequence)),
+        told=in_words(opened.prepared, number, row),
         reason=f"{reason}: {EXPLANATIONS[reason]}" if reason else "",
         shape=shape,
         bottleneck=bottleneck(row, shape, around) if runs and shape is not None else None,
@@ -71,6 +69,22 @@ def explain(opened: Reopened, number: int) -> Explanation:
         within=within(opened, row) if runs else None,
         notes=opened.notes,
     )
+
+
+def in_words(prepared: Prepared, number: int, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """What plan `number`, whose row this is, is on its machine: a line each for GPUs, groups, batch, layers, schedule."""
+    sweep = prepared.sweep.of_plan(number)
+    hardware = sweep.hardware.variants[int(plans_of(prepared, number).hardware[0])]
+    return tuple(_told(row, _shape(prepared, number), hardware, row.get("sequence") or sweep.workload.sequence))
+
+
+def _shape(prepared: Prepared, number: int) -> Shape | None:
+    """Layers and groups of a plan; None of an impossible one."""
+    sweep = prepared.sweep.of_plan(number)
+    try:
+        return shape_of(sweep.workload, sweep.hardware, plans_of(prepared, number))
+    except SpecError:
+        return None
 
 
 def _has_batch(row: Mapping[str, Any]) -> bool:

@@ -26,12 +26,14 @@ _STRATEGIES: Final = {"gradients": "optim_grads", "parameters": "optim_grads_par
 _VARIANTS: Final = {"gated_delta": "gated_delta_net"}
 _STACK: Final = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
 _DISPATCHERS: Final = ("alltoall", "flex")
+_OPTIMIZERS: Final = {"adamw": None, "muon": "muon", "sgd_momentum": "sgd"}  # None: Megatron-LM's default
 _GRADIENT_BYTES: Final = 4
 _NAMED: Final = {
     "schedule", "layer_split", "checkpointing", "precision", "dispatcher", "bucket_bytes", "sequence", "cp",
     "cp_comm_type", "cp_a2a_size", "sharding", "dp_shard", "reshard_after_forward", "prefetch_layers",
     "microbatch_group_size", "overlap_tp", "overlap_ep", "overlap_shared_experts", "overlap_grad", "overlap_param",
-    "gradient_precision", "straggler_factor", "straggler_stage",
+    "gradient_precision", "straggler_factor", "straggler_stage", "optimizer", "muon_tp_mode",
+    "muon_aligned",
 }  # fmt: skip
 """Fields with a flag, or with a comment where they have none."""
 NULL_TOKENIZER_ADDS: Final = 1
@@ -70,6 +72,7 @@ def megatron_flags(plan: Launched) -> Flags:
             **_recompute(plan),
             **_data(plan),
             **_precision(plan),
+            **_optimizer(plan),
         }
     )
 
@@ -156,6 +159,18 @@ def _data(plan: Launched) -> Values:
 def _precision(plan: Launched) -> Values:
     name = str(plan.fields["precision"])
     return {"--fp16": True} if name == "fp16" else {"--bf16": True} | _RECIPES.get(name, {})
+
+
+def _optimizer(plan: Launched) -> Values:
+    name = str(plan.fields["optimizer"])
+    if name not in _OPTIMIZERS:
+        raise SpecError(f"plan {plan.number}: Megatron-LM has no optimizer {name}, only {', '.join(_OPTIMIZERS)}")
+    muon = name == "muon"
+    return {
+        "--optimizer": _OPTIMIZERS[name],
+        "--muon-tp-mode": str(plan.fields["muon_tp_mode"]) if muon and plan.number_of("tp") > 1 else None,
+        "--no-use-layer-wise-param-layout": muon and plan.sharding == "optimizer" and not plan.fields["muon_aligned"],
+    }
 
 
 def not_said(plan: Launched) -> list[str]:

@@ -172,6 +172,7 @@ def _memory(r: _Read) -> Rules:
         "--recompute-modules moe_act and layernorm do not go with --fp8-recipe delayed",
     )
     yield r.has("--overlap-param-gather") and not r.sharded, "--overlap-param-gather needs --use-distributed-optimizer"
+    yield r.word("--optimizer", "adam") == "sgd" and r.sharded, "--optimizer sgd does not go with --use-distributed-optimizer"
     yield (
         r.has("--overlap-param-gather") and not r.has("--overlap-grad-reduce"),
         "--overlap-param-gather needs --overlap-grad-reduce",

@@ -118,20 +118,31 @@ def _not_said(plan: Launched) -> list[str]:
     return lines + [f"{key} {value}" for key, value in fields.items() if key.startswith("hardware.")]
 
 
+def torchtitan_flags(plan: Launched) -> str:
+    """The same in one line of flags, over a file of one's own; what is off is left out. Raises SpecError as the file does."""
+    named = ((f"--{section}.{key}", value) for section, keys in _accepted(plan).items() for key, value in keys.items())
+    return " ".join(flag if value is True else f"{flag} {value}" for flag, value in named if value is not False)
+
+
 def torchtitan_text(plan: Launched) -> str:
     """The file. Raises SpecError if torchtitan would refuse it."""
-    broken = _refused(plan)
-    if broken:
-        raise SpecError(f"plan {plan.number}: torchtitan refuses it: {'; '.join(broken)}")
+    sections = _accepted(plan)
     lines = [
         f"# Plan {plan.number} of the sweep {plan.name}: {plan.number_of('all_gpus')} x {plan.fields['hardware']}, "
         f"simulated step {plan.row['step_time_s']:.4g} s.",
         f"# For torchtitan {VERSION}, the last version that reads TOML (later ones take Python and --section.key flags).",
         *(f"# Without a key: {line}" for line in _not_said(plan)),
     ]
-    for section, keys in torchtitan_sections(plan).items():
+    for section, keys in sections.items():
         lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in keys.items())]
     return "\n".join([*lines, ""])
+
+
+def _accepted(plan: Launched) -> dict[str, dict[str, Value]]:
+    broken = _refused(plan)
+    if broken:
+        raise SpecError(f"plan {plan.number}: torchtitan refuses it: {'; '.join(broken)}")
+    return torchtitan_sections(plan)
 
 
 def _toml(value: Value) -> str:

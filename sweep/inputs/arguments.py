@@ -123,7 +123,22 @@ def sharding(values: Mapping[str, str]) -> str:
         return FSDP.get(values.get("data_parallel_sharding_strategy", ""), "parameters")
     if is_on(values, "use_torch_fsdp2"):
         return "parameters"
-    return "optimizer" if is_on(values, "use_distributed_optimizer") else "none"
+    divided = is_on(values, "use_distributed_optimizer") or values.get("optimizer") == "dist_muon"
+    return "optimizer" if divided else "none"
+
+
+OPTIMIZERS: Final = {"adam": "adamw", "muon": "muon", "dist_muon": "muon", "sgd": "sgd_momentum"}
+"""Optimizers of Megatron-LM; `dist_muon` is what `muon` with the distributed optimizer was called before core 0.17."""
+NS_STEPS: Final = "5"
+
+
+def optimizer_notes(values: Mapping[str, str]) -> list[str]:
+    """What is said of the optimizer and not simulated, one line each."""
+    optimizer, steps = values.get("optimizer", "adam"), values.get("muon_num_ns_steps", NS_STEPS)
+    notes = [] if optimizer in OPTIMIZERS else [f"optimizer {optimizer}: simulated as adamw"]
+    if OPTIMIZERS.get(optimizer) == "muon" and steps != NS_STEPS:
+        notes.append(f"muon_num_ns_steps {steps}: {NS_STEPS} are simulated")
+    return notes
 
 
 def choices(values: Mapping[str, str]) -> Plan:
@@ -150,4 +165,15 @@ def choices(values: Mapping[str, str]) -> Plan:
         plan["microbatch_group_size"] = group
     if ranks and ranks > 1:
         plan["instances"] = ranks
+    return {**plan, **_optimizer(values)}
+
+
+def _optimizer(values: Mapping[str, str]) -> Plan:
+    """The optimizer and its choices, where it is not AdamW."""
+    optimizer = OPTIMIZERS.get(values.get("optimizer", "adam"), "adamw")
+    plan: Plan = {} if optimizer == "adamw" else {"optimizer": optimizer}
+    if optimizer == "muon" and (whole(values, "tensor_model_parallel_size") or 1) > 1:
+        plan["muon_tp_mode"] = values.get("muon_tp_mode", "blockwise")
+    if optimizer == "muon" and is_on(values, "no_use_layer_wise_param_layout"):
+        plan["muon_aligned"] = False
     return plan

@@ -2,20 +2,25 @@
 
 import itertools
 import json
+from collections.abc import Collection, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 import numpy as np
 
-from sim_core import EXPLANATIONS, PARTS, Floats, Ints, masked
-from sweep.folder import Location
+from sim_core import EXPLANATIONS, FOLLOWING, MEMORY, PARTS, Floats, Ints, SimError, masked
+from sweep.folder import Folder, Location
 from sweep.query import columns_of, results
 from sweep.ranking import rank
+from sweep.reopening import Reopened, reopened
+from sweep.report.head import commands_of, head_of
 from sweep.report.table import Columns, read_columns
 from sweep.selection import quoted
 from sweep.show.ranked import error_lines
 from sweep.store import Store
+from sweep.tuning.record import NAME, SKIP, Run, read_record, runs_of
 from sweep.validation.figures import RECORDED
 
 ROWS: Final = 3000
@@ -23,23 +28,40 @@ ROWS: Final = 3000
 BINS: Final = 56
 MOST_AXES: Final = 16
 """Axes that the heat map offers; each pair has a table of its own."""
+PEAK: Final = "peak_memory_bytes"
 _DIGITS: Final = 6
 
 
-def content_of(directory: Location) -> dict[str, Any]:
-    """Everything that a page shows of a result. Raises SpecError."""
-    provenance = Store(directory=directory).provenance() or {}
-    with results(directory) as connection:
+def content_of(directory: Location, record: Path | None = None) -> dict[str, Any]:
+    """Everything that a page shows of a result. `record`: its measured runs; default: tune.csv in its folder.
+
+    Raises SpecError, FormatError.
+    """
+    folder = Store(directory=directory).folder
+    provenance = Store(directory=folder).provenance() or {}
+    runs = _runs(folder, record, provenance)
+    with results(folder) as connection:
         columns = read_columns(connection, provenance)
-        chosen = _chosen(columns, provenance)
+        chosen = _chosen(columns, provenance, runs)
         rows = _rows(connection, columns, chosen)
-        ranking = rank(directory, connection=connection)
+        measured = _measured(connection, runs)
+        ranking = rank(folder, connection=connection)
+    if any(run.step_time_s for run in runs.values()):
+        rows["measured_s"] = [runs[plan].step_time_s if plan in runs else None for plan in rows["plan"]]
     reasons = np.bincount(columns.reason.code, minlength=len(columns.reason.values))
     counted = sorted(zip(columns.reason.values, reasons.tolist(), strict=True), key=lambda each: -each[1])
     trade_offs = [("all_gpus", "step_time_s"), ("peak_memory_bytes", "step_time_s"), ("gpu_s_per_sample", "step_time_s")]
     trade_offs += [(name, "step_time_s") for name in ("usd", "gpu_hours") if name in columns.measures]
+    name, place = str(provenance.get("name", masked(directory))), masked(folder)
+    axes = {
+        axis.name: [axis.values[k] for k in np.unique(axis.code[columns.order])] for axis in columns.axes
+    }  # of plans that run
     return {
-        "name": provenance.get("name", masked(directory)),
+        "name": name,
+        "head": head_of(name, ranking, _opened(folder), place, axes, measured),
+        "place": place,
+        "commands": commands_of(place, "PLAN"),
+        "measured": measured,
         "by": columns.by,
         "descending": columns.descending,
         "per": list(provenance.get("spec", {}).get("per", ())),
@@ -49,6 +71,7 @@ def content_of(directory: Location) -> dict[str, Any]:
         "axes": [{"name": axis.name, "values": [_shown(value) for value in axis.values]} for axis in columns.axes],
         "rows": rows,
         "parts": [name for name in PARTS if name in rows],
+        "memory": [name for name in MEMORY if name in rows and name != PEAK],
         "sensitivity": sensitivity(columns),
         "heat": heat_maps(columns),
         "density": [cells for x, y in trade_offs if (cells := density(columns, x, y))],
@@ -61,8 +84,42 @@ def content_of(directory: Location) -> dict[str, Any]:
     }
 
 
-def _chosen(columns: Columns, provenance: dict[str, Any]) -> list[int]:
-    """Rows of the best plans, as many of each group of the ranking, the best first."""
+def _opened(folder: Folder) -> Reopened | None:
+    """The sweep of a result, where its files are at hand."""
+    try:
+        return reopened(folder)
+    except SimError:
+        return None
+
+
+def _runs(folder: Folder, record: Path | None, provenance: Mapping[str, Any]) -> dict[int, Run]:
+    """Measured runs of a result, by plan. Raises FormatError, SpecError."""
+    path = record if record is not None else folder.local and folder.local / NAME
+    return runs_of(read_record(path, str(provenance.get("sweep", "")))) if path else {}
+
+
+def _measured(connection: duckdb.DuckDBPyConnection, runs: Mapping[int, Run]) -> list[dict[str, Any]]:
+    """Measured plans, each with both numbers; what is not among the rows has no simulated one."""
+    plans = [plan for plan, run in runs.items() if run.state != SKIP]
+    listed = ", ".join(map(str, plans)) or "-1"
+    known = columns_of(connection)  # results of earlier versions have fewer columns
+    names = ", ".join(name for name in ("plan", "step_time_s", PEAK, "reason") if name in known)
+    stored = connection.sql(f"SELECT {names} FROM results WHERE plan IN ({listed})").to_arrow_table()
+    simulated = {row["plan"]: row for row in stored.to_pylist()}
+    return [
+        {
+            "plan": plan,
+            "state": runs[plan].state,
+            "measured_s": runs[plan].step_time_s,
+            "measured_bytes": None if (peak := runs[plan].peak_memory_gib) is None else peak * 2**30,
+            **{name: simulated.get(plan, {}).get(name) for name in ("step_time_s", PEAK, "reason")},
+        }
+        for plan in sorted(plans, key=lambda plan: (runs[plan].step_time_s is None, runs[plan].step_time_s or 0, plan))
+    ]
+
+
+def _chosen(columns: Columns, provenance: dict[str, Any], runs: Collection[int]) -> list[int]:
+    """Rows of the best plans, as many of each group of the ranking, and those that were measured; the best first."""
     per = [name.removeprefix("hardware.") for name in provenance.get("spec", {}).get("per", ())]
     groups = [axis for axis in columns.axes if axis.name in per]
     code = np.zeros(len(columns.order), np.int64)
@@ -73,6 +130,7 @@ def _chosen(columns: Columns, provenance: dict[str, Any]) -> list[int]:
     begin = np.searchsorted(code[by_group], code[by_group], side="left")
     place = np.arange(len(by_group)) - begin
     chosen = np.sort(by_group[place < each])[:ROWS]
+    chosen = np.union1d(chosen, np.flatnonzero(np.isin(columns.plan[columns.order], sorted(runs))))
     return [int(columns.order[k]) for k in chosen]
 
 
@@ -80,7 +138,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, columns: Columns, chosen: list[
     """The chosen rows, column by column: axes as codes, measures and parts as numbers."""
     plans = columns.plan[chosen]
     known = columns_of(connection)  # results of earlier versions have fewer columns
-    names = [name for name in (*PARTS, "device_memory_bytes", "dp") if name in known]
+    names = [name for name in (*PARTS, *MEMORY, "device_memory_bytes", "dp") if name in known and name not in columns.measures]
     wanted = ", ".join(map(quoted, names))
     numbers = ", ".join(str(int(plan)) for plan in plans) or "-1"
     stored = connection.sql(f"SELECT plan, {wanted} FROM results WHERE plan IN ({numbers})").to_arrow_table()
@@ -136,14 +194,17 @@ def sensitivity(columns: Columns) -> list[dict[str, Any]]:
     axes = []
     for axis in columns.axes:
         best, plan = _best(columns, axis.code, len(axis.values))
+        ran = np.bincount(axis.code[columns.ran], minlength=len(axis.values))
+        whole = np.bincount(axis.code, minlength=len(axis.values))
+        kept = [k for k in range(len(axis.values)) if ran[k] or axis.name not in FOLLOWING]  # a ga of 0 is no one's choice
         axes.append(
             {
                 "axis": axis.name,
-                "values": [_shown(value) for value in axis.values],
-                "best": [_number(value) for value in best],
-                "plan": [int(each) if each >= 0 else None for each in plan],
-                "ran": np.bincount(axis.code[columns.ran], minlength=len(axis.values)).tolist(),
-                "all": np.bincount(axis.code, minlength=len(axis.values)).tolist(),
+                "values": [_shown(axis.values[k]) for k in kept],
+                "best": [_number(best[k]) for k in kept],
+                "plan": [int(plan[k]) if plan[k] >= 0 else None for k in kept],
+                "ran": [int(ran[k]) for k in kept],
+                "all": [int(whole[k]) for k in kept],
             }
         )
     return axes

@@ -1,48 +1,75 @@
 """The report as sections of one HTML page, and the data and scripts that fill them."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
-from sim_core import short
-from sweep.columns import PERCENT, REPORTED
+from sweep.columns import PERCENT, REPORTED, higher_is_better
 from sweep.show.sections import Section, html_table, page, paragraphs
 from sweep.show.tables import SHORT_PART, cell
 from sweep.show.tables import heading as short_name
+from sweep.tuning.record import SLOW
 
-LABELS: Final = {**REPORTED, "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch"}
+LABELS: Final = {
+    **REPORTED, "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "measured_s": "measured",
+}  # fmt: skip
+PEAK: Final = "peak_memory_bytes"
 
 
 def report_page(content: Mapping[str, Any]) -> str:
     """The page of `content_of` a result."""
     names = [axis["name"] for axis in content["axes"]]
-    rows = content["rows"]
-    shown = [name for name in dict.fromkeys((content["by"], *REPORTED)) if any(v is not None for v in rows.get(name, ()))]
+    rows, head = content["rows"], content["head"]
+    order = dict.fromkeys((content["by"], "step_time_s", "measured_s", *REPORTED))
+    shown = [name for name in order if any(value is not None for value in rows.get(name, ()))]
     labels = {name: [_label(name), _unit(name)] for name in (*names, *rows, *content["parts"])}
-    data = {key: value for key, value in content.items() if key not in ("provenance", "validation")}
+    labels |= {name: [name.removesuffix("_bytes"), "B"] for name in content["memory"]}
+    data = {key: value for key, value in content.items() if key not in ("provenance", "validation", "head", "measured")}
     script = (files("sweep.report") / "report.js").read_text(encoding="utf-8")
     total, ran, whole = content["rows_total"], content["ran"], len(rows["plan"])
     by = f"{'highest' if content['descending'] else 'lowest'} {_label(content['by'])}"
-    lead = f"Ranked by {by}" + (f", for each {', '.join(content['per'])}." if content["per"] else ".")
+    lead = f"{total:,} plans, {ran:,} of which run. Ranked by {by}"
+    lead += f", for each {', '.join(map(_label, content['per']))}." if content["per"] else "."
     lead += f" {content['rows_missing']:,} plans are not computed yet." if content["rows_missing"] else ""
-    cards = [(f"{total:,}", "plans"), (f"{ran:,}", "of them run"), (f"{total - ran:,}", "cannot run"), *_best(content)]
-    boxes = "".join(
-        f'<div class="card"><b>{html.escape(number)}</b><span>{html.escape(text)}</span></div>' for number, text in cards
-    )
     part = "Every plan that runs is in this page with all its numbers."
     if ran > whole:
         part = f"The best {whole:,} plans{' of each group' if content['per'] else ''} are in this page with all their numbers; "
         part += f"the other {ran - whole:,} that run are in its counts, densities, fronts and best values."
     return page(
-        f"Sweep {content['name']}",
+        str(head["title"]),
         _sections(content),
-        heading=str(content["name"]),
-        lead=[lead],
-        top=f'<div class="cards">{boxes}</div><p class="soft">{part}</p>',
-        data=data | {"labels": labels, "shown": shown},
+        heading=str(head["heading"]),
+        lead=head["job"],
+        top=_winners(head) + paragraphs([lead]) + f'<p class="soft">{part}</p>',
+        data=data | {"labels": labels, "shown": shown, "high": [n for n in shown if higher_is_better(n)]},
         scripts=[script],
     )
+
+
+def _winners(head: Mapping[str, Any]) -> str:
+    """The best plan of each group: what it is, what is expected of it, what launches it."""
+    alone = " open" * (len(head["winners"]) == 1)
+    told = "".join(_winner(each, alone) for each in head["winners"]) or "<p>No plan of this sweep can run.</p>"
+    more = f'<p class="soft">{head["more"]:,} more groups are in the ranking.</p>' if head["more"] else ""
+    return f'<div class="winners">{told}</div>{more}'
+
+
+def _winner(of: Mapping[str, Any], opened: str) -> str:
+    name = f"Best plan{' of ' + of['group'] if of['group'] else ''}: plan {of['plan']}"
+    words = "".join(f"<li>{html.escape(line)}</li>" for line in of["words"])
+    ties = f'<p class="soft">{html.escape(of["ties"])}</p>' if of["ties"] else ""
+    launch = f"{_command(of['launch'], 'launch')}" if of["launch"] else _command(of["commands"][-1])
+    return (
+        f'<article class="winner"><h3>{html.escape(name)}</h3><p><b>{html.escape(of["told"])}</b></p>{ties}<ul>{words}</ul>'
+        f"<details{opened}><summary>launch it</summary>{launch}</details>"
+        f"<details><summary>look closer</summary>{''.join(map(_command, of['commands']))}</details></article>"
+    )
+
+
+def _command(text: str, kind: str = "") -> str:
+    """Text to be copied."""
+    return f'<pre class="command {kind}">{html.escape(text)}</pre>'
 
 
 def _label(name: str) -> str:
@@ -62,9 +89,11 @@ def _sections(content: Mapping[str, Any]) -> list[Section]:
     return [
         Section(
             heading="Ranking",
-            note="Filters choose among the plans of this page, for all charts up to the breakdown; a heading sorts.",
+            note="Filters choose among the plans of this page, for all charts up to the breakdown. A heading sorts the plans "
+            "that are shown, # is their rank; a click on a plan opens its step, its memory and the command that explains it.",
             html=_RANKING,
         ),
+        *_measured(content["measured"]),
         Section(
             heading="Trade-offs",
             note="Shaded: where all plans that run lie, the feasible region. Points: plans of this page that match the "
@@ -98,6 +127,7 @@ def _sections(content: Mapping[str, Any]) -> list[Section]:
 
 _RANKING: Final = (
     '<div class="filters" id="filters"></div><div class="controls"><button type="button" id="clear">clear filters</button>'
+    '<button type="button" id="unsort" hidden>in order of rank</button>'
     '<span id="shown" role="status"></span></div><div class="scroll" id="ranking"></div>'
     '<button type="button" id="more">show more</button>'
 )
@@ -111,19 +141,31 @@ def _plot(name: str) -> str:
     return f'<div class="plot" id="{name}"></div>'
 
 
-def _best(content: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The best plan of all as cards."""
-    rows = content["rows"]
-    if not rows["plan"]:
+def _measured(runs: Sequence[Mapping[str, Any]]) -> list[Section]:
+    """Plans that were run, both numbers side by side."""
+    if not runs:
         return []
-    first = {name: values[0] for name, values in rows.items()}
-    values = [(cell(content["by"], first[content["by"]]), f"best {_label(content['by'])}, plan {first['plan']}")]
-    if content["by"] != "step_time_s":
-        values.append((short(first["step_time_s"], "s"), "its step"))
-    if first.get("peak_memory_bytes") is not None:
-        have = first.get("device_memory_bytes")
-        values.append((short(first["peak_memory_bytes"], "B"), f"its memory, of {short(have, 'B')}" if have else "its memory"))
-    return values
+    head = (
+        "plan",
+        "state",
+        "measured step",
+        "simulated",
+        "measured / simulated",
+        "measured memory",
+        "simulated",
+        "as simulated",
+    )
+    rows = []
+    for run in runs:
+        step, simulated = run["measured_s"], run["step_time_s"]
+        ratio = f"{step / simulated:.3f}" if step and simulated else "\u2013"
+        least = "at least " if run["state"] == SLOW and step else ""
+        memory = [cell(PEAK, run[name]) for name in ("measured_bytes", PEAK)]
+        told = run["reason"] or ("runs" if simulated else "not among the rows")
+        times = [f"{least}{cell('step_time_s', step)}", cell("step_time_s", simulated)]
+        rows.append((run["plan"], run["state"], *times, ratio, *memory, told))
+    note = "Plans that were run, with what the simulation says of them; the ranking stays that of the simulation."
+    return [Section(heading="Measured", note=note, html=html_table(head, rows, right=(0, *range(2, 7))))]
 
 
 def _validation(known: Mapping[str, Any]) -> str:

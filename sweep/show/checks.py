@@ -1,6 +1,6 @@
 """Lines about what makes a workload or a result doubtful: its checks, its model, its share of the hardware's peak."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -62,49 +62,57 @@ def _model_text(model: ImpliedModel) -> str:
     return ", ".join(parts)
 
 
-def print_plausibility(
+def plausibility_lines(
     facts: Mapping[str, Any],
     utilisation: Sequence[tuple[float, float]],
     hfu: Sequence[float],
     measured: Sequence[float],
-    console: Console,
-) -> None:
-    """Print the utilisation of results, as (TFLOP/s per GPU, MFU), and warn of what is hard to believe.
+    *,
+    verbose: bool = True,
+) -> Iterator[str]:
+    """What of the utilisation of results is hard to believe; `verbose`: after that itself, as (TFLOP/s per GPU, MFU).
 
     `hfu`: that of the plans that recompute. `measured`: the part of the compute of each that rests on measured kernels, none
     for recorded times. `facts`: those that the run stored (`sweep/preparation.py`).
     """
-    for doubt in facts.get("doubts", ()):
-        console.print(f"warning: {doubt}")
+    yield from (f"warning: {doubt}" for doubt in facts.get("doubts", ()))
     if facts.get("missing"):
-        console.print(f"note: MFU is unknown, it needs {'; '.join(facts['missing'])}")
+        yield f"note: MFU is unknown, it needs {'; '.join(facts['missing'])}"
     if not utilisation:
         return
     flops, mfu = zip(*utilisation, strict=True)
-    bound = "about " if facts["approximate"] else ""
-    console.print(
-        f"MFU {bound}{_span(mfu, '.1%')}, {_span(flops, '.0f')} TFLOP/s per GPU: {facts['stated']}, of the peak in "
-        f"{facts['dtype']}{', plans in fp8 and fp4 too' if facts.get('narrow') else ''}"
-    )
-    if hfu:
-        console.print(f"HFU {bound}{_span(hfu, '.1%')} with the FLOPs that recompute runs again")
-    if measured:
-        console.print(
-            f"measured: {_span(measured, '.0%')} of the compute is by kernels measured on this device; the rest by near ones, "
-            "peaks and bandwidth (measured_share)"
-        )
+    if verbose:
+        yield from _utilisation(facts, flops, mfu, hfu, measured)
     highest = 1.0 if facts.get("narrow") else HIGHEST_MFU  # FP8 may pass what 16 bits cannot
     low, high = sum(value < LOWEST_MFU for value in mfu), sum(value > highest for value in mfu)
     of = f"{{}} of {len(mfu)} plans shown {{}}" if len(mfu) > 1 else "{0:.0s}this plan {1}"
     if low:
-        console.print(
+        yield (
             f"warning: {of.format(str(low), 'are' if low > 1 else 'is')} below {LOWEST_MFU:.0%} MFU: "
             "well-run training reaches 30 to 55 %; look for records that are too slow (sweep inspect)"
         )
     if high:
-        console.print(
+        yield (
             f"warning: {of.format(str(high), 'are' if high > 1 else 'is')} above {highest:.0%} MFU: "
             "no training reaches this; look for missing compute, or a device unlike the recorded one"
+        )
+
+
+def _utilisation(
+    facts: Mapping[str, Any], flops: Sequence[float], mfu: Sequence[float], hfu: Sequence[float], measured: Sequence[float]
+) -> Iterator[str]:
+    """The utilisation, and what it rests on."""
+    bound = "about " if facts["approximate"] else ""
+    yield (
+        f"MFU {bound}{_span(mfu, '.1%')}, {_span(flops, '.0f')} TFLOP/s per GPU: {facts['stated']}, of the peak in "
+        f"{facts['dtype']}{', plans in fp8 and fp4 too' if facts.get('narrow') else ''}"
+    )
+    if hfu:
+        yield f"HFU {bound}{_span(hfu, '.1%')} with the FLOPs that recompute runs again"
+    if measured:
+        yield (
+            f"measured: {_span(measured, '.0%')} of the compute is by kernels measured on this device; the rest by near ones, "
+            "peaks and bandwidth (measured_share)"
         )
 
 

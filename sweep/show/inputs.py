@@ -206,6 +206,14 @@ def print_models(models: Sequence[Model], console: Console) -> None:
     console.print("`sweep model NAME` shows parameters, FLOPs and source; --yaml prints the numbers to edit and use.")
 
 
+def model_values(model: Model) -> dict[str, object]:
+    """The numbers of one model with what follows from them, for JSON; FLOPs are None without a sequence."""
+    counts = parameters(model)
+    counted = {key: getattr(counts, key) for key in ("total", "active", "mtp", "adapters", "by_part")}
+    flops = None if model.sequence is None else model_flops_per_token(model)
+    return {**model.model_dump(mode="json"), "parameters": counted, "flops_per_token": flops}
+
+
 def print_model(model: Model, console: Console) -> None:
     """Print the numbers of one model."""
     counts = parameters(model)

@@ -6,12 +6,35 @@ Source of the format: "Trace Event Format", Google, 2016 (complete events `X`, m
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 import numpy as np
 
-from sim_core import PARTS, SPAN_KINDS, STREAMS, Floats, Ints, Played, Replay, Spans, Timeline
+from sim_core import (
+    PARTS,
+    SPAN_KINDS,
+    STREAMS,
+    Floats,
+    Ints,
+    Played,
+    Replay,
+    Spans,
+    SpecError,
+    Timeline,
+    blocks_of,
+    short,
+    timeline,
+)
+from sweep.folder import naming
+from sweep.one_plan import plans_of
+from sweep.reopening import Reopened
+
+MOST_BLOCKS: Final = 1_000_000
+"""Blocks of a step that are drawn; a file of these has about 700 MB."""
+_BLOCK_BYTES: Final = 700
 
 RECORDED, REPLAYED = 1, 2
 WAIT: Final = "wait"
@@ -37,6 +60,33 @@ def chrome_trace(measured: Sequence[Played], replayed: Replay) -> str:
     what = "rank" if replayed.of_ranks else "stage"
     events = [*_process(RECORDED, "recorded", "rank", measured), *_process(REPLAYED, "replayed", what, replayed.events)]
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """What was written of a plan. `off_s`: the most that a part of the step differs from that of the result."""
+
+    stages: tuple[int, ...]
+    step_time_s: float
+    spans: int
+    off_s: float
+
+
+def drawn_plan(opened: Reopened, number: int, chosen: Callable[[int], Sequence[int]], output: Path) -> Drawn:
+    """Write the step of a plan of a result; `chosen` tells the stages to draw, of so many. Raises SimError, OSError."""
+    sweep, plans = opened.prepared.sweep.of_plan(number), plans_of(opened.prepared, number)
+    count = int(plans.pp[0])
+    drawn = chosen(count)
+    blocks = blocks_of(plans) * len(drawn) // count
+    if blocks > MOST_BLOCKS:
+        size = short(blocks * _BLOCK_BYTES, "B")
+        raise SpecError(f"plan {number}: {blocks:,} blocks, about {size}; --stages draws some of its {count} stages")
+    spans = timeline(sweep.workload, sweep.hardware, plans)
+    result, totals = spans.result(), spans.totals()
+    with naming(output), output.open("w", encoding="utf-8") as out:
+        written = write_plan(spans, {"plan": number, "result": str(opened.folder), **result}, drawn, out)
+    off = max(abs(totals[name] - result[name]) for name in PARTS)
+    return Drawn(stages=tuple(drawn), step_time_s=float(result["step_time_s"]), spans=written, off_s=off)
 
 
 def write_plan(timeline: Timeline, facts: Mapping[str, Any], stages: Sequence[int], out: TextIO) -> int:

@@ -1,29 +1,37 @@
 """Screens of `sweep rank`: the ranking with its ties and what it leaves out; --stable, --relax, --compare-fidelity."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-from sim_core import PARTS, short
+from sim_core import FOLLOWING, PARTS, short
 from sweep.beside_running import Beside
+from sweep.columns import SECTIONS, measures_of
 from sweep.error_bars import ErrorBars, GroupBars
 from sweep.fidelity import Disagreement
-from sweep.ranking import RUNS, Ranking
+from sweep.folder import Location
+from sweep.ranking import Ranking
 from sweep.relaxing import DEVICE, WHERE, Relaxed
+from sweep.search.candidates import BEATEN, WORSE
 from sweep.selection import ALIKE
-from sweep.show.checks import print_plausibility
+from sweep.show.answer import answer_of
+from sweep.show.checks import plausibility_lines
 from sweep.show.results import print_reasons
-from sweep.show.tables import SHORT_PART, cell, heading, plural, print_table, span, values_text
+from sweep.show.tables import SHORT_PART, cell, heading, plural, print_table, say, span, values_text
 from sweep.stability import DRAWS, Stability
 from sweep.uncertainty.evidence import LEVEL
+from sweep.workloads import STACK
 
 MOST_COLUMNS: Final = 30
 """A ranking of more columns is printed on its side."""
-MEMORY_ERROR: Final = 0.06
-"""How far off the memory of measured runs is in the mean (docs/validation.md)."""
+MOST_BRIEF: Final = 10
+"""Columns of the table that is printed unless more are asked for."""
+MOST_AXES: Final = 4
+"""Axes that such a table shows before other results."""
+MOST_REASONS: Final = 3
 NOTHING: Final = 5e-5
 """A gain below this is none."""
 LEAST: Final = 16
@@ -32,63 +40,121 @@ WINS: Final = "wins"
 _ALWAYS: Final = ("rank", "plan")
 _TIE: Final = "tie"
 _SIZES: Final = ("all_gpus", "tp", "pp", "cp", "ep", "vpp", "dp", "micro_batch", "ga", "checkpointing")
+_RESULTS: Final = ("mfu", "tokens_per_s_per_gpu", "peak_memory_bytes", *measures_of(*SECTIONS.values()))
+_IN_WORDS: Final = {BEATEN: "proven worse", WORSE: "simulated and worse", "where": "kept out by --where"}
+_ASSUMED: Final = ("schedule", "layer_split", "precision", "dispatcher", "sharding", "overlap_grad", "overlap_param", "stack")
+"""Fields that matter to the answer though all plans have the same value."""
+_USUAL_MEMORY: Final = "memory: peak_memory_bytes holds"
 _STABLE: Final = ("nic_bandwidth", *_SIZES, "overlap_tp")
 
 
-def print_ranking(ranking: Ranking, console: Console) -> None:
-    """Print a ranking (plan columns, result, parts of the step in percent), then what it leaves out."""
+def print_ranking(
+    ranking: Ranking, console: Console, *, folder: Location, where: str | None = None, verbose: bool = False
+) -> None:
+    """Print what to launch, how sure that is and what to do next; a table of the rows; what changes the decision.
+
+    `verbose`: all columns, and all that is known of the ranking. `where`: the condition that it was asked with.
+    """
+    for told, sentence in zip(("", "How sure: ", "Next: "), answer_of(ranking, folder, where), strict=True):
+        if sentence:
+            say(f"{told}{sentence}.", console)
+    brief = not (verbose or ranking.chosen)
+    names = _brief(ranking) if brief else list(ranking.shown)
+    if ranking.rows.num_rows > (1 if brief else 0):
+        out = _print_rows(ranking, names, console, in_percent=brief)
+        further = [heading(name) for name in ranking.varying if brief and _differs(ranking, name) and name not in names]
+        if out or further:
+            say(f"Left out: {', '.join(dict.fromkeys([*out, *further]))} ({'-v' if brief else '--columns chooses'})", console)
+    for line in _notes(ranking, verbose=verbose):
+        say(line, console)
+    _print_left_out(ranking, console, verbose=verbose or not ranking.ranked)
+
+
+def _notes(ranking: Ranking, *, verbose: bool) -> Iterator[str]:
+    """What changes the decision; `verbose`: all that is known of the ranking."""
     if ranking.missing:
-        computed = f"{ranking.total:,} of {ranking.total + ranking.missing:,} plans are computed"
-        console.print(f"Incomplete: {computed}; the same `sweep run` computes the rest.")
-    rows = ranking.rows.select(ranking.shown)
-    out = _print_rows(ranking, rows, console) if rows.num_rows else []
-    if not rows.num_rows:
-        console.print("No plan to rank.")
-    direction = "highest" if ranking.descending else "lowest"
-    told = f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first."
-    if ranking.front:
-        told = f"Pareto front of {', '.join(ranking.front)}: {rows.num_rows:,} of {ranking.ranked:,} plans."
-    console.print(told)
+        yield f"Incomplete: {ranking.total:,} of {ranking.total + ranking.missing:,} plans are computed."
+    if verbose:
+        order = f"{'highest' if ranking.descending else 'lowest'} {ranking.by} first"
+        yield f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {order}."
     if ranking.alike:
         more = plural(ranking.alike, "more plan")
-        console.print(f"alike: {more} with the same numbers, which differ in {', '.join(ranking.differing)} (--all shows them)")
-    if out:
-        console.print(f"Left out at {console.width} columns: {', '.join(out)} (--columns chooses)")
-    print_plausibility(ranking.plausibility, ranking.utilisation, ranking.hfu, ranking.measured, console)
+        differing = f", which differ in {', '.join(ranking.differing)}" * bool(ranking.differing)
+        yield f"alike: {more} with the same numbers{differing} (--all shows them)"
+    yield from plausibility_lines(ranking.plausibility, ranking.utilisation, ranking.hfu, ranking.measured, verbose=verbose)
     if ranking.mixed_batches:
-        console.print(
-            "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares fairly"
-        )
-    for line in error_lines(ranking.error_bars, ranking.per):
-        console.print(line)
+        fairly = "--by gpu_s_per_sample or --per global_batch compares fairly"
+        yield f"note: steps of different global batches are compared; {fairly}"
+    if verbose:
+        yield from error_lines(ranking.error_bars, ranking.per)
     if ranking.running is not None:
-        console.print(f"running: {running_words(ranking.running)}")
-    _print_tight(ranking.rows, console)
+        yield f"running: {running_words(ranking.running)}"
     for note in ranking.notes:
-        console.print(f"note: {note}")
-    if ranking.held and ranking.ranked:
-        console.print("All of them: " + ", ".join(f"{name} {cell(name, value)}" for name, value in ranking.held.items()))
-    _print_left_out(ranking, console)
+        if verbose or not note.startswith(_USUAL_MEMORY):
+            yield f"note: {note}"
+    held = {name: value for name, value in ranking.held.items() if verbose or name in _ASSUMED}
+    if held and ranking.ranked:
+        yield f"{'All of them' if verbose else 'Assumed'}: {', '.join([*_of_model(ranking), *_held(held)])}"
 
 
-def _print_rows(ranking: Ranking, rows: pa.Table, console: Console) -> list[str]:
-    """Print the table; returns the headings of columns for which the terminal is too narrow."""
-    headings, columns = _cells(rows)
+def _held(values: Mapping[str, Any]) -> Iterator[str]:
+    return (f"{name} {cell(name, value)}" for name, value in values.items())
+
+
+def _of_model(ranking: Ranking) -> Iterator[str]:
+    """Sequence, stack and precision of a model in numbers."""
+    workload = ranking.provenance.get("spec", {}).get("workload") or {}
+    if workload.get("model"):
+        stack = workload.get("stack") or STACK
+        named = stack.get("preset", STACK) if isinstance(stack, Mapping) else stack
+        yield f"stack {named}"
+        yield from (f"sequence {workload['sequence']:,}" for _ in range(bool(workload.get("sequence"))))
+
+
+def _differs(ranking: Ranking, name: str) -> bool:
+    """Whether the rows differ in a column, which no other columns tell."""
+    return name in ranking.rows.column_names and name not in FOLLOWING and len(ranking.rows[name].unique()) > 1
+
+
+def _brief(ranking: Ranking) -> list[str]:
+    """The columns that tell the rows apart, at most MOST_BRIEF: plan, what it is, what it gives, where its step goes."""
+    kept = [name for name in _importance(ranking, ranking.rows) if name in _ALWAYS or name not in ranking.varying]
+    differing = [name for name in (*_SIZES, *ranking.varying) if name not in ranking.per and _differs(ranking, name)]
+    results = [name for name in _RESULTS if name in kept and ranking.rows[name].null_count < len(ranking.rows)]
+    first = ["rank" if _differs(ranking, "rank") else "", "plan", *ranking.per, ranking.by, "step_time_s", *ranking.front]
+    first += [_TIE] if _differs(ranking, _TIE) else []
+    named = (*first, *differing[:MOST_AXES], *results, *differing, *_parts(ranking))
+    chosen = list(dict.fromkeys(name for name in named if name))[:MOST_BRIEF]
+    return [name for name in ("rank", "plan", *ranking.per, *differing) if name in chosen] + [
+        name for name in chosen if name not in ("rank", "plan", *ranking.per, *differing)
+    ]
+
+
+def _parts(ranking: Ranking) -> list[str]:
+    """Parts of the step that are not compute, the largest first."""
+    waits = [name for name in PARTS if not name.startswith("compute")]
+    sums = {name: sum(value or 0 for value in ranking.rows[name].to_pylist()) for name in waits}
+    return sorted((name for name, total in sums.items() if total), key=lambda name: -sums[name])
+
+
+def _print_rows(ranking: Ranking, names: Sequence[str], console: Console, *, in_percent: bool) -> list[str]:
+    """Print columns of a ranking; returns the headings of those for which the terminal is too narrow."""
+    headings, columns = _cells(ranking.rows, names, in_percent=in_percent)
     if len(headings) > MOST_COLUMNS:  # a line for each column
         lines = [[headings[name], *columns[name]] for name in headings]
         print_table(lines[0], lines[1:], console, left=(0,), gap=2)
         return []
     widths = {name: max(map(len, (headings[name], *columns[name]))) for name in headings}
-    shown = _fitting(widths, _importance(ranking, rows), console.width) if console.is_terminal else list(headings)
+    shown = _fitting(widths, _importance(ranking, ranking.rows), console.width) if console.is_terminal else list(headings)
     print_table([headings[name] for name in shown], list(zip(*(columns[name] for name in shown), strict=True)), console, gap=2)
     return [headings[name] for name in headings if name not in shown]
 
 
-def _cells(rows: pa.Table) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Heading and cells of each column; with the step time, its parts come last and in percent of it."""
-    parts = [name for name in PARTS if name in rows.column_names]
-    in_percent = len(parts) == len(PARTS) and "step_time_s" in rows.column_names
-    headings = {name: heading(name) for name in rows.column_names if not (in_percent and name in parts)}
+def _cells(rows: pa.Table, names: Sequence[str], *, in_percent: bool) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Heading and cells of each column; the parts of the step last and in percent of it, where it is shown with all of them."""
+    parts = [name for name in PARTS if name in names]
+    in_percent = in_percent or (len(parts) == len(PARTS) and "step_time_s" in names)
+    headings = {name: heading(name) for name in names if not (in_percent and name in parts)}
     columns = {name: [cell(name, value) for value in rows[name].to_pylist()] for name in headings}
     if in_percent:
         steps = rows["step_time_s"].to_pylist()
@@ -120,34 +186,20 @@ def _fitting(widths: dict[str, int], importance: Sequence[str], width: int) -> l
     return [name for name in widths if name in kept]
 
 
-def _print_tight(rows: pa.Table, console: Console) -> None:
-    """Say which of the best plans may not fit, since they leave less of the device than their memory may be off by."""
-    names = ["rank", "plan", "peak_memory_bytes", "device_memory_bytes", RUNS]
-    if not set(names) <= set(rows.column_names):
-        return
-    best = [row for row in rows.select(names).to_pylist() if row["rank"] == 1]
-    parts = {row["plan"]: (row["peak_memory_bytes"] or 0.0) / row["device_memory_bytes"] for row in best}
-    tight = {plan: part for plan, part in parts.items() if part > 1 - MEMORY_ERROR}
-    if tight:
-        single = len(tight) == 1
-        plans = f"plan {next(iter(tight))} needs" if single else f"plans {', '.join(map(str, tight))} need up to"
-        chance, them = min(row[RUNS] for row in best if row["plan"] in tight), "it" if single else "them"
-        console.print(
-            f"tight: {plans} {max(tight.values()):.0%} of the device's memory; memory of measured runs is off by"
-            f" {MEMORY_ERROR:.0%} in the mean, and {'it' if single else 'the fullest'} runs with a chance of {chance:.0%}:"
-            f" try {them} first, or leave room with"
-            f' --where "peak_memory_bytes < {1 - MEMORY_ERROR:g} * device_memory_bytes"'
-        )
-
-
-def _print_left_out(ranking: Ranking, console: Console) -> None:
+def _print_left_out(ranking: Ranking, console: Console, *, verbose: bool) -> None:
+    """Print how many plans are not ranked; `verbose`: why, in a line each."""
     left_out: dict[str, int] = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})
     more: dict[str, str] = {}
     if ranking.memory:
         need, have = (span(*(short(end, "B") for end in ranking.memory[k : k + 2])) for k in (0, 2))
         more["memory_exceeds_device"] = f"; need {need}, have {have}"
-    if left_out:
+    if left_out and verbose:
         print_reasons(left_out, console, "Not ranked", more)
+    elif left_out:
+        counts = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
+        told = [f"{count:,} {_IN_WORDS.get(reason, reason)}" for reason, count in counts[:MOST_REASONS]]
+        told += [f"{sum(count for _, count in counts[MOST_REASONS:]):,} for other reasons"] * (len(counts) > MOST_REASONS)
+        say(f"Not ranked: {', '.join(told)} (-v says why)", console)
 
 
 def error_lines(bars: ErrorBars, per: tuple[str, ...]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -29,6 +30,13 @@ def print_table(
     rule = " " + "─" * (sum(widths) + gap * (len(widths) - 1))
     lines = [line.format(*headings), rule, *(line.format(*cells) for cells in rows)]
     console.file.write("\n" + "\n".join(text.rstrip() for text in lines) + "\n\n")
+
+
+def say(text: str, console: Console) -> None:
+    """Print a sentence; a terminal breaks it between words, so that none is cut."""
+    if console.is_terminal:
+        text = textwrap.fill(text, max(console.width - 1, 20), break_long_words=False, break_on_hyphens=False)
+    console.print(text)
 
 
 def heading(name: str) -> str:

@@ -18,8 +18,8 @@ from sweep.folder import naming
 from sweep.options import OptionError
 
 WIDE: Final = 250
-_PLAIN: Final[dict[str, Any]] = {"markup": False, "soft_wrap": True}
-"""Brackets in a line mean nothing; the terminal wraps lines, so that a copied path or command stays whole."""
+_PLAIN: Final[dict[str, Any]] = {"markup": False, "highlight": False, "soft_wrap": True}
+"""Brackets and digits in a line mean nothing; the terminal wraps lines, so that a copied path or command stays whole."""
 
 
 class Terminated(BaseException):

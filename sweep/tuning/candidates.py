@@ -12,8 +12,8 @@ from sweep.evaluation import evaluate
 from sweep.preparation import Sweep
 from sweep.tuning.deciding import Candidates
 from sweep.tuning.draws import boundless, log_steps
-from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates
-from sweep.uncertainty.memory import mean_of
+from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features
+from sweep.uncertainty.memory import DEFAULT, means_of
 from sweep.uncertainty.process import Axes
 
 MOST: Final = 500
@@ -28,12 +28,7 @@ _COLUMNS: Final = ("plans", "simulated", "mean", "memory", "part", "offset")
 
 def axes_of(points: Coordinates) -> Axes:
     """Plans as points: doublings, and a column for each value of a choice, two of which are a doubling apart."""
-    columns = [points.sizes]
-    for codes in points.choices.T:
-        values = np.unique(codes)
-        if len(values) > 1:
-            columns.append((codes[:, None] == values) / np.sqrt(2))
-    return Axes(np.concatenate(columns, 1), all_distances(points))
+    return Axes(features(points), all_distances(points))
 
 
 def candidates_of(sweep: Sweep, plans: Ints, by: str = "step_time_s") -> tuple[Candidates, pa.Table]:
@@ -96,7 +91,7 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str) -> Candidates:
         memory=memory,
         part=memory / rows["device_memory_bytes"].to_numpy(),
         axes=axes,
-        memory_error=0.0 if sweep.workload.modelled is None else mean_of(sweep.workload.modelled.stack.name),
+        memory_error=means_of(DEFAULT if sweep.workload.modelled is None else sweep.workload.modelled.stack.name),
         offset=(np.log(cost) if by in LONGER else -np.log(cost)) - nominal,
     )
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from sim_core import Bools, Floats, Ints
-from sweep.uncertainty.memory import Outcomes, runs_probability
+from sweep.uncertainty.memory import Means, Outcomes, runs_probability
 from sweep.uncertainty.process import Axes, Posterior, Runs, condition, prior
 
 CURIOSITY: Final = 0.7
@@ -35,7 +35,7 @@ class Candidates:
     part: Floats  # the same, of what the device has
     axes: Axes
     offset: Floats  # ln(what is ranked by / seconds of a step)
-    memory_error: float = 0.0  # mean of ln(real / simulated memory) of the stack
+    memory_error: Means = ((1.0, 0.0),)  # of ln(real / simulated memory) of the stack
     alike: Floats | None = None  # [n, n]: how much of their errors plans of two jobs share; None: all are of one job
     rivals: int | None = None  # the first so many compete; the others are runs of other jobs
 
@@ -94,7 +94,10 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     chance = runs_probability(candidates.axes, candidates.part, outcomes, candidates.memory_error, candidates.alike)
     rivals = len(candidates.plans) if candidates.rivals is None else candidates.rivals
     chance[[*skipped, *range(rivals, len(chance))]] = 0.0
-    log_s = candidates.mean + posterior.mean
+    stopped = timed & known.slow
+    floor = np.full(len(chance), -np.inf)
+    floor[known.rows[stopped]] = np.log(known.seconds[stopped])
+    log_s = np.maximum(candidates.mean + posterior.mean, floor)
     finished = timed & ~known.slow & (known.rows < rivals) & ~np.isin(known.rows, skipped)
     costs = np.log(known.seconds[finished]) + candidates.offset[known.rows[finished]]
     best = None if not finished.any() else int(known.rows[finished][np.argmin(costs)])
@@ -107,14 +110,14 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
         log_cost=log_s + candidates.offset,
         best=best,
         least=least,
-        regret=None if least is None else _regret(candidates, posterior, chance, least),
+        regret=None if least is None else _regret(candidates, posterior, chance, floor, least),
     )
 
 
-def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, best: float) -> Regret:
+def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, floor: Floats, best: float) -> Regret:
     expected = candidates.mean + candidates.offset
     likely = np.argsort(np.where(chance > 0, expected + posterior.mean - 2 * posterior.sd, np.inf), kind="stable")[:WEIGHED]
-    true = expected[likely] + posterior.draw(JOINT_DRAWS, likely)
+    true = np.maximum(expected[likely] + posterior.draw(JOINT_DRAWS, likely), (floor + candidates.offset)[likely])
     fails = np.random.default_rng(1).random(true.shape) >= chance[likely]
     true[fails] = np.inf
     lost = np.expm1(np.maximum(best - true.min(1), 0.0))

@@ -12,6 +12,7 @@ from sim_core import (
     HardwareTable,
     Ints,
     Plans,
+    Results,
     Workload,
     hardware_table,
     is_compiled,
@@ -76,9 +77,10 @@ def log_steps(sweep: Sweep, numbers: Ints, count: int = DRAWS) -> Floats:
     seconds = (1 + count) * plain_python_s(sweep.workload, plans)
     if seconds > COMPILE_AFTER_S or (is_compiled() and seconds > LOAD_AFTER_S):
         use_kernels()  # each simulation alone would be too little to
-    steps = [_log_step(sweep.workload, hardware, plans)]
-    steps += [_log_step(*_moved(draw, sweep.workload, hardware, plans)) for draw in drawn(count)]
-    return np.stack(steps)
+    nominal = simulate(sweep.workload, hardware, plans)
+    checked = nominal.reason, nominal.memory  # no draw changes them
+    moved = (simulate(*_moved(draw, sweep.workload, hardware, plans), checked) for draw in drawn(count))
+    return np.log([_step_s(results) for results in (nominal, *moved)])
 
 
 def boundless(sweep: Sweep) -> Sweep:
@@ -88,9 +90,8 @@ def boundless(sweep: Sweep) -> Sweep:
     return dataclasses.replace(sweep, hardware=table)
 
 
-def _log_step(workload: Workload, hardware: HardwareTable, plans: Plans) -> Floats:
-    step: Floats = np.log(simulate(workload, hardware, plans).named()["step_time_s"].astype(np.float64))
-    return step
+def _step_s(results: Results) -> Floats:
+    return results.named()["step_time_s"].astype(np.float64)
 
 
 def _moved(draw: Draw, workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Workload, HardwareTable, Plans]:

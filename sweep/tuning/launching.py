@@ -4,12 +4,13 @@ A run leaves its log before its line: one that was begun when this process was k
 nothing.
 """
 
+import fcntl
 import os
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from sim_core import SpecError
 from sweep.inputs.log import Log, read_log
@@ -85,26 +86,41 @@ def launch(
 
 
 def _run(tuner: Tuner, proposal: Proposal, template: str, flags_of: Callable[[int], str], say: Callable[[str], None]) -> None:
-    """One run, or what a run that was begun before has left."""
-    path = tuner.file.parent / LOGS / f"plan-{proposal.plan}.log"
-    if path.exists() and _told(tuner, proposal.plan, path, 0):
-        say(f"plan {proposal.plan}: {_word(tuner, proposal.plan)}, by the log of a run that was begun before")
-        return
+    """One run, or what a run that was begun before has left.
+
+    The log is locked by its writers: one that outlived its launcher is waited for.
+    """
+    plan, path = proposal.plan, tuner.file.parent / LOGS / f"plan-{proposal.plan}.log"
     path.parent.mkdir(exist_ok=True)
-    filled = {"flags": flags_of(proposal.plan), "plan": str(proposal.plan), "log": shlex.quote(str(path))}
-    command = template.format(**filled)
-    say(f"plan {proposal.plan}: {values_of(proposal.row)}: {command}")
-    with path.open("wb") as log:
+    with path.open("ab") as log:
+        _lock(log, lambda: say(f"plan {plan}: waits for a run that was begun before ({path})"))
+        if plan in tuner.runs:  # another process was as far
+            return
+        if path.stat().st_size and _told(tuner, plan, path):
+            say(f"plan {plan}: {_word(tuner, plan)}, by the log of a run that was begun before")
+            return
+        log.truncate(0)
+        command = template.format(flags=flags_of(plan), plan=str(plan), log=shlex.quote(str(path)))
+        say(f"plan {plan}: {values_of(proposal.row)}: {command}")
         slurm = {"SBATCH_WAIT": "1", "SBATCH_OUTPUT": str(path), "SBATCH_OPEN_MODE": "append"}
         ended = subprocess.run(  # the user's own command
             command, shell=True, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **slurm}
         ).returncode
-    if not _told(tuner, proposal.plan, path, ended):
-        tuner.tell(proposal.plan, CRASH, log=str(path), note=f"exit code {ended}, no step in its log")
-    say(f"plan {proposal.plan}: {_word(tuner, proposal.plan)}")
+        if not _told(tuner, plan, path):
+            tuner.tell(plan, CRASH, log=str(path), note=f"exit code {ended}, no step in its log")
+    say(f"plan {plan}: {_word(tuner, plan)}")
 
 
-def _told(tuner: Tuner, plan: int, path: Path, ended: int) -> bool:
+def _lock(log: BinaryIO, waits: Callable[[], None]) -> None:
+    """Hold a file until it and all copies of it in other processes are closed."""
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        waits()
+        fcntl.flock(log, fcntl.LOCK_EX)
+
+
+def _told(tuner: Tuner, plan: int, path: Path) -> bool:
     """Whether the log tells how the run went; a run that failed after some steps did not crash for its plan."""
     try:
         log = read_log(path)

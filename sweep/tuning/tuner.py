@@ -1,7 +1,7 @@
 """A loop over a result: which plan to run next, told what came out; all that it knows is in the result and in its tune.csv."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -97,6 +97,7 @@ class Tuner:
         self._by, self._where, self._priors = by, where, tuple(prior)
         self._read_only = read_only or entries is not None
         self._entries = entries
+        self._believed: tuple[tuple[_Basis, dict[int, Run]], Belief] | None = None
 
     # what came out
 
@@ -148,10 +149,12 @@ class Tuner:
 
     @property
     def belief(self) -> Belief:
-        """What is known of all candidates."""
+        """What is known of all candidates; computed anew when the runs are others."""
         self._refresh()
-        basis = self._basis
-        return believe(basis.candidates, basis.known(self.runs), basis.skipped(self.runs))
+        basis, runs = self._basis, self.runs
+        if self._believed is None or self._believed[0] != (basis, runs):
+            self._believed = (basis, runs), believe(basis.candidates, basis.known(runs), basis.skipped(runs))
+        return self._believed[1]
 
     @property
     def candidates(self) -> Candidates:
@@ -180,7 +183,7 @@ class Tuner:
             proposals.append(self._proposal(belief, row))
             known = known.with_run(row, float(np.exp(belief.log_s[row])))
             if len(proposals) < n:
-                now = believe(basis.candidates, known, skipped)
+                now = replace(believe(basis.candidates, known, skipped), runs=belief.runs)
         return proposals
 
     @property

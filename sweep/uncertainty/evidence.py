@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import Floats, releases_of
+from sweep.uncertainty.process import variogram
 
 RECORDED: Final = Path(__file__).parent / "data" / "evidence.json"
 RECORDED_MOVES: Final = Path(__file__).parent / "data" / "traces.json"
@@ -21,8 +22,6 @@ CONFIDENCE: Final = 0.9
 DENSE: Final = "dense"
 EXPERTS: Final = "experts"
 KINDS: Final = {DENSE: "dense models", EXPERTS: "models with experts"}
-RANGE: Final = 12.0
-"""Doublings over which the errors of two plans become independent of each other."""
 FREEDOM: Final = 3.0
 """Degrees of freedom of the t distribution of differences: a few pairs are far off."""
 MOVED, RESIZED = "moved", "resized"
@@ -110,25 +109,20 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Differences:
-    """Of the error of the ratio of two plans of one job: `same` if they are as good as one, `doubling` for a doubling apart."""
+    """The error of the ratio of two plans of one job is that of `process`, times a `size` that pairs of measured runs tell."""
 
-    same: float
-    doubling: float
+    size: float
     pairs: int
     sets: int
 
-    def variogram(self, doublings: Floats) -> Floats:
-        """Variance of the error of ln(ratio) of plans so far apart, of the same shape."""
-        return self.same**2 + 2 * self.variance * (1 - np.exp(-doublings / RANGE))
+    def variogram(self, doublings: Floats, squares: Floats) -> Floats:
+        """Variance of the error of ln(ratio) of two plans so far apart (`process.variogram`)."""
+        return np.asarray(self.size**2 * variogram(doublings, squares), np.float64)
 
-    def covariance(self, doublings: Floats) -> Floats:
-        """Covariance of the errors of two plans so far apart, without what a plan has for itself (`same`)."""
-        return np.asarray(self.variance * np.exp(-doublings / RANGE), np.float64)
 
-    @property
-    def variance(self) -> float:
-        """Of a plan's error, as far as it is shared with plans near it."""
-        return self.doubling**2 * RANGE / 2
+def size_of(deviation: float, doublings: float) -> float:
+    """The size by which ratios of plans so far apart, one axis after the other, are off by a standard deviation."""
+    return float(deviation / np.sqrt(variogram(np.array(doublings), np.array(doublings))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +178,7 @@ class Basis:
 
 UNMET: Final = Basis(
     spread=Spread(low=-0.2125, middle=0.1419, high=2.176, between=0.4193, within=0.6202, runs=845, sets=2),
-    differences=Differences(same=0.005, doubling=0.2353, pairs=33167, sets=2),
+    differences=Differences(size=3.67, pairs=33166, sets=1),
     why="845 measured runs of two frameworks simulated with the page of another",
 )
 """Evidence of plans of a framework without a page: nanotron's 838 runs of the ultra-scale playbook with Megatron-Core's page
@@ -287,7 +281,7 @@ def _of_schedules() -> Basis:
         runs=len(off),
         sets=1,
     )
-    differences = Differences(same=0.0, doubling=spread.within, pairs=len(off), sets=1)
+    differences = Differences(size=size_of(spread.within, 1.0), pairs=len(off), sets=1)
     why = (
         f"one pipeline of 8 GPUs under 1F1B and interleaved, each from the other: within {np.abs(off).max():.1%}, stated as "
         f"+-{SCHEDULE_INTERVAL:.0%}; for another schedule, vpp, number of micro-batches or split, not for tp or dp"
@@ -312,7 +306,7 @@ def _of_moves(spec: Mapping[str, Any], files: str, *, dense: bool) -> Basis:
         runs=of_kind.moves,
         sets=1,
     )
-    doubling = moved.mean * MEAN_TO_SD / MOVED_DOUBLINGS**0.5
+    size = size_of(moved.mean * MEAN_TO_SD, MOVED_DOUBLINGS)
     where = "another sequence and number of experts" if kind == RESIZED else "another pp or ep"
     why = (
         f"{of_kind.moves} moves of {of_kind.jobs} recorded jobs of one cluster to {where}, from {FILES[files]}; of a job that "
@@ -320,7 +314,7 @@ def _of_moves(spec: Mapping[str, Any], files: str, *, dense: bool) -> Basis:
     )
     if dense:
         why += "; they have experts, dense jobs are known at their own plan only"
-    return Basis(spread=spread, differences=Differences(same=0.0, doubling=doubling, pairs=moved.moves, sets=1), why=why)
+    return Basis(spread=spread, differences=Differences(size=size, pairs=moved.moves, sets=1), why=why)
 
 
 def t3_cdf(values: Floats) -> Floats:

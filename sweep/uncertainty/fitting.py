@@ -26,9 +26,7 @@ from sweep.uncertainty.evidence import (
     Spread,
     t3_quantile,
 )
-
-Scale = tuple[float, float]
-"""`same` and `doubling` of dense models."""
+from sweep.uncertainty.process import variogram
 
 CLASSES: Final = ((False, DENSE), (True, EXPERTS))
 LEVELS: Final = np.array([(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
@@ -38,12 +36,10 @@ FEW: Final = 5.0
 """A set of n runs counts as n / (n + FEW) sets of evidence."""
 PRIOR_SETS: Final = 3.0
 """Sets' worth of weight of the factors that are expected of traits before a run is seen (`evidence.TRAITS`)."""
-START: Final[Scale] = (0.01, 0.05)
 LEAST: Final = 0.005
-"""Steps of one plan measured again differ by so much: the least of both scales, added to an error before its logarithm."""
-MOST: Final = 0.5
-STEPS: Final = (2.0, 1.4, 1.2, 1.1, 1.05, 1.02)
-"""Factors by which the fit of differences changes one of the two at a time."""
+"""Steps of one plan measured again differ by so much: added to an error before its logarithm."""
+SIZES: Final = np.geomspace(0.05, 20.0, 121)
+"""Sizes of errors (`Differences`) that are tried; between the best and its neighbours as many again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,34 +67,36 @@ class Pairs(NamedTuple):
 
     error: Floats
     doublings: Floats
+    squares: Floats  # of the doublings along each axis, in sum
     set: npt.NDArray[np.str_]
     experts: Bools
 
     def chosen(self, rows: Bools) -> "Pairs":
         """Some of the pairs."""
-        return Pairs(self.error[rows], self.doublings[rows], self.set[rows], self.experts[rows])
+        return Pairs(self.error[rows], self.doublings[rows], self.squares[rows], self.set[rows], self.experts[rows])
 
 
 def pairs_of(runs: Residuals) -> Pairs:
     """All pairs of different plans of each job. Of a plan that was measured twice, the mean."""
-    errors, apart, sets, experts = [], [], [], []
+    errors, apart, squares, sets, experts = [], [], [], [], []
     for job in np.unique(runs.job):
         rows = np.flatnonzero(runs.job == job)
         if len(rows) < 2:
             continue
         size, words = runs.sizes[rows], runs.choices[rows]
-        doublings = np.abs(size[:, None] - size[None]).sum(2) + (words[:, None] != words[None]).sum(2)
+        steps, other = np.abs(size[:, None] - size[None]), (words[:, None] != words[None]).sum(2)
+        doublings, squared = steps.sum(2) + other, (steps**2).sum(2) + other
         _, plan = np.unique(doublings == 0, axis=0, return_inverse=True)
         first = [np.flatnonzero(plan == number)[0] for number in range(plan.max() + 1)]
         mean = np.array([runs.error[rows][plan == number].mean() for number in range(plan.max() + 1)])
         for left, right in zip(*np.triu_indices(len(mean), 1), strict=True):
             errors.append(mean[left] - mean[right])
             apart.append(doublings[first[left], first[right]])
+            squares.append(squared[first[left], first[right]])
             sets.append(runs.set[rows[0]])
             experts.append(runs.experts[rows[0]])
-    return Pairs(
-        np.array(errors, np.float64), np.array(apart, np.float64), np.array(sets, np.str_), np.array(experts, np.bool_)
-    )
+    error, doublings, squared = (np.array(values, np.float64) for values in (errors, apart, squares))
+    return Pairs(error, doublings, squared, np.array(sets, np.str_), np.array(experts, np.bool_))
 
 
 def fit(runs: Residuals) -> Evidence:
@@ -280,51 +278,43 @@ def fit_differences(pairs: Pairs, factor: float) -> dict[str, Differences]:
 
     `factor`: errors of models with experts over those of dense ones. There are too few pairs of the former to fit it here.
     """
-    scale = _fit(pairs, factor, np.ones(len(pairs.error), np.bool_))
+    size = _fit(pairs, factor, np.ones(len(pairs.error), np.bool_))
     by_class = {}
     for experts, kind in CLASSES:
-        rows, times = pairs.experts == experts, factor if experts else 1.0
+        rows = pairs.experts == experts
         sets = len(np.unique(pairs.set[rows]))
-        by_class[kind] = Differences(same=scale[0] * times, doubling=scale[1] * times, pairs=int(rows.sum()), sets=sets)
+        by_class[kind] = Differences(size=size * (factor if experts else 1.0), pairs=int(rows.sum()), sets=sets)
     return by_class
 
 
 def holds(pairs: Pairs, factor: float) -> Bools:
     """Whether the error of each pair is inside the interval at LEVEL that the other sets' pairs give, [pairs]."""
     inside = np.zeros(len(pairs.error), np.bool_)
-    bound = t3_quantile((1 + LEVEL) / 2)
+    bound, unit = t3_quantile((1 + LEVEL) / 2), _unit(pairs, factor)
     for name in np.unique(pairs.set):
         out = pairs.set == name
-        deviation = np.sqrt(_variance(pairs, factor, _fit(pairs, factor, ~out)))
-        inside[out] = (np.abs(pairs.error) <= bound * deviation)[out]
+        inside[out] = (np.abs(pairs.error) <= bound * _fit(pairs, factor, ~out) * np.sqrt(unit))[out]
     return inside
 
 
-def _variance(pairs: Pairs, factor: float, scale: Scale) -> Floats:
-    plain = Differences(same=scale[0], doubling=scale[1], pairs=0, sets=0).variogram(pairs.doublings)
-    return np.asarray(plain * np.where(pairs.experts, factor**2, 1.0), np.float64)
+def _unit(pairs: Pairs, factor: float) -> Floats:
+    """Variance of the error of each pair where that of dense models has the size 1."""
+    return np.asarray(variogram(pairs.doublings, pairs.squares) * np.where(pairs.experts, factor**2, 1.0), np.float64)
 
 
-def _fit(pairs: Pairs, factor: float, rows: Bools) -> Scale:
-    """Climbs the likelihood along one of the two at a time, by ever smaller steps."""
+def _fit(pairs: Pairs, factor: float, rows: Bools) -> float:
+    """The size of the errors of dense models that is most likely by some pairs; 1 without any."""
     chosen = pairs.chosen(rows)
     if not len(chosen.error):
-        return START
+        return 1.0
     _, at, counts = np.unique(chosen.set, return_inverse=True, return_counts=True)
-    weights = 1 / counts[at]
+    weights, unit = 1 / counts[at], _unit(chosen, factor)
 
-    def likelihood(scale: Scale) -> float:
-        variance = _variance(chosen, factor, scale)
+    def likelihood(size: float) -> float:
+        variance = size**2 * unit
         tail = (FREEDOM + 1) / 2 * np.log1p(chosen.error**2 / (FREEDOM * variance))
         return float((weights * (-0.5 * np.log(variance) - tail)).sum())
 
-    best, reached = START, likelihood(START)
-    for step in STEPS:
-        moved = True
-        while moved:
-            moved = False
-            for times in ((step, 1.0), (1 / step, 1.0), (1.0, step), (1.0, 1 / step)):
-                same, doubling = (min(max(value * by, LEAST), MOST) for value, by in zip(best, times, strict=True))
-                if (value := likelihood((same, doubling))) > reached + 1e-9:
-                    best, reached, moved = (same, doubling), value, True
-    return best
+    best = float(max(SIZES, key=likelihood))
+    step = SIZES[1] / SIZES[0]
+    return float(max(np.geomspace(best / step, best * step, len(SIZES)), key=likelihood))

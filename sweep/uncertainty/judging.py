@@ -1,8 +1,8 @@
 """Plans beside the best: an interval of each, the chance that it is as fast, and whether it ties with the best.
 
-Errors of plans are a Gaussian process over the plan: what a set of runs has in common (`Spread.between`), what plans share
-the more the nearer they are (`Differences.covariance`), what each has for itself. Own runs condition it. How far apart plans
-are: doublings of their sizes, and one for each other choice that differs.
+Errors of plans are the Gaussian process that `sweep tune` learns from (process.py), without draws of constants: what a set of
+runs has in common (`Spread.between`) and the rest, of a size that measured pairs tell (`Differences.size`). Own runs condition
+it. How far apart plans are: doublings of their sizes, and one for each other choice that differs.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import FOLLOWING, Bools, Floats, Ints
-from sweep.uncertainty.evidence import CONFIDENCE, Basis, Differences, Spread, t3_cdf, t3_quantile
+from sweep.uncertainty.evidence import CONFIDENCE, WIDEST, Basis, Differences, Spread, t3_cdf, t3_quantile
+from sweep.uncertainty.process import DOUBLING, NEAR, NOISE, OWN, RANGE, SIZES, Runs, condition, variogram
 
 NO_CHOICE: Final = (*FOLLOWING, "dp_shard", "plan", "fidelity", "status", "reason")
 """Columns that follow from others, or define no plan."""
@@ -63,6 +64,26 @@ def distances(points: Coordinates, to: int | Ints) -> Floats:
     for column, weight in zip(points.choices.T, points.weights, strict=True):
         total += weight * (column != column[to])
     return total
+
+
+def squares(points: Coordinates, to: int | Ints) -> Floats:
+    """Squared doublings along each axis from each plan to one of them, or each to its own, in sum, [n]."""
+    total = np.zeros(len(points.sizes))
+    for column in points.sizes.T:
+        total += (column - column[to]) ** 2
+    for column in points.choices.T:
+        total += column != column[to]
+    return total
+
+
+def features(points: Coordinates) -> Floats:
+    """Plans as vectors whose squared distance is `squares`, [n, k]: a column for each value of a choice."""
+    columns = [points.sizes]
+    for codes in points.choices.T:
+        values = np.unique(codes)
+        if len(values) > 1:
+            columns.append((codes[:, None] == values) / np.sqrt(2))
+    return np.concatenate(columns, 1)
 
 
 def all_distances(points: Coordinates, others: Ints | None = None) -> Floats:
@@ -151,7 +172,7 @@ def widest(basis: Basis) -> float:
     """The greatest ratio of a plan to the best with which it can tie, without own runs."""
     if basis.differences is None:
         return 1.0
-    far = float(basis.differences.variogram(np.array(np.inf)))
+    far = float(basis.differences.variogram(np.array(np.inf), np.array(np.inf)))
     return float(np.exp(t3_quantile(CONFIDENCE) * far**0.5))
 
 
@@ -164,56 +185,67 @@ def _best(values: Floats, group: Ints) -> Ints:
     return best
 
 
-def covariance_of(rows: pa.Table, columns: Sequence[str], basis: Basis, own: OwnRuns | None = None) -> Floats:
-    """Covariance of the errors of plans, after own runs, [n, n]; zeros without evidence."""
-    n = rows.num_rows
-    if basis.spread is None or basis.differences is None:
-        return np.zeros((n, n))
-    return _Known(rows, columns, basis.spread, basis.differences, own).covariance()
-
-
 class _Known:
     """The errors of plans after own runs: `mean` [n] and by how much intervals are narrower, `narrowing` [n]."""
 
     def __init__(
         self, rows: pa.Table, columns: Sequence[str], spread: Spread, differences: Differences, own: OwnRuns | None
     ) -> None:
-        n = rows.num_rows
-        runs = 0 if own is None else len(own.error)
-        if own is not None and runs:
-            columns = [name for name in columns if name in own.plans.column_names]
-            table = pa.concat_tables([rows.select(columns), own.plans.select(columns).cast(rows.select(columns).schema)])
-            table = table.unify_dictionaries()
-        else:
-            table = rows
-        self._points = coordinates(table, columns, n + runs)
-        self._n, self._all, self._differences = n, n + runs, differences
-        self._between = spread.between**2
-        self.mean = np.full(n, spread.middle)
-        self.narrowing = np.ones(n)
-        self._shared: Floats = np.zeros((n, 0))
-        self._weights: Floats = np.zeros((0, 0))
-        if own is not None and runs:
-            apart = all_distances(self._points, np.arange(n, n + runs))
-            shared = spread.between**2 + differences.covariance(apart)
-            among = shared[n:] + np.eye(runs) * differences.same**2 / 2
-            self._shared = shared[:n]
-            self._weights = np.asarray(np.linalg.inv(among), np.float64)
-            self.mean = spread.middle + self._shared @ (self._weights @ (own.error - spread.middle))
-            prior = spread.between**2 + differences.variance + differences.same**2 / 2
-            told = np.einsum("ij,jk,ik->i", self._shared, self._weights, self._shared)
-            self.narrowing = np.sqrt(np.maximum(prior - told, 0.0) / prior)
-
-    def covariance(self) -> Floats:
-        """Covariance of the plans' errors, [n, n]."""
-        apart = all_distances(self._points, np.arange(self._n))[: self._n]
-        prior = self._between + self._differences.covariance(apart) + np.eye(self._n) * self._differences.same**2 / 2
-        left: Floats = prior - self._shared @ self._weights @ self._shared.T
-        return left
+        n, runs = rows.num_rows, 0 if own is None else len(own.error)
+        self._n, self._differences, self._after = n, differences, None
+        self.mean, self.narrowing = np.full(n, spread.middle), np.ones(n)
+        if own is None or not runs:
+            self._points = coordinates(rows, columns)
+            return
+        columns = [name for name in columns if name in own.plans.column_names]
+        table = pa.concat_tables([rows.select(columns), own.plans.select(columns).cast(rows.select(columns).schema)])
+        self._points = coordinates(table.unify_dictionaries(), columns, n + runs)
+        self._after = _After(self._points, spread.between**2, differences.size**2, own.error - spread.middle)
+        self.mean = spread.middle + self._after.mean
+        self.narrowing = np.minimum(self._after.narrowing, WIDEST / (spread.high - spread.low))
 
     def difference_variance(self, to: Ints) -> Floats:
         """Variance of the error of the ratio of each plan to the one at `to`, [n]."""
-        variance = self._differences.variogram(distances(self._points, np.append(to, np.arange(self._n, self._all)))[: self._n])
-        apart = self._shared - self._shared[to]
-        left: Floats = variance - np.einsum("ij,jk,ik->i", apart, self._weights, apart)
-        return left
+        every = np.append(to, np.arange(self._n, len(self._points.sizes)))
+        unit = variogram(distances(self._points, every), squares(self._points, every))[: self._n]
+        before: Floats = self._differences.size**2 * unit
+        return before if self._after is None else self._after.difference_variance(to, before)
+
+
+class _After:
+    """Errors of plans, less their middle, after runs, which are the last of the points; a mixture over `process.SIZES`."""
+
+    def __init__(self, points: Coordinates, fixed: float, scale: float, error: Floats) -> None:
+        n, runs = len(points.sizes) - len(error), np.arange(len(points.sizes) - len(error), len(points.sizes))
+        apart, vectors = all_distances(points, runs), features(points)
+        vectors = vectors - vectors[:n].mean(0)
+        own = OWN**2 * (apart == 0)
+        sized = scale * (NEAR**2 * np.exp(-apart / RANGE) + DOUBLING**2 * vectors @ vectors[n:].T + own)
+        alone = scale * (NEAR**2 + OWN**2 + DOUBLING**2 * (vectors[:n] ** 2).sum(1))
+        told = condition(
+            np.full((len(runs), len(runs)), fixed), sized[n:], Runs(runs - n, error, np.zeros(len(runs), np.bool_))
+        )
+        kept = ~told.aside
+        self._weights = told.weights
+        self._shared = [fixed + size**2 * sized[:n, kept] for size in SIZES]
+        among = [fixed + size**2 * sized[n:][np.ix_(kept, kept)] + NOISE**2 * np.eye(int(kept.sum())) for size in SIZES]
+        self._inverse = [np.linalg.inv(each) for each in among]
+        solved = list(zip(self._shared, self._inverse, strict=True))
+        self._means = np.stack([shared @ (inverse @ error[kept]) for shared, inverse in solved])
+        self.mean = self._weights @ self._means
+        left = np.stack([
+            fixed + size**2 * alone - np.einsum("ij,jk,ik->i", shared, inverse, shared)
+            for size, (shared, inverse) in zip(SIZES, solved, strict=True)
+        ])  # fmt: skip
+        variance = self._weights @ (np.maximum(left, 0.0) + (self._means - self.mean) ** 2)
+        self.narrowing = np.sqrt(variance / (fixed + alone))
+
+    def difference_variance(self, to: Ints, before: Floats) -> Floats:
+        """Variance of the difference to the plans at `to`, [n], which was `before` at size 1."""
+        total = np.zeros(len(before))
+        for weight, size, shared, inverse, mean in zip(
+            self._weights, SIZES, self._shared, self._inverse, self._means, strict=True
+        ):
+            apart, moved = shared - shared[to], (mean - mean[to]) - (self.mean - self.mean[to])
+            total += weight * (size**2 * before - np.einsum("ij,jk,ik->i", apart, inverse, apart) + moved**2)
+        return total

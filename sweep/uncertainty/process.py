@@ -5,6 +5,7 @@ more the nearer they are + what each has for itself. A run much slower than the 
 """
 
 from dataclasses import dataclass
+from math import erfc, exp, pi
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ NEAR: Final = 0.12
 RANGE: Final = 4.0
 """Doublings over which errors of plans (`NEAR`) fall to 1/e of what they share."""
 OWN: Final = 0.03
+SLOPE_ENDS: Final = 48.0
+"""Squared doublings beyond which two plans are taken to differ no more."""
 NOISE: Final = 0.005
 """Of a step measured twice."""
 SIZES: Final = (0.5, 1.0, 2.0, 4.0)
@@ -29,6 +32,11 @@ OUTLIER: Final = 0.35
 OUTLIER_SD: Final = 2.0
 """A run slower than the others explain by more than both, in ln and in standard deviations, tells of itself only."""
 
+FURTHEST: Final = 30.0
+"""Standard deviations beyond which a bound says no more, in 64 bits."""
+SAYS_NOTHING: Final = 1e-3
+"""A bound that narrows a variance by less is no news."""
+
 
 class Axes(NamedTuple):
     """Plans by what their errors depend on. `linear` [n, k]: doublings and choices; `apart` [n, n]: distances in doublings."""
@@ -37,7 +45,7 @@ class Axes(NamedTuple):
     apart: Floats
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Runs:
     """Measured runs: rows of the candidates, [m], and ln(measured / prior mean), [m]. `least`: at least so slow (stopped)."""
 
@@ -91,6 +99,13 @@ def prior(axes: Axes, draws: Floats, alike: Floats | None = None) -> tuple[Float
     return fixed, sized + OWN**2 * np.eye(len(sized))
 
 
+def variogram(doublings: Floats, squares: Floats) -> Floats:
+    """Variance of the difference between the errors of two plans, of size 1: `doublings` between them, by axis and squared in
+    sum `squares`. That of `prior` without draws, as far as SLOPE_ENDS."""
+    near = 2 * OWN**2 + 2 * NEAR**2 * (1 - np.exp(-doublings / RANGE))
+    return np.asarray(near + DOUBLING**2 * np.minimum(squares, SLOPE_ENDS), np.float64)
+
+
 def along(axes: Axes) -> Floats:
     """What errors share that are linear in the axes, with a slope of 1, [n, n]."""
     centred = axes.linear - axes.linear.mean(0)
@@ -101,27 +116,48 @@ def along(axes: Axes) -> Floats:
 def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
     """What runs tell of all plans."""
     aside = np.zeros(len(runs.rows), np.bool_)
-    while (~aside).sum() > 1:
-        excess = _excess(fixed, sized, runs, ~aside)
+    exact = ~runs.least
+    while (exact & ~aside).sum() > 1:
+        excess = _excess(fixed, sized, runs, exact & ~aside)
         worst = int(excess.argmax())
         if excess[worst] <= 0:
             break
         aside[worst] = True
-    error = runs.error.copy()
-    kept = ~aside
-    weights, parts = by_size(fixed, sized, runs.rows[kept], error[kept])
+    kept = exact & ~aside
+    rows, error, noise = runs.rows[kept], runs.error[kept], np.full(int(kept.sum()), NOISE)
+    for one in np.flatnonzero(runs.least):
+        row, least = int(runs.rows[one]), float(runs.error[one])
+        mean, sd = _expected(fixed, sized, rows, error, row, noise)
+        aside[one] = least - mean > max(OUTLIER, OUTLIER_SD * sd)
+        told = None if aside[one] else beyond(least, mean, sd)
+        if told is not None:
+            rows, error, noise = np.append(rows, row), np.append(error, told[0]), np.append(noise, told[1])
+    likelihood, parts = by_size(fixed, sized, rows, error, noise)
     means, covariances = np.stack([mean for mean, _ in parts]), np.stack([covariance for _, covariance in parts])
-    for row, told in zip(runs.rows[aside], runs.error[aside], strict=True):
-        means[:, row] = told
+    for row, told_of_itself in zip(runs.rows[aside], runs.error[aside], strict=True):
+        means[:, row] = told_of_itself
         covariances[:, row, :] = covariances[:, :, row] = 0.0
         covariances[:, row, row] = NOISE**2
-    return Posterior(weights=weights, means=means, covariances=covariances, aside=aside)
+    return Posterior(weights=weights_of(likelihood), means=means, covariances=covariances, aside=aside)
+
+
+def beyond(least: float, mean: float, sd: float) -> tuple[float, float] | None:
+    """What "at least so much" says of a normal variable, as one measurement: its value and standard deviation; None: nothing.
+
+    Together they have the mean and the variance of the variable cut off at `least` (Minka, Expectation propagation, 2001).
+    """
+    at = min((least - mean) / sd, FURTHEST)
+    hazard = (2 / pi) ** 0.5 * exp(-0.5 * at**2) / erfc(at / 2**0.5)
+    narrower = hazard * (hazard - at)  # the part of the variance that is gone
+    if narrower < SAYS_NOTHING:
+        return None
+    return mean + sd * hazard / narrower, sd * ((1 - narrower) / narrower) ** 0.5
 
 
 def by_size(
     fixed: Floats, sized: Floats, rows: Ints, error: Floats, noise: Floats | float = NOISE
 ) -> tuple[Floats, list[tuple[Floats, Floats]]]:
-    """Weights of the SIZES after some errors with their `noise`, and mean and covariance of all plans by each."""
+    """After some errors with their `noise`, for each of the SIZES: ln of its likelihood, mean and covariance of all plans."""
     likelihood, parts = [], []
     for size in SIZES:
         covariance = fixed + size**2 * sized
@@ -134,9 +170,27 @@ def by_size(
         half = np.linalg.solve(root, np.column_stack([error, covariance[rows]]))
         parts.append((half[:, 1:].T @ half[:, 0], covariance - half[:, 1:].T @ half[:, 1:]))
         likelihood.append(float(-0.5 * half[:, 0] @ half[:, 0] - np.log(np.diag(root)).sum()))
-    log = np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2
+    return np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2, parts
+
+
+def weights_of(log: Floats) -> Floats:
+    """Likelihoods, given by their logarithms, as weights whose sum is 1."""
     weights = np.exp(log - log.max())
-    return weights / weights.sum(), parts
+    return np.asarray(weights / weights.sum(), np.float64)
+
+
+def _expected(
+    fixed: Floats, sized: Floats, rows: Ints, error: Floats, row: int, noise: Floats | float = NOISE
+) -> tuple[float, float]:
+    """Mean and standard deviation of one plan's error after others."""
+    at = np.append(rows, row)
+    square = np.ix_(at, at)
+    likelihood, parts = by_size(fixed[square], sized[square], np.arange(len(rows)), error, noise)
+    weights = weights_of(likelihood)
+    means = np.array([part[0][-1] for part in parts])
+    variances = np.array([part[1][-1, -1] for part in parts])
+    mean = float(weights @ means)
+    return mean, float(weights @ (variances + (means - mean) ** 2)) ** 0.5
 
 
 def _excess(fixed: Floats, sized: Floats, runs: Runs, kept: Bools) -> Floats:
@@ -145,12 +199,6 @@ def _excess(fixed: Floats, sized: Floats, runs: Runs, kept: Bools) -> Floats:
     for one in np.flatnonzero(kept):
         others = kept.copy()
         others[one] = False
-        at = np.append(runs.rows[others], runs.rows[one])
-        square = np.ix_(at, at)
-        weights, parts = by_size(fixed[square], sized[square], np.arange(len(at) - 1), runs.error[others])
-        mean = float(sum(weight * part[0][-1] for weight, part in zip(weights, parts, strict=True)))
-        second = sum(
-            weight * (part[1][-1, -1] + (part[0][-1] - mean) ** 2) for weight, part in zip(weights, parts, strict=True)
-        )
-        excess[one] = runs.error[one] - mean - max(OUTLIER, OUTLIER_SD * float(second) ** 0.5)
+        mean, sd = _expected(fixed, sized, runs.rows[others], runs.error[others], int(runs.rows[one]))
+        excess[one] = runs.error[one] - mean - max(OUTLIER, OUTLIER_SD * sd)
     return excess

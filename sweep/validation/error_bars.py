@@ -104,7 +104,7 @@ def as_markdown(evidence: Evidence) -> str:
     for kind, name in KINDS.items():
         spread, differences = evidence.spreads[kind], evidence.differences[kind]
         low, high = np.expm1(spread.low), np.expm1(spread.high)
-        apart = float(np.sqrt(differences.variogram(np.array(1.0))))
+        apart = float(np.sqrt(differences.variogram(np.array(1.0), np.array(1.0))))
         held = f"{evidence.coverage[kind]:.0f}" if kind in evidence.coverage else "-"
         lines.append(f"| {name} | {spread.runs} | {spread.sets} | {low:+.0%} to {high:+.0%} | {held} | {apart:.1%} |")
     lines += [

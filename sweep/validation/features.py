@@ -24,13 +24,13 @@ WHOLE: Final = "recipe"
 """A key of features that were read from a recipe: what it does not set is off."""
 RELEASED: Final = (("megatron-bridge", "nemo"),)
 """Words in a framework's name, and the stack whose releases are described."""
-ELSEWHERE: Final = ("base_frozen", "hybrid_pattern")
-"""Keys by which a run needs what our models do not have (models.py)."""
+ELSEWHERE: Final = ("base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout")
+"""Keys of the model (models.py)."""
 WITHOUT_EFFECT: Final = (
     "recipe", "recipe_const", "recipe_match", "dispatcher_from", "quality_reason", "tok_from_tflops", "block_spread_p10_p90",
     "account_embedding", "attention", "cross_entropy", "delay_wgrad", "dispatch_sms", "exp_avg_dtype", "force_balance",
     "fp4_param_gather", "fp8_param_gather", "fp8_recipe", "fsdp", "grad_overlap", "grad_reduce_dtype",
-    "ici_fsdp_parallelism", "kernels", "layout", "lora_alpha", "lora_rank", "lora_targets", "mtp", "offload_layers",
+    "ici_fsdp_parallelism", "kernels", "layout", "lora_alpha", "mtp", "offload_layers",
     "offload_modules", "paged_stash", "permute_fusion", "precision_aware_optimizer", "rank_capacity", "recompute",
     "remat_policy", "seq_packed", "token_drop", "use_iota_embed",
 )  # fmt: skip

@@ -4,7 +4,7 @@ import re
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from sim_core import Model, SpecError, model_names, parameters, parse_model, read_model
+from sim_core import Model, SpecError, model_document, model_names, parameters, parse_model, read_model, split_features
 from sweep.validation.table import NotSimulated, Row
 
 SIZES: Final = ("layers", "hidden", "heads", "ffn", "vocab", "seq")
@@ -26,6 +26,7 @@ FAMILIES: Final[tuple[tuple[tuple[str, ...], dict[str, object]], ...]] = (
     (("bloom",), GPT | {"position": "alibi", "embedding_norm": True}),
     (("opt",), GPT | {"activation": "relu"}),
     (("nemotron",), {"gated": False, "activation": "squared_relu", "norm": "layernorm", "position": "rotary", "tied": False}),
+    (("llama-1b-mha", "llama-3b-mha"), LLAMA | {"tied": True}),
     (("llama", "mixtral", "mistral", "qwen", "grok", "internlm", "baichuan", "yi"), LLAMA),
 )
 """What the columns leave open, by the beginning of a model's name (the publications of these families)."""
@@ -38,6 +39,13 @@ OTHER: Final[dict[str, object]] = {
 }
 DROPOUT: Final = 0.1
 """Of hidden states and attention in fp16 training of 2021 and 2022, the default of Megatron-LM; later models have none."""
+DROPPING: Final = "megatron-deepspeed"
+"""A framework whose launch scripts leave that default in bf16, too: no --hidden-dropout, no --attention-dropout in BLOOM's
+(bigscience-workshop/bigscience train/tr11-176B-ml/tr11-176B-ml.slurm)."""
+WITHOUT_MTP: Final = ("automodel",)
+"""Frameworks that train no multi-token prediction: AutoModel's TFLOP/s over tokens/s are those of DeepSeek-V3 without it (216
+over 865.3, 250 over 1,001.5: 250 GFLOP a token; 261 with it), and of Nemotron-3 Super (334 over 4,497; its
+docs/performance-summary.mdx)."""
 WHOLE: Final = ("", "pretrain", "pretraining", "training", "sft", "finetune", "fine-tuning", "continued pretraining")
 """Kinds of run that train all weights of a model."""
 OTHERWISE: Final = r"preset|not stated|batch|device"
@@ -46,21 +54,29 @@ OTHERWISE: Final = r"preset|not stated|batch|device"
 
 def model_of(row: Row) -> Model:
     """The model that a row trains. Raises NotSimulated."""
+    model = _stated(row)
+    if model.mtp_layers and any(word in row.text("framework").lower() for word in WITHOUT_MTP):
+        return parse_model(model_document(model) | {"mtp_layers": 0}, row.where)
+    return model
+
+
+def _stated(row: Row) -> Model:
     name = row.text("model").lower().partition(":")[2] or row.text("model").lower()
     if name.startswith(ENCODERS) or row.text("model").lower().startswith(ENCODERS):
         raise NotSimulated("not a decoder of text alone")
     sizes: dict[str, object] = {NAMES.get(key, key): row.count(key) for key in SIZES if row.text(key)}
+    adapted = _adapters(row)
     try:
         if name.startswith(BY_PRESET) or (name.startswith(WIDE_HEADS) and name in model_names()):
-            return read_model(name, {key: sizes[key] for key in ("layers", "sequence", "vocabulary") if key in sizes})
+            return read_model(name, {key: sizes[key] for key in ("layers", "sequence", "vocabulary") if key in sizes} | adapted)
         preset = preset_of_model(name)
         if any(need.models and _in_preset(need, preset) for need in NEEDS):  # its layers follow a pattern
-            return read_model(preset, {key: sizes[key] for key in ("sequence", "vocabulary") if key in sizes})
+            return read_model(preset, {key: sizes[key] for key in ("sequence", "vocabulary") if key in sizes} | adapted)
         if missing := [key for key in SIZES if not row.text(key)]:
             if name in model_names() and "sequence" in sizes:
-                return read_model(name, sizes)
+                return read_model(name, sizes | adapted)
             raise NotSimulated(f"not stated: {', '.join(missing)}")
-        return parse_model(_document(row, name, sizes), row.where)
+        return parse_model(_document(row, name, sizes) | adapted, row.where)
     except SpecError as error:
         raise NotSimulated(f"model: {str(error).removeprefix(row.where + ': ')[:90]}") from None
 
@@ -79,9 +95,28 @@ def _document(row: Row, name: str, sizes: dict[str, object]) -> dict[str, Any]:
     document |= family if family is not None else _nearest(row, document)
     if document["position"] == "learned":
         document["positions"] = row.count("seq")
-    if not document["gated"] and row.text("dtype") == "fp16":
+    if not document["gated"] and (row.text("dtype") == "fp16" or DROPPING in row.text("framework").lower()):
         document |= {"hidden_dropout": DROPOUT, "attention_dropout": DROPOUT}
     return document
+
+
+ADAPTED: Final = (("qkv", "qkv"), ("proj", "projection"), ("fc1", "fc1"), ("fc2", "fc2"))
+"""Words of `lora_targets` and the matrices of a layer."""
+
+
+def _adapters(row: Row) -> dict[str, object]:
+    """`lora` of a run with adapters by its features; empty for a run without. Raises NotSimulated."""
+    if not re.search(NEEDS[0].said, _said(row)):
+        return {}
+    features = split_features(row.text("features"))
+    targets = [name for word, name in ADAPTED if word in features.get("lora_targets", "")]
+    if not targets or "lora_rank" not in features:
+        raise NotSimulated("not stated: lora_rank and lora_targets in features")
+    try:
+        numbers = {"rank": int(features["lora_rank"]), "dropout": float(features.get("lora_dropout", "0"))}
+    except ValueError:
+        raise NotSimulated("features: lora_rank, lora_dropout: expected numbers") from None
+    return {"lora": numbers | {"targets": targets}}
 
 
 def _nearest(row: Row, document: dict[str, Any]) -> dict[str, object]:
@@ -109,13 +144,13 @@ class Need(NamedTuple):
 
 
 NEEDS: Final = (
-    Need("adapters", "LoRA: frozen weights with adapters", r"\bq?lora\b|\bpeft\b|\badapters?\b|base_frozen=1"),
+    Need("lora", "LoRA: frozen weights with adapters", r"\bq?lora\b|\bpeft\b|\badapters?\b|base_frozen=1"),
     Need(
         "recurrent", "a hybrid: state-space layers", r"mamba|hybrid_pattern=|state.space|\bssm\b",
         ("nemotronh", "nemotron3nano", "nemotron3super", "nemotron3ultra", "mamba", "jamba", "zamba", "bamba", "falconh1"),
     ),
     Need("recurrent", "linear attention", r"linear attention|delta.?net", ("qwen3next", "kimilinear", "rwkv")),
-    Need("indexer", "sparse attention", r"sparse attention", ("deepseekv32",)),
+    Need("indexer", "sparse attention", r"sparse attention", ("deepseekv32", "deepseekv4")),
 )  # fmt: skip
 
 
@@ -124,7 +159,7 @@ def check_needs(row: Row) -> None:
     name = row.text("model").lower().rpartition(":")[2]
     bare = _bare(name)
     kind, verdict = row.text("kind").lower(), row.text("simulable").lower()
-    said = f"{kind} {verdict} {row.text('features').lower()}"
+    said = _said(row)
     needed = [need for need in NEEDS if (need.models and bare.startswith(need.models)) or re.search(need.said, said)]
     parts = [need for need in needed if need.models]  # a label may name several, of which the model has one
     had = any(_in_preset(need, preset_of_model(name)) for need in parts)
@@ -137,6 +172,11 @@ def check_needs(row: Row) -> None:
         raise NotSimulated(f"not modelled: kind {row.text('kind')[:40]}")
     if verdict.startswith("none") and not re.search(OTHERWISE, verdict):
         raise NotSimulated(f"not modelled: {row.text('simulable')[:60]}")
+
+
+def _said(row: Row) -> str:
+    """What a row says of the kind of its run."""
+    return f"{row.text('kind')} {row.text('simulable')} {row.text('features')}".lower()
 
 
 def _in_preset(need: Need, preset: str) -> bool:

@@ -18,12 +18,14 @@ from sim_core import (
     Workload,
     hardware_table,
     plans,
+    plausibility,
     shape_of,
     simulate,
     stack_names,
     with_capacity,
     workload_from_model,
 )
+from sweep.uncertainty.highest import kind_of
 from sweep.validation.devices import candidates, network_of, preset_of
 from sweep.validation.features import recipe_of
 from sweep.validation.models import check_needs, model_of
@@ -89,6 +91,8 @@ class Run(NamedTuple):
     unmet: str = ""  # a framework without a page, and the stack that it is simulated with
     launch_s: float = 0.0  # of the step, the device waits for the host
     measured_share: float = 1.0  # of the kernels' time, from measured tables
+    ideal_s: float = 0.0  # its model FLOPs at the peak of its GPUs in bf16; 0 if unknown
+    kind: str = ""  # device, class of model, bits (`sweep.uncertainty.highest`)
 
     @property
     def measured_s(self) -> float:
@@ -232,6 +236,9 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
     known = workload.modelled
     fragmentation, stack = (1.0, "") if known is None else (known.stack.fragmentation, known.stack.name)
     unmet = "" if change.base or stack in stack_names() else stack
+    tokens = grid.all_gpus // (grid.tp * grid.cp * grid.pp) * grid.micro_batch * grid.ga * (workload.sequence or 0)
+    ideal_s = tokens / grid.all_gpus * (plausibility(workload).flops_per_token or 0.0) / hardware.value("peak_flops_bf16")
+    experts = known is not None and known.model.experts is not None
     runs = []
     for number, job in enumerate(jobs):
         if measures["reason"][number]:
@@ -255,6 +262,8 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
                 unmet=unmet,
                 launch_s=float(measures["launch_s"][number]),
                 measured_share=float(measures["measured_share"][number]),
+                ideal_s=float(ideal_s[number]),
+                kind=kind_of(hardware.name, experts=experts, precision=_precision(job.row)),
             )
         )
     return runs

@@ -1,22 +1,26 @@
-"""Low-rank adapters: what is frozen has no weight gradient, no state, no reduction."""
+"""Low-rank adapters: what is frozen has no weight gradient, no state, no reduction; sharded, it is gathered."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 
+from sim_core import hardware_table, plans, read_hardware, simulate
 from sim_core.errors import SpecError
 from sim_core.models.activations import activation_bytes
 from sim_core.models.keys import make_keys
 from sim_core.models.messages import messages
 from sim_core.models.operators import operators
+from sim_core.models.precision import FP8_DELAYED, IN_ANY_LAYOUT
 from sim_core.models.reading import read_model
 from sim_core.models.stack import Kernels, read_stack
-from sim_core.models.weights import frozen, held, model_flops_per_token, parameters
+from sim_core.models.weights import frozen, frozen_bytes, held, model_flops_per_token, parameters
 from sim_core.terms import ALL_GATHER, FORWARD, INPUT_GRADIENT, TP, WEIGHT_GRADIENT
 from sim_core.workloads.modelled import workload_from_model
 
-LORA = {"lora": {"rank": 16, "targets": ("qkv", "projection")}, "sequence": 8192}
+LORA: dict[str, Any] = {"lora": {"rank": 16, "targets": ("qkv", "projection")}, "sequence": 8192}
 TRAINED = 44_564_480
 """Of Llama 2 70B with rank 16 on attention: 80 x 16 x ((8192 + 10240) + (8192 + 8192)); MLPerf's fine-tuning reports 44.5 M."""
 
@@ -30,7 +34,17 @@ def test_only_adapters_are_trained() -> None:
     whole, divided = 16 * (8192 + 8192), 16 * (10240 + 8192)  # the sides on every rank, and those that tp divides
     assert held(model, layer, keys).dense.tolist() == [whole + divided, whole + divided / 4]
     bare = held(read_model("llama2-70b"), layer, keys).dense
-    assert frozen(model, layer, keys).tolist() == bare.tolist()
+    assert frozen(model, layer, keys).dense.tolist() == bare.tolist()
+    assert frozen_bytes(model, layer, keys).dense.tolist() == (2 * bare).tolist()
+
+
+def test_frozen_matrices_are_kept_as_they_are_multiplied() -> None:
+    """In 8 bits 1 byte each where tensor cores take any layout, two copies elsewhere; norms and embedding stay in 16."""
+    model = read_model("llama2-70b", LORA)
+    of_layer = 8192 * 10240 + 8192 * 8192 + 3 * 8192 * 28672
+    tensor_cores = FP8_DELAYED, IN_ANY_LAYOUT[FP8_DELAYED]
+    two, one = frozen_bytes(model, model.layer_units[0], make_keys(tp=[1, 1], precision=tensor_cores)).dense
+    assert (two, one) == (2 * (of_layer + 2 * 8192), of_layer + 2 * 2 * 8192)
 
 
 def test_frozen_matrices_have_two_products_and_adapters_three() -> None:
@@ -43,6 +57,22 @@ def test_frozen_matrices_have_two_products_and_adapters_three() -> None:
     linear = sum(work.flops[0, work.row(name, INPUT_GRADIENT)] for name in ("qkv", "projection", "fc1", "fc2"))
     matrices = 8192 * 10240 + 8192 * 8192 + 3 * 8192 * 28672
     assert linear == 2 * 8192 * matrices
+
+
+def test_kernels_around_an_adapter() -> None:
+    """Its input is dropped out (read, written, a mask), its output scaled and added; backward as much, and its input's gradient
+    is added to that of the frozen matrix. No copy of an operand is cast for a weight gradient."""
+    model = read_model("llama2-70b", {"lora": LORA["lora"] | {"dropout": 0.1}, "sequence": 8192})
+    keys = make_keys(precision=[FP8_DELAYED])
+    work = operators(model, model.layer_units[0], keys, Kernels())
+    moved = {(name, phase): size for name, phase, size in zip(work.names, work.phase, work.bytes[0], strict=True)}
+    entering, leaving = 8192 * 8192, 8192 * 10240
+    assert moved["qkv_lora_dropout", FORWARD] == moved["qkv_lora_dropout", INPUT_GRADIENT] == 5 * entering
+    assert moved["qkv_lora_add", FORWARD] == (4 + 6) * leaving
+    assert moved["qkv_lora_add", INPUT_GRADIENT] == 4 * leaving + 6 * entering
+    ffn = 8192 * 28672
+    assert moved["casts", FORWARD] == 3 * entering + 3 * entering - 1 * entering + 3 * ffn  # the MLP's norm writes 8 bits
+    assert moved["casts", INPUT_GRADIENT] == 3 * (leaving + entering + 2 * ffn + entering)
 
 
 def test_flops_of_a_token_are_those_of_what_is_computed() -> None:
@@ -65,6 +95,9 @@ def test_inputs_of_frozen_layers_are_not_kept_or_gathered_for_their_weights() ->
     layer, keys = model.layer_units[0], make_keys(tp=2, sequence_parallel=1)
     saved = activation_bytes(whole, layer, keys, flash=True) - activation_bytes(model, layer, keys, flash=True)
     assert saved[0, 0] == 8192 * (2 * 28672 / 2 + 2 * 8192 / 2)  # input of fc2, and of fc1 on its own tokens
+    dropped = read_model("llama2-70b", {"lora": LORA["lora"] | {"dropout": 0.1}, "sequence": 8192})
+    more = activation_bytes(dropped, layer, keys, flash=True) - activation_bytes(model, layer, keys, flash=True)
+    assert more[0, 0] == 8192 * (8192 / 2 + 3 * 8192 / 2)  # a mask; the projection's adapter keeps its own input
     sent = messages(model, layer, keys, Kernels())
     again = {
         sent.operators[k]
@@ -102,3 +135,36 @@ def test_targets_that_no_layer_has_train_nothing() -> None:
     model = read_model("nemotron-h-8b", {"lora": {"rank": 8}, "pattern": "M-" * 26})
     with pytest.raises(SpecError, match=r"nemotron-h-8b: lora\.targets: no layer has qkv or projection"):
         workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+
+
+def _sharded(lora: bool, how: str, ga: int) -> dict[str, float]:
+    model = read_model("llama2-70b", LORA if lora else {"sequence": 8192})
+    workload = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+    device = read_hardware("H100-SXM").with_values({"memory": "100 TB"})
+    plan = plans(workload, tp=1, pp=1, vpp=1, dp=64, ga=ga, micro_batch=1, sharding=how)
+    found = simulate(workload, hardware_table([device], None), plan).named()
+    return {name: float(column[0]) for name, column in found.items() if column.dtype.kind == "f"}
+
+
+def test_sharded_frozen_weights_are_gathered_and_never_reduced() -> None:
+    """FSDP: of each micro-batch the two gathers of the whole model are left, and a reduction of 0.06 % of its gradients."""
+
+    def of_a_micro_batch(lora: bool, how: str) -> float:
+        return (_sharded(lora, how, 8)["dp_total_s"] - _sharded(lora, how, 4)["dp_total_s"]) / 4
+
+    scatters = of_a_micro_batch(False, "gradients")
+    gathers = of_a_micro_batch(False, "parameters") - scatters
+    narrow = of_a_micro_batch(True, "parameters") - gathers
+    assert 0 < narrow < 0.03 * scatters  # latency of 80 narrow messages
+    assert of_a_micro_batch(True, "gradients") == pytest.approx(narrow, rel=0.2)
+
+
+def test_sharded_frozen_weights_take_two_bytes_over_the_ranks() -> None:
+    frozen_weights = parameters(read_model("llama2-70b")).total
+    whole, divided = _sharded(True, "none", 4), _sharded(True, "parameters", 4)
+    assert whole["state_bytes"] == pytest.approx(2 * frozen_weights + 18 * TRAINED, rel=1e-6)
+    assert divided["state_bytes"] == pytest.approx((2 * frozen_weights + 18 * TRAINED) / 64, rel=1e-6)
+    layer, adapters = 8192 * 10240 + 8192**2 + 3 * 8192 * 28672 + 2 * 8192, TRAINED // 80
+    ends = 2 * 32000 * 8192 + 8192
+    gathered = 2 * (ends + 2 * (layer + adapters)) + (2 + 4) * adapters  # one layer ahead; gradients of one layer's adapters
+    assert divided["communication_bytes"] == pytest.approx(gathered, rel=1e-6)

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from sim_core.errors import SpecError
-from sim_core.models.activations import activation_bytes
+from sim_core.models.activations import activation_bytes, module_bytes
 from sim_core.models.description import Model, Unit, parse_model
 from sim_core.models.keys import make_keys, refusals
-from sim_core.models.messages import messages
+from sim_core.models.messages import messages, pipeline_bytes
 from sim_core.models.operators import operators
 from sim_core.models.reading import read_model
+from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.stack import Kernels
 from sim_core.models.weights import model_flops_per_token, parameters
 from sim_core.terms import ALL_TO_ALL, CP_A2A, CP_RING, EP, FORWARD
@@ -23,12 +24,13 @@ PUBLISHED = {
     "phi-4": 14.660, "olmo2-7b": 7.299, "olmo2-32b": 32.234, "smollm3-3b": 3.075, "nemotron-h-8b": 8.101,
     "nemotron-h-56b": 56.324, "nemotron3-nano-30b-a3b": 31.578, "qwen3-next-80b-a3b": 79.674, "deepseek-v3.2": 671.878,
     "kimi-linear-48b-a3b": 49.123, "minimax-m2": 228.690, "nemotron3-super-120b-a12b": 120.669,
-    "nemotron3-ultra-550b-a55b": 549.309,
+    "nemotron3-ultra-550b-a55b": 549.309, "deepseek-v4-flash": 284.28, "deepseek-v4-pro": 1573.0,
 }  # fmt: skip
 """Billions: the formulas of each paper by hand; the publishers' own numbers are within 1.2 % of them."""
 ACTIVE = {
     "llama4-scout": 17.2, "llama4-maverick": 17.2, "nemotron3-nano-30b-a3b": 3.6, "nemotron3-super-120b-a12b": 12.8,
     "nemotron3-ultra-550b-a55b": 56.1, "qwen3-next-80b-a3b": 3.9, "kimi-linear-48b-a3b": 3.5, "minimax-m2": 11.0,
+    "deepseek-v4-flash": 13.8, "deepseek-v4-pro": 49.8,
 }  # fmt: skip
 
 
@@ -179,9 +181,89 @@ def test_a_wrong_pattern_is_one_line(values: dict[str, Any], message: str) -> No
     assert str(error.value).startswith(f"here: {message}")
 
 
+def v4_layer(ratio: int) -> int:
+    """Attention of DeepSeek-V4 Flash by hand: h 4096, 64 heads of 512, ranks 1024, 8 groups, indexer of 64 heads of 128."""
+    h, d, heads, rank, groups = 4096, 512, 64, 1024, 8
+    count = h * rank + rank * heads * d + h * d + heads * d * rank + groups * rank * h + rank + d + heads
+    if ratio:
+        width = d * (2 if ratio == 4 else 1)
+        count += 2 * h * width + ratio * width + d
+    if ratio == 4:
+        count += rank * 64 * 128 + h * 64 + 2 * h * 2 * 128 + ratio * 2 * 128 + 128
+    return count
+
+
+def test_compressed_attention_has_the_weights_of_its_modules() -> None:
+    model = read_model("deepseek-v4-flash")
+    found = {unit.name: unit.by_part["attention"] for unit in parameters(model).units if "attention" in unit.by_part}
+    assert found == {
+        "window_layer": v4_layer(0), "ratio_4_layer": v4_layer(4), "ratio_128_layer": v4_layer(128), "mtp": v4_layer(0)
+    }  # fmt: skip
+    assert [unit.number for unit in model.layer_units] == [2, 21, 20]
+
+
+def test_flops_of_deepseek_v4_are_those_of_its_published_throughput() -> None:
+    """Megatron-Bridge: TFLOP/s over tokens/s are 90.95 GFLOP a token at 4,096 tokens with one layer of prediction."""
+    assert model_flops_per_token(read_model("deepseek-v4-flash")) / 1e9 == pytest.approx(90.95, rel=5e-3)
+
+
+@pytest.mark.parametrize(("ratio", "entries"), [(0, 0.0), (4, 512 * (1 - 512 / 2048)), (128, 16.0)])
+def test_a_query_reads_its_window_and_entries_before_it(ratio: int, entries: float) -> None:
+    """At 4,096 tokens: 128 of the window but at the begin, the best 512 of up to 1,024 entries, or 0 to 32 of them all."""
+    model = read_model("deepseek-v4-flash")
+    unit = next(unit for unit in model.layer_units if unit.ratio == ratio)
+    for tp in (1, 4):
+        work = operators(model, unit, make_keys(tp=tp, sequence_parallel=1), Kernels())
+        read = work.flops[0, work.row("attention", FORWARD)] / (4096 * 64 / tp * 4 * 512)
+        assert read == pytest.approx(128 - 128 * 127 / 8192 + entries)
+        if ratio == 4:  # on every tensor-parallel rank, over the causal half of 1,024 entries
+            assert work.flops[0, work.row("indexer_scores", FORWARD)] == 4096 * 2 * 64 * 128 * 1024 / 2
+
+
+def test_hyper_connections_read_and_write_four_streams() -> None:
+    """(4n + 2) h elements of a sublayer forward; the product of the gates has n h rows and n (n + 2) columns."""
+    model = read_model("deepseek-v4-flash")
+    unit = unit_of(model, "window_layer")
+    work = operators(model, unit, make_keys(), Kernels())
+    for name in ("attention_streams", "mlp_streams"):
+        assert work.bytes[0, work.row(name, FORWARD)] == 4096 * 4096 * 2 * 18
+    by_part = next(each.by_part for each in parameters(model).units if each.name == "window_layer")
+    assert by_part["streams"] == 2 * (4 * 4096 * 24 + 24 + 3)
+    plain = parse_model(model.model_dump(exclude_none=True) | {"residual_streams": 1}, "here")
+    more = activation_bytes(model, unit, make_keys(), flash=True) - activation_bytes(plain, unit, make_keys(), flash=True)
+    assert more[0].tolist() == [4096 * 4096 * 2 * 2 * (4 + 1)] * 2 + [4096 * 4096 * 2 * 3]  # streams and output, twice; input
+    assert pipeline_bytes(model, make_keys())[0] == 4 * pipeline_bytes(plain, make_keys())[0]
+    saved = module_bytes(model, unit, make_keys(), flash=True)[0, RECOMPUTE_MODULES.index("mhc")]
+    assert saved == 4096 * 4096 * 2 * (2 * (4 + 1) - 4)  # all but the streams at the begin of the layer
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"compressed.ratios": [0, 4]}, "compressed.ratios: found 2 layers, expected 43"),
+        ({"compressed.out_groups": 7}, "compressed.out_groups: found 7, expected a divisor of heads 64"),
+        ({"indexer": None}, "indexer: missing, expected that of the layers of ratio 4"),
+        ({"window": {"tokens": 128}}, "compressed: found beside window, expected one of both"),
+        ({"kv_heads": 2}, "kv_heads: found 2, expected 1 with compressed"),
+        ({"compressed.rope": 7}, "compressed.rope: unknown key"),
+    ],
+)
+def test_wrong_numbers_of_compressed_attention_are_one_line(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        read_model("deepseek-v4-flash", values)
+    assert message in str(error.value)
+
+
+def test_groups_of_the_output_limit_tensor_parallelism() -> None:
+    keys = make_keys(tp=[8, 16], sequence_parallel=1)
+    assert list(refusals(read_model("deepseek-v4-flash"), keys, 4096)["heads_not_divisible_by_tp"]) == [False, True]
+
+
 def test_layers_may_be_given_as_a_pattern() -> None:
     numbers = read_model("nemotron-h-8b").model_dump(exclude_none=True)
     pattern = numbers.pop("pattern")
     model = parse_model(numbers | {"layers": {"pattern": f"{pattern[:26]}|{pattern[26:]}"}}, "here")
     assert (model.layers, parameters(model)) == (52, parameters(read_model("nemotron-h-8b")))
+    short = read_model("nemotron-h-8b", {"layers.pattern": "M-M-*-"})
+    assert (short.layers, short.unit_of_layer) == (6, (0, 1, 0, 1, 2, 1))
     assert np.all(model.unit_of_layer == read_model("nemotron-h-8b").unit_of_layer)

@@ -274,6 +274,7 @@ ILLEGAL: dict[str, dict[str, Any]] = {
     "layers_not_divisible": {"pp": 8, "layer_split": 0},
     "straggler_beyond_pp": {"pp": 4, "straggler_factor": 1.5, "straggler_stage": 4},
     "not_in_simai": {"fidelity": 1, "layers": 40},
+    "optimizer_not_recorded": {"optimizer": 1},
     "microbatches_not_multiple_of_pp": {"pp": 4, "vpp": 2, "ga": 6},
     "vpp_needs_overlap_pp": {"pp": 4, "vpp": 2, "ga": 8, "overlap_pp": 0},
     "no_experts": {"ep": 2},

@@ -1,24 +1,34 @@
-"""Sweeps from Python: `sweep.run`, `sweep.load`, what they hand to other libraries, and the notebook among the examples."""
+"""Sweeps from Python: `sweep.run`, `sweep.load`, what they hand to other libraries, and the notebooks among the examples."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import inspect
 import json
+import re
 import shutil
+import subprocess
+import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
 import sweep
-from sim_core import SpecError
+from sim_core import SpecError, read_hardware, read_model, read_stack
+from sweep.executors import InlineExecutor
+from sweep.given import checked_spec
 from sweep.slice_file import Slice
-from tests.conftest import EXAMPLES
+from tests.conftest import EXAMPLES, ROOT
+from tests.sweep.commands import sweep as command
 from tests.sweep.conftest import SpecWriter, rows
 
 AXES = {"tp": [1, 2, 4, 8], "pp": [1, 2, 4]}
@@ -126,22 +136,151 @@ def test_mistakes_are_one_line(path: Path, result: sweep.Result, tmp_path: Path)
         result.to_arrow()
 
 
-def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its code cells in order, as a kernel would, in a copy of its folder."""
-    pytest.importorskip("pandas")
-    shutil.copytree(EXAMPLES / "workloads", tmp_path / "workloads")
+def test_the_package_lists_its_interface(result: sweep.Result) -> None:
+    assert dir(sweep) == ["Result", "SimError", "Spec", "SpecError", "Told", "Tuner", "load", "run"]
+    assert all(getattr(sweep, name) for name in dir(sweep))
+    assert sweep.SpecError is SpecError
+    with pytest.raises(AttributeError, match="no attribute 'rum'"):
+        getattr(sweep, "rum")  # noqa: B009
+    for name in ("rank", "tuner", "explain", "what_if", "timeline", "export", "report"):
+        kinds = {parameter.kind for parameter in inspect.signature(getattr(result, name)).parameters.values()}
+        assert inspect.Parameter.VAR_KEYWORD not in kinds, name
+
+
+@pytest.mark.long
+def test_a_type_checker_finds_a_misspelt_option(tmp_path: Path) -> None:
+    script = tmp_path / "user.py"
+    script.write_text(
+        'import sweep\nspec: sweep.Spec = {"nmae": "x"}\nr = sweep.run(spec, worker=2)\nr.rank(topp=3)\nr.explian()\n'
+        'sweep.lod("x")\nr.export(form="megatrn")\nr.rank(top=3, where="tp > 1")\nsweep.load("out").to_arrow(["plan"])\n'
+    )
+    words = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        str(script),
+    ]
+    told = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False).stdout
+    assert [int(line.split(":")[1]) for line in told.splitlines() if ": error:" in line] == [2, 3, 4, 5, 6, 7], told
+
+
+def test_values_of_numpy_tuples_and_ranges_are_taken(path: Path, result: sweep.Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    document = yaml.safe_load(path.read_text())
+    axes = {"tp": (1, np.int64(2), 4, 8), "pp": np.array([1, 2, 4])}
+    spec = document | {"axes": axes, "fixed": FIXED | {"ga": np.int32(8)}, "workload": document["workload"]}
+    given = sweep.run(spec, path.parent / "again")
+    assert given.to_arrow().equals(result.to_arrow())
+    assert given.provenance["sweep"] == result.provenance["sweep"]
+    assert checked_spec({**spec, "axes": {"tp": range(1, 5), "pp": np.arange(1, 3)}}).axes == {"tp": [1, 2, 3, 4], "pp": [1, 2]}
+
+
+def test_a_result_answers_what_the_commands_answer(path: Path, result: sweep.Result, tmp_path: Path) -> None:
+    result = sweep.load(result.folder, spec=path)
+    best = result.best["plan"]
+    why = result.explain(best)
+    assert command("explain", result.folder, best, "--spec", path).stdout.split() == str(why).split()
+    assert why.values["plan"] == best
+    told = command("whatif", result.folder, best, "--gpus", 32, "--json", "--spec", path)
+    assert result.what_if(gpus=32).values == json.loads(told.stdout)
+    assert result.export(best) == command("export", result.folder, "--plan", best, "--spec", path).stdout
+    assert json.loads(result.timeline(best, tmp_path / "t.json").read_text())["traceEvents"]
+    assert str(best) in result.report(tmp_path / "r.html").read_text(encoding="utf-8")
+    shown = result._repr_html_()
+    assert shown.count("<tr>") == 11
+    assert f">{best}<" in shown
+    for call, said in (
+        (lambda: result.explain(99), "plan: found 99, expected a number from 0 to 11"),
+        (
+            lambda: result.export(form="x"),  # type: ignore[arg-type]
+            "form: found 'x', valid: ",
+        ),
+        (lambda: result.timeline(0, stages=[4]), "stages: found '4', expected stages from 0 to 0"),
+        (
+            lambda: sweep.run(path, executor="rai"),  # type: ignore[arg-type]
+            "executor: found 'rai', nearest valid: ray",
+        ),
+    ):
+        with pytest.raises(SpecError, match=f"^{said}"):
+            call()
+
+
+def test_an_executor_of_ones_own_runs_it(path: Path, result: sweep.Result, tmp_path: Path) -> None:
+    assert sweep.run(path, tmp_path / "own", executor=InlineExecutor()).to_arrow().equals(result.to_arrow())
+
+
+def test_a_copy_that_would_change_nothing_is_an_error() -> None:
+    for record, name, said in (
+        (read_hardware("H100-SXM"), "nic_bandwidth", "Hardware: 'nic_bandwidth' is no field of it, .*`with_values`"),
+        (read_model("llama3-8b"), "layer", "Model: 'layer' is no field of it, nearest valid: layers"),
+        (read_stack("megatron-core"), "host_forwards", "Stack: 'host_forwards' is no field of it, nearest valid: host_forward"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            record.model_copy(update={name: 1})
+
+
+NOTEBOOKS = tuple(sorted(path.name for path in EXAMPLES.glob("*.ipynb")))
+
+
+def code_of(name: str) -> list[str]:
+    """The code cells of a notebook among the examples."""
+    notebook = json.loads((EXAMPLES / name).read_text(encoding="utf-8"))
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.fixture
+def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+    """Runs the code cells of a notebook in order, as a kernel would, in a folder of its own; without matplotlib no plots."""
     monkeypatch.chdir(tmp_path)
-    notebook = json.loads((EXAMPLES / "pareto.ipynb").read_text(encoding="utf-8"))
-    names: dict[str, Any] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for cell in notebook["cells"]:
-            if cell["cell_type"] == "code":
-                exec("".join(cell["source"]), names)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+
+    def run(name: str) -> dict[str, Any]:
+        names: dict[str, Any] = {}
+        for source in code_of(name):
+            if "plt." in source and importlib.util.find_spec("matplotlib") is None:
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                exec(source, names)
+        return names
+
+    return run
+
+
+def test_the_notebook_of_the_front_runs(notebook: Callable[[str], dict[str, Any]]) -> None:
+    names = notebook("pareto.ipynb")
     front, plans = names["front"], names["plans"]
     assert isinstance(front, pa.Table)
+    assert plans.num_rows >= 1000
     assert 2 <= front.num_rows < plans.num_rows
-    for step_s, cost in zip(front["step_time_s"].to_pylist(), front["gpu_s_per_sample"].to_pylist(), strict=True):
-        others = zip(plans["step_time_s"].to_pylist(), plans["gpu_s_per_sample"].to_pylist(), strict=True)
-        assert not any(a <= step_s and b <= cost and (a, b) != (step_s, cost) for a, b in others)
-    assert len(names["figure"].data) == 2
+    of = ("step_time_s", "peak_memory_bytes")
+    others = np.array([plans[name].to_pylist() for name in of])
+    for point in zip(*(front[name].to_pylist() for name in of), strict=True):
+        no_worse = (others <= np.array(point)[:, None]).all(0)
+        assert (others[:, no_worse] == np.array(point)[:, None]).all()
+
+
+def test_the_notebook_of_a_measured_plan_runs(notebook: Callable[[str], dict[str, Any]]) -> None:
+    names = notebook("measured.ipynb")
+    runs, tuner = names["tuner"].runs, names["tuner"]
+    assert len(runs) >= 4
+    assert tuner.best is not None
+    assert tuner.best.step_time_s == min(run.step_time_s for run in runs.values() if run.state == "ok")
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_stored_with_its_outputs(name: str) -> None:
+    """Of every code cell in order, at least one picture, and nothing of the machine that ran it."""
+    text = (EXAMPLES / name).read_text(encoding="utf-8")
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert not any(output["output_type"] == "error" or output.get("name") == "stderr" for output in outputs)
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    told = [json.dumps({k: v for k, v in output.get("data", output).items() if k != "image/png"}) for output in outputs]
+    assert not re.search(r"/(tmp|root|home|work|Users|var|opt|private)/|[A-Z]:\\\\", " ".join([*told, *code_of(name)]))
+    assert len(text) < 400_000

@@ -10,9 +10,12 @@ from typer.testing import CliRunner
 
 from sim_core import STACK_FACTS, Floats, SpecError, read_stack, stack_names, stack_yaml
 from sweep.calibration.stack_choice import PURPOSES, Sizes, chosen
-from sweep.calibration.stack_fit import NOISE, Problem, deviations, fit
-from sweep.calibration.stack_numbers import NUMBERS, bounds_of, facts_at, starts_of
+from sweep.calibration.stack_fit import NOISE, Problem, deviations, fit, fit_stack
+from sweep.calibration.stack_numbers import NUMBERS, OF_EXPERTS, bounds_of, facts_at, starts_of
+from sweep.calibration.stack_report import page_of_fit
 from sweep.cli import app
+from sweep.validation.simulation import UNCHANGED, run_rows
+from sweep.validation.table import read_table
 
 HEAD = (
     "set,framework,hw,gpus,gpus_per_node,model,layers,hidden,heads,kv_heads,ffn,vocab,seq,dtype,"
@@ -182,4 +185,53 @@ def test_runs_of_a_slow_host_tell_its_time(tmp_path: Path) -> None:
     assert fitted.name == "megatron-core calibrated"
     code, again = run(str(table), "-o", str(page))
     assert code == 1
-    assert "there already" in again
+    assert "not there yet" in again
+
+
+def test_what_a_fact_says_of_both_ways_moves_together() -> None:
+    """Steps by hand on a page with 2 ms more a layer and 60 us more an expert, each way; eager, 1, 4 and 16 experts a rank."""
+    page, passes = read_stack("nemo"), 64 * 8
+    experts = np.array([1.0, 4.0, 16.0, 64.0])
+    low, high = bounds_of(page, OF_EXPERTS)
+
+    def seconds(values: Floats) -> Floats:
+        facts = facts_at(page, OF_EXPERTS, values)
+        return np.asarray(passes * (5e-3 + sum(facts["host_experts"]) + experts * sum(facts["host_expert"])))
+
+    known = passes * (5e-3 + sum(page.host_experts) + 4e-3 + experts * (sum(page.host_expert) + 120e-6))
+    found, told = fit(Problem(seconds, known, low, high, np.ones(4, np.bool_)), starts_of(page, OF_EXPERTS, low, high))
+    assert [number.name for number, seen in zip(OF_EXPERTS, told, strict=True) if seen] == ["host_experts", "host_expert"]
+    facts = facts_at(page, OF_EXPERTS, found.values)
+    assert facts["host_experts"] == pytest.approx([each + 2e-3 for each in page.host_experts], rel=0.05)
+    assert facts["host_expert"] == pytest.approx([each + 60e-6 for each in page.host_expert], rel=0.05)
+
+
+@pytest.mark.long
+def test_runs_of_experts_tell_what_experts_take_of_the_host(tmp_path: Path) -> None:
+    """Steps of a known page, on which a layer with experts takes 2 ms and an expert 60 us more each way, given to that of nemo:
+    eager runs with 4 and 16 experts a rank tell both."""
+    head = f"{HEAD},ep,experts,topk,moe_ffn,dispatcher,features"
+    plans = [(8, 32, 1), (8, 128, 1), (8, 32, 2), (4, 64, 1)]
+    rows = [
+        f"mine,NeMo 25.09,H100-80GB-SXM,8,8,moe,8,2048,16,16,2048,32768,4096,bf16,1,1,8,0,1,{mbs},64,1,{ep},{experts},2,768,"
+        "alltoall,recipe=x;cuda_graph=none"
+        for ep, experts, mbs in plans
+    ]
+    path = tmp_path / "moe.csv"
+    path.write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
+    page = read_stack("nemo")
+    slower = {
+        "host_experts": tuple(each + 2e-3 for each in page.host_experts),
+        "host_expert": tuple(each + 60e-6 for each in page.host_expert),
+    }
+    known = [run.step_s for run in run_rows(read_table(path), UNCHANGED._replace(base=page.model_copy(update=slower)))]
+    text = "\n".join([head, *(row.replace(",64,1,", f",64,{s * 1e3},", 1) for row, s in zip(rows, known, strict=True))])
+    path.write_text(text + "\n", encoding="utf-8")
+    fit = fit_stack(read_table(path), page, None, "moe.csv", leave_out=False)
+    assert np.abs(fit.before).min() > 5
+    assert np.abs(fit.after).max() < 3
+    told = {one.fact: one for one in fit.told}
+    assert told["host_expert"].row is not None
+    each = told["host_expert"]
+    assert each.low[0] <= slower["host_expert"][0] <= each.high[0]
+    assert page_of_fit(fit, "mine", "moe.csv").host_expert == pytest.approx(each.after, rel=1e-3)

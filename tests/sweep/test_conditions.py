@@ -39,9 +39,9 @@ def test_what_a_condition_may_say(condition: str) -> None:
 
 
 ATTACKS = [
-    ("true); COPY (SELECT 1) TO '{out}'; SELECT (true", "found more than one|Parser Error|found a statement"),
+    ("true); COPY (SELECT 1) TO '{out}'; SELECT (true", "found more than one|cannot be read|found a statement"),
     ("true; COPY (SELECT 1) TO '{out}'", "found a statement|found more than one"),
-    ("true) FROM read_csv('{secret}') WHERE (true", "Parser Error"),
+    ("true) FROM read_csv('{secret}') WHERE (true", "cannot be read"),
     ("true FROM read_csv('{secret}')", "found more than one expression"),
     ("EXISTS (FROM read_csv('{secret}'))", "found 'SELECT'"),
     ("tp > (SELECT count(*) FROM read_text('{secret}'))", "found 'SELECT'"),
@@ -68,11 +68,11 @@ ATTACKS = [
     ("DISTINCT tp > 1", "found more than one expression"),
     ("tp > 1 ORDER BY 1", "found more than one expression"),
     ("tp > 1 UNION SELECT true", "found more than one expression"),
-    ("tp > 1) OR (pp > 1", "Parser Error"),
-    ("tp > 1 /*", "Parser Error"),
-    ("- " * 4000 + "tp > 1", "cannot be read|Parser Error|found"),
+    ("tp > 1) OR (pp > 1", "cannot be read"),
+    ("tp > 1 /*", "cannot be read"),
+    ("- " * 4000 + "tp > 1", "cannot be read|found"),
     ("tp > 1 " + " " * MOST_CHARACTERS, "found 10,007 characters, expected at most 10,000"),
-    ("", "Parser Error|found"),
+    ("", "cannot be read|found"),
 ]
 
 
@@ -114,7 +114,7 @@ def test_rank_and_spec_refuse_alike(write_spec: SpecWriter, tmp_path: Path) -> N
     path = write_spec(axes={"tp": [1, 2], "ga": [4]})
     run_sweep(prepare(load_spec(path), path.parent), Store(directory=tmp_path / "out"), InlineExecutor())
     attack = f"true); COPY (SELECT 1) TO '{tmp_path / 'x.csv'}'; SELECT (true"
-    with pytest.raises(SpecError, match=r'--where "true\); COPY .*Parser Error'):
+    with pytest.raises(SpecError, match=r'--where "true\); COPY .*cannot be read'):
         rank(tmp_path / "out", where=attack)
     path = write_spec(axes={"tp": [1, 2], "ga": [4]}, where=["list_sum(range(0, 300000000)) > 0"])
     with pytest.raises(SpecError, match=r"where: 'list_sum\(range\(0, 300000000\)\) > 0': found the function"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import re
 import subprocess
@@ -114,6 +115,74 @@ def test_a_name_or_a_value_that_was_meant(changed: str, said: str, write_spec: S
     assert f"error: --set {changed}: {said}" in done.stderr
 
 
+MISTAKES = [  # an argument of `run SPEC --dry-run`, and the words that have to be in the answer
+    ("axes.precision=fp8", "fp8_blockwise, fp8_delayed, fp8_tensorwise"),
+    ("fixed.precision=bfloat16", "expected bf16"),
+    ("fixed.zero_stage=3", "nearest valid: sharding"),
+    ("fixed.sharding=zero3", "expected parameters"),
+    ("fixed.sharding=1", "expected optimizer"),
+    ("fixed.dispatcher=deepep", "expected flex"),
+    ("fixed.schedule=interleaved", "expected 1f1b, which interleaves where vpp > 1"),
+    ("fixed.schedule=ZeroBubble", "expected zb-h1"),
+    ("fixed.checkpointing=true", "expected full"),
+    ("fixed.layer_split=uniform", "expected even"),
+    ("budget={tokens: 1T, price: 2}", "nearest valid: usd_per_gpu_hour"),
+    ("fixed.world_size=16", "nearest valid: all_gpus"),
+    ("fixed.tensor-model-parallel-size=4", "nearest valid: tp"),
+    ("fixed.tensor_parallel_degree=4", "nearest valid: tp"),
+    ("fixed.per_device_train_batch_size=4", "nearest valid: micro_batch"),
+    ("fixed.train_micro_batch_size_per_gpu=4", "nearest valid: micro_batch"),
+    ("fixed.gradient_accumulation_steps=4", "nearest valid: ga"),
+    ("fixed.recompute-granularity=full", "nearest valid: checkpointing"),
+    ("tp=[1,2]", "expected axes.tp or fixed.tp"),
+    ("micro_batch_size=2", "expected axes.micro_batch or fixed.micro_batch"),
+    ("axes.tp=2", "such as [2]"),
+    ("axes.tp=1,2", "such as [1,2]"),
+    ("failures={restart: 600}", "such as '600 s'"),
+    ("where=ckpt = none", "a text needs quotes: 'none'"),
+    ("where=tp*pp => 8", "at least is >="),
+    ("where=tp == 4 && pp < 2", "cannot be read, expected a condition on the columns of one plan; both is AND"),
+    ("where=tp > 'a'", "found the text 'a' beside a column of numbers"),
+    ("objectives=[{maximize: throughput}]", "nearest valid: samples_per_s"),
+    ("per=gpu", "nearest valid: all_gpus"),
+    ("hardware=H100", "H100-SXM"),
+    ("hardware=A100", "A100-80G-SXM"),
+    ("hardware.nic_bandwidth=200", "such as '200 Gb/s'"),
+    ("axes.nope=[1]", " in all)"),
+]
+
+
+def test_mistakes_of_new_users_are_answered_with_what_was_meant(write_spec: SpecWriter) -> None:
+    """In one line, with no more than five names, and nothing that a library wrote."""
+    spec = write_spec(axes={"tp": [1, 2]}, fixed={"pp": 1})
+    for changed, words in MISTAKES:
+        done = sweep("run", spec, "--dry-run", "--set", changed)
+        assert (done.returncode in (1, 2), done.stderr.count("\n"), words in done.stderr) == (True, 1, True), done.stderr
+        named = done.stderr.partition("nearest valid: ")[2]
+        assert named.count(",") < 5, done.stderr
+    assert sweep("run", spec, "--dry-run", "--set", "fixed.all_gpus=null").returncode == 0
+
+
+def test_what_is_no_spec_is_told_what_it_is(tmp_path: Path) -> None:
+    config = {"model_type": "llama", "hidden_size": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "odd.yaml").write_text("a: [1", encoding="utf-8")
+    text = EXAMPLES / "workloads" / "gpt7b_tp4_dp128.simai.txt"
+    for given, words in (
+        (("run", tmp_path / "config.json"), f"`sweep init {tmp_path / 'config.json'}` writes one for it"),
+        (("search", tmp_path), f"`sweep init {tmp_path}` writes one for it"),
+        (("run", "llama3-70b"), "`sweep init llama3-70b` writes one for it"),
+        (("run", text), f"is a SimAI text, not a sweep; `sweep init {text}`"),
+        (("run", tmp_path / "nope.yaml"), "no such file, expected the spec of a sweep"),
+        (("run", tmp_path / "odd.yaml"), ":1: not valid YAML: look at the colons, indentation, brackets and quotes"),
+        (("rank", text), "is a file, expected the folder of a result"),
+        (("rank", "--sort", "mfu"), "--sort: is no option of sweep rank, expected --by"),
+        (("simulate", "llama3-8b"), "expected a workload file; of a model: --model llama3-8b"),
+    ):
+        done = sweep(*given)
+        assert (done.returncode in (1, 2), done.stderr.count("\n"), words in done.stderr) == (True, 1, True), done.stderr
+
+
 def test_an_empty_out_is_refused_in_a_dry_run_as_well(write_spec: SpecWriter) -> None:
     for more in ((), ("--dry-run",)):
         done = sweep("run", write_spec(), "--out", "", *more)
@@ -206,7 +275,9 @@ def test_a_model_handed_to_run_is_sent_to_init(tmp_path: Path) -> None:
     path.write_text('{"model_type": "llama", "hidden_size": 4096}')
     done = sweep("run", path)
     assert done.returncode != 0
-    assert done.stderr == f"error: {path}: is a model, not a sweep; `sweep init {path}` writes one for it\n"
+    assert (
+        done.stderr == f"error: {path}: is a config.json of Hugging Face, not a sweep; `sweep init {path}` writes one for it\n"
+    )
 
 
 def test_a_dash_is_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

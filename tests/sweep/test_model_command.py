@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,15 @@ def test_one_model_shows_units_parameters_flops_and_source() -> None:
     assert "mtp parameters 11,610,067,968, not in the total" in words
     assert "source config.json of deepseek-ai/DeepSeek-V3" in words
     assert "FLOPs per token 291.8 GFLOP forward and backward, sequence 4096" in words
+
+
+def test_json_states_what_follows_from_the_numbers() -> None:
+    """Multi-token prediction apart; FLOPs forward and backward of a token."""
+    found = json.loads(sweep("model", "deepseek-v3", "--json").stdout)
+    assert found["hidden"] == 7168
+    counts = found["parameters"]
+    assert (counts["total"], counts["active"], counts["mtp"]) == (671_026_404_352, 37_552_282_624, 11_610_067_968)
+    assert found["flops_per_token"] == pytest.approx(291.8e9, rel=1e-3)
 
 
 def test_a_number_can_be_set_and_the_block_printed_is_read_back(tmp_path: Path) -> None:

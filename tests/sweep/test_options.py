@@ -129,7 +129,10 @@ MEANT = {
         ("@R 12 --gpus 8", "PLAN: found 12, expected a number from 0 to 11"),
         ("@R 0 --gpus 8 --spec nope.yaml", "--spec: found nope.yaml, expected a file that is there"),
     ],
-    "report": [("@R --output /nope/x.html", "--output: found /nope/x.html, expected a file in a folder that is there")],
+    "report": [
+        ("@R --output /nope/x.html", "--output: found /nope/x.html, expected a file in a folder that is there"),
+        ("@R --measured /nope.csv", "--measured: found /nope.csv, expected a file that is there"),
+    ],
     "hardware": [
         ("H100-SXM --gemm 1,2", "--gemm: found '1,2', expected three whole numbers"),
         ("--gemm 1,1,1", "--gemm: found without NAME, expected both"),
@@ -277,7 +280,7 @@ def test_wrong_options_are_one_line_that_names_them(name: str, places: dict[str,
 
 
 def test_every_command_has_wrong_options_that_only_it_can_have() -> None:
-    only_options_of_others = {"ls", "status", "compact", "stack"}
+    only_options_of_others = {"ls", "show", "status", "compact", "stack"}
     assert set(MEANT) | only_options_of_others == set(ALL)
 
 

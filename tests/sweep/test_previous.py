@@ -58,7 +58,7 @@ def test_it_has_a_page(folder: Path) -> None:
     for part in ("cp_exposed_s", "launch_s"):
         assert part not in content["rows"]
         assert part not in content["parts"]
-    assert "Sweep small" in report_page(content)
+    assert "<title>small: " in report_page(content)
 
 
 def test_it_is_compared_with_a_result_of_this_version(folder: Path, tmp_path: Path) -> None:

@@ -28,9 +28,10 @@ from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
 from sweep.preparation import prepare
 from sweep.ranking import RUNS, rank
-from sweep.show.ranked import print_ranking
+from sweep.show.ranked import MOST_BRIEF, print_ranking
 from sweep.spec import load_spec
 from sweep.store import MANIFEST, Store
+from sweep.uncertainty.highest import above_measured
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import files_of, rows
@@ -99,7 +100,7 @@ def test_every_row_is_ranked_or_told_why_not(results: Path, table: ROWS) -> None
         ({"per": ["gpuz"]}, "unknown column 'gpuz', nearest valid: goodput, all_gpus"),
         ({"columns": ["tpp"]}, "unknown column 'tpp', nearest valid: tp"),
         ({"where": "all_gpu < 3"}, "--where 'all_gpu < 3': unknown column 'all_gpu', nearest valid: all_gpus"),
-        ({"where": "tp +"}, "--where 'tp +': Parser Error"),
+        ({"where": "tp +"}, "--where 'tp +': cannot be read"),
         ({"where": "tp"}, "--where 'tp': found a value of type BIGINT, expected a condition"),
     ],
 )
@@ -156,7 +157,7 @@ def test_a_damaged_slice_is_one_line(results: Path, tmp_path: Path) -> None:
 
 
 def test_a_condition_that_fails_on_a_value_is_one_line(results: Path) -> None:
-    with pytest.raises(SpecError, match=r"--where .*Could not convert string"):
+    with pytest.raises(SpecError, match=r"--where .*found the text .* beside a column of numbers"):
         rank(results, where="tp = '8x'")
 
 
@@ -181,7 +182,7 @@ def test_the_file_s_suffix_chooses_the_format(results: Path, tmp_path: Path) -> 
 
 
 def test_the_table_shows_shares_of_the_step_that_add_up(results: Path) -> None:
-    told = sweep("rank", results, "--top", 3).stdout
+    told = sweep("rank", results, "--top", 3, "-v").stdout
     assert "gpu-s/sample" in told
     assert "bubble%" in told or "fwd%" in told
     assert "of 6,000 plans ranked, lowest gpu_s_per_sample first." in told
@@ -365,28 +366,62 @@ def test_a_best_plan_that_hardly_fits_is_said(tmp_path: Path) -> None:
         "fixed": {"dp": 4, "pp": 1, "global_batch": 16},
     }
     best = run(spec, tmp_path / "roomy").rank()
-    for part, tight in ((0.93, False), (0.97, True)):
+    for part, tight in ((0.85, False), (0.97, True)):
         memory = f"{best['peak_memory_bytes'][0].as_py() / part:.0f} B"
         run(spec | {"hardware": {"preset": "H100-SXM", "memory": memory}}, tmp_path / memory)
         told = sweep("rank", tmp_path / memory).stdout
-        assert (f"tight: plan {best['plan'][0].as_py()} needs 97% of the device's memory" in told) == tight
-        assert ('--where "peak_memory_bytes < 0.94 * device_memory_bytes"' in told) == tight
+        assert f"it needs {part:.0%} of the memory and runs with a chance of " in told
+        assert ("the next with room is plan " in told) == tight
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_table_fits_its_terminal(results: Path, width: int) -> None:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, no_color=True, markup=False, highlight=False, soft_wrap=True)
-    print_ranking(rank(results), console)
-    lines = out.getvalue().splitlines()
-    rule = next(line for line in lines if line.startswith(" ──"))
-    heads = lines[lines.index(rule) - 1]
-    assert len(rule) <= width
-    assert all(len(line) <= width for line in lines[: lines.index(rule) + 5])
-    assert {"rank", "plan", "gpus", "gpu-s/sample"} <= set(heads.split())
-    left_out = next(line for line in lines if line.startswith("Left out at "))
-    assert left_out.startswith(f"Left out at {width} columns: ")
-    assert not set(heads.split()) & set(left_out.partition(": ")[2].split(", "))
+    for verbose in (False, True):
+        out.truncate(0)
+        print_ranking(rank(results), console, folder=results, verbose=verbose)
+        lines = out.getvalue().lstrip("\0").splitlines()
+        rule = next(line for line in lines if line.startswith(" ──"))
+        heads = lines[lines.index(rule) - 1].split()
+        assert {"plan", "gpus", "gpu-s/sample"} <= set(heads)
+        assert verbose or all(len(line) <= width for line in lines), "sentences are broken between words"
+        assert len(rule) <= width
+        assert verbose or len(heads) <= MOST_BRIEF
+        left_out = " ".join(lines).partition("Left out: ")[2].partition(" (")[0]
+        assert left_out
+        assert not set(heads) & set(left_out.split(", "))
+
+
+def test_the_first_lines_say_what_to_launch_how_sure_that_is_and_what_next(results: Path, tmp_path: Path) -> None:
+    best = rank(results, per=[]).best
+    assert best is not None
+    told = sweep("rank", results, "--per", "").stdout.splitlines()
+    assert told[1].startswith(f"Launch plan {best['plan']}: tp {best['tp']}, pp {best['pp']}, ")
+    assert f"on {best['all_gpus']:,} x H100-SXM, {best['global_batch']:,} sequences a step; " in told[1]
+    assert told[2].startswith("How sure: no measured runs say how near a file of this kind is")
+    assert told[3] == f"Next: `sweep explain {results} {best['plan']}` says where its step goes."
+    heads = told[5].split()
+    assert len(heads) <= MOST_BRIEF
+    rows = rank(results, per=[]).rows
+    assert [name for name in ("tp", "pp", "vpp") if name in heads] == [
+        name for name in ("tp", "pp", "vpp") if len(rows[name].unique()) > 1
+    ]
+    fewest = sweep("rank", results, "--by", "peak_memory", "--ascending").stdout.splitlines()[1]
+    assert fewest.startswith("Lowest peak_memory: plan ")
+    none = sweep("rank", results, "--where", "tp > 99").stdout.splitlines()
+    assert none[1].startswith("The condition is false for all ")
+
+
+@pytest.mark.parametrize(("factor", "above"), [(0.999, False), (1.001, True)])
+def test_a_plan_above_every_measured_mfu_is_doubted(factor: float, above: bool) -> None:
+    """dgxc-benchmarking's Llama 3 8B on 8 H100s: 62.21 % as published, 62.27 % by the FLOPs of the model."""
+    row = {"hardware": "H100-SXM+EFA-v2", "mfu": 0.6227 * factor}
+    told = above_measured(row, {})
+    assert bool(told) == above
+    assert not above or told.endswith("measured runs of dense models on H100-SXM in 16 bits: at most 62.3% (llama3-8b)")
+    assert above_measured(row | {"precision": "fp8_delayed"}, {}) == ""
+    assert above_measured({"hardware": "mine", "mfu": 0.99}, {}) == ""
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3])

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import Model, SimError, read_stack
+from sim_core import SimError, read_stack
 from sweep.commands import validate_command
 from sweep.validation import figures
 from sweep.validation.devices import hardware_of, network_of, preset_of
 from sweep.validation.figures import rankings, worse
-from sweep.validation.models import check_needs, model_of
+from sweep.validation.models import model_of
 from sweep.validation.simulation import Run, run_rows
 from sweep.validation.stacks import dispatcher_of, layer_split, stack_of
 from sweep.validation.table import COMMITTED, COUNTS, QUALITIES, NotSimulated, Row, published_rows, read_table
@@ -220,13 +220,15 @@ def test_dispatchers_by_column_notes_and_framework() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"kind": "lora"}, "not modelled: LoRA: frozen weights with adapters"),
-        ({"features": "lora_rank=16;base_frozen=1"}, "not modelled: LoRA: frozen weights with adapters"),
+        ({"kind": "lora"}, "not stated: lora_rank and lora_targets in features"),
+        ({"features": "lora_rank=16;base_frozen=1"}, "not stated: lora_rank and lora_targets in features"),
+        ({"features": "lora_rank=16;lora_targets=attention (qkv, proj)", "kind": "lora"}, ""),
+        ({"features": "lora_rank=x;lora_targets=fc1", "kind": "lora"}, "features: lora_rank, lora_dropout: expected numbers"),
         ({"simulable": "none (hybrid: Mamba-2 or sparse attention)"}, "not modelled: a hybrid: state-space layers"),
         ({"model": "jamba-1.5-large"}, "not modelled: a hybrid: state-space layers"),
         ({"model": "nemotron-3-nano-30b-a3b", "experts": "128"}, ""),
         ({"model": "hf:Nemotron-H-8B", "simulable": "none (hybrid: Mamba-2 or sparse attention)"}, ""),
-        ({"model": "hf:Nemotron-H-8B", "kind": "lora"}, "not modelled: LoRA: frozen weights with adapters"),
+        ({"model": "hf:Nemotron-H-8B", "kind": "lora"}, "not stated: lora_rank and lora_targets in features"),
         ({"kind": "distillation"}, "not modelled: kind distillation"),
         ({"simulable": "none (diffusion)"}, "not modelled: none (diffusion)"),
         ({"recompute": "every other Tuesday"}, "not modelled: recompute every other tuesday"),
@@ -242,6 +244,13 @@ def test_what_we_cannot_simulate_is_said_by_what_it_needs(changes: dict[str, str
     assert run.reason.lower() == reason.lower()
 
 
+def test_megatron_deepspeed_drops_out_in_bf16_too() -> None:
+    """The launch script of BLOOM names no dropout (tr11-176B-ml.slurm): its default is 0.1, of hidden states and attention."""
+    plain = {"model": "bloom-176b-like", "dtype": "bf16", "ffn": "16384", "params_b": ""}
+    found = [model_of(row(**plain, framework=name)) for name in ("Megatron-DeepSpeed", "Megatron-LM")]
+    assert [(model.hidden_dropout, model.attention_dropout) for model in found] == [(0.1, 0.1), (0.0, 0.0)]
+
+
 def test_a_hybrid_is_read_from_its_preset() -> None:
     """Its layers follow a pattern that no column states; sequence and vocabulary are the row's."""
     hybrid = model_of(row(model="Nemotron-3-Nano-30B-A3B", seq="8192"))
@@ -249,13 +258,14 @@ def test_a_hybrid_is_read_from_its_preset() -> None:
     assert (hybrid.layers, hybrid.sequence, hybrid.vocabulary) == (52, 8192, 32000)
 
 
-def test_a_run_counts_once_we_have_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The label of the row stays as it is; the model learned of adapters."""
-    given = row(kind="lora", simulable="none (LoRA)")
-    with pytest.raises(NotSimulated):
-        check_needs(given)
-    monkeypatch.setitem(Model.model_fields, "adapters", Model.model_fields["mla"])
-    check_needs(given)
+def test_a_run_counts_once_we_have_what_it_needs() -> None:
+    """The label of the row stays as it is; the model learned of adapters, which its features state."""
+    features = "lora_rank=16;lora_targets=attention (qkv, proj);lora_dropout=0.1"
+    lora = model_of(row(kind="lora", simulable="none (LoRA)", features=features)).lora
+    assert lora is not None
+    assert (lora.rank, lora.targets, lora.dropout) == (16, ("qkv", "projection"), 0.1)
+    preset = model_of(row(model="qwen3-32b", kind="lora", features=features)).lora
+    assert preset == lora
 
 
 def test_cells_of_one_s_own_for_published_runs(tmp_path: Path) -> None:

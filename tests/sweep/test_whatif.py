@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from sweep.folder import folder_at
+from sweep.options import OptionError
 from sweep.reopening import Reopened, reopened
 from sweep.whatif import Question, what_if
+from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
 
 SPEC: dict[str, Any] = {
@@ -56,7 +58,33 @@ def test_the_best_plan_then_is_that_of_a_sweep_of_its_own(result: Reopened, tmp_
 def test_a_step_keeps_its_tokens_with_another_sequence(result: Reopened) -> None:
     answer = what_if(result, 0, Question(sequence=8192))
     assert (answer.before["global_batch"], answer.same["global_batch"]) == (64, 32)
-    assert answer.notes == ("32 sequences of 8,192 tokens a step, as many tokens as 64 of 4,096",)
+    told = "32 sequences of 8,192 tokens a step, as many tokens as 64 of 4,096"
+    assert answer.notes == (told, "the sequence is 2 x as long: cp 2 searched, too")
+    assert (answer.before["sequence"], answer.same["sequence"]) == (4096, 8192)
+    assert answer.searched == 2 * 3 * 2 * 2, "the axes of the plan with both cp, on the plan's own network"
+
+
+def test_rows_say_what_changes_and_how_sure_they_are(result: Reopened) -> None:
+    answer = what_if(result, 1, Question(nic="100 Gb/s", device="B200-SXM"))
+    assert answer.after is not None
+    assert (answer.before["plan"], "plan" in answer.same, "plan" in answer.after) == (1, False, False)
+    assert [row["nic_bandwidth"] for row in (answer.before, answer.same, answer.after)] == [50e9, 12.5e9, 12.5e9]
+    for row in (answer.before, answer.after):
+        assert row["step_time_low_s"] < row["step_time_s"] < row["step_time_high_s"]
+
+
+def test_a_file_of_an_unknown_device_is_not_moved(tmp_path: Path) -> None:
+    workload = {"path": str(EXAMPLES / "workloads" / "gpt7b_tp4_dp128.simai.txt"), "micro_batch": 1, "sequence": 2048}
+    records = {"embedding_layer": "0.05 ms", "grad_param_compute": "0.25 ms", "layernorm": "0 B"}
+    fixed = {"all_gpus": 32, "ga": 8, "pp": 2}
+    spec = {"name": "file", "workload": workload | {"records": records}, "hardware": "H100-SXM", "axes": {"tp": [2, 4]}}
+    opened = reopened(folder_at(run(tmp_path, spec | {"fixed": fixed})), tmp_path / "s.yaml")
+    with pytest.raises(OptionError, match=r"^--device B200-SXM: the file does not say on which device"):
+        what_if(opened, 0, Question(device="B200-SXM"))
+    answer = what_if(opened, 1, Question(gpus=64))
+    assert answer.after is not None
+    assert answer.before["step_time_s"] > answer.after["step_time_s"]
+    assert answer.before["global_batch"] == answer.after["global_batch"]
 
 
 def test_what_tokens_cost_is_their_time_on_all_gpus(result: Reopened) -> None:

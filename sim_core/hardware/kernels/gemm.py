@@ -75,6 +75,26 @@ def grouped_gemm_s(
     return _aligned(kernels, dtype, Timed(seconds, np.zeros(len(seconds), np.bool_)), m * groups, n, k)
 
 
+SCAN_OVER_FP32: Final = 1.5
+"""FLOP/s of the products of a chunked scan over the peak of CUDA cores in fp32, beside the time of its bytes.
+
+Between small products of one head and chunk, decays are computed, masked and multiplied in: CUDA cores are busy, tensor cores
+are not. Forward of fla's KDA on an H20, 8,192 tokens, 96 and 64 heads of 128: 4.51 and 2.96 ms (MoonshotAI/FlashKDA 9f54414,
+BENCHMARK_H20.md): 0.9. Mamba-2 on an A100, width 2,048, state 64: as fast as FlashAttention-2 at 2,048 tokens and 6 times at
+16,384 (arXiv 2405.21060, figure 10), 67 ns a token: 1.4. mamba_ssm's chunk scan on an H100, 80 heads of 64, state 128, chunks
+of 256: 1.8 times the 19.4 ns a token of TileLang's (tile-ai/tilelang be9c08f, benchmark/mamba2; arXiv 2504.17577): 2.3.
+"""
+
+
+def inside_s(kernels: Kernels, dtype: str, flops: Floats, *, scan: bool) -> Timed:
+    """Products whose operands and results stay on the chip: of an attention kernel, or of a chunked `scan`. Never measured."""
+    reached = kernels.peak(dtype) * kernels.numbers["attention_efficiency"]
+    if scan:
+        reached = min(reached, SCAN_OVER_FP32 * kernels.peak("fp32"))
+    flops = np.asarray(flops, np.float64)
+    return Timed(flops * kernels.numbers["sustained_scale"] / reached, np.zeros(len(flops), np.bool_))
+
+
 def _dense(kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes, k: Sizes, phase: Phase) -> Timed:
     """Seconds by the table or the peak, and where a user measured GEMMs, times what these take over those of the device."""
     scale = kernels.numbers["gemm_scale"] * kernels.numbers["sustained_scale"]

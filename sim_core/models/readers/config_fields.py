@@ -37,7 +37,7 @@ FREE: Final = frozenset({
     "reorder_and_upcast_attn",
     "attn_output_multiplier", "output_multiplier_scale", "embedding_multiplier_scale", "router_aux_loss_coef",
     "aux_loss_alpha", "seq_aux", "output_router_logits", "router_jitter_noise", "norm_topk_prob", "routed_scaling_factor",
-    "scoring_func", "swiglu_limit", "classifier_dropout", "layerdrop",
+    "scoring_func", "swiglu_limit", "swiglu_alpha", "init_std", "classifier_dropout", "layerdrop",
     # storage and inference
     "torch_dtype", "dtype", "quantization_config", "pretraining_tp", "slow_but_exact", "ep_size", "num_experts_per_device",
     "initial_context_length", "n_ctx", "masked_softmax_fusion", "attention_softmax_in_fp32", "skip_bias_add",

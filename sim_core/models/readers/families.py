@@ -100,7 +100,7 @@ def base_of(
 ) -> Document:
     """What all families with the usual names share. `activation`, `vocabulary`: of every model of the family, if not stated."""
     return {
-        "layers": config.layers("num_hidden_layers"),
+        **({} if "pattern" in more and not config.has("num_hidden_layers") else {"layers": config.layers("num_hidden_layers")}),
         "hidden": config.number("hidden_size"),
         "heads": config.number("num_attention_heads"),
         "vocabulary": config.number("vocab_size", default=vocabulary),
@@ -228,6 +228,7 @@ def many_experts(config: Config, document: Document, otherwise: str) -> None:
     first = config.number("first_k_dense_replace", least=0)
     every = config.number("moe_layer_freq", default=1)
     dense = tuple(layer for layer in range(document["layers"]) if layer < first or layer % every)
+    dense = dense_layers_of(config, document["layers"], dense)
     ffn = config.number("moe_intermediate_size")
     shared = config.number("n_shared_experts", least=0) if config.stated("n_shared_experts", "1 or 2") else 0
     document["ffn"] = config.number("intermediate_size")
@@ -240,6 +241,14 @@ def many_experts(config: Config, document: Document, otherwise: str) -> None:
         "dense_layers": dense_first(dense),
     }
     document["mtp_layers"] = config.number("num_nextn_predict_layers", "num_mtp_layers", default=0, least=0)
+
+
+def dense_layers_of(config: Config, count: int, otherwise: tuple[int, ...]) -> tuple[int, ...]:
+    """The layers without experts by `mlp_layer_types`, as transformers 5 writes them, or `otherwise`."""
+    types = config.words("mlp_layer_types", ("dense", "sparse"))
+    if types is not None and len(types) != count:
+        raise config.error("mlp_layer_types", f"found {len(types)} layers, expected {count}")
+    return otherwise if types is None else tuple(layer for layer, each in enumerate(types) if each == "dense")
 
 
 def _expert_groups(config: Config) -> Document:

@@ -12,9 +12,11 @@ FAMILIES: Final[Mapping[str, Callable[[Config, str], Document]]] = {
     "deepseek_v2": families.deepseek,
     "deepseek_v3": families.deepseek,
     "deepseek_v32": newer_families.deepseek_v32,
+    "deepseek_v4": newer_families.deepseek_v4,
     "gemma2": families.gemma2,
     "gemma3_text": newer_families.gemma3,
     "glm4_moe": families.glm,
+    "glm_moe_dsa": newer_families.deepseek_v32,
     "gpt2": families.gpt2,
     "gpt_neox": families.gpt_neox,
     "gpt_oss": families.gpt_oss,
@@ -33,11 +35,17 @@ FAMILIES: Final[Mapping[str, Callable[[Config, str], Document]]] = {
     "phi3": newer_families.phi3,
     "qwen2": families.qwen,
     "qwen3": families.qwen,
+    "qwen3_5_moe_text": newer_families.qwen3_next,
+    "qwen3_5_text": newer_families.qwen3_next,
     "qwen3_moe": families.qwen,
     "qwen3_next": newer_families.qwen3_next,
     "smollm3": newer_families.smollm3,
 }
 """Reader of each `model_type`."""
+_AS: Final = {
+    "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe", "ministral3": "llama", "kimi_k25": "kimi_k2",
+}  # fmt: skip
+"""Other names of the same layers."""
 _TEXT: Final = "text_config"
 
 
@@ -56,10 +64,10 @@ def read_config(fields: Mapping[str, Any], where: str) -> Document:
     if "vision_config" in fields:
         raise SpecError(f"{where}: a multimodal model without {_TEXT}; expected that of its text model")
     kind = fields.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    if not isinstance(kind, str) or _AS.get(kind, kind) not in FAMILIES:
         found = "missing" if kind is None else f"found {shown(kind)}"
         raise SpecError(f"{where}: model_type: {found}, {nearest(str(kind or ''), FAMILIES)}")
-    config = Config(fields, where)
+    config, kind = Config(fields, where), _AS.get(kind, kind)
     document = FAMILIES[kind](config, kind)
     config.refuse_others()
     return document

@@ -9,6 +9,7 @@ from sim_core.models.readers.families import (
     bias_of,
     deepseek,
     dense_first,
+    dense_layers_of,
     head_dim_of,
     kv_heads_of,
     mla_of,
@@ -21,11 +22,11 @@ _LINEAR, _FULL = "linear_attention", "full_attention"
 _FREE_OF_NEMOTRON = (
     "max_position_embeddings", "mamba_hidden_act", "use_mamba_kernels", "mamba_dt_init_floor", "time_step_limit",
     "time_step_floor", "time_step_min", "time_step_max", "residual_in_fp32", "num_logits_to_keep", "rescale_prenorm_residual",
-    "expand", "mamba_proj_bias", "use_bias", "use_conv_bias", "sliding_window", "layers_block_type",
-    "mtp_hybrid_override_pattern",
+    "expand", "mamba_proj_bias", "use_bias", "use_conv_bias", "sliding_window",
+    "mtp_hybrid_override_pattern", "mtp_layers_block_type", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
 )  # fmt: skip
 _FREE_OF_KIMI = (
-    "num_key_value_heads", "head_dim", "mla_use_nope", "model_max_length", "moe_renormalize", "use_grouped_topk",
+    "num_key_value_heads", "head_dim", "qk_head_dim", "mla_use_nope", "model_max_length", "moe_renormalize", "use_grouped_topk",
     "moe_router_activation_func", "max_position_embeddings", "num_expert_group", "topk_group",
 )  # fmt: skip
 _FREE_OF_LLAMA4 = (
@@ -34,6 +35,13 @@ _FREE_OF_LLAMA4 = (
 _FREE_OF_MINIMAX = (
     "rotary_dim", "mtp_transformer_layers", "attn_type_list", "use_mtp", "shared_moe_mode", "qk_norm_type",
 )  # fmt: skip
+_FREE_OF_V4 = (
+    "num_hash_layers", "mlp_layer_types", "topk_method", "compress_rope_theta", "hc_sinkhorn_iters", "hc_eps", "expert_dtype",
+)  # fmt: skip
+_NEAR, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
+_LETTERS = {
+    "linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-", "moe": "E",
+}  # fmt: skip
 _CHUNK = 64
 """Tokens of a chunk of the kernels of delta rules (fla-org/flash-linear-attention)."""
 
@@ -133,17 +141,58 @@ def minimax_m2(config: Config, kind: str) -> Document:
 
 
 def deepseek_v32(config: Config, kind: str) -> Document:
-    """DeepSeek-V3.2: V3 with the lightning indexer."""
-    indexer = {
+    """DeepSeek-V3.2 and GLM-5: V3 with the lightning indexer, one in each layer."""
+    config.words("layer_types", ("indexed_attention",))
+    config.words("indexer_types", ("full",))
+    return deepseek(config, "deepseek_v3") | {"indexer": _indexer_of(config)}
+
+
+def _indexer_of(config: Config) -> Document:
+    return {
         "heads": config.number("index_n_heads"),
         "head_dim": config.number("index_head_dim"),
         "topk": config.number("index_topk"),
     }
-    return deepseek(config, "deepseek_v3") | {"indexer": indexer}
+
+
+def deepseek_v4(config: Config, kind: str) -> Document:
+    """DeepSeek-V4: a window and compressed entries in each layer, hyper-connections, experts everywhere."""
+    config.take(_FREE_OF_V4)
+    document = rotary_of(config, activation="silu") | {"kv_heads": 1, "qk_norm": True, "attention_sinks": True}
+    config.only("num_key_value_heads", 1, 1)
+    bias_of(config, document)
+    document["head_dim"] = config.number("head_dim")
+    document["residual_streams"] = config.number("hc_mult", default=1)
+    document["mtp_layers"] = config.number("num_nextn_predict_layers", default=0, least=0)
+    rates = config.section("compress_rates") if config.has("compress_rates") else config
+    sparse, heavy = (
+        rates.number(_SPARSE, "compress_rate_csa", default=4),
+        rates.number(_HEAVY, "compress_rate_hca", default=128),
+    )
+    types, ratios = config.words("layer_types", (_NEAR, _SPARSE, _HEAVY)), config.numbers("compress_ratios")
+    if types is not None:
+        ratios = tuple({_NEAR: 0, _SPARSE: sparse, _HEAVY: heavy}[each] for each in types)
+    if ratios is None:
+        raise config.error("compress_ratios", "missing; they decide what each layer costs")
+    document["compressed"] = {
+        "q_rank": config.number("q_lora_rank"),
+        "rope_head_dim": config.number("qk_rope_head_dim", default=64),
+        "out_rank": config.number("o_lora_rank"),
+        "out_groups": config.number("o_groups"),
+        "window": config.number("sliding_window"),
+        "ratios": list(ratios[: document["layers"]]),  # those of multi-token prediction come after
+        "chosen": sparse,
+    }
+    document["indexer"] = _indexer_of(config)
+    ffn, shared = config.number("moe_intermediate_size"), config.number("n_shared_experts", default=1, least=0)
+    experts = {"count": config.number("n_routed_experts"), "topk": topk_of(config), "ffn": ffn, "shared_ffn": shared * ffn}
+    return document | {"experts": experts}
 
 
 def qwen3_next(config: Config, kind: str) -> Document:
-    """Qwen3-Next: gated delta net in all but every n-th layer, gated attention, experts with a gated shared one."""
+    """Qwen3-Next and 3.5: gated delta net in all but every n-th layer, gated attention, experts with a gated shared one."""
+    config.only("attn_output_gate", True, True)
+    config.take(("mamba_ssm_dtype", "mtp_use_dedicated_embeddings"))
     document = rotary_of(config, activation="silu") | {"qk_norm": True, "output_gate": True}
     kv_heads_of(config, document, "2")
     head_dim_of(config, document, "256")
@@ -161,6 +210,11 @@ def qwen3_next(config: Config, kind: str) -> Document:
         "conv": config.number("linear_conv_kernel_dim", default=4),
         "chunk": _CHUNK,
     }
+    document["mtp_layers"] = config.number(
+        "num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", default=0, least=0
+    )
+    if kind == "qwen3_5_text":
+        return document | {"ffn": config.number("intermediate_size")}
     step, dense = config.number("decoder_sparse_step", default=1), set(config.numbers("mlp_only_layers") or ())
     dense |= {layer for layer in range(document["layers"]) if (layer + 1) % step}
     shared = config.number("shared_expert_intermediate_size", default=0, least=0)
@@ -170,16 +224,14 @@ def qwen3_next(config: Config, kind: str) -> Document:
     if dense:
         experts["dense_layers"] = dense_first(tuple(sorted(dense)))
         document["ffn"] = ffn
-    document["mtp_layers"] = config.number("num_nextn_predict_layers", "num_mtp_layers", default=0, least=0)
     return document | {"experts": experts}
 
 
 def nemotron_h(config: Config, kind: str) -> Document:
     """Nemotron-H and Nemotron-3: a pattern of Mamba-2, attention, MLP and experts, one mixer a layer."""
-    pattern = config.text("hybrid_override_pattern")
+    pattern = _pattern_of(config)
     config.take(_FREE_OF_NEMOTRON)
-    document = base_of(config, False, "relu2", gated=False, norm="rmsnorm", position="none")
-    document["pattern"] = pattern
+    document = base_of(config, False, "relu2", gated=False, norm="rmsnorm", position="none", pattern=pattern)
     kv_heads_of(config, document, "8")
     head_dim_of(config, document, "128")
     bias_of(config, document)
@@ -212,27 +264,40 @@ def nemotron_h(config: Config, kind: str) -> Document:
     return document
 
 
+def _pattern_of(config: Config) -> str:
+    """The letters of the layers, or their names as transformers 5 writes them."""
+    names = config.words("layers_block_type", _LETTERS)
+    if names is None or config.has("hybrid_override_pattern"):
+        return config.text("hybrid_override_pattern")
+    return "".join(_LETTERS[name] for name in names)
+
+
 def kimi_linear(config: Config, kind: str) -> Document:
     """Kimi Linear: KDA in most layers, latent attention without rotation in the others."""
-    linear = config.section("linear_attn_config")
     document = base_of(config, False, "silu", gated=True, norm="rmsnorm", position="none")
     config.take(_FREE_OF_KIMI)
     document["mla"] = mla_of(config)
     document["qk_norm"] = True
-    full = linear.numbers("full_attn_layers") or ()
-    linear.numbers("kda_layers")
-    document["full_attention"] = [layer - 1 for layer in full]  # counted from 1 there
-    heads, size = linear.number("num_heads"), linear.number("head_dim")
+    types = config.words("layer_types", (_LINEAR, _FULL))
+    linear = config if types else config.section("linear_attn_config")
+    if types:
+        document["full_attention"] = [layer for layer, each in enumerate(types) if each == _FULL]
+    else:  # counted from 1
+        document["full_attention"] = [layer - 1 for layer in linear.numbers("full_attn_layers") or ()]
+        linear.numbers("kda_layers")
+    heads, size = linear.number("linear_num_heads", "num_heads"), linear.number("linear_head_dim", "head_dim")
     document["recurrent"] = {"kind": "kda", "heads": heads, "head_dim": size, "state": size, "groups": heads, "chunk": _CHUNK}
-    document["recurrent"]["conv"] = linear.number("short_conv_kernel_size", default=4)
-    linear.refuse_others()
-    first = config.number("first_k_dense_replace", default=0, least=0)
+    document["recurrent"]["conv"] = linear.number("linear_conv_kernel_dim", "short_conv_kernel_size", default=4)
+    if not types:
+        linear.refuse_others()
+    first = tuple(range(config.number("first_k_dense_replace", default=0, least=0)))
+    first = dense_layers_of(config, document["layers"], first)
     config.only("moe_layer_freq", 1, 1)
     ffn = config.number("moe_intermediate_size")
     document["ffn"] = config.number("intermediate_size")
     document["mtp_layers"] = config.number("num_nextn_predict_layers", default=0, least=0)
     shared = config.number("num_shared_experts", "n_shared_experts", default=0, least=0)
     experts: Document = {"count": config.number("num_experts", "n_routed_experts"), "ffn": ffn}
-    experts |= {"shared_ffn": shared * ffn, "dense_layers": first}
+    experts |= {"shared_ffn": shared * ffn, "dense_layers": dense_first(first)}
     experts["topk"] = config.number("num_experts_per_token", "num_experts_per_tok")
     return document | {"experts": experts}

@@ -34,7 +34,8 @@ PLAN_FLAGS: Final = (
     "--microbatch-group-size-per-virtual-pipeline-stage", "--num-distributed-optimizer-instances", "--bf16", "--fp16",
     "--fp8-format", "--fp8-recipe", "--fp4-format", "--no-overlap-p2p-communication", "--expert-tensor-parallel-size",
     "--ckpt-format", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint",
-    "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes",
+    "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes", "--optimizer", "--muon-tp-mode",
+    "--no-use-layer-wise-param-layout",
 )  # fmt: skip
 """Flags that the plan is read from, and those of the launcher."""
 TOKENIZER: Final = "--tokenizer-type"
@@ -100,7 +101,7 @@ def _resolved(word: str) -> str:
 def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Launch:
     values, unset = values_of(flags)
     plan = left_open(plan_of(values, gpus_of(values, slurm, unset)), unset)
-    notes = []
+    notes = arguments.optimizer_notes(values)
     if plan["all_gpus"] and plan["dp"] is None and not {"tp", "pp", "cp"} & {_FIELD_OF.get(flag) for flag in unset}:
         width = "x".join(f" {name} {plan[name]} " for name in ("tp", "pp", "cp"))
         notes.append(f"it starts {plan['all_gpus']} GPUs, which{width}does not divide: more are meant".replace("  ", " "))

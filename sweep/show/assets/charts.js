@@ -1,13 +1,14 @@
 /* Charts of our pages, as SVG: lines, bars, points, heat maps, parallel coordinates. No network, no library. */
 "use strict";
 const Charts = (() => {
-  const COLOURS = ["#3465a4", "#c4622d", "#2e8b57", "#8e5ba6", "#b8860b", "#1f8a9e", "#b03a5b", "#6b7a3a", "#7a5c48", "#5a6575"];
+  const COLOURS = [...Array(10).keys()].map(k => `var(--c${k})`); // of page.css, which has two themes
   const NS = "http://www.w3.org/2000/svg";
   const drawn = new Map();
 
   function svg(name, attributes, text) {
     const node = document.createElementNS(NS, name);
-    for (const [key, value] of Object.entries(attributes || {})) node.setAttribute(key, value);
+    for (const [key, value] of Object.entries(attributes || {}))
+      if (key === "fill" || key === "stroke") node.style[key] = value; else node.setAttribute(key, value);
     if (text !== undefined) node.textContent = text;
     return node;
   }
@@ -66,7 +67,7 @@ const Charts = (() => {
   /* one box under the pointer */
   function tip(node, text) {
     const box = document.getElementById("tip") || document.body.appendChild(html("div", { id: "tip", role: "status" }));
-    node.addEventListener("pointermove", event => {
+    for (const kind of ["pointermove", "pointerdown"]) node.addEventListener(kind, event => {
       box.textContent = typeof text === "function" ? text() : text;
       box.style.opacity = 1;
       const left = Math.min(event.clientX + 14, innerWidth - box.offsetWidth - 8);
@@ -91,7 +92,7 @@ const Charts = (() => {
     let taken = -Infinity;  // labels end here
     x.ticks.forEach(([value, label], k) => {
       if (k % Math.max(every, 1)) return;
-      if (!spec.x.names) picture.append(svg("line", { x1: x(value), x2: x(value), y1: box.top, y2: box.bottom, stroke: "#eef0f4" }));
+      if (!spec.x.names) picture.append(svg("line", { x1: x(value), x2: x(value), y1: box.top, y2: box.bottom, stroke: "var(--grid)" }));
       const at = { x: x(value), y: box.bottom + 14, "text-anchor": tilted ? "end" : "middle" };
       if (!tilted) {
         const half = Math.min(label.length, 24) * 3.7;
@@ -103,11 +104,11 @@ const Charts = (() => {
       picture.append(svg("text", at, label.length > 24 ? label.slice(0, 23) + "\u2026" : label));
     });
     for (const [value, label] of y.ticks) {
-      if (!spec.y.names) picture.append(svg("line", { x1: box.left, x2: box.right, y1: y(value), y2: y(value), stroke: "#e6e9ee" }));
+      if (!spec.y.names) picture.append(svg("line", { x1: box.left, x2: box.right, y1: y(value), y2: y(value), stroke: "var(--grid)" }));
       const room = Math.floor((left - 12) / 6.2);
       picture.append(svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, label.length > room ? label.slice(0, room - 1) + "\u2026" : label));
     }
-    picture.append(svg("line", { x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom, stroke: "#aab2bf" }));
+    picture.append(svg("line", { x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom, stroke: "var(--axis)" }));
     if (spec.x.label) picture.append(svg("text", { x: box.right, y: height - 4, "text-anchor": "end", class: "title" }, spec.x.label));
     if (spec.y.label) picture.append(svg("text", { x: 4, y: 12, class: "title" }, spec.y.label));
     host.replaceChildren(picture);
@@ -157,35 +158,48 @@ const Charts = (() => {
         picture.append(bar);
       });
     },
-    /* {names, x, series: [{name, values}]}: one row a name, parts side by side */
+    /* {x: {names}, y, series: [{name, values}]}: bars of several series beside each other */
+    pairs(host, spec) {
+      const { picture, x, y } = frame(host, spec);
+      const width = Math.min(x.step * 0.8 / spec.series.length, 60), begin = -width * spec.series.length / 2;
+      spec.series.forEach((one, k) => one.values.forEach((value, at) => {
+        if (value === null) return;
+        const bar = svg("rect", { x: x(at) + begin + k * width, width: Math.max(width - 1, 1), y: y(value), height: Math.max(y(0) - y(value), 0.5), fill: COLOURS[k], class: "bar" });
+        tip(bar, `${one.name}\n${spec.x.names[at]}: ${format(value, spec.y.unit)}`);
+        picture.append(bar);
+      }));
+      legend(host, spec.series.map((one, k) => [one.name, COLOURS[k]]));
+    },
+    /* {names, x, series: [{name, values, colour}]}: one row a name, parts side by side */
     stacked(host, spec) {
+      const colour = k => spec.series[k].colour || COLOURS[k % COLOURS.length];
       const { picture, x, y } = frame(host, { ...spec, height: 50 + spec.y.names.length * 20 });
       const end = spec.y.names.map(() => 0);
       spec.series.forEach((one, k) => one.values.forEach((value, row) => {
         if (!value) return;
-        const bar = svg("rect", { x: x(end[row]), width: Math.max(x(end[row] + value) - x(end[row]), 0.3), y: y(row) - 7, height: 14, fill: COLOURS[k % COLOURS.length], class: "bar" });
+        const bar = svg("rect", { x: x(end[row]), width: Math.max(x(end[row] + value) - x(end[row]), 0.3), y: y(row) - 7, height: 14, fill: colour(k), class: "bar" });
         tip(bar, `${spec.y.names[row]}\n${one.name}: ${format(value, spec.x.unit)}`);
         picture.append(bar);
         end[row] += value;
       }));
-      legend(host, spec.series.map((one, k) => [one.name, COLOURS[k % COLOURS.length]]));
+      legend(host, spec.series.map((one, k) => [one.name, colour(k)]));
     },
     /* {x, y, cells: [[x0, x1, y0, y1, weight 0..1, text]], front: [[x, y, text]], points: [{x, y, colour, text}]} */
     scatter(host, spec) {
       const { picture, x, y, box } = frame(host, spec);
       for (const [x0, x1, y0, y1, weight, text] of spec.cells || []) {
-        const cell = svg("rect", { x: x(x0), width: Math.max(x(x1) - x(x0), 0.5), y: y(y1), height: Math.max(y(y0) - y(y1), 0.5), fill: "#8fa3bf", "fill-opacity": 0.12 + 0.6 * weight, class: "cell" });
+        const cell = svg("rect", { x: x(x0), width: Math.max(x(x1) - x(x0), 0.5), y: y(y1), height: Math.max(y(y0) - y(y1), 0.5), fill: "var(--cloud)", "fill-opacity": 0.12 + 0.6 * weight, class: "cell" });
         tip(cell, text);
         picture.append(cell);
       }
       for (const one of spec.marks || []) {
-        picture.append(svg("line", { x1: x(one.x), x2: x(one.x), y1: box.top, y2: box.bottom, stroke: "#b03a5b", "stroke-dasharray": "4 3" }));
-        picture.append(svg("text", { x: x(one.x) - 4, y: box.top + 10, "text-anchor": "end", style: "paint-order:stroke;stroke:#fff;stroke-width:3px" }, one.text));
+        picture.append(svg("line", { x1: x(one.x), x2: x(one.x), y1: box.top, y2: box.bottom, stroke: "var(--c6)", "stroke-dasharray": "4 3" }));
+        picture.append(svg("text", { x: x(one.x) - 4, y: box.top + 10, "text-anchor": "end", style: "paint-order:stroke;stroke:var(--back);stroke-width:3px" }, one.text));
       }
       const front = spec.front || [];
       if (front.length) {
         const steps = front.map(([a, b], k) => (k ? `H${x(a).toFixed(1)}V${y(b).toFixed(1)}` : `M${x(a).toFixed(1)} ${y(b).toFixed(1)}`)).join("");
-        picture.append(svg("path", { d: steps, fill: "none", stroke: "#b03a5b", "stroke-width": 1.5, class: "front" }));
+        picture.append(svg("path", { d: steps, fill: "none", stroke: "var(--c6)", "stroke-width": 1.5, class: "front" }));
       }
       for (const one of spec.points || []) {
         const dot = svg("circle", { cx: x(one.x), cy: y(one.y), r: 3, fill: one.colour, "fill-opacity": 0.7, class: "point" });
@@ -193,7 +207,7 @@ const Charts = (() => {
         picture.append(dot);
       }
       for (const [a, b, text] of front) {
-        const dot = svg("circle", { cx: x(a), cy: y(b), r: 4, fill: "#fff", stroke: "#b03a5b", "stroke-width": 1.6, class: "on-front" });
+        const dot = svg("circle", { cx: x(a), cy: y(b), r: 4, fill: "var(--back)", stroke: "var(--c6)", "stroke-width": 1.6, class: "on-front" });
         tip(dot, text);
         picture.append(dot);
       }
@@ -205,33 +219,43 @@ const Charts = (() => {
       const low = Math.min(...known), high = Math.max(...known);
       spec.values.forEach((row, j) => row.forEach((value, i) => {
         const part = value === null || high === low ? 0.5 : (value - low) / (high - low), good = spec.best === "high" ? part : 1 - part;
-        const fill = value === null ? "#f1f3f6" : `hsl(${212 - 12 * good} ${30 + 35 * good}% ${92 - 57 * good}%)`;
-        const cell = svg("rect", { x: x(i) - x.step / 2 + 1, width: Math.max(x.step - 2, 1), y: y(j) - y.step / 2 + 1, height: Math.max(y.step - 2, 1), fill, class: "cell" });
+        const cell = svg("rect", { x: x(i) - x.step / 2 + 1, width: Math.max(x.step - 2, 1), y: y(j) - y.step / 2 + 1, height: Math.max(y.step - 2, 1),
+          fill: value === null ? "var(--none)" : "var(--c0)", "fill-opacity": value === null ? 1 : 0.1 + 0.9 * good, class: "cell" });
         tip(cell, spec.text(j, i, value));
         picture.append(cell);
-        if (x.step > 44) picture.append(svg("text", { x: x(i), y: y(j) + 4, "text-anchor": "middle", "pointer-events": "none", style: `fill:${value !== null && good > 0.75 ? "#fff" : "#1d2430"}` }, value === null ? "\u2013" : format(value, spec.unit, 3)));
+        if (x.step > 44) picture.append(svg("text", { x: x(i), y: y(j) + 4, "text-anchor": "middle", "pointer-events": "none", fill: value !== null && good > 0.6 ? "var(--on)" : "var(--ink)" }, value === null ? "\u2013" : format(value, spec.unit, 3)));
       }));
     },
     /* {axes: [{label, names} or {label, domain, log, unit}], lines: [{values, colour, text}]} */
     parallel(host, spec) {
-      const width = Math.max(host.clientWidth, spec.axes.length * 74), height = spec.height || 320, top = 40, bottom = height - 14;
-      const picture = svg("svg", { width, height, style: "max-width:none" });
-      const at = k => 40 + k * (width - 84) / Math.max(spec.axes.length - 1, 1);
-      const scales = spec.axes.map(axis => scale(axis, bottom, top));
+      const wide = host.clientWidth >= spec.axes.length * 74; // else the axes lie below each other
+      const width = Math.max(host.clientWidth, 200), row = 52, height = wide ? spec.height || 320 : spec.axes.length * row;
+      const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` });
+      const at = k => wide ? 40 + k * (width - 84) / Math.max(spec.axes.length - 1, 1) : 24 + k * row;
+      const [from, to] = wide ? [height - 14, 40] : [16, width - 16];
+      const scales = spec.axes.map(axis => scale(axis, from, to));
       for (const one of spec.lines.slice().reverse()) {
-        const path = one.values.map((value, k) => value === null ? null : `${at(k).toFixed(1)} ${scales[k](value).toFixed(1)}`).filter(Boolean).join("L");
+        const point = (value, k) => wide ? [at(k), scales[k](value)] : [scales[k](value), at(k)];
+        const path = one.values.map((value, k) => value === null ? null : point(value, k).map(each => each.toFixed(1)).join(" ")).filter(Boolean).join("L");
         const line = svg("path", { d: "M" + path, fill: "none", stroke: one.colour, "stroke-opacity": 0.45, "stroke-width": 1.3, class: "plan" });
         tip(line, one.text);
         picture.append(line);
       }
+      const halo = "paint-order:stroke;stroke:var(--back);stroke-width:3px";
       spec.axes.forEach((axis, k) => {
-        picture.append(svg("line", { x1: at(k), x2: at(k), y1: top, y2: bottom, stroke: "#aab2bf" }));
-        picture.append(svg("text", { x: at(k), y: k % 2 ? 26 : 13, "text-anchor": "middle", class: "title" }, axis.label));
-        for (const [value, label] of scales[k].ticks) picture.append(svg("text", { x: at(k) + 4, y: scales[k](value) + 4, style: "paint-order:stroke;stroke:#fff;stroke-width:3px" }, label));
+        const [x1, y1, x2, y2] = wide ? [at(k), to, at(k), from] : [from, at(k), to, at(k)];
+        picture.append(svg("line", { x1, x2, y1, y2, stroke: "var(--axis)" }));
+        picture.append(svg("text", wide ? { x: at(k), y: k % 2 ? 26 : 13, "text-anchor": "middle", class: "title" } : { x: 4, y: at(k) - 6, class: "title", style: halo }, axis.label));
+        let taken = -Infinity;
+        for (const [value, label] of scales[k].ticks) {
+          if (wide) { picture.append(svg("text", { x: at(k) + 4, y: scales[k](value) + 4, style: halo }, label)); continue; }
+          const half = label.length * 3.3, x = Math.min(Math.max(scales[k](value), half + 2), width - half - 2);
+          if (x - half < taken + 4) continue;
+          taken = x + half;
+          picture.append(svg("text", { x, y: at(k) + 14, "text-anchor": "middle", style: halo }, label));
+        }
       });
-      const scroll = html("div", { class: "scroll" });
-      scroll.append(picture);
-      host.replaceChildren(scroll);
+      host.replaceChildren(picture);
     },
   };
 

@@ -200,6 +200,8 @@ def plans_of(stack: str, axes: dict[str, list[object]], fixed: dict[str, object]
         ({"tp": [2, 4], "pp": [1, 4], "vpp": [1, 2], "cp": [1, 2]}, {"checkpointing": "selective", "overlap_param": True}),
         ({"checkpointing": ["full", "every:2", "block:2"], "sharding": ["optimizer", "parameters"]}, {"tp": 2, "pp": 4}),
         ({"precision": ["fp8_tensorwise", "bf16"], "bucket_bytes": [0, 100_000_000]}, {"tp": 4, "cp": 2, "pp": 2}),
+        ({"optimizer": ["muon", "sgd_momentum"], "muon_tp_mode": ["blockwise", "distributed"]}, {"tp": 4, "sharding": "none"}),
+        ({"optimizer": ["muon"], "muon_aligned": [True, False]}, {"tp": 4, "muon_tp_mode": "duplicated"}),
     ],
 )
 def test_exported_flags_read_back(axes: dict[str, list[object]], fixed: dict[str, object], tmp_path: Path) -> None:
@@ -216,6 +218,34 @@ def test_exported_flags_read_back(axes: dict[str, list[object]], fixed: dict[str
         assert plan.model is not None
         own = {name: value for name, value in model_document(plan.model).items() if name not in ("name", "source")}
         assert launch.model == own
+
+
+def test_optimizers_are_those_of_the_flags(tmp_path: Path) -> None:
+    def told(optimizer: str) -> tuple[object, object, object, str]:
+        launch = read(tmp_path, specimens.SCRIPT.replace("--num-layers", f"{optimizer} --num-layers", 1))
+        plan = launch.plan
+        return plan.get("optimizer"), plan.get("muon_tp_mode"), plan["sharding"], " ".join(launch.notes)
+
+    divided = told("")[2]
+    assert told("--optimizer adam")[:3] == (None, None, divided)
+    assert told("--optimizer muon")[:3] == ("muon", "blockwise", divided)
+    assert told("--optimizer dist_muon --muon-tp-mode duplicated")[:3] == ("muon", "duplicated", "optimizer")
+    assert told("--optimizer sgd")[:3] == ("sgd_momentum", None, divided)
+    assert "optimizer lion: simulated as adamw" in told("--optimizer lion")[3]
+    assert "muon_num_ns_steps 8: 5 are simulated" in told("--optimizer muon --muon-num-ns-steps 8")[3]
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", "adam8bit"])
+def test_an_optimizer_that_megatron_lacks_is_refused(optimizer: str, tmp_path: Path) -> None:
+    plan = plans_of("megatron-core", {"optimizer": [optimizer]}, {"tp": 4})[0]
+    with pytest.raises(SpecError, match=f"Megatron-LM has no optimizer {optimizer}, only adamw, muon, sgd_momentum"):
+        megatron_text(plan)
+
+
+def test_sgd_does_not_go_with_megatrons_distributed_optimizer() -> None:
+    plan = plans_of("megatron-core", {"optimizer": ["sgd_momentum"]}, {"tp": 4})[0]
+    with pytest.raises(SpecError, match="--optimizer sgd does not go with --use-distributed-optimizer"):
+        megatron_text(plan)
 
 
 def test_an_exported_toml_reads_back(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -169,21 +171,30 @@ def _grid(result: Path, folder: Path) -> tuple[Path, dict[tuple[Any, ...], str]]
 
 
 def test_a_loop_that_runs_by_itself(result: Path, tmp_path: Path) -> None:
-    """It finds the best plan of the table; a run whose line is missing, as after kill -9, is read from its log."""
+    """It finds the best plan of the table. Killed in the middle of a run, it waits for that run next time and takes its log."""
     grid, outcomes = _grid(result, tmp_path)
-    command = f"{sys.executable} {TRAINER} {grid} {{flags}}"
-    told = sweep("tune", result, "--launch", command, "--budget", 4)
-    assert told.returncode == 0, told.stderr
+    trainer, released = f"{sys.executable} {TRAINER} {grid} {{flags}}", tmp_path / "released"
+    called = [sys.executable, "-m", "sweep", "tune", str(result), "--launch"]
+    held = f"echo begun; for _ in $(seq 600); do [ -e {released} ] && break; sleep 0.1; done; {trainer}"
+    with subprocess.Popen([*called, held], stdout=subprocess.DEVNULL, start_new_session=True) as launcher:
+        while not any(log.stat().st_size for log in (result / LOGS).glob("*")):
+            time.sleep(0.05)
+        launcher.kill()
+    assert read_record(result / "tune.csv") == []
+    lines = []
+    with subprocess.Popen([*called, trainer, "--budget", "4"], stdout=subprocess.PIPE, text=True) as again:
+        for line in again.stdout or ():
+            lines.append(line)
+            if "waits for a run that was begun before" in line:
+                released.touch()
+    assert again.returncode == 0
+    assert sum("by the log of a run that was begun before" in line for line in lines) == 1
+    assert released.exists()
     before = read_record(result / "tune.csv")
-    assert len(before) == 4
+    assert len({entry.plan for entry in before}) == len(before) == 4
     assert {entry.state for entry in before} <= {"ok", "oom"}
     assert before[0].peak_memory_gib == pytest.approx(20.0)  # 20480 MB, as Megatron-LM prints MiB
-    lines = (result / "tune.csv").read_text(encoding="utf-8").splitlines(keepends=True)
-    (result / "tune.csv").write_text("".join(lines[:-1]), encoding="utf-8")
-    again = sweep("tune", result, "--launch", "false {flags}", "--budget", 4)
-    assert "by the log of a run that was begun before" in again.stdout
-    assert [entry.plan for entry in read_record(result / "tune.csv")] == [entry.plan for entry in before]
-    assert sweep("tune", result, "--launch", command, "--budget", 7).returncode == 0
+    assert sweep("tune", result, "--launch", trainer, "--budget", 7).returncode == 0
     best = min(float(what) for what in outcomes.values() if what != "oom") / 1e3
     found = min(entry.step_time_s for entry in read_record(result / "tune.csv") if entry.step_time_s is not None)
     assert found <= 1.02 * best

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sim_core import Bools, Floats
-from sweep.uncertainty.evidence import DENSE, EXPERTS, RANGE, TRAITS, Evidence, record, recorded, t3_cdf, t3_quantile
+from sweep.uncertainty.evidence import DENSE, EXPERTS, TRAITS, Evidence, record, recorded, t3_cdf, t3_quantile
 from sweep.uncertainty.fitting import (
     Pairs,
     Residuals,
@@ -83,17 +83,17 @@ def test_a_large_set_counts_no_more_than_a_small_one() -> None:
 
 
 def test_differences_are_found_again() -> None:
-    """Pairs with a known scale by doubling: the fit finds it, and intervals of sets left out hold nine of ten pairs."""
+    """Pairs with a known size: the fit finds it, and intervals of sets left out hold nine of ten pairs."""
     generator = np.random.default_rng(4)
     n = 3000
     doublings = generator.integers(1, 6, n).astype(np.float64)
-    scale = np.sqrt(0.02**2 + 0.06**2 * RANGE * (1 - np.exp(-doublings / RANGE)))
-    pairs = Pairs(
-        scale * generator.standard_t(3, n), doublings, np.array([f"set {k % 8}" for k in range(n)]), np.zeros(n, np.bool_)
-    )
+    squares = doublings * generator.integers(1, 4, n)
+    scale = 0.5 * np.sqrt(2 * 0.03**2 + 2 * 0.12**2 * (1 - np.exp(-doublings / 4)) + 0.06**2 * squares)
+    sets = np.array([f"set {k % 8}" for k in range(n)])
+    pairs = Pairs(scale * generator.standard_t(3, n), doublings, squares, sets, np.zeros(n, np.bool_))
     found = fit_differences(pairs, 2.0)
-    assert found[DENSE].doubling == pytest.approx(0.06, rel=0.08)
-    assert found[EXPERTS].doubling == pytest.approx(2 * found[DENSE].doubling)
+    assert found[DENSE].size == pytest.approx(0.5, rel=0.08)
+    assert found[EXPERTS].size == pytest.approx(2 * found[DENSE].size)
     assert 0.88 <= holds(pairs, 2.0).mean() <= 0.92
 
 
@@ -107,6 +107,7 @@ def test_a_plan_measured_twice_is_one_plan() -> None:
     pairs = pairs_of(runs)
     assert abs(pairs.error.item()) == pytest.approx(0.2)
     assert pairs.doublings.item() == 4  # tp 2 to 8, pp 1 to 2, one choice
+    assert pairs.squares.item() == 6
 
 
 def test_recorded_evidence_reads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,26 @@
+"""`sweep show`: a result in a few lines that can be passed on."""
+
+from sweep.citation import citation_of
+from sweep.commands.shared import AsJson, Directory, result_at, write_json
+from sweep.ranking import rank
+from sweep.show.answer import answer_of
+from sweep.show.tables import say
+from sweep.show.terminal import own_console
+from sweep.store import Store
+
+
+def command(directory: Directory = None, as_json: AsJson = False) -> None:
+    """Print a result's short name, what to launch, how sure that is, and a line to cite it by."""
+    folder = result_at(directory)
+    ranking = rank(folder, per=[], top=1)
+    citation = citation_of(Store(directory=folder).made_from())
+    answer = answer_of(ranking, folder)
+    if as_json:
+        write_json({"folder": str(folder), **citation._asdict(), **answer._asdict(), "best": ranking.best})
+        return
+    console = own_console()
+    console.print(citation.short_name)
+    for told, sentence in (("", answer.launch), ("How sure: ", answer.sure)):
+        if sentence:
+            say(f"  {told}{sentence}.", console)
+    say(f"  Cite: {citation.cite}", console)

@@ -1,0 +1,190 @@
+"""The answer of a ranking in three sentences: what to launch, how sure that is, what to do next."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from sim_core import EXPLANATIONS, short
+from sweep.columns import LONGER, SHORTER, higher_is_better, measures_of
+from sweep.folder import Location
+from sweep.ranking import RUNS, Ranking, rank
+from sweep.show.tables import cell, heading, plural, values_text
+from sweep.spec import FIELDS
+from sweep.uncertainty.evidence import LEVEL
+from sweep.uncertainty.highest import above_measured
+
+ROOM: Final = 0.9
+"""Part of the memory above which a plan is tight: memory of measured runs is off by 6 % in the mean (docs/validation.md)."""
+FEW_MEASURED: Final = 0.5
+_SAME: Final = 5e-4
+_SIZES: Final = ("tp", "pp", "cp", "ep", "vpp", "dp")
+_ALWAYS: Final = ("tp", "pp")
+_ELSEWHERE: Final = (*_SIZES, "all_gpus", "micro_batch", "ga", "global_batch", "checkpointing", "fidelity", "dp_shard")
+_RESULTS: Final = ("mfu", "tokens_per_s_per_gpu", *measures_of("cost", "goodput"))
+_IN_WORDS: Final = {
+    "mfu": "{} MFU", "tokens_per_s_per_gpu": "{} tokens/s a GPU", "training_days": "{} days", "usd": "{} USD",
+    "gpu_hours": "{} GPU-hours", "energy_mwh": "{} MWh", "goodput": "goodput {}",
+}  # fmt: skip
+
+
+class Answer(NamedTuple):
+    """The sentences; each may be empty."""
+
+    launch: str
+    sure: str
+    after: str
+
+
+def answer_of(ranking: Ranking, folder: Location, where: str | None = None) -> Answer:
+    """The answer of a ranking of `folder` by a condition `where`. Raises SpecError."""
+    best = ranking.best
+    if best is None:
+        return _without_plan(ranking, folder)
+    if ranking.front:
+        return Answer(_front(ranking), "", f"`sweep explain {folder} {best['plan']}` says where the step of the first goes")
+    tied = next((group.tied for group in ranking.error_bars.groups if group.best == best["plan"]), None)
+    tight = _part(best) > ROOM
+    return Answer(
+        f"{_first(ranking, best)}: {plan_words(best, ranking)}; {_result_words(best, ranking)}",
+        "; ".join(_doubts(ranking, best, tied, folder, where)),
+        _next(ranking, folder, best["plan"], measure=bool(tied) or tight),
+    )
+
+
+def plan_words(row: Mapping[str, Any], ranking: Ranking | None = None) -> str:
+    """A plan as people say it: group sizes, then whatever is not as usual, then GPUs and batch."""
+    words = [f"{name} {row[name]}" for name in _SIZES if row.get(name) and (name in _ALWAYS or row[name] > 1)]
+    words.append(f"micro-batch {row['micro_batch']}")
+    if (kept := row.get("checkpointing", "file")) != "file":
+        words.append("no recompute" if kept == "none" else f"recompute {kept}")
+    words += _unusual(row, ranking)
+    return f"{', '.join(words)}, on {row['all_gpus']:,} x {row['hardware']}, {row['global_batch']:,} sequences a step"
+
+
+def _unusual(row: Mapping[str, Any], ranking: Ranking | None) -> Iterator[str]:
+    """Fields that are not at their default, and hardware numbers that differ among plans."""
+    for name, field in FIELDS.items():
+        value = row.get(name)
+        usual = row["vpp"] > 1 if name == "overlap_pp" else field.default
+        if name in _ELSEWHERE or name == "hardware" or value is None or usual is None or value == usual:
+            continue
+        yield (name if value else f"no {name}") if field.kind == "switch" else f"{heading(name)} {cell(name, value)}"
+    for name in () if ranking is None else ranking.varying:
+        if name not in FIELDS:
+            yield f"{name} {cell(name, row[name])}"
+
+
+def _first(ranking: Ranking, row: Mapping[str, Any]) -> str:
+    """What the plan is: to be launched, or the first by what a user asked for."""
+    end = "Highest" if ranking.descending else "Lowest"
+    told = "Launch plan" if _is_sought(ranking) else f"{end} {heading(ranking.by)}: plan"
+    best = "the best overall" if ranking.best_by == ranking.by else "the cheapest a sequence"
+    groups = f" ({best}; below the best per {', '.join(map(heading, ranking.per))})" if ranking.per else ""
+    return f"{told} {row['plan']}{groups}"
+
+
+def _is_sought(ranking: Ranking) -> bool:
+    """Whether the order is that of a good plan: by time, money or goodput, the better end first."""
+    sought = (*LONGER, *SHORTER, *measures_of("goodput", "tail"))
+    return ranking.by in sought and ranking.descending == higher_is_better(ranking.by)
+
+
+def _result_words(row: Mapping[str, Any], ranking: Ranking) -> str:
+    """What the plan gives: step, what plans are ranked by, MFU, rate, memory, costs."""
+    words = [f"{cell('step_time_s', row['step_time_s'])} a step"]
+    names = dict.fromkeys((*_RESULTS, *([] if ranking.by == "step_time_s" else [ranking.by])))
+    words += [_IN_WORDS.get(name, f"{heading(name)} {{}}").format(cell(name, row[name])) for name in names if row.get(name)]
+    if row.get("peak_memory_bytes"):
+        words.append(f"{short(row['peak_memory_bytes'], 'B')} of {short(row['device_memory_bytes'], 'B')} memory")
+    return ", ".join(words)
+
+
+def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: Location, where: str | None) -> Iterator[str]:
+    """How sure the answer is, from the interval to what may keep it from running."""
+    low, high = row.get("step_time_low_s"), row.get("step_time_high_s")
+    own = f" and {ranking.error_bars.own} of your own" if ranking.error_bars.own else ""
+    if low and high:
+        between = f"between {short(low, 's')} and {short(high, 's')}"
+        yield f"the measured step is {between} in {LEVEL:.0%} of cases ({ranking.error_bars.why}{own})"
+    else:
+        yield ranking.error_bars.why
+    if tied:
+        yield f"{plural(tied, 'other plan')} cannot be told from it"
+    elif ranking.searched:
+        yield "plans that tie with it were proven slower, not simulated (--within 0.03 does)"
+    elif tied is not None:
+        yield "no other plan comes near enough to tie with it" if ranking.ranked > 1 else "it is the only one that can run"
+    if above := above_measured(row, ranking.provenance):
+        yield f"its MFU is above {above}, so expect less"
+    share = row.get("measured_share")
+    if share is not None and share < FEW_MEASURED:
+        yield f"{share:.0%} of its compute is by kernels measured on this device, the rest by near ones and peaks"
+    if _part(row) > ROOM:
+        yield _tight(ranking, row, folder, where)
+    elif row.get(RUNS) is not None:
+        yield _needs(row)
+    elif row.get("peak_memory_bytes") is None:
+        yield "whether its activations fit into memory is not known"
+
+
+def _tight(ranking: Ranking, row: Mapping[str, Any], folder: Location, where: str | None) -> str:
+    """That a plan may not fit, and the next that has room."""
+    told = _needs(row)
+    room = f"peak_memory_bytes <= {ROOM} * device_memory_bytes"
+    condition = f"({where}) AND {room}" if where else room
+    other = rank(folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=1).best
+    among = " of those simulated" if ranking.searched else ""
+    if other is None:
+        return f"{told}; no plan{among} needs {ROOM:.0%} or less"
+    differing = {name: other[name] for name in ranking.varying if name in FIELDS and not FIELDS[name].follows}
+    changes = values_text({name: value for name, value in differing.items() if value != row[name]})
+    slower = other["step_time_s"] / row["step_time_s"] - 1
+    behind = f"{slower:.1%} slower" if slower > _SAME else "as fast"
+    return f"{told}; the next{among} with room is plan {other['plan']} ({changes}), {behind}, with {_part(other):.0%}"
+
+
+def _needs(row: Mapping[str, Any]) -> str:
+    """The part of the memory that a plan needs, and how likely it runs with that."""
+    runs = "" if row.get(RUNS) is None else f" and runs with a chance of {row[RUNS]:.0%}"
+    return f"it needs {_part(row):.0%} of the memory{runs}"
+
+
+def _part(row: Mapping[str, Any]) -> float:
+    """The part of the device's memory that a plan needs; 0 where that is unknown."""
+    return float((row.get("peak_memory_bytes") or 0.0) / (row.get("device_memory_bytes") or 1.0))
+
+
+def _next(ranking: Ranking, folder: Location, plan: int, *, measure: bool) -> str:
+    """One command."""
+    if ranking.missing:
+        return f"the same `sweep run` again computes what is missing, {plural(ranking.missing)}"
+    workload = ranking.provenance.get("spec", {}).get("workload") or {}
+    if measure:
+        return f"`sweep tune {folder}` says which of these plans to measure first, and takes in what comes out"
+    if workload.get("model"):
+        return f"`sweep export {folder} --plan {plan}` writes its launch flags"
+    return f"`sweep explain {folder} {plan}` says where its step goes"
+
+
+def _without_plan(ranking: Ranking, folder: Location) -> Answer:
+    """That no plan is ranked, why, and what to do."""
+    if ranking.filtered:
+        return Answer(f"The condition is false for all {plural(ranking.filtered)} that can run", "", "loosen the condition")
+    if not ranking.reasons:
+        return Answer("No plan is computed yet", "", "the same `sweep run` again")
+    reason, count = max(ranking.reasons.items(), key=lambda item: item[1])
+    told = f"No plan can run: {reason} keeps {count:,} of {plural(ranking.total)} out ({EXPLANATIONS.get(reason, reason)})"
+    if reason == "memory_exceeds_device" and ranking.memory is not None:
+        times = ranking.memory[0] / ranking.memory[3]
+        more = "give it more GPUs, a larger tp or pp, or recompute (--set fixed.all_gpus=..., axes.checkpointing=[full])"
+        return Answer(told, "", f"{more}; the plan that needs least needs {times:.2g} times the memory of the device")
+    if reason == "excluded_by_where" and not ranking.searched:
+        return Answer(told, "", f"`sweep rank {folder} --relax` says what each `where` keeps out")
+    return Answer(told, "", "change the axes that it names; `sweep run SPEC --dry-run` counts again without running")
+
+
+def _front(ranking: Ranking) -> str:
+    """Both ends of a Pareto front."""
+    ends = ranking.rows.select(["plan", *ranking.front]).to_pylist()
+    told = [f"plan {row['plan']} ({values_text({name: row[name] for name in ranking.front})})" for row in (ends[0], ends[-1])]
+    count = f"{plural(len(ends))} that no other beats in {' and '.join(map(heading, ranking.front))} at once"
+    return f"{count}: {' to '.join(dict.fromkeys(told))}"

@@ -1,0 +1,57 @@
+"""The highest MFU of a measured run, by device, kind of model and bits: a simulated plan above it is hard to believe."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from sweep.uncertainty.evidence import DENSE, EXPERTS, KINDS
+
+RECORDED: Final = Path(__file__).parent / "data" / "highest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Highest:
+    """That of one kind: as a fraction of the peak in bf16, of how many runs, and of which model."""
+
+    mfu: float
+    runs: int
+    model: str
+
+
+def kind_of(device: str, *, experts: bool, precision: str) -> str:
+    """What runs are alike in: device, class of model, bits of their GEMMs."""
+    bits = 4 if "fp4" in precision else 8 if "fp8" in precision else 16
+    return f"{device.partition('+')[0]}, {EXPERTS if experts else DENSE}, {bits} bits"
+
+
+@cache
+def _recorded() -> Mapping[str, Highest]:
+    """By kind (`sweep validate --record`)."""
+    return {kind: Highest(**row) for kind, row in json.loads(RECORDED.read_text(encoding="utf-8")).items()}
+
+
+def record_highest(runs: Iterable[tuple[str, float, str]]) -> None:
+    """Write down the highest of runs, each a kind, an MFU and a model."""
+    kinds: dict[str, list[tuple[float, str]]] = {}
+    for kind, mfu, model in runs:
+        kinds.setdefault(kind, []).append((mfu, model))
+    plain = {}
+    for kind in sorted(kinds):
+        mfu, model = max(kinds[kind])
+        plain[kind] = asdict(Highest(mfu=float(f"{mfu:.4g}"), runs=len(kinds[kind]), model=model))
+    RECORDED.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+
+
+def above_measured(row: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
+    """What measured runs a plan of a result beats, where its MFU is higher than that of all of its kind; else empty."""
+    experts = bool(provenance.get("inputs", {}).get("workload", {}).get("expert_parameters_per_rank"))
+    kind = kind_of(str(row.get("hardware")), experts=experts, precision=str(row.get("precision", "")))
+    known, mfu = _recorded().get(kind), row.get("mfu")
+    if known is None or mfu is None or mfu <= known.mfu:
+        return ""
+    device, _, bits = kind.split(", ")
+    runs = f"all {known.runs} measured runs" if known.runs > 1 else "the one measured run"
+    return f"{runs} of {KINDS[EXPERTS if experts else DENSE]} on {device} in {bits}: at most {known.mfu:.1%} ({known.model})"
