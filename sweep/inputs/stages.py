@@ -11,6 +11,7 @@ from sweep.inputs.logs.timers import ALL, LEAST_MOST, ONE, Timers, read_timers
 from sweep.inputs.registry import LOG, is_trace, recognised
 from sweep.inputs.traces.stages import stages_of_profiles
 
+COMPUTE = ("forward-compute", "backward-compute")
 FLAGS = "--timing-log-level 2 --timing-log-option all"
 
 
@@ -27,7 +28,7 @@ def read_stages(paths: Sequence[str], step_name: str | None = None) -> StageDura
 def stages_of_log(log: Log) -> StageDurations:
     """Stage durations from the timers of a Megatron-LM log, whose plan and step are known. Raises SpecError, OSError."""
     timers, plan = read_timers(Path(log.path)), log.plan
-    if timers is None or not {"forward-compute", "backward-compute"} <= set(timers.seconds):
+    if timers is None or not all(name in timers.seconds and timers.seconds[name].max() > 0 for name in COMPUTE):
         raise SpecError(f"{log.path}: no timers of forward-compute and backward-compute in it; expected {FLAGS}")
     if log.refused:
         raise SpecError(f"{log.path}: the plan is not known: {log.refused}")
@@ -37,7 +38,11 @@ def stages_of_log(log: Log) -> StageDurations:
         raise SpecError(f"{log.path}: the log does not tell {', '.join(missing)}")
     if pp < 2 or log.step_time_s is None:
         raise SpecError(f"{log.path}: found {'pp 1' if pp < 2 else 'no steady step'}; expected a pipeline with steady steps")
-    micro_batches = batch // (micro_batch * dp)
+    micro_batches, left = divmod(batch, micro_batch * dp)
+    if left or not micro_batches:
+        raise SpecError(
+            f"{log.path}: global batch: found {batch}, expected a multiple of {micro_batch * dp} (micro-batch x dp)"
+        )
     times, notes = _by_stage(log.path, timers, pp, vpp, gpus, micro_batches)
     blocks = times / micro_batches
     after = _after_s(timers, log.step_time_s)
@@ -63,7 +68,7 @@ def stages_of_log(log: Log) -> StageDurations:
 
 def _by_stage(path: str, timers: Timers, pp: int, vpp: int, gpus: int, micro_batches: int) -> tuple[Floats, list[str]]:
     """Seconds of all forwards and of all backwards of a step by stage, [2, pp], and what was assumed. Raises SpecError."""
-    both = [timers.seconds["forward-compute"], timers.seconds["backward-compute"]]
+    both = [timers.seconds[name] for name in COMPUTE]
     if timers.form == ALL:
         if any(len(each) != gpus or not each.all() for each in both):
             raise SpecError(f"{path}: timers of {min(map(len, both))} ranks, expected {gpus}")

@@ -86,6 +86,8 @@ def test_chunks_of_a_stage_are_equal_and_the_head_is_in_the_last(tmp_path: Path)
         ("", [ONE_RANK.replace("forward-recv", "forward-send")], {}, "timing-log-option all"),
         ("", [ONE_RANK], {"data_parallel_size": 1}, "plan is kept elsewhere"),
         ("", ["nothing"], {}, "no timers"),
+        ("", [ONE_RANK.replace("120.00", "0.00")], {}, "no timers"),
+        ("", [ONE_RANK], {"micro_batch_size": 32}, "found 32, expected a multiple of 64"),
         ("times across ranks (ms):", [all_ranks(*each)[:-60] for each in SUMS.items()], {}, "timers of 13 ranks, expected 16"),
     ],
 )
