@@ -102,7 +102,9 @@ def test_what_a_model_does_not_take_says_where_to_change_it(given: str, told: st
 def test_a_model_takes_the_batch_of_a_step(tmp_path: Path) -> None:
     out = tmp_path / "s.yaml"
     assert sweep("init", "llama3-8b", "--set", "global_batch=1536", "-o", out).returncode == 0
-    assert yaml.safe_load(out.read_text())["fixed"]["global_batch"] == 1536
+    spec = yaml.safe_load(out.read_text())
+    assert spec["fixed"]["global_batch"] == 1536
+    assert spec["axes"]["checkpointing"] == ["none", "selective", "mlp", "full"]  # its norms are parts of linear layers
 
 
 def test_a_spec_is_no_model_to_start_from(tmp_path: Path) -> None:
