@@ -42,8 +42,9 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
     plan = _plan(job, model, lines)
     for name, value in plan.items():
         values, why = lines.get(name, (value, ""))
-        if isinstance(values, list) and name not in HELD and not isinstance(value, list):
-            lines[name] = _among(values, value), f"{why}; the job has {on_one_line(value)}"
+        if isinstance(values, list) and name not in HELD:
+            told = "the last, a number of layers for each virtual stage" if isinstance(value, list) else on_one_line(value)
+            lines[name] = _among(values, value), f"{why}; the job has {told}"
         else:
             lines[name] = value, "as the job has it"
     lines["global_batch"] = job.plan.get("global_batch"), "sequences of a step, as the job has them"
@@ -73,7 +74,7 @@ def _plan(job: Job, model: Model, lines: Lines) -> dict[str, Any]:
 
 def _running(job: Job, plan: dict[str, Any]) -> list[str]:
     """The lines of the section of the job that runs."""
-    own = {name: value for name, value in plan.items() if not isinstance(value, list)}
+    own = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in plan.items()}
     lines = ["", "running:" + " " * (COMMENT_AT - 8) + "# the job: the answer says what the best plan gains beside it"]
     lines.append(shown_line("plan", own, "", 2))
     if job.step_time_s is not None:

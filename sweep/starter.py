@@ -36,7 +36,14 @@ def starter_name(source: str) -> str:
 
 
 def starter(
-    source: str, hardware: str, gpus: int, base: Path, *, sequence: int | None = None, micro_batch: int | None = None
+    source: str,
+    hardware: str,
+    gpus: int,
+    base: Path,
+    *,
+    sequence: int | None = None,
+    micro_batch: int | None = None,
+    global_batch: int | None = None,
 ) -> str:
     """The text of a spec for a model (name or file) or a workload file, to be written into the folder `base`.
 
@@ -55,6 +62,8 @@ def starter(
         facts = Facts(sequence=sequence, micro_batch=micro_batch)
         workload, _ = read_workload(source, facts)
         top, lines = _of_file(source, workload, facts, device, gpus, base)
+    if global_batch is not None:
+        lines["global_batch"] = global_batch, "sequences of a step, as given"
     objective = shown_line("- maximize", "mfu", f"{SAME}: also the fastest", 2)
     if not is_model:
         objective = shown_line("- minimize", "step_time", SAME, 2)

@@ -117,9 +117,13 @@ def _stages(layers: int, gpus: int) -> Lines:
 
 
 def _recompute(model: Model) -> list[str]:
-    """Modes of recompute that drop something of this model, from the least to all."""
+    """Modes of recompute that drop something of this model, from the least to all.
+
+    Transformer Engine makes a norm part of the linear layer after it: with plain attention that of attention, without experts
+    that of the MLP (Megatron-LM, gpt_layer_specs.py: input_layernorm, pre_mlp_layernorm). Such a norm cannot run again alone.
+    """
     if model.experts is None:
-        return ["none", "selective", "layernorm", "mlp", "full"]
+        return ["none", "selective", *(["layernorm"] if model.mla else []), "mlp", "full"]
     mla = ["layernorm+mla_up_proj+moe_act"] if model.mla else []
     return ["none", "selective", "moe_act", "layernorm+moe_act", *mla, "full"]
 

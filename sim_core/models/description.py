@@ -538,7 +538,9 @@ def _first_fault(error: ValidationError) -> str:
         parent = SECTIONS.get(path[0], Model) if len(path) > 1 else Model
         return f"{key}: unknown key, {nearest(path[-1], parent.model_fields)}"
     if fault["type"] == "missing":
-        return f"{key}: missing"
+        missing = [key_path(each["loc"]) for each in faults if each["type"] == "missing"]
+        hint = " (`sweep model llama3-70b --yaml` shows a whole model)" if len(missing) > 1 and len(path) == 1 else ""
+        return f"{', '.join(missing)}: missing{hint}"
     if fault["type"] == "value_error":
         message = fault["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if key else message

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from sweep.commands.shared import AsJson, check_output, form_asked, groups_in, needs, write_text
+from sweep.commands.shared import AsJson, check_output, existing_result, form_asked, groups_in, needs, write_text
 from sweep.compare.comparison import compare
 from sweep.compare.report import paged, sections
 from sweep.compare.result import Point
@@ -56,7 +56,7 @@ def command(
     if form is ComparisonForm.html and output is None:
         raise OptionError("--format html needs --output FILE")
     history = _history(nights, new, last or NIGHTS) if nights else None
-    both = compare(old, new, top=top, by=by, per=groups_in(per))
+    both = compare(existing_result(old), existing_result(new), top=top, by=by, per=groups_in(per))
     parts = sections(both)
     if form is ComparisonForm.table:
         with screen(output) as console:

@@ -8,9 +8,11 @@ import typer
 
 from sim_core import (
     LARGEST,
+    Model,
     SimError,
     SpecError,
     model_document,
+    model_names,
     nearest,
     parse_yaml,
     read_hardware,
@@ -30,6 +32,8 @@ from sweep.validation.table import NotSimulated
 
 HARDWARE: Final = "H100-SXM"
 GPUS: Final = 64
+TAKEN: Final = ("sequence", "micro_batch", "global_batch")
+"""What may be said of a model or a workload file."""
 
 
 def command(
@@ -55,7 +59,9 @@ def command(
     model: Annotated[str | None, typer.Option(help="The model of a log or launch file that does not tell it.")] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", help="What a log or launch file does not tell: global_batch=256, vocabulary=..."),
+        typer.Option(
+            "--set", help="What the file does not tell: global_batch=256; of a log or launch file also vocabulary=..."
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: NAME.yaml here.")] = None,
 ) -> None:
@@ -63,15 +69,15 @@ def command(
     given: dict[str, Any] = dict(_given(each) for each in sets or ())
     given |= {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
     job = _job(workload, given, gpus, model)
-    if job is None and (model or sets):
-        raise SpecError(f"{workload}: --model and --set are for logs and launch files")
+    if job is None:
+        _only_batch(workload, given, model)
     path = output or Path(f"{starter_name(workload) if job is None else job.name}.yaml")
     check_output(path, new=True)
     if hardware:
         with of_option("--hardware"):
             read_hardware(hardware)
     if job is None:
-        text = _of_model_or_file(workload, hardware or HARDWARE, gpus or GPUS, path.parent, sequence, micro_batch)
+        text = _of_model_or_file(workload, hardware or HARDWARE, gpus or GPUS, path.parent, given)
     else:
         text = job_starter(job, hardware or _device(job), gpus or job.plan.get("all_gpus") or GPUS, path.parent)
     if str(path) == "-":
@@ -92,10 +98,22 @@ def command(
     console.print(f"{path}: {size:,} plans. Next: sweep {suited(size)} {path}{best}")
 
 
-def _of_model_or_file(source: str, hardware: str, gpus: int, base: Path, sequence: int | None, micro_batch: int | None) -> str:
+def _only_batch(source: str, given: dict[str, Any], model: str | None) -> None:
+    """Raise SpecError if more is said of a model or a workload file than starter() takes."""
+    if model is not None:
+        raise SpecError(f"{source}: --model is for logs and launch files")
+    if others := [name for name in given if name not in TAKEN]:
+        name, hint = others[0], "change it in the spec that this writes"
+        if name in Model.model_fields:
+            change = f"sweep model {source} --set {name}={given[name]} --yaml > mine.yaml"
+            hint = f"`{change}` writes a changed model to start from" if source in model_names() else "change it in the file"
+        raise SpecError(f"--set {name}: only a log or a launch file takes it; {hint}")
+
+
+def _of_model_or_file(source: str, hardware: str, gpus: int, base: Path, given: dict[str, Any]) -> str:
     """The spec of a model or a workload file. Raises SimError; of a file of another kind it says what that is."""
     try:
-        return starter(source, hardware, gpus, base, sequence=sequence, micro_batch=micro_batch)
+        return starter(source, hardware, gpus, base, **given)
     except SimError as error:
         raise explained(source, error) from None
 
@@ -106,6 +124,9 @@ def _given(assignment: str) -> tuple[str, Any]:
     name = ALIASES.get(name.strip(), name.strip())
     if not equals or not name:
         raise SpecError(f"--set {assignment}: expected NAME=VALUE, such as global_batch=256")
+    if name in Model.model_fields and name not in (*FIELDS, *OF_MODEL):
+        change = f"`sweep model MODEL --set {assignment} --yaml > mine.yaml` writes a changed model to start from"
+        raise SpecError(f"--set {assignment}: is a number of the model; {change}")
     if name not in (*FIELDS, *OF_MODEL):
         raise SpecError(f"--set {assignment}: unknown name, {nearest(name, (*FIELDS, *OF_MODEL))}")
     try:

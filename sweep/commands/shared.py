@@ -74,9 +74,11 @@ def result_at(directory: str | None) -> Folder:
 
 
 def existing_result(directory: str) -> Folder:
-    """The folder of a result that a user names. Raises SpecError for a file."""
+    """The folder of a result that a user names. Raises SpecError for a file, and where nothing is."""
     if Path(directory).is_file():
         raise SpecError(f"{directory}: is a file, expected the folder of a result (`sweep ls` lists them)")
+    if "://" not in directory and not Path(directory).exists():
+        raise SpecError(f"{directory}: no such folder, expected that of a result (`sweep ls` lists them)")
     return folder_at(directory)
 
 
@@ -129,7 +131,7 @@ def check_output(output: Path | None, *, new: bool = False) -> None:
     if not output.absolute().parent.is_dir():
         raise wrong("--output", output, f"a file in a folder that is there; {output.parent} is not")
     if new and output.exists():
-        raise wrong("--output", output, "a file that is not there yet; move it away or say another")
+        raise wrong("--output", output, "a file that is not there yet; move it away, or name another with -o")
 
 
 def takes(option: str, others: Mapping[str, object], expected: str) -> None:

@@ -16,11 +16,11 @@ from sweep.inputs.text import head_of
 
 def with_flags(text: str, path: Path) -> str:
     """An exported array of flags of Megatron-LM with those of the script at `path` that it does not set. Raises SpecError."""
-    written = {word for word in text.split() if word.startswith("--")}
+    script, written = _read(path), {word for word in text.split() if word.startswith("--")}
+    if "--" not in script:
+        raise SpecError(f"--keep {path}: holds no flags, expected a script that launches Megatron-LM")
     own = [
-        "    " + " ".join([flag, *map(_quoted, values)])
-        for flag, values in kept_flags(_read(path)).items()
-        if flag not in written
+        "    " + " ".join([flag, *map(_quoted, values)]) for flag, values in kept_flags(script).items() if flag not in written
     ]
     before, opening, array = text.partition(f"{ARRAY}=(\n")
     flags, closing, after = array.rpartition("\n)")

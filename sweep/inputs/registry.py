@@ -182,4 +182,4 @@ def explained(path: str | Path, error: SimError) -> SimError:
         return error
     if row is None:
         return unknown(path) if Path(path).is_file() else error
-    return error if row.kind in (WORKLOAD, MODEL, SPEC) else cannot(path, row, "a workload")
+    return error if row.kind in (WORKLOAD, MODEL) else cannot(path, row, "a workload")

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from sim_core import EXPLANATIONS, short
+from sim_core import EXPLANATIONS, SpecError, short
 from sweep.columns import LONGER, SHORTER, higher_is_better, measures_of
+from sweep.conditions import names_in
 from sweep.folder import Location
 from sweep.ranking import RUNS, Ranking, rank
 from sweep.show.tables import cell, heading, plural, values_text
@@ -38,7 +39,7 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None) -> A
     """The answer of a ranking of `folder` by a condition `where`. Raises SpecError."""
     best = ranking.best
     if best is None:
-        return _without_plan(ranking, folder)
+        return _without_plan(ranking, folder, where)
     if ranking.front:
         return Answer(_front(ranking), "", f"`sweep explain {folder} {best['plan']}` says where the step of the first goes")
     tied = next((group.tied for group in ranking.error_bars.groups if group.best == best["plan"]), None)
@@ -139,7 +140,7 @@ def _tight(ranking: Ranking, row: Mapping[str, Any], folder: Location, where: st
     changes = values_text({name: value for name, value in differing.items() if value != row[name]})
     slower = other["step_time_s"] / row["step_time_s"] - 1
     behind = f"{slower:.1%} slower" if slower > _SAME else "as fast"
-    return f"{told}; the next{among} with room is plan {other['plan']} ({changes}), {behind}, with {_part(other):.0%}"
+    return f"{told}; the next{among} with room is plan {other['plan']} ({changes}), {behind}: {_needs(other)}"
 
 
 def _needs(row: Mapping[str, Any]) -> str:
@@ -165,10 +166,12 @@ def _next(ranking: Ranking, folder: Location, plan: int, *, measure: bool) -> st
     return f"`sweep explain {folder} {plan}` says where its step goes"
 
 
-def _without_plan(ranking: Ranking, folder: Location) -> Answer:
+def _without_plan(ranking: Ranking, folder: Location, where: str | None) -> Answer:
     """That no plan is ranked, why, and what to do."""
     if ranking.filtered:
-        return Answer(f"The condition is false for all {plural(ranking.filtered)} that can run", "", "loosen the condition")
+        told = ", ".join(_ranges(folder, where)) if where else ""
+        loosen = f"loosen the condition; of plans that run {told}" if told else "loosen the condition"
+        return Answer(f"The condition is false for all {plural(ranking.filtered)} that can run", "", loosen)
     if not ranking.reasons:
         return Answer("No plan is computed yet", "", "the same `sweep run` again")
     reason, count = max(ranking.reasons.items(), key=lambda item: item[1])
@@ -180,6 +183,18 @@ def _without_plan(ranking: Ranking, folder: Location) -> Answer:
     if reason == "excluded_by_where" and not ranking.searched:
         return Answer(told, "", f"`sweep rank {folder} --relax` says what each `where` keeps out")
     return Answer(told, "", "change the axes that it names; `sweep run SPEC --dry-run` counts again without running")
+
+
+def _ranges(folder: Location, where: str) -> Iterator[str]:
+    """From where to where each number goes that a condition names, as a condition takes it: 0.545, not 54.5%."""
+    for name in sorted(names_in(where)):
+        try:
+            ends = [rank(folder, by=name, descending=down, per=[], top=1) for down in (False, True)]
+        except SpecError:  # a column of words
+            continue
+        low, high = ((end.best or {}).get(end.by) for end in ends)
+        if low is not None and high is not None:
+            yield f"{name} is {low:.4g}" if low == high else f"{name} is between {low:.4g} and {high:.4g}"
 
 
 def _front(ranking: Ranking) -> str:

@@ -154,8 +154,11 @@ def test_a_gemm_that_is_none_is_refused(given: str) -> None:
     ("arguments", "message"),
     [
         (("inspect", "gone.txt"), "error: gone.txt: No such file or directory\n"),
-        (("run", "gone.yaml"), "error: gone.yaml: No such file or directory\n"),
-        (("rank", "gone"), "error: gone: holds no results of a sweep\n"),
+        (
+            ("run", "gone.yaml"),
+            "error: gone.yaml: no such file, expected the spec of a sweep, a YAML file (`sweep init` writes one)\n",
+        ),
+        (("rank", "gone"), "error: gone: no such folder, expected that of a result (`sweep ls` lists them)\n"),
         (("hardware", "H10"), "error: unknown hardware preset 'H10', nearest valid: H100-SXM"),
     ],
 )

@@ -291,6 +291,9 @@ def test_an_incomplete_result_says_so(run: Runner) -> None:
 
 def test_faults_are_one_line(run: Runner, tmp_path: Path) -> None:
     old = run("old")
+    (tmp_path / "spec.yaml").write_text("name: x\n")
+    for other, told in (("spec.yaml", "is a file, expected the folder of a result"), ("gone", "no such folder, expected that")):
+        assert sweep("compare", old, tmp_path / other).stderr.startswith(f"error: {tmp_path / other}: {told}")
     with pytest.raises(SpecError, match="gone: holds no results of a sweep"):
         compare(old, tmp_path / "gone")
     with pytest.raises(SpecError, match="unknown column 'tpp', nearest valid: "):

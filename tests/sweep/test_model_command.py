@@ -55,6 +55,12 @@ def test_a_config_has_no_sequence_until_it_is_given(tmp_path: Path) -> None:
     assert "sequence 512" in sweep("model", tmp_path / "config.json", "--set", "sequence=512").stdout
 
 
+def test_all_that_a_model_lacks_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("layers: 76\nhidden: 8192\nheads: 64\nffn: 28672\nvocabulary: 128256\n")
+    lacks = "gated, activation, norm, position, tied: missing (`sweep model llama3-70b --yaml` shows a whole model)"
+    assert sweep("model", tmp_path / "mine.yaml").stderr == f"error: {tmp_path}/mine.yaml: {lacks}\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -63,7 +69,7 @@ def test_a_config_has_no_sequence_until_it_is_given(tmp_path: Path) -> None:
         (("gpt2", "--set", "layer=3"), "error: --set: gpt2: layer: unknown key, nearest valid: layers"),
         (("gpt2", "--set", "layers"), "error: --set: found layers, expected NAME=VALUE, such as sequence=8192"),
         (("gpt2", "--set", "layers=["), "error: --set: found layers=[, expected a value"),
-        (("gpt2", "--set", "experts.count=2"), "error: --set: gpt2: experts.topk: missing"),
+        (("gpt2", "--set", "experts.count=2"), "error: --set: gpt2: experts.topk, experts.ffn: missing"),
     ],
 )
 def test_an_error_is_one_line(arguments: tuple[str, ...], message: str) -> None:

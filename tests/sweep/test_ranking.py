@@ -372,6 +372,7 @@ def test_a_best_plan_that_hardly_fits_is_said(tmp_path: Path) -> None:
         told = sweep("rank", tmp_path / memory).stdout
         assert f"it needs {part:.0%} of the memory and runs with a chance of " in told
         assert ("the next with room is plan " in told) == tight
+        assert told.count("of the memory and runs with a chance of ") == 1 + tight  # that of the next, too
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -411,6 +412,9 @@ def test_the_first_lines_say_what_to_launch_how_sure_that_is_and_what_next(resul
     assert fewest.startswith("Lowest peak_memory: plan ")
     none = sweep("rank", results, "--where", "tp > 99").stdout.splitlines()
     assert none[1].startswith("The condition is false for all ")
+    assert none[2] == "Next: loosen the condition; of plans that run tp is between 1 and 16."
+    percent = sweep("rank", results, "--where", "mfu > 40 and checkpointing = 'none'").stdout.splitlines()
+    assert percent[2].startswith("Next: loosen the condition; of plans that run mfu is between 0.")
 
 
 @pytest.mark.parametrize(("factor", "above"), [(0.999, False), (1.001, True)])

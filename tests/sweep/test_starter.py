@@ -69,12 +69,49 @@ def test_nothing_is_overwritten_and_nothing_bad_is_left(tmp_path: Path) -> None:
     refused = sweep("init", "llama3-8b", "-o", out)
     assert (refused.returncode, out.read_text()) == (2, "mine")
     assert (
-        refused.stderr == f"error: --output: found {out}, expected a file that is not there yet; move it away or say another\n"
+        refused.stderr
+        == f"error: --output: found {out}, expected a file that is not there yet; move it away, or name another with -o\n"
     )
     unknown = sweep("init", "lama3-8b", "-o", tmp_path / "n.yaml")
     assert unknown.returncode == 1
     assert "unknown model 'lama3-8b', nearest valid: llama3-8b" in unknown.stderr
     assert not (tmp_path / "n.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            "layers=76",
+            "--set layers: only a log or a launch file takes it; `sweep model llama3-8b --set layers=76 --yaml > mine.yaml`"
+            " writes a changed model to start from",
+        ),
+        (
+            "hidden=2048",
+            "--set hidden=2048: is a number of the model; `sweep model MODEL --set hidden=2048 --yaml > mine.yaml`",
+        ),
+        ("tp=8", "--set tp: only a log or a launch file takes it; change it in the spec that this writes"),
+    ],
+)
+def test_what_a_model_does_not_take_says_where_to_change_it(given: str, told: str, tmp_path: Path) -> None:
+    refused = sweep("init", "llama3-8b", "--set", given, "-o", tmp_path / "s.yaml")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"error: {told}")
+
+
+def test_a_model_takes_the_batch_of_a_step(tmp_path: Path) -> None:
+    out = tmp_path / "s.yaml"
+    assert sweep("init", "llama3-8b", "--set", "global_batch=1536", "-o", out).returncode == 0
+    spec = yaml.safe_load(out.read_text())
+    assert spec["fixed"]["global_batch"] == 1536
+    assert spec["axes"]["checkpointing"] == ["none", "selective", "mlp", "full"]  # its norms are parts of linear layers
+
+
+def test_a_spec_is_no_model_to_start_from(tmp_path: Path) -> None:
+    out = tmp_path / "s.yaml"
+    assert sweep("init", "llama3-8b", "-o", out).returncode == 0
+    refused = sweep("init", out, "-o", tmp_path / "t.yaml")
+    assert refused.stderr == f"error: {out}: is a spec of a sweep, not a workload; commands that take it: run, search\n"
 
 
 @pytest.mark.parametrize(

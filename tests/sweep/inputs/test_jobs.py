@@ -135,6 +135,28 @@ def test_a_spec_around_the_job_that_runs(log: Path, tmp_path: Path) -> None:
     assert prepared.sweep.identity == prepare(load_spec(tmp_path / "without.yaml"), tmp_path).sweep.identity
 
 
+def test_a_job_with_its_own_layers_of_each_stage_is_one_of_the_plans(tmp_path: Path) -> None:
+    """What `sweep export` writes for unequal stages: a layout, which is one value of an axis, not an axis."""
+    launch, out, results = tmp_path / "flags.sh", tmp_path / "job.yaml", tmp_path / "results"
+    flags = (
+        "--num-layers 6 --hidden-size 1024 --num-attention-heads 8 --ffn-hidden-size 4096 --seq-length 2048"
+        " --max-position-embeddings 2048 --vocab-size 50257 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
+        " --micro-batch-size 1 --global-batch-size 32 --bf16 --use-distributed-optimizer"
+        " --pipeline-model-parallel-layout 'Et*2|t*4L' --tokenizer-type NullTokenizer"
+    )
+    launch.write_text(f"torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py {flags}\n")
+    done = sweep("init", launch, "--gpus", 16, "-o", out)
+    assert done.returncode == 0, done.stderr
+    spec = yaml.safe_load(out.read_text())
+    assert spec["axes"]["layer_split"] == ["even", "balanced", [2, 4]]
+    few = ["axes.tp=[2]", "axes.pp=[2]", "axes.vpp=[1]", "axes.micro_batch=[1]", "axes.checkpointing=[none]"]
+    changes = [word for each in few for word in ("--set", each)]
+    done = sweep("run", out, "--workers", 0, "--out", results, *changes)
+    assert done.returncode == 0, done.stderr
+    assert "running: the job that runs is plan " in done.stdout
+    assert "cannot run" not in done.stdout
+
+
 def test_the_answer_says_what_the_best_plan_gains(log: Path, tmp_path: Path) -> None:
     out, results = tmp_path / "job.yaml", tmp_path / "results"
     assert sweep("init", log, "-o", out).returncode == 0

@@ -285,6 +285,12 @@ def test_what_a_launch_file_holds_besides_is_kept(tmp_path: Path) -> None:
     assert (kept.model["layers"], kept.plan["tp"], kept.kept) == (32, 2, ("job.description",))
 
 
+def test_a_file_without_flags_has_nothing_to_keep(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello world\n")
+    with pytest.raises(SpecError, match=r"--keep .*notes.txt: holds no flags, expected a script"):
+        with_flags("MEGATRON_ARGS=(\n    --bf16\n)\n", tmp_path / "notes.txt")
+
+
 def test_every_order_of_a_toml_reads_the_same(tmp_path: Path) -> None:
     sections = [f"[{part}" for part in specimens.TOML.split("[")[1:] if "]" in part]
     plans = {json.dumps(read(tmp_path, "".join(order)).plan, sort_keys=True) for order in itertools.permutations(sections[:3])}
