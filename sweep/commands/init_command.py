@@ -57,7 +57,12 @@ def command(
         list[str] | None,
         typer.Option("--set", help="What a log or launch file does not tell: global_batch=256, vocabulary=..."),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: NAME.yaml here, NAME-sweep.yaml beside a model of that name.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="File to write. Default: NAME.yaml here, NAME-sweep.yaml beside a model of that name."
+        ),
+    ] = None,
 ) -> None:
     """Write a commented spec for a model, a workload file or a job that runs, ready to run and to change."""
     given: dict[str, Any] = dict(_given(each) for each in sets or ())

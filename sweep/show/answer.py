@@ -45,7 +45,7 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None) -> A
     if ranking.front:
         return Answer(_front(ranking), "", f"`sweep explain {folder} {best['plan']}` says where the step of the first goes")
     tied = next((group.tied for group in ranking.error_bars.groups if group.best == best["plan"]), None)
-    tight = _is_tight(best)
+    tight = _is_tight(best, ranking)
     return Answer(
         f"{_first(ranking, best)}: {plan_words(best, ranking)}; {_result_words(best, ranking)}",
         "; ".join(_doubts(ranking, best, tied, folder, where)),
@@ -122,7 +122,7 @@ def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: 
     share = row.get("measured_share")
     if share is not None and share < FEW_MEASURED:
         yield f"{share:.0%} of its compute is by kernels measured on this device, the rest by near ones and peaks"
-    if _is_tight(row):
+    if _is_tight(row, ranking):
         yield _tight(ranking, row, folder, where)
     elif row.get(RUNS) is not None:
         yield _needs(row)
@@ -133,17 +133,21 @@ def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: 
 def _lacking(row: Mapping[str, Any], ranking: Ranking) -> Iterator[str]:
     """That the framework of a model's plan has no such schedule."""
     name, _, own = str(row.get("stack") or stack_of(ranking.provenance)).partition(" ")
-    modelled = (ranking.provenance.get("spec", {}).get("workload") or {}).get("model")
-    if modelled and name in stack_names() and "schedules" not in own:
+    if _is_modelled(ranking) and name in stack_names() and "schedules" not in own:
         has = read_stack(name).schedules
         if row.get("schedule", has[0]) not in has:
             yield f"{name} has no schedule {row['schedule']} ({', '.join(has)}): it is simulated as if it had"
 
 
-def _is_tight(row: Mapping[str, Any]) -> bool:
+def _is_tight(row: Mapping[str, Any], ranking: Ranking) -> bool:
     """Whether a plan is as likely as not to run out of memory."""
-    chance = row.get(RUNS)
+    chance = row.get(RUNS) if _is_modelled(ranking) else None
     return _part(row) > ROOM or (chance is not None and chance < EVEN)
+
+
+def _is_modelled(ranking: Ranking) -> bool:
+    """Whether the workload is a model in numbers, so that its memory is that of a framework."""
+    return bool((ranking.provenance.get("spec", {}).get("workload") or {}).get("model"))
 
 
 def _tight(ranking: Ranking, row: Mapping[str, Any], folder: Location, where: str | None) -> str:
@@ -180,10 +184,9 @@ def _next(ranking: Ranking, folder: Location, plan: int, *, measure: bool) -> st
     """One command."""
     if ranking.missing:
         return f"the same `sweep run` again computes what is missing, {plural(ranking.missing)}"
-    workload = ranking.provenance.get("spec", {}).get("workload") or {}
     if measure:
         return f"`sweep tune {folder}` says which of these plans to measure first, and takes in what comes out"
-    if workload.get("model"):
+    if _is_modelled(ranking):
         return f"`sweep export {folder} --plan {plan}` writes its launch flags"
     return f"`sweep explain {folder} {plan}` says where its step goes"
 

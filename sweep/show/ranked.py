@@ -95,7 +95,7 @@ def _notes(ranking: Ranking, *, verbose: bool) -> Iterator[str]:
         if verbose or not note.startswith(_USUAL_MEMORY):
             yield f"note: {note}"
     axes = _axes(ranking)
-    held = {name: value for name, value in ranking.held.items() if verbose or name in _ASSUMED and name not in axes}
+    held = {name: value for name, value in ranking.held.items() if verbose or (name in _ASSUMED and name not in axes)}
     if held and ranking.ranked:
         yield f"{'All of them' if verbose else 'Assumed'}: {', '.join([*_of_model(ranking), *_held(held)])}"
 
