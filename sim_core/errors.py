@@ -55,8 +55,8 @@ def shown(text: object, limit: int = 60) -> str:
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint with the valid words nearest to `name`, or with all of them if none is near and they are few.
 
-    Words that begin with `name`, or end with it, are near; so are those with a part that begins with it, if it has three letters
-    or more. '' if there are no words.
+    Words that begin with `name`, or end with it, are near; so are those with a part that begins with it, if it has three
+    letters or more. '' if there are no words.
     """
     words = sorted(set(valid))
     name = name[:100]
