@@ -7,6 +7,7 @@ from typing import Final
 from sim_core.masking import masked
 
 _FEW: Final = 20
+_PART: Final = 2
 """Words that are all listed where none is near."""
 
 
@@ -54,12 +55,14 @@ def shown(text: object, limit: int = 60) -> str:
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint with the valid words nearest to `name`, or with all of them if none is near and they are few.
 
-    Words that begin with `name`, or end with it, are near. '' if there are no words.
+    Words that begin with `name`, or end with it, are near; so are those with a part that begins with it, if it has three
+    letters or more. '' if there are no words.
     """
     words = sorted(set(valid))
     name = name[:100]
     begin = (f"{name}_", f"{name}-")
     around = [word for word in words if len(name) > 1 and (word.startswith(begin) or word.endswith(f"_{name}"))]
+    around += [word for word in words if len(name) > _PART and f"_{name}" in word and word not in around]
     if around and not difflib.get_close_matches(name, words, n=1, cutoff=0.8):
         close = around[:3]
     else:

@@ -282,12 +282,17 @@ def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further
         return [name.strip() if name.strip() in further else result_column(name, list(schema)) for name in names]
 
 
+def stack_of(provenance: Mapping[str, Any]) -> str:
+    """The name of the stack of a result's spec."""
+    return stack_name((provenance.get("spec", {}).get("workload") or {}).get("stack") or STACK)
+
+
 def _runs_probability(rows: pa.Table, provenance: dict[str, Any]) -> pa.Array:
     """Chance that each plan runs, by its memory and the stack, before any run; null where its memory is unknown."""
     if not {"peak_memory_bytes", "device_memory_bytes"} <= set(rows.column_names):
         return pa.nulls(len(rows), pa.float64())
     part = rows["peak_memory_bytes"].to_numpy().astype(np.float64) / rows["device_memory_bytes"].to_numpy()
-    chance = chance_before_runs(part, stack_name((provenance.get("spec", {}).get("workload") or {}).get("stack") or STACK))
+    chance = chance_before_runs(part, stack_of(provenance))
     return pa.array(chance, mask=np.isnan(chance))
 
 

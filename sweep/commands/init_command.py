@@ -63,7 +63,12 @@ def command(
             "--set", help="What the file does not tell: global_batch=256; of a log or launch file also vocabulary=..."
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: NAME.yaml here.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="File to write. Default: NAME.yaml here, NAME-sweep.yaml beside a model of that name."
+        ),
+    ] = None,
 ) -> None:
     """Write a commented spec for a model, a workload file or a job that runs, ready to run and to change."""
     given: dict[str, Any] = dict(_given(each) for each in sets or ())
@@ -71,7 +76,10 @@ def command(
     job = _job(workload, given, gpus, model)
     if job is None:
         _only_batch(workload, given, model)
-    path = output or Path(f"{starter_name(workload) if job is None else job.name}.yaml")
+    name = starter_name(workload) if job is None else job.name
+    path = output or Path(f"{name}.yaml")
+    if output is None and path.exists() and Path(workload).exists() and path.samefile(workload):
+        path = Path(f"{name}-sweep.yaml")
     check_output(path, new=True)
     if hardware:
         with of_option("--hardware"):

@@ -14,6 +14,10 @@ Value = str | int | tuple[str, ...] | None  # a bool: a switch
 Values = dict[str, Value]
 VERSION: Final = "core 0.20 (d98e8a64, August 2026)"
 ARRAY: Final = "MEGATRON_ARGS"
+LARGEST_HOST: Final = 8
+"""GPUs that one operating system has at most: a larger NVLink domain is a rack of trays, of which torchrun starts one each."""
+TRAY: Final = 4
+"""GPUs of a tray of GB200 and GB300 NVL72 (NVIDIA's specifications)."""
 _CP_TYPES: Final = {"all_gather": "allgather"}
 _RECIPES: Final[dict[str, Values]] = {
     "fp8_delayed": {"--fp8-format": "hybrid", "--fp8-recipe": "delayed"},
@@ -215,12 +219,13 @@ def _rows(flags: Flags) -> list[str]:
 def megatron_text(plan: Launched) -> str:
     """A file for bash that sets the array of flags. Raises SpecError if Megatron-LM would refuse them."""
     flags = _accepted(plan)
-    world, per_node = plan.number_of("all_gpus"), plan.gpus_per_node
+    world = plan.number_of("all_gpus")
+    host = plan.gpus_per_node if plan.gpus_per_node <= LARGEST_HOST else TRAY
     lines = [
         f"# Plan {plan.number} of the sweep {plan.name}: {world} x {plan.fields['hardware']}, simulated step "
         f"{plan.row['step_time_s']:.4g} s.",
         f"# Flags of Megatron-LM {VERSION}, by `sweep export`; older and newer versions may differ.",
-        f"# torchrun --nproc-per-node {min(per_node, world)} --nnodes {-(-world // per_node)} "
+        f"# torchrun --nproc-per-node {min(host, world)} --nnodes {-(-world // host)} "
         f"pretrain_{'hybrid' if '--hybrid-layer-pattern' in flags else 'gpt'}.py "
         f'"${{{ARRAY}[@]}}" ...',
         "# Yours to add: data, tokenizer (NullTokenizer here stands for the size of the vocabulary), learning rate, "

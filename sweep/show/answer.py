@@ -3,18 +3,21 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from sim_core import EXPLANATIONS, SpecError, short
+from sim_core import EXPLANATIONS, SpecError, read_stack, short, stack_names
 from sweep.columns import LONGER, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
 from sweep.folder import Location
-from sweep.ranking import RUNS, Ranking, rank
+from sweep.ranking import RUNS, Ranking, rank, stack_of
 from sweep.show.tables import cell, heading, plural, values_text
 from sweep.spec import FIELDS
 from sweep.uncertainty.evidence import LEVEL
 from sweep.uncertainty.highest import above_measured
+from sweep.uncertainty.memory import likely_part
 
 ROOM: Final = 0.9
 """Part of the memory above which a plan is tight: memory of measured runs is off by 6 % in the mean (docs/validation.md)."""
+EVEN: Final = 0.5
+"""Chance to run below which the next plan with room is named, too."""
 FEW_MEASURED: Final = 0.5
 _SAME: Final = 5e-4
 _SIZES: Final = ("tp", "pp", "cp", "ep", "vpp", "dp")
@@ -43,7 +46,7 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None) -> A
     if ranking.front:
         return Answer(_front(ranking), "", f"`sweep explain {folder} {best['plan']}` says where the step of the first goes")
     tied = next((group.tied for group in ranking.error_bars.groups if group.best == best["plan"]), None)
-    tight = _part(best) > ROOM
+    tight = _is_tight(best, ranking)
     return Answer(
         f"{_first(ranking, best)}: {plan_words(best, ranking)}; {_result_words(best, ranking)}",
         "; ".join(_doubts(ranking, best, tied, folder, where)),
@@ -116,10 +119,11 @@ def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: 
         yield "no other plan comes near enough to tie with it" if ranking.ranked > 1 else "it is the only one that can run"
     if above := above_measured(row, ranking.provenance):
         yield f"its MFU is above {above}, so expect less"
+    yield from _lacking(row, ranking)
     share = row.get("measured_share")
     if share is not None and share < FEW_MEASURED:
         yield f"{share:.0%} of its compute is by kernels measured on this device, the rest by near ones and peaks"
-    if _part(row) > ROOM:
+    if _is_tight(row, ranking):
         yield _tight(ranking, row, folder, where)
     elif row.get(RUNS) is not None:
         yield _needs(row)
@@ -127,20 +131,43 @@ def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: 
         yield "whether its activations fit into memory is not known"
 
 
+def _lacking(row: Mapping[str, Any], ranking: Ranking) -> Iterator[str]:
+    """That the framework of a model's plan has no such schedule."""
+    name, _, own = str(row.get("stack") or stack_of(ranking.provenance)).partition(" ")
+    if _is_modelled(ranking) and name in stack_names() and "schedules" not in own:
+        has = read_stack(name).schedules
+        if row.get("schedule", has[0]) not in has:
+            yield f"{name} has no schedule {row['schedule']} ({', '.join(has)}): it is simulated as if it had"
+
+
+def _is_tight(row: Mapping[str, Any], ranking: Ranking) -> bool:
+    """Whether a plan is as likely as not to run out of memory."""
+    chance = row.get(RUNS) if _is_modelled(ranking) else None
+    return _part(row) > ROOM or (chance is not None and chance < EVEN)
+
+
+def _is_modelled(ranking: Ranking) -> bool:
+    """Whether the workload is a model in numbers, so that its memory is that of a framework."""
+    return bool((ranking.provenance.get("spec", {}).get("workload") or {}).get("model"))
+
+
 def _tight(ranking: Ranking, row: Mapping[str, Any], folder: Location, where: str | None) -> str:
-    """That a plan may not fit, and the next that has room."""
+    """That a plan may not fit, and the next that has room: that runs more likely than not where this one has room itself."""
     told = _needs(row)
-    room = f"peak_memory_bytes <= {ROOM} * device_memory_bytes"
+    part = ROOM if _part(row) > ROOM else likely_part(stack_of(ranking.provenance), EVEN)
+    room = f"peak_memory_bytes <= {part} * device_memory_bytes"
     condition = f"({where}) AND {room}" if where else room
     other = rank(folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=1).best
     among = " of those simulated" if ranking.searched else ""
     if other is None:
-        return f"{told}; no plan{among} needs {ROOM:.0%} or less"
+        return f"{told}; no plan{among} needs {part:.0%} or less"
     differing = {name: other[name] for name in ranking.varying if name in FIELDS and not FIELDS[name].follows}
     changes = values_text({name: value for name, value in differing.items() if value != row[name]})
     slower = other["step_time_s"] / row["step_time_s"] - 1
     behind = f"{slower:.1%} slower" if slower > _SAME else "as fast"
-    return f"{told}; the next{among} with room is plan {other['plan']} ({changes}), {behind}: {_needs(other)}"
+    chance = "" if other.get(RUNS) is None else f" and a chance of {other[RUNS]:.0%}"
+    with_room = f"the next{among} with room is plan {other['plan']} ({changes}), {behind}"
+    return f"{told}; {with_room}, with {_part(other):.0%} of the memory{chance}"
 
 
 def _needs(row: Mapping[str, Any]) -> str:
@@ -158,10 +185,9 @@ def _next(ranking: Ranking, folder: Location, plan: int, *, measure: bool) -> st
     """One command."""
     if ranking.missing:
         return f"the same `sweep run` again computes what is missing, {plural(ranking.missing)}"
-    workload = ranking.provenance.get("spec", {}).get("workload") or {}
     if measure:
         return f"`sweep tune {folder}` says which of these plans to measure first, and takes in what comes out"
-    if workload.get("model"):
+    if _is_modelled(ranking):
         return f"`sweep export {folder} --plan {plan}` writes its launch flags"
     return f"`sweep explain {folder} {plan}` says where its step goes"
 

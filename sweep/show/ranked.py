@@ -31,6 +31,8 @@ MOST_BRIEF: Final = 10
 """Columns of the table that is printed unless more are asked for."""
 MOST_AXES: Final = 4
 """Axes that such a table shows before other results."""
+MORE_AXES: Final = 2
+"""Further axes that tell its rows apart, for which it is wider."""
 MOST_REASONS: Final = 3
 NOTHING: Final = 5e-5
 """A gain below this is none."""
@@ -92,9 +94,15 @@ def _notes(ranking: Ranking, *, verbose: bool) -> Iterator[str]:
     for note in ranking.notes:
         if verbose or not note.startswith(_USUAL_MEMORY):
             yield f"note: {note}"
-    held = {name: value for name, value in ranking.held.items() if verbose or name in _ASSUMED}
+    axes = _axes(ranking)
+    held = {name: value for name, value in ranking.held.items() if verbose or (name in _ASSUMED and name not in axes)}
     if held and ranking.ranked:
         yield f"{'All of them' if verbose else 'Assumed'}: {', '.join([*_of_model(ranking), *_held(held)])}"
+
+
+def _axes(ranking: Ranking) -> set[str]:
+    """The axes of the spec, zipped ones by themselves: what a user lets vary is not assumed, though one value is left."""
+    return {name.strip() for key in ranking.provenance.get("spec", {}).get("axes") or () for name in key.split(",")}
 
 
 def _held(values: Mapping[str, Any]) -> Iterator[str]:
@@ -119,15 +127,17 @@ def _differs(ranking: Ranking, name: str) -> bool:
 def _brief(ranking: Ranking) -> list[str]:
     """The columns that tell the rows apart, at most MOST_BRIEF: plan, what it is, what it gives, where its step goes."""
     kept = [name for name in _importance(ranking, ranking.rows) if name in _ALWAYS or name not in ranking.varying]
-    differing = [name for name in (*_SIZES, *ranking.varying) if name not in ranking.per and _differs(ranking, name)]
+    named = dict.fromkeys((*_SIZES, *ranking.varying))
+    differing = [name for name in named if name not in ranking.per and _differs(ranking, name)]
+    further = differing[MOST_AXES:][:MORE_AXES]
     results = [name for name in _RESULTS if name in kept and ranking.rows[name].null_count < len(ranking.rows)]
     first = ["rank" if _differs(ranking, "rank") else "", "plan", *ranking.per, ranking.by, "step_time_s", *ranking.front]
     first += [_TIE] if _differs(ranking, _TIE) else []
-    named = (*first, *differing[:MOST_AXES], *results, *differing, *_parts(ranking))
-    chosen = list(dict.fromkeys(name for name in named if name))[:MOST_BRIEF]
-    return [name for name in ("rank", "plan", *ranking.per, *differing) if name in chosen] + [
-        name for name in chosen if name not in ("rank", "plan", *ranking.per, *differing)
-    ]
+    given = (*first, *results, *_parts(ranking))
+    memory = [name for name in results if name == "peak_memory_bytes"]
+    telling = (*first, *differing[:MOST_AXES], *further, *memory, *results, *differing, *given)
+    chosen = list(dict.fromkeys(name for name in telling if name))[: MOST_BRIEF + len(further)]
+    return list(dict.fromkeys(name for name in ("rank", "plan", *ranking.per, *differing, *given) if name in chosen))
 
 
 def _parts(ranking: Ranking) -> list[str]:

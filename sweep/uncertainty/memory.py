@@ -76,6 +76,12 @@ def chance_before_runs(part: Floats, stack: str) -> Floats:
     return chance
 
 
+def likely_part(stack: str, chance: float) -> float:
+    """The largest part of the memory, in percent of it, of a plan that runs with at least this chance; 0 if there is none."""
+    parts = np.arange(1, 101) / 100
+    return float(max(parts[chance_before_runs(parts, stack) >= chance], default=0.0))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcomes:
     """Own runs, [m]: rows of the candidates; ln(peak / simulated), NaN where unknown; how it ended."""

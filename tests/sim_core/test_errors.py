@@ -52,6 +52,7 @@ def test_a_limit_of_ones_own() -> None:
         ("schedul", ("tp", "schedule", "pp"), "nearest valid: schedule"),
         ("overlap", ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_dp"), "nearest valid: overlap_"),
         ("zzz", ("tp", "pp", "tp"), "valid: pp, tp"),
+        ("mem", ("mfu", "ep", "peak_memory_bytes", "optimizer"), "nearest valid: peak_memory_bytes"),
         ("tp", (), ""),
         ("schedule" + "e" * 10_000, ("schedule", "pp"), "valid: pp, schedule"),
     ],

@@ -181,6 +181,15 @@ def test_a_plan_that_it_refuses_names_the_rule() -> None:
         megatron_flags(plan_of({"schedule": "gpipe", "pp": 4, "vpp": 1}))
 
 
+def test_a_rack_is_launched_tray_by_tray() -> None:
+    """torchrun starts the GPUs of one operating system, which has 4 of the 72 of an NVLink domain."""
+    base = {**SPEC, "hardware": {"preset": "GB200-NVL72", "memory": "10 TB"}}
+    assert "# torchrun --nproc-per-node 4 --nnodes 64 " in megatron_text(
+        plan_of({"all_gpus": 256, "global_batch": 1024}, base=base)
+    )
+    assert "# torchrun --nproc-per-node 8 --nnodes 32 " in megatron_text(plan_of({"all_gpus": 256, "global_batch": 1024}))
+
+
 def test_what_has_no_flag_is_said() -> None:
     text = megatron_text(plan_of({"vpp": 1, "device_speed": 1.2, "straggler_factor": 1.1}))
     assert "# Without a flag: device_speed 1.2" in text

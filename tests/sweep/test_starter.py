@@ -63,7 +63,7 @@ def test_every_axis_of_a_workload_file_has_the_file_s_own_value(tmp_path: Path) 
     assert legal(out) > 0
 
 
-def test_nothing_is_overwritten_and_nothing_bad_is_left(tmp_path: Path) -> None:
+def test_nothing_is_overwritten_and_nothing_bad_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "s.yaml"
     out.write_text("mine")
     refused = sweep("init", "llama3-8b", "-o", out)
@@ -72,6 +72,10 @@ def test_nothing_is_overwritten_and_nothing_bad_is_left(tmp_path: Path) -> None:
         refused.stderr
         == f"error: --output: found {out}, expected a file that is not there yet; move it away, or name another with -o\n"
     )
+    beside = tmp_path / "mine.yaml"
+    beside.write_text(sweep("model", "llama3-8b", "--yaml").stdout)
+    monkeypatch.chdir(tmp_path)
+    assert sweep("init", "mine.yaml").stdout.startswith("mine-sweep.yaml: ")
     unknown = sweep("init", "lama3-8b", "-o", tmp_path / "n.yaml")
     assert unknown.returncode == 1
     assert "unknown model 'lama3-8b', nearest valid: llama3-8b" in unknown.stderr
