@@ -15,6 +15,9 @@ from sweep.uncertainty.highest import above_measured
 ROOM: Final = 0.9
 """Part of the memory above which a plan is tight: memory of measured runs is off by 6 % in the mean (docs/validation.md)."""
 FEW_MEASURED: Final = 0.5
+EVEN: Final = 0.5
+"""Chance to run below which a plan rather fails, and another is named beside it."""
+LOOKED_AT: Final = 200
 _SAME: Final = 5e-4
 _SIZES: Final = ("tp", "pp", "cp", "ep", "vpp", "dp")
 _ALWAYS: Final = ("tp", "pp")
@@ -121,7 +124,7 @@ def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: 
     if _part(row) > ROOM:
         yield _tight(ranking, row, folder, where)
     elif row.get(RUNS) is not None:
-        yield _needs(row)
+        yield _needs(row) + (_likelier(ranking, row, folder, where) if row[RUNS] < EVEN else "")
     elif row.get("peak_memory_bytes") is None:
         yield "whether its activations fit into memory is not known"
 
@@ -140,6 +143,21 @@ def _tight(ranking: Ranking, row: Mapping[str, Any], folder: Location, where: st
     slower = other["step_time_s"] / row["step_time_s"] - 1
     behind = f"{slower:.1%} slower" if slower > _SAME else "as fast"
     return f"{told}; the next{among} with room is plan {other['plan']} ({changes}), {behind}, with {_part(other):.0%}"
+
+
+def _likelier(ranking: Ranking, row: Mapping[str, Any], folder: Location, where: str | None) -> str:
+    """Of a plan that rather fails: the first of the ranking that rather runs, else the likeliest of those looked at."""
+    rows = rank(folder, by=ranking.by, descending=ranking.descending, where=where, per=[], top=LOOKED_AT).rows
+    chances = [chance or 0.0 for chance in rows[RUNS].to_pylist()]
+    place = next((place for place, chance in enumerate(chances) if chance >= EVEN), None)
+    which = "the first that rather runs" if place is not None else f"the likeliest of the first {plural(len(chances), 'plan')}"
+    place = chances.index(max(chances)) if place is None else place
+    other = rows.slice(place, 1).to_pylist()[0]
+    if other["plan"] == row["plan"]:
+        return ", and no other is likelier"
+    slower = other["step_time_s"] / row["step_time_s"] - 1
+    behind = f"{slower:.1%} slower" if slower > _SAME else "as fast"
+    return f"; {which} is plan {other['plan']}, {behind}, with a chance of {chances[place]:.0%}"
 
 
 def _needs(row: Mapping[str, Any]) -> str:
