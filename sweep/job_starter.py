@@ -53,7 +53,7 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
         *(f"  {line}" for line in yaml.safe_dump({"model": dict(job.model)}, sort_keys=False).rstrip("\n").split("\n")),
         shown_line("stack", job.stack, "the framework whose behaviour is simulated", 2),
     ]
-    if job.plan.get("sequence_parallel") is not None:
+    if job.plan.get("sequence_parallel") is not None and (job.plan["sequence_parallel"] or plan.get("tp") != 1):
         top.append(shown_line("sequence_parallel", bool(job.plan["sequence_parallel"]), "as the job has it", 2))
     objective = shown_line("- minimize", "step_time", SAME, 2)
     return spec_text(job.name, gpus, device, place, top, lines, objective, _running(job, plan))
@@ -66,7 +66,7 @@ def _plan(job: Job, model: Model, lines: Lines) -> dict[str, Any]:
         if name in DEFAULTS:
             plan.setdefault(name, DEFAULTS[name])
     if ONE_LIST in lines:
-        lines[ONE_LIST] = ["even", "balanced"], "Megatron's default, and at most one layer apart"
+        lines[ONE_LIST] = ["even", "balanced"], "as many layers on each stage, or at most one apart"
         equal = model.layers % (plan["pp"] * plan["vpp"]) == 0
         plan.setdefault(ONE_LIST, "even" if equal else "balanced")
     return plan

@@ -24,6 +24,8 @@ _WITHOUT: Final = {
     "maxtext-tpu": ("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"),
 }
 """Axes that a stack lacks, or has by a library of its own that nobody has timed (user buffers, DeepEP)."""
+_OVERLAP_TP: Final = {"torchtitan": "async tensor parallelism", "nanotron": "tp_linear_async_communication"}
+"""What a stack calls collectives of tp beside GEMMs; else Megatron-LM's flag."""
 _RING: Final = 16
 """Chips of the longest axis of a torus along which a group lies: a pod of TPU v6e has 16 x 16."""
 _OF_NEMO: Final = ("B200-SXM", "B300-SXM", "GB200-NVL72", "GB300-NVL72")
@@ -46,7 +48,7 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
     lines["micro_batch"] = doubled(_MOST_MICRO_BATCH), "sequences"
     lines["checkpointing"] = _recompute(model), "what the backward computes again"
     if len(lines["tp"][0]) > 1:
-        lines["overlap_tp"] = [False, True], "--tp-comm-overlap of Megatron-LM"
+        lines["overlap_tp"] = [False, True], _OVERLAP_TP.get(stack.name, "--tp-comm-overlap of Megatron-LM")
     recipes = _narrow(device) if stack.fp8 and model.experts else []
     if recipes:
         lines["precision"] = ["bf16", *recipes], "of linear layers, experts among them"

@@ -29,6 +29,8 @@ def stack_lines(fit: StackFit) -> Iterator[str]:
     yield from _unseen(fit)
     before, after, left_out = (float(np.mean(np.abs(errors))) for errors in (fit.before, fit.after, fit.left_out))
     yield f"mean error of {len(fit.rows)} runs: {before:.1f} % before, {after:.1f} % after, {left_out:.1f} % each left out"
+    if left_out >= before:
+        yield "warning: runs left out are no nearer than on the page: nothing here shows that it helps other plans"
     for row, errors in zip(fit.rows, zip(fit.before, fit.after, fit.left_out, strict=True), strict=True):
         alone = "; it alone tells something" if abs(errors[2]) > ALONE * max(abs(errors[1]), LEAST) else ""
         yield f"  {run_name(row)}: {errors[0]:+.1f} % before, {errors[1]:+.1f} % after, {errors[2]:+.1f} % left out{alone}"

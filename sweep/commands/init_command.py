@@ -1,6 +1,8 @@
 """`sweep init`: a commented spec to start from."""
 
+import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,6 +17,7 @@ from sim_core import (
     model_names,
     nearest,
     parse_yaml,
+    preset_names,
     read_hardware,
     read_model,
     whole_number,
@@ -27,13 +30,14 @@ from sweep.options import of_option
 from sweep.show.terminal import own_console
 from sweep.spec import ALIASES, FIELDS, check_value, load_spec
 from sweep.starter import starter, starter_name, suited
-from sweep.validation.devices import presets_of
+from sweep.validation.devices import FORMS, presets_of
 from sweep.validation.table import NotSimulated
 
 HARDWARE: Final = "H100-SXM"
 GPUS: Final = 64
 TAKEN: Final = ("sequence", "micro_batch", "global_batch")
 """What may be said of a model or a workload file."""
+_MISSING: Final = re.compile(r"model: \w+: missing;")
 
 
 def command(
@@ -83,6 +87,7 @@ def command(
     check_output(path, new=True)
     if hardware:
         with of_option("--hardware"):
+            hardware = _preset(hardware)
             read_hardware(hardware)
     if job is None:
         text = _of_model_or_file(workload, hardware or HARDWARE, gpus or GPUS, path.parent, given)
@@ -100,7 +105,8 @@ def command(
         raise
     console = own_console()
     for note in () if job is None else job.notes:
-        console.print(f"note: {note}")
+        if not _MISSING.match(note):  # what was missing has been given: the spec is whole
+            console.print(f"note: {note}")
     size = prepared.sweep.space.size
     best = " --best 20" if suited(size) == "search" else ""
     console.print(f"{path}: {size:,} plans. Next: sweep {suited(size)} {path}{best}")
@@ -159,6 +165,14 @@ def _job(path: str, given: dict[str, Any], gpus: int | None, model: str | None) 
     if model is not None:
         numbers = {key: value for key, value in model_document(read_model(model)).items() if key not in ("name", "source")}
     return job_of(path, given={**given, **({"all_gpus": gpus} if gpus else {})}, model=numbers)
+
+
+def _preset(name: str) -> str:
+    """What `--hardware` names; of a device as logs and tables name it (V100-SXM-32GB) the preset."""
+    if name not in preset_names() and set(FORMS) & set(name.upper().split("-")):
+        with suppress(NotSimulated):
+            return presets_of(name)[-1]
+    return name
 
 
 def _device(job: Job) -> str:

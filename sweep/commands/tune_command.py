@@ -85,7 +85,7 @@ def command(
     if as_json:
         write_json(tuned_json(tuner, proposals, limit))
     else:
-        print_tuned(tuner, proposals, limit, lambda plan: flags_of(tuner, plan), own_console())
+        print_tuned(tuner, proposals, limit, lambda plan: flags_of(tuner, plan), own_console(), spent=not left)
 
 
 def flags_of(tuner: Tuner, plan: int) -> str:

@@ -135,7 +135,7 @@ def _peak(row: Mapping[str, Any], hardware: Hardware, dtype: str) -> str:
     own = NARROW.get(str(row.get("precision", ""))[:3], "")
     peak = hardware.value(f"peak_flops_{own}") if own else 0.0
     beside = f", {row['tflops_per_gpu'] * 1e12 / peak:.1%} of that in {own}" if peak else ""
-    return f"of the peak in {dtype}{beside}"
+    return f"of the peak in {'fp16' if row.get('precision') == 'fp16' else dtype}{beside}"
 
 
 def _layers(shape: Shape) -> str:

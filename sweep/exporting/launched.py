@@ -72,7 +72,8 @@ def launched(prepared: Prepared, number: int) -> Launched:
         sequence_parallel=known is not None and known.sequence_parallel and row["tp"] > 1,
         sharding=own if chosen == "stack" else chosen,
         experts_with_tp=known is not None and known.stack.experts_with_tp,
-        reduces_in_bf16=fields["gradient_precision"] == "bf16" or (known is not None and known.stack.gradient_bytes == 2),
+        reduces_in_bf16=fields["precision"] != "fp16"
+        and (fields["gradient_precision"] == "bf16" or (known is not None and known.stack.gradient_bytes == 2)),
         gpus_per_node=int(hardware.variants[int(plans.hardware[0])].value("gpus_per_node")),
         spec=prepared.provenance["spec"],
     )

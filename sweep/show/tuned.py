@@ -1,7 +1,7 @@
 """Screen of `sweep tune`: what was measured, the next plans and why, what they cost, whether to stop."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
@@ -12,14 +12,12 @@ from sweep.tuning.deciding import LEAST_RUNS, Regret
 from sweep.tuning.record import SKIP
 from sweep.tuning.tuner import DEAR, START_S, STEPS, Proposal, Tuner, plan_values
 
-LIKELY: Final = 0.85
-"""Chance from which a plan is said to be likely to run."""
-
 
 def print_tuned(
-    tuner: Tuner, proposals: Sequence[Proposal], limit: float, flags_of: Callable[[int], str], console: Console
-) -> None:
-    """Print the state of a loop."""
+    tuner: Tuner, proposals: Sequence[Proposal], limit: float, flags_of: Callable[[int], str], console: Console,
+    *, spent: bool = False,
+) -> None:  # fmt: skip
+    """Print the state of a loop. `spent`: it has made all runs that it may."""
     runs, belief = tuner.runs, tuner.belief
     candidates = tuner.candidates.rivals or len(tuner.candidates.plans)
     skipped = sum(run.state == SKIP for run in runs.values())
@@ -34,7 +32,7 @@ def print_tuned(
         console.print(f"expected regret: {regret_text(belief.regret)}")
     for place, proposal in enumerate(proposals):
         _print_proposal(tuner, proposal, place, None if best is None else best.step_time_s, flags_of, console)
-    console.print(_stop_text(tuner, len(runs) - skipped, limit, bool(proposals)))
+    console.print(_stop_text(tuner, len(runs) - skipped, limit, left=bool(proposals), spent=spent))
 
 
 def print_standing(tuner: Tuner, standing: pa.Table, console: Console) -> None:
@@ -100,8 +98,7 @@ def _why(proposal: Proposal, place: int) -> str:
     simulated = short(proposal.simulated_s, "s")
     expected = f"{short(proposal.expected_s, 's')} expected, give or take {proposal.sd:.0%} (simulated {simulated})"
     part = (proposal.row["peak_memory_bytes"] or 0.0) / proposal.row["device_memory_bytes"]
-    word = "likely to run" if proposal.runs_probability >= LIKELY else "may not run"
-    runs = f"{word} ({proposal.runs_probability:.0%}; needs {part:.0%} of the memory, as simulated)"
+    runs = f"runs with a chance of {proposal.runs_probability:.0%} (needs {part:.0%} of the memory, as simulated)"
     if proposal.gain is None:
         gain = "of the plans that are likely to run the one that may be the fastest"
     elif proposal.gain > 0:
@@ -116,7 +113,9 @@ def _why(proposal: Proposal, place: int) -> str:
     return f"{gain}; {expected}; {runs}{batch}"
 
 
-def _stop_text(tuner: Tuner, runs: int, limit: float, left: bool) -> str:
+def _stop_text(tuner: Tuner, runs: int, limit: float, *, left: bool, spent: bool) -> str:
+    if spent:
+        return "stop: yes, the budget is spent"
     if not left:
         return "stop: no plan is left"
     if tuner.stops(limit):

@@ -93,7 +93,6 @@ class Tuner:
             raise SpecError(f"{folder}: no local folder; --file FILE says where {NAME} is to be")
         self.file: Path = file if file is not None else Path(str(folder.local)) / NAME
         self.identity = str(self.opened.provenance["sweep"])
-        self._checked = None if read_only else self.identity
         self._by, self._where, self._priors = by, where, tuple(prior)
         self._read_only = read_only or entries is not None
         self._entries = entries
@@ -104,7 +103,7 @@ class Tuner:
     @property
     def runs(self) -> dict[int, Run]:
         """Own runs by plan. Raises FormatError, SpecError."""
-        return runs_of(read_record(self.file, self._checked) if self._entries is None else self._entries)
+        return runs_of(read_record(self.file, self.identity) if self._entries is None else self._entries)
 
     @property
     def doubts(self) -> list[str]:

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from sim_core import STACK_FACTS, Floats, SpecError, read_stack, stack_names, stack_yaml
 from sweep.calibration.stack_choice import PURPOSES, Sizes, chosen
-from sweep.calibration.stack_fit import NOISE, Problem, deviations, fit, fit_stack
+from sweep.calibration.stack_fit import NOISE, Problem, StackFit, deviations, fit, fit_stack
 from sweep.calibration.stack_numbers import NUMBERS, OF_EXPERTS, bounds_of, facts_at, starts_of
-from sweep.calibration.stack_report import page_of_fit
+from sweep.calibration.stack_report import page_of_fit, stack_lines
 from sweep.cli import app
 from sweep.validation.simulation import UNCHANGED, run_rows
-from sweep.validation.table import read_table
+from sweep.validation.table import COMMITTED, read_table
 
 HEAD = (
     "set,framework,hw,gpus,gpus_per_node,model,layers,hidden,heads,kv_heads,ffn,vocab,seq,dtype,"
@@ -108,6 +108,14 @@ def test_the_interval_of_a_number_is_that_of_the_noise_and_of_its_width() -> Non
     expected = 1 / np.sqrt(1 + (np.log(3) / NOISE) ** 2)
     assert deviations(problem, found)[at] == pytest.approx(expected, rel=0.05)
     assert deviations(problem, found)[at + 1] == 1
+
+
+@pytest.mark.parametrize(("left_out", "said"), [(10.0, True), (12.0, True), (4.0, False)])
+def test_a_fit_that_predicts_no_run_left_out_says_so(left_out: float, said: bool) -> None:
+    row = read_table(COMMITTED)[0]
+    before, after, out = (np.full(3, each) for each in (10.0, 2.0, left_out))
+    page = StackFit(read_stack("megatron-core"), (), (row,) * 3, before, after, out, 1, ())
+    assert any(line.startswith("warning: runs left out") for line in stack_lines(page)) == said
 
 
 def test_facts_stay_in_their_ranges() -> None:

@@ -162,6 +162,13 @@ def test_fields_have_their_flags(changes: dict[str, Any], flags: dict[str, Any],
     assert ("unset CUDA_DEVICE_MAX_CONNECTIONS" in text) == (changes.get("sharding") == "parameters")
 
 
+def test_fp16_has_no_gradients_in_bf16(parser: argparse.ArgumentParser) -> None:
+    words = words_of(megatron_text(plan_of({"precision": "fp16", "gradient_precision": "bf16"})))
+    parser.parse_args(words)
+    assert "--fp16" in words
+    assert "--grad-reduce-in-bf16" not in words
+
+
 def test_experts_are_launched_as_they_are_simulated(parser: argparse.ArgumentParser) -> None:
     base = {**SPEC, "model": "mixtral-8x7b", "workload": {"sequence": 4096}, "axes": {"tp": [2]}}
     fixed = {"ep": 8, "dispatcher": "flex", "all_gpus": 64, "global_batch": 64, "overlap_tp": False, "overlap_ep": True}

@@ -410,6 +410,23 @@ def test_every_axis_that_tells_rows_apart_is_shown_and_none_is_called_assumed(tm
     )
 
 
+def test_a_best_plan_that_rather_fails_has_a_likelier_one_beside_it(tmp_path: Path) -> None:
+    """A launch that fails two times in three is no answer alone."""
+    spec: dict[str, Any] = {
+        "name": "unlikely",
+        "workload": {"model": "llama3-8b", "stack": "megatron-2022"},
+        "hardware": "H100-SXM",
+        "axes": {"checkpointing": ["none", "full"]},
+        "fixed": {"dp": 4, "pp": 1, "tp": 4, "global_batch": 16},
+    }
+    table = run(spec, tmp_path / "roomy").rank(top=2)
+    memory = f"{table['peak_memory_bytes'][0].as_py() / 0.85:.0f} B"
+    run(spec | {"hardware": {"preset": "H100-SXM", "memory": memory}}, tmp_path / "unlikely")
+    told = sweep("rank", tmp_path / "unlikely").stdout
+    assert "85% of the memory and runs with a chance of" in told
+    assert f" is plan {table['plan'][1].as_py()}, " in told
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_table_fits_its_terminal(results: Path, width: int) -> None:
     out = io.StringIO()

@@ -106,6 +106,10 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Launch:
         width = "x".join(f" {name} {plan[name]} " for name in ("tp", "pp", "cp"))
         notes.append(f"it starts {plan['all_gpus']} GPUs, which{width}does not divide: more are meant".replace("  ", " "))
         plan["all_gpus"] = None
+    ranks, experts = int(plan["dp"] or 0) * int(plan["tp"] or 1) * int(plan["cp"] or 1), int(plan["ep"] or 1)
+    if ranks % experts and not {"tp", "cp", "pp", "ep"} & {_FIELD_OF.get(flag) for flag in unset}:
+        notes.append(f"it starts {plan['all_gpus']} GPUs, {ranks} a stage, which ep {experts} does not divide: more are meant")
+        plan["all_gpus"] = plan["dp"] = None
     open_flags = [flag for flag in unset if flag in PLAN_FLAGS]
     if open_flags:
         notes.append(f"not set to one value in the file: {', '.join(open_flags)}")

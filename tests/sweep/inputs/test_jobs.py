@@ -237,3 +237,33 @@ def test_logs_are_told_to_a_loop(log: Path, tmp_path: Path) -> None:
 def _plan(result: Path, checkpointing: str) -> int:
     found = sweep("rank", result, "--where", f"checkpointing = '{checkpointing}'", "--top", "1", "--format", "json")
     return int(json.loads(found.stdout)[0]["plan"])
+
+
+def test_a_job_without_tp_says_nothing_of_sequence_parallelism(tmp_path: Path) -> None:
+    """At tp 1 a framework turns it off; plans of more tp are not those without it."""
+    script = tmp_path / "run.sh"
+    script.write_text(specimens.SCRIPT.replace("TP=4", "TP=1"), encoding="utf-8")
+    out = tmp_path / "job.yaml"
+    done = sweep("init", script, "--set", "vpp=1", "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert "sequence_parallel" not in yaml.safe_load(out.read_text())["workload"]
+
+
+def test_experts_that_do_not_divide_the_ranks_mean_more_gpus(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    flags = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8 --use-distributed-optimizer"
+    text = specimens.SCRIPT.replace("TP=4", "TP=1").replace("--nnodes 4", "--nnodes 1")
+    script.write_text(text.replace("--use-distributed-optimizer", flags), encoding="utf-8")
+    told = sweep("inspect", script).stdout
+    assert "it starts 8 GPUs, 4 a stage, which ep 8 does not divide: more are meant" in told
+    (found,) = json.loads(sweep("inspect", script, "--json").stdout)
+    assert (found["plan"]["all_gpus"], found["plan"]["dp"]) == (None, None)
+
+
+def test_a_missing_vocabulary_that_is_given_and_a_device_as_logs_name_it(tmp_path: Path) -> None:
+    script, out = tmp_path / "run.sh", tmp_path / "job.yaml"
+    script.write_text(specimens.SCRIPT.replace("--vocab-size 128255", "").replace("NullTokenizer", "Llama3"), encoding="utf-8")
+    done = sweep("init", script, "--set", "vocabulary=128256", "--hardware", "A100-SXM-80GB", "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert "vocabulary: missing" not in done.stdout
+    assert "A100-80G-SXM" in out.read_text()

@@ -238,3 +238,21 @@ def test_runs_of_a_smaller_job(result: Path, tmp_path: Path) -> None:
     assert more.expected_s != pytest.approx(known.expected_s, rel=1e-4)
     with pytest.raises(SpecError, match=r"found no runs, expected the tune.csv of another result"):
         load(result).tuner(prior=[tmp_path / "out" / "none.csv"]).ask()
+
+
+def test_a_table_of_another_result_is_refused_where_it_is_only_read(result: Path, tmp_path: Path) -> None:
+    """Plan numbers of another result mean other plans, whoever reads them."""
+    other = tmp_path / "other.csv"
+    other.write_text(f"plan,state,step_time_s,sweep\n0,ok,2.5,{'f' * 16}\n", encoding="utf-8")
+    for command in ("tune", "rank"):
+        told = sweep(command, result, "--measured", other)
+        assert told.returncode == 1
+        assert "plan numbers of another mean other plans" in told.stderr
+
+
+def test_a_spent_budget_is_said(result: Path) -> None:
+    plan = asked(result)["next"][0]["plan"]
+    told = sweep("tune", result, "--add", plan, "--step", "2.5 s", "--budget", 1).stdout
+    assert "stop: yes, the budget is spent" in told
+    assert "no plan is left" not in told
+    assert "runs with a chance of " in sweep("tune", result).stdout
