@@ -68,6 +68,7 @@ from sim_core.jit import PLAIN_PYTHON as PLAIN_PYTHON
 from sim_core.jit import STEP as STEP
 from sim_core.jit import cache_dir as cache_dir
 from sim_core.jit import compiling_alone as compiling_alone
+from sim_core.jit import in_plain_python as in_plain_python
 from sim_core.jit import is_compiled as is_compiled
 from sim_core.jit import use_kernels as use_kernels
 from sim_core.limits import LARGEST as LARGEST

@@ -299,7 +299,7 @@ def _kinds(model: Model, stages: Sequence[int]) -> Values:
         cut = "|".join("".join(islice(letters, count)) for count in stages)
         heads = f"/*{'E' if model.experts else '-'}" * model.mtp_layers
         values |= {"--hybrid-layer-pattern": cut + heads, "--mtp-num-layers": None, "--spec": _STACK}
-    if model.indexer is not None:
+    if model.indexer is not None and model.mla is not None:
         values |= {"--experimental-attention-variant": "dsa", "--dsa-indexer-topk": model.indexer.topk}
         values |= {"--dsa-indexer-n-heads": model.indexer.heads, "--dsa-indexer-head-dim": model.indexer.head_dim}
     mixer = model.recurrent
@@ -377,6 +377,8 @@ def without_flag(model: Model) -> list[str]:
         "norms of queries and keys over the whole projection": model.qk_norm_whole,
         "adapters beside frozen weights": model.lora is not None,
         "Kimi delta attention (only in branches of core 0.20)": bool(model.recurrent and model.recurrent.kind == "kda"),
+        "compressed sparse attention (DeepSeek-V4)": model.compressed is not None,
+        f"{model.residual_streams} residual streams": model.residual_streams > 1,
         "attention in chunks": bool(model.window and model.window.chunked),
         "a bias of the router": bool(model.experts and model.experts.router_bias),
         f"load of the busiest expert rank {model.experts.imbalance if model.experts else 1:g} x the mean": bool(

@@ -10,7 +10,7 @@ from typing import Any, Final
 import duckdb
 import numpy as np
 
-from sim_core import EXPLANATIONS, FOLLOWING, MEMORY, PARTS, Floats, Ints, SimError, masked
+from sim_core import EXPLANATIONS, FOLLOWING, MEMORY, PARTS, Floats, Ints, SimError, in_plain_python, masked
 from sweep.folder import Folder, Location
 from sweep.query import columns_of, results
 from sweep.ranking import rank
@@ -56,9 +56,11 @@ def content_of(directory: Location, record: Path | None = None) -> dict[str, Any
     axes = {
         axis.name: [axis.values[k] for k in np.unique(axis.code[columns.order])] for axis in columns.axes
     }  # of plans that run
+    with in_plain_python():  # a few plans: quicker than to load the compiler
+        head = head_of(name, ranking, _opened(folder), place, axes, measured)
     return {
         "name": name,
-        "head": head_of(name, ranking, _opened(folder), place, axes, measured),
+        "head": head,
         "place": place,
         "commands": commands_of(place, "PLAN"),
         "measured": measured,

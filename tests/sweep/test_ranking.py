@@ -424,7 +424,7 @@ def test_a_best_plan_that_rather_fails_has_a_likelier_one_beside_it(tmp_path: Pa
     run(spec | {"hardware": {"preset": "H100-SXM", "memory": memory}}, tmp_path / "unlikely")
     told = sweep("rank", tmp_path / "unlikely").stdout
     assert "85% of the memory and runs with a chance of" in told
-    assert f" is plan {table['plan'][1].as_py()}, " in told
+    assert f"with room is plan {table['plan'][1].as_py()} (" in told
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
