@@ -64,7 +64,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     around = [word for word in words if len(name) > 1 and (word.startswith(begin) or word.endswith(f"_{name}"))]
     around += [word for word in words if len(name) > _PART and f"_{name}" in word and word not in around]
     if around and not difflib.get_close_matches(name, words, n=1, cutoff=0.8):
-        close = around[:3]
+        plainest = sorted(around, key=len) if "-" in around[0] else around  # of presets
+        close = plainest[:3]
     else:
         close = difflib.get_close_matches(name, words, n=3, cutoff=0.5)
     if close:

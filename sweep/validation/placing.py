@@ -1,4 +1,4 @@
-"""Runs of a table as plans of a result: the rows of `sweep inspect --rows` as a loop takes them, by device, model and plan."""
+"""Runs of a table as plans of a result: rows that `sweep inspect` writes, as a loop takes them, by device, model and plan."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -78,7 +78,7 @@ def test_faults_are_one_line(gpt7b: Workload, given: dict[str, Any], message: st
     ("column", "value"),
     [
         ("schedule", 12), ("ga", -3), ("vpp", 0), ("hardware", -1), ("hardware", 1), ("tp", 0), ("fidelity", 2),
-        ("layer_split", 6), ("checkpointing", -1), ("overlap_tp", 2), ("gradient_precision", 3),
+        ("layer_split", 9), ("checkpointing", -1), ("overlap_tp", 2), ("gradient_precision", 3),
         ("microbatch_group_size", -1), ("straggler_stage", -1),
         ("device_speed", -1.0), ("device_speed", float("nan")), ("pp_overlap_ratio", 0.0), ("straggler_factor", float("inf")),
         ("bucket_bytes", -1), ("checkpoint_layers", -1), ("layers", 0),

@@ -243,7 +243,8 @@ def test_what_a_user_should_know_is_said(tmp_path: Path) -> None:
     again = sweep("calibrate", "kernels", path, "-o", tmp_path / "a.yaml")
     assert (again.returncode, again.stderr) == (
         2,
-        f"error: --output: found {tmp_path / 'a.yaml'}, expected a file that is not there yet; move it away or say another\n",
+        f"error: --output: found {tmp_path / 'a.yaml'}, expected a file that is not there yet; move it away, "
+        "or name another with -o\n",
     )
 
 

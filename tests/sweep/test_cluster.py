@@ -167,7 +167,7 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: 
 
 
 def test_kill_9_on_a_cluster(spec: Path, tmp_path: Path, undisturbed: pa.Table, nodes: Nodes) -> None:
-    disturb(spec, tmp_path / "out", undisturbed, nodes, rounds=3, seed=1)
+    disturb(spec, tmp_path / "out", undisturbed, nodes, rounds=2, seed=1)
 
 
 @pytest.mark.long

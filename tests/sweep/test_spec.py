@@ -78,7 +78,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"fixed": {"tp": 1}}, ": fixed.tp: is also an axis; remove one"),
     ({"fixed": {"hardware": "H20-SXM"}}, ": fixed.hardware: fixed hardware belongs under `hardware:`"),
     (axes(hardware=["H20-SXM"]), "hardware: is both an axis and given; remove one"),
-    ({"hardware": "H100"}, "unknown hardware preset 'H100', nearest valid: H100-SXM, H800-SXM"),
+    ({"hardware": "H100"}, "unknown hardware preset 'H100', nearest valid: H100-SXM, H100-96G-500W"),
     (
         {"hardware": {"preset": "H100-SXM", "nic_bandwith": 1}},
         "hardware.nic_bandwith: unknown number, nearest valid: nic_bandwidth",

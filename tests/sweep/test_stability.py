@@ -73,7 +73,7 @@ def test_slower_is_slower(opened: Reopened) -> None:
 
 
 def test_shares_of_wins(opened: Reopened) -> None:
-    """They add up to one in each group; without any uncertainty the first always wins, or the plan that ties with it."""
+    """They add up to one in each group; without draws of constants the errors of single plans remain."""
     groups = stability(opened, per=["nic_bandwidth"], draws=200)
     assert [group.group["nic_bandwidth"] for group in groups] == [12.5e9, 50e9]
     for group in groups:
@@ -81,7 +81,7 @@ def test_shares_of_wins(opened: Reopened) -> None:
         assert group.wins[0] > 0.3
         assert group.beyond == 0
     (few,) = stability(opened, per=[], draws=200, candidates=3, sigmas=dict.fromkeys(SIGMAS, 0.0))
-    assert few.wins.argmax() == 0
+    assert few.wins[0] > 0.3
     assert few.beyond == 1
     assert len(few.rows) == 3
     assert few.behind > 0

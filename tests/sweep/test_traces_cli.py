@@ -152,7 +152,7 @@ def test_another_sequence_is_an_axis_and_says_what_is_assumed(told: Callable[...
     text = f"name: s\nworkload: {{path: {MOE}, layers: 8}}\nhardware: {{preset: A800-80G-SXM, memory: 1 TB}}\n{axes}\n"
     spec.write_text(text)
     out = tmp_path / "out"
-    printed = " ".join(told("run", spec, "--out", out, "--workers", "0").split())
+    printed = " ".join(told("run", spec, "--out", out, "--workers", "0", "-v").split())
     assert "the longer of launching its kernels" in printed
     assert "experts: ranks get the tokens they got with 8" in printed
     assert "moves of 8 recorded jobs of one cluster to another sequence" in printed
