@@ -11,7 +11,7 @@ from sweep.ranking import RUNS, Ranking, rank, stack_of
 from sweep.show.tables import cell, heading, plural, values_text
 from sweep.spec import FIELDS
 from sweep.uncertainty.evidence import LEVEL
-from sweep.uncertainty.highest import above_measured
+from sweep.uncertainty.highest import above_measured, bits_of
 from sweep.uncertainty.memory import likely_part
 
 ROOM: Final = 0.9
@@ -97,7 +97,7 @@ def _result_words(row: Mapping[str, Any], ranking: Ranking) -> str:
     words = [f"{cell('step_time_s', row['step_time_s'])} a step"]
     names = dict.fromkeys((*_RESULTS, *([] if ranking.by == "step_time_s" else [ranking.by])))
     words += [_IN_WORDS.get(name, f"{heading(name)} {{}}").format(cell(name, row[name])) for name in names if row.get(name)]
-    if str(row.get("precision", "")).startswith(("fp8", "mxfp8", "nvfp4")):
+    if bits_of(str(row.get("precision", ""))) < 16:
         words = [word + " (of the peak in bf16)" * word.endswith(" MFU") for word in words]
     if row.get("peak_memory_bytes"):
         words.append(f"{short(row['peak_memory_bytes'], 'B')} of {short(row['device_memory_bytes'], 'B')} memory")

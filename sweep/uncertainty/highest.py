@@ -23,8 +23,12 @@ class Highest:
 
 def kind_of(device: str, *, experts: bool, precision: str) -> str:
     """What runs are alike in: device, class of model, bits of their GEMMs."""
-    bits = 4 if "fp4" in precision else 8 if "fp8" in precision else 16
-    return f"{device.partition('+')[0]}, {EXPERTS if experts else DENSE}, {bits} bits"
+    return f"{device.partition('+')[0]}, {EXPERTS if experts else DENSE}, {bits_of(precision)} bits"
+
+
+def bits_of(precision: str) -> int:
+    """Bits of what the GEMMs of a precision multiply."""
+    return 4 if "fp4" in precision else 8 if "fp8" in precision else 16
 
 
 @cache
