@@ -207,6 +207,16 @@ class Stack(Record):
         tuple[str, ...],
         Fact(" | ".join(SCHEDULES), "pipeline schedules that it has; others are simulated, too", "init", CODE, several=True),
     ] = ("1f1b",)
+    unpublished: Annotated[
+        tuple[str, ...],
+        Fact(
+            "overlap_tp | overlap_ep | balanced_cost",
+            "what nothing published says that it has; simulated, but no axis of a first space",
+            "init",
+            CODE,
+            several=True,
+        ),
+    ] = ()
     fills_pipeline: Annotated[
         bool, Fact(SWITCH, "refuses fewer than pp - 1 micro-batches, and stages without a layer", "legality", CODE)
     ] = False
@@ -251,6 +261,16 @@ class Stack(Record):
     bucket_bytes: Annotated[
         float, Fact("B", "bucket of gradients where ranks share nothing; 0: Megatron's rule", "gradients", CODE, most=1e12)
     ] = 0.0
+    pair_contention: Annotated[
+        float,
+        Fact(
+            "",
+            "part of the messages of experts that a pair of DualPipe hides by which its compute is slower",
+            "layers",
+            LARGE,
+            most=1,
+        ),
+    ] = 20 / 132  # SMs of an H800 that send, arXiv 2412.19437, section 3.2.2
     dp_contention: Annotated[
         float,
         Fact(
