@@ -164,6 +164,10 @@ from sim_core.workloads.plausibility import implied_model as implied_model
 from sim_core.workloads.plausibility import plausibility as plausibility
 from sim_core.workloads.readers.op_table import Repeat as Repeat
 from sim_core.workloads.readers.op_table_text import looks_like_op_table as looks_like_op_table
+from sim_core.workloads.readers.stage_text import StageDurations as StageDurations
+from sim_core.workloads.readers.stage_text import durations_of as durations_of
+from sim_core.workloads.readers.stage_text import looks_like_stages as looks_like_stages
+from sim_core.workloads.readers.stage_text import stage_document as stage_document
 from sim_core.workloads.readers.trace_text import looks_like_trace as looks_like_trace
 from sim_core.workloads.reading import SIMAI as SIMAI
 from sim_core.workloads.reading import STAGES as STAGES

@@ -8,7 +8,7 @@ import yaml
 from sim_core import Hardware, Model, parse_model, read_hardware, read_stack
 from sweep.inputs.job import Job
 from sweep.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
-from sweep.wide_axes import Lines, wide_axes
+from sweep.wide_axes import Lines, is_torus, wide_axes
 
 OF_THE_JOB: Final = ("all_gpus", "dp", "global_batch", "sequence", "sequence_parallel")
 """What a plan of a job holds besides the fields that a sweep varies or keeps."""
@@ -86,7 +86,7 @@ def _machine(job: Job, hardware: str, base: Path) -> tuple[Hardware, str]:
     """The hardware of a job, with the GPUs of a node where its log tells them, and its line in a spec."""
     device, place = read_hardware(hardware), place_of(hardware, base)
     node, nics = int(device.value("gpus_per_node")), device.value("nics_per_node")
-    if job.gpus_per_node in (None, node) or node > RACK:
+    if job.gpus_per_node in (None, node) or (node > RACK and not is_torus(device)):
         return device, shown_line("hardware", place, "`sweep hardware` lists the presets")
     own = {"gpus_per_node": job.gpus_per_node, "nics_per_node": max(1, round(nics * (job.gpus_per_node or 1) / node))}
     why = f"its log has {job.gpus_per_node} GPUs a node; NICs in proportion"

@@ -9,7 +9,7 @@ import yaml
 
 from sim_core import Facts, Hardware, Model, Workload, model_names, read_hardware, read_model, read_stack, read_workload
 from sweep.options import wrong
-from sweep.wide_axes import TOKENS, Lines, best_stack, domain, doubled, step_batch, wide_axes
+from sweep.wide_axes import TOKENS, Lines, best_stack, domain, doubled, is_torus, step_batch, wide_axes
 
 _MOST_PP: Final = 32
 _MOST_VPP: Final = 10
@@ -58,7 +58,7 @@ def starter(
     objective = shown_line("- maximize", "mfu", f"{SAME}: also the fastest", 2)
     if not is_model:
         objective = shown_line("- minimize", "step_time", SAME, 2)
-    return spec_text(starter_name(source), gpus, device, _hardware(hardware, device, base), top, lines, objective)
+    return spec_text(starter_name(source), gpus, device, _hardware(hardware, device, gpus, base), top, lines, objective)
 
 
 SAME: Final = "all plans have the same GPUs and batch"
@@ -123,7 +123,7 @@ def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path
 
 def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gpus: int, base: Path) -> tuple[list[str], Lines]:
     """The file with what is known of it; axes and fixed values around its own plan."""
-    own, node = workload.base, int(device.value("gpus_per_node"))
+    own, node = workload.base, domain(device) if is_torus(device) else int(device.value("gpus_per_node"))
     top = ["workload:", shown_line("path", place_of(source, base), "`sweep inspect` shows what it holds", 2)]
     if facts.micro_batch:
         top.append(shown_line("micro_batch", facts.micro_batch, "that the file was made with", 2))
@@ -163,9 +163,14 @@ def _stages(layers: int, gpus: int) -> Lines:
     }
 
 
-def _hardware(name: str, device: Hardware, base: Path) -> str:
-    """The device; of a rack whose GPUs are no power of two, the part that groups fill."""
+def _hardware(name: str, device: Hardware, gpus: int, base: Path) -> str:
+    """The device; of a rack whose GPUs are no power of two, the part that groups fill; of TPUs, a slice of the job's chips."""
     place, room = place_of(name, base), domain(device)
+    if is_torus(device):
+        chips = min(gpus, int(device.value("gpus_per_node")))
+        share = device.value("nics_per_node") / device.value("gpus_per_node")
+        own = {"preset": place, "gpus_per_node": chips, "nics_per_node": max(1, round(chips * share))}
+        return shown_line("hardware", own, "a slice is a node: its chips meet over the torus")
     if room == int(device.value("gpus_per_node")):
         return shown_line("hardware", place, "`sweep hardware` lists the presets")
     return shown_line("hardware", {"preset": place, "gpus_per_node": room}, "of each rack, so that no group straddles two")

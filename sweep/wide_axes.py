@@ -21,6 +21,13 @@ _ROOM: Final = 64
 """GPUs that jobs use of a larger domain of NVLink: a power of two."""
 _RECIPES: Final = {"mxfp8": "mxfp8", "fp8_block": "fp8_blockwise"}
 """Of tensor cores, the recipes that keep scales of blocks: Blackwell's, and DeepSeek's (arXiv 2412.19437, section 3.3)."""
+_WITHOUT: Final = {
+    "primus": ("overlap_tp", "dispatcher"),
+    "maxtext-tpu": ("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"),
+}
+"""Axes that a stack lacks, or has by a library of its own that nobody has timed (user buffers, DeepEP)."""
+_RING: Final = 16
+"""Chips of the longest axis of a torus along which a group lies: a pod of TPU v6e has 16 x 16."""
 _OF_NEMO: Final = ("B200-SXM", "B300-SXM", "GB200-NVL72", "GB300-NVL72")
 
 Lines = dict[str, tuple[Any, str]]
@@ -30,7 +37,8 @@ Lines = dict[str, tuple[Any, str]]
 def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence: int) -> Lines:
     """Axes and fixed values for a model on `gpus` devices; a list is an axis."""
     node = domain(device)
-    lines: Lines = {"tp": (_tp(model, node, gpus), f"divides {model.heads} heads; more than {node} would leave the node")}
+    beyond = "would need several axes of the torus" if is_torus(device) else "would leave the node"
+    lines: Lines = {"tp": (_tp(model, node, gpus), f"divides {model.heads} heads; more than {node} {beyond}")}
     cp = [n for n in doubled(min(node, 8)) if gpus % n == 0 and sequence % (2 * n) == 0]
     if sequence >= _LONG and len(cp) > 1:
         lines["cp"] = cp, "context parallelism: ranks that share a sequence"
@@ -54,12 +62,17 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
     trained = "" if model.batch_tokens is None else ", as the model was trained with"
     lines["all_gpus"] = gpus, ""
     lines["global_batch"] = batch, f"sequences of a step: {batch * sequence / 1e6:.1f} M tokens{trained}"
-    return lines
+    return {name: line for name, line in lines.items() if name not in _WITHOUT.get(stack.name, ())}
+
+
+def is_torus(device: Hardware) -> bool:
+    """Whether chips meet over the links of a torus, so that a node is a slice."""
+    return device.value("link_axes") > 1
 
 
 def domain(device: Hardware) -> int:
-    """GPUs of an NVLink domain that groups of a power of two fill."""
-    return min(int(device.value("gpus_per_node")), _ROOM)
+    """GPUs of an NVLink domain that groups of a power of two fill; of a torus, those of an axis."""
+    return min(int(device.value("gpus_per_node")), _RING if is_torus(device) else _ROOM)
 
 
 def best_stack(model: Model, device: Hardware) -> tuple[str, str]:
@@ -68,6 +81,10 @@ def best_stack(model: Model, device: Hardware) -> tuple[str, str]:
         return "hai-llm", "DeepSeek's own, the best published on this device; megatron-core is what anybody can run"
     if device.name in _OF_NEMO:
         return "nemo", "Megatron-Bridge, with NVIDIA's published runs on this device"
+    if is_torus(device):
+        return "maxtext-tpu", "MaxText, with Google's published runs on TPUs"
+    if device.name.startswith("MI"):
+        return "primus", "AMD's Megatron-LM on ROCm; few of its runs are published"
     return "megatron-core", "the framework whose behaviour is simulated"
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from sim_core.costing.fabric import Routing, crowding, leaving_s, nic_bandwidth, reached, ring_bandwidth
+from sim_core.costing.inside import MESH, crosses_sockets, hops_inside, inside_bandwidth, one_link, spread_s
 from sim_core.hardware.table import Links
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.planning.placement import Placement
@@ -89,6 +90,8 @@ def collective_s(kind: int, size: float, at: Placement, links: Links) -> float:
         return send_s(size, at.nodes > 1, links, crowding(at, links))
     if kind == ALL_TO_ALL:
         return all_to_all_s(size, at, links)
+    if links.link_axes > MESH:
+        return torus_s(kind, size, at, links)
     fastest = np.inf
     for protocol in PROTOCOLS:
         if protocol == LL128 and not links.ll128:
@@ -103,24 +106,6 @@ def collective_s(kind: int, size: float, at: Placement, links: Links) -> float:
     if links.nvls_tree and at.nodes > 1 and at.fewest == at.most and at.most > NVLS_MOST_WITHOUT:
         fastest = min(fastest, nvls_tree_s(size, at, links))
     return fastest
-
-
-@inner_kernel
-def crosses_sockets(at: Placement, links: Links) -> bool:
-    """Whether some of its ranks in one node are on different sockets (groups are taken to begin at a socket's first GPUs)."""
-    return 0 < links.gpus_per_socket <= (at.most - 1) * at.stride
-
-
-@inner_kernel
-def inside_bandwidth(at: Placement, links: Links) -> float:
-    """Bytes/s of a ring's link inside a node; without bound for one rank on each. Groups side by side share what is
-    between the sockets, which each ring crosses once in each direction."""
-    if at.most <= 1:
-        return np.inf
-    if crosses_sockets(at, links):
-        shared = links.socket_bandwidth / min(at.stride, links.gpus_per_socket)
-        return min(links.nvlink_bandwidth, links.socket_bandwidth_one, shared)
-    return links.nvlink_bandwidth
 
 
 @outer_kernel
@@ -150,6 +135,24 @@ def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -
     elif protocol == LL128:
         bandwidth *= LL128_BANDWIDTH
     return latency_s + passes * size * (at.ranks - 1) / at.ranks / bandwidth
+
+
+@outer_kernel
+def torus_s(kind: int, size: float, at: Placement, links: Links) -> float:
+    """Rings around all axes of a torus at once, both ways; between slices rings of chips at the same place, before or after.
+
+    An all-gather takes (n-1)/n of the bytes over all links of the axes, and as many hops as the furthest chip is away; an
+    all-reduce twice that (jax-ml.github.io/scaling-book, "Sharded matrices and how to multiply them"; XLA's collectives over
+    several slices: reduce inside, exchange a part of each chip outside, gather inside).
+    """
+    seconds = 0.0
+    if at.most > 1:
+        seconds += hops_inside(at.most, at, links) * links.nvlink_latency
+        seconds += size * (at.most - 1) / at.most / inside_bandwidth(at, links)
+    if at.nodes > 1:
+        seconds += (at.nodes - 1) * links.nic_latency
+        seconds += size * (at.nodes - 1) / at.nodes / (at.fewest * ring_bandwidth(at, links))
+    return seconds * (2 if kind == ALL_REDUCE else 1)
 
 
 @outer_kernel
@@ -208,10 +211,10 @@ def all_to_all_s(size: float, at: Placement, links: Links) -> float:
     """
     slowest = 0.0
     for here in (at.fewest, at.most):
-        inside_s = size * (here - 1) / at.ranks / links.nvlink_bandwidth
+        inside_s = spread_s(size * here / at.ranks, here, at, links)
         outside_s = size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
         outside_s = max(outside_s, size * leaving_s(at, links, True) / at.ranks)
-        hops_s = (here - 1) * links.nvlink_latency
+        hops_s = (here - 1 if links.link_axes <= MESH else hops_inside(here, at, links)) * links.nvlink_latency
         hops_s += (at.nodes - 1 if links.pxn else at.ranks - here) * links.nic_latency
         if crosses_sockets(at, links):
             far = max(here - links.gpus_per_socket / at.stride, 0.0)
@@ -231,7 +234,7 @@ def dispatch_s(size: float, routing: Routing, at: Placement, links: Links) -> fl
     to_ranks = reached(at.ranks, routing) / routing.topk
     slowest = 0.0
     for here in (at.fewest, at.most):
-        inside_s = to_ranks * size * (here - 1) / here / links.nvlink_bandwidth
+        inside_s = spread_s(to_ranks * size, here, at, links)
         outside_s = to_nodes * size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
         outside_s = max(outside_s, to_nodes * size * leaving_s(at, links, False) / at.ranks)
         slowest = max(slowest, max(inside_s, outside_s))
@@ -249,7 +252,7 @@ def send_s(size: float, between_nodes: bool, links: Links, crowded: float = 1.0)
         return 0.0
     if between_nodes:
         return links.nic_latency + crowded * size / (links.nic_bandwidth * links.fabric_efficiency)
-    return links.nvlink_latency + size / links.nvlink_bandwidth
+    return links.nvlink_latency + size / one_link(links)
 
 
 @inner_kernel
@@ -305,7 +308,7 @@ def two_stage_s(size: float, at: Placement, links: Links) -> float:
             outside_s = max(outside / nic_bandwidth(at, links), size * leaving_s(at, links, False) / at.ranks)
             seconds += RING_BASE_S[SIMPLE] + (at.nodes - 1) * links.nic_latency + outside_s
         if here > 1:
-            inside_s = size * (here - 1) / here / links.nvlink_bandwidth
+            inside_s = spread_s(size, here, at, links)
             if crosses_sockets(at, links):
                 far = max(here - links.gpus_per_socket / at.stride, 0.0)
                 inside_s = max(inside_s, links.gpus_per_socket * size * far / here / links.socket_bandwidth)

@@ -84,7 +84,8 @@ class Node(Record):
     """GPUs that share NVLink. Bandwidth is per GPU and direction; efficiency is the part that a large collective reaches.
 
     Without NVLink, groups with GPUs on both sockets share `socket_bandwidth`, of which one group alone reaches
-    `socket_bandwidth_one`: as collectives reach them, per direction.
+    `socket_bandwidth_one`: as collectives reach them, per direction. `link_axes`: 0 for switches, 1 for a link from each GPU to
+    each other one of its node, 2 and more for a torus of so many axes, whose chips all are one node.
     """
 
     gpus_per_node: Plain
@@ -94,6 +95,7 @@ class Node(Record):
     gpus_per_socket: Plain = _default(0, "0, every GPU reaches every other of its node alike")
     socket_bandwidth: Bandwidth = _default(0, "0, of no effect without gpus_per_socket")
     socket_bandwidth_one: Bandwidth = _default(0, "0, of no effect without gpus_per_socket")
+    link_axes: Plain = _default(0, "0, switches: a group of any size has all of a GPU's links")
 
 
 class Fabric(Record):
@@ -220,6 +222,7 @@ _PARTS: Final = (
     "attention_efficiency", "hbm_efficiency",
 )  # fmt: skip
 MAX_PER_NODE: Final = 65_536
+MAX_AXES: Final = 6
 MAX_NODES: Final = 2**24
 """Most nodes of a leaf or a pod."""
 MAX_OVERSUBSCRIPTION: Final = 1000
@@ -237,6 +240,8 @@ def parse_hardware(document: object, where: str) -> Hardware:
     for key in _POSITIVE:
         if not hardware.value(key) > 0:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a number above 0")
+    if hardware.value("link_axes") not in range(MAX_AXES + 1):
+        raise SpecError(f"{where}: link_axes: found {hardware.value('link_axes'):g}, expected a whole number up to {MAX_AXES}")
     for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket"):
         if hardware.value(key) != int(hardware.value(key)) or hardware.value(key) > MAX_PER_NODE:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a whole number up to {MAX_PER_NODE}")

@@ -37,6 +37,7 @@ class HardwareColumns(NamedTuple):
     gpus_per_socket: Ints  # 0: no sockets
     socket_bandwidth: Floats
     socket_bandwidth_one: Floats
+    link_axes: Ints  # 0: switches, 1: a mesh, else a torus of so many axes
     fabric_efficiency: Floats  # part of nic_bandwidth_per_gpu that a full node reaches
     gpus_per_leaf: Ints  # 0: no leaves
     leaf_oversubscription: Floats
@@ -84,6 +85,7 @@ class Links(NamedTuple):
     gpus_per_socket: int = 0  # 0: every GPU reaches every other of its node alike
     socket_bandwidth: float = np.inf  # between sockets, shared by all groups that cross
     socket_bandwidth_one: float = np.inf  # that one of them reaches
+    link_axes: int = 0  # switches; 1: a link to each GPU of the node; else axes of a torus
     fabric_efficiency: float = 1.0  # part of its share that each GPU of a full node reaches
     gpus_per_node: int = 1
     leaf_oversubscription: float = 1.0
@@ -130,6 +132,7 @@ def device_at(table: HardwareColumns, row: int) -> Device:
             gpus_per_socket=table.gpus_per_socket[row],
             socket_bandwidth=table.socket_bandwidth[row],
             socket_bandwidth_one=table.socket_bandwidth_one[row],
+            link_axes=table.link_axes[row],
             fabric_efficiency=table.fabric_efficiency[row],
             gpus_per_node=table.gpus_per_node[row],
             leaf_oversubscription=table.leaf_oversubscription[row],
@@ -163,7 +166,7 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         "hbm_bandwidth": column("memory_bandwidth") * column("hbm_efficiency"),
         "gpus_per_leaf": (column("nodes_per_leaf") * gpus).astype(np.int64),
         "gpus_per_pod": (column("nodes_per_pod") * gpus).astype(np.int64),
-        **{key: column(key).astype(np.int64) for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket")},
+        **{key: column(key).astype(np.int64) for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket", "link_axes")},
     }
     stated: dict[str, Floats | Bools] = {
         key: column(key) == 1 if KEYS[key][1] == SWITCH else column(key)

@@ -6,7 +6,21 @@ step. Another optimizer has other state in their place; the fp32 weights beside 
 
 from typing import Final, NamedTuple
 
-from sim_core.models.description import ATTENTION, LAYER, MLP, MTP, RECURRENT, Lora, Model, Recurrent, Unit
+from sim_core.models.compressed import POOLED, overlap_of
+from sim_core.models.description import (
+    ATTENTION,
+    COMPRESSED,
+    HEAD,
+    LAYER,
+    MLP,
+    MTP,
+    RECURRENT,
+    Compressed,
+    Lora,
+    Model,
+    Recurrent,
+    Unit,
+)
 from sim_core.models.recurrent import sizes_of
 from sim_core.models.weights import EXPERT, KV_HEADS, REPLICATED, TENSOR
 
@@ -62,6 +76,9 @@ def matrices_of(model: Model, unit: Unit) -> tuple[Matrix, ...]:
     As Megatron-LM stores them (core/optimizer/emerging_optimizers.py): queries, keys, values apart (--muon-split-qkv), both
     halves of a gated MLP as one, each expert by itself.
     """
+    joined = [Matrix(model.residual_streams, model.residual_streams * model.hidden, REPLICATED)]
+    if unit.kind == HEAD and model.residual_streams > 1 and not model.lora:
+        return tuple(joined)
     if unit.kind not in (LAYER, MTP):
         return ()
     if model.lora:
@@ -70,6 +87,12 @@ def matrices_of(model: Model, unit: Unit) -> tuple[Matrix, ...]:
     found = list(_attention(model)) if unit.mixer == ATTENTION else []
     if unit.mixer == RECURRENT and model.recurrent:
         found += _recurrent(h, model.recurrent)
+    if unit.mixer == COMPRESSED and model.compressed:
+        found += _compressed(model, unit, model.compressed)
+    if model.residual_streams > 1:
+        n = model.residual_streams
+        found.append(Matrix((n + 2) * n, n * h, REPLICATED, number=unit.blocks))
+        found += joined if unit.kind == MTP else []
     if unit.channel == MLP:
         found += _experts(model) if unit.moe else _mlp(model, h, model.ffn or 0)
     return (*found, Matrix(h, 2 * h, TENSOR)) if unit.kind == MTP else tuple(found)
@@ -89,6 +112,19 @@ def _attention(model: Model) -> tuple[Matrix, ...]:
         down += [Matrix(indexer.heads * indexer.head_dim, mla.q_rank or h, REPLICATED)]
         down += [Matrix(indexer.head_dim, h, REPLICATED), Matrix(indexer.heads, h, REPLICATED)]
     return *down, *up, output
+
+
+def _compressed(model: Model, unit: Unit, mixer: Compressed) -> list[Matrix]:
+    h, a, d = model.hidden, model.heads, model.head_dim
+    found = [Matrix(mixer.q_rank, h, REPLICATED), Matrix(d, h, REPLICATED), Matrix(a * d, mixer.q_rank, TENSOR)]
+    pools = [overlap_of(mixer, unit.ratio) * d]
+    if model.indexer and unit.ratio == mixer.chosen:
+        indexer = model.indexer
+        found += [Matrix(indexer.heads * indexer.head_dim, mixer.q_rank, REPLICATED), Matrix(indexer.heads, h, REPLICATED)]
+        pools.append(2 * indexer.head_dim)
+    found += [Matrix(width, h, REPLICATED, number=POOLED) for width in pools if width]
+    grouped = Matrix(mixer.out_rank, a * d // mixer.out_groups, TENSOR, number=mixer.out_groups)
+    return [*found, grouped, Matrix(h, mixer.out_groups * mixer.out_rank, TENSOR, by_rows=False)]
 
 
 def _recurrent(h: int, mixer: Recurrent) -> list[Matrix]:

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sim_core import TRACE, SpecError, kind_of, model_names, model_yaml, read_traces, read_workload, suggest_model
+from sim_core import (
+    TRACE,
+    SpecError,
+    kind_of,
+    model_names,
+    model_yaml,
+    read_traces,
+    read_workload,
+    stage_document,
+    suggest_model,
+)
 from sweep.commands.shared import (
     AsJson,
     FactSets,
@@ -23,6 +33,7 @@ from sweep.inputs.launches import read_launch
 from sweep.inputs.log import Log, read_log
 from sweep.inputs.registry import LAUNCH, LOG, MODEL, SPEC, WORKLOAD, cannot, is_trace, recognised, unknown
 from sweep.inputs.rows import Row, csv_of, row_of
+from sweep.inputs.stages import read_stages
 from sweep.inputs.traces.profile import read_profile
 from sweep.one_plan import facts_of, of_sets
 from sweep.show.inputs import print_workload, workload_values
@@ -30,7 +41,7 @@ from sweep.show.logs import launch_values, log_values, print_launch, print_log
 from sweep.show.profiles import print_profile, profile_values
 from sweep.show.tables import plural
 from sweep.show.terminal import own_console
-from sweep.show.traces import job_values, print_job
+from sweep.show.traces import job_values, print_job, print_stage_durations
 
 
 def command(
@@ -54,6 +65,13 @@ def command(
         Path | None,
         typer.Option(help="Write the logs as measured runs (CSV) for validate, calibrate, rank --measured and tune."),
     ] = None,
+    stages: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a pipeline's stage durations (JSON), from Megatron's timers in a log or annotations in the traces of "
+            "all its stages, for replay, simulate and run."
+        ),
+    ] = None,
     hardware: Annotated[str, typer.Option(help="With --rows: the device of logs that name none.")] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -61,6 +79,10 @@ def command(
     console, values = own_console(), list[dict[str, object]]()
     if suggest:
         takes("--suggest-model", {"--json": as_json}, "--set, --micro-batch and --record")
+    if stages is not None:
+        takes("--stages", {"--json": as_json, "--suggest-model": suggest, "--rows": rows is not None}, "--step-name")
+        _write_stages(list(map(str, files)), step_name, stages, console)
+        return
     facts = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
     logs: list[Log] = []
     for path in map(str, files):
@@ -88,8 +110,7 @@ def command(
         else:
             with of_sets(sets or []):
                 values.append(_workload(path, facts, shown))
-    if rows is not None:
-        _write_rows(logs, rows, hardware, console)
+    _write_rows(logs, rows, hardware, console)
     if as_json and not suggest:
         write_json(values)
 
@@ -141,8 +162,16 @@ def _workload(path: str, given: list[str], console: Console | None) -> dict[str,
     return {}
 
 
-def _write_rows(logs: list[Log], path: Path, hardware: str, console: Console) -> None:
-    """Write the logs that can be rows, and say of the others why they cannot."""
+def _write_stages(files: list[str], step_name: str | None, path: Path, console: Console) -> None:
+    recorded = read_stages(files, step_name)
+    write_text(stage_document(recorded), path)
+    print_stage_durations(str(path), recorded, console)
+
+
+def _write_rows(logs: list[Log], path: Path | None, hardware: str, console: Console) -> None:
+    """Write the logs that can be rows if a `path` is given, and say of the others why they cannot."""
+    if path is None:
+        return
     taken: list[Row] = []
     for log in logs:
         row = row_of(log, len(taken) + 1, hardware)

@@ -4,18 +4,22 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from sim_core import SpecError, quantity, shown
-from sweep.commands.shared import AsJson, Directory, result_at, write_json
+from sweep.commands.shared import AsJson, Directory, print_warnings, result_at, write_json
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import flags_text
 from sweep.exporting.torchtitan import torchtitan_flags
 from sweep.options import OptionError
+from sweep.reopening import reopened
 from sweep.show.terminal import own_console
 from sweep.show.tuned import print_tuned, tuned_json
 from sweep.tuning.launching import launch, tell_log
 from sweep.tuning.record import FAILURES, NAME, SKIP, SLOW
 from sweep.tuning.tuner import REGRET, Tuner
+from sweep.validation.placing import entries_of_runs
+from sweep.validation.table import names_plans
 
 GIB = 2**30
 
@@ -37,7 +41,9 @@ def command(
     by: Annotated[str | None, typer.Option(help="Column to rank by. Default: the spec's first objective.")] = None,
     where: Annotated[str | None, typer.Option(help="Only plans that meet this condition, in SQL.")] = None,
     prior: Annotated[list[Path] | None, typer.Option(help=f"{NAME} of a smaller job of the same stack, in its result.")] = None,
-    measured: Annotated[Path | None, typer.Option(help=f"Read the runs from this table; {NAME} is left alone.")] = None,
+    measured: Annotated[
+        Path | None, typer.Option(help=f"Read the runs from this table, of plans or of `inspect --rows`; {NAME} stays.")
+    ] = None,
     file: Annotated[Path | None, typer.Option(help=f"Default: {NAME} in the folder of the result.")] = None,
     launching: Annotated[
         str | None, typer.Option("--launch", help="Run this command for plan after plan: 'sbatch run.sh {flags}'.")
@@ -53,14 +59,21 @@ def command(
         raise OptionError("--measured only reads: it takes no --add, --launch or --file")
     if measured is not None and not measured.is_file():
         raise OptionError(f"--measured {measured}: No such file")
+    folder, entries, opened = result_at(directory), None, None
+    if measured is not None and not names_plans(measured):
+        opened = reopened(folder, spec)
+        entries, others = entries_of_runs(measured, opened)
+        print_warnings(others, Console(stderr=True, markup=False, soft_wrap=True))
     tuner = Tuner(
-        result_at(directory),
+        folder,
         by=by,
         where=where,
         file=measured or file,
         prior=prior or (),
         spec=spec,
         read_only=measured is not None,
+        opened=opened,
+        entries=entries,
     )
     _add(tuner, add, step, memory, log, failed, note, skip=skip)
     if launching is not None:

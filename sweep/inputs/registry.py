@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sim_core import SimError, SpecError, looks_like_op_table, looks_like_trace
+from sim_core import SimError, SpecError, looks_like_op_table, looks_like_stages, looks_like_trace
 from sweep.inputs.launches import SIGNS
 from sweep.inputs.log import OUT_OF_MEMORY, READERS
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
@@ -22,7 +22,7 @@ LOG, LAUNCH, TRACE_FILE, WORKLOAD, MODEL, SPEC = "log", "launch", "trace", "work
 LATEST_SIGN: Final = 2**26
 """Bytes of a file in which a log has to show what it is: some begin with a megabyte of a shell's environment."""
 PAGE: Final = "inputs.md"
-OF_TRACES: Final = ("inspect", "calibrate kernels", "calibrate nccl", "calibrate stack")
+OF_TRACES: Final = ("inspect", "inspect --stages", "calibrate kernels", "calibrate nccl", "calibrate stack")
 OF_LOGS: Final = ("inspect", "inspect --rows", "init")
 
 
@@ -62,10 +62,6 @@ def _is_simai(text: str) -> bool:
     return SIMAI_SIGN.search(text[:FIRST]) is not None
 
 
-def _is_stages(text: str) -> bool:
-    return text.lstrip()[:1] == "{" and '"fwd_start"' in text
-
-
 def _out_of_memory(text: str) -> bool:
     return OUT_OF_MEMORY.search(text) is not None
 
@@ -81,7 +77,7 @@ ROWS: Final[Sequence[Reader]] = (
         is_profile, OF_TRACES, "traces.md",
     ),
     Reader(
-        "stage durations of a pipeline (Primus)", WORKLOAD, "`rank0:` with `fwd_start` and `bwd_end`", _is_stages,
+        "stage durations of a pipeline", WORKLOAD, "`stage_durations`, or Primus' `rank0:` with `fwd_start`", looks_like_stages,
         ("inspect", "replay", "simulate", "run"), "traces.md",
     ),
     Reader(
@@ -99,7 +95,7 @@ ROWS: Final[Sequence[Reader]] = (
     Reader(
         "Megatron-LM log", LOG,
         "`elapsed time per iteration (ms):`, its dump of arguments, or `using world size:`; Megatron-DeepSpeed, "
-        "Megatron-Bridge and GPT-NeoX print the same", _signs(MegatronLog), OF_LOGS,
+        "Megatron-Bridge and GPT-NeoX print the same", _signs(MegatronLog), (*OF_LOGS, "inspect --stages"),
     ),
     Reader("DeepSpeed log", LOG, "`SamplesPerSec=`, `iter time (s):`, its own lines or the Trainer's",
            _signs(DeepSpeedLog), OF_LOGS),

@@ -1,5 +1,6 @@
 """Text files of any size as lines: gzip by its first bytes, bounded lines, no colours; never the whole file in memory."""
 
+import codecs
 import re
 import zlib
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Final
 from sim_core import SimError, SpecError
 
 GZIP: Final = b"\x1f\x8b"
+UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""What a file begins with that Windows' shell wrote."""
 LONGEST_LINE: Final = 2**16
 """Bytes of a line; a longer one counts as several, parted at blanks."""
 HEAD_BYTES: Final = 2**18
@@ -22,12 +25,18 @@ _WITH_HEADER: Final = 31  # zlib's word for gzip
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, unpacked if it is gzip; of gzip that was cut, those before the cut.
+    """The bytes of a file, as UTF-8 if it is UTF-16, unpacked if it is gzip; of gzip that was cut, those before the cut.
 
     Raises SpecError where gzip is broken, OSError.
     """
     with path.open("rb") as file:
         data = file.read(_BLOCK)
+        if data.startswith(UTF_16):
+            decoder = codecs.getincrementaldecoder("utf-16")("replace")
+            while data:
+                yield decoder.decode(data).encode()
+                data = file.read(_BLOCK)
+            return
         if not data.startswith(GZIP):
             while data:
                 yield data

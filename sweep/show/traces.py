@@ -5,9 +5,10 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from sim_core import Job, Played, Replay, short, statistics
+from sim_core import Job, Played, Replay, StageDurations, short, statistics
 from sweep.show.tables import print_table
 
+MOST_SHOWN = 16
 FAR = 0.03
 """Error of a replay or of the recorded plan above which there is a warning."""
 
@@ -117,6 +118,20 @@ def print_stages(path: str, values: Mapping[str, float], console: Console) -> No
     console.print(
         "  note: the test is another schedule: `sweep run` with axes such as vpp, schedule, ga; within 5 % where measured"
     )
+
+
+def print_stage_durations(path: str, recorded: StageDurations, console: Console) -> None:
+    """Print stage durations that were made from a log or from traces, and where they were written."""
+    console.print(f"{path}: pp {recorded.pp}, vpp {recorded.vpp}, {recorded.micro_batches} micro-batches, "
+                  f"layers {recorded.layers or 'unknown'}")  # fmt: skip
+    console.print(f"  step {_ms(recorded.step_s)}, of which {_ms(recorded.after_s)} after the pipeline")
+    for name, times in (("forward", recorded.forward_s), ("backward", recorded.backward_s)):
+        each = [" + ".join(f"{chunk * 1e3:.2f}" for chunk in stage) for stage in times[:MOST_SHOWN]]
+        console.print(f"  {name:<8} ms by stage: {', '.join(each)}{', ...' if len(times) > MOST_SHOWN else ''}")
+    for note in recorded.notes:
+        console.print(f"  note: {note}")
+    other = 2 if recorded.vpp == 1 else 1
+    console.print(f"  next: sweep replay {path}; sweep simulate {path} --set vpp={other}; in a spec workload: {{path: {path}}}")
 
 
 def _ms(seconds: float) -> str:

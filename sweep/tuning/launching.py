@@ -22,6 +22,8 @@ LOGS: Final = "tune-logs"
 FIELDS: Final = ("flags", "plan", "log")
 _SAME: Final = ("tp", "pp", "vpp", "cp", "ep", "all_gpus", "micro_batch", "global_batch")
 """What a log may tell of a plan that must be as in the result."""
+_WHOLE: Final = {"none", "selective", "full"}
+"""Kinds of checkpointing that are the same plan only if their word is the same."""
 
 
 def check_template(template: str) -> None:
@@ -44,6 +46,9 @@ def told_by_log(tuner: Tuner, plan: int, path: Path) -> Log:
         told, own = log.plan.get(name), row.get(name)
         if told is not None and own is not None and int(told) != int(own):
             raise SpecError(f"{path}: is a log of another plan: found {name} {told}, expected {own} of plan {plan}")
+    told, own = log.plan.get("checkpointing"), row.get("checkpointing")
+    if told != own and {told, own} <= _WHOLE:
+        raise SpecError(f"{path}: is a log of another plan: found checkpointing {told}, expected {own} of plan {plan}")
     if log.state == OK and log.step_time_s is None:
         raise SpecError(f"{path}: found no steady step; --failed crash, if it did not run")
     return log

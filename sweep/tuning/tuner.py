@@ -79,12 +79,15 @@ class Tuner:
         prior: Sequence[Path] = (),
         spec: Path | None = None,
         read_only: bool = False,
+        opened: Reopened | None = None,
+        entries: Sequence[Entry] | None = None,
     ) -> None:
         """`file`: default tune.csv in the folder of the result. `prior`: those of smaller jobs of the same stack.
+        `opened`: the result, where it is open. `entries`: runs in place of the file's.
 
         Raises SpecError if there is no result, or it is ranked by a column that is no time.
         """
-        self.opened: Reopened = reopened(directory, spec)
+        self.opened: Reopened = opened or reopened(directory, spec)
         folder = self.opened.folder
         if file is None and folder.local is None:
             raise SpecError(f"{folder}: no local folder; --file FILE says where {NAME} is to be")
@@ -92,7 +95,8 @@ class Tuner:
         self.identity = str(self.opened.provenance["sweep"])
         self._checked = None if read_only else self.identity
         self._by, self._where, self._priors = by, where, tuple(prior)
-        self._read_only = read_only
+        self._read_only = read_only or entries is not None
+        self._entries = entries
         self._believed: tuple[tuple[_Basis, dict[int, Run]], Belief] | None = None
 
     # what came out
@@ -100,7 +104,7 @@ class Tuner:
     @property
     def runs(self) -> dict[int, Run]:
         """Own runs by plan. Raises FormatError, SpecError."""
-        return runs_of(read_record(self.file, self._checked))
+        return runs_of(read_record(self.file, self._checked) if self._entries is None else self._entries)
 
     @property
     def doubts(self) -> list[str]:

@@ -35,6 +35,13 @@ RELEASE_CHANGE: Final = 0.28
 """Root mean square of ln(tokens/s after / before) of seven plans with experts before and after the recipes of Megatron-Bridge
 26.06, on the same GPUs: 26,112 to 40,706 tokens/s, 31,744 to 45,275, 6,944 to 9,015, 5,680 to 7,376, 4,256 to 4,969, 4,992 to
 6,338, 5,328 to 5,372 (NVIDIA-NeMo/Megatron-Bridge@067f987df docs/performance-summary-archive.md)."""
+DEVICE_FACTOR: Final = 0.17
+"""Root mean square of ln(sustained seconds of kernels / those of data sheets, tables and short measurements), 13 devices,
+none of whose training runs had been seen: 1.12 (H100), 1.40 (at 500 W), 1.34 (B200 of MooreThreads/SimuMax), 1.10 (A100-PCIe),
+1.06 (GB200), 1 (A100, B200), 1.07 (TPU v6e), 1.13 (TPU v7x), 0.93 (TPU v5p), 1.3 (MI300X), 1.22 (MI325X), 0.92 (MI355X):
+docs/kernels.md."""
+FEW_RUNS: Final = {"MI300X": 1, "MI325X": 1, "MI355X": 2, "TPU-v5p": 1, "TPU-v6e": 3, "TPU-v7x": 2}
+"""Models whose published runs on a device are simulated (docs/validation.md), of devices with few."""
 NORMAL_90: Final = 1.645
 """Half of the interval that holds 90 % of a normal distribution, in standard deviations."""
 STAGES: Final = "stages"
@@ -234,8 +241,13 @@ def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) ->
         if name == EXPERTS and not _states_switches(stack):
             spread = spread.widened(evidence.widening[UNSTATED])
         if name == EXPERTS and (release := _unknown_release(stack)):
-            spread = _with_release(spread)
+            spread = _further(spread, RELEASE_CHANGE)
             why += f"; release {release} is not known, and from one to the next a plan changed by {RELEASE_CHANGE:.0%}"
+        few = {device: FEW_RUNS[device] for each in provenance.get("hardware", ()) if (device := each["name"]) in FEW_RUNS}
+        if few:
+            spread = _further(spread, DEVICE_FACTOR / math.sqrt(1 + min(few.values())))
+            runs = ", ".join(f"{device}: {count} model{'s' * (count != 1)}" for device, count in few.items())
+            why += f"; few of them on this device ({runs}), so wider"
         return Basis(spread=spread, differences=evidence.differences[name], why=why, widening=evidence.widening)
     if provenance.get("start"):
         files = provenance["start"].get("files", "ranks")
@@ -258,15 +270,14 @@ def _unknown_release(stack: object) -> str:
     return "" if release in releases_of(str(stack.get("preset", ""))) else release
 
 
-def _with_release(spread: Spread) -> Spread:
-    """The spread of plans on a release whose recipes nobody has read: what releases change is independent of our errors.
-
-    No wider than any other (`Spread.widened`).
+def _further(spread: Spread, unknown: float) -> Spread:
+    """The spread of plans of which something else is unknown, too, of that standard deviation in ln: recipes of a release, or a
+    device under load. It is independent of our errors. No wider than any other (`Spread.widened`).
     """
-    further = NORMAL_90 * RELEASE_CHANGE
+    further = NORMAL_90 * unknown
     low = spread.middle - math.hypot(spread.middle - spread.low, further)
     high = spread.middle + math.hypot(spread.high - spread.middle, further)
-    return replace(spread, low=low, high=high, between=math.hypot(spread.between, RELEASE_CHANGE)).widened(1.0)
+    return replace(spread, low=low, high=high, between=math.hypot(spread.between, unknown)).widened(1.0)
 
 
 def _of_schedules() -> Basis:

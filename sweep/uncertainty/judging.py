@@ -31,8 +31,10 @@ class Coordinates(NamedTuple):
     weights: Floats
 
 
-def coordinates(rows: pa.Table, columns: Sequence[str]) -> Coordinates:
-    """The rows as points in the plan columns given. Sizes are numbers above 0 in every row; all others are choices."""
+def coordinates(rows: pa.Table, columns: Sequence[str], count: int | None = None) -> Coordinates:
+    """The rows as points in the plan columns given; `count`: of rows, where there may be no column.
+
+    Sizes are numbers above 0 in every row; all others are choices."""
     sizes, choices, weights = [], [], []
     for name in columns:
         if name in NO_CHOICE:
@@ -46,7 +48,7 @@ def coordinates(rows: pa.Table, columns: Sequence[str]) -> Coordinates:
                 continue
         choices.append(_codes(column))
         weights.append(OTHER_DEVICE if name == DEVICE else 1.0)
-    n = rows.num_rows
+    n = rows.num_rows if count is None else count
     return Coordinates(
         np.stack(sizes, 1) if sizes else np.zeros((n, 0)),
         np.stack(choices, 1) if choices else np.zeros((n, 0), np.int64),
@@ -197,7 +199,7 @@ class _Known:
             return
         columns = [name for name in columns if name in own.plans.column_names]
         table = pa.concat_tables([rows.select(columns), own.plans.select(columns).cast(rows.select(columns).schema)])
-        self._points = coordinates(table.unify_dictionaries(), columns)
+        self._points = coordinates(table.unify_dictionaries(), columns, n + runs)
         self._after = _After(self._points, spread.between**2, differences.size**2, own.error - spread.middle)
         self.mean = spread.middle + self._after.mean
         self.narrowing = np.minimum(self._after.narrowing, WIDEST / (spread.high - spread.low))

@@ -118,7 +118,8 @@ def _stated(row: Row, preset: str) -> Hardware:
         hardware = hardware.with_values({"memory": smaller[1]})
     gpus = row.count("gpus_per_node", int(hardware.value("gpus_per_node")))
     values: dict[str, object] = {}
-    if hardware.value("gpus_per_node") > RACK:  # a row counts the GPUs and NICs of a tray
+    torus = hardware.value("link_axes") > 1  # a row counts the chips of a slice
+    if hardware.value("gpus_per_node") > RACK and not torus:  # a row counts the GPUs and NICs of a tray
         values |= {"gpus_per_node": RACK, "nics_per_node": RACK}
     elif gpus != hardware.value("gpus_per_node"):
         nics = max(1, round(hardware.value("nics_per_node") * gpus / hardware.value("gpus_per_node")))

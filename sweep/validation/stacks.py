@@ -9,6 +9,8 @@ from sweep.validation.features import recipe_of
 from sweep.validation.table import NotSimulated, Row
 
 STACKS: Final = (
+    ("primus", "primus"),
+    ("(rocm)", "primus"),
     ("automodel", "nemo-automodel"),
     ("torchtitan", "torchtitan"),
     ("nanotron", "nanotron"),
@@ -33,6 +35,11 @@ OVERLAPPING: Final = ("nemo", "megatron-bridge", "nvidia release")
 REDUCING: Final = ("nanotron",)
 """Frameworks that reduce gradients behind the last backward without being asked, and hide no tensor-parallel messages so."""
 JAX: Final = ("maxtext", "paxml")
+OF_TPU: Final = {"maxtext": "maxtext-tpu"}
+"""Stacks that are another on TPUs."""
+CUSTOM: Final = "custom remat"
+SAVED: Final = "offload_modules"
+"""MaxText's custom policy of recompute, and the feature that lists what it saves: tensors of a layer, on the host."""
 SHARDED: Final = ("2", "3", "fsdp")
 RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"))
 """What a cell begins with and the plan's `checkpointing`."""
@@ -75,6 +82,8 @@ def stack_name(row: Row, model: Model) -> str:
     if not framework:
         raise NotSimulated("framework not stated")
     name = next((stack for words, stack in STACKS if words in framework), "")
+    if row.text("hw").upper().startswith("TPU"):
+        name = OF_TPU.get(name, name)
     if name == "megatron-2022" and (model.gated or model.position == "rotary" or model.experts is not None):
         return "megatron-core"  # Megatron-LM of 2022 has neither; what has them runs on its later core
     return name
@@ -136,6 +145,8 @@ def checkpointing_of(row: Row) -> str:
     stated = row.text("recompute").lower()
     if not stated and any(words in row.text("framework").lower() for words in JAX):
         return "full"
+    if stated == CUSTOM and (saved := split_features(row.text("features")).get(SAVED)):
+        return _custom(saved.split("+"))
     if "(op)" in stated:
         return f"block:{max(row.count('layers') // 2, 1)}"
     if stated.split("+")[0] in RECOMPUTE_MODULES:
@@ -144,6 +155,14 @@ def checkpointing_of(row: Row) -> str:
     if stated and not checkpointing:
         raise NotSimulated(f"not modelled: recompute {row.text('recompute')[:40]}")
     return checkpointing or "none"
+
+
+def _custom(saved: list[str]) -> str:
+    """What runs again where a layer saves these tensors: all but those that it needs besides are cheap. Its output projection,
+    or norms, are not counted: at most 5 % of a forward."""
+    if saved == ["decoder_layer_input"]:
+        return "full"
+    return "mlp" if "context" in saved else "core_attn+mlp"
 
 
 def layer_split(row: Row) -> str | list[int]:

@@ -33,7 +33,8 @@ def dump(pp: int = PP, ga: int = GA, steps: int = 4, extra_ms: float = 0.0) -> d
             time, backwards = time + BACKWARD_MS, backwards + 1
             if forwards < ga:
                 starts["fwd"].append(time)
-                time, forwards = time + FORWARD_MS, forwards + 1
+                forwards += 1
+            time += FORWARD_MS  # after the last forward it waits for the next stage's
         one = {
             "total": (ga + pp - 1) * (FORWARD_MS + BACKWARD_MS) + extra_ms,
             **{f"{phase}_start": times for phase, times in starts.items()},

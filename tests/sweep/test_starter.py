@@ -91,3 +91,23 @@ def test_nothing_is_overwritten_and_nothing_bad_is_left(tmp_path: Path) -> None:
     assert unknown.returncode == 1
     assert "unknown model 'lama3-8b', nearest valid: llama3-8b" in unknown.stderr
     assert not (tmp_path / "n.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("hardware", "stack", "slice_"),
+    [("MI300X", "primus", None), ("TPU-v5p", "maxtext-tpu", 128), ("TPU-v6e", "maxtext-tpu", 128)],
+)
+def test_other_devices_start_without_what_only_nvidia_has(
+    hardware: str, stack: str, slice_: int | None, tmp_path: Path
+) -> None:
+    out = tmp_path / "s.yaml"
+    assert sweep("init", "mixtral-8x7b", "--hardware", hardware, "--gpus", 128, "--sequence", 4096, "-o", out).returncode == 0
+    spec = yaml.safe_load(out.read_text())
+    assert spec["workload"]["stack"] == stack
+    assert not {"dispatcher", "overlap_tp"} & {*spec["axes"], *spec["fixed"]}
+    if slice_ is None:
+        assert spec["hardware"] == hardware
+    else:  # the chips of the job are one slice, each with its share of the network between slices
+        assert spec["hardware"] == {"preset": hardware, "gpus_per_node": slice_, "nics_per_node": slice_}
+        assert not {"pp", "vpp", "layer_split"} & {*spec["axes"]}
+    assert legal(out) > 0

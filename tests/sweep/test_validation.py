@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import SimError, read_stack
+from sim_core import SimError, read_model, read_stack
 from sweep.commands import validate_command
 from sweep.validation import figures
 from sweep.validation.devices import hardware_of, network_of, preset_of
 from sweep.validation.figures import rankings, worse
 from sweep.validation.models import model_of
 from sweep.validation.simulation import Run, run_rows
-from sweep.validation.stacks import dispatcher_of, layer_split, stack_of
+from sweep.validation.stacks import checkpointing_of, dispatcher_of, layer_split, stack_of
 from sweep.validation.table import COMMITTED, COUNTS, QUALITIES, NotSimulated, Row, published_rows, read_table
 from tests.conftest import ROOT
 from tests.sweep.commands import sweep
@@ -538,3 +538,19 @@ def test_rows_together_are_as_each_alone() -> None:
         for changes in ({}, {"tp": "2", "dp": "1"}, {"pp": "2", "dp": "4", "mbs": "2"}, {"gpus": "16", "dp": "4"})
     ]
     assert run_rows(rows) == [run_rows([one])[0] for one in rows]
+
+
+@pytest.mark.parametrize(
+    ("saved", "again"),
+    [
+        ("decoder_layer_input", "full"),
+        ("decoder_layer_input+query_proj+key_proj+value_proj", "core_attn+mlp"),
+        ("decoder_layer_input+context+query_proj", "mlp"),
+    ],
+)
+def test_what_maxtext_does_not_save_runs_again(saved: str, again: str) -> None:
+    values = {"framework": "MaxText", "hw": "TPU v5p", "recompute": "custom remat", "features": f"offload_modules={saved}"}
+    assert checkpointing_of(Row("t.csv:2", values)) == again
+    assert stack_of(Row("t.csv:2", values), read_model("llama3-8b")).name == "maxtext-tpu"
+    with pytest.raises(NotSimulated, match="not modelled: recompute custom remat"):
+        checkpointing_of(Row("t.csv:2", {**values, "features": ""}))

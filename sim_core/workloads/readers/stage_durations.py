@@ -9,10 +9,12 @@ from sim_core.errors import SpecError
 from sim_core.workloads import moving
 from sim_core.workloads.readers.stage_text import StageDurations
 from sim_core.workloads.workload import (
+    AFTER_GRADIENTS,
     FORWARD,
     INPUT_GRADIENT,
     Arrays,
     BasePlan,
+    StepRow,
     Workload,
     layers_by_unit,
     no_work,
@@ -32,6 +34,7 @@ def workload_from_stages(recorded: StageDurations, *, layers: int | None, micro_
     A stage's time is that of its layers; what the last has beyond the middle of the others is the head, run once after them.
     """
     virtual = recorded.pp * recorded.vpp
+    layers, micro_batch = layers or recorded.layers, micro_batch or recorded.micro_batch
     count = layers or virtual * max(PARTS // recorded.vpp, 1)
     if count % virtual:
         raise SpecError(f"workload.layers: found {count}, expected a multiple of {virtual}, the stages that were recorded")
@@ -55,7 +58,7 @@ def workload_from_stages(recorded: StageDurations, *, layers: int | None, micro_
     arrays = Arrays(
         base=base,
         pieces=pieces,
-        step=step_pieces([]),
+        step=step_pieces([StepRow(AFTER_GRADIENTS, compute_s=recorded.after_s)] if recorded.after_s else []),
         unit_layers=layers_by_unit(unit_of_layer, virtual + 1),
         first_unit=-1,
         last_unit=virtual,
@@ -90,13 +93,16 @@ def _in_model_order(times: Floats) -> Floats:
 
 
 def _notes(recorded: StageDurations, layers: int | None, count: int, micro_batch: int | None) -> list[str]:
+    whole = "the step" if recorded.after_s else "the step is the pipeline's"
     notes = [
-        f"the step is the pipeline's: the middle of {recorded.steps} steps, {recorded.step_s * 1e3:,.0f} ms, spread "
-        f"{recorded.spread:.1%}",
+        *recorded.notes,
+        f"{whole}: the middle of {recorded.steps} steps, {recorded.step_s * 1e3:,.0f} ms, spread {recorded.spread:.1%}",
         "a message costs what brings the recorded plan to the recorded step",
         f"another schedule, vpp, number of micro-batches or split: +-{INTERVAL:.0%}; nothing is claimed for tp and dp, which "
         "need a second measured plan",
     ]
+    if recorded.after_s:
+        notes.append(f"{recorded.after_s * 1e3:,.1f} ms of the step are after the pipeline, under every plan")
     if layers is None:
         notes.append(f"the file does not state its layers: each stage is divided into {count // recorded.pp} equal ones "
                      "(set workload.layers)")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Stage durations of a pipeline as a user has them: forwards and backwards of each stage in some steps (Primus' dumps)."""
+"""Stage durations of a pipeline as a user has them: Primus' dumps of some steps, or the durations as we write them."""
 
 import gzip
 import json
@@ -19,7 +19,9 @@ LARGEST_FILE: Final = 64 * 2**20
 MOST_STAGES: Final = 4096
 MOST_BLOCKS: Final = 2**16
 LARGEST_MS: Final = 1e9
+STATED: Final = "stage_durations"
 _HEAD: Final = re.compile(r'^\ufeff?\s*\{\s*"rank\d+"\s*:\s*\{\s*"\d+"\s*:\s*\{')
+_STATED_HEAD: Final = re.compile(rf'^\ufeff?\s*\{{\s*"{STATED}"\s*:\s*\{{')
 _RANK: Final = re.compile(r"rank(\d{1,6})")
 _TIMES: Final = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
 _KEYS: Final = (*_TIMES, "total")
@@ -41,26 +43,37 @@ class StageDurations:
     step_s: float
     spread: float  # (90 % - 10 %) / middle of the steps
     steps: int
+    after_s: float = 0.0  # of the step after the pipeline: gradients, optimizer
+    layers: int | None = None
+    micro_batch: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 def looks_like_stages(head: str) -> bool:
-    """Whether a file that begins with `head` holds stage durations, as Primus dumps them."""
-    return _HEAD.match(head) is not None and '"fwd_start"' in head
+    """Whether a file that begins with `head` holds stage durations, as Primus dumps them or as we write them."""
+    return _STATED_HEAD.match(head) is not None or (_HEAD.match(head) is not None and '"fwd_start"' in head)
 
 
 def read_stage_text(path: str, data: bytes | None = None) -> StageDurations:
     """Parse the file at `path` (or `data`, with `path` for messages), plain or gzip. Raises FormatError, OSError."""
     if data is None:
         data = Path(path).read_bytes()
-    ranks = _document(path, data)
+    document = _document(path, data)
+    if STATED in document:
+        return _stated(path, document[STATED])
+    ranks = _ranks(path, document)
+    steps = sorted(set.intersection(*(set(each) for each in ranks.values())))
+    return durations_of(path, ranks, steps[1:] or steps)  # the first one allocates memory and opens connections
+
+
+def durations_of(path: str, ranks: Mapping[int, Mapping[int, Mapping[str, Any]]], steady: list[int]) -> StageDurations:
+    """The durations of a pipeline from the times of its blocks by rank and step, over `steady` steps. Raises FormatError."""
     stages = sorted(ranks)
     if stages != list(range(len(stages))) or len(stages) > MOST_STAGES:
         found = ", ".join(map(str, stages[:8]))
         raise FormatError(path, 1, "ranks", found=found, expected="rank0, rank1, ..., one for each stage of the pipeline")
-    steps = sorted(set.intersection(*(set(each) for each in ranks.values())))
-    if not steps:
+    if not steady:
         raise FormatError(path, 1, "steps", found="none on all ranks", expected="at least one")
-    steady = steps[1:] or steps  # the first one allocates memory and opens connections
     blocks, vpp = _blocks(path, ranks, steady)
     forward = np.array([[_lasting(ranks[stage][step], "fwd") for step in steady] for stage in stages])
     backward = np.array([[_lasting(ranks[stage][step], "bwd") for step in steady] for stage in stages])
@@ -79,6 +92,103 @@ def read_stage_text(path: str, data: bytes | None = None) -> StageDurations:
         spread=(high - low) / step_s if step_s else 0.0,
         steps=len(steady),
     )
+
+
+def stage_document(recorded: StageDurations) -> str:
+    """Stage durations as the text of a file that `read_stage_text` reads back."""
+
+    def ms(seconds: float) -> float:
+        return round(seconds * 1e3, 6)
+
+    values = {
+        "micro_batches": recorded.micro_batches,
+        "forward_ms": [list(map(ms, stage)) for stage in recorded.forward_s.tolist()],
+        "backward_ms": [list(map(ms, stage)) for stage in recorded.backward_s.tolist()],
+        "step_ms": ms(recorded.step_s),
+        "after_ms": ms(recorded.after_s),
+        "spread": round(recorded.spread, 6),
+        "steps": recorded.steps,
+        "layers": recorded.layers,
+        "micro_batch": recorded.micro_batch,
+        "notes": list(recorded.notes),
+    }
+    return json.dumps({STATED: values}, indent=1) + "\n"
+
+
+def _stated(path: str, values: object) -> StageDurations:
+    """Durations as `stage_document` writes them, or a user by hand. Raises FormatError."""
+    if not isinstance(values, dict):
+        raise FormatError(
+            path, 1, STATED, found=type(values).__name__, expected="micro_batches, forward_ms, backward_ms, step_ms"
+        )
+    if unknown := [key for key in values if key not in (*_TIMED, *_DEFAULTS)]:
+        raise FormatError(path, 1, f"{STATED}: key", found=shown(unknown[0]), expected=", ".join((*_TIMED, *_DEFAULTS)))
+    forward, backward = (_chunks(path, key, values.get(key)) for key in _TIMED)
+    if forward.shape != backward.shape:
+        raise FormatError(path, 1, "backward_ms", found=f"{backward.shape}", expected=f"{forward.shape}, as forward_ms has")
+    given: dict[str, Any] = {**_DEFAULTS, **values}
+    for keys, fits, expected in _CHECKS:
+        for key in keys:
+            if not fits(given[key]):
+                raise FormatError(path, 1, key, found=shown(given[key]), expected=expected)
+    if not given["after_ms"] < given["step_ms"]:
+        raise FormatError(path, 1, "step_ms", found=shown(given["step_ms"]), expected="more than after_ms")
+    pp, vpp = forward.shape
+    if vpp > 1 and given["micro_batches"] % pp:
+        raise FormatError(path, 1, "micro_batches", found=str(given["micro_batches"]), expected=f"a multiple of {pp}")
+    return StageDurations(
+        path=path,
+        pp=pp,
+        vpp=vpp,
+        forward_s=forward,
+        backward_s=backward,
+        step_s=given["step_ms"] * 1e-3,
+        after_s=given["after_ms"] * 1e-3,
+        notes=tuple(given["notes"]),
+        **{key: given[key] for key in ("micro_batches", "spread", "steps", "layers", "micro_batch")},
+    )
+
+
+def _is_ms(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LARGEST_MS
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_BLOCKS
+
+
+def _is_notes(value: object) -> bool:
+    return isinstance(value, list) and len(value) < 20 and all(isinstance(note, str) and len(note) < 500 for note in value)
+
+
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "micro_batches": None, "step_ms": None, "after_ms": 0.0, "spread": 0.0, "steps": 1, "layers": None, "micro_batch": None,
+    "notes": [],
+}  # fmt: skip
+_TIMED: Final = ("forward_ms", "backward_ms")
+_COUNT: Final = f"a whole number, 1 to {MOST_BLOCKS:,}"
+
+
+def _chunks(path: str, key: str, value: object) -> Floats:
+    """Seconds by stage and chunk; a number for a stage of one chunk. Raises FormatError."""
+    rows = [each if isinstance(each, list) else [each] for each in value] if isinstance(value, list) else []
+    if (
+        not 0 < len(rows) <= MOST_STAGES
+        or len({len(row) for row in rows}) != 1
+        or not rows[0]
+        or not all(_is_ms(each) for row in rows for each in row)
+    ):
+        raise FormatError(path, 1, key, found=shown(value), expected="milliseconds for each stage, a list of chunks in each")
+    return np.array(rows, np.float64) * 1e-3
+
+
+_CHECKS: Final = (
+    (("step_ms", "after_ms", "spread"), _is_ms, "a number from 0 on"),
+    (("micro_batches", "steps"), _is_count, _COUNT),
+    (("layers", "micro_batch"), lambda value: value is None or _is_count(value), _COUNT),
+    (("notes",), _is_notes, "a short list of texts"),
+)
+"""Values of a file of ours: keys, what they have to fulfil, and that in words."""
 
 
 def chunks_in_order(pp: int, vpp: int, blocks: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
@@ -100,8 +210,8 @@ def _lasting(step: Mapping[str, Any], phase: str) -> Floats:
     return lasting
 
 
-def _document(path: str, data: bytes) -> dict[int, dict[int, Mapping[str, Any]]]:
-    """Steps of each rank, checked. Raises FormatError."""
+def _document(path: str, data: bytes) -> dict[str, Any]:
+    """The JSON of a file. Raises FormatError."""
     if data[:2] == GZIP:
         try:
             data = zlib.decompressobj(wbits=31).decompress(data, LARGEST_FILE + 1)
@@ -117,6 +227,11 @@ def _document(path: str, data: bytes) -> dict[int, dict[int, Mapping[str, Any]]]
         raise FormatError(path, 1, f"not JSON: {str(error).partition(';')[0]}") from None
     if not isinstance(document, dict):
         raise FormatError(path, 1, "stage durations", found=type(document).__name__, expected='{"rank0": {"1": ...}}')
+    return document
+
+
+def _ranks(path: str, document: Mapping[str, Any]) -> dict[int, dict[int, Mapping[str, Any]]]:
+    """Steps of each rank, checked. Raises FormatError."""
     ranks: dict[int, dict[int, Mapping[str, Any]]] = {}
     for name, steps in document.items():
         match = _RANK.fullmatch(name)
@@ -149,10 +264,6 @@ def _checked(path: str, where: str, step: object) -> Mapping[str, Any]:
         if len(start) != len(end) or any(last < first for first, last in zip(start, end, strict=False)):
             raise FormatError(path, 1, f"{where}: {phase}_end", found="times that do not follow", expected="ends after starts")
     return step
-
-
-def _is_ms(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LARGEST_MS
 
 
 def _blocks(path: str, ranks: Mapping[int, Mapping[int, Mapping[str, Any]]], steps: list[int]) -> tuple[int, int]:

@@ -8,6 +8,8 @@ from sweep.inputs.logs.found import Found, LogReader, numbers_of, product
 
 SECONDS: Final = re.compile(r"train_step_timing in s[:=]\s*(\d{1,9}(?:\.\d+)?(?:e[-+]?\d+)?)(?=[\s,\]|])")
 STEP: Final = re.compile(r"iteration (\d{1,12})/\d|\|\s*(\d{1,12})/\d+ \[|global_step[:=]\s*(\d{1,12})(?:\.0)?\b")
+BAR: Final = re.compile(r"\|\s*(\d{1,9})/\d+ \[(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})<.*reduced_train_loss=")
+"""A progress bar of NeMo 1: steps, and hours, minutes and seconds since its first."""
 BATCH: Final = re.compile(r"global_batch_size[:=]\s*(\d{1,9})\b")
 ALLOCATED: Final = re.compile(r"max_memory_allocated[:=]\s*(\d{6,15})\b")
 GROUP: Final = re.compile(
@@ -33,13 +35,14 @@ class NemoLog(LogReader):
     """NeMo 1 and 2."""
 
     FRAMEWORK = "NeMo"
-    KEYS = (b"train_step_timing", b"Rank 0 has", b"Experiment configuration", b"alidation")
+    KEYS = (b"train_step_timing", b"reduced_train_loss", b"Rank 0 has", b"Experiment configuration", b"alidation")
     DUMP = (b"_size: ", b"num_", b"_length: ", b"recompute", b"activations_checkpoint", b"sequence_parallel", b"devices: ")
     OPENS = (b"Experiment configuration",)
     SIGNS = (
         r"train_step_timing in s[:=]",
         r"Rank 0 has tensor model parallel group",
         r"\*{3,} Experiment configuration \*{3,}",
+        BAR.pattern,
     )
 
     def __init__(self) -> None:
@@ -47,10 +50,13 @@ class NemoLog(LogReader):
         self._groups: dict[str, int] = {}
         self._settings: dict[str, str] = {}
         self._batch: int | None = None
+        self._bars: list[tuple[int, int]] = []  # the first and the last: steps, seconds
 
     def take(self, line: str) -> None:
         if "train_step_timing" in line:
             self._step(line)
+        elif bar := BAR.search(line):
+            self._bar(int(bar[1]), int(bar[2] or 0) * 3600 + int(bar[3]) * 60 + int(bar[4]))
         elif EXPERIMENT in line:
             self.in_dump = True
         elif match := GROUP.search(line):
@@ -73,7 +79,27 @@ class NemoLog(LogReader):
         if seconds is not None and step is not None and 0 < float(seconds[1]) < 1e9:
             self._found.steps.take(int(step[step.lastindex or 1]), float(seconds[1]))
 
+    def _bar(self, step: int, second: int) -> None:
+        """The first step counts no more than in other logs; a bar that begins again is that of another start or epoch."""
+        if self._bars and step < self._bars[-1][0]:
+            self._bars = []
+        if step:
+            self._bars[1:] = [(step, second)]
+
+    def _by_bars(self) -> None:
+        """The step by the clock of the progress bars, where nothing else times it."""
+        if len(self._found.steps) or len(self._bars) < 2:
+            return
+        (first, begin), (last, end) = self._bars
+        if last > first and end > begin:
+            self._found.steps.take(last, (end - begin) / (last - first))
+            self._found.precision_share = 1 / (end - begin)
+            self._found.notes.append(
+                f"no train_step_timing: the mean of {last - first} steps by its progress bar, with all that came between them"
+            )
+
     def found(self) -> Found | None:
+        self._by_bars()
         found, settings = self._found, self._settings
         if not (len(found.steps) or self._groups or settings):
             return None

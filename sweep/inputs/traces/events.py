@@ -31,6 +31,10 @@ _MEMORY_EVENT: Final = "[memory]"
 STEP: Final = "ProfilerStep#"
 COLLECTIVE_OP: Final = "record_param_comms"
 _SHAPED: Final = frozenset(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"))
+_STAGE: Final = re.compile(
+    r"pipeline_parallel/schedules\.py\(\d+\): (for|back)ward_step$|pipelining/stage\.py\(\d+\): \w+_one_chunk$"
+)
+"""Functions that run a forward or a backward of a pipeline's stage."""
 _LAYER: Final = re.compile(r"nn\.Module: \w*(Layer|Block)_\d+$")
 LARGEST_US: Final = 1e18
 
@@ -138,8 +142,15 @@ class _Reader:
             self._launch(event)
         elif cat in _ANNOTATIONS:
             self._operator(event, cat)
-        elif cat == "python_function" and _LAYER.match(str(event.get("name"))) and (times := self._times(event)) is not None:
+        elif cat == "python_function":
+            self._function(event)
+
+    def _function(self, event: Mapping[str, Any]) -> None:
+        name = str(event.get("name"))
+        if _LAYER.match(name) and (times := self._times(event)) is not None:
             self.events.layers.append(times)
+        elif "ward_" in name and _STAGE.search(name) and (times := self._times(event)) is not None:
+            self.events.annotations.append((name, *times, self._thread(event)))
 
     def done(self) -> Events:
         """The events as columns."""

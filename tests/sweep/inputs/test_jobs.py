@@ -175,3 +175,43 @@ def test_what_a_file_does_not_tell_is_asked_for(tmp_path: Path) -> None:
     for given in ("tp=a", "tpp=2", "vocabulary=-1", "tp"):
         done = sweep("init", path, "--set", given, "-o", tmp_path / "x.yaml")
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+
+
+def test_logs_are_told_to_a_loop(log: Path, tmp_path: Path) -> None:
+    """From a log to a result around its job, rows of measured runs, and the loop that takes both: its own plan is told."""
+    spec, rows, result = tmp_path / "run.yaml", tmp_path / "runs.csv", tmp_path / "result"
+    other = tmp_path / "other.log"
+    other.write_text(megatron_log({"num_layers": 16}), encoding="utf-8")
+    axes = (
+        "vpp=[1]",
+        "tp=[2]",
+        "cp=[1]",
+        "pp=[4]",
+        "overlap_tp=[false]",
+        "micro_batch=[2]",
+        "layer_split=[even]",
+        "checkpointing=[selective, full]",
+    )
+    for words in (
+        ("init", log, "-o", spec),
+        ("run", spec, "--out", result, *(word for axis in axes for word in ("--set", f"axes.{axis}")), "-q"),
+        ("inspect", log, other, "--rows", rows),
+        ("rank", result, "--measured", rows),
+    ):
+        done = sweep(*words)
+        assert done.returncode == 0, done.stderr
+    told = sweep("tune", result, "--measured", rows, "--next", "3", "--json")
+    assert "another model: found layers 16, expected 24: left out" in told.stderr
+    own, full = (_plan(result, kind) for kind in ("selective", "full"))
+    assert json.loads(told.stdout)["best"]["plan"] == own
+    assert not (result / "tune.csv").exists()
+    assert sweep("tune", result, "--add", f"plan={own}", "--log", log).returncode == 0
+    refused = sweep("tune", result, "--add", f"plan={full}", "--log", log)
+    assert "log of another plan: found checkpointing selective, expected full" in refused.stderr
+    rows.write_text(rows.read_text().replace(",24,", ",32,"))
+    assert "none of its runs is a plan of this result" in sweep("tune", result, "--measured", rows).stderr
+
+
+def _plan(result: Path, checkpointing: str) -> int:
+    found = sweep("rank", result, "--where", f"checkpointing = '{checkpointing}'", "--top", "1", "--format", "json")
+    return int(json.loads(found.stdout)[0]["plan"])

@@ -9,6 +9,7 @@ import pytest
 
 from sim_core import SpecError
 from sweep.inputs.log import Log, read_log
+from sweep.inputs.registry import recognised
 from tests.sweep.inputs import specimens
 from tests.sweep.inputs.specimens import iteration, megatron_log
 
@@ -220,3 +221,24 @@ def test_older_forms_of_nanotron_and_deepspeed(tmp_path: Path) -> None:
 def test_a_file_without_a_line_of_a_log(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="found no line of a training log"):
         read(tmp_path, "nothing here\n")
+
+
+def test_a_log_of_nemo_without_step_times_is_read_by_its_progress_bar(tmp_path: Path) -> None:
+    bars = "".join(
+        f"Epoch 0:  {n}%|#   | {n}/40 [{10 + 3 * n // 60:02}:{3 * n % 60:02}<00:30,  3.0s/it, loss=10.9, v_num=, "
+        f"reduced_train_loss=10.90, global_step={n - 1}.00, consumed_samples={256 * n}.0]\r" for n in range(1, 41)
+    )  # fmt: skip
+    path = tmp_path / "run.log"
+    path.write_text(bars + "\n")
+    log = read_log(path)
+    assert (log.framework, log.step_time_s) == ("NeMo", 3.0)
+    assert log.rounding == pytest.approx(1 / 117)
+    assert "no train_step_timing: the mean of 39 steps" in log.notes[0]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_log_in_utf_16_is_read(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_bytes(("\ufeff" + megatron_log()).encode(encoding))
+    assert recognised(path) is not None
+    assert read_log(path).step_time_s == pytest.approx(2.0)

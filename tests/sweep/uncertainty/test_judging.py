@@ -203,3 +203,22 @@ def test_a_result_with_experts_that_says_nothing_of_its_switches_is_known_less_w
 
     assert spread("nemo") == spread({"preset": "nemo", "host_forward": "1 ms"})
     assert spread({"preset": "nemo", "release": "26.04"}) < spread("nemo") <= np.log(2) + 1e-9
+
+
+def test_a_device_with_few_runs_has_a_wider_interval_that_says_so() -> None:
+    """Of an error of its own, DEVICE_FACTOR over the root of the models seen and one: independent of the others."""
+
+    def basis(*devices: str) -> Basis:
+        spec = {"workload": {"model": "llama3-8b"}}
+        return basis_of(
+            {"inputs": {"workload": {}}, "spec": spec, "hardware": [{"name": name} for name in devices]}, recorded()
+        )
+
+    known, new, seen = (basis(name).spread for name in ("H100-SXM", "MI300X", "TPU-v6e"))
+    assert known is not None
+    assert new is not None
+    assert seen is not None
+    assert new.high - new.middle == pytest.approx(np.hypot(known.high - known.middle, 1.645 * 0.17 / np.sqrt(2)), rel=1e-3)
+    assert known.high < seen.high < new.high
+    assert basis("H100-SXM", "MI300X").spread == new
+    assert "few of them on this device (MI300X: 1 model), so wider" in basis("MI300X").why

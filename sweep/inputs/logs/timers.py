@@ -1,0 +1,78 @@
+"""Megatron-LM's timers in a log: what a step's forwards and backwards take on one rank, over ranks, or on every rank."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from sweep.inputs.text import plain, raw_lines
+
+WANTED: Final = (
+    "forward-backward", "forward-compute", "backward-compute", "forward-recv", "optimizer", "backward-params-all-reduce",
+)  # fmt: skip
+_HEADING: Final = re.compile(r"(\(min, max\) |max |\b)times? across ranks \(ms\):")
+_ONE_RANK: Final = "time (ms) |"
+_OF_RANK: Final = re.compile(r"([a-z][\w/-]*): (\d{1,12}(?:\.\d{1,9})?)(?=\s|$)")
+_OVER_RANKS: Final = re.compile(r"([a-z][\w/-]*) \.*: (?:\((\d{1,12}\.\d{1,9}), )?(\d{1,12}\.\d{1,9})\)?\s*$")
+_TIMER: Final = re.compile(r"(?:^|\s)([a-z][\w/-]*):\s*$")
+_RANK: Final = re.compile(r"\brank\s+(\d{1,7}): (\d{1,12}\.\d{1,9})\s*$")
+ONE, LEAST_MOST, MOST, ALL = "one rank", "min and max", "max", "all ranks"
+_FORMS: Final = {"(min, max) ": LEAST_MOST, "max ": MOST, "": ALL}
+
+
+class Timers(NamedTuple):
+    """Seconds of a step by timer: of one rank, [least, most] over ranks, [most], or of each rank (0: not printed)."""
+
+    form: str
+    seconds: Mapping[str, np.ndarray[tuple[int], np.dtype[np.float64]]]
+
+
+class _Lines:
+    """Timers line by line; each printing of one is a list of values."""
+
+    def __init__(self) -> None:
+        self.form, self.name = "", ""
+        self.printed: dict[str, list[list[float]]] = {}
+
+    def take(self, line: str) -> None:
+        if heading := _HEADING.search(line):
+            self.form, self.name = _FORMS[heading[1]], ""
+        elif _ONE_RANK in line:
+            for name, value in _OF_RANK.findall(line):
+                self._add(ONE, name, [float(value)])
+        elif self.form == ALL and (rank := _RANK.search(line)):
+            self._of_rank(int(rank[1]), float(rank[2]))
+        elif self.form == ALL and (timer := _TIMER.search(line)):
+            self.name = timer[1] if timer[1] in WANTED else ""
+            if self.name:
+                self.printed.setdefault(self.name, []).append([])
+        elif self.form in (LEAST_MOST, MOST) and (over := _OVER_RANKS.search(line)):
+            self._add(self.form, over[1], [float(value) for value in over.groups()[1:] if value])
+
+    def _of_rank(self, rank: int, value: float) -> None:
+        if self.name and rank < 2**20:
+            values = self.printed[self.name][-1]
+            values += [0.0] * (rank + 1 - len(values))
+            values[rank] = value
+
+    def _add(self, form: str, name: str, values: list[float]) -> None:
+        if name in WANTED:
+            self.form = form
+            self.printed.setdefault(name, []).append(values)
+
+
+def read_timers(path: Path) -> Timers | None:
+    """The steady timers of a log: the middle of all that were printed but the first; None where none was. Raises as readers of
+    text do."""
+    lines = _Lines()
+    for raw in raw_lines(path):
+        if b" (ms)" in raw or (lines.form and (b": " in raw or raw.rstrip().endswith(b":"))):
+            lines.take(plain(raw))
+    seconds = {}
+    for name, printed in lines.printed.items():
+        steady = printed[1:] or printed
+        most = max(map(len, steady))
+        seconds[name] = np.median([values + [0.0] * (most - len(values)) for values in steady], axis=0) * 1e-3
+    return Timers(lines.form, seconds) if seconds else None
