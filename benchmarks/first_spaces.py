@@ -89,7 +89,7 @@ def wider(spec: dict[str, Any], layers: int, gpus: int, device: Hardware, has_ex
     axes["tp"] = sorted({*axes.get("tp", [1]), *(n for n in (1, 2, 4, 8) if gpus % n == 0)})
     axes["cp"] = [n for n in (1, 2, 4, 8) if gpus % n == 0]
     axes["micro_batch"] = [n for n in range(1, 9) if spec["fixed"]["global_batch"] % n == 0]
-    if "overlap_tp" not in spec["fixed"]:  # of a stack that does not have it
+    if "overlap_tp" in axes or not has_experts:  # some stacks do not have it
         axes["overlap_tp"] = [False, True]
     spans = [f"{kind}:{k}" for kind in ("block", "every") for k in (1, 2, 4)]
     modules = ["layernorm", "mlp"] if not has_experts else ["moe_act", "layernorm", "layernorm+moe_act", "moe"]

@@ -23,9 +23,11 @@ _RECIPES: Final = {"mxfp8": "mxfp8", "fp8_block": "fp8_blockwise"}
 """Of tensor cores, the recipes that keep scales of blocks: Blackwell's, and DeepSeek's (arXiv 2412.19437, section 3.3)."""
 _WITHOUT: Final = {
     "primus": ("overlap_tp", "dispatcher"),
+    "hai-llm": ("overlap_tp", "overlap_ep", "balanced_cost"),
     "maxtext-tpu": ("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"),
 }
-"""Axes that a stack lacks, or has by a library of its own that nobody has timed (user buffers, DeepEP)."""
+"""Axes that a stack lacks, or has by a library of its own that nobody has timed (user buffers, DeepEP); of HAI-LLM all
+that its report does not tell of: no tensor parallelism, all-to-alls hidden by DualPipe alone (arXiv 2412.19437, section 3.2)."""
 _RING: Final = 16
 """Chips of the longest axis of a torus along which a group lies: a pod of TPU v6e has 16 x 16."""
 _OF_NEMO: Final = ("B200-SXM", "B300-SXM", "GB200-NVL72", "GB300-NVL72")
@@ -49,7 +51,6 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
     lines["checkpointing"] = _recompute(model), "what the backward computes again"
     if len(lines["tp"][0]) > 1:
         lines["overlap_tp"] = [False, True], "--tp-comm-overlap of Megatron-LM"
-    lines |= {key: (False, f"nothing published says that {stack.name} has it") for key in stack.unpublished if key in lines}
     recipes = _narrow(device) if stack.fp8 and model.experts else []
     if recipes:
         lines["precision"] = ["bf16", *recipes], "of linear layers, experts among them"
@@ -117,7 +118,7 @@ def _stages(model: Model, stack: Stack, gpus: int) -> Lines:
     if len(fitting) > 1:
         lines["vpp"] = sorted({1, *chunks}), f"interleaving: pp x vpp divides {layers} layers, or those with embedding and loss"
         splits, why = [*_SPLITS, "balanced"], "Megatron's default, its account options, at most one layer apart"
-        by_cost = _is_uneven(model) and "balanced_cost" not in stack.unpublished
+        by_cost = _is_uneven(model) and "balanced_cost" not in _WITHOUT.get(stack.name, ())
         lines["layer_split"] = ([*splits, "balanced_cost"], f"{why}, by cost") if by_cost else (splits, why)
     return lines
 

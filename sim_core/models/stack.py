@@ -207,16 +207,6 @@ class Stack(Record):
         tuple[str, ...],
         Fact(" | ".join(SCHEDULES), "pipeline schedules that it has; others are simulated, too", "init", CODE, several=True),
     ] = ("1f1b",)
-    unpublished: Annotated[
-        tuple[str, ...],
-        Fact(
-            "overlap_tp | overlap_ep | balanced_cost",
-            "what nothing published says that it has; simulated, but no axis of a first space",
-            "init",
-            CODE,
-            several=True,
-        ),
-    ] = ()
     fills_pipeline: Annotated[
         bool, Fact(SWITCH, "refuses fewer than pp - 1 micro-batches, and stages without a layer", "legality", CODE)
     ] = False

@@ -64,7 +64,8 @@ def test_axes_are_what_the_model_needs_and_the_stack_is_known_to_have() -> None:
         assert ("balanced_cost" in str(axes(model, "megatron-core")["layer_split"])) == by_cost, model
     assert axes("deepseek-v3", "megatron-core")["overlap_tp"] == [False, True]
     own = axes("deepseek-v3", "hai-llm")
-    assert (own["overlap_tp"], own["overlap_ep"], own["schedule"]) == (False, False, ["1f1b", "zb-h1", "dualpipe"])
+    assert own["schedule"] == ["1f1b", "zb-h1", "dualpipe"]
+    assert not {"overlap_tp", "overlap_ep"} & set(own)
     assert "balanced_cost" not in str(own["layer_split"])
 
 
