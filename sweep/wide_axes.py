@@ -26,8 +26,8 @@ _WITHOUT: Final = {
     "hai-llm": ("overlap_tp", "overlap_ep", "balanced_cost"),
     "maxtext-tpu": ("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"),
 }
-"""Axes that a stack lacks, or has by a library of its own that nobody has timed (user buffers, DeepEP); of HAI-LLM all
-that its report does not tell of: no tensor parallelism, all-to-alls hidden by DualPipe alone (arXiv 2412.19437, section 3.2)."""
+"""Axes that a stack lacks, or has by a library of its own that nobody has timed (user buffers, DeepEP); of HAI-LLM all that
+its report does not tell of: it trains without tensor parallelism, and hides all-to-alls by DualPipe (arXiv 2412.19437, 3.2)."""
 _RING: Final = 16
 """Chips of the longest axis of a torus along which a group lies: a pod of TPU v6e has 16 x 16."""
 _OF_NEMO: Final = ("B200-SXM", "B300-SXM", "GB200-NVL72", "GB300-NVL72")
