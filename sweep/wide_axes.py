@@ -15,6 +15,8 @@ _LONG: Final = 4096
 """Sequences from which context parallelism is worth a look."""
 _SPLITS: Final = {"even": 0, "embedding_as_layer": 1, "loss_as_layer": 1, "embedding_and_loss_as_layer": 2}
 """Splits in equal runs, with the ends that count as layers."""
+_LARGE_HEAD: Final = 1.5
+"""Layers whose matrices a head's must exceed; one layer is what Megatron's account options count it as."""
 _ROOM: Final = 64
 """GPUs that jobs use of a larger domain of NVLink: a power of two."""
 _RECIPES: Final = {"mxfp8": "mxfp8", "fp8_block": "fp8_blockwise"}
@@ -44,7 +46,7 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
         lines["cp"] = cp, "context parallelism: ranks that share a sequence"
     if model.experts:
         lines |= _of_experts(model, node, gpus)
-    lines |= _stages(model.layers, gpus)
+    lines |= _stages(model, stack, gpus)
     lines["micro_batch"] = doubled(_MOST_MICRO_BATCH), "sequences"
     lines["checkpointing"] = _recompute(model), "what the backward computes again"
     if len(lines["tp"][0]) > 1:
@@ -105,8 +107,9 @@ def _tp(model: Model, node: int, gpus: int) -> list[int]:
     return [n for n in fits if gpus % n == 0 and (model.ffn is None or model.ffn % n == 0)] or [1]
 
 
-def _stages(layers: int, gpus: int) -> Lines:
+def _stages(model: Model, stack: Stack, gpus: int) -> Lines:
     """Axes of the pipeline: all stages and chunks that divide the layers, with and without the ends that count as layers."""
+    layers = model.layers
     most = min(_MOST_PP, layers, gpus)
     counted = sorted({layers + ends for ends in _SPLITS.values()})
     fitting = [n for n in range(1, most + 1) if gpus % n == 0 and (n & (n - 1) == 0 or any(own % n == 0 for own in counted))]
@@ -114,8 +117,18 @@ def _stages(layers: int, gpus: int) -> Lines:
     lines: Lines = {"pp": (fitting, f"divides {gpus} GPUs")}
     if len(fitting) > 1:
         lines["vpp"] = sorted({1, *chunks}), f"interleaving: pp x vpp divides {layers} layers, or those with embedding and loss"
-        lines["layer_split"] = [*_SPLITS, "balanced"], "Megatron's default, its account options, and at most one layer apart"
+        splits, why = [*_SPLITS, "balanced"], "Megatron's default, its account options, at most one layer apart"
+        by_cost = _is_uneven(model) and "balanced_cost" not in _WITHOUT.get(stack.name, ())
+        lines["layer_split"] = ([*splits, "balanced_cost"], f"{why}, by cost") if by_cost else (splits, why)
     return lines
+
+
+def _is_uneven(model: Model) -> bool:
+    """Whether equal numbers of layers are unequal work: layers of several kinds, or a head of far more than one layer."""
+    width = model.experts.topk * model.experts.ffn + model.experts.shared_ffn if model.experts else model.ffn or 0
+    matrices = (2 + model.gated) * width + 2 * model.head_dim * (model.heads + model.kv_heads)
+    kinds = sum(unit.kind == "layer" for unit in model.units)
+    return kinds > 1 or model.vocabulary > _LARGE_HEAD * matrices
 
 
 def _recompute(model: Model) -> list[str]:

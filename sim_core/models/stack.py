@@ -251,6 +251,16 @@ class Stack(Record):
     bucket_bytes: Annotated[
         float, Fact("B", "bucket of gradients where ranks share nothing; 0: Megatron's rule", "gradients", CODE, most=1e12)
     ] = 0.0
+    pair_contention: Annotated[
+        float,
+        Fact(
+            "",
+            "part of the messages of experts that a pair of DualPipe hides by which its compute is slower",
+            "layers",
+            LARGE,
+            most=1,
+        ),
+    ] = 20 / 132  # SMs of an H800 that send, arXiv 2412.19437, section 3.2.2
     dp_contention: Annotated[
         float,
         Fact(

@@ -236,8 +236,37 @@ def test_all_to_alls_are_exposed_in_the_blocks_that_dualpipe_runs_alone(pp: int,
             sending = sum(block.way != WEIGHTS for block in item)
             blocks += sending
             alone += sending if len(item) == 1 else 0
-    stack = read_stack("megatron-core").model_copy(update={"jitter": 0.0})
+    stack = read_stack("megatron-core").model_copy(update={"jitter": 0.0, "pair_contention": 0.0})
     work = workload_from_model(read_model("qwen3-30b-a3b", {"layers": 4, "sequence": 2048}), stack, sequence_parallel=True)
     grid = plans(work, tp=2, ep=16, pp=pp, all_gpus=32 * pp, ga=ga, schedule="dualpipe", overlap_grad=0)
     found = simulate(work, table(nic_bandwidth="4000 Gb/s", shared_nics=False), grid).named()
     assert found["ep_exposed_s"] / found["ep_total_s"] == pytest.approx(alone / blocks, rel=1e-9)
+
+
+def test_a_pair_of_dualpipe_computes_slower_by_what_it_hides() -> None:
+    """Beside all-to-alls 20 of an H800's 132 SMs send (arXiv 2412.19437, section 3.2.2), and `overlap_ep` adds nothing to it.
+
+    Each further micro-batch takes its compute and that part of its all-to-alls, which a step without any tells.
+    """
+    stack = read_stack("hai-llm")
+    model = read_model("deepseek-v3", {"sequence": 4096, "layers": 4, "experts.dense_layers": 0, "vocabulary": 1024})
+    grown = []
+    for part in (0.0, stack.pair_contention):
+        work = workload_from_model(model, stack.model_copy(update={"pair_contention": part}), sequence_parallel=True)
+        grid = plans(
+            work,
+            pp=2,
+            ep=32,
+            dp=32,
+            micro_batch=1,
+            ga=[16, 24],
+            schedule="dualpipe",
+            dispatcher="flex",
+            overlap_ep=[False, True],
+        )
+        found = simulate(work, table(memory="10 TB"), grid).named()
+        steps, messages = found["step_time_s"].reshape(2, 2), found["ep_total_s"].reshape(2, 2)
+        assert steps[0] == pytest.approx(steps[1])
+        grown.append((np.ptp(steps), np.ptp(messages)))
+    assert stack.pair_contention == pytest.approx(20 / 132, rel=1e-3)
+    assert grown[1][0] - grown[0][0] == pytest.approx(20 / 132 * grown[0][1], rel=0.02)

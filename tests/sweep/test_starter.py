@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import yaml
 
-from sim_core import FIRST_FAILURE, read_model
+from sim_core import FIRST_FAILURE, read_hardware, read_model, read_stack
 from sweep.evaluation import evaluate
 from sweep.preparation import prepare
 from sweep.spec import load_spec
+from sweep.wide_axes import wide_axes
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
 
@@ -50,6 +51,22 @@ def test_the_spec_of_a_model_holds_plans_that_can_run(model: str, hardware: str,
     lines = out.read_text().splitlines()
     assert all("#" in line for line in lines if line.startswith("  ") and "all_gpus" not in line)
     assert legal(out) > 0
+
+
+def test_axes_are_what_the_model_needs_and_the_stack_is_known_to_have() -> None:
+    """Layers by cost where they are unlike or the head is large; of HAI-LLM no switch that its report does not tell of."""
+
+    def axes(model: str, stack: str) -> dict[str, object]:
+        found = wide_axes(read_model(model), read_hardware("H100-SXM"), read_stack(stack), 1024, 4096)
+        return {key: value for key, (value, _) in found.items()}
+
+    for model, by_cost in (("deepseek-v3", True), ("gpt-oss-120b", True), ("nemotron-h-8b", True), ("gpt3-175b", False)):
+        assert ("balanced_cost" in str(axes(model, "megatron-core")["layer_split"])) == by_cost, model
+    assert axes("deepseek-v3", "megatron-core")["overlap_tp"] == [False, True]
+    own = axes("deepseek-v3", "hai-llm")
+    assert own["schedule"] == ["1f1b", "zb-h1", "dualpipe"]
+    assert not {"overlap_tp", "overlap_ep"} & set(own)
+    assert "balanced_cost" not in str(own["layer_split"])
 
 
 def test_every_axis_of_a_workload_file_has_the_file_s_own_value(tmp_path: Path) -> None:
