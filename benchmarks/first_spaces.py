@@ -1,12 +1,13 @@
 """Does `sweep init` lose the best plan? Its winner beside that of a far wider space, for 40 models, devices and sizes.
 
-    python benchmarks/first_spaces.py [--only TEXT] [--limit PERCENT] [--out FILE.csv]
+    python benchmarks/first_spaces.py [--only TEXT] [--limit PERCENT] [--out FILE.csv] [--set AXIS=VALUE ...]
 
 Both are found by `sweep search`. The wider space has every divisor of the GPUs as pp, every divisor of the layers as vpp, all
 splits, tp, cp and ep up to a node, micro-batches to 8, all modes of recompute, and for experts all dispatchers, and the
 precisions and schedules that device and stack have. What cannot run is left out beforehand: stages and chunks that do not
 divide the layers, micro-batches that do not divide the batch. Exit code 1 where a winner of `init` is slower by more than the
 limit.
+`--set` fixes an axis in both spaces, where it has that value: for spaces of experts, which are 10 to 100 times as large.
 Cases that FILE.csv holds are not run again.
 """
 
@@ -118,9 +119,16 @@ def placements(axes: dict[str, Any], layers: int, gpus: int) -> list[list[Any]]:
     return found
 
 
-def best(spec: Path, out: Path) -> dict[str, Any]:
+def fixed(spec: dict[str, Any], values: dict[str, str]) -> dict[str, Any]:
+    """A space without the axes of `values`, where these are among theirs."""
+    of_axes = {key: [value for value in spec["axes"].get(key, []) if str(value).lower() == values[key]][:1] for key in values}
+    return {**spec, "axes": spec["axes"] | {key: value for key, value in of_axes.items() if value}}
+
+
+def best(spec: dict[str, Any], at: Path) -> dict[str, Any]:
     """The best plan of a space."""
-    return dict(json.loads(sweep("search", spec, "--out", out, "--json"))[0])
+    at.with_suffix(".yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+    return dict(json.loads(sweep("search", at.with_suffix(".yaml"), "--out", at, "--json"))[0])
 
 
 def main() -> int:
@@ -129,7 +137,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--limit", type=float, default=1.0, help="percent")
     parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--set", action="append", default=[], metavar="AXIS=VALUE")
     given = parser.parse_args()
+    values = dict(each.split("=", 1) for each in given.set)
     rows: list[dict[str, Any]] = []
     if given.out and given.out.exists():
         with given.out.open(newline="") as file:
@@ -155,10 +165,8 @@ def main() -> int:
             sweep("init", source, "--hardware", device, "--gpus", gpus, "-o", at / "init.yaml", *more)
             spec = yaml.safe_load((at / "init.yaml").read_text())
             count = int(layers or json.loads(sweep("model", model, "--json"))["layers"])
-            (at / "wide.yaml").write_text(
-                yaml.safe_dump(wider(spec, count, gpus, read_hardware(device), "ep" in spec["axes"]), sort_keys=False)
-            )
-            own, wide = best(at / "init.yaml", at / "own"), best(at / "wide.yaml", at / "wide")
+            wide_spec = wider(spec, count, gpus, read_hardware(device), "ep" in spec["axes"])
+            own, wide = best(fixed(spec, values), at / "own"), best(fixed(wide_spec, values), at / "wide")
         behind = own["step_time_s"] / wide["step_time_s"] - 1
         keys = {*spec["axes"], *spec["fixed"], "overlap_shared_experts"}
         told = {key: wide[key] for key in wide if key in keys and wide[key] != own.get(key)}

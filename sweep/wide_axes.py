@@ -23,10 +23,16 @@ _RECIPES: Final = {"mxfp8": "mxfp8", "fp8_block": "fp8_blockwise"}
 """Of tensor cores, the recipes that keep scales of blocks: Blackwell's, and DeepSeek's (arXiv 2412.19437, section 3.3)."""
 _WITHOUT: Final = {
     "primus": ("overlap_tp", "dispatcher"),
+    "hai-llm": ("overlap_ep",),
     "maxtext-tpu": ("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"),
 }
-"""Axes that a stack lacks, or has by a library of its own that nobody has timed (user buffers, DeepEP)."""
-_OVERLAP_TP: Final = {"torchtitan": "async tensor parallelism", "nanotron": "tp_linear_async_communication"}
+"""Axes that a stack lacks, has by a schedule (DualPipe is how HAI-LLM hides all-to-alls: arXiv 2412.19437, section 3.2.1), or has
+by a library of its own that nobody has timed (user buffers, DeepEP)."""
+_OVERLAP_TP: Final = {
+    "torchtitan": "async tensor parallelism",
+    "nanotron": "tp_linear_async_communication",
+    "hai-llm": "GEMMs beside gathers and scatters (arXiv 2401.02954, section 2.4)",
+}
 """What a stack calls collectives of tp beside GEMMs; else Megatron-LM's flag."""
 _RING: Final = 16
 """Chips of the longest axis of a torus along which a group lies: a pod of TPU v6e has 16 x 16."""
@@ -46,7 +52,7 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
         lines["cp"] = cp, "context parallelism: ranks that share a sequence"
     if model.experts:
         lines |= _of_experts(model, node, gpus)
-    lines |= _stages(model, stack, gpus)
+    lines |= _stages(model, gpus)
     lines["micro_batch"] = doubled(_MOST_MICRO_BATCH), "sequences"
     lines["checkpointing"] = _recompute(model), "what the backward computes again"
     if len(lines["tp"][0]) > 1:
@@ -107,7 +113,7 @@ def _tp(model: Model, node: int, gpus: int) -> list[int]:
     return [n for n in fits if gpus % n == 0 and (model.ffn is None or model.ffn % n == 0)] or [1]
 
 
-def _stages(model: Model, stack: Stack, gpus: int) -> Lines:
+def _stages(model: Model, gpus: int) -> Lines:
     """Axes of the pipeline: all stages and chunks that divide the layers, with and without the ends that count as layers."""
     layers = model.layers
     most = min(_MOST_PP, layers, gpus)
@@ -118,8 +124,7 @@ def _stages(model: Model, stack: Stack, gpus: int) -> Lines:
     if len(fitting) > 1:
         lines["vpp"] = sorted({1, *chunks}), f"interleaving: pp x vpp divides {layers} layers, or those with embedding and loss"
         splits, why = [*_SPLITS, "balanced"], "Megatron's default, its account options, at most one layer apart"
-        by_cost = _is_uneven(model) and "balanced_cost" not in _WITHOUT.get(stack.name, ())
-        lines["layer_split"] = ([*splits, "balanced_cost"], f"{why}, by cost") if by_cost else (splits, why)
+        lines["layer_split"] = ([*splits, "balanced_cost"], f"{why}, by cost") if _is_uneven(model) else (splits, why)
     return lines
 
 

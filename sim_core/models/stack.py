@@ -255,12 +255,12 @@ class Stack(Record):
         float,
         Fact(
             "",
-            "part of the messages of experts that a pair of DualPipe hides by which its compute is slower",
+            "part of the messages of experts in a pair of DualPipe by which it takes longer: SMs that send, ends that nothing hides",
             "layers",
             LARGE,
             most=1,
         ),
-    ] = 20 / 132  # SMs of an H800 that send, arXiv 2412.19437, section 3.2.2
+    ] = 0.26  # DeepSeek's, on H800s (hai-llm.yaml)
     dp_contention: Annotated[
         float,
         Fact(

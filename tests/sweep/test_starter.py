@@ -54,7 +54,7 @@ def test_the_spec_of_a_model_holds_plans_that_can_run(model: str, hardware: str,
 
 
 def test_axes_are_what_the_model_needs_and_the_stack_is_known_to_have() -> None:
-    """Layers by cost where they are unlike or the head is large; of HAI-LLM no switch that its report does not tell of."""
+    """Layers by cost where they are unlike or the head is large; HAI-LLM hides all-to-alls by its schedule."""
 
     def axes(model: str, stack: str) -> dict[str, object]:
         found = wide_axes(read_model(model), read_hardware("H100-SXM"), read_stack(stack), 1024, 4096)
@@ -65,8 +65,7 @@ def test_axes_are_what_the_model_needs_and_the_stack_is_known_to_have() -> None:
     assert axes("deepseek-v3", "megatron-core")["overlap_tp"] == [False, True]
     own = axes("deepseek-v3", "hai-llm")
     assert own["schedule"] == ["1f1b", "zb-h1", "dualpipe"]
-    assert not {"overlap_tp", "overlap_ep"} & set(own)
-    assert "balanced_cost" not in str(own["layer_split"])
+    assert "overlap_ep" not in own
 
 
 def test_every_axis_of_a_workload_file_has_the_file_s_own_value(tmp_path: Path) -> None:
