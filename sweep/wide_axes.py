@@ -15,6 +15,8 @@ _LONG: Final = 4096
 """Sequences from which context parallelism is worth a look."""
 _SPLITS: Final = {"even": 0, "embedding_as_layer": 1, "loss_as_layer": 1, "embedding_and_loss_as_layer": 2}
 """Splits in equal runs, with the ends that count as layers."""
+_FEW_CHUNKS: Final = (2, 4)
+"""Chunks of a stage that are worth a look where no number of stages divides the layers, either."""
 _LARGE_HEAD: Final = 1.5
 """Layers whose matrices a head's must exceed; one layer is what Megatron's account options count it as."""
 _ROOM: Final = 64
@@ -26,8 +28,8 @@ _WITHOUT: Final = {
     "hai-llm": ("overlap_ep",),
     "maxtext-tpu": ("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"),
 }
-"""Axes that a stack lacks, has by a schedule (DualPipe is how HAI-LLM hides all-to-alls: arXiv 2412.19437, section 3.2.1), or has
-by a library of its own that nobody has timed (user buffers, DeepEP)."""
+"""Axes that a stack lacks, has by a schedule (HAI-LLM hides all-to-alls by DualPipe: arXiv 2412.19437, section 3.2.1), or has by
+a library of its own that nobody has timed (user buffers, DeepEP)."""
 _OVERLAP_TP: Final = {
     "torchtitan": "async tensor parallelism",
     "nanotron": "tp_linear_async_communication",
@@ -47,6 +49,8 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
     node = domain(device)
     beyond = "would need several axes of the torus" if is_torus(device) else "would leave the node"
     lines: Lines = {"tp": (_tp(model, node, gpus), f"divides {model.heads} heads; more than {node} {beyond}")}
+    if model.compressed:
+        lines["tp"] = [1], "Megatron-LM's compressed attention has no tensor parallelism (NVIDIA/Megatron-LM issue 4868)"
     cp = [n for n in doubled(min(node, 8)) if gpus % n == 0 and sequence % (2 * n) == 0]
     if sequence >= _LONG and len(cp) > 1:
         lines["cp"] = cp, "context parallelism: ranks that share a sequence"
@@ -122,7 +126,9 @@ def _stages(model: Model, gpus: int) -> Lines:
     chunks = {own // n // rest for own in counted for n in fitting[1:] if own % n == 0 for rest in _divisors(own // n)}
     lines: Lines = {"pp": (fitting, f"divides {gpus} GPUs")}
     if len(fitting) > 1:
-        lines["vpp"] = sorted({1, *chunks}), f"interleaving: pp x vpp divides {layers} layers, or those with embedding and loss"
+        few = {n for n in _FEW_CHUNKS if 2 * n <= layers}
+        why = f"interleaving: pp x vpp divides {layers} layers, or those with embedding and loss; balanced splits take any"
+        lines["vpp"] = sorted({1, *few, *chunks}), why
         splits, why = [*_SPLITS, "balanced"], "Megatron's default, its account options, at most one layer apart"
         lines["layer_split"] = ([*splits, "balanced_cost"], f"{why}, by cost") if _is_uneven(model) else (splits, why)
     return lines
@@ -145,7 +151,7 @@ def _recompute(model: Model) -> list[str]:
     if model.experts is None:
         return ["none", "selective", *(["layernorm"] if model.mla else []), "mlp", "full"]
     mla = ["layernorm+mla_up_proj+moe_act"] if model.mla else []
-    return ["none", "selective", "moe_act", "layernorm+moe_act", *mla, "full"]
+    return ["none", "selective", "moe_act", "layernorm+moe_act", *mla, "moe", "full"]
 
 
 def _narrow(device: Hardware) -> list[str]:

@@ -2,9 +2,8 @@
 
 The smallest largest virtual stage is found exactly, and among all such divisions that with the least sum of squares. With
 several chunks on a stage their sum does not count: interleaved stages take their chunks in turn, all of them the same one at
-about the same time, so that a turn takes as long as the largest. Where forwards and backwards run in pairs, layers count without
-the messages that a pair hides. Megatron-LM takes a division as
---pipeline-model-parallel-layout.
+about the same time, so that a turn takes as long as the largest. Where forwards and backwards run in pairs, layers count
+without the messages that a pair hides. Megatron-LM takes a division as --pipeline-model-parallel-layout.
 """
 
 from typing import Final

@@ -255,7 +255,7 @@ class Stack(Record):
         float,
         Fact(
             "",
-            "part of the messages of experts in a pair of DualPipe by which it takes longer: SMs that send, ends that nothing hides",
+            "part of the messages of experts by which a pair of DualPipe takes longer: SMs that send, ends that nothing hides",
             "layers",
             LARGE,
             most=1,

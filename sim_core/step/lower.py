@@ -189,8 +189,8 @@ def _fill_parts(case: Case, chunks: int, low: Lowered, program: Program) -> None
     """Seconds of the weight gradients of each cell, and of a forward beside a backward of the stage's other chunk.
 
     Embedding and loss do not split. A pair hides the all-to-alls of the one behind the compute of the other (DeepSeek-AI 2024,
-    section 3.2.1) and takes `pair_contention` of them longer: it takes as long as all compute, all exposed all-to-alls, the longer of
-    the two alone, or launching both, whichever is most.
+    section 3.2.1) and takes `pair_contention` of them longer: it takes as long as all compute, all exposed all-to-alls, the
+    longer of the two alone, or launching both, whichever is most.
     """
     plan, key = case.plan, case.block
     pp, placement = plan.pp, PLACEMENT[plan.schedule]
