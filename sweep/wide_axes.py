@@ -28,8 +28,8 @@ _WITHOUT: Final = {
     "hai-llm": ("overlap_ep",),
     "maxtext-tpu": ("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"),
 }
-"""Axes that a stack lacks, has by a schedule (HAI-LLM hides all-to-alls by DualPipe: arXiv 2412.19437, section 3.2.1), or has by
-a library of its own that nobody has timed (user buffers, DeepEP)."""
+"""Axes that a stack lacks, has by a schedule (HAI-LLM hides all-to-alls by DualPipe: arXiv 2412.19437, section 3.2.1), or has
+by a library of its own that nobody has timed (user buffers, DeepEP)."""
 _OVERLAP_TP: Final = {
     "torchtitan": "async tensor parallelism",
     "nanotron": "tp_linear_async_communication",
