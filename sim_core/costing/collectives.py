@@ -196,7 +196,9 @@ def tree_s(message: Message, at: Placement, protocol: int, links: Links) -> floa
         bandwidth = min(bandwidth * TREE_LL_BANDWIDTH, _most_in_ll(at.nodes, links) / 2)
     elif protocol == LL128:
         bandwidth *= TREE_LL128_BANDWIDTH if at.nodes > 1 else TREE_LL128_BANDWIDTH_ONE_NODE
-    return TREE_BASE_S[protocol] + 2 * (inside_s + outside_s) + message.size / (bandwidth * _correction(message.place, protocol))
+    return (
+        TREE_BASE_S[protocol] + 2 * (inside_s + outside_s) + message.size / (bandwidth * _correction(message.place, protocol))
+    )
 
 
 @outer_kernel
