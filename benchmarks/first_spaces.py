@@ -5,9 +5,9 @@
 Both are found by `sweep search`. The wider space has every divisor of the GPUs as pp, every divisor of the layers as vpp, all
 splits, tp, cp and ep up to a node, micro-batches to 8, all modes of recompute, and for experts all dispatchers, and the
 precisions and schedules that device and stack have. What cannot run is left out beforehand: stages and chunks that do not
-divide the layers, micro-batches that do not divide the batch. Exit code 1 where a winner of `init` is slower by more than the
-limit.
-`--set` fixes an axis in both spaces, where it has that value: for spaces of experts, which are 10 to 100 times as large.
+divide the layers, micro-batches that do not divide the batch, norms alone run again in dense layers (Transformer Engine makes
+them part of linear layers). Exit code 1 where a winner of `init` is slower by more than the limit. docs/search.md has the
+last results. `--set` fixes an axis in both spaces, where it has that value: for spaces of experts, 10 to 100 times as large.
 Cases that FILE.csv holds are not run again.
 """
 
@@ -93,7 +93,7 @@ def wider(spec: dict[str, Any], layers: int, gpus: int, device: Hardware, has_ex
     if "overlap_tp" in axes or not has_experts:  # some stacks do not have it
         axes["overlap_tp"] = [False, True]
     spans = [f"{kind}:{k}" for kind in ("block", "every") for k in (1, 2, 4)]
-    modules = ["layernorm", "mlp"] if not has_experts else ["moe_act", "layernorm", "layernorm+moe_act", "moe"]
+    modules = ["mlp"] if not has_experts else ["moe_act", "layernorm", "layernorm+moe_act", "moe"]
     axes["checkpointing"] = sorted({*axes["checkpointing"], "none", "selective", "full", *modules, *spans})
     if has_experts:
         axes["dispatcher"] = ["alltoall", "flex", "hierarchical"]
