@@ -182,6 +182,7 @@ def _notes(
     if changed:
         notes.append("hardware: the preset with " + ", ".join(f"{key} {value}" for key, value in changed.items()))
     notes += _not_given(variants)
+    notes += _of_racks(spec, variants)
     notes += dict.fromkeys(_of_moves(workload, space))
     if workload.sequence is None:
         notes.append("tokens_per_s is unknown (set workload.sequence)")
@@ -193,6 +194,27 @@ def _notes(
         notes.append(spec.failures.note(saved))
     if spec.stragglers:
         notes.append(spec.stragglers.note())
+    return notes
+
+
+SMALL_NODE: Final = 16
+"""GPUs of the largest server; a larger domain of NVLink is a rack."""
+
+
+def _of_racks(spec: SweepSpec, variants: list[Hardware]) -> list[str]:
+    """Racks of NVLink whose GPUs groups of a power of two do not fill, so that some lie across two (docs/network.md)."""
+    stated = spec.axes.get("all_gpus", [spec.fixed.get("all_gpus")])
+    notes = []
+    for variant in {variant.name: variant for variant in variants}.values():
+        node, is_torus = int(variant.value("gpus_per_node")), variant.value("link_axes") > 1
+        larger = any(size is None or size > node for size in stated)
+        if larger and not is_torus and node & (node - 1) and node > SMALL_NODE:
+            filled = 2 ** (node.bit_length() - 1)
+            own = f"{{preset: {variant.name}, gpus_per_node: {filled}, nics_per_node: {filled}}}"
+            notes.append(
+                f"hardware {variant.name}: {node} GPUs are a node, so groups of a power of two may lie across two racks; "
+                f"jobs that use {filled} of each say hardware: {own}"
+            )
     return notes
 
 

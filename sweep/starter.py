@@ -7,7 +7,18 @@ from typing import Final
 
 import yaml
 
-from sim_core import Facts, Hardware, Model, Workload, model_names, read_hardware, read_model, read_stack, read_workload
+from sim_core import (
+    Facts,
+    Hardware,
+    Model,
+    Workload,
+    is_page,
+    model_names,
+    read_hardware,
+    read_model,
+    read_stack,
+    read_workload,
+)
 from sweep.options import wrong
 from sweep.wide_axes import TOKENS, Lines, best_stack, domain, doubled, is_torus, step_batch, wide_axes
 
@@ -44,6 +55,7 @@ def starter(
     sequence: int | None = None,
     micro_batch: int | None = None,
     global_batch: int | None = None,
+    stack: str | None = None,
 ) -> str:
     """The text of a spec for a model (name or file) or a workload file, to be written into the folder `base`.
 
@@ -55,10 +67,12 @@ def starter(
         raise wrong("--micro-batch", micro_batch, f"none: {source} is a model, which no micro-batch has made")
     if is_model:
         model = read_model(source, {} if sequence is None else {"sequence": sequence})
-        top, lines = _of_model(source, model, device, gpus, base)
+        top, lines = _of_model(source, model, device, gpus, base, stack)
     else:
         if not Path(source).exists():
             read_model(source)  # says which name is nearest
+        if stack is not None:
+            raise wrong("--stack", stack, f"none: the times of {source} are of the framework that it was recorded with")
         facts = Facts(sequence=sequence, micro_batch=micro_batch)
         workload, _ = read_workload(source, facts)
         top, lines = _of_file(source, workload, facts, device, gpus, base)
@@ -71,6 +85,7 @@ def starter(
 
 
 SAME: Final = "all plans have the same GPUs and batch"
+ONE_RACK: Final = "of each rack, so that no group straddles two"
 
 
 def spec_text(
@@ -116,16 +131,16 @@ def suited(plans: int) -> str:
     return "run" if plans <= _ALL else "search"
 
 
-def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path) -> tuple[list[str], Lines]:
-    """The model with its sequence and stack; axes and fixed values."""
+def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path, given: str | None) -> tuple[list[str], Lines]:
+    """The model with its sequence and stack, that which is `given` or the best; axes and fixed values."""
     sequence = model.sequence or min(model.positions or 4096, 4096)
     why = "tokens; as the model was trained" if model.sequence else "tokens; the model does not state it"
-    stack, reason = best_stack(model, device)
+    stack, reason = (given, "as given") if given else best_stack(model, device)
     top = [
         shown_line("model", place_of(source, base), f"`sweep model {source}` shows its numbers"),
         "workload:",
         shown_line("sequence", sequence, why, 2),
-        shown_line("stack", stack, reason, 2),
+        shown_line("stack", place_of(stack, base) if is_page(stack) else stack, reason, 2),
     ]
     return top, wide_axes(model, device, read_stack(stack), gpus, sequence)
 
@@ -174,15 +189,13 @@ def _stages(layers: int, gpus: int) -> Lines:
 
 def _hardware(name: str, device: Hardware, gpus: int, base: Path) -> str:
     """The device; of a rack whose GPUs are no power of two, the part that groups fill; of TPUs, a slice of the job's chips."""
-    place, room = place_of(name, base), domain(device)
-    if is_torus(device):
-        chips = min(gpus, int(device.value("gpus_per_node")))
-        share = device.value("nics_per_node") / device.value("gpus_per_node")
-        own = {"preset": place, "gpus_per_node": chips, "nics_per_node": max(1, round(chips * share))}
-        return shown_line("hardware", own, "a slice is a node: its chips meet over the torus")
-    if room == int(device.value("gpus_per_node")):
+    place, node = place_of(name, base), int(device.value("gpus_per_node"))
+    own = min(gpus, node) if is_torus(device) else domain(device)
+    if own == node and not is_torus(device):
         return shown_line("hardware", place, "`sweep hardware` lists the presets")
-    return shown_line("hardware", {"preset": place, "gpus_per_node": room}, "of each rack, so that no group straddles two")
+    nics = max(1, round(own * device.value("nics_per_node") / node))
+    why = "a slice is a node: its chips meet over the torus" if is_torus(device) else ONE_RACK
+    return shown_line("hardware", {"preset": place, "gpus_per_node": own, "nics_per_node": nics}, why)
 
 
 def place_of(source: str, base: Path) -> str:

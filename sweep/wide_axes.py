@@ -15,16 +15,26 @@ _LONG: Final = 4096
 """Sequences from which context parallelism is worth a look."""
 _SPLITS: Final = {"even": 0, "embedding_as_layer": 1, "loss_as_layer": 1, "embedding_and_loss_as_layer": 2}
 """Splits in equal runs, with the ends that count as layers."""
+_FEW_CHUNKS: Final = (2, 4)
+"""Chunks of a stage that are worth a look where no number of stages divides the layers, either."""
+_LARGE_HEAD: Final = 1.5
+"""Layers whose matrices a head's must exceed; one layer is what Megatron's account options count it as."""
 _ROOM: Final = 64
 """GPUs that jobs use of a larger domain of NVLink: a power of two."""
 _RECIPES: Final = {"mxfp8": "mxfp8", "fp8_block": "fp8_blockwise"}
 """Of tensor cores, the recipes that keep scales of blocks: Blackwell's, and DeepSeek's (arXiv 2412.19437, section 3.3)."""
 _WITHOUT: Final = {
     "primus": ("overlap_tp", "dispatcher"),
+    "hai-llm": ("overlap_ep",),
     "maxtext-tpu": ("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"),
 }
-"""Axes that a stack lacks, or has by a library of its own that nobody has timed (user buffers, DeepEP)."""
-_OVERLAP_TP: Final = {"torchtitan": "async tensor parallelism", "nanotron": "tp_linear_async_communication"}
+"""Axes that a stack lacks, has by a schedule (HAI-LLM hides all-to-alls by DualPipe: arXiv 2412.19437, section 3.2.1), or has
+by a library of its own that nobody has timed (user buffers, DeepEP)."""
+_OVERLAP_TP: Final = {
+    "torchtitan": "async tensor parallelism",
+    "nanotron": "tp_linear_async_communication",
+    "hai-llm": "GEMMs beside gathers and scatters (arXiv 2401.02954, section 2.4)",
+}
 """What a stack calls collectives of tp beside GEMMs; else Megatron-LM's flag."""
 _RING: Final = 16
 """Chips of the longest axis of a torus along which a group lies: a pod of TPU v6e has 16 x 16."""
@@ -39,12 +49,14 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
     node = domain(device)
     beyond = "would need several axes of the torus" if is_torus(device) else "would leave the node"
     lines: Lines = {"tp": (_tp(model, node, gpus), f"divides {model.heads} heads; more than {node} {beyond}")}
+    if model.compressed:
+        lines["tp"] = [1], "Megatron-LM's compressed attention has no tensor parallelism (NVIDIA/Megatron-LM issue 4868)"
     cp = [n for n in doubled(min(node, 8)) if gpus % n == 0 and sequence % (2 * n) == 0]
     if sequence >= _LONG and len(cp) > 1:
         lines["cp"] = cp, "context parallelism: ranks that share a sequence"
     if model.experts:
         lines |= _of_experts(model, node, gpus)
-    lines |= _stages(model.layers, gpus)
+    lines |= _stages(model, gpus)
     lines["micro_batch"] = doubled(_MOST_MICRO_BATCH), "sequences"
     lines["checkpointing"] = _recompute(model), "what the backward computes again"
     if len(lines["tp"][0]) > 1:
@@ -105,17 +117,29 @@ def _tp(model: Model, node: int, gpus: int) -> list[int]:
     return [n for n in fits if gpus % n == 0 and (model.ffn is None or model.ffn % n == 0)] or [1]
 
 
-def _stages(layers: int, gpus: int) -> Lines:
+def _stages(model: Model, gpus: int) -> Lines:
     """Axes of the pipeline: all stages and chunks that divide the layers, with and without the ends that count as layers."""
+    layers = model.layers
     most = min(_MOST_PP, layers, gpus)
     counted = sorted({layers + ends for ends in _SPLITS.values()})
     fitting = [n for n in range(1, most + 1) if gpus % n == 0 and (n & (n - 1) == 0 or any(own % n == 0 for own in counted))]
     chunks = {own // n // rest for own in counted for n in fitting[1:] if own % n == 0 for rest in _divisors(own // n)}
     lines: Lines = {"pp": (fitting, f"divides {gpus} GPUs")}
     if len(fitting) > 1:
-        lines["vpp"] = sorted({1, *chunks}), f"interleaving: pp x vpp divides {layers} layers, or those with embedding and loss"
-        lines["layer_split"] = [*_SPLITS, "balanced"], "Megatron's default, its account options, and at most one layer apart"
+        few = {n for n in _FEW_CHUNKS if 2 * n <= layers}
+        why = f"interleaving: pp x vpp divides {layers} layers, or those with embedding and loss; balanced splits take any"
+        lines["vpp"] = sorted({1, *few, *chunks}), why
+        splits, why = [*_SPLITS, "balanced"], "Megatron's default, its account options, at most one layer apart"
+        lines["layer_split"] = ([*splits, "balanced_cost"], f"{why}, by cost") if _is_uneven(model) else (splits, why)
     return lines
+
+
+def _is_uneven(model: Model) -> bool:
+    """Whether equal numbers of layers are unequal work: layers of several kinds, or a head of far more than one layer."""
+    width = model.experts.topk * model.experts.ffn + model.experts.shared_ffn if model.experts else model.ffn or 0
+    matrices = (2 + model.gated) * width + 2 * model.head_dim * (model.heads + model.kv_heads)
+    kinds = sum(unit.kind == "layer" for unit in model.units)
+    return kinds > 1 or model.vocabulary > _LARGE_HEAD * matrices
 
 
 def _recompute(model: Model) -> list[str]:
@@ -127,7 +151,7 @@ def _recompute(model: Model) -> list[str]:
     if model.experts is None:
         return ["none", "selective", *(["layernorm"] if model.mla else []), "mlp", "full"]
     mla = ["layernorm+mla_up_proj+moe_act"] if model.mla else []
-    return ["none", "selective", "moe_act", "layernorm+moe_act", *mla, "full"]
+    return ["none", "selective", "moe_act", "layernorm+moe_act", *mla, "moe", "full"]
 
 
 def _narrow(device: Hardware) -> list[str]:

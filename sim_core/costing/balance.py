@@ -2,8 +2,8 @@
 
 The smallest largest virtual stage is found exactly, and among all such divisions that with the least sum of squares. With
 several chunks on a stage their sum does not count: interleaved stages take their chunks in turn, all of them the same one at
-about the same time, so that a turn takes as long as the largest. Megatron-LM takes a division as
---pipeline-model-parallel-layout.
+about the same time, so that a turn takes as long as the largest. Where forwards and backwards run in pairs, layers count
+without the messages that a pair hides. Megatron-LM takes a division as --pipeline-model-parallel-layout.
 """
 
 from typing import Final
@@ -12,9 +12,10 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.costing.blocks import cost_blocks
-from sim_core.costing.case import Blocks
+from sim_core.costing.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, Blocks
 from sim_core.costing.groups import group_plans
 from sim_core.distinct import distinct_rows
+from sim_core.engine.schedules import PAIRS
 from sim_core.hardware.table import HardwareTable
 from sim_core.jit import inner_kernel, kernel
 from sim_core.planning.columns import BLOCK, FILE, NONE, Plans
@@ -39,6 +40,9 @@ def _divided(arrays: Arrays, plans: Plans, blocks: Blocks, row: int) -> Ints:
     """The layers of each virtual stage of one plan."""
     virtual, key, how = int(plans.pp[row] * plans.vpp[row]), blocks.key[row], plans.checkpointing[row]
     pass_s = blocks.forward_s[key] + blocks.backward_s[key]
+    if PAIRS[plans.schedule[row]]:
+        messages_s = blocks.apart_s[key, :, EXPERTS_FORWARD] + blocks.apart_s[key, :, EXPERTS_BACKWARD]
+        pass_s -= messages_s * (1 - arrays.framework.pair_contention)
     again_s = np.zeros_like(pass_s) if how == NONE else blocks.again_s[key]
     unit = np.full(plans.layers[row], arrays.layer_unit)
     recorded = np.argmax(np.diff(arrays.unit_layers, axis=1), axis=0)[: len(unit)]

@@ -23,7 +23,7 @@ from sim_core.costing.groups import Groups, dispatch_group_nic_s, dispatch_group
 from sim_core.costing.one_collective import one_node_factor
 from sim_core.costing.operators import UnitCost, devices_of, sum_of, unit_cost
 from sim_core.distinct import distinct_rows
-from sim_core.engine.schedules import APART
+from sim_core.engine.schedules import APART, PAIRS
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
 from sim_core.jit import kernel
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, LAUNCH_S, RECOMPUTE_S, TP_TOTAL
@@ -162,7 +162,7 @@ def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Flo
             shared = _shared_s(filled, cost, sent.operators[k], int(sent.phase[k]))
             beside_shared = total - np.minimum(total, shared) * (1 - stack.contention)
             out = np.where(plans.overlap_shared_experts[first] == 1, beside_shared, out)
-        return np.where(plans.overlap_ep[first] == 1, over, out)
+        return np.where((plans.overlap_ep[first] == 1) & ~PAIRS[plans.schedule[first]], over, out)
     if sent.group[k] != TP and sent.group[k] != ETP:
         return out
     hidden = np.maximum(hidden, _hidden_in_parts_s(filled, cost, sent, k, total))

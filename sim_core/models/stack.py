@@ -251,6 +251,16 @@ class Stack(Record):
     bucket_bytes: Annotated[
         float, Fact("B", "bucket of gradients where ranks share nothing; 0: Megatron's rule", "gradients", CODE, most=1e12)
     ] = 0.0
+    pair_contention: Annotated[
+        float,
+        Fact(
+            "",
+            "part of the messages of experts by which a pair of DualPipe takes longer: SMs that send, ends that nothing hides",
+            "layers",
+            LARGE,
+            most=1,
+        ),
+    ] = 0.26  # DeepSeek's, on H800s (hai-llm.yaml)
     dp_contention: Annotated[
         float,
         Fact(

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from sim_core.arrays import Ints
-from sim_core.engine.schedules import APART
+from sim_core.engine.schedules import APART, PAIRS
 from sim_core.models.keys import MILLIONTHS, Keys
 from sim_core.planning.columns import A2A, A2A_P2P, ALL_GATHER, FILE, MODULES, NONE, SELECTIVE, Plans
 from sim_core.planning.fields import FIELDS
@@ -21,7 +21,7 @@ def layer_columns(plans: Plans, rows: Ints) -> list[Ints]:
     how = plans.checkpointing[rows]
     modules = how == MODULES
     noticed = {
-        "schedule": APART[plans.schedule[rows]].astype(np.int64),
+        "schedule": APART[plans.schedule[rows]] + 2 * PAIRS[plans.schedule[rows]].astype(np.int64),
         "checkpointing": np.where((how == FILE) | (how == SELECTIVE) | modules, how, NONE),
         "checkpoint_layers": np.where(modules, plans.checkpoint_layers[rows], 0),
         "cp_comm_type": _gathers(plans, rows),

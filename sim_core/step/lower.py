@@ -191,8 +191,8 @@ def _fill_parts(case: Case, chunks: int, low: Lowered, program: Program) -> None
     """Seconds of the weight gradients of each cell, and of a forward beside a backward of the stage's other chunk.
 
     Embedding and loss do not split. A pair hides the all-to-alls of the one behind the compute of the other (DeepSeek-AI 2024,
-    section 3.2.1): it takes as long as all compute, all exposed all-to-alls, the longer of the two alone, or launching both,
-    whichever is most.
+    section 3.2.1) and takes `pair_contention` of them longer: it takes as long as all compute, all exposed all-to-alls, the
+    longer of the two alone, or launching both, whichever is most.
     """
     plan, key = case.plan, case.block
     pp, placement = plan.pp, PLACEMENT[plan.schedule]
@@ -222,7 +222,8 @@ def _fill_parts(case: Case, chunks: int, low: Lowered, program: Program) -> None
             launch_s, waits_s = _launch_s(case, case.first + virtual_of(placement, stage, chunk, pp), row)
             ran_s = forward_s + backward_s - waits_s
             low.hideable_s[cell] = hideable_s
-            duration_s[PAIR, cell] = max(ran_s - hideable_s, hideable_s, forward_s, backward_s, launch_s)
+            hidden_s = hideable_s * (1 - case.arrays.framework.pair_contention)
+            duration_s[PAIR, cell] = max(ran_s - hidden_s, hideable_s, forward_s, backward_s, launch_s)
 
 
 @inner_kernel

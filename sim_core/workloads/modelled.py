@@ -92,6 +92,7 @@ def workload_from_model(
         framework=Framework(
             gathers_sends=stack.scatters_sends and not sequence_parallel,
             dp_contention=stack.dp_contention,
+            pair_contention=stack.pair_contention,
             jitter=stack.jitter,
             sharding=SHARDINGS.index(stack.sharding),
             hides_sharded=stack.hides_sharded,

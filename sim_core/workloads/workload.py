@@ -166,6 +166,7 @@ class Framework(NamedTuple):
 
     gathers_sends: bool = False  # a stage gathers what the ranks of the one before it sent in parts
     dp_contention: float = 0.0  # part of hidden gradients and parameters that the compute beside them is slower by
+    pair_contention: float = 0.0  # part of the messages of experts by which a pair of DualPipe takes longer
     jitter: float = 0.0  # compute is slower by this for each doubling of the GPUs beyond 8
     sharding: int = AS_STACK  # one of terms.SHARDINGS; AS_STACK: as the recorded messages have it
     sharding_in_pipeline: int = AS_STACK  # the same where pp > 1

@@ -20,6 +20,7 @@ from sim_core import (
     preset_names,
     read_hardware,
     read_model,
+    read_stack,
     whole_number,
 )
 from sweep.commands.shared import check_output, prepared_spec
@@ -60,6 +61,9 @@ def command(
     micro_batch: Annotated[
         int | None, typer.Option(min=1, max=LARGEST["micro_batch"], help="Micro-batch that a file was made with.")
     ] = None,
+    stack: Annotated[
+        str | None, typer.Option(help="Software stack, a name or YAML page (`sweep stack`). Default: the job's, else the best.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="The model of a log or launch file that does not tell it.")] = None,
     sets: Annotated[
         list[str] | None,
@@ -89,10 +93,18 @@ def command(
         with of_option("--hardware"):
             hardware = _preset(hardware)
             read_hardware(hardware)
+    if stack:
+        with of_option("--stack"):
+            read_stack(stack)
+    size_of_job = gpus or (job.plan.get("all_gpus") if job else None)
+    taken = [f"--hardware {HARDWARE}"] * (not (hardware or (job and job.device))) + [f"--gpus {GPUS}"] * (not size_of_job)
     if job is None:
-        text = _of_model_or_file(workload, hardware or HARDWARE, gpus or GPUS, path.parent, given)
+        text = _of_model_or_file(workload, hardware or HARDWARE, size_of_job or GPUS, path.parent, given | {"stack": stack})
     else:
-        text = job_starter(job, hardware or _device(job), gpus or job.plan.get("all_gpus") or GPUS, path.parent)
+        job = job._replace(stack=stack or job.stack)
+        text = job_starter(job, hardware or _device(job), size_of_job or GPUS, path.parent)
+    if taken:
+        text = text.replace("\n", f"\n# Taken, as not given: {', '.join(taken)}.\n", 1)
     if str(path) == "-":
         sys.stdout.write(text)
         return
@@ -104,6 +116,8 @@ def command(
         path.unlink()
         raise
     console = own_console()
+    if taken:
+        console.print(f"note: not given, so taken: {', '.join(taken)}")
     for note in () if job is None else job.notes:
         if not _MISSING.match(note):  # what was missing has been given: the spec is whole
             console.print(f"note: {note}")
@@ -125,7 +139,11 @@ def _only_batch(source: str, given: dict[str, Any], model: str | None) -> None:
 
 
 def _of_model_or_file(source: str, hardware: str, gpus: int, base: Path, given: dict[str, Any]) -> str:
-    """The spec of a model or a workload file. Raises SimError; of a file of another kind it says what that is."""
+    """The spec of a model or a workload file. Raises SimError; of a file of another kind or a device it says what that is."""
+    named = [name for name in preset_names() if name.lower() == source.lower() or name.lower().startswith(f"{source.lower()}-")]
+    if named and not Path(source).exists():
+        which = f" ({', '.join(named)})" if len(named) > 1 else ""
+        raise SpecError(f"{source}: is a device{which}, not a model: `sweep init MODEL --hardware {named[-1]}`")
     try:
         return starter(source, hardware, gpus, base, **given)
     except SimError as error:

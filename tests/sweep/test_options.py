@@ -149,6 +149,8 @@ MEANT = {
     ],
     "init": [
         ("llama3-8b --hardware nope", "--hardware: unknown hardware preset 'nope'"),
+        ("llama3-8b --stack megatron", "--stack: unknown stack 'megatron', nearest valid: megatron-"),
+        ("@D/w.txt --stack nemo", "--stack: found nemo, expected none: the times of "),
         ("llama3-8b --gpus 1e3", "--gpus: found 1e3, expected a whole number from 1 to "),
         ("llama3-8b --micro-batch 1 --output @D/n.yaml", "--micro-batch: found 1, expected none: llama3-8b is a model"),
         ("llama3-8b --output @S", "--output: found @S, expected a file that is not there yet"),

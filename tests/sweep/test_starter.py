@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import yaml
 
-from sim_core import FIRST_FAILURE, read_model
+from sim_core import FIRST_FAILURE, read_hardware, read_model, read_stack
 from sweep.evaluation import evaluate
 from sweep.preparation import prepare
 from sweep.spec import load_spec
+from sweep.wide_axes import wide_axes
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
 
@@ -52,6 +53,24 @@ def test_the_spec_of_a_model_holds_plans_that_can_run(model: str, hardware: str,
     assert legal(out) > 0
 
 
+def test_axes_are_what_the_model_needs_and_the_stack_is_known_to_have() -> None:
+    """Layers by cost where they are unlike or the head is large; HAI-LLM hides all-to-alls by its schedule."""
+
+    def axes(model: str, stack: str) -> dict[str, object]:
+        found = wide_axes(read_model(model), read_hardware("H100-SXM"), read_stack(stack), 1024, 4096)
+        return {key: value for key, (value, _) in found.items()}
+
+    for model, by_cost in (("deepseek-v3", True), ("gpt-oss-120b", True), ("nemotron-h-8b", True), ("gpt3-175b", False)):
+        assert ("balanced_cost" in str(axes(model, "megatron-core")["layer_split"])) == by_cost, model
+    assert axes("deepseek-v3", "megatron-core")["overlap_tp"] == [False, True]
+    assert axes("deepseek-v4-flash", "megatron-core")["tp"] == [1]  # its attention has no tensor parallelism there
+    assert axes("kimi-k2", "megatron-core")["vpp"] == [1, 2, 4, 31]  # 61 layers; balanced splits take 16 stages of 2
+    assert "moe" in str(axes("mixtral-8x22b", "megatron-core")["checkpointing"])
+    own = axes("deepseek-v3", "hai-llm")
+    assert own["schedule"] == ["1f1b", "zb-h1", "dualpipe"]
+    assert "overlap_ep" not in own
+
+
 def test_every_axis_of_a_workload_file_has_the_file_s_own_value(tmp_path: Path) -> None:
     text = EXAMPLES / "workloads" / "gpt7b_tp4_dp128.simai.txt"
     out = tmp_path / "s.yaml"
@@ -75,7 +94,7 @@ def test_nothing_is_overwritten_and_nothing_bad_is_left(tmp_path: Path, monkeypa
     beside = tmp_path / "mine.yaml"
     beside.write_text(sweep("model", "llama3-8b", "--yaml").stdout)
     monkeypatch.chdir(tmp_path)
-    assert sweep("init", "mine.yaml").stdout.startswith("mine-sweep.yaml: ")
+    assert sweep("init", "mine.yaml", "--hardware", "H100-SXM", "--gpus", 64).stdout.startswith("mine-sweep.yaml: ")
     unknown = sweep("init", "lama3-8b", "-o", tmp_path / "n.yaml")
     assert unknown.returncode == 1
     assert "unknown model 'lama3-8b', nearest valid: llama3-8b" in unknown.stderr
@@ -109,6 +128,34 @@ def test_a_model_takes_the_batch_of_a_step(tmp_path: Path) -> None:
     spec = yaml.safe_load(out.read_text())
     assert spec["fixed"]["global_batch"] == 1536
     assert spec["axes"]["checkpointing"] == ["none", "selective", "mlp", "full"]  # its norms are parts of linear layers
+
+
+def test_what_is_not_given_is_taken_and_said(tmp_path: Path) -> None:
+    out = tmp_path / "s.yaml"
+    done = sweep("init", "llama3-8b", "--stack", "torchtitan", "-o", out)
+    assert done.stdout.startswith("note: not given, so taken: --hardware H100-SXM, --gpus 64\n")
+    assert "# Taken, as not given: --hardware H100-SXM, --gpus 64." in out.read_text()
+    assert yaml.safe_load(out.read_text())["workload"]["stack"] == "torchtitan"
+    assert "taken" not in sweep("init", "llama3-8b", "--hardware", "H100-SXM", "--gpus", 64, "-o", tmp_path / "t.yaml").stdout
+
+
+@pytest.mark.parametrize(("device", "which"), [("MI300X", ""), ("h100", " (H100-96G-500W, H100-SXM)")])
+def test_a_device_is_no_model(device: str, which: str, tmp_path: Path) -> None:
+    refused = sweep("init", device, "-o", tmp_path / "s.yaml")
+    meant = "MI300X" if device == "MI300X" else "H100-SXM"
+    assert refused.stderr == f"error: {device}: is a device{which}, not a model: `sweep init MODEL --hardware {meant}`\n"
+
+
+def test_groups_of_a_job_lie_in_one_rack_or_a_note_says_that_they_do_not(tmp_path: Path) -> None:
+    out = tmp_path / "s.yaml"
+    assert sweep("init", "llama3-70b", "--hardware", "GB200-NVL72", "--gpus", 256, "-o", out).returncode == 0
+    spec = yaml.safe_load(out.read_text())
+    assert spec["hardware"] == {"preset": "GB200-NVL72", "gpus_per_node": 64, "nics_per_node": 64}
+    for hardware, gpus, told in (({**spec["hardware"]}, 256, False), ("GB200-NVL72", 256, True), ("GB200-NVL72", 64, False)):
+        spec |= {"hardware": hardware, "fixed": spec["fixed"] | {"all_gpus": gpus}}
+        out.write_text(yaml.safe_dump(spec))
+        notes = prepare(load_spec(out), tmp_path).notes
+        assert any("may lie across two racks" in note for note in notes) == told
 
 
 def test_a_spec_is_no_model_to_start_from(tmp_path: Path) -> None:
