@@ -36,8 +36,7 @@ def stage_factor(arrays: Arrays, scale: Floats, tp: int, rule: int, layers: floa
     """Factor from a recorded once-per-step quantity to that of a stage with `layers` layers; `scale`: that of each rule.
 
     The recorded rank holds 1/pp of the layers, and what stands before and after them. `ends`: 1 on the first and on the last
-    stage, 2 on one that is both, else 0. `layers` count by their dense parameters over the mean; `dense_layers` are as many of
-    them as the stage has without experts (Split.held, Split.dense).
+    stage, 2 on one that is both, else 0. `dense_layers` of its layers have no experts, where others have some.
     """
     if not BY_LAYERS[rule]:
         return float(scale[rule])
@@ -47,8 +46,6 @@ def stage_factor(arrays: Arrays, scale: Floats, tp: int, rule: int, layers: floa
     if arrays.dense_layers > 0:  # the recorded rank is of the first stage
         recorded = arrays.unit_layers.shape[1] - 1 - arrays.base.pp * arrays.dense_layers
         with_experts = arrays.base.pp * (layers - dense_layers) / recorded
-    elif arrays.unit_weights.shape[0] > 0:
-        with_experts = arrays.base.pp * (layers - dense_layers) / (arrays.unit_layers.shape[1] - 1)
     experts = with_experts * (scale[EXPERT_PARAMETERS] * (1.0 - shares.shared) + scale[PARAMETERS] * shares.shared)
     experts *= tp / arrays.base.tp if shares.whole_experts else 1.0
     if rule == EXPERT_PARAMETERS:

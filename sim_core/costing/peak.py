@@ -290,8 +290,8 @@ def _fill(
                     arrays, split, plan, sharding, parameters[shape[k]], still[shape[k]], row, stage
                 )
             else:
-                layers, ends = split.stage_held[stage_row + stage], ends_of_stage(placement, stage, plan.pp)
-                without = split.stage_dense[stage_row + stage]
+                layers, ends = float(split.stage_layers[stage_row + stage]), ends_of_stage(placement, stage, plan.pp)
+                without = float(split.stage_dense[stage_row + stage])
                 dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
                 experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
             bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]] + rest

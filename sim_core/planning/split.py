@@ -39,11 +39,9 @@ class Split(NamedTuple):
     size: Ints  # [rows] index of what it holds among the split's distinct ones per virtual stage
     layers: Ints  # [rows, units] layers of each unit ...
     passes: Ints  # [rows, units] ... plus the units before the first layer and after the last one
-    held: Floats  # [rows] layers by their dense parameters over the mean of all layers
-    dense: Floats  # [rows] as many of these as there are without experts, where other layers have some
+    dense: Ints  # [rows] layers of a file without experts, where its other layers have some
     stage_layers: Ints  # [stage rows] layers of all virtual stages of a stage
-    stage_held: Floats  # [stage rows] the same by parameters
-    stage_dense: Floats  # [stage rows] the same of those without experts
+    stage_dense: Ints  # [stage rows] the same of those without experts
     stage_size: Ints  # [stage rows] index of what it holds among the split's distinct ones per stage
     sizes: int  # maximum number of distinct ones, per virtual stage or per stage, of any split
 
@@ -97,9 +95,11 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
     begin, end = np.empty(rows, np.int64), np.empty(rows, np.int64)
     layers, passes = np.zeros((rows, units), np.int64), np.zeros((rows, units), np.int64)
     size, stage_size = np.empty(rows, np.int64), np.empty(stages, np.int64)
-    stage_layers, stage_held, stage_dense = np.zeros(stages, np.int64), np.zeros(stages), np.zeros(stages)
-    held, dense = np.empty(rows), np.empty(rows)
-    seen = np.empty((longest, 3))
+    stage_layers, stage_dense, dense = np.zeros(stages, np.int64), np.zeros(stages, np.int64), np.empty(rows, np.int64)
+    of_model = arrays.dense_parameters > 0
+    held = np.zeros((rows, units if of_model else 3), np.int64)  # of a file: layers, those without experts, ends
+    of_stage = np.empty(held.shape[1], np.int64)
+    seen = np.empty((longest, held.shape[1]), np.int64)
     sizes = 1
     ends_differ = arrays.shares.ends + arrays.shares.whole > 0  # the first and the last stage hold embedding and head too
     for k in range(splits):
@@ -116,20 +116,25 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
                 layers[row, unit] = count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin[row], end[row])
                 at_end = (v == 0 and unit == arrays.first_unit) or (v == virtual - 1 and unit == arrays.last_unit)
                 passes[row, unit] = layers[row, unit] + (1 if at_end else 0)
-            held[row], dense[row] = _held(arrays, passes[row], begin[row], end[row])
-            at_end = ends_differ and v in (0, virtual - 1)
-            distinct = _find(seen, distinct, held[row], dense[row], at_end, size, row)
+                if of_model:
+                    held[row, unit] = passes[row, unit]
+            dense[row] = max(min(end[row], arrays.dense_layers) - begin[row], 0)
+            if not of_model:
+                held[row, 0], held[row, 1] = end[row] - begin[row], dense[row]
+                held[row, 2] = int(ends_differ and v in (0, virtual - 1))
+            distinct = _find(seen, distinct, held[row], size, row)
         sizes = max(sizes, distinct)
         distinct = 0
         for stage in range(pp):
             row = stage_offset[k] + stage
+            of_stage[:] = 0
             for chunk in range(chunks):
                 virtual_row = offset[k] + virtual_of(kinds[k, PLACED], stage, chunk, pp)
                 stage_layers[row] += end[virtual_row] - begin[virtual_row]
-                stage_held[row] += held[virtual_row]
                 stage_dense[row] += dense[virtual_row]
-            at_end = ends_differ and ends_of_stage(kinds[k, PLACED], stage, pp) > 0
-            distinct = _find(seen, distinct, stage_held[row], stage_dense[row], at_end, stage_size, row)
+                for column in range(of_stage.shape[0]):
+                    of_stage[column] += held[virtual_row, column]
+            distinct = _find(seen, distinct, of_stage, stage_size, row)
         sizes = max(sizes, distinct)
     return Split(
         key=key,
@@ -140,10 +145,8 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
         size=size,
         layers=layers,
         passes=passes,
-        held=held,
         dense=dense,
         stage_layers=stage_layers,
-        stage_held=stage_held,
         stage_dense=stage_dense,
         stage_size=stage_size,
         sizes=sizes,
@@ -159,27 +162,23 @@ def ends_of_stage(placement: int, stage: int, pp: int) -> int:
 
 
 @inner_kernel
-def _held(arrays: Arrays, passes: Ints, begin: int, end: int) -> tuple[float, float]:
-    """Layers by their dense parameters over the mean, and as many of them as there are without experts."""
-    weights = arrays.unit_weights
-    if weights.shape[0] == 0:
-        return float(end - begin), float(max(min(end, arrays.dense_layers) - begin, 0))
-    dense, experts = 0.0, 0.0
-    for unit in range(weights.shape[0]):
-        dense += passes[unit] * weights[unit, 0]
-        experts += passes[unit] * weights[unit, 1]
-    return dense, dense - experts
+def _find(seen: Ints, distinct: int, held: Ints, index: Ints, row: int) -> int:
+    """Write to `index[row]` the index of `held` among the `distinct` ones seen, added if new. Returns their number."""
+    place = 0
+    while place < distinct and not _alike(seen[place], held):
+        place += 1
+    for column in range(held.shape[0]):
+        seen[place, column] = held[column]
+    index[row] = place
+    return max(distinct, place + 1)
 
 
 @inner_kernel
-def _find(seen: Floats, distinct: int, held: float, dense: float, at_end: bool, index: Ints, row: int) -> int:
-    """Write to `index[row]` the index of these among the `distinct` ones seen, added if new. Returns their number."""
-    place = 0
-    while place < distinct and (seen[place, 0] != held or seen[place, 1] != dense or (seen[place, 2] > 0) != at_end):
-        place += 1
-    seen[place, 0], seen[place, 1], seen[place, 2] = held, dense, 1.0 if at_end else 0.0
-    index[row] = place
-    return max(distinct, place + 1)
+def _alike(one: Ints, other: Ints) -> bool:
+    for column in range(one.shape[0]):  # noqa: SIM110 (a generator would allocate)
+        if one[column] != other[column]:
+            return False
+    return True
 
 
 @outer_kernel

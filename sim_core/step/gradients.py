@@ -128,7 +128,7 @@ def _of_virtual(case: Case, rule: int, row: int) -> float:
     factor = held_factor(case, rule, row)
     if factor >= 0:
         return factor
-    layers, without = case.split.held[row], case.split.dense[row]
+    layers, without = float(case.split.end[row] - case.split.begin[row]), float(case.split.dense[row])
     ends = ends_held(row - case.first, case.plan.pp * case.plan.vpp)
     return stage_factor(case.arrays, case.blocks.scale[case.block], case.plan.tp, rule, layers, ends, without)
 

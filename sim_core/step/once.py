@@ -265,7 +265,7 @@ def _of_stage(case: Case, rule: int, row: int) -> float:
     for chunk in range(chunks_of(plan.schedule, plan.vpp)):
         factor = held_factor(case, rule, case.first + virtual_of(placement, stage, chunk, plan.pp))
         if factor < 0:
-            layers, without = case.split.stage_held[row], case.split.stage_dense[row]
+            layers, without = float(case.split.stage_layers[row]), float(case.split.stage_dense[row])
             ends, scale = ends_of_stage(placement, stage, plan.pp), case.blocks.scale[case.block]
             return stage_factor(case.arrays, scale, plan.tp, rule, layers, ends, without)
         total += factor

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sim_core.arrays import Floats
 from sim_core.errors import SpecError
 from sim_core.models.description import EMBEDDING, LAYER, Model
 from sim_core.models.keys import make_keys
@@ -21,7 +20,6 @@ from sim_core.workloads.workload import (
     DP,
     DP_EP,
     GATHER_PARAMETERS,
-    NO_WEIGHTS,
     REDUCE_GRADIENTS,
     REDUCE_SCATTER,
     Arrays,
@@ -75,7 +73,6 @@ def workload_from_model(
         p2p_rule=moving.SHARDED_ACTIVATION if sequence_parallel or stack.scatters_sends else moving.ACTIVATION,
         micro_batches=1.0,
         layer_unit=0 if len(kinds) == 1 else -1,
-        unit_weights=_weights(model, dense, experts),
         gradient_width=float(stack.gradient_bytes),
         layered_gradients=False,
         tied=model.tied,
@@ -158,23 +155,6 @@ def _parameters(model: Model) -> tuple[float, float, float, float, float]:
     if model.tied:
         return dense, experts, first, last, whole
     return dense, experts, max(first, last), min(first, last), whole
-
-
-def _weights(model: Model, dense: float, experts: float) -> Floats:
-    """Parameters of a layer of each unit over the mean of `dense` and `experts` over all layers, [units, 2].
-
-    The last unit holds the experts of multi-token prediction. Empty where every layer holds as much.
-    """
-    keys, weights = make_keys(), np.zeros((len(model.layer_units) + 2, 2))
-    number = 0
-    for unit in model.units:
-        of_unit = held(model, unit, keys)
-        if unit.kind == LAYER:
-            weights[number, 0] = float(of_unit.dense[0]) * model.layers / dense
-        at, number = (number, number + 1) if unit.kind == LAYER else (-1, number)
-        if experts:
-            weights[at, 1] += float(of_unit.experts[0]) * (1 if unit.kind == LAYER else unit.number) * model.layers / experts
-    return weights if len(model.layer_units) > 1 or weights[-1, 1] else NO_WEIGHTS
 
 
 def _step(model: Model, stack: Stack, dense: float, experts: float) -> StepPieces:

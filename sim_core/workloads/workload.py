@@ -53,7 +53,6 @@ LEAST_FORWARD: Final = 4096.0
 NO_FACTOR: Final = np.ones((2, len(GROUP_NAMES) + 1))
 NO_RULE: Final = np.zeros(0, np.int64)
 NO_LOAD: Final = np.zeros(0)
-NO_WEIGHTS: Final = np.zeros((0, 2))
 MIXED_PRECISION_ADAM: Final = (6.0, 12.0)
 """bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (see costing/memory.py)."""
 
@@ -233,7 +232,6 @@ class Arrays(NamedTuple):
     dense_parameters: float = 0.0  # of a model at tp 1: those that its step pieces and its optimizer count ...
     expert_parameters: float = 0.0  # ... and those of experts; a rank of a stage holds what its units hold
     dense_layers: int = 0  # of a file whose first layers have no experts, where all others do: how many
-    unit_weights: Floats = NO_WEIGHTS  # [units, 2] dense parameters and experts of a layer over the mean; empty: all alike
     least_forward: float = LEAST_FORWARD  # bytes of a forward message at least, in fidelity simai
 
 
