@@ -13,7 +13,7 @@ from sweep.preparation import Sweep
 from sweep.tuning.deciding import Candidates
 from sweep.tuning.draws import boundless, log_steps
 from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features
-from sweep.uncertainty.memory import DEFAULT, means_of
+from sweep.uncertainty.memory import DEFAULT, guesses_of
 from sweep.uncertainty.process import Axes
 
 MOST: Final = 500
@@ -91,7 +91,7 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str) -> Candidates:
         memory=memory,
         part=memory / rows["device_memory_bytes"].to_numpy(),
         axes=axes,
-        memory_error=means_of(DEFAULT if sweep.workload.modelled is None else sweep.workload.modelled.stack.name),
+        memory_error=guesses_of(DEFAULT if sweep.workload.modelled is None else sweep.workload.modelled.stack.name),
         offset=(np.log(cost) if by in LONGER else -np.log(cost)) - nominal,
     )
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from sim_core import Bools, Floats, Ints
-from sweep.uncertainty.memory import Means, Outcomes, runs_probability
+from sweep.uncertainty.memory import UNKNOWN, Guesses, Outcomes, runs_probability
 from sweep.uncertainty.process import Axes, Posterior, Runs, condition, prior
 
 CURIOSITY: Final = 0.7
@@ -35,7 +35,7 @@ class Candidates:
     part: Floats  # the same, of what the device has
     axes: Axes
     offset: Floats  # ln(what is ranked by / seconds of a step)
-    memory_error: Means = ((1.0, 0.0),)  # of ln(real / simulated memory) of the stack
+    memory_error: Guesses = UNKNOWN  # of ln(real / simulated memory) of the stack
     alike: Floats | None = None  # [n, n]: how much of their errors plans of two jobs share; None: all are of one job
     rivals: int | None = None  # the first so many compete; the others are runs of other jobs
 
