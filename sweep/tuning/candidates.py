@@ -50,7 +50,7 @@ def joined(own: Candidates, rows: pa.Table, sweep: Sweep, others: Sequence[tuple
         sizes.append(_size(other, tables[-1]))
     varying = [name for name in varying if all(name in table.column_names for table in tables)]
     every = pa.concat_tables([_plain(table.select(varying)) for table in tables], promote_options="permissive")
-    axes = axes_of(coordinates(every, varying))
+    axes = axes_of(coordinates(every, varying))._replace(own=rows.num_rows)
     parts = [own] + [_made(other, table, axes, "step_time_s") for (other, _), table in zip(others, tables[1:], strict=True)]
     size = np.concatenate(sizes)
     apart = np.abs(size[:, None] - size[None]).sum(2)

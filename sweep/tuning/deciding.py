@@ -87,10 +87,10 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     rows = known.rows[timed]
     error = np.log(known.seconds[timed]) - candidates.mean[rows]
     fixed, sized = prior(candidates.axes, candidates.draws, candidates.alike)
-    posterior = condition(fixed, sized, Runs(rows=rows, error=error, least=known.slow[timed]))
+    rivals = len(candidates.plans) if candidates.rivals is None else candidates.rivals
+    posterior = condition(fixed, sized, Runs(rows=rows, error=error, least=known.slow[timed], others=rows >= rivals))
     outcomes = Outcomes(rows=known.rows, peak=known.peak, out_of_memory=known.out_of_memory, crashed=known.crashed)
     chance = runs_probability(candidates.axes, candidates.part, outcomes, candidates.memory_error, candidates.alike)
-    rivals = len(candidates.plans) if candidates.rivals is None else candidates.rivals
     chance[[*skipped, *range(rivals, len(chance))]] = 0.0
     stopped = timed & known.slow
     floor = np.full(len(chance), -np.inf)
@@ -130,12 +130,14 @@ def score(belief: Belief) -> Floats:
     """
     unlikely: Floats = -np.log(np.maximum(belief.runs, 1e-12))
     if belief.least is None:
-        return belief.log_cost + CAUTION * unlikely
+        first: Floats = belief.log_cost + CAUTION * unlikely
+        return first
     sd = np.maximum(belief.sd, 1e-9)
     z = (belief.least - belief.log_cost) / sd
     near, density = np.maximum(z, FAR), -0.5 * z**2 - 0.5 * np.log(2 * np.pi)
     gain = np.log(near * normal(near) + np.exp(-0.5 * near**2) / np.sqrt(2 * np.pi))
-    return unlikely - np.log(sd) - np.where(z > FAR, gain, density - 2 * np.log(np.maximum(-z, -FAR)))
+    later: Floats = unlikely - np.log(sd) - np.where(z > FAR, gain, density - 2 * np.log(np.maximum(-z, -FAR)))
+    return later
 
 
 def stops(belief: Belief, runs: int, limit: float) -> bool:

@@ -42,9 +42,9 @@ where 917 plans ran or not). Means of jobs differ by 0.05, plans of a job with 7
 OF_OTHER_PAGES: Final = (0.0, 0.15)
 """The same of a stack whose page no published peak was held against: the mean of the others, and a width for what they do
 not tell. In 26 of 395 such runs the simulation needs more than the device has."""
-OF_ANOTHER: Final = (0.20, 0.20, -0.20, 0.45)
-"""Means where a framework is simulated by the page of another, Megatron-Core's: Megatron-DeepSpeed, torchtitan, NeMo, nanotron
-(44, 7, 4 and 838 runs); each as likely."""
+OF_ANOTHER: Final = ((0.19, 10), (0.20, 3), (-0.20, 3), (0.45, 12))
+"""Means where a framework is simulated by the page of another, Megatron-Core's: Megatron-DeepSpeed, torchtitan, NeMo, nanotron;
+each as likely as it has jobs (models and numbers of GPUs), of 44, 7, 4 and 838 runs with a peak."""
 SD_OF_ANOTHER: Final = 0.2
 """Standard deviation beside each: 0.22, 0.11, 0.10 and 0.25 of plans."""
 NAMED: Final = 0.25
@@ -84,7 +84,8 @@ def guesses_of(stack: str) -> Guesses:
 
 
 def _others(share: float) -> Guesses:
-    return tuple(Guess(share / len(OF_ANOTHER), mean, SD_OF_ANOTHER) for mean in OF_ANOTHER)
+    jobs = sum(number for _, number in OF_ANOTHER)
+    return tuple(Guess(share * number / jobs, mean, SD_OF_ANOTHER) for mean, number in OF_ANOTHER)
 
 
 def chance_before_runs(part: Floats, stack: str) -> Floats:
@@ -137,7 +138,7 @@ def runs_probability(
             width = np.sqrt(np.maximum(np.diag(covariance), LEAST_WIDTH**2))
             fits.append(normal((np.log(USABLE) - load - mean - expected) / width))
             likelihood.append(np.log(share) + log + np.log(np.maximum(fits[-1][ran], LEAST_LOAD)).sum())
-    chance: Floats = weights_of(np.array(likelihood)) @ np.array(fits) * _neighbours(axes, outcomes, blamed)
+    chance: Floats = weights_of(np.array(likelihood)) @ np.array(fits) * _neighbours(axes, outcomes, blamed, alike)
     chance[outcomes.rows[failed]] = 0.0
     chance[outcomes.rows[~failed]] = 1.0
     return chance
@@ -157,9 +158,9 @@ def _told(load: Floats, outcomes: Outcomes) -> tuple[Floats, Floats, Bools]:
     return told, noise, outcomes.crashed & ~full
 
 
-def _neighbours(axes: Axes, outcomes: Outcomes, blamed: Bools) -> Floats:
+def _neighbours(axes: Axes, outcomes: Outcomes, blamed: Bools, alike: Floats | None) -> Floats:
     """Chance that a plan which fits runs, by what near plans did, [n]."""
-    near = np.exp(-axes.apart[:, outcomes.rows] / NEIGHBOUR_RANGE)
+    near = np.exp(-axes.apart[:, outcomes.rows] / NEIGHBOUR_RANGE) * (1.0 if alike is None else alike[:, outcomes.rows])
     ran = ~(outcomes.out_of_memory | outcomes.crashed)
     good, bad = near @ ran.astype(np.float64), near @ blamed.astype(np.float64)
     chance: Floats = (USUAL * NEIGHBOURS + good) / (NEIGHBOURS + good + bad)

@@ -24,11 +24,12 @@ from rich.console import Console
 import sweep.selection as selection
 from sim_core import PARTS, SpecError
 from sweep.api import run
+from sweep.columns import RUNS
 from sweep.error_bars import COLUMNS as BARS
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
 from sweep.preparation import prepare
-from sweep.ranking import RUNS, rank
+from sweep.ranking import rank
 from sweep.show.ranked import MORE_AXES, MOST_BRIEF, print_ranking
 from sweep.spec import load_spec
 from sweep.store import MANIFEST, Store
