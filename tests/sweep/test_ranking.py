@@ -359,6 +359,12 @@ def test_a_column_has_the_same_names_everywhere(results: Path, given: str, colum
         assert rank(results, where=f"{given} > 500", per=[], top=10).rows.equals(plain.rows)
 
 
+def test_a_chance_that_no_row_holds_says_what_to_ask_for(results: Path) -> None:
+    for asked in ({"where": "runs_probability > 0.5"}, {"by": RUNS}):
+        with pytest.raises(SpecError, match=r"no row holds runs_probability: .* peak_memory_bytes / device_memory_bytes"):
+            rank(results, **asked)  # type: ignore[arg-type]
+
+
 def test_a_best_plan_that_hardly_fits_is_said(tmp_path: Path) -> None:
     """Memory is predicted within 6 % in the mean: a plan that leaves less may not run."""
     spec: dict[str, Any] = {
