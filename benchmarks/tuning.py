@@ -1,7 +1,7 @@
 """Loops that look for the best plan of a job, replayed on grids of measured plans: `sweep tune` beside others.
 
     python benchmarks/tuning.py [GRID.csv...] [--set ultrascale] [--stack megatron-core] [--model llama-1B-mha] [--gpus 256]
-        [--erratic] [--jobs] [--picture FILE]
+        [--erratic] [--prior MODEL:GPUS] [--jobs] [--picture FILE]
 
 A GRID has the columns that `sweep validate` reads; without one the published runs that ship are replayed. A job is what is
 alike but for its plan; its plans are the rows of quality `ok` and the `failed` ones, and it is replayed if four of them ran.
@@ -10,7 +10,9 @@ peak memory, or a failure. Regret is how much slower the best plan measured so f
 a loop without a measured plan has all of it. GPU-hours: 2 minutes of start and 20 steps a run, 2 minutes of one that fails.
 `--stack` simulates all rows as that stack, as for a framework that nobody knows; without it each row as its own. `--erratic`
 also replays rows that are slower than they should be (sleep,
-sixty_four_nodes, sibling): a filter of bad luck, by which to judge when to stop. Optuna's TPE and scikit-learn's process take
+sixty_four_nodes, sibling): a filter of bad luck, by which to judge when to stop. `--prior llama-1B-mha:128,256` replays jobs of
+other models with five runs of each of these jobs as their prior, `--prior :8,16` larger jobs with those of the same model on
+so few GPUs; may be given again. Optuna's TPE and scikit-learn's process take
 part where they are installed.
 """
 
@@ -21,18 +23,19 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from sim_core import Floats, Ints, SimError, hardware_yaml, model_document, parse_yaml
-from sweep.preparation import prepare
+from sweep.preparation import Sweep, prepare
 from sweep.spec import SweepSpec
-from sweep.tuning.candidates import TOO_FULL, candidates_of, rows_of
+from sweep.tuning.candidates import TOO_FULL, candidates_of, joined, rows_of
 from sweep.tuning.deciding import Candidates, Known, believe, score, stops
 from sweep.validation.devices import hardware_of
 from sweep.validation.figures import ALIKE
@@ -47,6 +50,8 @@ MOST = 3.0
 ENOUGH = 0.02
 START_S, STEPS = 120.0, 20
 LEAST_PLANS = 4
+OF_PRIOR = 5
+"""Runs of each job that is a prior."""
 SEEDS = 10
 """Repetitions of what draws at random."""
 BOOTSTRAP = 2000
@@ -63,7 +68,10 @@ class Job:
     """The plans of a job that the simulation says may fit, [n], and what the grid says of them."""
 
     name: str
+    model: str
     gpus: int
+    sweep: Sweep
+    rows: pa.Table  # of the candidates
     candidates: Candidates
     fits: Floats  # 1 where it does, as simulated
     seconds: Floats  # NaN where it failed
@@ -73,10 +81,11 @@ class Job:
     model_ranks: Floats  # tp * pp
     micro_batch: Floats
     best: float  # of all plans of the grid that ran
+    told: tuple[int, ...] = ()  # rows behind the candidates: runs of other jobs
 
     def known(self, picked: Sequence[int]) -> Known:
-        """What the grid says of these runs."""
-        rows = np.array(picked, np.int64)
+        """What the grid says of these runs, and after the first one what runs of other jobs say."""
+        rows = np.array([*picked, *(self.told if picked else ())], np.int64)
         failed = np.isnan(self.seconds[rows])
         full = failed & (self.full[rows] == 1)
         return Known(
@@ -155,7 +164,10 @@ def _job(rows: Sequence[Row], stack: str | None) -> Job | None:
     candidates, chosen = candidates_of(sweep, kept)
     return Job(
         name=_name(rows),
+        model=rows[0].text("model"),
         gpus=rows[0].count("gpus"),
+        sweep=sweep,
+        rows=chosen,
         candidates=candidates,
         fits=(reason[kept] == "").astype(np.float64),
         seconds=seconds[kept],
@@ -187,9 +199,43 @@ def tuned(job: Job, seed: int) -> Iterator[int]:
     picked: list[int] = []
     while True:
         least = score(believe(job.candidates, job.known(picked)))
-        least[picked] = np.inf
+        least[[*picked, *job.told]] = np.inf
         picked.append(int(least.argmin()))
         yield picked[-1]
+
+
+def with_prior(job: Job, others: Sequence[Job]) -> Job:
+    """The job with the first runs of `sweep tune` on other jobs."""
+    told = [(other, list(islice(tuned(other, 0), OF_PRIOR))) for other in others]
+    runs = [(other.sweep, other.candidates.plans[picked]) for other, picked in told]
+    seconds, peak, full = (
+        np.concatenate([getattr(job, name), *(getattr(other, name)[picked] for other, picked in told)])
+        for name in ("seconds", "peak", "full")
+    )
+    candidates = joined(job.candidates, job.rows, job.sweep, runs)
+    own = len(job.seconds)
+    return replace(job, candidates=candidates, told=tuple(range(own, len(seconds))), seconds=seconds, peak=peak, full=full)
+
+
+def prior_lines(jobs: Sequence[Job], priors: Sequence[str]) -> Iterator[str]:
+    """Mean / worst regret of the jobs that each prior is for, without it and with it."""
+    yield f"| prior | jobs | {' | '.join(f'without, {k} | with, {k}' for k in AFTER)} |"
+    yield f"|---|--:|{'--:|' * (2 * len(AFTER))}"
+    for text in priors:
+        model, _, counts = text.partition(":")
+        gpus = {int(count) for count in counts.split(",")}
+        told = [job for job in jobs if job.model == model or not model]
+        told = [job for job in told if job.gpus in gpus]
+        pairs = [(job, [other for other in told if _is_prior(other, job, model, max(gpus))]) for job in jobs]
+        pairs = [(job, others) for job, others in pairs if others]
+        alone = np.array([replay(job, tuned, 0).regret for job, _ in pairs]) * 100
+        both = np.array([replay(with_prior(job, others), tuned, 0).regret for job, others in pairs]) * 100
+        cells = [f"{of[:, k].mean():.1f} / {of[:, k].max():.0f}" for k in range(len(AFTER)) for of in (alone, both)]
+        yield f"| {text} | {len(pairs)} | {' | '.join(cells)} |"
+
+
+def _is_prior(other: Job, job: Job, model: str, most: int) -> bool:
+    return other.model != job.model if model else other.model == job.model and job.gpus > most
 
 
 def in_order(job: Job, seed: int) -> Iterator[int]:
@@ -415,6 +461,9 @@ def main() -> int:
     parser.add_argument("--model", help="only this model")
     parser.add_argument("--gpus", type=int, help="only jobs on up to so many GPUs")
     parser.add_argument("--erratic", action="store_true", help="also rows that are slower than they should be")
+    parser.add_argument(
+        "--prior", action="append", metavar="MODEL:GPUS", help="replay with runs of these jobs, and no other loop"
+    )
     parser.add_argument("--jobs", action="store_true", help="print each job")
     parser.add_argument("--picture", type=Path, help="write mean regret by runs to this file (SVG)")
     given = parser.parse_args()
@@ -424,6 +473,9 @@ def main() -> int:
         sys.stderr.write("no job of these grids has four plans that ran\n")
         return 1
     made = time.process_time()
+    if given.prior:
+        sys.stdout.write("\n".join(prior_lines(jobs, given.prior)) + "\n")
+        return 0
     lines, replays = loop_table(jobs)
     sys.stdout.write(
         f"{len(jobs)} jobs, {np.mean([len(job.seconds) for job in jobs]):.0f} plans a job, stack "

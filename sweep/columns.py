@@ -163,6 +163,12 @@ SHORT_NAMES: Final = {
 """Headings of the ranked table -> columns. Both are accepted wherever a column is named."""
 SHORT_PARTS: Final = {row.heading: row.name for row in ROWS if row.of == "part"}
 """The same of the parts of a step; with % in the table. SQL does not tell TP from tp, so conditions take the columns."""
+RUNS: Final = "runs_probability"
+NOT_STORED: Final = {
+    RUNS: "it is worked out for the rows that are shown; it falls as peak_memory_bytes / device_memory_bytes rises, so ask for "
+    "less than a part of the memory"
+}
+"""Columns that rankings show and no row holds: what to ask for in their place."""
 UNITS: Final = ("_s", "_bytes")
 """Endings that may be left out where a column is named."""
 NO_CHOICE: Final = ("rank", "plan", *FOLLOWING, "fidelity", "status", "reason")
@@ -192,6 +198,8 @@ def result_column(name: str, columns: Sequence[str]) -> str:
     for candidate in (short, *(short + unit for unit in UNITS)):
         if candidate in columns:
             return candidate
+    if short in NOT_STORED:
+        raise SpecError(f"no row holds {short}: {NOT_STORED[short]}")
     raise SpecError(f"unknown column {name!r}, {meant(short, columns)}")
 
 

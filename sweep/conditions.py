@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import CHECKPOINTING, PLAN_FIELDS, Bools, SpecError, nearest, shown
-from sweep.columns import MEASURES, names_of_hardware, other_names
+from sweep.columns import MEASURES, NOT_STORED, names_of_hardware, other_names
 
 MOST_CHARACTERS: Final = 10_000
 MOST_CONDITIONS: Final = 500
@@ -200,6 +200,8 @@ def _check_tree(tree: Any, names: set[str], columns: Collection[str], later: Col
             raise SpecError(f"found the function {called!r}, expected {_CONDITION}; {hint}")
         if kind == "COLUMN_REF":
             name = ".".join(node.get("column_names", []))
+            if name.lower() in NOT_STORED:
+                raise SpecError(f"no row holds {name.lower()}: {NOT_STORED[name.lower()]}")
             if name.lower() not in names:
                 hint = " (it is only known after the run: use sweep rank --where)" if name in later else ""
                 near = f"a text needs quotes: '{name}'" if name.lower() in _WORDS else nearest(name, columns)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sim_core import PARTS
 from sweep.beside_running import Beside, beside_running
-from sweep.columns import MEASURES, SECTIONS, higher_is_better, measures_of, result_column
+from sweep.columns import MEASURES, RUNS, SECTIONS, higher_is_better, measures_of, result_column
 from sweep.error_bars import COLUMNS as BARS
 from sweep.error_bars import ErrorBars, error_bars
 from sweep.facts import NEEDED_MEMORY, asked, told
@@ -50,7 +50,6 @@ HFU: Final = "hfu"
 TFLOPS: Final = "tflops_per_gpu"
 MEASURED: Final = "measured_share"
 ALL: Final = "all"
-RUNS: Final = "runs_probability"
 _PER_SAMPLE: Final = "gpu_s_per_sample"
 _OF_THE_JOB: Final = ("step_time_s", "samples_per_s", "tokens_per_s")
 _SIZED: Final = ("all_gpus", "global_batch", "dp")

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import yaml
 
 from sim_core.arrays import Floats, Ints
 from sim_core.costing.collectives import collective_s
+from sim_core.documents import shipped_document
 from sim_core.errors import SpecError, nearest
 from sim_core.hardware.description import KERNEL_DIR, Hardware, read_hardware
 from sim_core.hardware.table import HardwareColumns, device_at, hardware_table
@@ -82,7 +82,7 @@ def _factors(device: str, kind: int) -> tuple[Floats, Ints, Floats] | None:
 
 @cache
 def _document() -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((KERNEL_DIR / "one_node.yaml").read_text(encoding="utf-8"))
+    document: dict[str, Any] = shipped_document(KERNEL_DIR / "one_node.yaml")
     return document
 
 

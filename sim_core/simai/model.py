@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-import yaml
 
 from sim_core.arrays import Floats, Ints
 from sim_core.costing.case import compute_factor, once_s, rerun_s, rerun_share
 from sim_core.costing.memory import first_stage_dense, first_stage_layers, stage_factor
+from sim_core.documents import shipped_document
 from sim_core.hardware.table import HardwareColumns, device_at
 from sim_core.jit import kernel
 from sim_core.metrics import (
@@ -87,7 +87,7 @@ class BusTables(NamedTuple):
 @cache
 def bus_tables() -> BusTables:
     """The tables, read once; all three have the same message sizes."""
-    document = yaml.safe_load(TABLE_FILE.read_text(encoding="utf-8"))
+    document = shipped_document(TABLE_FILE)
     rows = {name: np.array(document[name]["rows"], np.float64) for name in ("nic", "nvlink", "all_to_all")}
     return BusTables(
         size=rows["nic"][:, 0].copy(),

@@ -8,18 +8,12 @@ from rich.console import Console
 
 from sim_core import SpecError, quantity, shown
 from sweep.commands.shared import AsJson, Directory, print_warnings, result_at, write_json
-from sweep.exporting.launched import launched
-from sweep.exporting.megatron import flags_text
-from sweep.exporting.torchtitan import torchtitan_flags
 from sweep.options import OptionError
 from sweep.reopening import reopened
 from sweep.show.terminal import own_console
 from sweep.show.tuned import print_tuned, tuned_json
-from sweep.tuning.launching import launch, tell_log
 from sweep.tuning.record import FAILURES, NAME, SKIP, SLOW
 from sweep.tuning.tuner import REGRET, Tuner
-from sweep.validation.placing import entries_of_runs
-from sweep.validation.table import names_plans
 
 GIB = 2**30
 
@@ -60,10 +54,14 @@ def command(
     if measured is not None and not measured.is_file():
         raise OptionError(f"--measured {measured}: No such file")
     folder, entries, opened = result_at(directory), None, None
-    if measured is not None and not names_plans(measured):
-        opened = reopened(folder, spec)
-        entries, others = entries_of_runs(measured, opened)
-        print_warnings(others, Console(stderr=True, markup=False, soft_wrap=True))
+    if measured is not None:
+        from sweep.validation.placing import entries_of_runs
+        from sweep.validation.table import names_plans
+
+        if not names_plans(measured):
+            opened = reopened(folder, spec)
+            entries, others = entries_of_runs(measured, opened)
+            print_warnings(others, Console(stderr=True, markup=False, soft_wrap=True))
     tuner = Tuner(
         folder,
         by=by,
@@ -77,6 +75,8 @@ def command(
     )
     _add(tuner, add, step, memory, log, failed, note, skip=skip)
     if launching is not None:
+        from sweep.tuning.launching import launch
+
         say = own_console().print
         launch(tuner, launching, lambda plan: flags_of(tuner, plan), say, limit=limit, budget=budget)
         count = 1
@@ -90,6 +90,10 @@ def command(
 
 def flags_of(tuner: Tuner, plan: int) -> str:
     """The launch flags of a plan in one line, torchtitan's or Megatron-LM's by its stack; why there are none."""
+    from sweep.exporting.launched import launched
+    from sweep.exporting.megatron import flags_text
+    from sweep.exporting.torchtitan import torchtitan_flags
+
     try:
         found = launched(tuner.opened.prepared, plan)
         return torchtitan_flags(found) if found.stack.startswith("torchtitan") else flags_text(found)
@@ -121,6 +125,8 @@ def _add(
     seconds = None if step is None else _quantity("--step", step, "s")
     peak = None if memory is None else _quantity("--memory", memory, "B") / GIB
     if log is not None:
+        from sweep.tuning.launching import tell_log
+
         tell_log(tuner, plan, log)
     elif skip:
         tuner.tell(plan, SKIP, note=note)

@@ -6,11 +6,12 @@ from shlex import quote
 from typing import Any, Final
 
 from sim_core import SIMAI, SimError, parameters, short
+from sweep.columns import RUNS
 from sweep.explaining.explanation import in_words
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
-from sweep.ranking import RUNS, Ranking
+from sweep.ranking import Ranking
 from sweep.reopening import Reopened
 from sweep.show.ranked import running_words, ties_of
 from sweep.show.tables import cell, plural, values_text

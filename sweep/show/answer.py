@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from sim_core import EXPLANATIONS, SpecError, read_stack, short, stack_names
-from sweep.columns import LONGER, SHORTER, higher_is_better, measures_of
+from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
 from sweep.folder import Location
-from sweep.ranking import RUNS, Ranking, rank, stack_of
+from sweep.ranking import Ranking, rank, stack_of
 from sweep.show.tables import cell, heading, plural, values_text
 from sweep.spec import FIELDS
 from sweep.uncertainty.evidence import LEVEL

@@ -100,7 +100,7 @@ def _why(proposal: Proposal, place: int) -> str:
     part = (proposal.row["peak_memory_bytes"] or 0.0) / proposal.row["device_memory_bytes"]
     runs = f"runs with a chance of {proposal.runs_probability:.0%} (needs {part:.0%} of the memory, as simulated)"
     if proposal.gain is None:
-        gain = "of the plans that are likely to run the one that may be the fastest"
+        gain = "the fastest that is likely to run, as far as the simulation knows"
     elif proposal.gain > 0:
         gain = f"{proposal.gain:.1%} faster than the best measured, if it comes as expected"
     else:

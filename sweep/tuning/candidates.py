@@ -13,7 +13,7 @@ from sweep.preparation import Sweep
 from sweep.tuning.deciding import Candidates
 from sweep.tuning.draws import boundless, log_steps
 from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features
-from sweep.uncertainty.memory import DEFAULT, means_of
+from sweep.uncertainty.memory import DEFAULT, guesses_of
 from sweep.uncertainty.process import Axes
 
 MOST: Final = 500
@@ -50,7 +50,7 @@ def joined(own: Candidates, rows: pa.Table, sweep: Sweep, others: Sequence[tuple
         sizes.append(_size(other, tables[-1]))
     varying = [name for name in varying if all(name in table.column_names for table in tables)]
     every = pa.concat_tables([_plain(table.select(varying)) for table in tables], promote_options="permissive")
-    axes = axes_of(coordinates(every, varying))
+    axes = axes_of(coordinates(every, varying))._replace(own=rows.num_rows)
     parts = [own] + [_made(other, table, axes, "step_time_s") for (other, _), table in zip(others, tables[1:], strict=True)]
     size = np.concatenate(sizes)
     apart = np.abs(size[:, None] - size[None]).sum(2)
@@ -91,7 +91,7 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str) -> Candidates:
         memory=memory,
         part=memory / rows["device_memory_bytes"].to_numpy(),
         axes=axes,
-        memory_error=means_of(DEFAULT if sweep.workload.modelled is None else sweep.workload.modelled.stack.name),
+        memory_error=guesses_of(DEFAULT if sweep.workload.modelled is None else sweep.workload.modelled.stack.name),
         offset=(np.log(cost) if by in LONGER else -np.log(cost)) - nominal,
     )
 

@@ -7,15 +7,13 @@ from typing import Final
 import numpy as np
 
 from sim_core import Bools, Floats, Ints
-from sweep.uncertainty.memory import Means, Outcomes, runs_probability
+from sweep.uncertainty.memory import UNKNOWN, Guesses, Outcomes, normal, runs_probability
 from sweep.uncertainty.process import Axes, Posterior, Runs, condition, prior
 
-CURIOSITY: Final = 0.7
-"""Standard deviations by which a plan's bound lies below its expected ln(time)."""
 CAUTION: Final = 0.5
-"""Of -ln(chance that it runs), added to the bound."""
-SOFT: Final = 0.05
-"""ln(seconds) within which a plan that is not expected to be faster still counts for something."""
+"""Of -ln(chance that it runs), added to the expected ln(seconds) of the first plan."""
+FAR: Final = -6.0
+"""Standard deviations below which the expected gain is that of its asymptote."""
 JOINT_DRAWS: Final = 800
 LEAST_RUNS: Final = 4
 """Runs before anything is stopped: fewer cannot tell the size of the errors."""
@@ -35,7 +33,7 @@ class Candidates:
     part: Floats  # the same, of what the device has
     axes: Axes
     offset: Floats  # ln(what is ranked by / seconds of a step)
-    memory_error: Means = ((1.0, 0.0),)  # of ln(real / simulated memory) of the stack
+    memory_error: Guesses = UNKNOWN  # of ln(real / simulated memory) of the stack
     alike: Floats | None = None  # [n, n]: how much of their errors plans of two jobs share; None: all are of one job
     rivals: int | None = None  # the first so many compete; the others are runs of other jobs
 
@@ -89,10 +87,10 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     rows = known.rows[timed]
     error = np.log(known.seconds[timed]) - candidates.mean[rows]
     fixed, sized = prior(candidates.axes, candidates.draws, candidates.alike)
-    posterior = condition(fixed, sized, Runs(rows=rows, error=error, least=known.slow[timed]))
+    rivals = len(candidates.plans) if candidates.rivals is None else candidates.rivals
+    posterior = condition(fixed, sized, Runs(rows=rows, error=error, least=known.slow[timed], others=rows >= rivals))
     outcomes = Outcomes(rows=known.rows, peak=known.peak, out_of_memory=known.out_of_memory, crashed=known.crashed)
     chance = runs_probability(candidates.axes, candidates.part, outcomes, candidates.memory_error, candidates.alike)
-    rivals = len(candidates.plans) if candidates.rivals is None else candidates.rivals
     chance[[*skipped, *range(rivals, len(chance))]] = 0.0
     stopped = timed & known.slow
     floor = np.full(len(chance), -np.inf)
@@ -127,14 +125,19 @@ def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, floor:
 def score(belief: Belief) -> Floats:
     """What decides which plan is next, the least first, [n].
 
-    Before any step is known a low bound of ln(seconds), and how likely the plan is not to run. Then the gain on the best plan
-    if it is as fast as that bound, smoothly 0 where it would be slower, times the chance that it runs.
+    Before any step is known what a step is expected to take, and how likely the plan is not to run: nothing tells yet where
+    the simulation is wrong. Then -ln of the gain on the best plan that is expected (expected improvement) times the chance.
     """
-    bound: Floats = belief.log_cost - CURIOSITY * belief.sd
+    unlikely: Floats = -np.log(np.maximum(belief.runs, 1e-12))
     if belief.least is None:
-        return bound - CAUTION * np.log(np.maximum(belief.runs, 1e-12))
-    gain = SOFT * np.logaddexp(0.0, (belief.least - bound) / SOFT)
-    return -gain * belief.runs
+        first: Floats = belief.log_cost + CAUTION * unlikely
+        return first
+    sd = np.maximum(belief.sd, 1e-9)
+    z = (belief.least - belief.log_cost) / sd
+    near, density = np.maximum(z, FAR), -0.5 * z**2 - 0.5 * np.log(2 * np.pi)
+    gain = np.log(near * normal(near) + np.exp(-0.5 * near**2) / np.sqrt(2 * np.pi))
+    later: Floats = unlikely - np.log(sd) - np.where(z > FAR, gain, density - 2 * np.log(np.maximum(-z, -FAR)))
+    return later
 
 
 def stops(belief: Belief, runs: int, limit: float) -> bool:

@@ -3,36 +3,56 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import erf
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from sim_core import Bools, Floats, Ints
 from sweep.uncertainty.process import Axes, along, by_size, weights_of
 
-SHARED: Final = 0.1
-"""Standard deviation of what all plans of a job have in common; of the published runs of three stacks 0.06 to 0.10."""
-SIZED: Final = 0.1
+SHARED: Final = 0.5
+"""Part of the variance that all plans of a job have in common."""
+SIZED: Final = 0.25
 """The same, times the size of errors that the runs tell: a framework may be another than the one that was simulated."""
-DOUBLING: Final = 0.05
-NEAR: Final = 0.15
+NEAR: Final = 0.25
+"""The same, of what near plans share."""
+DOUBLING: Final = 0.04
+"""Variance of the slope along an axis, per doubling."""
 RANGE: Final = 4.0
-BY_STACK: Final[Mapping[str, float]] = {
-    "megatron-core": 0.02,
-    "megatron-deepspeed": 0.06,
-    "torchtitan": 0.05,
-    "nanotron": -0.04,
+
+
+class Guess(NamedTuple):
+    """What ln(real / simulated memory) may be before any run: chance, mean, standard deviation."""
+
+    share: float
+    mean: float
+    sd: float
+
+
+Guesses = tuple[Guess, ...]
+OF_PAGES: Final[Mapping[str, tuple[float, float]]] = {
+    "megatron-core": (0.01, 0.08),
+    "megatron-deepspeed": (0.04, 0.08),
+    "torchtitan": (0.05, 0.10),
+    "nanotron": (-0.04, 0.08),
+    "nemo": (-0.05, 0.12),
 }
-"""Mean of ln(real / simulated) by a stack's own page: of the published runs with a peak, 30, 44 and 7 of them
-(sweep/validation/data/measured.csv), and where 917 plans of nanotron ran or not (ultrascale.csv)."""
-OF_ANOTHER: Final = 0.42
-"""The same where a framework is simulated by the page of another: 1,045 plans of nanotron as Megatron-Core, of which 207
-failed, by likelihood; their width is that of a page's own runs."""
+"""Mean and standard deviation by a stack's own page, of the published runs with a peak (30, 44, 7, 0 and 4 of them; of nanotron
+where 917 plans ran or not). Means of jobs differ by 0.05, plans of a job with 70 % of the device or more by 0.06."""
+OF_OTHER_PAGES: Final = (0.0, 0.15)
+"""The same of a stack whose page no published peak was held against: the mean of the others, and a width for what they do
+not tell. In 26 of 395 such runs the simulation needs more than the device has."""
+OF_ANOTHER: Final = ((0.19, 14), (0.20, 2), (-0.20, 2), (0.45, 12))
+"""Means where a framework is simulated by the page of another, Megatron-Core's: Megatron-DeepSpeed, torchtitan, NeMo, nanotron;
+each as likely as it has jobs (models and numbers of GPUs), of 44, 7, 4 and 838 runs with a peak."""
+SD_OF_ANOTHER: Final = 0.2
+"""Standard deviation beside each: 0.22, 0.11, 0.10 and 0.25 of plans."""
 NAMED: Final = 0.25
-"""Chance that DEFAULT, named and no more, is what runs: it is also what one writes whose framework has no page. With it 63, 35
-and 16 % run of plans that need 60, 75 and 85 % of the device; of these 1,045 it was 61, 32 and 2 % of those that need 50 to
-70, 70 to 80 and 80 to 90 %."""
+"""Chance that DEFAULT is what runs where a spec names it: it is also what one writes whose framework has no page. A judgement:
+no table tells how often."""
 DEFAULT: Final = "megatron-core"
+RELEASE: Final = "release"
+"""Who states one knows what runs."""
 LEAST_WIDTH: Final = 0.03
 PEAK_NOISE: Final = 0.03
 """Of ln of a peak: allocators and counters differ by so much."""
@@ -51,28 +71,29 @@ NEIGHBOUR_RANGE: Final = 1.0
 LEAST_LOAD: Final = 1e-9
 
 
-Means = tuple[tuple[float, float], ...]
-"""Means that ln(real / simulated memory) may have, each with its chance."""
-
-
-def means_of(stack: str) -> Means:
+def guesses_of(stack: str) -> Guesses:
     """What is known of a stack before any run, by its name: with facts in brackets where they are stated, and with " as " where
-    it is simulated as another."""
+    it is simulated as another. Facts change what is simulated, not what is known of the page."""
     page, _, stated = stack.partition(" ")
-    if page not in BY_STACK or " as " in stack:
-        return ((1.0, OF_ANOTHER),)
-    if page == DEFAULT and not stated:
-        return ((NAMED, BY_STACK[page]), (1 - NAMED, OF_ANOTHER))
-    return ((1.0, BY_STACK[page]),)
+    own = Guess(1.0, *OF_PAGES.get(page, OF_OTHER_PAGES))
+    if " as " in stack:
+        return _others(1.0)
+    if page == DEFAULT and RELEASE not in stated:
+        return (own._replace(share=NAMED), *_others(1 - NAMED))
+    return (own,)
+
+
+def _others(share: float) -> Guesses:
+    jobs = sum(number for _, number in OF_ANOTHER)
+    return tuple(Guess(share * number / jobs, mean, SD_OF_ANOTHER) for mean, number in OF_ANOTHER)
 
 
 def chance_before_runs(part: Floats, stack: str) -> Floats:
     """Chance that a plan runs, by its part of the memory and the stack alone, [n]; NaN where its memory is unknown."""
-    width = (SHARED**2 + SIZED**2 + NEAR**2) ** 0.5
     known = ~np.isnan(part)
     chance = np.full(len(part), np.nan)
-    load = np.log(np.maximum(part[known], LEAST_LOAD))
-    chance[known] = USUAL * sum(share * normal((np.log(USABLE) - load - mean) / width) for share, mean in means_of(stack))
+    room = np.log(USABLE) - np.log(np.maximum(part[known], LEAST_LOAD))
+    chance[known] = USUAL * sum(each.share * normal((room - each.mean) / each.sd) for each in guesses_of(stack))
     return chance
 
 
@@ -80,6 +101,9 @@ def likely_part(stack: str, chance: float) -> float:
     """The largest part of the memory, in percent of it, of a plan that runs with at least this chance; 0 if there is none."""
     parts = np.arange(1, 101) / 100
     return float(max(parts[chance_before_runs(parts, stack) >= chance], default=0.0))
+
+
+UNKNOWN: Final[Guesses] = (Guess(1.0, *OF_OTHER_PAGES),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,28 +117,28 @@ class Outcomes:
 
 
 def runs_probability(
-    axes: Axes, part: Floats, outcomes: Outcomes, means: Means = ((1.0, 0.0),), alike: Floats | None = None
+    axes: Axes, part: Floats, outcomes: Outcomes, guesses: Guesses = UNKNOWN, alike: Floats | None = None
 ) -> Floats:
     """Chance that each plan runs, [n]. `part`: simulated memory over that of the device, NaN where unknown (it fits then).
 
-    `means`: before any run; which it is, the runs tell. `alike`, [n, n]: how much plans of two jobs share.
+    `guesses`: before any run; which it is, the runs tell. `alike`, [n, n]: how much plans of two jobs share.
     """
     load = np.log(np.where(np.isnan(part), LEAST_LOAD, part))
-    fixed = np.full((len(load), len(load)), SHARED**2)
-    sized = SIZED**2 + DOUBLING**2 * along(axes) + NEAR**2 * np.exp(-axes.apart / RANGE)
+    fixed = np.full((len(load), len(load)), SHARED)
+    sized = SIZED + DOUBLING * along(axes) + NEAR * np.exp(-axes.apart / RANGE)
     if alike is not None:
         fixed, sized = fixed * alike, sized * alike
     told, noise, blamed = _told(load, outcomes)
     failed, known = outcomes.out_of_memory | outcomes.crashed, ~np.isnan(told)
     ran = outcomes.rows[~failed & ~known]
     likelihood, fits = [], []
-    for share, mean in means:
-        logs, parts = by_size(fixed, sized, outcomes.rows[known], told[known] - mean, noise[known])
+    for share, mean, sd in guesses:
+        logs, parts = by_size(sd**2 * fixed, sd**2 * sized, outcomes.rows[known], told[known] - mean, noise[known])
         for log, (expected, covariance) in zip(logs, parts, strict=True):
             width = np.sqrt(np.maximum(np.diag(covariance), LEAST_WIDTH**2))
             fits.append(normal((np.log(USABLE) - load - mean - expected) / width))
             likelihood.append(np.log(share) + log + np.log(np.maximum(fits[-1][ran], LEAST_LOAD)).sum())
-    chance: Floats = weights_of(np.array(likelihood)) @ np.array(fits) * _neighbours(axes, outcomes, blamed)
+    chance: Floats = weights_of(np.array(likelihood)) @ np.array(fits) * _neighbours(axes, outcomes, blamed, alike)
     chance[outcomes.rows[failed]] = 0.0
     chance[outcomes.rows[~failed]] = 1.0
     return chance
@@ -134,9 +158,9 @@ def _told(load: Floats, outcomes: Outcomes) -> tuple[Floats, Floats, Bools]:
     return told, noise, outcomes.crashed & ~full
 
 
-def _neighbours(axes: Axes, outcomes: Outcomes, blamed: Bools) -> Floats:
+def _neighbours(axes: Axes, outcomes: Outcomes, blamed: Bools, alike: Floats | None) -> Floats:
     """Chance that a plan which fits runs, by what near plans did, [n]."""
-    near = np.exp(-axes.apart[:, outcomes.rows] / NEIGHBOUR_RANGE)
+    near = np.exp(-axes.apart[:, outcomes.rows] / NEIGHBOUR_RANGE) * (1.0 if alike is None else alike[:, outcomes.rows])
     ran = ~(outcomes.out_of_memory | outcomes.crashed)
     good, bad = near @ ran.astype(np.float64), near @ blamed.astype(np.float64)
     chance: Floats = (USUAL * NEIGHBOURS + good) / (NEIGHBOURS + good + bad)

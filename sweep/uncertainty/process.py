@@ -6,9 +6,10 @@ more the nearer they are + what each has for itself. A run much slower than the 
 
 from dataclasses import dataclass
 from math import erfc, exp, pi
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from sim_core import Bools, Floats, Ints
 
@@ -43,15 +44,18 @@ class Axes(NamedTuple):
 
     linear: Floats
     apart: Floats
+    own: int | None = None  # the first so many are of the job in question; None: all
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Measured runs: rows of the candidates, [m], and ln(measured / prior mean), [m]. `least`: at least so slow (stopped)."""
+    """Measured runs: rows of the candidates, [m], and ln(measured / prior mean), [m]. `least`: at least so slow (stopped).
+    `others`: of other jobs, which tell nothing of the size of this one's errors."""
 
     rows: Ints
     error: Floats
     least: Bools
+    others: Bools | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +112,7 @@ def variogram(doublings: Floats, squares: Floats) -> Floats:
 
 def along(axes: Axes) -> Floats:
     """What errors share that are linear in the axes, with a slope of 1, [n, n]."""
-    centred = axes.linear - axes.linear.mean(0)
+    centred = axes.linear - axes.linear[: axes.own].mean(0)
     shared: Floats = centred @ centred.T
     return shared
 
@@ -124,15 +128,17 @@ def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
             break
         aside[worst] = True
     kept = exact & ~aside
-    rows, error, noise = runs.rows[kept], runs.error[kept], np.full(int(kept.sum()), NOISE)
+    of_others = _others(runs)
+    rows, error, noise, others = runs.rows[kept], runs.error[kept], np.full(int(kept.sum()), NOISE), of_others[kept]
     for one in np.flatnonzero(runs.least):
         row, least = int(runs.rows[one]), float(runs.error[one])
-        mean, sd = _expected(fixed, sized, rows, error, row, noise)
+        mean, sd = _expected(fixed, sized, rows, error, row, noise, others)
         aside[one] = least - mean > max(OUTLIER, OUTLIER_SD * sd)
         told = None if aside[one] else beyond(least, mean, sd)
         if told is not None:
             rows, error, noise = np.append(rows, row), np.append(error, told[0]), np.append(noise, told[1])
-    likelihood, parts = by_size(fixed, sized, rows, error, noise)
+            others = np.append(others, of_others[one])
+    likelihood, parts = by_size(fixed, sized, rows, error, noise, others)
     means, covariances = np.stack([mean for mean, _ in parts]), np.stack([covariance for _, covariance in parts])
     for row, told_of_itself in zip(runs.rows[aside], runs.error[aside], strict=True):
         means[:, row] = told_of_itself
@@ -154,10 +160,17 @@ def beyond(least: float, mean: float, sd: float) -> tuple[float, float] | None:
     return mean + sd * hazard / narrower, sd * ((1 - narrower) / narrower) ** 0.5
 
 
+def _others(runs: Runs) -> Bools:
+    return np.zeros(len(runs.rows), np.bool_) if runs.others is None else runs.others
+
+
 def by_size(
-    fixed: Floats, sized: Floats, rows: Ints, error: Floats, noise: Floats | float = NOISE
+    fixed: Floats, sized: Floats, rows: Ints, error: Floats, noise: Floats | float = NOISE, others: Bools | None = None
 ) -> tuple[Floats, list[tuple[Floats, Floats]]]:
-    """After some errors with their `noise`, for each of the SIZES: ln of its likelihood, mean and covariance of all plans."""
+    """After some errors with their `noise`, for each of the SIZES: ln of its likelihood, mean and covariance of all plans.
+
+    The likelihood is that of what is not of `others`, once these are known.
+    """
     likelihood, parts = [], []
     for size in SIZES:
         covariance = fixed + size**2 * sized
@@ -169,8 +182,15 @@ def by_size(
         root = np.linalg.cholesky(among)
         half = np.linalg.solve(root, np.column_stack([error, covariance[rows]]))
         parts.append((half[:, 1:].T @ half[:, 0], covariance - half[:, 1:].T @ half[:, 1:]))
-        likelihood.append(float(-0.5 * half[:, 0] @ half[:, 0] - np.log(np.diag(root)).sum()))
+        likelihood.append(_log_likelihood(root, half[:, 0]))
+        if others is not None and others.any():
+            root = np.linalg.cholesky(among[np.ix_(others, others)])
+            likelihood[-1] -= _log_likelihood(root, np.linalg.solve(root, error[others]))
     return np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2, parts
+
+
+def _log_likelihood(root: npt.NDArray[Any], half: npt.NDArray[Any]) -> float:
+    return float(-0.5 * half @ half - np.log(np.diag(root)).sum())
 
 
 def weights_of(log: Floats) -> Floats:
@@ -180,12 +200,18 @@ def weights_of(log: Floats) -> Floats:
 
 
 def _expected(
-    fixed: Floats, sized: Floats, rows: Ints, error: Floats, row: int, noise: Floats | float = NOISE
+    fixed: Floats,
+    sized: Floats,
+    rows: Ints,
+    error: Floats,
+    row: int,
+    noise: Floats | float = NOISE,
+    others: Bools | None = None,
 ) -> tuple[float, float]:
     """Mean and standard deviation of one plan's error after others."""
     at = np.append(rows, row)
     square = np.ix_(at, at)
-    likelihood, parts = by_size(fixed[square], sized[square], np.arange(len(rows)), error, noise)
+    likelihood, parts = by_size(fixed[square], sized[square], np.arange(len(rows)), error, noise, others)
     weights = weights_of(likelihood)
     means = np.array([part[0][-1] for part in parts])
     variances = np.array([part[1][-1, -1] for part in parts])
@@ -197,8 +223,9 @@ def _excess(fixed: Floats, sized: Floats, runs: Runs, kept: Bools) -> Floats:
     """By how much each run is slower than the other kept ones explain, beyond what is usual, [m]; at most 0 if it is not."""
     excess = np.full(len(kept), -np.inf)
     for one in np.flatnonzero(kept):
-        others = kept.copy()
-        others[one] = False
-        mean, sd = _expected(fixed, sized, runs.rows[others], runs.error[others], int(runs.rows[one]))
+        rest = kept.copy()
+        rest[one] = False
+        others = _others(runs)[rest]
+        mean, sd = _expected(fixed, sized, runs.rows[rest], runs.error[rest], int(runs.rows[one]), others=others)
         excess[one] = runs.error[one] - mean - max(OUTLIER, OUTLIER_SD * sd)
     return excess

@@ -24,11 +24,12 @@ from rich.console import Console
 import sweep.selection as selection
 from sim_core import PARTS, SpecError
 from sweep.api import run
+from sweep.columns import RUNS
 from sweep.error_bars import COLUMNS as BARS
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
 from sweep.preparation import prepare
-from sweep.ranking import RUNS, rank
+from sweep.ranking import rank
 from sweep.show.ranked import MORE_AXES, MOST_BRIEF, print_ranking
 from sweep.spec import load_spec
 from sweep.store import MANIFEST, Store
@@ -356,6 +357,12 @@ def test_a_column_has_the_same_names_everywhere(results: Path, given: str, colum
     if given not in ("TP", "fwd%"):  # SQL has its own meaning of these
         plain = rank(results, where=f"{column} > 500", per=[], top=10)
         assert rank(results, where=f"{given} > 500", per=[], top=10).rows.equals(plain.rows)
+
+
+def test_a_chance_that_no_row_holds_says_what_to_ask_for(results: Path) -> None:
+    for asked in ({"where": "runs_probability > 0.5"}, {"by": RUNS}):
+        with pytest.raises(SpecError, match=r"no row holds runs_probability: .* peak_memory_bytes / device_memory_bytes"):
+            rank(results, **asked)  # type: ignore[arg-type]
 
 
 def test_a_best_plan_that_hardly_fits_is_said(tmp_path: Path) -> None:
