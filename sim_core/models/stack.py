@@ -251,6 +251,16 @@ class Stack(Record):
     bucket_bytes: Annotated[
         float, Fact("B", "bucket of gradients where ranks share nothing; 0: Megatron's rule", "gradients", CODE, most=1e12)
     ] = 0.0
+    reduced_tensors: Annotated[
+        float,
+        Fact(
+            "",
+            "messages of a layer's gradients where ranks share nothing; in pipelines each waits `ring_step_in_pipelines`",
+            "gradients",
+            CODE,
+            most=1e3,
+        ),
+    ] = 0.0
     dp_contention: Annotated[
         float,
         Fact(
@@ -289,7 +299,7 @@ class Stack(Record):
         Fact("B", "16-bit weights and gradients that a rank keeps beside the fp32 ones, per weight", "memory", MEMORY, most=8),
     ]
     adam_bytes: Annotated[
-        float, Fact("B", "fp32 weights and two moments that a rank keeps, per weight", "memory", MEMORY, most=32)
+        float, Fact("B", "fp32 weights, two moments, copies of gradients for them, per weight", "memory", MEMORY, most=32)
     ]
     bucket_copies: Annotated[
         float, Fact("B", "copies of gradients in buckets where ranks share nothing, per weight", "memory", MEMORY, most=8)
