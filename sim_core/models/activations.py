@@ -115,16 +115,16 @@ def logits_bytes(model: Model, unit: Unit, keys: Keys, logit: float = LOGIT) -> 
     return _logits(shape_of(model, keys, sequence_of(model)), logit)
 
 
-def buffer_bytes(model: Model, keys: Keys) -> Floats:
-    """Bytes of buffers for messages, [n, 2]: of an activation that is gathered, and of what context-parallel ranks pass; of one
-    that a stage receives.
+def buffer_bytes(model: Model, keys: Keys, queued: float) -> Floats:
+    """Bytes of buffers for messages, [n, 3]: of an activation that is gathered, and of what context-parallel ranks pass; of one
+    that a stage receives; of products whose messages are still queued, `queued` per token and hidden element (stack).
 
     Megatron-LM keeps one buffer for gathered inputs (`get_global_memory_buffer`), forward and backward.
     """
     shape = shape_of(model, keys, sequence_of(model))
     gathered = np.where(shape.local < shape.tokens, 2.0 * shape.tokens * model.hidden, 0.0)
     received = 2.0 * shape.local * model.hidden * model.residual_streams
-    return np.stack([gathered + _context_buffers(model, shape), received], axis=1)
+    return np.stack([gathered + _context_buffers(model, shape), received, queued / 2 * gathered], axis=1)
 
 
 def _context_buffers(model: Model, shape: Shape) -> Floats:

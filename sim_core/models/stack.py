@@ -322,6 +322,16 @@ class Stack(Record):
             optional=True,
         ),
     ] = None
+    queued_bytes: Annotated[
+        float,
+        Fact(
+            "B",
+            "products that wait for their messages, per token and hidden element, at tp > 1 and pp 1: the host runs ahead",
+            "memory",
+            MEMORY,
+            most=1e3,
+        ),
+    ] = 0.0
     reserved: Annotated[
         float, Fact("B", "memory of a device that no tensor can have: context, communicators", "memory", MEMORY, most=1e11)
     ]

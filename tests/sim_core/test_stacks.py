@@ -210,6 +210,16 @@ def test_state_of_16_bit_gradients(sharding: str, each: float) -> None:
     assert found[0] == pytest.approx(each * weights / 8, rel=5e-3)  # norms and some biases are not divided by tp
 
 
+def test_products_are_queued_where_the_host_runs_ahead() -> None:
+    """50 bytes a token and hidden element, whatever tp, but for tp 1 and pipelines, and 5 % of it for the allocator."""
+    for plan, waits in (({"tp": 8}, True), ({"tp": 2}, True), ({"tp": 1}, False), ({"tp": 8, "pp": 2}, False)):
+        more, less = (
+            simulate(own, TABLE, plans(own, dp=1, ga=4, micro_batch=2, **plan)).named()["peak_memory_bytes"][0]
+            for own in (work(), work(queued_bytes="0 B"))
+        )
+        assert more - less == pytest.approx(1.05 * 50 * 2 * 4096 * 2048 * waits)
+
+
 def test_a_shared_optimizer_hides_nothing_and_is_reduced_whole() -> None:
     """ZeRO 1 of nanotron: an all-reduce of twice the bytes of a reduce-scatter, and the gather, all after the last backward."""
     plan: dict[str, Any] = {"dp": 64, "ga": 2, "micro_batch": 1}
