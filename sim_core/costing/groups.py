@@ -184,12 +184,18 @@ def _alike(ranks: Ints, stride: Ints, first: Ints, end: Ints, placed: Ints, with
 
 
 @inner_kernel
+def group_nodes(groups: Groups, row: int, group: int) -> int:
+    """The most nodes that one of a plan's groups of this kind lies on."""
+    most = 1
+    for k in range(groups.first[row, group], groups.end[row, group]):
+        most = max(most, groups.placed[k, 0])
+    return int(most)
+
+
+@inner_kernel
 def between_nodes(groups: Groups, row: int, group: int) -> bool:
     """Whether some of a plan's groups of one kind have ranks on several nodes."""
-    for k in range(groups.first[row, group], groups.end[row, group]):  # noqa: SIM110 (a generator would allocate)
-        if groups.placed[k, 0] > 1:
-            return True
-    return False
+    return group_nodes(groups, row, group) > 1
 
 
 @outer_kernel

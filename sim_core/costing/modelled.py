@@ -27,10 +27,10 @@ from sim_core.engine.schedules import APART, PAIRS
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
 from sim_core.jit import kernel
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, LAUNCH_S, RECOMPUTE_S, TP_TOTAL
-from sim_core.models.description import EMBEDDING, LAYER
+from sim_core.models.description import EMBEDDING, LAYER, Unit
 from sim_core.models.messages import ETP, Messages, messages
 from sim_core.models.precision import WIDE
-from sim_core.models.recompute import ALL, CORE_ATTN, operators_of, share_again
+from sim_core.models.recompute import ALL, CORE_ATTN, norms_apart, operators_of, share_again
 from sim_core.models.rows import GATHERED_GRADIENTS
 from sim_core.models.weights import frozen, held
 from sim_core.planning.columns import FLEX, MODULES, SELECTIVE, Plans
@@ -276,7 +276,7 @@ def cost_model_blocks(
         sent = messages(model, unit, keys, stack.kernels)
         times = 1 if unit.kind == LAYER else unit.number
         cost = cost._replace(seconds=cost.seconds * times)
-        _add_unit(blocks, at, filled, cost, sent, times, moe=unit.moe)
+        _add_unit(blocks, at, filled, cost, sent, unit, times)
         mine = held(model, unit, keys)
         blocks.held[:, at, 0] += mine.dense[shape] * times
         blocks.held[:, at, 1] += mine.experts[shape] * times
@@ -292,7 +292,7 @@ def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) 
         rule_scales(*ratios, 1.0, 1.0, EXPONENTS, blocks.scale[row])
 
 
-def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Messages, times: int, *, moe: bool) -> None:
+def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Messages, unit: Unit, times: int) -> None:
     """Add one unit to the table; its messages run `times` times."""
     operators, shape, speed, modelled = cost.operators, filled.shape, filled.speed, filled.modelled
     of_phase = [sum_of(cost.seconds, operators.phase == phase)[shape] * speed for phase in range(3)]
@@ -305,7 +305,7 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     again_compute = np.zeros(len(shape))
     for modules in np.unique(mask):
         rows = mask == modules
-        redone = cost.seconds * share_again(operators, int(modules))
+        redone = cost.seconds * share_again(operators, int(modules), norms_apart(modelled.model, unit))
         again_compute[rows] = (sum_of(redone, operators.phase == FORWARD)[shape] * speed)[rows]
     seconds, of_nics = (of_one * times for of_one in message_s(filled, sent))
     again_messages = np.zeros(len(shape))
@@ -334,7 +334,7 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     blocks.again[:, at, RECOMPUTE_S] += again_compute
     ran_s = forward + exposed[0], backward + exposed[1], again_compute + again_messages
     blocks.apart_s[:, at, WEIGHT_COMPUTE] += of_phase[WEIGHT_GRADIENT]
-    host = host_of(modelled.model, modelled.stack, filled.plans, filled.first, _host_s(filled, sent), moe=moe)
+    host = host_of(modelled.model, modelled.stack, filled.plans, filled.first, _host_s(filled, sent), moe=unit.moe)
     _launch(blocks, at, host, ran_s, of_phase[WEIGHT_GRADIENT], mask == ALL)
 
 

@@ -95,7 +95,7 @@ def estimate_of(workload: Workload) -> Estimate | str:
 
 
 def estimated_bytes(workload: Workload, estimate: Estimate, tp: Ints, micro_batch: Ints) -> tuple[Floats, Floats]:
-    """Bytes that one micro-batch keeps of each unit, [n, units, 4], and those of buffers: gathered, received, [n, 2].
+    """Bytes that one micro-batch keeps of each unit, [n, units, 4], and those of buffers: gathered, received, queued, [n, 3].
 
     The columns are those of `costing/peak.py`.
     """
@@ -114,7 +114,7 @@ def estimated_bytes(workload: Workload, estimate: Estimate, tp: Ints, micro_batc
     kept[:, arrays.last_unit, :3] = (4.0 * local * estimate.hidden + logits)[:, None]
     kept[:, arrays.last_unit, 3] = logits
     gathered = np.where((tp > 1) & estimate.parallel, 2.0 * tokens * estimate.hidden, 0.0)
-    return kept, np.stack([gathered, 2.0 * local * estimate.hidden], axis=1)
+    return kept, np.stack([gathered, 2.0 * local * estimate.hidden, np.zeros(len(tp))], axis=1)
 
 
 ASSUMED_STACK: Final = "megatron-core"
@@ -169,7 +169,7 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
     _fill(workload.arrays, plans, split, state, further, rows, shape, kept.parameters, kept.frozen, in_flight, *filled)
     memory[STATE_BYTES] = tensors - activations - whole
     activations -= logits
-    memory[COMMUNICATION_BYTES, rows] = buffers[shape, 0] + np.where(plans.pp[rows] > 1, buffers[shape, 1], 0.0)
+    memory[COMMUNICATION_BYTES, rows] = buffers[shape, 0] + np.where(plans.pp[rows] > 1, buffers[shape, 1], buffers[shape, 2])
     memory[COMMUNICATION_BYTES] += whole
     memory[ALLOCATOR_BYTES] = (stack.fragmentation - 1) * memory[ALLOCATED].sum(axis=0)
     memory[RESERVED_BYTES, rows] = stack.reserved
@@ -208,7 +208,7 @@ def activations_of_chunks(workload: Workload, plans: Plans) -> Floats:
 
 
 def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> tuple[_Held, Floats]:
-    """Activations and parameters of each unit, and buffers, [shapes, 2], of a model or as estimated of a file."""
+    """Activations and parameters of each unit, and buffers, [shapes, 3], of a model or as estimated of a file."""
     if workload.modelled:
         return _held(workload, workload.modelled, shapes)
     if not isinstance(estimate, Estimate):
@@ -218,7 +218,7 @@ def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> 
 
 
 def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, Floats]:
-    """Activations and parameters of each unit, and buffers, [shapes, 2]."""
+    """Activations and parameters of each unit, and buffers, [shapes, 3]."""
     model, stack, units = modelled.model, modelled.stack, workload.arrays.unit_layers.shape[0]
     keys = keys_of(modelled, shapes)
     kept = np.zeros((len(shapes), units, SAVED + len(RECOMPUTE_MODULES)))
@@ -237,7 +237,7 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
         if model.lora:
             kept_still = frozen_bytes(model, unit, keys)
             still[:, at] += np.stack([kept_still.dense, kept_still.experts], axis=1) * times
-    return _Held(kept, parameters, still), buffer_bytes(model, keys)
+    return _Held(kept, parameters, still), buffer_bytes(model, keys, stack.queued_bytes)
 
 
 def _state(workload: Workload, plans: Plans) -> _State:

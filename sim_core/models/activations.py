@@ -8,7 +8,7 @@ from sim_core.arrays import Floats
 from sim_core.models import compressed
 from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, LAYER, MTP, NONE, RECURRENT, Model, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
-from sim_core.models.recompute import RECOMPUTE_MODULES
+from sim_core.models.recompute import RECOMPUTE_MODULES, norms_apart
 from sim_core.models.recurrent import kept_bytes
 from sim_core.models.weights import sequence_of
 
@@ -88,11 +88,12 @@ def module_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kep
         return saved
     if not flash and unit.attends:
         saved[:, 0] = _core(model, shape)
-    saved[:, 1] = _normed_width(model, unit, shape) * shape.local * model.hidden
+    normed = _normed_widths(model, unit, shape)[list(norms_apart(model, unit))].sum(axis=0)
+    saved[:, 1] = normed * shape.local * model.hidden
     if model.mla and unit.attends:
-        normed = (model.mla.q_rank or 0) + model.mla.kv_rank
+        latents = (model.mla.q_rank or 0) + model.mla.kv_rank
         each = 2 * model.head_dim + model.v_head_dim
-        saved[:, 2] = shape.stored * shape.local * normed + 2.0 * shape.tokens * shape.heads * each
+        saved[:, 2] = shape.stored * shape.local * latents + 2.0 * shape.tokens * shape.heads * each
     elif model.compressed and unit.mixer == COMPRESSED:
         q = model.compressed.q_rank
         saved[:, 2] = shape.stored * shape.local * q + 2.0 * shape.tokens * shape.heads * model.head_dim
@@ -114,16 +115,16 @@ def logits_bytes(model: Model, unit: Unit, keys: Keys, logit: float = LOGIT) -> 
     return _logits(shape_of(model, keys, sequence_of(model)), logit)
 
 
-def buffer_bytes(model: Model, keys: Keys) -> Floats:
-    """Bytes of buffers for messages, [n, 2]: of an activation that is gathered, and of what context-parallel ranks pass; of one
-    that a stage receives.
+def buffer_bytes(model: Model, keys: Keys, queued: float) -> Floats:
+    """Bytes of buffers for messages, [n, 3]: of an activation that is gathered, and of what context-parallel ranks pass; of one
+    that a stage receives; of products whose messages are still queued, `queued` per token and hidden element (stack).
 
     Megatron-LM keeps one buffer for gathered inputs (`get_global_memory_buffer`), forward and backward.
     """
     shape = shape_of(model, keys, sequence_of(model))
     gathered = np.where(shape.local < shape.tokens, 2.0 * shape.tokens * model.hidden, 0.0)
     received = 2.0 * shape.local * model.hidden * model.residual_streams
-    return np.stack([gathered + _context_buffers(model, shape), received], axis=1)
+    return np.stack([gathered + _context_buffers(model, shape), received, queued / 2 * gathered], axis=1)
 
 
 def _context_buffers(model: Model, shape: Shape) -> Floats:
@@ -143,11 +144,12 @@ def _local_width(model: Model, unit: Unit, shape: Shape) -> Floats:
     """Bytes per local token and hidden element: inputs of norms, of attention and MLP, dropout masks."""
     norms = 1.0 * model.norms_per_layer * unit.blocks
     masks = 1.0 * unit.blocks if model.hidden_dropout else 0.0
-    return norms + _normed_width(model, unit, shape) + masks
+    width: Floats = norms + _normed_widths(model, unit, shape).sum(axis=0) + masks
+    return width
 
 
-def _normed_width(model: Model, unit: Unit, shape: Shape) -> Floats:
-    """The same of the outputs of the two norms, which are the inputs of attention and MLP.
+def _normed_widths(model: Model, unit: Unit, shape: Shape) -> Floats:
+    """The same of the outputs of the two norms, [2, n], which are the inputs of attention and of the MLP.
 
     In 16 bits all that reads one shares it. In fewer, each linear layer keeps a cast of its own (two down projections with
     latents, shared experts), and the router keeps 16 bits: with 8 bits 5 bytes of a layer of DeepSeek-V3.
@@ -158,11 +160,11 @@ def _normed_width(model: Model, unit: Unit, shape: Shape) -> Floats:
     if model.lora is not None:
         attention = np.full(len(shape.tp), _adapted(model, "qkv")) * (unit.mixer != NONE)
         if not unit.moe:
-            return attention + _adapted(model, "fc1") * (unit.channel != NONE)
+            return np.stack([attention, np.full(len(shape.tp), _adapted(model, "fc1") * (unit.channel != NONE))])
     if not unit.moe:
-        return attention + shape.stored * (unit.channel != NONE)
+        return np.stack([attention, shape.stored * (unit.channel != NONE)])
     shared = bool(model.experts and model.experts.shared_ffn)
-    return attention + 2.0 + np.where(narrow & shared, shape.stored, 0.0)
+    return np.stack([attention, 2.0 + np.where(narrow & shared, shape.stored, 0.0)])
 
 
 def _attention(model: Model, shape: Shape, kept: Kept) -> Floats:

@@ -6,7 +6,7 @@ import numpy as np
 
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError, nearest, shown
-from sim_core.models.description import COMPRESSED, LAYER, NONE, Model, Unit
+from sim_core.models.description import ATTENTION, COMPRESSED, LAYER, NONE, Model, Unit
 from sim_core.models.rows import Operators
 from sim_core.models.weights import core_flops, weights_of
 from sim_core.terms import FORWARD
@@ -49,12 +49,26 @@ def operators_of(mask: int) -> frozenset[str]:
     return frozenset(name for k, module in enumerate(RECOMPUTE_MODULES) if mask >> k & 1 for name in _OPERATORS[module])
 
 
-def share_again(operators: Operators, mask: int) -> Floats:
-    """Part of each operator that runs again, [n, operators]: 1, 0, or of the casts as many as their GEMMs have inputs."""
+def norms_apart(model: Model, unit: Unit) -> tuple[bool, bool]:
+    """Whether the norm before the attention of a layer, and that before its MLP, are kernels of their own.
+
+    Transformer Engine makes a norm part of the linear layer that reads it. With latents two layers read one, before experts the
+    router and the dispatch (Megatron-LM, core/models/gpt/gpt_layer_specs.py: input_layernorm, pre_mlp_layernorm); `layernorm`
+    runs no other again (core/transformer/transformer_layer.py: IdentityOp).
+    """
+    latents = (unit.mixer == ATTENTION and model.mla is not None) or unit.mixer == COMPRESSED
+    return latents, unit.moe
+
+
+def share_again(operators: Operators, mask: int, apart: tuple[bool, bool]) -> Floats:
+    """Part of each operator that runs again, [n, operators]: 1, 0, or of the casts as many as their GEMMs have inputs.
+
+    `apart`: which norms of the layer can run again alone (norms_apart).
+    """
     forward = operators.phase == FORWARD
     if mask == ALL:
         return np.broadcast_to(forward.astype(np.float64), operators.m.shape)
-    names = operators_of(mask)
+    names = operators_of(mask).difference(name for name, own in zip(_OPERATORS["layernorm"], apart, strict=True) if not own)
     chosen = np.array([name in names for name in operators.names]) & forward
     chosen |= operators.core & bool(mask & CORE_ATTN)
     share = np.zeros(operators.m.shape)

@@ -261,6 +261,16 @@ class Stack(Record):
             most=1,
         ),
     ] = 0.26  # DeepSeek's, on H800s (hai-llm.yaml)
+    reduced_tensors: Annotated[
+        float,
+        Fact(
+            "",
+            "messages of a layer's gradients where ranks share nothing; in pipelines each waits `ring_step_in_pipelines`",
+            "gradients",
+            CODE,
+            most=1e3,
+        ),
+    ] = 0.0
     dp_contention: Annotated[
         float,
         Fact(
@@ -299,7 +309,7 @@ class Stack(Record):
         Fact("B", "16-bit weights and gradients that a rank keeps beside the fp32 ones, per weight", "memory", MEMORY, most=8),
     ]
     adam_bytes: Annotated[
-        float, Fact("B", "fp32 weights and two moments that a rank keeps, per weight", "memory", MEMORY, most=32)
+        float, Fact("B", "fp32 weights, two moments, copies of gradients for them, per weight", "memory", MEMORY, most=32)
     ]
     bucket_copies: Annotated[
         float, Fact("B", "copies of gradients in buckets where ranks share nothing, per weight", "memory", MEMORY, most=8)
@@ -322,6 +332,16 @@ class Stack(Record):
             optional=True,
         ),
     ] = None
+    queued_bytes: Annotated[
+        float,
+        Fact(
+            "B",
+            "products that wait for their messages, per token and hidden element, at tp > 1 and pp 1: the host runs ahead",
+            "memory",
+            MEMORY,
+            most=1e3,
+        ),
+    ] = 0.0
     reserved: Annotated[
         float, Fact("B", "memory of a device that no tensor can have: context, communicators", "memory", MEMORY, most=1e11)
     ]

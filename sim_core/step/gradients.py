@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sim_core.costing.case import Case, collective_of, held_factor, nic_of, shard_ranks, shares_nics
 from sim_core.costing.collectives import send_s
-from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD
+from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD, group_nodes
 from sim_core.costing.memory import default_bucket_bytes, ends_held, expert_replicas, stage_factor
 from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.program import KINDS, LONGER, OF_INPUTS, OF_WEIGHTS, SENT, STREAMS, UP, WEIGHT, Program, Times
@@ -107,6 +107,13 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
             sent *= case.blocks.updates.padding[case.update, int(step.comm_group[k] == DP_EP)]
         number = max(np.ceil(sent / bucket), 1.0)
         seconds, of_nics = _bucket_s(case, role, step.comm_kind[k], step.comm_group[k], sent / number)
+        if (
+            role == REDUCE_GRADIENTS
+            and case.sharding == UNSHARDED
+            and arrays.framework.ring_wait_s > 0
+            and step.comm_group[k] == DP
+        ):
+            seconds += _ring_wait_s(case, row) / number
         total_s += number * seconds
         nic_s += number * of_nics
         if seconds > 0:
@@ -120,6 +127,16 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     buckets.total_s[size] = total_s
     buckets.nic_s[size] = nic_s
     buckets.costed[size] = True
+
+
+@inner_kernel
+def _ring_wait_s(case: Case, row: int) -> float:
+    """What the rings wait that sum the gradients of the virtual stage in `row` of the split, tensor by tensor, in a pipeline
+    over several nodes (stack: `reduced_tensors`, `ring_step_in_pipelines`)."""
+    if case.plan.pp == 1 or case.plan.all_gpus <= case.device.gpus_per_node:
+        return 0.0
+    boundaries = group_nodes(case.groups, case.group, DP) - 1
+    return float(case.arrays.framework.ring_wait_s * boundaries * (case.split.end[row] - case.split.begin[row]))
 
 
 @inner_kernel

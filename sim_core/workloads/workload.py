@@ -176,6 +176,7 @@ class Framework(NamedTuple):
     bucket_bytes: float = 0.0  # of gradients that are reduced by themselves; 0: Megatron's rule
     bucket_copies: float = 0.0  # bytes of them that a rank keeps per weight
     gather_host_s: float = 0.0  # of the CPU, per layer and rank, to gather parameters once a step
+    ring_wait_s: float = 0.0  # per layer and boundary between nodes: rings that sum whole gradients in a pipeline over nodes
     micro_batch_host_s: float = 0.0  # of the CPU of a virtual stage before each micro-batch
     message_host_s: float = 0.0  # of the CPU for each pipeline message, on top of its seconds
 

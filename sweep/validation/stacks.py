@@ -43,9 +43,10 @@ SAVED: Final = "offload_modules"
 SHARDED: Final = ("2", "3", "fsdp")
 RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"))
 """What a cell begins with and the plan's `checkpointing`."""
-FP32_ACCUMULATION: Final = "fp32 grad accumulation"
+FP32_ACCUMULATION: Final = r"fp32 (?:main )?grad|fp32 accumulation|bf16[_ ]optimizer"
 """In the notes of runs with DeepSpeed's BF16_Optimizer: gradients of 16 bits stay beside fp32 ones, to which they are added
-(deepspeed/runtime/bf16_optimizer.py): 2 + 2 + 4 bytes a weight on every rank, and 10 of traffic a micro-batch."""
+(deepspeed/runtime/bf16_optimizer.py): 2 + 2 + 4 bytes a weight on every rank. `hp_grad.add_(grad.to(fp32))` is two kernels, of
+2 + 4 and 4 + 4 + 4 bytes. All fp32 gradients are all-reduced (pipe/engine.py: _bf16_reduce_grads), under ZeRO 1, too."""
 NOTED: Final = r"(?P<not>\b(?:no|not|without|w/o)\s+)?\b(?:deep-?ep|hybrid-?ep)(?P<off>\s*(?:=\s*0|off|disabled)\b)?"
 """What notes say of the libraries behind `flex`."""
 LAYOUT_LAYERS: Final = 61
@@ -69,8 +70,9 @@ def stack_of(row: Row, model: Model, base: Stack | None = None) -> Stack:
     A framework without a page has the nearest one (`sweep.nearest_stack`).
     """
     stack = base or _of_framework(row, model)
-    if stack.name == "megatron-deepspeed" and FP32_ACCUMULATION in row.text("notes").lower():
-        stack = stack.model_copy(update={"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 10.0})
+    if stack.name == "megatron-deepspeed" and re.search(FP32_ACCUMULATION, row.text("notes").lower()):
+        facts = {"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 18.0, "reduces_whole": True}
+        stack = stack.model_copy(update=facts)
     if row.text("zero") in ("0", "1"):
         stack = stack.model_copy(update={"sharding": "optimizer" if row.text("zero") == "1" else "none"})
     return stack.model_copy(update=dict(recipe_of(row).facts))

@@ -19,6 +19,7 @@ from sim_core import (
     parse_model,
     plans,
     read_hardware,
+    read_model,
     read_stack,
     shape_of,
     simulate,
@@ -188,6 +189,35 @@ def test_rings_wait_in_pipelines_over_several_nodes_alone() -> None:
         slow, usual = (step(work(ring_step_in_pipelines=each), **plan, **where)["step_time_s"] for each in ("250 us", "0 s"))
         layers = 11 if where["pp"] == 2 else 16
         assert slow - usual == pytest.approx(waits * layers * 33 if waits else 0.0, rel=0.15)
+
+
+def test_rings_of_whole_gradients_wait_in_pipelines_too() -> None:
+    """DDP's hook of nanotron: six tensors a layer, each a ring over seven boundaries of nodes, twice, 0.25 ms each time."""
+    plan: dict[str, Any] = {"pp": 2, "dp": 64, "ga": 4, "micro_batch": 1, "sharding": "none"}
+    slow, usual = (step(work(reduced_tensors=number), **plan)["dp_total_s"] for number in (6, 0))
+    assert slow - usual == pytest.approx(6 * 2 * 7 * 0.25e-3 * 8, rel=2e-3)  # 8 layers a stage on average
+    for other in ({"pp": 1}, {"sharding": "optimizer"}, {"dp": 4}):
+        slow, usual = (step(work(reduced_tensors=number), **(plan | other))["step_time_s"] for number in (6, 0))
+        assert slow == usual
+
+
+@pytest.mark.parametrize(("sharding", "each"), [("none", 20.0), ("optimizer", 4 + 16 / 8)])
+def test_state_of_16_bit_gradients(sharding: str, each: float) -> None:
+    """Megatron-LM's own table: 20 bytes a parameter, 4 + 16/d with the distributed optimizer over d ranks."""
+    own = workload_from_model(read_model("megatron-22b", {}), read_stack("megatron-2022"), sequence_parallel=True)
+    found = simulate(own, TABLE, plans(own, tp=8, dp=8, ga=1, micro_batch=1, sharding=sharding)).named()["state_bytes"]
+    weights = 48 * (12 * 6144**2 + 13 * 6144) + (51200 + 2048) * 6144 + 2 * 6144
+    assert found[0] == pytest.approx(each * weights / 8, rel=5e-3)  # norms and some biases are not divided by tp
+
+
+def test_products_are_queued_where_the_host_runs_ahead() -> None:
+    """50 bytes a token and hidden element, whatever tp, but for tp 1 and pipelines, and 5 % of it for the allocator."""
+    for plan, waits in (({"tp": 8}, True), ({"tp": 2}, True), ({"tp": 1}, False), ({"tp": 8, "pp": 2}, False)):
+        more, less = (
+            simulate(own, TABLE, plans(own, dp=1, ga=4, micro_batch=2, **plan)).named()["peak_memory_bytes"][0]
+            for own in (work(), work(queued_bytes="0 B"))
+        )
+        assert more - less == pytest.approx(1.05 * 50 * 2 * 4096 * 2048 * waits)
 
 
 def test_a_shared_optimizer_hides_nothing_and_is_reduced_whole() -> None:

@@ -424,7 +424,7 @@ def test_a_best_plan_that_rather_fails_has_a_likelier_one_beside_it(tmp_path: Pa
         "workload": {"model": "llama3-8b", "stack": "megatron-2022"},
         "hardware": "H100-SXM",
         "axes": {"checkpointing": ["none", "full"]},
-        "fixed": {"dp": 4, "pp": 1, "tp": 4, "global_batch": 16},
+        "fixed": {"dp": 4, "pp": 1, "tp": 8, "global_batch": 16},
     }
     table = run(spec, tmp_path / "roomy").rank(top=2)
     memory = f"{table['peak_memory_bytes'][0].as_py() / 0.85:.0f} B"

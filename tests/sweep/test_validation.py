@@ -462,12 +462,19 @@ def test_unusable_requests_are_refused() -> None:
 
 
 def test_gradients_added_up_in_32_bits_stay_beside_those_of_16() -> None:
-    """DeepSpeed's BF16_Optimizer: 4 bytes a weight more on every rank than its fp16 path, without what is sharded."""
+    """DeepSpeed's BF16_Optimizer: 4 bytes a weight more on every rank than its fp16 path, without what is sharded.
+
+    A micro-batch casts the gradients (2 + 4 bytes), then adds them (4 + 4 + 4): 12 more than `grad += new` in 16 bits.
+    """
     given = {"framework": "Megatron-DeepSpeed", "zero": "1", "recompute": "full", "sp": "0"}
-    plain, added = run_rows([row(**given), row(**given, notes="BF16 optimizer with fp32 grad accumulation")])
+    notes = ("", "BF16 optimizer with fp32 grad accumulation")
+    sizes = [row(**given, gbs=gbs, notes=each) for gbs in ("32", "64") for each in notes]
+    plain, added, plain_twice, added_twice = run_rows(sizes)
     weights = 6.74e9 / 2  # of a rank: tp 2
     assert (added.peak_bytes - plain.peak_bytes) / weights == pytest.approx(4, rel=0.02)
     assert added.step_s > plain.step_s
+    moved_s = added_twice.step_s - plain_twice.step_s - (added.step_s - plain.step_s)
+    assert moved_s == pytest.approx(8 * 12 * weights / (0.85 * 3.35e12), rel=0.15)
 
 
 @pytest.mark.parametrize(("pp", "vpp", "last"), [("4", "1", 13), ("8", "2", 1), ("2", "8", 1), ("8", "4", 0)])
