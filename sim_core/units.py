@@ -22,7 +22,7 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
 }
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _EXAMPLE = {"s": "us", "B": "GB", "B/s": "Gb/s", "FLOP/s": "TFLOP/s", "W": "W"}
-_USUAL = {
+_USUAL: dict[str, dict[str, tuple[str, ...]]] = {
     "s": {"s": ("sec", "secs", "second", "seconds")},
     "B": {"B": ("byte", "bytes", "Byte", "Bytes")},
     "B/s": {
@@ -46,7 +46,7 @@ def _with_unit(value: object, unit: str) -> str:
 
 
 def _canonical(text: str, unit: str) -> str:
-    """A unit as we write it, from any usual spelling: `Gbps`, `GBytes/s`, `tflops`, `µs`. Raises SpecError if it is ambiguous."""
+    """A unit as we write it, from a usual spelling: `Gbps`, `GBytes/s`, `tflops`. Raises SpecError where it is not clear."""
     if unit == "B/s" and _EITHER.fullmatch(text):
         raise SpecError(f"unit {shown(text)}: bits or bytes? Expected {text[0].upper()}b/s or {text[0].upper()}B/s")
     small = text.islower()
@@ -116,3 +116,9 @@ def short(value: float, unit: str) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.4g} {prefix}{unit}"
     return f"{value:.4g} {unit}".rstrip()
+
+
+def plural(number: int, word: str = "plan") -> str:
+    """A number of things: `1 plan`, `2,048 plans`, `3 micro-batches`."""
+    many = "es" if word.endswith("ch") else "s"
+    return f"{number:,} {word}{many * (number != 1)}"

@@ -7,7 +7,7 @@ from typing import Final
 
 import yaml
 
-from sim_core import Facts, Hardware, Model, Workload, model_names, read_hardware, read_model, read_stack, read_workload
+from sim_core import Facts, Hardware, Model, Workload, model_names, plural, read_hardware, read_model, read_stack, read_workload
 from sweep.options import wrong
 from sweep.wide_axes import TOKENS, Lines, best_stack, domain, doubled, is_torus, step_batch, wide_axes
 
@@ -91,7 +91,7 @@ def spec_text(
     return "\n".join(
         [
             f"# Which plan trains {name} best on {gpus:,} x {device.name}? Written by `sweep init`; change what you like.",
-            f"# {plans:,} plans: `sweep {suited(plans)} FILE` {_WHY[suited(plans)]}.",
+            f"# {plural(plans)}: `sweep {suited(plans)} FILE` {_WHY[suited(plans)]}.",
             f"name: {name}",
             *top,
             "",

@@ -47,8 +47,10 @@ def command(
 
 
 def _changed(model: Model, then: Model, sets: list[str]) -> Model:
-    """A model with other numbers, which its source says, and its name, if it is not just the sequence; unless they are set, too.
-    A number that was not known before changes nothing."""
+    """A model with other numbers, as its source says, and its name, if it is not just the sequence, unless these are set, too.
+
+    A number that was not known before changes nothing.
+    """
     before, after = model_document(model), model_document(then)
     changed = {key for key, value in before.items() if after.get(key) != value}
     own = {"source": f"{', '.join(sets)}; all else: {model.name}, {model.source}"} if changed else {}

@@ -37,7 +37,8 @@ class Frontier:
         for mine in np.split(by_group, np.flatnonzero(np.diff(group[by_group])) + 1) if len(group) else ():
             key = keys[int(group[mine[0]])]
             before = self.found.get(key, (np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)))
-            costs, plans, alike = map(np.concatenate, zip(before, (cost[mine], plan[mine], same[mine]), strict=True))
+            costs = np.concatenate([before[0], cost[mine]])
+            plans, alike = np.concatenate([before[1], plan[mine]]), np.concatenate([before[2], same[mine]])
             order = np.lexsort((plans, costs))
             _, first = np.unique(alike[order], return_index=True)
             order = order[np.sort(first)[: self.objective.best]]

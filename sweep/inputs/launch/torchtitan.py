@@ -121,7 +121,7 @@ def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> di
     if dp is None:
         notes.append("data_parallel_shard_degree is -1, all that is left: the number of GPUs decides it")
         if batch is None and local:
-            notes.append(f"the global batch is {local} sequences for each data-parallel rank")
+            notes.append(f"the global batch is {local} for each data-parallel rank")
     return plan
 
 
