@@ -135,11 +135,16 @@ def _schedule(settings: _Settings, model: Mapping[str, Any], pp: int, notes: lis
         return None, None
     schedule, vpp = SCHEDULES[named.lower()]
     each, layers = settings.number("pipeline_parallel_layers_per_stage"), model.get("layers")
+    if each and not isinstance(layers, int) and vpp > 1:
+        notes.append(f"vpp: {each} layers a stage, of a model that is not told")
+        return schedule, None
     if each and isinstance(layers, int):
         first, last = (settings.value(f"pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last"))
         more = sum(less if isinstance(less, int) and not isinstance(less, bool) else 1 for less in (first, last))
         stages = -(-(layers + more) // each)
-        vpp = stages // pp if stages % pp == 0 else vpp
+        if stages % pp:
+            notes.append(f"vpp: {each} layers a stage make {stages} stages, which pp {pp} does not divide")
+        return schedule, stages // pp if stages % pp == 0 else None
     return schedule, vpp
 
 
