@@ -29,7 +29,7 @@ NUMBERED: Final = (
     "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank", "--recompute-num-layers",
     "--checkpoint-num-layers", "--zero-stage", "--ddp-bucket-size", "--num-distributed-optimizer-instances",
     "--microbatch-group-size-per-virtual-pipeline-stage", "--expert-tensor-parallel-size", "--nproc-per-node", "--nnodes",
-    "--num-gpus", "--num-nodes",
+    "--num-gpus", "--num-nodes", "--virtual-pipeline-model-parallel-size",
 )  # fmt: skip
 SWITCHES: Final = (
     "--sequence-parallel", "--recompute-activations", "--checkpoint-activations", "--use-distributed-optimizer",
@@ -137,7 +137,8 @@ _FIELD_OF: Final = {
     "--tensor-model-parallel-size": "tp", "--pipeline-model-parallel-size": "pp", "--context-parallel-size": "cp",
     "--expert-model-parallel-size": "ep", "--micro-batch-size": "micro_batch", "--global-batch-size": "global_batch",
     "--seq-length": "sequence", "--num-layers-per-virtual-pipeline-stage": "vpp",
-    "--num-virtual-stages-per-pipeline-rank": "vpp", "--data-parallel-sharding-strategy": "sharding",
+    "--num-virtual-stages-per-pipeline-rank": "vpp", "--virtual-pipeline-model-parallel-size": "vpp",
+    "--data-parallel-sharding-strategy": "sharding",
     "--zero-stage": "sharding", "--recompute-granularity": "checkpointing",
 }  # fmt: skip
 

@@ -89,7 +89,10 @@ def _is_used(section: str, key: str) -> bool:
 
 
 def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    tp, pp, cp = (settings.number(f"{kind}_parallel_degree", 1) or 1 for kind in ("tensor", "pipeline", "context"))
+    degrees = [settings.number(f"{kind}_parallel_degree", 1) for kind in ("tensor", "pipeline", "context")]
+    if None in degrees:
+        notes.append("a degree of parallelism is no whole number above 0")
+    tp, pp, cp = (degree or 1 for degree in degrees)
     replicate = settings.number("data_parallel_replicate_degree", 1)
     shard_given = settings.value("data_parallel_shard_degree")
     shard = settings.number("data_parallel_shard_degree" if shard_given is not None else "data_parallel_degree")
@@ -106,6 +109,9 @@ def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> di
         "precision": "fp8_tensorwise" if "float8" in str(settings.value("converters", "model")) else "bf16",
         "overlap_tp": settings.value("enable_async_tensor_parallel") is True and tp > 1,
     }  # fmt: skip
+    if None in degrees:
+        plan |= dict.fromkeys(name for name, degree in zip(("tp", "pp", "cp"), degrees, strict=True) if degree is None)
+        plan["all_gpus"] = None
     if plan["sharding"] == "parameters":
         reshard = RESHARD.get(settings.word("fsdp_reshard_after_forward"), pp == 1)
         if pp > 1 and not reshard:
