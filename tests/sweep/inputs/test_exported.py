@@ -47,7 +47,7 @@ def opened(name: str, **changed: object) -> tuple[SweepSpec, Prepared]:
 
 def meant(plan: Launched) -> dict[str, object]:
     """The choices of a plan that make a difference, with what is left to the stack filled in."""
-    fields = {name: plan.fields[name] for name in PLAN_DEFAULTS.keys() - OF_THE_SWEEP}
+    fields: dict[str, object] = {name: plan.fields[name] for name in PLAN_DEFAULTS.keys() - OF_THE_SWEEP}
     chunks = range(len(plan.layers[0]))
     split = [stage[chunk] for chunk in chunks for stage in plan.layers]
     fields |= {"sharding": plan.sharding, "layer_split": split if len(set(split)) > 1 else "even"}
