@@ -184,7 +184,7 @@ def _doubts(events: Events) -> list[str]:
         count, low, high = events.numbered
         doubts.append(f"a sample: {count:,} of {high - low + 1:,} operators are in it; totals cannot be told")
     if events.doubtful:
-        doubts.append(f"{plural(events.doubtful, 'event')} without a time are left out")
+        doubts.append(f"{plural(events.doubtful, 'event')} without a time, left out")
     return doubts
 
 
