@@ -262,7 +262,8 @@ def test_steps_of_a_job_with_other_settings_are_not_those_of_the_last(
     changes: dict[str, object], named: str, tmp_path: Path
 ) -> None:
     log = read(tmp_path, megatron_log(changes, SLOWER) + megatron_log())
-    assert (log.step_time_s, log.steps) == (pytest.approx(2.0), 4)
+    assert log.step_time_s == pytest.approx(2.0)
+    assert log.steps == 4
     assert f"several runs: the last counts, with another {named}" in log.notes
     assert read(tmp_path, megatron_log({"save": "/elsewhere"}) + megatron_log()).steps == 8
 
@@ -270,7 +271,8 @@ def test_steps_of_a_job_with_other_settings_are_not_those_of_the_last(
 def test_a_torchtitan_job_with_other_checkpointing_is_another(tmp_path: Path) -> None:
     again = specimens.TORCHTITAN.replace("selective", "full").replace("4,096", "2,048")
     log = read(tmp_path, specimens.TORCHTITAN + again)
-    assert (log.plan["checkpointing"], log.step_time_s) == ("full", pytest.approx(4.0))
+    assert log.plan["checkpointing"] == "full"
+    assert log.step_time_s == pytest.approx(4.0)
 
 
 def test_another_zero_stage_and_another_mlperf_run_begin_anew(tmp_path: Path) -> None:
@@ -295,4 +297,5 @@ def test_dumps_of_several_ranks_at_once(tmp_path: Path) -> None:
     lines = megatron_log().splitlines()
     for ranks in (2, 3):
         log = read(tmp_path, "".join(f"{rank}: {line}\n" for line in lines for rank in range(ranks)))
-        assert (log.plan["micro_batch"], log.model["layers"], log.step_time_s) == (2, 24, pytest.approx(2.0))
+        assert (log.plan["micro_batch"], log.model["layers"]) == (2, 24)
+        assert log.step_time_s == pytest.approx(2.0)
