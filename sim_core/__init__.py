@@ -153,6 +153,7 @@ from sim_core.tracing import timeline as timeline
 from sim_core.tracing import trace as trace
 from sim_core.units import SWITCH as SWITCH
 from sim_core.units import count as count
+from sim_core.units import plural as plural
 from sim_core.units import quantity as quantity
 from sim_core.units import short as short
 from sim_core.workloads.check import Check as Check

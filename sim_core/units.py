@@ -22,6 +22,20 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
 }
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _EXAMPLE = {"s": "us", "B": "GB", "B/s": "Gb/s", "FLOP/s": "TFLOP/s", "W": "W"}
+_USUAL: dict[str, dict[str, tuple[str, ...]]] = {
+    "s": {"s": ("sec", "secs", "second", "seconds")},
+    "B": {"B": ("byte", "bytes", "Byte", "Bytes")},
+    "B/s": {
+        "b/s": ("bps", "bit/s", "bits/s", "Bit/s", "Bits/s"),
+        "B/s": ("Bps", "byte/s", "bytes/s", "Byte/s", "Bytes/s", "B/sec"),
+    },
+    "FLOP/s": {"FLOP/s": ("FLOPS", "FLOPs", "FLOPs/s", "FLOP", "FLOPS/s", "Flops", "Flop/s", "flops", "flop/s", "flops/s")},
+    "W": {"W": ("watt", "watts", "Watt", "Watts")},
+    "": {},
+}
+"""Usual spellings of each unit."""
+_EITHER = re.compile(r"[kmgt]b/s|[KMGT]B(PS|/S)")
+"""Bits or bytes: all small or all large letters do not tell."""
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*\Z")
 
 
@@ -31,11 +45,29 @@ def _with_unit(value: object, unit: str) -> str:
     return f"{value} {'s' if seconds else _EXAMPLE[unit]}"
 
 
+def _canonical(text: str, unit: str) -> str:
+    """A unit as we write it, from a usual spelling: `Gbps`, `GBytes/s`, `tflops`. Raises SpecError where it is not clear."""
+    if unit == "B/s" and _EITHER.fullmatch(text):
+        raise SpecError(f"unit {shown(text)}: bits or bytes? Expected {text[0].upper()}b/s or {text[0].upper()}B/s")
+    small = text.islower()
+    text = text.replace("\u00b5", "u").replace("\u03bc", "u")  # both signs of micro
+    spelled = ((word, usual) for usual, words in _USUAL[unit].items() for word in words)
+    for word, usual in sorted(spelled, key=lambda pair: -len(pair[0])):
+        if text.endswith(word):
+            text = text.removesuffix(word) + usual
+            break
+    if text in _DIMENSIONS[unit] or unit == "s" or (text[:1] == "m" and not small):  # mB: milli?
+        return text
+    if unit == "B" and small:  # nobody measures memory in bits
+        text = text[:-1] + text[-1:].upper()
+    return text[:1].upper() + text[1:]
+
+
 def quantity(value: object, unit: str) -> float:
     """`value` in SI: a number with a unit of the dimension `unit` as text, or a plain number if `unit` is ``.
 
-    `unit` is one of `s`, `B`, `B/s`, `FLOP/s`, `W`, `` and SWITCH, which takes true or false. A number without its unit is an
-    error: 400 could mean Gb/s. Raises SpecError.
+    `unit` is one of `s`, `B`, `B/s`, `FLOP/s`, `W`, `` and SWITCH, which takes true or false. A number other than 0 without its
+    unit is an error: 400 could mean Gb/s. Raises SpecError.
     """
     if unit == SWITCH:
         if not isinstance(value, bool):
@@ -43,18 +75,19 @@ def quantity(value: object, unit: str) -> float:
         return float(value)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise SpecError(f"found {shown(value)}, expected a number{f' with a unit of {unit}' if unit else ''}")
-    if unit and not isinstance(value, str):
+    if unit and not isinstance(value, str) and value:
         raise SpecError(f"found {shown(value)}, expected a number with its unit, such as {shown(_with_unit(value, unit))}")
     if isinstance(value, str):
         match = _NUMBER.match(value)
         if not match:
             raise SpecError(f"found {shown(value)}, expected a number and a unit of {unit or 'nothing'}")
-        factors = _DIMENSIONS[unit]
-        if unit and not match[2]:
+        number, factors = float(match[1]), _DIMENSIONS[unit] | {"": 1.0}
+        written = _canonical(match[2], unit)
+        if unit and number and not written:
             raise SpecError(f"found {shown(value)}, expected a number with its unit, such as '{_with_unit(match[1], unit)}'")
-        if match[2] not in factors:
+        if written not in factors:
             raise SpecError(f"unknown unit {shown(match[2])} in {shown(value)}, {nearest(match[2], _DIMENSIONS[unit])}")
-        value = float(match[1]) * factors[match[2]]
+        value = number * factors[written]
     if not math.isfinite(value):
         raise SpecError(f"found {value}, expected a finite number")
     return float(value)
@@ -83,3 +116,9 @@ def short(value: float, unit: str) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.4g} {prefix}{unit}"
     return f"{value:.4g} {unit}".rstrip()
+
+
+def plural(number: int, word: str = "plan") -> str:
+    """A number of things: `1 plan`, `2,048 plans`, `3 micro-batches`."""
+    many = "es" if word.endswith("ch") else "s"
+    return f"{number:,} {word}{many * (number != 1)}"

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import yaml
 
-from sim_core import Hardware, Model, parse_model, read_hardware, read_stack
+from sim_core import Hardware, Model, parse_model, plural, read_hardware, read_stack
 from sweep.inputs.job import Job
 from sweep.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
 from sweep.wide_axes import Lines, is_torus, wide_axes
@@ -90,7 +90,7 @@ def _machine(job: Job, hardware: str, base: Path) -> tuple[Hardware, str]:
     if job.gpus_per_node in (None, node) or (node > RACK and not is_torus(device)):
         return device, shown_line("hardware", place, "`sweep hardware` lists the presets")
     own = {"gpus_per_node": job.gpus_per_node, "nics_per_node": max(1, round(nics * (job.gpus_per_node or 1) / node))}
-    why = f"its log has {job.gpus_per_node} GPUs a node; NICs in proportion"
+    why = f"its log has {plural(job.gpus_per_node, 'GPU')} a node; NICs in proportion"
     return device.with_values(own), shown_line("hardware", {"preset": place, **own}, why)
 
 

@@ -14,6 +14,7 @@ from sim_core import (
     Workload,
     is_page,
     model_names,
+    plural,
     read_hardware,
     read_model,
     read_stack,
@@ -106,7 +107,7 @@ def spec_text(
     return "\n".join(
         [
             f"# Which plan trains {name} best on {gpus:,} x {device.name}? Written by `sweep init`; change what you like.",
-            f"# {plans:,} plans: `sweep {suited(plans)} FILE` {_WHY[suited(plans)]}.",
+            f"# {plural(plans)}: `sweep {suited(plans)} FILE` {_WHY[suited(plans)]}.",
             f"name: {name}",
             *top,
             "",

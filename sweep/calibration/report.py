@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from sim_core import Hardware
+from sim_core import Hardware, plural
 from sweep.calibration.kernels import KernelFit
 from sweep.calibration.links import Fit
 from sweep.calibration.runs import Fitted, RunsFit
@@ -19,16 +19,16 @@ def links_lines(fit: Fit) -> Iterator[str]:
     """Numbers of a network: what was fitted, how well, and what is still far off."""
     for number in fit.numbers:
         kept = f": {number.left}, left as it was" if number.left else ""
-        yield f"{number.key}: {number.before:.4g} -> {number.value:.4g} ({number.sizes} sizes){kept}"
+        yield f"{number.key}: {number.before:.4g} -> {number.value:.4g} ({plural(number.sizes, 'size')}){kept}"
     for placed, before, after in fit.errors:
         table = placed.table
-        what = f"{table.operation}, {placed.nodes} x {table.ranks / placed.nodes:g} GPUs, {len(table.rows)} sizes"
-        left = f", {table.left_out} rows left out" if table.left_out else ""
+        what = f"{table.operation}, {placed.nodes} x {table.ranks / placed.nodes:g} GPUs, {plural(len(table.rows), 'size')}"
+        left = f", {plural(table.left_out, 'row')} left out" if table.left_out else ""
         yield f"{placed.path}:{table.line}: {what}{left}: median error {before:.1f} -> {after:.1f} %"
     for placed, size, ratio in fit.far[:MOST_FAR]:
         yield f"still far: {placed.path}: {placed.table.operation} of {size:,} bytes: {ratio:.2f} of the measured time"
     if len(fit.far) > MOST_FAR:
-        yield f"still far: {len(fit.far) - MOST_FAR} sizes more"
+        yield f"still far: {plural(len(fit.far) - MOST_FAR, 'size')} more"
 
 
 def kernels_lines(fit: KernelFit, base: Hardware) -> Iterator[str]:
@@ -37,7 +37,7 @@ def kernels_lines(fit: KernelFit, base: Hardware) -> Iterator[str]:
         yield fit.hardware.surface.source
     yield f"measured seconds over those of {base.name} without its factors: median (10 % to 90 % of the shapes)"
     for kind in fit.classes:
-        yield f"  {kind.name:{_WIDE}} {kind.middle:.2f} ({kind.low:.2f} to {kind.high:.2f}), {kind.shapes} shapes"
+        yield f"  {kind.name:{_WIDE}} {kind.middle:.2f} ({kind.low:.2f} to {kind.high:.2f}), {plural(kind.shapes, 'shape')}"
     for what, middle, high in fit.left_out:
         if not math.isnan(middle):
             yield f"  {what}: sizes left out in turn are computed within {middle:.1f} % (90th: {high:.0f} %)"

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core import Bools, Floats, Hardware, Ints, SpecError
+from sim_core import Bools, Floats, Hardware, Ints, SpecError, plural
 from sweep.validation.devices import hardware_of
 from sweep.validation.simulation import seconds_on
 from sweep.validation.table import COUNTS, SWITCHES, NotSimulated, Row
@@ -240,14 +240,14 @@ def fit_runs(rows: Sequence[Row], hardware: Hardware | None, source: str) -> Run
             reasons[str(error)[:100]] += 1
     if base is None or len(used) < FEWEST:
         why = "".join(f"; {count} x {reason}" for reason, count in reasons.most_common(3))
-        raise SpecError(f"{source}: found {len(used)} runs to fit, expected at least {FEWEST}{why}")
+        raise SpecError(f"{source}: found {plural(len(used), 'run')} to fit, expected at least {FEWEST}{why}")
     steps = _steps(base, used, np.array(seconds))
     chosen, off_before = choose(steps), _percent(predicted(steps, np.zeros(3)), steps)
     if len(chosen.reasons) == len(NAMES):
         why = "; ".join(f"{name}: {reason}" for name, reason in chosen.reasons.items())
         before = float(np.mean(np.abs(off_before)))
         raise SpecError(f"{source}: nothing to fit: {base.name} as it is is {before:.1f} % off; {why}")
-    fitted, numbers = _with(base, chosen, f"fitted to {len(used)} runs of {source}")
+    fitted, numbers = _with(base, chosen, f"fitted to {plural(len(used), 'run')} of {source}")
     after = np.array([seconds_on(row, [fitted])[0] for row in used])
     return RunsFit(fitted, numbers, tuple(used), off_before, _percent(after, steps), left_out(steps), dict(reasons))
 

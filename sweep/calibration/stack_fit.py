@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from sim_core import Bools, Floats, Hardware, SpecError, Stack
+from sim_core import Bools, Floats, Hardware, SpecError, Stack, plural
 from sweep.calibration.stack_numbers import NUMBERS, OF_EXPERTS, Number, bounds_of, facts_at, fitted_facts, starts_of
 from sweep.validation.simulation import seconds_by_stack
 from sweep.validation.table import Row
@@ -118,7 +118,7 @@ def fit_stack(
     not_used = tuple((run.row, run.reason) for run in runs if not run.timed)
     if not FEWEST <= len(used) <= MOST:
         why = f"; {not_used[0][0].where}: {not_used[0][1]}" if not_used else ""
-        raise SpecError(f"{source}: found {len(used)} runs to fit, expected {FEWEST} to {MOST}{why}")
+        raise SpecError(f"{source}: found {plural(len(used), 'run')} to fit, expected {FEWEST} to {MOST}{why}")
     numbers = NUMBERS + (OF_EXPERTS if any(run.row.text("experts") for run in used) else ())
     own = base or _only(steps.stacks(), numbers, source)
     low, high = bounds_of(own, numbers)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sim_core import STACK_FACTS, Floats, Stack
+from sim_core import STACK_FACTS, Floats, Stack, plural
 from sweep.calibration.stack_choice import Chosen
 from sweep.calibration.stack_fit import StackFit, Told
 from sweep.validation.table import Row
@@ -20,7 +20,7 @@ def stack_lines(fit: StackFit) -> Iterator[str]:
     """The facts that runs told, with interval and run; those that none can see; errors before, after and left out."""
     for row, why in fit.not_used:
         yield f"not used: {row.where}: {why}"
-    yield f"page {fit.base.name}, {len(fit.rows)} runs, the best of {fit.starts} starts; intervals of 90 %"
+    yield f"page {fit.base.name}, {plural(len(fit.rows), 'run')}, the best of {fit.starts} starts; intervals of 90 %"
     for told in fit.told:
         if told.row is not None:
             fact = STACK_FACTS[told.fact]
@@ -38,7 +38,7 @@ def stack_lines(fit: StackFit) -> Iterator[str]:
 
 def rest_line(rows: int, before: Floats, after: Floats) -> str:
     """Mean errors of runs that were not fitted, in percent."""
-    return f"the other {rows} runs: {np.mean(np.abs(before)):.1f} % before, {np.mean(np.abs(after)):.1f} % after"
+    return f"the other {plural(rows, 'run')}: {np.mean(np.abs(before)):.1f} % before, {np.mean(np.abs(after)):.1f} % after"
 
 
 def missing_lines(chosen: list[Chosen]) -> Iterator[str]:

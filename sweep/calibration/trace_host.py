@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core import Floats, SpecError, short
+from sim_core import Floats, SpecError, plural, short
 from sweep.inputs.traces.collectives import Key
 from sweep.inputs.traces.intervals import common, length, union
 from sweep.inputs.traces.kinds import Kind
@@ -51,7 +51,7 @@ def lines(hosts: Sequence[Host]) -> Iterator[str]:
     for host in hosts:
         for each in host.spreads:
             low, middle, high = (f"{x:.1%}" if each.is_share else short(x, "s") for x in (each.low, each.middle, each.high))
-            yield f"{host.rank}: {each.what:{_WORDS}} {middle} ({low} to {high}), {each.number:,} values"
+            yield f"{host.rank}: {each.what:{_WORDS}} {middle} ({low} to {high}), {plural(each.number, 'value')}"
         yield from (f"{host.rank}: {note}" for note in host.notes)
 
 

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 import numpy as np
 
-from sim_core import GemmSurface, Hardware, SpecError, Surface, gemm_of_device_s, gemm_s, load_kernels, precisions
+from sim_core import GemmSurface, Hardware, SpecError, Surface, gemm_of_device_s, gemm_s, load_kernels, plural, precisions
 from sweep.calibration.kernels import Class, KernelFit
 from sweep.inputs.traces.gemms import Gemm, Shape
 from sweep.inputs.traces.profile import Rank
@@ -76,7 +76,9 @@ def _measured(ranks: Iterable[Rank], notes: list[str]) -> Iterator[_Measured]:
             named = cast(Phase, phase)
             times[gemm.shape.dtype, named][_layer(gemm.shape, named)].append(gemm)
     if left:
-        notes.append(f"left out: {len(left)} shapes in other precisions, in batches, or with both operands transposed")
+        notes.append(
+            f"left out: {plural(len(left), 'shape')} in other precisions, in batches, or with both operands transposed"
+        )
     for (dtype, phase), layers in sorted(times.items()):
         longest = sorted(layers, key=lambda layer: -sum(gemm.total_s for gemm in layers[layer]))
         if len(longest) > MOST_SHAPES:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core import Floats, FormatError, shown
+from sim_core import Floats, FormatError, plural, shown
 from sweep.inputs.traces.collectives import BYTES, KINDS, Call, Key
 from sweep.inputs.traces.profile import Recording
 
@@ -243,7 +243,7 @@ def bus_factor(kind: str, ranks: int) -> float:
 def lines(transfers: Sequence[Transfer], bounds: Sequence[Bound]) -> Iterator[str]:
     """What was found, a line for each kind, group and size."""
     for each in sorted(transfers, key=lambda one: tuple(map(str, one.key))):
-        yield f"{_words(each.key)}, {each.ranks} ranks: {_times(each)}"
+        yield f"{_words(each.key)}, {plural(each.ranks, 'rank')}: {_times(each)}"
     for bound in sorted(bounds, key=lambda one: tuple(map(str, one.key))):
         yield f"upper bound: {_words(bound.key)}: {bound.least_s * 1e6:,.1f} us, the least of {bound.number}: {bound.why}"
 

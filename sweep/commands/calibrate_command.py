@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from sim_core import Hardware, SimError, SpecError, hardware_yaml, read_hardware, read_model, read_stack, stack_yaml
+from sim_core import Hardware, SimError, SpecError, hardware_yaml, plural, read_hardware, read_model, read_stack, stack_yaml
 from sweep.arguments import CheckedCommand, CheckedGroup
 from sweep.calibration.kernels import fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit
@@ -245,7 +245,7 @@ def stack(
 
 def _write_asked(asked: Asked, output: Path | None) -> None:
     """Launch flags of the runs to make, and a table to fill with their steps."""
-    lines = [f"# {len(asked.runs)} runs of {asked.model.name} on {asked.device}, stack {asked.stack.name}.", ""]
+    lines = [f"# {plural(len(asked.runs), 'run')} of {asked.model.name} on {asked.device}, stack {asked.stack.name}.", ""]
     for number, (one, _, text) in enumerate(asked.runs, start=1):
         lines += [f"# Run {number}, {one.purpose.name}. It tells: {one.purpose.tells}.", text]
     lines += [f"# {line}" for line in missing_lines(asked.missing)]

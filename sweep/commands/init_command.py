@@ -17,6 +17,7 @@ from sim_core import (
     model_names,
     nearest,
     parse_yaml,
+    plural,
     preset_names,
     read_hardware,
     read_model,
@@ -123,7 +124,7 @@ def command(
             console.print(f"note: {note}")
     size = prepared.sweep.space.size
     best = " --best 20" if suited(size) == "search" else ""
-    console.print(f"{path}: {size:,} plans. Next: sweep {suited(size)} {path}{best}")
+    console.print(f"{path}: {plural(size)}. Next: sweep {suited(size)} {path}{best}")
 
 
 def _only_batch(source: str, given: dict[str, Any], model: str | None) -> None:

@@ -13,6 +13,7 @@ from sim_core import (
     kind_of,
     model_names,
     model_yaml,
+    plural,
     read_traces,
     read_workload,
     stage_document,
@@ -39,7 +40,6 @@ from sweep.one_plan import facts_of, of_sets
 from sweep.show.inputs import print_workload, workload_values
 from sweep.show.logs import launch_values, log_values, print_launch, print_log
 from sweep.show.profiles import print_profile, profile_values
-from sweep.show.tables import plural
 from sweep.show.terminal import own_console
 from sweep.show.traces import job_values, print_job, print_stage_durations
 

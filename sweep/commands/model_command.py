@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sim_core import SpecError, model_names, model_yaml, parse_yaml, read_model
+from sim_core import Model, SpecError, model_document, model_names, model_yaml, parse_model, parse_yaml, read_model
 from sweep.commands.shared import AsJson, needs, takes, write_json
 from sweep.options import of_option, wrong
 from sweep.show.inputs import model_values, print_model, print_models
@@ -35,15 +35,27 @@ def command(
             print_models(models, own_console())
         return
     with of_option("--set") if sets else nullcontext():
+        model = read_model(name)  # what is wrong without `sets` is no fault of theirs
         if sets:
-            read_model(name)  # what is wrong without them is no fault of theirs
-        model = read_model(name, dict(_assigned(text) for text in sets or []))
+            model = _changed(model, read_model(name, dict(map(_assigned, sets))), sets)
     if as_json:
         write_json(model_values(model))
     elif as_yaml:
         sys.stdout.write(model_yaml(model))
     else:
         print_model(model, own_console())
+
+
+def _changed(model: Model, then: Model, sets: list[str]) -> Model:
+    """A model with other numbers, as its source says, and its name, if it is not just the sequence, unless these are set, too.
+
+    A number that was not known before changes nothing.
+    """
+    before, after = model_document(model), model_document(then)
+    changed = {key for key, value in before.items() if after.get(key) != value}
+    own = {"source": f"{', '.join(sets)}; all else: {model.name}, {model.source}"} if changed else {}
+    own |= {"name": f"{model.name}-changed"} if changed - {"sequence"} else {}
+    return parse_model(after | {key: text for key, text in own.items() if key not in changed}, model.name)
 
 
 def _assigned(text: str) -> tuple[str, object]:

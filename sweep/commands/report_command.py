@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sim_core import short
+from sim_core import plural, short
 from sweep.commands.shared import check_output, result_at, there
 from sweep.folder import write_file
 from sweep.report.content import content_of
@@ -33,4 +33,4 @@ def command(
     page = report_page(content)
     write_file(output, page)
     if str(output) != "-":
-        own_console().print(f"{output}: {content['rows_total']:,} plans of {folder}, {short(len(page.encode()), 'B')}")
+        own_console().print(f"{output}: {plural(content['rows_total'])} of {folder}, {short(len(page.encode()), 'B')}")

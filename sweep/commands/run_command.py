@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from sim_core import short
+from sim_core import plural, short
 from sweep.commands.outside import say_if_better_outside
 from sweep.commands.shared import (
     Executing,
@@ -42,7 +42,7 @@ from sweep.ranking import outcome, rank
 from sweep.show.progress import clock, progress_display
 from sweep.show.ranked import print_ranking
 from sweep.show.results import print_reasons
-from sweep.show.tables import plural, rows_text
+from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console
 from sweep.slices import LIMIT_S
 from sweep.spec import SweepSpec

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sim_core import BOUNDS, short
+from sim_core import BOUNDS, plural, short
 from sweep.commands.outside import say_if_better_outside
 from sweep.commands.shared import (
     Executing,
@@ -91,7 +91,7 @@ def print_answer(answer: Answer, seconds: float, console: Console) -> None:
     """How much had to be simulated for the proof, and how near the bounds were."""
     legal = answer.counted.get(BEATEN, 0) + answer.counted.get(WORSE, 0) + answer.rows
     console.print(
-        f"{answer.plans:,} plans searched in {short(seconds, 's')}: {legal:,} can run, {answer.simulated:,} were simulated "
+        f"{plural(answer.plans)} searched in {short(seconds, 's')}: {legal:,} can run, {answer.simulated:,} were simulated "
         f"({answer.simulated / max(legal, 1):.2%}; their bounds are {answer.tightness:.1%} of the step), "
         "the bounds of the others prove that they are worse."
     )

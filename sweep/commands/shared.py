@@ -11,7 +11,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 from rich.console import Console
 
-from sim_core import LARGEST, STEP, Job, SpecError, cache_dir, is_compiled, model_names, read_traces, short
+from sim_core import LARGEST, STEP, Job, SpecError, cache_dir, is_compiled, model_names, plural, read_traces, short
 from sweep.executors.choice import Kind
 from sweep.folder import Folder, folder_at, write_file
 from sweep.inputs.registry import SPEC_SIGN, recognised
@@ -19,7 +19,7 @@ from sweep.one_plan import facts_of
 from sweep.options import OptionError, of_option, wrong
 from sweep.preparation import Prepared, prepare
 from sweep.show.checks import print_checks
-from sweep.show.tables import plural, say
+from sweep.show.tables import say
 from sweep.show.terminal import Terminated, exit_code, form_of, signals_end_at_once, sigterm_raises
 from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store, newest

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from sim_core import short
+from sim_core import plural, short
 from sweep.commands.shared import AsJson, Directory, result_at, write_json
 from sweep.listing import standing
 from sweep.show.progress import clock
@@ -22,7 +22,7 @@ def command(directory: Directory = None, as_json: AsJson = False) -> None:
     lines = [
         f"{result.folder}: {result.name}, {result.state}",
         f"  {result.done:,} of {result.total:,} plans ({part:.0%}){left}",
-        f"  {short(result.bytes, 'B')} in {result.files:,} files, the last written {clock(result.written_s)} ago",
+        f"  {short(result.bytes, 'B')} in {plural(result.files, 'file')}, the last written {clock(result.written_s)} ago",
     ]
     if result.plan is not None:
         so_far = " so far" * (result.state != "complete")

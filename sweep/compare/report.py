@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sim_core import PLAN_FIELDS
+from sim_core import PLAN_FIELDS, plural
 from sweep.compare.result import Comparison, Group, Moved, Point, Shift, Steps
 from sweep.show.sections import Section
-from sweep.show.tables import SHORT_PART, cell, heading, plural, values_text
+from sweep.show.tables import SHORT_PART, cell, heading, values_text
 
 MAX_GROUPS: Final = 40
 BEST_PLAN: Final = "Best plan"

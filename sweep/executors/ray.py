@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 import ray
 from ray.exceptions import AuthenticationError, OutOfMemoryError, RayError, RayTaskError
 
-from sim_core import SimError
+from sim_core import SimError, plural
 from sweep.executors import ClusterLost, OtherCode, check_code
 from sweep.slice_file import Slice
 from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
@@ -138,7 +138,7 @@ class RayExecutor:
         """
         cpus = _cpus()
         if len(submitted) > cpus:
-            sys.stderr.write(f"waiting for the cluster: {len(submitted)} slices submitted, {cpus} CPUs available\n")
+            sys.stderr.write(f"waiting for the cluster: {plural(len(submitted), 'slice')} submitted, {cpus} CPUs available\n")
             return before
         if before + 1 >= MAX_QUIET:
             raise ClusterError("the cluster has stopped answering: it has CPUs for the submitted slices, but none comes back")

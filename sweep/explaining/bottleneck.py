@@ -17,6 +17,7 @@ from sim_core import (
     Shape,
     Workload,
     blocks_of,
+    plural,
     short,
     timeline,
 )
@@ -98,7 +99,7 @@ def _text(part: str, share: float, row: Mapping[str, Any], shape: Shape, around:
             return f"{head}: waiting for the slowest rank"
         alone = f"; even stages alone would wait {(pp - 1) / (vpp * ga):.0%} of their work" if row["schedule"] == "1f1b" else ""
         chunks = f" of {vpp} chunks" if vpp > 1 else ""
-        return f"{head}: {ga} micro-batches on {pp} stages{chunks}{alone}"
+        return f"{head}: {plural(ga, 'micro-batch')} on {pp} stages{chunks}{alone}"
     if part == "compute_recompute_s":
         without = next(
             (change for change in around if change.row["checkpointing"] == "none" and change.axis == "checkpointing"), None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sim_core import EXPLANATIONS, MEMORY, PARTS, Group, Hardware, Shape, SpecError, shape_of, short
+from sim_core import EXPLANATIONS, MEMORY, PARTS, Group, Hardware, Shape, SpecError, plural, shape_of, short
 from sweep.explaining.among import Nearest, Within, nearest_running, within
 from sweep.explaining.bottleneck import GROUPS_OF, Bottleneck, Waiting, bottleneck, waiting, words
 from sweep.explaining.neighbours import Neighbour, neighbours
@@ -113,7 +113,8 @@ def _told(row: Mapping[str, Any], shape: Shape | None, hardware: Hardware, seque
         )
     tokens = f" of {sequence:,} tokens" if sequence else ""
     lines.append(
-        f"a step: {row['global_batch']:,} sequences{tokens}; a rank takes {row['ga']:,} micro-batches of {row['micro_batch']}"
+        f"a step: {plural(row['global_batch'], 'sequence')}{tokens}; "
+        f"a rank takes {plural(row['ga'], 'micro-batch')} of {row['micro_batch']}"
     )
     if shape is not None:
         lines.append(f"layers: {_layers(shape)}; layer_split {row['layer_split']}")

@@ -4,6 +4,7 @@ from typing import Final
 
 from sim_core import SpecError
 from sweep.exporting.launched import Launched
+from sweep.inputs.flavors import flavor_of
 
 VERSION: Final = "v0.2.2"
 _SCHEDULES: Final = {
@@ -126,12 +127,14 @@ def torchtitan_flags(plan: Launched) -> str:
 
 def torchtitan_text(plan: Launched) -> str:
     """The file. Raises SpecError if torchtitan would refuse it."""
-    sections = _accepted(plan)
+    flavor = None if plan.model is None else flavor_of(plan.model)
+    model: dict[str, dict[str, Value]] = {"model": {"name": flavor[0], "flavor": flavor[1]}} if flavor else {}
+    sections = model | _accepted(plan)
     lines = [
         f"# Plan {plan.number} of the sweep {plan.name}: {plan.number_of('all_gpus')} x {plan.fields['hardware']}, "
         f"simulated step {plan.row['step_time_s']:.4g} s.",
         f"# For torchtitan {VERSION}, the last version that reads TOML (later ones take Python and --section.key flags).",
-        *(f"# Without a key: {line}" for line in _not_said(plan)),
+        *(f"# Without a key: {line}" for line in _not_said(plan)[bool(flavor) :]),
     ]
     for section, keys in sections.items():
         lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in keys.items())]

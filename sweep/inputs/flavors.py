@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
+from sim_core import Model, model_document, read_model
+
 PRESETS: Final = {
     ("llama3", "8b"): "llama3.1-8b", ("llama3", "70b"): "llama3.1-70b", ("llama3", "405b"): "llama3.1-405b",
     ("llama2", "7b"): "llama2-7b", ("llama2", "13b"): "llama2-13b", ("llama2", "70b"): "llama2-70b",
@@ -33,6 +35,22 @@ CHANGES: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
     ("qwen3", "debugmodel"): {"layers": 8, "hidden": 256, "vocabulary": 2048},
 }  # fmt: skip
 """What a flavor has otherwise than its preset; attention in chunks is that of the flavors `irope`."""
+
+
+SMALL: Final = ("llama4", "gpt_oss")
+"""Models whose flavors have small letters."""
+
+
+def flavor_of(model: Model) -> tuple[str, str] | None:
+    """The name and flavor of a model, whatever its sequence, as v0.2.2 spells them; None if it has none."""
+    own = model_document(model)
+    for name, flavor in PRESETS:
+        preset, changes = preset_of(name, flavor) or ("", {})
+        if name != "llama2" and own["layers"] == changes.get("layers", own["layers"]):
+            known = model_document(read_model(preset, changes))
+            if all(own.get(key) == value for key, value in known.items() if key not in ("name", "source", "sequence")):
+                return name, flavor if name in SMALL else flavor.upper()
+    return None
 
 
 def preset_of(name: str, flavor: str) -> tuple[str, Mapping[str, object]] | None:

@@ -1,9 +1,11 @@
 """Text files of any size as lines: gzip by its first bytes, bounded lines, no colours; never the whole file in memory."""
 
 import codecs
+import json
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -104,6 +106,9 @@ def model_note(error: SimError, path: str) -> str:
 
 
 def plain(line: bytes) -> str:
-    """A line as text without colours and line ends."""
+    """A line as text without colours and line ends, out of the JSON that Docker puts around it."""
+    if line.startswith(b'{"log":'):
+        with suppress(ValueError, RecursionError, KeyError, AttributeError):
+            line = json.loads(line)["log"].encode()
     text = line.decode("utf-8", "replace").rstrip("\r\n")
     return COLOURS.sub("", text) if "\x1b" in text else text

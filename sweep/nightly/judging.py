@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from sim_core import SimError, SpecError
+from sim_core import SimError, SpecError, plural
 from sweep.compare.report import group_text, percent
 from sweep.compare.result import Comparison, Group
 from sweep.nightly.nights import Night, Nights
 from sweep.nightly.spec import PREVIOUS, NightlySpec, Thresholds
 from sweep.preparation import Prepared, prepare
-from sweep.show.tables import cell, heading, plural
+from sweep.show.tables import cell, heading
 from sweep.spec import stored_spec
 from sweep.store import Store
 
@@ -91,7 +91,7 @@ def regressions(both: Comparison, limits: Thresholds) -> list[str]:
     lost = both.became_infeasible.plans + both.became_failed.plans
     if limits.infeasible is not None and lost > limits.infeasible:
         why = ", ".join(f"{reason} {count:,}" for reason, count in both.became_infeasible.reasons + both.became_failed.reasons)
-        lines.append(f"{lost:,} plans can no longer run ({why}; threshold {limits.infeasible:,})")
+        lines.append(f"{plural(lost)} can no longer run ({why}; threshold {limits.infeasible:,})")
     return lines
 
 

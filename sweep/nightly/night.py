@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from sim_core import SimError, SpecError, masked
+from sim_core import SimError, SpecError, masked, plural
 from sweep.compare.comparison import compare
 from sweep.compare.report import BEST_PLAN, group_text, paged, sections
 from sweep.compare.result import Comparison
@@ -26,7 +26,6 @@ from sweep.nightly.notify import OUTCOMES, body_of, deliver_all, wanted
 from sweep.nightly.spec import PREVIOUS, NightlySpec, SweepEntry
 from sweep.preparation import Prepared, prepare
 from sweep.show.sections import Section, markdown, page
-from sweep.show.tables import plural
 from sweep.spec import load_spec
 from sweep.store import Store
 from sweep.warming import warm_up
@@ -184,7 +183,7 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequ
         runtime.log(f"{record.name}: failed: {record.error}")
     else:
         against = f"against {record.baseline}" if record.baseline else record.error or "nothing to compare with yet"
-        runtime.log(f"{record.name}: {record.rows:,} plans, {record.computed:,} of them simulated tonight; {against}")
+        runtime.log(f"{record.name}: {plural(record.rows)}, {record.computed:,} of them simulated tonight; {against}")
         for text in record.regressions:
             runtime.log(f"  regression: {text}")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
-from sim_core import SIMAI, SimError, parameters, short
+from sim_core import SIMAI, SimError, parameters, plural, short
 from sweep.columns import RUNS
 from sweep.explaining.explanation import in_words
 from sweep.exporting.launched import launched
@@ -14,7 +14,7 @@ from sweep.exporting.torchtitan import torchtitan_text
 from sweep.ranking import Ranking
 from sweep.reopening import Reopened
 from sweep.show.ranked import running_words, ties_of
-from sweep.show.tables import cell, plural, values_text
+from sweep.show.tables import cell, values_text
 from sweep.spec import FIELDS
 from sweep.tuning.record import OK
 from sweep.uncertainty.evidence import LEVEL
@@ -84,15 +84,19 @@ def _job(opened: Reopened | None, row: Mapping[str, Any], axes: Mapping[str, Seq
     if known is not None and not sweep.workload.from_file:
         counts = parameters(known.model)
         active = f", {_billions(counts.active)} for a token" if counts.active != counts.total else ""
-        lines.append(f"Model: {known.model.name}, {_billions(counts.total)} parameters{active}; {known.model.layers} layers")
+        lines.append(
+            f"Model: {known.model.name}, {_billions(counts.total)} parameters{active}; {plural(known.model.layers, 'layer')}"
+        )
         lines.append(f"Stack: {values('stack') or known.stack.name}")
     else:
         path = opened.spec.workload.path
-        lines.append(f"Workload: {Path(path).name if path else opened.spec.name}, {sweep.workload.layers} layers")
+        lines.append(f"Workload: {Path(path).name if path else opened.spec.name}, {plural(sweep.workload.layers, 'layer')}")
     hardware = sweep.hardware.variants[0]
     nic = values("nic_bandwidth", lambda value: short(value, "B/s")) or short(hardware.value("nic_bandwidth"), "B/s")
     node, nvlink = int(hardware.value("gpus_per_node")), short(hardware.value("nvlink_bandwidth"), "B/s")
-    lines.append(f"Network: {node} GPUs a node with {nvlink} each between them; between nodes {nic} a GPU and direction")
+    lines.append(
+        f"Network: {plural(node, 'GPU')} a node with {nvlink} each between them; between nodes {nic} a GPU and direction"
+    )
     sequence = row.get("sequence") or sweep.workload.sequence
     batch = values("global_batch", lambda count: f"{count:,}")
     tokens = ""

@@ -16,10 +16,13 @@ from sweep.search.objective import Objective, group_keys
 
 @dataclass(kw_only=True)
 class Frontier:
-    """Cost and number of the best simulated plans of each group, ascending. A plan counts once, however often it is added."""
+    """Cost, number and numbers (`same_numbers`) of the best simulated plans of each group, ascending.
+
+    A plan counts once, however often it is added; so do plans with the same numbers: the lowest is kept.
+    """
 
     objective: Objective
-    found: dict[bytes, tuple[Floats, Ints]] = field(default_factory=dict)
+    found: dict[bytes, tuple[Floats, Ints, Ints]] = field(default_factory=dict)
     limit: dict[bytes, float] = field(default_factory=dict)  # of groups of which as many as the best are known
     simulated: int = 0
     tightness: float = 0.0  # sum over the simulated of bound / step
@@ -28,19 +31,20 @@ class Frontier:
         """A copy that grows on its own and has simulated nothing yet; arrays can be shared, since none is changed in place."""
         return Frontier(objective=self.objective, found=dict(self.found), limit=dict(self.limit))
 
-    def add(self, keys: Sequence[bytes], group: Ints, cost: Floats, plan: Ints) -> None:
-        """Take in simulated plans, [rows] each; `group` is an index into `keys`."""
+    def add(self, keys: Sequence[bytes], group: Ints, cost: Floats, plan: Ints, same: Ints) -> None:
+        """Take in simulated plans, [rows] each; `group` is an index into `keys`, `same` from `same_numbers`."""
         by_group = np.argsort(group, kind="stable")
         for mine in np.split(by_group, np.flatnonzero(np.diff(group[by_group])) + 1) if len(group) else ():
-            k = int(group[mine[0]])
-            before = self.found.get(keys[k], (np.empty(0), np.empty(0, np.int64)))
-            plans, first = np.unique(np.concatenate([before[1], plan[mine]]), return_index=True)
-            costs = np.concatenate([before[0], cost[mine]])[first]
-            order = np.lexsort((plans, costs))[: self.objective.best]
-            costs = costs[order]
-            self.found[keys[k]] = costs, plans[order]
-            if len(costs) == self.objective.best:
-                self.limit[keys[k]] = self.objective.limit(float(costs[0]), float(costs[-1]))
+            key = keys[int(group[mine[0]])]
+            before = self.found.get(key, (np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)))
+            costs = np.concatenate([before[0], cost[mine]])
+            plans, alike = np.concatenate([before[1], plan[mine]]), np.concatenate([before[2], same[mine]])
+            order = np.lexsort((plans, costs))
+            _, first = np.unique(alike[order], return_index=True)
+            order = order[np.sort(first)[: self.objective.best]]
+            self.found[key] = costs[order], plans[order], alike[order]
+            if len(order) == self.objective.best:
+                self.limit[key] = self.objective.limit(float(costs[order[0]]), float(costs[order[-1]]))
 
     def limits(self, keys: Sequence[bytes]) -> Floats:
         """The highest cost that a plan of the answer can have, by group; infinite until enough plans are known."""

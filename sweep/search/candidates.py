@@ -13,7 +13,7 @@ from sweep.evaluation import bounded, evaluate
 from sweep.preparation import Sweep
 from sweep.search.ahead import Frontier, count_reasons, of_blocks, of_bounded, promise_of, refined
 from sweep.search.blocks import Blocks
-from sweep.search.objective import group_keys
+from sweep.search.objective import group_keys, same_numbers
 from sweep.slice_file import Slice
 
 BEATEN: Final = "bound_beaten"
@@ -125,7 +125,7 @@ def take_in(rows: pa.RecordBatch, frontier: Frontier) -> None:
     ranked = pc.equal(rows.column("status"), "ok").to_numpy(zero_copy_only=False) & ~np.isnan(cost)
     rows = rows.filter(pa.array(ranked))
     keys, group = group_keys(rows, frontier.objective.per)
-    frontier.add(keys, group, cost[ranked], rows.column("plan").to_numpy())
+    frontier.add(keys, group, cost[ranked], rows.column("plan").to_numpy(), same_numbers(rows))
 
 
 def _tightness(bounds: pa.RecordBatch, simulated: pa.RecordBatch) -> float:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from sim_core import Floats, Ints, SpecError
 from sweep.columns import COLUMNS, LONGER, MEASURES, SHORTER, measures_of
+from sweep.selection import NUMBERS, SIZES
 
 RISES: Final = tuple(name for name in LONGER if COLUMNS[name].bounded)
 FALLS: Final = tuple(name for name in SHORTER if COLUMNS[name].bounded)
@@ -18,7 +19,10 @@ KNOWN: Final = measures_of("memory")
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """The `best` plans of each value of `per` by `column`, and all whose value is `within` a part of the best."""
+    """The `best` plans of each value of `per` by `column`, and all whose value is `within` a part of the best.
+
+    Plans with the same numbers count as one, as they are one row of a ranking; all of them are in the answer.
+    """
 
     column: str
     descending: bool
@@ -73,6 +77,15 @@ def group_keys(rows: pa.RecordBatch, per: tuple[str, ...]) -> tuple[list[bytes],
         _, group = np.unique(group * (int(digit.max(initial=0)) + 1) + digit, return_inverse=True)
     _, first = np.unique(group, return_index=True)
     return [np.array([codes[row] for codes in columns]).tobytes() for row in first], group
+
+
+def same_numbers(rows: pa.RecordBatch) -> Ints:
+    """A number for each row that is equal, [rows], where a ranking takes rows for the same: their hash."""
+    names = [name for name in (*SIZES, *NUMBERS) if name in rows.schema.names]
+    values = np.stack([rows.column(name).to_numpy(zero_copy_only=False).astype(np.float32) + 0 for name in names], axis=1)
+    odd = 2 * np.random.default_rng(len(names)).integers(2**62, size=len(names), dtype=np.uint64) + np.uint64(1)
+    hashed: Ints = (values.view(np.uint32) * odd).sum(axis=1, dtype=np.uint64).view(np.int64)
+    return hashed
 
 
 def _codes(column: pa.Array) -> Ints:

@@ -150,7 +150,7 @@ def seed(sweep: Sweep, blocks: Blocks, objective: Objective) -> Frontier:
         return frontier  # the plans around one are not in the sample
     seen = np.empty(0, np.int64)
     for _ in range(CLIMBS):
-        best = np.unique(np.concatenate([np.empty(0, np.int64), *(plans for _, plans in frontier.found.values())]))
+        best = np.unique(np.concatenate([np.empty(0, np.int64), *(plans for _, plans, _ in frontier.found.values())]))
         best = np.setdiff1d(best, seen)[:MOST_AROUND]
         if not len(best):
             break

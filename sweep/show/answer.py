@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from sim_core import EXPLANATIONS, SpecError, read_stack, short, stack_names
+from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_names
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
 from sweep.folder import Location
 from sweep.ranking import Ranking, rank, stack_of
-from sweep.show.tables import cell, heading, plural, values_text
+from sweep.show.tables import cell, heading, values_text
 from sweep.spec import FIELDS
 from sweep.uncertainty.evidence import LEVEL
 from sweep.uncertainty.highest import above_measured, bits_of
@@ -61,7 +61,7 @@ def plan_words(row: Mapping[str, Any], ranking: Ranking | None = None) -> str:
     if (kept := row.get("checkpointing", "file")) != "file":
         words.append("no recompute" if kept == "none" else f"recompute {kept}")
     words += _unusual(row, ranking)
-    return f"{', '.join(words)}, on {row['all_gpus']:,} x {row['hardware']}, {row['global_batch']:,} sequences a step"
+    return f"{', '.join(words)}, on {row['all_gpus']:,} x {row['hardware']}, {plural(row['global_batch'], 'sequence')} a step"
 
 
 def _unusual(row: Mapping[str, Any], ranking: Ranking | None) -> Iterator[str]:

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from sim_core import HIGHEST_MFU, LOWEST_MFU, Check, ImpliedModel, Workload, implied_model, short
-from sweep.show.tables import plural, span
+from sim_core import HIGHEST_MFU, LOWEST_MFU, Check, ImpliedModel, Workload, implied_model, plural, short
+from sweep.show.tables import span
 
 LEAST_SHARE: Final = 0.01
 """Runs are warned of checks that concern at least this part of the file's compute, or an unknown part."""
@@ -48,7 +48,7 @@ def print_implied_model(workload: Workload, console: Console) -> None:
 
 
 def _model_text(model: ImpliedModel) -> str:
-    parts = [f"{model.layers} layers"]
+    parts = [f"{plural(model.layers, 'layer')}"]
     parts += [
         f"{name} {value:,}"
         for name, value in (("hidden", model.hidden), ("sequence", model.sequence), ("vocabulary", model.vocabulary))

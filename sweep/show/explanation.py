@@ -8,13 +8,13 @@ from typing import Any, Final
 import numpy as np
 from rich.console import Console
 
-from sim_core import EXPLANATIONS, MEMORY, PARTS, Shape, short
+from sim_core import EXPLANATIONS, MEMORY, PARTS, Shape, plural, short
 from sweep.explaining.among import Within
 from sweep.explaining.bottleneck import Waiting, gain
 from sweep.explaining.explanation import NARROW, Difference, Explanation
 from sweep.explaining.neighbours import Neighbour
 from sweep.show.ranked import ties_of
-from sweep.show.tables import cell, plural, print_table, values_text
+from sweep.show.tables import cell, print_table, values_text
 from sweep.uncertainty.evidence import LEVEL
 
 BAR: Final = 40

@@ -25,6 +25,7 @@ from sim_core import (
     model_document,
     model_flops_per_token,
     parameters,
+    plural,
     precisions,
     short,
     summarize,
@@ -39,18 +40,17 @@ UNNUMBERED: Final = ("name", "source")
 def print_workload(path: str, workload: Workload, console: Console) -> None:
     """Print what a workload file holds."""
     summary, base = summarize(workload), workload.base
-    dp = base.all_gpus // (base.tp * base.pp)
+    ranks = base.tp * base.pp
+    dp = base.all_gpus // ranks
     console.print(f"{path}: {workload.kind} workload")
     console.print(
-        f"  plan          tp {base.tp}, pp {base.pp}, vpp {base.vpp}, ep {base.ep}, dp {dp}, {base.all_gpus} GPUs, "
+        f"  plan          tp {base.tp}, pp {base.pp}, vpp {base.vpp}, ep {base.ep}, dp {dp}, {plural(base.all_gpus, 'GPU')}, "
         f"micro-batch {base.micro_batch}, ga {base.ga}"
     )
     console.print(f"  layers        {workload.layers}, {summary.layers_per_stage:g} per stage")
     for what, count in (("parameters", summary.parameters_per_rank), ("expert par.", summary.expert_parameters_per_rank)):
         if count:
-            console.print(
-                f"  {what:13} {short(count, '')} per rank, {short(count * base.tp * base.pp, '')} in {base.tp * base.pp} ranks"
-            )
+            console.print(f"  {what:13} {short(count, '')} per rank, {short(count * ranks, '')} in {plural(ranks, 'rank')}")
     print_implied_model(workload, console)
     _compute(summary, base.ga, console)
     rows = [

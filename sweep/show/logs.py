@@ -5,10 +5,9 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from sim_core import short
+from sim_core import plural, short
 from sweep.inputs.launch.job import Launch
 from sweep.inputs.log import Log
-from sweep.show.tables import plural
 
 WORDS: Final = {
     "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "step_time_s": "steady step",

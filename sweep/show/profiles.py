@@ -4,7 +4,7 @@ from typing import Final
 
 from rich.console import Console
 
-from sim_core import short
+from sim_core import plural, short
 from sweep.inputs.traces.collectives import Row
 from sweep.inputs.traces.gemms import Gemm, Gemms
 from sweep.inputs.traces.profile import Profile, Rank
@@ -42,7 +42,7 @@ def print_profile(profile: Profile, console: Console) -> None:
 def _doubts(rank: Rank, console: Console) -> None:
     if rank.unlinked:
         how = "counted: all within the one step" if rank.unlinked_counted else "not in the totals"
-        console.print(f"  {rank.name}: {rank.unlinked:,} events without a launch, {_ms(rank.unlinked_s)}, {how}")
+        console.print(f"  {rank.name}: {plural(rank.unlinked, 'event')} without a launch, {_ms(rank.unlinked_s)}, {how}")
     for name, number, seconds in rank.unknown:
         console.print(f"  {rank.name}: unclassified: {number:,} x {_short(name)}, {_ms(seconds)}")
 
@@ -63,7 +63,7 @@ def _details(rank: Rank, console: Console) -> None:
     if rank.memory is not None:
         allocated, reserved, events = rank.memory
         console.print(
-            f"  {rank.name}: memory: {_gib(allocated)} allocated, {_gib(reserved)} reserved at most ({events:,} events)"
+            f"  {rank.name}: memory: {_gib(allocated)} allocated, {_gib(reserved)} reserved at most ({plural(events, 'event')})"
         )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-from sim_core import FOLLOWING, PARTS, short
+from sim_core import FOLLOWING, PARTS, plural, short
 from sweep.beside_running import Beside
 from sweep.columns import SECTIONS, measures_of
 from sweep.error_bars import ErrorBars, GroupBars
@@ -20,7 +20,7 @@ from sweep.selection import ALIKE
 from sweep.show.answer import answer_of
 from sweep.show.checks import plausibility_lines
 from sweep.show.results import print_reasons
-from sweep.show.tables import SHORT_PART, cell, heading, plural, print_table, say, span, values_text
+from sweep.show.tables import SHORT_PART, cell, heading, print_table, say, span, values_text
 from sweep.stability import DRAWS, Stability
 from sweep.uncertainty.evidence import LEVEL
 from sweep.workloads import STACK
@@ -282,7 +282,7 @@ def print_stability(groups: Sequence[Stability], sigmas: Mapping[str, float], to
 
 
 def _beyond(group: Stability) -> str:
-    count = f"{len(group.rows):,} plans simulated, {int((group.wins > 0).sum()):,} win"
+    count = f"{plural(len(group.rows))} simulated, {int((group.wins > 0).sum()):,} win"
     if not group.beyond:
         return f"{count}; there are no more."
     gained, behind = np.expm1(group.reach), np.expm1(group.behind)
@@ -349,8 +349,8 @@ def print_disagreement(both: Disagreement, console: Console) -> None:
     """Print how far the fidelities agree, and the plans they disagree on most."""
     correlation = "undefined, all plans tie" if both.rank_correlation is None else f"{both.rank_correlation:.3f}"
     console.print(
-        f"{both.pairs:,} plans in both fidelities. simai / event: median {both.median:.3f}, 5 to 95 % {both.low:.3f} to "
-        f"{both.high:.3f}. Rank correlation {correlation}; {both.best_in_common} plans are in the best {both.best} of both."
+        f"{plural(both.pairs)} in both fidelities. simai / event: median {both.median:.3f}, 5 to 95 % {both.low:.3f} to "
+        f"{both.high:.3f}. Rank correlation {correlation}; {plural(both.best_in_common)} are in the best {both.best} of both."
     )
     console.print("Largest differences; parts are simai - event:")
     names = [name for name in both.rows.column_names if name not in PARTS or any(both.rows[name].to_pylist())]

@@ -49,11 +49,6 @@ def values_text(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{heading(name)} {cell(name, value)}" for name, value in values.items())
 
 
-def plural(count: int, word: str = "plan") -> str:
-    """A number of things: `1 plan`, `2,048 plans`."""
-    return f"{count:,} {word}{'s' * (count != 1)}"
-
-
 def span(low: str, high: str) -> str:
     """Two ends of a range as text, one where they are the same."""
     return low if low == high else f"{low} to {high}"

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from sim_core import Job, Played, Replay, StageDurations, short, statistics
+from sim_core import Job, Played, Replay, StageDurations, plural, short, statistics
 from sweep.show.tables import print_table
 
 MOST_SHOWN = 16
@@ -19,8 +19,8 @@ def print_job(path: str, job: Job, console: Console) -> None:
     total = layout.pp * layout.ranks_per_stage
     console.print(f"{path}: rank traces, {len(job.ranks)} of {total} ranks")
     console.print(
-        f"  plan          tp {layout.tp}, pp {layout.pp}, vpp {layout.vpp}, ep {layout.ep}, dp {layout.dp}, {total} GPUs, "
-        f"micro-batch {layout.micro_batch}, ga {layout.ga}, {totals.schedule}"
+        f"  plan          tp {layout.tp}, pp {layout.pp}, vpp {layout.vpp}, ep {layout.ep}, dp {layout.dp}, "
+        f"{plural(total, 'GPU')}, micro-batch {layout.micro_batch}, ga {layout.ga}, {totals.schedule}"
     )
     console.print(f"  layers        {layout.layers or 'unknown'}; sequence {job.sequence or 'unknown'}")
     longest = max(job.ranks, key=lambda rank: rank.span_s)
@@ -122,7 +122,7 @@ def print_stages(path: str, values: Mapping[str, float], console: Console) -> No
 
 def print_stage_durations(path: str, recorded: StageDurations, console: Console) -> None:
     """Print stage durations that were made from a log or from traces, and where they were written."""
-    console.print(f"{path}: pp {recorded.pp}, vpp {recorded.vpp}, {recorded.micro_batches} micro-batches, "
+    console.print(f"{path}: pp {recorded.pp}, vpp {recorded.vpp}, {plural(recorded.micro_batches, 'micro-batch')}, "
                   f"layers {recorded.layers or 'unknown'}")  # fmt: skip
     console.print(f"  step {_ms(recorded.step_s)}, of which {_ms(recorded.after_s)} after the pipeline")
     for name, times in (("forward", recorded.forward_s), ("backward", recorded.backward_s)):

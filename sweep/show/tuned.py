@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from sim_core import short
-from sweep.show.tables import cell, heading, plural, print_table, values_text
+from sim_core import plural, short
+from sweep.show.tables import cell, heading, print_table, values_text
 from sweep.tuning.deciding import LEAST_RUNS, Regret
 from sweep.tuning.record import SKIP
 from sweep.tuning.tuner import DEAR, START_S, STEPS, Proposal, Tuner, plan_values

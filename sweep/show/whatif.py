@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from sim_core import EXPLANATIONS
+from sim_core import EXPLANATIONS, plural
 from sweep.show.tables import cell, heading, print_table
 from sweep.uncertainty.evidence import LEVEL
 from sweep.whatif import Question, WhatIf
@@ -47,7 +47,7 @@ def _answers(answer: WhatIf) -> Iterator[str]:
         yield f"the same plan: {_against(same, answer.before)} now"
     else:
         yield f"the same plan cannot run: {same['reason']} ({EXPLANATIONS.get(same['reason'], same['reason'])})"
-    searched = f"of the {answer.searched:,} plans of its space then"
+    searched = f"of the {plural(answer.searched)} of its space then"
     if after is None:
         yield f"{searched}, none can run"
     elif same["status"] != "ok":

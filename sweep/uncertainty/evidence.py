@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Floats, releases_of
+from sim_core import Floats, plural, releases_of
 from sweep.uncertainty.process import variogram
 
 RECORDED: Final = Path(__file__).parent / "data" / "evidence.json"
@@ -236,7 +236,7 @@ def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) ->
     if (provenance.get("spec", {}).get("workload") or {}).get("model"):
         name = EXPERTS if inputs.get("expert_parameters_per_rank") else DENSE
         spread = evidence.spreads[name]
-        why = f"{spread.runs} measured runs of {KINDS[name]} in {spread.sets} sets"
+        why = f"{spread.runs} measured runs of {KINDS[name]} in {plural(spread.sets, 'set')}"
         stack = provenance["spec"]["workload"].get("stack")
         if name == EXPERTS and not _states_switches(stack):
             spread = spread.widened(evidence.widening[UNSTATED])

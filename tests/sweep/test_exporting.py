@@ -221,6 +221,7 @@ TITAN_KEYS: dict[str, dict[str, type]] = {  # of v0.2.2
         "pipeline_parallel_layers_per_stage": int, "pipeline_parallel_schedule": str, "pipeline_parallel_microbatch_size": int,
         "context_parallel_degree": int, "expert_parallel_degree": int, "expert_tensor_parallel_degree": int,
     },
+    "model": {"name": str, "flavor": str},
     "training": {"local_batch_size": int, "global_batch_size": int, "seq_len": int},
     "activation_checkpoint": {"mode": str},
     "compile": {"enable": bool},

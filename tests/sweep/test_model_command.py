@@ -40,10 +40,14 @@ def test_json_states_what_follows_from_the_numbers() -> None:
 
 def test_a_number_can_be_set_and_the_block_printed_is_read_back(tmp_path: Path) -> None:
     block = sweep("model", "mixtral-8x7b", "--set", "sequence=4096", "--set", "experts.topk=1", "--yaml").stdout
-    assert block.startswith("model:\n  name: mixtral-8x7b\n")
+    assert block.startswith(
+        "model:\n  name: mixtral-8x7b-changed\n  source: 'sequence=4096, experts.topk=1; all else: mixtral-8x7b, "
+    )
     (tmp_path / "mine.yaml").write_text(block, encoding="utf-8")
     assert sweep("model", tmp_path / "mine.yaml", "--yaml").stdout == block
     assert "topk: 1" in block
+    assert "  name: mixtral-8x7b\n" in sweep("model", "mixtral-8x7b", "--set", "sequence=4096", "--yaml").stdout
+    assert "  name: mine\n" in sweep("model", "mixtral-8x7b", "--set", "layers=16", "--set", "name=mine", "--yaml").stdout
 
 
 def test_a_config_has_no_sequence_until_it_is_given(tmp_path: Path) -> None:

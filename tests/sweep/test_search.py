@@ -21,6 +21,7 @@ from sweep.ranking import rank
 from sweep.search.ahead import Ahead, Frontier, promise_of
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
+from sweep.selection import NUMBERS, SIZES
 from sweep.slices import Receipt, SliceQueue, SliceTask
 from sweep.spec import load_spec
 from sweep.store import Store
@@ -102,20 +103,22 @@ def exhaustive(prepared: Prepared, objective: Objective) -> set[int]:
     """The plans of the answer, from a simulation of all: plain Python over rows."""
     table = evaluate(prepared.sweep, np.arange(prepared.sweep.space.count))
     groups = defaultdict(list)
-    for row in table.select(["plan", "status", objective.column, *objective.per]).to_pylist():
+    for row in table.to_pylist():
         if row["status"] == "ok" and row[objective.column] is not None:
-            groups[tuple(row[name] for name in objective.per)].append((row[objective.column], row["plan"]))
+            numbers = tuple(None if row[name] is None else np.float32(row[name]) for name in (*SIZES, *NUMBERS))
+            groups[tuple(row[name] for name in objective.per)].append((row[objective.column], row["plan"], numbers))
     answer = set()
     for found in groups.values():
-        ordered = sorted((value for value, _ in found), reverse=objective.descending)
+        by_numbers = {numbers: value for value, _, numbers in sorted(found, reverse=not objective.descending)}  # the best last
+        ordered = sorted(by_numbers.values(), reverse=objective.descending)
         first, last = ordered[0], ordered[: objective.best][-1]
         near = first * (1 - objective.within if objective.descending else 1 + objective.within)
         if len(ordered) < objective.best:
-            answer |= {plan for _, plan in found}
+            answer |= {plan for _, plan, _ in found}
         elif objective.descending:
-            answer |= {plan for value, plan in found if value >= min(last, near)}
+            answer |= {plan for value, plan, _ in found if value >= min(last, near)}
         else:
-            answer |= {plan for value, plan in found if value <= max(last, near)}
+            answer |= {plan for value, plan, _ in found if value <= max(last, near)}
     return answer
 
 

@@ -98,6 +98,7 @@ def test_what_tokens_cost_is_their_time_on_all_gpus(result: Reopened) -> None:
     [
         ([], "OPTIONS: found none, expected one of --gpus, --nic, --device, --sequence, --tokens, --price"),
         (["--device", "H100"], "unknown hardware preset 'H100', nearest valid: H100-SXM"),
+        (["--nic", "0"], "nic_bandwidth: found 0, expected a number above 0"),
         (["--nic", "50"], "found '50', expected a number with its unit, such as '50 Gb/s'"),
         (["--price", "2"], "--price: the result has no budget; say --tokens, too"),
     ],

@@ -1,7 +1,9 @@
 """Megatron-LM's flags as they stand in scripts and YAML, and those that say nothing about the shape of a model."""
 
+import ast
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 
@@ -16,11 +18,25 @@ Flags = dict[str, list[Given]]
 """Flag with its dashes -> where it is given, in order."""
 
 _FLAG: Final = re.compile(r"--[A-Za-z]")
-_WORD: Final = re.compile(r"""'[^']*'|"[^"]*"|[^\s()'"\\;`]+|[()]""")
+_WORD: Final = re.compile(r"""'[^']*'|"[^"]*"|[^\s()'"\\;`]+|[();]""")
 _QUOTED_FLAGS: Final = re.compile(r"""(?<![^\s(=])(["'])([^"']*--[^"']*)\1""")
 _COMMENT: Final = re.compile(r"(^|\s)#.*$")
-_ASSIGNMENT: Final = re.compile(r"""^\s*(?:export\s+)?([A-Za-z_]\w*)=(?:"([^"$`]*)"|'([^']*)'|([^\s"'$`(;]*))\s*;?\s*$""")
-_SET: Final = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
+_SHELL: Final = re.compile(r"[;|&<>]|\d>")
+"""What ends the words of a flag."""
+_SET: Final = re.compile(
+    r"""(?<![\w$.{,-])([A-Za-z_]\w*)(\+?)=(?!=)("[^"]*"|'[^']*'|\$\(\([^()]*\)\)|[^\s;&|()'"]*)(?=[\s;&|)]|$)"""
+    r"""|(?<![\w$.{,-])([A-Za-z_]\w*)\+?="""
+)
+"""An assignment, anywhere in a line; with a value that is more than one word: its name alone."""
+_CHANGED: Final = re.compile(
+    r"\bfor\s+(\w+)\s+in\b|\bread\s+(?:-\w+\s+)*(\w+)|\(\(\s*(\w+)\s*(?:[-+*/%]?=[^=]|\+\+|--)|\blet\s+\W?(\w+)|\bunset\s+(\w+)|"
+    r"\bgetopts\s+\S+\s+(\w+)"
+)
+"""Other ways in which a variable gets a value."""
+_ARITHMETIC: Final = re.compile(r"\$\(\(((?:[^()$`]|\([^()$`]*\)){1,120})\)\)")
+_OPERATORS: Final = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
 _DEFAULTED: Final = re.compile(r"\$\{\w+:-([^{}$]*)\}")
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 MODEL_ARGS: Final = "MODEL_ARGS"
@@ -40,17 +56,13 @@ def flags_of_text(text: str) -> Flags:
     taking = False
     for number, raw in enumerate(lines, start=1):
         line = _filled(raw, known)
-        assigned = _assignment(line)
-        if assigned is not None:
-            if assigned[0] not in several:
-                known[assigned[0]] = assigned[1]
-            continue
+        known |= {name: value for name, value in _assigned(line) if name not in several and _is_plain(value)}
         for word in _WORD.findall(_QUOTED_FLAGS.sub(r" \2 ", line)):
             if _FLAG.match(word):
                 flag, equals, value = word.partition("=")
-                taken.append((_dashed(flag), [value] if equals else [], number))
+                taken.append((_dashed(flag), [value] if equals and value else [], number))
                 taking = True
-            elif word in "()":
+            elif word in "()" or _SHELL.match(word):
                 taking = False
             elif taking:
                 taken[-1][1].append(word.strip("'\""))
@@ -61,22 +73,26 @@ def flags_of_text(text: str) -> Flags:
     return flags
 
 
-def _assignment(line: str) -> tuple[str, str] | None:
-    """Name and value of `NAME=value`, if the value is plain."""
-    match = _ASSIGNMENT.match(line)
-    if match is None or "--" in line:
-        return None
-    return match[1], next((value for value in match.groups()[1:] if value is not None), "")
+def _assigned(line: str) -> Iterator[tuple[str, str]]:
+    """Names and values of the assignments in a line; `$` for a value that is more than a word."""
+    for match in _SET.finditer(line):
+        plain = match[3] is not None and not match[2]
+        yield match[1] or match[4], match[3].strip("'\"") if plain else "$"
+
+
+def _is_plain(value: str) -> bool:
+    return not re.search(r"[$`(]|--", value)
 
 
 def _assigned_to_several(lines: list[str]) -> set[str]:
-    """Variables with several values in the text."""
+    """Variables with several values in the text, or one that no line tells."""
     values: dict[str, set[str]] = {}
+    changed: set[str] = set()
     for line in lines:
-        match = _SET.match(line)
-        if match:
-            values.setdefault(match[1], set()).add(match[2].strip())
-    return {name for name, texts in values.items() if len(texts) > 1}
+        for name, value in _assigned(line):
+            values.setdefault(name, set()).add(value)
+        changed |= {name for match in _CHANGED.finditer(line) for name in match.groups() if name}
+    return changed | {name for name, texts in values.items() if len(texts) > 1}
 
 
 def _dashed(flag: str) -> str:
@@ -84,8 +100,28 @@ def _dashed(flag: str) -> str:
 
 
 def _filled(line: str, known: Mapping[str, str]) -> str:
+    """A line with the variables that are known put in, and arithmetic on whole numbers worked out."""
     line = _DEFAULTED.sub(lambda match: match[1], line)
-    return _VARIABLE.sub(lambda match: known.get(match[1] or match[2], match[0]), line)
+    line = _VARIABLE.sub(lambda match: known.get(match[1] or match[2], match[0]), line)
+    return _ARITHMETIC.sub(lambda match: _worked_out(match, known), line) if "$((" in line else line
+
+
+def _worked_out(match: re.Match[str], known: Mapping[str, str]) -> str:
+    try:
+        return str(_value(ast.parse(match[1].strip(), mode="eval").body, known))
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return match[0]
+
+
+def _value(node: ast.expr, known: Mapping[str, str]) -> int:
+    """The value of an expression of whole numbers and variables. Raises ValueError, ZeroDivisionError."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        return int(known.get(node.id, ""))
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return int(_OPERATORS[type(node.op)](_value(node.left, known), _value(node.right, known)))
+    raise ValueError
 
 
 def flags_of_document(document: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]) -> Flags | None:

@@ -5,17 +5,21 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim_core import SimError, SpecError, parse_model
+from sim_core import PLAN_DEFAULTS, SimError, SpecError, parse_model
 from sweep.inputs.launch.job import Launch, missing_of, number, section
 from sweep.inputs.launch.megatron import numbers_of
 from sweep.inputs.text import model_note
 
 SIGN: Final = re.compile(r"\A\s*\{\s*\"sweep\":.{0,4096}\"fields\":\s*\{", re.DOTALL)
 SIZES: Final = ("tp", "pp", "vpp", "cp", "ep", "dp", "all_gpus", "micro_batch", "global_batch")
-CHOICES: Final = (
-    "checkpointing", "precision", "overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param", "bucket_bytes",
-    "reshard_after_forward", "dispatcher", "overlap_shared_experts",
+ALWAYS: Final = ("checkpointing", "precision", "overlap_tp", "overlap_pp", "overlap_grad", "overlap_param")
+"""Choices that are told though they are the default; the rest where they are not."""
+OF_THE_SWEEP: Final = (
+    "hardware", "fidelity", "sequence", "experts", "dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio",
+    "pp_overlap_ratio", "expert_imbalance", "straggler_stage", "straggler_factor", "device_speed",
 )  # fmt: skip
+"""Fields that say how a plan is simulated, not what is launched."""
+LIST: Final = re.compile(r"\d{1,4}(?:,\d{1,4})+")
 FRAMEWORKS: Final = {"megatron-core": "Megatron-LM", "torchtitan": "torchtitan", "nemo": "NeMo"}
 
 
@@ -27,19 +31,23 @@ def read_json(path: str, document: Mapping[str, Any]) -> Launch:
     sizes = [plan[name] for name in ("tp", "pp", "cp", "dp")]
     if None in sizes or math.prod(sizes) != plan["all_gpus"]:
         raise SpecError(f"{path}: tp x pp x cp x dp of its fields are not all_gpus")
-    plan |= {name: fields[name] for name in CHOICES if isinstance(fields.get(name), bool | int | str)}
+    plan |= {
+        name: value for name, value in fields.items()
+        if name in PLAN_DEFAULTS.keys() - OF_THE_SWEEP and name not in SIZES and isinstance(value, bool | int | str)
+        and (name in ALWAYS or value != PLAN_DEFAULTS[name])
+    }  # fmt: skip
     plan |= {"sequence": number(document, "sequence"), "sequence_parallel": document.get("sequence_parallel") is True}
     plan["sharding"] = document.get("sharding") if isinstance(document.get("sharding"), str) else None
     plan["overlap_param"] = plan.get("overlap_param") is True and plan["sharding"] != "none"
     if (plan["pp"] or 1) > 1 and isinstance(fields.get("schedule"), str):
         plan["schedule"] = fields["schedule"]
-    if (plan["cp"] or 1) > 1 and isinstance(fields.get("cp_comm_type"), str):
+    if plan["cp"] == 1:
+        plan.pop("cp_comm_type", None)
+    elif isinstance(fields.get("cp_comm_type"), str):
         plan["cp_comm_type"] = fields["cp_comm_type"]
-    if shard := number(fields, "dp_shard"):
-        plan["dp_shard"] = shard
-    split = fields.get("layer_split")
-    if isinstance(split, list) and all(type(layers) is int for layers in split):
-        plan["layer_split"] = split
+    split = plan.get("layer_split")
+    if isinstance(split, str) and LIST.fullmatch(split):
+        plan["layer_split"] = [int(layers) for layers in split.split(",")]
     numbers: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
     try:

@@ -17,25 +17,32 @@ SIGN: Final = re.compile(
 DOCUMENT_SIGN: Final = re.compile(
     r"^MODEL_ARGS:|^-{0,2}(?:num[-_]layers|hidden[-_]size|tensor[-_]model[-_]parallel[-_]size):\s*\d", re.MULTILINE
 )
-ARITHMETIC: Final = re.compile(r"\$\(\(\s*(\d{1,9})((?:\s*[*/]\s*\d{1,9})*)\s*\)\)")
-SBATCH: Final = re.compile(
-    r"^#SBATCH\s+(?:--(nodes|gpus-per-node|ntasks-per-node)[= ]|(-N)\s*|--(gres)[= ]\S*gpu:(?:\w+:)?)(\d{1,6})\b", re.M
+SBATCH: Final = re.compile(r"^#SBATCH\s(.*)$", re.MULTILINE)
+ASKED: Final = re.compile(
+    r"(?<!\S)(?:--(nodes|gpus-per-node|ntasks-per-node|gpus)[= ](?:[a-zA-Z]\w*:)?|(-N)\s*|--(gres)[= ]\S*?gpu:(?:\w+:)?)"
+    r"(\d{1,6})(?![\w-])"
 )
-PLAN_FLAGS: Final = (
+COMMENT: Final = re.compile(r"(?:^|\s)#.*$", re.MULTILINE)
+NUMBERED: Final = (
     "--tensor-model-parallel-size", "--model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size",
     "--expert-model-parallel-size", "--micro-batch-size", "--global-batch-size", "--seq-length",
-    "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank", "--pipeline-model-parallel-layout",
-    "--sequence-parallel", "--recompute-granularity", "--recompute-method", "--recompute-num-layers", "--recompute-modules",
-    "--recompute-activations", "--checkpoint-activations", "--checkpoint-num-layers", "--use-distributed-optimizer",
-    "--use-megatron-fsdp", "--use-torch-fsdp2", "--data-parallel-sharding-strategy", "--zero-stage", "--deepspeed",
-    "--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap", "--overlap-moe-expert-parallel-comm",
-    "--moe-shared-expert-overlap", "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend", "--moe-enable-deepep",
-    "--ddp-bucket-size", "--grad-reduce-in-bf16", "--cp-comm-type", "--hierarchical-context-parallel-sizes",
-    "--microbatch-group-size-per-virtual-pipeline-stage", "--num-distributed-optimizer-instances", "--bf16", "--fp16",
-    "--fp8-format", "--fp8-recipe", "--fp4-format", "--no-overlap-p2p-communication", "--expert-tensor-parallel-size",
-    "--ckpt-format", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint",
-    "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes", "--optimizer", "--muon-tp-mode",
-    "--no-use-layer-wise-param-layout",
+    "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank", "--recompute-num-layers",
+    "--checkpoint-num-layers", "--zero-stage", "--ddp-bucket-size", "--num-distributed-optimizer-instances",
+    "--microbatch-group-size-per-virtual-pipeline-stage", "--expert-tensor-parallel-size", "--nproc-per-node", "--nnodes",
+    "--num-gpus", "--num-nodes", "--virtual-pipeline-model-parallel-size",
+)  # fmt: skip
+SWITCHES: Final = (
+    "--sequence-parallel", "--recompute-activations", "--checkpoint-activations", "--use-distributed-optimizer",
+    "--use-megatron-fsdp", "--use-torch-fsdp2", "--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap",
+    "--overlap-moe-expert-parallel-comm", "--moe-shared-expert-overlap", "--moe-enable-deepep", "--grad-reduce-in-bf16",
+    "--bf16", "--fp16", "--no-overlap-p2p-communication", "--no-use-layer-wise-param-layout",
+)  # fmt: skip
+PLAN_FLAGS: Final = (
+    *NUMBERED, *SWITCHES, "--pipeline-model-parallel-layout", "--recompute-granularity", "--recompute-method",
+    "--recompute-modules", "--data-parallel-sharding-strategy", "--deepspeed", "--moe-token-dispatcher-type",
+    "--moe-flex-dispatcher-backend", "--cp-comm-type", "--hierarchical-context-parallel-sizes", "--fp8-format",
+    "--fp8-recipe", "--fp4-format", "--ckpt-format", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend",
+    "--rdzv-endpoint", "--optimizer", "--muon-tp-mode",
 )  # fmt: skip
 """Flags that the plan is read from, and those of the launcher."""
 TOKENIZER: Final = "--tokenizer-type"
@@ -49,6 +56,8 @@ EACH: Final = ("nproc_per_node", "num_gpus")
 def read_script(path: str, text: str) -> Launch:
     """A shell script, or a list of flags; variables are put in where the file sets them to one value, nothing is run."""
     flags = flags_of_text(text)
+    written = {f"--{name.replace('_', '-')}" for name in re.findall(r"--([a-z][\w-]*)", COMMENT.sub("", text))}
+    flags |= {flag: [Given(("$",), 0)] for flag in written.intersection(NUMBERED) - flags.keys()}  # not as a shell has them
     launcher = LAUNCHER.search(text)
     if launcher is not None and "--nproc-per-node" not in flags:
         flags |= {"--nproc-per-node": [Given((launcher[1],), 0)], "--nnodes": [Given((launcher[2],), 0)]}
@@ -76,26 +85,20 @@ def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
     values: dict[str, str] = {}
     unset: list[str] = []
     for flag, places in flags.items():
-        words = [_resolved(" ".join(place.values)) for place in places]
-        name = flag[2:].replace("-", "_")
-        if len(set(words)) > 1 or any("$" in word or "`" in word for word in words):
+        words = {_word(flag, place.values) for place in places}
+        word = next(iter(words))
+        if len(words) > 1 or "$" in word or "`" in word or (flag in NUMBERED and not word.isdigit()):
             unset.append(flag)
         else:
-            values[name] = words[-1] or "True"
+            values[flag[2:].replace("-", "_")] = word or "True"
     return values, unset
 
 
-def _resolved(word: str) -> str:
-    """A value with arithmetic on whole numbers worked out."""
-    match = ARITHMETIC.fullmatch(word.strip())
-    if match is None:
-        return word
-    value = int(match[1])
-    for sign, number in re.findall(r"([*/])\s*(\d+)", match[2]):
-        if sign == "/" and int(number) == 0:
-            return word
-        value = value * int(number) if sign == "*" else value // int(number)
-    return str(value)
+def _word(flag: str, values: tuple[str, ...]) -> str:
+    """The value of a flag: what follows it, as the script's own name, may be none of it."""
+    if flag in SWITCHES:
+        return "".join(value for value in values[:1] if value.lower() in ("true", "false"))
+    return " ".join(values[:1] if flag in NUMBERED else values)
 
 
 def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Launch:
@@ -134,14 +137,17 @@ _FIELD_OF: Final = {
     "--tensor-model-parallel-size": "tp", "--pipeline-model-parallel-size": "pp", "--context-parallel-size": "cp",
     "--expert-model-parallel-size": "ep", "--micro-batch-size": "micro_batch", "--global-batch-size": "global_batch",
     "--seq-length": "sequence", "--num-layers-per-virtual-pipeline-stage": "vpp",
-    "--num-virtual-stages-per-pipeline-rank": "vpp", "--data-parallel-sharding-strategy": "sharding",
+    "--num-virtual-stages-per-pipeline-rank": "vpp", "--virtual-pipeline-model-parallel-size": "vpp",
+    "--data-parallel-sharding-strategy": "sharding",
     "--zero-stage": "sharding", "--recompute-granularity": "checkpointing",
 }  # fmt: skip
 
 
 def left_open(plan: dict[str, Any], unset: Sequence[str]) -> dict[str, Any]:
     """A plan without the fields of flags that the file does not set to one value."""
-    return {**plan, **{_FIELD_OF[flag]: None for flag in unset if flag in _FIELD_OF}}
+    lost = {_FIELD_OF[flag] for flag in unset if flag in _FIELD_OF}
+    lost |= {"dp", "dp_shard"} & plan.keys() if lost & {"tp", "pp", "cp"} else set()
+    return {**plan, **dict.fromkeys(lost)}
 
 
 def plan_of(values: Mapping[str, str], gpus: int | None) -> dict[str, Any]:
@@ -185,7 +191,8 @@ def _split(values: Mapping[str, str], plan: Mapping[str, Any]) -> dict[str, list
 
 def slurm_of(text: str) -> dict[str, int]:
     """Nodes and GPUs of a node that a script asks of Slurm."""
-    return {next(name for name in found[:3] if name): int(found[3]) for found in SBATCH.findall(text)}
+    asked = (found for line in SBATCH.findall(text) for found in ASKED.findall(line))
+    return {next(name for name in found[:3] if name): int(found[3]) for found in asked}
 
 
 def gpus_of(values: Mapping[str, str], slurm: Mapping[str, int], unset: Sequence[str]) -> int | None:
@@ -196,22 +203,18 @@ def gpus_of(values: Mapping[str, str], slurm: Mapping[str, int], unset: Sequence
     is_open = any(f"--{name.replace('_', '-')}" in unset for name in NODES)
     if each and nodes is None and not is_open and not any(name in values for name in NODES):
         nodes = 1
-    return nodes * each if nodes and each else None
+    return nodes * each if nodes and each else slurm.get("gpus") if nodes is None or not values.keys() & {*EACH} else None
 
 
 def _model(path: str, flags: Flags) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Numbers of the model, why there are none, and unknown flags."""
-    resolved: Flags = {
-        flag: [Given(tuple(_resolved(word) for word in place.values), place.line) for place in places]
-        for flag, places in flags.items()
-    }
     try:
-        model, unknown = model_of_flags(resolved, path, {})
+        model, unknown = model_of_flags(flags, path, {})
         return numbers_of(model), (), unknown
     except SimError as error:
         why = (model_note(error, path),)
     try:  # a tokenizer that does not say how many tokens it has
-        model, unknown = model_of_flags(resolved, path, {VOCABULARY: 1})
+        model, unknown = model_of_flags(flags, path, {VOCABULARY: 1})
     except SimError:
         return {}, why, ()
     return {key: value for key, value in numbers_of(model).items() if key != VOCABULARY}, why, unknown

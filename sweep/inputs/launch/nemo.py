@@ -7,7 +7,7 @@ from typing import Any, Final
 from sim_core import SimError, model_of_dump
 from sweep.inputs.arguments import OFF, whole
 from sweep.inputs.launch.job import Launch, missing_of
-from sweep.inputs.launch.megatron import left_open, numbers_of, plan_of
+from sweep.inputs.launch.megatron import NUMBERED, left_open, numbers_of, plan_of
 from sweep.inputs.text import model_note
 
 SIGN: Final = re.compile(r"^\s+(?:tensor_model_parallel_size|pipeline_model_parallel_size):\s*\d", re.MULTILINE)
@@ -36,7 +36,11 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Launch:
         whole(values, "devices") or whole(values, "gpus_per_node"),
         whole({"num_nodes": "1", **values}, "num_nodes"),
     )
-    unset = [f"--{name.replace('_', '-')}" for name, value in values.items() if "$" in value]
+    flags = {f"--{name.replace('_', '-')}": value for name, value in values.items()}
+    known = {
+        flag for flag, value in flags.items() if "$" not in value and (value.isdigit() or value in OFF or flag not in NUMBERED)
+    }
+    unset = [flag for flag in flags if flag not in known]
     plan = left_open(plan_of(values, devices * nodes if devices and nodes else whole(values, "num_gpus")), unset)
     notes: list[str] = []
     model: dict[str, Any] = {}

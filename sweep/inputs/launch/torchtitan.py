@@ -89,7 +89,10 @@ def _is_used(section: str, key: str) -> bool:
 
 
 def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    tp, pp, cp = (settings.number(f"{kind}_parallel_degree", 1) or 1 for kind in ("tensor", "pipeline", "context"))
+    degrees = [settings.number(f"{kind}_parallel_degree", 1) for kind in ("tensor", "pipeline", "context")]
+    if None in degrees:
+        notes.append("a degree of parallelism is no whole number above 0")
+    tp, pp, cp = (degree or 1 for degree in degrees)
     replicate = settings.number("data_parallel_replicate_degree", 1)
     shard_given = settings.value("data_parallel_shard_degree")
     shard = settings.number("data_parallel_shard_degree" if shard_given is not None else "data_parallel_degree")
@@ -106,6 +109,9 @@ def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> di
         "precision": "fp8_tensorwise" if "float8" in str(settings.value("converters", "model")) else "bf16",
         "overlap_tp": settings.value("enable_async_tensor_parallel") is True and tp > 1,
     }  # fmt: skip
+    if None in degrees:
+        plan |= dict.fromkeys(name for name, degree in zip(("tp", "pp", "cp"), degrees, strict=True) if degree is None)
+        plan["all_gpus"] = None
     if plan["sharding"] == "parameters":
         reshard = RESHARD.get(settings.word("fsdp_reshard_after_forward"), pp == 1)
         if pp > 1 and not reshard:
@@ -121,7 +127,7 @@ def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> di
     if dp is None:
         notes.append("data_parallel_shard_degree is -1, all that is left: the number of GPUs decides it")
         if batch is None and local:
-            notes.append(f"the global batch is {local} sequences for each data-parallel rank")
+            notes.append(f"the global batch is {local} for each data-parallel rank")
     return plan
 
 
@@ -135,11 +141,16 @@ def _schedule(settings: _Settings, model: Mapping[str, Any], pp: int, notes: lis
         return None, None
     schedule, vpp = SCHEDULES[named.lower()]
     each, layers = settings.number("pipeline_parallel_layers_per_stage"), model.get("layers")
+    if each and not isinstance(layers, int) and vpp > 1:
+        notes.append(f"vpp: {each} layers a stage, of a model that is not told")
+        return schedule, None
     if each and isinstance(layers, int):
         first, last = (settings.value(f"pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last"))
         more = sum(less if isinstance(less, int) and not isinstance(less, bool) else 1 for less in (first, last))
         stages = -(-(layers + more) // each)
-        vpp = stages // pp if stages % pp == 0 else vpp
+        if stages % pp:
+            notes.append(f"vpp: {each} layers a stage make {stages} stages, which pp {pp} does not divide")
+        return schedule, stages // pp if stages % pp == 0 else None
     return schedule, vpp
 
 

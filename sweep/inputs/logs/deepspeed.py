@@ -104,18 +104,15 @@ class DeepSpeedLog(LogReader):
     def _setting(self, line: str) -> None:
         self._is_deepspeed = self._is_deepspeed or "ZeRO" in line or "parameter_parallel_size" in line
         for name, value in SETTING.findall(line):
-            if len(self._by_rate) and self._settings.get(name) not in (None, int(value)):  # a job that was started again
-                self._by_rate = Steps()
-                self._settings[name] = int(value)
-            self._settings.setdefault(name, int(value))
+            self._put(name, int(value))
         for name, pattern in TRAINER.items():
             if match := pattern.search(line):
                 self._is_trainer = True
                 self._settings[name] = int(match[1].replace(",", "") or 0)
         if match := DP.search(line):
-            self._settings["dp"] = int(match[1])
+            self._put("dp", int(match[1]))
         elif match := STAGE.search(line):
-            self._settings["stage"] = int(match[1] or match[2])
+            self._put("stage", int(match[1] or match[2]))
         elif match := RUNTIME.search(line):
             self._runtime = float(match[1])
         elif match := STEPS.search(line):
@@ -126,6 +123,13 @@ class DeepSpeedLog(LogReader):
             self._found.model.setdefault(NAMES[name], int(value))
         for name, value in OVERRIDE.findall(line) if "Overriding config" in line else ():
             self._found.model[NAMES[name]] = int(value)
+
+    def _put(self, name: str, value: int) -> None:
+        """A setting. After steps another value is that of a job that was started again."""
+        if (len(self._by_rate) or len(self._by_time)) and self._settings.get(name, value) != value:
+            self._by_rate, self._by_time = Steps(), Steps()
+            del self._settings[name]
+        self._settings.setdefault(name, value)
 
     def found(self) -> Found | None:
         found = self._found

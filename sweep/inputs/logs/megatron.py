@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from sim_core import says_model
 from sweep.inputs import arguments
 from sweep.inputs.arguments import Plan, Value, whole
 from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, numbers_of
@@ -96,9 +97,9 @@ class MegatronLog(LogReader):
 
     def _border(self, line: str) -> None:
         """The begin or the end of a dump. One after steps is that of a job that was started again."""
-        if self.in_dump:
+        if self.in_dump and (END.search(line) or self._values):
             self._end_of_dump()
-        elif BEGIN.search(line):
+        elif BEGIN.search(line) and not self.in_dump:
             self.in_dump = True
             if len(self._found.steps):
                 self._start()
@@ -113,7 +114,8 @@ class MegatronLog(LogReader):
     def _end_of_dump(self) -> None:
         """Of a job that was started again with another plan or model only its own steps count."""
         self.in_dump = False
-        changed = [name for name in (*PLAN_NAMES, *NUMBERS) if self._before.get(name) != self._values.get(name)]
+        before, now = _costly(self._before), _costly(self._values)
+        changed = [name for name in {**now, **before} if before.get(name) != now.get(name)]
         if self._before and changed:
             self._found.start_again()
             self._batch = None
@@ -203,6 +205,14 @@ def _batch_of(line: str, seconds: float) -> int | None:
     rate = RATE.search(line)
     size = float(rate[1]) * seconds if rate else 0.0
     return round(size) if size >= 1 and abs(size - round(size)) < 5e-3 * size and abs(size - round(size)) < 0.1 else None
+
+
+def _costly(values: Mapping[str, str]) -> dict[str, object]:
+    """What of a dump decides the time of a step: sizes, model, and what its arguments mean for a plan."""
+    model = {name: value for name, value in values.items() if says_model(f"--{name.replace('_', '-')}")}
+    plan = {"checkpointing": arguments.checkpointing(values), "precision": arguments.precision(values)}
+    plan["sharding"] = arguments.sharding(values)
+    return {**{name: values.get(name) for name in PLAN_NAMES}, **model, **plan, **arguments.choices(values)}
 
 
 PLAN_NAMES: Final = (

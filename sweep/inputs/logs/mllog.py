@@ -41,6 +41,9 @@ class MllogLog(LogReader):
         self._seen = True
         key, value = record["key"], record.get("value")
         if key == "init_start":
+            if len(self._found.steps):  # another run in the same file
+                self._found.start_again()
+                self._ranks, self._numbers = 0, {}
             self._ranks += 1
         elif key == "tracked_stats" and isinstance(value, dict):
             self._stats(value)

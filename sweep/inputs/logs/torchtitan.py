@@ -57,6 +57,7 @@ class TorchtitanLog(LogReader):
         self._batch: dict[str, int] = {}
         self._stages = 0
         self._seen = False
+        self._before: tuple[object, ...] | None = None  # settings of the job before one that was started again
 
     @property
     def steps(self) -> Steps:
@@ -72,10 +73,20 @@ class TorchtitanLog(LogReader):
         else:
             self._setting(line)
 
+    def _settings(self) -> tuple[object, ...]:
+        return self._mesh, self._batch, self._stages, self._found.plan.get("checkpointing")
+
+    def _settle(self) -> None:
+        """Of a job that was started again with other settings only its own steps count."""
+        if self._before not in (None, self._settings()):
+            self._by_clock, self._by_rate = Steps(), Steps()
+        self._before = None
+
     def _step(self, line: str, step: int, before: str) -> None:
         rate, rank = RATE.search(line), RANK.search(line)
         if rate is None:
             return
+        self._settle()
         self._seen = True
         if memory := MEMORY.search(line):
             self._found.memory(float(memory[1]), "max reserved")
@@ -118,10 +129,11 @@ class TorchtitanLog(LogReader):
             mesh = dict(zip(names, sizes, strict=True)) if len(names) == len(sizes) else {}
         else:
             mesh = {name: int(size) for name, size in MESH_SIZES.findall(line)} if "parallelism:" in line else {}
-        if mesh and mesh != self._mesh and self._mesh and self._seen:  # a job that was started again, with another plan
-            self._mesh, self._batch, self._last = {}, {}, None
-            self._by_clock, self._by_rate = Steps(), Steps()
-        elif mesh and self._mesh:
+        if mesh and self._mesh and self._seen and self._before is None:  # a job that was started again
+            self._before = self._settings()
+            self._mesh, self._batch = {}, {}
+            self._found.plan.pop("checkpointing", None)
+        if mesh:
             self._last = None
         self._mesh = self._mesh or mesh
 
@@ -129,6 +141,7 @@ class TorchtitanLog(LogReader):
         found = self._found
         if not (self._seen or self._mesh):
             return None
+        self._settle()
         found.stack = "torchtitan"
         found.plan = self._plan() | found.plan
         found.steps = self._steps()

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim_core import SpecError
+from sim_core import SpecError, plural
 from sweep.inputs.traces.collectives import Call, Row, calls, host_calls, table
 from sweep.inputs.traces.events import Events, Ints, read_events
 from sweep.inputs.traces.gemms import Gemms, gemms
@@ -184,7 +184,7 @@ def _doubts(events: Events) -> list[str]:
         count, low, high = events.numbered
         doubts.append(f"a sample: {count:,} of {high - low + 1:,} operators are in it; totals cannot be told")
     if events.doubtful:
-        doubts.append(f"{events.doubtful:,} events without a time are left out")
+        doubts.append(f"{plural(events.doubtful, 'event')} without a time, left out")
     return doubts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -325,3 +326,83 @@ def test_a_flavor_that_does_not_exist_names_those_that_do(tmp_path: Path) -> Non
     toml = '[model]\nname = "qwen3"\nflavor = "15B"\n[parallelism]\ntensor_parallel_degree = 2\n'
     notes = " ".join(read(tmp_path, toml).notes)
     assert "model qwen3 15B: no preset, valid: 0.6b, 1.7b, 14b, " in notes
+
+
+FLAGS = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --swiglu "
+    "--vocab-size 32000 --tokenizer-type NullTokenizer --micro-batch-size 1 --global-batch-size 128"
+)
+STARTED = "--tensor-model-parallel-size $TP --pipeline-model-parallel-size 2 --bf16 2>&1 | tee log"
+
+
+@pytest.mark.parametrize(
+    ("head", "tp"),
+    [
+        ("TP=4", 4),
+        ("TP=2; PP=4; export CP=1", 2),
+        ("export PP=4 TP=2", 2),
+        ("declare -i TP=2", 2),
+        ("A=2\nTP=$((A*2))", 4),
+        ("GPUS=8\nTP=$(( (GPUS + 0) / 2 ))", 4),
+        ("TP=${TP:-4}", 4),
+        ("TP=04", 4),
+        ("TP=4\r", 4),
+        ("TP=4\nfor TP in 1 2; do", None),
+        ("TP=4\n[[ -z $X ]] && TP=8", None),
+        ('TP=2\ncase "$1" in\n  8b) TP=1 ;;\nesac', None),
+        ('TP=2\nif [ "$1" = big ]; then TP=8; fi', None),
+        ("TP=2\n((TP*=2))", None),
+        ("TP=2\nlet TP=TP*2", None),
+        ("TP=2\nread -r TP < conf", None),
+        ("TP=$(nvidia-smi -L | wc -l)", None),
+        ("SIZES=(1 2 4)\nTP=${SIZES[1]}", None),
+        ("source ./env.sh", None),
+        ("run() {\n  TP=$1\n}\nTP=2\nrun 8", None),
+        ("TP=4\ncat > other.sh <<EOF\npretrain_gpt.py --tensor-model-parallel-size 8\nEOF", None),
+        ("TP=$((2/0))", None),
+    ],
+)
+def test_what_a_script_sets_by_itself_and_what_it_does_not(head: str, tp: int | None, tmp_path: Path) -> None:
+    """Values that only a shell would know are not told, nor what follows from them."""
+    text = f"#!/bin/bash\n{head}\ntorchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py {FLAGS} {STARTED}\n"
+    plan = read(tmp_path, text).plan
+    assert (plan["tp"], plan["pp"], plan["all_gpus"], plan["precision"]) == (tp, 2, 32, "bf16")
+    assert plan["dp"] == (None if tp is None else 32 // tp // 2)
+
+
+def test_flags_as_no_shell_has_them_are_not_taken_for_defaults(tmp_path: Path) -> None:
+    launch = read(tmp_path, "args = ['--num-layers','32','--tensor-model-parallel-size','4','--micro-batch-size','2']\n")
+    assert (launch.plan["tp"], launch.plan["micro_batch"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "gpus"),
+    [
+        ("#SBATCH --nodes=4 --gpus-per-node=8", 32),
+        ("#SBATCH -N4\n#SBATCH --gpus=h100:32", 32),
+        ("#SBATCH --gres=gpu:h100:8", 8),
+    ],
+)
+def test_gpus_that_a_script_asks_of_slurm(lines: str, gpus: int, tmp_path: Path) -> None:
+    text = f"#!/bin/bash\n{lines}\nsrun python pretrain_gpt.py --tensor-model-parallel-size 4 {FLAGS}\n"
+    assert read(tmp_path, text).plan["all_gpus"] == gpus
+
+
+@pytest.mark.parametrize("value", ["???", "${oc.env:TP}", "2.0", "two"])
+def test_a_size_of_a_recipe_that_is_no_number_is_not_told(value: str, tmp_path: Path) -> None:
+    text = re.sub(r"(tensor_model_parallel_size): \d+", rf"\1: {value}", specimens.NEMO_YAML)
+    assert text != specimens.NEMO_YAML
+    plan = read(tmp_path, text).plan
+    assert (plan["tp"], plan["dp"]) == (None, None)
+
+
+@pytest.mark.parametrize("value", ['"2"', "2.0", "-1", "0"])
+def test_a_degree_that_is_no_whole_number_is_not_told(value: str, tmp_path: Path) -> None:
+    plan = read(tmp_path, specimens.TOML.replace("tensor_parallel_degree = 2", f"tensor_parallel_degree = {value}")).plan
+    assert (plan["tp"], plan["all_gpus"]) == (None, None)
+
+
+def test_layers_of_a_stage_tell_nothing_of_a_model_that_is_not_known(tmp_path: Path) -> None:
+    launch = read(tmp_path, specimens.TOML.replace('"8B"', '"9B"'))
+    assert launch.plan["vpp"] is None
+    assert any(note.startswith("vpp: 8 layers a stage") for note in launch.notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -242,3 +243,59 @@ def test_a_log_in_utf_16_is_read(encoding: str, tmp_path: Path) -> None:
     path.write_bytes(("\ufeff" + megatron_log()).encode(encoding))
     assert recognised(path) is not None
     assert read_log(path).step_time_s == pytest.approx(2.0)
+
+
+SLOWER = (9000.0, 3010.0, 3000.0, 2990.0, 3000.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"recompute_granularity": "full"}, "checkpointing"),
+        ({"fp8": "hybrid"}, "precision"),
+        ({"overlap_grad_reduce": False}, "overlap_grad"),
+        ({"use_distributed_optimizer": False}, "sharding"),
+        ({"num_query_groups": 16}, "num_query_groups"),
+    ],
+)
+def test_steps_of_a_job_with_other_settings_are_not_those_of_the_last(
+    changes: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    log = read(tmp_path, megatron_log(changes, SLOWER) + megatron_log())
+    assert log.step_time_s == pytest.approx(2.0)
+    assert log.steps == 4
+    assert f"several runs: the last counts, with another {named}" in log.notes
+    assert read(tmp_path, megatron_log({"save": "/elsewhere"}) + megatron_log()).steps == 8
+
+
+def test_a_torchtitan_job_with_other_checkpointing_is_another(tmp_path: Path) -> None:
+    again = specimens.TORCHTITAN.replace("selective", "full").replace("4,096", "2,048")
+    log = read(tmp_path, specimens.TORCHTITAN + again)
+    assert log.plan["checkpointing"] == "full"
+    assert log.step_time_s == pytest.approx(4.0)
+
+
+def test_another_zero_stage_and_another_mlperf_run_begin_anew(tmp_path: Path) -> None:
+    rate = specimens.DEEPSPEED_RATE
+    assert read(tmp_path, rate + rate.replace("stage 3", "stage 1").replace("=8.0", "=16.0")).step_time_s == pytest.approx(2.0)
+    two = read(tmp_path, specimens.MLLOG + specimens.MLLOG)
+    assert (two.plan["all_gpus"], two.steps) == (32, read(tmp_path, specimens.MLLOG).steps)
+
+
+@pytest.mark.parametrize(
+    "of_line", ["{line}\n", "\x1b[32m{line}\x1b[0m\n", "2024-05-01T10:00:00.1Z stdout F {line}\r\n", "json"]
+)
+def test_what_stands_around_lines_changes_nothing(of_line: str, tmp_path: Path) -> None:
+    lines = megatron_log().splitlines()
+    dressed = (json.dumps({"log": f"{line}\n", "stream": "stdout"}) + "\n" for line in lines)
+    text = "".join(dressed if of_line == "json" else (of_line.format(line=line) for line in lines))
+    plain = read(tmp_path, megatron_log())
+    assert read(tmp_path, text)._replace(path="", device="") == plain._replace(path="", device="")
+
+
+def test_dumps_of_several_ranks_at_once(tmp_path: Path) -> None:
+    lines = megatron_log().splitlines()
+    for ranks in (2, 3):
+        log = read(tmp_path, "".join(f"{rank}: {line}\n" for line in lines for rank in range(ranks)))
+        assert (log.plan["micro_batch"], log.model["layers"]) == (2, 24)
+        assert log.step_time_s == pytest.approx(2.0)
