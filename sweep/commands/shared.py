@@ -68,18 +68,24 @@ SpecSets = Annotated[list[str] | None, typer.Option("--set", help="Override a ke
 Fresh = Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")]
 
 
-def result_at(directory: str | None) -> Folder:
-    """The folder of a result: that given, else the newest under results/. Raises SpecError."""
-    return newest(RESULTS) if directory is None else existing_result(directory)
+def result_at(directory: str | None, *, missing: bool = True) -> Folder:
+    """The folder of a result: that given, else the newest under results/; as `existing_result`. Raises SpecError."""
+    return doubted(newest(RESULTS), missing=missing) if directory is None else existing_result(directory, missing=missing)
 
 
-def existing_result(directory: str) -> Folder:
-    """The folder of a result that a user names. Raises SpecError for a file, and where nothing is."""
+def existing_result(directory: str, *, missing: bool = True) -> Folder:
+    """The folder of a result that a user names, `doubted`. Raises SpecError for a file, and where nothing is."""
     if Path(directory).is_file():
         raise SpecError(f"{directory}: is a file, expected the folder of a result (`sweep ls` lists them)")
     if "://" not in directory and not Path(directory).exists():
         raise SpecError(f"{directory}: no such folder, expected that of a result (`sweep ls` lists them)")
-    return folder_at(directory)
+    return doubted(folder_at(directory), missing=missing)
+
+
+def doubted(folder: Folder, *, missing: bool = True) -> Folder:
+    """The folder of a result; what is odd about it is said, `missing`: and how many plans are not there. Raises SpecError."""
+    sys.stderr.write("".join(f"note: {line}\n" for line in Store(directory=folder).doubts(missing=missing)))
+    return folder
 
 
 def spec_at(path: Path, sets: Sequence[str] | None) -> SweepSpec:
