@@ -90,8 +90,7 @@ def doubted(folder: Folder, *, missing: bool = True) -> Folder:
 
 def spec_at(path: Path, sets: Sequence[str] | None) -> SweepSpec:
     """The spec in a file, or what the file is instead, and what would make a spec of it. Raises SpecError."""
-    if path.is_dir() and Store(directory=folder_at(path)).started_s() is not None:
-        raise SpecError(f"{path}: is a result, not the spec of a sweep; `sweep rank {path}` ranks it")
+    refuse_result(path, "the spec of a sweep")
     of_model = path.is_dir() and (path / "config.json").is_file()
     if of_model or (not path.exists() and str(path) in model_names()):
         raise SpecError(f"{path}: is a model, not the spec of a sweep; `sweep init {path}` writes one for it")
@@ -108,6 +107,12 @@ def spec_at(path: Path, sets: Sequence[str] | None) -> SweepSpec:
             raise
         article = "an" if row.name[0] in "aeio" else "a"
         raise SpecError(f"{path}: is {article} {row.name}, not a sweep; `sweep init {path}` writes one for it") from None
+
+
+def refuse_result(path: Path, wanted: str) -> None:
+    """Raise SpecError if the path is the folder of a result, where something else is `wanted`."""
+    if path.is_dir() and Store(directory=folder_at(path)).started_s() is not None:
+        raise SpecError(f"{path}: is a result, not {wanted}; `sweep rank {path}` ranks it")
 
 
 def results_folder(out: str | None, default: str) -> Folder:
@@ -178,7 +183,7 @@ def names_in(option: str, text: str | None) -> list[str]:
 
 def groups_in(options: Sequence[str] | None) -> list[str] | None:
     """Columns of `--per`, which may be given several times; none of '', and None if it is not given. Raises OptionError."""
-    return None if options is None else [name for option in options for name in names_in("--per", option or None)]
+    return None if options is None else names_in("--per", ",".join(option for option in options if option) or None)
 
 
 def record_sets(records: Sequence[str] | None) -> list[str]:
