@@ -189,10 +189,7 @@ def test_a_log_has_no_terminal_codes(write_spec: SpecWriter, tmp_path: Path) -> 
     assert "plans/s with 1 worker" in told.stdout
 
 
-@pytest.mark.parametrize(
-    ("number", "command"),
-    [(signal.SIGTERM, "run"), (signal.SIGTERM, "nightly"), (signal.SIGINT, "dry"), (signal.SIGINT, "validate")],
-)
+@pytest.mark.parametrize(("number", "command"), [(signal.SIGTERM, "run"), (signal.SIGTERM, "nightly"), (signal.SIGINT, "dry")])
 def test_a_signal_ends_the_compilation_at_once(
     write_spec: SpecWriter, tmp_path: Path, number: signal.Signals, command: str
 ) -> None:
@@ -204,24 +201,21 @@ def test_a_signal_ends_the_compilation_at_once(
         "run": ["run", str(spec), "--out", str(out)],
         "dry": ["run", str(spec), "--dry-run"],
         "nightly": ["nightly", str(night)],
-        "validate": ["validate"],
     }
     said = {
         "run": f"Interrupted. Finished slices are in {out}; run the same command to resume.\n",
         "dry": "Interrupted. Nothing was stored.\n",
         "nightly": "Interrupted. Run the same command to resume.\n",
-        "validate": "Interrupted.\n",
     }
     cache = tmp_path / "empty"
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONUNBUFFERED": "1"}
     line = [sys.executable, "-m", "sweep", *arguments[command]]
     with subprocess.Popen(line, stdout=PIPE, stderr=PIPE, text=True, env=environment) as running:
-        until(lambda: [*cache.glob("*/.lock"), *cache.rglob("*.nbc")], running)  # it compiles
+        until(lambda: list(cache.glob("*/.lock")), running)  # it compiles
         running.send_signal(number)
         assert running.stderr is not None
         assert running.stdout is not None
-        told, heard = running.stdout.read().splitlines(keepends=True), running.stderr.read()
-        assert (heard, told) == (said[command], []) if command == "validate" else (heard, told[-1]) == ("", said[command])
+        assert (running.stderr.read(), running.stdout.read().splitlines(keepends=True)[-1]) == ("", said[command])
     assert running.returncode == 128 + number
 
 

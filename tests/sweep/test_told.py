@@ -155,6 +155,34 @@ sweep.__main__.main()
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "", "Terminated.\n")
 
 
+@pytest.mark.parametrize("module", ["numba.core", "elsewhere"])
+def test_ctrl_c_while_kernels_are_compiled_ends_at_once(module: str) -> None:
+    """LLVM calls back into Python and loses what a handler raises, as `compile` here does; elsewhere it is raised."""
+    script = f"""
+import os, signal, sys, types
+import sweep.__main__
+compiler = types.ModuleType({module!r})
+exec('''
+def compile(os, signal):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        os.write(1, b'lost')
+''', compiler.__dict__)
+class Importing:
+    def find_spec(self, name, path=None, target=None):
+        if name == "sweep.cli":
+            compiler.compile(os, signal)
+            os._exit(0)
+sys.meta_path.insert(0, Importing())
+sweep.__main__.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    compiling = module.startswith("numba")
+    expected = (128 + signal.SIGINT, "", "Interrupted.\n") if compiling else (0, "lost", "")
+    assert (done.returncode, done.stdout, done.stderr) == expected
+
+
 def test_page_checksums_find_every_flip_among_the_values(result: Path, tmp_path: Path) -> None:
     """The 300 flips are in the pages, which hold the values; a flip of bytes that no page uses may change nothing.
 
