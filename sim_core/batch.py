@@ -160,6 +160,7 @@ def scratch_of(kept: Scratch, lane: int) -> Scratch:
             longer=low.longer,  # only the timeline of a plan alone reads it
             pairs_s=low.pairs_s[lane],
             hideable_s=low.hideable_s[lane],
+            beside=low.beside[lane],
             send_nic_s=low.send_nic_s[lane],
         ),
         layers=kept.layers,

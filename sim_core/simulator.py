@@ -100,18 +100,22 @@ def plain_python_s(workload: Workload, plans: Plans) -> float:
 
 def _simulate(workload: Workload, hardware: HardwareTable, plans: Plans, checked: Checked | None) -> Results:
     plans = placed_by_cost(workload, hardware, plans)
-    known, memory = checked or legality(workload, hardware, plans)
+    known, memory = checked or _legality(workload, hardware, plans)
     reason = known.copy()
     plans = as_run(workload, hardware, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
     for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
-        tables = tables_of(workload, hardware, plans, rows)
-        scratch = allocate_together(workload.arrays, plans, tables.split, rows)
-        run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, again, reason, metrics, recomputed)
+        own, each = slice_plans(plans, rows), np.arange(len(rows))  # one after the other in memory
+        tables = tables_of(workload, hardware, own, each)
+        scratch = allocate_together(workload.arrays, own, tables.split, each)
+        of_own = np.full((len(METRICS) + 1, len(rows)), np.nan)
+        failed = np.zeros(len(rows), np.int64)
+        run_rows(workload.arrays, hardware.columns, own, tables, each, scratch, again, failed, of_own[:-1], of_own[-1])
+        reason[rows], metrics[:, rows], recomputed[rows] = failed, of_own[:-1], of_own[-1]
         if not workload.from_file:
-            measured[rows] = measured_share(workload.arrays, tables.blocks, plans.layers, rows)
+            measured[rows] = measured_share(workload.arrays, tables.blocks, own.layers, each)
     measured[reason != 0] = np.nan
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
     if len(by_simai):
@@ -148,6 +152,10 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> Check
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     _check_arguments(workload, hardware, plans)
+    return _legality(workload, hardware, plans)
+
+
+def _legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> Checked:
     plans = placed_by_cost(workload, hardware, plans)
     reason = check(workload, plans)
     plans = as_run(workload, hardware, plans)
@@ -211,7 +219,7 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
 
 
 def _run_alone(workload: Workload, hardware: HardwareTable, plans: Plans) -> Ran:
-    reason = REASONS[int(legality(workload, hardware, plans)[0][0])]
+    reason = REASONS[int(_legality(workload, hardware, plans)[0][0])]
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
     plans = as_run(workload, hardware, plans)

@@ -13,9 +13,11 @@ from sim_core import (
     REASON,
     REASONS,
     STATUSES,
+    Bools,
     Floats,
     Ints,
     Plans,
+    Results,
     bounds,
     coarse_bounds,
     coarse_bounds_over,
@@ -45,24 +47,36 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
 
 def _evaluated(sweep: Sweep, positions: Ints, lost: int | None) -> pa.RecordBatch:
     described, plans = describe_rows(sweep.space, positions)
-    excluded = ~satisfied(sweep.where, described)
-    legal = plans if not excluded.any() else slice_plans(plans, ~excluded)
-    reason = np.full(len(positions), REASON["excluded_by_where"], np.int64)
-    metrics = np.full((len(METRICS), len(positions)), np.nan)
-    memory = np.full((len(MEMORY), len(positions)), np.nan)
-    measured, recomputed = np.full(len(positions), np.nan), np.full(len(positions), np.nan)
+    kept = satisfied(sweep.where, described)
+    legal = plans if kept.all() else slice_plans(plans, kept)
     if lost is None:
         results = simulate(sweep.workload, sweep.hardware, legal)
-        reason[~excluded], measured[~excluded] = results.reason, results.measured_share
-        recomputed[~excluded] = results.recomputed_flops
-        metrics[:, ~excluded], memory[:, ~excluded] = results.metrics, results.memory
     else:
-        checked, memory[:, ~excluded] = legality(sweep.workload, sweep.hardware, legal)
-        reason[~excluded] = np.where(checked == 0, lost, checked)
-    values = dict(zip((*METRICS, *MEMORY, "measured_share"), (*metrics, *memory, measured), strict=True))
+        checked, memory = legality(sweep.workload, sweep.hardware, legal)
+        none = np.full((len(METRICS) + 2, len(legal.tp)), np.nan)
+        results = Results(np.where(checked == 0, lost, checked), none[2:], memory, *none[:2])
+    if legal is not plans:
+        results = _among(results, kept)
+    reason, recomputed = results.reason, results.recomputed_flops
+    measured = (*results.metrics, *results.memory, results.measured_share)
+    values = dict(zip((*METRICS, *MEMORY, "measured_share"), measured, strict=True))
     if sweep.stragglers and lost is None:
         values |= with_stragglers(sweep.stragglers, sweep.workload, sweep.hardware, plans, values["step_time_s"])
     return _batch(sweep, described, plans, reason, values, recomputed)
+
+
+def _among(results: Results, kept: Bools) -> Results:
+    """The results of the rows that are `kept`, among all rows: the others are excluded."""
+    reason = np.full(len(kept), REASON["excluded_by_where"], np.int64)
+    reason[kept] = results.reason
+
+    def spread_out(column: Floats) -> Floats:
+        among = np.full((*column.shape[:-1], len(kept)), np.nan)
+        among[..., kept] = column
+        return among
+
+    others = (results.metrics, results.memory, results.measured_share, results.recomputed_flops)
+    return Results(reason, *map(spread_out, others))
 
 
 def bounded(sweep: Sweep, positions: Ints, *, coarse: bool = False) -> pa.RecordBatch:

@@ -5,14 +5,14 @@ version is named); the bytes that an algorithm moves over a link follow from the
 when, and what is not modelled.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from sim_core.costing.fabric import Routing, crowding, leaving_s, nic_bandwidth, reached, ring_bandwidth
 from sim_core.costing.inside import MESH, crosses_sockets, hops_inside, inside_bandwidth, one_link, spread_s
 from sim_core.hardware.table import Links
-from sim_core.jit import inner_kernel, outer_kernel
+from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.planning.placement import Placement
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, COLLECTIVES, NO_COMM, REDUCE_SCATTER, SEND_RECEIVE
 
@@ -78,6 +78,31 @@ PAT_BANDWIDTH: Final = 0.75
 """PAT: its start, a step over a network hop, what each rank adds, part of the NIC's bandwidth."""
 
 
+class Message(NamedTuple):
+    """A message in its group: what all algorithms and protocols share."""
+
+    size: float  # bytes of the whole group's tensor
+    ringed: float  # bytes that a ring moves over each of its links
+    inside: float  # bytes/s of a ring's link inside a node
+    network: float  # bytes/s of the NICs of the node with the fewest ranks; without bound in one node
+    depth: int  # levels of a binary tree over the nodes
+    place: float  # in TREE_CORRECTION, of an all-reduce
+
+
+@inlined_kernel
+def message_of(kind: int, size: float, at: Placement, links: Links) -> Message:
+    """The message of a collective over links that are no torus."""
+    passes = 2 if kind == ALL_REDUCE else 1
+    return Message(
+        size=size,
+        ringed=passes * size * (at.ranks - 1) / at.ranks,
+        inside=inside_bandwidth(at, links),
+        network=at.fewest * ring_bandwidth(at, links) if at.nodes > 1 else np.inf,
+        depth=_depth(at.nodes),
+        place=_place(size) if kind == ALL_REDUCE else 0.0,
+    )
+
+
 @outer_kernel
 def collective_s(kind: int, size: float, at: Placement, links: Links) -> float:
     """Seconds of a collective of `size` bytes (the whole group's tensor) in a group placed as `at`.
@@ -92,24 +117,24 @@ def collective_s(kind: int, size: float, at: Placement, links: Links) -> float:
         return all_to_all_s(size, at, links)
     if links.link_axes > MESH:
         return torus_s(kind, size, at, links)
-    fastest = np.inf
+    message, fastest = message_of(kind, size, at, links), np.inf
     for protocol in PROTOCOLS:
         if protocol == LL128 and not links.ll128:
             continue
-        fastest = min(fastest, ring_s(kind, size, at, protocol, links))
+        fastest = min(fastest, ring_s(kind, message, at, protocol, links))
         if kind == ALL_REDUCE:
-            fastest = min(fastest, tree_s(size, at, protocol, links))
+            fastest = min(fastest, tree_s(message, at, protocol, links))
     if kind != ALL_REDUCE:
-        return min(fastest, pat_s(size, at, links)) if links.pat and at.nodes == at.ranks else fastest
+        return min(fastest, pat_s(message, at, links)) if links.pat and at.nodes == at.ranks else fastest
     if links.nvls and at.nodes == 1 and at.most > NVLS_MOST_WITHOUT:
         fastest = min(fastest, nvls_s(size, at, links))
     if links.nvls_tree and at.nodes > 1 and at.fewest == at.most and at.most > NVLS_MOST_WITHOUT:
-        fastest = min(fastest, nvls_tree_s(size, at, links))
+        fastest = min(fastest, nvls_tree_s(message, at, links))
     return fastest
 
 
 @outer_kernel
-def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -> float:
+def ring_s(kind: int, message: Message, at: Placement, protocol: int, links: Links) -> float:
     """One ring through all ranks: n-1 steps, each of size/n bytes over every link; an all-reduce goes round twice.
 
     (Patarasuk & Yuan 2009, section 3.) The ring enters each node, so the node with the fewest NICs binds it.
@@ -118,10 +143,9 @@ def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -
     outside = passes * (at.nodes - 1)
     inside = passes * (at.ranks - 1) - outside
     inside_hop_s = links.nvlink_latency * RING_NVLINK_HOP[protocol]
-    bandwidth = inside_bandwidth(at, links)
+    bandwidth = min(message.inside, message.network)
     if at.nodes > 1:
         inside_hop_s = max(inside_hop_s, links.net_overhead * OVERHEADS[protocol])
-        bandwidth = min(bandwidth, at.fewest * ring_bandwidth(at, links))
     # with one rank on each node nothing hides the latency of the network: NCCL takes a tree's
     network_hop = TREE_NETWORK_HOP[protocol] if at.nodes == at.ranks else RING_NETWORK_HOP[protocol]
     hops_s = inside * inside_hop_s + outside * links.nic_latency * network_hop
@@ -134,7 +158,7 @@ def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -
         bandwidth = min(bandwidth * LL_BANDWIDTH, _most_in_ll(at.nodes, links))
     elif protocol == LL128:
         bandwidth *= LL128_BANDWIDTH
-    return latency_s + passes * size * (at.ranks - 1) / at.ranks / bandwidth
+    return latency_s + message.ringed / bandwidth
 
 
 @outer_kernel
@@ -156,23 +180,25 @@ def torus_s(kind: int, size: float, at: Placement, links: Links) -> float:
 
 
 @outer_kernel
-def tree_s(size: float, at: Placement, protocol: int, links: Links) -> float:
+def tree_s(message: Message, at: Placement, protocol: int, links: Links) -> float:
     """An all-reduce up and down two complementary binary trees over the nodes, and a chain through the GPUs of each.
 
     (Sanders, Speck & Traeff 2009.) Each tree takes half of the bytes, and a node is an inner one in at most one of them: its
     NICs send twice the bytes in each direction; of two nodes, once. A GPU of a chain sends the bytes up and down.
     """
     inside_s = (at.most - 1) * links.nvlink_latency * TREE_NVLINK_HOP[protocol]
-    outside_s = _depth(at.nodes) * links.nic_latency * TREE_NETWORK_HOP[protocol]
-    bandwidth = inside_bandwidth(at, links) / 2
+    outside_s = message.depth * links.nic_latency * TREE_NETWORK_HOP[protocol]
+    bandwidth = message.inside / 2
     if at.nodes > 1:
-        bandwidth = min(bandwidth, at.fewest * ring_bandwidth(at, links) / min(at.nodes - 1, 2))
+        bandwidth = min(bandwidth, message.network / min(at.nodes - 1, 2))
     bandwidth *= TREE_BANDWIDTH
     if protocol == LL:
         bandwidth = min(bandwidth * TREE_LL_BANDWIDTH, _most_in_ll(at.nodes, links) / 2)
     elif protocol == LL128:
         bandwidth *= TREE_LL128_BANDWIDTH if at.nodes > 1 else TREE_LL128_BANDWIDTH_ONE_NODE
-    return TREE_BASE_S[protocol] + 2 * (inside_s + outside_s) + size / (bandwidth * _correction(size, protocol))
+    return (
+        TREE_BASE_S[protocol] + 2 * (inside_s + outside_s) + message.size / (bandwidth * _correction(message.place, protocol))
+    )
 
 
 @outer_kernel
@@ -186,18 +212,18 @@ def nvls_s(size: float, at: Placement, links: Links) -> float:
 
 
 @outer_kernel
-def nvls_tree_s(size: float, at: Placement, links: Links) -> float:
+def nvls_tree_s(message: Message, at: Placement, links: Links) -> float:
     """NVLS inside the nodes, the two trees of `tree_s` between them, at once."""
-    network = at.fewest * ring_bandwidth(at, links) / min(at.nodes - 1, 2)
+    size, network = message.size, message.network / min(at.nodes - 1, 2)
     moved_s = max(_nvls_moved_s(size, at, links) / NVLS_TREE_INSIDE, size / network)
-    return NVLS_S + 2 * _depth(at.nodes) * links.nic_latency + moved_s + _fill_s(NVLS_TREE_FILL_S, size)
+    return NVLS_S + 2 * message.depth * links.nic_latency + moved_s + _fill_s(NVLS_TREE_FILL_S, size)
 
 
 @outer_kernel
-def pat_s(size: float, at: Placement, links: Links) -> float:
+def pat_s(message: Message, at: Placement, links: Links) -> float:
     """An all-gather or reduce-scatter of parallel aggregated trees, one rank on each node (Jeaugey 2025, arXiv 2506.20252)."""
-    steps_s = _depth(at.nodes) * links.nic_latency * PAT_STEP + at.ranks * PAT_RANK_S
-    return PAT_BASE_S + steps_s + size / (PAT_BANDWIDTH * ring_bandwidth(at, links))
+    steps_s = message.depth * links.nic_latency * PAT_STEP + at.ranks * PAT_RANK_S
+    return PAT_BASE_S + steps_s + message.size / (PAT_BANDWIDTH * message.network)
 
 
 @outer_kernel
@@ -273,12 +299,16 @@ def _most_in_ll(nodes: int, links: Links) -> float:
 
 
 @inner_kernel
-def _correction(size: float, protocol: int) -> float:
-    """TREE_CORRECTION, between its sizes by their logarithm: in NCCL's steps a larger message can be the faster one."""
-    last = TREE_CORRECTION.shape[1] - 1
-    position = min(max(np.log2(size / CORRECTION_FROM), 0.0), float(last))
-    below = min(int(position), last - 1)
-    share = position - below
+def _place(size: float) -> float:
+    """Where a size lies among those of TREE_CORRECTION, by its logarithm."""
+    return float(min(max(np.log2(size / CORRECTION_FROM), 0.0), TREE_CORRECTION.shape[1] - 1.0))
+
+
+@inner_kernel
+def _correction(place: float, protocol: int) -> float:
+    """TREE_CORRECTION between its sizes: in NCCL's steps a larger message can be the faster one."""
+    below = min(int(place), TREE_CORRECTION.shape[1] - 2)
+    share = place - below
     return float(TREE_CORRECTION[protocol, below] * (1 - share) + TREE_CORRECTION[protocol, below + 1] * share)
 
 

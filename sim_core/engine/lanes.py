@@ -275,7 +275,7 @@ def _walk(  # noqa: PLR0915
     """A block without a message waits from 0 on for one that costs nothing."""
     event, turn = sequence.event, sequence.turn
     duration_s, cost_s, slot_s = lanes.duration_s, lanes.cost_s, lanes.slot_s
-    at = 0
+    at, longest = 0, load(lanes.most_s, 0)
     for each in range(turns):
         stage = turn[each, 0]
         free = load(lanes.free_s, stage)
@@ -305,7 +305,7 @@ def _walk(  # noqa: PLR0915
             if crowds:
                 row = event[at, DURATION]
                 more = larger(load(lanes.longer_s, row) - load(lanes.cleared, row) * waited, zeros())
-                more = smaller(load(lanes.most_s, 0), more)
+                more = smaller(longest, more)
                 seconds = seconds + more
                 crowded = crowded + more
             end = start + seconds

@@ -49,8 +49,8 @@ class Buckets(NamedTuple):
     """Messages of a virtual stage, one row for each distinct number of layers per virtual stage of a plan."""
 
     costed: npt.NDArray[np.bool_]  # [sizes]
-    number: Floats  # [sizes, step pieces] buckets of a step piece ...
-    bucket_s: Floats  # [sizes, step pieces] ... and seconds of one bucket
+    number: Floats  # [sizes, step pieces] buckets of each piece that has a message: the first ones of a row ...
+    bucket_s: Floats  # [sizes, step pieces] ... and seconds of one bucket; 0 behind them
     first_s: Floats  # [sizes] seconds of the first bucket of every piece
     most: Floats  # [sizes] maximum number of buckets of a piece, at least 1
     total_s: Floats  # [sizes] seconds of all buckets of all pieces ...
@@ -97,8 +97,8 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     if role == GATHER_PARAMETERS:
         bucket *= PARAMETER_BYTES * GATHERED[case.plan.precision] / width  # the same parameters, in fewer bytes
     first_s, most, total_s, nic_s = 0.0, 1.0, 0.0, 0.0
+    kinds = 0
     for k in range(step.role.shape[0]):
-        buckets.bucket_s[size, k] = 0.0
         if step.role[k] != role:
             continue
         sent = step.comm_bytes[k] * _of_virtual(case, step.comm_rule[k], row)
@@ -107,13 +107,14 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
             sent *= case.blocks.updates.padding[case.update, int(step.comm_group[k] == DP_EP)]
         number = max(np.ceil(sent / bucket), 1.0)
         seconds, of_nics = _bucket_s(case, role, step.comm_kind[k], step.comm_group[k], sent / number)
-        buckets.number[size, k] = number
-        buckets.bucket_s[size, k] = seconds
         total_s += number * seconds
         nic_s += number * of_nics
         if seconds > 0:
+            buckets.number[size, kinds], buckets.bucket_s[size, kinds] = number, seconds
+            kinds += 1
             first_s += seconds
             most = max(most, number)
+    buckets.bucket_s[size, kinds:] = 0.0
     buckets.first_s[size] = first_s
     buckets.most[size] = most
     buckets.total_s[size] = total_s
@@ -187,14 +188,10 @@ def _last_bucket_s(number: Floats, bucket_s: Floats, row: int, end_s: float, bac
     """
     latest = 0.0
     begin_s = end_s - backward_s
-    pieces = bucket_s.shape[1]
     kinds = 0
-    for k in range(pieces):
-        if bucket_s[row, k] > 0:
-            kinds += 1
-    for k in range(pieces):
-        if bucket_s[row, k] <= 0:
-            continue
+    while kinds < bucket_s.shape[1] and bucket_s[row, kinds] > 0:
+        kinds += 1
+    for k in range(kinds):
         count = number[row, k]
         edge = 1.0 if kinds == 1 else min(count, EDGE_BUCKETS)
         looked = 0.0
@@ -202,10 +199,9 @@ def _last_bucket_s(number: Floats, bucket_s: Floats, row: int, end_s: float, bac
             bucket = looked if looked < edge else count - 1 - (looked - edge)
             ready = (bucket + 1) / count
             rest_s = 0.0
-            for other in range(pieces):
-                if bucket_s[row, other] > 0:
-                    before = np.ceil(ready * number[row, other] - 1e-9) - 1
-                    rest_s += (number[row, other] - max(before, 0.0)) * bucket_s[row, other]
+            for other in range(kinds):
+                before = np.ceil(ready * number[row, other] - 1e-9) - 1
+                rest_s += (number[row, other] - max(before, 0.0)) * bucket_s[row, other]
             latest = max(latest, begin_s + ready * backward_s + rest_s)
             looked += 1
     return latest

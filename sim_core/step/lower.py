@@ -57,6 +57,7 @@ class Lowered(NamedTuple):
     longer: Longer
     pairs_s: Floats  # [cells] by which sharing NICs makes a forward beside a backward longer, with both their pipeline messages
     hideable_s: Floats  # [cells] of messages of experts that a forward beside a backward hides at most
+    beside: Floats  # [7] what `beside_stream` was asked last, the rate first, and what it said
     send_nic_s: Floats  # [stages] of NICs for one pipeline message between a stage and the next (of the last: the first)
 
 
@@ -76,6 +77,7 @@ def allocate_lowered(arrays: Arrays, stages: int, cells: int) -> Lowered:
         ),
         pairs_s=np.zeros(cells),
         hideable_s=np.zeros(cells),
+        beside=np.zeros(7),
         send_nic_s=np.zeros(stages),
     )
 

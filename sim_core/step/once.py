@@ -202,6 +202,8 @@ def work_after(case: Case, once: Once, out: Floats) -> None:
             compute_s = work_s[size, k] * slower
             at_end = (stage == 0 or stage == pp - 1) and not together
             seconds = comm_s[size, k] if group[k] != EMBEDDING or at_end else 0.0
+            if compute_s == 0 and seconds == 0:
+                continue
             after_s[stage] += compute_s + seconds
             total = TOTAL_OF[group[k]]
             out[OPTIMIZER] += compute_s / pp
@@ -221,7 +223,11 @@ def _cost(case: Case, row: int, like: int, once: Once) -> None:
     for k in range(step.role.shape[0]):
         if step.role[k] != AFTER_GRADIENTS and step.role[k] != ONCE_ON_FIRST_STAGE:
             continue
-        once.compute_s[size, k] = once_s(step.compute_s[k], _of_stage(case, step.compute_rule[k], row), case.device, plan)
+        if like >= 0 and not BY_LAYERS[step.compute_rule[k]]:
+            once.compute_s[size, k] = once.compute_s[like, k]
+        else:
+            scale = _of_stage(case, step.compute_rule[k], row) if step.compute_s[k] > 0 else 0.0
+            once.compute_s[size, k] = once_s(step.compute_s[k], scale, case.device, plan)
         if step.comm_kind[k] == NO_COMM:
             once.comm_s[size, k] = 0.0
             continue

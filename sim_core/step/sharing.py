@@ -148,26 +148,29 @@ def owner_of(plan: Plan, groups: Groups, row: int) -> int:
 def fill_beside(plan: Plan, low: Lowered, program: Program, way: int, stage: int, rate: float) -> None:
     """Fill the rows of a direction in `beside_s`, for a stage whose stream needs the NICs for the part `rate` of its time.
 
-    Where `rate` is 0 it shares nothing. Chunks that are alike are worked out once. No parameters are on their way any more when
-    the first forward of the last chunk has ended, and sends its message on.
+    Where `rate` is 0 it shares nothing. What is like the last that was worked out is not worked out again. No
+    parameters are on their way any more when the first forward of the last chunk has ended, and sends its message on.
     """
     chunks, beside_s, duration_s, nic_s = chunks_of(plan.schedule, plan.vpp), program.beside_s, program.duration_s, low.nic_s
-    block_s, sent_s, all_s, open_s = -1.0, 0.0, 0.0, 0.0
-    longer_s, gone_s = 0.0, 1.0
+    last = low.beside
     program.shares[STREAMS] |= rate > 0
     for chunk in range(chunks):
         cell = stage * chunks + chunk
         now_sent_s = 0.0
         if rate > 0 and (way == UP or chunk < chunks - 1):
             now_sent_s = sends_of(low, plan, way, stage, chunk)
-        alike = duration_s[way, cell] == block_s and now_sent_s == sent_s
-        alike = alike and nic_s[way, cell, ALL] == all_s and nic_s[way, cell, OPEN] == open_s
-        if rate > 0 and not alike:
-            block_s, sent_s, all_s, open_s = duration_s[way, cell], now_sent_s, nic_s[way, cell, ALL], nic_s[way, cell, OPEN]
-            longer_s, gone_s = beside_stream(block_s, open_s, all_s, sent_s, rate)
-            if not longer_s + gone_s < np.inf:  # nor is the step; lanes multiply what is left of it by 0
-                longer_s, gone_s = 0.0, 1.0
-            gone_s = max(gone_s, NOTHING_S)
+        longer_s, gone_s = 0.0, 1.0
+        if rate > 0:
+            block_s, all_s, open_s = duration_s[way, cell], nic_s[way, cell, ALL], nic_s[way, cell, OPEN]
+            alike = last[0] == rate and last[1] == block_s and last[2] == open_s and last[3] == all_s and last[4] == now_sent_s
+            if not alike:
+                longer_s, gone_s = beside_stream(block_s, open_s, all_s, now_sent_s, rate)
+                if not longer_s + gone_s < np.inf:  # nor is the step; lanes multiply what is left of it by 0
+                    longer_s, gone_s = 0.0, 1.0
+                gone_s = max(gone_s, NOTHING_S)
+                last[0], last[1], last[2], last[3], last[4] = rate, block_s, open_s, all_s, now_sent_s
+                last[5], last[6] = longer_s, gone_s
+            longer_s, gone_s = last[5], last[6]
         if way == DOWN:
             beside_s[LATER, cell] = now_sent_s * (1.0 / left_beside(rate) - 1.0) if now_sent_s > 0 else 0.0
         beside_s[KINDS * way + LONGER, cell] = longer_s

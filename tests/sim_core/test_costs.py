@@ -17,7 +17,9 @@ from sim_core.costing.collectives import (
     LL128,
     PROTOCOLS,
     SIMPLE,
+    Message,
     collective_s,
+    message_of,
     nvls_s,
     nvls_tree_s,
     pat_s,
@@ -26,6 +28,7 @@ from sim_core.costing.collectives import (
     tree_s,
 )
 from sim_core.hardware.table import Links, device_at
+from sim_core.jit import in_plain_python
 from sim_core.planning.placement import Placement, crosses_nodes
 from sim_core.workloads.workload import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
@@ -50,6 +53,27 @@ def group(ranks: int, nodes: int, per_node: int) -> Placement:
 
 def cost(kind: int, size: float, ranks: int, nodes: int, per_node: int, links: Links = PLAIN) -> float:
     return collective_s(kind, size, group(ranks, nodes, per_node), links)
+
+
+def message(kind: int, size: float, at: Placement, links: Links) -> Message:
+    with in_plain_python():
+        return message_of(kind, size, at, links)
+
+
+def ring(kind: int, size: float, at: Placement, protocol: int, links: Links) -> float:
+    return ring_s(kind, message(kind, size, at, links), at, protocol, links)
+
+
+def tree(size: float, at: Placement, protocol: int, links: Links) -> float:
+    return tree_s(message(ALL_REDUCE, size, at, links), at, protocol, links)
+
+
+def nvls_tree(size: float, at: Placement, links: Links) -> float:
+    return nvls_tree_s(message(ALL_REDUCE, size, at, links), at, links)
+
+
+def pat(size: float, at: Placement, links: Links) -> float:
+    return pat_s(message(ALL_GATHER, size, at, links), at, links)
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -101,16 +125,16 @@ def test_nothing_costs_nothing(kind: int) -> None:
 )
 def test_a_ring_s_latency(kind: int, ranks: int, nodes: int, expected_us: tuple[float, float, float]) -> None:
     for protocol, expected in zip(PROTOCOLS, expected_us, strict=True):
-        found = ring_s(kind, SMALL, group(ranks, nodes, ranks // nodes), protocol, PLAIN)
+        found = ring(kind, SMALL, group(ranks, nodes, ranks // nodes), protocol, PLAIN)
         assert found / US == pytest.approx(expected, rel=1e-6)
 
 
 def test_hosts_with_slow_posts_slow_a_ring_between_nodes() -> None:
     """2 us: two a step in LL, six in Simple, more than its hop."""
     slow = PLAIN._replace(net_overhead=2e-6)
-    assert ring_s(ALL_GATHER, SMALL, group(32, 4, 8), LL, slow) / US == pytest.approx(6.6 + 28 * 2 + 3 * 2.7, rel=1e-6)
-    assert ring_s(ALL_GATHER, SMALL, group(32, 4, 8), SIMPLE, slow) / US == pytest.approx(8.4 + 28 * 6 + 3 * 14, rel=1e-6)
-    assert ring_s(ALL_GATHER, SMALL, group(8, 1, 8), SIMPLE, slow) / US == pytest.approx(8.4 + 7 * 3.4, rel=1e-6)
+    assert ring(ALL_GATHER, SMALL, group(32, 4, 8), LL, slow) / US == pytest.approx(6.6 + 28 * 2 + 3 * 2.7, rel=1e-6)
+    assert ring(ALL_GATHER, SMALL, group(32, 4, 8), SIMPLE, slow) / US == pytest.approx(8.4 + 28 * 6 + 3 * 14, rel=1e-6)
+    assert ring(ALL_GATHER, SMALL, group(8, 1, 8), SIMPLE, slow) / US == pytest.approx(8.4 + 7 * 3.4, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +149,7 @@ def test_hosts_with_slow_posts_slow_a_ring_between_nodes() -> None:
 def test_a_tree_s_latency(ranks: int, nodes: int, expected_us: tuple[float, float, float]) -> None:
     """Up and down a chain in the node and the levels between them."""
     for protocol, expected in zip(PROTOCOLS, expected_us, strict=True):
-        found = tree_s(SMALL, group(ranks, nodes, ranks // nodes), protocol, PLAIN)
+        found = tree(SMALL, group(ranks, nodes, ranks // nodes), protocol, PLAIN)
         assert found / US == pytest.approx(expected, rel=1e-6)
 
 
@@ -159,12 +183,12 @@ def test_a_tree_sends_what_two_complementary_trees_send(nodes: int) -> None:
     assert moved == (1 if nodes == 2 else 2)
     expected = moved * BIG / (8 * 0.25 * NIC) / 0.92
     slow = PLAIN._replace(nic_bandwidth=0.25 * NIC)
-    assert tree_s(BIG, group(8 * nodes, nodes, 8), SIMPLE, slow) == pytest.approx(expected, rel=1e-3)
+    assert tree(BIG, group(8 * nodes, nodes, 8), SIMPLE, slow) == pytest.approx(expected, rel=1e-3)
 
 
 def test_inside_a_node_a_tree_is_a_chain() -> None:
     """Each GPU sends the message up and down over its NVLink."""
-    assert tree_s(BIG, group(8, 1, 8), SIMPLE, PLAIN) == pytest.approx(2 * BIG / NVLINK / 0.92, rel=1e-3)
+    assert tree(BIG, group(8, 1, 8), SIMPLE, PLAIN) == pytest.approx(2 * BIG / NVLINK / 0.92, rel=1e-3)
 
 
 def test_two_nodes_reduce_faster_than_their_nics_carry_a_ring() -> None:
@@ -178,9 +202,9 @@ def test_two_nodes_reduce_faster_than_their_nics_carry_a_ring() -> None:
 def test_medium_trees_carry_part_of_their_bandwidth() -> None:
     """1 MiB in LL128: 0.6 of it; between the sizes of the table, between its figures."""
     carried = 0.92 * 120 / 128 * 8 * NIC / 2
-    latency_s = tree_s(SMALL, group(32, 4, 8), LL128, PLAIN)
+    latency_s = tree(SMALL, group(32, 4, 8), LL128, PLAIN)
     for size, part in ((2**20, 0.6), (2**22, 0.8), (2**22 / 2**0.5, 0.7), (2**40, 1.0)):
-        assert tree_s(size, group(32, 4, 8), LL128, PLAIN) - latency_s == pytest.approx(size / carried / part, rel=1e-6)
+        assert tree(size, group(32, 4, 8), LL128, PLAIN) - latency_s == pytest.approx(size / carried / part, rel=1e-6)
 
 
 NCCL_TENTHS = (
@@ -194,8 +218,8 @@ NCCL_TENTHS = (
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_trees_carry_the_part_that_nccl_says_at_each_size(protocol: int) -> None:
     at = group(32, 4, 8)
-    latency_s, whole_s = tree_s(SMALL, at, protocol, PLAIN), tree_s(2.0**60, at, protocol, PLAIN) / 2.0**60
-    seconds = [tree_s(64.0 * 2**k, at, protocol, PLAIN) - latency_s for k in range(23)]
+    latency_s, whole_s = tree(SMALL, at, protocol, PLAIN), tree(2.0**60, at, protocol, PLAIN) / 2.0**60
+    seconds = [tree(64.0 * 2**k, at, protocol, PLAIN) - latency_s for k in range(23)]
     carried = [64.0 * 2**k * whole_s / each for k, each in enumerate(seconds)]
     assert carried == pytest.approx([int(tenth) / 10 for tenth in NCCL_TENTHS[protocol].split()], rel=1e-3)
 
@@ -205,9 +229,9 @@ def test_ll_carries_no_more_than_its_cap(nodes: int, most: float) -> None:
     capped = PLAIN._replace(ll_bandwidth_one_node=30e9, ll_bandwidth_two_nodes=20e9, ll_bandwidth_more_nodes=10e9)
     ranks = 8 * nodes
     share = (ranks - 1) / ranks
-    assert ring_s(ALL_GATHER, BIG, group(ranks, nodes, 8), LL, capped) == pytest.approx(share * BIG / most, rel=1e-3)
-    assert tree_s(BIG, group(ranks, nodes, 8), LL, capped) == pytest.approx(2 * BIG / most, rel=1e-3)
-    assert ring_s(ALL_GATHER, BIG, group(ranks, nodes, 8), LL, PLAIN) == pytest.approx(share * BIG / NVLINK * 2, rel=1e-3)
+    assert ring(ALL_GATHER, BIG, group(ranks, nodes, 8), LL, capped) == pytest.approx(share * BIG / most, rel=1e-3)
+    assert tree(BIG, group(ranks, nodes, 8), LL, capped) == pytest.approx(2 * BIG / most, rel=1e-3)
+    assert ring(ALL_GATHER, BIG, group(ranks, nodes, 8), LL, PLAIN) == pytest.approx(share * BIG / NVLINK * 2, rel=1e-3)
 
 
 def test_ll128_wins_between_ll_and_simple() -> None:
@@ -236,8 +260,8 @@ def test_nvls_moves_what_the_switch_does_not_hold(ranks: int) -> None:
 def test_nvls_takes_over_at_as_many_gpus_as_measured(preset: str, first: int) -> None:
     """Worth 3 % from 5 GPUs of H200 on as measured, from 6 of B200 on in the tuner of AWS (stas00/ml-engineering)."""
     links = device_at(hardware_table([read_hardware(preset)], None).columns, 0).links
-    ring = {n: ring_s(ALL_REDUCE, BIG, group(n, 1, n), SIMPLE, links) for n in range(2, 9)}
-    assert [n for n in ring if cost(ALL_REDUCE, BIG, n, 1, n, links) < 0.97 * ring[n]] == list(range(first, 9))
+    rings = {n: ring(ALL_REDUCE, BIG, group(n, 1, n), SIMPLE, links) for n in range(2, 9)}
+    assert [n for n in rings if cost(ALL_REDUCE, BIG, n, 1, n, links) < 0.97 * rings[n]] == list(range(first, 9))
 
 
 def test_nvls_is_for_all_reduces_inside_one_node_of_more_than_two() -> None:
@@ -253,18 +277,18 @@ def test_nvls_tree_is_bound_by_the_switch_or_the_nics(nodes: int) -> None:
     at = group(8 * nodes, nodes, 8)
     moved = BIG if nodes == 2 else 2 * BIG
     inside_s = 9 / 8 * BIG / (0.9 * 0.85 * NVLINK)
-    assert nvls_tree_s(BIG, at, PLAIN) == pytest.approx(max(inside_s, moved / (8 * NIC)), rel=1e-3)
+    assert nvls_tree(BIG, at, PLAIN) == pytest.approx(max(inside_s, moved / (8 * NIC)), rel=1e-3)
     slow = PLAIN._replace(nic_bandwidth=1e9)
-    assert nvls_tree_s(BIG, at, slow) == pytest.approx(moved / 8e9, rel=1e-3)
+    assert nvls_tree(BIG, at, slow) == pytest.approx(moved / 8e9, rel=1e-3)
     levels = {2: 1, 4: 2, 16: 4}[nodes]
-    assert nvls_tree_s(SMALL, at, PLAIN) / US == pytest.approx(25 + 2 * levels * 14, rel=1e-6)
+    assert nvls_tree(SMALL, at, PLAIN) / US == pytest.approx(25 + 2 * levels * 14, rel=1e-6)
 
 
 def test_nvls_needs_time_until_all_stages_are_at_work() -> None:
     """50 us in one node, 100 us over several, of a message of whole chunks; half at 10 MB."""
     moved_s = 9 / 8 * 10e6 / (0.85 * NVLINK)
     assert nvls_s(10e6, group(8, 1, 8), PLAIN) == pytest.approx(25e-6 + moved_s + 25e-6)
-    assert nvls_tree_s(10e6, group(16, 2, 8), PLAIN) == pytest.approx((25 + 28 + 50) * US + moved_s / 0.9)
+    assert nvls_tree(10e6, group(16, 2, 8), PLAIN) == pytest.approx((25 + 28 + 50) * US + moved_s / 0.9)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +317,7 @@ def test_pat_takes_a_logarithm_of_steps(kind: int) -> None:
     expected = 8 + 7 * 4 + 128 * 2.8
     assert cost(kind, SMALL, 128, 128, 1, on) / US == pytest.approx(expected, rel=1e-6)
     assert cost(kind, SMALL, 128, 128, 1) / US == pytest.approx(6.6 + 127 * 5, rel=1e-6)
-    assert pat_s(BIG, group(128, 128, 1), on) == pytest.approx(BIG / (0.75 * NIC), rel=1e-3)
+    assert pat(BIG, group(128, 128, 1), on) == pytest.approx(BIG / (0.75 * NIC), rel=1e-3)
     assert cost(kind, SMALL, 128, 64, 2, on) == cost(kind, SMALL, 128, 64, 2)  # only with one rank on each node
     assert cost(ALL_REDUCE, SMALL, 128, 128, 1, on) == cost(ALL_REDUCE, SMALL, 128, 128, 1)
 
