@@ -7,6 +7,9 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+_COMPILERS = ("numba.", "llvmlite.")
+_INTERRUPTED = b"Interrupted.\n"
+
 
 def main() -> None:
     """Run the command line."""
@@ -17,9 +20,14 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show
     signal.signal(signal.SIGTERM, _end)
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # else a shell that started this in the background ignores it
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         from sweep.cli import main as command_line
     except KeyboardInterrupt:
+        os.write(2, _INTERRUPTED)
         raise SystemExit(130) from None
     command_line()
 
@@ -28,6 +36,16 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
     """End at once, where nothing is under way that has to be said or kept: a run handles the signal itself."""
     os.write(2, b"Terminated.\n")
     os._exit(143)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Raise KeyboardInterrupt; end at once while kernels are compiled, since LLVM's callbacks lose what a handler raises."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(_COMPILERS):
+            os.write(2, _INTERRUPTED)
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

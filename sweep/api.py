@@ -229,10 +229,12 @@ class Result:
 def load(path: Location, *, spec: Path | str | None = None) -> Result:
     """The result in a folder, a path or URI; `spec`: where its spec lies now, if its files are not found.
 
-    Raises SpecError if there is none.
+    What commands note of it, such as plans that are missing, is a warning. Raises SpecError if there is none.
     """
     folder = folder_at(path)
     Store(directory=folder).made_from()
+    for doubt in Store(directory=folder).doubts():
+        warnings.warn(doubt, stacklevel=2)
     return Result(folder=folder, spec=None if spec is None else Path(spec))
 
 

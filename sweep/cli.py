@@ -129,6 +129,7 @@ def run() -> None:
     try:
         app()
     except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
         raise SystemExit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -86,15 +86,15 @@ def cells_by_column(path: Path, line: int, columns: Sequence[str], cells: Sequen
     return dict(zip(columns, cells, strict=True))
 
 
-def apply_sets(document: Document, assignments: Sequence[str], within: str = "") -> Document:
+def apply_sets(document: Document, assignments: Sequence[str], within: str = "", example: str = "axes.tp=[1,2,4]") -> Document:
     """Apply `key.key=value` assignments to the document; values are YAML. Raises SpecError.
 
-    With `within`, keys are those of that section, except those of ITS_OWN.
+    With `within`, keys are those of that section, except those of ITS_OWN. `example`: of what is expected.
     """
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
-            raise wrong("--set", assignment, f"key=value, such as {'tp=8' if within else 'axes.tp=[1,2,4]'}")
+            raise wrong("--set", assignment, f"key=value, such as {example}")
         try:
             value, _ = parse_yaml(text, "--set")
         except SpecError:

@@ -16,7 +16,7 @@ from sweep.executors import ClusterLost, Executor
 from sweep.preparation import Prepared, Sweep
 from sweep.slice_file import Slice, encoded, sealed_text
 from sweep.slices import FIRST_ROWS, SliceQueue, SliceTask
-from sweep.store import Store
+from sweep.store import MANIFEST, Store
 from sweep.warming import warm_up
 
 WARM_S: Final = 3.0
@@ -78,6 +78,8 @@ def run_sweep(
     long as one that is simulated.
     """
     count = prepared.sweep.space.count
+    if not fresh and (fault := store.manifest_fault()):
+        log(f"{store.folder / MANIFEST}: {fault} and is written anew")
     with store.opened(prepared.provenance, result_schema(prepared.sweep.space), fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.sweep.identity):
             log(f"{store.folder / name}: is damaged and will be recomputed")

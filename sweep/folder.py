@@ -317,7 +317,7 @@ def _write_local(folder: Path, name: str, data: bytes | pa.Buffer) -> None:
         temporary.replace(folder / name)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
+            raise OSError(error.errno, error.strerror, str(folder / name)) from None
         limit = f"{short(shutil.disk_usage(folder).free, 'B')} are free"
         if error.errno == errno.EFBIG:
             limit = f"files may have {short(resource.getrlimit(resource.RLIMIT_FSIZE)[0], 'B')} (ulimit -f)"

@@ -52,7 +52,7 @@ def prepare_plan(workload: Mapping[str, Any], hardware: str, fidelity: str, sets
         "fixed": {"fidelity": fidelity},
     }
     try:
-        spec = SweepSpec.model_validate(applied := apply_sets(document, sets, within="fixed"))
+        spec = SweepSpec.model_validate(applied := apply_sets(document, sets, within="fixed", example="tp=8"))
     except ValidationError as error:
         text = str(first_error(error, "--set", {}, SweepSpec))
         raise OptionError(text.replace(": fixed.", ": ", 1)) from None
@@ -86,7 +86,7 @@ def of_sets(sets: Sequence[str]) -> Iterator[None]:
 def facts_of(path: str, sets: Sequence[str]) -> Facts:
     """Facts about the workload at `path`, from `key=value` texts (`pp=4`). Raises SpecError."""
     try:
-        return WorkloadSpec.model_validate(apply_sets({"path": path}, sets)).facts()
+        return WorkloadSpec.model_validate(apply_sets({"path": path}, sets, example="pp=4")).facts()
     except ValidationError as error:
         raise OptionError(str(first_error(error, "--set", {}, WorkloadSpec))) from None
 

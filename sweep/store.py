@@ -90,6 +90,7 @@ class Store:
             )
         stored = None if fresh else self.provenance()
         if stored is not None and stored.get("sweep") != provenance["sweep"]:
+            self.refuse_foreign()
             what = _difference(stored, provenance)
             raise SpecError(f"{self.folder}: {what}; choose another --out, or start over with --fresh")
 
@@ -98,18 +99,56 @@ class Store:
 
         Raises SpecError if it is damaged.
         """
+        return self._told()[0]
+
+    def manifest_fault(self) -> str:
+        """What is wrong with the manifest, in place of which the slices are asked: `is missing`, `is damaged`, or nothing."""
+        return self._told()[1]
+
+    def _told(self) -> tuple[dict[str, Any] | None, str]:
         for name in (MANIFEST, OLD_MANIFEST):
             try:
                 data = self.folder.read_bytes(name)
-                return carried(data, None) if name == MANIFEST else opened_text(data)
+                return carried(data, None) if name == MANIFEST else opened_text(data), ""
             except FileNotFoundError:
                 continue
             except ValueError as error:
                 of_slices = self._provenance_of_slices()
                 if of_slices is not None:
-                    return of_slices
+                    return of_slices, "is damaged"
                 raise SpecError(f"{self.folder / name}: is damaged ({error}); start over with `sweep run --fresh`") from None
-        return self._provenance_of_slices()
+        of_slices = self._provenance_of_slices()
+        return of_slices, "is missing" if of_slices else ""
+
+    def doubts(self, *, missing: bool = True) -> list[str]:
+        """What whoever reads this result has to know, though nothing that is read is damaged; `missing`: also plans not there.
+
+        Raises SpecError if the manifest is damaged and no slice says what it said, or if it is of another sweep than they.
+        """
+        provenance, fault = self._told()
+        for part in self.slices()[:1]:
+            with suppress(FileNotFoundError, ValueError):
+                if carried(self.folder.read_bytes(part.file_name), part)["sweep"] != (provenance or {}).get("sweep"):
+                    self.refuse_foreign()
+        lines = []
+        if fault:
+            lines.append(f"{self.folder / MANIFEST}: {fault}; its slices say what it said, the same `sweep run` writes it anew")
+        total = int((provenance or {}).get("rows", 0)) if missing else 0
+        left = sum(part.rows for part in self.missing(total))
+        if 0 < left < total:
+            how = "a run adds them now" if self.is_running() else "the same `sweep run` adds them"
+            lines.append(f"{self.folder}: {left:,} of {total:,} plans are missing; {how}")
+        return lines
+
+    def refuse_foreign(self) -> None:
+        """Raise SpecError if the manifest is of one sweep and all undamaged slices are of another: both would be lost."""
+        told, of_slices = self.provenance(), self._provenance_of_slices()
+        if told and of_slices and told["sweep"] != of_slices["sweep"]:
+            named = [f"{each.get('name')} ({each['sweep'][:8]})" for each in (told, of_slices)]
+            raise SpecError(
+                f"{self.folder / MANIFEST}: is of sweep {named[0]}, the slices beside it are of {named[1]}; "
+                "move away what does not belong here"
+            )
 
     def made_from(self) -> dict[str, Any]:
         """The provenance of the folder's results. Raises SpecError if it holds none, or if it is damaged."""
@@ -119,9 +158,11 @@ class Store:
         return provenance
 
     def started_s(self) -> float | None:
-        """When its run last started, in seconds since 1970; None if it holds no result."""
-        new = self.folder.written_s(MANIFEST)
-        return self.folder.written_s(OLD_MANIFEST) if new is None else new
+        """When its run last started, in s since 1970; without a manifest when its oldest slice was written; None: no result."""
+        for name in (MANIFEST, OLD_MANIFEST):
+            if (at := self.folder.written_s(name)) is not None:
+                return at
+        return min((at for name, (at, _) in self.folder.written().items() if _PART.match(name)), default=None)
 
     def _schema(self) -> pa.Schema:
         """Columns of the rows that the folder holds; none if it holds none that can be read."""
@@ -160,8 +201,13 @@ class Store:
         return covering(self._parts())
 
     def drop_damaged(self, identity: str) -> list[str]:
-        """Delete slices that are unreadable, incomplete or of another sweep; returns their file names."""
+        """Delete slices that are unreadable, incomplete or of another sweep; returns their file names.
+
+        Raises SpecError, and deletes none, if all of them are of one other sweep.
+        """
         damaged = self.damaged(identity)
+        if damaged:
+            self.refuse_foreign()
         self._delete(damaged)
         self.drop_doubles()
         return [part.file_name for part in damaged]
@@ -201,6 +247,7 @@ class Store:
     def refuse(self, damaged: Sequence[Slice]) -> None:
         """Raise SpecError if any slices are damaged."""
         if damaged:
+            self.refuse_foreign()
             named = f"{self.folder / damaged[0].file_name}" + (f" and {len(damaged) - 1} more" if len(damaged) > 1 else "")
             raise SpecError(f"{named}: damaged; the same `sweep run` computes damaged slices again")
 

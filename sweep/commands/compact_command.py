@@ -9,6 +9,6 @@ from sweep.store import Store
 
 def command(directory: Directory = None) -> None:
     """Join the small files of a result into few large ones; the rows stay as they are."""
-    folder = result_at(directory)
+    folder = result_at(directory, missing=False)
     before, after = compact(Store(directory=folder))
     own_console().print(f"{folder}: {plural(before, 'file')} before, {after:,} now")

@@ -56,7 +56,7 @@ def command(
     if form is ComparisonForm.html and output is None:
         raise OptionError("--format html needs --output FILE")
     history = _history(nights, new, last or NIGHTS) if nights else None
-    both = compare(existing_result(old), existing_result(new), top=top, by=by, per=groups_in(per))
+    both = compare(existing_result(old, missing=False), existing_result(new, missing=False), top=top, by=by, per=groups_in(per))
     parts = sections(both)
     if form is ComparisonForm.table:
         with screen(output) as console:

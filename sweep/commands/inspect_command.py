@@ -24,8 +24,10 @@ from sweep.commands.shared import (
     FactSets,
     MicroBatch,
     Records,
+    needs,
     print_warnings,
     record_sets,
+    refuse_result,
     takes,
     write_json,
     write_text,
@@ -83,6 +85,8 @@ def command(
         takes("--stages", {"--json": as_json, "--suggest-model": suggest, "--rows": rows is not None}, "--step-name")
         _write_stages(list(map(str, files)), step_name, stages, console)
         return
+    needs("--rows", rows, {"--hardware": hardware or None})
+    _check_for_traces(files, {"--step-name": step_name, "--without-last-step": without_last_step})
     facts = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
     logs: list[Log] = []
     for path in map(str, files):
@@ -115,6 +119,12 @@ def command(
         write_json(values)
 
 
+def _check_for_traces(files: list[Path], options: dict[str, object]) -> None:
+    """Raise OptionError if one of these options is given and no file is a profiler trace."""
+    if any(options.values()) and not any(map(is_trace, map(str, files))):
+        takes(f"{files[0]} (no profiler trace)", options, "--set, --micro-batch, --record and --json")
+
+
 def _check_no_model(path: str) -> None:
     if path in model_names() or Path(path).name == "config.json":
         raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
@@ -122,6 +132,7 @@ def _check_no_model(path: str) -> None:
 
 def _kind(path: str) -> str:
     """The kind of a file, by the registry; WORKLOAD for one that is a workload or is not there. Raises SpecError for others."""
+    refuse_result(Path(path), "a workload or a log")
     if not Path(path).is_file():
         return WORKLOAD
     row = recognised(path)

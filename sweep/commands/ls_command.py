@@ -1,6 +1,7 @@
 """`sweep ls`: the results below a folder."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +22,9 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """List the results below a folder: plans done, state, age, best plan."""
+    if directory is not None and "://" not in directory and not Path(directory).is_dir():
+        found = "is a file" if Path(directory).exists() else "no such folder"
+        raise SpecError(f"{directory}: {found}, expected a folder of results")
     folder = folder_at(RESULTS if directory is None else directory)
     results = results_below(folder)
     if as_json:

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from sim_core import STAGES, SpecError, kind_of, replay
-from sweep.commands.shared import AsJson, FactSets, Step, print_warnings, traces_at, write_json
+from sweep.commands.shared import AsJson, FactSets, Step, print_warnings, refuse_result, traces_at, write_json
 from sweep.inputs.registry import is_trace
 from sweep.one_plan import stages_replayed
 from sweep.show.terminal import own_console
@@ -35,6 +35,7 @@ def command(
         else:
             print_stages(trace, values, console)
         return
+    refuse_result(Path(trace), "the traces of a job")
     if is_trace(trace):
         raise SpecError(f"{trace}: is a profiler trace: one file does not hold a step to replay; `sweep inspect` shows it")
     job = traces_at(trace, sets, step)

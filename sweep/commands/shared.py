@@ -68,24 +68,29 @@ SpecSets = Annotated[list[str] | None, typer.Option("--set", help="Override a ke
 Fresh = Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")]
 
 
-def result_at(directory: str | None) -> Folder:
-    """The folder of a result: that given, else the newest under results/. Raises SpecError."""
-    return newest(RESULTS) if directory is None else existing_result(directory)
+def result_at(directory: str | None, *, missing: bool = True) -> Folder:
+    """The folder of a result: that given, else the newest under results/; as `existing_result`. Raises SpecError."""
+    return doubted(newest(RESULTS), missing=missing) if directory is None else existing_result(directory, missing=missing)
 
 
-def existing_result(directory: str) -> Folder:
-    """The folder of a result that a user names. Raises SpecError for a file, and where nothing is."""
+def existing_result(directory: str, *, missing: bool = True) -> Folder:
+    """The folder of a result that a user names, `doubted`. Raises SpecError for a file, and where nothing is."""
     if Path(directory).is_file():
         raise SpecError(f"{directory}: is a file, expected the folder of a result (`sweep ls` lists them)")
     if "://" not in directory and not Path(directory).exists():
         raise SpecError(f"{directory}: no such folder, expected that of a result (`sweep ls` lists them)")
-    return folder_at(directory)
+    return doubted(folder_at(directory), missing=missing)
+
+
+def doubted(folder: Folder, *, missing: bool = True) -> Folder:
+    """The folder of a result; what is odd about it is said, `missing`: and how many plans are not there. Raises SpecError."""
+    sys.stderr.write("".join(f"note: {line}\n" for line in Store(directory=folder).doubts(missing=missing)))
+    return folder
 
 
 def spec_at(path: Path, sets: Sequence[str] | None) -> SweepSpec:
     """The spec in a file, or what the file is instead, and what would make a spec of it. Raises SpecError."""
-    if path.is_dir() and Store(directory=folder_at(path)).started_s() is not None:
-        raise SpecError(f"{path}: is a result, not the spec of a sweep; `sweep rank {path}` ranks it")
+    refuse_result(path, "the spec of a sweep")
     of_model = path.is_dir() and (path / "config.json").is_file()
     if of_model or (not path.exists() and str(path) in model_names()):
         raise SpecError(f"{path}: is a model, not the spec of a sweep; `sweep init {path}` writes one for it")
@@ -102,6 +107,12 @@ def spec_at(path: Path, sets: Sequence[str] | None) -> SweepSpec:
             raise
         article = "an" if row.name[0] in "aeio" else "a"
         raise SpecError(f"{path}: is {article} {row.name}, not a sweep; `sweep init {path}` writes one for it") from None
+
+
+def refuse_result(path: Path, wanted: str) -> None:
+    """Raise SpecError if the path is the folder of a result, where something else is `wanted`."""
+    if path.is_dir() and Store(directory=folder_at(path)).started_s() is not None:
+        raise SpecError(f"{path}: is a result, not {wanted}; `sweep rank {path}` ranks it")
 
 
 def results_folder(out: str | None, default: str) -> Folder:
@@ -172,7 +183,7 @@ def names_in(option: str, text: str | None) -> list[str]:
 
 def groups_in(options: Sequence[str] | None) -> list[str] | None:
     """Columns of `--per`, which may be given several times; none of '', and None if it is not given. Raises OptionError."""
-    return None if options is None else [name for option in options for name in names_in("--per", option or None)]
+    return None if options is None else names_in("--per", ",".join(option for option in options if option) or None)
 
 
 def record_sets(records: Sequence[str] | None) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sim_core import model_names, read_hardware, read_model
-from sweep.commands.shared import AsJson, MicroBatch, Records, print_warnings, record_sets, takes, write_json
+from sweep.commands.shared import AsJson, MicroBatch, Records, print_warnings, record_sets, refuse_result, takes, write_json
 from sweep.exits import EXIT_FAILED_PLANS
 from sweep.one_plan import prepare_plan, row_of, simai_parts
 from sweep.options import of_option, wrong
@@ -45,6 +45,8 @@ def command(
         raise wrong("FILE", "neither it nor --model" if file is None else "it and --model", "one of them")
     if file is not None and not file.exists() and str(file) in model_names():
         raise wrong("FILE", file, f"a workload file; of a model: --model {file}")
+    if file is not None:
+        refuse_result(file, "a workload")
     with of_option("--hardware"):
         read_hardware(hardware)
     if model is not None:

@@ -13,7 +13,7 @@ from sweep.show.terminal import own_console
 
 def command(directory: Directory = None, as_json: AsJson = False) -> None:
     """Say how far a result is: plans done, time left while a run writes, size, plans by reason, best plan."""
-    result = standing(result_at(directory))
+    result = standing(result_at(directory, missing=False))
     if as_json:
         write_json(asdict(result))
         return

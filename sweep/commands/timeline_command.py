@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from sim_core import recorded_step, replay, short
-from sweep.commands.shared import FactSets, Step, check_output, print_warnings, takes, there, traces_at
+from sweep.commands.shared import FactSets, Step, check_output, doubted, print_warnings, takes, there, traces_at
 from sweep.folder import Folder, folder_at, write_file
 from sweep.options import OptionError
 from sweep.reopening import plan_number, reopened
@@ -49,7 +49,7 @@ def _result_at(source: str) -> Folder | None:
     if "*" in source or Path(source).is_file():
         return None
     folder = folder_at(source)
-    return folder if Store(directory=folder).started_s() is not None else None
+    return doubted(folder) if Store(directory=folder).started_s() is not None else None
 
 
 def _plan(folder: Folder, plan: str | None, stages: str | None, spec: Path | None, output: Path, console: Console) -> None:

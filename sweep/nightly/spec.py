@@ -153,6 +153,6 @@ def load_nightly(path: Path, sets: Sequence[str] = ()) -> NightlySpec:
     """The nightly file at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
     document, lines = read_spec(path, "name, sweeps, root")
     try:
-        return NightlySpec.model_validate(apply_sets(document, sets))
+        return NightlySpec.model_validate(apply_sets(document, sets, example="root=s3://bucket/nightly"))
     except ValidationError as error:
         raise with_line(first_error(error, str(path), lines, NightlySpec), str(path), lines, sets) from None

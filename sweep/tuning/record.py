@@ -15,6 +15,7 @@ import numpy as np
 
 from sim_core import FormatError, SpecError, lock_file, nearest, shown
 from sweep.document import cells_by_column, read_csv
+from sweep.folder import folder_at
 
 NAME: Final = "tune.csv"
 OK, OUT_OF_MEMORY, CRASH, SLOW, SKIP = "ok", "oom", "crash", "slow", "skip"
@@ -66,7 +67,9 @@ def read_record(path: Path, identity: str | None = None) -> list[Entry]:
     except FileNotFoundError:
         return []
     if not rows:
-        return []
+        raise FormatError(
+            str(path), 1, "heading", found="an empty file", expected=f"{','.join(COLUMNS)}; delete it to begin anew"
+        )
     (_, heading), name = rows[0], str(path)
     if "plan" not in heading or not set(SECONDS) & set(heading):
         expected = f"plan and {' or '.join(SECONDS)}"
@@ -119,14 +122,11 @@ def append(path: Path, identity: str, entry: Entry) -> None:
     """Add a line, whole or not at all. Raises SpecError while another process writes, FormatError if the table is broken."""
     with _locked(path):
         read_record(path, identity)
-        text = path.read_text(encoding="utf-8-sig") if path.exists() else ""
-        lines = text if text.endswith("\n") or not text else text + "\n"
-        heading = next(csv.reader(io.StringIO(lines)), None) if lines.strip() else None
+        text = path.read_text(encoding="utf-8-sig") if path.exists() else ",".join(COLUMNS) + "\n"
+        lines = text if text.endswith("\n") else text + "\n"
+        heading = next(csv.reader(io.StringIO(lines)))
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        if heading is None:
-            heading = list(COLUMNS)
-            writer.writerow(heading)
         cells = {
             "plan": str(entry.plan),
             "state": entry.state,
@@ -137,9 +137,7 @@ def append(path: Path, identity: str, entry: Entry) -> None:
             "sweep": identity[:IDENTITY_CHARACTERS],
         }
         writer.writerow([cells.get(column.strip(), "") for column in heading])
-        written = path.with_name(f".{path.name}.new")
-        written.write_text(lines + buffer.getvalue(), encoding="utf-8")
-        written.replace(path)
+        folder_at(path.parent).write_bytes(path.name, (lines + buffer.getvalue()).encode())
 
 
 @contextmanager

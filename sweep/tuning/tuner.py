@@ -12,7 +12,7 @@ import pyarrow as pa
 from sim_core import EXPLANATIONS, Ints, SpecError
 from sweep.columns import LONGER, SHORTER
 from sweep.folder import Location
-from sweep.options import OptionError
+from sweep.options import OptionError, of_option, wrong
 from sweep.preparation import Sweep
 from sweep.query import results
 from sweep.ranking import rank
@@ -260,7 +260,10 @@ class Tuner:
         told = np.array(sorted(run.plan for run in self.runs.values() if run.state != SKIP), np.int64)
         for plan in told.tolist():
             self.row(plan)
-        numbers = np.unique(np.concatenate([ranking.rows["plan"].to_numpy(), self._too_full(), told]))
+        full = self._too_full()
+        if self._where and not len(ranking.rows) and not len(full):
+            raise OptionError(f"--where {self._where!r}: false for all plans that can run")
+        numbers = np.unique(np.concatenate([ranking.rows["plan"].to_numpy(), full, told]))
         if not len(numbers):
             raise SpecError(f"{self.opened.folder}: no plan of it can run")
         sweep = self.opened.prepared.sweep
@@ -287,7 +290,10 @@ class Tuner:
 
 def _prior_runs(path: Path) -> tuple[Sweep, Ints, list[Run]]:
     """The sweep of another result, the plans that ran there, and their runs. Raises SpecError."""
-    other = Tuner(path.parent, file=path)
+    if not path.is_file():
+        raise wrong("--prior", path, f"the {NAME} of another result, in its folder")
+    with of_option(f"--prior {path}"):
+        other = Tuner(path.parent, file=path)
     runs = [run for run in other.runs.values() if run.state != SKIP]
     if not runs:
         raise OptionError(f"--prior {path}: found no runs, expected the {NAME} of another result, in its folder")

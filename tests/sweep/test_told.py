@@ -57,6 +57,33 @@ def test_an_option_at_fault_is_named(result: Path, options: list[str], told: str
     assert (done.returncode, done.stderr) == (2, f"error: {told}\n")
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "told"),
+    [
+        ("rank RESULT --per tp --per tp", 2, "--per: found tp,tp, expected names of columns with commas between, each once"),
+        ("tune RESULT --spec SPEC --prior gone.csv", 2, "--prior: found gone.csv, expected the tune.csv of another result"),
+        ("tune RESULT --spec SPEC --prior WORKLOAD", 2, "--prior WORKLOAD: FOLDER: holds no results of a sweep"),
+        ("tune RESULT --spec SPEC --where tp=99", 2, "--where 'tp=99': false for all plans that can run"),
+        ("inspect WORKLOAD --hardware H100-SXM", 2, "--hardware: found without --rows, expected both"),
+        ("inspect WORKLOAD --step-name x", 2, "--step-name: found beside WORKLOAD (no profiler trace), which takes --set, "),
+        ("inspect WORKLOAD --set pp", 2, "--set: found pp, expected key=value, such as pp=4"),
+        ("inspect RESULT", 1, "RESULT: is a result, not a workload or a log; `sweep rank RESULT` ranks it"),
+        ("simulate RESULT", 1, "RESULT: is a result, not a workload; `sweep rank RESULT` ranks it"),
+        ("replay RESULT", 1, "RESULT: is a result, not the traces of a job; `sweep rank RESULT` ranks it"),
+        ("ls gone", 1, "gone: no such folder, expected a folder of results"),
+        ("ls SPEC", 1, "SPEC: is a file, expected a folder of results"),
+    ],
+)
+def test_what_is_at_fault_is_named(result: Path, line: str, code: int, told: str) -> None:
+    folder = result.parent
+    places = {"RESULT": result, "SPEC": folder / "small.yaml", "WORKLOAD": folder / "w.txt", "FOLDER": folder}
+    for name, place in places.items():
+        line, told = line.replace(name, str(place)), told.replace(name, str(place))
+    done = sweep(*line.split())
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done
+    assert done.stderr.startswith(f"error: {told}")
+
+
 def test_compare_by_words_names_the_option(result: Path) -> None:
     done = sweep("compare", result, result, "--by", "status")
     assert (done.returncode, done.stderr) == (2, f"error: --by: found status, {WORDS}\n")
@@ -126,6 +153,34 @@ sweep.__main__.main()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "", "Terminated.\n")
+
+
+@pytest.mark.parametrize("module", ["numba.core", "elsewhere"])
+def test_ctrl_c_while_kernels_are_compiled_ends_at_once(module: str) -> None:
+    """LLVM calls back into Python and loses what a handler raises, as `compile` here does; elsewhere it is raised."""
+    script = f"""
+import os, signal, sys, types
+import sweep.__main__
+compiler = types.ModuleType({module!r})
+exec('''
+def compile(os, signal):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        os.write(1, b'lost')
+''', compiler.__dict__)
+class Importing:
+    def find_spec(self, name, path=None, target=None):
+        if name == "sweep.cli":
+            compiler.compile(os, signal)
+            os._exit(0)
+sys.meta_path.insert(0, Importing())
+sweep.__main__.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    compiling = module.startswith("numba")
+    expected = (128 + signal.SIGINT, "", "Interrupted.\n") if compiling else (0, "lost", "")
+    assert (done.returncode, done.stdout, done.stderr) == expected
 
 
 def test_page_checksums_find_every_flip_among_the_values(result: Path, tmp_path: Path) -> None:

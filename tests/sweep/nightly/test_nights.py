@@ -30,6 +30,7 @@ from sweep.sources import row_code
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.sweep.conftest import rows
+from tests.sweep.fault_proxy import faulty
 from tests.sweep.nightly.conftest import Sandbox, SandboxMaker
 from tests.waiting import until
 
@@ -608,3 +609,16 @@ def test_two_clocks_share_a_line_of_nights(make_sandbox: SandboxMaker, bucket: s
     assert [night.night for night in kept][-4:] == line[-4:]
     for night in kept[1:]:
         assert night.sweeps[0].baseline == line[line.index(night.night) - 1]
+
+
+def test_a_night_whose_store_loses_a_slice_says_so_and_the_next_adds_it(
+    make_sandbox: SandboxMaker, bucket: str, s3_server: str
+) -> None:
+    with faulty(s3_server) as faults:
+        sandbox = make_sandbox(f"{bucket}/nightly?endpoint_override={faults.address}&scheme=http&region=us-east-1")
+        faults.only, faults.loses = "/part-", 1.0
+        lost = sandbox.night()
+        assert lost.code == 2
+        assert "finished plans are not in the store, which took them without an error; run the same command" in lost.summary
+        faults.loses = 0.0
+        assert sandbox.night().code == 0
