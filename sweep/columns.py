@@ -169,6 +169,9 @@ NOT_STORED: Final = {
     "less than a part of the memory"
 }
 """Columns that rankings show and no row holds: what to ask for in their place."""
+NUMBERS: Final = ("step_time_s", *PARTS, "peak_memory_bytes")
+SIZES: Final = ("all_gpus", "global_batch")
+"""What tells two rows of a ranking apart: numbers of the result, and sizes of the job."""
 UNITS: Final = ("_s", "_bytes")
 """Endings that may be left out where a column is named."""
 NO_CHOICE: Final = ("rank", "plan", *FOLLOWING, "fidelity", "status", "reason")

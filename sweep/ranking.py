@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sim_core import PARTS
 from sweep.beside_running import Beside, beside_running
-from sweep.columns import MEASURES, RUNS, SECTIONS, higher_is_better, measures_of, result_column
+from sweep.columns import MEASURES, NUMBERS, RUNS, SECTIONS, SIZES, higher_is_better, measures_of, result_column
 from sweep.error_bars import COLUMNS as BARS
 from sweep.error_bars import ErrorBars, error_bars
 from sweep.facts import NEEDED_MEMORY, asked, told
@@ -26,8 +26,6 @@ from sweep.selection import (
     ALIKE,
     DIFFERING,
     FRONT,
-    NUMBERS,
-    SIZES,
     Question,
     check_ordered,
     check_type,

@@ -11,8 +11,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sim_core import PARTS, Floats, Ints, SpecError
-from sweep.columns import higher_is_better, result_column
+from sim_core import Floats, Ints, SpecError
+from sweep.columns import NUMBERS, SIZES, higher_is_better, result_column
 from sweep.options import OptionError, of_option
 from sweep.uncertainty.evidence import Basis
 
@@ -22,8 +22,6 @@ ALIKE: Final = "alike"
 DIFFERING: Final = "alike_but_for"
 BOUNDS: Final = "bounds"
 """Table of the groups: `best` and `bound`, values of the first column of the order, and whether there are `more` rows."""
-NUMBERS: Final = ("step_time_s", *PARTS, "peak_memory_bytes")
-SIZES: Final = ("all_gpus", "global_batch")
 SLACK: Final = 1e-7  # of a 32-bit float, to which numbers are compared
 FRONT: Final = "front"
 """Table of the plans of the Pareto fronts."""

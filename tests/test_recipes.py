@@ -218,7 +218,11 @@ def test_a_collective_from_its_recipe(copy: Copy) -> None:
     assert "collective broadcast: collective_s has no seconds for it" in copy.run("-c", "import sim_core", fails=True)
     copy.replace(collectives, "ALL_TO_ALL, SEND_RECEIVE}", "ALL_TO_ALL, SEND_RECEIVE, BROADCAST}")
     copy.replace(collectives, "from sim_core.terms import ", "from sim_core.terms import BROADCAST, ")
-    copy.insert(collectives, "    fastest = np.inf\n", textwrap.indent(seconds, "    ") + "\n")
+    copy.insert(
+        collectives,
+        "    message, fastest = message_of(kind, size, at, links), np.inf\n",
+        textwrap.indent(seconds, "    ") + "\n",
+    )
     copy.replace(fabric, "from sim_core.terms import ", "from sim_core.terms import BROADCAST, ")
     copy.insert(fabric, "    passes = min(at.nodes", textwrap.indent(of_nics, "    ") + "\n")
     alone, in_plan = (list(map(float, line.split())) for line in copy.run("-c", COLLECTIVE).splitlines())

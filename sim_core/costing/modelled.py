@@ -305,7 +305,9 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     again_compute = np.zeros(len(shape))
     for modules in np.unique(mask):
         rows = mask == modules
-        redone = cost.seconds * share_again(operators, int(modules), norms_apart(modelled.model, unit))
+        redone = cost.seconds * share_again(
+            operators, int(modules), norms_apart(modelled.model, unit, modelled.stack.fused_norms)
+        )
         again_compute[rows] = (sum_of(redone, operators.phase == FORWARD)[shape] * speed)[rows]
     seconds, of_nics = (of_one * times for of_one in message_s(filled, sent))
     again_messages = np.zeros(len(shape))

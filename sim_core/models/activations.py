@@ -26,6 +26,7 @@ class Kept(NamedTuple):
     expert_outputs: bool = True  # of routed copies; not kept where their probabilities are applied before the second GEMM
     activation_input: float = 2.0  # bytes of an element that enters the activation of an MLP
     narrow_attention: bool = False  # queries, keys, values and the output in 8 bits where linear layers run so
+    fused_norms: bool = True  # norms within linear layers keep no output of their own
     attention_output: float | None = None  # of an element of core attention's output; None: 2, and those of a narrower copy
 
 
@@ -88,7 +89,7 @@ def module_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kep
         return saved
     if not flash and unit.attends:
         saved[:, 0] = _core(model, shape)
-    normed = _normed_widths(model, unit, shape)[list(norms_apart(model, unit))].sum(axis=0)
+    normed = _normed_widths(model, unit, shape)[list(norms_apart(model, unit, kept.fused_norms))].sum(axis=0)
     saved[:, 1] = normed * shape.local * model.hidden
     if model.mla and unit.attends:
         latents = (model.mla.q_rank or 0) + model.mla.kv_rank

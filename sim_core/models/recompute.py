@@ -49,13 +49,15 @@ def operators_of(mask: int) -> frozenset[str]:
     return frozenset(name for k, module in enumerate(RECOMPUTE_MODULES) if mask >> k & 1 for name in _OPERATORS[module])
 
 
-def norms_apart(model: Model, unit: Unit) -> tuple[bool, bool]:
+def norms_apart(model: Model, unit: Unit, fused: bool) -> tuple[bool, bool]:
     """Whether the norm before the attention of a layer, and that before its MLP, are kernels of their own.
 
-    Transformer Engine makes a norm part of the linear layer that reads it. With latents two layers read one, before experts the
-    router and the dispatch (Megatron-LM, core/models/gpt/gpt_layer_specs.py: input_layernorm, pre_mlp_layernorm); `layernorm`
-    runs no other again (core/transformer/transformer_layer.py: IdentityOp).
+    `fused`: Transformer Engine makes a norm part of the linear layer that reads it. With latents two layers read one, before
+    experts the router and the dispatch (Megatron-LM, core/models/gpt/gpt_layer_specs.py: input_layernorm, pre_mlp_layernorm);
+    `layernorm` runs no other again (core/transformer/transformer_layer.py: IdentityOp).
     """
+    if not fused:
+        return unit.mixer != NONE, unit.channel != NONE
     latents = (unit.mixer == ATTENTION and model.mla is not None) or unit.mixer == COMPRESSED
     return latents, unit.moe
 

@@ -103,6 +103,9 @@ class Stack(Record):
         Pair, Fact("B", "traffic of a gated activation, per element of ffn", "operators", CODE, most=1e3, pair=True)
     ] = GATED
     fused_loss: Annotated[bool, Fact(SWITCH, "the loss is one kernel", "operators", CODE)]
+    fused_norms: Annotated[
+        bool, Fact(SWITCH, "a norm is part of the linear layer that reads it, as Transformer Engine has it", "operators", CODE)
+    ] = True
     loss_bytes: Annotated[
         Pair | None,
         Fact(
@@ -450,6 +453,7 @@ class Stack(Record):
             self.expert_outputs_kept,
             self.activation_input_bytes,
             self.fp8_attention,
+            self.fused_norms,
             self.attention_output_bytes,
         )
 

@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import Floats, Ints, SpecError
-from sweep.columns import COLUMNS, LONGER, MEASURES, SHORTER, measures_of
-from sweep.selection import NUMBERS, SIZES
+from sweep.columns import COLUMNS, LONGER, MEASURES, NUMBERS, SHORTER, SIZES, measures_of
 
 RISES: Final = tuple(name for name in LONGER if COLUMNS[name].bounded)
 FALLS: Final = tuple(name for name in SHORTER if COLUMNS[name].bounded)

@@ -28,7 +28,7 @@ from sim_core.costing.collectives import (
     tree_s,
 )
 from sim_core.hardware.table import Links, device_at
-from sim_core.jit import in_plain_python
+from sim_core.jit import kernel
 from sim_core.planning.placement import Placement, crosses_nodes
 from sim_core.workloads.workload import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
@@ -55,9 +55,9 @@ def cost(kind: int, size: float, ranks: int, nodes: int, per_node: int, links: L
     return collective_s(kind, size, group(ranks, nodes, per_node), links)
 
 
+@kernel
 def message(kind: int, size: float, at: Placement, links: Links) -> Message:
-    with in_plain_python():
-        return message_of(kind, size, at, links)
+    return message_of(kind, size, at, links)
 
 
 def ring(kind: int, size: float, at: Placement, protocol: int, links: Links) -> float:

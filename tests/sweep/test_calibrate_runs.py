@@ -92,7 +92,7 @@ def test_runs_on_one_node_tell_nothing_of_the_network(true_ms: list[float], tmp_
     ("rows", "told"),
     [
         (2, "found 2 runs to fit, expected at least 3"),
-        (1, "found 1 runs to fit, expected at least 3"),
+        (1, "found 1 run to fit, expected at least 3"),
     ],
 )
 def test_too_few_runs_are_refused(rows: int, told: str, true_ms: list[float], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_gemms_take_what_was_measured_and_nothing_else_changes(tmp_path: Path) -
     out = tmp_path / "own.yaml"
     found = sweep("calibrate", "kernels", written(tmp_path / "a.json", profile()), "-o", out)
     assert found.returncode == 0, found.stderr
-    for words in ("under load", "100.0% of the time", "+-7%", "1 shapes"):
+    for words in ("under load", "100.0% of the time", "+-7%", "1 shape"):
         assert words in found.stdout, words
     own, preset = load_kernels(read_hardware(str(out))), load_kernels(read_hardware("H100-SXM"))
     one = np.array([8192]), np.array([4096]), np.array([4096])

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from sim_core import SpecError
+from sweep.columns import NUMBERS, SIZES
 from sweep.evaluation import evaluate
 from sweep.executors import InlineExecutor
 from sweep.executors.local import LocalExecutor
@@ -21,7 +22,6 @@ from sweep.ranking import rank
 from sweep.search.ahead import Ahead, Frontier, promise_of
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
-from sweep.selection import NUMBERS, SIZES
 from sweep.slices import Receipt, SliceQueue, SliceTask
 from sweep.spec import load_spec
 from sweep.store import Store

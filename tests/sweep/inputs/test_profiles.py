@@ -261,7 +261,7 @@ def test_nothing_private_in_a_result(tmp_path: Path) -> None:
 
 def test_the_screen_says_what_it_is(tmp_path: Path) -> None:
     found = sweep("inspect", written(tmp_path / "a.json", profile())).stdout
-    for words in ("tp 2, pp 1, cp 1, ep 1, dp 2", "1.000 ms", "NVIDIA H100 80GB HBM3", UNKNOWN, "1 events without a launch",
+    for words in ("tp 2, pp 1, cp 1, ep 1, dp 2", "1.000 ms", "NVIDIA H100 80GB HBM3", UNKNOWN, "1 event without a launch",
                   "all_reduce", "aten::mm", "1.00 GiB allocated"):  # fmt: skip
         assert words in found, words
 
