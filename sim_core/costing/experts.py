@@ -44,7 +44,7 @@ def host_of(model: Model, stack: Stack, plans: Plans, first: Ints, dense_s: tupl
     number = model.experts.count / plans.ep[first]
     narrow = plans.precision[first] >= WIDE
     waits = (plans.dispatcher[first] == ALLTOALL) & dynamic(model, stack)
-    slower = np.where(plans.overlap_ep[first] == 1, stack.host_overlap_ep, 1.0)
+    slower = np.where((plans.overlap_ep[first] == 1) & (plans.ep[first] > 1), stack.host_overlap_ep, 1.0)
     launch_s, wait_s = [], []
     for phase in range(2):
         each = stack.host_expert[phase] + np.where(narrow, stack.host_expert_casts[phase], 0.0)

@@ -421,7 +421,7 @@ def test_a_best_plan_that_rather_fails_has_a_likelier_one_beside_it(tmp_path: Pa
     """A launch that fails two times in three is no answer alone."""
     spec: dict[str, Any] = {
         "name": "unlikely",
-        "workload": {"model": "llama3-8b", "stack": "megatron-2022"},
+        "workload": {"model": "llama3-8b", "stack": "megatron-core"},
         "hardware": "H100-SXM",
         "axes": {"checkpointing": ["none", "full"]},
         "fixed": {"dp": 4, "pp": 1, "tp": 8, "global_batch": 16},
