@@ -103,9 +103,14 @@ def timed(ran: Ran) -> Timed:
     codes = codes[codes >= 0]
     part = (codes >> PART_SHIFT) & PART_MASK
     second = np.roll(part == PAIRED, 1)
-    events = ran.events[ran.events[:, WORKS] == 1]
-    events = events[np.argsort(events[:, STAGE], kind="stable")][np.cumsum(~second) - 1]
-    seconds = events[:, ALONE_S] + events[:, SLOWED_S] + events[:, CROWDED_S]
+    works = np.flatnonzero(ran.events[:, WORKS] == 1)
+    at = works[np.argsort(ran.events[works, STAGE], kind="stable")][np.cumsum(~second) - 1]
+
+    def of_events(column: int) -> Floats:
+        values: Floats = ran.events[at, column]
+        return values
+
+    end_s, longer_s, crowded_s = of_events(END_S), of_events(SLOWED_S), of_events(CROWDED_S)
     return Timed(
         stage=stage,
         chunk=(codes >> CHUNK_SHIFT) & CHUNK_MASK,
@@ -113,15 +118,15 @@ def timed(ran: Ran) -> Timed:
         backward=codes & 1,
         part=np.where(part == PAIRED, WHOLE, part),
         second=second,
-        start_s=events[:, END_S] - seconds,
-        end_s=events[:, END_S],
-        longer_s=events[:, SLOWED_S],
-        crowded_s=events[:, CROWDED_S],
-        ready_s=events[:, READY_S],
-        message_s=events[:, MESSAGE_S],
-        sent_s=np.where(second, events[:, PAIR_SENT_S], events[:, SENT_S]),
-        cost_s=np.where(second, events[:, PAIR_COST_S], events[:, COST_S]),
-        late_s=events[:, LATE_S],
+        start_s=end_s - (of_events(ALONE_S) + longer_s + crowded_s),
+        end_s=end_s,
+        longer_s=longer_s,
+        crowded_s=crowded_s,
+        ready_s=of_events(READY_S),
+        message_s=of_events(MESSAGE_S),
+        sent_s=np.where(second, of_events(PAIR_SENT_S), of_events(SENT_S)),
+        cost_s=np.where(second, of_events(PAIR_COST_S), of_events(COST_S)),
+        late_s=of_events(LATE_S),
     )
 
 
