@@ -148,6 +148,11 @@ LEFT_OUT: Final = {
     "--nights": "a night of its own: test_nights",
     "nightly examples": "two sweeps of the examples and their nights: test_nights",
     "cluster/": "a job on a cluster: test_cluster",
+    "stack filled.csv": "asks for runs of one small model: test_calibrate_stack",
+    "stack all_my_runs.csv": "the same",
+    "docs/inputs.md": "logs, launch files and traces of users: tests/sweep/inputs",
+    "docs/traces.md": "the same",
+    "docs/tune.md": "a loop whose steps follow each other: tuning/test_tune_command",
 }
 """Commands that run in other tests, or that need what is not here, and why."""
 
