@@ -98,7 +98,8 @@ class RayExecutor:
         except (RayError, ConnectionError) as error:  # Ray says it in many ways, a broken pipe among them
             raise self.head.loss(error) from None
         except SystemError as error:  # Ray wraps what a signal handler raises inside its own code
-            raise error.__cause__ or error from None
+            cause = error.__cause__ or error
+            raise (self.head.loss(cause) if isinstance(cause, ConnectionError) else cause) from None
         finally:
             if not self.head.lost:
                 _cancel(submitted)
