@@ -20,9 +20,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show
     signal.signal(signal.SIGTERM, _end)
-    if (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):  # else a shell that started this in the background ignores it
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # shells ignore it for what they start in the background
         signal.signal(signal.SIGINT, _interrupt)
     try:
         from sweep.cli import main as command_line

@@ -19,6 +19,8 @@ from pyarrow import fs
 from sweep.folder import Location
 from sweep.preparation import Prepared, prepare
 from sweep.query import results
+from sweep.slice_file import Slice
+from sweep.slices import SliceTask
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import GPT7B
@@ -56,6 +58,9 @@ MODEL: dict[str, Any] = {
     "where": None,
 }
 """240 plans of a model, some of them legal."""
+
+SLICED_AXES: dict[str, Any] = {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "ga": [1, 2, 4, 8], "all_gpus": [64, 128]}
+WIDTH = 8
 
 SpecWriter = Callable[..., Path]
 
@@ -122,3 +127,31 @@ def rows(directory: Location) -> pa.Table:
     table = ds.dataset(paths, format="parquet", filesystem=store.folder.filesystem).to_table()
     plain = [c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in table.columns]
     return pa.table(plain, names=table.column_names).sort_by("plan").combine_chunks()
+
+
+def filled(place: str | Path, prepared: Prepared) -> Store:
+    """A result in slices of WIDTH."""
+    store = Store(directory=place)
+    with store.opened(prepared.provenance) as provenance:
+        task = SliceTask(sweep=prepared.sweep, directory=place, provenance=provenance)
+        for start in range(0, prepared.sweep.space.count, WIDTH):
+            task(Slice(start, min(start + WIDTH, prepared.sweep.space.count)))
+    return store
+
+
+@pytest.fixture(scope="session")
+def sliced_spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spec_in(tmp_path_factory.mktemp("spec"), axes=SLICED_AXES, where=None)
+
+
+@pytest.fixture(scope="session")
+def sliced_job(sliced_spec: Path) -> Prepared:
+    return prepare(load_spec(sliced_spec), sliced_spec.parent)
+
+
+@pytest.fixture(scope="session")
+def sliced(sliced_job: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A result of 96 plans in 12 files; tests copy it."""
+    out = tmp_path_factory.mktemp("sliced") / "out"
+    assert len(filled(out, sliced_job).slices()) == 12
+    return out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -25,38 +24,7 @@ from sweep.slices import SliceTask
 from sweep.spec import load_spec
 from sweep.store import MANIFEST, Store
 from tests.sweep.commands import sweep
-from tests.sweep.conftest import MODEL, rows, spec_in
-
-AXES: dict[str, Any] = {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "ga": [1, 2, 4, 8], "all_gpus": [64, 128]}
-WIDTH = 8
-
-
-def filled(place: str | Path, prepared: Prepared) -> Store:
-    """A result in slices of WIDTH."""
-    store = Store(directory=place)
-    with store.opened(prepared.provenance) as provenance:
-        task = SliceTask(sweep=prepared.sweep, directory=place, provenance=provenance)
-        for start in range(0, prepared.sweep.space.count, WIDTH):
-            task(Slice(start, min(start + WIDTH, prepared.sweep.space.count)))
-    return store
-
-
-@pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return spec_in(tmp_path_factory.mktemp("spec"), axes=AXES, where=None)
-
-
-@pytest.fixture(scope="module")
-def prepared(spec: Path) -> Prepared:
-    return prepare(load_spec(spec), spec.parent)
-
-
-@pytest.fixture(scope="module")
-def whole(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """96 plans in 12 files."""
-    out = tmp_path_factory.mktemp("whole") / "out"
-    assert len(filled(out, prepared).slices()) == 12
-    return out
+from tests.sweep.conftest import MODEL, WIDTH, filled, rows, spec_in
 
 
 def misplace(folder: Path, chance: random.Random) -> None:
@@ -73,92 +41,92 @@ def misplace(folder: Path, chance: random.Random) -> None:
         other.write_bytes(data)
 
 
-def test_a_slice_copied_over_the_best_one(whole: Path, spec: Path, tmp_path: Path) -> None:
+def test_a_slice_copied_over_the_best_one(sliced: Path, sliced_spec: Path, tmp_path: Path) -> None:
     """Copied over the one with the best plan: every command says so, and run computes it again."""
     out = tmp_path / "out"
-    shutil.copytree(whole, out)
-    best = rank(whole, top=1, per=[]).rows["plan"][0].as_py() // WIDTH * WIDTH
+    shutil.copytree(sliced, out)
+    best = rank(sliced, top=1, per=[]).rows["plan"][0].as_py() // WIDTH * WIDTH
     worse = (best + WIDTH) % 96
     name = Slice(best, best + WIDTH).file_name
     shutil.copy(out / Slice(worse, worse + WIDTH).file_name, out / name)
     for command in (
         ("rank", out),
         ("status", out),
-        ("explain", out, "best", "--spec", spec),
-        ("timeline", out, "best", "--spec", spec, "-o", tmp_path / "t.json"),
+        ("explain", out, "best", "--spec", sliced_spec),
+        ("timeline", out, "best", "--spec", sliced_spec, "-o", tmp_path / "t.json"),
         ("report", out, "-o", tmp_path / "r.html"),
-        ("compare", whole, out),
+        ("compare", sliced, out),
         ("compact", out),
     ):
         done = sweep(*command)
         assert done.returncode == 1, command
         assert done.stderr == f"error: {out / name}: damaged; the same `sweep run` computes damaged slices again\n", command
     assert "damaged" in sweep("ls", out).stdout
-    for read in (load(out).to_arrow, lambda: compare(whole, out)):
+    for read in (load(out).to_arrow, lambda: compare(sliced, out)):
         with pytest.raises(SpecError, match="damaged"):
             read()
-    again = sweep("run", spec, "--out", out, "--workers", 0, "--top", 0)
+    again = sweep("run", sliced_spec, "--out", out, "--workers", 0, "--top", 0)
     assert again.returncode == 0
     assert f"{name}: is damaged and will be recomputed" in again.stdout
-    assert rows(out) == rows(whole)
+    assert rows(out) == rows(sliced)
 
 
-def test_a_hundred_misplaced_files_are_found(whole: Path, prepared: Prepared, tmp_path: Path) -> None:
-    """By what reads footers and columns, by what reads whole files; and the next run mends all of them."""
-    chance, right = random.Random(28), rows(whole)
+def test_a_hundred_misplaced_files_are_found(sliced: Path, sliced_job: Prepared, tmp_path: Path) -> None:
+    """By what reads footers and columns, by what reads sliced files; and the next run mends all of them."""
+    chance, right = random.Random(28), rows(sliced)
     for number in range(100):
         out = tmp_path / str(number)
-        shutil.copytree(whole, out)
+        shutil.copytree(sliced, out)
         misplace(out, chance)
         store = Store(directory=out)
-        assert store.damaged(prepared.sweep.identity)
-        assert not store.is_whole(prepared.sweep.identity, prepared.sweep.space.count)
+        assert store.damaged(sliced_job.sweep.identity)
+        assert not store.is_whole(sliced_job.sweep.identity, sliced_job.sweep.space.count)
         with pytest.raises(SpecError, match="damaged"):
             rank(out)
         with pytest.raises(SpecError, match="damaged"), store.verified():
             pass
         if number % 10 == 0:
-            run_sweep(prepared, store, InlineExecutor())
+            run_sweep(sliced_job, store, InlineExecutor())
             assert rows(out) == right
         shutil.rmtree(out)
 
 
-def test_a_slice_copied_over_another_on_an_object_store(whole: Path, prepared: Prepared, bucket: str) -> None:
-    store = filled(f"{bucket}/result", prepared)
+def test_a_slice_copied_over_another_on_an_object_store(sliced: Path, sliced_job: Prepared, bucket: str) -> None:
+    store = filled(f"{bucket}/result", sliced_job)
     one, other = store.slices()[:2]
     store.folder.write_bytes(other.file_name, store.folder.read_bytes(one.file_name))
     with pytest.raises(SpecError, match="damaged"):
         rank(store.directory)
-    run_sweep(prepared, store, InlineExecutor())
-    assert rows(store.directory) == rows(whole)
+    run_sweep(sliced_job, store, InlineExecutor())
+    assert rows(store.directory) == rows(sliced)
 
 
-def test_a_slice_in_the_place_of_the_manifest_and_the_other_way_round(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "out")
-    names = sorted(path.name for path in whole.glob("part-*"))
-    shutil.copy(whole / names[3], tmp_path / "out" / MANIFEST)
+def test_a_slice_in_the_place_of_the_manifest_and_the_other_way_round(sliced: Path, tmp_path: Path) -> None:
+    shutil.copytree(sliced, tmp_path / "out")
+    names = sorted(path.name for path in sliced.glob("part-*"))
+    shutil.copy(sliced / names[3], tmp_path / "out" / MANIFEST)
     held = Store(directory=tmp_path / "out").provenance()
-    assert held == Store(directory=whole).provenance(), "that of the slices"
-    shutil.copy(whole / MANIFEST, tmp_path / "out" / names[3])
+    assert held == Store(directory=sliced).provenance(), "that of the slices"
+    shutil.copy(sliced / MANIFEST, tmp_path / "out" / names[3])
     with pytest.raises(SpecError, match=f"{names[3]}: damaged"):
         rank(tmp_path / "out")
 
 
-def test_every_file_says_which_slice_it_is(whole: Path, prepared: Prepared, tmp_path: Path) -> None:
+def test_every_file_says_which_slice_it_is(sliced: Path, sliced_job: Prepared, tmp_path: Path) -> None:
     """Those of a run, of plans that were given up, of a compacted result and of a search."""
     compacted, failed = tmp_path / "compacted", tmp_path / "failed"
-    shutil.copytree(whole, compacted)
+    shutil.copytree(sliced, compacted)
     assert compact(Store(directory=compacted)) == (12, 1)
     store = Store(directory=failed)
-    with store.opened(prepared.provenance) as provenance:
-        SliceTask(sweep=prepared.sweep, directory=failed, provenance=provenance).give_up(Slice(0, 96), "worker_lost")
+    with store.opened(sliced_job.provenance) as provenance:
+        SliceTask(sweep=sliced_job.sweep, directory=failed, provenance=provenance).give_up(Slice(0, 96), "worker_lost")
     spec = spec_in(tmp_path, **MODEL)
     searched = prepare(load_spec(spec), tmp_path)
     column, descending = objectives_of(load_spec(spec))
     objective = Objective(column=column, descending=descending, per=(), best=2)
     searched = as_search(searched, objective)
     run_search(searched, objective, Store(directory=tmp_path / "search"), InlineExecutor())
-    for out in (whole, compacted, failed, tmp_path / "search"):
+    for out in (sliced, compacted, failed, tmp_path / "search"):
         parts = Store(directory=out).slices()
         assert parts
         for part in parts:
