@@ -74,7 +74,7 @@ class Verdict:
 def files() -> list[str]:
     """Sources of sim_core, and of sweep the executors, the ranking and all that these import."""
     graph = grimp.build_graph("sim_core", "sweep", cache_dir=None)
-    roots = {name for name in graph.modules if name.startswith("sweep.executors")} | {"sweep.ranking"}
+    roots = {name for name in graph.modules if name.startswith("sweep.executors")} | {"sweep.ranking.ranking"}
     answering = roots.union(*(graph.find_upstream_modules(name) for name in roots))
     names = {name for name in graph.modules if name.split(".")[0] == "sim_core"} | answering
     paths = (ROOT / name.replace(".", "/") for name in names)
