@@ -41,7 +41,7 @@ from tests.mutants.copies import ROOT, Copy
 from tests.mutants.mutate import Mutant, mutants, places, sample
 
 BAR: Final = 0.90
-ROOMS: Final = ("sim_core/costing/", "sim_core/step/", "sim_core/planning/", "sweep/selection", "sweep/store")
+ROOMS: Final = ("sim_core/costing/", "sim_core/step/", "sim_core/planning/", "sweep/ranking/selection", "sweep/results/store")
 """What is mutated unless paths are given: where a fault moves a number, or the choice among numbers."""
 RESULTS: Final = ROOT / "results" / "mutants"
 BUDGET_S: Final = 120.0

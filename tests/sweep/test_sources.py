@@ -27,7 +27,10 @@ from tests.sweep.test_execution import here
 PROJECT = ROOT.parent
 SEARCH = SearchTask.entry
 NAMED = {
-    f"sweep/{name}.py" for name in ("evaluation", "budget", "failures", "stragglers", "conditions", "space", "columns", "spec")
+    "sweep/columns.py",
+    "sweep/conditions.py",
+    "sweep/evaluation/evaluation.py",
+    *(f"sweep/spec/{name}.py" for name in ("budget", "failures", "stragglers", "space", "spec")),
 }
 """Of modules that make columns, those that a person would name."""
 CHANGE = "CHANGED = 1"
@@ -78,7 +81,7 @@ def test_what_makes_columns_is_in_it_and_what_presents_is_not() -> None:
         *sources_of(WORKER),
         *(f"sweep/search/{name}.py" for name in ("ahead", "blocks", "candidates")),
     }
-    presenting = ("show/", "report/", "commands/", "compare/", "nightly/", "ranking", "cli", "explaining/", "uncertainty/")
+    presenting = ("show/", "report/", "commands/", "compare/", "nightly/", "ranking/", "cli", "explaining/", "uncertainty/")
     assert not [path for path in sources_of(SEARCH) if path.removeprefix("sweep/").startswith(presenting)]
     assert (SliceTask.entry, SEARCH) == (WORKER, "sweep.search.search")
     assert set(row_code()) == {"sim_core", *sources_of(WORKER), "python", *PACKAGES}
