@@ -25,6 +25,7 @@ from sim_core.engine.schedules import (
 from sim_core.engine.schedules import SPLITS as SPLITS_BACKWARD
 from sim_core.limits import LARGEST
 from sim_core.models.description import MLP as MLP_CHANNEL
+from sim_core.models.description import Model
 from sim_core.models.keys import refusals
 from sim_core.models.optimizers import ADAMW, MUON
 from sim_core.models.precision import FP8_DELAYED, WIDE
@@ -38,6 +39,7 @@ from sim_core.planning.columns import (
     ENDS_AS_LAYERS,
     EVENT,
     EVERY,
+    FULL,
     LISTED,
     LOSS_AS_LAYER,
     MODULES,
@@ -138,6 +140,8 @@ EXPLANATIONS: Final[Mapping[str, str]] = {
     "shared_experts_unknown": "overlap_shared_experts, but the model has no shared experts, or the workload is a file",
     "shared_experts_beside_twice": "overlap_ep runs shared experts beside dispatch and combine already: it excludes "
     "overlap_shared_experts, as in Megatron",
+    "overlap_ep_unfit": "overlap_ep runs the forward of a chunk beside the backward of another: with pp > 1 it needs vpp > 1, "
+    "and it excludes layers that run again as a whole, and more than one MTP layer, as in Megatron",
     "recompute_modules_unfit": "checkpointing names a module that the workload does not have (a file has none), or that "
     "Megatron refuses: shared_experts with overlap_shared_experts, moe with overlap_ep, layernorm or moe_act with fp8_delayed",
     "precision_not_recorded": "a recorded workload's times hold for the precision in which they were taken (a model has any)",
@@ -295,8 +299,22 @@ def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, Bools]:
     return {
         "shared_experts_unknown": (plans.overlap_shared_experts == 1) & (not shared),
         "shared_experts_beside_twice": (plans.overlap_shared_experts == 1) & (plans.overlap_ep == 1),
+        "overlap_ep_unfit": _unfit_overlap(model, plans),
         "recompute_modules_unfit": unfit,
     }
+
+
+def _unfit_overlap(model: Model | None, plans: Plans) -> Bools:
+    """Plans whose `overlap_ep` Megatron-LM core 0.20 refuses (transformer_config.py: overlap_moe_expert_parallel_comm).
+
+    It pairs the forward of one chunk with the backward of another; with one chunk the last stage has no such pair. Schedules
+    that run from both ends pair blocks by themselves.
+    """
+    several = (plans.pp > 1) & (plans.vpp == 1)
+    again = np.isin(plans.checkpointing, (FULL, EVERY, BLOCK))
+    overlaps = (plans.fidelity == EVENT) & (plans.overlap_ep == 1) & (plans.ep > 1) & (PLACEMENT[plans.schedule] != BOTH_WAYS)
+    unfit: Bools = overlaps & (several | again | (model is not None and model.mtp_layers > 1))
+    return unfit
 
 
 def _a2a_size_unfit(plans: Plans) -> Bools:

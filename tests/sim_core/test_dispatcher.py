@@ -192,6 +192,25 @@ def test_shared_experts_that_cannot_overlap(name: str, plan: dict[str, Any], rea
     assert [REASONS[code] for code in found.reason] == [reason]
 
 
+@pytest.mark.parametrize(
+    ("plan", "fits"),
+    [
+        ({"pp": 8, "vpp": 1}, False),
+        ({"pp": 8, "vpp": 1, "ep": 1}, True),
+        ({"pp": 8, "vpp": 2}, True),
+        ({"pp": 1, "vpp": 1}, True),
+        ({"pp": 8, "vpp": 2, "checkpointing": "full"}, False),
+        ({"pp": 8, "vpp": 2, "checkpointing": "block:1"}, False),
+        ({"pp": 8, "vpp": 2, "checkpointing": "mlp"}, True),
+        ({"pp": 8, "vpp": 1, "schedule": "dualpipe"}, True),
+    ],
+)
+def test_overlapped_experts_as_megatron_accepts_them(plan: dict[str, Any], fits: bool) -> None:
+    """Its asserts, and all nine published runs with pp > 1 (docs/validation.md): each has vpp > 1 and no full recompute."""
+    found = run("deepseek-v3", **{"ep": 8, "dp": 8, "ga": 16, "layer_split": "balanced", **plan}, overlap_ep=True)
+    assert [REASONS[code] == "overlap_ep_unfit" for code in found.reason] == [not fits]
+
+
 def test_shared_experts_hide_dispatch_and_combine() -> None:
     """The same routed experts, with and without a shared one, messages beside compute."""
     routed = {"count": 256, "topk": 8, "ffn": 2048, "dense_layers": 3}
@@ -199,7 +218,7 @@ def test_shared_experts_hide_dispatch_and_combine() -> None:
     for shared in (0, 2048):
         model = read_model("deepseek-v3", {"sequence": 4096, "experts": {**routed, "shared_ffn": shared}})
         work = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
-        grid = plans(work, pp=4, ep=32, dp=32, micro_batch=1, ga=2, layer_split="balanced", overlap_ep=True)
+        grid = plans(work, pp=4, vpp=2, ep=32, dp=32, micro_batch=1, ga=4, layer_split="balanced", overlap_ep=True)
         found = simulate(work, table(), grid).named()
         hidden.append(float(found["ep_total_s"][0] - found["ep_exposed_s"][0]))
     assert hidden[1] > hidden[0] > 0

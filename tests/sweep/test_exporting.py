@@ -180,9 +180,9 @@ def test_experts_are_launched_as_they_are_simulated(parser: argparse.ArgumentPar
 
 
 def test_a_plan_that_it_refuses_names_the_rule() -> None:
-    base = {**SPEC, "model": "mixtral-8x7b", "workload": {"sequence": 4096}, "axes": {"pp": [2]}}
-    fixed = {"ep": 8, "all_gpus": 64, "global_batch": 64, "overlap_ep": True}
-    with pytest.raises(SpecError, match="Megatron-LM refuses it: --overlap-moe-expert-parallel-comm with pp > 1 needs virtual"):
+    base = {**SPEC, "model": "llama3-8b", "workload": {"sequence": 4096, "sequence_parallel": False}, "axes": {"tp": [2]}}
+    fixed = {"all_gpus": 64, "global_batch": 64, "overlap_tp": True}
+    with pytest.raises(SpecError, match="Megatron-LM refuses it: --tp-comm-overlap needs --sequence-parallel"):
         megatron_text(plan_of(base={**base, "fixed": fixed}))
     with pytest.raises(SpecError, match="Megatron-LM has no schedule gpipe, only 1f1b"):
         megatron_flags(plan_of({"schedule": "gpipe", "pp": 4, "vpp": 1}))
