@@ -78,9 +78,11 @@ def _unusual(row: Mapping[str, Any], ranking: Ranking | None) -> Iterator[str]:
 
 
 def _first(ranking: Ranking, row: Mapping[str, Any]) -> str:
-    """What the plan is: to be launched, or the first by what a user asked for."""
+    """What the plan is: to be launched, the best if it fits, or the first by what a user asked for."""
     end = "Highest" if ranking.descending else "Lowest"
-    told = "Launch plan" if _is_sought(ranking) else f"{end} {heading(ranking.by)}: plan"
+    told = f"{end} {heading(ranking.by)}: plan"
+    if _is_sought(ranking):
+        told = "Best if it fits: plan" if _is_unlikely(row, ranking) else "Launch plan"
     best = "the best overall" if ranking.best_by == ranking.by else "the cheapest a sequence"
     groups = f" ({best}; below the best per {', '.join(map(heading, ranking.per))})" if ranking.per else ""
     return f"{told} {row['plan']}{groups}"
@@ -143,9 +145,13 @@ def _lacking(row: Mapping[str, Any], ranking: Ranking) -> Iterator[str]:
 
 
 def _is_tight(row: Mapping[str, Any], ranking: Ranking) -> bool:
-    """Whether a plan is as likely as not to run out of memory."""
+    """Whether a plan needs nearly all of the memory, or is more likely to fail than to run."""
+    return _part(row) > ROOM or _is_unlikely(row, ranking)
+
+
+def _is_unlikely(row: Mapping[str, Any], ranking: Ranking) -> bool:
     chance = row.get(RUNS) if _is_modelled(ranking) else None
-    return _part(row) > ROOM or (chance is not None and chance < EVEN)
+    return chance is not None and chance < EVEN
 
 
 def _is_modelled(ranking: Ranking) -> bool:

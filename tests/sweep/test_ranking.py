@@ -381,6 +381,8 @@ def test_a_best_plan_that_hardly_fits_is_said(tmp_path: Path) -> None:
         told = sweep("rank", tmp_path / memory).stdout
         assert f"it needs {part:.0%} of the memory and runs with a chance of " in told
         assert ("with room is plan " in told or "no plan needs " in told) == (tight or best_chance(tmp_path / memory) < 0.5)
+        begins = "Best if it fits: plan" if best_chance(tmp_path / memory) < 0.5 else "Launch plan"
+        assert any(line.startswith(begins) for line in told.splitlines()), "what is likelier to fail is not to be launched"
         room = re.search(r"with room is plan \d+ .*, with \d+% of the memory and a chance of \d+%", told)
         assert bool(room) == ("with room is plan " in told), "both are said, so that neither is taken for the other"
 
