@@ -12,7 +12,8 @@ from sim_core.errors import FormatError
 from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
-from sim_core.workloads.readers.simai_facts import Given, first_excess_ns, has_columns, messages_of, parameters_of
+from sim_core.workloads.facts import Facts
+from sim_core.workloads.readers.simai_facts import first_excess_ns, has_columns, messages_of, parameters_of
 from sim_core.workloads.readers.simai_sections import EXPERTS, Sections, dense_layers, layer_starts, sections_of, shape_of
 from sim_core.workloads.readers.simai_text import RERUN_POLICY, Header, Record, SimaiText
 from sim_core.workloads.readers.words import RULE_OF_GROUP, group_of
@@ -47,7 +48,7 @@ _KIND: Final = kinds_by("simai")
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
-def workload_from_simai(text: SimaiText, facts: Given, *, measured_on: str | None = None) -> tuple[Workload, tuple[str, ...]]:
+def workload_from_simai(text: SimaiText, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
     """The workload of a parsed text, and warnings.
 
     Raises FormatError if the lines do not form micro-batches of layers.
@@ -98,7 +99,7 @@ def workload_from_simai(text: SimaiText, facts: Given, *, measured_on: str | Non
         names=names,
         arrays=arrays,
         sequence=facts.sequence,
-        measured_on=measured_on,
+        measured_on=facts.measured_on,
         has_experts=has_experts,
         gradients_known=(True, not has_experts or bool((step.comm_bytes[step.comm_group == DP_EP] > 0).any())),
         ends_known=parameters.known,

@@ -4,7 +4,7 @@ Sources: aliyun/aicb (`AIOB_simAI_workload_generator.py`, `utils/utils.py`, `Aio
 the generator writes; Megatron-LM (`distributed/finalize_model_grads.py`, `optimizer/distrib_optimizer.py`) for a step.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -13,8 +13,9 @@ import numpy as np
 from sim_core.arrays import Floats
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
+from sim_core.workloads.facts import Facts
 from sim_core.workloads.readers.simai import workload_from_simai
-from sim_core.workloads.readers.simai_facts import Given, first_excess_ns
+from sim_core.workloads.readers.simai_facts import first_excess_ns
 from sim_core.workloads.readers.simai_sections import EMBEDDING, Sections, sections_of
 from sim_core.workloads.readers.simai_text import Record, SimaiText, read_simai_text
 from sim_core.workloads.simai_repair.model import Sizes, model_of, sizes_of
@@ -75,7 +76,7 @@ class File(NamedTuple):
         )
 
 
-def file_of(text: SimaiText, facts: Given) -> File:
+def file_of(text: SimaiText, facts: Facts) -> File:
     """A text as the checks see it."""
     sections = sections_of(text, [])
     sizes = sizes_of(text, sections, facts)
@@ -102,16 +103,15 @@ def time(seconds: float) -> str:
     return short(float(f"{seconds:.3g}"), "s")
 
 
-def read_checked(
-    path: str, facts: Given, records: Mapping[str, object], *, all_gpus: int | None, measured_on: str | None
-) -> tuple[Workload, tuple[str, ...]]:
-    """The workload of a file with the values of `records` (`workload.records`), its checks and the model it implies; warnings.
+def read_checked(path: str, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
+    """The workload of a file with the values of `facts.records`, its checks and the model it implies; warnings.
 
     Raises SpecError for a value that does not fit the text, FormatError, OSError.
     """
+    records = facts.records or {}
     choices = choices_of(records)
-    text = with_records(read_simai_text(path, all_gpus=all_gpus), choices)
-    workload, warnings = workload_from_simai(text, facts, measured_on=measured_on)
+    text = with_records(read_simai_text(path, all_gpus=facts.all_gpus), choices)
+    workload, warnings = workload_from_simai(text, facts)
     file = file_of(text, facts)
     implied = model_of(file.sizes, text.header, facts)
     repaired = replace(

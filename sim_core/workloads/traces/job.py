@@ -12,6 +12,7 @@ import numpy as np
 
 from sim_core.errors import FormatError, SpecError
 from sim_core.units import short
+from sim_core.workloads.facts import Facts
 from sim_core.workloads.readers.trace_text import DTYPE_BYTES, TraceRow, TraceText, looks_like_trace, read_trace_text
 from sim_core.workloads.traces.layout import Layout, job_of_name, layout_of, message_shape
 
@@ -302,7 +303,7 @@ class Job:
         return max(rank.span_s for rank in self.ranks)
 
 
-def trace_paths(path: str) -> list[str]:
+def input_paths(path: str) -> list[str]:
     """The files of a job: one file, those of a folder that look like traces, or those that match a glob. Raises OSError."""
     if os.path.isdir(path):
         traces = sorted(entry.path for entry in os.scandir(path) if entry.is_file() and _is_trace(entry.path))
@@ -322,12 +323,12 @@ def _is_trace(path: str) -> bool:
         return looks_like_trace(file.read(HEAD_CHARS).decode("utf-8", "replace"))
 
 
-def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
+def read_job(path: str, facts: Facts) -> Job:
     """The job with the trace(s) at `path` (a file, a folder, a glob). `facts` are the user's (tp, pp, all_gpus, layers ...).
 
     Raises SimError, OSError.
     """
-    paths = trace_paths(path)
+    paths = input_paths(path)
     jobs = {job_of_name(name) for name in paths} - {""}
     if len(jobs) > 1:
         some = ", ".join(sorted(jobs)[:3])
@@ -342,7 +343,7 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
         if _is_new(text, files, warnings):
             files.append(without_repeats(text, warnings))
     warnings += _unstamped(files)
-    files = one_step(files, facts.get("step"), warnings)
+    files = one_step(files, facts.step, warnings)
     stages = [_stage_of(file) for file in files]
     layout = layout_of(files, stages, facts)
     placed: dict[tuple[int, int], TraceText] = {}

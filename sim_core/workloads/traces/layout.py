@@ -8,9 +8,12 @@ from typing import Final
 
 from sim_core.errors import FormatError
 from sim_core.limits import LARGEST, whole_number
+from sim_core.workloads.facts import Facts
 from sim_core.workloads.readers.trace_text import Shape, TraceText
 
 LAST_STAGE: Final = "loss_func"
+OWN: Final = ("tp", "pp", "vpp", "ep", "all_gpus", "layers", "micro_batch", "experts")
+"""Facts about a job's plan."""
 MOST_RANKS: Final = 2**20
 """Ranks of a job in traces; each number of ranks per stage up to this one is tried."""
 _IN_NAME: Final = {
@@ -57,20 +60,20 @@ def facts_of_name(path: str) -> dict[str, int]:
     return {key: int(match[1]) for key, match in matches.items() if match and int(match[1]) > 0}
 
 
-def layout_of(files: Sequence[TraceText], stages: Sequence[int], own_facts: Mapping[str, int | None]) -> Layout:
-    """The layout of the job of `files` (at `stages`). `own_facts` are the user's, which take precedence.
+def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Facts) -> Layout:
+    """The layout of the job of `files` (at `stages`). `given` are the user's facts, which take precedence.
 
     Raises FormatError if facts contradict each other.
     """
     of_names = next((told for told in (facts_of_name(file.path) for file in files) if told), {})
-    facts = {**of_names, **{key: value for key, value in own_facts.items() if value}}
+    facts = {**of_names, **{key: getattr(given, key) for key in OWN if getattr(given, key)}}
     _check_places(files, stages)
     notes: list[str] = []
     ga, vpp = _micro_batches(files, stages, facts)
     pp = facts.get("pp") or _stages(files, stages, vpp, notes)
     if max(stages) >= pp:
         raise FormatError(files[0].path, 1, "stage_id", found=str(max(stages)), expected=f"less than pp {pp}")
-    if own_facts.get("pp") and vpp == 1:
+    if given.pp and vpp == 1:
         _check_pipeline(files, stages, pp, ga)
     tp = facts.get("tp", 0)
     experts = any(

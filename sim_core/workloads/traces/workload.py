@@ -12,6 +12,7 @@ from sim_core.arrays import Ints
 from sim_core.terms import kinds_by
 from sim_core.units import short
 from sim_core.workloads import moving
+from sim_core.workloads.facts import Facts
 from sim_core.workloads.traces.experts import ExpertLoad, expert_load, weights_note
 from sim_core.workloads.traces.job import BLOCKS, EXPERT_REDUCTIONS, OPTIMIZER, Call, Job, Operation
 from sim_core.workloads.traces.meeting import Meeting, meetings, settle
@@ -258,9 +259,10 @@ PIPELINE: Final = len(GROUP_NAMES)
 """The group of pipeline messages among recorded ones."""
 
 
-def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None, micro_batch: int | None) -> Workload:
-    """The workload of a job. The user may give `sequence` (tokens) and `micro_batch` if its messages lack them."""
-    layout = job.layout
+def workload_from_job(job: Job, facts: Facts) -> Workload:
+    """The workload of a job. `facts` may give `sequence` and `micro_batch` if its messages lack them."""
+    layout, sequence = job.layout, facts.sequence
+    micro_batch = facts.micro_batch or layout.micro_batch
     met = meetings(job)
     stages = stages_of(job)
     chunks = layout.pp * layout.vpp
@@ -284,7 +286,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
     tokens = sequence or job.sequence * (layout.tp if sharded else 1)
     sizes = layer_of(job, once, layers / layout.pp)
     units = int(pieces.unit.max()) + 1
-    p2p_bytes = _message_bytes(job, (sequence or 0) * (micro_batch or layout.micro_batch) / (layout.tp if sharded else 1))
+    p2p_bytes = _message_bytes(job, (sequence or 0) * micro_batch / (layout.tp if sharded else 1))
     base = BasePlan(
         tp=layout.tp,
         pp=layout.pp,
@@ -292,7 +294,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         ep=layout.ep,
         all_gpus=layout.tp * layout.pp * layout.dp,
         ga=layout.ga,
-        micro_batch=micro_batch or layout.micro_batch,
+        micro_batch=micro_batch,
     )
     replayed_s, unrecorded_s = _replayed(job, stages, met)
     recorded = None if job.alone else _recorded(stages, comms, once.messages, p2p_bytes, notes)
@@ -323,7 +325,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         names=names,
         arrays=arrays,
         sequence=tokens or None,
-        measured_on=measured_on,
+        measured_on=facts.measured_on,
         has_experts=job.has_experts,
         experts=layout.experts,
         recorded_step_s=job.span_s if job.span_s > 0 and not job.alone else None,
