@@ -15,7 +15,7 @@ from sim_core.arrays import Floats, Ints
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.terms import kinds_by
 from sim_core.workloads.readers.lines import Warnings, text_lines
-from sim_core.workloads.readers.words import SUFFIXES
+from sim_core.workloads.readers.words import words_of
 
 Words = tuple[str, str, str]
 
@@ -30,9 +30,7 @@ ASYNC: Final = "ALLREDUCE_ASYNC"
 COLLECTIVES: Final = ("NONE", ASYNC, *(word for word in kinds_by("op_table") if word != "NONE"))
 GRADIENT: Final = "_grad"
 
-_WORDS: Final = {"None": ("NONE", "")} | {
-    kind + suffix: (kind, suffix) for kind in COLLECTIVES for suffix in ("", *SUFFIXES) if not (kind == "NONE" and suffix)
-}
+_WORDS: Final = {"None": ("NONE", ""), **words_of(COLLECTIVES)}
 _MOST: Final = 2.0**53  # above, a float64 cannot represent every whole number
 _LENGTH: Final = 100  # characters of a name or number
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z", re.ASCII)
