@@ -70,7 +70,7 @@ def sizes_of(text: SimaiText, sections: Sections, facts: Facts) -> Sizes:
     experts = _bytes(step, "moe_grad_norm2") / 4
     dense = _bytes(step, "grad_param_comm") / 4
     if not dense:  # without a profile, one record counts all parameters
-        dense = max(_last_bytes(step, "grad_norm") / 4 - experts, 0.0)
+        dense = max(_bytes(step, "grad_norm", last=True) / 4 - experts, 0.0)
     shares = parameters.shares
     known = parameters.known and messages.hidden == int(messages.hidden) and messages.hidden > 0
     return Sizes(
@@ -97,13 +97,9 @@ def sizes_of(text: SimaiText, sections: Sections, facts: Facts) -> Sizes:
     )
 
 
-def _bytes(records: list[Record], name: str) -> int:
-    """Bytes of the first message of a record, in any phase; 0: none."""
-    return next((size for r in records if r.name == name for size in r.comm_bytes if size), 0)
-
-
-def _last_bytes(records: list[Record], name: str) -> int:
-    return next((size for r in records if r.name == name for size in reversed(r.comm_bytes) if size), 0)
+def _bytes(records: list[Record], name: str, *, last: bool = False) -> int:
+    """Bytes of the first (or last) message of a record, in any phase; 0: none."""
+    return next((size for r in records if r.name == name for size in r.comm_bytes[:: -1 if last else 1] if size), 0)
 
 
 def _experts_of_a_token(records: list[Record], tp: int, activation: float) -> float:
