@@ -217,7 +217,7 @@ def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad | None
         loads = [waited.loaded_s(guess.fixed_s) for waited, guess in zip(seen, guesses, strict=True)]
         loaded_s = float(np.mean([f for f, _ in loads])), float(np.mean([b for _, b in loads]))
         notes.append(_told_likely(job, guesses, any(waited.full for waited in seen)))
-    blocks = [sum(len(rank.named(name)) for rank in job.ranks) for name in BLOCKS]
+    blocks = [len(job.named(name)) for name in BLOCKS]
     a_layer = [len(each.tokens) / max(number, 1) / a_block for each, number in zip(passes, blocks, strict=True)]
     return ExpertLoad(
         imbalance=float(fullest[ep]),

@@ -274,6 +274,15 @@ class Job:
         return [rank for rank in self.ranks if rank.stage == stage]
 
     @property
+    def operations(self) -> list[Operation]:
+        """Those of all ranks."""
+        return [operation for rank in self.ranks for operation in rank.operations]
+
+    def named(self, name: str) -> list[Operation]:
+        """Operations of this name on all ranks."""
+        return [operation for rank in self.ranks for operation in rank.named(name)]
+
+    @property
     def whole(self) -> bool:
         """Whether every rank of every stage has a trace."""
         return len(self.ranks) == self.layout.pp * self.layout.ranks_per_stage
@@ -281,21 +290,17 @@ class Job:
     @property
     def has_step(self) -> bool:
         """Whether the stages ran one step together: they sent each other messages."""
-        return not self.alone and (self.layout.pp == 1 or any(o.parts for rank in self.ranks for o in rank.operations))
+        return not self.alone and (self.layout.pp == 1 or any(o.parts for o in self.operations))
 
     @property
     def messages(self) -> list[Operation]:
         """The pipeline messages of all ranks whose size is known."""
-        return [o for rank in self.ranks for o in rank.operations if o.parts and o.bytes > 0]
+        return [o for o in self.operations if o.parts and o.bytes > 0]
 
     @property
     def has_experts(self) -> bool:
         """Whether the job has experts: their gradients or tokens are communicated."""
-        return any(
-            o.name in EXPERT_REDUCTIONS or any(call.group == "exp" for call in o.calls)
-            for rank in self.ranks
-            for o in rank.operations
-        )
+        return any(o.name in EXPERT_REDUCTIONS or any(call.group == "exp" for call in o.calls) for o in self.operations)
 
     @property
     def span_s(self) -> float:

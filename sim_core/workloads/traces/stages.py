@@ -86,9 +86,7 @@ def infer(job: Job, known: dict[int, Stage], message_s: float, notes: list[str])
     """All stages, with estimates of the missing ones. Raises SpecError for an interleaved job."""
     pp, last = job.layout.pp, job.layout.pp - 1
     missing = sorted(set(range(pp)) - set(known))
-    if job.layout.vpp > 1 or any(
-        {"send_forward", "recv_forward"} <= set(o.parts) for rank in job.ranks for o in rank.operations
-    ):
+    if job.layout.vpp > 1 or any({"send_forward", "recv_forward"} <= set(o.parts) for o in job.operations):
         recorded = ", ".join(map(str, known))
         raise SpecError(f"an interleaved job needs a rank of each of its {pp} stages: found those of stages {recorded} only")
     names = f"stage {missing[0]} is" if len(missing) == 1 else f"stages {', '.join(map(str, missing))} are"
@@ -265,7 +263,7 @@ def message_costs(met: list[Meeting]) -> tuple[dict[tuple[int, int, str], float]
 
 def call_costs(job: Job, met: list[Meeting]) -> dict[tuple[int, int, int], float]:
     """Seconds, without waiting, of each operation or call that takes part in a collective, by (rank, operation, call)."""
-    reduced = [(o.bytes, o.duration_s) for rank in job.ranks for o in rank.named("dp_allreduce") if o.bytes > 0]
+    reduced = [(o.bytes, o.duration_s) for o in job.named("dp_allreduce") if o.bytes > 0]
     rate = min((seconds / size for size, seconds in reduced), default=None)
     costs: dict[tuple[int, int, int], float] = {}
     for meeting in met:

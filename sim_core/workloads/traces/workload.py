@@ -81,31 +81,25 @@ def collectives(job: Job, costs: Costs, a_block: float, imbalance: float = 1.0) 
     carried = [size * imbalance for size in _mean_tokens_bytes(job)]
     rates = _rates(job, costs, carried)
     sent: dict[tuple[int, int], list[list[tuple[float, float]]]] = defaultdict(lambda: [[], []])
-    blocks = [0, 0]
-    for rank in job.ranks:
-        for operation in rank.operations:
-            if operation.name not in BLOCKS:
-                continue
-            phase = BLOCKS.index(operation.name)
-            blocks[phase] += 1
-            for call in operation.calls:
-                kind, group = kind_of(job, call)
-                if kind == NO_COMM:
-                    continue
+    blocks = [job.named(name) for name in BLOCKS]
+    for phase, operations in enumerate(blocks):
+        for call in (call for operation in operations for call in operation.calls):
+            kind, group = kind_of(job, call)
+            if kind != NO_COMM:
                 size = carried[phase] if kind == ALL_TO_ALL else call.bytes
                 sent[kind, group][phase].append((size, size * rates[call.group, call.name]))
-    return [_comm(kind, group, calls, blocks, a_block, job) for (kind, group), calls in sorted(sent.items())]
+    number = [len(operations) for operations in blocks]
+    return [_comm(kind, group, calls, number, a_block, job) for (kind, group), calls in sorted(sent.items())]
 
 
 def _mean_tokens_bytes(job: Job) -> Phases:
     """Bytes that a rank sends in an all-to-all of experts, in a forward and a backward: those out are every rank's own tokens,
     those back what it got; the first of each pair is the mean of all ranks."""
     sizes: list[list[float]] = [[], []]
-    for rank in job.ranks:
-        for operation in rank.operations:
+    for phase, name in enumerate(BLOCKS):
+        for operation in job.named(name):
             calls = [call.bytes for call in operation.expert_exchanges]
-            if operation.name in BLOCKS:
-                sizes[BLOCKS.index(operation.name)] += calls[::2] if len(calls) % 2 == 0 else calls
+            sizes[phase] += calls[::2] if len(calls) % 2 == 0 else calls
     return float(np.mean(sizes[0] or [0.0])), float(np.mean(sizes[1] or [0.0]))
 
 
@@ -203,7 +197,7 @@ def _pace_s(job: Job, name: str, a_block: float) -> float | None:
     layers = round(a_block)
     if layers < 2 or layers != a_block:
         return None
-    paces = [pace for rank in job.ranks for operation in rank.named(name) if (pace := _pace_of(operation, layers)) is not None]
+    paces = [pace for operation in job.named(name) if (pace := _pace_of(operation, layers)) is not None]
     return fmean(paces) if paces else None
 
 
@@ -438,16 +432,15 @@ def _pieces(
 
 def _is_sequence_parallel(job: Job) -> bool:
     """Whether activations between layers are split over TP: gathered and scattered there, not reduced."""
-    calls = (call for rank in job.ranks for operation in rank.operations for call in operation.calls)
+    calls = (call for operation in job.operations for call in operation.calls)
     return job.layout.tp > 1 and any(call.group == "tp" and call.name in ("allgather", "reduce_scatter") for call in calls)
 
 
 def _note_what_is_left_out(job: Job, notes: list[str]) -> None:
     """Notes about operations that only the replay supports."""
     seconds: dict[str, float] = defaultdict(float)
-    for rank in job.ranks:
-        for operation in rank.operations:
-            if not operation.parts and operation.name not in (*BLOCKS, "get_batch", "loss_func", *ONCE_A_STEP):
-                seconds[operation.name] += operation.duration_s / len(job.ranks)
+    for operation in job.operations:
+        if not operation.parts and operation.name not in (*BLOCKS, "get_batch", "loss_func", *ONCE_A_STEP):
+            seconds[operation.name] += operation.duration_s / len(job.ranks)
     for name, total_s in seconds.items():
         notes.append(f"{name} ({short(total_s, 's')} per step) is not in the sweep, only in the replay")
