@@ -36,7 +36,7 @@ _KIND: Final = {ASYNC: ALL_REDUCE, **kinds_by("op_table")}
 
 def workload_from_op_table(text: OpTableText, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
     """The workload of a parsed table, and warnings. Raises SpecError for a `repeat` that does not match the table."""
-    rows, repeat = len(text.name), facts.repeat
+    rows, repeat = len(text.rows), facts.repeat
     base = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=facts.all_gpus or 1, ga=1, micro_batch=facts.micro_batch or 1)
     begin, end = _repeated(text, repeat)
     layers = repeat.times if repeat else 1
@@ -68,7 +68,7 @@ def workload_from_op_table(text: OpTableText, facts: Facts) -> tuple[Workload, t
         kind="operator table",
         base=base,
         layers=layers,
-        names=tuple(text.name[row] for row in order),
+        names=tuple(text.rows[k].name for k in order),
         arrays=arrays,
         sequence=facts.sequence,
         measured_on=facts.measured_on,
@@ -85,21 +85,20 @@ def workload_from_op_table(text: OpTableText, facts: Facts) -> tuple[Workload, t
 def _repeated(text: OpTableText, repeat: Repeat | None) -> tuple[int, int]:
     """Rows [begin, end) of one layer; all rows without `repeat`."""
     if repeat is None:
-        return 0, len(text.name)
+        return 0, len(text.rows)
+    names = text.names
     for key, name in (("from", repeat.first), ("to", repeat.last)):
-        if name not in text.name:
-            raise SpecError(
-                f"workload.repeat.{key}: found {shown(name)}, no operator of {text.path}, {nearest(name, text.name)}"
-            )
+        if name not in names:
+            raise SpecError(f"workload.repeat.{key}: found {shown(name)}, no operator of {text.path}, {nearest(name, names)}")
     if repeat.last.endswith(GRADIENT):
         raise SpecError(
             f"workload.repeat.to: found {shown(repeat.last)}, a gradient; expected an operator, such as the one on the next row"
         )
-    begin, end = text.name.index(repeat.first), text.name.index(repeat.last) + 1
-    begin -= bool(begin) and text.name[begin - 1] == repeat.first + GRADIENT  # the gradient belongs to its operator
+    begin, end = names.index(repeat.first), names.index(repeat.last) + 1
+    begin -= bool(begin) and names[begin - 1] == repeat.first + GRADIENT  # the gradient belongs to its operator
     if begin >= end:
         raise SpecError(
-            f"workload.repeat: {repeat.first} (line {text.line[begin]}) comes after {repeat.last}, expected before it"
+            f"workload.repeat: {repeat.first} (line {text.rows[begin].line}) comes after {repeat.last}, expected before it"
         )
     if not 1 <= repeat.times <= MAX_LAYERS:
         raise SpecError(f"workload.repeat.times: found {repeat.times}, expected 1 to {MAX_LAYERS}")
@@ -108,7 +107,7 @@ def _repeated(text: OpTableText, repeat: Repeat | None) -> tuple[int, int]:
 
 def _compute(text: OpTableText) -> tuple[Floats, int]:
     """Seconds [n, 3]; a backward of 0 was not profiled: two forwards, divided equally between its two halves."""
-    compute_s = text.compute_s.copy()
+    compute_s = np.array([row.compute_s for row in text.rows])
     missing = (compute_s[:, FORWARD] > 0) & (compute_s[:, INPUT_GRADIENT] == 0) & (compute_s[:, WEIGHT_GRADIENT] == 0)
     for phase in (INPUT_GRADIENT, WEIGHT_GRADIENT):
         compute_s[missing, phase] = compute_s[missing, FORWARD] * BACKWARD_OVER_FORWARD / 2
@@ -120,10 +119,9 @@ def _pieces(
 ) -> Pieces:
     """One piece per row. An asynchronous all-reduce is a gradient for the buckets; any other collective blocks its operator."""
     pieces = no_work(len(order))._replace(unit=np.array(units, np.int64), compute_s=compute_s[order])
-    for k, row in enumerate(order):
-        for phase in range(3):
-            word, suffix = text.collective[row][phase], text.suffix[row][phase]
-            sent = float(text.elements[row, phase]) * width
+    for k, row in enumerate(text.rows[place] for place in order):
+        for phase, (word, suffix, elements) in enumerate(zip(row.collective, row.suffix, row.elements, strict=True)):
+            sent = elements * width
             if word == "NONE" or sent == 0:
                 continue
             if word == ASYNC and phase != FORWARD and not suffix:
@@ -131,7 +129,7 @@ def _pieces(
                 continue
             if word == ASYNC:
                 where = "on a group of its own" if suffix else "in a forward"
-                warnings.append(f"{text.path}:{text.line[row]}: {ASYNC} {where} blocks its operator: nothing overlaps with it")
+                warnings.append(f"{text.path}:{row.line}: {ASYNC} {where} blocks its operator: nothing overlaps with it")
             group = group_of(suffix, phase)
             pieces.comm_kind[k, phase], pieces.comm_group[k, phase] = _KIND[word], group
             pieces.comm_bytes[k, phase], pieces.comm_rule[k, phase] = sent, RULE_OF_GROUP[group]
@@ -144,11 +142,11 @@ def _notes(text: OpTableText, facts: Facts, width: int, unprofiled: int) -> list
     if unprofiled:
         whole = (
             "no backward time"
-            if unprofiled == np.count_nonzero(text.compute_s[:, FORWARD])
+            if unprofiled == sum(row.compute_s[FORWARD] > 0 for row in text.rows)
             else f"{unprofiled} rows without one"
         )
         notes.append(f"{whole}: not profiled, taken as {BACKWARD_OVER_FORWARD:g} x forward")
-    if text.process_s.any():
+    if any(row.process_s for row in text.rows):
         notes.append("process_time is not part of the step")
     if facts.bytes_per_element is None:
         notes.append(f"sizes are elements: taken as {width} bytes each (set workload.bytes_per_element)")
