@@ -104,7 +104,7 @@ def recorded_jobs(folder: Path) -> list[Recorded]:
 
 
 def workload_of(job: Job) -> Workload:
-    return workload_from_job(job, sequence=None, measured_on=None, micro_batch=None)
+    return workload_from_job(job, Facts())
 
 
 def simulated_s(job: Job, device: Hardware, like: Job | None = None, *, loaded: bool = False, resized: bool = False) -> float:

@@ -64,4 +64,4 @@ def reader_rows() -> Rows:
     """The reader of rank traces, on the larger example many times over."""
     data = TRACE.read_bytes() * 200
     rate = len(data) / median_s(lambda: read_trace_text(TRACE.name, data), time.process_time)
-    yield Figure("rank trace to columns", rate / 1e6, "MB/CPU-s", ">= 20 MB/s")
+    yield Figure("rank trace to rows", rate / 1e6, "MB/CPU-s", ">= 20 MB/s")

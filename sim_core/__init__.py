@@ -158,13 +158,14 @@ from sim_core.units import quantity as quantity
 from sim_core.units import short as short
 from sim_core.workloads.check import Check as Check
 from sim_core.workloads.check import ImpliedModel as ImpliedModel
+from sim_core.workloads.facts import Facts as Facts
+from sim_core.workloads.facts import Repeat as Repeat
 from sim_core.workloads.modelled import workload_from_model as workload_from_model
 from sim_core.workloads.plausibility import HIGHEST_MFU as HIGHEST_MFU
 from sim_core.workloads.plausibility import LOWEST_MFU as LOWEST_MFU
 from sim_core.workloads.plausibility import Plausibility as Plausibility
 from sim_core.workloads.plausibility import implied_model as implied_model
 from sim_core.workloads.plausibility import plausibility as plausibility
-from sim_core.workloads.readers.op_table import Repeat as Repeat
 from sim_core.workloads.readers.op_table_text import looks_like_op_table as looks_like_op_table
 from sim_core.workloads.readers.stage_text import StageDurations as StageDurations
 from sim_core.workloads.readers.stage_text import durations_of as durations_of
@@ -174,8 +175,6 @@ from sim_core.workloads.readers.trace_text import looks_like_trace as looks_like
 from sim_core.workloads.reading import SIMAI as SIMAI
 from sim_core.workloads.reading import STAGES as STAGES
 from sim_core.workloads.reading import TRACE as TRACE
-from sim_core.workloads.reading import Facts as Facts
-from sim_core.workloads.reading import input_paths as input_paths
 from sim_core.workloads.reading import kind_of as kind_of
 from sim_core.workloads.reading import read_traces as read_traces
 from sim_core.workloads.reading import read_workload as read_workload
@@ -185,6 +184,7 @@ from sim_core.workloads.summary import Traffic as Traffic
 from sim_core.workloads.summary import summarize as summarize
 from sim_core.workloads.traces.job import Job as Job
 from sim_core.workloads.traces.job import Rank as Rank
+from sim_core.workloads.traces.job import input_paths as input_paths
 from sim_core.workloads.traces.meeting import Played as Played
 from sim_core.workloads.traces.replay import JobStatistics as JobStatistics
 from sim_core.workloads.traces.replay import Replay as Replay

@@ -29,8 +29,8 @@ from sim_core.planning.legality import EXPLANATIONS, REASONS
 from sim_core.simulator import Results, simulate
 from sim_core.units import NS
 from sim_core.workloads import moving
+from sim_core.workloads.facts import Facts
 from sim_core.workloads.readers.simai import rules_of, workload_from_simai
-from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_sections import layer_starts, sections_of
 from sim_core.workloads.readers.simai_text import Header, Record, SimaiText, read_simai_text
 from sim_core.workloads.simai_repair.records import choices_of, with_records
@@ -350,8 +350,15 @@ def export_simai(
     plan = Plan(**{name: getattr(chosen, name)[0].item() for name in Plan._fields})
     parsed = with_records(read_simai_text(path, all_gpus=workload.base.all_gpus), choices_of(workload.records))
     text = write_simai_text(*move_text(parsed, workload, plan))
-    facts = Given(workload.sequence, int(chosen.micro_batch[0]), ffn, workload.experts, heads)
-    written = _read_back(text, workload, hardware, chosen, facts)
+    facts = Facts(
+        sequence=workload.sequence,
+        micro_batch=int(chosen.micro_batch[0]),
+        ffn=ffn,
+        experts=workload.experts,
+        heads=heads,
+        measured_on=workload.measured_on,
+    )
+    written = _read_back(text, hardware, chosen, facts)
     pairs = {
         "step time": (expected.metrics[STEP_TIME, 0], written.metrics[STEP_TIME, 0], "s"),
         "model state": (expected.state_bytes[0], written.state_bytes[0], "B"),
@@ -373,12 +380,12 @@ def _simulated(workload: Workload, hardware: HardwareTable, plans: Plans) -> Res
     return results
 
 
-def _read_back(text: str, workload: Workload, hardware: HardwareTable, written_for: Plans, facts: Given) -> Results:
+def _read_back(text: str, hardware: HardwareTable, written_for: Plans, facts: Facts) -> Results:
     """The results of a text under the plan that it was written for."""
     label = "the exported text"
     try:
         parsed = read_simai_text(label, text.encode())
-        read, _ = workload_from_simai(parsed, facts, measured_on=workload.measured_on)
+        read, _ = workload_from_simai(parsed, facts)
         own = {**read.base._asdict(), "layers": read.layers, "checkpointing": FILE, "checkpoint_layers": 0}
         columns: dict[str, Any] = {name: np.full(1, value, np.int64) for name, value in own.items()}
         plans = written_for._replace(**columns)

@@ -21,8 +21,8 @@ class Check:
     expected: str
     why: str
     effect_s: float | None
-    share: float | None
-    choice: str
+    share: float | None = None
+    choice: str = ""
     kept: bool = False
 
     @property

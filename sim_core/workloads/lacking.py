@@ -288,10 +288,13 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
     if groups:
         arrays, names, formed = with_messages(recorded, modelled, groups)
         if TP in formed:
-            arrays = arrays._replace(step=_with_rows(arrays.step, _embedding_gradient(modelled, arrays.base)))
+            gradient = Message(ALL_REDUCE, TP, sizes_of(modelled, arrays.base).activation, moving.FIXED)  # `embedding_grads`
+            arrays = arrays._replace(step=_with_rows(arrays.step, [(AFTER_GRADIENTS, gradient)]))
     if not arrays.p2p_bytes > 0:
         told.append("pipeline sends")
-        arrays = _with_sends(arrays, modelled)
+        size = float(pipeline_bytes(modelled.model, modelled.keys_at(arrays.base))[0])
+        rule = moving.SHARDED_ACTIVATION if modelled.sequence_parallel else moving.ACTIVATION
+        arrays = arrays._replace(p2p_bytes=size, p2p_rule=rule)
     if recorded.kind == SIMAI and float(arrays.step.compute_s.sum()) < LEAST_OPTIMIZER_S:
         told.append("optimizer")
         arrays = arrays._replace(optimizer=optimizer_of(of_model, arrays.base))
@@ -301,12 +304,6 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
         replace(recorded, arrays=arrays, names=names, gradients_known=known, ends_known=True, replicated_known=True),
         (*told, *of_gradients),
     )
-
-
-def _with_sends(arrays: Arrays, modelled: Modelled) -> Arrays:
-    keys = modelled.keys_at(arrays.base)
-    rule = moving.SHARDED_ACTIVATION if modelled.sequence_parallel else moving.ACTIVATION
-    return arrays._replace(p2p_bytes=float(pipeline_bytes(modelled.model, keys)[0]), p2p_rule=rule)
 
 
 def _with_rows(step: StepPieces, sent: list[tuple[int, Message]]) -> StepPieces:
@@ -372,8 +369,3 @@ def _shares(arrays: Arrays, rank: Rank, recorded: Workload) -> Shares:
         experts=experts,
         replicated=rank.dense * rank.shares.replicated / dense,
     )
-
-
-def _embedding_gradient(modelled: Modelled, base: BasePlan) -> list[tuple[int, Message]]:
-    """The generator's all-reduce of an activation after the gradients, `embedding_grads`."""
-    return [(AFTER_GRADIENTS, Message(ALL_REDUCE, TP, sizes_of(modelled, base).activation, moving.FIXED))]

@@ -108,22 +108,14 @@ def rule_scales(
     out: Floats,
 ) -> None:
     """Fill `out[rule]` with the factors for ratios plan/base; ratios of 1 give exactly 1."""
+    ratios = (micro_batch, tp, ep, sequence, experts)
     for rule in range(exponents.shape[0]):
         scale = 1.0
-        if exponents[rule, 0] == 1:
-            scale *= micro_batch
-        if exponents[rule, 1] == -1:
-            scale /= tp
-        elif exponents[rule, 1] == 1:
-            scale *= tp
-        if exponents[rule, 2] == -1:
-            scale /= ep
-        elif exponents[rule, 2] == 1:
-            scale *= ep
-        if exponents[rule, 3] == 1:
-            scale *= sequence
-        if exponents[rule, 4] == 1:
-            scale *= experts
+        for column in range(len(ratios)):
+            if exponents[rule, column] == 1:
+                scale *= ratios[column]
+            elif exponents[rule, column] == -1:
+                scale /= ratios[column]
         out[rule] = scale
 
 

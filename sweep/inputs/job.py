@@ -1,5 +1,6 @@
 """A job as a log or a launch file tells it: model, plan, framework, step; what a spec around it starts from."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -80,20 +81,13 @@ def _plan(plan: Mapping[str, Any], given: Mapping[str, Any], *, experts: bool) -
         merged["ep"] = 1
     ga = merged.pop("ga", 1)  # None: the file leaves it to the launch
     if merged.get("global_batch") is None and isinstance(merged.get("all_gpus"), int) and merged.get("micro_batch") and ga:
-        width = _product(merged.get(name) or 1 for name in ("tp", "pp", "cp"))
+        width = math.prod(merged.get(name) or 1 for name in ("tp", "pp", "cp"))
         merged["global_batch"] = merged["all_gpus"] // width * merged["micro_batch"] * ga or None
     return merged
 
 
 OF_MODEL: Final = ("vocabulary", "sequence")
 """What may be given that belongs to the model."""
-
-
-def _product(factors: Any) -> int:
-    product = 1
-    for factor in factors:
-        product *= factor
-    return product
 
 
 def _model(

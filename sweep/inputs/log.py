@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from sim_core import Model, SimError, SpecError, model_document, model_of_dump, read_model
+from sim_core import SimError, SpecError, model_of_dump, read_model
 from sweep.inputs.arguments import Plan, Value
+from sweep.inputs.launch.megatron import numbers_of
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
 from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, Taker
 from sweep.inputs.logs.machine import Machine, device_of
@@ -159,17 +160,13 @@ def _model(path: str, found: Found) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The numbers of the model, and why they are not all there."""
     try:
         if found.preset:
-            return _numbers(read_model(found.preset, {**found.changes, "sequence": found.plan.get("sequence")})), ()
+            return numbers_of(read_model(found.preset, {**found.changes, "sequence": found.plan.get("sequence")})), ()
         if found.arguments.get("num_layers"):
             given = {"vocabulary": found.model["vocabulary"]} if "vocabulary" in found.model else {}
-            return _numbers(model_of_dump(found.arguments, path, given)), ()
+            return numbers_of(model_of_dump(found.arguments, path, given)), ()
     except SimError as error:
         return dict(found.model), (model_note(error, path),)
     return dict(found.model), ()
-
-
-def _numbers(model: Model) -> dict[str, Any]:
-    return {key: value for key, value in model_document(model).items() if key not in ("name", "source")}
 
 
 NEEDED: Final = ("all_gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "global_batch", "sequence")

@@ -49,21 +49,16 @@ class Reader(NamedTuple):
     page: str = PAGE
 
 
-def _signs(*readers: type[LogReader]) -> Callable[[str], bool]:
-    pattern = re.compile("|".join(sign for reader in readers for sign in reader.SIGNS))
-    return lambda text: pattern.search(text) is not None
-
-
 def _has(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     return lambda text: pattern.search(text) is not None
 
 
+def _signs(reader: type[LogReader]) -> Callable[[str], bool]:
+    return _has(re.compile("|".join(reader.SIGNS)))
+
+
 def _is_simai(text: str) -> bool:
     return SIMAI_SIGN.search(text[:FIRST]) is not None
-
-
-def _out_of_memory(text: str) -> bool:
-    return OUT_OF_MEMORY.search(text) is not None
 
 
 OF_WORKLOADS: Final = ("inspect", "init", "simulate", "run")
@@ -112,7 +107,7 @@ ROWS: Final[Sequence[Reader]] = (
             ("Megatron-LM script", "megatron", "flags such as `--num-layers` or `--tensor-model-parallel-size`"),
         )
     ),
-    Reader("log of a run that was out of memory", LOG, "`CUDA out of memory`", _out_of_memory, OF_LOGS),
+    Reader("log of a run that was out of memory", LOG, "`CUDA out of memory`", _has(OUT_OF_MEMORY), OF_LOGS),
     Reader("config.json of Hugging Face", MODEL, "`model_type` or `architectures`", _has(CONFIG_SIGN), OF_MODELS, "models.md"),
     Reader("spec of a sweep", SPEC, "`axes:`, `workload:`", _has(SPEC_SIGN), ("run", "search"), "spec.md"),
     Reader("model in numbers", MODEL, "`layers: 32`", _has(MODEL_SIGN), OF_MODELS, "models.md"),
@@ -133,18 +128,14 @@ def recognised(path: str | Path) -> Reader | None:
             head
         ):  # a log may begin with the flags of its launch
             return row
-    return _late_log(place, len(head)) if _may_be_log(head) else None
+    may_be_log = "\x00" not in head and not head.lstrip().startswith(("{", "["))  # text, and not a document
+    return _late_log(place, len(head)) if may_be_log else None
 
 
 def is_trace(path: str) -> bool:
     """Whether a file, or what is in a folder, is a profiler trace. Raises SpecError for broken gzip, OSError."""
     row = recognised(path)
     return row.kind == TRACE_FILE if row is not None else is_folder_of_profiles(path)
-
-
-def _may_be_log(head: str) -> bool:
-    """Whether a file may be a log that has not shown its sign yet: text, and not a document."""
-    return "\x00" not in head and not head.lstrip().startswith(("{", "["))
 
 
 def _late_log(path: Path, passed: int) -> Reader | None:

@@ -16,6 +16,7 @@ FRAMEWORKS: Final = {
 """Names in a table by the preset of the framework."""
 SHARDED: Final = {"none": "0", "optimizer": "1", "gradients": "2", "parameters": "3"}
 NEEDED: Final = ("all_gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "global_batch", "sequence")
+DTYPES: Final = {"fp8_delayed": "fp8", "fp8_tensorwise": "fp8-cs", "fp8_blockwise": "fp8"}
 COLUMNS: Final = (
     "id", "set", "source", "framework", "hw", "gpus", "gpus_per_node", "model", "params_b", "layers", "hidden", "heads",
     "kv_heads", "ffn", "vocab", "seq", "experts", "topk", "moe_ffn", "dtype", "tp", "pp", "vpp", "cp", "ep", "dp", "sp", "zero",
@@ -50,7 +51,7 @@ def row_of(log: Log, number: int, device: str = "") -> Row | str:
         "params_b": None if log.parameters is None else f"{log.parameters / 1e9:.4g}",
         **_model(model),
         "seq": plan["sequence"],
-        "dtype": _dtype(str(plan["precision"] or "")),
+        "dtype": DTYPES.get(str(plan["precision"]), plan["precision"]),
         **{name: plan[name] for name in ("tp", "pp", "vpp", "cp", "ep", "dp")},
         "sp": None if plan["sequence_parallel"] is None else int(bool(plan["sequence_parallel"])),
         "zero": SHARDED.get(str(plan["sharding"])),
@@ -91,10 +92,6 @@ def family(model: Mapping[str, Any]) -> str:
         if position == "rotary" and model.get("activation") == "squared_relu":
             return "nemotron"
     return "model"
-
-
-def _dtype(precision: str) -> str:
-    return {"fp8_delayed": "fp8", "fp8_tensorwise": "fp8-cs", "fp8_blockwise": "fp8"}.get(precision, precision)
 
 
 def _measured(log: Log) -> dict[str, object]:

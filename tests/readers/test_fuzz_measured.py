@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import tracemalloc
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import FormatError
 from sim_core.workloads.readers.op_table_text import COLLECTIVES, read_op_table_text
-from sim_core.workloads.readers.trace_text import DTYPE_BYTES, STATES, read_trace_text
+from sim_core.workloads.readers.trace_text import DTYPE_BYTES, STATES, TraceCall, TraceRow, read_trace_text
 from tests.conftest import EXAMPLES
 from tests.mutation import Mutation, extreme, mutated, mutation_lists, random_mutations
 from tests.simulating import Simulating
@@ -66,32 +66,27 @@ def read(kind: str, data: bytes) -> str:
 
 def trace_warnings(data: bytes) -> tuple[str, ...]:
     trace = read_trace_text(PATH, data)
-    rows = (trace.name, trace.line, trace.micro_batch, trace.state, trace.duration_s, trace.end_s, trace.group, trace.shape)
     lines = sum(bool(line.strip()) for line in data.decode("utf-8-sig", "ignore").split("\n"))
-    assert {len(column) for column in (*rows, trace.dtype, trace.description, trace.extra)} == {lines - trace.truncated}
-    parts = (trace.sub_row, trace.sub_name, trace.sub_group, trace.sub_function, trace.sub_duration_s, trace.sub_end_s)
-    assert len({len(column) for column in (*parts, trace.sub_shape, trace.sub_dtype, trace.sub_extra)}) == 1
-    durations_s = np.concatenate([trace.duration_s, trace.sub_duration_s])
-    assert ((durations_s >= 0) & np.isfinite(durations_s)).all()
-    assert not np.isinf(np.concatenate([trace.end_s, trace.sub_end_s])).any()
-    assert (np.diff(trace.sub_row) >= 0).all()
-    assert ((trace.sub_row >= 0) & (trace.sub_row < len(trace.name))).all()
-    assert set(trace.state) <= {"", *STATES}
-    assert {*trace.dtype, *trace.sub_dtype} <= {"", *DTYPE_BYTES}
-    assert all(size >= 0 for shape in (*trace.shape, *trace.sub_shape) for size in shape)
-    assert (trace.micro_batch >= -1).all()
+    assert len(trace.rows) == lines - trace.truncated
+    for row in trace.rows:
+        both: tuple[TraceRow | TraceCall, ...] = (row, *row.calls)
+        for each in both:
+            assert 0 <= each.duration_s < math.inf
+            assert not math.isinf(each.end_s)
+            assert each.dtype in ("", *DTYPE_BYTES)
+            assert all(size >= 0 for size in each.shape)
+        assert row.state in ("", *STATES)
+        assert row.micro_batch >= -1
     return trace.warnings
 
 
 def table_warnings(data: bytes) -> tuple[str, ...]:
     table = read_op_table_text(PATH, data)
-    rows = len(table.name)
-    assert rows == len(table.line) == len(table.collective) == len(table.suffix) == len(set(table.name)) > 0
-    assert table.compute_s.shape == table.elements.shape == (rows, 3)
-    numbers = np.concatenate([table.compute_s.ravel(), table.elements.ravel(), table.process_s])
-    assert ((numbers >= 0) & np.isfinite(numbers)).all()
-    assert {kind for kinds in table.collective for kind in kinds} <= set(COLLECTIVES)
-    assert {suffix for suffixes in table.suffix for suffix in suffixes} <= {"", "_EP", "_DP_EP"}
+    assert len(table.rows) == len(set(table.names)) > 0
+    for row in table.rows:
+        assert all(0 <= number < math.inf for number in (*row.compute_s, *row.elements, row.process_s))
+        assert set(row.collective) <= set(COLLECTIVES)
+        assert set(row.suffix) <= {"", "_EP", "_DP_EP"}
     return table.warnings
 
 

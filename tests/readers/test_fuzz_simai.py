@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim_core import FormatError
+from sim_core import Facts, FormatError
 from sim_core.exporting import write_simai_text
 from sim_core.workloads.readers.simai import workload_from_simai
-from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_text import read_simai_text
 from tests.mutation import Mutation, extreme, mutated, mutation_lists, random_mutations
 from tests.simulating import Simulating
@@ -83,7 +82,7 @@ def read(data: bytes) -> str:
     """The message of the error, '' for a workload that comes back from the writer; all else escapes into the test."""
     try:
         text = read_simai_text(PATH, data)
-        workload, warnings = workload_from_simai(text, Given())
+        workload, warnings = workload_from_simai(text, Facts())
     except FormatError as error:
         assert str(error), "an error without a text"
         return str(error)

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import Check, Facts, HardwareTable, SpecError, Workload, plans, read_workload, simulate
-from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.simai_repair.checks import checks_of, file_of
 from sim_core.workloads.simai_repair.records import choices_of, with_records
@@ -363,7 +362,7 @@ def test_any_choice_is_taken_or_refused_in_one_line(records: dict[str, Any]) -> 
         assert "\n" not in str(error)
         assert str(error).startswith("workload.records: ")
     else:
-        assert all(check.full() for check in checks_of(file_of(changed, Given()), choices_of(records)))
+        assert all(check.full() for check in checks_of(file_of(changed, Facts()), choices_of(records)))
 
 
 @pytest.mark.parametrize(

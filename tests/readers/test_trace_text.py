@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 from pathlib import Path
+from statistics import fmean
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,48 +30,46 @@ def row(rest: str = "", name: str = "forward_step") -> str:
 
 
 def values(trace: TraceText, but: tuple[str, ...] = ()) -> list[object]:
-    """All columns, comparable (NaN as None)."""
-    columns = {field.name: getattr(trace, field.name) for field in fields(trace) if field.name not in but}
-    plain = [c.tolist() if isinstance(c, np.ndarray) else c for c in columns.values()]
-    return [[None if v != v else v for v in c] if isinstance(c, list) else c for c in plain]
+    """All values, comparable (NaN as None)."""
+    columns = [getattr(trace, field.name) for field in fields(trace) if field.name not in (*but, "rows")]
+    return [*columns, *([None if v != v else v for k, v in row._asdict().items() if k not in but] for row in trace.rows)]
 
 
 def test_example_of_experts_has_its_known_sums() -> None:
     trace = read_trace_text(str(MOE))
     assert (trace.rank, trace.stage, trace.truncated, trace.warnings) == (0, 0, False, ())
-    assert len(trace.name) == 83
-    start_s = trace.end_s - trace.duration_s
-    assert trace.end_s[-1] - start_s[0] == pytest.approx(0.71891, abs=1e-6)
-    spans = set(zip(trace.end_s.tolist(), trace.duration_s.tolist(), strict=True))  # a fused pair is two rows, one exchange
+    rows, names = trace.rows, trace.names
+    assert len(rows) == 83
+    assert rows[-1].end_s - (rows[0].end_s - rows[0].duration_s) == pytest.approx(0.71891, abs=1e-6)
+    spans = {(row.end_s, row.duration_s) for row in rows}  # a fused pair is two rows, one exchange
     assert sum(duration_s for _, duration_s in spans) == pytest.approx(0.71038, abs=1e-6)
-    names = np.array(trace.name)
-    means = {name: trace.duration_s[names == name].mean() for name in set(trace.name)}
+    means = {name: fmean(row.duration_s for row in rows if row.name == name) for name in names}
     assert means["forward_step"] == pytest.approx(12.10e-3, abs=5e-6)
     assert means["backward_step"] == pytest.approx(18.82e-3, abs=5e-6)
     assert means["optimizer_step"] == pytest.approx(31.79e-3)
-    assert trace.micro_batch[names == "backward_step"].tolist() == list(range(16))
-    finalize = trace.name.index("dp_allreduce")
-    assert trace.description[finalize] == "Regular DP gradient synchronization (non-expert parameters)"
-    assert (trace.group[finalize], trace.shape[finalize], trace.dtype[finalize]) == ("dp", (290013184,), "float32")
-    forward = np.flatnonzero(names == "forward_step")[0]
-    calls = np.flatnonzero(trace.sub_row == forward)
-    assert [trace.sub_name[k] for k in calls] == 2 * ["allgather", "all_to_all", "all_to_all"]
-    assert {trace.sub_group[k] for k in calls} == {"exp"}
-    assert trace.sub_shape[calls[1]] == (2048, 4096)
-    assert trace.sub_function[calls[0]] == "gather_along_first_dim_expert_parallel"
-    assert trace.sub_function[calls[1]] == "_profiled_all_to_all_single"
-    assert trace.sub_end_s[calls[0]] == 3371168.15098
-    assert len(trace.sub_name) == 160
+    assert [row.micro_batch for row in rows if row.name == "backward_step"] == list(range(16))
+    finalize = rows[names.index("dp_allreduce")]
+    assert finalize.description == "Regular DP gradient synchronization (non-expert parameters)"
+    assert (finalize.group, finalize.shape, finalize.dtype) == ("dp", (290013184,), "float32")
+    calls = rows[names.index("forward_step")].calls
+    assert [call.name for call in calls] == 2 * ["allgather", "all_to_all", "all_to_all"]
+    assert {call.group for call in calls} == {"exp"}
+    assert calls[1].shape == (2048, 4096)
+    assert calls[0].function == "gather_along_first_dim_expert_parallel"
+    assert calls[1].function == "_profiled_all_to_all_single"
+    assert calls[0].end_s == 3371168.15098
+    assert sum(len(row.calls) for row in rows) == 160
 
 
 def test_example_of_the_last_stage_has_its_known_sums() -> None:
     trace = read_trace_text(str(SMALL))
     assert (trace.rank, trace.stage, trace.truncated, trace.warnings) == (2, 1, False, ())
-    assert trace.end_s[-1] - (trace.end_s - trace.duration_s)[0] == pytest.approx(0.16587, abs=1e-6)
-    assert trace.state[0] == "help"
-    assert trace.description[3] == "loss_func, calculate and DP allreduce for the last stage"
-    assert trace.sub_dtype[:3] == ("int64", "float32", "bool")
-    assert trace.shape[0] == (4096, 1, 128)
+    rows = trace.rows
+    assert rows[-1].end_s - (rows[0].end_s - rows[0].duration_s) == pytest.approx(0.16587, abs=1e-6)
+    assert rows[0].state == "help"
+    assert rows[3].description == "loss_func, calculate and DP allreduce for the last stage"
+    assert [call.dtype for row in rows for call in row.calls][:3] == ["int64", "float32", "bool"]
+    assert rows[0].shape == (4096, 1, 128)
 
 
 def slow_line(text: str) -> TraceLine:
@@ -178,7 +176,7 @@ def test_oddities_of_a_file_change_nothing() -> None:
         assert values(read_trace_text(PATH, odd.encode())) == expected
     blank = read_trace_text(PATH, plain.replace("\n", "\n\n").encode())
     assert values(blank, but=("line",)) == values(read_trace_text(PATH, plain.encode()), but=("line",))
-    assert blank.line.tolist() == list(range(1, 18, 2))
+    assert [row.line for row in blank.rows] == list(range(1, 18, 2))
 
 
 @pytest.mark.parametrize("cut", range(1, 190, 7))
@@ -198,36 +196,36 @@ def test_every_cut_of_a_file_keeps_the_whole_lines() -> None:
         trace = read_trace_text(PATH, data[:end])
         whole = sum(start <= end for start in starts[1:])
         complete = data[end : end + 1] in (b"\n", b"")
-        assert len(trace.name) == whole + complete - (1 if complete and data[end - 1 : end] == b"\n" else 0), end
+        assert len(trace.rows) == whole + complete - (1 if complete and data[end - 1 : end] == b"\n" else 0), end
         assert trace.truncated == (not complete and data[end - 1 : end] != b"\n"), end
 
 
 def test_cut_inside_a_character_is_a_cut_line() -> None:
     trace = read_trace_text(PATH, (row() + "\n" + row(",description=\u00e9")).encode()[:-2])
     assert trace.truncated
-    assert len(trace.name) == 1
+    assert len(trace.rows) == 1
 
 
 def test_cut_after_a_parenthesis_of_the_description_is_seen() -> None:
     trace = read(row(), "rank:0:dp_allreduce(duration=11.88,description=gradients (non-expert parameters)")
     assert trace.truncated
-    assert trace.name == ("forward_step",)
+    assert trace.names == ["forward_step"]
 
 
 def test_absent_values() -> None:
     trace = read("rank:0:forward_step(duration=1)", "rank:0:loss_func(duration=0,timestamp=0)")
     assert trace.stage is None
-    assert trace.micro_batch.tolist() == [-1, -1]
-    assert math.isnan(trace.end_s[0])
-    assert trace.end_s[1] == 0
-    assert trace.duration_s.tolist() == [0.001, 0]
-    assert (trace.state, trace.group, trace.shape, trace.dtype) == (("", ""), ("", ""), ((), ()), ("", ""))
-    assert len(trace.sub_row) == len(trace.sub_name) == 0
+    first, second = trace.rows
+    assert math.isnan(first.end_s)
+    assert second.end_s == 0
+    assert (first.duration_s, second.duration_s) == (0.001, 0)
+    for row in trace.rows:
+        assert (row.micro_batch, row.state, row.group, row.shape, row.dtype, row.calls) == (-1, "", "", (), "", ())
 
 
 def test_lines_of_a_stage_have_no_rank() -> None:
     trace = read("stage:3:forward_step(batch_id=0, mg_state=None, duration=2.5, description=None, stage_id=3)")
-    assert (trace.rank, trace.stage, trace.micro_batch.tolist(), trace.duration_s.tolist()) == (None, 3, [0], [0.0025])
+    assert (trace.rank, trace.stage, trace.rows[0].micro_batch, trace.rows[0].duration_s) == (None, 3, 0, 0.0025)
 
 
 def test_newer_lines_keep_their_keys_as_texts() -> None:
@@ -239,12 +237,13 @@ def test_newer_lines_keep_their_keys_as_texts() -> None:
         "timestamp=42.0,sub_operations=[])",
     )
     assert trace.warnings == ()
-    assert trace.extra[0] is not None
-    assert trace.extra[0]["trigger_cmd_uid"] == "cmd-1"
+    first, second = trace.rows
+    assert first.extra is not None
+    assert first.extra["trigger_cmd_uid"] == "cmd-1"
     own = {"comm_uid", "iter", "bucket_numel", "trigger_cmd_uid", "launch_timestamp_ms", "wait_end_timestamp_ms"}
-    assert set(trace.extra[0]) == own
-    assert trace.extra[1] == {"cmd_uid": "cmd-2", "op_semantics": "None", "finalize_base_duration_ms": "None"}
-    assert trace.description[1] == "a, b"
+    assert set(first.extra) == own
+    assert second.extra == {"cmd_uid": "cmd-2", "op_semantics": "None", "finalize_base_duration_ms": "None"}
+    assert second.description == "a, b"
 
 
 @pytest.mark.parametrize(
@@ -273,32 +272,34 @@ def test_description_may_hold_anything(text: str) -> None:
         f"rank:0:forward_step(description={text},group_kind=dp,duration=1,{parts})",
         f"rank:0:forward_step(description={text},duration=1,group_kind=dp,{parts})",
     ):
-        trace = read(line, row())
-        assert (trace.description[0], trace.group[0], trace.duration_s[0]) == (text, "dp", 0.001)
+        first = read(line, row()).rows[0]
+        assert (first.description, first.group, first.duration_s) == (text, "dp", 0.001)
 
 
 def test_quotes_and_brackets_inside_sub_operations() -> None:
     strings = ['duration=1,comm_func=allreduce,note=it\'s [1, 2], "x"', 'comm_func=allgather,duration=2,note="a,b=c"']
     trace = read(row(f",sub_operations={strings}"), row(",sub_operations=None"))
-    assert trace.sub_name == ("allreduce", "allgather")
-    assert trace.sub_row.tolist() == [0, 0]
-    assert trace.sub_extra == ({"note": 'it\'s [1, 2], "x"'}, {"note": '"a,b=c"'})
-    assert read(row(",note=(don't, a=b),more='c, d=e'")).extra == ({"note": "(don't, a=b)", "more": "'c, d=e'"},)
+    first, second = trace.rows
+    assert [call.name for call in first.calls] == ["allreduce", "allgather"]
+    assert second.calls == ()
+    assert [call.extra for call in first.calls] == [{"note": 'it\'s [1, 2], "x"'}, {"note": '"a,b=c"'}]
+    assert read(row(",note=(don't, a=b),more='c, d=e'")).rows[0].extra == {"note": "(don't, a=b)", "more": "'c, d=e'"}
 
 
 def test_shape_that_is_the_one_element_of_a_list() -> None:
-    assert read(row(",input__shape=[[4, 5]]"), row(",input__shape=[]")).shape == ((4, 5), ())
+    trace = read(row(",input__shape=[[4, 5]]"), row(",input__shape=[]"))
+    assert [row.shape for row in trace.rows] == [(4, 5), ()]
 
 
 def test_unknown_words_are_kept_with_one_warning_each() -> None:
     trace = read(row(name="forward_stp"), row(",group_kind=dpp"), row(name="forward_stp"), row(",mg_sate=steady"))
-    assert trace.name == ("forward_stp", "forward_step", "forward_stp", "forward_step")
+    assert trace.names == ["forward_stp", "forward_step", "forward_stp", "forward_step"]
     first = "unknown operation 'forward_stp' is kept as it is (nearest valid: forward_step, "
     assert trace.warnings[0].startswith(f"{PATH}:1: {first}")
     assert trace.warnings[0].endswith(" (and on 1 more line)")
     assert trace.warnings[1].startswith(f"{PATH}:2: unknown group 'dpp' is kept as it is (nearest valid: pp, dp, ")
     assert trace.warnings[2] == f"{PATH}:4: unknown key 'mg_sate' is kept as it is (nearest valid: mg_state)"
-    assert trace.extra[3] == {"mg_sate": "steady"}
+    assert trace.rows[3].extra == {"mg_sate": "steady"}
 
 
 def test_a_thousand_unknown_words_are_a_page_of_warnings() -> None:

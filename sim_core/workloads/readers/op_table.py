@@ -1,6 +1,5 @@
 """An operator table as a `Workload`: rows repeated as layers, gradients that become ready one by one in the backward."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -9,6 +8,7 @@ from sim_core.arrays import Floats
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.terms import kinds_by
 from sim_core.workloads import moving
+from sim_core.workloads.facts import MAX_LAYERS, Facts, Repeat
 from sim_core.workloads.readers.op_table_text import ASYNC, GRADIENT, OpTableText
 from sim_core.workloads.readers.words import RULE_OF_GROUP, group_of
 from sim_core.workloads.workload import (
@@ -31,37 +31,16 @@ from sim_core.workloads.workload import (
 BACKWARD_OVER_FORWARD: Final = 2.0
 """Time of a backward that was not profiled: two products of the size of the forward's (Narayanan et al. 2021, section 5.1)."""
 DEFAULT_WIDTH: Final = 4
-MAX_LAYERS: Final = 100_000
 _KIND: Final = {ASYNC: ALL_REDUCE, **kinds_by("op_table")}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Repeat:
-    """The rows from one operator to another, inclusive, are one of `times` equal layers."""
-
-    first: str
-    last: str
-    times: int
-
-
-def workload_from_op_table(
-    text: OpTableText,
-    *,
-    all_gpus: int,
-    micro_batch: int | None,
-    repeat: Repeat | None,
-    bytes_per_element: int | None,
-    sequence: int | None,
-    measured_on: str | None,
-) -> tuple[Workload, tuple[str, ...]]:
-    """The workload of a parsed table, recorded on `all_gpus` GPUs with `micro_batch`; and warnings.
-
-    Raises SpecError for a `repeat` that does not match the table."""
-    rows = len(text.name)
-    base = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=all_gpus, ga=1, micro_batch=micro_batch or 1)
+def workload_from_op_table(text: OpTableText, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
+    """The workload of a parsed table, and warnings. Raises SpecError for a `repeat` that does not match the table."""
+    rows, repeat = len(text.rows), facts.repeat
+    base = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=facts.all_gpus or 1, ga=1, micro_batch=facts.micro_batch or 1)
     begin, end = _repeated(text, repeat)
     layers = repeat.times if repeat else 1
-    width = bytes_per_element or DEFAULT_WIDTH
+    width = facts.bytes_per_element or DEFAULT_WIDTH
     # unit 0 is the layer; the rows before and after the layers are separate units
     order = [*range(begin, end), *range(begin), *range(end, rows)]
     first = 1 if begin else -1
@@ -70,7 +49,6 @@ def workload_from_op_table(
     compute_s, unprofiled = _compute(text)
     warnings = list(text.warnings)
     pieces = _pieces(text, order, units, compute_s, width, warnings)
-    notes = _notes(text, repeat, bytes_per_element, width, unprofiled, micro_batch)
     arrays = Arrays(
         base=base,
         pieces=pieces,
@@ -90,16 +68,16 @@ def workload_from_op_table(
         kind="operator table",
         base=base,
         layers=layers,
-        names=tuple(text.name[row] for row in order),
+        names=tuple(text.rows[k].name for k in order),
         arrays=arrays,
-        sequence=sequence,
-        measured_on=measured_on,
+        sequence=facts.sequence,
+        measured_on=facts.measured_on,
         has_experts=bool((in_groups & ((pieces.comm_group == EP) | (pieces.comm_group == DP_EP))).any()),
         recorded_fields={"overlap_grad": True},
         state_width=(2.0 * width, 2.0 * width) if width >= DEFAULT_WIDTH else (2.0 * width, 12.0),
         dtype="fp32" if width >= DEFAULT_WIDTH else "bf16",
         gradients_known=(bool(pieces.gradient_bytes.any() or (in_groups & (pieces.comm_group == DP)).any()), True),
-        notes=tuple(notes),
+        notes=tuple(_notes(text, facts, width, unprofiled)),
     )
     return workload, tuple(warnings)
 
@@ -107,21 +85,20 @@ def workload_from_op_table(
 def _repeated(text: OpTableText, repeat: Repeat | None) -> tuple[int, int]:
     """Rows [begin, end) of one layer; all rows without `repeat`."""
     if repeat is None:
-        return 0, len(text.name)
+        return 0, len(text.rows)
+    names = text.names
     for key, name in (("from", repeat.first), ("to", repeat.last)):
-        if name not in text.name:
-            raise SpecError(
-                f"workload.repeat.{key}: found {shown(name)}, no operator of {text.path}, {nearest(name, text.name)}"
-            )
+        if name not in names:
+            raise SpecError(f"workload.repeat.{key}: found {shown(name)}, no operator of {text.path}, {nearest(name, names)}")
     if repeat.last.endswith(GRADIENT):
         raise SpecError(
             f"workload.repeat.to: found {shown(repeat.last)}, a gradient; expected an operator, such as the one on the next row"
         )
-    begin, end = text.name.index(repeat.first), text.name.index(repeat.last) + 1
-    begin -= bool(begin) and text.name[begin - 1] == repeat.first + GRADIENT  # the gradient belongs to its operator
+    begin, end = names.index(repeat.first), names.index(repeat.last) + 1
+    begin -= bool(begin) and names[begin - 1] == repeat.first + GRADIENT  # the gradient belongs to its operator
     if begin >= end:
         raise SpecError(
-            f"workload.repeat: {repeat.first} (line {text.line[begin]}) comes after {repeat.last}, expected before it"
+            f"workload.repeat: {repeat.first} (line {text.rows[begin].line}) comes after {repeat.last}, expected before it"
         )
     if not 1 <= repeat.times <= MAX_LAYERS:
         raise SpecError(f"workload.repeat.times: found {repeat.times}, expected 1 to {MAX_LAYERS}")
@@ -130,7 +107,7 @@ def _repeated(text: OpTableText, repeat: Repeat | None) -> tuple[int, int]:
 
 def _compute(text: OpTableText) -> tuple[Floats, int]:
     """Seconds [n, 3]; a backward of 0 was not profiled: two forwards, divided equally between its two halves."""
-    compute_s = text.compute_s.copy()
+    compute_s = np.array([row.compute_s for row in text.rows])
     missing = (compute_s[:, FORWARD] > 0) & (compute_s[:, INPUT_GRADIENT] == 0) & (compute_s[:, WEIGHT_GRADIENT] == 0)
     for phase in (INPUT_GRADIENT, WEIGHT_GRADIENT):
         compute_s[missing, phase] = compute_s[missing, FORWARD] * BACKWARD_OVER_FORWARD / 2
@@ -142,10 +119,9 @@ def _pieces(
 ) -> Pieces:
     """One piece per row. An asynchronous all-reduce is a gradient for the buckets; any other collective blocks its operator."""
     pieces = no_work(len(order))._replace(unit=np.array(units, np.int64), compute_s=compute_s[order])
-    for k, row in enumerate(order):
-        for phase in range(3):
-            word, suffix = text.collective[row][phase], text.suffix[row][phase]
-            sent = float(text.elements[row, phase]) * width
+    for k, row in enumerate(text.rows[place] for place in order):
+        for phase, (word, suffix, elements) in enumerate(zip(row.collective, row.suffix, row.elements, strict=True)):
+            sent = elements * width
             if word == "NONE" or sent == 0:
                 continue
             if word == ASYNC and phase != FORWARD and not suffix:
@@ -153,29 +129,27 @@ def _pieces(
                 continue
             if word == ASYNC:
                 where = "on a group of its own" if suffix else "in a forward"
-                warnings.append(f"{text.path}:{text.line[row]}: {ASYNC} {where} blocks its operator: nothing overlaps with it")
+                warnings.append(f"{text.path}:{row.line}: {ASYNC} {where} blocks its operator: nothing overlaps with it")
             group = group_of(suffix, phase)
             pieces.comm_kind[k, phase], pieces.comm_group[k, phase] = _KIND[word], group
             pieces.comm_bytes[k, phase], pieces.comm_rule[k, phase] = sent, RULE_OF_GROUP[group]
     return pieces
 
 
-def _notes(
-    text: OpTableText, repeat: Repeat | None, layers: int | None, width: int, unprofiled: int, micro_batch: int | None
-) -> list[str]:
-    notes = [] if micro_batch else ["the table does not state its micro-batch: taken as 1 (set workload.micro_batch)"]
+def _notes(text: OpTableText, facts: Facts, width: int, unprofiled: int) -> list[str]:
+    notes = [] if facts.micro_batch else ["the table does not state its micro-batch: taken as 1 (set workload.micro_batch)"]
     notes += ["a step is forward, backward and gradients: the table has no optimizer"]
     if unprofiled:
         whole = (
             "no backward time"
-            if unprofiled == np.count_nonzero(text.compute_s[:, FORWARD])
+            if unprofiled == sum(row.compute_s[FORWARD] > 0 for row in text.rows)
             else f"{unprofiled} rows without one"
         )
         notes.append(f"{whole}: not profiled, taken as {BACKWARD_OVER_FORWARD:g} x forward")
-    if text.process_s.any():
+    if any(row.process_s for row in text.rows):
         notes.append("process_time is not part of the step")
-    if layers is None:
+    if facts.bytes_per_element is None:
         notes.append(f"sizes are elements: taken as {width} bytes each (set workload.bytes_per_element)")
-    if repeat is None:
+    if facts.repeat is None:
         notes.append("no rows are repeated (set workload.repeat)")
     return notes

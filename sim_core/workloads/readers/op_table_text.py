@@ -1,23 +1,19 @@
-"""The tab-separated operator table: grammar, a `path:line:` message for every fault, one row per operator as columns.
+"""The tab-separated operator table: grammar, a `path:line:` message for every fault, one row per operator.
 
 Source of the grammar: docs/formats.md.
 """
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-import numpy as np
-
-from sim_core.arrays import Floats, Ints
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.terms import kinds_by
 from sim_core.workloads.readers.lines import Warnings, text_lines
-from sim_core.workloads.readers.words import SUFFIXES
-
-Words = tuple[str, str, str]
+from sim_core.workloads.readers.words import words_of
 
 PHASES: Final = ("forward", "backward", "weight_grad")
 COLUMNS: Final = (
@@ -30,27 +26,36 @@ ASYNC: Final = "ALLREDUCE_ASYNC"
 COLLECTIVES: Final = ("NONE", ASYNC, *(word for word in kinds_by("op_table") if word != "NONE"))
 GRADIENT: Final = "_grad"
 
-_WORDS: Final = {"None": ("NONE", "")} | {
-    kind + suffix: (kind, suffix) for kind in COLLECTIVES for suffix in ("", *SUFFIXES) if not (kind == "NONE" and suffix)
-}
+_WORDS: Final = {"None": ("NONE", ""), **words_of(COLLECTIVES)}
 _MOST: Final = 2.0**53  # above, a float64 cannot represent every whole number
 _LENGTH: Final = 100  # characters of a name or number
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z", re.ASCII)
 
 
+class OpRow(NamedTuple):
+    """One operator; three values are of forward, backward (input gradient) and weight gradient."""
+
+    line: int
+    name: str
+    compute_s: tuple[float, ...]
+    collective: tuple[str, ...]  # one of COLLECTIVES each
+    suffix: tuple[str, ...]  # the group of each: "", "_EP" or "_DP_EP"
+    elements: tuple[float, ...]  # whole numbers
+    process_s: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpTableText:
-    """The n rows in the order of the file; the three columns are forward, backward (input gradient) and weight gradient."""
+    """The rows in the order of the file."""
 
     path: str
     warnings: tuple[str, ...]
-    name: tuple[str, ...]
-    line: Ints  # [n]
-    compute_s: Floats  # [n, 3]
-    collective: tuple[Words, ...]  # one of COLLECTIVES each
-    suffix: tuple[Words, ...]  # the group of each: "", "_EP" or "_DP_EP"
-    elements: Floats  # [n, 3] whole numbers
-    process_s: Floats  # [n]
+    rows: tuple[OpRow, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the operators."""
+        return [row.name for row in self.rows]
 
 
 def looks_like_op_table(head: str) -> bool:
@@ -70,21 +75,9 @@ def read_op_table_text(path: str, data: bytes | None = None) -> OpTableText:
     columns, lines = table.header(lines)
     if not lines:
         raise FormatError(path, 1, "the table has no rows", expected="one operator a line")
-    rows = [table.row(line, text, columns) for line, text in lines]
-    names = tuple(row[0] for row in rows)
-    numbers = np.array([line for line, _ in lines], np.int64)
-    _check_names(path, numbers, names)
-    return OpTableText(
-        path=path,
-        warnings=table.warnings.said(),
-        name=names,
-        line=numbers,
-        compute_s=np.array([row[1] for row in rows], np.float64) / 1e3,
-        collective=tuple(row[2] for row in rows),
-        suffix=tuple(row[3] for row in rows),
-        elements=np.array([row[4] for row in rows], np.float64),
-        process_s=np.array([row[5] for row in rows], np.float64) / 1e3,
-    )
+    rows = tuple(table.row(line, text, columns) for line, text in lines)
+    _check_names(path, rows)
+    return OpTableText(path=path, warnings=table.warnings.said(), rows=rows)
 
 
 def _cells(text: str) -> list[str]:
@@ -132,8 +125,8 @@ class _Table:
             self.warnings.add(line, f"missing columns are taken as 0 and NONE: {' '.join(absent)}")
         return tuple(cells), lines[1:]
 
-    def row(self, line: int, text: str, columns: tuple[str, ...]) -> tuple[str, list[float], Words, Words, list[float], float]:
-        """Name, milliseconds, collectives, suffixes, elements, milliseconds of processing."""
+    def row(self, line: int, text: str, columns: tuple[str, ...]) -> OpRow:
+        """The values of a line. Raises FormatError."""
         cells = _cells(text.strip())
         if len(cells) != len(columns) and len(text.split()) == len(columns):
             cells = text.split()  # tabs and blanks mixed
@@ -147,17 +140,16 @@ class _Table:
         if not name or not name.isprintable() or len(name) > _LENGTH:
             expected = f"1 to {_LENGTH} printable characters"
             raise FormatError(self.path, line, "name", found=shown(name), expected=expected)
-        compute = [self._number(line, f"{phase}_compute_time", values) for phase in PHASES]
+        compute_s = tuple(self._number(line, f"{phase}_compute_time", values) / 1e3 for phase in PHASES)
         kinds = [self._collective(line, f"{phase}_comm_type", values) for phase in PHASES]
-        elements = [self._number(line, f"{phase}_comm_size", values, whole=True) for phase in PHASES]
+        elements = tuple(self._number(line, f"{phase}_comm_size", values, whole=True) for phase in PHASES)
         for phase, (kind, _), size in zip(PHASES, kinds, elements, strict=True):
             if kind == "NONE" and size:
                 self.warnings.add(line, f"{phase}_comm_size has no effect where {phase}_comm_type is NONE")
             if kind != "NONE" and not size:
                 self.warnings.add(line, f"{phase}_comm_type moves nothing: {phase}_comm_size is 0")
-        (f, f_suffix), (b, b_suffix), (w, w_suffix) = kinds
-        process = self._number(line, "process_time", values)
-        return name, compute, (f, b, w), (f_suffix, b_suffix, w_suffix), elements, process
+        collective, suffix = zip(*kinds, strict=True)
+        return OpRow(line, name, compute_s, collective, suffix, elements, self._number(line, "process_time", values) / 1e3)
 
     def _number(self, line: int, column: str, values: dict[str, str], *, whole: bool = False) -> float:
         """Milliseconds, or a number of elements."""
@@ -179,10 +171,10 @@ class _Table:
         raise FormatError(self.path, line, f"column {column}: unknown collective", found=found, expected=expected)
 
 
-def _check_names(path: str, lines: Ints, names: tuple[str, ...]) -> None:
+def _check_names(path: str, rows: Sequence[OpRow]) -> None:
     """Check that each name is unique, and each gradient is right before its operator."""
     first: dict[str, int] = {}
-    for line, name, following in zip(lines.tolist(), names, (*names[1:], None), strict=True):
+    for (line, name, *_), following in zip(rows, (*(row.name for row in rows[1:]), None), strict=True):
         if name in first:
             what = f"name {shown(name)} is repeated, first on line {first[name]}"
             raise FormatError(

@@ -12,7 +12,8 @@ from sim_core.errors import FormatError
 from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
-from sim_core.workloads.readers.simai_facts import Given, first_excess_ns, has_columns, messages_of, parameters_of
+from sim_core.workloads.facts import Facts
+from sim_core.workloads.readers.simai_facts import first_excess_ns, has_columns, messages_of, parameters_of
 from sim_core.workloads.readers.simai_sections import EXPERTS, Sections, dense_layers, layer_starts, sections_of, shape_of
 from sim_core.workloads.readers.simai_text import RERUN_POLICY, Header, Record, SimaiText
 from sim_core.workloads.readers.words import RULE_OF_GROUP, group_of
@@ -47,7 +48,7 @@ _KIND: Final = kinds_by("simai")
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
-def workload_from_simai(text: SimaiText, facts: Given, *, measured_on: str | None = None) -> tuple[Workload, tuple[str, ...]]:
+def workload_from_simai(text: SimaiText, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
     """The workload of a parsed text, and warnings.
 
     Raises FormatError if the lines do not form micro-batches of layers.
@@ -98,7 +99,7 @@ def workload_from_simai(text: SimaiText, facts: Given, *, measured_on: str | Non
         names=names,
         arrays=arrays,
         sequence=facts.sequence,
-        measured_on=measured_on,
+        measured_on=facts.measured_on,
         has_experts=has_experts,
         gradients_known=(True, not has_experts or bool((step.comm_bytes[step.comm_group == DP_EP] > 0).any())),
         ends_known=parameters.known,
@@ -267,24 +268,24 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
     return step_pieces(rows)
 
 
-def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, int, int]]:
+def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, ...]]:
     """Rules of a record's compute, and of its collectives in the three phases (docs/moving.md)."""
     groups = [group_of(record.suffix[phase], phase) for phase in range(3)]
     comm = [RULE_OF_GROUP[group] for group in groups]
     if record.name == "embedding_norm":  # the whole vocabulary at any tp
-        return moving.COMPUTE, (moving.FIXED, moving.FIXED, moving.FIXED)
+        return moving.COMPUTE, (moving.FIXED,) * 3
     if in_layer:
         counts = record.name == EXPERTS and record.collective[:2] == ("ALLGATHER", "NONE")
-        return moving.COMPUTE, (moving.EXPERT_COUNTS if counts else comm[0], comm[1], comm[2])
+        return moving.COMPUTE, (moving.EXPERT_COUNTS if counts else comm[0], *comm[1:])
     if record.name == "grad_norm":
-        return moving.FIXED, (moving.ALL_PARAMETERS, moving.ALL_PARAMETERS, moving.ALL_PARAMETERS)
+        return moving.FIXED, (moving.ALL_PARAMETERS,) * 3
     if record.name == "layernorm":  # its size is the rank's parameters, 2 bytes each
         on_tp = moving.PARAMETERS
     else:
         on_tp = moving.ACTIVATION if record.name.startswith("cross_entropy") else moving.FIXED
     comm = [rule if group in (DP, DP_EP) else on_tp for rule, group in zip(comm, groups, strict=True)]
     compute = moving.PARAMETERS if record.name == "grad_param_compute" else moving.FIXED
-    return compute, (comm[0], comm[1], comm[2])
+    return compute, tuple(comm)
 
 
 def _has_experts(pieces: Pieces, step: StepPieces, names: Sequence[str]) -> bool:

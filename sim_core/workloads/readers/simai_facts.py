@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from sim_core.units import short
+from sim_core.workloads.facts import Facts
 from sim_core.workloads.moving import PADDING, padded
 from sim_core.workloads.readers.simai_sections import COUNT_BYTES, EMBEDDING, EXPERTS, RECORDS_OF_EXPERTS, Sections
 from sim_core.workloads.readers.simai_text import Header, Record, SimaiText
@@ -133,16 +134,6 @@ _ONCE = re.compile(r"mlp_(column|row|layer)\Z|final_column\Z")
 _OTHER_LATENTS: Final = "ranks of latent attention that are not the generator's defaults; set workload.model"
 
 
-class Given(NamedTuple):
-    """Facts about the recording that the user gives; None: unknown."""
-
-    sequence: int | None = None
-    micro_batch: int | None = None
-    ffn: int | None = None
-    experts: int | None = None  # of a layer
-    heads: int | None = None
-
-
 class Messages(NamedTuple):
     """Sizes that tell about the model, messages in bytes; 0: unknown."""
 
@@ -168,7 +159,7 @@ class Parameters:
     notes: tuple[str, ...] = ()
 
 
-def messages_of(text: SimaiText, sections: Sections, facts: Given) -> Messages:
+def messages_of(text: SimaiText, sections: Sections, facts: Facts) -> Messages:
     """The sizes that tell about the model."""
     micro = text.at(sections.repetitions[0])
     tokens = float(facts.sequence or 0) * (facts.micro_batch or 1)
@@ -220,7 +211,7 @@ def has_columns(records: Sequence[Record]) -> bool:
     return any(r.name.startswith("attention") and r.name.endswith("_column") for r in records)
 
 
-def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layers: int, facts: Given) -> Parameters:
+def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layers: int, facts: Facts) -> Parameters:
     """How the parameters of the recorded stage with `layers` layers divide among layers, embedding and experts."""
     before = text.at(sections.before)
     dense, everything = (_sent(before, names) for names in (("grad_param_comm",), ("grad_norm",)))
@@ -265,7 +256,7 @@ def _why_no_embedding(ffn: int | None, hidden: float, has_experts: bool) -> str:
     return "set workload.ffn"
 
 
-def _latent_parameters(file: Latent, messages: Messages, facts: Given, shares: Shares) -> Parameters:
+def _latent_parameters(file: Latent, messages: Messages, facts: Facts, shares: Shares) -> Parameters:
     """How the parameters of a stage with latent attention divide; its layers have the generator's ranks and sizes of a head."""
     hidden, tp, positions = file.hidden, file.header.tp, messages.sequence * file.hidden
     copies = WORD_COPIES[0] + 1  # and once in the final projection

@@ -57,7 +57,8 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
         warnings.append(f"{text.path}:{text.line_of[0]}: no `{EMBEDDING}`: all layer lines are taken as one micro-batch")
     if begin >= end:
         raise FormatError(text.path, int(text.line_of[-1]), "no layers", expected="layers after the step records")
-    benchmark = _is_benchmark(text, line_names[begin:end])
+    only_embeddings = set(line_names[begin:end]) == {EMBEDDING}
+    benchmark = only_embeddings and text.header.ga == text.header.pp == 1  # such as SimAI's microAllReduce.txt
     if benchmark:
         starts = [begin]
         warnings.append(
@@ -82,11 +83,6 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
     if head + tail >= len(first):
         raise FormatError(text.path, int(text.line_of[begin]), "no layers", expected=f"layers after `{EMBEDDING}`")
     return Sections(before=range(begin), repetitions=repetitions, after=range(end, total), head=head, tail=tail)
-
-
-def _is_benchmark(text: SimaiText, names: list[str]) -> bool:
-    """Whether the records are single collectives under the name of the embedding, as SimAI's microAllReduce.txt has them."""
-    return text.header.ga == 1 and text.header.pp == 1 and set(names) == {EMBEDDING}
 
 
 def _warn_of_records_in_odd_places(

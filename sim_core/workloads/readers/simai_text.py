@@ -17,7 +17,7 @@ from sim_core.errors import FormatError, nearest, shown
 from sim_core.limits import LARGEST, whole_number
 from sim_core.terms import kinds_by
 from sim_core.workloads.readers.lines import text_lines
-from sim_core.workloads.readers.words import SUFFIXES
+from sim_core.workloads.readers.words import words_of
 
 POLICY: Final = "HYBRID_TRANSFORMER"
 RERUN_POLICY: Final = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
@@ -194,6 +194,7 @@ class HeaderLine:
 COLLECTIVES: Final = tuple(kinds_by("simai"))
 BROADCAST: Final = "BROADCAST"
 """In files of the first generation."""
+_WORDS: Final = words_of((*COLLECTIVES, BROADCAST))
 COLUMNS: Final = (
     "name",
     "dependency",
@@ -208,10 +209,10 @@ class Record(NamedTuple):
 
     name: str
     dependency: int
-    compute_ns: tuple[int, int, int]
-    collective: tuple[str, str, str]
-    suffix: tuple[str, str, str]
-    comm_bytes: tuple[int, int, int]
+    compute_ns: tuple[int, ...]
+    collective: tuple[str, ...]
+    suffix: tuple[str, ...]
+    comm_bytes: tuple[int, ...]
     update: int
 
 
@@ -290,27 +291,18 @@ def _record(path: str, line: int, raw: str, kinds: tuple[str, ...]) -> Record:
     if not fields[0].isprintable() or len(fields[0]) > _NAME_LENGTH:
         raise FormatError(path, line, "column 1 (name)", found=shown(fields[0]), expected="up to 100 printable characters")
     dependency = number(1, -1)
-    (fwd_ns, fwd_comm, fwd_bytes), (ig_ns, ig_comm, ig_bytes), (wg_ns, wg_comm, wg_bytes) = (
-        (number(column, 0), _collective(path, line, column + 1, fields[column + 1], kinds), number(column + 2, 0))
+    phases = [
+        (number(column, 0), *_collective(path, line, column + 1, fields[column + 1], kinds), number(column + 2, 0))
         for column in (2, 5, 8)
-    )
-    return Record(
-        name=fields[0],
-        dependency=dependency,
-        compute_ns=(fwd_ns, ig_ns, wg_ns),
-        collective=(fwd_comm[0], ig_comm[0], wg_comm[0]),
-        suffix=(fwd_comm[1], ig_comm[1], wg_comm[1]),
-        comm_bytes=(fwd_bytes, ig_bytes, wg_bytes),
-        update=number(11, 0),
-    )
+    ]
+    compute_ns, collective, suffix, comm_bytes = zip(*phases, strict=True)
+    return Record(fields[0], dependency, compute_ns, collective, suffix, comm_bytes, update=number(11, 0))
 
 
 def _collective(path: str, line: int, column: int, text: str, kinds: tuple[str, ...]) -> tuple[str, str]:
     """Collective and group suffix of a column such as `ALLTOALL_EP`."""
-    suffix = next((s for s in SUFFIXES if text.endswith(s)), "")
-    kind = text.removesuffix(suffix)
-    if kind in kinds and not (kind == "NONE" and suffix):
-        return kind, suffix
+    if text in _WORDS and _WORDS[text][0] in kinds:
+        return _WORDS[text]
     what = f"column {column + 1} ({COLUMNS[column]})"
     stem, _, rest = text.partition("_")
     if stem in kinds[1:]:
@@ -334,18 +326,13 @@ def _without_broadcasts(
 ) -> tuple[Record, ...]:
     """The records with their broadcasts as all-gathers, and a warning at the first of them."""
     told = [
-        record._replace(collective=(_gathered(fwd), _gathered(ig), _gathered(wg)))
+        record._replace(collective=tuple("ALLGATHER" if kind == BROADCAST else kind for kind in record.collective))
         for record in records
-        for fwd, ig, wg in (record.collective,)
     ]
     first = next((line for old, new, line in zip(records, told, lines, strict=True) if old != new), None)
     if first is not None:
         warnings.append(f"{path}:{first}: BROADCAST is taken as ALLGATHER: both send every byte once round a ring")
     return tuple(told)
-
-
-def _gathered(collective: str) -> str:
-    return "ALLGATHER" if collective == BROADCAST else collective
 
 
 def _check_ids(path: str, line: int, header: Header, records: int) -> None:

@@ -1,4 +1,4 @@
-"""The Megatron rank trace: one rank's operations as columns, with a `path:line:` message for every fault.
+"""The Megatron rank trace: one rank's operations as rows, with a `path:line:` message for every fault.
 
 Source of the grammar: docs/formats.md.
 """
@@ -10,11 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-import numpy as np
-
-from sim_core.arrays import Floats, Ints
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.workloads.readers.fields import Unclosed
 from sim_core.workloads.readers.lines import Warnings, text_lines
@@ -65,40 +62,60 @@ _INTEGER = re.compile(r"[0-9]{1,19}\Z", re.ASCII)
 _SIZES = re.compile(r"\[\s*(?:[0-9]{1,19}\s*(?:,\s*[0-9]{1,19}\s*){0,63})?\]\Z", re.ASCII)
 
 
+class TraceCall(NamedTuple):
+    """A communication call inside an operation; absent values as in `TraceRow`."""
+
+    name: str
+    function: str
+    duration_s: float
+    end_s: float
+    group: str
+    shape: Shape
+    dtype: str
+    extra: Extra
+
+
+class TraceRow(NamedTuple):
+    """One line: an operation, with the calls inside it in the order of the line.
+
+    Times are seconds; `end_s` is the clock at its END, NaN if absent. Other absent values: words "", shapes (), `micro_batch`
+    -1. A `dtype` is a key of DTYPE_BYTES. `extra` holds fields with unknown keys, as texts.
+    """
+
+    line: int
+    name: str
+    micro_batch: int
+    state: str
+    description: str
+    calls: tuple[TraceCall, ...]
+    duration_s: float
+    end_s: float
+    group: str
+    shape: Shape
+    dtype: str
+    extra: Extra
+
+
 @dataclass(frozen=True, kw_only=True)
 class TraceText:
-    """The operations of one rank as n rows, and the m communication calls inside them, both in the order of the file.
-
-    `rank` and `stage` are None if no line has them. Times are seconds; `end_s` is the clock at the END of an operation,
-    NaN if absent. Other absent values: words "", shapes (), `micro_batch` -1. A `dtype` is a key of DTYPE_BYTES.
-    `extra` and `sub_extra` hold fields with unknown keys, as texts.
-    """
+    """The operations of one rank in the order of the file; `rank` and `stage` are None if no line has them."""
 
     path: str
     rank: int | None
     stage: int | None
     warnings: tuple[str, ...]
     truncated: bool  # the last line was truncated and is skipped
-    name: tuple[str, ...]
-    line: Ints  # [n]
-    micro_batch: Ints  # [n]
-    state: tuple[str, ...]
-    duration_s: Floats  # [n]
-    end_s: Floats  # [n]
-    group: tuple[str, ...]
-    shape: tuple[Shape, ...]
-    dtype: tuple[str, ...]
-    description: tuple[str, ...]
-    extra: tuple[Extra, ...]
-    sub_row: Ints  # [m] the row of the operation that contains the call
-    sub_name: tuple[str, ...]
-    sub_group: tuple[str, ...]
-    sub_function: tuple[str, ...]
-    sub_duration_s: Floats  # [m]
-    sub_end_s: Floats  # [m]
-    sub_shape: tuple[Shape, ...]
-    sub_dtype: tuple[str, ...]
-    sub_extra: tuple[Extra, ...]
+    rows: tuple[TraceRow, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the operations."""
+        return [row.name for row in self.rows]
+
+    @property
+    def line(self) -> int:
+        """The first line."""
+        return self.rows[0].line
 
 
 def read_trace_text(path: str, data: bytes | None = None) -> TraceText:
@@ -106,39 +123,33 @@ def read_trace_text(path: str, data: bytes | None = None) -> TraceText:
     if data is None:
         data = Path(path).read_bytes()
     lines = text_lines(path, data, expected="rank:N:operation(key=value,...)", may_be_cut=True)
-    rows = _Rows(path)
-    for line, text in lines[:-1]:
-        rows.add(line, split_line(path, line, text.strip(), unended=False))
+    reader = _Reader(path)
+    rows = [reader.row(line, split_line(path, line, text.strip(), unended=False)) for line, text in lines[:-1]]
     line, text = lines[-1]
+    truncated = False
     try:
-        last = split_line(path, line, text.strip(), unended=not data.endswith(b"\n"))
+        rows.append(reader.row(line, split_line(path, line, text.strip(), unended=not data.endswith(b"\n"))))
     except Unclosed:
         if len(lines) == 1:
             raise
-        rows.warnings.add(line, "the last line is truncated: its operation is skipped")
-        return rows.columns(truncated=True)
-    rows.add(line, last)
-    return rows.columns(truncated=False)
+        truncated = True
+        reader.warnings.add(line, "the last line is truncated: its operation is skipped")
+    return TraceText(
+        path=path,
+        rank=reader.rank and reader.rank[0],
+        stage=reader.stage and reader.stage[0],
+        warnings=reader.warnings.said(),
+        truncated=truncated,
+        rows=tuple(rows),
+    )
 
 
-class _Columns:
-    """The common columns of operations and sub-operations; lists, because a tuple per row would cost as much as the parsing."""
-
-    def __init__(self) -> None:
-        self.name: list[str] = []
-        self.duration_ms: list[float] = []
-        self.end_ms: list[float] = []
-        self.group: list[str] = []
-        self.shape: list[Shape] = []
-        self.dtype: list[str] = []
-        self.extra: list[Extra] = []
-
-
-class _Rows:
-    """The lines of a file so far, checked."""
+class _Reader:
+    """Checks the lines of a file, one after another."""
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.line = 0
         self.warnings = Warnings(path)
         self.rank: tuple[int, int] | None = None  # and the first line that has it
         self.stage: tuple[int, int] | None = None
@@ -146,105 +157,62 @@ class _Rows:
         self.kinds = Counter[str]()
         self.near: dict[tuple[str, Texts], bool] = {}
         self.shapes: dict[str | None, Shape] = {None: (), "None": ()}
-        self.rows = _Columns()
-        self.parts = _Columns()
-        self.line: list[int] = []
-        self.micro_batch: list[int] = []
-        self.state: list[str] = []
-        self.description: list[str] = []
-        self.part_row: list[int] = []
-        self.part_function: list[str] = []
 
-    def add(self, line: int, texts: TraceLine) -> None:
-        """Check and store one line. Raises FormatError."""
+    def row(self, line: int, texts: TraceLine) -> TraceRow:
+        """The checked values of a line. Raises FormatError."""
+        self.line = line
         name, extra = texts.name, texts.extra
         stage, batch, state, duration, description, group, shape, dtype, timestamp = texts.values
-        self._place(line, texts.prefix, texts.number, self._whole(line, "stage_id", stage))
-        micro_batch = self._whole(line, "batch_id", batch)
+        self._place(texts.prefix, texts.number, self._whole("stage_id", stage))
+        micro_batch = self._whole("batch_id", batch)
         if name not in _OPERATION:
-            self._unknown(line, "operation", name, OPERATIONS)
+            self._unknown("operation", name, OPERATIONS)
         if extra is not None:
-            self._near_misses(line, extra, KEYS, texts.values)
-        for k, (values, unknown) in enumerate(texts.parts, 1):
-            self._part(line, k, values, unknown)
-        self._keep(self.rows, line, 0, name, duration, timestamp, group, shape, dtype, extra)
-        self.line.append(line)
-        self.micro_batch.append(-1 if micro_batch is None else micro_batch)
-        self.state.append(_STATE[state] if state in _STATE else self._word(line, f"mg_state of {name}", state, _STATE))
-        self.description.append(_text(description))
+            self._near_misses(extra, KEYS, texts.values)
+        calls = tuple(self._call(k, values, unknown) for k, (values, unknown) in enumerate(texts.parts, 1))
+        common = self._common(name, 0, duration, timestamp, group, shape, dtype, extra)
+        word = _STATE[state] if state in _STATE else self._word(f"mg_state of {name}", state, _STATE)
+        return TraceRow(line, name, -1 if micro_batch is None else micro_batch, word, _text(description), calls, *common)
 
-    def _part(self, line: int, number: int, values: Texts, extra: Extra) -> None:
+    def _call(self, number: int, values: Texts, extra: Extra) -> TraceCall:
         source, duration, timestamp, shape, dtype, function, group, comm = values
-        if comm not in _COMM_FUNCTION:
-            self._comm_function(line, comm)
+        name = _text(comm)
+        if not name:
+            self.warnings.add(self.line, "a sub-operation without `comm_func` has no name")
+        elif name not in _COMM_FUNCTION:
+            self._unknown("comm_func", name, COMM_FUNCTIONS)
         if extra is not None:
-            self._near_misses(line, extra, PART_KEYS, values)
-        self._keep(self.parts, line, number, _text(comm), duration, timestamp, group, shape, dtype, extra)
-        self.part_row.append(len(self.line))
-        self.part_function.append(_text(function) or _text(source))
+            self._near_misses(extra, PART_KEYS, values)
+        common = self._common(name, number, duration, timestamp, group, shape, dtype, extra)
+        return TraceCall(name, _text(function) or _text(source), *common)
 
-    def _keep(
+    def _common(
         self,
-        columns: _Columns,
-        line: int,
-        part: int,
         name: str,
+        part: int,
         duration: str | None,
         timestamp: str | None,
         group: str | None,
         shape: str | None,
         dtype: str | None,
         extra: Extra,
-    ) -> None:
-        """Store the common columns of an operation (`part` 0) or sub-operation (from 1)."""
-        columns.name.append(name)
-        columns.duration_ms.append(
-            self._no_duration(line, name, part, extra)
-            if duration is None
-            else self._milliseconds(line, "duration", name, part, duration, 0.0)
-        )
-        columns.end_ms.append(
-            math.nan if timestamp in _ABSENT else self._milliseconds(line, "timestamp", name, part, str(timestamp), -_MOST_MS)
-        )
-        columns.group.append(_GROUP[group] if group in _GROUP else self._group(line, group))
-        columns.shape.append(self.shapes[shape] if shape in self.shapes else self._shape(line, shape, _owner(name, part)))
-        columns.dtype.append(
-            _DTYPE[dtype] if dtype in _DTYPE else self._word(line, f"input__dtype of {_owner(name, part)}", dtype, _DTYPE)
-        )
-        columns.extra.append(extra)
+    ) -> tuple[float, float, str, Shape, str, Extra]:
+        """The last values of an operation (`part` 0) or sub-operation (from 1)."""
+        if duration is None:
+            raise self._no_duration(name, part, extra)
+        duration_s = self._seconds("duration", name, part, duration, 0.0)
+        end_s = math.nan if timestamp in _ABSENT else self._seconds("timestamp", name, part, str(timestamp), -_MOST_MS)
+        if group not in _GROUP:
+            self._unknown("group", str(group), GROUPS)
+        sizes = self.shapes[shape] if shape in self.shapes else self._shape(str(shape), _owner(name, part))
+        word = _DTYPE[dtype] if dtype in _DTYPE else self._word(f"input__dtype of {_owner(name, part)}", dtype, _DTYPE)
+        return duration_s, end_s, _text(group), sizes, word, extra
 
-    def columns(self, *, truncated: bool) -> TraceText:
-        """The stored lines as columns."""
-        rows, parts = self.rows, self.parts
-        return TraceText(
-            path=self.path,
-            rank=self.rank and self.rank[0],
-            stage=self.stage and self.stage[0],
-            warnings=self.warnings.said(),
-            truncated=truncated,
-            name=tuple(rows.name),
-            line=np.array(self.line, np.int64),
-            micro_batch=np.array(self.micro_batch, np.int64),
-            state=tuple(self.state),
-            duration_s=np.array(rows.duration_ms, np.float64) / 1e3,
-            end_s=np.array(rows.end_ms, np.float64) / 1e3,
-            group=tuple(rows.group),
-            shape=tuple(rows.shape),
-            dtype=tuple(rows.dtype),
-            description=tuple(self.description),
-            extra=tuple(rows.extra),
-            sub_row=np.array(self.part_row, np.int64),
-            sub_name=tuple(parts.name),
-            sub_group=tuple(parts.group),
-            sub_function=tuple(self.part_function),
-            sub_duration_s=np.array(parts.duration_ms, np.float64) / 1e3,
-            sub_end_s=np.array(parts.end_ms, np.float64) / 1e3,
-            sub_shape=tuple(parts.shape),
-            sub_dtype=tuple(parts.dtype),
-            sub_extra=tuple(parts.extra),
-        )
+    def _fail(self, what: str, *, found: str, expected: str) -> FormatError:
+        return FormatError(self.path, self.line, what, found=found, expected=expected)
 
-    def _milliseconds(self, line: int, what: str, name: str, part: int, text: str, least: float) -> float:
+    def _seconds(self, what: str, name: str, part: int, text: str, least: float) -> float:
+        """The seconds of a number of milliseconds."""
         try:
             value = float(text[:_NUMBER_LENGTH])
         except ValueError:
@@ -252,79 +220,62 @@ class _Rows:
         if len(text) > _NUMBER_LENGTH or not least <= value <= _MOST_MS or "_" in text or not text.isascii():
             length = f" in up to {_NUMBER_LENGTH} characters" if len(text) > _NUMBER_LENGTH else ""
             expected = f"milliseconds, {'-2^53' if least else '0'} to 2^53{length}"
-            raise FormatError(self.path, line, f"{what} of {_owner(name, part)}", found=shown(text), expected=expected)
-        return value
+            raise self._fail(f"{what} of {_owner(name, part)}", found=shown(text), expected=expected)
+        return value / 1e3
 
-    def _no_duration(self, line: int, name: str, part: int, extra: Extra) -> float:
-        """Raise FormatError for an operation without a duration."""
+    def _no_duration(self, name: str, part: int, extra: Extra) -> FormatError:
         near = difflib.get_close_matches("duration", extra or (), n=1, cutoff=0.7)
         found = f"the unknown key `{near[0]}`" if near else ""
-        what = f"{_owner(name, part)} has no `duration`"
-        raise FormatError(self.path, line, what, found=found, expected="duration=MILLISECONDS")
+        return self._fail(f"{_owner(name, part)} has no `duration`", found=found, expected="duration=MILLISECONDS")
 
-    def _whole(self, line: int, what: str, text: str | None) -> int | None:
+    def _whole(self, what: str, text: str | None) -> int | None:
         if text is None or text == "None":
             return None
         if not _INTEGER.match(text) or int(text) > _INT64_MAX:
-            raise FormatError(self.path, line, what, found=shown(text), expected="a whole number of at least 0, below 2^63")
+            raise self._fail(what, found=shown(text), expected="a whole number of at least 0, below 2^63")
         return int(text)
 
-    def _place(self, line: int, prefix: str, index: int, stage: int | None) -> None:
+    def _place(self, prefix: str, index: int, stage: int | None) -> None:
         """Check that the file has one rank in one stage."""
         if prefix == "rank":
-            self.rank = self._one(line, "rank", self.rank, index)
+            self.rank = self._one("rank", self.rank, index)
         else:
-            self.stage = self._one(line, "stage", self.stage, index)
+            self.stage = self._one("stage", self.stage, index)
         if stage is not None:
-            self.stage = self._one(line, "stage_id", self.stage, stage)
+            self.stage = self._one("stage_id", self.stage, stage)
 
-    def _one(self, line: int, what: str, before: tuple[int, int] | None, value: int) -> tuple[int, int]:
+    def _one(self, what: str, before: tuple[int, int] | None, value: int) -> tuple[int, int]:
         if before is not None and before[0] != value:
-            expected = f"{before[0]} as on line {before[1]} (one file per rank)"
-            raise FormatError(self.path, line, what, found=str(value), expected=expected)
-        return before or (value, line)
+            raise self._fail(what, found=str(value), expected=f"{before[0]} as on line {before[1]} (one file per rank)")
+        return before or (value, self.line)
 
-    def _group(self, line: int, text: str | None) -> str:
-        self._unknown(line, "group", str(text), GROUPS)
-        return str(text)
-
-    def _comm_function(self, line: int, text: str | None) -> None:
-        if _text(text):
-            self._unknown(line, "comm_func", _text(text), COMM_FUNCTIONS)
-        else:
-            self.warnings.add(line, "a sub-operation without `comm_func` has no name")
-
-    def _shape(self, line: int, text: str | None, owner: str) -> Shape:
+    def _shape(self, text: str, owner: str) -> Shape:
         """Sizes of `[2, 3]` or `[[2, 3]]`."""
-        text = text or ""
         bare = text[1:-1].strip() if text.startswith("[[") and text.endswith("]]") else text
+        what, found = f"input__shape of {owner}", shown(text)
         if not _SIZES.match(bare):
-            raise FormatError(
-                self.path, line, f"input__shape of {owner}", found=shown(text), expected="[SIZE, ...], up to 64 sizes, or None"
-            )
+            raise self._fail(what, found=found, expected="[SIZE, ...], up to 64 sizes, or None")
         sizes = tuple(int(size) for size in bare[1:-1].split(",") if size.strip())
         if math.prod(sizes) > _INT64_MAX:
-            raise FormatError(
-                self.path, line, f"input__shape of {owner}", found=shown(text), expected="fewer than 2^63 elements"
-            )
+            raise self._fail(what, found=found, expected="fewer than 2^63 elements")
         self.shapes[text] = sizes
         return sizes
 
-    def _word(self, line: int, what: str, text: str | None, valid: Mapping[str | None, str]) -> str:
+    def _word(self, what: str, text: str | None, valid: Mapping[str | None, str]) -> str:
         """Raise FormatError for a word outside its closed list."""
         words = [word for key, word in valid.items() if key == word]
         hint = nearest((text or "").removeprefix("torch."), words)
         found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
-        raise FormatError(self.path, line, f"unknown {what}", found=found, expected=" ".join(words))
+        raise self._fail(f"unknown {what}", found=found, expected=" ".join(words))
 
-    def _unknown(self, line: int, what: str, text: str, valid: tuple[str, ...]) -> None:
+    def _unknown(self, what: str, text: str, valid: tuple[str, ...]) -> None:
         """Warn about a word outside its open list, which is kept; one warning per word."""
         if (what, text) not in self.named and self.kinds[what] < _NAMED:
             self.kinds[what] += 1
             self.named[what, text] = f"unknown {what} {shown(text)} is kept as it is ({nearest(text, valid)})"
-        self.warnings.add(line, self.named.get((what, text), f"further unknown {what}s are kept as they are"))
+        self.warnings.add(self.line, self.named.get((what, text), f"further unknown {what}s are kept as they are"))
 
-    def _near_misses(self, line: int, extra: Mapping[str, str], keys: tuple[str, ...], values: Texts) -> None:
+    def _near_misses(self, extra: Mapping[str, str], keys: tuple[str, ...], values: Texts) -> None:
         """Warn about an unknown key that may be a misspelled known key, if the line lacks that key."""
         absent = tuple(key for key, value in zip(keys, values, strict=True) if value is None)
         for key in extra:
@@ -335,7 +286,7 @@ class _Rows:
                 near = bool(difflib.get_close_matches(key, absent, n=1, cutoff=0.85)) and key not in NEWER_KEYS
                 self.near[key, absent] = near
             if near:
-                self._unknown(line, "key", key, absent)
+                self._unknown("key", key, absent)
 
 
 def _owner(name: str, part: int) -> str:

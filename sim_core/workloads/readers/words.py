@@ -1,5 +1,6 @@
 """Groups of collectives in recorded tables: how words name them, and the rules that move their messages."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from sim_core.workloads import moving
@@ -13,6 +14,12 @@ RULE_OF_GROUP: Final = {
     DP: moving.PARAMETERS,
     DP_EP: moving.EXPERT_PARAMETERS,
 }
+
+
+def words_of(kinds: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Collective and suffix of each word that kinds of collectives and SUFFIXES make; NONE has no suffix."""
+    pairs = ((kind, suffix) for kind in kinds for suffix in ("", *SUFFIXES) if not (kind == "NONE" and suffix))
+    return {kind + suffix: (kind, suffix) for kind, suffix in pairs}
 
 
 def group_of(suffix: str, phase: int) -> int:

@@ -4,7 +4,7 @@ Sources: aliyun/aicb (`AIOB_simAI_workload_generator.py`, `utils/utils.py`, `Aio
 the generator writes; Megatron-LM (`distributed/finalize_model_grads.py`, `optimizer/distrib_optimizer.py`) for a step.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -13,8 +13,9 @@ import numpy as np
 from sim_core.arrays import Floats
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
+from sim_core.workloads.facts import Facts
 from sim_core.workloads.readers.simai import workload_from_simai
-from sim_core.workloads.readers.simai_facts import Given, first_excess_ns
+from sim_core.workloads.readers.simai_facts import first_excess_ns
 from sim_core.workloads.readers.simai_sections import EMBEDDING, Sections, sections_of
 from sim_core.workloads.readers.simai_text import Record, SimaiText, read_simai_text
 from sim_core.workloads.simai_repair.model import Sizes, model_of, sizes_of
@@ -65,17 +66,8 @@ class File(NamedTuple):
         tp = self.text.header.tp
         return 2 * (tp - 1) / tp * size / NVLINK_BANDWIDTH if tp > 1 else None
 
-    def check(
-        self, name: str, record: str, *, found: str, expected: str, why: str, effect_s: float | None, choice: str = ""
-    ) -> Check:
-        """A check with its share of the step's compute."""
-        share = effect_s / self.compute_s if effect_s is not None and self.compute_s else None
-        return Check(
-            name=name, record=record, found=found, expected=expected, why=why, effect_s=effect_s, share=share, choice=choice
-        )
 
-
-def file_of(text: SimaiText, facts: Given) -> File:
+def file_of(text: SimaiText, facts: Facts) -> File:
     """A text as the checks see it."""
     sections = sections_of(text, [])
     sizes = sizes_of(text, sections, facts)
@@ -102,16 +94,15 @@ def time(seconds: float) -> str:
     return short(float(f"{seconds:.3g}"), "s")
 
 
-def read_checked(
-    path: str, facts: Given, records: Mapping[str, object], *, all_gpus: int | None, measured_on: str | None
-) -> tuple[Workload, tuple[str, ...]]:
-    """The workload of a file with the values of `records` (`workload.records`), its checks and the model it implies; warnings.
+def read_checked(path: str, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
+    """The workload of a file with the values of `facts.records`, its checks and the model it implies; warnings.
 
     Raises SpecError for a value that does not fit the text, FormatError, OSError.
     """
+    records = facts.records or {}
     choices = choices_of(records)
-    text = with_records(read_simai_text(path, all_gpus=all_gpus), choices)
-    workload, warnings = workload_from_simai(text, facts, measured_on=measured_on)
+    text = with_records(read_simai_text(path, all_gpus=facts.all_gpus), choices)
+    workload, warnings = workload_from_simai(text, facts)
     file = file_of(text, facts)
     implied = model_of(file.sizes, text.header, facts)
     repaired = replace(
@@ -132,16 +123,17 @@ def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
     for check in (doubt for look in CHECKS for doubt in look(file)):
         name, _, phase = check.record.partition(".")
         own = {(name, -1), (name, PHASES.index(phase) if phase else -1)}
-        checks.append(replace(check, kept=bool(own & kept)))
+        share = check.effect_s / file.compute_s if check.effect_s is not None and file.compute_s else None
+        checks.append(replace(check, share=share, kept=bool(own & kept)))
     return tuple(checks)
 
 
 def _no_times(file: File) -> Iterator[Check]:
     """Without a profile, AICB writes its placeholder everywhere."""
     if all(ns <= PLACEHOLDER_NS for r, _ in file.named("") for ns in r.compute_ns):
-        yield file.check(
-            "no times",
-            "every layer",
+        yield Check(
+            name="no times",
+            record="every layer",
             found="takes 0 or 1 ns",
             expected="measured times",
             why="AICB writes these without --aiob_enable: the file holds messages, no compute",
@@ -152,9 +144,9 @@ def _no_times(file: File) -> Iterator[Check]:
 def _tokens(file: File) -> Iterator[Check]:
     """The loss is reduced with 4 bytes a token, which tells the tokens of a micro-batch."""
     if file.tokens and file.sizes.tokens and file.tokens != file.sizes.tokens:
-        yield file.check(
-            "tokens",
-            "cross_entropy1",
+        yield Check(
+            name="tokens",
+            record="cross_entropy1",
             found=f"reduces 4 bytes of {file.sizes.tokens:,} tokens",
             expected=f"workload.sequence x micro_batch = {file.tokens:,}",
             why="One of the two facts is not that of the file, and all rates and moves follow from them",
@@ -167,9 +159,9 @@ def _embedding_forward(file: File) -> Iterator[Check]:
     records = file.named(EMBEDDING)
     forward_s, lookup_s = mean_s(records, FORWARD), file.lookup_s()
     if lookup_s and forward_s > FAR_ABOVE * lookup_s:
-        yield file.check(
-            "embedding forward",
-            f"{EMBEDDING}.forward",
+        yield Check(
+            name="embedding forward",
+            record=f"{EMBEDDING}.forward",
             found=f"takes {time(forward_s)}",
             expected=f"about {time(lookup_s)}",
             why=f"A lookup moves {short(LOOKUP_PASSES * file.sizes.activation, 'B')}; AICB averages it with its cold start",
@@ -198,9 +190,9 @@ def _embedding_gradient(file: File) -> Iterator[Check]:
         excess_ns, others_ns = first_excess_ns(file.text, file.sections)  # read as once a step
         of_each = others_ns * NS if excess_ns > 0 else mean_s(records, WEIGHT_GRADIENT)
         leaked_s = excess_ns * NS + of_each * runs_of(records)
-        yield file.check(
-            "embedding gradient",
-            f"{EMBEDDING}.weight_gradient",
+        yield Check(
+            name="embedding gradient",
+            record=f"{EMBEDDING}.weight_gradient",
             found=f"takes {time(mine * NS)} in the first micro-batch"
             + (f", {time(leaked * NS)} in the others" if later else ""),
             expected=f"about {time(lookup_s)}",
@@ -221,9 +213,9 @@ def _optimizer(file: File) -> Iterator[Check]:
     shard = file.sizes.dense / dp + file.sizes.experts / (dp // header.ep)
     adam_s = shard * ADAM_BYTES / MEMORY_BANDWIDTH
     if max(record.compute_ns) > PLACEHOLDER_NS and record_s > 2 * adam_s:
-        yield file.check(
-            "optimizer",
-            "grad_param_compute",
+        yield Check(
+            name="optimizer",
+            record="grad_param_compute",
             found=f"takes {time(record_s)}",
             expected=f"about {time(adam_s)}",
             why=f"Parameters are gathered, so a rank updates 1/{dp} of them, {ADAM_BYTES} bytes each; AICB adds two timings of "
@@ -233,37 +225,29 @@ def _optimizer(file: File) -> Iterator[Check]:
         )
 
 
-def _layernorm(file: File) -> Iterator[Check]:
-    """AICB all-reduces 2 bytes of every parameter on TP, without sequence parallelism only, where it means the norms."""
-    record = file.step("layernorm")
-    size = record.comm_bytes[INPUT_GRADIENT] if record else 0
-    totals = (2 * file.sizes.dense, 2 * (file.sizes.dense + file.sizes.experts))
-    if record and size and size in totals and record.collective[INPUT_GRADIENT] == "ALLREDUCE":
-        yield file.check(
-            "layernorm",
-            "layernorm",
-            found=f"all-reduces {short(size, 'B')} on TP",
-            expected="nothing",
-            why="It is 2 bytes of all parameters of the rank; Megatron reduces norms on TP, and only with sequence parallelism",
-            effect_s=file.all_reduce_s(size),
-            choice="layernorm=0 B",
-        )
-
-
-def _embedding_message(file: File) -> Iterator[Check]:
-    """AICB writes the size of an activation where it means a gradient."""
-    record = file.step("embedding_grads")
-    size = record.comm_bytes[INPUT_GRADIENT] if record else 0
-    if record and size and size == file.sizes.activation and record.collective[INPUT_GRADIENT] == "ALLREDUCE":
-        yield file.check(
-            "embedding message",
-            "embedding_grads",
-            found=f"all-reduces {short(size, 'B')} on TP",
-            expected="nothing",
-            why="It is an activation; Megatron reduces a tied embedding's gradient between first and last stage, not on TP",
-            effect_s=file.all_reduce_s(size),
-            choice="embedding_grads=0 B",
-        )
+def _messages_on_tp(file: File) -> Iterator[Check]:
+    """AICB all-reduces on TP 2 bytes of every parameter, without sequence parallelism only, where it means the norms, and the
+    size of an activation, where it means a gradient."""
+    sizes = file.sizes
+    rows = (
+        ("layernorm", "layernorm", (2 * sizes.dense, 2 * (sizes.dense + sizes.experts)),
+         "It is 2 bytes of all parameters of the rank; Megatron reduces norms on TP, and only with sequence parallelism"),
+        ("embedding message", "embedding_grads", (sizes.activation,),
+         "It is an activation; Megatron reduces a tied embedding's gradient between first and last stage, not on TP"),
+    )  # fmt: skip
+    for name, record_name, doubtful, why in rows:
+        record = file.step(record_name)
+        size = record.comm_bytes[INPUT_GRADIENT] if record else 0
+        if record and size and size in doubtful and record.collective[INPUT_GRADIENT] == "ALLREDUCE":
+            yield Check(
+                name=name,
+                record=record_name,
+                found=f"all-reduces {short(size, 'B')} on TP",
+                expected="nothing",
+                why=why,
+                effect_s=file.all_reduce_s(size),
+                choice=f"{record_name}=0 B",
+            )
 
 
 def _recompute(file: File) -> Iterator[Check]:
@@ -276,9 +260,9 @@ def _recompute(file: File) -> Iterator[Check]:
     if doubled:
         once = {r.name: r.compute_ns[INPUT_GRADIENT] * NS for r, _ in doubled}
         names = list(once)
-        yield file.check(
-            "recompute",
-            f"{names[0]}.forward",
+        yield Check(
+            name="recompute",
+            record=f"{names[0]}.forward",
             found=f"is twice its gradient{''.join(f', {name} too' for name in names[1:])}",
             expected="the same",
             why="It contains a recompute: checkpointing `none` is not none here, `full` recomputes attention twice",
@@ -293,9 +277,9 @@ def _recompute_messages(file: File) -> Iterator[Check]:
     doubled = list(dict.fromkeys(r.name for r, _ in file.named("attention") if sent and r.comm_bytes[FORWARD] == sent))
     if doubled:
         activation = short(file.sizes.activation, "B")
-        yield file.check(
-            "recompute messages",
-            f"{doubled[0]}.forward",
+        yield Check(
+            name="recompute messages",
+            record=f"{doubled[0]}.forward",
             found=f"sends {short(sent, 'B')}, twice an activation{''.join(f', {name} too' for name in doubled[1:])}",
             expected=activation,
             why="It contains a recompute's message: checkpointing `none` is not none here, `full` sends it twice more",
@@ -309,9 +293,9 @@ def _no_attention(file: File) -> Iterator[Check]:
     attention = file.named("attention")
     of_attention, of_mlp = (max((max(r.compute_ns) for r, _ in each), default=0) for each in (attention, file.named("mlp")))
     if attention and not of_attention and of_mlp > PLACEHOLDER_NS:
-        yield file.check(
-            "no attention",
-            attention[0][0].name,
+        yield Check(
+            name="no attention",
+            record=attention[0][0].name,
             found="takes 0 ns, as all records of attention",
             expected="measured times, as those of the MLP",
             why="AICB times latent attention with DeepSeek's kernels only: without them the file's layers lack their attention",
@@ -327,9 +311,9 @@ def _logits(file: File) -> Iterator[Check]:
         return
     has_s, needs_s = mean_s(final, FORWARD), _logits_s(file)
     known, name = needs_s is not None, final[0][0].name if final else f"{FINAL}column"
-    yield file.check(
-        "logits",
-        name,
+    yield Check(
+        name="logits",
+        record=name,
         found=f"takes attention's {time(has_s)}" if final else "is missing",
         expected=f"about {time(needs_s or 0.0)} in each phase" if known else "the logits: the time of 0.5 to 1.2 layers",
         why="AICB does not write the logits' time" + ("; here at a layer's rate, by parameters" if known else ""),
@@ -355,9 +339,9 @@ def _expert_gradient(file: File) -> Iterator[Check]:
     bare = [(r, n) for r, n in moe if r.compute_ns[WEIGHT_GRADIENT] <= PLACEHOLDER_NS]
     if bare:
         name, forward_s = bare[0][0].name, mean_s(bare, FORWARD)
-        yield file.check(
-            "expert gradient",
-            f"{name}.weight_gradient",
+        yield Check(
+            name="expert gradient",
+            record=f"{name}.weight_gradient",
             found=f"takes {bare[0][0].compute_ns[WEIGHT_GRADIENT]} ns",
             expected=f"about {time(forward_s)}",
             why="A weight gradient has the work of its forward; AICB writes a placeholder for experts",
@@ -371,9 +355,9 @@ def _chunks(file: File) -> Iterator[Check]:
     header = file.text.header
     if header.pp > 1 and header.vpp > 1 and header.vpp == file.sizes.layers:
         micro_s = sum(sum(r.compute_ns) * n for r, n in file.named("")) * NS / header.ga
-        yield file.check(
-            "vpp",
-            "the header",
+        yield Check(
+            name="vpp",
+            record="the header",
             found=f"has vpp {header.vpp}",
             expected="1 without interleaving",
             why=f"AICB writes the layers of a stage, {header.vpp}, which reads as interleaving them and shrinks the bubble",
@@ -388,8 +372,7 @@ CHECKS: Final[tuple[Callable[[File], Iterator[Check]], ...]] = (
     _embedding_forward,
     _embedding_gradient,
     _optimizer,
-    _layernorm,
-    _embedding_message,
+    _messages_on_tp,
     _recompute,
     _recompute_messages,
     _no_attention,

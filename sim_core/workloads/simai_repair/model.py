@@ -5,6 +5,7 @@ times: in the embedding, and with sequence parallelism in the final projection. 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from sim_core.errors import SpecError
@@ -12,6 +13,7 @@ from sim_core.models.description import Model, model_document, parse_model
 from sim_core.models.reading import model_names, read_model
 from sim_core.units import short
 from sim_core.workloads.check import ImpliedModel
+from sim_core.workloads.facts import Facts
 from sim_core.workloads.moving import padded
 from sim_core.workloads.readers.simai_facts import (
     KEY_RANK,
@@ -21,7 +23,6 @@ from sim_core.workloads.readers.simai_facts import (
     VALUE,
     VOCABULARY,
     WORD_COPIES,
-    Given,
     counts_head,
     is_latent,
     messages_of,
@@ -59,7 +60,7 @@ class Sizes(NamedTuple):
     replicated: float  # parameters of the stage's layers that tp does not divide
 
 
-def sizes_of(text: SimaiText, sections: Sections, facts: Given) -> Sizes:
+def sizes_of(text: SimaiText, sections: Sections, facts: Facts) -> Sizes:
     """The numbers of a file that its model follows from."""
     layer = text.at(sections.repetitions[0])
     step = text.at(sections.once)
@@ -69,7 +70,7 @@ def sizes_of(text: SimaiText, sections: Sections, facts: Given) -> Sizes:
     experts = _bytes(step, "moe_grad_norm2") / 4
     dense = _bytes(step, "grad_param_comm") / 4
     if not dense:  # without a profile, one record counts all parameters
-        dense = max(_last_bytes(step, "grad_norm") / 4 - experts, 0.0)
+        dense = max(_bytes(step, "grad_norm", last=True) / 4 - experts, 0.0)
     shares = parameters.shares
     known = parameters.known and messages.hidden == int(messages.hidden) and messages.hidden > 0
     return Sizes(
@@ -96,13 +97,9 @@ def sizes_of(text: SimaiText, sections: Sections, facts: Given) -> Sizes:
     )
 
 
-def _bytes(records: list[Record], name: str) -> int:
-    """Bytes of the first message of a record, in any phase; 0: none."""
-    return next((size for r in records if r.name == name for size in r.comm_bytes if size), 0)
-
-
-def _last_bytes(records: list[Record], name: str) -> int:
-    return next((size for r in records if r.name == name for size in reversed(r.comm_bytes) if size), 0)
+def _bytes(records: list[Record], name: str, *, last: bool = False) -> int:
+    """Bytes of the first (or last) message of a record, in any phase; 0: none."""
+    return next((size for r in records if r.name == name for size in r.comm_bytes[:: -1 if last else 1] if size), 0)
 
 
 def _experts_of_a_token(records: list[Record], tp: int, activation: float) -> float:
@@ -113,7 +110,7 @@ def _experts_of_a_token(records: list[Record], tp: int, activation: float) -> fl
     return routed / activation if activation else 0.0
 
 
-def model_of(sizes: Sizes, header: Header, facts: Given) -> ImpliedModel:
+def model_of(sizes: Sizes, header: Header, facts: Facts) -> ImpliedModel:
     """The model that a file implies."""
     how, missing = _widths(sizes, facts.sequence, facts.micro_batch or 1)
     words, copies = _words(sizes, header.tp)
@@ -240,7 +237,7 @@ class _Mlp(NamedTuple):
     why: str
 
 
-def suggested_model(text: SimaiText, facts: Given) -> Suggestion:
+def suggested_model(text: SimaiText, facts: Facts) -> Suggestion:
     """The model of a text. Raises SpecError.
 
     Heads are not in a text: they are those of the nearest preset (same hidden size and MLP), or of a common size.
@@ -276,14 +273,14 @@ def suggested_model(text: SimaiText, facts: Given) -> Suggestion:
     return _assumed(text, sizes, numbers, comments, mlp.ffn)
 
 
-def _solved(text: SimaiText, facts: Given) -> Sizes | None:
+def _solved(text: SimaiText, facts: Facts) -> Sizes | None:
     """The sizes with the only hidden size at which the parameters are the generator's to the last one, if there is one."""
     sections = sections_of(text, [])
-    product = sizes_of(text, sections, facts._replace(sequence=None)).activation // 2 // (facts.micro_batch or 1)
+    product = sizes_of(text, sections, replace(facts, sequence=None)).activation // 2 // (facts.micro_batch or 1)
     solutions = []
     for hidden in HIDDEN:
         if product and product % hidden == 0:
-            sizes = sizes_of(text, sections, facts._replace(sequence=product // hidden))
+            sizes = sizes_of(text, sections, replace(facts, sequence=product // hidden))
             if sizes.ends is not None and sizes.ends > 0:
                 solutions.append(sizes._replace(sequence=product // hidden))
     return solutions[0] if len(solutions) == 1 else None

@@ -102,8 +102,7 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
                 )
             for k in sized:
                 sizes = zip(records[k].comm_bytes, _messages(records[k], choice.phase), strict=True)
-                a, b, c = (choice.size if has else size for size, has in sizes)
-                records[k] = records[k]._replace(comm_bytes=(a, b, c))
+                records[k] = records[k]._replace(comm_bytes=tuple(choice.size if has else size for size, has in sizes))
     return replace(text, records=tuple(records))
 
 
@@ -131,8 +130,7 @@ def _measured(ns: int) -> bool:
 
 def _timed(record: Record, phase: int, ns: int) -> Record:
     phases = [phase] if phase >= 0 else [p for p in range(3) if _measured(record.compute_ns[p])] or [0, 1, 2]
-    a, b, c = (ns if p in phases else record.compute_ns[p] for p in range(3))
-    return record._replace(compute_ns=(a, b, c))
+    return record._replace(compute_ns=tuple(ns if p in phases else record.compute_ns[p] for p in range(3)))
 
 
 def _messages(record: Record, phase: int) -> list[bool]:

@@ -217,7 +217,8 @@ def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad | None
         loads = [waited.loaded_s(guess.fixed_s) for waited, guess in zip(seen, guesses, strict=True)]
         loaded_s = float(np.mean([f for f, _ in loads])), float(np.mean([b for _, b in loads]))
         notes.append(_told_likely(job, guesses, any(waited.full for waited in seen)))
-    a_layer = [len(each.tokens) / max(_blocks(job, phase), 1) / a_block for phase, each in enumerate(passes)]
+    blocks = [len(job.named(name)) for name in BLOCKS]
+    a_layer = [len(each.tokens) / max(number, 1) / a_block for each, number in zip(passes, blocks, strict=True)]
     return ExpertLoad(
         imbalance=float(fullest[ep]),
         table=fullest / fullest[ep],
@@ -255,10 +256,6 @@ def _told_likely(job: Job, guesses: list[Likely], full: bool) -> str:
 def _more(job: Job, most: int) -> Iterator[int]:
     """Larger groups that experts are often divided among."""
     yield from (e for e in range(2 * job.layout.ep, most, job.layout.ep) if e & (e - 1) == 0)
-
-
-def _blocks(job: Job, phase: int) -> int:
-    return sum(len(rank.named(BLOCKS[phase])) for rank in job.ranks)
 
 
 def _passes(job: Job, phase: int) -> _Calls:

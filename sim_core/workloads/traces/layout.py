@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sim_core.errors import FormatError, SpecError
+from sim_core.errors import FormatError
 from sim_core.limits import LARGEST, whole_number
-from sim_core.workloads.readers.trace_text import TraceText
+from sim_core.workloads.facts import Facts
+from sim_core.workloads.readers.trace_text import Shape, TraceText
 
 LAST_STAGE: Final = "loss_func"
+OWN: Final = ("tp", "pp", "vpp", "ep", "all_gpus", "layers", "micro_batch", "experts")
+"""Facts about a job's plan."""
 MOST_RANKS: Final = 2**20
 """Ranks of a job in traces; each number of ranks per stage up to this one is tried."""
 _IN_NAME: Final = {
@@ -57,24 +60,26 @@ def facts_of_name(path: str) -> dict[str, int]:
     return {key: int(match[1]) for key, match in matches.items() if match and int(match[1]) > 0}
 
 
-def layout_of(files: Sequence[TraceText], stages: Sequence[int], own_facts: Mapping[str, int | None]) -> Layout:
-    """The layout of the job of `files` (at `stages`). `own_facts` are the user's, which take precedence.
+def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Facts) -> Layout:
+    """The layout of the job of `files` (at `stages`). `given` are the user's facts, which take precedence.
 
     Raises FormatError if facts contradict each other.
     """
     of_names = next((told for told in (facts_of_name(file.path) for file in files) if told), {})
-    facts = {**of_names, **{key: value for key, value in own_facts.items() if value}}
+    facts = {**of_names, **{key: getattr(given, key) for key in OWN if getattr(given, key)}}
     _check_places(files, stages)
     notes: list[str] = []
     ga, vpp = _micro_batches(files, stages, facts)
     pp = facts.get("pp") or _stages(files, stages, vpp, notes)
     if max(stages) >= pp:
         raise FormatError(files[0].path, 1, "stage_id", found=str(max(stages)), expected=f"less than pp {pp}")
-    if own_facts.get("pp") and vpp == 1:
+    if given.pp and vpp == 1:
         _check_pipeline(files, stages, pp, ga)
     tp = facts.get("tp", 0)
-    experts = any(group == "exp" for file in files for group in file.sub_group) or any(
-        name in ("ep_dp_allreduce", "exp_dp_allreduce") for file in files for name in file.name
+    experts = any(
+        row.name in ("ep_dp_allreduce", "exp_dp_allreduce") or any(call.group == "exp" for call in row.calls)
+        for file in files
+        for row in file.rows
     )
     per_stage = _ranks_per_stage(files, stages, facts, pp, notes)
     if not tp:
@@ -90,7 +95,7 @@ def layout_of(files: Sequence[TraceText], stages: Sequence[int], own_facts: Mapp
             notes.append(f"ep is unknown: taken as dp {dp} (set workload.ep)")
     if dp % ep:
         raise FormatError(files[0].path, 1, "ep", found=str(ep), expected=f"a divisor of dp {dp}")
-    micro_batch = facts.get("micro_batch") or _batch_of_messages(files)
+    micro_batch = facts.get("micro_batch") or message_shape(files)[1]
     if not micro_batch:
         notes.append("the micro-batch is unknown: taken as 1 (set workload.micro_batch)")
     layout = Layout(
@@ -117,42 +122,35 @@ def _check_places(files: Sequence[TraceText], stages: Sequence[int]) -> None:
     for file, stage in zip(files, stages, strict=True):
         for what, value, most in (("stage_id", stage, LARGEST["pp"] - 1), ("rank", file.rank or 0, MOST_RANKS - 1)):
             if value > most:
-                raise FormatError(file.path, int(file.line[0]), what, found=str(value), expected=whole_number(0, most))
-
-
-def check_facts(facts: Mapping[str, int | None]) -> None:
-    """Raise SpecError for an impossible fact."""
-    for key, value in facts.items():
-        if value is not None and value < 1:
-            raise SpecError(f"workload.{key}: found {value}, expected a whole number above 0")
+                raise FormatError(file.path, file.line, what, found=str(value), expected=whole_number(0, most))
 
 
 def _check_pipeline(files: Sequence[TraceText], stages: Sequence[int], pp: int, ga: int) -> None:
     """Raise FormatError where the warm-up is that of another number of stages: with 1F1B as many forwards as stages follow."""
     for file, stage in zip(files, stages, strict=True):
-        blocks = [name for name in file.name if name in ("forward_step", "backward_step")]
+        blocks = [name for name in file.names if name in ("forward_step", "backward_step")]
         ahead = blocks.index("backward_step") if "backward_step" in blocks else ga
         if ahead not in (min(pp - stage, ga), ga):
             found = f"{pp}, but {ahead} forwards before the first backward on stage {stage}"
-            raise FormatError(file.path, int(file.line[0]), "pp", found=found, expected=str(stage + ahead))
+            raise FormatError(file.path, file.line, "pp", found=found, expected=str(stage + ahead))
 
 
 def _micro_batches(files: Sequence[TraceText], stages: Sequence[int], facts: Mapping[str, int]) -> tuple[int, int]:
     """Micro-batches per step and virtual stages, from the forwards of a rank and the batches that an end stage reads."""
-    forwards = [file.name.count("forward_step") for file in files]
+    forwards = [file.names.count("forward_step") for file in files]
     most = max(forwards)
     if most == 0:
         raise FormatError(files[0].path, 1, "no forward_step in the trace", expected="at least one")
     for file in files:
-        if "backward_step" not in file.name:
-            raise FormatError(file.path, int(file.line[-1]), "no backward_step in the trace", expected="a complete step")
+        if "backward_step" not in file.names:
+            raise FormatError(file.path, file.rows[-1].line, "no backward_step in the trace", expected="a complete step")
     if "vpp" in facts:
         vpp = facts["vpp"]
         if most % vpp:
             raise FormatError(files[0].path, 1, "vpp", found=str(vpp), expected=f"a divisor of {most} forwards")
         return most // vpp, vpp
-    losses = [file.name.count(LAST_STAGE) for file in files]
-    batches = [file.name.count("get_batch") for file, stage in zip(files, stages, strict=True) if stage == 0]
+    losses = [file.names.count(LAST_STAGE) for file in files]
+    batches = [file.names.count("get_batch") for file, stage in zip(files, stages, strict=True) if stage == 0]
     read = max(losses) or max(batches, default=0)
     if read and most % read == 0:
         return read, most // read
@@ -162,11 +160,11 @@ def _micro_batches(files: Sequence[TraceText], stages: Sequence[int], facts: Map
 def _stages(files: Sequence[TraceText], stages: Sequence[int], vpp: int, notes: list[str]) -> int:
     """Pipeline stages: from the stage that computes the loss, else from the warm-up of 1F1B."""
     for file, stage in zip(files, stages, strict=True):
-        if LAST_STAGE in file.name:
+        if LAST_STAGE in file.names:
             return stage + 1
     file, stage = max(zip(files, stages, strict=True), key=lambda pair: pair[1])
-    names = [name for name in file.name if name in ("forward_step", "backward_step")]
-    sends = any(name in ("send_forward", "recv_backward") for name in file.name)
+    names = [name for name in file.names if name in ("forward_step", "backward_step")]
+    sends = any(name in ("send_forward", "recv_backward") for name in file.names)
     if not sends:
         return stage + 1
     ahead = names.index("backward_step") if "backward_step" in names else 1
@@ -192,7 +190,7 @@ def _ranks_per_stage(
     fitting = [n for n in range(1, most + 1) if all(rank // n == stage for rank, stage in known)]
     if any(stages) and len(fitting) == 1:
         return max(fitting[0], *counts)
-    reduces = any("dp_allreduce" in name for file in files for name in file.name)
+    reduces = any("dp_allreduce" in name for file in files for name in file.names)
     per_stage = max(*counts, most if not any(stages) else 1, 2 if reduces and len(files) <= pp else 1)
     tp = facts.get("tp", 1)
     per_stage = -(-per_stage // tp) * tp
@@ -201,6 +199,7 @@ def _ranks_per_stage(
     return per_stage
 
 
-def _batch_of_messages(files: Sequence[TraceText]) -> int:
-    """Micro-batch size: the second number of a pipeline message [sequence, micro-batch, hidden]; else 0."""
-    return next((s[1] for f in files for s, g in zip(f.shape, f.group, strict=True) if g == "pp" and len(s) == 3), 0)
+def message_shape(files: Sequence[TraceText]) -> Shape:
+    """Sizes of a pipeline message [sequence, micro-batch, hidden]; 0 where none has them."""
+    rows = (row for file in files for row in file.rows)
+    return next((row.shape for row in rows if row.group == "pp" and len(row.shape) == 3), (0, 0, 0))

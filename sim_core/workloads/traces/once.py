@@ -98,7 +98,7 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
 
 def _tied(job: Job, stages: Stages, notes: list[str]) -> tuple[tuple[list[StepRow], list[Message]], float]:
     """The all-reduce of tied embeddings, and the seconds besides it."""
-    sizes = [operation.bytes for rank in job.ranks for operation in rank.named(EMBEDDING_REDUCTION)]
+    sizes = [operation.bytes for operation in job.named(EMBEDDING_REDUCTION)]
     steps = [step for stage in stages.stages if not stage.inferred for step in stage.steps if step.name == EMBEDDING_REDUCTION]
     if not steps:
         return ([], []), 0.0
@@ -144,7 +144,7 @@ def _shares(job: Job, size_of: dict[int, float], width: float) -> Shares:
     """
     ends = {s: size for s, size in size_of.items() if s in (0, job.layout.pp - 1)}
     inner = [size for s, size in size_of.items() if s not in ends]
-    tied = [o.bytes / o.width for rank in job.ranks for o in rank.named(EMBEDDING_REDUCTION) if o.width]
+    tied = [o.bytes / o.width for o in job.named(EMBEDDING_REDUCTION) if o.width]
     if not ends or job.layout.pp == 1:
         return Shares()
     size = ends.get(0, fmean(ends.values()))

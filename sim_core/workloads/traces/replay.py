@@ -1,11 +1,14 @@
 """A job's step as recorded and as replayed: operations, waits, statistics, ranks that are slower than their peers."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
+
+from sim_core.arrays import Floats
 from sim_core.errors import SpecError
 from sim_core.workloads.traces.job import ALONE, BLOCKS, Job, Operation, Rank
 from sim_core.workloads.traces.meeting import Played, meetings, settle
@@ -29,8 +32,7 @@ class OperationStatistics:
     wait_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shares:
+class Shares(NamedTuple):
     """The span of a stage's ranks in four parts that add up to it; means over its ranks."""
 
     stage: int
@@ -78,7 +80,7 @@ def statistics(job: Job) -> JobStatistics:
     """The statistics of a job."""
     waits, unknown = recorded_waits(job)
     rows: dict[tuple[int, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-    sums: dict[int, list[float]] = defaultdict(lambda: [0.0] * 4)
+    sums: dict[int, Floats] = defaultdict(lambda: np.zeros(4))
     for number, rank in enumerate(job.ranks):
         for k, operation in enumerate(rank.operations):
             wait_s = waits[number][k].total_s
@@ -87,12 +89,8 @@ def statistics(job: Job) -> JobStatistics:
             waits_s.append(wait_s)
             busy_s = operation.duration_s - wait_s
             compute_s = 0.0 if operation.parts or operation.group else min(operation.compute_s, busy_s)
-            shares = sums[rank.stage]
-            shares[0] += compute_s
-            shares[1] += busy_s - compute_s
-            shares[2] += wait_s
-            shares[3] += operation.gap_s
-    ranks = {stage: len(job.of_stage(stage)) for stage in sums}
+            sums[rank.stage] += (compute_s, busy_s - compute_s, wait_s, operation.gap_s)
+    ranks = Counter(rank.stage for rank in job.ranks)
     return JobStatistics(
         operations=tuple(
             OperationStatistics(
@@ -108,15 +106,7 @@ def statistics(job: Job) -> JobStatistics:
             for (stage, name), (durations_s, waits_s) in sorted(rows.items(), key=lambda item: item[0][0])
         ),
         shares=tuple(
-            Shares(
-                stage=stage,
-                ranks=ranks[stage],
-                compute_s=seconds[0] / ranks[stage],
-                communication_s=seconds[1] / ranks[stage],
-                wait_s=seconds[2] / ranks[stage],
-                gap_s=seconds[3] / ranks[stage],
-            )
-            for stage, seconds in sorted(sums.items())
+            Shares(stage, ranks[stage], *(seconds / ranks[stage]).tolist()) for stage, seconds in sorted(sums.items())
         ),
         stragglers=tuple(_stragglers(job)),
         unknown_waits=unknown,
@@ -135,25 +125,20 @@ def recorded_waits(job: Job) -> tuple[list[list[Waits]], tuple[str, ...]]:
     together = [meeting for meeting in met if len(meeting.members) > 1]
     costs = call_costs(job, together)
     link_s, usual_s = message_costs(met)
-    exchange_s: dict[tuple[int, int], float] = {}
     for meeting in met:
-        kind, group, _ = meeting.key
         if meeting.is_message:
-            cost_s = meeting.cost_s if len(meeting.members) == 2 else link_s.get((group[0][0], group[1][0], kind), usual_s)
-            for rank, k, _ in meeting.members:
-                exchange_s[rank, k] = max(exchange_s.get((rank, k), 0.0), cost_s)
+            cost_s = meeting.cost_s if len(meeting.members) == 2 else link_s.get(meeting.link, usual_s)
+            for member in meeting.members:  # an exchange takes as long as the longest of its messages
+                costs[member] = max(costs.get(member, 0.0), cost_s)
     unknown = dict.fromkeys(m.key[0] for m in met if len(m.members) == 1 and not m.is_message)
     waits = [
-        [_wait(operation, number, k, costs, exchange_s) for k, operation in enumerate(rank.operations)]
+        [_wait(operation, number, k, costs) for k, operation in enumerate(rank.operations)]
         for number, rank in enumerate(job.ranks)
     ]
     return waits, tuple(unknown)
 
 
-def _wait(operation: Operation, rank: int, k: int, costs: Costs, exchange_s: Mapping[tuple[int, int], float]) -> Waits:
-    if operation.parts:
-        own_s = max(operation.duration_s - exchange_s.get((rank, k), operation.duration_s), 0.0)
-        return Waits(own_s=own_s, calls_s=(0.0,) * len(operation.calls))
+def _wait(operation: Operation, rank: int, k: int, costs: Costs) -> Waits:
     if (rank, k, -1) in costs:
         return Waits(own_s=max(operation.duration_s - costs[rank, k, -1], 0.0), calls_s=(0.0,) * len(operation.calls))
     calls = enumerate(operation.calls)

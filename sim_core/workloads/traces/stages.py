@@ -10,7 +10,7 @@ alone would give. Where it does not, that rank is taken alone.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Final
@@ -86,9 +86,7 @@ def infer(job: Job, known: dict[int, Stage], message_s: float, notes: list[str])
     """All stages, with estimates of the missing ones. Raises SpecError for an interleaved job."""
     pp, last = job.layout.pp, job.layout.pp - 1
     missing = sorted(set(range(pp)) - set(known))
-    if job.layout.vpp > 1 or any(
-        {"send_forward", "recv_forward"} <= set(o.parts) for rank in job.ranks for o in rank.operations
-    ):
+    if job.layout.vpp > 1 or any({"send_forward", "recv_forward"} <= set(o.parts) for o in job.operations):
         recorded = ", ".join(map(str, known))
         raise SpecError(f"an interleaved job needs a rank of each of its {pp} stages: found those of stages {recorded} only")
     names = f"stage {missing[0]} is" if len(missing) == 1 else f"stages {', '.join(map(str, missing))} are"
@@ -177,13 +175,9 @@ def _made(job: Job, stage: int, like: Stage, forward_s: float, backward_s: float
         and step.name not in ("get_batch", "loss_func", *BLOCKS)
         and (step.name != EMBEDDING_REDUCTION or stage in ends)
     ]
-    steps = [*_one_f_one_b(stage, job.layout.pp, job.layout.ga, forward_s, backward_s, _gap(like)), *finalize]
+    gap_s = median([step.gap_s for step in like.steps if step.parts] or [0.0])
+    steps = [*_one_f_one_b(stage, job.layout.pp, job.layout.ga, forward_s, backward_s, gap_s), *finalize]
     return Stage(stage=stage, steps=tuple(steps), inferred=True)
-
-
-def _gap(like: Stage) -> float:
-    gaps = [step.gap_s for step in like.steps if step.parts]
-    return median(gaps) if gaps else 0.0
 
 
 def _one_f_one_b(stage: int, pp: int, ga: int, forward_s: float, backward_s: float, gap_s: float) -> list[Step]:
@@ -269,7 +263,7 @@ def message_costs(met: list[Meeting]) -> tuple[dict[tuple[int, int, str], float]
 
 def call_costs(job: Job, met: list[Meeting]) -> dict[tuple[int, int, int], float]:
     """Seconds, without waiting, of each operation or call that takes part in a collective, by (rank, operation, call)."""
-    reduced = [(o.bytes, o.duration_s) for rank in job.ranks for o in rank.named("dp_allreduce") if o.bytes > 0]
+    reduced = [(o.bytes, o.duration_s) for o in job.named("dp_allreduce") if o.bytes > 0]
     rate = min((seconds / size for size, seconds in reduced), default=None)
     costs: dict[tuple[int, int, int], float] = {}
     for meeting in met:
@@ -401,7 +395,8 @@ def stages_of(job: Job) -> Stages:
     """The mean stages of a job. Raises SpecError if the ranks wait for each other in a cycle."""
     if job.whole or len(job.ranks) == 1:
         return mean_stages(job)
-    alone = [trial for rank in _spread(job.ranks) if (trial := _trial(job, (rank,))) is not None]
+    some = np.unique(np.linspace(0, len(job.ranks) - 1, min(len(job.ranks), MOST_ALONE)).round().astype(np.int64)).tolist()
+    alone = [trial for k in some if (trial := _trial(job, (job.ranks[k],))) is not None]
     least_s, most_s = min((t.step_s for t in alone), default=0.0), max((t.step_s for t in alone), default=np.inf)
     first: _Trial | None = None
     inside: list[_Trial] = []
@@ -443,11 +438,6 @@ def _trial(job: Job, ranks: tuple[Rank, ...]) -> _Trial | None:
     recorded = {rank.stage for rank in job.ranks}
     step_s, end_s = max(e.end_s for e in events), max(e.end_s for e in events if e.stage in recorded)
     return _Trial(ranks=ranks, stages=stages, step_s=step_s, off_s=abs(end_s - job.span_s))
-
-
-def _spread(ranks: Sequence[Rank]) -> Iterable[Rank]:
-    at = np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), MOST_ALONE)).round().astype(np.int64))
-    return [ranks[k] for k in at.tolist()]
 
 
 def whole_pipelines(job: Job) -> tuple[Rank, ...]:

@@ -43,12 +43,9 @@ def _is_unplaced(rank: Rank) -> bool:
 
 
 def _like(rank: Rank, within: Rank, around: Rank) -> Rank:
-    turns = {operation.name: _pairs(operation.name, within, around) for operation in rank.operations}
+    names = {operation.name for operation in rank.operations}
+    turns = {name: zip(within.named(name), around.named(name), strict=False) for name in names}
     return replace(rank, operations=tuple(_placed(each, *next(turns[each.name], (each, each))) for each in rank.operations))
-
-
-def _pairs(name: str, within: Rank, around: Rank) -> Iterator[tuple[Operation, Operation]]:
-    return zip(within.named(name), around.named(name), strict=False)
 
 
 def _placed(operation: Operation, within: Operation, around: Operation) -> Operation:

@@ -12,6 +12,7 @@ from sim_core.arrays import Ints
 from sim_core.terms import kinds_by
 from sim_core.units import short
 from sim_core.workloads import moving
+from sim_core.workloads.facts import Facts
 from sim_core.workloads.traces.experts import ExpertLoad, expert_load, weights_note
 from sim_core.workloads.traces.job import BLOCKS, EXPERT_REDUCTIONS, OPTIMIZER, Call, Job, Operation
 from sim_core.workloads.traces.meeting import Meeting, meetings, settle
@@ -80,31 +81,25 @@ def collectives(job: Job, costs: Costs, a_block: float, imbalance: float = 1.0) 
     carried = [size * imbalance for size in _mean_tokens_bytes(job)]
     rates = _rates(job, costs, carried)
     sent: dict[tuple[int, int], list[list[tuple[float, float]]]] = defaultdict(lambda: [[], []])
-    blocks = [0, 0]
-    for rank in job.ranks:
-        for operation in rank.operations:
-            if operation.name not in BLOCKS:
-                continue
-            phase = BLOCKS.index(operation.name)
-            blocks[phase] += 1
-            for call in operation.calls:
-                kind, group = kind_of(job, call)
-                if kind == NO_COMM:
-                    continue
+    blocks = [job.named(name) for name in BLOCKS]
+    for phase, operations in enumerate(blocks):
+        for call in (call for operation in operations for call in operation.calls):
+            kind, group = kind_of(job, call)
+            if kind != NO_COMM:
                 size = carried[phase] if kind == ALL_TO_ALL else call.bytes
                 sent[kind, group][phase].append((size, size * rates[call.group, call.name]))
-    return [_comm(kind, group, calls, blocks, a_block, job) for (kind, group), calls in sorted(sent.items())]
+    number = [len(operations) for operations in blocks]
+    return [_comm(kind, group, calls, number, a_block, job) for (kind, group), calls in sorted(sent.items())]
 
 
 def _mean_tokens_bytes(job: Job) -> Phases:
     """Bytes that a rank sends in an all-to-all of experts, in a forward and a backward: those out are every rank's own tokens,
     those back what it got; the first of each pair is the mean of all ranks."""
     sizes: list[list[float]] = [[], []]
-    for rank in job.ranks:
-        for operation in rank.operations:
+    for phase, name in enumerate(BLOCKS):
+        for operation in job.named(name):
             calls = [call.bytes for call in operation.expert_exchanges]
-            if operation.name in BLOCKS:
-                sizes[BLOCKS.index(operation.name)] += calls[::2] if len(calls) % 2 == 0 else calls
+            sizes[phase] += calls[::2] if len(calls) % 2 == 0 else calls
     return float(np.mean(sizes[0] or [0.0])), float(np.mean(sizes[1] or [0.0]))
 
 
@@ -202,7 +197,7 @@ def _pace_s(job: Job, name: str, a_block: float) -> float | None:
     layers = round(a_block)
     if layers < 2 or layers != a_block:
         return None
-    paces = [pace for rank in job.ranks for operation in rank.named(name) if (pace := _pace_of(operation, layers)) is not None]
+    paces = [pace for operation in job.named(name) if (pace := _pace_of(operation, layers)) is not None]
     return fmean(paces) if paces else None
 
 
@@ -258,9 +253,10 @@ PIPELINE: Final = len(GROUP_NAMES)
 """The group of pipeline messages among recorded ones."""
 
 
-def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None, micro_batch: int | None) -> Workload:
-    """The workload of a job. The user may give `sequence` (tokens) and `micro_batch` if its messages lack them."""
-    layout = job.layout
+def workload_from_job(job: Job, facts: Facts) -> Workload:
+    """The workload of a job. `facts` may give `sequence` and `micro_batch` if its messages lack them."""
+    layout, sequence = job.layout, facts.sequence
+    micro_batch = facts.micro_batch or layout.micro_batch
     met = meetings(job)
     stages = stages_of(job)
     chunks = layout.pp * layout.vpp
@@ -284,7 +280,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
     tokens = sequence or job.sequence * (layout.tp if sharded else 1)
     sizes = layer_of(job, once, layers / layout.pp)
     units = int(pieces.unit.max()) + 1
-    p2p_bytes = _message_bytes(job, (sequence or 0) * (micro_batch or layout.micro_batch) / (layout.tp if sharded else 1))
+    p2p_bytes = _message_bytes(job, (sequence or 0) * micro_batch / (layout.tp if sharded else 1))
     base = BasePlan(
         tp=layout.tp,
         pp=layout.pp,
@@ -292,7 +288,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         ep=layout.ep,
         all_gpus=layout.tp * layout.pp * layout.dp,
         ga=layout.ga,
-        micro_batch=micro_batch or layout.micro_batch,
+        micro_batch=micro_batch,
     )
     replayed_s, unrecorded_s = _replayed(job, stages, met)
     recorded = None if job.alone else _recorded(stages, comms, once.messages, p2p_bytes, notes)
@@ -323,7 +319,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         names=names,
         arrays=arrays,
         sequence=tokens or None,
-        measured_on=measured_on,
+        measured_on=facts.measured_on,
         has_experts=job.has_experts,
         experts=layout.experts,
         recorded_step_s=job.span_s if job.span_s > 0 and not job.alone else None,
@@ -436,16 +432,15 @@ def _pieces(
 
 def _is_sequence_parallel(job: Job) -> bool:
     """Whether activations between layers are split over TP: gathered and scattered there, not reduced."""
-    calls = (call for rank in job.ranks for operation in rank.operations for call in operation.calls)
+    calls = (call for operation in job.operations for call in operation.calls)
     return job.layout.tp > 1 and any(call.group == "tp" and call.name in ("allgather", "reduce_scatter") for call in calls)
 
 
 def _note_what_is_left_out(job: Job, notes: list[str]) -> None:
     """Notes about operations that only the replay supports."""
     seconds: dict[str, float] = defaultdict(float)
-    for rank in job.ranks:
-        for operation in rank.operations:
-            if not operation.parts and operation.name not in (*BLOCKS, "get_batch", "loss_func", *ONCE_A_STEP):
-                seconds[operation.name] += operation.duration_s / len(job.ranks)
+    for operation in job.operations:
+        if not operation.parts and operation.name not in (*BLOCKS, "get_batch", "loss_func", *ONCE_A_STEP):
+            seconds[operation.name] += operation.duration_s / len(job.ranks)
     for name, total_s in seconds.items():
         notes.append(f"{name} ({short(total_s, 's')} per step) is not in the sweep, only in the replay")

@@ -1,0 +1,70 @@
+"""Facts that users give about a workload's file, each within its bounds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final
+
+from sim_core.errors import SpecError, shown
+from sim_core.limits import LARGEST, whole_number
+
+MAX_LAYERS: Final = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat:
+    """The rows of an operator table from one operator to another, inclusive, are one of `times` equal layers."""
+
+    first: str
+    last: str
+    times: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Facts about a workload that its file does not hold; None: unknown.
+
+    `micro_batch` (sequences) and `sequence` (tokens) are those of the recording, `measured_on` is the hardware preset of its
+    compute times; tp .. layers are the plan of the recording, for kinds of file without it; `ffn` is the width of the MLP,
+    `experts` are those of a layer, `heads` those of attention. `records`: values in place of the file's, `{name: value}`
+    (docs/aicb.md).
+    `step` is one of several in a trace, counted from 1. Raises SpecError for a value that a fact cannot have.
+    """
+
+    micro_batch: int | None = None
+    sequence: int | None = None
+    measured_on: str | None = None
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    ep: int | None = None
+    all_gpus: int | None = None
+    layers: int | None = None
+    ffn: int | None = None
+    experts: int | None = None
+    heads: int | None = None
+    repeat: Repeat | None = None
+    bytes_per_element: int | None = None
+    records: Mapping[str, object] | None = None
+    step: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if name in _TYPES:
+                kind, expected = _TYPES[name]
+                fits = isinstance(value, kind)
+            else:
+                allowed = _WIDTHS if name == "bytes_per_element" else range(1, _MOST[name] + 1)
+                expected = "1, 2, 4 or 8" if allowed == _WIDTHS else whole_number(1, _MOST[name])
+                fits = isinstance(value, int) and not isinstance(value, bool) and value in allowed
+            if value is not None and not fits:
+                raise SpecError(f"workload.{name}: found {shown(value)}, expected {expected}")
+
+
+_TYPES: Final[Mapping[str, tuple[type, str]]] = {
+    "measured_on": (str, "the name of a hardware preset"),
+    "repeat": (Repeat, "a Repeat"),
+    "records": (Mapping, "a mapping of names to values"),
+}
+_WIDTHS: Final = (1, 2, 4, 8)
+_MOST: Final = {**LARGEST, "layers": MAX_LAYERS}
