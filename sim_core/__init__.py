@@ -21,6 +21,7 @@ from sim_core.costing.calibration import calibrated as calibrated
 from sim_core.costing.calibration import read_calibrated as read_calibrated
 from sim_core.costing.one_collective import collective_seconds as collective_seconds
 from sim_core.costing.peak import memory_basis as memory_basis
+from sim_core.costing.running import placed_by_cost as placed_by_cost
 from sim_core.costing.traffic import sent_bytes as sent_bytes
 from sim_core.describing import Group as Group
 from sim_core.describing import Shape as Shape
@@ -134,6 +135,8 @@ from sim_core.planning.legality import REASON as REASON
 from sim_core.planning.legality import REASONS as REASONS
 from sim_core.planning.legality import STATUSES as STATUSES
 from sim_core.records import Record as Record
+from sim_core.simulator import Checked as Checked
+from sim_core.simulator import Hosts as Hosts
 from sim_core.simulator import Results as Results
 from sim_core.simulator import legality as legality
 from sim_core.simulator import plain_python_s as plain_python_s
@@ -192,6 +195,7 @@ from sim_core.workloads.traces.replay import recorded_step as recorded_step
 from sim_core.workloads.traces.replay import replay as replay
 from sim_core.workloads.traces.replay import statistics as statistics
 from sim_core.workloads.workload import BasePlan as BasePlan
+from sim_core.workloads.workload import Framework as Framework
 from sim_core.workloads.workload import Workload as Workload
 
 GEMM_PHASES: Final = PHASES

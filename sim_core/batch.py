@@ -63,11 +63,14 @@ def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
         begin = end
 
 
-def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> Tables:
-    """What the plans in `rows`, which must be legal, share: places of their groups, layers of their stages, cost of a layer."""
+def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints, launches: Floats | None = None) -> Tables:
+    """What the plans in `rows`, which must be legal, share: places of their groups, layers of their stages, cost of a layer.
+
+    `launches`, [rows]: on what the host takes to launch a layer of a model.
+    """
     groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
     split = split_plans(workload.arrays, plans, rows)
-    blocks = cost_blocks(workload, hardware, plans, groups, split, rows)
+    blocks = cost_blocks(workload, hardware, plans, groups, split, rows, launches)
     updates = update_table(workload, hardware, plans, groups, split, rows, blocks.updates)
     return Tables(groups=groups, split=split, blocks=blocks._replace(updates=updates))
 

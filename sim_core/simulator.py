@@ -31,7 +31,7 @@ from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
 from sim_core.step.whole import Scratch
 from sim_core.workloads.moving import N_RULES
 from sim_core.workloads.readers.stage_durations import STAGES
-from sim_core.workloads.workload import Arrays, Workload
+from sim_core.workloads.workload import Arrays, Framework, Workload
 
 _NOT_FINITE = REASON["result_not_finite"]
 
@@ -71,16 +71,27 @@ Checked = tuple[Ints, Floats]
 """What `legality` says."""
 
 
-def simulate(workload: Workload, hardware: HardwareTable, plans: Plans, checked: Checked | None = None) -> Results:
+class Hosts(NamedTuple):
+    """Stacks that are a workload's but for their host and jitter: plan n runs on the one of `plan[n]`."""
+
+    plan: Ints
+    launches: Floats  # [hosts] on what the host takes to launch a layer of a model
+    frameworks: tuple[Framework, ...]  # [hosts]
+
+
+def simulate(
+    workload: Workload, hardware: HardwareTable, plans: Plans, checked: Checked | None = None, hosts: Hosts | None = None
+) -> Results:
     """Simulate all `plans`, each in its fidelity. A plan that cannot run has a reason code instead of a result.
 
-    `checked`: by `legality`, where it is known already.
+    `checked`: by `legality`, where it is known already. `hosts`: those of the plans, where they differ: what does not depend on
+    them is costed once for all.
 
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     _check_arguments(workload, hardware, plans)
     with quickest(plain_python_s(workload, plans)):
-        return _simulate(workload, hardware, plans, checked)
+        return _simulate(workload, hardware, plans, checked, hosts)
 
 
 PLAN_S: Final = 5e-3
@@ -98,21 +109,26 @@ def plain_python_s(workload: Workload, plans: Plans) -> float:
     return seconds
 
 
-def _simulate(workload: Workload, hardware: HardwareTable, plans: Plans, checked: Checked | None) -> Results:
+def _simulate(
+    workload: Workload, hardware: HardwareTable, plans: Plans, checked: Checked | None, hosts: Hosts | None
+) -> Results:
     plans = placed_by_cost(workload, hardware, plans)
     known, memory = checked or _legality(workload, hardware, plans)
     reason = known.copy()
     plans = as_run(workload, hardware, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
+    hosts = hosts or Hosts(np.zeros(len(reason), np.int64), np.ones(1), (workload.arrays.framework,))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
     for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
         own, each = slice_plans(plans, rows), np.arange(len(rows))  # one after the other in memory
-        tables = tables_of(workload, hardware, own, each)
+        tables = tables_of(workload, hardware, own, each, hosts.launches[hosts.plan[rows]])
         scratch = allocate_together(workload.arrays, own, tables.split, each)
         of_own = np.full((len(METRICS) + 1, len(rows)), np.nan)
         failed = np.zeros(len(rows), np.int64)
-        run_rows(workload.arrays, hardware.columns, own, tables, each, scratch, again, failed, of_own[:-1], of_own[-1])
+        for number, framework in enumerate(hosts.frameworks):
+            arrays, on = workload.arrays._replace(framework=framework), np.flatnonzero(hosts.plan[rows] == number)
+            run_rows(arrays, hardware.columns, own, tables, on, scratch, again, failed, of_own[:-1], of_own[-1])
         reason[rows], metrics[:, rows], recomputed[rows] = failed, of_own[:-1], of_own[-1]
         if not workload.from_file:
             measured[rows] = measured_share(workload.arrays, tables.blocks, own.layers, each)

@@ -47,16 +47,25 @@ TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL, CP
 EXPOSED: Final = 1
 
 
-def cost_blocks(workload: Workload, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, rows: Ints) -> Blocks:
-    """The block table of the plans in `rows`."""
+def cost_blocks(
+    workload: Workload,
+    hardware: HardwareTable,
+    plans: Plans,
+    groups: Groups,
+    split: Split,
+    rows: Ints,
+    launches: Floats | None = None,
+) -> Blocks:
+    """The block table of the plans in `rows`. `launches`, [rows]: on what the host takes to launch a layer of a model."""
     arrays = workload.arrays
-    of_row, first = distinct_rows(_keys(workload, hardware, plans, groups, rows))
+    launches = np.ones(len(rows)) if launches is None else launches
+    of_row, first = distinct_rows(np.column_stack([_keys(workload, hardware, plans, groups, rows), launches.view(np.int64)]))
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
     blocks = allocate_blocks(arrays, key, len(first))
     modelled = workload.modelled
     if modelled and not workload.from_file:
-        cost_model_blocks(workload, modelled, hardware, plans, groups, rows[first], blocks)
+        cost_model_blocks(workload, modelled, hardware, plans, groups, rows[first], launches[first], blocks)
         return blocks
     if modelled:
         fill_ratios(arrays, modelled, hardware, plans, rows[first], blocks)

@@ -20,7 +20,7 @@ from sim_core.costing.case import (
 from sim_core.costing.experts import Host, dynamic, host_of, metadata_s
 from sim_core.costing.fabric import Routing, routing_of
 from sim_core.costing.groups import Groups, dispatch_group_nic_s, dispatch_group_s, group_nic_s, group_s
-from sim_core.costing.one_collective import one_node_factor
+from sim_core.costing.one_collective import devices_by_node, one_node_factor
 from sim_core.costing.operators import UnitCost, devices_of, sum_of, unit_cost
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import APART, PAIRS
@@ -55,6 +55,7 @@ class Filled(NamedTuple):
     first: Ints
     shape: Ints  # [rows] the key of the model
     speed: Floats  # [rows] on seconds of compute
+    launches: Floats  # [rows] on what the host takes to launch a layer
 
 
 def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
@@ -65,13 +66,19 @@ def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
     routing = routing_of(filled.modelled.model.experts)
     seconds, nic = seconds_of_messages(hardware.columns, plans, groups, first, sent.kind, group, size, routing)
     place = groups.key[first]
+    devices, of_variant = devices_by_node(hardware)
+    device = of_variant[plans.hardware[first]]
+    alike, picked = distinct_rows(np.column_stack([filled.shape, place, device, plans.overlap_tp[first]]))
+    place, device, size_of = place[picked], device[picked], size[picked]
     for k in range(len(sent.names)):
         inside = groups.placed[groups.end[place, group[k]] - 1, 0] == 1  # the last one has the most nodes
-        for variant, device in enumerate(hardware.variants):
-            rows = np.flatnonzero(inside & (plans.hardware[first] == variant) & (size[:, k] > 0))
+        factor = np.ones(len(picked))
+        for number, one in enumerate(devices):
+            rows = np.flatnonzero(inside & (device == number) & (size_of[:, k] > 0))
             if len(rows):
                 ranks = groups.ranks[place[rows], group[k]]
-                seconds[rows, k] *= one_node_factor(device, int(sent.kind[k]), ranks, size[rows, k])
+                factor[rows] = one_node_factor(one, int(sent.kind[k]), ranks, size_of[rows, k])
+        seconds[:, k] *= factor[alike]
     stack = filled.modelled.stack
     if stack.ring_step_across:
         own, _ = seconds_of_messages(hardware.columns, plans, groups, first, sent.kind, group, np.minimum(size, 1.0), routing)
@@ -256,16 +263,23 @@ WEIGHT_LAUNCHES: Final = 0.25
 
 
 def cost_model_blocks(
-    workload: Workload, modelled: Modelled, hardware: HardwareTable, plans: Plans, groups: Groups, first: Ints, blocks: Blocks
+    workload: Workload,
+    modelled: Modelled,
+    hardware: HardwareTable,
+    plans: Plans,
+    groups: Groups,
+    first: Ints,
+    launches: Floats,
+    blocks: Blocks,
 ) -> None:
-    """Fill the rows of `blocks`; row k is that of plan `first[k]`."""
+    """Fill the rows of `blocks`; row k is that of plan `first[k]`, with `launches[k]`."""
     model, stack = modelled.model, modelled.stack
     devices, of_variant = devices_of(hardware)
     table = np.column_stack([key_table(plans, first), of_variant[plans.hardware[first]]])
     shape, picked = distinct_rows(table)
     keys = keys_of(modelled, table[picked])
-    filled = Filled(modelled, hardware, plans, groups, first, shape, 1 / plans.device_speed[first])
-    _fill_scales(workload, plans, first, blocks)
+    filled = Filled(modelled, hardware, plans, groups, first, shape, 1 / plans.device_speed[first], launches)
+    _fill_scales(workload, plans, first, shape, picked, blocks)
     ends = {EMBEDDING: len(model.layer_units)}
     number = 0
     for unit in model.units:
@@ -285,11 +299,14 @@ def cost_model_blocks(
         blocks.held[:, at, 3] += still.experts[shape] * times
 
 
-def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) -> None:
+def _fill_scales(workload: Workload, plans: Plans, first: Ints, shape: Ints, picked: Ints, blocks: Blocks) -> None:
+    """The scales of each row: those of the shape that it has, which are those of the row `picked` for it."""
     base = workload.base
-    for row, i in enumerate(first):
+    for row in picked:
+        i = first[row]
         ratios = (plans.micro_batch[i] / base.micro_batch / plans.cp[i], plans.tp[i] / base.tp, plans.ep[i] / base.ep)
         rule_scales(*ratios, 1.0, 1.0, EXPONENTS, blocks.scale[row])
+    blocks.scale[:] = blocks.scale[picked[shape]]
 
 
 def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Messages, unit: Unit, times: int) -> None:
@@ -354,7 +371,7 @@ def _host_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
     sent_backward = sent.phase != FORWARD
     calls = [(sent.bytes[:, sent_backward == backward] > 0).sum(axis=1)[filled.shape] for backward in (False, True)]
     host = [
-        share * launch + stack.host_collective * number
+        share * (launch * filled.launches) + stack.host_collective * number
         for launch, number in zip((stack.host_forward, stack.host_backward), calls, strict=True)
     ]
     if stack.ring_step_in_pipelines:

@@ -11,7 +11,7 @@ from sim_core.costing.collectives import collective_s
 from sim_core.documents import shipped_document
 from sim_core.errors import SpecError, nearest
 from sim_core.hardware.description import KERNEL_DIR, Hardware, read_hardware
-from sim_core.hardware.table import HardwareColumns, device_at, hardware_table
+from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at, hardware_table
 from sim_core.jit import kernel
 from sim_core.planning.placement import Placement
 from sim_core.references import reference
@@ -44,6 +44,13 @@ def _seconds(hardware: HardwareColumns, kind: int, sizes: Floats, at: Placement)
 
 
 _KINDS: Final = {"all_reduce": ALL_REDUCE, "all_gather": ALL_GATHER, "reduce_scatter": REDUCE_SCATTER}
+
+
+def devices_by_node(hardware: HardwareTable) -> tuple[list[Hardware], Ints]:
+    """The variants whose nodes are unlike for `one_node_factor`, and the one of each variant."""
+    kinds = [(device.kernels.tables, device.value("gpus_per_socket") > 0) for device in hardware.variants]
+    of_kind = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    return [hardware.variants[kinds.index(kind)] for kind in of_kind], np.array([of_kind[kind] for kind in kinds], np.int64)
 
 
 def one_node_factor(hardware: Hardware, kind: int, ranks: Ints, size: Floats) -> Floats:

@@ -175,11 +175,12 @@ def with_slower(
         framework = workload.arrays.framework
         arrays = workload.arrays._replace(framework=framework._replace(jitter=framework.jitter * times))
         return dataclasses.replace(workload, arrays=arrays), hardware, plans
-    variants = [_slower(variant, name, times) for variant in hardware.variants]
+    variants = [slower_links(variant, name, times) for variant in hardware.variants]
     return workload, hardware_table(variants, hardware.measured_on, workload.dtype), plans
 
 
-def _slower(hardware: Hardware, name: str, times: float) -> Hardware:
+def slower_links(hardware: Hardware, name: str, times: float) -> Hardware:
+    """A device whose messages in nodes (nvlink) or between them (nic) take `times` as long."""
     bandwidth, latency = (f"{name}_{number}" for number in ("bandwidth", "latency"))
     changed: dict[str, Any] = {
         bandwidth: f"{hardware.value(bandwidth) / times!r} B/s",

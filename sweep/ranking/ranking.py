@@ -36,7 +36,7 @@ from sweep.ranking.selection import (
 )
 from sweep.results.folder import Location
 from sweep.results.store import Store
-from sweep.spec.spec import SweepSpec
+from sweep.spec.spec import STACK_AXIS, SweepSpec
 from sweep.spec.workloads import STACK, stack_name
 from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.judging import OwnRuns
@@ -289,7 +289,10 @@ def _runs_probability(rows: pa.Table, provenance: dict[str, Any]) -> pa.Array:
     if not {"peak_memory_bytes", "device_memory_bytes"} <= set(rows.column_names):
         return pa.nulls(len(rows), pa.float64())
     part = rows["peak_memory_bytes"].to_numpy().astype(np.float64) / rows["device_memory_bytes"].to_numpy()
-    chance = chance_before_runs(part, stack_of(provenance))
+    stacks = np.array(rows[STACK_AXIS].to_pylist() if STACK_AXIS in rows.column_names else [stack_of(provenance)] * len(rows))
+    chance = np.full(len(rows), np.nan)
+    for stack in np.unique(stacks).tolist():
+        chance[stacks == stack] = chance_before_runs(part[stacks == stack], stack)
     return pa.array(chance, mask=np.isnan(chance))
 
 

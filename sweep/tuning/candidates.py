@@ -13,7 +13,7 @@ from sweep.evaluation.preparation import Sweep
 from sweep.tuning.deciding import Candidates
 from sweep.tuning.draws import boundless, log_steps
 from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features
-from sweep.uncertainty.memory import DEFAULT, guesses_of
+from sweep.uncertainty.memory import DEFAULT, guesses_by_plan
 from sweep.uncertainty.process import Axes
 
 MOST: Final = 500
@@ -52,14 +52,16 @@ def joined(own: Candidates, rows: pa.Table, sweep: Sweep, others: Sequence[tuple
     every = pa.concat_tables([_plain(table.select(varying)) for table in tables], promote_options="permissive")
     axes = axes_of(coordinates(every, varying))._replace(own=rows.num_rows)
     parts = [own] + [_made(other, table, axes, "step_time_s") for (other, _), table in zip(others, tables[1:], strict=True)]
-    size = np.concatenate(sizes)
+    sweeps, size = (sweep, *(other for other, _ in others)), np.concatenate(sizes)
     apart = np.abs(size[:, None] - size[None]).sum(2)
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
     return Candidates(
         **columns,
         draws=np.concatenate([part.draws for part in parts], 1),
         axes=axes,
-        memory_error=own.memory_error,
+        memory_error=guesses_by_plan(
+            [name for each, table in zip(sweeps, tables, strict=True) for name in _stacks(each, table)]
+        ),
         alike=np.exp(-apart / JOB_RANGE),
         rivals=len(own.plans),
     )
@@ -91,9 +93,15 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str) -> Candidates:
         memory=memory,
         part=memory / rows["device_memory_bytes"].to_numpy(),
         axes=axes,
-        memory_error=guesses_of(DEFAULT if sweep.workload.modelled is None else sweep.workload.modelled.stack.name),
+        memory_error=guesses_by_plan(_stacks(sweep, rows)),
         offset=(np.log(cost) if by in LONGER else -np.log(cost)) - nominal,
     )
+
+
+def _stacks(sweep: Sweep, rows: pa.Table) -> list[str]:
+    """The name of the stack of each plan."""
+    names = [DEFAULT if each.modelled is None else each.modelled.stack.name for each in sweep.workloads]
+    return [names[code] for code in sweep.stacks_of(rows["plan"].to_numpy()).tolist()]
 
 
 def _size(sweep: Sweep, rows: pa.Table) -> Floats:

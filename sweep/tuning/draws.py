@@ -1,36 +1,41 @@
 """What nobody knows beforehand of a stack, a device and a network: constants drawn, and plans simulated under each draw."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from sim_core import (
     COMPILE_AFTER_S,
+    Checked,
     Floats,
+    Framework,
     HardwareTable,
+    Hosts,
     Ints,
     Plans,
     Results,
     Workload,
     hardware_table,
     is_compiled,
+    placed_by_cost,
     plain_python_s,
     simulate,
+    slice_plans,
     use_kernels,
-    workload_from_model,
-)  # fmt: skip
+)
 from sweep.columns import describe_rows
 from sweep.evaluation.preparation import Sweep
-from sweep.explaining.stability import with_slower
+from sweep.explaining.stability import slower_links
 
 WIDTHS: Final[Mapping[str, float]] = {"compute": 0.2, "nvlink": 0.3, "nic": 0.5, "jitter": 0.7}
 """Standard deviations of ln(time) on a cluster that nobody measured yet: compute and both kinds of links two to three times
 what published runs and nccl-tests differ by (`sweep.explaining.stability.SIGMAS`); of jitter there is no measurement."""
 LAUNCHES: Final = 1.0
 """Of ln of the host's time of a layer: between stacks it lies from 0.7 to 4.4 ms (`sim_core/models/stacks`)."""
-HOST: Final = ("host_forward", "host_backward")
+LINKS: Final = ("nvlink", "nic")
 EXPOSED: Final = 0.25
 """Part of the draws in which gradients and parameters are exchanged after the last backward, whatever the plan says, as
 nanotron does under ZeRO 1. An assumption."""
@@ -40,6 +45,8 @@ some microseconds; nanotron has 35, stacks that gather one flat buffer none."""
 DRAWS: Final = 48
 LOAD_AFTER_S: Final = 0.5
 """Of plain Python, after which compiled kernels that are in the cache are quicker."""
+TOGETHER: Final = 8192
+"""Plans under draws that are simulated at once."""
 BOUNDLESS: Final = "1e6 GB"
 """Memory while a step is timed: whether the plan fits is judged apart."""
 
@@ -72,15 +79,58 @@ def log_steps(sweep: Sweep, numbers: Ints, count: int = DRAWS) -> Floats:
 
     Memory is no limit; NaN where a plan cannot run for another reason.
     """
+    logs = np.empty((1 + count, len(numbers)))
+    stacks = sweep.stacks_of(numbers)
+    for stack in np.unique(stacks).tolist():
+        logs[:, stacks == stack] = _of_stack(sweep.of_stack(stack), numbers[stacks == stack], drawn(count))
+    return logs
+
+
+def _of_stack(sweep: Sweep, numbers: Ints, draws: Sequence[Draw]) -> Floats:
+    """The same of plans of one stack."""
     _, plans = describe_rows(sweep.space, numbers)
-    hardware = boundless(sweep).hardware
-    seconds = (1 + count) * plain_python_s(sweep.workload, plans)
+    workload, hardware = sweep.workload, boundless(sweep).hardware
+    seconds = (1 + len(draws)) * plain_python_s(workload, plans)
     if seconds > COMPILE_AFTER_S or (is_compiled() and seconds > LOAD_AFTER_S):
         use_kernels()  # each simulation alone would be too little to
-    nominal = simulate(sweep.workload, hardware, plans)
+    plans = placed_by_cost(workload, hardware, plans)  # once: a launch file has the layers of each stage
+    nominal = simulate(workload, hardware, plans)
     checked = nominal.reason, nominal.memory  # no draw changes them
-    moved = (simulate(*_moved(draw, sweep.workload, hardware, plans), checked) for draw in drawn(count))
-    return np.log([_step_s(results) for results in (nominal, *moved)])
+    at_once = max(TOGETHER // max(len(numbers), 1), 1) if workload.modelled and not workload.from_file else 1
+    parts = [draws[begin : begin + at_once] for begin in range(0, len(draws), at_once)]
+    moved = [_under(some, workload, hardware, plans, checked) for some in parts]
+    logs: Floats = np.log(np.concatenate([_step_s(nominal)[None], *moved]))
+    return logs
+
+
+def _under(draws: Sequence[Draw], workload: Workload, hardware: HardwareTable, plans: Plans, checked: Checked) -> Floats:
+    """Seconds of a step under each draw, [draws, n]: all simulated together, each on hardware of its own."""
+    variants = [
+        functools.reduce(lambda device, link: slower_links(device, link, draw.factors[link]), LINKS, variant)
+        for draw in draws
+        for variant in hardware.variants
+    ]
+    table = hardware_table(variants, hardware.measured_on, workload.dtype)
+    n, number = len(plans.tp), np.repeat(np.arange(len(draws)), len(plans.tp))
+    each = slice_plans(plans, np.tile(np.arange(n), len(draws)))
+    hidden = ~np.array([draw.exposed for draw in draws])[number]
+    each = each._replace(
+        hardware=each.hardware + number * len(hardware.variants),
+        device_speed=each.device_speed / np.array([draw.factors["compute"] for draw in draws])[number],
+        overlap_grad=each.overlap_grad * hidden,
+        overlap_param=each.overlap_param * hidden,
+    )
+    hosts = Hosts(number, np.array([draw.launches for draw in draws]), tuple(_framework(workload, draw) for draw in draws))
+    reason, memory = checked
+    results = simulate(workload, table, each, (np.tile(reason, len(draws)), np.tile(memory, len(draws))), hosts)
+    return _step_s(results).reshape(len(draws), n)
+
+
+def _framework(workload: Workload, draw: Draw) -> Framework:
+    """What a model's stack adds to a step in a draw; the times of a recorded one hold what the host does."""
+    own = workload.arrays.framework
+    gather_s = draw.gather_s if workload.modelled and not workload.from_file else 0.0
+    return own._replace(jitter=own.jitter * draw.factors["jitter"], gather_host_s=own.gather_host_s + gather_s)
 
 
 def boundless(sweep: Sweep) -> Sweep:
@@ -92,28 +142,3 @@ def boundless(sweep: Sweep) -> Sweep:
 
 def _step_s(results: Results) -> Floats:
     return results.named()["step_time_s"].astype(np.float64)
-
-
-def _moved(draw: Draw, workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Workload, HardwareTable, Plans]:
-    """All three as in a draw."""
-    moved = (_with_host(workload, draw), hardware, plans)
-    if draw.exposed:
-        later = {name: np.zeros_like(getattr(plans, name)) for name in ("overlap_grad", "overlap_param")}
-        moved = (*moved[:2], plans._replace(**later))
-    for name, factor in draw.factors.items():
-        moved = with_slower(name, factor, *moved)
-    return moved
-
-
-def _with_host(workload: Workload, draw: Draw) -> Workload:
-    """The workload of a model with the host of a draw; a recorded one, whose times hold it, as it is."""
-    modelled = workload.modelled
-    if modelled is None or workload.from_file:
-        return workload
-    facts: dict[str, object] = {name: getattr(modelled.stack, name) * draw.launches for name in HOST}
-    facts["host_gather"] = modelled.stack.host_gather + draw.gather_s
-    facts["hides_sharded"] = modelled.stack.hides_sharded and not draw.exposed
-    made = workload_from_model(
-        modelled.model, modelled.stack.model_copy(update=facts), sequence_parallel=modelled.sequence_parallel
-    )
-    return dataclasses.replace(workload, arrays=made.arrays, modelled=made.modelled)

@@ -283,7 +283,7 @@ class Tuner:
             part = f"{quoted('peak_memory_bytes')} / {quoted('device_memory_bytes')}"
             found = connection.sql(
                 f"SELECT plan FROM results WHERE reason = '{_FULL}' AND {part} <= {TOO_FULL} {also} "
-                f"ORDER BY {part} LIMIT {FULLEST}"
+                f"ORDER BY {part}, plan LIMIT {FULLEST}"
             ).fetchall()
         return np.array([plan for (plan,) in found], np.int64)
 

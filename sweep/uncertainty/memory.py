@@ -1,14 +1,15 @@
 """Which plans run: ln(real / simulated memory) as a Gaussian process, fed by every peak and every run that did not fit."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import erf
+from math import erf, prod
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from sim_core import Bools, Floats, Ints
-from sweep.uncertainty.process import Axes, along, by_size, weights_of
+from sweep.uncertainty.process import Axes, Shared, along, along_itself, marginals_by_size, weights_of
 
 SHARED: Final = 0.5
 """Part of the variance that all plans of a job have in common."""
@@ -22,11 +23,12 @@ RANGE: Final = 4.0
 
 
 class Guess(NamedTuple):
-    """What ln(real / simulated memory) may be before any run: chance, mean, standard deviation."""
+    """What ln(real / simulated memory) may be before any run: chance; mean and standard deviation, of each plan, [n], where
+    their stacks differ."""
 
     share: float
-    mean: float
-    sd: float
+    mean: float | Floats
+    sd: float | Floats
 
 
 Guesses = tuple[Guess, ...]
@@ -83,6 +85,19 @@ def guesses_of(stack: str) -> Guesses:
     return (own,)
 
 
+def guesses_by_plan(stacks: Sequence[str]) -> Guesses:
+    """The same of plans of several stacks, [n]: what is true of one page tells nothing of another."""
+    known = {stack: guesses_of(stack) for stack in dict.fromkeys(stacks)}
+    pages = list(dict.fromkeys(known.values()))
+    if len(pages) == 1:
+        return pages[0]
+    page = np.array([pages.index(known[stack]) for stack in stacks])
+    return tuple(
+        Guess(prod(case.share for case in cases), *np.array([(case.mean, case.sd) for case in cases])[page].T)
+        for cases in itertools.product(*pages)
+    )
+
+
 def _others(share: float) -> Guesses:
     jobs = sum(number for _, number in OF_ANOTHER)
     return tuple(Guess(share * number / jobs, mean, SD_OF_ANOTHER) for mean, number in OF_ANOTHER)
@@ -124,18 +139,20 @@ def runs_probability(
     `guesses`: before any run; which it is, the runs tell. `alike`, [n, n]: how much plans of two jobs share.
     """
     load = np.log(np.where(np.isnan(part), LEAST_LOAD, part))
-    fixed = np.full((len(load), len(load)), SHARED)
-    sized = SIZED + DOUBLING * along(axes) + NEAR * np.exp(-axes.apart / RANGE)
-    if alike is not None:
-        fixed, sized = fixed * alike, sized * alike
     told, noise, blamed = _told(load, outcomes)
     failed, known = outcomes.out_of_memory | outcomes.crashed, ~np.isnan(told)
-    ran = outcomes.rows[~failed & ~known]
+    ran, rows = outcomes.rows[~failed & ~known], outcomes.rows[known]
+    alike_runs = 1.0 if alike is None else alike[rows]
+    fixed = Shared(np.full((len(rows), len(load)), SHARED) * alike_runs, np.full(len(load), SHARED))
+    near = SIZED + DOUBLING * along(axes, rows) + NEAR * np.exp(-axes.apart[rows] / RANGE)
+    sized = Shared(near * alike_runs, SIZED + DOUBLING * along_itself(axes) + NEAR)
     likelihood, fits = [], []
     for share, mean, sd in guesses:
-        logs, parts = by_size(sd**2 * fixed, sd**2 * sized, outcomes.rows[known], told[known] - mean, noise[known])
-        for log, (expected, covariance) in zip(logs, parts, strict=True):
-            width = np.sqrt(np.maximum(np.diag(covariance), LEAST_WIDTH**2))
+        mean, sd = np.broadcast_to(mean, len(load)), np.broadcast_to(sd, len(load))
+        own_fixed, own_sized = (Shared(np.outer(sd[rows], sd) * each.runs, sd**2 * each.own) for each in (fixed, sized))
+        logs, parts = marginals_by_size(own_fixed, own_sized, rows, told[known] - mean[rows], noise[known])
+        for log, (expected, variance) in zip(logs, parts, strict=True):
+            width = np.sqrt(np.maximum(variance, LEAST_WIDTH**2))
             fits.append(normal((np.log(USABLE) - load - mean - expected) / width))
             likelihood.append(np.log(share) + log + np.log(np.maximum(fits[-1][ran], LEAST_LOAD)).sum())
     chance: Floats = weights_of(np.array(likelihood)) @ np.array(fits) * _neighbours(axes, outcomes, blamed, alike)

@@ -47,6 +47,13 @@ class Axes(NamedTuple):
     own: int | None = None  # the first so many are of the job in question; None: all
 
 
+class Shared(NamedTuple):
+    """A covariance of errors: of each of m runs with all plans, [m, n], and of each plan with itself, [n]."""
+
+    runs: Floats
+    own: Floats
+
+
 @dataclass(frozen=True)
 class Runs:
     """Measured runs: rows of the candidates, [m], and ln(measured / prior mean), [m]. `least`: at least so slow (stopped).
@@ -110,11 +117,21 @@ def variogram(doublings: Floats, squares: Floats) -> Floats:
     return np.asarray(near + DOUBLING**2 * np.minimum(squares, SLOPE_ENDS), np.float64)
 
 
-def along(axes: Axes) -> Floats:
-    """What errors share that are linear in the axes, with a slope of 1, [n, n]."""
-    centred = axes.linear - axes.linear[: axes.own].mean(0)
-    shared: Floats = centred @ centred.T
+def along(axes: Axes, rows: Ints | slice = slice(None)) -> Floats:
+    """What errors share that are linear in the axes, with a slope of 1, [rows, n]."""
+    shared: Floats = _centred(axes)[rows] @ _centred(axes).T
     return shared
+
+
+def along_itself(axes: Axes) -> Floats:
+    """The same of each plan alone, [n]."""
+    own: Floats = (_centred(axes) ** 2).sum(1)
+    return own
+
+
+def _centred(axes: Axes) -> Floats:
+    centred: Floats = axes.linear - axes.linear[: axes.own].mean(0)
+    return centred
 
 
 def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
@@ -186,7 +203,27 @@ def by_size(
         if others is not None and others.any():
             root = np.linalg.cholesky(among[np.ix_(others, others)])
             likelihood[-1] -= _log_likelihood(root, np.linalg.solve(root, error[others]))
-    return np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2, parts
+    return _with_prior(likelihood), parts
+
+
+def marginals_by_size(
+    fixed: Shared, sized: Shared, rows: Ints, error: Floats, noise: Floats
+) -> tuple[Floats, list[tuple[Floats, Floats]]]:
+    """As `by_size`, with the variance of each plan alone, of covariances that are known of the runs alone."""
+    likelihood, parts = [], []
+    for size in SIZES:
+        told, variance = fixed.runs + size**2 * sized.runs, fixed.own + size**2 * sized.own
+        root = np.linalg.cholesky(told[:, rows] + np.diag(np.square(noise)))
+        half = np.linalg.solve(root, np.column_stack([error, told]))
+        parts.append((half[:, 1:].T @ half[:, 0], variance - (half[:, 1:] ** 2).sum(0)))
+        likelihood.append(_log_likelihood(root, half[:, 0]))
+    return _with_prior(likelihood), parts
+
+
+def _with_prior(likelihood: list[float]) -> Floats:
+    """ln of the likelihood of each of the SIZES, and of what is expected of it."""
+    weighed: Floats = np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2
+    return weighed
 
 
 def _log_likelihood(root: npt.NDArray[Any], half: npt.NDArray[Any]) -> float:
