@@ -25,8 +25,8 @@ SLOPE_ENDS: Final = 48.0
 """Squared doublings beyond which two plans are taken to differ no more."""
 NOISE: Final = 0.005
 """Of a step measured twice."""
-SIZES: Final = (0.5, 1.0, 2.0, 4.0)
-"""Factors on DOUBLING, NEAR and OWN, of which the runs tell one."""
+SIZES: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Factors on SHARED, DOUBLING, NEAR and OWN, of which the runs tell one."""
 SIZE_WIDTH: Final = 0.7
 """Standard deviation of ln(factor) beforehand."""
 OUTLIER: Final = 0.35
@@ -103,8 +103,8 @@ def prior(axes: Axes, draws: Floats, alike: Floats | None = None) -> tuple[Float
 
     `draws`, [d, n]: ln step in each draw of the unknown constants, less their mean. `alike`, [n, n]: see `Candidates`.
     """
-    fixed = SHARED**2 + draws.T @ draws / len(draws)
-    sized = DOUBLING**2 * along(axes) + NEAR**2 * np.exp(-axes.apart / RANGE)
+    fixed = draws.T @ draws / len(draws)
+    sized = SHARED**2 + DOUBLING**2 * along(axes) + NEAR**2 * np.exp(-axes.apart / RANGE)
     if alike is not None:
         fixed, sized = fixed * alike, sized * alike
     return fixed, sized + OWN**2 * np.eye(len(sized))

@@ -34,8 +34,8 @@ EXPERTS: dict[str, Any] = {
     "name": "drawn",
     "workload": {"model": "mixtral-8x7b", "sequence": 4096, "stack": {"preset": "megatron-core", "host_collective": "20 us"}},
     "hardware": "H100-SXM",
-    "axes": {"ep": [1, 8], "pp": [1, 4], "overlap_ep": [False, True], "checkpointing": ["none", "full"]},
-    "fixed": {"all_gpus": 64, "global_batch": 256},
+    "axes": {"ep": [1, 8], "vpp": [2, 4], "overlap_ep": [False, True], "checkpointing": ["none", "selective"]},
+    "fixed": {"pp": 4, "all_gpus": 64, "global_batch": 256},
 }
 COUNT = 6
 

@@ -22,7 +22,7 @@ from sweep.uncertainty.evidence import (
     recorded_moves,
 )
 from sweep.uncertainty.judging import Judgement, OwnRuns, coordinates, distances, features, judge, widest
-from sweep.uncertainty.process import Axes, prior
+from sweep.uncertainty.process import SHARED, Axes, prior
 
 SPREAD = Spread(low=-0.1, middle=0.02, high=0.3, between=0.06, within=0.1, runs=400, sets=12)
 BASIS = Basis(spread=SPREAD, differences=Differences(size=0.5, pairs=700, sets=8), why="of a test")
@@ -77,7 +77,7 @@ def test_own_runs_are_as_right_as_they_claim() -> None:
     rows = plans(tp=[1, 2, 4, 8, 1, 2], pp=[1, 1, 2, 2, 4, 8])
     points = coordinates(rows, rows.column_names)
     _, sized = prior(Axes(features(points), np.stack([distances(points, k) for k in range(6)])), np.zeros((1, 6)))
-    covariance = SPREAD.between**2 + 0.5**2 * sized
+    covariance = SPREAD.between**2 + 0.5**2 * (sized - SHARED**2)  # what all share is `between`
     bound = 1.6448536 * np.sqrt(np.diag(covariance).mean())
     basis = Basis(
         spread=Spread(low=-bound, middle=0.0, high=bound, between=SPREAD.between, within=0.1, runs=1, sets=1),

@@ -27,11 +27,11 @@ def test_the_kernel_by_hand() -> None:
     """Two plans two doublings apart, whose ln step moves by +0.1 and +0.3 in one draw and back in the other."""
     draws = np.array([[0.1, 0.3], [-0.1, -0.3]])
     fixed, sized = prior(line_of([0.0, 2.0]), draws)
-    assert fixed == pytest.approx(0.25**2 + np.array([[0.01, 0.03], [0.03, 0.09]]))
+    assert fixed == pytest.approx(np.array([[0.01, 0.03], [0.03, 0.09]]))
     slope, near = 0.06**2, 0.12**2
     apart = -slope + near * exp(-2 / 4)  # the plans lie one doubling on either side of their middle
     own = slope + near + 0.03**2
-    assert sized == pytest.approx(np.array([[own, apart], [apart, own]]))
+    assert sized == pytest.approx(0.25**2 + np.array([[own, apart], [apart, own]]))
 
 
 def test_one_run_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
