@@ -106,8 +106,12 @@ def timed(ran: Ran) -> Timed:
     works = np.flatnonzero(ran.events[:, WORKS] == 1)
     at = works[np.argsort(ran.events[works, STAGE], kind="stable")][np.cumsum(~second) - 1]
 
-    def of_events(column: int) -> Floats:
+    pairs = second.any()
+
+    def of_events(column: int, of_pair: int | None = None) -> Floats:
         values: Floats = ran.events[at, column]
+        if of_pair is not None and pairs:
+            values[second] = ran.events[at[second], of_pair]
         return values
 
     end_s, longer_s, crowded_s = of_events(END_S), of_events(SLOWED_S), of_events(CROWDED_S)
@@ -124,8 +128,8 @@ def timed(ran: Ran) -> Timed:
         crowded_s=crowded_s,
         ready_s=of_events(READY_S),
         message_s=of_events(MESSAGE_S),
-        sent_s=np.where(second, of_events(PAIR_SENT_S), of_events(SENT_S)),
-        cost_s=np.where(second, of_events(PAIR_COST_S), of_events(COST_S)),
+        sent_s=of_events(SENT_S, PAIR_SENT_S),
+        cost_s=of_events(COST_S, PAIR_COST_S),
         late_s=of_events(LATE_S),
     )
 

@@ -35,7 +35,18 @@ from sim_core.workloads.workload import (
 from tests.conftest import make_plans
 from tests.oracle.pipeline import DEEPSPEED, LOOPED_BFS, ONE_F_ONE_B
 from tests.oracle.split import DUALPIPE, DUALPIPEV, IN_A_V, INTERLEAVED_ZB
-from tests.oracle.step import ALL_PARAMETERS, BLOCK, COMPUTE, EVERY, EXPERT_LOAD, EXPERT_PARAMETERS, PARAMETERS, SELECTIVE, Plan
+from tests.oracle.step import (
+    ALL_PARAMETERS,
+    BLOCK,
+    COMPUTE,
+    EVERY,
+    EXPERT_LOAD,
+    EXPERT_PARAMETERS,
+    FULL,
+    PARAMETERS,
+    SELECTIVE,
+    Plan,
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -349,10 +360,16 @@ def legal(workload: Workload, plan: Plan) -> bool:
         plan.checkpointing != SELECTIVE or workload.has_attention_core,
         plan.checkpointing not in (EVERY, BLOCK) or plan.checkpoint_layers <= most,
         plan.straggler_factor == 1 or plan.straggler_stage < plan.pp,
+        not plan.overlap_ep or plan.ep == 1 or plan.schedule == DUALPIPE or pairs_experts(plan),
         plan.all_gpus <= MAX_RANKS,
         3 * chunks * plan.ga <= MAX_BLOCKS,
     )
     return all(rules)
+
+
+def pairs_experts(plan: Plan) -> bool:
+    """Whether another chunk's work lies beside dispatch and combine, and no layer runs again as a whole (Megatron-LM)."""
+    return (plan.pp == 1 or plan.vpp > 1) and plan.checkpointing not in (FULL, EVERY, BLOCK)
 
 
 KNOWN_SCHEDULES = 12
