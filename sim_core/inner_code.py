@@ -23,7 +23,22 @@ from numba.core.untyped_passes import (
 )
 
 
-class InnerLibrary(JITCodeLibrary):
+class LeanLibrary(JITCodeLibrary):
+    """The code of a kernel that does not allocate: it needs no pass that brings counts of references together."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
+        manager, builder = self._codegen._function_pass_manager()
+        for function in module.functions:
+            if not function.is_declaration:
+                manager.run(function, builder)
+
+    def _optimize_final_module(self) -> None:
+        manager, builder = self._codegen._module_pass_manager()
+        manager.run(self._final_module, builder)
+
+
+class InnerLibrary(LeanLibrary):
     """The code of an inner kernel, which callers link. The process itself loads the kernel's environment and no more."""
 
     def _optimize_final_module(self) -> None:
@@ -42,7 +57,8 @@ class InnerLibrary(JITCodeLibrary):
 
 _NEEDLESS: Final = frozenset({
     WithLifting, InlineClosureLikes, RewriteSemanticConstants, DeadBranchPrune, MakeFunctionToJitFunction, InlineInlinables,
-    FindLiterallyCalls, LiteralUnroll, LiteralPropagationSubPipelinePass, InlineOverloads, NopythonRewrites, DumpParforDiagnostics,
+    FindLiterallyCalls, LiteralUnroll, LiteralPropagationSubPipelinePass, InlineOverloads, NopythonRewrites,
+    DumpParforDiagnostics,
 })  # fmt: skip
 """Passes for what no kernel has that must not allocate: closures, blocks of `with`, operations on whole arrays, ..."""
 
@@ -57,17 +73,21 @@ class LeanCompiler(Compiler):
             for manager in managers:
                 manager.passes = [one for one in manager.passes if one[0] not in _NEEDLESS]
                 manager.finalize()
+            self._use(LeanLibrary)
         return managers
+
+    def _use(self, library: type[LeanLibrary]) -> None:
+        if self.state.library is None:  # a kernel called by its address has one already
+            self.state.library = library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)  # type: ignore[no-untyped-call]
+            self.state.library.enable_object_caching()
 
 
 class InnerCompiler(LeanCompiler):
-    """The same with that library."""
+    """The same with code that callers link."""
 
     def define_pipelines(self) -> Any:
         """Likewise."""
-        if self.state.library is None:
-            self.state.library = InnerLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)  # type: ignore[no-untyped-call]
-            self.state.library.enable_object_caching()
+        self._use(InnerLibrary)
         return super().define_pipelines()
 
 

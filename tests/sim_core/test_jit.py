@@ -139,7 +139,12 @@ def a_copy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 @pytest.mark.parametrize(
     ("file", "old", "new", "changed"),
     [
-        ("engine/lanes.py", "waited = start - free", "waited = free - start", True),  # in a function that it calls
+        (
+            "engine/lanes.py",
+            "times.first_s[cell] = lanes",
+            "times.last_s[0, cell] = lanes",
+            True,
+        ),  # in a function that it calls
         ("engine/schedules.py", "LOOP, V, BOTH_WAYS = 0, 1, 2", "LOOP, V, BOTH_WAYS = 0, 2, 1", True),  # a constant
         ("jit.py", "_nrt=False", "_nrt=True", True),  # in its decorator
         ("vector_code.py", "builder.fadd(a, b)", "builder.fsub(a, b)", True),  # in what its vectors become
