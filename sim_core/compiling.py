@@ -45,21 +45,11 @@ def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
         tables = tables_of(workload, hardware, plans, rows)
         arrays, again = workload.arrays, again_flops(workload)
         together = allocate_together(arrays, plans, tables.split, rows)
-    called = {} if PLAIN_PYTHON else {name: np.zeros(len(getattr(together, name)), np.int64) for name in ("writers", "engine")}
-    metrics = np.empty((len(METRICS), 1))
-    with _collecting_less():  # of no rows: what they call need not be there
-        run_rows(
-            arrays,
-            hardware.columns,
-            plans,
-            tables,
-            rows[:0],
-            together._replace(**called),
-            again,
-            rows.copy(),
-            metrics,
-            np.empty(1),
-        )
+    if not PLAIN_PYTHON:  # of no rows: what they would call need not be there
+        together = together._replace(writers=np.zeros(len(together.writers), np.int64), engine=np.zeros(1, np.int64))
+    reason, metrics, recomputed = rows.copy(), np.empty((len(METRICS), 1)), np.empty(1)
+    with _collecting_less():
+        run_rows(arrays, hardware.columns, plans, tables, rows[:0], together, again, reason, metrics, recomputed)
     return True
 
 

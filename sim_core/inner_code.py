@@ -26,16 +26,13 @@ from numba.core.untyped_passes import (
 class LeanLibrary(JITCodeLibrary):
     """The code of a kernel that does not allocate: it needs no pass that brings counts of references together."""
 
-    def _optimize_functions(self, module: Any) -> None:
-        module.data_layout = self._codegen._data_layout
-        manager, builder = self._codegen._function_pass_manager()
-        for function in module.functions:
-            if not function.is_declaration:
-                manager.run(function, builder)
-
     def _optimize_final_module(self) -> None:
-        manager, builder = self._codegen._module_pass_manager()
-        manager.run(self._final_module, builder)
+        made = self._codegen._module_pass_manager()
+        if isinstance(made, tuple):  # from numba 0.62 on
+            manager, builder = made
+            manager.run(self._final_module, builder)
+        else:
+            made.run(self._final_module)
 
 
 class InnerLibrary(LeanLibrary):
@@ -78,7 +75,7 @@ class LeanCompiler(Compiler):
 
     def _use(self, library: type[LeanLibrary]) -> None:
         if self.state.library is None:  # a kernel called by its address has one already
-            self.state.library = library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)  # type: ignore[no-untyped-call]
+            self.state.library = library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
             self.state.library.enable_object_caching()
 
 
@@ -106,7 +103,7 @@ def _remember_types() -> None:
             known[key] = find(self, context, args, kws)
         return known[key]
 
-    BaseFunction.get_call_type = get_call_type
+    BaseFunction.get_call_type = get_call_type  # type: ignore[method-assign]
 
 
 _remember_types()
