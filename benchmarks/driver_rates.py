@@ -16,24 +16,24 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.measuring import EXAMPLE, ROOT, Figure, Rows
-from sweep.evaluation import evaluate
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import prepare
+from sweep.evaluation.slices import MAX_ROWS, SliceQueue, SliceTask
 from sweep.executors.choice import Kind, opened
-from sweep.folder import folder_at
-from sweep.preparation import prepare
-from sweep.slice_file import Slice, encoded
-from sweep.slices import MAX_ROWS, SliceQueue, SliceTask
-from sweep.spec import load_spec
+from sweep.results.folder import folder_at
+from sweep.results.slice_file import Slice, encoded
+from sweep.spec.spec import load_spec
 
 DRIVER: Final = """
 import tempfile, time
 from pathlib import Path
-from sweep.warming import warm_up
+from sweep.evaluation.warming import warm_up
 from sweep.executors.choice import Kind, opened
-from sweep.preparation import prepare
-from sweep.folder import folder_at
+from sweep.evaluation.preparation import prepare
+from sweep.results.folder import folder_at
 from sweep.execution import run_sweep
-from sweep.spec import load_spec
-from sweep.store import Store
+from sweep.spec.spec import load_spec
+from sweep.results.store import Store
 if __name__ == "__main__":
     spec = Path("{spec}")
     sets = ["axes.tp=[4]", "axes.pp=[1,2]", "axes.vpp=[1]", "axes.ga=[1,2]", "where=[]"]

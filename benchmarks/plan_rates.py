@@ -13,11 +13,11 @@ import numpy as np
 from benchmarks.measuring import EXAMPLE, ROOT, SPACES, Figure, Rows, median_s
 from sim_core.workloads.readers.trace_text import read_trace_text
 from sweep.columns import describe_rows
-from sweep.evaluation import evaluate
-from sweep.preparation import Sweep, prepare
-from sweep.slice_file import Slice
-from sweep.slices import SliceTask
-from sweep.spec import load_spec
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import Sweep, prepare
+from sweep.evaluation.slices import SliceTask
+from sweep.results.slice_file import Slice
+from sweep.spec.spec import load_spec
 
 TRACE: Final = ROOT / "examples" / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"
 SPACE_ROWS: Final = 65_536

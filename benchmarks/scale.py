@@ -19,12 +19,12 @@ from typing import Final
 import numpy as np
 
 from benchmarks.measuring import EXAMPLE
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.evaluation.slices import Receipt, SliceQueue, SliceTask
 from sweep.execution import run_sweep
-from sweep.preparation import Prepared, prepare
-from sweep.slice_file import sealed_text
-from sweep.slices import Receipt, SliceQueue, SliceTask
-from sweep.spec import load_spec
-from sweep.store import Store
+from sweep.results.slice_file import sealed_text
+from sweep.results.store import Store
+from sweep.spec.spec import load_spec
 
 RATES: Final = (150_000, 20_000, 4_000, 300)
 """Plans a second of a worker: mostly illegal or small plans, 175B, steps of 10^5 events, steps of 10^6."""

@@ -33,8 +33,8 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import Floats, Ints, SimError, hardware_yaml, model_document, parse_yaml
-from sweep.preparation import Sweep, prepare
-from sweep.spec import SweepSpec
+from sweep.evaluation.preparation import Sweep, prepare
+from sweep.spec.spec import SweepSpec
 from sweep.tuning.candidates import TOO_FULL, candidates_of, joined, rows_of
 from sweep.tuning.deciding import Candidates, Known, believe, score, stops
 from sweep.validation.devices import hardware_of

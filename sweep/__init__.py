@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from sim_core import SimError, SpecError
     from sweep.api import Result, Told, load, run
-    from sweep.given import Spec
+    from sweep.spec.given import Spec
     from sweep.tuning.tuner import Tuner
 
 __all__ = ["Result", "SimError", "Spec", "SpecError", "Told", "Tuner", "load", "run"]
@@ -18,7 +18,7 @@ if not TYPE_CHECKING:  # else no misspelt name would be one for a type checker
     _MODULES: Final = {
         "sim_core": ("SimError", "SpecError"),
         "sweep.api": ("Result", "Told", "load", "run"),
-        "sweep.given": ("Spec",),
+        "sweep.spec.given": ("Spec",),
         "sweep.tuning.tuner": ("Tuner",),
     }
 

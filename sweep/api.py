@@ -17,31 +17,31 @@ from rich.console import Console
 
 from sim_core import PARTS, SIMAI, SpecError, nearest, shown
 from sweep.columns import result_column
+from sweep.evaluation.one_plan import simai_text
+from sweep.evaluation.preparation import prepare
+from sweep.evaluation.slices import LIMIT_S
 from sweep.execution import run_sweep
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, opened
 from sweep.explaining.explanation import difference, explain
+from sweep.explaining.whatif import Question, what_if
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
-from sweep.folder import Folder, Location, folder_at, write_file
-from sweep.given import checked_spec
-from sweep.one_plan import simai_text
-from sweep.preparation import prepare
-from sweep.ranking import rank
+from sweep.ranking.ranking import rank
 from sweep.reopening import BEST, Reopened, plan_number, reopened
 from sweep.report.content import content_of
 from sweep.report.page import report_page
+from sweep.results.folder import Folder, Location, folder_at, write_file
+from sweep.results.store import Store
 from sweep.show.explanation import print_difference, print_explanation, values_of
 from sweep.show.perfetto import drawn_plan
 from sweep.show.sections import html_table, paragraphs
 from sweep.show.tables import cell, heading
 from sweep.show.whatif import print_what_if
-from sweep.slices import LIMIT_S
-from sweep.spec import SweepSpec, load_spec
-from sweep.store import Store
+from sweep.spec.given import checked_spec
+from sweep.spec.spec import SweepSpec, load_spec
 from sweep.tuning.tuner import Tuner
-from sweep.whatif import Question, what_if
 
 _RESULTS: Final = Path("results")
 _SHOWN: Final = 10

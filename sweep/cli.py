@@ -107,7 +107,7 @@ def main() -> None:
 
 def _explained(error: Any) -> Any:
     """The error of a workload's reader, or a better one: that the file is of another kind."""
-    from sweep.workloads import Unread
+    from sweep.spec.workloads import Unread
 
     if not isinstance(error, Unread):
         return error

@@ -20,9 +20,9 @@ from sim_core import (
     SpecError,
     quantity,
 )
-from sweep.other_names import meant
-from sweep.space import Space, has_simai, number_axes, product, to_plans
-from sweep.spec import FIELDS, STACK_AXIS
+from sweep.spec.other_names import meant
+from sweep.spec.space import Space, has_simai, number_axes, product, to_plans
+from sweep.spec.spec import FIELDS, STACK_AXIS
 
 DEVICE_MEMORY: Final = "device_memory_bytes"
 Of = Literal["step", "part", "total", "memory", "rate", "utilisation", "cost", "goodput", "tail"]

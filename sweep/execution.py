@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from sim_core import SpecError, is_compiled, short
 from sweep.columns import result_schema
-from sweep.evaluation import PROBE_PLANS, evaluate, spread
+from sweep.evaluation.evaluation import PROBE_PLANS, evaluate, spread
+from sweep.evaluation.preparation import Prepared, Sweep
+from sweep.evaluation.slices import FIRST_ROWS, SliceQueue, SliceTask
+from sweep.evaluation.warming import warm_up
 from sweep.executors import ClusterLost, Executor
-from sweep.preparation import Prepared, Sweep
-from sweep.slice_file import Slice, encoded, sealed_text
-from sweep.slices import FIRST_ROWS, SliceQueue, SliceTask
-from sweep.store import MANIFEST, Store
-from sweep.warming import warm_up
+from sweep.results.slice_file import Slice, encoded, sealed_text
+from sweep.results.store import MANIFEST, Store
 
 WARM_S: Final = 3.0
 TRIED_PLANS: Final = 1024

@@ -4,9 +4,9 @@ import time
 from dataclasses import dataclass
 
 from sim_core import SpecError
-from sweep.folder import Folder
-from sweep.ranking import rank
-from sweep.store import MANIFEST, OLD_MANIFEST, Store
+from sweep.ranking.ranking import rank
+from sweep.results.folder import Folder
+from sweep.results.store import MANIFEST, OLD_MANIFEST, Store
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,14 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from sim_core import SimError, SpecError
-from sweep.document import first_error
-from sweep.folder import Folder, Location
+from sweep.evaluation.preparation import Prepared, contents_at, prepare
 from sweep.options import wrong
-from sweep.preparation import Prepared, contents_at, prepare
-from sweep.ranking import rank
+from sweep.ranking.ranking import rank
+from sweep.results.folder import Folder, Location
+from sweep.results.store import Store
 from sweep.sources import differences
-from sweep.spec import SweepSpec, stored_spec
-from sweep.store import Store
+from sweep.spec.document import first_error
+from sweep.spec.spec import SweepSpec, stored_spec
 
 BEST: Final = "best"
 _DEPTH: Final = 2

@@ -14,7 +14,7 @@ from sim_core import source_hash
 Code = Mapping[str, str]
 """What each part is: a hash (16 hex digits) of a source of sweep, one of all of sim_core, the version of a package."""
 ROOT: Final = Path(__file__).parent
-WORKER: Final = "sweep.slices"
+WORKER: Final = "sweep.evaluation.slices"
 """The module whose imports make the rows of a sweep."""
 PACKAGES: Final = ("numba", "llvmlite", "numpy", "pyarrow", "duckdb")
 _IMPORTED: Final = re.compile(r"^ *(?:from|import) (sweep[\w.]+)", re.MULTILINE)

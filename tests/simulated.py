@@ -40,10 +40,10 @@ from sim_core import (
     trace,
 )
 from sim_core.planning.legality import MAX_BLOCKS
-from sweep.evaluation import evaluate
-from sweep.one_plan import prepare_plan
-from sweep.preparation import prepare
-from sweep.spec import load_spec
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.one_plan import prepare_plan
+from sweep.evaluation.preparation import prepare
+from sweep.spec.spec import load_spec
 
 MEMORY_BYTES: Final = 6 * 2**30
 MOST_ROWS: Final = 16

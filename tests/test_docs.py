@@ -15,9 +15,9 @@ from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, mo
 from sim_core.models.description import Experts, Mla, Model, Window
 from sim_core.models.readers.hugging_face import FAMILIES
 from sweep.columns import result_schema
+from sweep.evaluation.preparation import prepare
 from sweep.nightly.spec import Keep, NightlySpec, Notify, SweepEntry, Thresholds, load_nightly
-from sweep.preparation import prepare
-from sweep.spec import load_spec
+from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES, ROOT, make_plans
 from tests.sweep.commands import sweep
 

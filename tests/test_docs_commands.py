@@ -19,7 +19,7 @@ import typer
 
 from sweep.cli import COMMANDS, app
 from sweep.options import OptionError
-from sweep.spec import load_spec
+from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES, ROOT
 from tests.sweep.commands import sweep
 

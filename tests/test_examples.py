@@ -8,12 +8,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from sweep.evaluation.one_plan import row_of
+from sweep.evaluation.preparation import prepare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
-from sweep.one_plan import row_of
-from sweep.preparation import prepare
-from sweep.spec import load_spec
-from sweep.store import Store
+from sweep.results.store import Store
+from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES, ROOT
 from tests.trace_jobs import JobSpec, make_job
 

@@ -33,8 +33,8 @@ import sim_core
 from sim_core.planning.columns import ORDER_COLUMNS, SPLIT_COLUMNS
 from sim_core.planning.keys import layer_columns
 from sweep.columns import result_schema
-from sweep.preparation import prepare
-from sweep.spec import load_spec
+from sweep.evaluation.preparation import prepare
+from sweep.spec.spec import load_spec
 
 def told(*sets):
     try:

@@ -90,7 +90,9 @@ def test_a_rate_from_its_recipe(copy: Copy) -> None:
     (copy.folder / "spec.yaml").write_text(SPEC, encoding="utf-8")
     without = copy.run("-m", "sweep", "run", "spec.yaml", "--out", "result", fails=True)
     assert "column samples_per_gpu_hour: sweep/columns.py has a row for it, but nothing gives its value" in without
-    copy.insert("sweep/evaluation.py", '    flops = values["tokens_per_s_per_gpu"]', textwrap.indent(value, "    ") + "\n")
+    copy.insert(
+        "sweep/evaluation/evaluation.py", '    flops = values["tokens_per_s_per_gpu"]', textwrap.indent(value, "    ") + "\n"
+    )
     copy.run("-m", "sweep", "run", "spec.yaml", "--out", "result")
     name = "samples_per_gpu_hour"
     rows = json.loads(copy.run("-m", "sweep", "rank", "result", "--by", name, "--format", "json", "--columns", "all"))

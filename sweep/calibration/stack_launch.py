@@ -12,13 +12,13 @@ from pydantic import ValidationError
 
 from sim_core import Hardware, Model, SpecError, Stack
 from sweep.calibration.stack_choice import PURPOSES, Chosen, Sizes, chosen
-from sweep.document import first_error
-from sweep.evaluation import evaluate
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import Prepared, prepare
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
-from sweep.preparation import Prepared, prepare
-from sweep.spec import SweepSpec
+from sweep.spec.document import first_error
+from sweep.spec.spec import SweepSpec
 from sweep.validation.devices import hardware_of
 from sweep.validation.models import LLAMA
 from sweep.validation.stacks import overlaps, overlaps_tp

@@ -26,12 +26,12 @@ from sweep.calibration.trace_links import tables
 from sweep.calibration.transfers import is_rank_table, of_rank_table, of_recordings
 from sweep.calibration.transfers import lines as transfer_lines
 from sweep.commands.shared import check_output, rows_of_set, takes, write_text
-from sweep.folder import write_file
 from sweep.inputs.registry import is_trace
 from sweep.inputs.traces.profile import read_profile, recordings
 from sweep.options import OptionError, of_option
+from sweep.results.folder import write_file
+from sweep.spec.workloads import STACK
 from sweep.validation.table import read_table
-from sweep.workloads import STACK
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 SCRIPT: Final = Path(__file__).parent.parent / "calibration" / "data" / "measure_kernels.py"

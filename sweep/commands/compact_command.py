@@ -2,9 +2,9 @@
 
 from sim_core import plural
 from sweep.commands.shared import Directory, result_at
-from sweep.compaction import compact
+from sweep.results.compaction import compact
+from sweep.results.store import Store
 from sweep.show.terminal import own_console
-from sweep.store import Store
 
 
 def command(directory: Directory = None) -> None:

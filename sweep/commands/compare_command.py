@@ -12,9 +12,9 @@ from sweep.commands.shared import AsJson, check_output, existing_result, form_as
 from sweep.compare.comparison import compare
 from sweep.compare.report import paged, sections
 from sweep.compare.result import Point
-from sweep.folder import folder_at
 from sweep.nightly.nights import Nights, history_of
 from sweep.options import OptionError
+from sweep.results.folder import folder_at
 from sweep.show.sections import markdown, page, print_sections
 from sweep.show.terminal import screen
 

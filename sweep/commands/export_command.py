@@ -10,16 +10,16 @@ import typer
 
 from sim_core import SIMAI, SpecError, model_document
 from sweep.commands.shared import check_output, existing_result, prepared_spec, takes, there
+from sweep.evaluation.one_plan import export_notes, simai_text
+from sweep.evaluation.preparation import Prepared
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
-from sweep.folder import write_file
-from sweep.one_plan import export_notes, simai_text
 from sweep.options import OptionError, wrong
-from sweep.preparation import Prepared
 from sweep.reopening import plan_number, reopened
-from sweep.spec import SweepSpec, load_spec
+from sweep.results.folder import write_file
+from sweep.spec.spec import SweepSpec, load_spec
 
 
 class ExportForm(StrEnum):

@@ -27,11 +27,11 @@ from sim_core import (
 from sweep.commands.shared import check_output, prepared_spec
 from sweep.inputs.job import OF_MODEL, Job, job_of
 from sweep.inputs.registry import explained
-from sweep.job_starter import job_starter
 from sweep.options import of_option
 from sweep.show.terminal import own_console
-from sweep.spec import ALIASES, FIELDS, check_value, load_spec
-from sweep.starter import starter, starter_name, suited
+from sweep.spec.spec import ALIASES, FIELDS, check_value, load_spec
+from sweep.starting.job_starter import job_starter
+from sweep.starting.starter import starter, starter_name, suited
 from sweep.validation.devices import FORMS, presets_of
 from sweep.validation.table import NotSimulated
 

@@ -32,13 +32,13 @@ from sweep.commands.shared import (
     write_json,
     write_text,
 )
+from sweep.evaluation.one_plan import facts_of, of_sets
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import Log, read_log
 from sweep.inputs.registry import LAUNCH, LOG, MODEL, SPEC, WORKLOAD, cannot, is_trace, recognised, unknown
 from sweep.inputs.rows import Row, csv_of, row_of
 from sweep.inputs.stages import read_stages
 from sweep.inputs.traces.profile import read_profile
-from sweep.one_plan import facts_of, of_sets
 from sweep.show.inputs import print_workload, workload_values
 from sweep.show.logs import launch_values, log_values, print_launch, print_log
 from sweep.show.profiles import print_profile, profile_values

@@ -8,8 +8,8 @@ import typer
 
 from sim_core import SpecError
 from sweep.commands.shared import RESULTS, AsJson, write_json
-from sweep.folder import folder_at
 from sweep.listing import results_below
+from sweep.results.folder import folder_at
 from sweep.show.progress import clock
 from sweep.show.tables import cell, print_table
 from sweep.show.terminal import own_console

@@ -10,15 +10,15 @@ import typer
 
 from sim_core import SimError, masked
 from sweep.commands.shared import ended_at_once, interruptible
+from sweep.evaluation.slices import LIMIT_S
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
 from sweep.exits import in_words
-from sweep.folder import Folder
 from sweep.nightly.night import EXIT_FAILURES, Runtime, run_night
 from sweep.nightly.spec import NightlySpec, load_nightly
+from sweep.results.folder import Folder
 from sweep.show.progress import progress_display
 from sweep.show.terminal import own_console, sigterm_raises
-from sweep.slices import LIMIT_S
 
 STOPPED: Final = "Interrupted. Run the same command to resume."
 

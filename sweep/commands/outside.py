@@ -5,13 +5,13 @@ from pathlib import Path
 from rich.console import Console
 
 from sweep.columns import LONGER, SHORTER
+from sweep.evaluation.preparation import Prepared
 from sweep.explaining.outside import best_outside
-from sweep.folder import Folder
-from sweep.preparation import Prepared
-from sweep.ranking import Ranking
+from sweep.ranking.ranking import Ranking
 from sweep.reopening import Reopened
+from sweep.results.folder import Folder
 from sweep.show.tables import say
-from sweep.spec import SweepSpec
+from sweep.spec.spec import SweepSpec
 
 
 def say_if_better_outside(

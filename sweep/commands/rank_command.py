@@ -27,17 +27,17 @@ from sweep.commands.shared import (
     there,
     write_text,
 )
-from sweep.fidelity import compare_fidelity
-from sweep.folder import naming
+from sweep.explaining.relaxing import relax, relaxed_rows
+from sweep.explaining.stability import CANDIDATES, sigmas_of, stability
 from sweep.options import OptionError
-from sweep.ranking import TOP, rank
-from sweep.relaxing import relax, relaxed_rows
+from sweep.ranking.fidelity import compare_fidelity
+from sweep.ranking.ranking import TOP, rank
 from sweep.reopening import reopened
+from sweep.results.folder import naming
 from sweep.show.ranked import print_disagreement, print_ranking, print_relaxed, print_stability, stable_rows
 from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console, screen
 from sweep.show.tuned import print_standing
-from sweep.stability import CANDIDATES, sigmas_of, stability
 from sweep.tuning.tuner import Tuner
 from sweep.uncertainty.judging import OwnRuns
 from sweep.validation.error_bars import own_runs

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from sim_core import STAGES, SpecError, kind_of, replay
 from sweep.commands.shared import AsJson, FactSets, Step, print_warnings, refuse_result, traces_at, write_json
+from sweep.evaluation.one_plan import stages_replayed
 from sweep.inputs.registry import is_trace
-from sweep.one_plan import stages_replayed
 from sweep.show.terminal import own_console
 from sweep.show.traces import print_replay, print_stages, replay_values
 

@@ -32,21 +32,21 @@ from sweep.commands.shared import (
     spec_at,
     write_json,
 )
+from sweep.evaluation.preparation import Prepared
+from sweep.evaluation.slices import LIMIT_S
 from sweep.execution import Progress, cpu_seconds, dry_run, run_sweep
 from sweep.executors import InlineExecutor
 from sweep.executors.choice import Kind, check_persistent, check_workers, opened
 from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN
-from sweep.folder import Folder
-from sweep.preparation import Prepared
-from sweep.ranking import outcome, rank
+from sweep.ranking.ranking import outcome, rank
+from sweep.results.folder import Folder
+from sweep.results.store import Store
 from sweep.show.progress import clock, progress_display
 from sweep.show.ranked import print_ranking
 from sweep.show.results import print_reasons
 from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console
-from sweep.slices import LIMIT_S
-from sweep.spec import SweepSpec
-from sweep.store import Store
+from sweep.spec.spec import SweepSpec
 
 SHORT_S: Final = 2.0
 """A sweep of fewer CPU seconds runs in this process, unless `--workers` is given: workers need as long to start."""

@@ -26,9 +26,11 @@ from sweep.commands.shared import (
     results_folder,
     spec_at,
 )
+from sweep.evaluation.slices import LIMIT_S
 from sweep.executors.choice import Kind, check_persistent, check_workers, opened
 from sweep.exits import EXIT_NO_PLAN
-from sweep.ranking import objectives_of, rank
+from sweep.ranking.ranking import objectives_of, rank
+from sweep.results.store import Store
 from sweep.search.candidates import BEATEN, WORSE
 from sweep.search.objective import Objective
 from sweep.search.search import Answer, as_search, run_search
@@ -36,8 +38,6 @@ from sweep.show.progress import progress_display
 from sweep.show.ranked import print_ranking
 from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console
-from sweep.slices import LIMIT_S
-from sweep.store import Store
 
 
 def command(

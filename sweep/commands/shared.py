@@ -12,19 +12,19 @@ import typer
 from rich.console import Console
 
 from sim_core import LARGEST, STEP, Job, SpecError, cache_dir, is_compiled, model_names, plural, read_traces, short
+from sweep.evaluation.one_plan import facts_of
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.evaluation.warming import warm_up
 from sweep.executors.choice import Kind
-from sweep.folder import Folder, folder_at, write_file
 from sweep.inputs.registry import SPEC_SIGN, recognised
-from sweep.one_plan import facts_of
 from sweep.options import OptionError, of_option, wrong
-from sweep.preparation import Prepared, prepare
+from sweep.results.folder import Folder, folder_at, write_file
+from sweep.results.store import Store, newest
 from sweep.show.checks import print_checks
 from sweep.show.tables import say
 from sweep.show.terminal import Terminated, exit_code, form_of, signals_end_at_once, sigterm_raises
-from sweep.spec import SweepSpec, load_spec
-from sweep.store import Store, newest
+from sweep.spec.spec import SweepSpec, load_spec
 from sweep.validation.table import Row
-from sweep.warming import warm_up
 
 AnyForm = TypeVar("AnyForm", bound=StrEnum)
 """The formats of a command, the table for people first."""

@@ -1,12 +1,12 @@
 """`sweep show`: a result in a few lines that can be passed on."""
 
-from sweep.citation import citation_of
 from sweep.commands.shared import AsJson, Directory, result_at, write_json
-from sweep.ranking import rank
+from sweep.ranking.ranking import rank
+from sweep.results.citation import citation_of
+from sweep.results.store import Store
 from sweep.show.answer import answer_of
 from sweep.show.tables import say
 from sweep.show.terminal import own_console
-from sweep.store import Store
 
 
 def command(directory: Directory = None, as_json: AsJson = False) -> None:

@@ -8,8 +8,8 @@ import typer
 
 from sim_core import model_names, read_hardware, read_model
 from sweep.commands.shared import AsJson, MicroBatch, Records, print_warnings, record_sets, refuse_result, takes, write_json
+from sweep.evaluation.one_plan import prepare_plan, row_of, simai_parts
 from sweep.exits import EXIT_FAILED_PLANS
-from sweep.one_plan import prepare_plan, row_of, simai_parts
 from sweep.options import of_option, wrong
 from sweep.show.checks import plausibility_lines, print_checks
 from sweep.show.results import print_plan, print_simai_parts

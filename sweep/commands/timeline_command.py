@@ -8,12 +8,12 @@ from rich.console import Console
 
 from sim_core import recorded_step, replay, short
 from sweep.commands.shared import FactSets, Step, check_output, doubted, print_warnings, takes, there, traces_at
-from sweep.folder import Folder, folder_at, write_file
 from sweep.options import OptionError
 from sweep.reopening import plan_number, reopened
+from sweep.results.folder import Folder, folder_at, write_file
+from sweep.results.store import Store
 from sweep.show.perfetto import chrome_trace, drawn_plan
 from sweep.show.terminal import own_console
-from sweep.store import Store
 
 
 def command(

@@ -7,11 +7,11 @@ import typer
 
 from sim_core import LARGEST, quantity, read_hardware
 from sweep.commands.shared import AsJson, existing_result, there, write_json
+from sweep.explaining.whatif import Question, what_if
 from sweep.options import of_keys, of_option
 from sweep.reopening import BEST, plan_number, reopened
 from sweep.show.terminal import own_console
 from sweep.show.whatif import print_what_if
-from sweep.whatif import Question, what_if
 
 
 def command(

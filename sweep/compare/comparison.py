@@ -7,9 +7,9 @@ from sim_core import PARTS, masked
 from sweep.compare.changes import input_changes
 from sweep.compare.pairs import Pairs, known_column, listed, paired
 from sweep.compare.result import Champion, Comparison, Group, Moved, Shift, Steps
-from sweep.folder import Location
-from sweep.query import columns_of
-from sweep.selection import check_ordered, ordering
+from sweep.ranking.query import columns_of
+from sweep.ranking.selection import check_ordered, ordering
+from sweep.results.folder import Location
 
 SAME: Final = 1e-9
 """Step times count as the same if their relative difference is smaller than this."""

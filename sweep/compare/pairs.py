@@ -8,11 +8,11 @@ from typing import Any, Final
 import duckdb
 
 from sim_core import HARDWARE_KEYS, METRIC_ROWS, PARTS, PLAN_DEFAULTS, SpecError, named, nearest
-from sweep.folder import Location
 from sweep.options import OptionError
-from sweep.query import columns_of, opened
-from sweep.selection import quoted
-from sweep.store import Store
+from sweep.ranking.query import columns_of, opened
+from sweep.ranking.selection import quoted
+from sweep.results.folder import Location
+from sweep.results.store import Store
 
 LATER: Final = tuple(row.name for row in METRIC_ROWS if row.later)
 """Parts of a step that results of earlier versions lack: they are 0 there."""

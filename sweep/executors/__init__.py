@@ -25,7 +25,7 @@ from functools import partial
 from typing import Protocol
 
 from sim_core import SimError
-from sweep.slices import Receipt, SliceQueue, SliceTask, attempt, resolve
+from sweep.evaluation.slices import Receipt, SliceQueue, SliceTask, attempt, resolve
 from sweep.sources import Code, differences
 
 

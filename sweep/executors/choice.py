@@ -10,8 +10,8 @@ from typing import Final
 from sim_core import SpecError
 from sweep.executors import Executor, InlineExecutor
 from sweep.executors.local import LocalExecutor
-from sweep.folder import Folder
 from sweep.options import OptionError
+from sweep.results.folder import Folder
 
 _RAY_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _DEFAULTS: Final = {

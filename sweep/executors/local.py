@@ -23,10 +23,10 @@ from typing import Final
 import pyarrow as pa
 
 from sim_core import SimError
+from sweep.evaluation.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
 from sweep.executors import check_code
 from sweep.exits import end_with
-from sweep.slice_file import Slice
-from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
+from sweep.results.slice_file import Slice
 from sweep.sources import loaded
 
 _STOP_S: Final = 5.0

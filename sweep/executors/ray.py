@@ -26,9 +26,9 @@ import ray
 from ray.exceptions import AuthenticationError, OutOfMemoryError, RayError, RayTaskError
 
 from sim_core import SimError, plural
+from sweep.evaluation.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
 from sweep.executors import ClusterLost, OtherCode, check_code
-from sweep.slice_file import Slice
-from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
+from sweep.results.slice_file import Slice
 from sweep.sources import Code, loaded
 
 RETRIES, SUSPECT_RETRIES = 3, 1

@@ -1,1 +1,1 @@
-"""Why one plan is as it is: where its step goes, what fills its memory, what each change of one axis would give."""
+"""Why a plan is as it is, what changes of it or of its machine would give, what a constraint costs, how sure the pick is."""

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from sweep.columns import LONGER, NO_CHOICE, SHORTER
-from sweep.error_bars import GroupBars
-from sweep.folder import Location
-from sweep.query import columns_of, results
-from sweep.ranking import TOP, rank
+from sweep.ranking.error_bars import GroupBars
+from sweep.ranking.query import columns_of, results
+from sweep.ranking.ranking import TOP, rank
+from sweep.ranking.selection import quoted
 from sweep.reopening import Reopened
-from sweep.selection import quoted
+from sweep.results.folder import Location
 from sweep.uncertainty.evidence import OF_PLANS, basis_of
 from sweep.uncertainty.judging import judge
 

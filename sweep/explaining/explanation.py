@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, Group, Hardware, Shape, SpecError, plural, shape_of, short
+from sweep.evaluation.one_plan import plans_of, row_of
+from sweep.evaluation.preparation import Prepared
 from sweep.explaining.among import Nearest, Within, nearest_running, within
 from sweep.explaining.bottleneck import GROUPS_OF, Bottleneck, Waiting, bottleneck, waiting, words
 from sweep.explaining.neighbours import Neighbour, neighbours
-from sweep.one_plan import plans_of, row_of
-from sweep.preparation import Prepared
 from sweep.reopening import Reopened
 
 TIGHT: Final = 0.1

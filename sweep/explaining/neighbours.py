@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import FOLLOWING, SCHEDULES, Workload, schedules_to_try, sends_in_background
-from sweep.evaluation import evaluate
-from sweep.one_plan import fields_of
-from sweep.preparation import Prepared, prepare
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.one_plan import fields_of
+from sweep.evaluation.preparation import Prepared, prepare
 from sweep.reopening import Reopened
-from sweep.spec import STACK_AXIS, SweepSpec, Value
+from sweep.spec.spec import STACK_AXIS, SweepSpec, Value
 
 Change = dict[str, Value]
 HARDWARE: Final = "hardware"

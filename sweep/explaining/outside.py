@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
+from sweep.evaluation.one_plan import row_of
 from sweep.explaining.neighbours import Change, Neighbour, neighbours
-from sweep.one_plan import row_of
 from sweep.reopening import Reopened
-from sweep.spec import SweepSpec
+from sweep.spec.spec import SweepSpec
 
 WORTH: Final = 0.02
 """Part of the step below which a gain is not worth a word."""

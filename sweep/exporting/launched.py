@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim_core import PLAN_DEFAULTS, Model, SpecError, shape_of
-from sweep.one_plan import fields_of, plans_of, row_of
-from sweep.preparation import Prepared
-from sweep.spec import Value
+from sweep.evaluation.one_plan import fields_of, plans_of, row_of
+from sweep.evaluation.preparation import Prepared
+from sweep.spec.spec import Value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,12 @@ from pydantic import ValidationError
 from sim_core import SimError, SpecError, plural
 from sweep.compare.report import group_text, percent
 from sweep.compare.result import Comparison, Group
+from sweep.evaluation.preparation import Prepared, prepare
 from sweep.nightly.nights import Night, Nights
 from sweep.nightly.spec import PREVIOUS, NightlySpec, Thresholds
-from sweep.preparation import Prepared, prepare
+from sweep.results.store import Store
 from sweep.show.tables import cell, heading
-from sweep.spec import stored_spec
-from sweep.store import Store
+from sweep.spec.spec import stored_spec
 
 
 class Baseline(NamedTuple):

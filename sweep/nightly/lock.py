@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from sim_core import SpecError, lock_file
-from sweep.folder import Folder
+from sweep.results.folder import Folder
 
 LEASE_S: Final = 120.0
 _BEATS: Final = 4  # writes of the entry per LEASE_S

@@ -15,20 +15,20 @@ from sim_core import SimError, SpecError, masked, plural
 from sweep.compare.comparison import compare
 from sweep.compare.report import BEST_PLAN, group_text, paged, sections
 from sweep.compare.result import Comparison
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.evaluation.warming import warm_up
 from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor, InlineExecutor
 from sweep.exits import in_words
-from sweep.folder import Folder, folder_at
 from sweep.nightly.judging import baseline_of, make_whole, regressions
 from sweep.nightly.lock import locked
 from sweep.nightly.nights import Night, Nights, SweepRecord, expired, history_of, in_order
 from sweep.nightly.notify import OUTCOMES, body_of, deliver_all, wanted
 from sweep.nightly.spec import PREVIOUS, NightlySpec, SweepEntry
-from sweep.preparation import Prepared, prepare
+from sweep.results.folder import Folder, folder_at
+from sweep.results.store import Store
 from sweep.show.sections import Section, markdown, page
-from sweep.spec import load_spec
-from sweep.store import Store
-from sweep.warming import warm_up
+from sweep.spec.spec import load_spec
 
 EXIT_REGRESSIONS: Final = 1
 EXIT_FAILURES: Final = 2

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sim_core import SpecError
 from sweep.compare.result import Point
-from sweep.folder import Folder
 from sweep.nightly.spec import Keep
-from sweep.slice_file import sealed_text, unsealed
-from sweep.store import Store
+from sweep.results.folder import Folder
+from sweep.results.slice_file import sealed_text, unsealed
+from sweep.results.store import Store
 
 RECORD: Final = "night.json"
 REPORTS: Final = ("report.md", "report.json", "report.html")

@@ -12,9 +12,9 @@ from http.client import HTTPException, InvalidURL
 from typing import IO, Any, Final
 
 from sim_core import SpecError, masked
-from sweep.folder import Folder
 from sweep.nightly.nights import Night
 from sweep.nightly.spec import NightlySpec, Notify
+from sweep.results.folder import Folder
 
 FIRST_PAUSE_S: Final = 1.0
 OUTCOMES: Final = ("ok", "regressions", "failures")

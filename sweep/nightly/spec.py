@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from sim_core import SpecError, shown
-from sweep.document import apply_sets, first_error, read_spec
-from sweep.spec import with_line
+from sweep.spec.document import apply_sets, first_error, read_spec
+from sweep.spec.spec import with_line
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 PREVIOUS: Final = "previous"

@@ -11,15 +11,15 @@ import duckdb
 import numpy as np
 
 from sim_core import EXPLANATIONS, FOLLOWING, MEMORY, PARTS, Floats, Ints, SimError, in_plain_python, masked
-from sweep.folder import Folder, Location
-from sweep.query import columns_of, results
-from sweep.ranking import rank
+from sweep.ranking.query import columns_of, results
+from sweep.ranking.ranking import rank
+from sweep.ranking.selection import quoted
 from sweep.reopening import Reopened, reopened
 from sweep.report.head import commands_of, head_of
 from sweep.report.table import Columns, read_columns
-from sweep.selection import quoted
+from sweep.results.folder import Folder, Location
+from sweep.results.store import Store
 from sweep.show.ranked import error_lines
-from sweep.store import Store
 from sweep.tuning.record import NAME, SKIP, Run, read_record, runs_of
 from sweep.validation.figures import RECORDED
 

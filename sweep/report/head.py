@@ -11,11 +11,11 @@ from sweep.explaining.explanation import in_words
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
-from sweep.ranking import Ranking
+from sweep.ranking.ranking import Ranking
 from sweep.reopening import Reopened
 from sweep.show.ranked import running_words, ties_of
 from sweep.show.tables import cell, values_text
-from sweep.spec import FIELDS
+from sweep.spec.spec import FIELDS
 from sweep.tuning.record import OK
 from sweep.uncertainty.evidence import LEVEL
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from sim_core import Bools, Floats, Ints
 from sweep.columns import REPORTED
-from sweep.query import columns_of
-from sweep.selection import ordering, quoted
+from sweep.ranking.query import columns_of
+from sweep.ranking.selection import ordering, quoted
 
 MOST_VALUES: Final = 40
 """Values of an axis that is drawn as such; one with more is left to the ranking."""

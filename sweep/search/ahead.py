@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import REASONS, Floats, Ints
-from sweep.evaluation import bounded, bounded_over
-from sweep.preparation import Sweep
+from sweep.evaluation.evaluation import bounded, bounded_over
+from sweep.evaluation.preparation import Sweep
 from sweep.search.blocks import Blocks
 from sweep.search.objective import Objective, group_keys
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from sim_core import BALANCED_COST, FASTER, FIDELITIES, HARDWARE_KEYS, Floats, Ints, ignored_columns, quantity
 from sweep.columns import column_name, other_names, result_schema
-from sweep.preparation import Sweep
+from sweep.evaluation.preparation import Sweep
 from sweep.search.objective import Objective
-from sweep.space import Axis, Space
+from sweep.spec.space import Axis, Space
 
 GOOD: Final = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
 """Ignored columns whose higher values tend to be faster, so that the plan that stands for a block is a good one."""

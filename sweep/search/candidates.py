@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sim_core import Bools, Ints
-from sweep.evaluation import bounded, evaluate
-from sweep.preparation import Sweep
+from sweep.evaluation.evaluation import bounded, evaluate
+from sweep.evaluation.preparation import Sweep
+from sweep.results.slice_file import Slice
 from sweep.search.ahead import Frontier, count_reasons, of_blocks, of_bounded, promise_of, refined
 from sweep.search.blocks import Blocks
 from sweep.search.objective import group_keys, same_numbers
-from sweep.slice_file import Slice
 
 BEATEN: Final = "bound_beaten"
 """The reason of plans that were not simulated: even their bound is worse than the best."""

@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sim_core import REASON, Ints
-from sweep.evaluation import evaluate, spread
+from sweep.evaluation.evaluation import evaluate, spread
+from sweep.evaluation.preparation import Prepared, Sweep
+from sweep.evaluation.slices import Receipt, SliceTask
 from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor
-from sweep.preparation import Prepared, Sweep
+from sweep.results.slice_file import Slice, encoded
+from sweep.results.store import Store
 from sweep.search.ahead import Frontier, of_blocks, promise_of, refined
 from sweep.search.blocks import Blocks, blocks_of
 from sweep.search.candidates import WORSE, in_answer, search_among, search_blocks, take_in
 from sweep.search.objective import Objective
-from sweep.slice_file import Slice, encoded
-from sweep.slices import Receipt, SliceTask
 from sweep.sources import row_code
-from sweep.store import Store
 
 SEEDS: Final = 4096
 """Families of blocks, spread over the space, that are looked at first; of fewer than eight times as many, an eighth."""

@@ -6,10 +6,10 @@ from typing import Any, Final, NamedTuple
 from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_names
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
-from sweep.folder import Location
-from sweep.ranking import Ranking, rank, stack_of
+from sweep.ranking.ranking import Ranking, rank, stack_of
+from sweep.results.folder import Location
 from sweep.show.tables import cell, heading, values_text
-from sweep.spec import FIELDS
+from sweep.spec.spec import FIELDS
 from sweep.uncertainty.evidence import LEVEL
 from sweep.uncertainty.highest import above_measured, bits_of
 from sweep.uncertainty.memory import likely_part

@@ -73,7 +73,7 @@ def plausibility_lines(
     """What of the utilisation of results is hard to believe; `verbose`: after that itself, as (TFLOP/s per GPU, MFU).
 
     `hfu`: that of the plans that recompute. `measured`: the part of the compute of each that rests on measured kernels, none
-    for recorded times. `facts`: those that the run stored (`sweep/preparation.py`).
+    for recorded times. `facts`: those that the run stored (`sweep/evaluation/preparation.py`).
     """
     yield from (f"warning: {doubt}" for doubt in facts.get("doubts", ()))
     if facts.get("missing"):

@@ -28,9 +28,9 @@ from sim_core import (
     short,
     timeline,
 )
-from sweep.folder import naming
-from sweep.one_plan import plans_of
+from sweep.evaluation.one_plan import plans_of
 from sweep.reopening import Reopened
+from sweep.results.folder import naming
 
 MOST_BLOCKS: Final = 1_000_000
 """Blocks of a step that are drawn; a file of these has about 700 MB."""

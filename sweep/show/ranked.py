@@ -8,22 +8,22 @@ import pyarrow as pa
 from rich.console import Console
 
 from sim_core import FOLLOWING, PARTS, plural, short
-from sweep.beside_running import Beside
 from sweep.columns import SECTIONS, measures_of
-from sweep.error_bars import ErrorBars, GroupBars
-from sweep.fidelity import Disagreement
-from sweep.folder import Location
-from sweep.ranking import Ranking
-from sweep.relaxing import DEVICE, WHERE, Relaxed
+from sweep.explaining.relaxing import DEVICE, WHERE, Relaxed
+from sweep.explaining.stability import DRAWS, Stability
+from sweep.ranking.beside_running import Beside
+from sweep.ranking.error_bars import ErrorBars, GroupBars
+from sweep.ranking.fidelity import Disagreement
+from sweep.ranking.ranking import Ranking
+from sweep.ranking.selection import ALIKE
+from sweep.results.folder import Location
 from sweep.search.candidates import BEATEN, WORSE
-from sweep.selection import ALIKE
 from sweep.show.answer import answer_of
 from sweep.show.checks import plausibility_lines
 from sweep.show.results import print_reasons
 from sweep.show.tables import SHORT_PART, cell, heading, print_table, say, span, values_text
-from sweep.stability import DRAWS, Stability
+from sweep.spec.workloads import STACK
 from sweep.uncertainty.evidence import LEVEL
-from sweep.workloads import STACK
 
 MOST_COLUMNS: Final = 30
 """A ranking of more columns is printed on its side."""

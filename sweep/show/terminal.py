@@ -14,8 +14,8 @@ from typing import Any, Final, NoReturn
 from rich.console import Console
 
 from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
-from sweep.folder import naming
 from sweep.options import OptionError
+from sweep.results.folder import naming
 
 WIDE: Final = 250
 _PLAIN: Final[dict[str, Any]] = {"markup": False, "highlight": False, "soft_wrap": True}

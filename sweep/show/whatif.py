@@ -6,9 +6,9 @@ from typing import Any, Final
 from rich.console import Console
 
 from sim_core import EXPLANATIONS, plural
+from sweep.explaining.whatif import Question, WhatIf
 from sweep.show.tables import cell, heading, print_table
 from sweep.uncertainty.evidence import LEVEL
-from sweep.whatif import Question, WhatIf
 
 _PLAN: Final = (
     "hardware", "nic_bandwidth", "sequence", "all_gpus", "tp", "cp", "pp", "vpp", "ep", "dp", "micro_batch", "ga",

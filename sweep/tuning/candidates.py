@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from sim_core import Floats, Ints
 from sweep.columns import LONGER
-from sweep.evaluation import evaluate
-from sweep.preparation import Sweep
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import Sweep
 from sweep.tuning.deciding import Candidates
 from sweep.tuning.draws import boundless, log_steps
 from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features

@@ -22,12 +22,12 @@ from sim_core import (
     workload_from_model,
 )  # fmt: skip
 from sweep.columns import describe_rows
-from sweep.preparation import Sweep
-from sweep.stability import with_slower
+from sweep.evaluation.preparation import Sweep
+from sweep.explaining.stability import with_slower
 
 WIDTHS: Final[Mapping[str, float]] = {"compute": 0.2, "nvlink": 0.3, "nic": 0.5, "jitter": 0.7}
 """Standard deviations of ln(time) on a cluster that nobody measured yet: compute and both kinds of links two to three times
-what published runs and nccl-tests differ by (`sweep.stability.SIGMAS`); of jitter there is no measurement."""
+what published runs and nccl-tests differ by (`sweep.explaining.stability.SIGMAS`); of jitter there is no measurement."""
 LAUNCHES: Final = 1.0
 """Of ln of the host's time of a layer: between stacks it lies from 0.7 to 4.4 ms (`sim_core/models/stacks`)."""
 HOST: Final = ("host_forward", "host_backward")

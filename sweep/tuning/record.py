@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from sim_core import FormatError, SpecError, lock_file, nearest, shown
-from sweep.document import cells_by_column, read_csv
-from sweep.folder import folder_at
+from sweep.results.folder import folder_at
+from sweep.spec.document import cells_by_column, read_csv
 
 NAME: Final = "tune.csv"
 OK, OUT_OF_MEMORY, CRASH, SLOW, SKIP = "ok", "oom", "crash", "slow", "skip"

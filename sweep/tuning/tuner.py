@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from sim_core import EXPLANATIONS, Ints, SpecError
 from sweep.columns import LONGER, SHORTER
-from sweep.folder import Location
+from sweep.evaluation.preparation import Sweep
 from sweep.options import OptionError, of_option, wrong
-from sweep.preparation import Sweep
-from sweep.query import results
-from sweep.ranking import rank
+from sweep.ranking.query import results
+from sweep.ranking.ranking import rank
+from sweep.ranking.selection import quoted
 from sweep.reopening import Reopened, reopened
-from sweep.selection import quoted
+from sweep.results.folder import Location
 from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, plan_columns, rows_of
 from sweep.tuning.deciding import Belief, Candidates, Known, believe, score, stops
 from sweep.tuning.record import (

@@ -7,9 +7,9 @@ from typing import Any, Final
 import duckdb
 
 from sim_core import Model, SpecError
-from sweep.query import results
+from sweep.ranking.query import results
+from sweep.ranking.selection import quoted
 from sweep.reopening import Reopened
-from sweep.selection import quoted
 from sweep.tuning.record import OK, OUT_OF_MEMORY, Entry
 from sweep.validation.devices import presets_of
 from sweep.validation.simulation import plan_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim_core import FormatError, shown, whole_number
-from sweep.document import cells_by_column, read_csv
+from sweep.spec.document import cells_by_column, read_csv
 
 DATA: Final = Path(__file__).parent / "data"
 COMMITTED: Final = DATA / "measured.csv"

@@ -41,7 +41,7 @@ from tests.mutants.copies import ROOT, Copy
 from tests.mutants.mutate import Mutant, mutants, places, sample
 
 BAR: Final = 0.90
-ROOMS: Final = ("sim_core/costing/", "sim_core/step/", "sim_core/planning/", "sweep/selection", "sweep/store")
+ROOMS: Final = ("sim_core/costing/", "sim_core/step/", "sim_core/planning/", "sweep/ranking/selection", "sweep/results/store")
 """What is mutated unless paths are given: where a fault moves a number, or the choice among numbers."""
 RESULTS: Final = ROOT / "results" / "mutants"
 BUDGET_S: Final = 120.0
@@ -74,7 +74,7 @@ class Verdict:
 def files() -> list[str]:
     """Sources of sim_core, and of sweep the executors, the ranking and all that these import."""
     graph = grimp.build_graph("sim_core", "sweep", cache_dir=None)
-    roots = {name for name in graph.modules if name.startswith("sweep.executors")} | {"sweep.ranking"}
+    roots = {name for name in graph.modules if name.startswith("sweep.executors")} | {"sweep.ranking.ranking"}
     answering = roots.union(*(graph.find_upstream_modules(name) for name in roots))
     names = {name for name in graph.modules if name.split(".")[0] == "sim_core"} | answering
     paths = (ROOT / name.replace(".", "/") for name in names)

@@ -17,7 +17,7 @@ from sim_core.step.sharing import ALL, OPEN
 from sim_core.terms import GRADIENTS_SHARDED
 from sim_core.timelines.blocks import timed
 from sim_core.timelines.messages import parameter_spans
-from sweep.one_plan import plans_of, prepare_plan
+from sweep.evaluation.one_plan import plans_of, prepare_plan
 from tests.oracle.fluid import Gather, Message, Step, Work, run
 from tests.oracle.pipeline import GPIPE, LOOPED_BFS, ONE_F_ONE_B
 

@@ -24,8 +24,8 @@ from sim_core import (
 )
 from sim_core import workload_from_model as from_model
 from sim_core.costing.peak import Estimate, estimate_of, estimated_bytes
-from sweep.preparation import prepare
-from sweep.spec import load_spec
+from sweep.evaluation.preparation import prepare
+from sweep.spec.spec import load_spec
 from tests.aicb import write
 from tests.aicb_generator import DENSE, Plan, Text
 from tests.conftest import EXAMPLES

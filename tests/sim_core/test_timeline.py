@@ -27,8 +27,8 @@ from sim_core import (
     trace,
     workload_from_model,
 )
-from sweep.preparation import prepare
-from sweep.spec import load_spec
+from sweep.evaluation.preparation import prepare
+from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES
 
 COMPUTE = STREAMS.index("compute")

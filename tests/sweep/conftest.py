@@ -16,13 +16,13 @@ import yaml
 from moto.server import ThreadedMotoServer
 from pyarrow import fs
 
-from sweep.folder import Location
-from sweep.preparation import Prepared, prepare
-from sweep.query import results
-from sweep.slice_file import Slice
-from sweep.slices import SliceTask
-from sweep.spec import load_spec
-from sweep.store import Store
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.evaluation.slices import SliceTask
+from sweep.ranking.query import results
+from sweep.results.folder import Location
+from sweep.results.slice_file import Slice
+from sweep.results.store import Store
+from sweep.spec.spec import load_spec
 from tests.conftest import GPT7B
 
 SMALL: dict[str, Any] = {

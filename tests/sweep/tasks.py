@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from sweep.slice_file import Slice
-from sweep.slices import SliceTask
+from sweep.evaluation.slices import SliceTask
+from sweep.results.slice_file import Slice
 from tests.waiting import until
 
 

@@ -25,8 +25,8 @@ import yaml
 import sweep
 from sim_core import SpecError, read_hardware, read_model, read_stack
 from sweep.executors import InlineExecutor
-from sweep.given import checked_spec
-from sweep.slice_file import Slice
+from sweep.results.slice_file import Slice
+from sweep.spec.given import checked_spec
 from tests.conftest import EXAMPLES, ROOT
 from tests.sweep.commands import sweep as command
 from tests.sweep.conftest import SpecWriter, rows

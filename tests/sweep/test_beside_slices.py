@@ -10,9 +10,9 @@ import pytest
 
 import sweep as package
 from sim_core import SpecError
-from sweep.preparation import prepare
-from sweep.spec import load_spec
-from sweep.store import MANIFEST, Store
+from sweep.evaluation.preparation import prepare
+from sweep.results.store import MANIFEST, Store
+from sweep.spec.spec import load_spec
 from sweep.tuning.record import NAME
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SLICED_AXES, filled, rows, spec_in

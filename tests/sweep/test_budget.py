@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from sim_core import SpecError, count, read_hardware
-from sweep.budget import Budget, costs
 from sweep.columns import measures_of
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
-from sweep.store import Store
+from sweep.results.store import Store
+from sweep.spec.budget import Budget, costs
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, SpecWriter
 from tests.sweep.test_model_specs import prepared_of, rows_of

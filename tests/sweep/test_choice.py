@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from sim_core import SimError, SpecError, cache_dir
+from sweep.evaluation.preparation import Prepared
+from sweep.evaluation.slices import Receipt, SliceQueue, SliceTask
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
 from sweep.executors.choice import Kind, check_persistent, opened, with_own_token
-from sweep.folder import folder_at
-from sweep.preparation import Prepared
-from sweep.slices import Receipt, SliceQueue, SliceTask
-from sweep.store import Store
+from sweep.results.folder import folder_at
+from sweep.results.store import Store
 from tests.sweep.conftest import SpecWriter
 from tests.sweep.test_execution import command
 from tests.waiting import PATIENCE_S

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sweep.citation import citation_of
-from sweep.preparation import prepare
-from sweep.spec import load_spec
+from sweep.evaluation.preparation import prepare
+from sweep.results.citation import citation_of
+from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import spec_in

@@ -21,7 +21,7 @@ from ray.cluster_utils import Cluster
 from ray.job_submission import JobSubmissionClient
 
 from cluster.demo import DemoCluster, demo_cluster, free_ports
-from sweep.store import Store
+from sweep.results.store import Store
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.test_execution import BIG_AXES, call, children, command, there
 from tests.waiting import until

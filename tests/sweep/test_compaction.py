@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from sim_core import SpecError
-from sweep.compaction import MOST_BYTES, compact
-from sweep.evaluation import evaluate
-from sweep.folder import Folder, folder_at
-from sweep.preparation import Prepared
-from sweep.ranking import rank
-from sweep.slice_file import Slice, encoded, sealed_text
-from sweep.store import Store
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import Prepared
+from sweep.ranking.ranking import rank
+from sweep.results.compaction import MOST_BYTES, compact
+from sweep.results.folder import Folder, folder_at
+from sweep.results.slice_file import Slice, encoded, sealed_text
+from sweep.results.store import Store
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import files_of, rows
 from tests.sweep.fault_proxy import faulty
@@ -88,7 +88,7 @@ def test_a_file_stays_small_enough_for_one_put(
 ) -> None:
     one, split = (filled(Store(directory=tmp_path / name), prepared, *range(0, 300, 20)) for name in ("one", "split"))
     compact(one)
-    monkeypatch.setattr("sweep.compaction.MOST_BYTES", files_of(one)[0].stat().st_size - 1)
+    monkeypatch.setattr("sweep.results.compaction.MOST_BYTES", files_of(one)[0].stat().st_size - 1)
     assert compact(split) == (13, 3)
     assert split.slices() == [Slice(0, 120), Slice(120, 240), Slice(260, 280)]
     assert compact(split) == (3, 3)

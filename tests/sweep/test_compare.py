@@ -18,13 +18,13 @@ from sweep.compare.changes import input_changes
 from sweep.compare.comparison import QUANTILES, compare
 from sweep.compare.report import percent, plan_text, sections
 from sweep.compare.result import Comparison
+from sweep.evaluation.preparation import prepare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
-from sweep.preparation import prepare
+from sweep.results.slice_file import sealed_text
+from sweep.results.store import MANIFEST, OLD_MANIFEST, Store
 from sweep.show.sections import markdown
-from sweep.slice_file import sealed_text
-from sweep.spec import load_spec
-from sweep.store import MANIFEST, OLD_MANIFEST, Store
+from sweep.spec.spec import load_spec
 from tests.conftest import GPT7B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SMALL, rows

@@ -9,12 +9,12 @@ import pytest
 
 from sim_core import SpecError
 from sweep.conditions import FUNCTIONS, MOST_CHARACTERS, check_condition, locked_down
+from sweep.evaluation.preparation import prepare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
-from sweep.preparation import prepare
-from sweep.ranking import rank
-from sweep.spec import load_spec
-from sweep.store import Store
+from sweep.ranking.ranking import rank
+from sweep.results.store import Store
+from sweep.spec.spec import load_spec
 from tests.sweep.conftest import SpecWriter
 
 COLUMNS = ("plan", "tp", "pp", "checkpointing")

@@ -8,9 +8,9 @@ import pytest
 
 from sim_core import SpecError
 from sweep.conditions import satisfied
-from sweep.evaluation import evaluate
-from sweep.preparation import prepare
-from sweep.spec import load_spec
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import prepare
+from sweep.spec.spec import load_spec
 from tests.sweep.conftest import SpecWriter
 
 PLANS = {"plan": pa.array([0, 1, 2, 3]), "tp": pa.array([1, 2, 4, 8]), "pp": pa.array([2, 2, 1, 1])}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sim_core import Facts, read_workload
-from sweep.preparation import prepare
-from sweep.spec import load_spec
+from sweep.evaluation.preparation import prepare
+from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
 

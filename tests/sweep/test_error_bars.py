@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sweep.error_bars import COLUMNS, ErrorBars, error_bars
-from sweep.selection import CHOSEN
+from sweep.ranking.error_bars import COLUMNS, ErrorBars, error_bars
+from sweep.ranking.selection import CHOSEN
 from sweep.show.ranked import error_lines
 from sweep.uncertainty.evidence import Basis, Differences, Spread
 from sweep.uncertainty.judging import OwnRuns, judge

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sweep.store import Store
+from sweep.results.store import Store
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter, rows, spec_in
 from tests.waiting import PATIENCE_S, until

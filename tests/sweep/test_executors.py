@@ -19,16 +19,16 @@ import pyarrow as pa
 import pytest
 
 from sim_core import SimError, SpecError
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.evaluation.slices import SliceQueue, SliceTask
 from sweep.executors import Executor, InlineExecutor, OtherCode
 from sweep.executors.choice import Kind, opened
 from sweep.executors.local import LocalExecutor
 from sweep.executors.ray import RayExecutor
-from sweep.folder import folder_at
-from sweep.preparation import Prepared, prepare
-from sweep.slice_file import Slice
-from sweep.slices import SliceQueue, SliceTask
+from sweep.results.folder import folder_at
+from sweep.results.slice_file import Slice
 from sweep.sources import row_code
-from sweep.spec import load_spec
+from sweep.spec.spec import load_spec
 from tests.sweep.conftest import MODEL, SpecWriter, rows, spec_in
 from tests.sweep.tasks import (
     DiskFull,
@@ -175,11 +175,11 @@ class TestCaughtLosses:
 class TestOtherCode:
     """What an executor with worker processes does where they have other code than the driver."""
 
-    @pytest.mark.parametrize("part", ["sim_core", "sweep/budget.py", "numba"])
+    @pytest.mark.parametrize("part", ["sim_core", "sweep/spec/budget.py", "numba"])
     def test_a_worker_with_other_code_ends_the_run_before_it_computes(
         self, make: Make, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
     ) -> None:
-        monkeypatch.setattr("sweep.slices.row_code", lambda entry: {**row_code(entry), part: "that of the driver"})
+        monkeypatch.setattr("sweep.evaluation.slices.row_code", lambda entry: {**row_code(entry), part: "that of the driver"})
         differing = re.escape(f"({part}: found {row_code()[part]}, expected that of the driver)")
         with pytest.raises(OtherCode, match=f"a worker .* has another version of the simulator than this run {differing}; use"):
             execute(make(), prepared, tmp_path / "out")

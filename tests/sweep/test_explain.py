@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from sim_core import MEMORY, SPAN_KINDS, SpecError, shape_of, trace
+from sweep.evaluation.one_plan import plans_of, prepare_plan, row_of
 from sweep.explaining.among import within
 from sweep.explaining.bottleneck import own_part
 from sweep.explaining.explanation import Explanation, difference, explain
-from sweep.one_plan import plans_of, prepare_plan, row_of
-from sweep.ranking import rank
+from sweep.ranking.ranking import rank
 from sweep.reopening import Reopened, plan_number, reopened
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import spec_in, stored_row

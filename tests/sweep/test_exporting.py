@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from sim_core import SpecError, model_names, read_model
+from sweep.evaluation.preparation import prepare
 from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import ARRAY, megatron_flags, megatron_text, model_flags, without_flag
 from sweep.exporting.megatron_rules import refused
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.inputs.launch.megatron import read_script
-from sweep.preparation import prepare
-from sweep.spec import SweepSpec
+from sweep.spec.spec import SweepSpec
 from tests.sweep.commands import sweep
 
 FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "megatron_facts.json").read_text(encoding="utf-8"))

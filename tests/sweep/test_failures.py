@@ -10,7 +10,7 @@ import pytest
 
 from sim_core import SpecError
 from sweep.columns import measures_of
-from sweep.failures import LLAMA_3, Failures, best_interval_s, goodput, with_failures
+from sweep.spec.failures import LLAMA_3, Failures, best_interval_s, goodput, with_failures
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, SpecWriter
 from tests.sweep.test_model_specs import prepared_of, rows_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sim_core import SpecError
-from sweep.fidelity import compare_fidelity
+from sweep.ranking.fidelity import compare_fidelity
 from tests.aicb import gpt_text, write
 from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
 from tests.sweep.commands import sweep

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sim_core import SpecError
-from sweep.folder import Folder, folder_at
+from sweep.results.folder import Folder, folder_at
 
 
 @pytest.fixture(params=["path", "relative", "file", "s3", "s3-options", "elsewhere"])

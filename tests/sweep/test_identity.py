@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-import sweep.preparation
 from sim_core import HARDWARE_KEYS, SWITCH, hardware_yaml, read_hardware
-from sweep.preparation import prepare
+from sweep.evaluation.preparation import prepare
 from sweep.sources import row_code
-from sweep.spec import load_spec
+from sweep.spec.spec import load_spec
 from tests.sweep.conftest import SMALL, SpecWriter
 
 H20 = read_hardware("H20-SXM")
@@ -104,7 +103,7 @@ def test_the_content_of_the_workload_changes_the_identity(write_spec: SpecWriter
 def test_the_sources_of_the_simulator_change_the_identity(write_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_spec(**PLAIN)
     before = identity(path)
-    monkeypatch.setattr(sweep.preparation, "row_code", lambda: {**row_code(), "sim_core": "of other sources"})
+    monkeypatch.setattr("sweep.evaluation.preparation.row_code", lambda: {**row_code(), "sim_core": "of other sources"})
     assert identity(path) != before
 
 

@@ -12,21 +12,21 @@ import pyarrow as pa
 import pytest
 
 from cluster.demo import DemoCluster, demo_cluster
+from sweep.results.store import Store
 from sweep.sources import ROOT
-from sweep.store import Store
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.test_cluster import QUIET
 from tests.sweep.test_execution import call, command
 
 PROJECT = ROOT.parent
 DIFFERING = {
-    "a source of sweep": ("sweep/budget.py", "CHANGED = 1"),
+    "a source of sweep": ("sweep/spec/budget.py", "CHANGED = 1"),
     "a source of sim_core": ("sim_core/units.py", "CHANGED = 1"),
     "a table of sim_core": ("sim_core/hardware/presets/H100-SXM.yaml", "# changed"),
     "a package": ("numba-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: numba\nVersion: 0.1"),
 }
 """What is added to which file of the other installation."""
-NAMED = {"a source of sweep": "sweep/budget.py: found ", "a package": "numba: found 0.1, expected "}
+NAMED = {"a source of sweep": "sweep/spec/budget.py: found ", "a package": "numba: found 0.1, expected "}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ def test_what_nodes_with_the_right_version_stored_is_kept(
     two.cluster.environment["PYTHONPATH"] = str(PROJECT)
     two.cluster.start_node(1)
     out = tmp_path / "out"
-    assert "sweep/budget.py" in refused(two.run(spec, out, "worker")), differing
+    assert "sweep/spec/budget.py" in refused(two.run(spec, out, "worker")), differing
     kept = sum(part.rows for part in Store(directory=out).slices())
     told = call("run", spec, "--out", out, "--workers", 0, "--top", 0)
     assert f"({kept:,} were already there)" in told or not kept

@@ -12,13 +12,13 @@ from sim_core import SpecError
 from sim_core.documents import MOST_CHARACTERS, parse_yaml
 from sweep import execution
 from sweep.conditions import MOST_CONDITIONS, MOST_IN_ALL, check_constraints
-from sweep.evaluation import evaluate
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import Sweep, prepare
+from sweep.evaluation.slices import SliceQueue
 from sweep.execution import DryRun, dry_run
-from sweep.preparation import Sweep, prepare
-from sweep.slice_file import Slice
-from sweep.slices import SliceQueue
-from sweep.space import _codes
-from sweep.spec import MAX_AXIS_VALUES, load_spec
+from sweep.results.slice_file import Slice
+from sweep.spec.space import _codes
+from sweep.spec.spec import MAX_AXIS_VALUES, load_spec
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
 

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sweep.evaluation import evaluate
-from sweep.preparation import Prepared
-from sweep.ranking import Ranking, rank
-from sweep.slice_file import Slice, encoded
-from sweep.store import Store
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import Prepared
+from sweep.ranking.ranking import Ranking, rank
+from sweep.results.slice_file import Slice, encoded
+from sweep.results.store import Store
 
 Rows = list[dict[str, Any]]
 MakeResults = Callable[[Rows], Path]

@@ -11,11 +11,11 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from sweep.evaluation.preparation import Prepared
 from sweep.executors import InlineExecutor
 from sweep.executors.choice import Kind, opened
-from sweep.folder import folder_at
-from sweep.preparation import Prepared
-from sweep.slice_file import Slice
+from sweep.results.folder import folder_at
+from sweep.results.slice_file import Slice
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.tasks import Swelling, run_with
 from tests.sweep.test_execution import call, command

@@ -15,13 +15,13 @@ import yaml
 from pydantic import ValidationError
 
 from sim_core import SpecError, hardware_yaml, nearest, read_hardware
-from sweep.budget import Budget
 from sweep.conditions import check_condition
-from sweep.document import first_error
-from sweep.failures import Failures
 from sweep.nightly.spec import NightlySpec, load_nightly
-from sweep.spec import SweepSpec, load_spec
-from sweep.workloads import WorkloadSpec
+from sweep.spec.budget import Budget
+from sweep.spec.document import first_error
+from sweep.spec.failures import Failures
+from sweep.spec.spec import SweepSpec, load_spec
+from sweep.spec.workloads import WorkloadSpec
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter

@@ -11,18 +11,18 @@ import pytest
 
 from sim_core import SpecError
 from sweep.api import load
-from sweep.compaction import compact
 from sweep.compare.comparison import compare
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.evaluation.slices import SliceTask
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
-from sweep.preparation import Prepared, prepare
-from sweep.ranking import objectives_of, rank
+from sweep.ranking.ranking import objectives_of, rank
+from sweep.results.compaction import compact
+from sweep.results.slice_file import POSITIONS, Slice
+from sweep.results.store import MANIFEST, Store
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
-from sweep.slice_file import POSITIONS, Slice
-from sweep.slices import SliceTask
-from sweep.spec import load_spec
-from sweep.store import MANIFEST, Store
+from sweep.spec.spec import load_spec
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, WIDTH, filled, rows, spec_in
 

@@ -21,9 +21,9 @@ from sim_core import (
     read_model,
 )
 from sweep.compare.changes import input_changes
-from sweep.evaluation import evaluate
-from sweep.preparation import Prepared, prepare
-from sweep.spec import load_spec
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.spec.spec import load_spec
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, SpecWriter, spec_in
 

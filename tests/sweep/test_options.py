@@ -91,7 +91,7 @@ MEANT = {
         ("@R @R --nights @D", "--nights @D: no night there has the result out"),
         ("@R @R --last 5", "--last: found without --nights, expected both"),
         ("@R", "NEW: found none, expected one (Folder of results to compare with OLD)"),
-        ("@R @R @R", "@R: is one argument too many for sweep compare, expected none after OLD NEW"),
+        ("@R @R more", "more: is one argument too many for sweep compare, expected none after OLD NEW"),
     ],
     "explain": [
         ("@R nope", "PLAN: found nope, expected a number from 0 to 11 (column plan of `sweep rank`), or best"),

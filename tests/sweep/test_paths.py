@@ -13,10 +13,10 @@ import yaml
 
 from sim_core import hardware_yaml, model_yaml, read_hardware, read_model, suggest_model
 from sweep.compare.changes import input_changes
-from sweep.preparation import Prepared, prepare
+from sweep.evaluation.preparation import Prepared, prepare
 from sweep.reopening import reopened
-from sweep.spec import load_spec
-from sweep.starter import starter_name
+from sweep.spec.spec import load_spec
+from sweep.starting.starter import starter_name
 from tests.conftest import EXAMPLES, GPT7B
 from tests.sweep.commands import sweep
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sim_core import timeline
-from sweep.one_plan import plans_of, prepare_plan, row_of
-from sweep.preparation import prepare
+from sweep.evaluation.one_plan import plans_of, prepare_plan, row_of
+from sweep.evaluation.preparation import prepare
 from sweep.show.perfetto import write_plan
-from sweep.spec import load_spec
+from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES
 
 README_BEST = 1934

@@ -16,12 +16,12 @@ import pytest
 
 from sim_core import SpecError
 from sweep.compare.comparison import compare
-from sweep.preparation import prepare
-from sweep.ranking import rank
+from sweep.evaluation.preparation import prepare
+from sweep.ranking.ranking import rank
 from sweep.report.content import content_of
 from sweep.report.page import report_page
-from sweep.spec import load_spec
-from sweep.store import Store
+from sweep.results.store import Store
+from sweep.spec.spec import load_spec
 from tests.conftest import GPT7B
 
 NIGHT = "20261121T163516Z-0f1b3b88"

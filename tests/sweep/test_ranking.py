@@ -21,18 +21,18 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-import sweep.selection as selection
+import sweep.ranking.selection as selection
 from sim_core import PARTS, SpecError
 from sweep.api import run
 from sweep.columns import RUNS
-from sweep.error_bars import COLUMNS as BARS
+from sweep.evaluation.preparation import prepare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
-from sweep.preparation import prepare
-from sweep.ranking import rank
+from sweep.ranking.error_bars import COLUMNS as BARS
+from sweep.ranking.ranking import rank
+from sweep.results.store import MANIFEST, Store
 from sweep.show.ranked import MORE_AXES, MOST_BRIEF, print_ranking
-from sweep.spec import load_spec
-from sweep.store import MANIFEST, Store
+from sweep.spec.spec import load_spec
 from sweep.uncertainty.highest import above_measured
 from sweep.uncertainty.memory import chance_before_runs, likely_part
 from tests.conftest import EXAMPLES

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from cluster.demo import DemoCluster, demo_cluster
-from sweep.store import Store
+from sweep.results.store import Store
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.tasks import run_with
 from tests.sweep.test_cluster import Nodes, nodes, started  # noqa: F401 (a fixture)

@@ -15,16 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from sim_core import SpecError
-from sweep import query, reach, selection
-from sweep.evaluation import evaluate
-from sweep.folder import Location
-from sweep.preparation import prepare
-from sweep.query import parts
-from sweep.ranking import outcome, rank
-from sweep.reading import reading
-from sweep.slice_file import PROVENANCE, Slice, encoded
-from sweep.spec import load_spec
-from sweep.store import Store
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import prepare
+from sweep.ranking import query, reach, selection
+from sweep.ranking.query import parts
+from sweep.ranking.ranking import outcome, rank
+from sweep.results.folder import Location
+from sweep.results.reading import reading
+from sweep.results.slice_file import PROVENANCE, Slice, encoded
+from sweep.results.store import Store
+from sweep.spec.spec import load_spec
 from tests.sweep.conftest import MODEL, spec_in
 from tests.sweep.test_store import flipped
 

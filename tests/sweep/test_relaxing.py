@@ -12,8 +12,8 @@ from rich.console import Console
 from sim_core import SpecError
 from sweep.api import run
 from sweep.conditions import conjuncts
-from sweep.ranking import rank
-from sweep.relaxing import COLUMNS, MEMORY, Relaxed, relax
+from sweep.explaining.relaxing import COLUMNS, MEMORY, Relaxed, relax
+from sweep.ranking.ranking import rank
 from sweep.reopening import reopened
 from sweep.show.ranked import print_relaxed
 from tests.sweep.commands import sweep

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from sim_core import SpecError
-from sweep.evaluation import evaluate
-from sweep.preparation import prepare
-from sweep.spec import load_spec
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import prepare
+from sweep.spec.spec import load_spec
 from sweep.uncertainty.evidence import basis_of
 from sweep.validation.simulation import run_rows
 from sweep.validation.stacks import dispatcher_of

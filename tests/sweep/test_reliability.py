@@ -15,9 +15,9 @@ import boto3
 import pyarrow as pa
 import pytest
 
-from sweep.slice_file import Slice
-from sweep.slices import FIRST_ROWS, LONGEST_S, MAX_ROWS, MIN_ROWS, SHORTEST_S, Receipt, SliceQueue
-from sweep.store import Store
+from sweep.evaluation.slices import FIRST_ROWS, LONGEST_S, MAX_ROWS, MIN_ROWS, SHORTEST_S, Receipt, SliceQueue
+from sweep.results.slice_file import Slice
+from sweep.results.store import Store
 from tests.conftest import ROOT
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.fault_proxy import Faults, faulty

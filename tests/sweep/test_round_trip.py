@@ -21,13 +21,13 @@ from sim_core import (
     suggest_model,
 )
 from sweep.compare.comparison import compare
-from sweep.document import _model_in
+from sweep.evaluation.preparation import Prepared, prepare
 from sweep.explaining.neighbours import sweep_around
-from sweep.failures import LLAMA_3, RESTART_S, TECTONIC
-from sweep.preparation import Prepared, prepare
 from sweep.reopening import plan_number, reopened
-from sweep.spec import FIELDS, SweepSpec, load_spec, stored_spec
-from sweep.store import Store
+from sweep.results.store import Store
+from sweep.spec.document import _model_in
+from sweep.spec.failures import LLAMA_3, RESTART_S, TECTONIC
+from sweep.spec.spec import FIELDS, SweepSpec, load_spec, stored_spec
 from tests.conftest import EXAMPLES, GPT7B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import stored_row

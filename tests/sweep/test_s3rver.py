@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cluster.demo import free_ports
-from sweep.store import Store
+from sweep.results.store import Store
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.test_execution import command
 from tests.waiting import PATIENCE_S, until

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from sweep.evaluation.preparation import prepare
 from sweep.execution import Progress, dry_run
-from sweep.preparation import prepare
+from sweep.results.slice_file import sealed_text
+from sweep.results.store import MANIFEST, Store
 from sweep.show.progress import clock
-from sweep.slice_file import sealed_text
-from sweep.spec import load_spec
-from sweep.store import MANIFEST, Store
+from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES, GPT7B, ROOT
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter

@@ -14,17 +14,17 @@ import yaml
 
 from sim_core import SpecError
 from sweep.columns import NUMBERS, SIZES
-from sweep.evaluation import evaluate
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.evaluation.slices import Receipt, SliceQueue, SliceTask
 from sweep.executors import InlineExecutor
 from sweep.executors.local import LocalExecutor
-from sweep.preparation import Prepared, prepare
-from sweep.ranking import rank
+from sweep.ranking.ranking import rank
+from sweep.results.store import Store
 from sweep.search.ahead import Ahead, Frontier, promise_of
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
-from sweep.slices import Receipt, SliceQueue, SliceTask
-from sweep.spec import load_spec
-from sweep.store import Store
+from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
 from tests.sweep.conftest import files_of
 from tests.sweep.test_execution import here

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import yaml
 
-from sweep.preparation import Prepared, prepare
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.results.slice_file import Slice
 from sweep.search.ahead import Frontier
 from sweep.search.blocks import blocks_of
 from sweep.search.candidates import search_blocks
 from sweep.search.objective import Objective
-from sweep.slice_file import Slice
-from sweep.spec import load_spec
+from sweep.spec.spec import load_spec
 from tests.conftest import GPT7B
 from tests.sweep.test_search import exhaustive
 

@@ -14,20 +14,23 @@ import pytest
 
 from sim_core import cache_dir
 from sweep import sources
-from sweep.preparation import Prepared, prepare
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.evaluation.slices import SliceTask
 from sweep.reopening import reopened
 from sweep.search.objective import Objective
 from sweep.search.search import SearchTask, as_search
-from sweep.slices import SliceTask
 from sweep.sources import PACKAGES, ROOT, WORKER, differences, hashes_of, loaded, row_code, sources_of
-from sweep.spec import load_spec
+from sweep.spec.spec import load_spec
 from tests.sweep.conftest import MODEL, SpecWriter
 from tests.sweep.test_execution import here
 
 PROJECT = ROOT.parent
 SEARCH = SearchTask.entry
 NAMED = {
-    f"sweep/{name}.py" for name in ("evaluation", "budget", "failures", "stragglers", "conditions", "space", "columns", "spec")
+    "sweep/columns.py",
+    "sweep/conditions.py",
+    "sweep/evaluation/evaluation.py",
+    *(f"sweep/spec/{name}.py" for name in ("budget", "failures", "stragglers", "space", "spec")),
 }
 """Of modules that make columns, those that a person would name."""
 CHANGE = "CHANGED = 1"
@@ -78,7 +81,7 @@ def test_what_makes_columns_is_in_it_and_what_presents_is_not() -> None:
         *sources_of(WORKER),
         *(f"sweep/search/{name}.py" for name in ("ahead", "blocks", "candidates")),
     }
-    presenting = ("show/", "report/", "commands/", "compare/", "nightly/", "ranking", "cli", "explaining/", "uncertainty/")
+    presenting = ("show/", "report/", "commands/", "compare/", "nightly/", "ranking/", "cli", "explaining/", "uncertainty/")
     assert not [path for path in sources_of(SEARCH) if path.removeprefix("sweep/").startswith(presenting)]
     assert (SliceTask.entry, SEARCH) == (WORKER, "sweep.search.search")
     assert set(row_code()) == {"sim_core", *sources_of(WORKER), "python", *PACKAGES}
@@ -140,13 +143,13 @@ def test_a_change_of_each_source_changes_the_identity(
 def test_a_comment_changes_it_and_what_only_presents_does_not(copy: Path, load: Load, plant: Plant) -> None:
     before = row_code()
     (copy / "sweep" / ".#budget.py").symlink_to("nowhere")  # as Emacs does
-    for file in ("sweep/show/tables.py", "sweep/ranking.py", "sweep/commands/run_command.py"):
+    for file in ("sweep/show/tables.py", "sweep/ranking/ranking.py", "sweep/commands/run_command.py"):
         plant(file, CHANGE)
     load(copy / "sweep")
     assert row_code() == before
-    plant("sweep/budget.py", "# the text counts, whatever it says")
+    plant("sweep/spec/budget.py", "# the text counts, whatever it says")
     load(copy / "sweep")
-    assert differences(before, row_code()).startswith("sweep/budget.py: found ")
+    assert differences(before, row_code()).startswith("sweep/spec/budget.py: found ")
 
 
 @pytest.mark.parametrize("file", sorted({*sources_of(SEARCH)} - {*sources_of(WORKER)}))
@@ -165,7 +168,7 @@ def test_packages_are_part_of_it(
     write_spec: SpecWriter, prepared: Prepared, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     path = write_spec()
-    monkeypatch.setattr("sweep.preparation.row_code", lambda: {**row_code(), package: "0.1"})
+    monkeypatch.setattr("sweep.evaluation.preparation.row_code", lambda: {**row_code(), package: "0.1"})
     assert prepare(load_spec(path), path.parent).sweep.identity != prepared.sweep.identity
 
 
@@ -195,10 +198,10 @@ def test_a_result_of_other_code_is_neither_resumed_nor_called_complete(
     here(*run)
     assert "Nothing to do" in here(*run)
     files = {part: part.read_bytes() for part in out.glob("*.parquet")}
-    plant("sweep/budget.py", CHANGE)
+    plant("sweep/spec/budget.py", CHANGE)
     load(copy / "sweep")
     last = here(*run, expect=1).splitlines()[-1]
-    assert last.startswith(f"error: {out}: holds results of another version of the simulator (sweep/budget.py: found ")
+    assert last.startswith(f"error: {out}: holds results of another version of the simulator (sweep/spec/budget.py: found ")
     assert last.endswith("); choose another --out, or start over with --fresh")
     assert {part: part.read_bytes() for part in out.glob("*.parquet")} == files
     assert reopened(out, path).notes[0].startswith("the result is of another version of the simulator")
@@ -211,17 +214,17 @@ import json, sys
 from collections import deque
 from pathlib import Path
 from sweep.executors.local import LocalExecutor
-from sweep.preparation import prepare
-from sweep.slice_file import Slice
-from sweep.slices import SliceQueue, SliceTask
-from sweep.spec import load_spec
+from sweep.evaluation.preparation import prepare
+from sweep.results.slice_file import Slice
+from sweep.evaluation.slices import SliceQueue, SliceTask
+from sweep.spec.spec import load_spec
 
 if __name__ == "__main__":
     spec, out = map(Path, sys.argv[1:])
     prepared = prepare(load_spec(spec), spec.parent)
     task = SliceTask(sweep=prepared.sweep, directory=out, provenance=json.dumps(prepared.provenance).encode())
     queue = SliceQueue(gaps=deque([Slice(0, 100)]), workers=1)
-    with Path("sweep/budget.py").open("a") as source:
+    with Path("sweep/spec/budget.py").open("a") as source:
         source.write("\\nCHANGED = 1\\n")
     try:
         list(LocalExecutor(1).run(task, queue))
@@ -233,7 +236,7 @@ if __name__ == "__main__":
 def test_a_source_that_is_edited_before_a_worker_starts_ends_the_run(
     write_spec: SpecWriter, tmp_path: Path, copy: Path, plant: Plant
 ) -> None:
-    plant("sweep/budget.py", "")
+    plant("sweep/spec/budget.py", "")
     script, out = tmp_path / "script.py", tmp_path / "out"
     script.write_text(EDITED_DURING_THE_RUN)
     out.mkdir()
@@ -241,7 +244,7 @@ def test_a_source_that_is_edited_before_a_worker_starts_ends_the_run(
     line = [sys.executable, str(script), str(write_spec()), str(out)]
     done = subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("OtherCode a worker process of this machine (PID ")
-    assert ") has another version of the simulator than this run (sweep/budget.py: found " in done.stdout
+    assert ") has another version of the simulator than this run (sweep/spec/budget.py: found " in done.stdout
     assert "Traceback" not in done.stderr
     assert not list(out.iterdir())
 
@@ -251,9 +254,9 @@ import sys
 from pathlib import Path
 import numpy as np
 import pyarrow as pa
-from sweep.evaluation import evaluate
-from sweep.preparation import prepare
-from sweep.spec import load_spec
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import prepare
+from sweep.spec.spec import load_spec
 
 path = Path(sys.argv[1])
 sweep = prepare(load_spec(path), path.parent).sweep

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import Workload
-from sweep.space import Space, build_space, permuted, to_plans
-from sweep.spec import SweepSpec
+from sweep.spec.space import Space, build_space, permuted, to_plans
+from sweep.spec.spec import SweepSpec
 from tests.conftest import ROOT
 
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from sim_core import SpecError, hardware_yaml, read_hardware
-from sweep.preparation import prepare
-from sweep.spec import load_spec
+from sweep.evaluation.preparation import prepare
+from sweep.spec.spec import load_spec
 from tests.sweep.conftest import SMALL, SpecWriter
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from sim_core import SpecError
 from sweep.columns import describe_rows
+from sweep.evaluation.preparation import prepare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
-from sweep.preparation import prepare
-from sweep.ranking import rank
+from sweep.explaining.stability import SIGMAS, response, sigmas_of, stability, step_s, with_slower
+from sweep.ranking.ranking import rank
 from sweep.reopening import Reopened, reopened
-from sweep.spec import load_spec
-from sweep.stability import SIGMAS, response, sigmas_of, stability, step_s, with_slower
-from sweep.store import Store
+from sweep.results.store import Store
+from sweep.spec.spec import load_spec
 from tests.sweep.commands import sweep
 
 SPEC = """

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from sim_core import Model, SpecError, parse_model, read_model, read_stack, stack_yaml
-from sweep.evaluation import bounded, evaluate
+from sweep.evaluation.evaluation import bounded, evaluate
+from sweep.evaluation.preparation import Prepared, prepare
 from sweep.explaining.neighbours import sweep_around
 from sweep.exporting.launched import launched
-from sweep.nearest_stack import nearest_stack
-from sweep.preparation import Prepared, prepare
 from sweep.reopening import Reopened
-from sweep.spec import SweepSpec, load_spec
+from sweep.spec.nearest_stack import nearest_stack
+from sweep.spec.spec import SweepSpec, load_spec
 from sweep.uncertainty.evidence import basis_of
 from sweep.validation.models import GPT
 from sweep.validation.simulation import run_rows

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from sim_core import FIRST_FAILURE, read_hardware, read_model, read_stack
-from sweep.evaluation import evaluate
-from sweep.preparation import prepare
-from sweep.spec import load_spec
-from sweep.wide_axes import wide_axes
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import prepare
+from sweep.spec.spec import load_spec
+from sweep.starting.wide_axes import wide_axes
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
 

@@ -16,12 +16,12 @@ import pytest
 
 from sim_core import SpecError
 from sweep.cli import run as command_line
-from sweep.evaluation import evaluate
-from sweep.preparation import Prepared, prepare
-from sweep.ranking import rank
-from sweep.slice_file import Slice, encoded, sealed_text
-from sweep.spec import load_spec
-from sweep.store import MANIFEST, OLD_MANIFEST, Store, newest
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.ranking.ranking import rank
+from sweep.results.slice_file import Slice, encoded, sealed_text
+from sweep.results.store import MANIFEST, OLD_MANIFEST, Store, newest
+from sweep.spec.spec import load_spec
 from tests.sweep.conftest import SpecWriter, files_of, rows
 
 
@@ -121,7 +121,7 @@ def test_another_sweep_is_not_overwritten_unless_told(store: Store, prepared: Pr
 def test_one_writer_at_a_time_and_a_dead_one_does_not_count(store: Store, prepared: Prepared) -> None:
     held = {"sweep": prepared.provenance["sweep"], "spec": {}}
     code = (
-        "import sys; from pathlib import Path; from sweep.store import Store\n"
+        "import sys; from pathlib import Path; from sweep.results.store import Store\n"
         f"with Store(directory=Path({str(store.directory)!r})).opened({held!r}):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from sim_core import SpecError
-from sweep.folder import PAUSES_S, Folder, StoreUnavailable, advice, folder_at, patiently
-from sweep.ranking import rank
-from sweep.slice_file import Slice
-from sweep.slices import MOST_LEFT
-from sweep.store import Store
+from sweep.evaluation.slices import MOST_LEFT
+from sweep.ranking.ranking import rank
+from sweep.results.folder import PAUSES_S, Folder, StoreUnavailable, advice, folder_at, patiently
+from sweep.results.slice_file import Slice
+from sweep.results.store import Store
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter, rows
 from tests.sweep.fault_proxy import Faults, faulty
@@ -30,8 +30,8 @@ def store(bucket: str, s3_server: str) -> Iterator[tuple[str, Faults]]:
 @pytest.fixture
 def small(write_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> Path:
     """960 plans in slices of 100 rows: the store is the subject."""
-    monkeypatch.setattr("sweep.slices.MIN_ROWS", 100)
-    monkeypatch.setattr("sweep.slices.MAX_ROWS", 100)
+    monkeypatch.setattr("sweep.evaluation.slices.MIN_ROWS", 100)
+    monkeypatch.setattr("sweep.evaluation.slices.MAX_ROWS", 100)
     return write_spec(
         axes={"tp": [1, 2, 4, 8], "pp": [1, 2, 3, 4], "all_gpus": [64, 128, 192, 256], "ga": {"range": [1, 15, 1]}}
     )
@@ -82,7 +82,7 @@ def test_a_refusal_ends_the_run_at_once_and_says_why(store: tuple[str, Faults], 
 
 def never_takes(monkeypatch: pytest.MonkeyPatch, refused: list[Slice]) -> None:
     """The store does not take these slices, after all attempts."""
-    from sweep.slices import SliceTask
+    from sweep.evaluation.slices import SliceTask
 
     plain = SliceTask.store
 
@@ -183,7 +183,7 @@ def test_a_file_that_does_not_fit_is_named_with_what_it_needs(tmp_path: Path, mo
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("sweep.folder.os.fsync", full)
+    monkeypatch.setattr("sweep.results.folder.os.fsync", full)
     told = rf"No space left on device: the file needs 3 kB, [0-9.]+ .?B are free: '{tmp_path}/part-x'"
     with pytest.raises(OSError, match=told):
         folder_at(tmp_path).write_bytes("part-x", bytes(3000))

@@ -19,7 +19,7 @@ from sim_core import (
     trace,
     workload_from_model,
 )
-from sweep.stragglers import TAIL, Stragglers, slowest, with_stragglers
+from sweep.spec.stragglers import TAIL, Stragglers, slowest, with_stragglers
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, SpecWriter
 from tests.sweep.test_model_specs import prepared_of, rows_of

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweep.evaluation import evaluate
-from sweep.preparation import prepare
-from sweep.spec import load_spec
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import prepare
+from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
 

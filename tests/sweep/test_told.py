@@ -15,9 +15,9 @@ import pytest
 import sweep as package
 from sim_core import SpecError
 from sweep.execution import _why_lost
-from sweep.folder import write_file
 from sweep.nightly.night import _one_line
-from sweep.store import Store
+from sweep.results.folder import write_file
+from sweep.results.store import Store
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter, spec_in
 from tests.waiting import PATIENCE_S

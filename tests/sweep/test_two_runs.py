@@ -13,12 +13,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from sweep.evaluation.preparation import Prepared
+from sweep.evaluation.slices import Receipt, SliceQueue, SliceTask
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
-from sweep.preparation import Prepared
-from sweep.slice_file import Slice
-from sweep.slices import Receipt, SliceQueue, SliceTask
-from sweep.store import Store
+from sweep.results.slice_file import Slice
+from sweep.results.store import Store
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.fault_proxy import Faults, faulty
 from tests.sweep.test_execution import call, command

@@ -14,16 +14,16 @@ import pytest
 import sim_core.compiling as compiling
 import sim_core.engine.orders as orders
 import sim_core.simulator as simulator
-import sweep.warming as warming
+import sweep.evaluation.warming as warming
 from sim_core import PLAIN_PYTHON, HardwareTable, Ints, Workload, compile_steps, simulate
 from sim_core import plans as plans_of
 from sim_core.batch import run_rows
 from sim_core.engine.schedules import ALTERNATING, FORWARDS_FIRST, ZERO_BUBBLE_V
 from sim_core.jit import in_plain_python
 from sweep.columns import describe_rows
-from sweep.evaluation import WARM_UP_PLANS, evaluate, spread
-from sweep.preparation import Prepared, Sweep, prepare
-from sweep.spec import load_spec
+from sweep.evaluation.evaluation import WARM_UP_PLANS, evaluate, spread
+from sweep.evaluation.preparation import Prepared, Sweep, prepare
+from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES
 from tests.sweep.conftest import SpecWriter
 
@@ -104,7 +104,7 @@ def test_a_second_process_that_fails_leaves_it_to_the_first(
     monkeypatch.setattr(sys, "executable", other)
     monkeypatch.setattr(subprocess, "Popen", noted)
     assert warming.warm_up(prepared.sweep) > 0
-    assert started == [[other, "-m", "sweep.warming"]]
+    assert started == [[other, "-m", "sweep.evaluation.warming"]]
 
 
 @pytest.mark.parametrize(("ga", "simulated"), [([8, 10**6], {8}), ([10**6], {10**6})])

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from sweep.folder import folder_at
+from sweep.explaining.whatif import Question, what_if
 from sweep.options import OptionError
 from sweep.reopening import Reopened, reopened
-from sweep.whatif import Question, what_if
+from sweep.results.folder import folder_at
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
 

@@ -12,16 +12,16 @@ import pytest
 
 from sim_core import PLAN_DEFAULTS, Facts, SpecError, model_document, read_workload
 from sweep.commands.export_command import json_text
-from sweep.evaluation import bounded
+from sweep.evaluation.evaluation import bounded
+from sweep.evaluation.one_plan import row_of, simai_text
+from sweep.evaluation.preparation import Prepared, prepare
 from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.inputs.job import job_of
 from sweep.inputs.launch.exported import OF_THE_SWEEP
 from sweep.inputs.launches import read_launch
-from sweep.one_plan import row_of, simai_text
-from sweep.preparation import Prepared, prepare
-from sweep.spec import SweepSpec, load_spec
+from sweep.spec.spec import SweepSpec, load_spec
 
 EXAMPLES = Path("examples")
 FORMATS: dict[str, Callable[[Launched], str]] = {"flags.sh": megatron_text, "run.toml": torchtitan_text, "plan.json": json_text}

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweep.beside_running import Beside
+from sweep.evaluation.preparation import prepare
 from sweep.inputs.registry import LAUNCH, LOG, recognised
 from sweep.inputs.rows import COLUMNS as ROW_COLUMNS
-from sweep.preparation import prepare
+from sweep.ranking.beside_running import Beside
 from sweep.show.ranked import running_words
-from sweep.spec import load_spec
+from sweep.spec.spec import load_spec
 from sweep.validation.simulation import run_rows
 from sweep.validation.table import COLUMNS, read_table
 from tests.conftest import EXAMPLES

@@ -11,6 +11,7 @@ import pytest
 
 from sim_core import SpecError, model_document, parameters, parse_model
 from sweep.commands.export_command import json_text
+from sweep.evaluation.preparation import prepare
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import megatron_text
@@ -18,9 +19,8 @@ from sweep.exporting.torchtitan import torchtitan_text
 from sweep.inputs.job import job_of
 from sweep.inputs.launch.job import Launch
 from sweep.inputs.launches import read_launch
-from sweep.preparation import prepare
 from sweep.show.logs import launch_values
-from sweep.spec import SweepSpec
+from sweep.spec.spec import SweepSpec
 from tests.sweep.inputs import specimens
 
 MODEL = {"layers": 12, "hidden": 512, "heads": 8, "vocabulary": 50304}

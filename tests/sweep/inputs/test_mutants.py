@@ -19,8 +19,8 @@ from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
 from sweep.inputs.rows import row_of
-from sweep.job_starter import job_starter
 from sweep.show.logs import launch_values, log_values, print_launch, print_log
+from sweep.starting.job_starter import job_starter
 from tests.sweep.inputs.specimens import FILES, PRIVATE
 from tests.sweep.inputs.specimens import LOGS as SPECIMENS_OF_LOGS
 

@@ -17,10 +17,10 @@ import yaml
 
 from sim_core import hardware_yaml, read_hardware
 from sweep.executors import InlineExecutor
-from sweep.folder import folder_at
 from sweep.nightly.night import Outcome, Runtime, run_night
 from sweep.nightly.nights import Night, Nights
 from sweep.nightly.spec import load_nightly
+from sweep.results.folder import folder_at
 from tests.conftest import GPT7B
 from tests.sweep.conftest import SMALL
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from sim_core import SpecError
-from sweep.folder import Folder, folder_at
 from sweep.nightly.lock import LEASE_S, Lease, locked
+from sweep.results.folder import Folder, folder_at
 
-HOLD = "import sys; from sweep.nightly.lock import locked; from sweep.folder import folder_at\n" \
+HOLD = "import sys; from sweep.nightly.lock import locked; from sweep.results.folder import folder_at\n" \
        "with locked(folder_at(sys.argv[1])): print('held', flush=True); sys.stdin.read()"  # fmt: skip
 
 

@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 
 from sim_core import SpecError
 from sweep.compare.comparison import compare
+from sweep.evaluation.preparation import prepare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
-from sweep.folder import Folder
 from sweep.nightly.lock import locked
 from sweep.nightly.nights import Night, SweepRecord, expired
 from sweep.nightly.spec import Keep
-from sweep.preparation import prepare
+from sweep.results.folder import Folder
+from sweep.results.store import Store
 from sweep.sources import row_code
-from sweep.spec import load_spec
-from sweep.store import Store
+from sweep.spec.spec import load_spec
 from tests.sweep.conftest import rows
 from tests.sweep.fault_proxy import faulty
 from tests.sweep.nightly.conftest import Sandbox, SandboxMaker
@@ -86,10 +86,10 @@ def test_a_night_after_a_change_of_the_code_is_a_new_one_and_says_what_changed(
     sandbox.write(sweeps=["a.yaml"])
     first = sandbox.night()
     assert sandbox.night().did_nothing
-    monkeypatch.setattr("sweep.preparation.row_code", lambda: {**row_code(), "sweep/failures.py": "changed"})
+    monkeypatch.setattr("sweep.evaluation.preparation.row_code", lambda: {**row_code(), "sweep/spec/failures.py": "changed"})
     second = sandbox.night()
     assert (second.code, second.did_nothing) == (0, False)
-    assert "changed: code sweep/failures.py: " in second.summary
+    assert "changed: code sweep/spec/failures.py: " in second.summary
     (a,) = sandbox.record(second).sweeps
     assert (a.computed, a.baseline) == (a.rows, first.night)
 

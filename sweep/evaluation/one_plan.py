@@ -1,0 +1,176 @@
+"""One plan on its own: prepared and evaluated like a sweep of one row, or exported as a SimAI text."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pydantic import ValidationError
+
+from sim_core import (
+    CHECKPOINTING,
+    COMPILE_AFTER_S,
+    SIMAI,
+    Facts,
+    Plans,
+    SpecError,
+    export_simai,
+    hardware_table,
+    is_compiled,
+    plain_python_s,
+    read_hardware,
+    read_workload,
+    simai_breakdown,
+    start_of,
+)
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.options import OptionError
+from sweep.spec.document import apply_sets, bare_size, first_error
+from sweep.spec.space import Space, is_labelled, to_plans
+from sweep.spec.spec import FIELDS, SweepSpec, Value
+from sweep.spec.workloads import WorkloadSpec
+
+ANY_DEVICE: Final = "H100-SXM"
+"""Stage durations take their recorded times on any device."""
+
+
+def prepare_plan(workload: Mapping[str, Any], hardware: str, fidelity: str, sets: Sequence[str]) -> Prepared:
+    """The own plan of a `workload:` section, with `key=value` changes (`tp=8`, `hardware.nic_bandwidth=100 Gb/s`).
+
+    Raises SimError.
+    """
+    document: dict[str, Any] = {
+        "name": "plan",
+        "workload": dict(workload),
+        "hardware": hardware,
+        "fixed": {"fidelity": fidelity},
+    }
+    try:
+        spec = SweepSpec.model_validate(applied := apply_sets(document, sets, within="fixed", example="tp=8"))
+    except ValidationError as error:
+        text = str(first_error(error, "--set", {}, SweepSpec))
+        raise OptionError(text.replace(": fixed.", ": ", 1)) from None
+    problem = bare_size(applied)
+    if problem:
+        raise OptionError(f"--set: {problem.removeprefix('fixed.')}")
+    with of_sets(sets):
+        return prepare(spec, Path.cwd())
+
+
+@contextmanager
+def of_sets(sets: Sequence[str]) -> Iterator[None]:
+    """Let an error inside the block name the `--record` or `--set` that it is about, by the name of its key."""
+    try:
+        yield
+    except OptionError:
+        raise
+    except SpecError as error:
+        text = str(error)
+        if text.startswith("workload.records: "):
+            named, rest = text.removeprefix("workload.records: "), "--record "
+            if named.startswith("the file "):
+                rest = "--record: "
+            raise OptionError(rest + named) from None
+        for assignment in reversed(sets):
+            if re.search(rf"\b{re.escape(assignment.partition('=')[0].strip().rpartition('.')[2])}: ", text):
+                raise OptionError(f"--set {assignment}: {text}") from None
+        raise
+
+
+def facts_of(path: str, sets: Sequence[str]) -> Facts:
+    """Facts about the workload at `path`, from `key=value` texts (`pp=4`). Raises SpecError."""
+    try:
+        return WorkloadSpec.model_validate(apply_sets({"path": path}, sets, example="pp=4")).facts()
+    except ValidationError as error:
+        raise OptionError(str(first_error(error, "--set", {}, WorkloadSpec))) from None
+
+
+def stages_replayed(path: str, sets: Sequence[str]) -> dict[str, float]:
+    """Seconds of the step of stage durations: recorded, of compute alone with free messages, and as a sweep starts from it.
+
+    Raises SimError, OSError.
+    """
+    workload, _ = read_workload(path, facts_of(path, sets))
+    hardware = hardware_table([read_hardware(ANY_DEVICE)], None)
+    alone, fitted = start_of(replace(workload, replayed_s=None), hardware), start_of(workload, hardware)
+    if alone is None or fitted is None:
+        raise SpecError(f"{path}: found no recorded step")
+    return {"recorded_s": fitted.recorded_s, "compute_s": alone.simulated_s, "replayed_s": fitted.simulated_s}
+
+
+def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:
+    """The result row of plan `number`; says so on stderr if the engine is compiled first, which a step of many events needs."""
+    space, workload = prepared.sweep.space, prepared.sweep.workload
+    plans = to_plans(space.decode(np.array([number], np.int64)), space)
+    if not is_compiled() and plain_python_s(workload, plans) > COMPILE_AFTER_S:
+        sys.stderr.write("Compiling the engine: once per version, about half a minute\n")
+    batch = evaluate(prepared.sweep, np.array([number], np.int64))
+    rows = pa.Table.from_batches([batch]).to_pylist()
+    return dict(rows[0])
+
+
+def plans_of(prepared: Prepared, number: int = 0) -> Plans:
+    """Plan `number` as columns of length 1. Raises SpecError."""
+    space = prepared.sweep.space
+    if not 0 <= number < space.size:
+        raise OptionError(f"--plan {number}: the space holds plans 0 to {space.size - 1}")
+    return to_plans(space.decode(np.array([number], np.int64)), space)
+
+
+def fields_of(space: Space, number: int) -> dict[str, Value]:
+    """The values of every field of plan `number`, those of hardware axes included."""
+    fields: dict[str, Value] = {}
+    for name, column in space.decode(np.array([number], np.int64)).items():
+        code = int(column[0])
+        if is_labelled(name):
+            fields[name] = space.labels[name][code]
+        elif FIELDS[name].words:
+            fields[name] = FIELDS[name].words[code]
+        else:
+            fields[name] = bool(code) if FIELDS[name].kind == "switch" else code
+    return fields
+
+
+def simai_parts(prepared: Prepared) -> dict[str, float]:
+    """Parts of the step in nanoseconds, as SimAI-Analytical prints them. Raises SpecError."""
+    return simai_breakdown(prepared.sweep.workload, prepared.sweep.hardware, plans_of(prepared))
+
+
+def export_notes(prepared: Prepared, number: int, text: str) -> list[str]:
+    """What a user of the exported `text` of plan `number` has to know, one line each."""
+    plans = plans_of(prepared, number)
+    kind, micro_batch = CHECKPOINTING[int(plans.checkpointing[0])], int(plans.micro_batch[0])
+    ids = int(text.split(" checkpoints: ", 1)[1].split()[0])
+    notes = []
+    runs_again = kind != "none" and (kind != "file" or prepared.sweep.workload.arrays.pieces.rerun.any())
+    if runs_again and not ids:
+        notes.append(
+            f"checkpointing {kind}: what runs again is work of the backward in the text; read it with `none` or `file`"
+        )
+    if ids > 1:
+        notes.append(f"checkpointing {kind}: SimAI itself uses only the first of the {ids} checkpoint ids")
+    if micro_batch != 1:
+        notes.append(f"the format does not hold the micro-batch: read the text with workload.micro_batch: {micro_batch}")
+    return notes
+
+
+def simai_text(prepared: Prepared, path: Path | None, number: int, *, ffn: int | None, heads: int | None) -> str:
+    """The workload file at `path` under plan `number`. Raises SimError if the plan cannot run or be expressed."""
+    kind = prepared.sweep.workload.kind
+    if path is None:
+        raise SpecError("workload.model: a model has no SimAI text; only SimAI texts can be exported")
+    if kind != SIMAI:
+        raise SpecError(f"{path}: found a workload of kind {kind}; only SimAI texts can be exported")
+    if prepared.sweep.workload.modelled:
+        raise SpecError(f"{path}: calibrated by workload.model, which a text does not hold; export it without the model")
+    row = row_of(prepared.without_sample(), number) if number < prepared.sweep.space.size else {}
+    if row and row["status"] != "ok":
+        raise SpecError(f"plan {number} is {row['status']}: {row['reason']}")
+    sweep = prepared.sweep
+    return export_simai(str(path), sweep.workload, sweep.hardware, plans_of(prepared, number), ffn=ffn, heads=heads)

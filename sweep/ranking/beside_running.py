@@ -1,0 +1,89 @@
+"""The best plan of a result beside the job that runs: how much less time its step is expected to take, with an interval."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from sweep.columns import LONGER, SHORTER
+from sweep.ranking.selection import quoted
+from sweep.spec.running import Running
+from sweep.uncertainty.evidence import LEVEL, Basis, t3_quantile
+from sweep.uncertainty.judging import NO_CHOICE, coordinates, distances, squares
+
+FOLLOWING: Final = ("dp", "ga")
+"""Fields of plans that follow from others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """The job that runs, among the plans of a result. `ratio`: step of the best plan over its own, at least, expected, at
+    most (LEVEL); None where nothing tells. `reason`: why its plan has no simulated step; "" if it has."""
+
+    plan: int | None  # its number; None: not among the rows
+    reason: str
+    best: int
+    simulated_s: float | None
+    measured_s: float | None
+    ratio: tuple[float, float, float] | None
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of its step: measured, else simulated."""
+        return self.measured_s or self.simulated_s
+
+
+def beside_running(
+    connection: duckdb.DuckDBPyConnection, provenance: Mapping[str, Any], rows: pa.Table, by: str, basis: Basis
+) -> Beside | None:
+    """The job that the spec of a result says to run, beside the first of the ranked `rows`; None without one.
+
+    `by`: the column that they are ranked by; beside one that is no time nothing is faster.
+    """
+    section = (provenance.get("spec") or {}).get("running")
+    if not section or not rows.num_rows or by not in (*LONGER, *SHORTER):
+        return None
+    running = Running.model_validate(section)
+    best = int(rows["plan"][0].as_py())
+    columns = connection.sql("FROM results LIMIT 0").columns
+    fields = {name: value for name, value in running.plan.items() if name in columns and name not in FOLLOWING}
+    same = " AND ".join(f"{quoted(name)} = ?" for name in fields) or "false"
+    query = f"SELECT * FROM results WHERE ({same}) OR plan = {best} ORDER BY plan"
+    found = connection.sql(query, params=list(fields.values())).to_arrow_table()
+    own = [row for row in found.to_pylist() if all(row[name] == value for name, value in fields.items())]
+    if not own:
+        return Beside(plan=None, reason="", best=best, simulated_s=None, measured_s=running.step_time_s, ratio=None)
+    mine = own[0]
+    ratio = None
+    if mine["status"] == "ok":
+        ratio = _ratio(found, int(mine["plan"]), best, by, basis)
+    return Beside(
+        plan=int(mine["plan"]),
+        reason=str(mine["reason"] or ""),
+        best=best,
+        simulated_s=mine["step_time_s"] if mine["status"] == "ok" else None,
+        measured_s=running.step_time_s,
+        ratio=ratio,
+    )
+
+
+def _ratio(rows: pa.Table, mine: int, best: int, by: str, basis: Basis) -> tuple[float, float, float] | None:
+    """The step of the best plan over that of plan `mine`: simulated, with the interval that pairs of measured runs give."""
+    if basis.differences is None:
+        return None
+    numbers = rows["plan"].to_pylist()
+    pair = rows.take([numbers.index(mine), numbers.index(best)])
+    amounts = pair[by].to_pylist()
+    seconds = amounts if by in LONGER else [1 / amount for amount in amounts]
+    if mine == best:
+        return 1.0, 1.0, 1.0
+    names = rows.column_names
+    plan_columns = [name for name in names[: names.index("status")] if name not in (*NO_CHOICE, "plan")]
+    points = coordinates(pair, plan_columns)
+    variance = basis.differences.variogram(distances(points, 0), squares(points, 0))[1]
+    width = t3_quantile((1 + LEVEL) / 2) * float(variance) ** 0.5
+    ratio = seconds[1] / seconds[0]
+    return float(ratio * np.exp(-width)), float(ratio), float(ratio * np.exp(width))

@@ -1,0 +1,71 @@
+"""Where two fidelities of one sweep disagree: ratios and ranks of plans simulated in both, and the largest differences."""
+
+import math
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sim_core import FIDELITIES, PARTS, SpecError
+from sweep.ranking.query import NAMED, columns_of, results
+from sweep.results.folder import Location
+
+_NOT_OF_THE_PLAN = ("plan", "fidelity")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disagreement:
+    """For `pairs` plans simulated in both fidelities: quantiles of simai/event, rank agreement, the largest differences."""
+
+    pairs: int
+    low: float
+    median: float
+    high: float
+    rank_correlation: float | None  # None: all plans of one fidelity tie
+    best_in_common: int
+    best: int
+    rows: pa.Table
+
+
+def compare_fidelity(directory: Location, *, top: int, where: str | None) -> Disagreement:
+    """Pair the rows of a sweep over `fidelity: [event, simai]`. Raises SpecError if there is no pair."""
+    with results(directory, where) as connection:
+        names = list(columns_of(connection))
+        keys = [name for name in names[: names.index("status")] if name not in _NOT_OF_THE_PLAN]
+        on = " AND ".join(f'e."{name}" = s."{name}"' for name in keys)
+        plan = ", ".join(f'e."{name}"' for name in keys)
+        parts = ", ".join(f"s.{part} - e.{part} AS {part}" for part in PARTS)
+        condition = f"({where}\n)" if where else "true"
+        connection.execute(
+            "CREATE TEMP TABLE pairs AS WITH ok AS "
+            f"(SELECT * FROM {NAMED} WHERE status = 'ok' AND coalesce({condition}, false)) "
+            f"SELECT e.plan AS plan, s.plan AS simai_plan, {plan}, "
+            f"e.step_time_s AS event_s, s.step_time_s AS simai_s, s.step_time_s / e.step_time_s AS ratio, {parts}, "
+            "rank() OVER (ORDER BY e.step_time_s) AS event_rank, rank() OVER (ORDER BY s.step_time_s) AS simai_rank "
+            f"FROM ok e JOIN ok s ON {on} WHERE e.fidelity = '{FIDELITIES[0]}' AND s.fidelity = '{FIDELITIES[1]}'"
+        ).fetchall()
+        best = 20
+        row = connection.execute(
+            "SELECT count(*), quantile_cont(ratio, 0.05), median(ratio), quantile_cont(ratio, 0.95), "
+            f"corr(event_rank, simai_rank), count(*) FILTER (event_rank <= {best} AND simai_rank <= {best}) FROM pairs"
+        ).fetchall()[0]
+        if not row[0]:
+            raise SpecError(
+                f"{directory}: no plan was simulated in both fidelities (put fidelity: [event, simai] into the spec)"
+            )
+        varying = [
+            name for name in keys if connection.execute(f'SELECT count(DISTINCT "{name}") FROM pairs').fetchall()[0][0] > 1
+        ]
+        columns = ", ".join(f'"{name}"' for name in ["plan", *varying, "event_s", "simai_s", "ratio", *PARTS])
+        rows = connection.sql(
+            f"SELECT {columns} FROM pairs ORDER BY abs(ln(ratio)) DESC, plan LIMIT {int(top)}"
+        ).to_arrow_table()
+    return Disagreement(
+        pairs=row[0],
+        low=row[1],
+        median=row[2],
+        high=row[3],
+        rank_correlation=None if row[4] is None or math.isnan(row[4]) else row[4],
+        best_in_common=row[5],
+        best=min(best, row[0]),
+        rows=rows,
+    )

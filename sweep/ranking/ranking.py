@@ -1,0 +1,334 @@
+"""Rank the results of a sweep: the best plans by a column, over all plans or within groups, or those on a Pareto front.
+
+DuckDB runs the queries.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from sim_core import PARTS
+from sweep.columns import MEASURES, NUMBERS, RUNS, SECTIONS, SIZES, higher_is_better, measures_of, result_column
+from sweep.options import OptionError, of_option
+from sweep.ranking.beside_running import Beside, beside_running
+from sweep.ranking.error_bars import COLUMNS as BARS
+from sweep.ranking.error_bars import ErrorBars, error_bars
+from sweep.ranking.facts import NEEDED_MEMORY, asked, told
+from sweep.ranking.query import NAMED, Rows, columns_in, columns_of, parts
+from sweep.ranking.reach import Gathered
+from sweep.ranking.selection import (
+    ALIKE,
+    DIFFERING,
+    FRONT,
+    Question,
+    check_ordered,
+    check_type,
+    chosen_rows,
+    find_fronts,
+    ordering,
+    quoted,
+    select,
+)
+from sweep.results.folder import Location
+from sweep.results.store import Store
+from sweep.spec.spec import SweepSpec
+from sweep.spec.workloads import STACK, stack_name
+from sweep.uncertainty.evidence import basis_of
+from sweep.uncertainty.judging import OwnRuns
+from sweep.uncertainty.memory import chance_before_runs
+
+TOP, GROUP_TOP = 20, 1
+MFU: Final = "mfu"
+HFU: Final = "hfu"
+TFLOPS: Final = "tflops_per_gpu"
+MEASURED: Final = "measured_share"
+ALL: Final = "all"
+_PER_SAMPLE: Final = "gpu_s_per_sample"
+_OF_THE_JOB: Final = ("step_time_s", "samples_per_s", "tokens_per_s")
+_SIZED: Final = ("all_gpus", "global_batch", "dp")
+IDENTITY: Final = ("plan", "fidelity", "status", "reason")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """The ranked rows, and what the ranking leaves out."""
+
+    rows: pa.Table  # every column of a result, or those asked for; the same for all results with the same columns
+    shown: tuple[str, ...]  # the columns of `rows` that say most of these plans, or those asked for
+    chosen: bool  # whether columns were asked for
+    best: dict[str, Any] | None  # every column of the first row, of groups that of the best by `best_by`
+    best_by: str
+    per: tuple[str, ...]
+    front: tuple[str, ...]  # columns of the Pareto front that the rows are; empty: a ranking
+    by: str
+    descending: bool
+    ranked: int
+    total: int
+    missing: int  # rows that are not computed yet
+    mixed_batches: bool  # ranked by step time, though a group holds several global batches
+    notes: tuple[str, ...]  # of the run, those that concern the ranking
+    filtered: int  # ok, but `where` is false
+    reasons: dict[str, int]  # not ranked, by reason
+    memory: tuple[float, float, float, float] | None  # least and most that the plans need which do not fit, and have
+    varying: tuple[str, ...]  # plan columns with more than one value among the ranked
+    held: dict[str, Any]  # plan columns with one value
+    plausibility: dict[str, Any]  # what the run stored to hold results against
+    utilisation: tuple[tuple[float, float], ...]  # of the rows: TFLOP/s per GPU and MFU, where known
+    hfu: tuple[float, ...]  # of those rows that recompute, where known
+    measured: tuple[float, ...]  # of the rows: the part of the compute on measured kernels, where known
+    alike: int  # plans that the rows stand for besides their own
+    differing: tuple[str, ...]  # columns in which those differ
+    error_bars: ErrorBars
+    running: Beside | None  # the job that runs, where the spec names one
+    searched: bool  # a search: plans that were proven worse have no row
+    provenance: dict[str, Any]
+
+
+def rank(
+    directory: Location,
+    *,
+    by: str | None = None,
+    top: int | None = None,
+    where: str | None = None,
+    per: Sequence[str] | None = None,
+    columns: Sequence[str] = (),
+    descending: bool | None = None,
+    pareto: Sequence[str] = (),
+    every: bool = False,
+    measured: OwnRuns | None = None,
+    connection: duckdb.DuckDBPyConnection | None = None,
+) -> Ranking:
+    """Rank the results in `directory`. Ties go to the lower plan number.
+
+    `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group. `columns` may be
+    just `all`. `pareto`: only plans that no other beats in one of these columns without losing in another, all of them
+    unless `top` says fewer. Plans with the same numbers are one row, unless `every`. `measured`: runs of one's own, which
+    error bars take into account; the order stays that of the simulation. `connection`: that of `results` without a condition,
+    where it is open; files are then not verified again.
+
+    Raises SpecError on an unknown column, a bad condition, or a folder without results.
+    """
+    with parts(directory, where) if connection is None else nullcontext(Rows(connection, columns_of(connection))) as source:
+        connection, schema = source.connection, source.columns
+        provenance = Store(directory=directory).provenance() or {}
+        beside = Store(directory=directory).counted().get("plans", {})
+        front = [(name, higher_is_better(name)) for name in _known("--pareto", pareto, schema)]
+        if front and by is not None:
+            raise OptionError("--pareto and --by: expected one of them; the front is in the order of its first column")
+        ordered_by = front or ordering(by, descending, provenance, schema)
+        check_ordered([name for name, _ in ordered_by], _option(front, by), schema)
+        by, descending = ordered_by[0]
+        if per is None:
+            per = provenance.get("spec", {}).get("per", [])
+        per = _known("--per", per, schema)
+        top = top or (None if front else GROUP_TOP if per else TOP)
+        wanted = (
+            []
+            if list(columns) in ([], [ALL])
+            else _known("--columns", columns, schema, ("rank", ALIKE, DIFFERING, RUNS, *BARS))
+        )
+        condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
+        plan_columns = _plan_columns(schema)
+        facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
+        used = {*(facts.varying if facts else plan_columns), *per, *(name for name, _ in ordered_by)}
+        needed = _needed(used, schema, where, told=facts is not None)
+        reach = Gathered(source, by, descending, per, schema if measured else needed, condition, every=facts is None)
+        if where:
+            check_type(connection, where, NAMED)
+            condition += f" AND coalesce(({where}\n), false)"
+        facts = facts or asked(connection, schema, by, plan_columns, where or "true", condition)
+        if front:
+            find_fronts(connection, NAMED, condition, front, per)
+            condition = f"plan IN (SELECT plan FROM {FRONT})"
+        question = Question(
+            source=NAMED,
+            condition=condition,
+            order=ordered_by,
+            per=per,
+            top=top,
+            plan_columns=facts.varying,
+            every=every,
+            reach=reach,
+        )
+        select(connection, question, list(schema))
+        kept = [name for name in schema if name not in ("status", "reason")]
+        reach.take()
+        rows = chosen_rows(connection, kept, per)
+        basis = basis_of(provenance)
+        reach.compare(basis)
+        bars = error_bars(
+            connection,
+            rows,
+            source=NAMED,
+            condition=condition,
+            by=by,
+            per=per,
+            varying=facts.varying,
+            basis=basis,
+            own=measured,
+        )
+        running = None if front or per else beside_running(connection, provenance, rows, by, basis)
+    if beside:  # of a search
+        bars = replace(bars, why=f"{bars.why}; ties are counted among the plans that were simulated")
+    rows, best_by = _with_bars(rows, bars, provenance), _fair(by, per, schema)
+    total = facts.total + sum(beside.values())
+    reasons = facts.reasons | {reason: facts.reasons.get(reason, 0) + count for reason, count in beside.items()}
+    shown = _shown(rows, by, per, facts.varying, [name for name, _ in front], schema, provenance.get("spec", {}))
+    alike = [n - 1 for n in rows[ALIKE].to_pylist()]
+    taken = ["rank", *kept, *BARS, RUNS, ALIKE, DIFFERING]
+    if wanted:
+        taken = shown = list(dict.fromkeys(["rank", "plan", *per, *wanted, by]))
+    elif list(columns) == [ALL]:
+        shown = kept
+    return Ranking(
+        rows=rows.select(taken),
+        chosen=bool(columns),
+        best=_best(rows, best_by, descending=descending if best_by == by else higher_is_better(best_by)),
+        best_by=best_by,
+        shown=tuple(dict.fromkeys(["rank", *([ALIKE] if any(alike) and not wanted else []), *shown])),
+        per=tuple(per),
+        front=tuple(name for name, _ in front),
+        by=by,
+        descending=descending,
+        ranked=facts.ranked,
+        total=total,
+        missing=max(int(provenance.get("rows", total)) - total, 0),
+        mixed_batches=by == "step_time_s" and "global_batch" in facts.varying and "global_batch" not in per,
+        notes=_notes(provenance),
+        filtered=total - facts.ranked - sum(reasons.values()),
+        reasons=reasons,
+        memory=facts.memory,
+        varying=tuple(facts.varying),
+        held=facts.held,
+        plausibility=provenance.get("plausibility", {}),
+        utilisation=_utilisation(rows),
+        hfu=tuple(a for a, b in zip(*(rows[name].to_pylist() for name in (HFU, MFU)), strict=True) if a != b and a is not None)
+        if {HFU, MFU} <= set(rows.column_names)
+        else (),
+        measured=tuple(share for share in rows[MEASURED].to_pylist() if share is not None) if MEASURED in schema else (),
+        alike=sum(alike),
+        error_bars=bars,
+        running=running,
+        searched="search" in provenance,
+        provenance=provenance,
+        differing=tuple(name for name in facts.varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
+    )
+
+
+def _fair(by: str, per: Sequence[str], schema: Mapping[str, str]) -> str:
+    """The column that tells the best of all groups: of jobs of other sizes what a sequence costs, not what a step takes."""
+    return _PER_SAMPLE if by in _OF_THE_JOB and {*_SIZED} & {*per} and _PER_SAMPLE in schema else by
+
+
+def _best(rows: pa.Table, by: str, *, descending: bool) -> dict[str, Any] | None:
+    """The first row that has the best value of a column; rows are in order in each group."""
+    values = rows[by].to_pylist()
+    at = (values.index(max(values)) if descending else values.index(min(values))) if values else None
+    row: dict[str, Any] | None = None if at is None else rows.slice(at, 1).to_pylist()[0]
+    return row
+
+
+def _with_bars(rows: pa.Table, bars: ErrorBars, provenance: dict[str, Any]) -> pa.Table:
+    """The rows with the columns that error bars add, and RUNS."""
+    for name in BARS:
+        rows = rows.append_column(name, bars.columns[name])
+    return rows.append_column(RUNS, _runs_probability(rows, provenance))
+
+
+def _option(front: Sequence[object], by: str | None) -> str:
+    """What names the columns that rows are ranked by, for a message."""
+    return "--pareto" if front else "objectives" if by is None else "--by"
+
+
+def _needed(used: set[str], schema: Mapping[str, str], where: str | None, *, told: bool) -> set[str]:
+    """The columns that a ranking reads of many rows, besides those `used`; if the footers have `told` of all rows, fewer."""
+    needed = used | {*IDENTITY, *NUMBERS, *SIZES}
+    return needed if told else needed | {*NEEDED_MEMORY} | (columns_in(where, schema) if where else set())
+
+
+def _shown(
+    rows: pa.Table,
+    by: str,
+    per: Sequence[str],
+    varying: Sequence[str],
+    front: Sequence[str],
+    schema: dict[str, str],
+    spec: dict[str, Any],
+) -> list[str]:
+    """The columns that say most of the chosen rows."""
+    more = [name for section, kind in SECTIONS.items() if spec.get(section) for name in measures_of(kind)]
+    ties = ["tie"] if _tells_ties(rows) else []
+    shown = ["plan", *ties, *per, *varying, *front, *_result_columns(by, schema, more)]
+    optional = (MFU, *measures_of(*SECTIONS.values()))
+    return [name for name in dict.fromkeys(shown) if name not in optional or rows[name].null_count < len(rows)]
+
+
+def _tells_ties(rows: pa.Table) -> bool:
+    """Whether the ties are known of all rows, and there is more than the best of each group, which ties with itself."""
+    return rows["tie"].null_count == 0 and any(place > 1 for place in rows["rank"].to_pylist())
+
+
+def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further: Sequence[str] = ()) -> list[str]:
+    """The columns that an option means by any of their names, `further` ones besides those stored. Raises OptionError."""
+    with of_option(option):
+        return [name.strip() if name.strip() in further else result_column(name, list(schema)) for name in names]
+
+
+def stack_of(provenance: Mapping[str, Any]) -> str:
+    """The name of the stack of a result's spec."""
+    return stack_name((provenance.get("spec", {}).get("workload") or {}).get("stack") or STACK)
+
+
+def _runs_probability(rows: pa.Table, provenance: dict[str, Any]) -> pa.Array:
+    """Chance that each plan runs, by its memory and the stack, before any run; null where its memory is unknown."""
+    if not {"peak_memory_bytes", "device_memory_bytes"} <= set(rows.column_names):
+        return pa.nulls(len(rows), pa.float64())
+    part = rows["peak_memory_bytes"].to_numpy().astype(np.float64) / rows["device_memory_bytes"].to_numpy()
+    chance = chance_before_runs(part, stack_of(provenance))
+    return pa.array(chance, mask=np.isnan(chance))
+
+
+def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
+    """Notes of the run that concern the ranking."""
+    notes = [
+        note for note in provenance.get("notes", ()) if note.startswith(("memory:", "budget:", "failures:", "stragglers:"))
+    ]
+    checks = len(provenance.get("checks", ()))
+    if checks:
+        notes.append(f"{checks} doubtful record{'s' * (checks != 1)} of the workload file (`sweep inspect` of it says which)")
+    return tuple(notes)
+
+
+def _utilisation(rows: pa.Table) -> tuple[tuple[float, float], ...]:
+    """(TFLOP/s per GPU, MFU) of the rows that have it; results of earlier versions have none."""
+    if not {TFLOPS, MFU} <= set(rows.column_names):
+        return ()
+    return tuple((a, b) for a, b in zip(rows[TFLOPS].to_pylist(), rows[MFU].to_pylist(), strict=True) if b is not None)
+
+
+def outcome(directory: Location) -> tuple[int, int]:
+    """Numbers of rows with a result and of rows that failed, in `directory`. Raises SpecError."""
+    with parts(directory) as rows:
+        statuses = rows.statuses()
+    return statuses.get("ok", 0), statuses.get("failed", 0)
+
+
+def objectives_of(spec: SweepSpec) -> tuple[str, bool]:
+    """The column that a spec asks for, and whether more of it is better."""
+    order = ordering(None, None, {"spec": spec.model_dump(mode="json")}, dict.fromkeys(MEASURES, ""))
+    return order[0]
+
+
+def _plan_columns(schema: dict[str, str]) -> list[str]:
+    """The columns that define a plan: all before the status."""
+    names = list(schema)
+    return [name for name in names[: names.index("status")] if name not in IDENTITY]
+
+
+def _result_columns(by: str, schema: dict[str, str], costs: Sequence[str]) -> list[str]:
+    return [by, *(name for name in ("step_time_s", "samples_per_s", *costs, MFU, *PARTS) if name in schema)]

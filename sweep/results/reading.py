@@ -1,0 +1,121 @@
+"""Parts of a result, each checked before it is read: the footers of all files, then the columns that are needed of some.
+
+Files without an index in their footer, as earlier versions wrote them, and those of an object store are checked as a whole.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sweep.results.folder import Location
+from sweep.results.slice_file import Index, Slice, footer_size, has_column, indexed, is_whole
+from sweep.results.store import Store
+
+_TAIL: Final = 1 << 15
+"""Bytes that are read from the end of a file: most footers are shorter."""
+_READERS: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class File:
+    """The file of a slice, and what its footer says of it."""
+
+    part: Slice
+    path: Path
+    index: Index | None  # None: an earlier version wrote it
+
+
+@dataclass(kw_only=True)
+class Reading:
+    """The files of one result, in the order of their positions."""
+
+    store: Store
+    sweep: str
+    files: list[File]
+    _checked: set[tuple[Path, str]] = field(default_factory=set)  # columns; "": all bytes
+
+    def indexes(self) -> list[Index] | None:
+        """The indexes in the footers of all files; None if a file has none."""
+        indexes = [file.index for file in self.files if file.index is not None]
+        return indexes if len(indexes) == len(self.files) else None
+
+    def check(self, files: Sequence[File], columns: Collection[str]) -> None:
+        """Check these columns of these files, so that they may be read. Raises SpecError if a file is damaged."""
+
+        def fine(file: File) -> bool:
+            return _has(file, [name for name in columns if (file.path, name) not in self._checked])
+
+        self._refuse_but(fine, [file for file in files if (file.path, "") not in self._checked])
+        self._checked |= {(file.path, name) for file in files for name in columns}
+
+    def check_whole(self, files: Sequence[File]) -> None:
+        """Check every byte of these files. Raises SpecError if one is damaged."""
+
+        def fine(file: File) -> bool:
+            return is_whole(file.path.read_bytes(), file.part, self.sweep)
+
+        self._refuse_but(fine, [file for file in files if (file.path, "") not in self._checked])
+        self._checked |= {(file.path, "") for file in files}
+
+    def _refuse_but(self, fine: Callable[[File], bool], files: Sequence[File]) -> None:
+        """Raise SpecError unless all of these files are fine."""
+
+        def passes(file: File) -> bool:
+            try:
+                return fine(file)
+            except OSError:
+                return False
+
+        with ThreadPoolExecutor(_READERS) as readers:
+            self.store.refuse([file.part for file, kept in zip(files, readers.map(passes, files), strict=True) if not kept])
+
+
+@contextmanager
+def reading(directory: Location) -> Iterator[Reading]:
+    """Open the result in a folder; its footers are checked. Raises SpecError if it holds none, or a file is damaged."""
+    store = Store(directory=directory)
+    sweep, parts = store.finished()
+    local = store.folder.local
+    if local is None:
+        with store.verified() as paths:
+            files = [File(part=part, path=path, index=_index(path)) for part, path in zip(parts, paths, strict=True)]
+            yield Reading(store=store, sweep=sweep, files=files, _checked={(path, "") for path in paths})
+        return
+    files, lost = [], []
+    for part in parts:
+        path = local / part.file_name
+        try:
+            index = _index(path)
+        except (OSError, ValueError):
+            lost.append(part)
+            continue
+        if index is not None and (index.sweep, index.positions) != (sweep, (part.start, part.stop)):
+            lost.append(part)
+        files.append(File(part=part, path=path, index=index))
+    store.refuse(lost)
+    opened = Reading(store=store, sweep=sweep, files=files)
+    opened.check_whole([file for file in files if file.index is None])
+    yield opened
+
+
+def _index(path: Path) -> Index | None:
+    """The index in the footer of a file. Raises OSError, ValueError if it is damaged."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(size - _TAIL, 0))
+        tail = file.read()
+        if footer_size(tail) > len(tail):
+            file.seek(max(size - footer_size(tail), 0))
+            tail = file.read()
+    return indexed(tail) if len(tail) >= footer_size(tail) else None
+
+
+def _has(file: File, columns: Sequence[str]) -> bool:
+    """Whether these columns of a file are as they were written."""
+    if not columns or file.index is None:
+        return file.index is not None
+    with file.path.open("rb", buffering=0) as data:
+        return all(has_column(data, file.index, name) for name in columns)

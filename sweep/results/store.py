@@ -1,0 +1,364 @@
+"""The result of a sweep: a folder of Parquet slices on any file system. A resumed run computes the slices that are missing.
+
+The name of a slice's file is its range of positions, and its metadata is the provenance of the sweep. So every file shows
+which sweep it belongs to, and any number of runs and workers, with any slice size, can fill one folder.
+"""
+
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sim_core import SpecError, lock_file
+from sweep.results.folder import Folder, Location, folder_at
+from sweep.results.slice_file import Slice, added, carried, counted_in, covering, encoded, is_whole, opened_text, sealed_text
+from sweep.sources import differences
+
+MANIFEST: Final = "_sweep.parquet"
+"""The provenance beside no rows: whatever reads all Parquet files of the folder reads it, too, and finds nothing more."""
+OLD_MANIFEST: Final = "sweep.json"
+"""The same of earlier versions, as JSON."""
+_PART = re.compile(r"part-([0-9]{12,})-([0-9]{12,})\.parquet\Z")
+_LOCK: Final = ".lock"
+NO_RESULTS: Final = "holds no results of a sweep"
+_LEFTOVERS: Final = (".part-", f".{MANIFEST}.")  # files of writers that were killed
+_READERS: Final = 16  # of an object store, which answers late
+_LOCAL_READERS: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """A folder of slices."""
+
+    directory: Location
+
+    @property
+    def folder(self) -> Folder:
+        """The directory as a folder on its file system."""
+        return folder_at(self.directory)
+
+    @contextmanager
+    def opened(self, provenance: dict[str, Any], schema: pa.Schema | None = None, *, fresh: bool = False) -> Iterator[bytes]:
+        """Lock the folder for one run; yields the provenance that goes into each file. `fresh` deletes what it holds.
+
+        `schema`: of the rows that will be stored; default: of those that are.
+
+        Raises SpecError if another run is writing here, or the folder holds another sweep and `fresh` is false. An object
+        store has no locks: two runs of the same sweep may write there at once, because they write the same rows.
+        """
+        self.folder.make()
+        with _locked(self.folder):
+            names = self.folder.names()
+            for name in names:
+                if name.startswith(_LEFTOVERS):
+                    self.folder.delete(name)
+            self.check(provenance, fresh=fresh)
+            if fresh:
+                for part in self._parts():
+                    self.folder.delete(part.file_name)
+            text = sealed_text(provenance)
+            columns = self._schema() if schema is None else schema
+            self.folder.write_bytes(MANIFEST, encoded(pa.RecordBatch.from_pylist([], schema=columns), text, None))
+            if OLD_MANIFEST in names:
+                self.folder.delete(OLD_MANIFEST)
+            yield text
+
+    def check(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
+        """Raise SpecError if the folder cannot hold this sweep, before anything is computed."""
+        self.check_held(provenance, fresh=fresh)
+        self.folder.probe()
+
+    def check_held(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
+        """The same without a trial of the store: nothing is written."""
+        if self.folder.is_file():
+            raise SpecError(f"{self.folder}: found a file, expected a folder")
+        names = self.folder.names()
+        manifests = {MANIFEST, OLD_MANIFEST} & set(names)
+        if not manifests and any(name.endswith(".parquet") for name in names) and self._provenance_of_slices() is None:
+            raise SpecError(
+                f"{self.folder}: holds Parquet files but no {MANIFEST}, so it is not a sweep's folder; choose another --out"
+            )
+        stored = None if fresh else self.provenance()
+        if stored is not None and stored.get("sweep") != provenance["sweep"]:
+            self.refuse_foreign()
+            what = _difference(stored, provenance)
+            raise SpecError(f"{self.folder}: {what}; choose another --out, or start over with --fresh")
+
+    def provenance(self) -> dict[str, Any] | None:
+        """What the folder's results were made from, by its manifest or else its slices; None if it holds none.
+
+        Raises SpecError if it is damaged.
+        """
+        return self._told()[0]
+
+    def manifest_fault(self) -> str:
+        """What is wrong with the manifest, in place of which the slices are asked: `is missing`, `is damaged`, or nothing."""
+        return self._told()[1]
+
+    def _told(self) -> tuple[dict[str, Any] | None, str]:
+        for name in (MANIFEST, OLD_MANIFEST):
+            try:
+                data = self.folder.read_bytes(name)
+                return carried(data, None) if name == MANIFEST else opened_text(data), ""
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                of_slices = self._provenance_of_slices()
+                if of_slices is not None:
+                    return of_slices, "is damaged"
+                raise SpecError(f"{self.folder / name}: is damaged ({error}); start over with `sweep run --fresh`") from None
+        of_slices = self._provenance_of_slices()
+        return of_slices, "is missing" if of_slices else ""
+
+    def doubts(self, *, missing: bool = True) -> list[str]:
+        """What whoever reads this result has to know, though nothing that is read is damaged; `missing`: also plans not there.
+
+        Raises SpecError if the manifest is damaged and no slice says what it said, or if it is of another sweep than they.
+        """
+        provenance, fault = self._told()
+        for part in self.slices()[:1]:
+            with suppress(FileNotFoundError, ValueError):
+                if carried(self.folder.read_bytes(part.file_name), part)["sweep"] != (provenance or {}).get("sweep"):
+                    self.refuse_foreign()
+        lines = []
+        if fault:
+            lines.append(f"{self.folder / MANIFEST}: {fault}; its slices say what it said, the same `sweep run` writes it anew")
+        total = int((provenance or {}).get("rows", 0)) if missing else 0
+        left = sum(part.rows for part in self.missing(total))
+        if 0 < left < total:
+            how = "a run adds them now" if self.is_running() else "the same `sweep run` adds them"
+            lines.append(f"{self.folder}: {left:,} of {total:,} plans are missing; {how}")
+        return lines
+
+    def refuse_foreign(self) -> None:
+        """Raise SpecError if the manifest is of one sweep and all undamaged slices are of another: both would be lost."""
+        told, of_slices = self.provenance(), self._provenance_of_slices()
+        if told and of_slices and told["sweep"] != of_slices["sweep"]:
+            named = [f"{each.get('name')} ({each['sweep'][:8]})" for each in (told, of_slices)]
+            raise SpecError(
+                f"{self.folder / MANIFEST}: is of sweep {named[0]}, the slices beside it are of {named[1]}; "
+                "move away what does not belong here"
+            )
+
+    def made_from(self) -> dict[str, Any]:
+        """The provenance of the folder's results. Raises SpecError if it holds none, or if it is damaged."""
+        provenance = self.provenance()
+        if provenance is None:
+            raise SpecError(f"{self.folder}: {NO_RESULTS}")
+        return provenance
+
+    def started_s(self) -> float | None:
+        """When its run last started, in s since 1970; without a manifest when its oldest slice was written; None: no result."""
+        for name in (MANIFEST, OLD_MANIFEST):
+            if (at := self.folder.written_s(name)) is not None:
+                return at
+        return min((at for name, (at, _) in self.folder.written().items() if _PART.match(name)), default=None)
+
+    def _schema(self) -> pa.Schema:
+        """Columns of the rows that the folder holds; none if it holds none that can be read."""
+        for part in self.slices():
+            try:
+                return pq.read_schema(BytesIO(self.folder.read_bytes(part.file_name))).remove_metadata()
+            except (OSError, pa.ArrowException):
+                continue  # damaged
+        return pa.schema([])
+
+    def _provenance_of_slices(self) -> dict[str, Any] | None:
+        """The provenance that undamaged slices carry, where they agree; None if there are none."""
+        by_sweep: dict[str, dict[str, Any]] = {}
+        for part in self._parts():
+            try:
+                provenance = carried(self.folder.read_bytes(part.file_name), part)
+            except (FileNotFoundError, ValueError):
+                continue
+            by_sweep[provenance["sweep"]] = provenance
+        return next(iter(by_sweep.values())) if len(by_sweep) == 1 else None
+
+    def is_running(self) -> bool:
+        """Whether a run on this machine is writing here; of an object store, this is not known: False."""
+        local = self.folder.local
+        if local is None or not (local / _LOCK).is_file():
+            return False
+        with lock_file(local / _LOCK, os.O_RDONLY) as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def slices(self) -> list[Slice]:
+        """The finished slices, disjoint and in order. Where slices of several runs overlap, those that cover the most rows."""
+        return covering(self._parts())
+
+    def drop_damaged(self, identity: str) -> list[str]:
+        """Delete slices that are unreadable, incomplete or of another sweep; returns their file names.
+
+        Raises SpecError, and deletes none, if all of them are of one other sweep.
+        """
+        damaged = self.damaged(identity)
+        if damaged:
+            self.refuse_foreign()
+        self._delete(damaged)
+        self.drop_doubles()
+        return [part.file_name for part in damaged]
+
+    def damaged(self, identity: str) -> list[Slice]:
+        """Slices that are unreadable, incomplete or of another sweep."""
+        return self._damaged(self._parts(), identity)
+
+    def _damaged(self, parts: Sequence[Slice], identity: str | None, copies: Path | None = None) -> list[Slice]:
+        """Those of `parts` that are not whole; the others are copied to the folder `copies`, if it is given."""
+
+        def whole(part: Slice) -> bool:
+            try:
+                data = self.folder.read_bytes(part.file_name)
+            except FileNotFoundError:
+                return False
+            except OSError:
+                if self.folder.local is None:
+                    raise  # the store cannot be reached; the file may be fine
+                return False
+            if not is_whole(data, part, identity):
+                return False
+            if copies is not None:
+                (copies / part.file_name).write_bytes(data)
+            return True
+
+        with ThreadPoolExecutor(_READERS if self.folder.local is None else _LOCAL_READERS) as readers:
+            return [part for part, fine in zip(parts, readers.map(whole, parts), strict=True) if not fine]
+
+    def finished(self) -> tuple[str, list[Slice]]:
+        """The identity of the sweep, and its finished slices. Raises SpecError if there are none."""
+        identity, parts = str(self.made_from()["sweep"]), self.slices()
+        if not parts:
+            raise SpecError(f"{self.folder}: {NO_RESULTS}")
+        return identity, parts
+
+    def refuse(self, damaged: Sequence[Slice]) -> None:
+        """Raise SpecError if any slices are damaged."""
+        if damaged:
+            self.refuse_foreign()
+            named = f"{self.folder / damaged[0].file_name}" + (f" and {len(damaged) - 1} more" if len(damaged) > 1 else "")
+            raise SpecError(f"{named}: damaged; the same `sweep run` computes damaged slices again")
+
+    @contextmanager
+    def verified(self) -> Iterator[list[Path]]:
+        """Local files of the finished slices, each checked against its hash; copies of them if the folder is elsewhere.
+
+        Raises SpecError if there are none, or one is damaged.
+        """
+        sweep, parts = self.finished()
+        local = self.folder.local
+        with tempfile.TemporaryDirectory(prefix="sweep-") if local is None else nullcontext(local) as place:
+            self.refuse(self._damaged(parts, sweep, Path(place) if local is None else None))
+            yield [Path(place) / part.file_name for part in parts]
+
+    def drop_doubles(self) -> None:
+        """Delete slices whose rows are in others, so that a reader of all files finds each row once."""
+        parts = self._parts()
+        chosen = set(covering(parts))
+        self._delete(part for part in parts if part not in chosen)
+
+    def _delete(self, parts: Iterable[Slice]) -> None:
+        """Delete slices, but for those that another run has deleted meanwhile, where nothing locks the folder."""
+        for part in parts:
+            with suppress(FileNotFoundError):
+                self.folder.delete(part.file_name)
+
+    def _parts(self) -> list[Slice]:
+        """Slices by file name, in order. Other files in the folder belong to someone else and are never touched."""
+        matches = (_PART.match(name) for name in self.folder.names())
+        return sorted(Slice(int(match[1]), int(match[2])) for match in matches if match)
+
+    def discard(self) -> None:
+        """Delete what runs have stored here, the manifest last, and the folder itself if no other files are in it."""
+        present = set(self.folder.names())
+        parts = [part.file_name for part in self._parts()]
+        leftovers = [name for name in present if name.startswith(_LEFTOVERS)]
+        for name in (*parts, *leftovers, *(name for name in (_LOCK, OLD_MANIFEST, MANIFEST) if name in present)):
+            self.folder.delete(name)
+        self.folder.remove_if_empty()
+
+    def is_whole(self, identity: str, count: int) -> bool:
+        """Whether undamaged slices of this sweep cover [0, count)."""
+        return not self.missing(count) and not self.damaged(identity)
+
+    def joined(self, parts: Sequence[Slice]) -> tuple[pa.RecordBatch, dict[str, Any]]:
+        """The rows of some slices as one batch, and what their files count beside them (a search's; else empty)."""
+        files = [self.folder.read_bytes(part.file_name) for part in parts]
+        table = pa.concat_tables([pq.read_table(BytesIO(data)).replace_schema_metadata(None) for data in files])
+        counts = [counted for data in files if (counted := counted_in(pq.read_metadata(BytesIO(data))))]
+        batches = table.unify_dictionaries().combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema), added(counts) if counts else {}
+
+    def counted(self) -> dict[str, Any]:
+        """What the finished slices of a search count beside their rows; empty for other results."""
+        if "search" not in (self.provenance() or {}):
+            return {}
+        files = (BytesIO(self.folder.read_bytes(part.file_name)) for part in self.slices())
+        return added([counted_in(pq.read_metadata(data)) for data in files])
+
+    def replace(self, parts: Sequence[Slice], whole: Slice, data: pa.Buffer, identity: str) -> None:
+        """Put one file in the place of adjacent slices, once it has been read back. Raises SpecError."""
+        self.folder.write_bytes(whole.file_name, data)
+        if not is_whole(self.folder.read_bytes(whole.file_name), whole, identity):
+            self.folder.delete(whole.file_name)
+            raise SpecError(f"{self.folder / whole.file_name}: was not stored as written; the slices it was made from are kept")
+        for part in parts:
+            if part != whole:
+                self.folder.delete(part.file_name)
+
+    def missing(self, count: int, without: Collection[Slice] = ()) -> list[Slice]:
+        """Ranges of [0, count) that no finished slice covers, but for those in `without`."""
+        gaps: list[Slice] = []
+        covered = 0
+        for part in covering([part for part in self._parts() if part not in without]):
+            if part.start > covered:
+                gaps.append(Slice(covered, part.start))
+            covered = part.stop
+        if covered < count:
+            gaps.append(Slice(covered, count))
+        return gaps
+
+
+def newest(parent: Location) -> Folder:
+    """The folder of results below `parent` whose run started last. Raises SpecError if there is none."""
+    folder = folder_at(parent)
+    started = ((Store(directory=folder / name).started_s(), name) for name in folder.subfolders())
+    results = [(at, name) for at, name in started if at is not None]
+    if not results:
+        raise SpecError(f"{folder}: {NO_RESULTS}")
+    return folder / max(results)[1]
+
+
+@contextmanager
+def _locked(folder: Folder) -> Iterator[None]:
+    """Lock a local folder for one run. Raises SpecError if another run holds it."""
+    if folder.local is None:
+        yield
+        return
+    with lock_file(folder.local / _LOCK) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SpecError(f"{folder}: another run is writing here") from None
+        yield
+
+
+def _difference(stored: dict[str, Any], new: dict[str, Any]) -> str:
+    """What differs between the sweep in a folder and the one to be run, in words."""
+    if differing := differences(new["code"], stored.get("code", {})):
+        return "holds results of another version of the simulator" + (f" ({differing})" if "code" in stored else "")
+    if stored.get("workload") != new["workload"]:
+        return "holds results of another workload"
+    return f"holds results of another sweep ({stored.get('name')}: other axes, constraints or hardware)"

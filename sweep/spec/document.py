@@ -1,0 +1,214 @@
+"""Documents and tables of a user as checked data: every error names file, line, key and value; `--set key=value`."""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from sim_core import PLAN_FIELDS, FormatError, SpecError, key_path, masked, parse_yaml, read_document, shown
+from sweep.options import OptionError, wrong
+from sweep.spec.other_names import meant, our_name
+
+Document = dict[str, Any]
+OPEN_SECTIONS: Final = ("axes", "fixed")
+"""Sections whose keys may themselves contain dots (`axes.hardware.nic_bandwidth`)."""
+
+ITS_OWN: Final = ("hardware.", "workload.", "model.", "budget.", "failures.", "stragglers.")
+"""Sections that `--set` of one plan names; all other keys are those of the plan."""
+SHORT: Final = {"hardware": "preset", "workload": "path", "model": "preset", "budget": "tokens"}
+"""Sections that may be given as a text, and the key that it means."""
+_EXPECTED: Final = {
+    "string_type": "a text",
+    "string_too_short": "a text that is not empty",
+    "string_pattern_mismatch": "letters, digits and _.-, up to 64, the first one a letter or digit",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "dict_type": "a section of keys and values",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "invalid_key": "a text as the key",
+    "finite_number": "a finite number",
+}
+_KINDS: Final = {"int": "a whole number", "float": "a number"}
+_BOUNDS: Final = {
+    "greater_than": ("gt", "a number above {}"),
+    "greater_than_equal": ("ge", "a number of at least {}"),
+    "less_than": ("lt", "a number below {}"),
+    "less_than_equal": ("le", "a number of at most {}"),
+}
+_SIZES: Final = tuple(name for name, field in PLAN_FIELDS.items() if field.unit)
+"""Fields of plans that have a unit."""
+
+
+def read_spec(path: Path, keys: str = "workload, hardware, axes") -> tuple[Document, dict[tuple[str, ...], int]]:
+    """The mapping in a file, and the line of each key; messages give `keys` as examples. Raises SpecError."""
+    try:
+        return read_document(path, keys)
+    except OSError as error:
+        raise SpecError(f"{masked(path)}: {error.strerror}") from None
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The number of the first line and the cells, stripped, of each row of a table; empty rows are passed over.
+
+    Raises FormatError (`path:line: what`).
+    """
+    name, raw = str(path), path.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise FormatError(name, line, "not UTF-8", found=f"byte 0x{raw[error.start]:02x}", expected="a CSV table") from None
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise FormatError(name, line, "not text", found="a null byte", expected="a CSV table")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    start = 1
+    while True:
+        try:
+            cells = [cell.strip() for cell in next(reader)]
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise FormatError(name, start, "not a CSV row", found=str(error)) from None
+        if any(cells):
+            yield start, cells
+        start = reader.line_num + 1
+
+
+def cells_by_column(path: Path, line: int, columns: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
+    """The cells of a row by the columns of the heading. Raises FormatError if there are more or fewer."""
+    if len(cells) != len(columns):
+        raise FormatError(str(path), line, "cells", found=str(len(cells)), expected=f"{len(columns)} as in the heading")
+    return dict(zip(columns, cells, strict=True))
+
+
+def apply_sets(document: Document, assignments: Sequence[str], within: str = "", example: str = "axes.tp=[1,2,4]") -> Document:
+    """Apply `key.key=value` assignments to the document; values are YAML. Raises SpecError.
+
+    With `within`, keys are those of that section, except those of ITS_OWN. `example`: of what is expected.
+    """
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise wrong("--set", assignment, f"key=value, such as {example}")
+        try:
+            value, _ = parse_yaml(text, "--set")
+        except SpecError:
+            raise OptionError(f"--set {assignment}: the value is not valid YAML") from None
+        parts = key.strip().split(".")
+        if within and not key.strip().startswith(ITS_OWN):
+            parts = [within, key.strip()]
+        elif parts[0] in OPEN_SECTIONS:
+            parts = [parts[0], ".".join(parts[1:])] if len(parts) > 1 else parts
+        workload = document.get("workload")  # which may hold the model
+        if parts[0] == "model" and isinstance(workload, dict) and "model" in workload:
+            parts = ["workload", *parts]
+        elif parts[:2] == ["workload", "model"] and "model" in document:
+            parts = parts[1:]
+        _put(document, parts, value)
+    return document
+
+
+def _put(document: Document, parts: Sequence[str], value: object) -> None:
+    """Set one value, in copies of the sections around it; a section given as a text is one key of itself.
+
+    No value takes an axis or a fixed value away.
+    """
+    section = document
+    for part in parts[:-1]:
+        inner = section.get(part)
+        if part in SHORT and isinstance(inner, str):
+            inner = {SHORT[part]: inner}
+        section[part] = dict(inner) if isinstance(inner, dict) else {}
+        section = section[part]
+    if value is None and parts[0] in OPEN_SECTIONS:
+        section.pop(parts[-1], None)
+    else:
+        section[parts[-1]] = value
+
+
+def first_error(error: ValidationError, where: str, lines: Mapping[tuple[str, ...], int], model: type[BaseModel]) -> SpecError:
+    """The first error of a document in one line: file, line, key, problem, value, nearest valid name."""
+    faults = error.errors()
+    unknown = (fault for fault in faults if fault["type"] == "extra_forbidden")
+    first = faults[0] if faults[0]["type"] != "missing" else next(unknown, faults[0])  # the likely cause of a missing key
+    at = tuple(str(part) for part in first["loc"] if part != "[key]")
+    line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), None)
+    location = f"{where}:{line}" if line else where
+    key = key_path(at)
+    if first["type"] == "extra_forbidden":
+        ours = our_name(at[-1]) or at[-1]
+        if len(at) == 1 and ours in PLAN_FIELDS:
+            return SpecError(f"{location}: {key}: unknown key, expected axes.{ours} or fixed.{ours}")
+        return SpecError(f"{location}: {key}: unknown key, {meant(at[-1], _fields(model, at[:-1]))}")
+    if first["type"] == "missing":
+        return SpecError(f"{location}: {key}: missing")
+    if first["type"] == "value_error":
+        return SpecError(f"{location}: {f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}")
+    return SpecError(f"{location}: {key}: {told(first, _fields(model, at))}")
+
+
+def _fields(model: type[BaseModel], path: tuple[str, ...]) -> list[str]:
+    """Names of the fields of the model at `path` inside `model`."""
+    for part in path:
+        if part.isdigit():  # an entry of a list has the model of the list
+            continue
+        field = model.model_fields.get(part)
+        inner = _model_in(field.annotation) if field else None
+        if inner is None:
+            return []
+        model = inner
+    return [*model.model_fields, *getattr(model, "short_forms", ())]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model that an annotation names, directly or inside a tuple or a union."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for inner in get_args(annotation) if (model := _model_in(inner)) is not None), None)
+
+
+def bare_size(document: Mapping[str, Any]) -> str:
+    """What is wrong with a size in a document of a user, a gradient bucket say: without a unit it may mean bytes or MB."""
+    fixed, axes = document.get("fixed"), document.get("axes")
+    places = {f"fixed.{name}": [fixed.get(name)] for name in _SIZES} if isinstance(fixed, Mapping) else {}
+    for key, values in axes.items() if isinstance(axes, Mapping) else ():
+        names = [name.strip() for name in str(key).split(",")]
+        for k in (k for k, name in enumerate(names) if name in _SIZES):
+            if isinstance(values, list):
+                places[f"axes.{key}"] = values if len(names) == 1 else [row[k] for row in values if isinstance(row, list)]
+            elif isinstance(values, Mapping):
+                places[f"axes.{key}"] = [bound for bounds in values.values() for bound in bounds]
+    for where, values in places.items():
+        for value in values:
+            if isinstance(value, int) and value > 0:
+                return f"{where}: found {shown(value)}, expected a size with its unit, such as '100 MB' (or 0)"
+    return ""
+
+
+def told(fault: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """The value and what was expected, from an entry of `ValidationError.errors()`; `fields` of a section, where it is one."""
+    return f"found {shown(fault['input'])}, expected {_expected(fault, fields)}"
+
+
+def _expected(fault: Mapping[str, Any], fields: Sequence[str]) -> str:
+    kind, context = str(fault["type"]), fault.get("ctx", {})
+    if kind in _EXPECTED:
+        return _EXPECTED[kind]
+    if kind in _BOUNDS:
+        name, text = _BOUNDS[kind]
+        bound = context[name]
+        return text.format(f"{bound:,}" if isinstance(bound, int) else f"{bound:g}")
+    if kind.partition("_")[0] in _KINDS:  # int_type, int_parsing, int_from_float, ...
+        return _KINDS[kind.partition("_")[0]]
+    if kind == "literal_error":
+        return str(context["expected"])
+    if kind == "too_short":
+        return f"at least {context['min_length']} value{'s' * (context['min_length'] != 1)}"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"a section with keys such as {', '.join(fields[:3])}"
+    return f"another value ({fault['msg']})"

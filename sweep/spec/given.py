@@ -1,0 +1,59 @@
+"""A spec as Python gives it: its keys as types; NumPy numbers, tuples, ranges and models as plain values."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+from pydantic import ValidationError
+
+from sim_core import Model, SpecError, model_document
+from sweep.spec.document import bare_size, first_error
+from sweep.spec.spec import SweepSpec
+
+
+class Spec(TypedDict, total=False):
+    """The keys of a spec (docs/spec.md), so that a type checker finds a misspelt one: `spec: sweep.Spec = {...}`."""
+
+    name: str
+    model: object
+    workload: object
+    hardware: object
+    axes: Mapping[str, object]
+    fixed: Mapping[str, object]
+    where: str | Sequence[str]
+    objectives: Sequence[object]
+    per: str | Sequence[str]
+    sample: object
+    store: object
+    budget: object
+    failures: object
+    stragglers: object
+    running: object
+    fidelity: object
+
+
+def checked_spec(source: Mapping[str, object]) -> SweepSpec:
+    """A mapping as a spec. Raises SpecError."""
+    document = plain(source)
+    try:
+        spec = SweepSpec.model_validate(document)
+    except ValidationError as error:
+        raise first_error(error, "spec", {}, SweepSpec) from None
+    problem = bare_size(document)
+    if problem:
+        raise SpecError(f"spec: {problem}")
+    return spec
+
+
+def plain(value: Any) -> Any:
+    """A value as YAML would hold it: mappings, lists, texts and numbers. What is none of these stays, and is refused later."""
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(each) for key, each in value.items()}
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, list | tuple | range):
+        return [plain(each) for each in value]
+    if isinstance(value, Model):
+        return model_document(value)
+    return str(value) if isinstance(value, Path) else value

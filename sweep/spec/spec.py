@@ -1,0 +1,339 @@
+"""The spec of a sweep: a YAML file, validated as it is read, as an immutable `SweepSpec`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from sim_core import (
+    ALTERNATIVES,
+    HARDWARE_KEYS,
+    PLAN_FIELDS,
+    SWITCH,
+    PlanField,
+    SpecError,
+    named,
+    nearest,
+    quantity,
+    shown,
+    whole_number,
+)
+from sweep.options import OptionError
+from sweep.spec.budget import Budget
+from sweep.spec.document import apply_sets, bare_size, first_error, read_spec
+from sweep.spec.failures import Failures
+from sweep.spec.other_names import meant, value_meant
+from sweep.spec.running import Running
+from sweep.spec.stragglers import Stragglers
+from sweep.spec.workloads import STORED, Section, WorkloadSpec, check_stack, from_text
+
+FIELDS: Final = {name: field for name, field in PLAN_FIELDS.items() if field.is_set}
+"""What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
+ALIASES: Final = {alias: name for name, field in FIELDS.items() for alias in field.aliases}
+"""Other names of plan fields: those of the SimAI header that differ from ours, and common long and short forms."""
+
+STACK_AXIS: Final = "stack"
+"""An axis over software stacks: names, or presets with facts of your own, as `workload.stack` takes them."""
+_HARDWARE_SWITCHES: Final = tuple(f"hardware.{key}" for key, (_, unit) in HARDWARE_KEYS.items() if unit == SWITCH)
+MAX_AXIS_VALUES: Final = 100_000
+
+Value = int | float | str | bool
+
+
+def _hardware(value: object) -> object:
+    """A preset's name or path as a mapping; empty if an axis names the hardware."""
+    return {} if value is None else {"preset": value} if isinstance(value, str) else value
+
+
+class Sample(Section):
+    """Simulate `n` plans, drawn without replacement, instead of all."""
+
+    n: int = Field(ge=1)
+    seed: int = Field(default=0, ge=0)
+
+
+class StoreSpec(Section):
+    """Who writes the slices of a run on a cluster; `auto`: the workers, if all of them can reach `--out`."""
+
+    writer: Literal["auto", "driver", "worker"] = "auto"
+
+
+class Objective(Section):
+    """A result column to rank by."""
+
+    column: str
+    direction: Literal["minimize", "maximize"]
+
+
+def _objective(value: object) -> object:
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((direction, column),) = value.items()
+        return {"column": column, "direction": direction}
+    return value
+
+
+class SweepSpec(Section):
+    """A whole spec. `axes` maps a field (or several, comma-separated, which are zipped) to its values, slowest axis first.
+
+    The result is ranked by `objectives` (ties by the next one) within each group of `per`.
+    """
+
+    short_forms: ClassVar = ("model", "fidelity")
+    """Keys that stand for one inside a section: `workload.model`, `fixed.fidelity` or `axes.fidelity`."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    workload: Annotated[WorkloadSpec, from_text("path")]
+    hardware: Annotated[dict[str, Any], BeforeValidator(_hardware)] = Field(default_factory=dict)
+    axes: dict[str, list[Any]] = Field(default_factory=dict)
+    fixed: dict[str, Any] = Field(default_factory=dict)
+    where: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
+    objectives: Annotated[tuple[Annotated[Objective, BeforeValidator(_objective)], ...], Field(min_length=1)] = (
+        Objective(column="gpu_s_per_sample", direction="minimize"),
+    )
+    per: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
+    sample: Sample | None = None
+    store: StoreSpec = StoreSpec()
+    budget: Annotated[Budget | None, from_text("tokens")] = None
+    failures: Failures | None = None
+    stragglers: Stragglers | None = None
+    running: Running | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, document: Any) -> Any:
+        """Replace aliases by our names and ladders by lists; check every value against its field."""
+        if not isinstance(document, Mapping):
+            return document
+        expanded = dict(document)
+        if "model" in expanded:  # short for workload.model
+            model, section = expanded.pop("model"), expanded.get("workload") or {}
+            if not isinstance(section, Mapping):
+                section = {"path": section}
+            if "model" in section:
+                raise ValueError("model: is given at the top level and under workload; remove one")
+            expanded["workload"] = {**section, "model": model}
+        if expanded.get("workload") is None and set(expanded) <= {*cls.model_fields, *cls.short_forms}:
+            raise ValueError("workload or model: missing (a workload file, or a model: `sweep model` lists them)")
+        if "fidelity" in expanded:  # may also be given at the top level
+            fidelity = expanded.pop("fidelity")
+            section = "axes" if isinstance(fidelity, list) else "fixed"
+            values = expanded.get(section) or {}
+            if isinstance(values, Mapping):
+                if "fidelity" in values:
+                    raise ValueError(f"fidelity: is given at the top level and under {section}; remove one")
+                expanded[section] = {**values, "fidelity": fidelity}
+        if isinstance(expanded.get("axes"), Mapping):
+            expanded["axes"] = _axes(expanded["axes"])
+        if isinstance(expanded.get("fixed"), Mapping):
+            expanded["fixed"] = _fixed(expanded["fixed"])
+        return expanded
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "SweepSpec":
+        named = [name for key in self.axes for name in key.split(",")]
+        for name in named:
+            if name in self.fixed:
+                raise ValueError(f"fixed.{name}: is also an axis; remove one")
+        for a, b in ALTERNATIVES:
+            if {a, b} <= {*named, *self.fixed}:
+                raise ValueError(f"{a} and {b} are both given, but one follows from the other")
+        if self.stragglers and {"straggler_factor", "straggler_stage"} & {*named, *self.fixed}:
+            raise ValueError("stragglers: is given beside straggler_factor or straggler_stage; remove one")
+        if self.running:
+            for name, value in self.running.plan.items():
+                check_value(_field_name(name, "running.plan"), value, f"running.plan.{name}")
+        if STACK_AXIS in named and self.workload.model is None:
+            raise ValueError("axes.stack: needs workload.model; a file's times hold those of its stack")
+        if STACK_AXIS in named and self.workload.stack is not None:
+            raise ValueError("workload.stack: is also an axis; remove one")
+        if not self.hardware and "hardware" not in named:
+            raise ValueError("hardware: missing (a preset name, a path, or numbers)")
+        return self
+
+
+def _field_name(key: object, section: str) -> str:
+    """Our name of an axis or fixed value."""
+    name = ALIASES.get(str(key), str(key))
+    known = (*FIELDS, STACK_AXIS, "hardware", *(f"hardware.{k}" for k in HARDWARE_KEYS))
+    if name not in known:
+        raise ValueError(f"{section}.{named(key)}: unknown name, {meant(str(key), (*known, *ALIASES))}")
+    if section == "fixed" and name.startswith("hardware"):
+        raise ValueError(f"{section}.{named(key)}: fixed hardware belongs under `hardware:`")
+    if section == "fixed" and name == STACK_AXIS:
+        raise ValueError(f"{section}.{named(key)}: a fixed stack belongs under `workload:`")
+    return name
+
+
+def _fixed(section: Mapping[object, object]) -> dict[str, Value]:
+    fixed: dict[str, Value] = {}
+    for key, value in section.items():
+        name = _field_name(key, "fixed")
+        if name in fixed:
+            raise ValueError(f"fixed.{key}: {name} is given twice")
+        fixed[name] = check_value(name, value, f"fixed.{key}")
+    return fixed
+
+
+def _axes(section: Mapping[object, object]) -> dict[str, list[Any]]:
+    axes: dict[str, list[Any]] = {}
+    for key, values in section.items():
+        names = [_field_name(part.strip(), "axes") for part in str(key).split(",")]
+        listed = _ladder(key, values)
+        if names == ["layer_split"] and all(isinstance(value, int) for value in listed):
+            expected = f"a list of splits; for one list of layers per virtual stage: [{listed}]"
+            raise ValueError(f"axes.{key}: found {shown(listed)}, expected {expected}")
+        taken = [name for name in names if any(name in other.split(",") for other in axes)]
+        if taken:
+            raise ValueError(f"axes.{key}: {taken[0]} is given in two axes")
+        if len(names) > 1:
+            axes[",".join(names)] = [_zipped(key, names, row) for row in listed]
+        else:
+            axes[names[0]] = [check_value(names[0], value, f"axes.{key}") for value in listed]
+        canonical = axes[",".join(names)]
+        if len({repr(value) for value in canonical}) < len(canonical):
+            raise ValueError(f"axes.{key}: a value is given twice in {shown(canonical)}")
+    return axes
+
+
+def _zipped(key: object, names: Sequence[str], row: object) -> list[Value]:
+    if not isinstance(row, list) or len(row) != len(names):
+        raise ValueError(f"axes.{key}: found {shown(row)}, expected {len(names)} values per row, one for each name of the axis")
+    return [check_value(name, value, f"axes.{key}") for name, value in zip(names, row, strict=True)]
+
+
+def _ladder(key: object, values: object) -> list[Any]:
+    """`[a, b]`, `{range: [first, last, step]}` (last included) or `{powers_of_two: [first, last]}` as a list."""
+    if isinstance(values, list):
+        if not values:
+            raise ValueError(f"axes.{key}: an empty list, expected at least one value")
+        if len(values) > MAX_AXIS_VALUES:
+            raise ValueError(f"axes.{key}: found {len(values):,} values, expected at most {MAX_AXIS_VALUES:,}")
+        return values
+    if isinstance(values, Mapping) and len(values) == 1:
+        ((kind, bounds),) = values.items()
+        whole = isinstance(bounds, list) and all(isinstance(b, int) and not isinstance(b, bool) for b in bounds)
+        if kind == "range" and whole and len(bounds) in (2, 3):
+            first, last, step = (*bounds, 1)[:3]
+            if step < 1 or last < first or (last - first) // step >= MAX_AXIS_VALUES:
+                expected = f"first <= last, step >= 1, at most {MAX_AXIS_VALUES:,} values"
+                raise ValueError(f"axes.{key}: range {bounds}: expected {expected}")
+            return list(range(first, last + 1, step))
+        if kind == "powers_of_two" and whole and len(bounds) == 2 and 1 <= bounds[0] <= bounds[1] <= 2**40:
+            return [2**k for k in range(bounds[1].bit_length()) if bounds[0] <= 2**k <= bounds[1]] or _empty(key, bounds)
+        if kind not in ("range", "powers_of_two"):
+            raise ValueError(f"axes.{key}: unknown ladder, {nearest(str(kind), ('range', 'powers_of_two'))}")
+        raise ValueError(f"axes.{key}: found {shown(bounds)}, expected {{{kind}: [first, last{', step' * (kind == 'range')}]}}")
+    if key in FIELDS and not isinstance(values, Mapping):
+        if "," not in str(values):
+            check_value(str(key), values, f"axes.{key}")
+        raise ValueError(f"axes.{key}: found {shown(values)}, expected a list, such as [{values}], a range or powers_of_two")
+    raise ValueError(f"axes.{key}: found {shown(values)}, expected a list, a range or powers_of_two")
+
+
+def _empty(key: object, bounds: list[int]) -> list[int]:
+    raise ValueError(f"axes.{key}: no power of two is within {bounds}")
+
+
+def check_value(name: str, value: object, where: str) -> Any:
+    """`value` as the field `name` takes it. Raises ValueError naming `where`."""
+    if name in FIELDS:
+        return _field_value(FIELDS[name], value, where)
+    if name == STACK_AXIS:
+        return _stack_value(value, where)
+    if name in _HARDWARE_SWITCHES:
+        return _switch(value, where)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{where}: found {shown(value)}, expected a name or a number")
+    return value
+
+
+def _stack_value(value: object, where: str) -> Any:
+    """A value of the axis over stacks. Raises ValueError naming `where`."""
+    if value is None:
+        raise ValueError(f"{where}: found null, expected the name of a stack, or a preset and facts")
+    try:
+        return check_stack(value)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _field_value(field: PlanField, value: object, where: str) -> Value:
+    """`value` as a field of plans takes it. Raises ValueError naming `where`."""
+    if (ours := value_meant(field.name, value)) and value not in field.words:
+        raise ValueError(f"{where}: found {shown(value)}, expected {ours}")
+    if field.kind == "switch":
+        return _switch(value, where)
+    if field.words:
+        if value not in field.words:
+            raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), field.words)}")
+        return str(value)
+    try:
+        if field.label:
+            text = field.label.text(value)
+            field.label.codes([text])
+            return text
+        if field.unit and isinstance(value, str):
+            value = int(quantity(value, field.unit))
+    except SpecError as error:
+        told = str(error).replace(field.name, where, 1) if field.label else f"{where}: {error}"
+        raise ValueError(told) from None
+    whole = not field.is_real
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int if whole else int | float)
+        or not field.least <= value <= field.most
+    ):
+        raise ValueError(f"{where}: found {shown(value)}, expected {_expected(field)}")
+    return value if whole else float(value)
+
+
+def _switch(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{where}: found {shown(value)}, expected true or false")
+    return value
+
+
+def _expected(field: PlanField) -> str:
+    """The numbers that a field takes, in words."""
+    if field.kind == "number":
+        return whole_number(int(field.least), int(field.most))
+    least = "above 0" if 0 < field.least < 1e-6 else f"from {field.least:g}"
+    return f"a number {least} to {field.most:g}"
+
+
+def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
+    """The spec at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
+    document, lines = read_spec(path)
+    if not {*SweepSpec.model_fields} & {*document} and {"hidden_size", "model_type"} & {*document}:
+        raise SpecError(f"{path}: is a model, not a sweep; `sweep init {path}` writes one for it")
+    lines |= {("workload", *key): line for key, line in lines.items() if key[0] == "model"}
+    try:
+        spec = SweepSpec.model_validate(applied := apply_sets(document, sets))
+    except ValidationError as error:
+        raise with_line(first_error(error, str(path), lines, SweepSpec), str(path), lines, sets) from None
+    problem = bare_size(applied)
+    if problem:
+        raise with_line(SpecError(f"{path}: {problem}"), str(path), lines, sets)
+    return spec
+
+
+def stored_spec(stored: object) -> SweepSpec:
+    """The spec that a result holds, as this version stores it or an earlier one did. Raises ValidationError."""
+    return SweepSpec.model_validate(stored, context=STORED)
+
+
+def with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:
+    """Add to a message the line of the key that it begins with, or the --set that it is about, if the check had no line."""
+    text = re.sub(rf"^{re.escape(where)}(:[0-9]+)?: ", "", str(error))
+    at = text.partition(":")[0]
+    for assignment in reversed(sets):  # the last one of a key counts
+        key = assignment.partition("=")[0].strip()
+        if at == key or at.startswith(f"{key}."):
+            return OptionError(f"--set {assignment}: {text}")
+    if text != str(error).removeprefix(f"{where}: "):
+        return error  # it names its line already
+    section, _, rest = at.partition(".")
+    line = lines.get((section, rest), lines.get((section,)))
+    return SpecError(f"{where}:{line}: {text}") if line and text != str(error) else error

@@ -1,0 +1,101 @@
+"""A first spec around a job that runs: its model and plan, axes of what could be changed, its step to be compared with."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from sim_core import Hardware, Model, parse_model, plural, read_hardware, read_stack
+from sweep.inputs.job import Job
+from sweep.starting.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
+from sweep.starting.wide_axes import Lines, is_torus, wide_axes
+
+OF_THE_JOB: Final = ("all_gpus", "dp", "global_batch", "sequence", "sequence_parallel")
+"""What a plan of a job holds besides the fields that a sweep varies or keeps."""
+DEFAULTS: Final = {
+    "cp": 1, "ep": 1, "vpp": 1, "overlap_tp": False, "overlap_ep": False, "dispatcher": "alltoall", "precision": "bf16",
+    "schedule": "1f1b",
+}  # fmt: skip
+"""What a job has of an axis that its file says nothing of: what the framework does unless it is asked to."""
+NOT_IN: Final = {
+    "megatron-2022": ("overlap_tp", "overlap_ep", "dispatcher"),
+    "megatron-deepspeed": ("overlap_tp", "overlap_ep", "vpp", "dispatcher"),
+    "nanotron": ("vpp", "overlap_ep", "dispatcher"),
+}
+"""Axes that a framework does not have (its launch options)."""
+ONE_LIST: Final = "layer_split"
+HELD: Final = ("schedule", "precision")
+"""What stays as the job has it: another precision is another training, and a framework has its schedules."""
+RECOMPUTE: Final = ["none", "selective", "full"]
+RACK: Final = 64
+"""A node of more GPUs is a rack, whose logs count the GPUs of a tray."""
+
+
+def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
+    """The text of a spec around a job, to be written into the folder `base`. Raises SpecError."""
+    device, place = _machine(job, hardware, base)
+    model = parse_model({"name": job.name, "source": "the job"} | dict(job.model), job.path)
+    lines = wide_axes(model, device, read_stack(job.stack), gpus, model.sequence or 0)
+    lines["checkpointing"] = RECOMPUTE, "what the backward computes again"
+    for name in NOT_IN.get(job.stack, ()):
+        lines.pop(name, None)
+    plan = _plan(job, model, lines)
+    for name, value in plan.items():
+        values, why = lines.get(name, (value, ""))
+        if isinstance(values, list) and name not in HELD:
+            told = "the last, a number of layers for each virtual stage" if isinstance(value, list) else on_one_line(value)
+            lines[name] = _among(values, value), f"{why}; the job has {told}"
+        else:
+            lines[name] = value, "as the job has it"
+    lines["global_batch"] = job.plan.get("global_batch"), "sequences of a step, as the job has them"
+    top = [
+        "workload:",
+        *(f"  {line}" for line in yaml.safe_dump({"model": dict(job.model)}, sort_keys=False).rstrip("\n").split("\n")),
+        shown_line("stack", job.stack, "the framework whose behaviour is simulated", 2),
+    ]
+    if job.plan.get("sequence_parallel") is not None and (job.plan["sequence_parallel"] or plan.get("tp") != 1):
+        top.append(shown_line("sequence_parallel", bool(job.plan["sequence_parallel"]), "as the job has it", 2))
+    objective = shown_line("- minimize", "step_time", SAME, 2)
+    return spec_text(job.name, gpus, device, place, top, lines, objective, _running(job, plan))
+
+
+def _plan(job: Job, model: Model, lines: Lines) -> dict[str, Any]:
+    """Fields of the job's plan, those of axes that its file does not name among them."""
+    plan = {name: value for name, value in job.plan.items() if value is not None and name not in OF_THE_JOB}
+    for name in lines:
+        if name in DEFAULTS:
+            plan.setdefault(name, DEFAULTS[name])
+    if ONE_LIST in lines:
+        lines[ONE_LIST] = ["even", "balanced"], "as many layers on each stage, or at most one apart"
+        equal = model.layers % (plan["pp"] * plan["vpp"]) == 0
+        plan.setdefault(ONE_LIST, "even" if equal else "balanced")
+    return plan
+
+
+def _running(job: Job, plan: dict[str, Any]) -> list[str]:
+    """The lines of the section of the job that runs."""
+    own = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in plan.items()}
+    lines = ["", "running:" + " " * (COMMENT_AT - 8) + "# the job: the answer says what the best plan gains beside it"]
+    lines.append(shown_line("plan", own, "", 2))
+    if job.step_time_s is not None:
+        lines.append(shown_line("step_time_s", float(f"{job.step_time_s:.6g}"), "measured: the median of steady steps", 2))
+        lines.append(shown_line("spread", float(f"{job.spread:.3g}"), "of its steps: (90th - 10th percentile) / median", 2))
+    return lines
+
+
+def _machine(job: Job, hardware: str, base: Path) -> tuple[Hardware, str]:
+    """The hardware of a job, with the GPUs of a node where its log tells them, and its line in a spec."""
+    device, place = read_hardware(hardware), place_of(hardware, base)
+    node, nics = int(device.value("gpus_per_node")), device.value("nics_per_node")
+    if job.gpus_per_node in (None, node) or (node > RACK and not is_torus(device)):
+        return device, shown_line("hardware", place, "`sweep hardware` lists the presets")
+    own = {"gpus_per_node": job.gpus_per_node, "nics_per_node": max(1, round(nics * (job.gpus_per_node or 1) / node))}
+    why = f"its log has {plural(job.gpus_per_node, 'GPU')} a node; NICs in proportion"
+    return device.with_values(own), shown_line("hardware", {"preset": place, **own}, why)
+
+
+def _among(values: list[Any], value: object) -> list[Any]:
+    """The values of an axis with that of the job."""
+    if value in values:
+        return values
+    return sorted([*values, value]) if all(isinstance(each, int) for each in (*values, value)) else [*values, value]

@@ -1,0 +1,221 @@
+"""A first spec for a model or a workload file: axes whose values the model's numbers allow, each with a comment."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from sim_core import (
+    Facts,
+    Hardware,
+    Model,
+    Workload,
+    is_page,
+    model_names,
+    plural,
+    read_hardware,
+    read_model,
+    read_stack,
+    read_workload,
+)
+from sweep.options import wrong
+from sweep.starting.wide_axes import TOKENS, Lines, best_stack, domain, doubled, is_torus, step_batch, wide_axes
+
+_MOST_PP: Final = 32
+_MOST_VPP: Final = 10
+_MODEL_SUFFIXES: Final = (".json", ".yaml", ".yml", ".sh", ".slurm")
+COMMENT_AT: Final = 44
+_ALL: Final = 500_000
+"""Plans that are simulated in seconds (docs/performance.md)."""
+_WHY: Final = {
+    "run": "simulates and keeps them all",
+    "search": "finds the best, proven (`--best 20`); `run` would simulate them all",
+}
+
+
+def starter_name(source: str) -> str:
+    """A name for the sweep of a model or file: letters, digits, dots and dashes. Raises SpecError."""
+    path = Path(source)
+    if path.name == "config.json" or (path / "config.json").is_file():
+        stem = read_model(source).name
+    elif source in model_names() or path.is_dir():
+        stem = path.name
+    else:
+        stem = path.stem.partition(".simai")[0]
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "-" for c in stem).strip("-.") or "sweep"
+
+
+def starter(
+    source: str,
+    hardware: str,
+    gpus: int,
+    base: Path,
+    *,
+    sequence: int | None = None,
+    micro_batch: int | None = None,
+    global_batch: int | None = None,
+    stack: str | None = None,
+) -> str:
+    """The text of a spec for a model (name or file) or a workload file, to be written into the folder `base`.
+
+    Raises SimError, OSError.
+    """
+    device = read_hardware(hardware)
+    is_model = source in model_names() or Path(source).suffix in _MODEL_SUFFIXES or (Path(source) / "config.json").is_file()
+    if is_model and micro_batch is not None:
+        raise wrong("--micro-batch", micro_batch, f"none: {source} is a model, which no micro-batch has made")
+    if is_model:
+        model = read_model(source, {} if sequence is None else {"sequence": sequence})
+        top, lines = _of_model(source, model, device, gpus, base, stack)
+    else:
+        if not Path(source).exists():
+            read_model(source)  # says which name is nearest
+        if stack is not None:
+            raise wrong("--stack", stack, f"none: the times of {source} are of the framework that it was recorded with")
+        facts = Facts(sequence=sequence, micro_batch=micro_batch)
+        workload, _ = read_workload(source, facts)
+        top, lines = _of_file(source, workload, facts, device, gpus, base)
+    if global_batch is not None:
+        lines["global_batch"] = global_batch, "sequences of a step, as given"
+    objective = shown_line("- maximize", "mfu", f"{SAME}: also the fastest", 2)
+    if not is_model:
+        objective = shown_line("- minimize", "step_time", SAME, 2)
+    return spec_text(starter_name(source), gpus, device, _hardware(hardware, device, gpus, base), top, lines, objective)
+
+
+SAME: Final = "all plans have the same GPUs and batch"
+ONE_RACK: Final = "of each rack, so that no group straddles two"
+
+
+def spec_text(
+    name: str,
+    gpus: int,
+    device: Hardware,
+    hardware: str,
+    top: Sequence[str],
+    lines: Lines,
+    objective: str,
+    more: Sequence[str] = (),
+) -> str:
+    """The text of a spec: what is trained, on what, axes and fixed values with a comment each, what is looked for.
+
+    `top`, `hardware`, `more` and `objective` are lines of it.
+    """
+    plans = math.prod(len(value) for value, _ in lines.values() if isinstance(value, list))
+    return "\n".join(
+        [
+            f"# Which plan trains {name} best on {gpus:,} x {device.name}? Written by `sweep init`; change what you like.",
+            f"# {plural(plans)}: `sweep {suited(plans)} FILE` {_WHY[suited(plans)]}.",
+            f"name: {name}",
+            *top,
+            "",
+            hardware,
+            *more,
+            "",
+            "axes:" + " " * (COMMENT_AT - 5) + "# every combination is a plan; those that cannot run are counted by reason",
+            *(shown_line(key, value, why, 2) for key, (value, why) in lines.items() if isinstance(value, list)),
+            "",
+            "fixed:",
+            *(shown_line(key, value, why, 2) for key, (value, why) in lines.items() if not isinstance(value, list)),
+            "",
+            "objectives:",
+            objective,
+            "",
+        ]
+    )
+
+
+def suited(plans: int) -> str:
+    """The command that suits a space: all plans where they take seconds, else only the best, proven."""
+    return "run" if plans <= _ALL else "search"
+
+
+def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path, given: str | None) -> tuple[list[str], Lines]:
+    """The model with its sequence and stack, that which is `given` or the best; axes and fixed values."""
+    sequence = model.sequence or min(model.positions or 4096, 4096)
+    why = "tokens; as the model was trained" if model.sequence else "tokens; the model does not state it"
+    stack, reason = (given, "as given") if given else best_stack(model, device)
+    top = [
+        shown_line("model", place_of(source, base), f"`sweep model {source}` shows its numbers"),
+        "workload:",
+        shown_line("sequence", sequence, why, 2),
+        shown_line("stack", place_of(stack, base) if is_page(stack) else stack, reason, 2),
+    ]
+    return top, wide_axes(model, device, read_stack(stack), gpus, sequence)
+
+
+def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gpus: int, base: Path) -> tuple[list[str], Lines]:
+    """The file with what is known of it; axes and fixed values around its own plan."""
+    own, node = workload.base, domain(device) if is_torus(device) else int(device.value("gpus_per_node"))
+    top = ["workload:", shown_line("path", place_of(source, base), "`sweep inspect` shows what it holds", 2)]
+    if facts.micro_batch:
+        top.append(shown_line("micro_batch", facts.micro_batch, "that the file was made with", 2))
+    if facts.sequence:
+        top.append(shown_line("sequence", facts.sequence, "tokens", 2))
+    tp = [n for n in sorted({*doubled(node), own.tp}) if gpus % n == 0] or [1]
+    lines: Lines = {"tp": (tp, f"the file has {own.tp}")}
+    if own.ep > 1:
+        lines["ep"] = sorted({1, own.ep}), f"the file has {own.ep}"
+    lines |= _stages(workload.layers, gpus)
+    lines["micro_batch"] = sorted({own.micro_batch, 2 * own.micro_batch}), f"the file has {own.micro_batch}"
+    lines["checkpointing"] = ["none", "full"], "what the backward computes again"
+    lines["all_gpus"] = gpus, ""
+    lines["global_batch"] = (
+        step_batch(TOKENS, gpus, workload.sequence or 4096, max(tp) * max(lines["pp"][0])),
+        "sequences of a step",
+    )
+    return top, lines
+
+
+def _stages(layers: int, gpus: int) -> Lines:
+    """Axes of the pipeline, and how layers lie on it: evenly where the layers have enough divisors."""
+    even = [n for n in range(1, min(_MOST_PP, layers) + 1) if layers % n == 0 and gpus % n == 0]
+    if len(even) >= 3:
+        deepest = [v for v in range(2, _MOST_VPP + 1) if any(layers % (n * v) == 0 for n in even[1:])]
+        often = sorted(deepest, key=lambda v: (-sum(layers % (n * v) == 0 for n in even[1:]), v))[:3]
+        return {
+            "pp": (even, f"divides {layers} layers"),
+            "vpp": (sorted([1, *often]), "interleaving; pp x vpp divides the layers"),
+            "layer_split": ("even", "Megatron-LM's default"),
+        }
+    stages = [n for n in doubled(min(_MOST_PP, layers)) if gpus % n == 0] or [1]
+    return {
+        "pp": (stages, "stages"),
+        "vpp": ([1, 2, 4], "interleaving"),
+        "layer_split": ("balanced", f"{layers} layers: some stages hold one more"),
+    }
+
+
+def _hardware(name: str, device: Hardware, gpus: int, base: Path) -> str:
+    """The device; of a rack whose GPUs are no power of two, the part that groups fill; of TPUs, a slice of the job's chips."""
+    place, node = place_of(name, base), int(device.value("gpus_per_node"))
+    own = min(gpus, node) if is_torus(device) else domain(device)
+    if own == node and not is_torus(device):
+        return shown_line("hardware", place, "`sweep hardware` lists the presets")
+    nics = max(1, round(own * device.value("nics_per_node") / node))
+    why = "a slice is a node: its chips meet over the torus" if is_torus(device) else ONE_RACK
+    return shown_line("hardware", {"preset": place, "gpus_per_node": own, "nics_per_node": nics}, why)
+
+
+def place_of(source: str, base: Path) -> str:
+    """A path as it is named from the folder of the spec; names stay."""
+    path = Path(source)
+    if not path.exists() or source in model_names():
+        return source
+    try:
+        return str(path.absolute().relative_to(base.absolute()))
+    except ValueError:
+        return str(path.absolute())
+
+
+def shown_line(key: str, value: object, why: str = "", indent: int = 0) -> str:
+    """A key with its value as YAML, and a comment that says why."""
+    text = f"{' ' * indent}{key}: {on_one_line(value)}"
+    return f"{text:{COMMENT_AT - 2}}  # {why}" if why else text
+
+
+def on_one_line(value: object) -> str:
+    """A value as YAML on one line."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).removesuffix("\n...\n").rstrip("\n")
