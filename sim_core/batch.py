@@ -12,17 +12,17 @@ from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.recomputed import flops_again
 from sim_core.costing.updates import update_table
 from sim_core.engine.codes import chunks_of, most_blocks, most_cells, most_events, most_scratch
-from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes, take, take_beside
+from sim_core.engine.lanes import Lanes, allocate_lanes, engine_for, put, take, take_beside
 from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape
-from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence
+from sim_core.engine.sequence import Sequence, allocate_sequence
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import Addresses, inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import Plans, alike_in_order, by_order
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
-from sim_core.references import reference
+from sim_core.references import call, reference
 from sim_core.step.gradients import Buckets
 from sim_core.step.lower import Lowered
 from sim_core.step.once import Once
@@ -85,6 +85,8 @@ class Together(NamedTuple):
     of_order: Ints  # scratch of fill_order
     sequence: Sequence
     lanes: Lanes
+    engine: Addresses  # which runs the lanes
+    ran: Ints  # what it says: the turns of the sequence; 1 if it has run
 
 
 def scratch_for(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> Scratch:
@@ -116,14 +118,18 @@ def allocate_together(arrays: Arrays, plans: Plans, split: Split, rows: Ints) ->
         once=scratch.once._replace(gathered_s=kept.once.gathered_s[0], after_s=kept.once.after_s[0]),
         sums=kept.sums[0],
     )
+    order, ran = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64), np.zeros(2, np.int64)
+    sequence, lanes = allocate_sequence(events, max(PIECE, of_one_stage), stages, cells), allocate_lanes(events, stages, cells)
     return Together(
         one=first,
         kept=kept,
         writers=order_writers(schedule),
-        order=np.empty(most_blocks(schedule, pp, vpp, ga), np.int64),
+        order=order,
         of_order=np.empty(most_scratch(schedule, pp, ga), np.int64),
-        sequence=allocate_sequence(events, max(PIECE, of_one_stage), stages, cells),
-        lanes=allocate_lanes(events, stages, cells),
+        sequence=sequence,
+        lanes=lanes,
+        engine=engine_for(order, sequence, lanes, ran),
+        ran=ran,
     )
 
 
@@ -211,7 +217,7 @@ def run_rows(
     groups, split, blocks = reference(tables.groups), reference(tables.split), reference(tables.blocks)
     together = reference(together)
     order, sequence, lanes, kept = together.order, together.sequence, together.lanes, together.kept
-    writers, of_order = together.writers, together.of_order
+    writers, of_order, engine, ran = together.writers, together.of_order, together.engine, together.ran
     begin = 0
     while begin < len(rows):
         i = rows[begin]
@@ -221,7 +227,7 @@ def run_rows(
         shape = Shape(plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i], plans.overlap_pp[i] == 1)
         pp, cells = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp)
         fill_order(writers, shape.schedule, pp, shape.vpp, shape.ga, plans.microbatch_group_size[i], order, of_order)
-        turns = fill_sequence(shape, order, sequence)
+        anew = True
         while begin < end:
             used = min(end - begin, LANES)
             streams, crowds = False, False
@@ -231,11 +237,12 @@ def run_rows(
                 begin_step(case, own)
                 streams, crowds = streams or own.program.shares[STREAMS], crowds or own.program.shares[MESSAGES]
                 put(own.program, shape, lane, lanes)
-            ran = run_lanes(shape, order, sequence, turns, streams, crowds, lanes)
+            call(engine[0], reference(shape), order, sequence, anew, streams, crowds, lanes, ran)
+            anew = False
             for lane in range(used):
                 case = reference(case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]))
                 own = reference(scratch_of(kept, lane))
-                if ran:
+                if ran[1] == 1:
                     take(lanes, lane, pp, cells, own.times)
                     if streams or crowds:
                         take_beside(lanes, lane, pp, cells, own.times)

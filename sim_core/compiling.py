@@ -1,5 +1,9 @@
 """The kernels of a sweep in two halves, so that two processes can compile them at the same time."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from sim_core.arrays import Ints
@@ -8,7 +12,7 @@ from sim_core.costing.recomputed import again_flops
 from sim_core.costing.running import as_run
 from sim_core.engine.orders import order_writers
 from sim_core.hardware.table import HardwareTable
-from sim_core.jit import in_plain_python
+from sim_core.jit import PLAIN_PYTHON, in_plain_python
 from sim_core.metrics import METRICS
 from sim_core.planning.columns import EVENT, Plans, slice_plans
 from sim_core.planning.legality import check
@@ -17,21 +21,20 @@ from sim_core.workloads.workload import Workload
 
 
 def compile_tables(workload: Workload, hardware: HardwareTable, plans: Plans) -> None:
-    """Compile all that `simulate` runs before the steps of `plans`, by running it: what steps need too comes last."""
+    """Compile all that `simulate` runs beside `run_rows`, by running it, and the engine, which it calls."""
     with in_plain_python():
         can_run = np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
-    loaded = as_run(workload, hardware, plans)
-    for rows in batches(workload.arrays, loaded, can_run):
-        tables_of(workload, hardware, loaded, rows)
-        break
-    legality(workload, hardware, plans)
+    with _collecting_less():
+        loaded = as_run(workload, hardware, plans)
+        for rows in batches(workload.arrays, loaded, can_run):
+            tables = tables_of(workload, hardware, loaded, rows)
+            allocate_together(workload.arrays, loaded, tables.split, rows)
+            break
+        legality(workload, hardware, plans)
 
 
 def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> bool:
-    """Compile the kernel of steps alone, by running one of `plans`, whose tables plain Python makes. False if none can run.
-
-    Its memory may be too small: plain Python would need long to find one that fits.
-    """
+    """Compile `run_rows` alone, for the types of tables that plain Python makes of one of `plans`. False if none can run."""
     with in_plain_python():
         can_run = np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
         if not len(can_run):
@@ -41,11 +44,24 @@ def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
         plans, rows = as_run(workload, hardware, slice_plans(plans, few)), np.zeros(1, np.int64)
         tables = tables_of(workload, hardware, plans, rows)
         arrays, again = workload.arrays, again_flops(workload)
-    scratch = allocate_together(arrays, plans, tables.split, rows)
-    n = len(plans.tp)
-    reason, metrics, recomputed = np.zeros(n, np.int64), np.empty((len(METRICS), n)), np.empty(n)
-    run_rows(arrays, hardware.columns, plans, tables, rows, scratch, again, reason, metrics, recomputed)
+        together = allocate_together(arrays, plans, tables.split, rows)
+    if not PLAIN_PYTHON:  # of no rows: what they would call need not be there
+        together = together._replace(writers=np.zeros(len(together.writers), np.int64), engine=np.zeros(1, np.int64))
+    reason, metrics, recomputed = rows.copy(), np.empty((len(METRICS), 1)), np.empty(1)
+    with _collecting_less():
+        run_rows(arrays, hardware.columns, plans, tables, rows[:0], together, again, reason, metrics, recomputed)
     return True
+
+
+@contextmanager
+def _collecting_less() -> Iterator[None]:
+    """Let Python look for garbage rarely, to which numba gives it little: a tenth of a compilation otherwise."""
+    before = gc.get_threshold()
+    gc.set_threshold(50 * before[0], *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def compile_orders(schedules: Ints) -> None:

@@ -3,14 +3,39 @@
 numba would do both for every kernel by itself, and again for each caller that it is linked into: half of the compilation.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import llvmlite.binding as llvm
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.typed_passes import DumpParforDiagnostics, InlineOverloads, NopythonRewrites
+from numba.core.types.functions import BaseFunction
+from numba.core.untyped_passes import (
+    DeadBranchPrune,
+    FindLiterallyCalls,
+    InlineClosureLikes,
+    InlineInlinables,
+    LiteralPropagationSubPipelinePass,
+    LiteralUnroll,
+    MakeFunctionToJitFunction,
+    RewriteSemanticConstants,
+    WithLifting,
+)
 
 
-class InnerLibrary(JITCodeLibrary):
+class LeanLibrary(JITCodeLibrary):
+    """The code of a kernel that does not allocate: it needs no pass that brings counts of references together."""
+
+    def _optimize_final_module(self) -> None:
+        made = self._codegen._module_pass_manager()
+        if isinstance(made, tuple):  # from numba 0.62 on
+            manager, builder = made
+            manager.run(self._final_module, builder)
+        else:
+            made.run(self._final_module)
+
+
+class InnerLibrary(LeanLibrary):
     """The code of an inner kernel, which callers link. The process itself loads the kernel's environment and no more."""
 
     def _optimize_final_module(self) -> None:
@@ -27,12 +52,58 @@ class InnerLibrary(JITCodeLibrary):
         super()._finalize_final_module()  # type: ignore[no-untyped-call]
 
 
-class InnerCompiler(Compiler):
-    """numba's compiler with that library."""
+_NEEDLESS: Final = frozenset({
+    WithLifting, InlineClosureLikes, RewriteSemanticConstants, DeadBranchPrune, MakeFunctionToJitFunction, InlineInlinables,
+    FindLiterallyCalls, LiteralUnroll, LiteralPropagationSubPipelinePass, InlineOverloads, NopythonRewrites,
+    DumpParforDiagnostics,
+})  # fmt: skip
+"""Passes for what no kernel has that must not allocate: closures, blocks of `with`, operations on whole arrays, ..."""
+
+
+class LeanCompiler(Compiler):
+    """numba's compiler, with fewer passes for a kernel that must not allocate."""
 
     def define_pipelines(self) -> Any:
         """As the documentation of numba says: called once for each function, before its first pass."""
-        if self.state.library is None:
-            self.state.library = InnerLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)  # type: ignore[no-untyped-call]
+        managers = super().define_pipelines()  # type: ignore[no-untyped-call]
+        if not self.state.flags.nrt:
+            for manager in managers:
+                manager.passes = [one for one in manager.passes if one[0] not in _NEEDLESS]
+                manager.finalize()
+            self._use(LeanLibrary)
+        return managers
+
+    def _use(self, library: type[LeanLibrary]) -> None:
+        if self.state.library is None:  # a kernel called by its address has one already
+            self.state.library = library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
             self.state.library.enable_object_caching()
-        return super().define_pipelines()  # type: ignore[no-untyped-call]
+
+
+class InnerCompiler(LeanCompiler):
+    """The same with code that callers link."""
+
+    def define_pipelines(self) -> Any:
+        """Likewise."""
+        self._use(InnerLibrary)
+        return super().define_pipelines()
+
+
+def _remember_types() -> None:
+    """Let numba find the type of each operator and builtin function once for the types of its arguments, not at each use.
+
+    To find it, it tries some twenty rules, with literals and without, and writes an error for each: a tenth of a compilation.
+    """
+    find, known = BaseFunction.get_call_type, dict[Any, Any]()
+
+    def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        if kws or getattr(self.typing_key, "__module__", None) not in ("_operator", "builtins"):
+            return find(self, context, args, kws)
+        key = self, context, args
+        if key not in known:
+            known[key] = find(self, context, args, kws)
+        return known[key]
+
+    BaseFunction.get_call_type = get_call_type  # type: ignore[method-assign]
+
+
+_remember_types()

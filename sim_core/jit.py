@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, cached_property, update_wrapper
-from inspect import get_annotations
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -89,7 +88,7 @@ def inner_kernel(function: F) -> F:
 
     It has no wrapper for Python, and is optimised and made machine code in its callers alone (inner_code.py).
     """
-    return _compiled(function, _nrt=False, no_cpython_wrapper=True)
+    return _compiled(function, _nrt=False)
 
 
 def inlined_kernel(function: F) -> F:
@@ -98,11 +97,11 @@ def inlined_kernel(function: F) -> F:
     For what runs for each event of a pipeline, and for one that returns many arrays, which a call would copy. What takes named
     tuples takes them by reference (references.py) instead: inlining a whole step tripled the time of compilation.
     """
-    return _compiled(function, _nrt=False, no_cpython_wrapper=True, forceinline=True)
+    return _compiled(function, _nrt=False, forceinline=True)
 
 
 def addressed_kernel(function: F) -> F:
-    """An outer kernel that others call by its address (`references.call`), of whole numbers and columns of them.
+    """An outer kernel that others call by its address (`references.call`); it returns nothing.
 
     It is no part of its callers: compiled once for all of them, and only when its address is asked for.
     """
@@ -163,6 +162,7 @@ class Kernel:
     def __init__(self, function: Callable[..., object], options: dict[str, Any]) -> None:
         self.py_func = function
         self._options = options
+        self._addresses: dict[Any, int] = {}
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -170,49 +170,61 @@ class Kernel:
 
     @cached_property
     def dispatcher(self) -> Any:
-        """The same function in numba."""
-        numba, options = _numba(), dict(self._options)
-        if "no_cpython_wrapper" in options:
-            from sim_core.inner_code import InnerCompiler
-
-            options["pipeline_class"] = InnerCompiler
-        from sim_core.sealed_code import SealedCache
-
-        dispatcher = numba.njit(**options)(self.py_func)
-        dispatcher._cache = SealedCache(self.py_func)
-        return _one_per_type(dispatcher)
+        """The same function in numba, as Python calls it."""
+        return self._dispatcher(inner=False)
 
     @cached_property
-    def address(self) -> int:
-        """Where compiled code calls it. The types of its arguments follow from their annotations."""
+    def inner(self) -> Any:
+        """The same as kernels call it: optimised and made machine code in its callers alone (inner_code.py)."""
+        return self._dispatcher(inner=True)
+
+    def _dispatcher(self, inner: bool) -> Any:
+        numba, options = _numba(), dict(self._options)
+        from sim_core.inner_code import InnerCompiler, LeanCompiler
+        from sim_core.sealed_code import SealedCache
+
+        if inner:
+            options |= {"no_cpython_wrapper": True, "pipeline_class": InnerCompiler}
+        elif "_nrt" in options:
+            options["pipeline_class"] = LeanCompiler
+        dispatcher = numba.njit(**options)(self.py_func)
+        dispatcher._cache = SealedCache(self.py_func, "-inner" if inner else "")
+        return _one_per_type(dispatcher)
+
+    def address(self, examples: Sequence[Any]) -> int:
+        """Where compiled code calls it with arguments of the types of `examples`; named tuples go by reference."""
         numba = _numba()
         from numba.core.ccallback import CFunc
 
-        from sim_core.reference_code import kind_of_argument
+        from sim_core.inner_code import LeanCompiler
+        from sim_core.reference_code import kind_of_example
         from sim_core.sealed_code import SealedCache
 
-        kinds = [
-            kind_of_argument(kind) for name, kind in get_annotations(self.py_func, eval_str=True).items() if name != "return"
-        ]
-        options = {name: value for name, value in self._options.items() if name not in ("no_cfunc_wrapper", "cache")}
-        made: Any = CFunc(self.py_func, (tuple(kinds), numba.void), {}, options)
-        made._cache = SealedCache(self.py_func)
-        made.compile()
-        return int(made.address)
+        kinds = tuple(map(kind_of_example, examples))
+        if kinds not in self._addresses:
+            options = {name: value for name, value in self._options.items() if name != "no_cfunc_wrapper"}
+            made: Any = CFunc(self.py_func, (kinds, numba.void), {}, options, pipeline_class=LeanCompiler)
+            made._cache = SealedCache(self.py_func)
+            made.compile()
+            self._addresses[kinds] = int(made.address)
+        return self._addresses[kinds]
 
     @property
     def _numba_type_(self) -> Any:
         """What a kernel that names this one finds in its place."""
-        return self.dispatcher._numba_type_
+        return self.inner._numba_type_
 
 
-def addresses(kernels: Sequence[Callable[..., object]], needed: Ints) -> Addresses:
-    """What `references.call` calls, by number: of the kernels numbered in `needed`, which are compiled or loaded now."""
+def addresses(kernels: Sequence[Callable[..., object]], needed: Ints, examples: Sequence[Any]) -> Addresses:
+    """What `references.call` calls, by number: of the kernels numbered in `needed`, which are compiled or loaded now.
+
+    `examples`: arguments of the types that they are called with.
+    """
     if PLAIN_PYTHON or _PLAIN.get():
         return kernels
     at = np.zeros(len(kernels), np.int64)
     for number in np.flatnonzero(np.bincount(needed)).tolist():
-        at[number] = cast(Kernel, kernels[number]).address
+        at[number] = cast(Kernel, kernels[number]).address(examples)
     return at
 
 

@@ -4,6 +4,7 @@ import hashlib
 from typing import Any
 
 from llvmlite import ir
+from numba import typeof
 from numba.core import cgutils, types
 from numba.core.imputils import impl_ret_borrowed, lower_builtin, lower_getattr_generic
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global
@@ -69,15 +70,21 @@ def _field(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
     return impl_ret_borrowed(context, builder, field, builder.load(pointer))
 
 
-def kind_of_argument(kind: Any) -> Any:
-    """The type of an argument of a kernel that is called by its address: a whole number, or a column of them."""
-    return types.int64 if isinstance(kind, types.Integer) or kind is int else types.Array(types.int64, 1, "C")
+def kind_of_example(value: Any) -> Any:
+    """The type of an argument of a kernel that is called by its address; a named tuple goes by reference."""
+    kind = _passed(typeof(value))
+    return Reference(kind) if isinstance(kind, types.BaseNamedTuple) else kind
+
+
+def _passed(kind: Any) -> Any:
+    """Whole numbers of any width as 64 bits."""
+    return types.int64 if isinstance(kind, types.Integer) else types.unliteral(kind)
 
 
 @infer_global(call)
 class _OfCall(AbstractTemplate):
     def generic(self, arguments: Any, keywords: Any) -> Any:
-        return types.none(*map(kind_of_argument, arguments))
+        return types.none(*map(_passed, arguments))
 
 
 @lower_builtin(call, types.VarArg(types.Any))  # type: ignore[untyped-decorator]

@@ -41,12 +41,12 @@ class SealedFiles(IndexDataCacheFile):
 
 
 class SealedCache(FunctionCache):
-    """numba's cache of one function, in such files."""
+    """numba's cache of one function, in such files; `variant`: what their names end in."""
 
-    def __init__(self, function: Callable[..., object]) -> None:
+    def __init__(self, function: Callable[..., object], variant: str = "") -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
         stamp = self._impl.locator.get_source_stamp()
-        self._cache_file = SealedFiles(self._cache_path, self._impl.filename_base, stamp)  # type: ignore[no-untyped-call]
+        self._cache_file = SealedFiles(self._cache_path, self._impl.filename_base + variant, stamp)  # type: ignore[no-untyped-call]
 
 
 def _is_whole(path: str) -> bool:

@@ -5,7 +5,9 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
+
+import numpy as np
 
 ROOT: Final = Path(__file__).parent
 WHOLE: Final = "*"
@@ -60,9 +62,38 @@ def function_hashes(root: Path = ROOT) -> dict[str, str]:
     part of it: compiled code takes them as arguments.
     """
     modules = read_modules(root)
-    return {
-        f"{name}.{function}": _hash(modules, Symbol(name, function)) for name in modules for function in modules[name].functions
+    symbols = symbols_in(modules)
+    texts = (f"{module}\0{name}\0{modules[module].texts[name]}".encode() for module, name in symbols)
+    digests = np.array([list(hashlib.sha256(text).digest()) for text in texts], np.uint8)
+    size, hashes = len(symbols) // 8 + 1, {}
+    for symbol, bits in made_of(modules, symbols).items():
+        if symbol.name in modules[symbol.module].functions:
+            own = np.unpackbits(np.frombuffer(bits.to_bytes(size, "little"), np.uint8), bitorder="little")
+            hashes[f"{symbol.module}.{symbol.name}"] = hashlib.sha256(digests[np.flatnonzero(own)].tobytes()).hexdigest()[:16]
+    return hashes
+
+
+def symbols_in(modules: Mapping[str, Module]) -> list[Symbol]:
+    """All that the top levels of the modules define, sorted."""
+    return [Symbol(module, name) for module in sorted(modules) for name in sorted(modules[module].texts)]
+
+
+def made_of(modules: Mapping[str, Module], symbols: list[Symbol]) -> dict[Symbol, int]:
+    """Each symbol with those that it names, directly or not, and itself: bit k stands for `symbols[k]`."""
+    named = {
+        one: {_definition(modules, Symbol(one.module, name)) for name in modules[one.module].uses[one.name]} - {None}
+        for one in symbols
     }
+    bits = {one: 1 << number for number, one in enumerate(symbols)}
+    changed = True
+    while changed:
+        changed = False
+        for one, others in named.items():
+            new = bits[one]
+            for other in others:
+                new |= bits[cast(Symbol, other)]
+            changed, bits[one] = changed or new != bits[one], new
+    return bits
 
 
 def read_modules(root: Path = ROOT) -> dict[str, Module]:
@@ -72,19 +103,6 @@ def read_modules(root: Path = ROOT) -> dict[str, Module]:
         parts = path.relative_to(root.parent).with_suffix("").parts
         modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = _module(path.read_text(encoding="utf-8"))
     return modules
-
-
-def symbols_of(modules: Mapping[str, Module], start: Symbol) -> set[Symbol]:
-    """`start` and all symbols of the package that it names, directly or not."""
-    symbols, waiting = {start}, [start]
-    while waiting:
-        module, name = waiting.pop()
-        for used in modules[module].uses[name]:
-            new = _definition(modules, Symbol(module, used))
-            if new and new not in symbols:
-                symbols.add(new)
-                waiting.append(new)
-    return symbols
 
 
 def _definition(modules: Mapping[str, Module], symbol: Symbol) -> Symbol | None:
@@ -98,14 +116,6 @@ def _definition(modules: Mapping[str, Module], symbol: Symbol) -> Symbol | None:
             symbol = Symbol(f"{symbol.module}.{symbol.name}", WHOLE)
         module = symbol.module
     return symbol if module in modules else None
-
-
-def _hash(modules: Mapping[str, Module], start: Symbol) -> str:
-    digest = hashlib.sha256()
-    for symbol in sorted(symbols_of(modules, start)):
-        text = modules[symbol.module].texts[symbol.name]
-        digest.update(f"{symbol.module}\0{symbol.name}\0{text}\0".encode())
-    return digest.hexdigest()[:16]
 
 
 def _module(text: str) -> Module:

@@ -59,7 +59,7 @@ from sim_core.engine.sequence import (
     fill_sequence,
     rule_of,
 )
-from sim_core.jit import inlined_kernel, outer_kernel
+from sim_core.jit import Addresses, addressed_kernel, addresses, inlined_kernel, outer_kernel
 from sim_core.vectors import allocate_rows, any_above, larger, load, smaller, store, zeros
 
 Floats = npt.NDArray[np.float64]
@@ -210,6 +210,22 @@ def run_lanes(shape: Shape, order: Codes, sequence: Sequence, turns: int, stream
     `streams`, `crowds`: whether blocks of any lane share NICs with streams, with pipeline messages.
     """
     return bool(_run(shape, order, sequence, turns, streams, crowds, lanes, lanes.noted, False) > 0)
+
+
+@addressed_kernel
+def _run_together(
+    shape: Shape, order: Codes, sequence: Sequence, anew: bool, streams: bool, crowds: bool, lanes: Lanes, ran: Codes
+) -> None:
+    """`run_lanes`, of a sequence that is found first if the order of blocks is `anew`. `ran`: its turns; 1 if it has run."""
+    if anew:
+        ran[0] = fill_sequence(shape, order, sequence)
+    ran[1] = run_lanes(shape, order, sequence, ran[0], streams, crowds, lanes)
+
+
+def engine_for(order: Codes, sequence: Sequence, lanes: Lanes, ran: Codes) -> Addresses:
+    """What kernels call to run lanes in this memory; it is compiled or loaded now, apart from them."""
+    shape = Shape(0, 0, 0, 0, False)
+    return addresses([_run_together], np.zeros(1, np.int64), (shape, order, sequence, False, False, False, lanes, ran))
 
 
 @outer_kernel

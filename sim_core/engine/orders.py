@@ -418,7 +418,8 @@ _WRITERS: Final = {
 
 def order_writers(schedules: Ints) -> Addresses:
     """What `fill_order` calls for these schedules, by kind of order; compiles or loads what writes them, and no other."""
-    return addresses([_WRITERS[kind] for kind in range(len(_WRITERS))], ORDER[schedules])
+    codes = np.empty(0, np.int64)
+    return addresses([_WRITERS[kind] for kind in range(len(_WRITERS))], ORDER[schedules], (0, 0, 0, 0, 0, codes, codes))
 
 
 @outer_kernel

@@ -114,7 +114,7 @@ def fill_sequence(shape: Shape, order: Codes, sequence: Sequence) -> int:
 
     Blocking sends need vpp 1.
     """
-    schedule, pp, vpp, ga, _ = shape
+    schedule, pp, vpp, ga = shape.schedule, shape.pp, shape.vpp, shape.ga
     chunks, rounds, state = chunks_of(schedule, vpp), rounds_of(schedule, ga), sequence.state
     blocks = pp * chunks * rounds
     sequence.slot[: 2 * blocks] = -1
@@ -147,7 +147,7 @@ def fill_next(shape: Shape, order: Codes, sequence: Sequence) -> int:
 
 @inner_kernel
 def _fill(shape: Shape, order: Codes, sequence: Sequence) -> int:
-    schedule, pp, vpp, ga, _ = shape
+    schedule, pp, vpp, ga = shape.schedule, shape.pp, shape.vpp, shape.ga
     if schedule == DEEPSPEED:
         return int(_meet(pp, ga, sequence))
     if rule_of(shape) == BLOCKING:

@@ -59,7 +59,7 @@ def test_only_the_orders_that_a_sweep_names_are_compiled(
     spec = EXAMPLES / "llama3_70b_h100.yaml"
     sweep = prepare(load_spec(spec, [f"axes.schedule={named}"]), spec.parent).sweep
     seen: set[int] = set()
-    monkeypatch.setattr(orders, "addresses", lambda kernels, needed: seen.update(needed.tolist()))
+    monkeypatch.setattr(orders, "addresses", lambda kernels, needed, examples: seen.update(needed.tolist()))
     monkeypatch.setattr(warming, "_shortest", lambda sweep, positions: positions)
     monkeypatch.setattr(warming, "evaluate", lambda sweep, positions: None)
     warming.warm_up(sweep)
