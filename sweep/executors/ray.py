@@ -95,11 +95,12 @@ class RayExecutor:
                     receipt = self._resolved(answer, taken, task, queue)
                     if receipt is not None:
                         yield receipt
-        except (RayError, ConnectionError) as error:  # Ray says it in many ways, a broken pipe among them
+        except RayError as error:
             raise self.head.loss(error) from None
+        except OSError as error:
+            raise self.head.caused(error) from None
         except SystemError as error:  # Ray wraps what a signal handler raises inside its own code
-            cause = error.__cause__ or error
-            raise (self.head.loss(cause) if isinstance(cause, ConnectionError) else cause) from None
+            raise self.head.caused(error.__cause__ or error) from None
         finally:
             if not self.head.lost:
                 _cancel(submitted)
@@ -265,6 +266,13 @@ class Head:
         elif now - self.silent_since > self.patience_s:
             raise self.loss()
 
+    def caused(self, error: BaseException) -> BaseException:
+        """The error to raise for one that Ray may have raised: it says its loss in many ways, a broken pipe among them, which
+        may be an OSError without a number."""
+        if isinstance(error, ConnectionError) or (isinstance(error, OSError) and not _listens(self.raylet)):
+            return self.loss(error)
+        return error
+
     def loss(self, why: Exception | None = None) -> ClusterLost:
         """The error to raise, after an error of Ray's; from now on the cluster counts as lost."""
         parts = {f"the head at {self.gcs}": self.gcs, f"the raylet of this node at {self.raylet}": self.raylet}
@@ -337,6 +345,10 @@ def joined(workers: int | None) -> Iterator[tuple[Head, bool]]:
             signal.signal(signal.SIGTERM, ours)  # Ray has installed its own, which ends the process silently
         head = _head()
         yield head, not address
+    except OSError as error:
+        if head is None or _listens(head.raylet):  # whoever reads what is printed may be gone, too
+            raise
+        raise head.loss(error) from None
     finally:
         if head is not None and head.lost:
             atexit.unregister(ray.shutdown)  # it would wait a minute for the head; `sweep.cli` ends the process

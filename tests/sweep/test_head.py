@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -115,6 +116,8 @@ def test_a_head_may_be_silent_for_a_while_a_raylet_may_not() -> None:
         addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in (gcs, raylet)]
         head = Head(gcs=addresses[0], raylet=addresses[1], patience_s=1000.0)
         head.check()
+        full = OSError(errno.ENOSPC, "No space left on device")
+        assert head.caused(full) is full
         gcs.close()
         head.check()
         assert vars(head)["silent_since"] is not None
@@ -130,6 +133,7 @@ def test_a_head_may_be_silent_for_a_while_a_raylet_may_not() -> None:
             with pytest.raises(ClusterLost, match=f"Ray is lost: no answer from the raylet of this node at {addresses[1]}"):
                 head.check()
     assert str(Head(gcs=addresses[0], raylet=addresses[0]).loss(BrokenPipeError())).startswith("Ray is lost: no answer")
+    assert isinstance(Head(gcs=addresses[0], raylet=addresses[1]).caused(OSError("Broken pipe")), ClusterLost)  # Ray's own
     impatient = Head(gcs=addresses[0], raylet=addresses[1], patience_s=-1.0)
     with pytest.raises(ClusterLost, match=f"no answer from the head at {addresses[0]}"):
         impatient.check()
