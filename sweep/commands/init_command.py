@@ -29,6 +29,7 @@ from sweep.inputs.job import OF_MODEL, Job, job_of
 from sweep.inputs.registry import explained
 from sweep.options import of_option
 from sweep.show.terminal import own_console
+from sweep.spec.nearest_stack import nearest_stack
 from sweep.spec.spec import ALIASES, FIELDS, check_value, load_spec
 from sweep.starting.job_starter import job_starter
 from sweep.starting.starter import starter, starter_name, suited
@@ -39,7 +40,7 @@ HARDWARE: Final = "H100-SXM"
 GPUS: Final = 64
 TAKEN: Final = ("sequence", "micro_batch", "global_batch")
 """What may be said of a model or a workload file."""
-_MISSING: Final = re.compile(r"model: \w+: missing;")
+_MISSING: Final = re.compile(r"model: (\w+: missing;|not in this file;)")
 
 
 def command(
@@ -102,7 +103,8 @@ def command(
     if job is None:
         text = _of_model_or_file(workload, hardware or HARDWARE, size_of_job or GPUS, path.parent, given | {"stack": stack})
     else:
-        job = job._replace(stack=stack or job.stack)
+        job, more = _whole(job, stack, given)
+        taken += more
         text = job_starter(job, hardware or _device(job), size_of_job or GPUS, path.parent)
     if taken:
         text = text.replace("\n", f"\n# Taken, as not given: {', '.join(taken)}.\n", 1)
@@ -120,7 +122,9 @@ def command(
     if taken:
         console.print(f"note: not given, so taken: {', '.join(taken)}")
     for note in () if job is None else job.notes:
-        if not _MISSING.match(note):  # what was missing has been given: the spec is whole
+        if not (
+            _MISSING.match(note) or ("checkpointing" in given and note.startswith("recompute:"))
+        ):  # what was missing has been given: the spec is whole
             console.print(f"note: {note}")
     size = prepared.sweep.space.size
     best = " --best 20" if suited(size) == "search" else ""
@@ -184,6 +188,17 @@ def _job(path: str, given: dict[str, Any], gpus: int | None, model: str | None) 
     if model is not None:
         numbers = {key: value for key, value in model_document(read_model(model)).items() if key not in ("name", "source")}
     return job_of(path, given={**given, **({"all_gpus": gpus} if gpus else {})}, model=numbers)
+
+
+def _whole(job: Job, stack: str | None, given: dict[str, Any]) -> tuple[Job, list[str]]:
+    """The job with a stack, and what is taken as its file does not tell it."""
+    taken = []
+    if not (stack or job.stack):
+        stack = nearest_stack(str(job.plan.get("sharding") or ""))
+        taken.append(f"--stack {stack} (the nearest: {job.framework} has no page)")
+    if not job.plan.get("sequence") and "sequence" not in given:
+        taken.append(f"--sequence {job.model['sequence']} (the model's)")
+    return job._replace(stack=stack or job.stack), taken
 
 
 def _preset(name: str) -> str:

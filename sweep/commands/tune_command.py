@@ -55,9 +55,13 @@ def command(
         raise OptionError(f"--measured {measured}: No such file")
     folder, entries, opened = result_at(directory), None, None
     if measured is not None:
+        from sweep.inputs.registry import LOG, recognised
         from sweep.validation.placing import entries_of_runs
         from sweep.validation.table import names_plans
 
+        if (kind := recognised(measured)) is not None and kind.kind == LOG:
+            hint = f"`sweep tune {directory} --add plan=N --log {measured}`, or `sweep inspect {measured} --rows runs.csv`"
+            raise SpecError(f"{measured}: is a {kind.name}, not a table of runs: {hint}")
         if not names_plans(measured):
             opened = reopened(folder, spec)
             entries, others = entries_of_runs(measured, opened)

@@ -12,8 +12,8 @@ from sweep.inputs.registry import LAUNCH, LOG, recognised
 
 NEEDED: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch")
 """Fields of a plan without which there is no job to start from."""
-STACKS: Final = {"Hugging Face Trainer + DeepSpeed": "megatron-deepspeed", "DeepSpeed": "megatron-deepspeed"}
-"""Frameworks without a preset of their own, and the nearest."""
+WITHOUT_PAGE: Final = ("Hugging Face Trainer + DeepSpeed", "DeepSpeed")
+"""Frameworks whose jobs have an empty stack: none of the pages is theirs."""
 
 
 class Job(NamedTuple):
@@ -52,7 +52,7 @@ def _of_log(path: str, given: Mapping[str, Any], model: Mapping[str, Any] | None
     numbers = _model(log.model, log.plan, given, model)
     return _checked(
         Job(
-            path=path, name=_name(path), framework=log.framework, stack=log.stack or STACKS.get(log.framework, ""),
+            path=path, name=_name(path), framework=log.framework, stack=log.stack,
             plan=_plan(log.plan, given, experts="experts" in numbers), model=numbers, step_time_s=log.step_time_s,
             spread=max(log.spread or 0.0, log.rounding), device=log.device, gpus_per_node=log.gpus_per_node,
             missing=log.missing, notes=log.notes,
@@ -107,7 +107,7 @@ def _checked(job: Job) -> Job:
         raise SpecError(f"{job.path}: the model is not told; give --model NAME (`sweep model` lists them)")
     if absent := [name for name in OF_MODEL if not job.model.get(name)]:
         raise SpecError(f"{job.path}: not told: {', '.join(absent)}; give {_sets(absent)}")
-    if not job.stack:
+    if not job.stack and job.framework not in WITHOUT_PAGE:
         raise SpecError(f"{job.path}: no stack simulates {job.framework or 'this framework'}")
     return job
 

@@ -23,6 +23,9 @@ NOT_IN: Final = {
     "nanotron": ("vpp", "overlap_ep", "dispatcher"),
 }
 """Axes that a framework does not have (its launch options)."""
+_DATA_PARALLEL: Final = ("tp", "pp", "vpp", "cp", "ep", "overlap_tp", "overlap_ep", "dispatcher", "layer_split", "schedule")
+NO_AXES_OF: Final = {"Hugging Face Trainer + DeepSpeed": _DATA_PARALLEL, "DeepSpeed": _DATA_PARALLEL}
+"""The same of frameworks without a page: ZeRO alone, unless the training code itself is written for more."""
 ONE_LIST: Final = "layer_split"
 HELD: Final = ("schedule", "precision")
 """What stays as the job has it: another precision is another training, and a framework has its schedules."""
@@ -37,7 +40,7 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
     model = parse_model({"name": job.name, "source": "the job"} | dict(job.model), job.path)
     lines = wide_axes(model, device, read_stack(job.stack), gpus, model.sequence or 0)
     lines["checkpointing"] = RECOMPUTE, "what the backward computes again"
-    for name in NOT_IN.get(job.stack, ()):
+    for name in (*NOT_IN.get(job.stack, ()), *NO_AXES_OF.get(job.framework, ())):
         lines.pop(name, None)
     plan = _plan(job, model, lines)
     for name, value in plan.items():

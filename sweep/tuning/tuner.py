@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sim_core import EXPLANATIONS, Ints, SpecError
+from sim_core import EXPLANATIONS, Ints, SpecError, short
 from sweep.columns import LONGER, SHORTER
 from sweep.evaluation.preparation import Sweep
 from sweep.options import OptionError, of_option, wrong
@@ -20,6 +20,7 @@ from sweep.reopening import Reopened, reopened
 from sweep.results.folder import Location
 from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, plan_columns, rows_of
 from sweep.tuning.deciding import Belief, Candidates, Known, believe, score, stops
+from sweep.tuning.draws import boundless
 from sweep.tuning.record import (
     CRASH,
     FAILURES,
@@ -36,6 +37,7 @@ from sweep.tuning.record import (
     read_record,
     runs_of,
 )
+from sweep.uncertainty.highest import bits_of
 
 START_S: Final = 120.0
 """What a job takes before its first step: an assumption, beside which the steps of a look are few."""
@@ -129,6 +131,8 @@ class Tuner:
         if seconds is not None and not seconds > 0:
             raise SpecError(f"plan {plan}: found a step of {seconds:g} s, expected a time above 0")
         self.row(plan, legal=state != SKIP)
+        if state == OK and seconds is not None:
+            self._check_step(plan, seconds)
         if state == SLOW and seconds is None:
             best = self.best
             seconds = None if best is None else DEAR * best.step_time_s if best.step_time_s else None
@@ -243,6 +247,19 @@ class Tuner:
             raise SpecError(f"plan {plan}: cannot run, as simulated: {reason} ({EXPLANATIONS.get(reason, reason)})")
         return {name: row[name][0].as_py() for name in row.column_names}
 
+    def _check_step(self, plan: int, seconds: float) -> None:
+        """Raise SpecError for a step that no device can take: below half of the model's FLOPs at the peak of its precision.
+
+        Half, since MFU counts the whole square of attention.
+        """
+        (row,) = rows_of(boundless(self.opened.prepared.sweep), np.array([plan], np.int64)).to_pylist()
+        least = (row["step_time_s"] or 0.0) * (row["mfu"] or 0.0) * bits_of(str(row.get("precision", ""))) / 16
+        if seconds < least / 2:
+            raise SpecError(
+                f"plan {plan}: found a step of {short(seconds, 's')}, {least / seconds:.0%} of its devices' peak, expected "
+                f"{short(least, 's')} or more: is it the whole step, in seconds?"
+            )
+
     def _refresh(self) -> None:
         """Take in plans that another process told of and that are no candidates yet."""
         basis = self._basis
@@ -257,9 +274,12 @@ class Tuner:
         if ranking.by not in (*LONGER, *SHORTER):
             expected = f"a column in proportion to time: {', '.join(LONGER + SHORTER)}"
             raise OptionError(f"--by {ranking.by}: expected {expected}")
-        told = np.array(sorted(run.plan for run in self.runs.values() if run.state != SKIP), np.int64)
-        for plan in told.tolist():
-            self.row(plan)
+        runs = [run for run in self.runs.values() if run.state != SKIP]
+        told = np.array(sorted(run.plan for run in runs), np.int64)
+        for run in runs:
+            self.row(run.plan)
+            if run.state == OK and run.times:
+                self._check_step(run.plan, min(run.times))
         full = self._too_full()
         if self._where and not len(ranking.rows) and not len(full):
             raise OptionError(f"--where {self._where!r}: false for all plans that can run")

@@ -48,6 +48,8 @@ def read_config_of(path: str, document: Mapping[str, Any], gpus: int | None = No
     automatic = [name for name in USED if config.get(name) == AUTO]
     if automatic:
         notes.append(f"left to the Trainer (auto): {', '.join(automatic)}")
+    if not trainer and "gradient_checkpointing" not in config:
+        notes.append("recompute: not in this file, taken as none; --set checkpointing=full changes it")
     plan: dict[str, Any] = {
         "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": gpus, "all_gpus": gpus, "micro_batch": micro,
         "global_batch": batch or (micro * ga * gpus if micro and ga and gpus else None),
@@ -61,7 +63,7 @@ def read_config_of(path: str, document: Mapping[str, Any], gpus: int | None = No
         framework="Hugging Face Trainer + DeepSpeed" if trainer else "DeepSpeed",
         plan=plan,
         model={},
-        stack="megatron-deepspeed",
+        stack="",
         missing=missing_of(plan, {}),
         notes=tuple(notes),
         kept=tuple(str(key) for key in document if key not in USED),

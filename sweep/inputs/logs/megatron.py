@@ -38,6 +38,10 @@ CORE: Final = ("context_parallel_size", "use_mcore_models", "transformer_impl")
 """Arguments that Megatron-LM has since it runs on its core."""
 SWITCHES: Final = ("flexpipe_config", "data_parallel_size_of_each_op")
 """Arguments of forks that keep the plan in a file of their own."""
+UNEVEN: Final = (
+    "pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+)  # fmt: skip
+"""Arguments of stages that are not alike."""
 NUMBERS: Final = {
     "num_layers": "layers",
     "hidden_size": "hidden",
@@ -174,6 +178,8 @@ class MegatronLog(LogReader):
         found.plan, found.refused = plan_of(values, self._world, self._ranks)
         if self._batch is not None:
             found.plan["global_batch"] = self._batch
+        if uneven := [name for name in UNEVEN if values.get(name, "None") != "None"]:
+            found.notes.append(f"{uneven[0]}: not read, stages are taken as equal; give --set layer_split=...")
         found.model = _model(values, self._vocabulary)
         if self.in_dump:
             found.plan, found.refused = {}, "the dump of arguments has no end"

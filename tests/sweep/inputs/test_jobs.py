@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -267,3 +268,16 @@ def test_a_missing_vocabulary_that_is_given_and_a_device_as_logs_name_it(tmp_pat
     assert done.returncode == 0, done.stderr
     assert "vocabulary: missing" not in done.stdout
     assert "A100-80G-SXM" in out.read_text()
+
+
+def test_a_job_of_deepspeed_says_what_it_is_simulated_as(tmp_path: Path) -> None:
+    """It has no page: the nearest is named, as is what its file does not tell; its axes are those of ZeRO."""
+    path = tmp_path / "ds.json"
+    path.write_text(specimens.DEEPSPEED_JSON)
+    done = sweep("init", path, "--model", "llama3-8b", "--gpus", 16, "-o", tmp_path / "ds.yaml")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"--stack \S+ \(the nearest: DeepSpeed has no page\), --sequence 8192 \(the model's\)", done.stdout)
+    assert "note: model: not in this file" not in done.stdout
+    assert "recompute: not in this file, taken as none" in done.stdout
+    spec = yaml.safe_load((tmp_path / "ds.yaml").read_text())
+    assert not {"tp", "pp", "cp"} & set(spec["axes"])

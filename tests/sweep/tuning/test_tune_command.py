@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from sweep.api import load
 from sweep.tuning.launching import LOGS
 from sweep.tuning.record import read_record
 from tests.sweep.commands import sweep
+from tests.sweep.inputs.specimens import megatron_log
 
 SPEC: dict[str, Any] = {
     "name": "tuned",
@@ -54,6 +56,24 @@ def asked(result: Path, *options: object) -> dict[str, Any]:
     assert told.returncode == 0, told.stderr
     answer: dict[str, Any] = json.loads(told.stdout)
     return answer
+
+
+def test_a_step_that_no_device_can_take_is_refused(result: Path, tmp_path: Path) -> None:
+    """8.03e9 parameters x 6 FLOPs x 262,144 tokens on 16 x 989.4 TFLOP/s take 0.8 s at the peak, attention aside."""
+    line = "found a step of 50 ms, .*% of its devices' peak, expected [0-9.]+ (s|ms) or more: is it the whole step"
+    done = sweep("tune", result, "--add", "plan=0", "--step", "50 ms")
+    assert done.returncode == 1
+    assert re.search(line, done.stderr), done.stderr
+    assert not (result / "tune.csv").exists()
+    table = tmp_path / "runs.csv"
+    table.write_text("plan,state,step_time_s,peak_memory_gib\n0,ok,0.05,\n")
+    assert re.search(line, sweep("tune", result, "--measured", table).stderr)
+
+
+def test_a_log_in_the_place_of_a_table_is_named(result: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text(megatron_log())
+    told = sweep("tune", result, "--measured", tmp_path / "run.log").stderr
+    assert f"{tmp_path / 'run.log'}: is a Megatron-LM log, not a table of runs: `sweep tune " in told
 
 
 def test_a_loop_by_hand(result: Path) -> None:
