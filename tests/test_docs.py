@@ -48,7 +48,7 @@ def test_the_first_run_page_shows_what_its_jobs_print(example: str, tmp_path: Pa
     told = [line.replace(out, "results/...") for line in printed if not line.startswith(varying) and "plans/s" not in line]
     pages = {"docs/first_run.md": told}
     if "llama3" in example:
-        begin = next(k for k, line in enumerate(told) if line.startswith("Launch "))
+        begin = next(k for k, line in enumerate(told) if line.startswith("Best if it fits: "))
         pages["README.md"] = told[begin : begin + 9]
     for name, lines in pages.items():
         text = re.sub(r"results/[\w.-]+", "results/...", (ROOT / name).read_text(encoding="utf-8"))
