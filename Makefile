@@ -16,7 +16,7 @@ FLOOR_SWEEP := 75
 
 # on all CPUs, up to four; the tests of a file share its Ray and S3 server and stay together. JOBS=0: in one process
 JOBS ?= logical
-PARALLEL := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n $(JOBS) --maxprocesses 4
 # interpreters for `make matrix`, besides those on the PATH
 PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
 
