@@ -14,7 +14,7 @@ IN_PROCESS := $(addprefix tests/sweep/,inputs tuning uncertainty $(addsuffix .py
 FLOOR_SIM_CORE := 88
 FLOOR_SWEEP := 75
 
-# on all CPUs, up to four; the tests of a file share its Ray and S3 server and stay together. JOBS=0: in one process
+# on all CPUs, up to four. JOBS=0: in one process
 JOBS ?= logical
 PARALLEL := -n $(JOBS) --maxprocesses 4
 # interpreters for `make matrix`, besides those on the PATH
