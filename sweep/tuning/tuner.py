@@ -256,7 +256,7 @@ class Tuner:
         least = (row["step_time_s"] or 0.0) * (row["mfu"] or 0.0) * bits_of(str(row.get("precision", ""))) / 16
         if seconds < least / 2:
             raise SpecError(
-                f"plan {plan}: found a step of {short(seconds, 's')}, {least / seconds:.0%} of its devices' peak, expected "
+                f"plan {plan}: found a step of {short(seconds, 's')}, {least / seconds:.3g} times its devices' peak, expected "
                 f"{short(least, 's')} or more: is it the whole step, in seconds?"
             )
 
