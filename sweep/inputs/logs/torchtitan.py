@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from sweep.inputs.arguments import Plan
-from sweep.inputs.flavors import preset_of
+from sweep.inputs.flavors import IN_PIPELINE, SCHEDULES, preset_of
 from sweep.inputs.logs.found import Found, LogReader, Steps, number
 
 LOST_COLOURS: Final = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
@@ -55,7 +55,7 @@ class TorchtitanLog(LogReader):
         self._by_clock, self._by_rate = Steps(), Steps()  # seconds; tokens a second of a GPU
         self._mesh: dict[str, int] = {}
         self._batch: dict[str, int] = {}
-        self._stages = 0
+        self._stages, self._micro_batches, self._schedule = 0, 0, ""
         self._seen = False
         self._before: tuple[object, ...] | None = None  # settings of the job before one that was started again
 
@@ -74,7 +74,7 @@ class TorchtitanLog(LogReader):
             self._setting(line)
 
     def _settings(self) -> tuple[object, ...]:
-        return self._mesh, self._batch, self._stages, self._found.plan.get("checkpointing")
+        return self._mesh, self._batch, self._stages, self._micro_batches, self._found.plan.get("checkpointing")
 
     def _settle(self) -> None:
         """Of a job that was started again with other settings only its own steps count."""
@@ -120,7 +120,7 @@ class TorchtitanLog(LogReader):
         elif match := CHECKPOINTING.search(line):
             self._found.plan["checkpointing"] = "full" if match[1] == "full" else "selective"
         elif match := SCHEDULE.search(line):
-            self._stages = int(match[3])
+            self._schedule, self._micro_batches, self._stages = match[1], int(match[2]), int(match[3])
 
     def _take_mesh(self, line: str) -> None:
         if match := MESH.search(line):
@@ -162,9 +162,14 @@ class TorchtitanLog(LogReader):
         plan["ep"] = self._mesh.get("ep") or (None if "dp_shard_in_ep" in self._mesh else 1)
         plan["vpp"] = 1 if sizes["pp"] == 1 else self._stages // sizes["pp"] or None
         plan["sequence_parallel"] = sizes["tp"] > 1
-        plan["sharding"] = "parameters" if shard > 1 or "dp" in self._mesh else "none"
-        if sizes["pp"] == 1 and local is not None:
-            plan["micro_batch"] = local
+        if sizes["pp"] > 1:
+            plan["schedule"] = SCHEDULES.get(self._schedule.lower(), (None, 0))[0]
+        sharded = "parameters" if sizes["pp"] == 1 else IN_PIPELINE
+        plan["sharding"] = sharded if shard > 1 or "dp" in self._mesh else "none"
+        if local is not None:
+            plan.setdefault("global_batch", local * dp)
+            parts = 1 if sizes["pp"] == 1 else self._micro_batches
+            plan["micro_batch"] = local // parts if parts and local % parts == 0 else None
         return plan
 
     def _steps(self) -> Steps:
