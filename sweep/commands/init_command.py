@@ -200,11 +200,10 @@ def _whole(job: Job, stack: str | None, given: dict[str, Any]) -> tuple[Job, lis
         taken.append(f"--stack {stack} (the nearest: {job.framework} has no page)")
     if not job.plan.get("sequence") and "sequence" not in given:
         taken.append(f"--sequence {job.model['sequence']} (the model's)")
-    schedules = read_stack(stack or job.stack).schedules
-    untold = [
-        name for name, size in UNTOLD.items()
-        if name in job.plan and job.plan[name] is None and job.plan.get(size, 2) != 1 and (name != "schedule" or len(schedules) > 1)
-    ]  # fmt: skip
+    open_names = [name for name, size in UNTOLD.items() if name in job.plan and job.plan.get(size, 2) != 1]
+    if len(read_stack(stack or job.stack).schedules) < 2:
+        open_names = [name for name in open_names if name != "schedule"]
+    untold = [name for name in open_names if job.plan[name] is None]
     taken += [f"--set {name}={str(DEFAULTS[name]).lower()}" for name in untold]
     return job._replace(stack=stack or job.stack), taken
 

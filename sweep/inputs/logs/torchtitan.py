@@ -150,7 +150,8 @@ class TorchtitanLog(LogReader):
 
     def _plan(self) -> Plan:
         plan: Plan = dict(self._batch)
-        local = plan.pop("local", None)
+        local = self._batch.get("local")
+        plan.pop("local", None)
         if not self._mesh:
             return plan
         sizes = {name: self._mesh.get(name, 1) for name in ("tp", "pp", "cp")}

@@ -287,9 +287,11 @@ def test_a_job_of_deepspeed_says_what_it_is_simulated_as(tmp_path: Path) -> None
     assert not {"tp", "pp", "cp"} & set(spec["axes"])
 
 
-PIPELINE_LOG = specimens.TORCHTITAN.replace("2-D device mesh with ['dp_shard', 'tp'], [4, 2]", (
-    "3-D device mesh with ['pp', 'dp_shard', 'tp'], [2, 4, 2]"
-)).replace("Applied selective", "Using pipeline schedule Interleaved1F1B with 2 microbatches and 4 stages.\nApplied full")  # fmt: skip
+MESH = "3-D device mesh with ['pp', 'dp_shard', 'tp'], [2, 4, 2]"
+STAGES = "Using pipeline schedule Interleaved1F1B with 2 microbatches and 4 stages."
+PIPELINE_LOG = specimens.TORCHTITAN.replace("2-D device mesh with ['dp_shard', 'tp'], [4, 2]", MESH).replace(
+    "Applied selective", f"{STAGES}\nApplied full"
+)
 
 
 def test_a_job_of_torchtitan_shards_as_torchtitan_does_with_any_pipeline(tmp_path: Path) -> None:
