@@ -169,6 +169,9 @@ def test_the_answer_says_what_the_best_plan_gains(log: Path, tmp_path: Path) -> 
     assert "running: the job that runs is plan " in told
     assert "measured 2 s a step" in told
     assert "(90%: " in told or "no plan here is expected to be faster" in told
+    (simulated,) = re.findall(r"simulated ([\d.]+) ms", told)
+    (expected,) = re.findall(r"but the job that runs takes ([\d.]+) x its simulated step, outside of that", told)
+    assert float(expected) == pytest.approx(2000 / float(simulated), abs=0.01)
 
 
 def test_the_words_of_the_answer() -> None:
