@@ -82,6 +82,8 @@ def test_other_files_are_told_what_they_are(log: Path, tmp_path: Path) -> None:
         assert f"{other}: not recognised; known: " in done.stderr
         assert "milk" not in done.stderr
         assert "x:0:0" not in done.stderr
+    other.write_text(" \n\n", encoding="utf-8")
+    assert f"{other}: the file is empty" in sweep("inspect", other).stderr
     done = sweep("simulate", log)
     assert f"{log}: is a Megatron-LM log, not a workload; commands that take it: inspect, inspect --rows, init" in done.stderr
 
