@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from sweep.evaluation.preparation import prepare
+from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
 from sweep.inputs.rows import COLUMNS as ROW_COLUMNS
 from sweep.ranking.beside_running import Beside
@@ -323,9 +324,26 @@ def test_what_a_log_does_not_tell_of_the_plan_is_said(tmp_path: Path) -> None:
     path, out = tmp_path / "run.log", tmp_path / "job.yaml"
     path.write_text(specimens.TORCHTITAN, encoding="utf-8")
     done = sweep("init", path, "-o", out)
-    assert "note: not given, so taken: --set overlap_tp=false, --set precision=bf16" in done.stdout
-    assert "# Taken, as not given: --set overlap_tp=false, --set precision=bf16." in out.read_text()
-    assert "not given" not in sweep("init", path, "--set", "overlap_tp=true", "--set", "precision=bf16", "-o", "-").stdout
+    assert "note: not given, so taken: --set overlap_tp=false\n" in done.stdout
+    assert "# Taken, as not given: --set overlap_tp=false." in out.read_text()
+    assert "not given" not in sweep("init", path, "--set", "overlap_tp=true", "-o", "-").stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("Applied Async Tensor Parallelism to the model", {"overlap_tp": True, "precision": "bf16"}),
+        ("Applied Tensor Parallelism to the model", {"overlap_tp": False, "precision": "bf16"}),
+        ("Swapped to Float8Linear layers with enable_fsdp_float8_all_gather=True", {"precision": "fp8_tensorwise"}),
+    ],
+)
+def test_what_torchtitan_says_of_its_messages_and_precision(line: str, told: dict[str, object], tmp_path: Path) -> None:
+    path, table = tmp_path / "run.log", tmp_path / "runs.csv"
+    path.write_text(specimens.TORCHTITAN.replace("Applied selective", f"{line}\nApplied selective"), encoding="utf-8")
+    assert told.items() <= dict(read_log(path).plan).items()
+    assert sweep("inspect", path, "--rows", table).returncode == 0
+    (ran,) = run_rows(read_table(table))
+    assert (ran.reason, told.items() <= plan_of(ran.row).items()) == ("", True)
 
 
 def test_a_model_without_its_vocabulary_is_told(tmp_path: Path) -> None:
