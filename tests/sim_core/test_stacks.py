@@ -194,7 +194,10 @@ def test_rings_wait_in_pipelines_over_several_nodes_alone() -> None:
 
 def test_a_ring_across_nodes_takes_its_steps() -> None:
     """15 steps of 0.1 s to gather or to scatter, twice as many to reduce: without sequence parallelism half as many rings."""
-    page, plan = read_stack("nanotron").with_facts({"ring_step_across": "100 ms"}), {"tp": 16, "dp": 1, "ga": 1, "micro_batch": 1}
+    page, plan = (
+        read_stack("nanotron").with_facts({"ring_step_across": "100 ms"}),
+        {"tp": 16, "dp": 1, "ga": 1, "micro_batch": 1},
+    )
     for parallel, forward in ((True, 4), (False, 2)):
         few, many = (
             step(workload_from_model(parse_model(SMALL | {"layers": n}, ""), page, sequence_parallel=parallel), **plan)

@@ -167,7 +167,9 @@ def test_a_group_that_was_not_recorded_is_as_fast_as_its_kin(hardware: HardwareT
     assert workload.recorded is not None
     dense = RecordedMessages(*(column[workload.recorded.group != DP_EP] for column in workload.recorded))
     slower = dense._replace(seconds=np.where(dense.group == DP, 3.0, 1.0) * dense.seconds)
-    times = [simulate(with_seconds(workload, each), hardware, plans(workload)).named()["dp_total_s"] for each in (dense, slower)]
+    times = [
+        simulate(with_seconds(workload, each), hardware, plans(workload)).named()["dp_total_s"] for each in (dense, slower)
+    ]
     assert times[1] == pytest.approx(3 * times[0], rel=1e-9)
 
 
