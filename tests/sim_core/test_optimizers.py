@@ -277,7 +277,7 @@ def test_modes_differ_by_work_and_messages(h100: HardwareTable) -> None:
 
 
 def test_a_divided_product_is_summed_in_each_step_and_a_gathered_matrix_sent_once() -> None:
-    """Two ranks: a ring sends a sum's bytes once and half of what it gathers; five sums of h x h in bf16, or once all in fp32."""
+    """A ring of two sends a sum's bytes once and half of what it gathers: five sums of h x h in bf16, or once all in fp32."""
     model = read_model("llama3-8b", {"sequence": 1024})
     workload = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
     sent_s = {}
