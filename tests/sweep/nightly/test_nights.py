@@ -31,7 +31,7 @@ from sweep.sources import row_code
 from sweep.spec.spec import load_spec
 from tests.sweep.conftest import rows
 from tests.sweep.fault_proxy import faulty
-from tests.sweep.nightly.conftest import Sandbox, SandboxMaker
+from tests.sweep.nightly.conftest import AXES, Sandbox, SandboxMaker
 from tests.waiting import until
 
 ALONE = ("unshare", "--user", "--map-root-user", "--mount")
@@ -101,6 +101,16 @@ def test_a_broken_sweep_is_tried_again(sandbox: Sandbox) -> None:
     assert first.night != second.night
     third = sandbox.night(hours=0)
     assert third.night not in (first.night, second.night), "a name of its own, also in the same second"
+
+
+def test_a_night_of_other_plans_says_that_none_is_compared(sandbox: Sandbox) -> None:
+    """Medians and plans that can no longer run are of plans on both sides: without any these thresholds see nothing."""
+    sandbox.night()
+    sandbox.write_sweep("b", axes=AXES | {"all_gpus": [256]})
+    done = sandbox.record(sandbox.night())
+    told = done.sweep("b")
+    assert told is not None
+    assert told.changes[-1] == "no plan is on both sides, so only the best plans are compared"
 
 
 def test_reports_lie_beside_the_record(anywhere: Sandbox) -> None:
