@@ -36,13 +36,17 @@ def _switch(value: str) -> bool:
     raise SpecError(f"found {shown(value)}, expected 0 or 1")
 
 
+WHOLE: Final = r"mcore|full(?:[ _](?:iteration|layer))?(?: \(.*\))?"
+"""Implementations of graphs that launch a whole layer or step: `mcore`, `full layer (enable_cuda_graph)`."""
+
+
 def _graphs(value: str) -> str:
     """`none`, `full`, or modules as in `transformer_engine:attn+moe_router+moe_preprocess`."""
     implementation, _, modules = value.lower().partition(":")
     if implementation in NO:
         return "none"
     named = modules.replace("+", " ").replace(",", " ").split() or [implementation]
-    if "full_iteration" in named or named[0].startswith(("full", "mcore")):
+    if "full_iteration" in named or re.fullmatch(WHOLE, named[0]):
         return "full"
     captured = [word for word, module in (("attention", "attn"), ("router", "moe_router")) if module in named]
     if not captured and not {"mlp", "moe", "mamba", "moe_preprocess"} & set(named):

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_v
 
 from sim_core import (
     LARGEST,
+    STACK_FACTS,
     Facts,
     Model,
     Recipe,
@@ -19,6 +20,8 @@ from sim_core import (
     Stack,
     Workload,
     is_page,
+    measured_devices,
+    nearest,
     parse_model,
     read_calibrated,
     read_features,
@@ -116,7 +119,17 @@ def framework_of(stated: StackSpec | None, model: str = "", device: str = "", ba
     own = split_features(features) if isinstance(features, str) else dict(features or {})
     recipe = read_features({**usual, **own})
     sources = {name: {"value": value, "source": "its release and features"} for name, value in recipe.facts.items()}
-    return Framework(stack.with_facts({**sources, **facts}), recipe, notes)
+    stack = stack.with_facts({**sources, **facts})
+    _check_devices(stack)
+    return Framework(stack, recipe, notes)
+
+
+def _check_devices(stack: Stack) -> None:
+    """Raise SpecError where a fact is stated for a device without measured kernels: by those it would find none."""
+    for name, fact in STACK_FACTS.items():
+        for device in fact.devices(getattr(stack, name)):
+            if device not in measured_devices():
+                raise SpecError(f"{name}: found device {shown(device)}, {nearest(device, measured_devices())}")
 
 
 def page_of(stated: StackSpec | None) -> str | None:
@@ -135,7 +148,9 @@ def stack_name(stated: StackSpec | None) -> str:
     """How a stack is called of which more than a name is stated: in brackets, or "framework as page". Raises SpecError."""
     preset, facts, framework = _stated(stated)
     name = assumed(framework, preset) if framework else preset
-    return f"{name} ({', '.join(facts)})" if facts else name
+    values = {key: value["value"] if isinstance(value, Mapping) and "value" in value else value for key, value in facts.items()}
+    told = [key if isinstance(value, Mapping | list) else f"{key} {value}" for key, value in values.items()]
+    return f"{name} ({', '.join(told)})" if told else name
 
 
 def _stated(stated: StackSpec | None) -> tuple[str, dict[str, Any], str]:

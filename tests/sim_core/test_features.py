@@ -67,6 +67,7 @@ def test_features_as_facts_fields_and_capacities() -> None:
     [
         ({"ep_overlp": "1"}, "ep_overlp: unknown feature, nearest valid: ep_overlap"),
         ({"ep_overlap": "maybe"}, "ep_overlap: found 'maybe', expected 0 or 1"),
+        ({"cuda_graph": "fulll"}, "cuda_graph: found 'fulll', expected none, full_iteration, or modules such as"),
         ({"cuda_graph": "yes please"}, "cuda_graph: found 'yes please', expected none, full_iteration, or modules such as"),
         ({"capacity_factor": "-1"}, "capacity_factor: found '-1', expected a number above 0"),
         ({"dispatcher": "pigeons"}, "dispatcher: found 'pigeons', expected alltoall, deepep, hybridep or hierarchical"),

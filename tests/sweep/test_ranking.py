@@ -423,7 +423,7 @@ def test_a_best_plan_that_rather_fails_has_a_likelier_one_beside_it(tmp_path: Pa
     """A launch that fails two times in three is no answer alone."""
     spec: dict[str, Any] = {
         "name": "unlikely",
-        "workload": {"model": "llama3-8b", "stack": "megatron-core"},
+        "workload": {"model": "llama3-8b", "stack": {"preset": "megatron-core", "host_step": "7 ms"}},
         "hardware": "H100-SXM",
         "axes": {"checkpointing": ["none", "full"]},
         "fixed": {"dp": 4, "pp": 1, "tp": 8, "global_batch": 16},
@@ -433,6 +433,7 @@ def test_a_best_plan_that_rather_fails_has_a_likelier_one_beside_it(tmp_path: Pa
     run(spec | {"hardware": {"preset": "H100-SXM", "memory": memory}}, tmp_path / "unlikely")
     told = sweep("rank", tmp_path / "unlikely").stdout
     assert "85% of the memory and runs with a chance of" in told
+    assert "Assumed: stack megatron-core (host_step 7 ms), " in told, "what was changed of a page is told with the answer"
     assert f"with room is plan {table['plan'][1].as_py()} (" in told
 
 

@@ -267,6 +267,8 @@ def test_conditions_on_one_plan_may_say_what_sql_says(write_spec: SpecWriter) ->
             "host_forwrd: unknown fact of a stack, nearest valid: host_forward",
         ),
         ({"preset": "megatron-core", "host_forward": "1"}, "host_forward: found '1', expected a number with its unit"),
+        ({"attention_scale": {"H100": 1.5}}, "attention_scale: found device 'H100', nearest valid: H100-SXM"),
+        ({"sums_in_8_bits": ["H200"]}, "sums_in_8_bits: found device 'H200', nearest valid: H200-SXM"),
         ({"preset": "nanotrn"}, "unknown stack 'nanotrn', nearest valid: nanotron"),
         ({"preset": 7}, "found '7', expected the name of a stack"),
         (7, "found '7', expected the name of a stack, or a preset and facts"),
