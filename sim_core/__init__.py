@@ -47,8 +47,8 @@ from sim_core.hardware.description import Hardware as Hardware
 from sim_core.hardware.description import fabric_names as fabric_names
 from sim_core.hardware.description import hardware_yaml as hardware_yaml
 from sim_core.hardware.description import is_preset as is_preset
-from sim_core.hardware.description import parse_hardware as parse_hardware
 from sim_core.hardware.description import measured_devices as measured_devices
+from sim_core.hardware.description import parse_hardware as parse_hardware
 from sim_core.hardware.description import preset_names as preset_names
 from sim_core.hardware.description import read_hardware as read_hardware
 from sim_core.hardware.kernels.attention import attention_backward_s as attention_backward_s

@@ -116,6 +116,7 @@ def test_a_release_that_nobody_has_read_is_said() -> None:
     assert release_defaults("nemo", "24.01", "kimi-k2", "GB300").taken == "25.09"
     for stack, release, message in (
         ("nemo", "spring", "release: found 'spring', expected year and month such as 26.04"),
+        ("nemo-24", "mlperf-v5.2", "release: found 'mlperf-v5.2', nearest valid: mlperf-v5"),
         ("torchtitan", "26.04", "release: found '26.04', but the releases of torchtitan are not described"),
     ):
         with pytest.raises(SpecError, match=message):

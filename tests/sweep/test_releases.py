@@ -13,6 +13,7 @@ from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import prepare
 from sweep.spec.spec import load_spec
 from sweep.uncertainty.evidence import basis_of
+from sweep.validation.features import recipe_of
 from sweep.validation.simulation import run_rows
 from sweep.validation.stacks import dispatcher_of
 from sweep.validation.table import ANNOTATIONS, COMMITTED, Row, read_table
@@ -122,6 +123,17 @@ def test_a_run_is_simulated_by_its_features_over_those_of_its_release() -> None:
     assert [dispatcher_of(each) for each in rows[:7]] == ["flex"] * 3 + ["alltoall"] * 4  # Megatron's own default
     assert seconds[5] == seconds[3] != seconds[4]
     assert runs[7].reason == "features: ep_overlap: found 'perhaps', expected 0 or 1"
+
+
+def test_a_run_of_mlperf_is_simulated_as_its_round_was_submitted() -> None:
+    """Graphs, attention in 8 bits and its all-to-all stand in NVIDIA's configuration, not in a result that states its plan alone."""
+    of_mlperf = {"framework": "NeMo", "hw": "B200-SXM", "model": "llama2-70b", "experts": "", "release": "mlperf-v5.1"}
+    recipe = recipe_of(row(**of_mlperf))
+    assert (recipe.facts, recipe.plan) == ({"fp8_attention": True, "activation_input_bytes": 1.0}, {"cp_comm_type": "a2a"})
+    assert recipe_of(row(**of_mlperf, features="fp8_attention=0")).facts["fp8_attention"] is False
+    assert recipe_of(row(**of_mlperf | {"hw": "H100-80GB-SXM"})).facts["graphs"] == "full"
+    for other in ({"model": "llama3-8b"}, {"framework": "Megatron (ROCm)"}, {"release": "mlperf-v9"}):
+        assert recipe_of(row(**of_mlperf | other)) == recipe_of(row(experts="", release=""))
 
 
 def test_the_published_runs_carry_what_their_recipes_set(tmp_path: Path) -> None:
