@@ -118,7 +118,8 @@ def framework_of(stated: StackSpec | None, model: str = "", device: str = "", ba
         raise SpecError(f"features: found {shown(features)}, expected key=value; ..., or a mapping")
     own = split_features(features) if isinstance(features, str) else dict(features or {})
     recipe = read_features({**usual, **own})
-    sources = {name: {"value": value, "source": "its release and features"} for name, value in recipe.facts.items()}
+    plain = {name: STACK_FACTS[name].plain(value) for name, value in recipe.facts.items()}
+    sources = {name: {"value": value, "source": "its release and features"} for name, value in plain.items()}
     stack = stack.with_facts({**sources, **facts})
     _check_devices(stack)
     return Framework(stack, recipe, notes)

@@ -12,6 +12,7 @@ from sim_core import SpecError
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import prepare
 from sweep.spec.spec import load_spec
+from sweep.spec.workloads import framework_of
 from sweep.uncertainty.evidence import basis_of
 from sweep.validation.features import recipe_of
 from sweep.validation.simulation import run_rows
@@ -126,10 +127,12 @@ def test_a_run_is_simulated_by_its_features_over_those_of_its_release() -> None:
 
 
 def test_a_run_of_mlperf_is_simulated_as_its_round_was_submitted() -> None:
-    """Graphs, attention in 8 bits and its all-to-all stand in NVIDIA's configuration, not in a result that states its plan alone."""
+    """Graphs and attention in 8 bits stand in NVIDIA's configuration, not in a result that states its plan alone."""
     of_mlperf = {"framework": "NeMo", "hw": "B200-SXM", "model": "llama2-70b", "experts": "", "release": "mlperf-v5.1"}
     recipe = recipe_of(row(**of_mlperf))
     assert (recipe.facts, recipe.plan) == ({"fp8_attention": True, "activation_input_bytes": 1.0}, {"cp_comm_type": "a2a"})
+    spec = framework_of({"preset": "nemo-24", "release": "mlperf-v5.1"}, "llama2-70b", "B200-SXM")
+    assert (spec.stack.fp8_attention, spec.stack.activation_input_bytes, spec.recipe) == (True, 1.0, recipe)
     assert recipe_of(row(**of_mlperf, features="fp8_attention=0")).facts["fp8_attention"] is False
     assert recipe_of(row(**of_mlperf | {"hw": "H100-80GB-SXM"})).facts["graphs"] == "full"
     for other in ({"model": "llama3-8b"}, {"framework": "Megatron (ROCm)"}, {"release": "mlperf-v9"}):
