@@ -1,4 +1,4 @@
-"""Which failed runs of the ultra-scale grid a count of memory by hand calls, from nanotron's code alone, beside what is recorded."""
+"""Which failed runs of the ultra-scale grid a count of memory by hand calls, from nanotron's code alone."""
 
 import json
 from itertools import pairwise
@@ -23,8 +23,8 @@ def stages(layers: int, layer: float, head: float, count: int) -> list[tuple[int
 
 
 def needed_gib(row: Row) -> float:
-    """The fullest stage: bf16 weights and gradients, fp32 gradients, fp32 weights and moments over the ranks of ZeRO 1, DDP's
-    buckets under ZeRO 0; (26 h + 8 ffn) bytes of a layer and token; 12 bytes a logit; a pair of gathered activations; 0.5 GiB."""
+    """The fullest stage: bf16 weights and gradients, fp32 gradients, fp32 weights and moments over the ranks of ZeRO 1, DDP
+    buckets under ZeRO 0; (26 h + 8 ffn) bytes of a layer and token; 12 bytes a logit; gathered activations; 0.5 GiB."""
     h, ffn, vocab, seq = (int(row.text(name)) for name in ("hidden", "ffn", "vocab", "seq"))
     tp, pp, dp, mbs, ga, zero, _ = (int(row.text(name)) for name in PLAN)
     matrices, tokens = 4 * h * h + 3 * h * ffn, mbs * seq
@@ -45,7 +45,7 @@ def test_layers_are_placed_as_in_its_code() -> None:
 
 
 def test_a_count_by_hand_calls_as_many_failed_runs_as_the_simulator() -> None:
-    """The runs that neither calls need less than half of the device, and 28 have a twin under ZeRO 1 that ran: memory was no cause."""
+    """Of the others 34 need less than half of the device, and 28 have a twin under ZeRO 1 that ran: memory was no cause."""
     grid = [row for row in published_rows() if row.text("set") == "ultrascale"]
     failed = [row for row in grid if row.out_of_memory]
     ran = [row for row in grid if row.quality == "ok"]
