@@ -70,12 +70,24 @@ def stack_of(row: Row, model: Model, base: Stack | None = None) -> Stack:
     A framework without a page has the nearest one (`sweep.spec.nearest_stack`).
     """
     stack = base or _of_framework(row, model)
-    if stack.name == "megatron-deepspeed" and re.search(FP32_ACCUMULATION, row.text("notes").lower()):
+    if stack.name == "megatron-deepspeed" and _accumulates_in_fp32(row):
         facts = {"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 18.0, "reduces_whole": True}
         stack = stack.model_copy(update=facts)
     if row.text("zero") in ("0", "1"):
         stack = stack.model_copy(update={"sharding": "optimizer" if row.text("zero") == "1" else "none"})
     return stack.model_copy(update=dict(recipe_of(row).facts))
+
+
+def _accumulates_in_fp32(row: Row) -> bool:
+    """Whether a run with DeepSpeed has fp32 gradients: as its notes say, or in bf16 without ZeRO.
+
+    Megatron-LM sets --accumulate-allreduce-grads-in-fp32 wherever it trains in bf16 (arguments.py); BLOOM's launch script has
+    "ZERO_STAGE=0 # important: bf16 must use z0" (bigscience, tr11-176B-ml.slurm), as BF16_Optimizer does what ZeRO 1 would; and
+    the one run of its trials without ZeRO held 20 bytes a weight (chronicles-prequel.md#L670), 2 + 2 + 4 + 12. Under ZeRO 1
+    bf16 ran with 16-bit gradients before.
+    """
+    without_zero = row.text("dtype") == "bf16" and row.text("zero") in ("", "0")
+    return without_zero or re.search(FP32_ACCUMULATION, row.text("notes").lower()) is not None
 
 
 def stack_name(row: Row, model: Model) -> str:

@@ -473,6 +473,10 @@ def test_gradients_added_up_in_32_bits_stay_beside_those_of_16() -> None:
     weights = 6.74e9 / 2  # of a rank: tp 2
     assert (added.peak_bytes - plain.peak_bytes) / weights == pytest.approx(4, rel=0.02)
     assert added.step_s > plain.step_s
+    model = model_of(row())
+    without = [stack_of(row(**given | {"zero": zero}), model) for zero in ("", "0", "1")]
+    assert [each.gradient_bytes for each in without] == [4, 4, 2], "without ZeRO bf16 runs with BF16_Optimizer"
+    assert stack_of(row(**given | {"zero": "", "dtype": "fp16"}), model).gradient_bytes == 2
     moved_s = added_twice.step_s - plain_twice.step_s - (added.step_s - plain.step_s)
     assert moved_s == pytest.approx(8 * 12 * weights / (0.85 * 3.35e12), rel=0.15)
 
