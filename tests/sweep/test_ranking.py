@@ -31,8 +31,9 @@ from sweep.executors import InlineExecutor
 from sweep.ranking.error_bars import COLUMNS as BARS
 from sweep.ranking.ranking import rank
 from sweep.results.store import MANIFEST, Store
+from sweep.show.checks import plausibility_lines
 from sweep.show.ranked import MORE_AXES, MOST_BRIEF, print_ranking
-from sweep.spec.spec import load_spec
+from sweep.spec.spec import SweepSpec, load_spec
 from sweep.uncertainty.highest import above_measured
 from sweep.uncertainty.memory import chance_before_runs, likely_part
 from tests.conftest import EXAMPLES
@@ -249,6 +250,15 @@ def test_a_result_that_no_one_reaches_is_doubted(tmp_path: Path) -> None:
     fast = sweep("rank", tmp_path / "fast", "--per", "", "--top", 1).stdout
     assert "is above 75% MFU" in fast
     assert "doubtful" not in fast
+
+
+@pytest.mark.parametrize(("precision", "highest"), [("bf16", 0.75), ("fp8_delayed", 1.5), ("nvfp4", 3.0)])
+def test_what_narrow_operands_reach_is_not_doubted(precision: str, highest: float, tmp_path: Path) -> None:
+    """Megatron-Bridge's 405B reaches 2,617 TFLOP/s in FP8 and 3,653 in NVFP4 on GB300s, whose peak in 16 bits is 2,500."""
+    spec = {"name": "narrow", "model": "llama3-8b", "hardware": "GB200-NVL72", "axes": {"precision": [precision]}}
+    facts = prepare(SweepSpec.model_validate(spec | {"fixed": {"global_batch": 8}}), tmp_path).provenance["plausibility"]
+    for mfu, doubted in ((0.99 * highest, False), (1.01 * highest, True)):
+        assert any("no training reaches" in line for line in plausibility_lines(facts, [(1.0, mfu)], [], [])) is doubted
 
 
 def test_the_utilisation_is_unknown_where_the_layers_are_changed(tmp_path: Path) -> None:
