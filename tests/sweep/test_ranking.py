@@ -22,12 +22,13 @@ import pytest
 from rich.console import Console
 
 import sweep.ranking.selection as selection
-from sim_core import PARTS, SpecError
+from sim_core import PARTS, SpecError, read_stack
 from sweep.api import run
 from sweep.columns import RUNS
 from sweep.evaluation.preparation import prepare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
+from sweep.exporting.megatron_rules import refused_choices
 from sweep.ranking.error_bars import COLUMNS as BARS
 from sweep.ranking.ranking import rank
 from sweep.results.store import MANIFEST, Store
@@ -427,6 +428,27 @@ def test_every_axis_that_tells_rows_apart_is_shown_and_none_is_called_assumed(tm
     assert (
         "has no schedule" not in sweep("rank", tmp_path / "out", "--by", "peak_memory", "--where", "schedule = '1f1b'").stdout
     )
+
+
+def test_a_best_plan_that_megatron_refuses_is_not_called_one_to_launch(tmp_path: Path) -> None:
+    """megatron/training/arguments.py at d98e8a64; sharding none has no gather to overlap, and takes any optimizer."""
+    spec: dict[str, Any] = {
+        "name": "refused",
+        "workload": {"model": "llama3-8b", "stack": "megatron-core", "sequence_parallel": False},
+        "hardware": "H200-SXM",
+        "axes": {"overlap_tp": [True, False], "optimizer": ["adamw", "sgd_momentum"]},
+        "fixed": {"dp": 4, "pp": 1, "tp": 2, "global_batch": 16},
+    }
+    run(spec, tmp_path / "out")
+    told = sweep("rank", tmp_path / "out", "--top", 4).stdout
+    assert "Best, but refused: plan 1: " in told
+    broken = "--optimizer sgd does not go with --use-distributed-optimizer; --tp-comm-overlap needs --sequence-parallel"
+    assert f"Megatron-LM refuses it: {broken} (of those below it takes plan 2 first)" in told
+    assert "Launch plan 2: " in sweep("rank", tmp_path / "out", "--where", "not overlap_tp and optimizer = 'adamw'").stdout
+    stack = read_stack("megatron-core")
+    row = {"tp": 1, "pp": 1, "all_gpus": 8, "overlap_tp": True, "overlap_param": True, "optimizer": "adamw"}
+    assert refused_choices(row, stack, sequence_parallel=False) == ["--overlap-param-gather needs --overlap-grad-reduce"]
+    assert refused_choices(row | {"sharding": "none", "optimizer": "sgd_momentum"}, stack, sequence_parallel=True) == []
 
 
 def test_a_best_plan_that_rather_fails_has_a_likelier_one_beside_it(tmp_path: Path) -> None:
