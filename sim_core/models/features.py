@@ -65,6 +65,12 @@ def _number(value: str) -> float:
     return number
 
 
+def _block(value: str) -> str:
+    if not (value.isascii() and value.isdigit() and 0 < int(value) < 1000):
+        raise SpecError(f"found {shown(value)}, expected a number of layers")
+    return f"block:{int(value)}"
+
+
 DISPATCHERS: Final = {
     "flex": r"flex|deep-?ep(?:\s?v?2)?|hybrid-?ep",
     "hierarchical": r"hierarchical|tutel|2dh",
@@ -110,6 +116,7 @@ FEATURES: Final[Mapping[str, Feature]] = {
         lambda value: 1.0 if _switch(value) else 2.0,
         "what enters the activation is kept in 8 bits",
     ),
+    "recompute_layers": Feature("plan", "checkpointing", _block, "layers of a stage that run again as a whole"),
     "capacity_factor": Feature("experts", "capacity_factor", _number, "tokens of an expert over the mean, at most"),
     "pad_to_capacity": Feature("experts", "pad_to_capacity", _switch, "every expert computes its full capacity"),
 }

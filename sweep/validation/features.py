@@ -25,7 +25,7 @@ WHOLE: Final = "recipe"
 """A key of features that were read from a recipe: what it does not set is off."""
 RELEASED: Final = (("megatron-bridge", "nemo"),)
 """Words in a framework's name, and the stack whose releases are described."""
-ROUNDS: Final = (("nemo", "nemo-24"),)
+ROUNDS: Final = (("(rocm)", "primus"), ("nemo", "nemo-24"))
 """The same of rounds of MLPerf, which are releases by name: what a submission's own model was trained with, dense or not."""
 ELSEWHERE: Final = ("base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout")
 """Keys of the model (models.py)."""
@@ -66,7 +66,11 @@ def _of_round(row: Row) -> Defaults | None:
     """The settings of the round of MLPerf that a row was submitted to; None of other rows."""
     stack = next((stack for words, stack in ROUNDS if words in row.text("framework").lower()), "")
     named = row.text("release") in releases_of(stack)
-    return release_defaults(stack, row.text("release"), _model(row), row.text("hw")) if named else None
+    return (
+        release_defaults(stack, row.text("release"), _model(row), row.text("hw").removeprefix("AMD Instinct "))
+        if named
+        else None
+    )
 
 
 def _model(row: Row) -> str:

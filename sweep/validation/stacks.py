@@ -40,6 +40,8 @@ OF_TPU: Final = {"maxtext": "maxtext-tpu"}
 CUSTOM: Final = "custom remat"
 SAVED: Final = "offload_modules"
 """MaxText's custom policy of recompute, and the feature that lists what it saves: tensors of a layer, on the host."""
+ON_DEVICE: Final = "saved on the device"
+"""In the notes of runs that save them on the device."""
 SHARDED: Final = ("2", "3", "fsdp")
 RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"))
 """What a cell begins with and the plan's `checkpointing`."""
@@ -156,14 +158,14 @@ def checkpointing_of(row: Row) -> str:
     "selective (op)" keeps every second product, which costs as much as recomputing every second layer (its own A100s reach
     2,973 tokens/s with the former and 2,904 with the latter: docs/performance.md at 0413364).
     """
-    stated = row.text("recompute").lower()
+    stated = row.text("recompute").lower() or str(recipe_of(row).plan.get("checkpointing", ""))
     if not stated and any(words in row.text("framework").lower() for words in JAX):
         return "full"
     if stated == CUSTOM and (saved := split_features(row.text("features")).get(SAVED)):
         return _custom(saved.split("+"))
     if "(op)" in stated:
         return f"block:{max(row.count('layers') // 2, 1)}"
-    if stated.split("+")[0] in RECOMPUTE_MODULES:
+    if stated.split("+")[0] in RECOMPUTE_MODULES or stated.startswith("block:"):
         return stated
     checkpointing = next((word for start, word in RECOMPUTE if stated.startswith(start)), None)
     if stated and not checkpointing:
@@ -177,6 +179,11 @@ def _custom(saved: list[str]) -> str:
     if saved == ["decoder_layer_input"]:
         return "full"
     return "mlp" if "context" in saved else "core_attn+mlp"
+
+
+def offloads(row: Row) -> bool:
+    """Whether it keeps tensors of its layers on the host."""
+    return SAVED in split_features(row.text("features")) and ON_DEVICE not in row.text("notes")
 
 
 def layer_split(row: Row) -> str | list[int]:

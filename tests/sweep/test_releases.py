@@ -16,7 +16,7 @@ from sweep.spec.workloads import framework_of
 from sweep.uncertainty.evidence import basis_of
 from sweep.validation.features import recipe_of
 from sweep.validation.simulation import run_rows
-from sweep.validation.stacks import dispatcher_of
+from sweep.validation.stacks import checkpointing_of, dispatcher_of
 from sweep.validation.table import ANNOTATIONS, COMMITTED, Row, read_table
 from tests.sweep.commands import sweep
 
@@ -135,6 +135,9 @@ def test_a_run_of_mlperf_is_simulated_as_its_round_was_submitted() -> None:
     assert (spec.stack.fp8_attention, spec.stack.activation_input_bytes, spec.recipe) == (True, 1.0, recipe)
     assert recipe_of(row(**of_mlperf, features="fp8_attention=0")).facts["fp8_attention"] is False
     assert recipe_of(row(**of_mlperf | {"hw": "H100-80GB-SXM"})).facts["graphs"] == "full"
+    amd = row(**of_mlperf | {"framework": "Megatron (ROCm)", "hw": "AMD Instinct MI300X"})
+    assert (checkpointing_of(amd), recipe_of(amd).facts["activation_input_bytes"]) == ("block:21", 1.0)
+    assert checkpointing_of(row(**{**amd.values, "recompute": "full"})) == "full"
     for other in ({"model": "llama3-8b"}, {"framework": "Megatron (ROCm)"}, {"release": "mlperf-v9"}):
         assert recipe_of(row(**of_mlperf | other)) == recipe_of(row(experts="", release=""))
 
