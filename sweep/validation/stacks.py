@@ -182,8 +182,10 @@ def _custom(saved: list[str]) -> str:
 
 
 def offloads(row: Row) -> bool:
-    """Whether it keeps tensors of its layers on the host."""
-    return SAVED in split_features(row.text("features")) and ON_DEVICE not in row.text("notes")
+    """Whether it keeps tensors of its layers on the host: MaxText those that it saves, Megatron-Bridge's FSDP of some layers all."""
+    features = split_features(row.text("features"))
+    saved = SAVED in features and ON_DEVICE not in row.text("notes")
+    return saved or features.get("offload_layers", "0") not in ("0", "none")
 
 
 def layer_split(row: Row) -> str | list[int]:

@@ -566,6 +566,7 @@ def test_what_maxtext_does_not_save_runs_again(saved: str, again: str) -> None:
     assert stack_of(Row("t.csv:2", values), read_model("llama3-8b")).name == "maxtext-tpu"
     assert offloads(Row("t.csv:2", values))
     assert not offloads(Row("t.csv:2", values | {"notes": "slices=1; saved on the device"}))
+    assert [offloads(row(features=f"offload_layers={layers}")) for layers in ("0", "20")] == [False, True]
     with pytest.raises(NotSimulated, match="not modelled: recompute custom remat"):
         checkpointing_of(Row("t.csv:2", {**values, "features": ""}))
 
