@@ -182,7 +182,7 @@ def _custom(saved: list[str]) -> str:
 
 
 def offloads(row: Row) -> bool:
-    """Whether it keeps tensors of its layers on the host: MaxText those that it saves, Megatron-Bridge's FSDP of some layers all."""
+    """Whether it keeps tensors of its layers on the host: MaxText what it saves, FSDP of Megatron-Bridge all of some layers."""
     features = split_features(row.text("features"))
     saved = SAVED in features and ON_DEVICE not in row.text("notes")
     return saved or features.get("offload_layers", "0") not in ("0", "none")
