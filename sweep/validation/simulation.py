@@ -32,8 +32,8 @@ from sweep.validation.models import check_needs, model_of
 from sweep.validation.stacks import (
     checkpointing_of,
     dispatcher_of,
+    keeps_tensors,
     layer_split,
-    offloads,
     overlaps,
     overlaps_tp,
     sharding_of,
@@ -84,7 +84,7 @@ class Run(NamedTuple):
     step_s: float = 0.0
     peak_bytes: float = 0.0  # of tensors
     device_bytes: float = 0.0  # of tensors, fragmentation, and what the stack reserves
-    memory_known: bool = True  # not of a run that keeps tensors of its layers on the host, which is not simulated
+    memory_known: bool = True  # not of a run that keeps single tensors of its layers, or some on the host
     fits: bool = True
     reason: str = ""
     fragmentation: float = 1.0  # of the stack's allocator
@@ -250,7 +250,7 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
         if FIRST_STAGE in job.row.text("mem_kind") and job.row.count("pp", 1) > 1:
             memory = shape_of(workload, table, job.plan).memory[:, 0]
             tensors = float(sum(memory[MEMORY.index(name)] for name in ALLOCATED))
-        on_device, known_memory = float(measures["peak_memory_bytes"][number]), not offloads(job.row)
+        on_device, known_memory = float(measures["peak_memory_bytes"][number]), not keeps_tensors(job.row)
         runs.append(
             Run(
                 row=job.row,

@@ -37,11 +37,16 @@ REDUCING: Final = ("nanotron",)
 JAX: Final = ("maxtext", "paxml")
 OF_TPU: Final = {"maxtext": "maxtext-tpu"}
 """Stacks that are another on TPUs."""
+POLICIES: Final = {
+    "minimal_with_context": "none", "minimal_flash": "none", "minimal": "selective",
+    "save_dot_with_context_except_mlp": "mlp",
+    "save_dot_except_mlp": "core_attn+mlp", "save_dot_except_mlpwi": "core_attn+mlp", "save_qkv_proj": "core_attn+mlp",
+}  # fmt: skip
+"""Policies of recompute of MaxText (layers/decoders.py: get_remat_policy) by what they do not save, in whole modules: XLA drops
+products that no gradient needs, as the second of an MLP, which run again here."""
 CUSTOM: Final = "custom remat"
 SAVED: Final = "offload_modules"
-"""MaxText's custom policy of recompute, and the feature that lists what it saves: tensors of a layer, on the host."""
-ON_DEVICE: Final = "saved on the device"
-"""In the notes of runs that save them on the device."""
+"""MaxText's custom policy of recompute, and the feature that lists what it saves: tensors of a layer, most on the host."""
 SHARDED: Final = ("2", "3", "fsdp")
 RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"))
 """What a cell begins with and the plan's `checkpointing`."""
@@ -163,6 +168,8 @@ def checkpointing_of(row: Row) -> str:
         return "full"
     if stated == CUSTOM and (saved := split_features(row.text("features")).get(SAVED)):
         return _custom(saved.split("+"))
+    if stated in POLICIES:
+        return POLICIES[stated]
     if "(op)" in stated:
         return f"block:{max(row.count('layers') // 2, 1)}"
     if stated.split("+")[0] in RECOMPUTE_MODULES or stated.startswith("block:"):
@@ -181,11 +188,11 @@ def _custom(saved: list[str]) -> str:
     return "mlp" if "context" in saved else "core_attn+mlp"
 
 
-def offloads(row: Row) -> bool:
-    """Whether it keeps tensors of its layers on the host: MaxText what it saves, FSDP of Megatron-Bridge all of some layers."""
+def keeps_tensors(row: Row) -> bool:
+    """Whether its layers keep single tensors (JAX's policies), or some on the host: whole modules do not tell its memory."""
     features = split_features(row.text("features"))
-    saved = SAVED in features and ON_DEVICE not in row.text("notes")
-    return saved or features.get("offload_layers", "0") not in ("0", "none")
+    named = SAVED in features or POLICIES.get(row.text("recompute").lower(), "none") != "none"
+    return named or features.get("offload_layers", "0") not in ("0", "none")
 
 
 def layer_split(row: Row) -> str | list[int]:

@@ -19,7 +19,7 @@ from sweep.validation.figures import rankings, worse
 from sweep.validation.models import model_of
 from sweep.validation.report import row_objects
 from sweep.validation.simulation import Run, run_rows
-from sweep.validation.stacks import checkpointing_of, dispatcher_of, layer_split, offloads, stack_of
+from sweep.validation.stacks import checkpointing_of, dispatcher_of, keeps_tensors, layer_split, stack_of
 from sweep.validation.table import COMMITTED, COUNTS, QUALITIES, NotSimulated, Row, published_rows, read_table
 from tests.conftest import ROOT
 from tests.sweep.commands import sweep
@@ -564,18 +564,23 @@ def test_what_maxtext_does_not_save_runs_again(saved: str, again: str) -> None:
     values = {"framework": "MaxText", "hw": "TPU v5p", "recompute": "custom remat", "features": f"offload_modules={saved}"}
     assert checkpointing_of(Row("t.csv:2", values)) == again
     assert stack_of(Row("t.csv:2", values), read_model("llama3-8b")).name == "maxtext-tpu"
-    assert offloads(Row("t.csv:2", values))
-    assert not offloads(Row("t.csv:2", values | {"notes": "slices=1; saved on the device"}))
-    assert [offloads(row(features=f"offload_layers={layers}")) for layers in ("0", "20")] == [False, True]
+    assert keeps_tensors(Row("t.csv:2", values))
+    assert [keeps_tensors(row(features=f"offload_layers={layers}")) for layers in ("0", "20")] == [False, True]
+    assert [keeps_tensors(row(recompute=policy)) for policy in ("full", "minimal_flash", "save_qkv_proj")] == [
+        False,
+        False,
+        True,
+    ]
+    assert checkpointing_of(row(recompute="save_qkv_proj")) == "core_attn+mlp"
     with pytest.raises(NotSimulated, match="not modelled: recompute custom remat"):
         checkpointing_of(Row("t.csv:2", {**values, "features": ""}))
 
 
-def test_the_memory_of_a_run_that_keeps_layers_on_the_host_is_not_predicted() -> None:
-    """So it is no false call."""
+def test_the_memory_of_a_run_that_keeps_single_tensors_is_not_predicted() -> None:
+    """MaxText's policies: so it is no false call."""
     cells = {"framework": "MaxText", "hw": "TPU v6e (Trillium)", "zero": "FSDP", "recompute": "custom remat", "mem_gib": "31"}
     stated = row(**cells, tp="1", mbs="4", features="offload_modules=decoder_layer_input+query_proj")
-    there, here = run_rows([stated, Row(stated.where, {**stated.values, "notes": "saved on the device"})])
+    there, here = run_rows([stated, Row(stated.where, {**stated.values, "recompute": "none", "features": ""})])
     assert (there.reason, there.fits, there.memory_error) == ("", True, None)
     assert not here.fits
     assert [(told["predicted_to_fit"], told["predicted_bytes"]) for told in row_objects([there, here])] == [
