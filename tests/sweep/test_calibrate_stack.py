@@ -157,6 +157,8 @@ def test_plan_prints_flags_and_a_table_to_fill(tmp_path: Path) -> None:
         (("--plan", "--stack", "nanotronn"), "unknown stack 'nanotronn', nearest valid: nanotron"),
         (("--plan", "--model", "llama3-8bb"), "llama3-8b"),
         (("--plan", "--device", "H100"), "unknown hardware preset 'H100'"),
+        (("runs.csv", "--nodes", "2"), "--nodes: found without --plan, expected both"),
+        (("runs.csv", "--global-batch", "64"), "--global-batch: found without --plan, expected both"),
     ],
 )
 def test_what_cannot_be_planned_is_one_line(arguments: tuple[str, ...], said: str) -> None:
