@@ -267,6 +267,9 @@ def test_a_run_counts_once_we_have_what_it_needs() -> None:
     assert (lora.rank, lora.targets, lora.dropout) == (16, ("qkv", "projection"), 0.1)
     preset = model_of(row(model="qwen3-32b", kind="lora", features=features)).lora
     assert preset == lora
+    plain = {"kind": "lora", "features": features.replace(";lora_dropout=0.1", "")}
+    assert model_of(row(**plain, release="mlperf-v5.1")).lora == lora, "MLPerf's benchmark sets it"
+    assert model_of(row(**plain)).lora == lora.model_copy(update={"dropout": 0.0})
 
 
 def test_cells_of_one_s_own_for_published_runs(tmp_path: Path) -> None:
