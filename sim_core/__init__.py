@@ -161,8 +161,11 @@ from sim_core.units import quantity as quantity
 from sim_core.units import short as short
 from sim_core.workloads.check import Check as Check
 from sim_core.workloads.check import ImpliedModel as ImpliedModel
+from sim_core.workloads.facts import FACTS as FACTS
+from sim_core.workloads.facts import NUMERIC_FACTS as NUMERIC_FACTS
 from sim_core.workloads.facts import Facts as Facts
 from sim_core.workloads.facts import Repeat as Repeat
+from sim_core.workloads.facts import misfit as misfit
 from sim_core.workloads.modelled import workload_from_model as workload_from_model
 from sim_core.workloads.plausibility import HIGHEST_MFU as HIGHEST_MFU
 from sim_core.workloads.plausibility import LOWEST_MFU as LOWEST_MFU
