@@ -15,10 +15,10 @@ from sim_core.bounding import coarse_bounds as coarse_bounds
 from sim_core.bounding import coarse_bounds_over as coarse_bounds_over
 from sim_core.bounding import ignored_columns as ignored_columns
 from sim_core.compiled.jit import COMPILE_AFTER_S as COMPILE_AFTER_S
-from sim_core.compiled.jit import PLAIN_PYTHON as PLAIN_PYTHON
 from sim_core.compiled.jit import in_plain_python as in_plain_python
 from sim_core.compiled.jit import use_kernels as use_kernels
 from sim_core.compiled.kept import BOUNDS as BOUNDS
+from sim_core.compiled.kept import PLAIN_PYTHON as PLAIN_PYTHON
 from sim_core.compiled.kept import STEP as STEP
 from sim_core.compiled.kept import cache_dir as cache_dir
 from sim_core.compiled.kept import compiling_alone as compiling_alone

@@ -8,7 +8,8 @@ import numpy as np
 
 from sim_core.arrays import Ints
 from sim_core.batch import allocate_together, batches, run_rows, tables_of
-from sim_core.compiled.jit import PLAIN_PYTHON, in_plain_python
+from sim_core.compiled.jit import in_plain_python
+from sim_core.compiled.kept import PLAIN_PYTHON
 from sim_core.costing.recomputed import again_flops
 from sim_core.costing.running import as_run
 from sim_core.engine.orders import order_writers

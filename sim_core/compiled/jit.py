@@ -3,7 +3,6 @@
 numba is imported when the first kernel is called: commands that only read results do without it.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,14 +12,12 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 
 from sim_core.arrays import Ints
-from sim_core.compiled.kept import is_compiled
+from sim_core.compiled.kept import PLAIN_PYTHON, is_compiled
 from sim_core.compiled.numba_inside import check_version
 
 F = TypeVar("F", bound=Callable[..., object])
 Addresses = Ints | Sequence[Callable[..., object]]
 """Kernels for `references.call`."""
-PLAIN_PYTHON: Final = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-"""Whether kernels are plain Python in this process."""
 
 
 def kernel(function: F) -> F:

@@ -21,6 +21,8 @@ from sim_core.places import folder_for_code, lock_file
 STEP: Final = "step"
 BOUNDS: Final = "bounds"
 """What kernels are for: simulated steps, or also their bounds."""
+PLAIN_PYTHON: Final = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+"""Whether kernels are plain Python in this process: nothing is compiled."""
 
 
 @cache
@@ -88,8 +90,8 @@ class KernelFolder:
 
 
 def is_compiled(what: str = STEP) -> bool:
-    """Whether the cache already has the kernels of these sources for `what`: STEP or BOUNDS."""
-    return _marker(what).exists()
+    """Whether nothing is left to compile for `what`, STEP or BOUNDS: the cache has the kernels of these sources."""
+    return PLAIN_PYTHON or _marker(what).exists()
 
 
 def _marker(what: str) -> Path:

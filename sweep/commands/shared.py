@@ -11,19 +11,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 from rich.console import Console
 
-from sim_core import (
-    LARGEST,
-    PLAIN_PYTHON,
-    STEP,
-    Job,
-    SpecError,
-    cache_dir,
-    is_compiled,
-    model_names,
-    plural,
-    read_traces,
-    short,
-)
+from sim_core import LARGEST, STEP, Job, SpecError, cache_dir, is_compiled, model_names, plural, read_traces, short
 from sweep.evaluation.one_plan import facts_of
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.evaluation.warming import warm_up
@@ -276,7 +264,7 @@ def introduce(spec: SweepSpec, prepared: Prepared, console: Console, *, verbose:
 
 def say_if_compiling(console: Console, what: str = STEP) -> None:
     """Print that the engine will be compiled, if it will be."""
-    if not (PLAIN_PYTHON or is_compiled(what)):
+    if not is_compiled(what):
         console.print(f"Compiling the engine: once per version, about half a minute; cached in {cache_dir()}")
 
 

@@ -70,6 +70,7 @@ def test_compiled_code_is_kept_in_the_first_place_that_can_be_written(places: Pa
 
 def test_one_compiles_and_the_others_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "_version_dir", lambda: tmp_path)
+    monkeypatch.setattr(kept, "PLAIN_PYTHON", False)
     inside: list[str] = []
     begun, end = threading.Event(), threading.Event()
 
@@ -96,6 +97,14 @@ def test_one_compiles_and_the_others_wait_for_it(tmp_path: Path, monkeypatch: py
     (tmp_path / ".lock").unlink()
     with kept.compiling_alone():
         assert not (tmp_path / ".lock").exists()
+
+
+def test_plain_python_leaves_no_sign_that_kernels_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_version_dir", lambda: tmp_path)
+    monkeypatch.setattr(kept, "PLAIN_PYTHON", True)
+    with kept.compiling_alone():
+        assert kept.is_compiled()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_kernels_lie_in_the_folder_of_what_they_are_made_of() -> None:
@@ -348,10 +357,10 @@ def test_a_kernel_is_called_by_its_address_and_compiled_when_that_is_asked_for()
         return values.tolist()
 
     for number, expected in enumerate(([0, 6, 12], [3, 4, 5])):
-        if not jit.PLAIN_PYTHON:
+        if not kept.PLAIN_PYTHON:
             assert [bool(vars(one)["_addresses"]) for one in both] == [number > 0, False]
         with jit.in_plain_python():
             assert after(number) == expected
         assert after(number) == expected
-    if not jit.PLAIN_PYTHON:
+    if not kept.PLAIN_PYTHON:
         assert len(cast(Any, written).dispatcher.signatures) == 1

@@ -99,7 +99,6 @@ def test_a_second_process_that_fails_leaves_it_to_the_first(
         return popen(command, **how)
 
     monkeypatch.setattr(warming, "is_compiled", lambda what: False)
-    monkeypatch.setattr(warming, "PLAIN_PYTHON", False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(sys, "executable", other)
     monkeypatch.setattr(subprocess, "Popen", noted)
