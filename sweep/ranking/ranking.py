@@ -89,7 +89,7 @@ class Ranking:
 
 
 def rank(
-    source: Location | Rows,
+    directory: Location | Rows,
     *,
     by: str | None = None,
     top: int | None = None,
@@ -101,7 +101,7 @@ def rank(
     every: bool = False,
     measured: OwnRuns | None = None,
 ) -> Ranking:
-    """Rank the results in a folder, or rows of one that are open. Ties go to the lower plan number.
+    """Rank the results in `directory`, or its rows where they are open. Ties go to the lower plan number.
 
     `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group. `columns` may be
     just `all`. `pareto`: only plans that no other beats in one of these columns without losing in another, all of them
@@ -110,8 +110,9 @@ def rank(
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
-    with nullcontext(source) if isinstance(source, Rows) else parts(source, where) as opened:
-        directory, connection, schema = opened.directory, opened.connection, opened.columns
+    with nullcontext(directory) if isinstance(directory, Rows) else parts(directory, where) as source:
+        directory = source.directory
+        connection, schema = source.connection, source.columns
         provenance = Store(directory=directory).provenance() or {}
         beside = Store(directory=directory).counted().get("plans", {})
         front = [(name, higher_is_better(name)) for name in _known("--pareto", pareto, schema)]
@@ -131,10 +132,10 @@ def rank(
         )
         condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
         plan_columns = _plan_columns(schema)
-        facts = told(opened.indexes(), by, plan_columns) if not (where or front or measured) else None
+        facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
         used = {*(facts.varying if facts else plan_columns), *per, *(name for name, _ in ordered_by)}
         needed = _needed(used, schema, where, told=facts is not None)
-        reach = Gathered(opened, by, descending, per, schema if measured else needed, condition, every=facts is None)
+        reach = Gathered(source, by, descending, per, schema if measured else needed, condition, every=facts is None)
         if where:
             check_type(connection, where, NAMED)
             condition += f" AND coalesce(({where}\n), false)"

@@ -45,7 +45,7 @@ def content_of(directory: Location, record: Path | None = None) -> dict[str, Any
         chosen = _chosen(columns, provenance, runs)
         rows = _rows(connection, columns, chosen)
         measured = _measured(connection, runs)
-        ranking = rank(Rows(folder, connection, columns_of(connection)))  # verified already
+        ranking = rank(Rows(connection, columns_of(connection), folder))  # verified already
     if any(run.step_time_s for run in runs.values()):
         rows["measured_s"] = [runs[plan].step_time_s if plan in runs else None for plan in rows["plan"]]
     reasons = np.bincount(columns.reason.code, minlength=len(columns.reason.values))
