@@ -111,8 +111,7 @@ def rank(
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
     with nullcontext(directory) if isinstance(directory, Rows) else parts(directory, where) as source:
-        directory = source.directory
-        connection, schema = source.connection, source.columns
+        directory, connection, schema = source.directory, source.connection, source.columns
         provenance = Store(directory=directory).provenance() or {}
         beside = Store(directory=directory).counted().get("plans", {})
         front = [(name, higher_is_better(name)) for name in _known("--pareto", pareto, schema)]
