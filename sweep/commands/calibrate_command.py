@@ -22,8 +22,7 @@ from sweep.calibration.stack_report import missing_lines, page_of_fit, rest_line
 from sweep.calibration.trace_host import lines as host_lines
 from sweep.calibration.trace_host import of_recordings as hosts_of
 from sweep.calibration.trace_kernels import fit_trace_kernels
-from sweep.calibration.trace_links import tables
-from sweep.calibration.transfers import is_rank_table, of_rank_table, of_recordings
+from sweep.calibration.transfers import is_rank_table, of_rank_table, of_recordings, tables
 from sweep.calibration.transfers import lines as transfer_lines
 from sweep.commands.shared import check_output, needs, rows_of_set, takes, write_text
 from sweep.inputs.registry import is_trace

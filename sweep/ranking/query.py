@@ -29,6 +29,7 @@ class Rows:
 
     connection: duckdb.DuckDBPyConnection
     columns: dict[str, str]  # all names and types
+    directory: Location
     reading: Reading | None = None  # None: all are there, and checked
 
     def indexes(self) -> list[Index] | None:
@@ -90,7 +91,7 @@ def parts(directory: Location, where: str | None = None) -> Iterator[Rows]:
         columns = dict(zip(schema.columns, map(str, schema.types), strict=True))
         with _in_one_line(directory, where):
             _check(where, columns)
-            yield Rows(connection=connection, columns=columns, reading=files)
+            yield Rows(connection=connection, columns=columns, directory=directory, reading=files)
 
 
 @contextmanager

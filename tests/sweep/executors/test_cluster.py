@@ -26,7 +26,7 @@ from tests.sweep.conftest import rows, spec_in
 from tests.sweep.test_execution import BIG_AXES, call, children, command, there
 from tests.waiting import until
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
 

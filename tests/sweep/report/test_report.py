@@ -17,7 +17,7 @@ from sweep.report.content import content_of
 from sweep.report.page import report_page
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import spec_in
-from tests.sweep.test_page import CHROMIUM, Outline
+from tests.sweep.show.test_page import CHROMIUM, Outline
 
 CHARTS = ("ranking", "trade-offs", "parallel", "breakdown", "heat", "reasons")
 NAME = "a </script><script>alert(1)</script>"

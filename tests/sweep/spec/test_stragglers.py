@@ -22,7 +22,7 @@ from sim_core import (
 from sweep.spec.stragglers import TAIL, Stragglers, slowest, with_stragglers
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, SpecWriter
-from tests.sweep.test_model_specs import prepared_of, rows_of
+from tests.sweep.spec.test_model_specs import prepared_of, rows_of
 
 Floats = npt.NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from sweep.columns import measures_of
 from sweep.spec.failures import LLAMA_3, Failures, best_interval_s, goodput, with_failures
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, SpecWriter
-from tests.sweep.test_model_specs import prepared_of, rows_of
+from tests.sweep.spec.test_model_specs import prepared_of, rows_of
 
 MINUTE, HOUR = 60.0, 3600.0
 

@@ -16,7 +16,7 @@ from sweep.results.store import Store
 from sweep.spec.budget import Budget, costs
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, SpecWriter
-from tests.sweep.test_model_specs import prepared_of, rows_of
+from tests.sweep.spec.test_model_specs import prepared_of, rows_of
 
 BUDGET = {"tokens": "15T", "usd_per_gpu_hour": 2.5}
 

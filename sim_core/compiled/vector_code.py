@@ -9,7 +9,7 @@ from numba.core import types
 from numba.core.typing.templates import ConcreteTemplate, infer_global
 from numba.extending import lower_builtin, models, register_model
 
-from sim_core.vectors import LANES, any_above, larger, load, smaller, store, zeros
+from sim_core.compiled.vectors import LANES, any_above, larger, load, smaller, store, zeros
 
 _LLVM: Final = ir.VectorType(ir.DoubleType(), LANES)
 

@@ -10,7 +10,7 @@ from numba.core.imputils import impl_ret_borrowed, lower_builtin, lower_getattr_
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global
 from numba.extending import models, register_model
 
-from sim_core.references import call, reference
+from sim_core.compiled.references import call, reference
 
 
 class Reference(types.Type):

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, cast
 
 import numpy as np
 
-ROOT: Final = Path(__file__).parent
+ROOT: Final = Path(__file__).parent.parent
 WHOLE: Final = "*"
 """All of a module, where code names the module itself."""
 

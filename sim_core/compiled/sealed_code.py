@@ -8,7 +8,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
+
+from sim_core.compiled.kept import KernelFolder
 
 
 class SealedFiles(IndexDataCacheFile):
@@ -40,8 +42,19 @@ class SealedFiles(IndexDataCacheFile):
             file.write(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
 
 
+class _Kept(CompileResultCacheImpl):
+    """How numba writes and reads code, in folders of our own: with any version of numba, whatever its environment says."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._locator = KernelFolder(function)
+        name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
+        self._filename_base = self.get_filename_base(name, sys.abiflags)  # type: ignore[no-untyped-call]
+
+
 class SealedCache(FunctionCache):
     """numba's cache of one function, in such files; `variant`: what their names end in."""
+
+    _impl_class = _Kept
 
     def __init__(self, function: Callable[..., object], variant: str = "") -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]

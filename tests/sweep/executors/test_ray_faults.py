@@ -16,10 +16,10 @@ import pytest
 from cluster.demo import DemoCluster, demo_cluster
 from sweep.results.store import Store
 from tests.sweep.conftest import rows, spec_in
+from tests.sweep.executors.test_cluster import Nodes, nodes, started  # noqa: F401 (a fixture)
+from tests.sweep.executors.test_executors import check_failed, legal_after
 from tests.sweep.tasks import run_with
-from tests.sweep.test_cluster import Nodes, nodes, started  # noqa: F401 (a fixture)
 from tests.sweep.test_execution import BIG_AXES, call, command, there
-from tests.sweep.test_executors import check_failed, legal_after
 from tests.sweep.test_reliability import AXES
 from tests.waiting import PATIENCE_S, until
 

@@ -1,72 +1,23 @@
-"""Compilation of all kernels by numba, cached on disk under the hash of what they are made of.
+"""Kernels: what decorates a function that numba compiles, when it is compiled, and when plain Python is quicker.
 
-numba is imported when the first kernel is called: commands that only read results do without it. numba's own cache misses
-changes in other files, of functions that a kernel calls. The folder of a kernel is therefore named by the hash of its text and
-of all that it names, so that machine code of old sources is never used. Its files are sealed (sealed_code.py).
+numba is imported when the first kernel is called: commands that only read results do without it.
 """
 
-import fcntl
-import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, cached_property, update_wrapper
-from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
 from sim_core.arrays import Ints
-from sim_core.places import folder_for_code, lock_file
-from sim_core.sources import ROOT, function_hashes, source_hash
+from sim_core.compiled.kept import PLAIN_PYTHON, is_compiled
+from sim_core.compiled.numba_inside import check_version
 
 F = TypeVar("F", bound=Callable[..., object])
 Addresses = Ints | Sequence[Callable[..., object]]
 """Kernels for `references.call`."""
-STEP: Final = "step"
-BOUNDS: Final = "bounds"
-"""What kernels are for: simulated steps, or also their bounds."""
-PLAIN_PYTHON: Final = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-"""Whether kernels are plain Python in this process."""
-
-
-@cache
-def cache_dir() -> Path:
-    """The folder of compiled kernels."""
-    return folder_for_code()
-
-
-def _version_dir() -> Path:
-    """What the cache keeps of this version of sim_core, besides kernels."""
-    folder = cache_dir() / source_hash()
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-@cache
-def _function_hashes() -> dict[str, str]:
-    """`function_hashes` of this version, which takes a second; read from the cache thereafter."""
-    file = _version_dir() / "functions.json"
-    try:
-        hashes: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # not there yet, or damaged
-        hashes = function_hashes()
-        if source_hash.__wrapped__() != source_hash():  # a source was edited since: these are not of what this process runs
-            return {}
-        part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(hashes), encoding="utf-8")
-        part.replace(file)
-    return hashes
-
-
-def is_compiled(what: str = STEP) -> bool:
-    """Whether the cache already has the kernels of these sources for `what`: STEP or BOUNDS."""
-    return _marker(what).exists()
-
-
-def _marker(what: str) -> Path:
-    return _version_dir() / f".compiled-{what}"
 
 
 def kernel(function: F) -> F:
@@ -180,8 +131,8 @@ class Kernel:
 
     def _dispatcher(self, inner: bool) -> Any:
         numba, options = _numba(), dict(self._options)
-        from sim_core.inner_code import InnerCompiler, LeanCompiler
-        from sim_core.sealed_code import SealedCache
+        from sim_core.compiled.inner_code import InnerCompiler, LeanCompiler
+        from sim_core.compiled.sealed_code import SealedCache
 
         if inner:
             options |= {"no_cpython_wrapper": True, "pipeline_class": InnerCompiler}
@@ -196,9 +147,9 @@ class Kernel:
         numba = _numba()
         from numba.core.ccallback import CFunc
 
-        from sim_core.inner_code import LeanCompiler
-        from sim_core.reference_code import kind_of_example
-        from sim_core.sealed_code import SealedCache
+        from sim_core.compiled.inner_code import LeanCompiler
+        from sim_core.compiled.reference_code import kind_of_example
+        from sim_core.compiled.sealed_code import SealedCache
 
         kinds = tuple(map(kind_of_example, examples))
         if kinds not in self._addresses:
@@ -230,15 +181,12 @@ def addresses(kernels: Sequence[Callable[..., object]], needed: Ints, examples: 
 
 @cache
 def _numba() -> Any:
-    """numba, which keeps kernels in `cache_dir()` and knows vectors."""
+    """numba, told of references and vectors. Raises SpecError for a version that is not tested."""
     import numba
 
-    # setattr, because numba creates these names at run time
-    setattr(numba.config, "CACHE_DIR", str(_version_dir()))  # noqa: B010
-    locators = (f"{__name__}.{KernelLocator.__name__}", "UserProvidedCacheLocator")
-    setattr(numba.config, "CACHE_LOCATOR_CLASSES", ",".join(locators))  # noqa: B010
-    import sim_core.reference_code
-    import sim_core.vector_code  # noqa: F401 (what they say to numba)
+    check_version(numba.__version__)
+    import sim_core.compiled.reference_code
+    import sim_core.compiled.vector_code  # noqa: F401 (what they say to numba)
 
     return numba
 
@@ -259,51 +207,3 @@ def _one_per_type(dispatcher: Any) -> Any:
 
     dispatcher.get_call_template = get_call_template
     return dispatcher
-
-
-class KernelLocator:
-    """Where numba stores a kernel: by the hash of what it is made of, not by the path of its source.
-
-    A checkout, an image and the working folder of a cluster job thus share one cache, and a new version compiles only what
-    it changed.
-    """
-
-    def __init__(self, hash_of_kernel: str, line: int) -> None:
-        self.hash = hash_of_kernel
-        self.line = line
-
-    def ensure_cache_path(self) -> None:
-        """Make the folder of the kernel."""
-        Path(self.get_cache_path()).mkdir(parents=True, exist_ok=True)
-
-    def get_cache_path(self) -> str:
-        """The folder of the kernel."""
-        return str(cache_dir() / "kernels" / self.hash)
-
-    def get_source_stamp(self) -> str:
-        """The stamp that a cached kernel must have."""
-        return self.hash
-
-    def get_disambiguator(self) -> str:
-        """Distinguishes functions of the same name in one module."""
-        return str(self.line)
-
-    @classmethod
-    def from_function(cls, function: Callable[..., object], path: str) -> "KernelLocator | None":
-        """A locator, or None for a function outside this package, for which numba uses its own locators."""
-        if not Path(path).is_relative_to(ROOT):
-            return None
-        name = f"{function.__module__}.{function.__name__}"
-        return cls(_function_hashes().get(name, source_hash()), function.__code__.co_firstlineno)
-
-
-@contextmanager
-def compiling_alone(what: str = STEP) -> Iterator[None]:
-    """Let only one process of a machine compile the kernels for `what` at a time; the others then load them."""
-    if is_compiled(what):
-        yield
-        return
-    with lock_file(_version_dir() / ".lock") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    _marker(what).touch()

@@ -15,7 +15,7 @@ from cluster.demo import DemoCluster, demo_cluster
 from sweep.results.store import Store
 from sweep.sources import ROOT
 from tests.sweep.conftest import rows, spec_in
-from tests.sweep.test_cluster import QUIET
+from tests.sweep.executors.test_cluster import QUIET
 from tests.sweep.test_execution import call, command
 
 PROJECT = ROOT.parent

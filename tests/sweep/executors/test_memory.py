@@ -17,9 +17,9 @@ from sweep.executors.choice import Kind, opened
 from sweep.results.folder import folder_at
 from sweep.results.slice_file import Slice
 from tests.sweep.conftest import rows, spec_in
+from tests.sweep.executors.test_executors import check_failed, execute, legal_after
 from tests.sweep.tasks import Swelling, run_with
 from tests.sweep.test_execution import call, command
-from tests.sweep.test_executors import check_failed, execute, legal_after
 from tests.waiting import PATIENCE_S, until
 
 ROOM = 2**31

@@ -26,7 +26,7 @@ from sweep.results.slice_file import PROVENANCE, Slice, encoded
 from sweep.results.store import Store
 from sweep.spec.spec import load_spec
 from tests.sweep.conftest import MODEL, spec_in
-from tests.sweep.test_store import flipped
+from tests.sweep.results.test_store import flipped
 
 QUESTIONS: tuple[dict[str, Any], ...] = (
     {},

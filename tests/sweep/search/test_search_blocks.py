@@ -18,7 +18,7 @@ from sweep.search.candidates import search_blocks
 from sweep.search.objective import Objective
 from sweep.spec.spec import load_spec
 from tests.conftest import GPT7B
-from tests.sweep.test_search import exhaustive
+from tests.sweep.search.test_search import exhaustive
 
 AXES: dict[str, list[Any]] = {
     "overlap_grad": [False, True],

@@ -18,8 +18,8 @@ import sweep.evaluation.warming as warming
 from sim_core import PLAIN_PYTHON, HardwareTable, Ints, Workload, compile_steps, simulate
 from sim_core import plans as plans_of
 from sim_core.batch import run_rows
+from sim_core.compiled.jit import in_plain_python
 from sim_core.engine.schedules import ALTERNATING, FORWARDS_FIRST, ZERO_BUBBLE_V
-from sim_core.jit import in_plain_python
 from sweep.columns import describe_rows
 from sweep.evaluation.evaluation import WARM_UP_PLANS, evaluate, spread
 from sweep.evaluation.preparation import Prepared, Sweep, prepare
@@ -99,7 +99,6 @@ def test_a_second_process_that_fails_leaves_it_to_the_first(
         return popen(command, **how)
 
     monkeypatch.setattr(warming, "is_compiled", lambda what: False)
-    monkeypatch.setattr(warming, "PLAIN_PYTHON", False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(sys, "executable", other)
     monkeypatch.setattr(subprocess, "Popen", noted)
