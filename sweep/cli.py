@@ -2,7 +2,8 @@
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -48,11 +49,29 @@ COMMANDS: Final = {
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 
+_THREADS: Final = "OPENBLAS_NUM_THREADS"
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let NumPy, where it is imported within, have one thread, unless the user says otherwise: its matrices have some hundred
+    rows here, and on a busy machine a second thread waits in a loop for fifty times as long as they take."""
+    if _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]  # not for what a command starts
+
+
 class _OnDemand(TyperCommand):
     """A command whose module is imported when it runs: `sweep --help` need not load the simulator."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        loaded = import_module(f"sweep.commands.{self.name}_command").command
+        with _one_thread():
+            loaded = import_module(f"sweep.commands.{self.name}_command").command
         if not isinstance(loaded, typer.Typer):  # a Typer: a command of several
             function, loaded = loaded, typer.Typer(add_completion=False, context_settings=HELP)
             loaded.command(self.name, cls=CheckedCommand)(function)

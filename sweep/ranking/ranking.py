@@ -12,17 +12,18 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sim_core import PARTS
+from sim_core import PARTS, Ints
 from sweep.columns import MEASURES, NUMBERS, RUNS, SECTIONS, SIZES, higher_is_better, measures_of, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.beside_running import Beside, beside_running
 from sweep.ranking.error_bars import COLUMNS as BARS
 from sweep.ranking.error_bars import ErrorBars, error_bars
-from sweep.ranking.facts import NEEDED_MEMORY, asked, told
+from sweep.ranking.facts import NEEDED_MEMORY, Told, asked, told
 from sweep.ranking.query import NAMED, Rows, columns_in, columns_of, parts
 from sweep.ranking.reach import Gathered
 from sweep.ranking.selection import (
     ALIKE,
+    CHOSEN,
     DIFFERING,
     FRONT,
     Question,
@@ -132,30 +133,9 @@ def rank(
             if list(columns) in ([], [ALL])
             else _known("--columns", columns, schema, ("rank", ALIKE, DIFFERING, RUNS, *BARS))
         )
-        condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
-        plan_columns = _plan_columns(schema)
-        facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
-        used = {*(facts.varying if facts else plan_columns), *per, *(name for name, _ in ordered_by)}
-        needed = _needed(used, schema, where, told=facts is not None)
-        reach = Gathered(source, by, descending, per, schema if measured else needed, condition, every=facts is None)
-        if where:
-            check_type(connection, where, NAMED)
-            condition += f" AND coalesce(({where}\n), false)"
-        facts = facts or asked(connection, schema, by, plan_columns, where or "true", condition)
-        if front:
-            find_fronts(connection, NAMED, condition, front, per)
-            condition = f"plan IN (SELECT plan FROM {FRONT})"
-        question = Question(
-            source=NAMED,
-            condition=condition,
-            order=ordered_by,
-            per=per,
-            top=top,
-            plan_columns=facts.varying,
-            every=every,
-            reach=reach,
+        facts, reach, condition = _choose(
+            source, ordered_by, per, top, where, front=front, every=every, measured=measured is not None
         )
-        select(connection, question, list(schema))
         kept = [name for name in schema if name not in ("status", "reason")]
         reach.take()
         rows = chosen_rows(connection, kept, per)
@@ -218,6 +198,48 @@ def rank(
         provenance=provenance,
         differing=tuple(name for name in facts.varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
     )
+
+
+def first_plans(source: Rows, directory: Location, by: str | None, where: str | None, top: int) -> tuple[str, Ints]:
+    """The column that `rank` ranks by, and the numbers of its first plans, in order. Raises SpecError as `rank` does."""
+    ordered_by = ordering(by, None, Store(directory=directory).provenance() or {}, source.columns)
+    check_ordered([name for name, _ in ordered_by], _option((), by), source.columns)
+    _choose(source, ordered_by, [], top, where, front=(), every=False, measured=False)
+    plans = source.connection.execute(f"SELECT plan FROM {CHOSEN} ORDER BY rank").fetchall()
+    return ordered_by[0][0], np.array([plan for (plan,) in plans], np.int64)
+
+
+def _choose(
+    source: Rows, order: Sequence[tuple[str, bool]], per: Sequence[str], top: int | None, where: str | None,
+    *, front: Sequence[tuple[str, bool]], every: bool, measured: bool,
+) -> tuple[Told, Gathered, str]:  # fmt: skip
+    """Fill the table CHOSEN; what is known of all rows, those at hand, and the condition that the chosen ones meet."""
+    connection, schema, (by, descending) = source.connection, source.columns, order[0]
+    condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
+    plan_columns = _plan_columns(schema)
+    facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
+    used = {*(facts.varying if facts else plan_columns), *per, *(name for name, _ in order)}
+    needed = _needed(used, schema, where, told=facts is not None)
+    reach = Gathered(source, by, descending, per, schema if measured else needed, condition, every=facts is None)
+    if where:
+        check_type(connection, where, NAMED)
+        condition += f" AND coalesce(({where}\n), false)"
+    facts = facts or asked(connection, schema, by, plan_columns, where or "true", condition)
+    if front:
+        find_fronts(connection, NAMED, condition, front, per)
+        condition = f"plan IN (SELECT plan FROM {FRONT})"
+    question = Question(
+        source=NAMED,
+        condition=condition,
+        order=order,
+        per=per,
+        top=top,
+        plan_columns=facts.varying,
+        every=every,
+        reach=reach,
+    )
+    select(connection, question, list(schema))
+    return facts, reach, condition
 
 
 def _fair(by: str, per: Sequence[str], schema: Mapping[str, str]) -> str:

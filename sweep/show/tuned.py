@@ -29,7 +29,7 @@ def print_tuned(
     if best is not None and best.step_time_s is not None and belief.regret is not None:
         row = tuner.row(best.plan)
         console.print(f"best: plan {best.plan}, {short(best.step_time_s, 's')}: {_values(tuner, row)}")
-        console.print(f"expected regret: {regret_text(belief.regret)}")
+        console.print(f"expected regret: {regret_text(tuner, belief.regret)}")
     for place, proposal in enumerate(proposals):
         _print_proposal(tuner, proposal, place, None if best is None else best.step_time_s, flags_of, console)
     console.print(_stop_text(tuner, len(runs) - skipped, limit, left=bool(proposals), spent=spent))
@@ -44,17 +44,18 @@ def print_standing(tuner: Tuner, standing: pa.Table, console: Console) -> None:
         console.print(f"note: {doubt}")
     regret, best = tuner.belief.regret, tuner.best
     if regret is not None and best is not None:
-        console.print(f"best measured: plan {best.plan}; expected regret {regret_text(regret)}")
+        console.print(f"best measured: plan {best.plan}; expected regret: {regret_text(tuner, regret)}")
     for proposal in tuner.ask():
         console.print(f"next: plan {proposal.plan} (sweep tune says why)")
 
 
-def regret_text(regret: Regret) -> str:
-    """The regret as a range."""
-    return (
-        f"{regret.mean:.1%} ({regret.p10:.1%} to {regret.p90:.1%} in four of five cases): how much slower the best measured"
-        " plan is than the fastest that runs"
-    )
+def regret_text(tuner: Tuner, regret: Regret) -> str:
+    """The regret as a range; what it rests on before LEAST_RUNS."""
+    text = f"{regret.mean:.1%} ({regret.p10:.1%} to {regret.p90:.1%} in four of five cases)"
+    told = sum(run.state != SKIP for run in tuner.runs.values())
+    if told < LEAST_RUNS:
+        text = f"not known before {LEAST_RUNS} runs ({told} so far); {text} if errors are of the size that is the likeliest now"
+    return f"{text}: how much slower the best measured plan is than the fastest that runs"
 
 
 def tuned_json(tuner: Tuner, proposals: Sequence[Proposal], limit: float) -> dict[str, Any]:

@@ -86,6 +86,7 @@ def test_a_loop_by_hand(result: Path) -> None:
     regret = second["expected_regret"]
     assert 0 <= regret["p10"] <= regret["mean"] <= 3
     assert regret["p10"] <= regret["p90"]
+    assert "expected regret: not known before 4 runs (1 so far); " in sweep("tune", result).stdout
     other = second["next"][0]["plan"]
     assert other != plan["plan"]
     third = asked(result, "--add", other, "--failed", "oom", "-n", 3)
