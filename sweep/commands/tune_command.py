@@ -84,7 +84,7 @@ def command(
         say = own_console().print
         launch(tuner, launching, lambda plan: flags_of(tuner, plan), say, limit=limit, budget=budget)
         count = 1
-    left = count if budget is None else min(count, max(budget - len(tuner.runs), 0))
+    left = count if budget is None else min(count, max(budget - len(tuner.made), 0))
     proposals = tuner.ask(left) if left else []
     if as_json:
         write_json(tuned_json(tuner, proposals, limit))

@@ -23,8 +23,8 @@ def print_tuned(
     skipped = sum(run.state == SKIP for run in runs.values())
     told = f"{plural(len(runs) - skipped, 'run')}" + (f", {skipped} skipped" if skipped else "")
     console.print(f"{tuner.file}: {told}; {candidates} plans compete")
-    for doubt in tuner.doubts:
-        console.print(f"note: {doubt}")
+    for note in tuner.notes:
+        console.print(f"note: {note}")
     best = tuner.best
     if best is not None and best.step_time_s is not None and belief.regret is not None:
         row = tuner.row(best.plan)
@@ -40,8 +40,8 @@ def print_standing(tuner: Tuner, standing: pa.Table, console: Console) -> None:
     names = standing.column_names
     rows = [["-" if row[name] is None else cell(name, row[name]) for name in names] for row in standing.to_pylist()]
     print_table([heading(name) for name in names], rows, console, gap=2)
-    for doubt in tuner.doubts:
-        console.print(f"note: {doubt}")
+    for note in tuner.notes:
+        console.print(f"note: {note}")
     regret, best = tuner.belief.regret, tuner.best
     if regret is not None and best is not None:
         console.print(f"best measured: plan {best.plan}; expected regret: {regret_text(tuner, regret)}")
@@ -54,7 +54,7 @@ def regret_text(tuner: Tuner, regret: Regret) -> str:
     text = f"{regret.mean:.1%} ({regret.p10:.1%} to {regret.p90:.1%} in four of five cases)"
     told = sum(run.state != SKIP for run in tuner.runs.values())
     if told < LEAST_RUNS:
-        text = f"not known before {LEAST_RUNS} runs ({told} so far); {text} if errors are of the size that is the likeliest now"
+        text = f"not known before {LEAST_RUNS} runs ({told} so far); {text} as far as they tell"
     return f"{text}: how much slower the best measured plan is than the fastest that runs"
 
 

@@ -77,7 +77,7 @@ def launch(
     A command ends when its run ends: sbatch is told to wait, by its own environment. Raises SpecError, OSError.
     """
     check_template(template)
-    while not (budget is not None and len(tuner.runs) >= budget) and not tuner.stops(limit):
+    while not (budget is not None and len(tuner.made) >= budget) and not tuner.stops(limit):
         proposals = tuner.ask()
         if not proposals:
             say("no plan is left")

@@ -13,6 +13,7 @@ from sim_core import EXPLANATIONS, Ints, SpecError, short
 from sweep.columns import LONGER, SHORTER
 from sweep.evaluation.preparation import Sweep
 from sweep.options import OptionError, of_option, wrong
+from sweep.ranking.beside_running import plan_of_running
 from sweep.ranking.query import NAMED, Rows, columns_in, parts
 from sweep.ranking.ranking import first_plans
 from sweep.ranking.selection import quoted
@@ -104,13 +105,36 @@ class Tuner:
 
     @property
     def runs(self) -> dict[int, Run]:
-        """Own runs by plan. Raises FormatError, SpecError."""
+        """Own runs by plan: those of the file, and the job that runs today. Raises FormatError, SpecError."""
+        made = self.made
+        today = self._running[0]
+        return made if today is None or today.plan in made else {today.plan: today, **made}
+
+    @property
+    def made(self) -> dict[int, Run]:
+        """Those of the file, which count for a budget. Raises FormatError, SpecError."""
         return runs_of(read_record(self.file, self.identity) if self._entries is None else self._entries)
 
     @property
-    def doubts(self) -> list[str]:
-        """What is odd about the runs, a line each."""
-        return doubts(self.runs)
+    def notes(self) -> list[str]:
+        """What there is to say of the runs, a line each."""
+        return [*self._running[1], *doubts(self.runs)]
+
+    @cached_property
+    def _running(self) -> tuple[Run | None, list[str]]:
+        """The job that the spec says to run today, as a run, and what there is to say of it."""
+        running = self.opened.spec.running
+        if running is None or running.step_time_s is None:
+            return None, []
+        with parts(self.opened.folder) as source:
+            plan = plan_of_running(source, running)
+        if plan is None:
+            return None, ["the job that runs today (`running:` of the spec) is none of these plans, and tells nothing here"]
+        step, reason = running.step_time_s, self.row(plan, legal=False)["reason"]
+        if reason not in ("", None, _FULL):
+            return None, [f"the job that runs today, plan {plan}, cannot run, as simulated ({reason}), and tells nothing here"]
+        said = f"plan {plan} runs today (`running:` of the spec), {short(step, 's')}: it counts as a run, and for no budget"
+        return Run(plan=plan, state=OK, step_time_s=step, peak_memory_gib=None, times=(step,)), [said]
 
     def tell(
         self, plan: int, outcome: float | str, *, peak_memory_gib: float | None = None, log: str = "", note: str = "",

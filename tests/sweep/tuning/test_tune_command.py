@@ -277,3 +277,25 @@ def test_a_spent_budget_is_said(result: Path) -> None:
     assert "stop: yes, the budget is spent" in told
     assert "no plan is left" not in told
     assert "runs with a chance of " in sweep("tune", result).stdout
+
+
+def test_the_job_that_runs_today_is_a_run(tmp_path: Path) -> None:
+    """`running:` of a spec: measured, so it is told; nobody ran it for the loop, so no budget pays for it."""
+    plan = {"tp": 4, "pp": 1, "micro_batch": 1, "sharding": "optimizer"}
+    for name, running in (
+        ("own", {"plan": plan, "step_time_s": 2.9}),
+        ("other", {"plan": plan | {"tp": 8}, "step_time_s": 2.9}),
+    ):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(SPEC | {"running": running}, sort_keys=False), encoding="utf-8")
+        out = ("--out", tmp_path / name, "--workers", 0, "--top", 0)
+        assert sweep("run", tmp_path / f"{name}.yaml", *out).returncode == 0
+    told = asked(tmp_path / "own", "--budget", 1)
+    best = load(tmp_path / "own").tuner().row(told["best"]["plan"])
+    assert {name: best[name] for name in plan} == plan
+    assert told["best"]["step_time_s"] == 2.9
+    assert len(told["next"]) == 1
+    said = sweep("tune", tmp_path / "own", "--add", f"plan={best['plan']}", "--step", "2 s").stdout
+    assert f"best: plan {best['plan']}, 2 s" in said  # measured again: what runs today is no news
+    assert asked(tmp_path / "own", "--budget", 1)["next"] == []
+    assert asked(tmp_path / "other")["best"] is None
+    assert "(`running:` of the spec) is none of these plans" in sweep("tune", tmp_path / "other").stdout
