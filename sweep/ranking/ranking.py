@@ -16,6 +16,7 @@ from sim_core import PARTS, Ints
 from sweep.columns import MEASURES, NUMBERS, RUNS, SECTIONS, SIZES, higher_is_better, measures_of, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.beside_running import Beside, beside_running
+from sweep.ranking.chances import runs_probability
 from sweep.ranking.error_bars import COLUMNS as BARS
 from sweep.ranking.error_bars import ErrorBars, error_bars
 from sweep.ranking.facts import NEEDED_MEMORY, Told, asked, told
@@ -37,11 +38,9 @@ from sweep.ranking.selection import (
 )
 from sweep.results.folder import Location
 from sweep.results.store import Store
-from sweep.spec.spec import STACK_AXIS, SweepSpec
-from sweep.spec.workloads import STACK, stack_name
+from sweep.spec.spec import SweepSpec
 from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.judging import OwnRuns
-from sweep.uncertainty.memory import chance_before_runs
 
 TOP, GROUP_TOP = 20, 1
 MFU: Final = "mfu"
@@ -259,7 +258,7 @@ def _with_bars(rows: pa.Table, bars: ErrorBars, provenance: dict[str, Any]) -> p
     """The rows with the columns that error bars add, and RUNS."""
     for name in BARS:
         rows = rows.append_column(name, bars.columns[name])
-    return rows.append_column(RUNS, _runs_probability(rows, provenance))
+    return rows.append_column(RUNS, runs_probability(rows, provenance))
 
 
 def _option(front: Sequence[object], by: str | None) -> str:
@@ -299,23 +298,6 @@ def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further
     """The columns that an option means by any of their names, `further` ones besides those stored. Raises OptionError."""
     with of_option(option):
         return [name.strip() if name.strip() in further else result_column(name, list(schema)) for name in names]
-
-
-def stack_of(provenance: Mapping[str, Any]) -> str:
-    """The name of the stack of a result's spec."""
-    return stack_name((provenance.get("spec", {}).get("workload") or {}).get("stack") or STACK)
-
-
-def _runs_probability(rows: pa.Table, provenance: dict[str, Any]) -> pa.Array:
-    """Chance that each plan runs, by its memory and the stack, before any run; null where its memory is unknown."""
-    if not {"peak_memory_bytes", "device_memory_bytes"} <= set(rows.column_names):
-        return pa.nulls(len(rows), pa.float64())
-    part = rows["peak_memory_bytes"].to_numpy().astype(np.float64) / rows["device_memory_bytes"].to_numpy()
-    stacks = np.array(rows[STACK_AXIS].to_pylist() if STACK_AXIS in rows.column_names else [stack_of(provenance)] * len(rows))
-    chance = np.full(len(rows), np.nan)
-    for stack in np.unique(stacks).tolist():
-        chance[stacks == stack] = chance_before_runs(part[stacks == stack], stack)
-    return pa.array(chance, mask=np.isnan(chance))
 
 
 def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:

@@ -300,7 +300,7 @@ class Tuner:
         """The candidates, simulated under draws; made once."""
         with parts(self.opened.folder, self._where) as source:
             by, first = first_plans(source, self.opened.folder, self._by, self._where, MOST)
-            full = self._too_full(source)
+            full = _too_full(source, self._where)
         if by not in (*LONGER, *SHORTER):
             expected = f"a column in proportion to time: {', '.join(LONGER + SHORTER)}"
             raise OptionError(f"--by {by}: expected {expected}")
@@ -324,22 +324,21 @@ class Tuner:
             candidates = joined(candidates, rows, sweep, [(other, plans) for other, plans, _ in priors])
         return _Basis(candidates, rows, [run for _, _, runs in priors for run in runs])
 
-    def _too_full(self, source: Rows) -> Ints:
-        """Plans that need a little more than the device has, as simulated."""
-        needed = {"plan", "reason", "peak_memory_bytes", "device_memory_bytes"}
-        if source.reading is None or not needed <= source.columns.keys():
-            return np.zeros(0, np.int64)
-        files = [
-            file for file in source.reading.files if file.index is None or _FULL in (row[1] for row in file.index.statuses)
-        ]
-        source.ask(needed | (columns_in(self._where, source.columns) if self._where else set()), files)
-        also = f"AND coalesce(({self._where}\n), false)" if self._where else ""
-        part = f"{quoted('peak_memory_bytes')} / {quoted('device_memory_bytes')}"
-        found = source.connection.sql(
-            f"SELECT plan FROM {NAMED} WHERE reason = '{_FULL}' AND {part} <= {TOO_FULL} {also} "
-            f"ORDER BY {part}, plan LIMIT {FULLEST}"
-        ).fetchall()
-        return np.array([plan for (plan,) in found], np.int64)
+
+def _too_full(source: Rows, where: str | None) -> Ints:
+    """Plans that need a little more than the device has, as simulated."""
+    needed = {"plan", "reason", "peak_memory_bytes", "device_memory_bytes"}
+    if source.reading is None or not needed <= source.columns.keys():
+        return np.zeros(0, np.int64)
+    files = [file for file in source.reading.files if file.index is None or _FULL in (row[1] for row in file.index.statuses)]
+    source.ask(needed | (columns_in(where, source.columns) if where else set()), files)
+    also = f"AND coalesce(({where}\n), false)" if where else ""
+    part = f"{quoted('peak_memory_bytes')} / {quoted('device_memory_bytes')}"
+    found = source.connection.sql(
+        f"SELECT plan FROM {NAMED} WHERE reason = '{_FULL}' AND {part} <= {TOO_FULL} {also} "
+        f"ORDER BY {part}, plan LIMIT {FULLEST}"
+    ).fetchall()
+    return np.array([plan for (plan,) in found], np.int64)
 
 
 def _rows_at(rows: pa.Table, plans: Ints) -> list[dict[str, Any]]:
