@@ -70,8 +70,7 @@ class _OnDemand(TyperCommand):
     """A command whose module is imported when it runs: `sweep --help` need not load the simulator."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        with _one_thread():
-            loaded = import_module(f"sweep.commands.{self.name}_command").command
+        loaded = import_module(f"sweep.commands.{self.name}_command").command
         if not isinstance(loaded, typer.Typer):  # a Typer: a command of several
             function, loaded = loaded, typer.Typer(add_completion=False, context_settings=HELP)
             loaded.command(self.name, cls=CheckedCommand)(function)
@@ -85,6 +84,11 @@ class _Commands(CheckedGroup):
         super().__init__(**attributes)
         for name, purpose in COMMANDS.items():
             self.add_command(_OnDemand(name=name, help=purpose))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is asked for. NumPy is imported here, if it is one."""
+        with _one_thread():
+            return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)

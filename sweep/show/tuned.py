@@ -9,7 +9,7 @@ from rich.console import Console
 from sim_core import plural, short
 from sweep.show.tables import cell, heading, print_table, values_text
 from sweep.tuning.deciding import LEAST_RUNS, Regret
-from sweep.tuning.record import SKIP
+from sweep.tuning.record import SKIP, SLOW, Entry
 from sweep.tuning.tuner import DEAR, START_S, STEPS, Proposal, Tuner, plan_values
 
 
@@ -33,6 +33,16 @@ def print_tuned(
     for place, proposal in enumerate(proposals):
         _print_proposal(tuner, proposal, place, None if best is None else best.step_time_s, flags_of, console)
     console.print(_stop_text(tuner, len(runs) - skipped, limit, left=bool(proposals), spent=spent))
+
+
+def added_text(entry: Entry) -> str:
+    """What was written down of a run."""
+    words = [f"plan {entry.plan}, {entry.state}"]
+    if entry.step_time_s is not None:
+        words.append(f"{'at least ' * (entry.state == SLOW)}{short(entry.step_time_s, 's')} a step")
+    if entry.peak_memory_gib is not None:
+        words.append(f"peak {entry.peak_memory_gib:.4g} GiB")
+    return ", ".join(words)
 
 
 def print_standing(tuner: Tuner, standing: pa.Table, console: Console) -> None:

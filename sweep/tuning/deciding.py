@@ -11,8 +11,8 @@ from sweep.uncertainty.memory import UNKNOWN, Guesses, Outcomes, normal, runs_pr
 from sweep.uncertainty.process import Axes, Posterior, Runs, condition, prior
 
 WORTH_OF_RUN: Final = 0.1
-"""What a run that fails costs, in ln(seconds): by so much a second run lowers the expected regret, if both come as simulated
-(0.09 in the median of 28 jobs: benchmarks/tuning.py's of four plans or more; no outcome is in it)."""
+"""What a run that fails costs, in ln(seconds): about what a second run lowers the expected regret by, if both come as simulated
+(0.08 in the median of 28 jobs of benchmarks/tuning.py, more than 0.11 in a quarter of them; no outcome is in it)."""
 FAR: Final = -6.0
 """Standard deviations below which the expected gain is that of its asymptote."""
 JOINT_DRAWS: Final = 800

@@ -139,8 +139,8 @@ class Tuner:
     def tell(
         self, plan: int, outcome: float | str, *, peak_memory_gib: float | None = None, log: str = "", note: str = "",
         step_time_s: float | None = None,
-    ) -> None:  # fmt: skip
-        """Write down a run: seconds of a step, or how it ended (oom, crash, slow, skip).
+    ) -> Entry:  # fmt: skip
+        """Write down a run, and return what is written: seconds of a step, or how it ended (oom, crash, slow, skip).
 
         `step_time_s`: what a slow one took. Raises SpecError if the result does not hold the plan.
         """
@@ -160,11 +160,9 @@ class Tuner:
         if state == SLOW and seconds is None:
             best = self.best
             seconds = None if best is None else DEAR * best.step_time_s if best.step_time_s else None
-        append(
-            self.file,
-            self.identity,
-            Entry(plan=plan, state=state, step_time_s=seconds, peak_memory_gib=peak_memory_gib, log=log, note=note),
-        )
+        entry = Entry(plan=plan, state=state, step_time_s=seconds, peak_memory_gib=peak_memory_gib, log=log, note=note)
+        append(self.file, self.identity, entry)
+        return entry
 
     @property
     def best(self) -> Run | None:
@@ -319,6 +317,8 @@ class Tuner:
             _check_legal(row)
             if run.state == OK and run.times:
                 self._check_step(row, min(run.times))
+        if own := [path for path in self._priors if path.resolve() == self.file.resolve()]:
+            raise OptionError(f"--prior {own[0]}: are the runs of this result, expected those of another")
         priors = [_prior_runs(path) for path in self._priors]
         if priors:
             candidates = joined(candidates, rows, sweep, [(other, plans) for other, plans, _ in priors])
