@@ -142,7 +142,7 @@ def test_a_table_of_measurements_is_only_read(result: Path, tmp_path: Path) -> N
     ("options", "told"),
     [
         (["--add", "plan=99999", "--step", "1 s"], "does not hold it, expected 0 to 23"),
-        (["--add", "plan=1", "--step", "1.9"], "found '1.9', expected a number with its unit"),
+        (["--add", "plan=1", "--step", "1.9"], "--step 1.9: found no unit, expected such as '1.9 s'"),
         (["--add", "plan=1"], "how did it go?"),
         (["--add", "plan=1", "--failed", "slowly"], "expected oom, crash, slow"),
         (["--add", "plan=1", "--failed", "oom", "--step", "1 s"], "takes no --step"),
