@@ -258,7 +258,7 @@ def with_layers_apart(rng: np.random.Generator, made: Workload) -> Workload:
     """The same with parameters that tp or ep does not divide, and first layers without experts."""
     shares = made.arrays.shares
     if flip(rng):
-        left = 1 - shares.ends - shares.whole
+        left = 1 - shares.ends - shares.head - shares.whole
         shares = shares._replace(replicated=float(rng.uniform(0, left)), shared=float(rng.uniform(0, 0.3)))
     most = (made.layers - 1) // made.base.pp if made.experts else 0
     return replace(made, arrays=made.arrays._replace(shares=shares, dense_layers=int(rng.integers(0, most + 1))))
@@ -281,6 +281,7 @@ def random_shares(rng: np.random.Generator) -> Shares:
         whole=float(rng.uniform(0, 0.1)),
         vocabulary=float(pick(rng, 0, 1000, 50257)),
         experts=float(rng.uniform(0, 1)),
+        head=float(pick(rng, 0, 1) * rng.uniform(0, 0.3)),
     )
 
 

@@ -33,7 +33,7 @@ from sim_core.workloads.workload import (
 )
 from tests.oracle.groups import Grid, Place, placement, side_by_side
 from tests.oracle.nics import Shared, beside_gathers, beside_gradients, bytes_out, owner, share
-from tests.oracle.pipeline import BACKWARD, FORWARD, WEIGHTS, Block, Pipeline, Stage
+from tests.oracle.pipeline import BACKWARD, FORWARD, INPUT, WEIGHTS, Block, Pipeline, Stage
 from tests.oracle.split import DUALPIPE, DUALPIPEV, IN_A_V, ZB_H1, SplitPipeline
 from tests.oracle.streams import Busy, Nics
 
@@ -114,8 +114,12 @@ class Plan:
 
     def ends(self, stage: int) -> int:
         """How many of the embedding and the loss a stage holds."""
-        held = [self.in_model(stage, chunk) for chunk in range(self.chunks)]
-        return (0 in held) + (self.pp * self.vpp - 1 in held)
+        return sum(self.ends_of(stage, chunk) for chunk in range(self.chunks))
+
+    def ends_of(self, stage: int, chunk: int) -> int:
+        """The same of a chunk."""
+        at = self.in_model(stage, chunk)
+        return (at == 0) + (at == self.pp * self.vpp - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +203,8 @@ class Oracle:
         shares = [math.pow(k + 1, plan.expert_imbalance) for k in range(experts)]
         return plan.ep * shares[0] / sum(shares)
 
-    def of_stage(self, rule: int, held: Sequence[int], end: bool) -> float:
-        """Factor from the recorded rank to a stage that holds these layers, which may be the first or the last.
+    def of_stage(self, rule: int, held: Sequence[int], ends: int) -> float:
+        """Factor from the recorded rank to a stage that holds these layers, and so many of the model's two ends.
 
         The recorded rank held 1/pp of the layers, and what the ends hold besides; all layers without experts, if there are any.
         """
@@ -218,9 +222,10 @@ class Oracle:
         here = there = 1.0
         if shares.vocabulary:
             here, there = (math.ceil(shares.vocabulary / (128 * tp)) * tp for tp in (self.plan.tp, self.workload.base.tp))
-        dense = ((1 - shares.ends - shares.whole - shares.replicated) / ratio + shares.replicated) * in_layers
-        if end:
-            dense += shares.ends * (here / self.plan.tp) / (there / self.workload.base.tp) + shares.whole
+        dense = ((1 - shares.ends - shares.head - shares.whole - shares.replicated) / ratio + shares.replicated) * in_layers
+        if ends:
+            at_ends = shares.ends + (shares.head if ends == 2 else 0)  # embedding, or head; with both, what they do not share
+            dense += at_ends * (here / self.plan.tp) / (there / self.workload.base.tp) + shares.whole
         return dense if rule == PARAMETERS else shares.experts * experts + (1 - shares.experts) * dense
 
     @cached_property
@@ -435,7 +440,7 @@ class Oracle:
     def buckets_and_nics(self, role: int, stage: int, chunk: int) -> list[list[tuple[float, float]]]:
         """(seconds, of them NICs) of the buckets of each message of a role: equal buckets, none above the limit."""
         step, layers = self.workload.arrays.step, self.held[stage][chunk]
-        end = self.plan.in_model(stage, chunk) in (0, self.plan.pp * self.plan.vpp - 1)
+        end = self.plan.ends_of(stage, chunk)
         limit = float(self.plan.bucket_bytes)
         if limit == 0:
             limit = self.gradient_width * max(MEGATRON_BUCKET[0], MEGATRON_BUCKET[1] * self.plan.dp)
@@ -565,19 +570,23 @@ class Oracle:
     def last_gradients(
         self, lines: Pipeline | SplitPipeline, stage: int, chunk: int, block_end: dict[Block, float], more: float
     ) -> tuple[float, float]:
-        """(begin, seconds) of the block of a chunk that ends its gradients, without what they add to it."""
+        """(begin, seconds) of the block of a chunk that ends its gradients, without what they add to it.
+
+        Weight gradients that take no time and come at once were computed with the input gradients.
+        """
         duration = lines.duration[BACKWARD][stage][chunk]
         last = Block(stage, BACKWARD, chunk, self.plan.ga // self.plan.copies - 1)
         if isinstance(lines, SplitPipeline):
             apart = last._replace(way=WEIGHTS)
-            duration = duration if last in block_end else lines.weights[stage][chunk]
+            if last not in block_end and block_end[apart] > block_end[last._replace(way=INPUT)]:
+                duration = lines.weights[stage][chunk]
             return block_end[apart] - duration, duration
         return block_end[last] - more - duration, duration
 
     def exchange(self, stage: int, chunk: int) -> float:
         """Seconds in which a rank and its mirror, which hold the same layers, add up their parts of the reduced gradients."""
         step, plan = self.workload.arrays.step, self.plan
-        end = plan.in_model(stage, chunk) in (0, plan.pp * plan.vpp - 1)
+        end = plan.ends_of(stage, chunk)
         size = sum(
             float(step.comm_bytes[k])
             * self.of_stage(int(step.comm_rule[k]), self.held[stage][chunk], end)
@@ -600,7 +609,7 @@ class Oracle:
         for k in range(len(step.role)):
             if step.role[k] != AFTER_GRADIENTS and (step.role[k] != ONCE_ON_FIRST_STAGE or stage > 0):
                 continue
-            end = self.plan.ends(stage) > 0
+            end = self.plan.ends(stage)
             factor = self.of_stage(int(step.compute_rule[k]), layers, end)
             compute = float(step.compute_s[k]) * self.slower * factor * self.slow(stage)
             kind, group = int(step.comm_kind[k]), int(step.comm_group[k])
@@ -729,12 +738,12 @@ class Oracle:
         return [
             sum(
                 count * (replicated + shared_out / (copies * self.plan.copies if sharded else 1))
-                for count, copies in self._parameters([layer for chunk in chunks for layer in chunk], self.plan.ends(stage) > 0)
+                for count, copies in self._parameters([layer for chunk in chunks for layer in chunk], self.plan.ends(stage))
             )
             for stage, chunks in enumerate(self.held)
         ]
 
-    def _parameters(self, layers: Sequence[int], end: bool) -> list[tuple[float, float]]:
+    def _parameters(self, layers: Sequence[int], end: int) -> list[tuple[float, float]]:
         """(parameters on a rank that holds that many layers, ranks that hold the same ones), dense and of experts.
 
         Gradients that stand with the pieces before and after the layers count on every stage. A message with both kinds of

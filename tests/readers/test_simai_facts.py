@@ -190,6 +190,8 @@ def test_grad_norm_with_unknown_experts_moves_neither_ep_nor_stages(tmp_path: Pa
     assert reason(workload, h100, ep=8, pp=2, all_gpus=64) == "embedding_unknown"
     assert reason(workload, h100, ep=4) == "gradients_unknown"
     assert "no message of the experts' gradients" in " ".join(workload.notes)
+    also = read(tmp_path, grad_norm(DENSE + EXPERTS), line("layernorm", ig=("ALLREDUCE", 2 * DENSE)), *experts(), ep=4)
+    assert reason(also, h100, ep=8) == "gradients_unknown"  # on as many ranks as replicas: how large are they then?
 
 
 def test_layernorm_is_in_proportion_to_the_parameters(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim_core import hardware_table, plans, read_hardware, simulate
+from sim_core import hardware_table, plans, read_hardware, simulate, slice_plans
 from sim_core.errors import SpecError
 from sim_core.models.activations import activation_bytes
 from sim_core.models.keys import make_keys
@@ -168,3 +168,14 @@ def test_sharded_frozen_weights_take_two_bytes_over_the_ranks() -> None:
     ends = 2 * 32000 * 8192 + 8192
     gathered = 2 * (ends + 2 * (layer + adapters)) + (2 + 4) * adapters  # one layer ahead; gradients of one layer's adapters
     assert divided["communication_bytes"] == pytest.approx(gathered, rel=1e-6)
+
+
+def test_plans_with_adapters_need_in_a_batch_what_they_need_alone() -> None:
+    model = read_model("llama2-70b", LORA)
+    workload = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+    hardware = hardware_table([read_hardware("H100-SXM").with_values({"memory": "100 TB"})], None)
+    grid = plans(workload, tp=[1, 4], precision=["bf16", "fp8_delayed"], dp=16, ga=4, sharding=["gradients", "parameters"])
+    together = simulate(workload, hardware, grid)
+    alone = [simulate(workload, hardware, slice_plans(grid, np.array([row]))).memory for row in range(len(grid.tp))]
+    assert np.isfinite(together.memory).all()
+    np.testing.assert_array_equal(together.memory, np.concatenate(alone, axis=1))

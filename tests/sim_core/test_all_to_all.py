@@ -10,7 +10,7 @@ import pytest
 
 from sim_core import collective_seconds, hardware_table, read_hardware
 from sim_core.costing.collectives import RING_BASE_S, SIMPLE, all_to_all_s, two_stage_s
-from sim_core.costing.groups import group_plans
+from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD, group_plans
 from sim_core.hardware.table import device_at
 from sim_core.planning.placement import Placement
 from sim_core.terms import DP, DP_EP, EP, TP
@@ -72,3 +72,11 @@ def test_ranks_of_a_group_are_as_far_apart_as_in_their_list(shape: tuple[int, in
         ranks = grid.groups(kind)[0]
         if len(ranks) > 1:
             assert groups.stride[0, kind] == min(side_by_side(grid, kind, ranks, 8), 8), kind
+
+
+def test_copies_of_sharded_experts_are_as_far_apart_as_their_shards_reach() -> None:
+    """HSDP on 32 GPUs with ep 2, state divided among 4: experts among ranks 0 and 2, of which the next copy is on 4 and 6."""
+    columns = hardware_table([read_hardware("H100-SXM")], None).columns
+    groups = group_plans(columns, make_plans(tp=1, ep=2, all_gpus=32, dp_shard=4), np.zeros(1, np.int64))
+    apart = {kind: int(groups.stride[0, kind]) for kind in (SHARD, REPLICA, EXPERT_SHARD, EXPERT_REPLICA)}
+    assert apart == {SHARD: 1, REPLICA: 4, EXPERT_SHARD: 2, EXPERT_REPLICA: 4}

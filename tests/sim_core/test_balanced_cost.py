@@ -146,7 +146,8 @@ def test_a_list_of_the_same_layers_gives_the_same_step(h200: HardwareTable) -> N
 
 
 def test_plans_of_a_batch_have_divisions_of_their_own(h200: HardwareTable) -> None:
-    grid = plans(HYBRID, tp=[1, 8], pp=[1, 3, 4], micro_batch=1, ga=8, layer_split=["balanced", "balanced_cost"])
+    splits = ["balanced", "balanced_cost"]
+    grid = plans(HYBRID, tp=[1, 8], pp=[1, 3, 4], vpp=[1, 2], micro_batch=1, ga=12, layer_split=splits)
     together = simulate(HYBRID, h200, grid).metrics
     assert np.isfinite(together).any()
     for row in range(len(grid.tp)):

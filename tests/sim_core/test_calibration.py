@@ -230,18 +230,21 @@ def test_what_is_derived_is_said(tmp_path: Path) -> None:
     assert told.startswith("of the model: memory, FLOPs; stack megatron-core, without sequence parallelism")
 
 
+SMALL = parse_model(
+    {
+        "name": "small", "source": "a test", "layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096, "gated": False,
+        "activation": "gelu", "norm": "layernorm", "position": "rotary", "tied": False, "vocabulary": 32000,
+        "sequence": 1024,
+    },
+    "test",
+)  # fmt: skip
+"""The model of the generated traces."""
+
+
 def test_a_trace_at_tp_1_gets_the_messages_of_the_model(tmp_path: Path) -> None:
     """Megatron's, in no generator's form: Korthikanti et al. 2022, section 4.2.2, with the input gathered again (4.2.3)."""
     file, _ = read_workload(str(make_job(JobSpec(pp=2, ga=4, layers=4)).write(tmp_path)), Facts())
-    model = parse_model(
-        {
-            "name": "small", "source": "a test", "layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096, "gated": False,
-            "activation": "gelu", "norm": "layernorm", "position": "rotary", "tied": False, "vocabulary": 32000,
-            "sequence": 1024,
-        },
-        "test",
-    )  # fmt: skip
-    work = calibrated(file, model, STACK, H20)
+    work = calibrated(file, SMALL, STACK, H20)
     assert file.base.tp == 1
     plan = {"tp": 2, "pp": 2, "all_gpus": 8, "ga": 1, "vpp": 1}
     assert run(file, **plan)["reason"] == "tp_messages_unknown"
@@ -272,6 +275,9 @@ def test_another_model_is_refused(tmp_path: Path, values: dict[str, Any], messag
 def test_sequence_parallelism_that_the_records_contradict_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="sequence_parallel: found true, but the file's records are those without"):
         calibrated(recorded(tmp_path, DENSE, Plan(tp=1)), numbers(DENSE), STACK, H20, sequence_parallel=True)
+    trace, _ = read_workload(str(make_job(JobSpec(tp=2, pp=2, ga=4, layers=4)).write(tmp_path)), Facts())  # all-reduces alone
+    with pytest.raises(SpecError, match="sequence_parallel: found true, but the file's records are those without"):
+        calibrated(trace, SMALL, STACK, H20, sequence_parallel=True)
 
 
 def test_a_file_without_times_takes_them_from_the_model(tmp_path: Path) -> None:
@@ -312,7 +318,8 @@ def test_a_record_takes_the_models_value(tmp_path: Path) -> None:
     optimizer = run(work, **at)["optimizer_s"] - STACK.host_step
     assert optimizer == pytest.approx(run(alone, **at)["optimizer_s"], rel=0.02)
     assert {"embedding_layer.forward", "grad_param_compute"} <= {check.record for check in own.checks}
-    assert not {check.record.partition(".")[0] for check in work.checks} & {*records}  # nobody doubts the model's
+    doubts = [check.record for check in own.checks if check.record.partition(".")[0] not in records]
+    assert [check.record for check in work.checks] == doubts  # nobody doubts the model's
     assert run(work, **at)["tp_total_s"] < run(own, **at)["tp_total_s"]  # `layernorm` reduces all gradients on TP
 
 

@@ -20,7 +20,7 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
-from sim_core.costing.collectives import all_to_all_s, dispatch_s, two_stage_s
+from sim_core.costing.collectives import RING_BASE_S, SIMPLE, all_to_all_s, dispatch_s, two_stage_s
 from sim_core.costing.fabric import Routing, reached, routing_of
 from sim_core.hardware.table import Links, device_at
 from sim_core.planning.placement import Placement
@@ -40,6 +40,13 @@ def links(**numbers: Any) -> Links:
 def run(name: str = "deepseek-v3", **plan: Any) -> Results:
     work = workload_from_model(read_model(name, {"sequence": 4096}), read_stack("megatron-core"), sequence_parallel=True)
     return simulate(work, table(), plans(work, **{"micro_batch": 1, "ga": 2, "layer_split": "balanced", **plan}))
+
+
+@pytest.mark.parametrize(("nodes", "latency_s"), [(1, 2e-6), (4, 2e-6 + 50e-6)])
+def test_a_short_dispatch_takes_its_start_and_a_hop_of_each_network(nodes: int, latency_s: float) -> None:
+    network = links(nvlink_latency="2 us", nic_latency="50 us")
+    at = Placement(ranks=8 * nodes, nodes=nodes, fewest=8, most=8)
+    assert dispatch_s(1.0, Routing(8, 1, 1), at, network) == pytest.approx(RING_BASE_S[SIMPLE] + latency_s, rel=1e-6)
 
 
 @pytest.mark.parametrize(("nodes", "topk"), [(2, 8), (4, 8), (8, 4), (8, 2)])

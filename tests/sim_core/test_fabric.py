@@ -18,11 +18,12 @@ from sim_core import (
     read_model,
     read_stack,
     simulate,
+    slice_plans,
     workload_from_model,
 )
 from sim_core.costing.collectives import collective_s
-from sim_core.costing.fabric import crowded_send, crowding
-from sim_core.costing.groups import group_plans, placement_at
+from sim_core.costing.fabric import crowded_send, crowding, nic_s
+from sim_core.costing.groups import Groups, group_plans, placement_at
 from sim_core.hardware.table import HardwareTable, device_at
 from sim_core.planning.placement import Placement
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, DP, DP_EP, EP, SEND_RECEIVE, TP
@@ -82,14 +83,25 @@ def test_rings_share_the_links_of_a_leaf(shape: tuple[int, int, int, int], nodes
         assert max(crowding(each, links) for each in at) == pytest.approx(max(1.0, over * counted)), kind
 
 
-def test_an_all_to_all_waits_for_what_leaves_its_leaf() -> None:
+@pytest.mark.parametrize("level", ["leaf", "pod"])
+def test_an_all_to_all_waits_for_what_leaves_its_leaf_or_pod(level: str) -> None:
     """64 ranks on 16 nodes, leaves of 4 nodes with a link for every second NIC: 48 of 64 parts leave by half of the NICs."""
-    links = device_at(table(nodes_per_leaf=4, leaf_oversubscription=2, fabric_efficiency=1).columns, 0).links
+    levels = {f"nodes_per_{level}": 4, f"{level}_oversubscription": 2}
+    links = device_at(table(**levels, fabric_efficiency=1).columns, 0).links
     at = Placement(ranks=64, nodes=16, fewest=4, most=4)
     size = 1e12
     nic = links.nic_bandwidth
     assert collective_s(ALL_TO_ALL, size, at, links) == pytest.approx(size * 60 / 64 / nic, rel=1e-3)
-    assert collective_s(ALL_TO_ALL, size, at._replace(per_leaf=16), links) == pytest.approx(2 * size * 48 / 64 / nic, rel=1e-3)
+    inside = at._replace(**{f"per_{level}": 16})
+    assert collective_s(ALL_TO_ALL, size, inside, links) == pytest.approx(2 * size * 48 / 64 / nic, rel=1e-3)
+
+
+@pytest.mark.parametrize(("nodes", "times"), [(2, 1), (3, 2), (8, 2)])
+def test_nics_carry_an_all_reduce_of_two_nodes_once(nodes: int, times: int) -> None:
+    """Two nodes exchange their sums; among more, each part goes round once to be summed and once to be told."""
+    links = device_at(table(fabric_efficiency=1).columns, 0).links
+    at = Placement(ranks=GPUS * nodes, nodes=nodes, fewest=GPUS, most=GPUS)
+    assert nic_s(ALL_REDUCE, 1e12, at, links) == pytest.approx(times * nic_s(ALL_GATHER, 1e12, at, links))
 
 
 def most_off_leaf(nodes: int, per_unit: int, *, pxn: bool) -> float:
@@ -168,6 +180,21 @@ def step_s(**values: object) -> np.ndarray[Any, Any]:
     found = simulate(MODEL, table(shared_nics=False, **values), plans(MODEL, **PLANS))
     assert not found.reason.any()
     return np.stack([found.metrics[METRICS.index(name)] for name in ("step_time_s", "pp_total_s", "dp_total_s")])
+
+
+def test_groups_of_a_batch_are_those_of_each_plan_alone() -> None:
+    columns = table(nodes_per_leaf=2, leaf_oversubscription=2, nodes_per_pod=4).columns
+    tp, pp, ep, dp = np.array(SHAPES).T
+    together = make_plans(tp=tp, pp=pp, ep=ep, all_gpus=tp * pp * dp)
+    batch = group_plans(columns, together, np.arange(len(SHAPES)))
+    for row, shape in enumerate(SHAPES):
+        alone = group_plans(columns, slice_plans(together, slice(row, row + 1)), np.zeros(1, np.int64))
+        for kind in (TP, EP, DP, DP_EP):
+            assert _placed(batch, int(batch.key[row]), kind) == _placed(alone, 0, kind), (shape, kind)
+
+
+def _placed(groups: Groups, row: int, kind: int) -> list[Placement]:
+    return [placement_at(groups, row, kind, k) for k in range(groups.first[row, kind], groups.end[row, kind])]
 
 
 def test_a_whole_step_on_leaves_and_pods() -> None:

@@ -17,6 +17,7 @@ from sim_core import (
     SimError,
     Workload,
     hardware_table,
+    plans,
     read_hardware,
     read_workload,
     simulate,
@@ -113,6 +114,13 @@ def test_the_stream_of_buckets(nic: str, bucket: int, dp: int, precision: int, w
 
 def test_the_default_bucket_is_that_of_ddp(a100: HardwareTable) -> None:
     assert one(gpt2(), a100, all_gpus=64) == one(gpt2(), a100, all_gpus=64, bucket_bytes=25 * 2**20)
+
+
+def test_backwards_that_were_timed_whole_are_not_split(a100: HardwareTable) -> None:
+    work = gpt2()
+    table = plans(work, pp=2, all_gpus=4, ga=4, schedule=["zb-h1", "1f1b"])
+    reasons = simulate(work, a100, table).named()["reason"].tolist()
+    assert (reasons[0], reasons[1] == reasons[0]) == ("weight_gradients_unknown", False)
 
 
 def test_without_overlap_all_messages_follow_the_backward(a100: HardwareTable) -> None:

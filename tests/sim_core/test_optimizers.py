@@ -276,6 +276,28 @@ def test_modes_differ_by_work_and_messages(h100: HardwareTable) -> None:
     }
 
 
+def test_a_divided_product_is_summed_in_each_step_and_a_gathered_matrix_sent_once() -> None:
+    """A ring of two sends a sum's bytes once and half of what it gathers: five sums of h x h in bf16, or once all in fp32."""
+    model = read_model("llama3-8b", {"sequence": 1024})
+    workload = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+    sent_s = {}
+    for mode in ("distributed", "duplicated"):
+        slow, slower = (
+            run(
+                workload,
+                hardware_table([read_hardware("H100-SXM").with_values({"memory": "100 TB", "nvlink_bandwidth": speed})], None),
+                tp=2, pp=1, dp=1, optimizer="muon", muon_tp_mode=mode,
+            ).metrics[OPTIMIZER, 0]
+            for speed in ("2 GB/s", "1 GB/s")
+        )  # fmt: skip
+        sent_s[mode] = slower - slow
+    shapes = [(m.number * u.number, m.rows, m.columns) for u in model.units for m in matrices_of(model, u)]
+    summed = sum(5 * number * 2 * 4096**2 for number, *_ in shapes)
+    gathered = sum(number * 4 * rows * columns / 2 for number, rows, columns in shapes)
+    assert all(4096 in (rows, columns) for _, rows, columns in shapes)
+    assert sent_s["distributed"] / sent_s["duplicated"] == pytest.approx(summed / gathered, rel=0.01)
+
+
 def test_state_is_that_measured_on_ranks() -> None:
     """ROCm/Megatron-LM 73114c7, kimi_k3: bytes a parameter on 1 to 8 ranks, allocated by a model of 99 M; 0.83 more than state.
 

@@ -156,6 +156,17 @@ def test_the_parts_of_a_sharded_step_add_up(sharding: str) -> None:
     assert (named["dp_exposed_s"] > 0).all()
 
 
+def test_layers_that_run_again_lengthen_a_sharded_backward_where_its_messages_leave_room() -> None:
+    """On slow links the step takes what its messages take, however many layers run again; on fast ones each layer's time."""
+    of = work()
+    plan = plans(of, tp=1, pp=1, all_gpus=8, ga=1, sharding="parameters", checkpointing=[f"block:{k}" for k in (1, 2, 4, 8)])
+    slow, fast = (simulate(of, room(nvlink_bandwidth=rate), plan).named()["step_time_s"] for rate in ("60 GB/s", "10 TB/s"))
+    a_layer = fast[1] - fast[0]
+    assert a_layer > 0
+    assert np.diff(fast) == pytest.approx(a_layer * np.array([1, 2, 4]), rel=0.02)
+    assert np.abs(np.diff(slow)).max() < 0.2 * a_layer * 4  # messages slow a part of the compute beside them
+
+
 def test_every_micro_batch_gathers_and_scatters_again() -> None:
     """ZeRO-1 sends once a step, ZeRO-2 scatters and ZeRO-3 also gathers in each micro-batch."""
     of = work(dp_contention=0.0)

@@ -27,6 +27,7 @@ from sim_core import (
     stack_names,
     workload_from_model,
 )
+from sim_core.costing.running import as_run
 from sim_core.models.description import LAYER
 from sim_core.models.keys import make_keys
 from sim_core.models.operators import operators
@@ -189,6 +190,27 @@ def test_rings_wait_in_pipelines_over_several_nodes_alone() -> None:
         slow, usual = (step(work(ring_step_in_pipelines=each), **plan, **where)["step_time_s"] for each in ("250 us", "0 s"))
         layers = 11 if where["pp"] == 2 else 16
         assert slow - usual == pytest.approx(waits * layers * 33 if waits else 0.0, rel=0.15)
+
+
+def test_a_ring_across_nodes_takes_its_steps() -> None:
+    """15 steps of 0.1 s to gather or to scatter, twice as many to reduce: without sequence parallelism half as many rings."""
+    page, plan = (
+        read_stack("nanotron").with_facts({"ring_step_across": "100 ms"}),
+        {"tp": 16, "dp": 1, "ga": 1, "micro_batch": 1},
+    )
+    for parallel, forward in ((True, 4), (False, 2)):
+        few, many = (
+            step(workload_from_model(parse_model(SMALL | {"layers": n}, ""), page, sequence_parallel=parallel), **plan)
+            for n in (8, 16)
+        )
+        rings = (2.5 if parallel else 2) * forward  # with it, the backward gathers each input again
+        assert many["tp_total_s"] - few["tp_total_s"] == pytest.approx(8 * rings * 1.5 * (1 if parallel else 2), rel=1e-3)
+
+
+def test_optimizer_that_hides_nothing_depends_on_the_sharding_of_pipelines() -> None:
+    own = work(sharding="none", sharding_in_pipeline="optimizer")
+    table = plans(own, pp=[1, 2], dp=4, ga=4, micro_batch=1, overlap_grad=1)
+    assert as_run(own, TABLE, table).overlap_grad.tolist() == [1, 0]
 
 
 def test_rings_of_whole_gradients_wait_in_pipelines_too() -> None:

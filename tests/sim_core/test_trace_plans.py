@@ -21,7 +21,7 @@ from sim_core import (
     replay,
     simulate,
 )
-from sim_core.terms import DP, SEND_RECEIVE
+from sim_core.terms import DP, DP_EP, SEND_RECEIVE
 from sim_core.workloads.workload import RecordedMessages
 from tests.trace_jobs import JobSpec, SyntheticJob, make_job
 
@@ -159,6 +159,18 @@ def test_messages_not_recorded_in_a_place_are_the_model_s(hardware: HardwareTabl
     steps = [simulate(each, hardware, plans(each, all_gpus=64)).named()["dp_total_s"][0] for each in (workload, slow)]
     assert steps[0] == steps[1]
     assert np.diff([step_s(each, hardware) for each in (workload, slow)])[0] > 0.05
+
+
+def test_a_group_that_was_not_recorded_is_as_fast_as_its_kin(hardware: HardwareTable, tmp_path: Path) -> None:
+    """Gradients of experts of which no time was recorded are as slow as recorded dense ones, in the same place."""
+    workload, _ = read_workload(str(make_job(EXPERTS).write(tmp_path)))
+    assert workload.recorded is not None
+    dense = RecordedMessages(*(column[workload.recorded.group != DP_EP] for column in workload.recorded))
+    slower = dense._replace(seconds=np.where(dense.group == DP, 3.0, 1.0) * dense.seconds)
+    times = [
+        simulate(with_seconds(workload, each), hardware, plans(workload)).named()["dp_total_s"] for each in (dense, slower)
+    ]
+    assert times[1] == pytest.approx(3 * times[0], rel=1e-9)
 
 
 def with_seconds(workload: Workload, messages: RecordedMessages) -> Workload:

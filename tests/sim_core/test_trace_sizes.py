@@ -81,6 +81,7 @@ def test_running_kernels_grow_with_tokens_and_the_square_of_the_sequence(workloa
     expected = [flops(sequence) / flops(1024) for sequence in (1024, 4096, 16384)]
     assert found[:, 0] == pytest.approx(expected, rel=1e-6)
     assert scales(large, hardware, micro_batch=[1, 2, 8])[:, 0] == pytest.approx([1, 2, 8], rel=1e-6)
+    assert scales(large, hardware, tp=[1, 2, 8])[:, 0] == pytest.approx([1, 1 / 2, 1 / 8], rel=1e-6)
     quadratic = replace(large, layer=RecordedLayer(hidden=hidden * 64, parameters=float(hidden * 64 * 128), dtype="bf16"))
     assert scales(quadratic, hardware, sequence=[1024, 8192])[1, 0] == pytest.approx(64, rel=0.2)
 
@@ -114,9 +115,10 @@ def test_more_experts_are_more_weights_and_as_many_tokens(workload: Workload, a8
     assert np.diff(found.state_bytes)[0] == pytest.approx(of_experts)
     named = found.named()
     assert named["optimizer_s"][1] > named["optimizer_s"][0]
-    weights_s = workload.expert_weights[0] / read_hardware("A800-80G-SXM").value("memory_bandwidth")
-    rise_s = np.diff(named["compute_forward_s"])[0]  # of each layer's pass: one more time the weights
-    assert rise_s == pytest.approx(OWN.ga * OWN.layers / OWN.pp * weights_s, rel=0.02)
+    for phase, size in zip(("forward", "backward"), workload.expert_weights, strict=True):
+        weights_s = size / read_hardware("A800-80G-SXM").value("memory_bandwidth")
+        rise_s = np.diff(named[f"compute_{phase}_s"])[0]  # of each layer's pass: one more time what streams
+        assert rise_s == pytest.approx(OWN.ga * OWN.layers / OWN.pp * weights_s, rel=0.02), phase
 
 
 def test_what_a_trace_does_not_tell_is_refused(workload: Workload, a800: HardwareTable, tmp_path: Path) -> None:
