@@ -7,7 +7,8 @@ from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_n
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
 from sweep.exporting.megatron_rules import refused_choices
-from sweep.ranking.ranking import Ranking, rank, stack_of
+from sweep.ranking.chances import stack_of
+from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Location
 from sweep.show.tables import cell, heading, values_text
 from sweep.spec.spec import FIELDS

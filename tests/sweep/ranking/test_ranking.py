@@ -370,9 +370,18 @@ def test_a_column_has_the_same_names_everywhere(results: Path, given: str, colum
         assert rank(results, where=f"{given} > 500", per=[], top=10).rows.equals(plain.rows)
 
 
-def test_a_chance_that_no_row_holds_says_what_to_ask_for(results: Path) -> None:
-    for asked in ({"where": "runs_probability > 0.5"}, {"by": RUNS}):
-        with pytest.raises(SpecError, match=r"no row holds runs_probability: .* peak_memory_bytes / device_memory_bytes"):
+def test_a_condition_may_name_the_chance_that_a_plan_runs(results: Path) -> None:
+    """No row holds it: it follows from the memory, where that is known; it is no column to rank by."""
+    every = rank(results, per=[], top=6000).rows
+    chosen = rank(results, where="runs_probability > 0.6 and tp < 100", per=[], top=6000)
+    expected = [
+        plan for plan, chance in zip(*(every[name].to_pylist() for name in ("plan", RUNS)), strict=True) if chance > 0.6
+    ]
+    assert chosen.rows["plan"].to_pylist() == expected
+    assert 0 < len(expected) < every.num_rows
+    assert rank(results, where="Runs_Probability > 2").rows.num_rows == 0
+    for asked in ({"where": "runs_probability > 0.5", "by": RUNS}, {"by": RUNS}):
+        with pytest.raises(SpecError, match=r"no row holds runs_probability: .* `sweep rank --where 'runs_probability > 0.5'`"):
             rank(results, **asked)  # type: ignore[arg-type]
 
 
