@@ -237,7 +237,7 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
 def _run_alone(workload: Workload, hardware: HardwareTable, plans: Plans) -> Ran:
     reason = REASONS[int(_legality(workload, hardware, plans)[0][0])]
     if reason:
-        raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
+        raise SpecError(f"the plan cannot run: {reason} ({EXPLANATIONS[reason]})")
     plans = as_run(workload, hardware, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     rows = np.zeros(1, np.int64)

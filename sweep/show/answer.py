@@ -120,6 +120,7 @@ def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: 
         yield f"the measured step is {between} in {LEVEL:.0%} of cases ({ranking.error_bars.why}{own})"
     else:
         yield ranking.error_bars.why
+    yield from _unlike_running(ranking, row)
     if tied:
         yield f"{plural(tied, 'other plan')} cannot be told from it"
     elif ranking.searched:
@@ -138,6 +139,17 @@ def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: 
         yield _needs(row)
     elif row.get("peak_memory_bytes") is None:
         yield "whether its activations fit into memory is not known"
+
+
+def _unlike_running(ranking: Ranking, row: Mapping[str, Any]) -> Iterator[str]:
+    """That the job that runs is measured where the interval of this plan says that hardly a step is."""
+    job, step = ranking.running, row["step_time_s"]
+    if job is None or not (job.measured_s and job.simulated_s and row.get("step_time_low_s")):
+        return
+    times = job.measured_s / job.simulated_s
+    if not row["step_time_low_s"] <= times * step <= row["step_time_high_s"]:
+        at = f"expect about {short(times * step, 's')} here, too"
+        yield f"but the job that runs takes {times:.2f} x its simulated step, outside of that: {at}, or find what it lacks"
 
 
 def _lacking(row: Mapping[str, Any], ranking: Ranking) -> Iterator[str]:

@@ -207,6 +207,7 @@ def test_two_fidelities_are_two_plans(run: Runner) -> None:
     """The ratios of the model stand in the result of the other fidelity only; events do not know them."""
     found = compare(run("old"), run("new", fixed={"layer_split": "balanced", "fidelity": "simai"}))
     assert found.matched == 0
+    assert sections(found)[0].lines[0].startswith("warning: no plan is on both sides: are these the same job?")
     assert compare(run("old"), run("both", axes={"fidelity": ["event", "simai"], **AXES})).steps.same > 100
 
 
@@ -221,6 +222,18 @@ def test_one_plan_against_one_plan(run: Runner) -> None:
 def test_which_value_of_a_preset_changed(run: Runner) -> None:
     old, new = run("old"), run("new", hardware={"preset": "H100-SXM", "nic_bandwidth": "300 Gb/s"})
     assert texts(compare(old, new)) == ["hardware H100-SXM nic_bandwidth: 50 GB/s -> 37.5 GB/s"]
+
+
+def test_defaults_are_compared_field_by_field(run: Runner) -> None:
+    old, new = (run(name, axes=AXES | axes) for name, axes in (("old", {"micro_batch": [1]}), ("new", {"overlap_tp": [False]})))
+    assert {"default micro_batch: 1 (of the workload file), added", "default overlap_tp: false, removed"} <= set(
+        texts(compare(old, new))
+    )
+
+
+def test_the_job_that_runs_moves_no_result(run: Runner) -> None:
+    changes = compare(run("old"), run("new", running={"plan": {"tp": 4}, "step_time_s": 2.0})).inputs
+    assert [(change.name, change.moves_results) for change in changes] == [("running", False)]
 
 
 def test_which_file_changed(run: Runner, tmp_path: Path) -> None:

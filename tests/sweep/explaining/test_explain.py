@@ -60,7 +60,7 @@ def test_a_neighbour_is_what_simulate_says_of_it(found: Explanation) -> None:
         ("tp 4", ["tp=4"]),
         ("pp 8", ["pp=8"]),
         ("vpp 2", ["vpp=2"]),
-        ("schedule zb-h1", ["schedule=zb-h1"]),
+        ("schedule zb-h1 (megatron-core lacks it)", ["schedule=zb-h1"]),
         ("overlap_pp on", ["overlap_pp=true"]),
         ("128 GPUs (dp 16)", ["all_gpus=128"]),
         ("NIC 25 GB/s", ["hardware.nic_bandwidth=25 GB/s"]),
@@ -181,6 +181,21 @@ def test_the_mfu_of_fp8_says_of_which_peak(tmp_path: Path) -> None:
     told = sweep("explain", tmp_path / "out").stdout
     mfu, own = re.findall(r"MFU ([0-9.]+)% of the peak in bf16, ([0-9.]+)% of that in fp8", told)[0]
     assert float(own) == pytest.approx(float(mfu) / 2, abs=0.1)
+
+
+def test_changes_are_those_of_the_device_and_the_stack(tmp_path: Path) -> None:
+    """MXFP8 is Blackwell's; torchtitan's float8 scales each tensor; what Megatron-Core has no schedule for is said."""
+    told = {}
+    for stack, device in (("megatron-core", "B200-SXM"), ("torchtitan", "H100-SXM")):
+        axes, workload = {"tp": [2]}, {"sequence": 16384, "stack": stack}
+        spec = SPEC | {"axes": axes, "workload": workload, "hardware": device}
+        spec["fixed"] = SPEC["fixed"] | {"pp": 2, "micro_batch": 1}
+        (tmp_path / f"{stack}.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+        assert sweep("run", tmp_path / f"{stack}.yaml", "--out", tmp_path / stack, "--workers", 0).returncode == 0
+        told[stack] = {one.change for one in explain(reopened(tmp_path / stack), 0).neighbours}
+    assert {"precision fp8_delayed", "precision mxfp8", "schedule zb-h1 (megatron-core lacks it)"} <= told["megatron-core"]
+    assert "precision fp8_tensorwise" in told["torchtitan"]
+    assert not {"precision fp8_delayed", "precision mxfp8"} & told["torchtitan"]
 
 
 def test_a_plan_that_does_not_fit_says_what_would(opened: Reopened) -> None:
