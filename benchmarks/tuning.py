@@ -1,10 +1,11 @@
 """Loops that look for the best plan of a job, replayed on grids of measured plans: `sweep tune` beside others.
 
     python benchmarks/tuning.py [GRID.csv...] [--set ultrascale] [--stack megatron-core] [--model llama-1B-mha] [--gpus 256]
-        [--erratic] [--prior MODEL:GPUS] [--jobs] [--picture FILE]
+        [--least 4] [--erratic] [--prior MODEL:GPUS] [--jobs] [--picture FILE]
 
 A GRID has the columns that `sweep validate` reads; without one the published runs that ship are replayed. A job is what is
-alike but for its plan; its plans are the rows of quality `ok` and the `failed` ones, and it is replayed if four of them ran.
+alike but for its plan; its plans are the rows of quality `ok` and the `failed` ones, and it is replayed if four of them
+(`--least`) ran.
 Each loop proposes plans that the simulation says fit, one after the other, and is told what the grid says of them: seconds,
 peak memory, or a failure. Regret is how much slower the best plan measured so far is than the best of the grid, at most 300 %;
 a loop without a measured plan has all of it. GPU-hours: 2 minutes of start and 20 steps a run, 2 minutes of one that fails.
@@ -31,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import ValidationError
 
 from sim_core import Floats, Ints, SimError, hardware_yaml, model_document, parse_yaml
 from sweep.evaluation.preparation import Sweep, prepare
@@ -102,8 +104,9 @@ def jobs_of(
     *,
     of: str | None = None,
     erratic: bool = False,
+    least: int = LEAST_PLANS,
 ) -> Iterator[Job]:
-    """The jobs of some grids, or of the published runs. `of`: only this set."""
+    """The jobs of some grids, or of the published runs. `of`: only this set. `least`: plans that ran."""
     qualities = (*SOUND, *ERRATIC) if erratic else SOUND
     together: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in chain.from_iterable(map(read_table, paths)) if paths else published_rows():
@@ -111,11 +114,11 @@ def jobs_of(
         if asked and row.quality in qualities and row.count("gpus") <= (gpus or 2**31):
             together[tuple(row.text(key) for key in ALIKE)].append(row)
     for rows in together.values():
-        if sum(row.number("iter_ms") is not None for row in rows) >= LEAST_PLANS:
+        if sum(row.number("iter_ms") is not None for row in rows) >= least:
             try:
-                job = _job(rows, stack)
-            except (NotSimulated, SimError) as error:
-                sys.stderr.write(f"{_name(rows)}: not replayed: {error}\n")
+                job = _job(rows, stack, least)
+            except (NotSimulated, SimError, ValidationError) as error:
+                sys.stderr.write(f"{_name(rows)}: not replayed: {' '.join(str(error).split())[:200]}\n")
                 continue
             if job is not None:
                 yield job
@@ -125,8 +128,8 @@ def _name(rows: Sequence[Row]) -> str:
     return f"{rows[0].text('model')} on {rows[0].count('gpus')} ({rows[0].text('set')})"
 
 
-def _job(rows: Sequence[Row], stack: str | None) -> Job | None:
-    """The job of some rows; None if fewer than LEAST_PLANS different plans ran. Raises NotSimulated, SimError."""
+def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
+    """The job of some rows; None if fewer than `least` different plans ran. Raises NotSimulated, SimError."""
     measured: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     names: list[str] = []
     for row in rows:
@@ -138,7 +141,7 @@ def _job(rows: Sequence[Row], stack: str | None) -> Job | None:
         measured[tuple(map(_hashable, values.values()))].append(row)
     varying = [name for at, name in enumerate(names) if len({values[at] for values in measured}) > 1]
     held = {name: next(iter(measured))[at] for at, name in enumerate(names) if name not in varying}
-    if not varying or sum(any(row.number("iter_ms") for row in same) for same in measured.values()) < LEAST_PLANS:
+    if not varying or sum(any(row.number("iter_ms") for row in same) for same in measured.values()) < least:
         return None
     listed = [[value for name, value in zip(names, values, strict=True) if name in varying] for values in measured]
     described = model_of(rows[0])
@@ -159,7 +162,7 @@ def _job(rows: Sequence[Row], stack: str | None) -> Job | None:
     runs = list(measured.values())
     seconds = np.array([_mean(same, "iter_ms") / 1e3 for same in runs])
     peak = np.array([_mean(same, "mem_gib") * 2**30 for same in runs])
-    if len(kept) < LEAST_PLANS or np.isnan(seconds[kept]).all():
+    if len(kept) < least or np.isnan(seconds[kept]).all():
         return None
     candidates, chosen = candidates_of(sweep, kept)
     return Job(
@@ -460,6 +463,7 @@ def main() -> int:
     parser.add_argument("--stack", help="simulate all rows as this stack; default: each as its own")
     parser.add_argument("--model", help="only this model")
     parser.add_argument("--gpus", type=int, help="only jobs on up to so many GPUs")
+    parser.add_argument("--least", type=int, default=LEAST_PLANS, help="plans of a job that ran")
     parser.add_argument("--erratic", action="store_true", help="also rows that are slower than they should be")
     parser.add_argument(
         "--prior", action="append", metavar="MODEL:GPUS", help="replay with runs of these jobs, and no other loop"
@@ -468,9 +472,11 @@ def main() -> int:
     parser.add_argument("--picture", type=Path, help="write mean regret by runs to this file (SVG)")
     given = parser.parse_args()
     begun = time.process_time()
-    jobs = list(jobs_of(given.grids, given.stack, given.model, given.gpus, of=given.set, erratic=given.erratic))
+    jobs = list(
+        jobs_of(given.grids, given.stack, given.model, given.gpus, of=given.set, erratic=given.erratic, least=given.least)
+    )
     if not jobs:
-        sys.stderr.write("no job of these grids has four plans that ran\n")
+        sys.stderr.write(f"no job of these grids has {given.least} plans that ran\n")
         return 1
     made = time.process_time()
     if given.prior:

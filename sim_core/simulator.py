@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from sim_core.arrays import Floats, Ints
 from sim_core.batch import Tables, allocate_together, batches, run_rows, tables_of
+from sim_core.compiled.jit import quickest
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.operators import measured_share
 from sim_core.costing.peak import peak_memory
@@ -20,7 +21,6 @@ from sim_core.engine.program import Shape
 from sim_core.errors import SpecError
 from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareTable, hardware_table, recorded_on
-from sim_core.jit import quickest
 from sim_core.metrics import MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
 from sim_core.models.precision import ON_DEVICES
 from sim_core.planning.building import check_plans

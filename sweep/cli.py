@@ -2,7 +2,8 @@
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -48,6 +49,23 @@ COMMANDS: Final = {
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 
+_THREADS: Final = "OPENBLAS_NUM_THREADS"
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let NumPy, where it is imported within, have one thread, unless the user says otherwise: its matrices have some hundred
+    rows here, and on a busy machine a second thread waits in a loop for fifty times as long as they take."""
+    if _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]  # not for what a command starts
+
+
 class _OnDemand(TyperCommand):
     """A command whose module is imported when it runs: `sweep --help` need not load the simulator."""
 
@@ -67,6 +85,11 @@ class _Commands(CheckedGroup):
         for name, purpose in COMMANDS.items():
             self.add_command(_OnDemand(name=name, help=purpose))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is asked for. NumPy is imported here, if it is one."""
+        with _one_thread():
+            return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)
 
@@ -82,7 +105,7 @@ def _model_version() -> str:
     package = find_spec("sim_core")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("sim_core")
-    hash_of_sources: str = run_path(str(Path(package.origin).parent / "sources.py"))["source_hash"]()
+    hash_of_sources: str = run_path(str(Path(package.origin).parent / "compiled" / "sources.py"))["source_hash"]()
     return hash_of_sources
 
 

@@ -165,8 +165,7 @@ SHORT_PARTS: Final = {row.heading: row.name for row in ROWS if row.of == "part"}
 """The same of the parts of a step; with % in the table. SQL does not tell TP from tp, so conditions take the columns."""
 RUNS: Final = "runs_probability"
 NOT_STORED: Final = {
-    RUNS: "it is worked out for the rows that are shown; it falls as peak_memory_bytes / device_memory_bytes rises, so ask for "
-    "less than a part of the memory"
+    RUNS: "it follows from the memory and the stack; `sweep rank --where 'runs_probability > 0.5'` chooses by it"
 }
 """Columns that rankings show and no row holds: what to ask for in their place."""
 NUMBERS: Final = ("step_time_s", *PARTS, "peak_memory_bytes")

@@ -200,7 +200,7 @@ def _check_tree(tree: Any, names: set[str], columns: Collection[str], later: Col
             raise SpecError(f"found the function {called!r}, expected {_CONDITION}; {hint}")
         if kind == "COLUMN_REF":
             name = ".".join(node.get("column_names", []))
-            if name.lower() in NOT_STORED:
+            if name.lower() in NOT_STORED and name.lower() not in names:
                 raise SpecError(f"no row holds {name.lower()}: {NOT_STORED[name.lower()]}")
             if name.lower() not in names:
                 hint = " (it is only known after the run: use sweep rank --where)" if name in later else ""

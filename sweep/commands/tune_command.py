@@ -11,8 +11,8 @@ from sweep.commands.shared import AsJson, Directory, print_warnings, result_at, 
 from sweep.options import OptionError
 from sweep.reopening import reopened
 from sweep.show.terminal import own_console
-from sweep.show.tuned import print_tuned, tuned_json
-from sweep.tuning.record import FAILURES, NAME, SKIP, SLOW
+from sweep.show.tuned import added_text, print_tuned, tuned_json
+from sweep.tuning.record import FAILURES, NAME, SKIP, SLOW, Entry
 from sweep.tuning.tuner import REGRET, Tuner
 
 GIB = 2**30
@@ -77,14 +77,16 @@ def command(
         opened=opened,
         entries=entries,
     )
-    _add(tuner, add, step, memory, log, failed, note, skip=skip)
+    added = _add(tuner, add, step, memory, log, failed, note, skip=skip)
+    if added is not None and not as_json:
+        own_console().print(f"added: {added_text(added)}")
     if launching is not None:
         from sweep.tuning.launching import launch
 
         say = own_console().print
         launch(tuner, launching, lambda plan: flags_of(tuner, plan), say, limit=limit, budget=budget)
         count = 1
-    left = count if budget is None else min(count, max(budget - len(tuner.runs), 0))
+    left = count if budget is None else min(count, max(budget - len(tuner.made), 0))
     proposals = tuner.ask(left) if left else []
     if as_json:
         write_json(tuned_json(tuner, proposals, limit))
@@ -108,8 +110,8 @@ def flags_of(tuner: Tuner, plan: int) -> str:
 def _add(
     tuner: Tuner, add: str | None, step: str | None, memory: str | None, log: Path | None, failed: str | None, note: str,
     *, skip: bool,
-) -> None:  # fmt: skip
-    """Write down the run that the options tell of. Raises SpecError."""
+) -> Entry | None:  # fmt: skip
+    """Write down the run that the options tell of, and return it. Raises SpecError."""
     if add is None:
         given = {
             "--step": step,
@@ -121,7 +123,7 @@ def _add(
         }
         if stray := [name for name, value in given.items() if value is not None]:
             raise OptionError(f"{stray[0]}: of which run? expected --add plan=NUMBER beside it")
-        return
+        return None
     plan = _plan(add)
     chosen = [name for name, there in {"--log": log, "--failed": failed, "--skip": skip}.items() if there]
     if len(chosen) > 1 or (chosen != ["--failed"] and chosen and step):
@@ -131,21 +133,20 @@ def _add(
     if log is not None:
         from sweep.tuning.launching import tell_log
 
-        tell_log(tuner, plan, log)
-    elif skip:
-        tuner.tell(plan, SKIP, note=note)
-    elif failed is not None:
+        return tell_log(tuner, plan, log, note)
+    if skip:
+        return tuner.tell(plan, SKIP, note=note)
+    if failed is not None:
         if failed not in FAILURES:
             raise OptionError(f"--failed {failed}: expected {', '.join(FAILURES)}")
         if seconds is not None and failed != SLOW:
             raise OptionError(f"--failed {failed}: takes no --step, only slow does: at least so much")
-        tuner.tell(plan, failed, step_time_s=seconds, peak_memory_gib=peak, note=note)
-    elif seconds is not None:
-        tuner.tell(plan, seconds, peak_memory_gib=peak, note=note)
-    else:
+        return tuner.tell(plan, failed, step_time_s=seconds, peak_memory_gib=peak, note=note)
+    if seconds is None:
         raise OptionError(
             f"--add {add}: how did it go? expected --step '1.93 s', --log FILE, --failed {'|'.join(FAILURES)} or --skip"
         )
+    return tuner.tell(plan, seconds, peak_memory_gib=peak, note=note)
 
 
 def _plan(text: str) -> int:
@@ -158,6 +159,8 @@ def _plan(text: str) -> int:
 
 
 def _quantity(option: str, text: str, unit: str) -> float:
+    if text.strip().replace(".", "", 1).isdecimal():
+        raise OptionError(f"{option} {text}: found no unit, expected such as '{text.strip()} {'s' if unit == 's' else 'GiB'}'")
     try:
         value = quantity(text, unit)
     except SpecError as error:

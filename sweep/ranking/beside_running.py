@@ -1,6 +1,6 @@
 """The best plan of a result beside the job that runs: how much less time its step is expected to take, with an interval."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from sweep.columns import LONGER, SHORTER
+from sweep.ranking.query import Rows
 from sweep.ranking.selection import quoted
-from sweep.spec.running import Running
+from sweep.spec.running import Running, Value
 from sweep.uncertainty.evidence import LEVEL, Basis, t3_quantile
 from sweep.uncertainty.judging import NO_CHOICE, coordinates, distances, squares
 
@@ -48,9 +49,8 @@ def beside_running(
         return None
     running = Running.model_validate(section)
     best = int(rows["plan"][0].as_py())
-    columns = connection.sql("FROM results LIMIT 0").columns
-    fields = {name: value for name, value in running.plan.items() if name in columns and name not in FOLLOWING}
-    same = " AND ".join(f"{quoted(name)} = ?" for name in fields) or "false"
+    fields = _fields(running, connection.sql("FROM results LIMIT 0").columns)
+    same = _same(fields)
     query = f"SELECT * FROM results WHERE ({same}) OR plan = {best} ORDER BY plan"
     found = connection.sql(query, params=list(fields.values())).to_arrow_table()
     own = [row for row in found.to_pylist() if all(row[name] == value for name, value in fields.items())]
@@ -68,6 +68,23 @@ def beside_running(
         measured_s=running.step_time_s,
         ratio=ratio,
     )
+
+
+def plan_of_running(source: Rows, running: Running) -> int | None:
+    """The number of the plan that runs; None if it is not among the rows."""
+    fields = _fields(running, source.columns)
+    source.ask({"plan", *fields})
+    found = source.connection.execute(f"SELECT min(plan) FROM results WHERE {_same(fields)}", list(fields.values())).fetchall()
+    return None if found[0][0] is None else int(found[0][0])
+
+
+def _fields(running: Running, columns: Collection[str]) -> dict[str, Value]:
+    return {name: value for name, value in running.plan.items() if name in columns and name not in FOLLOWING}
+
+
+def _same(fields: Mapping[str, Value]) -> str:
+    """SQL that holds of plans with these fields, whose values are its parameters."""
+    return " AND ".join(f"{quoted(name)} = ?" for name in fields) or "false"
 
 
 def _ratio(rows: pa.Table, mine: int, best: int, by: str, basis: Basis) -> tuple[float, float, float] | None:

@@ -9,9 +9,10 @@ from typing import Final
 import duckdb
 
 from sim_core import SpecError
-from sweep.columns import names_of_hardware, other_names
+from sweep.columns import RUNS, names_of_hardware, other_names
 from sweep.conditions import check_condition, in_short, locked_down, names_in
 from sweep.options import OptionError
+from sweep.ranking.chances import FROM, runs_in_sql
 from sweep.results.folder import Location
 from sweep.results.reading import File, Reading, reading
 from sweep.results.slice_file import Index
@@ -29,7 +30,9 @@ class Rows:
 
     connection: duckdb.DuckDBPyConnection
     columns: dict[str, str]  # all names and types
+    directory: Location
     reading: Reading | None = None  # None: all are there, and checked
+    chance: str | None = None  # SQL of RUNS, for conditions
 
     def indexes(self) -> list[Index] | None:
         """What the footers of all files say; None if one says nothing, or all rows are there."""
@@ -76,7 +79,7 @@ class Rows:
         chosen = ", ".join(f'"{name}"' for name in names)
         relation = self.connection.read_parquet(paths).project(chosen)
         self.connection.register("results", relation if files else relation.limit(0))
-        named(self.connection)
+        named(self.connection, self.chance if set(names) >= FROM else None)
 
 
 @contextmanager
@@ -88,9 +91,11 @@ def parts(directory: Location, where: str | None = None) -> Iterator[Rows]:
     with reading(directory) as files, locked_down([file.path for file in files.files]) as connection:
         schema = connection.read_parquet(str(files.files[0].path))
         columns = dict(zip(schema.columns, map(str, schema.types), strict=True))
+        asked = where is not None and RUNS in where.lower()
+        chance = runs_in_sql(Store(directory=directory).provenance() or {}, columns.keys()) if asked else None
         with _in_one_line(directory, where):
-            _check(where, columns)
-            yield Rows(connection=connection, columns=columns, reading=files)
+            _check(where, columns, [RUNS] if chance else [])
+            yield Rows(connection=connection, columns=columns, directory=directory, reading=files, chance=chance)
 
 
 @contextmanager
@@ -106,11 +111,11 @@ def results(directory: Location, where: str | None = None) -> Iterator[duckdb.Du
             yield connection
 
 
-def _check(where: str | None, columns: Collection[str]) -> None:
+def _check(where: str | None, columns: Collection[str], also: Sequence[str] = ()) -> None:
     """Raise SpecError unless `where` is a condition on these columns, by any of their names."""
     if where:
         try:
-            check_condition(where, list(columns), (), [*other_names(list(columns)), *names_of_hardware(list(columns))])
+            check_condition(where, list(columns), (), [*other_names(list(columns)), *names_of_hardware(list(columns)), *also])
         except SpecError as error:
             raise OptionError(f"--where {where!r}: {error}") from None
 
@@ -120,7 +125,8 @@ def columns_in(where: str, columns: Collection[str]) -> set[str]:
     others = {short.lower(): name for short, name in other_names(list(columns)).items()} | {
         name.lower(): name for name in columns
     }
-    return {others[name.lower().removeprefix("hardware.")] for name in names_in(where)}
+    names = {name.lower().removeprefix("hardware.") for name in names_in(where)}
+    return {others[name] for name in names - {RUNS}} | (FROM if RUNS in names else set())
 
 
 @contextmanager
@@ -136,11 +142,12 @@ def _in_one_line(directory: Location, where: str | None) -> Iterator[None]:
         raise SpecError(f"{store.folder}: cannot be read ({in_short(error)})") from None
 
 
-def named(connection: duckdb.DuckDBPyConnection) -> tuple[list[str], dict[str, str]]:
-    """Make NAMED of the table `results`; its columns, and their further names."""
+def named(connection: duckdb.DuckDBPyConnection, chance: str | None = None) -> tuple[list[str], dict[str, str]]:
+    """Make NAMED of the table `results`; its columns, and their further names. `chance`: SQL of RUNS."""
     columns = list(columns_of(connection))
     others = other_names(columns)
     names = "".join(f', "{name}" AS "{short}"' for short, name in others.items())
+    names += f", {chance} AS {RUNS}" if chance else ""
     connection.execute(f"CREATE OR REPLACE TEMP VIEW named AS SELECT *{names} FROM results").fetchall()
     return columns, others
 

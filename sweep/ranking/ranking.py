@@ -8,21 +8,22 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sim_core import PARTS
+from sim_core import PARTS, Ints
 from sweep.columns import MEASURES, NUMBERS, RUNS, SECTIONS, SIZES, higher_is_better, measures_of, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.beside_running import Beside, beside_running
+from sweep.ranking.chances import runs_probability
 from sweep.ranking.error_bars import COLUMNS as BARS
 from sweep.ranking.error_bars import ErrorBars, error_bars
-from sweep.ranking.facts import NEEDED_MEMORY, asked, told
-from sweep.ranking.query import NAMED, Rows, columns_in, columns_of, parts
+from sweep.ranking.facts import NEEDED_MEMORY, Told, asked, told
+from sweep.ranking.query import NAMED, Rows, columns_in, parts
 from sweep.ranking.reach import Gathered
 from sweep.ranking.selection import (
     ALIKE,
+    CHOSEN,
     DIFFERING,
     FRONT,
     Question,
@@ -36,11 +37,9 @@ from sweep.ranking.selection import (
 )
 from sweep.results.folder import Location
 from sweep.results.store import Store
-from sweep.spec.spec import STACK_AXIS, SweepSpec
-from sweep.spec.workloads import STACK, stack_name
+from sweep.spec.spec import SweepSpec
 from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.judging import OwnRuns
-from sweep.uncertainty.memory import chance_before_runs
 
 TOP, GROUP_TOP = 20, 1
 MFU: Final = "mfu"
@@ -90,7 +89,7 @@ class Ranking:
 
 
 def rank(
-    directory: Location,
+    directory: Location | Rows,
     *,
     by: str | None = None,
     top: int | None = None,
@@ -101,20 +100,18 @@ def rank(
     pareto: Sequence[str] = (),
     every: bool = False,
     measured: OwnRuns | None = None,
-    connection: duckdb.DuckDBPyConnection | None = None,
 ) -> Ranking:
-    """Rank the results in `directory`. Ties go to the lower plan number.
+    """Rank the results in `directory`, or its rows where they are open. Ties go to the lower plan number.
 
     `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group. `columns` may be
     just `all`. `pareto`: only plans that no other beats in one of these columns without losing in another, all of them
     unless `top` says fewer. Plans with the same numbers are one row, unless `every`. `measured`: runs of one's own, which
-    error bars take into account; the order stays that of the simulation. `connection`: that of `results` without a condition,
-    where it is open; files are then not verified again.
+    error bars take into account; the order stays that of the simulation.
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
-    with parts(directory, where) if connection is None else nullcontext(Rows(connection, columns_of(connection))) as source:
-        connection, schema = source.connection, source.columns
+    with nullcontext(directory) if isinstance(directory, Rows) else parts(directory, where) as source:
+        directory, connection, schema = source.directory, source.connection, source.columns
         provenance = Store(directory=directory).provenance() or {}
         beside = Store(directory=directory).counted().get("plans", {})
         front = [(name, higher_is_better(name)) for name in _known("--pareto", pareto, schema)]
@@ -132,30 +129,9 @@ def rank(
             if list(columns) in ([], [ALL])
             else _known("--columns", columns, schema, ("rank", ALIKE, DIFFERING, RUNS, *BARS))
         )
-        condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
-        plan_columns = _plan_columns(schema)
-        facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
-        used = {*(facts.varying if facts else plan_columns), *per, *(name for name, _ in ordered_by)}
-        needed = _needed(used, schema, where, told=facts is not None)
-        reach = Gathered(source, by, descending, per, schema if measured else needed, condition, every=facts is None)
-        if where:
-            check_type(connection, where, NAMED)
-            condition += f" AND coalesce(({where}\n), false)"
-        facts = facts or asked(connection, schema, by, plan_columns, where or "true", condition)
-        if front:
-            find_fronts(connection, NAMED, condition, front, per)
-            condition = f"plan IN (SELECT plan FROM {FRONT})"
-        question = Question(
-            source=NAMED,
-            condition=condition,
-            order=ordered_by,
-            per=per,
-            top=top,
-            plan_columns=facts.varying,
-            every=every,
-            reach=reach,
+        facts, reach, condition = _choose(
+            source, ordered_by, per, top, where, front=front, every=every, measured=measured is not None
         )
-        select(connection, question, list(schema))
         kept = [name for name in schema if name not in ("status", "reason")]
         reach.take()
         rows = chosen_rows(connection, kept, per)
@@ -220,6 +196,48 @@ def rank(
     )
 
 
+def first_plans(source: Rows, directory: Location, by: str | None, where: str | None, top: int) -> tuple[str, Ints]:
+    """The column that `rank` ranks by, and the numbers of its first plans, in order. Raises SpecError as `rank` does."""
+    ordered_by = ordering(by, None, Store(directory=directory).provenance() or {}, source.columns)
+    check_ordered([name for name, _ in ordered_by], _option((), by), source.columns)
+    _choose(source, ordered_by, [], top, where, front=(), every=False, measured=False)
+    plans = source.connection.execute(f"SELECT plan FROM {CHOSEN} ORDER BY rank").fetchall()
+    return ordered_by[0][0], np.array([plan for (plan,) in plans], np.int64)
+
+
+def _choose(
+    source: Rows, order: Sequence[tuple[str, bool]], per: Sequence[str], top: int | None, where: str | None,
+    *, front: Sequence[tuple[str, bool]], every: bool, measured: bool,
+) -> tuple[Told, Gathered, str]:  # fmt: skip
+    """Fill the table CHOSEN; what is known of all rows, those at hand, and the condition that the chosen ones meet."""
+    connection, schema, (by, descending) = source.connection, source.columns, order[0]
+    condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
+    plan_columns = _plan_columns(schema)
+    facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
+    used = {*(facts.varying if facts else plan_columns), *per, *(name for name, _ in order)}
+    needed = _needed(used, schema, where, told=facts is not None)
+    reach = Gathered(source, by, descending, per, schema if measured else needed, condition, every=facts is None)
+    if where:
+        check_type(connection, where, NAMED)
+        condition += f" AND coalesce(({where}\n), false)"
+    facts = facts or asked(connection, schema, by, plan_columns, where or "true", condition)
+    if front:
+        find_fronts(connection, NAMED, condition, front, per)
+        condition = f"plan IN (SELECT plan FROM {FRONT})"
+    question = Question(
+        source=NAMED,
+        condition=condition,
+        order=order,
+        per=per,
+        top=top,
+        plan_columns=facts.varying,
+        every=every,
+        reach=reach,
+    )
+    select(connection, question, list(schema))
+    return facts, reach, condition
+
+
 def _fair(by: str, per: Sequence[str], schema: Mapping[str, str]) -> str:
     """The column that tells the best of all groups: of jobs of other sizes what a sequence costs, not what a step takes."""
     return _PER_SAMPLE if by in _OF_THE_JOB and {*_SIZED} & {*per} and _PER_SAMPLE in schema else by
@@ -237,7 +255,7 @@ def _with_bars(rows: pa.Table, bars: ErrorBars, provenance: dict[str, Any]) -> p
     """The rows with the columns that error bars add, and RUNS."""
     for name in BARS:
         rows = rows.append_column(name, bars.columns[name])
-    return rows.append_column(RUNS, _runs_probability(rows, provenance))
+    return rows.append_column(RUNS, runs_probability(rows, provenance))
 
 
 def _option(front: Sequence[object], by: str | None) -> str:
@@ -277,23 +295,6 @@ def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further
     """The columns that an option means by any of their names, `further` ones besides those stored. Raises OptionError."""
     with of_option(option):
         return [name.strip() if name.strip() in further else result_column(name, list(schema)) for name in names]
-
-
-def stack_of(provenance: Mapping[str, Any]) -> str:
-    """The name of the stack of a result's spec."""
-    return stack_name((provenance.get("spec", {}).get("workload") or {}).get("stack") or STACK)
-
-
-def _runs_probability(rows: pa.Table, provenance: dict[str, Any]) -> pa.Array:
-    """Chance that each plan runs, by its memory and the stack, before any run; null where its memory is unknown."""
-    if not {"peak_memory_bytes", "device_memory_bytes"} <= set(rows.column_names):
-        return pa.nulls(len(rows), pa.float64())
-    part = rows["peak_memory_bytes"].to_numpy().astype(np.float64) / rows["device_memory_bytes"].to_numpy()
-    stacks = np.array(rows[STACK_AXIS].to_pylist() if STACK_AXIS in rows.column_names else [stack_of(provenance)] * len(rows))
-    chance = np.full(len(rows), np.nan)
-    for stack in np.unique(stacks).tolist():
-        chance[stacks == stack] = chance_before_runs(part[stacks == stack], stack)
-    return pa.array(chance, mask=np.isnan(chance))
 
 
 def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:

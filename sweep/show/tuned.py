@@ -9,7 +9,7 @@ from rich.console import Console
 from sim_core import plural, short
 from sweep.show.tables import cell, heading, print_table, values_text
 from sweep.tuning.deciding import LEAST_RUNS, Regret
-from sweep.tuning.record import SKIP
+from sweep.tuning.record import SKIP, SLOW, Entry
 from sweep.tuning.tuner import DEAR, START_S, STEPS, Proposal, Tuner, plan_values
 
 
@@ -23,16 +23,26 @@ def print_tuned(
     skipped = sum(run.state == SKIP for run in runs.values())
     told = f"{plural(len(runs) - skipped, 'run')}" + (f", {skipped} skipped" if skipped else "")
     console.print(f"{tuner.file}: {told}; {candidates} plans compete")
-    for doubt in tuner.doubts:
-        console.print(f"note: {doubt}")
+    for note in tuner.notes:
+        console.print(f"note: {note}")
     best = tuner.best
     if best is not None and best.step_time_s is not None and belief.regret is not None:
         row = tuner.row(best.plan)
         console.print(f"best: plan {best.plan}, {short(best.step_time_s, 's')}: {_values(tuner, row)}")
-        console.print(f"expected regret: {regret_text(belief.regret)}")
+        console.print(f"expected regret: {regret_text(tuner, belief.regret)}")
     for place, proposal in enumerate(proposals):
         _print_proposal(tuner, proposal, place, None if best is None else best.step_time_s, flags_of, console)
     console.print(_stop_text(tuner, len(runs) - skipped, limit, left=bool(proposals), spent=spent))
+
+
+def added_text(entry: Entry) -> str:
+    """What was written down of a run."""
+    words = [f"plan {entry.plan}, {entry.state}"]
+    if entry.step_time_s is not None:
+        words.append(f"{'at least ' * (entry.state == SLOW)}{short(entry.step_time_s, 's')} a step")
+    if entry.peak_memory_gib is not None:
+        words.append(f"peak {entry.peak_memory_gib:.4g} GiB")
+    return ", ".join(words)
 
 
 def print_standing(tuner: Tuner, standing: pa.Table, console: Console) -> None:
@@ -40,21 +50,22 @@ def print_standing(tuner: Tuner, standing: pa.Table, console: Console) -> None:
     names = standing.column_names
     rows = [["-" if row[name] is None else cell(name, row[name]) for name in names] for row in standing.to_pylist()]
     print_table([heading(name) for name in names], rows, console, gap=2)
-    for doubt in tuner.doubts:
-        console.print(f"note: {doubt}")
+    for note in tuner.notes:
+        console.print(f"note: {note}")
     regret, best = tuner.belief.regret, tuner.best
     if regret is not None and best is not None:
-        console.print(f"best measured: plan {best.plan}; expected regret {regret_text(regret)}")
+        console.print(f"best measured: plan {best.plan}; expected regret: {regret_text(tuner, regret)}")
     for proposal in tuner.ask():
         console.print(f"next: plan {proposal.plan} (sweep tune says why)")
 
 
-def regret_text(regret: Regret) -> str:
-    """The regret as a range."""
-    return (
-        f"{regret.mean:.1%} ({regret.p10:.1%} to {regret.p90:.1%} in four of five cases): how much slower the best measured"
-        " plan is than the fastest that runs"
-    )
+def regret_text(tuner: Tuner, regret: Regret) -> str:
+    """The regret as a range; what it rests on before LEAST_RUNS."""
+    text = f"{regret.mean:.1%} ({regret.p10:.1%} to {regret.p90:.1%} in four of five cases)"
+    told = sum(run.state != SKIP for run in tuner.runs.values())
+    if told < LEAST_RUNS:
+        text = f"not known before {LEAST_RUNS} runs ({told} so far); {text} as far as they tell"
+    return f"{text}: how much slower the best measured plan is than the fastest that runs"
 
 
 def tuned_json(tuner: Tuner, proposals: Sequence[Proposal], limit: float) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from sweep.uncertainty.memory import DEFAULT, guesses_by_plan
 from sweep.uncertainty.process import Axes
 
 MOST: Final = 500
-"""Plans that are simulated under draws: the first of the ranking."""
+"""Plans that are simulated under draws: the first of the ranking, and those that are a little too full."""
 TOO_FULL: Final = 1.15
 """Plans that need up to this part of the device's memory, as simulated, are candidates: the simulation may be wrong."""
 
@@ -83,7 +83,9 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str) -> Candidates:
     steps = log_steps(sweep, plans)
     nominal, moved = steps[0], np.where(np.isnan(steps[1:]), steps[0], steps[1:])
     mean: Floats = moved.mean(0)
-    cost = rows_of(boundless(sweep), plans)[by].to_numpy().astype(np.float64)
+    cost = rows[by].to_numpy().astype(np.float64)
+    if len(full := np.flatnonzero(np.isnan(cost))):
+        cost[full] = rows_of(boundless(sweep), plans[full])[by].to_numpy()
     memory = rows["peak_memory_bytes"].to_numpy().astype(np.float64)
     return Candidates(
         plans=plans,

@@ -10,8 +10,9 @@ from sim_core import Bools, Floats, Ints
 from sweep.uncertainty.memory import UNKNOWN, Guesses, Outcomes, normal, runs_probability
 from sweep.uncertainty.process import Axes, Posterior, Runs, condition, prior
 
-CAUTION: Final = 0.5
-"""Of -ln(chance that it runs), added to the expected ln(seconds) of the first plan."""
+WORTH_OF_RUN: Final = 0.1
+"""What a run that fails costs, in ln(seconds): about what a second run lowers the expected regret by, if both come as simulated
+(0.08 in the median of 28 jobs of benchmarks/tuning.py, more than 0.11 in a quarter of them; no outcome is in it)."""
 FAR: Final = -6.0
 """Standard deviations below which the expected gain is that of its asymptote."""
 JOINT_DRAWS: Final = 800
@@ -78,7 +79,7 @@ class Belief:
     log_cost: Floats  # expected ln of what is ranked by
     best: int | None  # row of the best measured plan
     least: float | None  # ln of what it costs
-    regret: Regret | None
+    regret: Regret | None  # before LEAST_RUNS with the size of errors that is the likeliest: none is ruled out yet
 
 
 def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -> Belief:
@@ -100,6 +101,7 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     costs = np.log(known.seconds[finished]) + candidates.offset[known.rows[finished]]
     best = None if not finished.any() else int(known.rows[finished][np.argmin(costs)])
     least = None if best is None else float(costs.min())
+    judged = posterior if (known.rows < rivals).sum() >= LEAST_RUNS else posterior.likeliest
     return Belief(
         log_s=log_s,
         sd=posterior.sd,
@@ -108,7 +110,7 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
         log_cost=log_s + candidates.offset,
         best=best,
         least=least,
-        regret=None if least is None else _regret(candidates, posterior, chance, floor, least),
+        regret=None if least is None else _regret(candidates, judged, chance, floor, least),
     )
 
 
@@ -125,18 +127,19 @@ def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, floor:
 def score(belief: Belief) -> Floats:
     """What decides which plan is next, the least first, [n].
 
-    Before any step is known what a step is expected to take, and how likely the plan is not to run: nothing tells yet where
-    the simulation is wrong. Then -ln of the gain on the best plan that is expected (expected improvement) times the chance.
+    Before any step is known what a step is expected to take, and what failed runs cost until one runs: in this order the first
+    plan that runs is expected to cost least, if each failure costs WORTH_OF_RUN (by exchange of two neighbours). Then -ln of
+    the gain on the best plan that is expected (expected improvement) times the chance.
     """
-    unlikely: Floats = -np.log(np.maximum(belief.runs, 1e-12))
+    chance = np.maximum(belief.runs, 1e-12)
     if belief.least is None:
-        first: Floats = belief.log_cost + CAUTION * unlikely
+        first: Floats = belief.log_cost + WORTH_OF_RUN / chance
         return first
     sd = np.maximum(belief.sd, 1e-9)
     z = (belief.least - belief.log_cost) / sd
     near, density = np.maximum(z, FAR), -0.5 * z**2 - 0.5 * np.log(2 * np.pi)
     gain = np.log(near * normal(near) + np.exp(-0.5 * near**2) / np.sqrt(2 * np.pi))
-    later: Floats = unlikely - np.log(sd) - np.where(z > FAR, gain, density - 2 * np.log(np.maximum(-z, -FAR)))
+    later: Floats = -np.log(chance) - np.log(sd) - np.where(z > FAR, gain, density - 2 * np.log(np.maximum(-z, -FAR)))
     return later
 
 

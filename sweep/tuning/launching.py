@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 from sim_core import SpecError
 from sweep.inputs.log import Log, read_log
 from sweep.options import OptionError
-from sweep.tuning.record import CRASH, OK, OUT_OF_MEMORY
+from sweep.tuning.record import CRASH, OK, OUT_OF_MEMORY, Entry
 from sweep.tuning.tuner import Proposal, Tuner, plan_values
 
 LOGS: Final = "tune-logs"
@@ -54,13 +54,13 @@ def told_by_log(tuner: Tuner, plan: int, path: Path) -> Log:
     return log
 
 
-def tell_log(tuner: Tuner, plan: int, path: Path) -> None:
-    """Write down what a log says of a plan. Raises SpecError, OSError."""
+def tell_log(tuner: Tuner, plan: int, path: Path, note: str = "") -> Entry:
+    """Write down what a log says of a plan, and return it. Raises SpecError, OSError."""
     log = told_by_log(tuner, plan, path)
     outcome: float | str = log.state
     if log.state == OK and log.step_time_s is not None:
         outcome = log.step_time_s
-    tuner.tell(plan, outcome, peak_memory_gib=log.peak_memory_gib, log=str(path))
+    return tuner.tell(plan, outcome, peak_memory_gib=log.peak_memory_gib, log=str(path), note=note)
 
 
 def launch(
@@ -77,7 +77,7 @@ def launch(
     A command ends when its run ends: sbatch is told to wait, by its own environment. Raises SpecError, OSError.
     """
     check_template(template)
-    while not (budget is not None and len(tuner.runs) >= budget) and not tuner.stops(limit):
+    while not (budget is not None and len(tuner.made) >= budget) and not tuner.stops(limit):
         proposals = tuner.ask()
         if not proposals:
             say("no plan is left")

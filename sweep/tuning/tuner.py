@@ -13,8 +13,9 @@ from sim_core import EXPLANATIONS, Ints, SpecError, short
 from sweep.columns import LONGER, SHORTER
 from sweep.evaluation.preparation import Sweep
 from sweep.options import OptionError, of_option, wrong
-from sweep.ranking.query import results
-from sweep.ranking.ranking import rank
+from sweep.ranking.beside_running import plan_of_running
+from sweep.ranking.query import NAMED, Rows, columns_in, parts
+from sweep.ranking.ranking import first_plans
 from sweep.ranking.selection import quoted
 from sweep.reopening import Reopened, reopened
 from sweep.results.folder import Location
@@ -104,19 +105,42 @@ class Tuner:
 
     @property
     def runs(self) -> dict[int, Run]:
-        """Own runs by plan. Raises FormatError, SpecError."""
+        """Own runs by plan: those of the file, and the job that runs today. Raises FormatError, SpecError."""
+        made = self.made
+        today = self._running[0]
+        return made if today is None or today.plan in made else {today.plan: today, **made}
+
+    @property
+    def made(self) -> dict[int, Run]:
+        """Those of the file, which count for a budget. Raises FormatError, SpecError."""
         return runs_of(read_record(self.file, self.identity) if self._entries is None else self._entries)
 
     @property
-    def doubts(self) -> list[str]:
-        """What is odd about the runs, a line each."""
-        return doubts(self.runs)
+    def notes(self) -> list[str]:
+        """What there is to say of the runs, a line each."""
+        return [*self._running[1], *doubts(self.runs)]
+
+    @cached_property
+    def _running(self) -> tuple[Run | None, list[str]]:
+        """The job that the spec says to run today, as a run, and what there is to say of it."""
+        running = self.opened.spec.running
+        if running is None or running.step_time_s is None:
+            return None, []
+        with parts(self.opened.folder) as source:
+            plan = plan_of_running(source, running)
+        if plan is None:
+            return None, ["the job that runs today (`running:` of the spec) is none of these plans, and tells nothing here"]
+        step, reason = running.step_time_s, self.row(plan, legal=False)["reason"]
+        if reason not in ("", None, _FULL):
+            return None, [f"the job that runs today, plan {plan}, cannot run, as simulated ({reason}), and tells nothing here"]
+        said = f"plan {plan} runs today (`running:` of the spec), {short(step, 's')}: it counts as a run, and for no budget"
+        return Run(plan=plan, state=OK, step_time_s=step, peak_memory_gib=None, times=(step,)), [said]
 
     def tell(
         self, plan: int, outcome: float | str, *, peak_memory_gib: float | None = None, log: str = "", note: str = "",
         step_time_s: float | None = None,
-    ) -> None:  # fmt: skip
-        """Write down a run: seconds of a step, or how it ended (oom, crash, slow, skip).
+    ) -> Entry:  # fmt: skip
+        """Write down a run, and return what is written: seconds of a step, or how it ended (oom, crash, slow, skip).
 
         `step_time_s`: what a slow one took. Raises SpecError if the result does not hold the plan.
         """
@@ -130,17 +154,15 @@ class Tuner:
         seconds = float(outcome) if isinstance(outcome, int | float) else step_time_s
         if seconds is not None and not seconds > 0:
             raise SpecError(f"plan {plan}: found a step of {seconds:g} s, expected a time above 0")
-        self.row(plan, legal=state != SKIP)
+        row = self.row(plan, legal=state != SKIP)
         if state == OK and seconds is not None:
-            self._check_step(plan, seconds)
+            self._check_step(row, seconds)
         if state == SLOW and seconds is None:
             best = self.best
             seconds = None if best is None else DEAR * best.step_time_s if best.step_time_s else None
-        append(
-            self.file,
-            self.identity,
-            Entry(plan=plan, state=state, step_time_s=seconds, peak_memory_gib=peak_memory_gib, log=log, note=note),
-        )
+        entry = Entry(plan=plan, state=state, step_time_s=seconds, peak_memory_gib=peak_memory_gib, log=log, note=note)
+        append(self.file, self.identity, entry)
+        return entry
 
     @property
     def best(self) -> Run | None:
@@ -238,21 +260,25 @@ class Tuner:
 
     def row(self, plan: int, *, legal: bool = True) -> dict[str, Any]:
         """The row of a plan, by column. Raises SpecError if the result does not hold it; if `legal`, also if it cannot run."""
+        self._check_number(plan)
+        row: dict[str, Any] = rows_of(self.opened.prepared.sweep, np.array([plan], np.int64)).to_pylist()[0]
+        if legal:
+            _check_legal(row)
+        return row
+
+    def _check_number(self, plan: int) -> None:
         size = self.opened.prepared.sweep.space.size
         if not 0 <= plan < size:
             raise SpecError(f"plan {plan}: {self.opened.folder} does not hold it, expected 0 to {size - 1:,}")
-        row = rows_of(self.opened.prepared.sweep, np.array([plan], np.int64))
-        reason = row["reason"][0].as_py()
-        if legal and row["status"][0].as_py() != OK and reason != _FULL:
-            raise SpecError(f"plan {plan}: cannot run, as simulated: {reason} ({EXPLANATIONS.get(reason, reason)})")
-        return {name: row[name][0].as_py() for name in row.column_names}
 
-    def _check_step(self, plan: int, seconds: float) -> None:
+    def _check_step(self, row: Mapping[str, Any], seconds: float) -> None:
         """Raise SpecError for a step that no device can take: below half of the model's FLOPs at the peak of its precision.
 
         Half, since MFU counts the whole square of attention.
         """
-        (row,) = rows_of(boundless(self.opened.prepared.sweep), np.array([plan], np.int64)).to_pylist()
+        plan = int(row["plan"])
+        if row["reason"] == _FULL:
+            (row,) = rows_of(boundless(self.opened.prepared.sweep), np.array([plan], np.int64)).to_pylist()
         least = (row["step_time_s"] or 0.0) * (row["mfu"] or 0.0) * bits_of(str(row.get("precision", ""))) / 16
         if seconds < least / 2:
             raise SpecError(
@@ -270,42 +296,61 @@ class Tuner:
     @cached_property
     def _basis(self) -> "_Basis":
         """The candidates, simulated under draws; made once."""
-        ranking = rank(self.opened.folder, by=self._by, where=self._where, per=[], top=MOST)
-        if ranking.by not in (*LONGER, *SHORTER):
+        with parts(self.opened.folder, self._where) as source:
+            by, first = first_plans(source, self.opened.folder, self._by, self._where, MOST)
+            full = _too_full(source, self._where)
+        if by not in (*LONGER, *SHORTER):
             expected = f"a column in proportion to time: {', '.join(LONGER + SHORTER)}"
-            raise OptionError(f"--by {ranking.by}: expected {expected}")
+            raise OptionError(f"--by {by}: expected {expected}")
         runs = [run for run in self.runs.values() if run.state != SKIP]
         told = np.array(sorted(run.plan for run in runs), np.int64)
         for run in runs:
-            self.row(run.plan)
-            if run.state == OK and run.times:
-                self._check_step(run.plan, min(run.times))
-        full = self._too_full()
-        if self._where and not len(ranking.rows) and not len(full):
+            self._check_number(run.plan)
+        if self._where and not len(first) and not len(full):
             raise OptionError(f"--where {self._where!r}: false for all plans that can run")
-        numbers = np.unique(np.concatenate([ranking.rows["plan"].to_numpy(), full, told]))
+        numbers = np.unique(np.concatenate([first[: MOST - len(full)], full, told]))
         if not len(numbers):
             raise SpecError(f"{self.opened.folder}: no plan of it can run")
         sweep = self.opened.prepared.sweep
-        candidates, rows = candidates_of(sweep, numbers, ranking.by)
+        candidates, rows = candidates_of(sweep, numbers, by)
+        for run, row in zip(sorted(runs, key=lambda run: run.plan), _rows_at(rows, told), strict=True):
+            _check_legal(row)
+            if run.state == OK and run.times:
+                self._check_step(row, min(run.times))
+        if own := [path for path in self._priors if path.resolve() == self.file.resolve()]:
+            raise OptionError(f"--prior {own[0]}: are the runs of this result, expected those of another")
         priors = [_prior_runs(path) for path in self._priors]
         if priors:
             candidates = joined(candidates, rows, sweep, [(other, plans) for other, plans, _ in priors])
         return _Basis(candidates, rows, [run for _, _, runs in priors for run in runs])
 
-    def _too_full(self) -> Ints:
-        """Plans that need a little more than the device has, as simulated."""
-        with results(self.opened.folder, self._where) as connection:
-            names = {name for name, *_ in connection.sql("DESCRIBE results").fetchall()}
-            if not {"reason", "peak_memory_bytes", "device_memory_bytes"} <= names:
-                return np.zeros(0, np.int64)
-            also = f"AND coalesce(({self._where}\n), false)" if self._where else ""
-            part = f"{quoted('peak_memory_bytes')} / {quoted('device_memory_bytes')}"
-            found = connection.sql(
-                f"SELECT plan FROM results WHERE reason = '{_FULL}' AND {part} <= {TOO_FULL} {also} "
-                f"ORDER BY {part}, plan LIMIT {FULLEST}"
-            ).fetchall()
-        return np.array([plan for (plan,) in found], np.int64)
+
+def _too_full(source: Rows, where: str | None) -> Ints:
+    """Plans that need a little more than the device has, as simulated."""
+    needed = {"plan", "reason", "peak_memory_bytes", "device_memory_bytes"}
+    if source.reading is None or not needed <= source.columns.keys():
+        return np.zeros(0, np.int64)
+    files = [file for file in source.reading.files if file.index is None or _FULL in (row[1] for row in file.index.statuses)]
+    source.ask(needed | (columns_in(where, source.columns) if where else set()), files)
+    also = f"AND coalesce(({where}\n), false)" if where else ""
+    part = f"{quoted('peak_memory_bytes')} / {quoted('device_memory_bytes')}"
+    found = source.connection.sql(
+        f"SELECT plan FROM {NAMED} WHERE reason = '{_FULL}' AND {part} <= {TOO_FULL} {also} "
+        f"ORDER BY {part}, plan LIMIT {FULLEST}"
+    ).fetchall()
+    return np.array([plan for (plan,) in found], np.int64)
+
+
+def _rows_at(rows: pa.Table, plans: Ints) -> list[dict[str, Any]]:
+    """The rows of some plans, in order."""
+    return list(rows.take(pa.array(np.flatnonzero(np.isin(rows["plan"].to_numpy(), plans)))).to_pylist())
+
+
+def _check_legal(row: Mapping[str, Any]) -> None:
+    """Raise SpecError if a plan cannot run, whatever memory it has."""
+    reason = row["reason"]
+    if row["status"] != OK and reason != _FULL:
+        raise SpecError(f"plan {row['plan']}: cannot run, as simulated: {reason} ({EXPLANATIONS.get(reason, reason)})")
 
 
 def _prior_runs(path: Path) -> tuple[Sweep, Ints, list[Run]]:

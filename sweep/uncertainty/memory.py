@@ -112,6 +112,16 @@ def chance_before_runs(part: Floats, stack: str) -> Floats:
     return chance
 
 
+def chance_in_sql(part: str, stack: str) -> str:
+    """`chance_before_runs` in SQL, of a `part` in SQL, to 0.0002: the distribution function is that of a logistic variable
+    (Page, Approximations to the cumulative normal function, Applied Statistics 26, 1977)."""
+    cases = []
+    for share, mean, sd in guesses_of(stack):
+        z = f"(({np.log(USABLE) - mean} - ln({part})) / {sd})"
+        cases.append(f"{USUAL * share} / (1 + exp(-1.59576 * {z} - 0.07135 * pow({z}, 3)))")
+    return f"({' + '.join(cases)})"
+
+
 def likely_part(stack: str, chance: float) -> float:
     """The largest part of the memory, in percent of it, of a plan that runs with at least this chance; 0 if there is none."""
     parts = np.arange(1, 101) / 100

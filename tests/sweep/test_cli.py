@@ -275,7 +275,7 @@ def test_compiled_code_goes_where_it_can_be_kept(tmp_path: Path) -> None:
     """A cache folder that cannot be made is no reason to fail, not even to warn: the next place is taken."""
     (tmp_path / "file").write_text("")
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "file" / "below"), "XDG_CACHE_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-c", "from sim_core.jit import cache_dir; cache_dir()"]
+    command = [sys.executable, "-c", "from sim_core import cache_dir; cache_dir()"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "home" / "training-plan-sweep").is_dir()
@@ -290,3 +290,24 @@ def test_one_plan_is_one_plan(write_spec: SpecWriter, tmp_path: Path) -> None:
     told = sweep("run", write_spec(axes=None, where=None), "--out", tmp_path / "out", "--workers", 0)
     assert told.returncode == 0, told.stderr
     assert told.stdout.startswith("small: 1 plan\n")
+
+
+def test_numpy_has_one_thread_and_what_a_command_starts_as_many_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second thread waits in a loop: on a busy machine `sweep tune` took twice its CPU time."""
+    name = "OPENBLAS_NUM_THREADS"
+    monkeypatch.delenv(name, raising=False)
+    loaded = (
+        "import builtins, os, sys; real = builtins.__import__; sys.argv = ['sweep', 'ls', '--help']\n"
+        "def imported(module, *rest, **more):\n"
+        f"    if module == 'numpy' and module not in sys.modules: print(os.environ.get('{name}'))\n"
+        "    return real(module, *rest, **more)\n"
+        "builtins.__import__ = imported\n"
+        "try:\n    from sweep.__main__ import main; main()\n"
+        f"finally:\n    print(os.environ.get('{name}'))"
+    )
+    for given, told in ((None, ("1", "None")), ("3", ("3", "3"))):
+        environment = {**os.environ, **({} if given is None else {name: given})}
+        said = subprocess.run(
+            [sys.executable, "-c", loaded], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+        assert (said.splitlines()[0], said.splitlines()[-1]) == told

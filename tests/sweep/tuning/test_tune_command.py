@@ -86,6 +86,7 @@ def test_a_loop_by_hand(result: Path) -> None:
     regret = second["expected_regret"]
     assert 0 <= regret["p10"] <= regret["mean"] <= 3
     assert regret["p10"] <= regret["p90"]
+    assert "expected regret: not known before 4 runs (1 so far); " in sweep("tune", result).stdout
     other = second["next"][0]["plan"]
     assert other != plan["plan"]
     third = asked(result, "--add", other, "--failed", "oom", "-n", 3)
@@ -141,7 +142,7 @@ def test_a_table_of_measurements_is_only_read(result: Path, tmp_path: Path) -> N
     ("options", "told"),
     [
         (["--add", "plan=99999", "--step", "1 s"], "does not hold it, expected 0 to 23"),
-        (["--add", "plan=1", "--step", "1.9"], "found '1.9', expected a number with its unit"),
+        (["--add", "plan=1", "--step", "1.9"], "--step 1.9: found no unit, expected such as '1.9 s'"),
         (["--add", "plan=1"], "how did it go?"),
         (["--add", "plan=1", "--failed", "slowly"], "expected oom, crash, slow"),
         (["--add", "plan=1", "--failed", "oom", "--step", "1 s"], "takes no --step"),
@@ -276,3 +277,25 @@ def test_a_spent_budget_is_said(result: Path) -> None:
     assert "stop: yes, the budget is spent" in told
     assert "no plan is left" not in told
     assert "runs with a chance of " in sweep("tune", result).stdout
+
+
+def test_the_job_that_runs_today_is_a_run(tmp_path: Path) -> None:
+    """`running:` of a spec: measured, so it is told; nobody ran it for the loop, so no budget pays for it."""
+    plan = {"tp": 4, "pp": 1, "micro_batch": 1, "sharding": "optimizer"}
+    for name, running in (
+        ("own", {"plan": plan, "step_time_s": 2.9}),
+        ("other", {"plan": plan | {"tp": 8}, "step_time_s": 2.9}),
+    ):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(SPEC | {"running": running}, sort_keys=False), encoding="utf-8")
+        out = ("--out", tmp_path / name, "--workers", 0, "--top", 0)
+        assert sweep("run", tmp_path / f"{name}.yaml", *out).returncode == 0
+    told = asked(tmp_path / "own", "--budget", 1)
+    best = load(tmp_path / "own").tuner().row(told["best"]["plan"])
+    assert {name: best[name] for name in plan} == plan
+    assert told["best"]["step_time_s"] == 2.9
+    assert len(told["next"]) == 1
+    said = sweep("tune", tmp_path / "own", "--add", f"plan={best['plan']}", "--step", "2 s").stdout
+    assert f"best: plan {best['plan']}, 2 s" in said  # measured again: what runs today is no news
+    assert asked(tmp_path / "own", "--budget", 1)["next"] == []
+    assert asked(tmp_path / "other")["best"] is None
+    assert "(`running:` of the spec) is none of these plans" in sweep("tune", tmp_path / "other").stdout

@@ -5,11 +5,13 @@ from __future__ import annotations
 from math import erf, exp, log
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from sim_core import Floats
+from sweep.conditions import locked_down
 from sweep.uncertainty import process
-from sweep.uncertainty.memory import Outcomes, chance_before_runs, guesses_of, runs_probability
+from sweep.uncertainty.memory import Outcomes, chance_before_runs, chance_in_sql, guesses_of, runs_probability
 from sweep.uncertainty.process import Axes, Runs, condition, prior
 
 
@@ -121,6 +123,15 @@ def test_memory_before_any_run_by_hand() -> None:
     """90 % of the memory needed: how often a normal variable with the stack's mean and width is below ln(0.95 / 0.9)."""
     expected = 0.94 * 0.5 * (1 + erf((log(0.95 / 0.9) + 0.04) / 0.08 / 2**0.5))
     assert chance_before_runs(np.array([0.9, np.nan]), "nanotron") == pytest.approx([expected, np.nan], nan_ok=True)
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "nanotron", "own as megatron-core"])
+def test_a_condition_has_the_same_chance(stack: str) -> None:
+    parts = np.linspace(0.05, 1.5, 400)
+    with locked_down() as connection:
+        connection.register("parts", pa.table({"part": parts}))
+        found = connection.sql(f"SELECT {chance_in_sql('part', stack)} AS chance FROM parts").to_arrow_table()
+    assert found["chance"].to_numpy() == pytest.approx(chance_before_runs(parts, stack), abs=2e-4)
 
 
 def test_a_stack_without_evidence_has_a_width_that_says_so() -> None:

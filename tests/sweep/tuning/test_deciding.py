@@ -1,0 +1,64 @@
+"""What a loop decides, against sums over what may come out, and against plans drawn at random."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from sweep.tuning.deciding import WORTH_OF_RUN, Candidates, Known, believe, score, stops
+from sweep.uncertainty.process import Axes
+
+
+def candidates(seconds: list[float]) -> Candidates:
+    """Plans on a line of doublings that fit easily; no constant is unknown."""
+    n, at = len(seconds), np.arange(float(len(seconds)))
+    return Candidates(
+        plans=np.arange(n), simulated=np.array(seconds), mean=np.log(seconds), draws=np.zeros((2, n)), memory=np.full(n, 1e9),
+        part=np.full(n, 0.2), axes=Axes(at[:, None], np.abs(at[:, None] - at)), offset=np.zeros(n),
+    )  # fmt: skip
+
+
+def known(rows: list[int], seconds: list[float]) -> Known:
+    no = np.zeros(len(rows), np.bool_)
+    return Known(
+        rows=np.array(rows, np.int64), seconds=np.array(seconds), peak=np.full(len(rows), np.nan), out_of_memory=no,
+        crashed=no, slow=no,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_first_plan_is_that_of_the_cheapest_order(seed: int) -> None:
+    """All orders of four plans until one runs: ln of its cost, and the worth of each run that failed before it."""
+    random = np.random.default_rng(seed)
+    cost, chance = random.normal(0.0, 0.1, 4), random.uniform(0.2, 0.95, 4)
+
+    def expected(order: tuple[int, ...]) -> float:
+        total = (1 + len(order)) * WORTH_OF_RUN  # none runs: as bad in any order
+        for plan in reversed(order):
+            total = chance[plan] * cost[plan] + (1 - chance[plan]) * (WORTH_OF_RUN + total)
+        return total
+
+    belief = replace(believe(candidates([1.0] * 4), known([], [])), log_cost=cost, runs=chance)
+    assert score(belief).argmin() == min(permutations(range(4)), key=expected)[0]
+
+
+def test_runs_that_come_as_simulated_end_the_loop() -> None:
+    """Of 60 plans a tenth of a percent apart none can be far ahead of the rest, once eight ran as simulated."""
+    plans = candidates([2.0 * 1.001**k for k in range(60)])
+    told = known([0, 10, 20, 30, 40, 50, 59, 5], [float(plans.simulated[k]) for k in (0, 10, 20, 30, 40, 50, 59, 5)])
+    assert stops(believe(plans, told), 8, 0.02)
+    assert not stops(believe(plans, known([0], [2.0])), 1, 0.02)
+
+
+def test_before_four_runs_the_range_is_that_of_the_likeliest_size() -> None:
+    """No size of errors is ruled out by one run: the largest of them would make any regret likely."""
+    belief = believe(candidates([2.0] * 60), known([0], [2.0]))
+    assert belief.regret is not None
+    assert belief.posterior.weights.max() < 0.5
+    assert belief.regret.p90 < 0.5
+    wild = believe(candidates([2.0] * 60), known([0], [8.0])).regret
+    assert wild is not None
+    assert wild.p90 > belief.regret.p90
