@@ -7,9 +7,9 @@ REFERENCE := $(addprefix tests/readers/test_,op_table_text.py simai_facts.py) $(
 	calibration.py costs.py dispatcher.py engine.py lanes.py layer_kinds.py model_operators.py model_readers.py moving.py \
 	newer_families.py op_table.py simai_model.py timeline.py trace_files.py)
 # tests of sweep in one process each, without a cluster
-IN_PROCESS := $(addprefix tests/sweep/,inputs tuning uncertainty $(addsuffix .py,$(addprefix test_,api calibrate_kernels calibrate_nccl \
-	calibrate_runs calibrate_stack calibrate_traces compare conditions explain exporting leaderboard made_results model_command \
-	ranking releases report search space spec stack_axis starter store whatif)))
+IN_PROCESS := $(addprefix tests/sweep/,inputs tuning uncertainty calibration compare exporting ranking report starting \
+	$(addsuffix .py,test_api test_conditions test_model_command explaining/test_explain explaining/test_whatif results/test_store \
+	search/test_search validation/test_leaderboard $(addprefix spec/test_,releases space spec stack_axis)))
 # percent of the lines that these tests must reach
 FLOOR_SIM_CORE := 88
 FLOOR_SWEEP := 75

@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.measuring import ROOT, Figure, Rows, median_s
+from sim_core.compiled.jit import outer_kernel
+from sim_core.compiled.vectors import LANES
 from sim_core.engine.codes import chunks_of, events_of, most_scratch, row_of
 from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes
 from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import WEIGHT, Program, Shape, allocate_program
 from sim_core.engine.schedules import DEEPSPEED, DUALPIPE, GPIPE, ONE_F_ONE_B, ZB_H1
 from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence, rule_of
-from sim_core.jit import outer_kernel
-from sim_core.vectors import LANES
 
 Codes = npt.NDArray[np.int64]
 

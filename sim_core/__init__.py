@@ -14,6 +14,17 @@ from sim_core.bounding import bounds as bounds
 from sim_core.bounding import coarse_bounds as coarse_bounds
 from sim_core.bounding import coarse_bounds_over as coarse_bounds_over
 from sim_core.bounding import ignored_columns as ignored_columns
+from sim_core.compiled.jit import COMPILE_AFTER_S as COMPILE_AFTER_S
+from sim_core.compiled.jit import in_plain_python as in_plain_python
+from sim_core.compiled.jit import use_kernels as use_kernels
+from sim_core.compiled.kept import BOUNDS as BOUNDS
+from sim_core.compiled.kept import PLAIN_PYTHON as PLAIN_PYTHON
+from sim_core.compiled.kept import STEP as STEP
+from sim_core.compiled.kept import cache_dir as cache_dir
+from sim_core.compiled.kept import compiling_alone as compiling_alone
+from sim_core.compiled.kept import is_compiled as is_compiled
+from sim_core.compiled.sources import source_hash as source_hash
+from sim_core.compiled.sources import source_hashes as source_hashes
 from sim_core.compiling import compile_orders as compile_orders
 from sim_core.compiling import compile_steps as compile_steps
 from sim_core.compiling import compile_tables as compile_tables
@@ -47,6 +58,7 @@ from sim_core.hardware.description import Hardware as Hardware
 from sim_core.hardware.description import fabric_names as fabric_names
 from sim_core.hardware.description import hardware_yaml as hardware_yaml
 from sim_core.hardware.description import is_preset as is_preset
+from sim_core.hardware.description import measured_devices as measured_devices
 from sim_core.hardware.description import parse_hardware as parse_hardware
 from sim_core.hardware.description import preset_names as preset_names
 from sim_core.hardware.description import read_hardware as read_hardware
@@ -63,15 +75,6 @@ from sim_core.hardware.surface import GemmSurface as GemmSurface
 from sim_core.hardware.surface import Surface as Surface
 from sim_core.hardware.table import HardwareTable as HardwareTable
 from sim_core.hardware.table import hardware_table as hardware_table
-from sim_core.jit import BOUNDS as BOUNDS
-from sim_core.jit import COMPILE_AFTER_S as COMPILE_AFTER_S
-from sim_core.jit import PLAIN_PYTHON as PLAIN_PYTHON
-from sim_core.jit import STEP as STEP
-from sim_core.jit import cache_dir as cache_dir
-from sim_core.jit import compiling_alone as compiling_alone
-from sim_core.jit import in_plain_python as in_plain_python
-from sim_core.jit import is_compiled as is_compiled
-from sim_core.jit import use_kernels as use_kernels
 from sim_core.limits import LARGEST as LARGEST
 from sim_core.limits import whole_number as whole_number
 from sim_core.masking import masked as masked
@@ -142,8 +145,6 @@ from sim_core.simulator import legality as legality
 from sim_core.simulator import plain_python_s as plain_python_s
 from sim_core.simulator import simai_breakdown as simai_breakdown
 from sim_core.simulator import simulate as simulate
-from sim_core.sources import source_hash as source_hash
-from sim_core.sources import source_hashes as source_hashes
 from sim_core.starting import Start as Start
 from sim_core.starting import start_of as start_of
 from sim_core.timelines.spans import KINDS
@@ -161,8 +162,11 @@ from sim_core.units import quantity as quantity
 from sim_core.units import short as short
 from sim_core.workloads.check import Check as Check
 from sim_core.workloads.check import ImpliedModel as ImpliedModel
+from sim_core.workloads.facts import FACTS as FACTS
+from sim_core.workloads.facts import NUMERIC_FACTS as NUMERIC_FACTS
 from sim_core.workloads.facts import Facts as Facts
 from sim_core.workloads.facts import Repeat as Repeat
+from sim_core.workloads.facts import misfit as misfit
 from sim_core.workloads.modelled import workload_from_model as workload_from_model
 from sim_core.workloads.plausibility import HIGHEST_MFU as HIGHEST_MFU
 from sim_core.workloads.plausibility import LOWEST_MFU as LOWEST_MFU

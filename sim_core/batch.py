@@ -6,6 +6,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import Addresses, inlined_kernel, inner_kernel, outer_kernel
+from sim_core.compiled.references import call, reference
+from sim_core.compiled.vectors import LANES
 from sim_core.costing.blocks import cost_blocks
 from sim_core.costing.case import Blocks, case_at
 from sim_core.costing.groups import Groups, group_plans
@@ -17,17 +20,14 @@ from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape
 from sim_core.engine.sequence import Sequence, allocate_sequence
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.jit import Addresses, inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import Plans, alike_in_order, by_order
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
-from sim_core.references import call, reference
 from sim_core.step.gradients import Buckets
 from sim_core.step.lower import Lowered
 from sim_core.step.once import Once
 from sim_core.step.whole import Scratch, allocate_scratch, begin_step, finish_step
-from sim_core.vectors import LANES
 from sim_core.workloads.workload import Arrays, Workload
 
 Floats = npt.NDArray[np.float64]

@@ -7,17 +7,17 @@ import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
 from sim_core.batch import Tables, batches, scratch_for, tables_of
+from sim_core.compiled.jit import inner_kernel, outer_kernel
+from sim_core.compiled.references import reference
 from sim_core.costing.case import Case, case_at
 from sim_core.costing.running import as_run, placed_by_cost
 from sim_core.costing.stage_activations import micro_batches_to_fill
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, PLACEMENT
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, replicas, slice_plans
 from sim_core.planning.legality import BESIDE_GA, MAX_BATCH, micro_batches_unfit
-from sim_core.references import reference
 from sim_core.simulator import arrays_of, legality, simulate
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients

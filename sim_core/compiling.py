@@ -8,11 +8,12 @@ import numpy as np
 
 from sim_core.arrays import Ints
 from sim_core.batch import allocate_together, batches, run_rows, tables_of
+from sim_core.compiled.jit import in_plain_python
+from sim_core.compiled.kept import PLAIN_PYTHON
 from sim_core.costing.recomputed import again_flops
 from sim_core.costing.running import as_run
 from sim_core.engine.orders import order_writers
 from sim_core.hardware.table import HardwareTable
-from sim_core.jit import PLAIN_PYTHON, in_plain_python
 from sim_core.metrics import METRICS
 from sim_core.planning.columns import EVENT, Plans, slice_plans
 from sim_core.planning.legality import check

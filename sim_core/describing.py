@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim_core.arrays import Floats
+from sim_core.compiled.jit import quickest
 from sim_core.costing.groups import group_plans
 from sim_core.costing.peak import stage_memory
 from sim_core.costing.running import as_run
@@ -12,7 +13,6 @@ from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.schedules import PLACEMENT
 from sim_core.errors import SpecError
 from sim_core.hardware.table import HardwareTable
-from sim_core.jit import quickest
 from sim_core.planning.columns import Plans
 from sim_core.planning.legality import EXPLANATIONS, REASONS
 from sim_core.planning.split import split_plans

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from sim_core.arrays import Ints
-from sim_core.jit import kernel
+from sim_core.compiled.jit import kernel
 
 _MASK: Final = 2**31 - 1
 

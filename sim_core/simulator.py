@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from sim_core.arrays import Floats, Ints
 from sim_core.batch import Tables, allocate_together, batches, run_rows, tables_of
+from sim_core.compiled.jit import quickest
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.operators import measured_share
 from sim_core.costing.peak import peak_memory
@@ -20,7 +21,6 @@ from sim_core.engine.program import Shape
 from sim_core.errors import SpecError
 from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareTable, hardware_table, recorded_on
-from sim_core.jit import quickest
 from sim_core.metrics import MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
 from sim_core.models.precision import ON_DEVICES
 from sim_core.planning.building import check_plans
@@ -237,7 +237,7 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
 def _run_alone(workload: Workload, hardware: HardwareTable, plans: Plans) -> Ran:
     reason = REASONS[int(_legality(workload, hardware, plans)[0][0])]
     if reason:
-        raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
+        raise SpecError(f"the plan cannot run: {reason} ({EXPLANATIONS[reason]})")
     plans = as_run(workload, hardware, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     rows = np.zeros(1, np.int64)

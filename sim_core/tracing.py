@@ -5,10 +5,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.compiled.jit import quickest
 from sim_core.costing.peak import activations_of_chunks, stage_memory
 from sim_core.engine.codes import INPUT, WEIGHTS, most_blocks
 from sim_core.hardware.table import HardwareTable
-from sim_core.jit import quickest
 from sim_core.metrics import ACTIVATION_BYTES, ALLOCATED, ALLOCATOR_BYTES, LOGITS_BYTES, METRICS, PARTS, PEAK_BYTES
 from sim_core.planning.columns import Plans
 from sim_core.simulator import Ran, plain_python_s, run_alone

@@ -5,10 +5,10 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Concatenate, Final, Literal, ParamSpec
 
 import duckdb
 import pyarrow as pa
@@ -28,7 +28,7 @@ from sweep.explaining.whatif import Question, what_if
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
-from sweep.ranking.ranking import rank
+from sweep.ranking.ranking import Ranking, rank
 from sweep.reopening import BEST, Reopened, plan_number, reopened
 from sweep.report.content import content_of
 from sweep.report.page import report_page
@@ -48,6 +48,7 @@ _SHOWN: Final = 10
 """Plans that a notebook shows of a result."""
 _WIDE: Final = 160
 Form = Literal["megatron", "torchtitan", "simai"]
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -62,6 +63,16 @@ class Told:
 
     def _repr_html_(self) -> str:
         return f"<pre>{paragraphs([self.text]).removeprefix('<p>').removesuffix('</p>')}</pre>"
+
+
+def _rows_of(ranked: Callable[Concatenate[Folder, P], Ranking]) -> Callable[Concatenate["Result", P], pa.Table]:
+    """A ranking of a folder as a method of its result, with the same parameters."""
+
+    @wraps(ranked)
+    def rows(result: "Result", /, *args: P.args, **asked: P.kwargs) -> pa.Table:
+        return ranked(result.folder, *args, **asked).rows
+
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -101,31 +112,8 @@ class Result:
         """The same as a relation of a DuckDB in memory."""
         return duckdb.connect().from_arrow(self.to_arrow(columns))
 
-    def rank(
-        self,
-        *,
-        by: str | None = None,
-        top: int | None = None,
-        where: str | None = None,
-        per: Sequence[str] | None = None,
-        columns: Sequence[str] = (),
-        descending: bool | None = None,
-        pareto: Sequence[str] = (),
-        every: bool = False,
-    ) -> pa.Table:
-        """The best plans, as `sweep rank`: `where` is a condition in SQL, `pareto` the columns of a front."""
-        found = rank(
-            self.folder,
-            by=by,
-            top=top,
-            where=where,
-            per=per,
-            columns=columns,
-            descending=descending,
-            pareto=pareto,
-            every=every,
-        )
-        return found.rows
+    rank = _rows_of(rank)
+    """The best plans, as `sweep rank`."""
 
     @property
     def best(self) -> dict[str, Any]:

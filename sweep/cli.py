@@ -105,7 +105,7 @@ def _model_version() -> str:
     package = find_spec("sim_core")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("sim_core")
-    hash_of_sources: str = run_path(str(Path(package.origin).parent / "sources.py"))["source_hash"]()
+    hash_of_sources: str = run_path(str(Path(package.origin).parent / "compiled" / "sources.py"))["source_hash"]()
     return hash_of_sources
 
 

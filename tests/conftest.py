@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sim_core import Facts, HardwareTable, Plans, Workload, hardware_table, read_hardware, read_workload
-from sim_core.jit import use_kernels
+from sim_core.compiled.jit import use_kernels
 from sim_core.planning.fields import DEFAULTS, FIELDS
 from tests.simulating import Simulating
 

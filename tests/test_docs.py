@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from benchmarks import docs_tables
 from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, model_names, preset_names, read_hardware, simulate
@@ -18,6 +19,7 @@ from sweep.columns import result_schema
 from sweep.evaluation.preparation import prepare
 from sweep.nightly.spec import Keep, NightlySpec, Notify, SweepEntry, Thresholds, load_nightly
 from sweep.spec.spec import load_spec
+from sweep.spec.workloads import framework_of
 from tests.conftest import EXAMPLES, ROOT, make_plans
 from tests.sweep.commands import sweep
 
@@ -37,6 +39,15 @@ def test_every_number_of_a_preset_has_its_source(name: str) -> None:
             assert number.source != "given in the spec"
             assert not number.source.startswith("default")
     assert not hardware.not_given()
+
+
+def test_every_stack_of_the_pages_can_be_stated() -> None:
+    found = []
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        for text in re.findall(r"stack: (\{(?:[^{}]|\{[^{}]*\})*\})", page.read_text(encoding="utf-8")):
+            stated = yaml.safe_load(" ".join(text.split()))
+            found.append(framework_of(stated if {"preset", "framework"} & set(stated) else {"preset": "nanotron", **stated}))
+    assert len(found) >= 6
 
 
 @pytest.mark.parametrize("example", ["gpt7b.yaml", "llama3_70b_h100.yaml"])

@@ -11,13 +11,13 @@ from typing import Final
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.compiled.jit import inner_kernel, kernel
 from sim_core.costing.blocks import cost_blocks
 from sim_core.costing.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, Blocks
 from sim_core.costing.groups import group_plans
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import PAIRS
 from sim_core.hardware.table import HardwareTable
-from sim_core.jit import inner_kernel, kernel
 from sim_core.planning.columns import BLOCK, FILE, NONE, Plans
 from sim_core.planning.split import split_plans
 from sim_core.workloads.workload import Arrays, Workload

@@ -9,6 +9,8 @@ from typing import Final
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.compiled.jit import inner_kernel, outer_kernel
+from sim_core.compiled.references import reference
 from sim_core.costing.calibration import add_core, fill_ratios
 from sim_core.costing.case import (
     EXPERTS_BACKWARD,
@@ -32,12 +34,10 @@ from sim_core.costing.recorded import layer_scales
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.planning.columns import Plans
 from sim_core.planning.keys import layer_columns
 from sim_core.planning.split import Split
-from sim_core.references import reference
 from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales, times_base
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays, Workload

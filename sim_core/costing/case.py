@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.compiled.jit import inlined_kernel, inner_kernel
 from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_nic_s, group_s
 from sim_core.engine.schedules import LOOP, PLACEMENT
 from sim_core.hardware.table import Device, HardwareColumns, device_at
-from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import N_SUMS
 from sim_core.planning.columns import FILE, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split

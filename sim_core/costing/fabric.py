@@ -6,8 +6,8 @@ order of ranks.
 
 from typing import NamedTuple
 
+from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.hardware.table import Device, Links
-from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.models.description import Experts
 from sim_core.planning.placement import Placement, crosses_nodes
 from sim_core.terms import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE

@@ -5,11 +5,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Ints
+from sim_core.compiled.jit import inner_kernel, kernel, outer_kernel
 from sim_core.costing.collectives import collective_s, dispatch_s, two_stage_s
 from sim_core.costing.fabric import Routing, dispatch_nic_s, nic_s
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareColumns, Links
-from sim_core.jit import inner_kernel, kernel, outer_kernel
 from sim_core.planning.columns import FLEX, Plans
 from sim_core.planning.keys import a2a_ranks
 from sim_core.planning.placement import Placement, placements

@@ -4,8 +4,8 @@ from typing import Final
 
 import numpy as np
 
+from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.hardware.table import Links
-from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.planning.placement import Placement
 
 MESH: Final = 1

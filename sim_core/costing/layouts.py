@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.compiled.jit import kernel
+from sim_core.compiled.references import reference
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT
-from sim_core.jit import kernel
 from sim_core.models.description import EMBEDDING, HEAD, LAYER
 from sim_core.models.keys import Keys
 from sim_core.models.optimizers import ADAMW, MOMENTS, ROWS, Local, Matrix, Optimizer, local_of, matrices_of
@@ -20,7 +21,6 @@ from sim_core.models.weights import EXPERT, KV_HEADS, REPLICATED, held
 from sim_core.planning.columns import Plans
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split
-from sim_core.references import reference
 from sim_core.terms import AS_STACK, OPTIMIZER_SHARDED
 from sim_core.workloads.workload import Arrays, Modelled, Workload
 

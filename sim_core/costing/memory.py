@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from sim_core.arrays import Floats
+from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.engine.schedules import BOTH_WAYS, LOOP, PLACEMENT
-from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.models.precision import COPIES, GATHERED
 from sim_core.planning.columns import Plans
 from sim_core.planning.split import fullest_stages

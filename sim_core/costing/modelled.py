@@ -5,6 +5,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
+from sim_core.compiled.jit import kernel
+from sim_core.compiled.references import reference
 from sim_core.costing.case import (
     EXPERTS_BACKWARD,
     EXPERTS_FORWARD,
@@ -25,7 +27,6 @@ from sim_core.costing.operators import UnitCost, devices_of, sum_of, unit_cost
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import APART, PAIRS
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
-from sim_core.jit import kernel
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, LAUNCH_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.models.description import EMBEDDING, LAYER, Unit
 from sim_core.models.messages import ETP, Messages, messages
@@ -35,7 +36,6 @@ from sim_core.models.rows import GATHERED_GRADIENTS
 from sim_core.models.weights import frozen, held
 from sim_core.planning.columns import FLEX, MODULES, SELECTIVE, Plans
 from sim_core.planning.keys import key_table, keys_of
-from sim_core.references import reference
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, CP_A2A, CP_RING, REDUCE_SCATTER, SEND_RECEIVE
 from sim_core.workloads.moving import EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, TP, WEIGHT_GRADIENT, Modelled, Workload

@@ -7,14 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.arrays import Floats, Ints
+from sim_core.compiled.jit import kernel
+from sim_core.compiled.references import reference
 from sim_core.costing.collectives import collective_s
 from sim_core.documents import shipped_document
 from sim_core.errors import SpecError, nearest
 from sim_core.hardware.description import KERNEL_DIR, Hardware, read_hardware
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at, hardware_table
-from sim_core.jit import kernel
 from sim_core.planning.placement import Placement
-from sim_core.references import reference
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, kinds_by
 
 OPERATIONS: Final = kinds_by("operation")

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.compiled.jit import inner_kernel, kernel
+from sim_core.compiled.references import reference
 from sim_core.costing.calibration import parallel_sequence
 from sim_core.costing.case import copies_embedding, sharding_of
 from sim_core.costing.layouts import further_bytes
@@ -22,7 +24,6 @@ from sim_core.costing.stage_activations import LOGITS, SAVED, InFlight, activati
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import virtual_of
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT
-from sim_core.jit import inner_kernel, kernel
 from sim_core.metrics import (
     ACTIVATION_BYTES,
     ALLOCATED,
@@ -43,7 +44,6 @@ from sim_core.models.weights import frozen_bytes, held
 from sim_core.planning.columns import FILE, Plan, Plans, by_order, plan_at
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, ends_of_stage, split_plans
-from sim_core.references import reference
 from sim_core.terms import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from sim_core.units import short
 from sim_core.workloads.moving import (

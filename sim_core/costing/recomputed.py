@@ -7,7 +7,7 @@ Hardware FLOPs count every forward that runs again, model FLOPs none (PaLM, arXi
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
-from sim_core.jit import inner_kernel
+from sim_core.compiled.jit import inner_kernel
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.recompute import RECOMPUTE_MODULES, module_flops
 from sim_core.models.weights import core_flops, forward_flops

@@ -20,6 +20,8 @@ from typing import Final
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.compiled.jit import kernel
+from sim_core.compiled.references import reference
 from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_plans, group_s
 from sim_core.costing.memory import default_bucket_bytes
@@ -29,11 +31,9 @@ from sim_core.hardware.kernels.attention import attention_backward_s, attention_
 from sim_core.hardware.kernels.device import load_kernels
 from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at, hardware_table, recorded_on
-from sim_core.jit import kernel
 from sim_core.planning.building import plans
 from sim_core.planning.columns import Plans
 from sim_core.planning.placement import crosses_nodes
-from sim_core.references import reference
 from sim_core.workloads.moving import COMPUTE, EXPERT_WEIGHTS
 from sim_core.workloads.workload import (
     DP,

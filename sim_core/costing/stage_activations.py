@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.compiled.jit import Addresses, inner_kernel, kernel
+from sim_core.compiled.references import reference
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import (
     CHUNK_MASK,
@@ -27,11 +29,9 @@ from sim_core.engine.codes import (
 )
 from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.schedules import ALTERNATING, ONE_F_ONE_B, ORDER, PLACEMENT, SPLITS
-from sim_core.jit import Addresses, inner_kernel, kernel
 from sim_core.models.recompute import CORE_ATTN
 from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, ORDER_COLUMNS, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split, count_layers
-from sim_core.references import reference
 from sim_core.workloads.workload import Arrays
 
 _WEIGHED: Final = np.array([[1, 1], [1, 0], [2, 1], [1, 2], [0, 1]])

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import inner_kernel, kernel, outer_kernel
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, HALF_V, LOOP, ORDER, PLACEMENT, SPLITS, THIRD_V, V
-from sim_core.jit import inner_kernel, kernel, outer_kernel
 
 Ints = npt.NDArray[np.int64]
 

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import Addresses, addressed_kernel, addresses, inlined_kernel, outer_kernel
+from sim_core.compiled.vectors import allocate_rows, any_above, larger, load, smaller, store, zeros
 from sim_core.engine.codes import chunks_of
 from sim_core.engine.program import (
     CLEARED,
@@ -59,8 +61,6 @@ from sim_core.engine.sequence import (
     fill_sequence,
     rule_of,
 )
-from sim_core.jit import Addresses, addressed_kernel, addresses, inlined_kernel, outer_kernel
-from sim_core.vectors import allocate_rows, any_above, larger, load, smaller, store, zeros
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]

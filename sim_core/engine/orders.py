@@ -26,6 +26,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import Addresses, addressed_kernel, addresses, inner_kernel, outer_kernel
+from sim_core.compiled.references import call
 from sim_core.engine.codes import INPUT, NO_BLOCK, PAIRED, WEIGHTS, WHOLE, block_code
 from sim_core.engine.schedules import (
     ALTERNATING,
@@ -40,8 +42,6 @@ from sim_core.engine.schedules import (
     WEIGHTS_LATER,
     ZERO_BUBBLE_V,
 )
-from sim_core.jit import Addresses, addressed_kernel, addresses, inner_kernel, outer_kernel
-from sim_core.references import call
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int64]

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import inner_kernel
 from sim_core.engine.codes import following_cell, virtual_of
 from sim_core.engine.schedules import LOOP, V
-from sim_core.jit import inner_kernel
 
 Floats = npt.NDArray[np.float64]
 

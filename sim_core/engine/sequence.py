@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import inlined_kernel, inner_kernel, kernel, outer_kernel
 from sim_core.engine.codes import (
     CHUNK_MASK,
     CHUNK_SHIFT,
@@ -29,7 +30,6 @@ from sim_core.engine.codes import (
 )
 from sim_core.engine.program import DOWN, OF_INPUTS, OF_WEIGHTS, PAIR, UP, WEIGHT, Shape, message_into, sender_of
 from sim_core.engine.schedules import DEEPSPEED, PAIRS, PLACEMENT, SPLITS
-from sim_core.jit import inlined_kernel, inner_kernel, kernel, outer_kernel
 
 Codes = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int64]

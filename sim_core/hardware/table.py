@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
+from sim_core.compiled.jit import outer_kernel
 from sim_core.hardware.description import KEYS, Hardware
-from sim_core.jit import outer_kernel
 from sim_core.units import SWITCH
 
 

@@ -64,6 +64,10 @@ class Fact(NamedTuple):
             return str(value).lower()
         return value if isinstance(value, str) else short(value, self.unit)
 
+    def devices(self, value: Any) -> tuple[str, ...]:
+        """The devices that a value is stated for."""
+        return tuple(value or ()) if self.unit == DEVICES or isinstance(value, Mapping) else ()
+
     def plain(self, value: Any) -> Any:
         """A value in SI as `read` takes it, as short as it can be without another meaning."""
         if value is None or isinstance(value, bool | str):

@@ -36,13 +36,17 @@ def _switch(value: str) -> bool:
     raise SpecError(f"found {shown(value)}, expected 0 or 1")
 
 
+WHOLE: Final = r"mcore|full(?:[ _](?:iteration|layer))?(?: \(.*\))?"
+"""Implementations of graphs that launch a whole layer or step: `mcore`, `full layer (enable_cuda_graph)`."""
+
+
 def _graphs(value: str) -> str:
     """`none`, `full`, or modules as in `transformer_engine:attn+moe_router+moe_preprocess`."""
     implementation, _, modules = value.lower().partition(":")
     if implementation in NO:
         return "none"
     named = modules.replace("+", " ").replace(",", " ").split() or [implementation]
-    if "full_iteration" in named or named[0].startswith(("full", "mcore")):
+    if "full_iteration" in named or re.fullmatch(WHOLE, named[0]):
         return "full"
     captured = [word for word, module in (("attention", "attn"), ("router", "moe_router")) if module in named]
     if not captured and not {"mlp", "moe", "mamba", "moe_preprocess"} & set(named):
@@ -59,6 +63,12 @@ def _number(value: str) -> float:
     if not 0 < number < 1e3:
         raise SpecError(f"found {shown(value)}, expected a number above 0")
     return number
+
+
+def _block(value: str) -> str:
+    if not (value.isascii() and value.isdigit() and 0 < int(value) < 1000):
+        raise SpecError(f"found {shown(value)}, expected a number of layers")
+    return f"block:{int(value)}"
 
 
 DISPATCHERS: Final = {
@@ -106,6 +116,7 @@ FEATURES: Final[Mapping[str, Feature]] = {
         lambda value: 1.0 if _switch(value) else 2.0,
         "what enters the activation is kept in 8 bits",
     ),
+    "recompute_layers": Feature("plan", "checkpointing", _block, "layers of a stage that run again as a whole"),
     "capacity_factor": Feature("experts", "capacity_factor", _number, "tokens of an expert over the mean, at most"),
     "pad_to_capacity": Feature("experts", "pad_to_capacity", _switch, "every expert computes its full capacity"),
 }

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from sim_core.documents import read_document
-from sim_core.errors import SpecError, shown
+from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.features import read_features, split_features
 from sim_core.models.stack import STACK_DIR
 
@@ -57,19 +57,27 @@ def _rule(page: Mapping[str, Any]) -> Rule:
 def release_defaults(stack: str, release: str, model: str, device: str) -> Defaults:
     """What the recipes of a release set for a model on a device (names of presets); of one that is not known, the last before.
 
-    Raises SpecError if the stack has no releases, or `release` is no number of one.
+    Raises SpecError if the stack has no releases, or `release` is neither the name nor the number of one.
     """
     releases = releases_of(stack)
     if not releases:
         raise SpecError(f"release: found {shown(release)}, but the releases of {stack} are not described")
-    wanted = _number(release)
-    taken = max((name for name in releases if _number(name) <= wanted), key=_number, default=next(iter(releases)))
+    taken = release if release in releases else _last_before(stack, release)
     return Defaults(_first(releases[taken], model.lower(), device.upper()), taken, release in releases)
 
 
 def last_release(stack: str) -> str:
     """The newest release of a stack that is described; empty if none is."""
     return max(releases_of(stack), key=_number, default="")
+
+
+def _last_before(stack: str, release: str) -> str:
+    """The last release before one that is not described, the first if there is none before it. Raises SpecError."""
+    names = tuple(releases_of(stack))
+    if not names[0][0].isdigit():
+        raise SpecError(f"release: found {shown(release)}, {nearest(release, names)}")
+    wanted = _number(release)
+    return max((name for name in names if _number(name) <= wanted), key=_number, default=names[0])
 
 
 def _number(release: str) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core.arrays import Bools, Ints
-from sim_core.jit import kernel
+from sim_core.compiled.jit import kernel
 
 
 class Placement(NamedTuple):

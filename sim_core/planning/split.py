@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.compiled.jit import inner_kernel, kernel, outer_kernel
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import virtual_of
 from sim_core.engine.schedules import BOTH_WAYS, LOOP, PLACEMENT, V
-from sim_core.jit import inner_kernel, kernel, outer_kernel
 from sim_core.planning.columns import EMBEDDING_AS_LAYER, ENDS_AS_LAYERS, LISTED, LOSS_AS_LAYER, SPLIT_COLUMNS, Plans
 from sim_core.workloads.workload import Arrays
 

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.compiled.jit import kernel
 from sim_core.costing.case import compute_factor, once_s, rerun_s, rerun_share
 from sim_core.costing.memory import first_stage_dense, first_stage_layers, stage_factor
 from sim_core.documents import shipped_document
 from sim_core.hardware.table import HardwareColumns, device_at
-from sim_core.jit import kernel
 from sim_core.metrics import (
     BACKWARD_S,
     BUBBLE,

@@ -8,10 +8,10 @@ as after the engine gives a bound of the whole step. The proof is in docs/search
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import inner_kernel
 from sim_core.engine.codes import chunks_of, rounds_of
 from sim_core.engine.program import DOWN, KINDS, LONGER, PAIR, READY, SENT, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, PAIRS, PLACEMENT, SPLITS
-from sim_core.jit import inner_kernel
 from sim_core.planning.columns import Plan
 
 Floats = npt.NDArray[np.float64]

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.case import Case, collective_of, held_factor, nic_of, shard_ranks, shares_nics
 from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD, group_nodes
@@ -15,7 +16,6 @@ from sim_core.costing.memory import default_bucket_bytes, ends_held, expert_repl
 from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.program import KINDS, LONGER, OF_INPUTS, OF_WEIGHTS, SENT, STREAMS, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
-from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.models.optimizers import MUON
 from sim_core.models.precision import GATHERED

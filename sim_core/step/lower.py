@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.case import (
     EXPERTS_BACKWARD,
     EXPERTS_FORWARD,
@@ -25,7 +26,6 @@ from sim_core.costing.groups import N_GROUPS
 from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT, Program
 from sim_core.engine.schedules import PAIRS, PLACEMENT, SPLITS
-from sim_core.jit import inner_kernel
 from sim_core.metrics import BACKWARD_S, FORWARD_S, LAUNCH_S, RECOMPUTE_S
 from sim_core.planning.columns import BLOCK, FILE, NONE, Plan
 from sim_core.planning.placement import crosses_nodes

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of, held_factor, once_s, shard_ranks
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
@@ -16,7 +17,6 @@ from sim_core.costing.memory import stage_factor
 from sim_core.engine.codes import chunks_of, following_cell, virtual_of
 from sim_core.engine.program import DOWN, STREAMS, Program, Times, message_into
 from sim_core.engine.schedules import BOTH_WAYS, LOOP, LOOPED_BFS, PLACEMENT, V
-from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.planning.columns import Plan
 from sim_core.planning.split import ends_of_stage

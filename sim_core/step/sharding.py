@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks, shares_nics
 from sim_core.costing.fabric import shared_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.engine.program import DOWN, UP, Program
-from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import BACKWARD_S, DP_EXPOSED, DP_TOTAL, FORWARD_S, RECOMPUTE_S
 from sim_core.models.precision import GATHERED
 from sim_core.planning.columns import BLOCK, FILE, NONE

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.costing.case import Case, shares_nics
 from sim_core.costing.fabric import beside_stream, left_beside, shared_s
 from sim_core.costing.groups import Groups, between_nodes
@@ -30,7 +31,6 @@ from sim_core.engine.program import (
     Program,
 )
 from sim_core.engine.schedules import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS
-from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, PP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan
 from sim_core.step.gradients import Buckets, cost_gradients

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.blocks import EXPOSED
 from sim_core.costing.case import Case
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, PAIRED, PART_MASK, PART_SHIFT, chunks_of, row_of
@@ -22,7 +23,6 @@ from sim_core.engine.program import (
     sender_of,
 )
 from sim_core.engine.schedules import PAIRS, PLACEMENT
-from sim_core.jit import inner_kernel
 from sim_core.metrics import (
     BUBBLE,
     DP_EXPOSED,

@@ -3,13 +3,13 @@
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.compiled.jit import outer_kernel
 from sim_core.costing.case import Blocks, case_at
 from sim_core.costing.groups import Groups
 from sim_core.engine.codes import WEIGHTS, chunks_of, virtual_of
 from sim_core.engine.program import DOWN, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.jit import outer_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import Plan, Plans, plan_at
 from sim_core.planning.split import Split

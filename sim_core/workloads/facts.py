@@ -1,4 +1,4 @@
-"""Facts that users give about a workload's file, each within its bounds."""
+"""Facts that users give about a workload's file, each within its bounds: specs take both from here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -6,8 +6,6 @@ from typing import Final
 
 from sim_core.errors import SpecError, shown
 from sim_core.limits import LARGEST, whole_number
-
-MAX_LAYERS: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +47,29 @@ class Facts:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            name, value = field.name, getattr(self, field.name)
-            if name in _TYPES:
-                kind, expected = _TYPES[name]
-                fits = isinstance(value, kind)
-            else:
-                allowed = _WIDTHS if name == "bytes_per_element" else range(1, _MOST[name] + 1)
-                expected = "1, 2, 4 or 8" if allowed == _WIDTHS else whole_number(1, _MOST[name])
-                fits = isinstance(value, int) and not isinstance(value, bool) and value in allowed
-            if value is not None and not fits:
-                raise SpecError(f"workload.{name}: found {shown(value)}, expected {expected}")
+            _check(f"workload.{field.name}", field.name, getattr(self, field.name))
+        if self.repeat:
+            _check("workload.repeat.times", "times", self.repeat.times)
+
+
+FACTS: Final = tuple(field.name for field in fields(Facts))
+
+
+def misfit(name: str, value: object) -> str:
+    """What is wrong with the value of a fact, or with `times` of a `Repeat`; empty if nothing is. None is a fact unknown."""
+    if name in _TYPES:
+        kind, expected = _TYPES[name]
+        fits = isinstance(value, kind)
+    else:
+        allowed = _WIDTHS if name == "bytes_per_element" else range(1, _MOST[name] + 1)
+        expected = "1, 2, 4 or 8" if allowed == _WIDTHS else whole_number(1, _MOST[name])
+        fits = isinstance(value, int) and not isinstance(value, bool) and value in allowed
+    return "" if value is None or fits else f"found {shown(value)}, expected {expected}"
+
+
+def _check(key: str, name: str, value: object) -> None:
+    if wrong := misfit(name, value):
+        raise SpecError(f"{key}: {wrong}")
 
 
 _TYPES: Final[Mapping[str, tuple[type, str]]] = {
@@ -67,4 +78,6 @@ _TYPES: Final[Mapping[str, tuple[type, str]]] = {
     "records": (Mapping, "a mapping of names to values"),
 }
 _WIDTHS: Final = (1, 2, 4, 8)
-_MOST: Final = {**LARGEST, "layers": MAX_LAYERS}
+_MOST: Final = {**LARGEST, **dict.fromkeys(("layers", "times"), 100_000)}
+NUMERIC_FACTS: Final = tuple(name for name in FACTS if name not in _TYPES)
+"""Facts that are whole numbers."""

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
-from sim_core.jit import kernel
+from sim_core.compiled.jit import kernel
 
 
 class Rule(NamedTuple):

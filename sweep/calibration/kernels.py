@@ -225,7 +225,8 @@ def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
         stated = f"bytes over seconds of element-wise kernels: {source}"
         values["hbm_efficiency"] = {"value": round(memory, 4), "source": stated}
     hardware = base.with_values(values).model_copy(update={"surface": surface, "name": name})
-    classes = tuple(each for part in (*gemm, *attention) for each in _classes(part))
+    parts = (*gemm, *attention)
+    classes = tuple(each for part in parts for each in classes_of(part.name, part.measured_s / part.preset_s, part.flops))
     left_out = tuple(_without_a_size(part, hardware) for part in gemm)
     return KernelFit(hardware, classes, left_out, tuple(notes))
 
@@ -400,13 +401,13 @@ def _memory(measured: Measured, base: Hardware, notes: list[str]) -> float | Non
     return float(part)
 
 
-def _classes(part: _Part) -> Iterator[Class]:
-    ratio = part.measured_s / part.preset_s
-    for name, least, most in WORK:
-        rows = ratio[(part.flops >= least) & (part.flops < most)]
+def classes_of(name: str, ratio: Floats, flops: Floats, work: Sequence[tuple[str, float, float]] = WORK) -> Iterator[Class]:
+    """Measured seconds over those of the preset by the work of a kernel: words, FLOPs from and below."""
+    for words, least, most in work:
+        rows = ratio[(flops >= least) & (flops < most)]
         if len(rows):
             low, middle, high = (float(x) for x in np.quantile(rows, (0.1, 0.5, 0.9)))
-            yield Class(f"{part.name}, {name}", len(rows), low, middle, high)
+            yield Class(f"{name}, {words}", len(rows), low, middle, high)
 
 
 def _without_a_size(part: _Part, hardware: Hardware) -> tuple[str, float, float]:

@@ -29,8 +29,8 @@ OPERATIONS: Final = {
     "hypercube": "hypercube", "alltoallv": "all_to_allv", "all_to_allv": "all_to_allv",
 }  # fmt: skip
 LARGEST_FILE: Final = 64 * 2**20
-ONE_TO_ONE: Final = ("send_receive", "broadcast", "reduce", "hypercube")
-"""Operations whose two printed bandwidths are the same, whatever the number of ranks."""
+SHARED: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "all_to_allv")
+"""Operations of which each rank has its part; of the others but all-reduce, both printed bandwidths are the same."""
 SURE_RANKS: Final = 150
 """Ranks that follow from two printed decimals; of more, the rank list or the counts have to say."""
 CLEAR: Final = 1.0
@@ -253,16 +253,15 @@ def _meaning(name: str, first: int, head: _Head, lines: Sequence[Line]) -> tuple
     operation = head.operation or _operation(parts, ratio, listed, largest)
     if not operation:
         raise FormatError(name, first, "operation", found="none in the heading", expected="bandwidths of which one follows")
-    shared = operation in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "all_to_allv")
     off = 0.02 if ratio is None else 0.01 * (1 + 1 / clear.algorithm)
-    ranks = head.ranks or (round(parts) if shared and parts > 1.5 else listed)
-    if ratio is not None and abs(ratio - _factor(operation, ranks)) > off and not head.ranks:
+    ranks = head.ranks or (round(parts) if operation in SHARED and parts > 1.5 else listed)
+    if ratio is not None and abs(ratio - bus_factor(operation, ranks)) > off and not head.ranks:
         ranks = _implied(operation, ratio, clear.algorithm) or ranks
     if ranks < 2:
         what = "1 (without MPI=1 each rank runs alone)" if head.hosts else "no list of them"
         raise FormatError(name, first, "ranks", found=what, expected="2 or more, or --ranks")
-    if ratio is not None and abs(ratio - _factor(operation, ranks)) > off:
-        expected = f"{_factor(operation, ranks):.3f} of {operation} over {ranks}"
+    if ratio is not None and abs(ratio - bus_factor(operation, ranks)) > off:
+        expected = f"{bus_factor(operation, ranks):.3f} of {operation} over {ranks}"
         raise FormatError(name, first, "busbw / algbw", found=f"{ratio:.3f}", expected=expected)
     return ranks, operation
 
@@ -291,18 +290,18 @@ def _operation(parts: float, ratio: float | None, listed: int, line: Line) -> st
 def _implied(operation: str, ratio: float, algorithm: float) -> int:
     """Ranks by the ratio of two bandwidths printed with two decimals; 0 where that does not say."""
     twice = 2 if operation == "all_reduce" else 1
-    if ratio >= twice or operation in ONE_TO_ONE:
+    if ratio >= twice or operation not in ("all_reduce", *SHARED):
         return 0
     ranks = twice / (twice - ratio)
     sure = ranks * ranks / twice * 0.01 / algorithm < 0.45
     return round(ranks) if ranks <= SURE_RANKS and sure else 0
 
 
-def _factor(operation: str, ranks: int) -> float:
-    """busbw / algbw of nccl-tests (its doc/PERFORMANCE.md)."""
+def bus_factor(operation: str, ranks: int) -> float:
+    """busbw / algbw of nccl-tests (its doc/PERFORMANCE.md): bytes over a link for each byte of the whole message."""
     if operation == "all_reduce":
         return 2 * (ranks - 1) / ranks
-    return 1.0 if operation in ONE_TO_ONE else (ranks - 1) / ranks
+    return (ranks - 1) / ranks if operation in SHARED else 1.0
 
 
 def _from_json(name: str, text: str, ranks: int | None) -> list[Table]:

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, cast
 import numpy as np
 
 from sim_core import GemmSurface, Hardware, SpecError, Surface, gemm_of_device_s, gemm_s, load_kernels, plural, precisions
-from sweep.calibration.kernels import Class, KernelFit
+from sweep.calibration.kernels import Class, KernelFit, classes_of
 from sweep.inputs.traces.gemms import Gemm, Shape
 from sweep.inputs.traces.profile import Rank
 
@@ -20,6 +20,7 @@ INTERVAL: Final = 0.07
 _PHASES: Final = {(False, True): "forward", (False, False): "input_gradient", (True, False): "weight_gradient"}
 """Phases of a linear layer by which operands lie transposed: x W^T, g W, g^T x; without strides: as a forward."""
 _DTYPES: Final = ("bf16", "fp16")
+_WORK: Final = (("10 GFLOP and more", CLEAR_FLOPS, math.inf), ("below 10 GFLOP", 0.0, CLEAR_FLOPS))
 Phase = Literal["forward", "input_gradient", "weight_gradient"]
 Layer = tuple[int, int, int]
 
@@ -125,10 +126,8 @@ def _classes(each: _Measured, base: Hardware) -> Iterator[Class]:
     """Measured seconds over those of `base`, large GEMMs and small ones."""
     m, n, k = (np.array(sizes, np.int64) for sizes in zip(*each.seconds, strict=True))
     plain = base.model_copy(update={"surface": None})
-    ratio = np.array(list(each.seconds.values())) / gemm_s(load_kernels(plain), each.dtype, m, n, k, phase=each.phase).seconds
-    flops = 2.0 * m * n * k
-    for words, least, most in (("10 GFLOP and more", CLEAR_FLOPS, math.inf), ("below 10 GFLOP", 0.0, CLEAR_FLOPS)):
-        rows = ratio[(flops >= least) & (flops < most)]
-        if len(rows):
-            low, middle, high = (float(x) for x in np.quantile(rows, (0.1, 0.5, 0.9)))
-            yield Class(f"GEMM {each.phase.replace('_', ' ')}, {each.dtype}, {words}", len(rows), low, middle, high)
+    of_base = gemm_s(load_kernels(plain), each.dtype, m, n, k, phase=each.phase).seconds
+    ratio = np.asarray(np.array(list(each.seconds.values())) / of_base, np.float64)
+    return classes_of(
+        f"GEMM {each.phase.replace('_', ' ')}, {each.dtype}", ratio, np.asarray(2.0 * m * n * k, np.float64), _WORK
+    )

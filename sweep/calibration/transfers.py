@@ -1,4 +1,5 @@
-"""Collectives that all ranks of a group recorded: the transfer without the wait for the last rank, or why there is none."""
+"""Collectives that all ranks of a group recorded: the transfer without the wait for the last rank, or why there is none; and
+these as tables from which the numbers of a network are fitted."""
 
 import csv
 import math
@@ -10,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core import Floats, FormatError, plural, shown
+from sweep.calibration.nccl_text import LARGEST_FILE, Measured, Table, bus_factor
 from sweep.inputs.traces.collectives import BYTES, KINDS, Call, Key
 from sweep.inputs.traces.profile import Recording
 
@@ -22,7 +24,6 @@ TURNS: Final = 0.05
 """A call of another rank that is shorter by this part than all of a rank: that rank was not always last."""
 RANK_TABLE: Final = ("rank", "Collective name", "Group size", "dtype", "In msg nelems", "Out msg nelems", "dur_mean", "dur_min")
 MOST_LISTED: Final = 16
-LARGEST_TABLE: Final = 64 * 2**20
 
 
 class Transfer(NamedTuple):
@@ -159,7 +160,7 @@ class _OfRank(NamedTuple):
 
 def of_rank_table(path: Path) -> tuple[list[Transfer], list[Bound]]:
     """Transfers by the means and minima of each rank. Raises FormatError, OSError."""
-    if path.stat().st_size > LARGEST_TABLE:
+    if path.stat().st_size > LARGEST_FILE:
         raise FormatError(str(path), 1, "file size", found=f"{path.stat().st_size:,} bytes", expected="a table by rank")
     found: dict[tuple[str, Key], dict[int, _OfRank]] = defaultdict(dict)
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
@@ -233,11 +234,17 @@ def _whole(path: str, line: int, row: Mapping[str, str | None], name: str) -> in
     return int(value)
 
 
-def bus_factor(kind: str, ranks: int) -> float:
-    """Bytes over a link for each byte of the whole message (nccl-tests, doc/PERFORMANCE.md)."""
-    if kind == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
+def tables(transfers: Sequence[Transfer], gpu: str) -> list[Table]:
+    """A table for each operation and number of ranks whose sizes are known: of each size the middle of its transfers."""
+    rows: dict[tuple[str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for each in transfers:
+        if each.key.bytes:
+            rows[each.key.kind, each.ranks][each.key.bytes] += each.seconds
+    found = []
+    for (kind, ranks), sizes in sorted(rows.items()):
+        of_size = tuple(Measured(size, float(np.median(seconds))) for size, seconds in sorted(sizes.items()))
+        found.append(Table(1, kind, ranks, None, gpu, "", "under load", of_size, 0))
+    return found
 
 
 def lines(transfers: Sequence[Transfer], bounds: Sequence[Bound]) -> Iterator[str]:

@@ -22,10 +22,9 @@ from sweep.calibration.stack_report import missing_lines, page_of_fit, rest_line
 from sweep.calibration.trace_host import lines as host_lines
 from sweep.calibration.trace_host import of_recordings as hosts_of
 from sweep.calibration.trace_kernels import fit_trace_kernels
-from sweep.calibration.trace_links import tables
-from sweep.calibration.transfers import is_rank_table, of_rank_table, of_recordings
+from sweep.calibration.transfers import is_rank_table, of_rank_table, of_recordings, tables
 from sweep.calibration.transfers import lines as transfer_lines
-from sweep.commands.shared import check_output, rows_of_set, takes, write_text
+from sweep.commands.shared import check_output, needs, rows_of_set, takes, write_text
 from sweep.inputs.registry import is_trace
 from sweep.inputs.traces.profile import read_profile, recordings
 from sweep.options import OptionError, of_option
@@ -186,6 +185,7 @@ def runs(
 
 @command.command(cls=CheckedCommand)
 def stack(
+    context: typer.Context,
     table: Annotated[
         Path | None,
         typer.Argument(help="CSV of 3 to 30 short runs with the columns of `sweep validate FILE.csv`; or a profiler trace."),
@@ -213,6 +213,9 @@ def stack(
 ) -> None:
     """Fit the numbers of a software stack to a few short runs, or print which runs would tell them."""
     check_output(output, new=True)
+    of_plan = ("nodes", "runs", "model", "global_batch")
+    sources = {f"--{name.replace('_', '-')}": context.get_parameter_source(name) for name in of_plan}
+    needs("--plan", plan, {name: True for name, source in sources.items() if source and source.name == "COMMANDLINE"})
     if table is None:
         if not plan:
             raise SpecError("calibrate stack: found no RUNS.csv, expected one, or --plan, which prints the runs to make")

@@ -31,7 +31,7 @@ from sweep.options import of_option
 from sweep.show.terminal import own_console
 from sweep.spec.nearest_stack import nearest_stack
 from sweep.spec.spec import ALIASES, FIELDS, check_value, load_spec
-from sweep.starting.job_starter import job_starter
+from sweep.starting.job_starter import DEFAULTS, job_starter
 from sweep.starting.starter import starter, starter_name, suited
 from sweep.validation.devices import FORMS, presets_of
 from sweep.validation.table import NotSimulated
@@ -40,6 +40,8 @@ HARDWARE: Final = "H100-SXM"
 GPUS: Final = 64
 TAKEN: Final = ("sequence", "micro_batch", "global_batch")
 """What may be said of a model or a workload file."""
+UNTOLD: Final = {"overlap_tp": "tp", "precision": "", "schedule": "pp"}
+"""What a log may not tell of a plan and what is therefore taken, with the groups without which it matters nothing."""
 _MISSING: Final = re.compile(r"model: (\w+: missing;|not in this file;)")
 
 
@@ -198,6 +200,11 @@ def _whole(job: Job, stack: str | None, given: dict[str, Any]) -> tuple[Job, lis
         taken.append(f"--stack {stack} (the nearest: {job.framework} has no page)")
     if not job.plan.get("sequence") and "sequence" not in given:
         taken.append(f"--sequence {job.model['sequence']} (the model's)")
+    open_names = [name for name, size in UNTOLD.items() if name in job.plan and job.plan.get(size, 2) != 1]
+    if len(read_stack(stack or job.stack).schedules) < 2:
+        open_names = [name for name in open_names if name != "schedule"]
+    untold = [name for name in open_names if job.plan[name] is None]
+    taken += [f"--set {name}={str(DEFAULTS[name]).lower()}" for name in untold]
     return job._replace(stack=stack or job.stack), taken
 
 

@@ -2,7 +2,7 @@
 
 from sweep.commands.shared import AsJson, Directory, result_at, write_json
 from sweep.ranking.ranking import rank
-from sweep.results.citation import citation_of
+from sweep.results.citation import DIGITS, citation_of
 from sweep.results.store import Store
 from sweep.show.answer import answer_of
 from sweep.show.tables import say
@@ -13,14 +13,19 @@ def command(directory: Directory = None, as_json: AsJson = False) -> None:
     """Print a result's short name, what to launch, how sure that is, and a line to cite it by."""
     folder = result_at(directory)
     ranking = rank(folder, per=[], top=1)
-    citation = citation_of(Store(directory=folder).made_from())
+    made_from = Store(directory=folder).made_from()
+    citation, run = citation_of(made_from), str(made_from["sweep"])[:DIGITS]
     answer = answer_of(ranking, folder)
     if as_json:
-        write_json({"folder": str(folder), **citation._asdict(), **answer._asdict(), "best": ranking.best})
+        write_json({"folder": str(folder), "run": run, **citation._asdict(), **answer._asdict(), "best": ranking.best})
         return
     console = own_console()
     console.print(citation.short_name)
     for told, sentence in (("", answer.launch), ("How sure: ", answer.sure)):
         if sentence:
             say(f"  {told}{sentence}.", console)
+    say(
+        f"  Run: {run} in {folder}, the hash of its spec, data and simulator; that of the name is without the simulator",
+        console,
+    )
     say(f"  Cite: {citation.cite}", console)

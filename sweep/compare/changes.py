@@ -1,6 +1,6 @@
 """Which inputs differ between two results: files, numbers of presets, sources of the model, keys of the spec."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -13,7 +13,7 @@ PRESETS: Final = "/presets/"
 TABLES: Final = "kernels.tables"
 SURFACE: Final = "surface"
 MOST_SOURCES: Final = 20
-NEUTRAL_KEYS: Final = ("name", "objectives", "per", "store")
+NEUTRAL_KEYS: Final = ("name", "objectives", "per", "store", "running")
 _APART: Final = ("name", "workload", "hardware", "axes", "fixed")
 
 
@@ -45,7 +45,7 @@ def input_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Chang
         *_model(old, new),
         *_code(old.get("code", {}), new.get("code", {})),
         *_spec(old.get("spec", {}), _with_paths_of(old, new)),
-        *_listed("default", "held", old.get("held", ()), new.get("held", ())),
+        *_held(old.get("held", ()), new.get("held", ())),
     )
 
 
@@ -192,6 +192,14 @@ def _spec(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
         if old.get(key) != new.get(key):
             moves = key not in NEUTRAL_KEYS
             yield Change(kind="spec", name=key, old=_text(old.get(key)), new=_text(new.get(key)), moves_results=moves)
+
+
+def _held(old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:
+    """Defaults (`name: value`) that differ, and those of fields that only one side leaves to their default."""
+    before, after = (dict(text.partition(": ")[::2] for text in side) for side in (old, new))
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) != after.get(name):
+            yield Change(kind="default", name=name, old=before.get(name, ""), new=after.get(name, ""))
 
 
 def _listed(kind: Kind, name: str, old: Any, new: Any) -> Iterator[Change]:

@@ -10,6 +10,7 @@ from sweep.show.sections import Section
 from sweep.show.tables import SHORT_PART, cell, heading, values_text
 
 MAX_GROUPS: Final = 40
+NO_PLAN_IN_COMMON: Final = "no plan is on both sides"
 BEST_PLAN: Final = "Best plan"
 _UP: Final = "var(--c1)"
 _DOWN: Final = "var(--c0)"
@@ -55,6 +56,10 @@ def _head(both: Comparison) -> Section:
         f"{plural(both.matched)} matched by value",
         *(f"Incomplete: {text}" for text in both.incomplete),
     ]
+    if not both.matched:
+        lines.insert(
+            0, f"warning: {NO_PLAN_IN_COMMON}: are these the same job? What is below compares two different sets of plans"
+        )
     if both.old_failed or both.new_failed:
         lines.append(f"Failed plans: {both.old_failed:,} old, {both.new_failed:,} new")
     if both.matched_without:

@@ -43,7 +43,7 @@ from sweep.sources import row_code
 from sweep.spec.budget import Budget
 from sweep.spec.failures import Failures, checkpoint_bytes
 from sweep.spec.space import Space, build_space
-from sweep.spec.spec import STACK_AXIS, SweepSpec
+from sweep.spec.spec import FIELDS, STACK_AXIS, SweepSpec
 from sweep.spec.stragglers import Stragglers
 from sweep.spec.workloads import by_stack, page_of, unmet, workload_of
 
@@ -249,11 +249,20 @@ def _plausibility(workload: Workload, variants: list[Hardware], space: Space) ->
         "peak_flops": {variant.name: variant.value(peak) for variant in variants},
         "approximate": held_against.approximate,
         "dtype": workload.dtype,
-        "narrow": "precision" in space.named,
+        "narrow": _narrow(workload.dtype, variants, space),
         "stated": held_against.stated,
         "missing": missing,
         "doubts": list(held_against.doubts),
     }
+
+
+def _narrow(dtype: str, variants: list[Hardware], space: Space) -> float:
+    """How much faster the narrowest precision of the plans may be than `dtype`, by the peaks; 0 without such plans."""
+    if "precision" not in space.named:
+        return 0.0
+    named = {FIELDS["precision"].words[code] for code in space.codes("precision").tolist()}
+    bits = "fp4" if "nvfp4" in named else "fp8" if named - {"bf16", "fp16"} else dtype
+    return max(variant.value(f"peak_flops_{bits}") / variant.value(f"peak_flops_{dtype}") for variant in variants)
 
 
 def _of_moves(workload: Workload, space: Space) -> Iterator[str]:

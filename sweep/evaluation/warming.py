@@ -16,7 +16,6 @@ from sim_core import (
     BOUNDS,
     FIDELITIES,
     FIRST_FAILURE,
-    PLAIN_PYTHON,
     REASONS,
     STEP,
     HardwareTable,
@@ -47,7 +46,7 @@ def warm_up(sweep: Sweep, what: str = STEP) -> float:
     begun = time.perf_counter()
     use_kernels()
     with compiling_alone(what):
-        if not is_compiled(what) and len(os.sched_getaffinity(0)) > 1 and not PLAIN_PYTHON:
+        if not is_compiled(what) and len(os.sched_getaffinity(0)) > 1:
             some = describe_rows(sweep.space, spread(sweep.space.count, WARM_UP_PLANS))[1]
             given = sweep.workload, sweep.hardware, some
             with _steps_compiled_meanwhile(given):

@@ -7,7 +7,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sim_core import FOLLOWING, SCHEDULES, Workload, schedules_to_try, sends_in_background
+from sim_core import (
+    FOLLOWING,
+    SCHEDULES,
+    Hardware,
+    Stack,
+    Workload,
+    load_kernels,
+    precisions,
+    schedules_to_try,
+    sends_in_background,
+)
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.one_plan import fields_of
 from sweep.evaluation.preparation import Prepared, prepare
@@ -19,6 +29,9 @@ HARDWARE: Final = "hardware"
 NETWORK: Final = "hardware.nic_bandwidth"
 ELSEWHERE: Final = ("all_gpus", "global_batch", NETWORK, "precision", "expert_imbalance")
 """Changes of the job or its machine, not of the plan alone."""
+MXFP8: Final = "mxfp8"
+TENSORWISE: Final = ("torchtitan",)
+"""Stacks whose usual recipe in 8 bits scales each tensor anew (torchao.float8); the others have delayed scales."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +62,16 @@ def neighbours(
         return []
     sweep = sweep_around(opened, number, row, [change for _, change in changes]).sweep
     rows = pa.Table.from_batches([evaluate(sweep, np.arange(len(changes)))]).to_pylist()
-    return [Neighbour(axis=axis, change=_told(change, own), row=own) for (axis, change), own in zip(changes, rows, strict=True)]
+    modelled = opened.prepared.sweep.of_plan(number).workload.modelled
+    stack = modelled.stack if modelled else None
+    return [
+        Neighbour(axis=axis, change=_told(change, own, stack), row=own)
+        for (axis, change), own in zip(changes, rows, strict=True)
+    ]
 
 
-def _told(change: Change, row: Mapping[str, Any]) -> str:
-    """A change in words."""
+def _told(change: Change, row: Mapping[str, Any], stack: Stack | None) -> str:
+    """A change in words, with what the stack does not have."""
     words = []
     for name, value in change.items():
         if name == NETWORK:
@@ -62,6 +80,8 @@ def _told(change: Change, row: Mapping[str, Any]) -> str:
             words.append(f"{value} GPUs (dp {row['dp']})")
         elif name == "global_batch":
             words.append(f"global batch {value} (ga {row['ga']})")
+        elif name == "schedule" and stack and value not in stack.schedules:
+            words.append(f"schedule {value} ({stack.name} lacks it)")
         else:
             words.append(f"{name} {('on' if value else 'off') if isinstance(value, bool) else value}")
     return ", ".join(words)
@@ -82,12 +102,19 @@ def _changes(opened: Reopened, number: int, row: Mapping[str, Any]) -> Iterator[
             yield from _others("sharding", ("none", "optimizer", "gradients", "parameters"), fields)
         if int(row["ep"]) > 1:
             yield from _others("dispatcher", ("alltoall", "flex"), fields)
-        yield from _others("precision", ("bf16", "fp8_delayed"), fields)
+        yield from _others("precision", _recipes(opened, workload, row), fields)
     for name in ("all_gpus", "global_batch"):
         for value in _both_ways(int(row[name])):
             yield name, {name: value}
     for times in (0.5, 2.0):
         yield NETWORK, {NETWORK: network_of(opened, row, times)}
+
+
+def _recipes(opened: Reopened, workload: Workload, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Precisions worth a look: 16 bits, the usual 8 bits of the stack, and those of the device with scales of blocks."""
+    name = workload.modelled.stack.name if workload.modelled else ""
+    recipes = ("bf16", "fp8_tensorwise" if name in TENSORWISE else "fp8_delayed")
+    return (*recipes, MXFP8) if MXFP8 in precisions(load_kernels(_device(opened, row))) else recipes
 
 
 def _of_sizes(workload: Workload, row: Mapping[str, Any], cp: int) -> Iterator[tuple[str, Change]]:
@@ -191,9 +218,13 @@ def pinned(opened: Reopened, number: int, row: Mapping[str, Any]) -> dict[str, d
 
 def network_of(opened: Reopened, row: Mapping[str, Any], times: float = 1.0) -> str:
     """The bandwidth of a NIC under a plan, multiplied, as text with its unit."""
+    return f"{row.get('nic_bandwidth', _device(opened, row).value('nic_bandwidth')) * times!r} B/s"
+
+
+def _device(opened: Reopened, row: Mapping[str, Any]) -> Hardware:
+    """The hardware of a plan."""
     variants = opened.prepared.sweep.hardware.variants
-    own = next((variant for variant in variants if variant.name == row["hardware"]), variants[0])
-    return f"{row.get('nic_bandwidth', own.value('nic_bandwidth')) * times!r} B/s"
+    return next((variant for variant in variants if variant.name == row["hardware"]), variants[0])
 
 
 def _value(name: str, change: Mapping[str, Value], fields: Mapping[str, Value]) -> Value:

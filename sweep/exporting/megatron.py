@@ -238,7 +238,7 @@ def megatron_text(plan: Launched) -> str:
     if grouped and not fsdp:
         lines += ["# needed before Blackwell for tp or cp > 1", "export CUDA_DEVICE_MAX_CONNECTIONS=1"]
     elif fsdp:
-        lines += ["# Megatron-FSDP refuses 1", "unset CUDA_DEVICE_MAX_CONNECTIONS"]
+        lines += ["# Megatron-FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1", "unset CUDA_DEVICE_MAX_CONNECTIONS"]
     return "\n".join([*lines, f"{ARRAY}=(", *(f"    {row}" for row in _rows(flags)), ")", ""])
 
 

@@ -7,6 +7,9 @@ fails later: layers that virtual stages do not divide, experts under tensor para
 import math
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sim_core import Stack
 
 Flags = Mapping[str, tuple[str, ...]]
 """Flags with their values; without values for a switch."""
@@ -193,3 +196,21 @@ def refused(flags: Flags, world: int) -> list[str]:
     read = _Read(flags, world)
     groups = (_sizes, _pipeline, _context, _experts, _memory)
     return [rule for group in groups for broken, rule in group(read) if broken]
+
+
+def refused_choices(row: Mapping[str, Any], stack: Stack, *, sequence_parallel: bool) -> list[str]:
+    """The rules about what overlaps and what ranks share that a plan of a result breaks, before its flags are written."""
+    own = stack.sharding_in_pipeline if row["pp"] > 1 and stack.sharding_in_pipeline else stack.sharding
+    shared = {"stack": own}.get(row.get("sharding", "stack"), row.get("sharding")) != "none"
+    overlaps = {name: bool(row.get(name)) for name in ("overlap_tp", "overlap_grad", "overlap_param")}
+    flags = {
+        "--sequence-parallel": sequence_parallel,
+        "--tp-comm-overlap": overlaps["overlap_tp"] and row["tp"] > 1,
+        "--use-distributed-optimizer": shared,
+        "--overlap-grad-reduce": overlaps["overlap_grad"],
+        "--overlap-param-gather": overlaps["overlap_param"] and shared,
+        "--optimizer": row.get("optimizer") == "sgd_momentum",
+    }
+    values: dict[str, tuple[str, ...]] = {"--optimizer": ("sgd",), "--tensor-model-parallel-size": (str(row["tp"]),)}
+    said = {flag: values.get(flag, ()) for flag, given in (flags | {"--tensor-model-parallel-size": True}).items() if given}
+    return [rule for broken, rule in _memory(_Read(said, row["all_gpus"])) if broken]

@@ -12,6 +12,7 @@ from sweep.inputs.registry import LAUNCH, LOG, recognised
 
 NEEDED: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch")
 """Fields of a plan without which there is no job to start from."""
+GPUS: Final = "GPUs"
 WITHOUT_PAGE: Final = ("Hugging Face Trainer + DeepSpeed", "DeepSpeed")
 """Frameworks whose jobs have an empty stack: none of the pages is theirs."""
 
@@ -79,7 +80,7 @@ def _plan(plan: Mapping[str, Any], given: Mapping[str, Any], *, experts: bool) -
         merged["vpp"] = 1
     if merged.get("ep") is None and not experts:
         merged["ep"] = 1
-    ga = merged.pop("ga", 1)  # None: the file leaves it to the launch
+    ga = merged.setdefault("ga", 1)  # None: the file leaves it to the launch
     if merged.get("global_batch") is None and isinstance(merged.get("all_gpus"), int) and merged.get("micro_batch") and ga:
         width = math.prod(merged.get(name) or 1 for name in ("tp", "pp", "cp"))
         merged["global_batch"] = merged["all_gpus"] // width * merged["micro_batch"] * ga or None
@@ -102,9 +103,11 @@ def _model(
 def _checked(job: Job) -> Job:
     """A job that a spec can start from. Raises SpecError that says what is missing and how to give it."""
     if absent := [name for name in NEEDED if job.plan.get(name) is None]:
-        raise SpecError(f"{job.path}: not told: {', '.join(absent)}; give {_sets(absent)}")
+        asked = [GPUS if name == "global_batch" and _follows(job.plan) else name for name in absent]
+        raise SpecError(f"{job.path}: not told: {', '.join(asked)}; give {_sets(asked)}")
     if not {"layers", "hidden", "heads"} <= set(job.model):
-        raise SpecError(f"{job.path}: the model is not told; give --model NAME (`sweep model` lists them)")
+        why = next((f" ({note})" for note in job.notes if note.startswith("model: ")), "")
+        raise SpecError(f"{job.path}: the model is not told{why}; give --model NAME (`sweep model` lists them)")
     if absent := [name for name in OF_MODEL if not job.model.get(name)]:
         raise SpecError(f"{job.path}: not told: {', '.join(absent)}; give {_sets(absent)}")
     if not job.stack and job.framework not in WITHOUT_PAGE:
@@ -112,8 +115,13 @@ def _checked(job: Job) -> Job:
     return job
 
 
+def _follows(plan: Mapping[str, Any]) -> bool:
+    """Whether the batch is known once the GPUs are."""
+    return bool(plan.get("micro_batch") and plan.get("ga")) and plan.get("all_gpus") is None
+
+
 def _sets(names: Sequence[str]) -> str:
-    return " ".join(f"--set {name}=..." for name in names)
+    return " ".join("--gpus ..." if name == GPUS else f"--set {name}=..." for name in names)
 
 
 def _name(path: str) -> str:

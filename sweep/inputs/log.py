@@ -9,7 +9,7 @@ import numpy as np
 
 from sim_core import SimError, SpecError, model_of_dump, read_model
 from sweep.inputs.arguments import Plan, Value
-from sweep.inputs.launch.megatron import numbers_of
+from sweep.inputs.launch.megatron import numbers_of, numbers_told
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
 from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, Taker
 from sweep.inputs.logs.machine import Machine, device_of
@@ -162,8 +162,9 @@ def _model(path: str, found: Found) -> tuple[dict[str, Any], tuple[str, ...]]:
         if found.preset:
             return numbers_of(read_model(found.preset, {**found.changes, "sequence": found.plan.get("sequence")})), ()
         if found.arguments.get("num_layers"):
-            given = {"vocabulary": found.model["vocabulary"]} if "vocabulary" in found.model else {}
-            return numbers_of(model_of_dump(found.arguments, path, given)), ()
+            own = {"vocabulary": found.model["vocabulary"]} if "vocabulary" in found.model else {}
+            told, why = numbers_told(lambda given: model_of_dump(found.arguments, path, {**own, **given}), path)
+            return told or dict(found.model), why
     except SimError as error:
         return dict(found.model), (model_note(error, path),)
     return dict(found.model), ()

@@ -162,6 +162,8 @@ def cannot(path: str | Path, row: Reader, wanted: str) -> SpecError:
 
 def unknown(path: str | Path) -> SpecError:
     """What to say of a file that no row knows."""
+    if not head_of(Path(path)).strip():
+        return SpecError(f"{path}: the file is empty; expected one that docs/{PAGE} lists")
     return SpecError(f"{path}: not recognised; known: {'; '.join(row.name for row in ROWS)} (docs/{PAGE})")
 
 

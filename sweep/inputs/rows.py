@@ -20,7 +20,7 @@ DTYPES: Final = {"fp8_delayed": "fp8", "fp8_tensorwise": "fp8-cs", "fp8_blockwis
 COLUMNS: Final = (
     "id", "set", "source", "framework", "hw", "gpus", "gpus_per_node", "model", "params_b", "layers", "hidden", "heads",
     "kv_heads", "ffn", "vocab", "seq", "experts", "topk", "moe_ffn", "dtype", "tp", "pp", "vpp", "cp", "ep", "dp", "sp", "zero",
-    "mbs", "gbs", "ga", "recompute", "schedule", "iter_ms", "iter_kind", "mem_gib", "mem_kind", "oom", "notes",
+    "mbs", "gbs", "ga", "recompute", "schedule", "features", "iter_ms", "iter_kind", "mem_gib", "mem_kind", "oom", "notes",
 )  # fmt: skip
 Row = dict[str, str]
 
@@ -59,6 +59,7 @@ def row_of(log: Log, number: int, device: str = "") -> Row | str:
         "gbs": plan["global_batch"],
         "recompute": plan["checkpointing"],
         "schedule": "1F1B" if plan["vpp"] == 1 else "interleaved 1F1B",
+        "features": None if plan["overlap_tp"] is None else f"tp_overlap={int(bool(plan['overlap_tp']))}",
         **_measured(log),
     }
     return {name: "" if row.get(name) is None else str(row[name]) for name in COLUMNS}

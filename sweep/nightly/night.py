@@ -13,7 +13,7 @@ from typing import Final
 
 from sim_core import SimError, SpecError, masked, plural
 from sweep.compare.comparison import compare
-from sweep.compare.report import BEST_PLAN, group_text, paged, sections
+from sweep.compare.report import BEST_PLAN, NO_PLAN_IN_COMMON, group_text, paged, sections
 from sweep.compare.result import Comparison
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.evaluation.warming import warm_up
@@ -217,6 +217,7 @@ def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequen
     record.feasible, record.failed = both.new_feasible, both.new_failed
     record.regressions = regressions(both, spec.thresholds)
     record.changes = [change.text for change in both.inputs if change.moves_results]
+    record.changes += [f"{NO_PLAN_IN_COMMON}, so only the best plans are compared"] * (not both.matched)
     record.best_step_s = {group_text(group.group): group.new.step_time_s if group.new else None for group in both.groups}
     record.champion_rank = {group_text(group.group): group.old_plan_rank for group in both.groups if base}
     broken = both.became_failed.plans if base else both.new_failed

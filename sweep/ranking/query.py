@@ -30,6 +30,7 @@ class Rows:
 
     connection: duckdb.DuckDBPyConnection
     columns: dict[str, str]  # all names and types
+    directory: Location
     reading: Reading | None = None  # None: all are there, and checked
     chance: str | None = None  # SQL of RUNS, for conditions
 
@@ -94,7 +95,7 @@ def parts(directory: Location, where: str | None = None) -> Iterator[Rows]:
         chance = runs_in_sql(Store(directory=directory).provenance() or {}, columns.keys()) if asked else None
         with _in_one_line(directory, where):
             _check(where, columns, [RUNS] if chance else [])
-            yield Rows(connection=connection, columns=columns, reading=files, chance=chance)
+            yield Rows(connection=connection, columns=columns, directory=directory, reading=files, chance=chance)
 
 
 @contextmanager

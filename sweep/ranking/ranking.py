@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
@@ -20,7 +19,7 @@ from sweep.ranking.chances import runs_probability
 from sweep.ranking.error_bars import COLUMNS as BARS
 from sweep.ranking.error_bars import ErrorBars, error_bars
 from sweep.ranking.facts import NEEDED_MEMORY, Told, asked, told
-from sweep.ranking.query import NAMED, Rows, columns_in, columns_of, parts
+from sweep.ranking.query import NAMED, Rows, columns_in, parts
 from sweep.ranking.reach import Gathered
 from sweep.ranking.selection import (
     ALIKE,
@@ -90,7 +89,7 @@ class Ranking:
 
 
 def rank(
-    directory: Location,
+    directory: Location | Rows,
     *,
     by: str | None = None,
     top: int | None = None,
@@ -101,20 +100,18 @@ def rank(
     pareto: Sequence[str] = (),
     every: bool = False,
     measured: OwnRuns | None = None,
-    connection: duckdb.DuckDBPyConnection | None = None,
 ) -> Ranking:
-    """Rank the results in `directory`. Ties go to the lower plan number.
+    """Rank the results in `directory`, or its rows where they are open. Ties go to the lower plan number.
 
     `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group. `columns` may be
     just `all`. `pareto`: only plans that no other beats in one of these columns without losing in another, all of them
     unless `top` says fewer. Plans with the same numbers are one row, unless `every`. `measured`: runs of one's own, which
-    error bars take into account; the order stays that of the simulation. `connection`: that of `results` without a condition,
-    where it is open; files are then not verified again.
+    error bars take into account; the order stays that of the simulation.
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
-    with parts(directory, where) if connection is None else nullcontext(Rows(connection, columns_of(connection))) as source:
-        connection, schema = source.connection, source.columns
+    with nullcontext(directory) if isinstance(directory, Rows) else parts(directory, where) as source:
+        directory, connection, schema = source.directory, source.connection, source.columns
         provenance = Store(directory=directory).provenance() or {}
         beside = Store(directory=directory).counted().get("plans", {})
         front = [(name, higher_is_better(name)) for name in _known("--pareto", pareto, schema)]

@@ -11,7 +11,7 @@ import duckdb
 import numpy as np
 
 from sim_core import EXPLANATIONS, FOLLOWING, MEMORY, PARTS, Floats, Ints, SimError, in_plain_python, masked
-from sweep.ranking.query import columns_of, results
+from sweep.ranking.query import Rows, columns_of, results
 from sweep.ranking.ranking import rank
 from sweep.ranking.selection import quoted
 from sweep.reopening import Reopened, reopened
@@ -45,7 +45,7 @@ def content_of(directory: Location, record: Path | None = None) -> dict[str, Any
         chosen = _chosen(columns, provenance, runs)
         rows = _rows(connection, columns, chosen)
         measured = _measured(connection, runs)
-        ranking = rank(folder, connection=connection)
+        ranking = rank(Rows(connection, columns_of(connection), folder))  # verified already
     if any(run.step_time_s for run in runs.values()):
         rows["measured_s"] = [runs[plan].step_time_s if plan in runs else None for plan in rows["plan"]]
     reasons = np.bincount(columns.reason.code, minlength=len(columns.reason.values))

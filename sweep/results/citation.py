@@ -5,8 +5,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-_DIGITS: Final = 8
-_NOT_ASKED: Final = ("store", "name")
+DIGITS: Final = 8
+_NOT_ASKED: Final = ("store", "name", "running")
 """Sections of a spec that change no row."""
 
 
@@ -50,4 +50,4 @@ def _by_content(value: Any, contents: Mapping[str, str]) -> Any:
 
 
 def _hash(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:DIGITS]

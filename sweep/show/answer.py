@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_names
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
+from sweep.exporting.megatron_rules import refused_choices
 from sweep.ranking.chances import stack_of
 from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Location
@@ -19,6 +20,8 @@ ROOM: Final = 0.9
 """Part of the memory above which a plan is tight: memory of measured runs is off by 6 % in the mean (docs/validation.md)."""
 EVEN: Final = 0.5
 """Chance to run below which the next plan with room is named, too."""
+MEGATRON: Final = ("megatron-core", "nemo", "nemo-24", "primus")
+"""Stacks that run Megatron-LM, with the rules of its arguments."""
 FEW_MEASURED: Final = 0.5
 _SAME: Final = 5e-4
 _SIZES: Final = ("tp", "pp", "cp", "ep", "vpp", "dp")
@@ -84,6 +87,7 @@ def _first(ranking: Ranking, row: Mapping[str, Any]) -> str:
     told = f"{end} {heading(ranking.by)}: plan"
     if _is_sought(ranking):
         told = "Best if it fits: plan" if _is_unlikely(row, ranking) else "Launch plan"
+        told = "Best, but refused: plan" if _refused(row, ranking) else told
     best = "the best overall" if ranking.best_by == ranking.by else "the cheapest a sequence"
     groups = f" ({best}; below the best per {', '.join(map(heading, ranking.per))})" if ranking.per else ""
     return f"{told} {row['plan']}{groups}"
@@ -116,6 +120,7 @@ def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: 
         yield f"the measured step is {between} in {LEVEL:.0%} of cases ({ranking.error_bars.why}{own})"
     else:
         yield ranking.error_bars.why
+    yield from _unlike_running(ranking, row)
     if tied:
         yield f"{plural(tied, 'other plan')} cannot be told from it"
     elif ranking.searched:
@@ -136,13 +141,37 @@ def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: 
         yield "whether its activations fit into memory is not known"
 
 
+def _unlike_running(ranking: Ranking, row: Mapping[str, Any]) -> Iterator[str]:
+    """That the job that runs is measured where the interval of this plan says that hardly a step is."""
+    job, step = ranking.running, row["step_time_s"]
+    if job is None or not (job.measured_s and job.simulated_s and row.get("step_time_low_s")):
+        return
+    times = job.measured_s / job.simulated_s
+    if not row["step_time_low_s"] <= times * step <= row["step_time_high_s"]:
+        at = f"expect about {short(times * step, 's')} here, too"
+        yield f"but the job that runs takes {times:.2f} x its simulated step, outside of that: {at}, or find what it lacks"
+
+
 def _lacking(row: Mapping[str, Any], ranking: Ranking) -> Iterator[str]:
-    """That the framework of a model's plan has no such schedule."""
+    """That the framework of a model's plan has no such schedule, or refuses what it overlaps or shares."""
     name, _, own = str(row.get("stack") or stack_of(ranking.provenance)).partition(" ")
     if _is_modelled(ranking) and name in stack_names() and "schedules" not in own:
         has = read_stack(name).schedules
         if row.get("schedule", has[0]) not in has:
             yield f"{name} has no schedule {row['schedule']} ({', '.join(has)}): it is simulated as if it had"
+    if rules := _refused(row, ranking):
+        taken = next((other["plan"] for other in ranking.rows.to_pylist() if not _refused(other, ranking)), None)
+        first = "" if taken is None else f" (of those below it takes plan {taken} first)"
+        yield f"Megatron-LM refuses it: {'; '.join(rules)}{first}"
+
+
+def _refused(row: Mapping[str, Any], ranking: Ranking) -> list[str]:
+    """What Megatron-LM refuses of a model's plan, where the stack runs it."""
+    name, _, own = str(row.get("stack") or stack_of(ranking.provenance)).partition(" ")
+    if not _is_modelled(ranking) or name not in MEGATRON or "sharding" in own:
+        return []
+    divided = ranking.provenance["spec"]["workload"].get("sequence_parallel") is not False
+    return refused_choices(row, read_stack(name), sequence_parallel=divided)
 
 
 def _is_tight(row: Mapping[str, Any], ranking: Ranking) -> bool:

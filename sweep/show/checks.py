@@ -83,7 +83,8 @@ def plausibility_lines(
     flops, mfu = zip(*utilisation, strict=True)
     if verbose:
         yield from _utilisation(facts, flops, mfu, hfu, measured)
-    highest = 1.0 if facts.get("narrow") else HIGHEST_MFU  # FP8 may pass what 16 bits cannot
+    narrow = facts.get("narrow", 0.0)  # how much faster FP8 or FP4 may be than 16 bits; earlier versions stored whether
+    highest = HIGHEST_MFU * max(1.0, 2.0 if narrow is True else narrow)
     low, high = sum(value < LOWEST_MFU for value in mfu), sum(value > highest for value in mfu)
     of = f"{{}} of {len(mfu)} plans shown {{}}" if len(mfu) > 1 else "{0:.0s}this plan {1}"
     if low:

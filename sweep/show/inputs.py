@@ -31,7 +31,7 @@ from sim_core import (
     summarize,
 )
 from sweep.show.checks import print_all_checks, print_implied_model
-from sweep.show.tables import print_table
+from sweep.show.tables import aligned, print_table, word
 
 MOST_PIECES: Final = 12
 UNNUMBERED: Final = ("name", "source")
@@ -99,10 +99,9 @@ def print_hardware(hardware: Hardware, console: Console) -> None:
     """Print the numbers of one hardware with their sources."""
     console.print(hardware.name)
     numbers = {key: getattr(getattr(hardware, section), key) for key, (section, _) in HARDWARE_KEYS.items()}
-    values = {key: short(number.value, HARDWARE_KEYS[key][1]) for key, number in numbers.items()}
-    keys_width, values_width = max(map(len, values)), max(map(len, values.values()))
-    for key, number in numbers.items():
-        console.print(f"  {key:{keys_width}}  {values[key]:{values_width}}  {number.source}")
+    rows = [(key, short(number.value, HARDWARE_KEYS[key][1]), number.source) for key, number in numbers.items()]
+    for line in aligned(rows):
+        console.print(line)
     _kernels(hardware, console)
 
 
@@ -164,26 +163,18 @@ def print_stack(stack: Stack, console: Console) -> None:
     """Print the facts of a stack, each with its source, or with what it is where the page has one source for all."""
     console.print(stack.name)
     console.print(f"  {' '.join(stack.source.split())}")
-    values = {name: fact.text(getattr(stack, name)) for name, fact in STACK_FACTS.items()}
-    names_width, values_width = max(map(len, values)), max(map(len, values.values()))
+    rows = []
     for name, fact in STACK_FACTS.items():
         source = stack.sources.get(name)
-        told = f"{fact.what}; {source}" if source else fact.what
-        console.print(f"  {name:{names_width}}  {values[name]:{values_width}}  {told}")
+        rows.append((name, fact.text(getattr(stack, name)), f"{fact.what}; {source}" if source else fact.what))
+    for line in aligned(rows):
+        console.print(line)
 
 
 def print_stacks(stacks: Sequence[Stack], console: Console) -> None:
     """Print the main facts of the stacks in a table."""
-    columns = (
-        "sharding",
-        "flash_attention",
-        "fp8",
-        "host_forward",
-        "host_backward",
-        "host_step",
-        "gradient_bytes",
-        "placement",
-    )
+    of_host = ("host_forward", "host_backward", "host_step")
+    columns = ("sharding", "flash_attention", "fp8", *of_host, "gradient_bytes", "placement")
     rows = [[stack.name, *(STACK_FACTS[key].text(getattr(stack, key)) for key in columns)] for stack in stacks]
     print_table(("stack", *columns), rows, console, left=(0,))
     console.print(
@@ -221,7 +212,7 @@ def print_model(model: Model, console: Console) -> None:
     console.print(f"  {'source':20} {model.source}")
     for key, value in model_document(model).items():
         if key not in UNNUMBERED:
-            text = ", ".join(f"{name} {_plain(x)}" for name, x in value.items()) if isinstance(value, dict) else _plain(value)
+            text = ", ".join(f"{name} {word(x)}" for name, x in value.items()) if isinstance(value, dict) else word(value)
             console.print(f"  {key:20} {text}")
     rows = []
     for unit in counts.units:
@@ -243,7 +234,3 @@ def print_model(model: Model, console: Console) -> None:
 
 def _billions(count: int) -> str:
     return f"{count / 1e9:.2f} B" if count < 1e11 else f"{count / 1e9:.1f} B"
-
-
-def _plain(value: object) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -8,6 +8,7 @@ from rich.console import Console
 from sim_core import plural, short
 from sweep.inputs.launch.job import Launch
 from sweep.inputs.log import Log
+from sweep.show.tables import plain_values, word
 
 WORDS: Final = {
     "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "step_time_s": "steady step",
@@ -48,39 +49,26 @@ def print_launch(launch: Launch, console: Console) -> None:
 
 def launch_values(launch: Launch) -> dict[str, object]:
     """What a launch file states as plain values, for JSON; None: left to the moment of the launch."""
-    return {
-        "path": launch.path,
-        "kind": "launch",
-        "framework": launch.framework,
-        "step_time_s": None,
-        "plan": dict(launch.plan),
-        "model": dict(launch.model),
-        "missing": list(launch.missing),
-        "notes": list(launch.notes),
-        "kept": list(launch.kept),
-    }
+    values = plain_values(launch, "path framework plan model missing notes kept")
+    return {"path": values.pop("path"), "kind": "launch", "framework": values.pop("framework"), "step_time_s": None, **values}
 
 
 def plan_words(plan: Mapping[str, Any]) -> str:
     """A plan on one line, with what is not known left out."""
     sizes = [f"{WORDS.get(name, name)} {plan[name]}" for name in SIZES if plan.get(name) is not None]
     others = [
-        f"{WORDS.get(name, name)} {'yes' if value is True else 'no' if value is False else value}"
-        for name, value in plan.items()
-        if name not in SIZES and value is not None
+        f"{WORDS.get(name, name)} {word(value)}" for name, value in plan.items() if name not in SIZES and value is not None
     ]
     return ", ".join([*sizes, *others]) or "not known"
 
 
 def print_model(model: Mapping[str, Any], console: Console) -> None:
     """Print the numbers of a model on one line."""
-    parts = []
-    for name, value in model.items():
-        if isinstance(value, Mapping):
-            parts.append(f"{name} ({', '.join(f'{key} {inner}' for key, inner in value.items())})")
-        else:
-            parts.append(f"{name} {'yes' if value is True else 'no' if value is False else value}")
-    _line("model", ", ".join(parts) or "not known", console)
+    parts = (
+        f"({', '.join(f'{key} {inner}' for key, inner in value.items())})" if isinstance(value, Mapping) else word(value)
+        for value in model.values()
+    )
+    _line("model", ", ".join(map(" ".join, zip(model, parts, strict=True))) or "not known", console)
 
 
 def print_missing(missing: tuple[str, ...], notes: tuple[str, ...], console: Console) -> None:
@@ -107,25 +95,8 @@ def _line(what: str, text: str, console: Console) -> None:
 
 def log_values(log: Log) -> dict[str, object]:
     """What a log tells as plain values, for JSON; seconds, GiB, None: not told."""
-    return {
-        "path": log.path,
-        "kind": "log",
-        "framework": log.framework or None,
-        "state": log.state,
-        "step_time_s": log.step_time_s,
-        "steps": log.steps,
-        "interval": log.interval,
-        "first_step_s": log.first_step_s,
-        "spread": log.spread,
-        "rounding": log.rounding,
-        "plan": dict(log.plan),
-        "refused": log.refused or None,
-        "model": dict(log.model),
-        "parameters": log.parameters,
-        "peak_memory_gib": log.peak_memory_gib,
-        "memory_kind": log.memory_kind or None,
-        "device": log.device or None,
-        "gpus_per_node": log.gpus_per_node,
-        "missing": list(log.missing),
-        "notes": list(log.notes),
-    }
+    names = (
+        "framework state step_time_s steps interval first_step_s spread rounding plan refused model parameters "
+        "peak_memory_gib memory_kind device gpus_per_node missing notes"
+    )
+    return {"path": log.path, "kind": "log", **plain_values(log, names)}

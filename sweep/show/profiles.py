@@ -8,7 +8,7 @@ from sim_core import plural, short
 from sweep.inputs.traces.collectives import Row
 from sweep.inputs.traces.gemms import Gemm, Gemms
 from sweep.inputs.traces.profile import Profile, Rank
-from sweep.show.tables import print_table
+from sweep.show.tables import plain_values, print_table
 
 MOST_ROWS: Final = 12
 LONGEST_NAME: Final = 60
@@ -73,13 +73,10 @@ def profile_values(profile: Profile) -> dict[str, object]:
         "path": profile.path,
         "kind": "trace",
         "framework": None,
-        "step_time_s": profile.step_time_s,
-        "plan": dict(profile.plan),
+        **plain_values(profile, "step_time_s plan"),
         "model": None,
         "ranks": [_rank_values(rank) for rank in profile.ranks],
-        "missing": list(profile.missing),
-        "notes": list(profile.notes),
-        "warnings": list(profile.warnings),
+        **plain_values(profile, "missing notes warnings"),
     }
 
 
@@ -92,12 +89,9 @@ def _rank_values(rank: Rank) -> dict[str, object]:
         **{f"{name}_s": None if totals is None else getattr(totals, f"{name}_s") for name in (*_TOTALS, *_FURTHER)},
         "events": None if totals is None else totals.events,
         "step_time_s": rank.period_s,
-        "steps": [
-            {"step": step.number, "host_s": step.host_s, "gpu_span_s": step.gpu_span_s, "gpu_end_s": step.gpu_end_s}
-            for step in rank.steps
-        ],
+        "steps": [{"step": step.number, **plain_values(step, "host_s gpu_span_s gpu_end_s")} for step in rank.steps],
         "without_launch": {"events": rank.unlinked, "busy_s": rank.unlinked_s, "counted": rank.unlinked_counted},
-        "groups": [{"role": group.role, "size": group.size} for group in rank.place.groups],
+        "groups": [plain_values(group, "role size") for group in rank.place.groups],
         "plan": dict(rank.place.plan),
         "collectives": [
             {**row.key._asdict(), "count": row.number, "min_s": row.minimum_s, "median_s": row.median_s, "total_s": row.total_s}
@@ -115,15 +109,8 @@ def _rank_values(rank: Rank) -> dict[str, object]:
 
 
 def _gemm_values(gemm: Gemm) -> dict[str, object]:
-    return {
-        **gemm.shape._asdict(),
-        "count": gemm.number,
-        "median_s": gemm.median_s,
-        "min_s": gemm.minimum_s,
-        "total_s": gemm.total_s,
-        "memset_s": gemm.memset_s,
-        "with_memsets_median_s": gemm.with_memsets_median_s,
-    }
+    times = plain_values(gemm, "total_s memset_s with_memsets_median_s")
+    return {**gemm.shape._asdict(), "count": gemm.number, "median_s": gemm.median_s, "min_s": gemm.minimum_s, **times}
 
 
 def _totals(rank: Rank) -> list[str]:

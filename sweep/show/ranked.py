@@ -22,7 +22,7 @@ from sweep.show.answer import answer_of
 from sweep.show.checks import plausibility_lines
 from sweep.show.results import print_reasons
 from sweep.show.tables import SHORT_PART, cell, heading, print_table, say, span, values_text
-from sweep.spec.workloads import STACK
+from sweep.spec.workloads import stack_name
 from sweep.uncertainty.evidence import LEVEL
 
 MOST_COLUMNS: Final = 30
@@ -113,9 +113,8 @@ def _of_model(ranking: Ranking) -> Iterator[str]:
     """Sequence, stack and precision of a model in numbers."""
     workload = ranking.provenance.get("spec", {}).get("workload") or {}
     if workload.get("model"):
-        stack = workload.get("stack") or STACK
-        named = stack.get("preset", STACK) if isinstance(stack, Mapping) else stack
-        yield f"stack {named}"
+        if not {"stack"} & {*_axes(ranking), *ranking.varying, *ranking.held}:
+            yield f"stack {stack_name(workload.get('stack'))}"
         yield from (f"sequence {workload['sequence']:,}" for _ in range(bool(workload.get("sequence"))))
 
 

@@ -58,8 +58,6 @@ def cell(name: str, value: Any) -> str:
     """One value as short text, with the unit that its column name implies."""
     if value is None:
         return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, float):
         if name in PERCENT:
             return f"{value:.1%}"
@@ -72,7 +70,29 @@ def cell(name: str, value: Any) -> str:
         if name.endswith("latency"):
             return short(value, "s")
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    return str(value)
+    return word(value)
+
+
+def word(value: object) -> str:
+    """A value that needs no unit."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def plain_values(record: object, names: str) -> dict[str, object]:
+    """Some fields of a record for JSON, lists and dicts in place of tuples and mappings; None: an empty text."""
+    values: dict[str, object] = {}
+    for name in names.split():
+        value = getattr(record, name)
+        values[name] = dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
+        if value == "":
+            values[name] = None
+    return values
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of name, value and text as indented lines; the last cell is as long as it is."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)][:-1]
+    return ["  " + "  ".join([*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows]
 
 
 def rows_text(table: pa.Table, form: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from rich.console import Console
 
 from sim_core import Job, Played, Replay, StageDurations, plural, short, statistics
-from sweep.show.tables import print_table
+from sweep.show.tables import plain_values, print_table
 
 MOST_SHOWN = 16
 FAR = 0.03
@@ -96,14 +96,8 @@ def _work_s(event: Played) -> float:
 
 def replay_values(replayed: Replay) -> dict[str, object]:
     """The replay's totals as plain values, for JSON."""
-    return {
-        "recorded_s": replayed.recorded_s,
-        "replayed_s": replayed.step_s,
-        "compared_s": replayed.compared_s,
-        "error": replayed.error,
-        "of_ranks": replayed.of_ranks,
-        "notes": list(replayed.notes),
-    }
+    values = plain_values(replayed, "recorded_s compared_s error of_ranks notes")
+    return {"recorded_s": values.pop("recorded_s"), "replayed_s": replayed.step_s, **values}
 
 
 def print_stages(path: str, values: Mapping[str, float], console: Console) -> None:

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from sim_core import (
-    LARGEST,
+    FACTS,
+    NUMERIC_FACTS,
+    STACK_FACTS,
     Facts,
     Model,
     Recipe,
@@ -19,6 +21,9 @@ from sim_core import (
     Stack,
     Workload,
     is_page,
+    measured_devices,
+    misfit,
+    nearest,
     parse_model,
     read_calibrated,
     read_features,
@@ -30,7 +35,6 @@ from sim_core import (
     shown,
     split_features,
     stack_names,
-    whole_number,
     with_capacity,
     workload_from_model,
 )
@@ -45,10 +49,7 @@ STORED: Final = "stored"
 """The context in which the spec of a stored result is validated."""
 MODEL_KEYS: Final = ("model", "stack", "sequence_parallel")
 """Keys of `workload` that need a model."""
-FILE_KEYS: Final = (
-    *("micro_batch", "measured_on", "tp", "pp", "vpp", "ep", "all_gpus", "layers", "ffn", "experts", "heads"),
-    *("repeat", "bytes_per_element", "records", "step"),
-)
+FILE_KEYS: Final = tuple(name for name in FACTS if name != "sequence")
 """Keys of `workload` that need a file; `sequence` goes with both."""
 
 
@@ -115,8 +116,19 @@ def framework_of(stated: StackSpec | None, model: str = "", device: str = "", ba
         raise SpecError(f"features: found {shown(features)}, expected key=value; ..., or a mapping")
     own = split_features(features) if isinstance(features, str) else dict(features or {})
     recipe = read_features({**usual, **own})
-    sources = {name: {"value": value, "source": "its release and features"} for name, value in recipe.facts.items()}
-    return Framework(stack.with_facts({**sources, **facts}), recipe, notes)
+    plain = {name: STACK_FACTS[name].plain(value) for name, value in recipe.facts.items()}
+    sources = {name: {"value": value, "source": "its release and features"} for name, value in plain.items()}
+    stack = stack.with_facts({**sources, **facts})
+    _check_devices(stack)
+    return Framework(stack, recipe, notes)
+
+
+def _check_devices(stack: Stack) -> None:
+    """Raise SpecError where a fact is stated for a device without measured kernels: by those it would find none."""
+    for name, fact in STACK_FACTS.items():
+        for device in fact.devices(getattr(stack, name)):
+            if device not in measured_devices():
+                raise SpecError(f"{name}: found device {shown(device)}, {nearest(device, measured_devices())}")
 
 
 def page_of(stated: StackSpec | None) -> str | None:
@@ -135,7 +147,9 @@ def stack_name(stated: StackSpec | None) -> str:
     """How a stack is called of which more than a name is stated: in brackets, or "framework as page". Raises SpecError."""
     preset, facts, framework = _stated(stated)
     name = assumed(framework, preset) if framework else preset
-    return f"{name} ({', '.join(facts)})" if facts else name
+    values = {key: value["value"] if isinstance(value, Mapping) and "value" in value else value for key, value in facts.items()}
+    told = [key if isinstance(value, Mapping | list) else f"{key} {value}" for key, value in values.items()]
+    return f"{name} ({', '.join(told)})" if told else name
 
 
 def _stated(stated: StackSpec | None) -> tuple[str, dict[str, Any], str]:
@@ -154,12 +168,21 @@ def _stated(stated: StackSpec | None) -> tuple[str, dict[str, Any], str]:
     return preset, facts, " ".join((framework or "").split())
 
 
+def _within_bounds(value: object, info: ValidationInfo) -> object:
+    """A fact, as a validator of its field. Raises ValueError."""
+    if wrong := misfit(str(info.field_name), value):
+        raise ValueError(wrong)
+    return value
+
+
 class RepeatSpec(Section):
     """Rows of an operator table that represent one of `times` equal layers."""
 
     first: str = Field(alias="from")
     last: str = Field(alias="to")
-    times: int = Field(ge=1, le=100_000)
+    times: int
+
+    _bounds = field_validator("times", mode="before")(_within_bounds)
 
     def rows(self) -> Repeat:
         """These rows as the reader expects them."""
@@ -186,24 +209,16 @@ class WorkloadSpec(Section):
     vpp: int | None = None
     ep: int | None = None
     all_gpus: int | None = None
-    layers: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    layers: int | None = None
     ffn: int | None = None
     experts: int | None = None
     heads: int | None = None
     repeat: RepeatSpec | None = None
-    bytes_per_element: Literal[1, 2, 4, 8] | None = None
+    bytes_per_element: int | None = None
     records: dict[str, Any] | None = None
     step: int | None = None
 
-    @field_validator(
-        *("micro_batch", "sequence", "tp", "pp", "vpp", "ep", "all_gpus", "ffn", "experts", "heads", "step"), mode="before"
-    )
-    @classmethod
-    def _within_bounds(cls, value: object, info: ValidationInfo) -> object:
-        most = LARGEST[str(info.field_name)]
-        if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most):
-            return value
-        raise ValueError(f"found {shown(value)}, expected {whole_number(1, most)}")
+    _bounds = field_validator(*NUMERIC_FACTS, mode="before")(_within_bounds)
 
     @field_validator("model")
     @classmethod

@@ -5,12 +5,12 @@ from typing import Any, Final
 
 import yaml
 
-from sim_core import Hardware, Model, parse_model, plural, read_hardware, read_stack
+from sim_core import Hardware, Model, Stack, parse_model, plural, read_hardware, read_stack
 from sweep.inputs.job import Job
 from sweep.starting.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
 from sweep.starting.wide_axes import Lines, is_torus, wide_axes
 
-OF_THE_JOB: Final = ("all_gpus", "dp", "global_batch", "sequence", "sequence_parallel")
+OF_THE_JOB: Final = ("all_gpus", "dp", "ga", "global_batch", "sequence", "sequence_parallel")
 """What a plan of a job holds besides the fields that a sweep varies or keeps."""
 DEFAULTS: Final = {
     "cp": 1, "ep": 1, "vpp": 1, "overlap_tp": False, "overlap_ep": False, "dispatcher": "alltoall", "precision": "bf16",
@@ -27,6 +27,8 @@ _DATA_PARALLEL: Final = ("tp", "pp", "vpp", "cp", "ep", "overlap_tp", "overlap_e
 NO_AXES_OF: Final = {"Hugging Face Trainer + DeepSpeed": _DATA_PARALLEL, "DeepSpeed": _DATA_PARALLEL}
 """The same of frameworks without a page: ZeRO alone, unless the training code itself is written for more."""
 ONE_LIST: Final = "layer_split"
+BY_COST: Final = "balanced_cost"
+AS_STACK: Final = "stack"
 HELD: Final = ("schedule", "precision")
 """What stays as the job has it: another precision is another training, and a framework has its schedules."""
 RECOMPUTE: Final = ["none", "selective", "full"]
@@ -42,14 +44,17 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
     lines["checkpointing"] = RECOMPUTE, "what the backward computes again"
     for name in (*NOT_IN.get(job.stack, ()), *NO_AXES_OF.get(job.framework, ())):
         lines.pop(name, None)
-    plan = _plan(job, model, lines)
+    plan, stack = _plan(job, model, lines), read_stack(job.stack)
+    if "pp" in lines and _as_stack(plan, stack):
+        plan["sharding"] = AS_STACK
+        lines["sharding"] = AS_STACK, f"as {stack.name} does: {stack.sharding}; where pp > 1 {stack.sharding_in_pipeline}"
     for name, value in plan.items():
         values, why = lines.get(name, (value, ""))
         if isinstance(values, list) and name not in HELD:
             told = "the last, a number of layers for each virtual stage" if isinstance(value, list) else on_one_line(value)
             lines[name] = _among(values, value), f"{why}; the job has {told}"
         else:
-            lines[name] = value, "as the job has it"
+            lines[name] = value, why if name == "sharding" and why else "as the job has it"
     lines["global_batch"] = job.plan.get("global_batch"), "sequences of a step, as the job has them"
     top = [
         "workload:",
@@ -69,10 +74,19 @@ def _plan(job: Job, model: Model, lines: Lines) -> dict[str, Any]:
         if name in DEFAULTS:
             plan.setdefault(name, DEFAULTS[name])
     if ONE_LIST in lines:
-        lines[ONE_LIST] = ["even", "balanced"], "as many layers on each stage, or at most one apart"
+        by_cost = [BY_COST] * (BY_COST in lines[ONE_LIST][0])
+        why = "as many layers on each stage, or at most one apart" + ", or by cost" * len(by_cost)
+        lines[ONE_LIST] = ["even", "balanced", *by_cost], why
         equal = model.layers % (plan["pp"] * plan["vpp"]) == 0
         plan.setdefault(ONE_LIST, "even" if equal else "balanced")
     return plan
+
+
+def _as_stack(plan: dict[str, Any], stack: Stack) -> bool:
+    """Whether a job shards as its framework does by itself, which is another way where pp > 1."""
+    own = stack.sharding_in_pipeline if plan["pp"] > 1 else stack.sharding
+    is_own = plan.get("sharding") == own and "reshard_after_forward" not in plan
+    return is_own and stack.sharding_in_pipeline not in (None, stack.sharding)
 
 
 def _running(job: Job, plan: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from sim_core import (
     nearest,
     read_features,
     release_defaults,
+    releases_of,
     shown,
     split_features,
 )
@@ -24,6 +25,8 @@ WHOLE: Final = "recipe"
 """A key of features that were read from a recipe: what it does not set is off."""
 RELEASED: Final = (("megatron-bridge", "nemo"),)
 """Words in a framework's name, and the stack whose releases are described."""
+ROUNDS: Final = (("(rocm)", "primus"), ("nemo", "nemo-24"))
+"""The same of rounds of MLPerf, which are releases by name: what a submission's own model was trained with, dense or not."""
 ELSEWHERE: Final = ("base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout")
 """Keys of the model (models.py)."""
 WITHOUT_EFFECT: Final = (
@@ -53,10 +56,25 @@ def recipe_of(row: Row) -> Recipe:
 
 def _usual(row: Row) -> Mapping[str, str]:
     """What the row's release sets; of a row without one, the last. Nothing where the features were read from the recipe."""
-    if WHOLE in split_features(row.text("features")) or not row.text("experts"):
+    if WHOLE in split_features(row.text("features")):
         return {}
-    defaults = _defaults(row)
+    defaults = _of_round(row) or (_defaults(row) if row.text("experts") else None)
     return {} if defaults is None else defaults.features
+
+
+def _of_round(row: Row) -> Defaults | None:
+    """The settings of the round of MLPerf that a row was submitted to; None of other rows."""
+    stack = next((stack for words, stack in ROUNDS if words in row.text("framework").lower()), "")
+    named = row.text("release") in releases_of(stack)
+    return (
+        release_defaults(stack, row.text("release"), _model(row), row.text("hw").removeprefix("AMD Instinct "))
+        if named
+        else None
+    )
+
+
+def _model(row: Row) -> str:
+    return row.text("model").lower().rpartition(":")[2]
 
 
 def _defaults(row: Row) -> Defaults | None:
@@ -64,7 +82,7 @@ def _defaults(row: Row) -> Defaults | None:
     stack = next((stack for words, stack in RELEASED if words in row.text("framework").lower()), None)
     if stack is None:
         return None
-    model, device = row.text("model").lower().rpartition(":")[2], row.text("hw")
+    model, device = _model(row), row.text("hw")
     try:
         return release_defaults(stack, row.text("release") or last_release(stack), model, device)
     except SpecError:  # no number

@@ -141,9 +141,9 @@ def row_objects(runs: Sequence[Run]) -> list[dict[str, object]]:
             "predicted_s": None if run.reason else run.step_s,
             "error": run.error if run.timed else None,
             "memory_error": run.memory_error,
-            "predicted_bytes": None if run.reason else run.device_bytes,
+            "predicted_bytes": None if run.reason or not run.memory_known else run.device_bytes,
             "did_not_fit": run.row.out_of_memory,
-            "predicted_to_fit": None if run.reason else run.fits,
+            "predicted_to_fit": None if run.reason or not run.memory_known else run.fits,
             "node_gbps": run.network or None,
             "reason": run.reason or None,
         }

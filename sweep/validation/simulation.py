@@ -32,6 +32,7 @@ from sweep.validation.models import check_needs, model_of
 from sweep.validation.stacks import (
     checkpointing_of,
     dispatcher_of,
+    keeps_tensors,
     layer_split,
     overlaps,
     overlaps_tp,
@@ -83,6 +84,7 @@ class Run(NamedTuple):
     step_s: float = 0.0
     peak_bytes: float = 0.0  # of tensors
     device_bytes: float = 0.0  # of tensors, fragmentation, and what the stack reserves
+    memory_known: bool = True  # not of a run that keeps single tensors of its layers, or some on the host
     fits: bool = True
     reason: str = ""
     fragmentation: float = 1.0  # of the stack's allocator
@@ -118,7 +120,7 @@ class Run(NamedTuple):
     def memory_error(self) -> float | None:
         """Percent of the memory that was read off, which is that of tensors, of the allocator, or of the device."""
         measured = self.row.number("mem_gib")
-        if self.reason or measured is None:
+        if self.reason or measured is None or not self.memory_known:
             return None
         kind = self.row.text("mem_kind").lower()
         reading = next((reading for word, reading in READINGS if word in kind), None)
@@ -248,14 +250,15 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
         if FIRST_STAGE in job.row.text("mem_kind") and job.row.count("pp", 1) > 1:
             memory = shape_of(workload, table, job.plan).memory[:, 0]
             tensors = float(sum(memory[MEMORY.index(name)] for name in ALLOCATED))
-        on_device = float(measures["peak_memory_bytes"][number])
+        on_device, known_memory = float(measures["peak_memory_bytes"][number]), not keeps_tensors(job.row)
         runs.append(
             Run(
                 row=job.row,
                 step_s=float(measures["step_time_s"][number]),
                 peak_bytes=tensors,
                 device_bytes=on_device,
-                fits=on_device <= hardware.value("memory"),
+                fits=on_device <= hardware.value("memory") or not known_memory,
+                memory_known=known_memory,
                 fragmentation=fragmentation,
                 network=network,
                 network_stated=stated,

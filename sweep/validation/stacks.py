@@ -37,9 +37,16 @@ REDUCING: Final = ("nanotron",)
 JAX: Final = ("maxtext", "paxml")
 OF_TPU: Final = {"maxtext": "maxtext-tpu"}
 """Stacks that are another on TPUs."""
+POLICIES: Final = {
+    "minimal_with_context": "none", "minimal_flash": "none", "minimal": "selective",
+    "save_dot_with_context_except_mlp": "mlp",
+    "save_dot_except_mlp": "core_attn+mlp", "save_dot_except_mlpwi": "core_attn+mlp", "save_qkv_proj": "core_attn+mlp",
+}  # fmt: skip
+"""Policies of recompute of MaxText (layers/decoders.py: get_remat_policy) by what they do not save, in whole modules: XLA drops
+products that no gradient needs, as the second of an MLP, which run again here."""
 CUSTOM: Final = "custom remat"
 SAVED: Final = "offload_modules"
-"""MaxText's custom policy of recompute, and the feature that lists what it saves: tensors of a layer, on the host."""
+"""MaxText's custom policy of recompute, and the feature that lists what it saves: tensors of a layer, most on the host."""
 SHARDED: Final = ("2", "3", "fsdp")
 RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"))
 """What a cell begins with and the plan's `checkpointing`."""
@@ -70,12 +77,24 @@ def stack_of(row: Row, model: Model, base: Stack | None = None) -> Stack:
     A framework without a page has the nearest one (`sweep.spec.nearest_stack`).
     """
     stack = base or _of_framework(row, model)
-    if stack.name == "megatron-deepspeed" and re.search(FP32_ACCUMULATION, row.text("notes").lower()):
+    if stack.name == "megatron-deepspeed" and _accumulates_in_fp32(row):
         facts = {"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 18.0, "reduces_whole": True}
         stack = stack.model_copy(update=facts)
     if row.text("zero") in ("0", "1"):
         stack = stack.model_copy(update={"sharding": "optimizer" if row.text("zero") == "1" else "none"})
     return stack.model_copy(update=dict(recipe_of(row).facts))
+
+
+def _accumulates_in_fp32(row: Row) -> bool:
+    """Whether a run with DeepSpeed has fp32 gradients: as its notes say, or in bf16 without ZeRO.
+
+    Megatron-LM sets --accumulate-allreduce-grads-in-fp32 wherever it trains in bf16 (arguments.py); BLOOM's launch script has
+    "ZERO_STAGE=0 # important: bf16 must use z0" (bigscience, tr11-176B-ml.slurm), as BF16_Optimizer does what ZeRO 1 would; and
+    the one run of its trials without ZeRO held 20 bytes a weight (chronicles-prequel.md#L670), 2 + 2 + 4 + 12. Under ZeRO 1
+    bf16 ran with 16-bit gradients before.
+    """
+    without_zero = row.text("dtype") == "bf16" and row.text("zero") in ("", "0")
+    return without_zero or re.search(FP32_ACCUMULATION, row.text("notes").lower()) is not None
 
 
 def stack_name(row: Row, model: Model) -> str:
@@ -144,14 +163,16 @@ def checkpointing_of(row: Row) -> str:
     "selective (op)" keeps every second product, which costs as much as recomputing every second layer (its own A100s reach
     2,973 tokens/s with the former and 2,904 with the latter: docs/performance.md at 0413364).
     """
-    stated = row.text("recompute").lower()
+    stated = row.text("recompute").lower() or str(recipe_of(row).plan.get("checkpointing", ""))
     if not stated and any(words in row.text("framework").lower() for words in JAX):
         return "full"
     if stated == CUSTOM and (saved := split_features(row.text("features")).get(SAVED)):
         return _custom(saved.split("+"))
+    if stated in POLICIES:
+        return POLICIES[stated]
     if "(op)" in stated:
         return f"block:{max(row.count('layers') // 2, 1)}"
-    if stated.split("+")[0] in RECOMPUTE_MODULES:
+    if stated.split("+")[0] in RECOMPUTE_MODULES or stated.startswith("block:"):
         return stated
     checkpointing = next((word for start, word in RECOMPUTE if stated.startswith(start)), None)
     if stated and not checkpointing:
@@ -165,6 +186,13 @@ def _custom(saved: list[str]) -> str:
     if saved == ["decoder_layer_input"]:
         return "full"
     return "mlp" if "context" in saved else "core_attn+mlp"
+
+
+def keeps_tensors(row: Row) -> bool:
+    """Whether its layers keep single tensors (JAX's policies), or some on the host: whole modules do not tell its memory."""
+    features = split_features(row.text("features"))
+    named = SAVED in features or POLICIES.get(row.text("recompute").lower(), "none") != "none"
+    return named or features.get("offload_layers", "0") not in ("0", "none")
 
 
 def layer_split(row: Row) -> str | list[int]:

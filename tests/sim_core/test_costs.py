@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import hardware_table, read_hardware
+from sim_core.compiled.jit import kernel
 from sim_core.costing.collectives import (
     LL,
     LL128,
@@ -28,7 +29,6 @@ from sim_core.costing.collectives import (
     tree_s,
 )
 from sim_core.hardware.table import Links, device_at
-from sim_core.jit import kernel
 from sim_core.planning.placement import Placement, crosses_nodes
 from sim_core.workloads.workload import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 

@@ -67,6 +67,7 @@ def test_features_as_facts_fields_and_capacities() -> None:
     [
         ({"ep_overlp": "1"}, "ep_overlp: unknown feature, nearest valid: ep_overlap"),
         ({"ep_overlap": "maybe"}, "ep_overlap: found 'maybe', expected 0 or 1"),
+        ({"cuda_graph": "fulll"}, "cuda_graph: found 'fulll', expected none, full_iteration, or modules such as"),
         ({"cuda_graph": "yes please"}, "cuda_graph: found 'yes please', expected none, full_iteration, or modules such as"),
         ({"capacity_factor": "-1"}, "capacity_factor: found '-1', expected a number above 0"),
         ({"dispatcher": "pigeons"}, "dispatcher: found 'pigeons', expected alltoall, deepep, hybridep or hierarchical"),
@@ -115,6 +116,7 @@ def test_a_release_that_nobody_has_read_is_said() -> None:
     assert release_defaults("nemo", "24.01", "kimi-k2", "GB300").taken == "25.09"
     for stack, release, message in (
         ("nemo", "spring", "release: found 'spring', expected year and month such as 26.04"),
+        ("nemo-24", "mlperf-v5.2", "release: found 'mlperf-v5.2', nearest valid: mlperf-v5"),
         ("torchtitan", "26.04", "release: found '26.04', but the releases of torchtitan are not described"),
     ):
         with pytest.raises(SpecError, match=message):

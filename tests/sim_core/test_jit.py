@@ -20,17 +20,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import sim_core.jit as jit
-from sim_core import batch, simulator, source_hash, source_hashes
+from sim_core import batch, source_hash, source_hashes
 from sim_core.arrays import Ints
-from sim_core.references import call, reference
-from sim_core.sources import ROOT, Symbol, files_in, function_hashes, made_of, read_modules, symbols_in
+from sim_core.compiled import jit, kept
+from sim_core.compiled.references import call, reference
+from sim_core.compiled.sources import ROOT, Symbol, files_in, function_hashes, made_of, read_modules, symbols_in
 
 
 def test_the_version_of_the_model_is_the_hash_of_its_sources_presets_and_tables() -> None:
     files = sorted(path for path in ROOT.rglob("*") if path.suffix in (".py", ".yaml", ".npz"))
     names = [path.relative_to(ROOT).as_posix() for path in files]
-    assert "jit.py" in names
+    assert "compiled/jit.py" in names
     assert {"hardware/presets/H100-SXM.yaml", "hardware/kernels/data/H100-SXM.npz"} < set(names)
     whole = b"".join(name.encode() + b"\0" + path.read_bytes() + b"\0" for name, path in zip(names, files, strict=True))
     assert source_hash() == hashlib.sha256(whole).hexdigest()[:16]
@@ -50,7 +50,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def chosen() -> Path:
     """The place that a new process would choose."""
-    return jit.cache_dir.__wrapped__()
+    return kept.cache_dir.__wrapped__()
 
 
 def test_compiled_code_is_kept_in_the_first_place_that_can_be_written(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,21 +69,22 @@ def test_compiled_code_is_kept_in_the_first_place_that_can_be_written(places: Pa
 
 
 def test_one_compiles_and_the_others_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit, "_version_dir", lambda: tmp_path)
+    monkeypatch.setattr(kept, "_version_dir", lambda: tmp_path)
+    monkeypatch.setattr(kept, "PLAIN_PYTHON", False)
     inside: list[str] = []
     begun, end = threading.Event(), threading.Event()
 
     def first() -> None:
-        with jit.compiling_alone():
+        with kept.compiling_alone():
             begun.set()
             end.wait(30)
             inside.append("first")
 
     def second() -> None:
-        with jit.compiling_alone():
+        with kept.compiling_alone():
             inside.append("second")
 
-    assert not jit.is_compiled()
+    assert not kept.is_compiled()
     threads = [threading.Thread(target=first), threading.Thread(target=second)]
     threads[0].start()
     assert begun.wait(30)
@@ -92,21 +93,29 @@ def test_one_compiles_and_the_others_wait_for_it(tmp_path: Path, monkeypatch: py
     for thread in threads:
         thread.join(30)
     assert inside == ["first", "second"]
-    assert jit.is_compiled()
+    assert kept.is_compiled()
     (tmp_path / ".lock").unlink()
-    with jit.compiling_alone():
+    with kept.compiling_alone():
         assert not (tmp_path / ".lock").exists()
+
+
+def test_plain_python_leaves_no_sign_that_kernels_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_version_dir", lambda: tmp_path)
+    monkeypatch.setattr(kept, "PLAIN_PYTHON", True)
+    with kept.compiling_alone():
+        assert kept.is_compiled()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_kernels_lie_in_the_folder_of_what_they_are_made_of() -> None:
     hashes = function_hashes()
     for kernel in (vars(batch)["_keep"], vars(import_module("sim_core.step.lower"))["lower"]):
-        locator = jit.KernelLocator.from_function(getattr(kernel, "py_func", kernel), str(ROOT / "batch.py"))
-        assert locator is not None
+        folder = kept.KernelFolder(getattr(kernel, "py_func", kernel))
         own = hashes[f"{kernel.__module__}.{kernel.__name__}"]
-        assert locator.get_cache_path() == str(jit.cache_dir() / "kernels" / own)
-        assert locator.get_source_stamp() == own
-    assert jit.KernelLocator.from_function(simulator.simulate, "/elsewhere/simulator.py") is None
+        assert folder.get_cache_path() == str(kept.cache_dir() / "kernels" / own)
+        assert folder.get_source_stamp() == own
+    other = Path(kept.KernelFolder(test_kernels_lie_in_the_folder_of_what_they_are_made_of).get_cache_path())
+    assert other.parent == kept.cache_dir() / source_hash()
 
 
 def test_a_function_is_made_of_all_that_it_names() -> None:
@@ -146,9 +155,9 @@ def a_copy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
             True,
         ),  # in a function that it calls
         ("engine/schedules.py", "LOOP, V, BOTH_WAYS = 0, 1, 2", "LOOP, V, BOTH_WAYS = 0, 2, 1", True),  # a constant
-        ("jit.py", "_nrt=False", "_nrt=True", True),  # in its decorator
-        ("vector_code.py", "builder.fadd(a, b)", "builder.fsub(a, b)", True),  # in what its vectors become
-        ("inner_code.py", "self._finalized = True", "self._finalized = False", True),  # in how it is compiled
+        ("compiled/jit.py", "_nrt=False", "_nrt=True", True),  # in its decorator
+        ("compiled/vector_code.py", "builder.fadd(a, b)", "builder.fsub(a, b)", True),  # in what its vectors become
+        ("compiled/inner_code.py", "self._finalized = True", "self._finalized = False", True),  # in how it is compiled
         ("planning/columns.py", "    tp: int", "    tp: float", True),  # a field of an argument
         ("engine/codes.py", "import numpy as np\n", "import numpy as np\n\nnp.seterr()\n", True),  # a statement of a module
         ("models/reading.py", "def ", "def other_", False),
@@ -176,10 +185,11 @@ def test_kernels_of_a_process_whose_sources_were_edited_do_not_count_as_those_of
     source = copy / "engine" / "lanes.py"
     text = source.read_text()
     code = (
-        "from pathlib import Path; from sim_core import batch, jit, source_hash\n"
+        "from pathlib import Path; from sim_core import batch, source_hash\n"
+        "from sim_core.compiled.kept import KernelFolder, cache_dir\n"
         f"own = source_hash(); source = Path({str(source)!r}); source.write_text(source.read_text() + '# edited')\n"
-        "locator = jit.KernelLocator.from_function(getattr(batch.run_rows, 'py_func', batch.run_rows), batch.__file__)\n"
-        "print(locator.hash == own, [path.name for path in (jit.cache_dir() / own).iterdir()])"
+        "folder = KernelFolder(getattr(batch.run_rows, 'py_func', batch.run_rows))\n"
+        "print(folder.hash == own, [path.name for path in (cache_dir() / own).iterdir()])"
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     try:
@@ -347,10 +357,10 @@ def test_a_kernel_is_called_by_its_address_and_compiled_when_that_is_asked_for()
         return values.tolist()
 
     for number, expected in enumerate(([0, 6, 12], [3, 4, 5])):
-        if not jit.PLAIN_PYTHON:
+        if not kept.PLAIN_PYTHON:
             assert [bool(vars(one)["_addresses"]) for one in both] == [number > 0, False]
         with jit.in_plain_python():
             assert after(number) == expected
         assert after(number) == expected
-    if not jit.PLAIN_PYTHON:
+    if not kept.PLAIN_PYTHON:
         assert len(cast(Any, written).dispatcher.signatures) == 1

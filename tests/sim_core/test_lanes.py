@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import SCHEDULES, HardwareTable, Workload, simulate, slice_plans
+from sim_core.compiled.jit import outer_kernel
+from sim_core.compiled.vectors import LANES, larger, load, smaller, store, zeros
 from sim_core.engine.codes import PAIRED, PART_MASK, PART_SHIFT, row_of
 from sim_core.engine.lanes import ALONE_S, CROWDED_S, END_S, READY_S, SLOWED_S, STAGE, WORKS, Lanes, run_lanes
 from sim_core.engine.program import (
@@ -46,8 +48,6 @@ from sim_core.engine.schedules import (
     V,
 )
 from sim_core.engine.sequence import EVENTS, LEFT, PIECE, SLOTS, fill_next, fill_sequence
-from sim_core.jit import outer_kernel
-from sim_core.vectors import LANES, larger, load, smaller, store, zeros
 from tests.conftest import make_plans
 from tests.pipelines import cells_of, events_in, pipeline, put_into, run_one, take_from
 

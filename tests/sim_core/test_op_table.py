@@ -174,7 +174,7 @@ def test_the_state_is_sixteen_bytes_a_parameter(a100: HardwareTable) -> None:
     [
         ({"repeat": Repeat(first="addm", last="add_15", times=2)}, "workload.repeat.from: found 'addm', no operator of"),
         ({"repeat": Repeat(first="addmm", last="add_1", times=2)}, "comes after add_1, expected before it"),
-        ({"repeat": Repeat(first="addmm", last="add_15", times=0)}, "workload.repeat.times: found 0"),
+        ({"repeat": Repeat(first="addmm", last="add_15", times=0)}, "workload.repeat.times: found '0'"),
         ({"pp": 4}, "workload.pp: the file is of kind operator table; this key is for trace"),
     ],
 )

@@ -19,13 +19,13 @@ from tests.other_users import OTHER, USER, needs_root, run_as
 
 NAMED = f"training-plan-sweep-{os.geteuid()}"
 KERNEL = """
-import sim_core.jit as jit
+from sim_core.compiled import jit, kept
 
 @jit.kernel
 def doubled(value):
     return 2 * value
 
-print(doubled(3.0), jit.cache_dir())
+print(doubled(3.0), kept.cache_dir())
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -14,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import sim_core.jit as jit
+from sim_core.compiled import jit, kept
+from sim_core.compiled.sources import function_hashes
 from sim_core.distinct import distinct_rows
-from sim_core.sources import function_hashes
 
 pytestmark = pytest.mark.skipif("NUMBA_DISABLE_JIT" in os.environ, reason="kernels are plain Python")
 FLIPS = 150
@@ -32,7 +33,7 @@ def polynomial(values: npt.NDArray[np.float64]) -> float:
 
 def sealed_files(folder: Path, name: str, stamp: str) -> Any:
     """The files of a kernel in a folder."""
-    module: Any = import_module("sim_core.sealed_code")  # which imports numba
+    module: Any = import_module("sim_core.compiled.sealed_code")  # which imports numba
     return module.SealedFiles(str(folder), name, stamp)
 
 
@@ -83,12 +84,28 @@ def test_code_with_a_flipped_bit_is_compiled_again(
             assert loaded(mended), "it was written anew"
 
 
-def test_no_flipped_bit_of_any_kernel_is_loaded(tmp_path: Path) -> None:
-    """The files of all kernels of this version that this machine has compiled so far."""
+@pytest.fixture
+def indices() -> list[Path]:
+    """The indices of all kernels of this version that this machine has compiled so far, of one at least."""
     jit.use_kernels()
     distinct_rows(np.zeros((1, 2), np.int64))
-    known, chance = set(function_hashes().values()), random.Random(4)
-    indices = sorted(path for path in (jit.cache_dir() / "kernels").glob("*/*.nbi") if path.parent.name in known)
+    folder = Path(kept.KernelFolder(distinct_rows.py_func).get_cache_path())  # type: ignore[attr-defined]
+    known = set(function_hashes().values())
+    found = sorted(path for path in folder.parent.glob("*/*.nbi") if path.parent.name in known)
+    assert folder in {path.parent for path in found}
+    return found
+
+
+def test_every_file_of_this_version_is_sealed(indices: list[Path]) -> None:
+    """Whatever numba writes, it writes through us: a file without its hash would be loaded as it is."""
+    for folder in {path.parent for path in indices} | {path.parent for path in kept._version_dir().glob("*/*.nbi")}:
+        for path in folder.glob("*.nb?"):
+            data = path.read_bytes()
+            assert hashlib.sha256(data[:-32]).digest() == data[-32:], path
+
+
+def test_no_flipped_bit_of_any_kernel_is_loaded(tmp_path: Path, indices: list[Path]) -> None:
+    chance = random.Random(4)
     for k in range(FLIPS):
         source = chance.choice(indices)
         folder = Path(shutil.copytree(source.parent, tmp_path / f"{k}"))
@@ -136,9 +153,9 @@ def test_two_processes_that_compile_for_two_types_at_once(sealed: Callable[[], A
 
 
 def test_a_damaged_list_of_hashes_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit, "_version_dir", lambda: tmp_path)
-    known = jit._function_hashes.__wrapped__()
+    monkeypatch.setattr(kept, "_version_dir", lambda: tmp_path)
+    known = kept._function_hashes.__wrapped__()
     for spoiled in (b"", b"{", b'{"a"\xba "b"}'):
         (tmp_path / "functions.json").write_bytes(spoiled)
-        assert jit._function_hashes.__wrapped__() == known
+        assert kept._function_hashes.__wrapped__() == known
         assert (tmp_path / "functions.json").stat().st_size > 1000

@@ -20,8 +20,8 @@ from sweep.results.slice_file import Slice
 from sweep.results.store import Store
 from tests.conftest import ROOT
 from tests.sweep.conftest import rows, spec_in
+from tests.sweep.executors.test_cluster import is_slice
 from tests.sweep.fault_proxy import Faults, faulty
-from tests.sweep.test_cluster import is_slice
 from tests.sweep.test_execution import BIG_AXES, call, children, command, is_worker
 from tests.waiting import PATIENCE_S, until
 

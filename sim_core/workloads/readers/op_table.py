@@ -8,7 +8,7 @@ from sim_core.arrays import Floats
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.terms import kinds_by
 from sim_core.workloads import moving
-from sim_core.workloads.facts import MAX_LAYERS, Facts, Repeat
+from sim_core.workloads.facts import Facts, Repeat
 from sim_core.workloads.readers.op_table_text import ASYNC, GRADIENT, OpTableText
 from sim_core.workloads.readers.words import RULE_OF_GROUP, group_of
 from sim_core.workloads.workload import (
@@ -100,8 +100,6 @@ def _repeated(text: OpTableText, repeat: Repeat | None) -> tuple[int, int]:
         raise SpecError(
             f"workload.repeat: {repeat.first} (line {text.rows[begin].line}) comes after {repeat.last}, expected before it"
         )
-    if not 1 <= repeat.times <= MAX_LAYERS:
-        raise SpecError(f"workload.repeat.times: found {repeat.times}, expected 1 to {MAX_LAYERS}")
     return begin, end
 
 

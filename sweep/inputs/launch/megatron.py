@@ -1,7 +1,7 @@
 """Launch scripts and YAML of Megatron-LM: flags of plan and model, with the variables that the file itself sets."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sim_core import Flags, Given, Model, SimError, flags_of_document, flags_of_text, model_document, model_of_flags, says_model
@@ -208,16 +208,27 @@ def gpus_of(values: Mapping[str, str], slurm: Mapping[str, int], unset: Sequence
 
 def _model(path: str, flags: Flags) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Numbers of the model, why there are none, and unknown flags."""
+    unknown: list[str] = []
+
+    def read(given: Mapping[str, object]) -> Model:
+        model, unknown[:] = model_of_flags(flags, path, given)
+        return model
+
+    return *numbers_told(read, path), tuple(unknown)
+
+
+def numbers_told(read: Callable[[Mapping[str, object]], Model], path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The numbers of the model that `read` makes with what is given besides, and why they are not all there; without those
+    of a tokenizer that does not say how many tokens it has, all others."""
     try:
-        model, unknown = model_of_flags(flags, path, {})
-        return numbers_of(model), (), unknown
+        return numbers_of(read({})), ()
     except SimError as error:
         why = (model_note(error, path),)
-    try:  # a tokenizer that does not say how many tokens it has
-        model, unknown = model_of_flags(flags, path, {VOCABULARY: 1})
+    try:
+        numbers = numbers_of(read({VOCABULARY: 1}))
     except SimError:
-        return {}, why, ()
-    return {key: value for key, value in numbers_of(model).items() if key != VOCABULARY}, why, unknown
+        return {}, why
+    return {key: value for key, value in numbers.items() if key != VOCABULARY}, why
 
 
 def numbers_of(model: Model) -> dict[str, Any]:

@@ -57,7 +57,11 @@ def _model(path: str, document: Mapping[str, Any], sequence: int | None, notes: 
     if family is None:
         notes.append("model_config is of no family that is modelled (is_llama_config, is_qwen2_config)")
         return {}
-    fields = {"model_type": family, **{name: config[name] for name in FIELDS if config.get(name) is not None}}
+    fields = {
+        "model_type": family,
+        "hidden_act": "silu",
+        **{name: config[name] for name in FIELDS if config.get(name) is not None},
+    }
     try:
         numbers = {**read_config(fields, path), "sequence": sequence}
         if isinstance(config.get("moe_config"), Mapping):

@@ -4,11 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim_core import SimError, model_of_dump
+from sim_core import model_of_dump
 from sweep.inputs.arguments import OFF, whole
 from sweep.inputs.launch.job import Launch, missing_of
-from sweep.inputs.launch.megatron import NUMBERED, left_open, numbers_of, plan_of
-from sweep.inputs.text import model_note
+from sweep.inputs.launch.megatron import NUMBERED, left_open, numbers_told, plan_of
 
 SIGN: Final = re.compile(r"^\s+(?:tensor_model_parallel_size|pipeline_model_parallel_size):\s*\d", re.MULTILINE)
 RENAMED: Final = {
@@ -45,13 +44,12 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Launch:
     notes: list[str] = []
     model: dict[str, Any] = {}
     vocabulary = whole(values, "vocab_size")
-    try:
-        if "num_layers" in values:
-            model = numbers_of(model_of_dump(values, path, {"vocabulary": vocabulary} if vocabulary else {}))
-        else:
-            notes.append("model: its numbers are not in this file; give --model")
-    except SimError as error:
-        notes.append(model_note(error, path))
+    if "num_layers" in values:
+        own = {"vocabulary": vocabulary} if vocabulary else {}
+        model, why = numbers_told(lambda given: model_of_dump(values, path, {**own, **given}), path)
+        notes += why
+    else:
+        notes.append("model: its numbers are not in this file; give --model")
     return Launch(
         path=path, framework="NeMo", plan=plan, model=model, stack="nemo", missing=missing_of(plan, model), notes=tuple(notes),
         kept=(),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim_core import SimError, nearest, read_model
-from sweep.inputs.flavors import PRESETS, preset_of
+from sweep.inputs.flavors import IN_PIPELINE, PRESETS, SCHEDULES, preset_of
 from sweep.inputs.launch.job import Launch, missing_of
 from sweep.inputs.launch.megatron import numbers_of
 
@@ -15,11 +15,6 @@ SIGN: Final = re.compile(
 )
 SECTIONS: Final = ("parallelism", "training", "experimental")
 """Where the degrees stand: before v0.1 in [training] and [experimental]."""
-SCHEDULES: Final = {
-    "gpipe": ("gpipe", 1), "1f1b": ("1f1b", 1), "interleaved1f1b": ("1f1b", 2), "loopedbfs": ("looped-bfs", 2),
-    "interleavedzerobubble": ("interleaved-zb", 2), "zbvzerobubble": ("zb-v", 2), "dualpipev": ("dualpipev", 2),
-}  # fmt: skip
-"""Schedule -> ours, and the virtual stages of a rank without layers_per_stage."""
 RESHARD: Final = {"always": True, "never": False}
 ROTATE: Final = {"allgather": "all_gather", "alltoall": "p2p"}
 USED: Final = {
@@ -104,6 +99,7 @@ def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> di
     plan: dict[str, Any] = {
         "tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": settings.number("expert_parallel_degree", 1), "dp": dp,
         "all_gpus": dp * tp * pp * cp if dp else None, "micro_batch": micro, "global_batch": batch,
+        **({} if batch else {"ga": local // micro if local and micro and local % micro == 0 else None}),
         "sequence": settings.number("seq_len"), "sequence_parallel": tp > 1, "checkpointing": _checkpointing(settings, notes),
         "sharding": "none" if shard == 1 and replicate else "parameters",
         "precision": "fp8_tensorwise" if "float8" in str(settings.value("converters", "model")) else "bf16",
@@ -113,10 +109,10 @@ def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> di
         plan |= dict.fromkeys(name for name, degree in zip(("tp", "pp", "cp"), degrees, strict=True) if degree is None)
         plan["all_gpus"] = None
     if plan["sharding"] == "parameters":
-        reshard = RESHARD.get(settings.word("fsdp_reshard_after_forward"), pp == 1)
+        reshard = RESHARD.get(settings.word("fsdp_reshard_after_forward"))
         if pp > 1 and not reshard:
-            plan["sharding"] = "optimizer"  # parameters stay for all micro-batches, as the stack has it in pipelines
-        else:
+            plan["sharding"] = IN_PIPELINE
+        elif reshard is not None:
             plan["reshard_after_forward"] = reshard
         if shard and replicate and replicate > 1:
             plan["dp_shard"] = shard * cp
@@ -128,6 +124,8 @@ def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> di
         notes.append("data_parallel_shard_degree is -1, all that is left: the number of GPUs decides it")
         if batch is None and local:
             notes.append(f"the global batch is {local} for each data-parallel rank")
+        if replicate and replicate > 1:
+            notes.append(f"{replicate} replicas: --set dp_shard=... says how many ranks share the parameters, else all")
     return plan
 
 

@@ -12,7 +12,7 @@ from sweep.inputs.arguments import Plan, Value, whole
 
 PLAN_FIELDS: Final = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence", "sequence_parallel",
-    "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param",
+    "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param", "schedule",
 )  # fmt: skip
 """What a log may tell of a plan, by the names of plan fields."""
 SIZES: Final = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch")

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from sweep.inputs.arguments import Plan
-from sweep.inputs.flavors import preset_of
+from sweep.inputs.flavors import IN_PIPELINE, SCHEDULES, preset_of
 from sweep.inputs.logs.found import Found, LogReader, Steps, number
 
 LOST_COLOURS: Final = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
@@ -28,6 +28,9 @@ ARGUMENT: Final = re.compile(r"\b(dim|n_layers|n_heads|n_kv_heads|vocab_size|hid
 SCHEDULE: Final = re.compile(r"\bUsing pipeline schedule (\S+) with (\d{1,6}) microbatches and (\d{1,6}) stages")
 CAPACITY: Final = re.compile(r"(?:CUDA|GPU) capacity: (.{3,60}?)(?: \(\d+\))? with [\d.]+GiB memory")
 CHECKPOINTING: Final = re.compile(r"Applied (full|selective|memory_budget) activation checkpointing")
+ASYNC_TP: Final = re.compile(r"Async TP is enabled|Applied .{0,30}?\bAsync Tensor Parallelism")
+WITH_TP: Final = "Tensor Parallelism to the model"
+IN_8_BITS: Final = re.compile(r"Float8.{0,40}training active|Swapped to Float8Linear")
 OTHER_WORK: Final = ("[GC]", "profiler traces", "ing the checkpoint", "ing checkpoint", "validate step", "memory snapshot")
 NAMES: Final = {"dim": "hidden", "n_layers": "layers", "n_heads": "heads", "n_kv_heads": "kv_heads", "vocab_size": "vocabulary",
                 "hidden_dim": "ffn"}  # fmt: skip
@@ -40,6 +43,7 @@ class TorchtitanLog(LogReader):
     KEYS = (
         b"step:", b"device mesh", b"batch size", b"capacity:", b"total parameters", b"Building", b"activation checkpointing",
         b"[GC]", b"profiler traces", b"checkpoint", b"snapshot", b"pipeline schedule", b"validate step",
+        b"Float8", b"Async TP", b"Tensor Parallelism",
     )  # fmt: skip
     SIGNS = (
         r"step:\s*[\d,]+\s.{0,40}?loss:.*(?:wps|tps):\s*[\d,]+",
@@ -55,7 +59,7 @@ class TorchtitanLog(LogReader):
         self._by_clock, self._by_rate = Steps(), Steps()  # seconds; tokens a second of a GPU
         self._mesh: dict[str, int] = {}
         self._batch: dict[str, int] = {}
-        self._stages = 0
+        self._stages, self._micro_batches, self._schedule = 0, 0, ""
         self._seen = False
         self._before: tuple[object, ...] | None = None  # settings of the job before one that was started again
 
@@ -74,7 +78,8 @@ class TorchtitanLog(LogReader):
             self._setting(line)
 
     def _settings(self) -> tuple[object, ...]:
-        return self._mesh, self._batch, self._stages, self._found.plan.get("checkpointing")
+        told = tuple(self._found.plan.get(name) for name in ("checkpointing", "precision", "overlap_tp"))
+        return self._mesh, self._batch, self._stages, self._micro_batches, told
 
     def _settle(self) -> None:
         """Of a job that was started again with other settings only its own steps count."""
@@ -117,10 +122,21 @@ class TorchtitanLog(LogReader):
             self._found.model |= {NAMES[name]: int(value) for name, value in ARGUMENT.findall(match[2])}
         elif match := CAPACITY.search(line):
             self._found.device = match[1]
-        elif match := CHECKPOINTING.search(line):
-            self._found.plan["checkpointing"] = "full" if match[1] == "full" else "selective"
         elif match := SCHEDULE.search(line):
-            self._stages = int(match[3])
+            self._schedule, self._micro_batches, self._stages = match[1], int(match[2]), int(match[3])
+        else:
+            self._applied(line)
+
+    def _applied(self, line: str) -> None:
+        """What is applied to the model: recompute, 8 bits, messages of tp beside compute."""
+        if match := CHECKPOINTING.search(line):
+            self._found.plan["checkpointing"] = "full" if match[1] == "full" else "selective"
+        elif IN_8_BITS.search(line):
+            self._found.plan["precision"] = "fp8_tensorwise"
+        elif ASYNC_TP.search(line):
+            self._found.plan["overlap_tp"] = True
+        elif WITH_TP in line:
+            self._found.plan.setdefault("overlap_tp", False)
 
     def _take_mesh(self, line: str) -> None:
         if match := MESH.search(line):
@@ -132,7 +148,8 @@ class TorchtitanLog(LogReader):
         if mesh and self._mesh and self._seen and self._before is None:  # a job that was started again
             self._before = self._settings()
             self._mesh, self._batch = {}, {}
-            self._found.plan.pop("checkpointing", None)
+            for name in ("checkpointing", "precision", "overlap_tp"):
+                self._found.plan.pop(name, None)
         if mesh:
             self._last = None
         self._mesh = self._mesh or mesh
@@ -150,7 +167,8 @@ class TorchtitanLog(LogReader):
 
     def _plan(self) -> Plan:
         plan: Plan = dict(self._batch)
-        local = plan.pop("local", None)
+        local = self._batch.get("local")
+        plan.pop("local", None)
         if not self._mesh:
             return plan
         sizes = {name: self._mesh.get(name, 1) for name in ("tp", "pp", "cp")}
@@ -162,9 +180,15 @@ class TorchtitanLog(LogReader):
         plan["ep"] = self._mesh.get("ep") or (None if "dp_shard_in_ep" in self._mesh else 1)
         plan["vpp"] = 1 if sizes["pp"] == 1 else self._stages // sizes["pp"] or None
         plan["sequence_parallel"] = sizes["tp"] > 1
-        plan["sharding"] = "parameters" if shard > 1 or "dp" in self._mesh else "none"
-        if sizes["pp"] == 1 and local is not None:
-            plan["micro_batch"] = local
+        plan["precision"] = "bf16"  # of a log with its start, which tells of 8 bits
+        if sizes["pp"] > 1:
+            plan["schedule"] = SCHEDULES.get(self._schedule.lower(), (None, 0))[0]
+        sharded = "parameters" if sizes["pp"] == 1 else IN_PIPELINE
+        plan["sharding"] = sharded if shard > 1 or "dp" in self._mesh else "none"
+        if local is not None:
+            plan.setdefault("global_batch", local * dp)
+            parts = 1 if sizes["pp"] == 1 else self._micro_batches
+            plan["micro_batch"] = local // parts if parts and local % parts == 0 else None
         return plan
 
     def _steps(self) -> Steps:

@@ -10,12 +10,13 @@ import pytest
 import yaml
 
 from sweep.evaluation.preparation import prepare
+from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
 from sweep.inputs.rows import COLUMNS as ROW_COLUMNS
 from sweep.ranking.beside_running import Beside
 from sweep.show.ranked import running_words
 from sweep.spec.spec import load_spec
-from sweep.validation.simulation import run_rows
+from sweep.validation.simulation import plan_of, run_rows
 from sweep.validation.table import COLUMNS, read_table
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
@@ -82,6 +83,8 @@ def test_other_files_are_told_what_they_are(log: Path, tmp_path: Path) -> None:
         assert f"{other}: not recognised; known: " in done.stderr
         assert "milk" not in done.stderr
         assert "x:0:0" not in done.stderr
+    other.write_text(" \n\n", encoding="utf-8")
+    assert f"{other}: the file is empty" in sweep("inspect", other).stderr
     done = sweep("simulate", log)
     assert f"{log}: is a Megatron-LM log, not a workload; commands that take it: inspect, inspect --rows, init" in done.stderr
 
@@ -149,7 +152,7 @@ def test_a_job_with_its_own_layers_of_each_stage_is_one_of_the_plans(tmp_path: P
     done = sweep("init", launch, "--gpus", 16, "-o", out)
     assert done.returncode == 0, done.stderr
     spec = yaml.safe_load(out.read_text())
-    assert spec["axes"]["layer_split"] == ["even", "balanced", [2, 4]]
+    assert spec["axes"]["layer_split"] == ["even", "balanced", "balanced_cost", [2, 4]]
     few = ["axes.tp=[2]", "axes.pp=[2]", "axes.vpp=[1]", "axes.micro_batch=[1]", "axes.checkpointing=[none]"]
     changes = [word for each in few for word in ("--set", each)]
     done = sweep("run", out, "--workers", 0, "--out", results, *changes)
@@ -169,6 +172,9 @@ def test_the_answer_says_what_the_best_plan_gains(log: Path, tmp_path: Path) -> 
     assert "running: the job that runs is plan " in told
     assert "measured 2 s a step" in told
     assert "(90%: " in told or "no plan here is expected to be faster" in told
+    (simulated,) = re.findall(r"simulated ([\d.]+) ms", told)
+    (expected,) = re.findall(r"but the job that runs takes ([\d.]+) x its simulated step, outside of that", told)
+    assert float(expected) == pytest.approx(2000 / float(simulated), abs=0.01)
 
 
 def test_the_words_of_the_answer() -> None:
@@ -188,7 +194,11 @@ def test_what_a_file_does_not_tell_is_asked_for(tmp_path: Path) -> None:
     path.write_text(specimens.TOML.replace("data_parallel_shard_degree = 4", "data_parallel_shard_degree = -1"))
     done = sweep("init", path, "-o", out)
     assert (done.returncode, out.exists()) == (1, False)
-    assert "not told: global_batch; give --set global_batch=..." in done.stderr
+    assert "not told: GPUs; give --gpus ..." in done.stderr
+    told = sweep("init", path, "--gpus", 64, "-o", tmp_path / "all.yaml")
+    assert "2 replicas: --set dp_shard=..." in told.stdout
+    spec = yaml.safe_load((tmp_path / "all.yaml").read_text())
+    assert spec["fixed"]["global_batch"] == 8 * 64 // 4  # 8 sequences for each of the ranks beside tp 2 x pp 2
     assert sweep("init", path, "--gpus", 64, "--set", "global_batch=128", "-o", out).returncode == 0
     spec = yaml.safe_load(out.read_text())
     assert (spec["fixed"]["all_gpus"], spec["running"]["plan"]["pp"]) == (64, 2)
@@ -281,3 +291,80 @@ def test_a_job_of_deepspeed_says_what_it_is_simulated_as(tmp_path: Path) -> None
     assert "recompute: not in this file, taken as none" in done.stdout
     spec = yaml.safe_load((tmp_path / "ds.yaml").read_text())
     assert not {"tp", "pp", "cp"} & set(spec["axes"])
+
+
+MESH = "3-D device mesh with ['pp', 'dp_shard', 'tp'], [2, 4, 2]"
+STAGES = "Using pipeline schedule Interleaved1F1B with 2 microbatches and 4 stages."
+PIPELINE_LOG = specimens.TORCHTITAN.replace("2-D device mesh with ['dp_shard', 'tp'], [4, 2]", MESH).replace(
+    "Applied selective", f"{STAGES}\nApplied full"
+)
+
+
+def test_a_job_of_torchtitan_shards_as_torchtitan_does_with_any_pipeline(tmp_path: Path) -> None:
+    """Without fsdp_reshard_after_forward: parameters, and where pp > 1 what is gathered stays: the same of a log and a TOML."""
+    toml = specimens.TOML.replace("data_parallel_replicate_degree = 2", "")
+    for name, text, own in (("run.log", PIPELINE_LOG, "optimizer"), ("run.toml", toml, "optimizer")):
+        path, out = tmp_path / name, tmp_path / f"{name}.yaml"
+        path.write_text(text, encoding="utf-8")
+        (found,) = json.loads(sweep("inspect", path, "--json").stdout)
+        assert (found["plan"]["sharding"], found["plan"]["vpp"], found["plan"]["schedule"]) == (own, 2, "1f1b")
+        done = sweep("init", path, "-o", out)
+        assert done.returncode == 0, done.stderr
+        spec = yaml.safe_load(out.read_text())
+        assert spec["fixed"]["sharding"] == spec["running"]["plan"]["sharding"] == "stack"
+        assert "parameters; where pp > 1 optimizer" in out.read_text()
+    assert json.loads(sweep("inspect", tmp_path / "run.log", "--json").stdout)[0]["plan"]["micro_batch"] == 1
+    always = "[parallelism]\nfsdp_reshard_after_forward = 'always'"
+    path.write_text(toml.replace("[parallelism]", always), encoding="utf-8")
+    spec = yaml.safe_load(sweep("init", path, "-o", "-").stdout)
+    assert (spec["fixed"]["sharding"], spec["fixed"]["reshard_after_forward"]) == ("parameters", True)
+
+
+def test_what_a_log_does_not_tell_of_the_plan_is_said(tmp_path: Path) -> None:
+    path, out = tmp_path / "run.log", tmp_path / "job.yaml"
+    path.write_text(specimens.TORCHTITAN, encoding="utf-8")
+    done = sweep("init", path, "-o", out)
+    assert "note: not given, so taken: --set overlap_tp=false\n" in done.stdout
+    assert "# Taken, as not given: --set overlap_tp=false." in out.read_text()
+    assert "not given" not in sweep("init", path, "--set", "overlap_tp=true", "-o", "-").stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("Applied Async Tensor Parallelism to the model", {"overlap_tp": True, "precision": "bf16"}),
+        ("Applied Tensor Parallelism to the model", {"overlap_tp": False, "precision": "bf16"}),
+        ("Swapped to Float8Linear layers with enable_fsdp_float8_all_gather=True", {"precision": "fp8_tensorwise"}),
+    ],
+)
+def test_what_torchtitan_says_of_its_messages_and_precision(line: str, told: dict[str, object], tmp_path: Path) -> None:
+    path, table = tmp_path / "run.log", tmp_path / "runs.csv"
+    path.write_text(specimens.TORCHTITAN.replace("Applied selective", f"{line}\nApplied selective"), encoding="utf-8")
+    assert told.items() <= dict(read_log(path).plan).items()
+    assert sweep("inspect", path, "--rows", table).returncode == 0
+    (ran,) = run_rows(read_table(table))
+    assert (ran.reason, told.items() <= plan_of(ran.row).items()) == ("", True)
+
+
+def test_a_model_without_its_vocabulary_is_told(tmp_path: Path) -> None:
+    """Its tokens are all that is asked for, of a recipe of NeMo and of a log of Megatron-LM as of a script."""
+    told = megatron_log({"swiglu": "True"})
+    for name, text in (
+        ("run.log", "\n".join(line for line in told.split("\n") if "padded vocab" not in line)),
+        ("run.yaml", re.sub(r" +vocab\w*:.*\n", "", specimens.NEMO_YAML)),
+    ):
+        path, out = tmp_path / name, tmp_path / f"{name}.out.yaml"
+        path.write_text(text, encoding="utf-8")
+        assert "not told: vocabulary; give --set vocabulary=..." in sweep("init", path, "-o", out).stderr
+        done = sweep("init", path, "--set", "vocabulary=50304", "-o", out)
+        assert done.returncode == 0, done.stderr
+        model = yaml.safe_load(out.read_text())["workload"]["model"]
+        assert (model["vocabulary"], model["gated"]) == (50304, True)
+
+
+def test_rows_say_whether_messages_of_tp_are_hidden(log: Path, tmp_path: Path) -> None:
+    other, table = tmp_path / "other.log", tmp_path / "runs.csv"
+    other.write_text(megatron_log({"tp_comm_overlap": True}), encoding="utf-8")
+    assert sweep("inspect", log, other, "--rows", table).returncode == 0
+    own, hidden = run_rows(read_table(table))
+    assert [plan_of(run.row)["overlap_tp"] for run in (own, hidden)] == [False, True]

@@ -1,0 +1,110 @@
+"""Where compiled kernels are kept: by the hash of what they are made of, for one user; by one process at a time.
+
+numba's own cache misses changes in other files, of functions that a kernel calls. The folder of a kernel is therefore named by
+the hash of its text and of all that it names, so that machine code of old sources is never used. Its files are sealed
+(sealed_code.py).
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from sim_core.compiled.sources import ROOT, function_hashes, source_hash
+from sim_core.places import folder_for_code, lock_file
+
+STEP: Final = "step"
+BOUNDS: Final = "bounds"
+"""What kernels are for: simulated steps, or also their bounds."""
+PLAIN_PYTHON: Final = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+"""Whether kernels are plain Python in this process: nothing is compiled."""
+
+
+@cache
+def cache_dir() -> Path:
+    """The folder of compiled kernels."""
+    return folder_for_code()
+
+
+def _version_dir() -> Path:
+    """What the cache keeps of this version of sim_core, besides kernels."""
+    folder = cache_dir() / source_hash()
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@cache
+def _function_hashes() -> dict[str, str]:
+    """`function_hashes` of this version, which takes a second; read from the cache thereafter."""
+    file = _version_dir() / "functions.json"
+    try:
+        hashes: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):  # not there yet, or damaged
+        hashes = function_hashes()
+        if source_hash.__wrapped__() != source_hash():  # a source was edited since: these are not of what this process runs
+            return {}
+        part = file.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(hashes), encoding="utf-8")
+        part.replace(file)
+    return hashes
+
+
+class KernelFolder:
+    """The folder of a kernel's files, in the form in which numba asks for it.
+
+    A checkout, an image and the working folder of a cluster job share one cache, and a new version compiles only what it
+    changed. A kernel outside this package (of a test) lies with its version, under the hash of its file.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        code, source = function.__code__, Path(function.__code__.co_filename)
+        self._line = code.co_firstlineno
+        if source.is_relative_to(ROOT):
+            self.hash = _function_hashes().get(f"{function.__module__}.{function.__name__}", source_hash())
+            self._parent = cache_dir() / "kernels"
+        else:
+            text = source.read_bytes() if source.is_file() else code.co_code
+            self.hash = hashlib.sha256(f"{source}\0".encode() + text).hexdigest()[:16]
+            self._parent = _version_dir()
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder."""
+        Path(self.get_cache_path()).mkdir(parents=True, exist_ok=True)
+
+    def get_cache_path(self) -> str:
+        """Its path."""
+        return str(self._parent / self.hash)
+
+    def get_source_stamp(self) -> str:
+        """What its files say that they are made of."""
+        return self.hash
+
+    def get_disambiguator(self) -> str:
+        """Distinguishes functions of the same name in one module."""
+        return str(self._line)
+
+
+def is_compiled(what: str = STEP) -> bool:
+    """Whether nothing is left to compile for `what`, STEP or BOUNDS: the cache has the kernels of these sources."""
+    return PLAIN_PYTHON or _marker(what).exists()
+
+
+def _marker(what: str) -> Path:
+    return _version_dir() / f".compiled-{what}"
+
+
+@contextmanager
+def compiling_alone(what: str = STEP) -> Iterator[None]:
+    """Let only one process of a machine compile the kernels for `what` at a time; the others then load them."""
+    if is_compiled(what):
+        yield
+        return
+    with lock_file(_version_dir() / ".lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    _marker(what).touch()

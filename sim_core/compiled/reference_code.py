@@ -1,0 +1,95 @@
+"""What numba makes of `references`; imported before the first kernel is compiled."""
+
+import hashlib
+from typing import Any
+
+from llvmlite import ir
+from numba import typeof
+from numba.core import cgutils, types
+from numba.core.imputils import impl_ret_borrowed, lower_builtin, lower_getattr_generic
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global
+from numba.extending import models, register_model
+
+from sim_core.compiled.references import call, reference
+
+
+class Reference(types.Type):
+    """The type of a named tuple by reference: a pointer to its fields."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+        digest = hashlib.sha256(of.name.encode()).hexdigest()[:12]  # the name of the type goes into that of each function
+        super().__init__(name=f"{of.instance_class.__name__}_{digest}")
+
+    def field(self, name: str) -> Any:
+        """The type of a field."""
+        return self.of.types[self.of.fields.index(name)]
+
+
+@register_model(Reference)
+class _Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        fields = manager.lookup(kind.of).get_value_type()
+        super().__init__(manager, kind, fields.as_pointer())  # type: ignore[no-untyped-call]
+
+
+@infer_global(reference)
+class _OfReference(AbstractTemplate):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        (kind,) = arguments
+        return (kind if isinstance(kind, Reference) else Reference(kind))(kind)
+
+
+@lower_builtin(reference, types.BaseNamedTuple)  # type: ignore[untyped-decorator]
+def _stored(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return cgutils.alloca_once_value(builder, arguments[0])
+
+
+@lower_builtin(reference, Reference)  # type: ignore[untyped-decorator]
+def _same(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return arguments[0]
+
+
+@infer_getattr
+class _Fields(AttributeTemplate):
+    key = Reference
+
+    def generic_resolve(self, kind: Any, name: str) -> Any:  # type: ignore[override]
+        if name not in kind.of.fields:
+            return None
+        field = kind.field(name)
+        return Reference(field) if isinstance(field, types.BaseNamedTuple) else field
+
+
+@lower_getattr_generic(Reference)  # type: ignore[untyped-decorator]
+def _field(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
+    pointer = cgutils.gep_inbounds(builder, value, 0, kind.of.fields.index(name))
+    field = kind.field(name)
+    if isinstance(field, types.BaseNamedTuple):
+        return pointer
+    return impl_ret_borrowed(context, builder, field, builder.load(pointer))
+
+
+def kind_of_example(value: Any) -> Any:
+    """The type of an argument of a kernel that is called by its address; a named tuple goes by reference."""
+    kind = _passed(typeof(value))
+    return Reference(kind) if isinstance(kind, types.BaseNamedTuple) else kind
+
+
+def _passed(kind: Any) -> Any:
+    """Whole numbers of any width as 64 bits."""
+    return types.int64 if isinstance(kind, types.Integer) else types.unliteral(kind)
+
+
+@infer_global(call)
+class _OfCall(AbstractTemplate):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        return types.none(*map(_passed, arguments))
+
+
+@lower_builtin(call, types.VarArg(types.Any))  # type: ignore[untyped-decorator]
+def _called(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    kinds = [context.get_value_type(kind) for kind in signature.args[1:]]
+    function = ir.FunctionType(context.get_value_type(signature.return_type), kinds)
+    builder.call(builder.inttoptr(arguments[0], function.as_pointer()), arguments[1:])
+    return context.get_dummy_value()

@@ -1,0 +1,163 @@
+"""The sources of sim_core and their hashes: the version of the model, and that of each kernel."""
+
+import ast
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+
+import numpy as np
+
+ROOT: Final = Path(__file__).parent.parent
+WHOLE: Final = "*"
+"""All of a module, where code names the module itself."""
+
+
+class Symbol(NamedTuple):
+    """A name that the top level of a module defines."""
+
+    module: str
+    name: str
+
+
+class Module(NamedTuple):
+    """What the top level of a module defines."""
+
+    texts: dict[str, str]  # by name
+    uses: dict[str, set[str]]  # names that the text of a name has
+    imports: dict[str, Symbol]  # by local name
+    functions: list[str]
+
+
+@cache
+def source_hash() -> str:
+    """Hash (16 hex digits) of every source, preset and table of sim_core: the version of the model."""
+    digest = hashlib.sha256()
+    for name, content in _sources():
+        digest.update(name.encode() + b"\0" + content + b"\0")
+    return digest.hexdigest()[:16]
+
+
+@cache
+def source_hashes() -> dict[str, str]:
+    """Hash (16 hex digits) of each source, preset and table of sim_core by its path: shows what a new version changed."""
+    return {name: hashlib.sha256(content).hexdigest()[:16] for name, content in _sources()}
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    for path in files_in(ROOT, ".py", ".yaml", ".npz"):
+        yield path.relative_to(ROOT).as_posix(), path.read_bytes()
+
+
+def files_in(root: Path, *suffixes: str) -> list[Path]:
+    """The files below `root` with these suffixes, sorted, without what editors put beside them (links such as `.#lanes.py`)."""
+    return sorted(path for path in root.rglob("[!.]*") if path.suffix in suffixes)
+
+
+def function_hashes(root: Path = ROOT) -> dict[str, str]:
+    """Hash (16 hex digits) of what each function of the package in `root` is made of, by `module.function`.
+
+    That is its own text and that of all it names, directly or not: functions, classes, constants. Presets and tables are no
+    part of it: compiled code takes them as arguments.
+    """
+    modules = read_modules(root)
+    symbols = symbols_in(modules)
+    texts = (f"{module}\0{name}\0{modules[module].texts[name]}".encode() for module, name in symbols)
+    digests = np.array([list(hashlib.sha256(text).digest()) for text in texts], np.uint8)
+    size, hashes = len(symbols) // 8 + 1, {}
+    for symbol, bits in made_of(modules, symbols).items():
+        if symbol.name in modules[symbol.module].functions:
+            own = np.unpackbits(np.frombuffer(bits.to_bytes(size, "little"), np.uint8), bitorder="little")
+            hashes[f"{symbol.module}.{symbol.name}"] = hashlib.sha256(digests[np.flatnonzero(own)].tobytes()).hexdigest()[:16]
+    return hashes
+
+
+def symbols_in(modules: Mapping[str, Module]) -> list[Symbol]:
+    """All that the top levels of the modules define, sorted."""
+    return [Symbol(module, name) for module in sorted(modules) for name in sorted(modules[module].texts)]
+
+
+def made_of(modules: Mapping[str, Module], symbols: list[Symbol]) -> dict[Symbol, int]:
+    """Each symbol with those that it names, directly or not, and itself: bit k stands for `symbols[k]`."""
+    named = {
+        one: {_definition(modules, Symbol(one.module, name)) for name in modules[one.module].uses[one.name]} - {None}
+        for one in symbols
+    }
+    bits = {one: 1 << number for number, one in enumerate(symbols)}
+    changed = True
+    while changed:
+        changed = False
+        for one, others in named.items():
+            new = bits[one]
+            for other in others:
+                new |= bits[cast(Symbol, other)]
+            changed, bits[one] = changed or new != bits[one], new
+    return bits
+
+
+def read_modules(root: Path = ROOT) -> dict[str, Module]:
+    """All modules of the package in `root` by their full names."""
+    modules = {}
+    for path in files_in(root, ".py"):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = _module(path.read_text(encoding="utf-8"))
+    return modules
+
+
+def _definition(modules: Mapping[str, Module], symbol: Symbol) -> Symbol | None:
+    """Where the package defines a name that a module uses, None if Python or another package does."""
+    module = symbol.module
+    while module in modules and symbol.name not in modules[module].texts:
+        if symbol.name not in modules[module].imports:
+            return None
+        symbol = modules[module].imports[symbol.name]
+        if f"{symbol.module}.{symbol.name}" in modules:
+            symbol = Symbol(f"{symbol.module}.{symbol.name}", WHOLE)
+        module = symbol.module
+    return symbol if module in modules else None
+
+
+def _module(text: str) -> Module:
+    """Statements that define nothing are part of every name of the module: they may change what it is."""
+    lines, tree = text.splitlines(), ast.parse(text)
+    module = Module(texts={WHOLE: text}, uses={}, imports={}, functions=[])
+    others, of_all = [], set[str]()
+    for code in tree.body:
+        if isinstance(code, ast.Import | ast.ImportFrom):
+            module.imports.update(_imported(code))
+            continue
+        begin = min([code.lineno, *(one.lineno for one in getattr(code, "decorator_list", ()))])
+        own = "\n".join(lines[begin - 1 : code.end_lineno])
+        names, used = _defined(code), {name.id for name in ast.walk(code) if isinstance(name, ast.Name)}
+        if "import " in own:  # modules that a function imports for what they do are part of it
+            for inside in ast.walk(code):
+                if isinstance(inside, ast.Import | ast.ImportFrom):
+                    module.imports.update(_imported(inside))
+                    used.update(_imported(inside))
+        if isinstance(code, ast.FunctionDef):
+            module.functions.append(code.name)
+        for name in names:
+            module.texts[name] = module.texts.get(name, "") + own
+            module.uses.setdefault(name, set()).update(used)
+        if not names and not (isinstance(code, ast.Expr) and isinstance(code.value, ast.Constant)):
+            others.append(own)
+            of_all |= used
+    for name in module.uses:
+        module.texts[name] += "\0" + "\n".join(others)
+        module.uses[name] |= of_all
+    module.uses[WHOLE] = {*module.imports, *module.texts} - {WHOLE}
+    return module
+
+
+def _defined(code: ast.stmt) -> list[str]:
+    if isinstance(code, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [code.name]
+    targets = code.targets if isinstance(code, ast.Assign) else [code.target] if isinstance(code, ast.AnnAssign) else []
+    return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+
+
+def _imported(code: ast.Import | ast.ImportFrom) -> dict[str, Symbol]:
+    if isinstance(code, ast.Import):
+        return {one.asname or one.name: Symbol(one.name, WHOLE) for one in code.names}
+    return {one.asname or one.name: Symbol(code.module or "", one.name) for one in code.names}

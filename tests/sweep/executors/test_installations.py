@@ -1,0 +1,147 @@
+"""A Ray cluster whose nodes have installations of their own: one that differs from the driver's computes nothing."""
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from cluster.demo import DemoCluster, demo_cluster
+from sweep.results.store import Store
+from sweep.sources import ROOT
+from tests.sweep.conftest import rows, spec_in
+from tests.sweep.executors.test_cluster import QUIET
+from tests.sweep.test_execution import call, command
+
+PROJECT = ROOT.parent
+DIFFERING = {
+    "a source of sweep": ("sweep/spec/budget.py", "CHANGED = 1"),
+    "a source of sim_core": ("sim_core/units.py", "CHANGED = 1"),
+    "a table of sim_core": ("sim_core/hardware/presets/H100-SXM.yaml", "# changed"),
+    "a package": ("numba-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: numba\nVersion: 0.1"),
+}
+"""What is added to which file of the other installation."""
+NAMED = {"a source of sweep": "sweep/spec/budget.py: found ", "a package": "numba: found 0.1, expected "}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Two:
+    """A cluster with a node of one CPU that has an installation of its own, and the installation, a folder."""
+
+    cluster: DemoCluster
+    folder: Path
+
+    def run(self, spec: Path, out: Path, writer: str) -> subprocess.CompletedProcess[str]:
+        """A run whose workers import what their node has: it starts elsewhere than in the folder of its sources."""
+        line = command("run", spec, "--out", out, "--executor", "ray", "--top", 0, "--set", f"store.writer={writer}")
+        environment = {**os.environ, **QUIET, "RAY_ADDRESS": self.cluster.gcs, "PYTHONPATH": str(PROJECT)}
+        return subprocess.run(line, cwd=spec.parent, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    folder = tmp_path_factory.mktemp("installation")
+    for package in ("sim_core", "sweep"):
+        shutil.copytree(PROJECT / package, folder / package)
+    with demo_cluster([0]) as cluster:
+        cluster.environment["PYTHONPATH"] = str(folder)
+        cluster.start_node(1)
+        yield Two(cluster=cluster, folder=folder)
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spec_in(tmp_path_factory.mktemp("spec"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spec: Path) -> pa.Table:
+    call("run", spec, "--out", spec.parent / "undisturbed", "--workers", 0, "--top", 0)
+    return rows(spec.parent / "undisturbed")
+
+
+@pytest.fixture
+def differing(request: pytest.FixtureRequest, two: Two) -> Iterator[str]:
+    """The other installation with a difference, until the end of the test."""
+    file, line = DIFFERING[request.param]
+    path = two.folder / file
+    before = path.read_text(encoding="utf-8") if path.exists() else None
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{before}\n{line}\n" if before else line, encoding="utf-8")
+    yield request.param
+    if before is None:
+        shutil.rmtree(path.parent)
+    else:
+        path.write_text(before, encoding="utf-8")
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line in which a run says why it ends."""
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stdout + done.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize("writer", ["driver", "worker"])
+def test_the_same_code_in_another_folder_runs(two: Two, spec: Path, undisturbed: pa.Table, tmp_path: Path, writer: str) -> None:
+    done = two.run(spec, tmp_path / "out", writer)
+    assert done.returncode == 0, done.stderr
+    assert rows(tmp_path / "out").equals(undisturbed)
+
+
+@pytest.mark.parametrize("writer", ["worker", pytest.param("driver", marks=pytest.mark.long)])
+@pytest.mark.parametrize("differing", DIFFERING, indirect=True)
+def test_a_node_with_another_version_ends_the_run(two: Two, spec: Path, differing: str, tmp_path: Path, writer: str) -> None:
+    told = refused(two.run(spec, tmp_path / "out", writer))
+    assert told.startswith("error: a worker on node ")
+    differs = NAMED.get(differing, "sim_core: found ")
+    assert f" ({socket.gethostname()}) has another version of the simulator than this run ({differs}" in told
+    assert told.endswith("; use one version everywhere and run the same command again")
+    assert Store(directory=tmp_path / "out").slices() == []
+
+
+def test_a_node_with_a_version_that_knows_no_check_ends_the_run(two: Two, spec: Path, tmp_path: Path) -> None:
+    file = two.folder / "sweep" / "sources.py"
+    own = file.read_text(encoding="utf-8")
+    file.write_text("""raise ModuleNotFoundError("No module named 'sweep.sources'")""", encoding="utf-8")
+    try:
+        told = refused(two.run(spec, tmp_path / "out", "worker"))
+    finally:
+        file.write_text(own, encoding="utf-8")
+    assert told.startswith("error: a worker on node ")
+    assert " cannot run slices, as with another version of the simulator: " in told
+    assert told.endswith("No module named 'sweep.sources'")
+    assert Store(directory=tmp_path / "out").slices() == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("differing", ["a source of sweep"], indirect=True)
+def test_a_job_brings_its_own_code(two: Two, spec: Path, undisturbed: pa.Table, differing: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    entry = ["python", "-m", "sweep", "run", str(spec), "--executor", "ray", "--out", str(out), "--top", "0"]
+    done = two.cluster.submit(entry)
+    assert done.returncode == 0, f"{differing}: {done.stdout}"
+    assert rows(out).equals(undisturbed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("differing", ["a source of sweep"], indirect=True)
+def test_what_nodes_with_the_right_version_stored_is_kept(
+    two: Two, spec: Path, undisturbed: pa.Table, differing: str, tmp_path: Path
+) -> None:
+    """The last test: the cluster gets a node more."""
+    two.cluster.environment["PYTHONPATH"] = str(PROJECT)
+    two.cluster.start_node(1)
+    out = tmp_path / "out"
+    assert "sweep/spec/budget.py" in refused(two.run(spec, out, "worker")), differing
+    kept = sum(part.rows for part in Store(directory=out).slices())
+    told = call("run", spec, "--out", out, "--workers", 0, "--top", 0)
+    assert f"({kept:,} were already there)" in told or not kept
+    assert rows(out).equals(undisturbed)
