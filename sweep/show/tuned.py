@@ -22,13 +22,13 @@ def print_tuned(
     candidates = tuner.candidates.rivals or len(tuner.candidates.plans)
     skipped = sum(run.state == SKIP for run in runs.values())
     told = f"{plural(len(runs) - skipped, 'run')}" + (f", {skipped} skipped" if skipped else "")
-    console.print(f"{tuner.file}: {told}; {candidates} plans compete")
+    console.print(f"{tuner.file}: {told}; {plural(candidates)} to choose from")
     for note in tuner.notes:
         console.print(f"note: {note}")
     best = tuner.best
     if best is not None and best.step_time_s is not None and belief.regret is not None:
         row = tuner.row(best.plan)
-        console.print(f"best: plan {best.plan}, {short(best.step_time_s, 's')}: {_values(tuner, row)}")
+        console.print(f"best: plan {best.plan}, {short(best.step_time_s, 's')}{_values(tuner, row)}")
         console.print(f"expected regret: {regret_text(tuner, belief.regret)}")
     for place, proposal in enumerate(proposals):
         _print_proposal(tuner, proposal, place, None if best is None else best.step_time_s, flags_of, console)
@@ -88,13 +88,14 @@ def tuned_json(tuner: Tuner, proposals: Sequence[Proposal], limit: float) -> dic
 
 
 def _values(tuner: Tuner, row: Mapping[str, Any]) -> str:
-    return values_text({name: row[name] for name in tuner.varying})
+    """What tells a plan from the others, after a colon; nothing of the only one."""
+    return f": {values_text({name: row[name] for name in names})}" if (names := tuner.varying) else ""
 
 
 def _print_proposal(
     tuner: Tuner, proposal: Proposal, place: int, best_s: float | None, flags_of: Callable[[int], str], console: Console
 ) -> None:
-    console.print(f"next: plan {proposal.plan}: {_values(tuner, proposal.row)}")
+    console.print(f"next: plan {proposal.plan}{_values(tuner, proposal.row)}")
     console.print(f"  why: {_why(proposal, place)}")
     look = f"{short(proposal.gpu_minutes * 60 / int(proposal.row['all_gpus']), 's')} on {proposal.row['all_gpus']} GPUs"
     cost = f"{proposal.gpu_minutes:,.0f} GPU-minutes ({look}: {START_S:.0f} s of start, {STEPS} steps)"

@@ -52,7 +52,12 @@ FULLEST: Final = 100
 """Plans beyond the device's memory, as simulated, that are candidates: those that need the least."""
 MIDDLE: Final = 1.2816
 """Standard deviations from the middle within which four of five values lie."""
+FEW: Final = 50
+"""Candidates of a search below which a word is said."""
 _FULL: Final = "memory_exceeds_device"
+_SEARCHED: Final = (
+    "a search keeps the best plans alone; more to choose from: `sweep search SPEC --best 200`, or `sweep run SPEC`"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +122,9 @@ class Tuner:
 
     @property
     def notes(self) -> list[str]:
-        """What there is to say of the runs, a line each."""
-        return [*self._running[1], *doubts(self.runs)]
+        """What there is to say of the runs and of the candidates, a line each."""
+        few = "search" in self.opened.provenance and self._basis.rivals < FEW
+        return [*self._running[1], *doubts(self.runs), *([_SEARCHED] if few else [])]
 
     @cached_property
     def _running(self) -> tuple[Run | None, list[str]]:

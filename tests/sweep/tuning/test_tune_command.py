@@ -299,3 +299,11 @@ def test_the_job_that_runs_today_is_a_run(tmp_path: Path) -> None:
     assert asked(tmp_path / "own", "--budget", 1)["next"] == []
     assert asked(tmp_path / "other")["best"] is None
     assert "(`running:` of the spec) is none of these plans" in sweep("tune", tmp_path / "other").stdout
+
+
+def test_a_search_with_few_plans_says_how_to_have_more(result: Path, tmp_path: Path) -> None:
+    assert sweep("search", result.parent / "tuned.yaml", "--out", tmp_path / "out", "--workers", 0).returncode == 0
+    told = sweep("tune", tmp_path / "out").stdout.splitlines()
+    assert told[0].endswith("0 runs; 1 plan to choose from")
+    assert "more to choose from: `sweep search SPEC --best 200`" in told[1]
+    assert re.fullmatch(r"next: plan \d+", told[2])
