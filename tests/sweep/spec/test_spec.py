@@ -66,6 +66,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     (axes(tp={"powers_of_two": [5, 7]}), ": axes.tp: no power of two is within [5, 7]"),
     (axes(schedule=["1F1B"]), ": axes.schedule: found '1F1B', nearest valid: 1f1b"),
     (axes(checkpointing=["every"]), ": axes.checkpointing: found 'every', nearest valid: every:K"),
+    (axes(checkpointing=["every:two"]), ": axes.checkpointing: found 'every:two', nearest valid: every:K"),
     (axes(checkpointing=["every:0"]), ": axes.checkpointing: found 'every:0', nearest valid: every:K"),
     (axes(checkpointing=["none:3"]), ": axes.checkpointing: found 'none:3', expected 'none', without a number"),
     (
