@@ -3,7 +3,7 @@
 from typing import Final
 
 from sim_core import SpecError
-from sweep.exporting.launched import Launched
+from sweep.frameworks.plan import Launched
 from sweep.inputs.flavors import flavor_of
 
 VERSION: Final = "v0.2.2"

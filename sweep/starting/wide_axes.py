@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from sim_core import Hardware, Model, Stack, load_kernels
 from sim_core import precisions as precisions_on
+from sweep.frameworks.megatron_sizes import TP_OVERLAP
 
 TOKENS: Final = 4_000_000
 """Tokens of a step, about what models of this generation train with (Llama 3: 4 to 16 M, arXiv 2407.21783)."""
@@ -60,7 +61,7 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
     lines["micro_batch"] = doubled(_MOST_MICRO_BATCH), "sequences"
     lines["checkpointing"] = _recompute(model), "what the backward computes again"
     if len(lines["tp"][0]) > 1:
-        lines["overlap_tp"] = [False, True], _OVERLAP_TP.get(stack.name, "--tp-comm-overlap of Megatron-LM")
+        lines["overlap_tp"] = [False, True], _OVERLAP_TP.get(stack.name, f"{TP_OVERLAP.flag} of Megatron-LM")
     recipes = _narrow(device) if stack.fp8 and model.experts else []
     if recipes:
         lines["precision"] = ["bf16", *recipes], "of linear layers, experts among them"

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from sweep.inputs.arguments import Plan
+from sweep.frameworks.plan import Plan
 from sweep.inputs.logs.found import Found, LogReader, Steps, number
 
 PIPELINE: Final = re.compile(r"steps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)")

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any, Final
 
-from sweep.inputs.arguments import Plan
+from sweep.frameworks.plan import Plan
 from sweep.inputs.logs.found import Found, LogReader
 
 MARK: Final = ":::MLLOG "

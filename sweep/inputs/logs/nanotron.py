@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from sweep.inputs.arguments import Plan
+from sweep.frameworks.plan import Plan
 from sweep.inputs.logs.found import Found, LogReader, numbers_of, product
 
 LINE: Final = re.compile(r"iteration: (\d{1,12}) / \d{1,12} \|")

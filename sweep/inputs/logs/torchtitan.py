@@ -4,7 +4,7 @@ import re
 from datetime import datetime
 from typing import Final
 
-from sweep.inputs.arguments import Plan
+from sweep.frameworks.plan import Plan
 from sweep.inputs.flavors import IN_PIPELINE, SCHEDULES, preset_of
 from sweep.inputs.logs.found import Found, LogReader, Steps, number
 
