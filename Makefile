@@ -20,7 +20,7 @@ PARALLEL := -n $(JOBS) --maxprocesses 4
 # interpreters for `make matrix`, besides those on the PATH
 PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
 
-.PHONY: help sweep dist reference test coverage test-long mutants check matrix oldest newest audit release validate validation bench cluster-demo hooks format clean
+.PHONY: help sweep dist reference rooms test coverage test-long mutants check matrix oldest newest audit release validate validation bench cluster-demo hooks format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -80,11 +80,13 @@ validation: $(READY)  ## record the figures anew and remake docs/validation.md
 	$(BIN)/sweep validate --record
 	$(BIN)/python benchmarks/validation_page.py
 
-reference: $(READY)  ## remake what is made from the code: pages of commands, rooms and axes, the columns of plans, tables
+reference: $(READY)  ## remake what is made from the code: pages of commands and axes, the columns of plans, tables
 	$(BIN)/python -m benchmarks.plan_fields
 	$(BIN)/python benchmarks/commands_page.py
-	$(BIN)/python benchmarks/rooms_page.py
 	$(BIN)/python -m benchmarks.docs_tables
+
+rooms: $(READY)  ## print what every file of the sources is for
+	@$(BIN)/python benchmarks/rooms_page.py
 
 bench: $(READY)  ## the measured claims
 	$(BIN)/python -m benchmarks.bench

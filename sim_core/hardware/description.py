@@ -5,8 +5,6 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -15,9 +13,6 @@ from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.hardware.surface import Surface
 from sim_core.records import Record
 from sim_core.units import SWITCH, quantity
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class _Unit(NamedTuple):
