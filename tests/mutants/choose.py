@@ -36,7 +36,9 @@ class Suite:
     memory_bytes: int | None = None
     limit_s: float = 1800.0
     without: tuple[str, ...] = ()
-    """Names of files of tests that are left out: they start many processes."""
+    """Names of files of tests that are left out: they start many processes, or take long."""
+    after: tuple[str, ...] = ()
+    """Tests for what all others let live, with compiled kernels: each mutant gets all of them."""
 
     def files(self, root: Path) -> list[str]:
         """Files of its tests, the largest first."""
@@ -55,8 +57,6 @@ class Reach:
     nodes: dict[Test, list[str]]
     by_line: dict[str, dict[int, list[Test]]]
     executed: dict[str, set[int]] = field(default_factory=dict)
-    sources: bytes = b""
-    """Hash of all files but those of tests."""
 
     def tests(self, mutant: Mutant, budget_s: float) -> list[Test]:
         """Tests for a mutant, the fastest first, of up to `budget_s` seconds. None, where no test executes its line."""
@@ -73,14 +73,13 @@ class Reach:
             chosen.append(test)
         return chosen
 
-    def key(self, root: Path, mutant: Mutant, tests: Sequence[Test]) -> str:
-        """What decides the verdict of a mutant: the sources, the fault, and the tests that are to notice it."""
-        key = hashlib.sha256(self.sources + repr(mutant).encode())
-        for node in arguments(self, tests):
-            key.update(node.encode() + b"\0")
-        for path in sorted({module.replace(".", "/") + ".py" for module, _ in tests}):
-            key.update((root / path).read_bytes())
-        return key.hexdigest()[:24]
+
+def key(*parts: bytes | str) -> str:
+    """A name for what is kept of some contents."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update((part.encode() if isinstance(part, str) else part) + b"\0")
+    return digest.hexdigest()[:24]
 
 
 def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
@@ -94,7 +93,7 @@ def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
 
     def run(file: str) -> Path:
         content = (root / file).read_bytes()
-        at = kept / hashlib.sha256(common + repr((file, suite)).encode() + content).hexdigest()[:24]
+        at = kept / key(common, file, repr(suite.settings), content)
         if not at.with_suffix(".xml").is_file():
             copy = free.get()
             try:
@@ -106,7 +105,7 @@ def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
     kept.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(len(copies)) as pool:
         done = list(pool.map(run, suite.files(root)))
-    reach = Reach({}, {}, {}, sources=common)
+    reach = Reach({}, {}, {})
     for at in done:
         _add(reach, root, at)
     return reach
