@@ -70,7 +70,7 @@ SUITES: Final = {
         without=SLOW,
         after=("tests/oracle",),
     ),
-    "sweep": Suite(folders=("tests/sweep",), settings={}, without=SLOWEST_FILES),
+    "sweep": Suite(folders=("tests/sweep/ranking", "tests/sweep/results"), settings={}, without=SLOWEST_FILES),
 }
 
 KILLED, SURVIVED, NOT_REACHED = "killed", "survived", "not reached"
@@ -258,9 +258,11 @@ def main() -> int:
     every = [mutant for file in chosen for mutant in mutants(file, (ROOT / file).read_text(encoding="utf-8"))]
     if not every:
         parser.error(f"no file that is mutated has {' or '.join(asked.paths)} in its path")
-    wanted = sample(every, None if asked.all else asked.sample, random.Random(asked.seed))
+    chance = random.Random(asked.seed)
+    wanted = sample(every, None if asked.all else asked.sample, chance)
     if asked.again:
         wanted = list(_survivors(asked.again, every))
+    chance.shuffle(wanted)  # what a run that is stopped has judged is a sample, too
     print(f"{len(wanted)} of {places(every)} places in {len(chosen)} files", flush=True)
     verdicts = run(wanted, asked.workers)
     asked.out.parent.mkdir(parents=True, exist_ok=True)

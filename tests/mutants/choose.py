@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,8 @@ NO_TESTS = 5
 """Pytest's exit code where all tests of a file are long."""
 PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long")
 CONFIG = "[run]\nbranch = false\ndynamic_context = test_function\nsource = sim_core,sweep\nrelative_files = true\n"
-KEPT = ("sim_core", "sweep", "tests", "examples")
-"""Folders whose files decide what a test does."""
+KEPT = ("sim_core", "sweep", "examples")
+"""Folders whose files decide what a test does, beside its own and its helpers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +86,15 @@ def key(*parts: bytes | str) -> str:
 def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
     """Run each file of tests of a suite once, or take what is kept of it. Raises RuntimeError where a test fails."""
     root = copies[0].root
-    common = _hash_of_common(root)
+    sources = _hash_of_sources(root)
     free: SimpleQueue[Copy] = SimpleQueue()
     for copy in copies:
         (copy.root / ".coveragerc").write_text(CONFIG, encoding="utf-8")
         free.put(copy)
 
     def run(file: str) -> Path:
-        content = (root / file).read_bytes()
-        at = kept / key(common, file, repr(suite.settings), content)
+        contents = [(root / name).read_bytes() for name in _with_helpers(root, file)]
+        at = kept / key(sources, file, repr(suite.settings), *contents)
         if not at.with_suffix(".xml").is_file():
             copy = free.get()
             try:
@@ -111,13 +112,27 @@ def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
     return reach
 
 
-def _hash_of_common(root: Path) -> bytes:
-    """Of all files but those of tests."""
-    common = hashlib.sha256()
+def _hash_of_sources(root: Path) -> bytes:
+    """Of all that tests run on and read."""
+    sources = hashlib.sha256()
     for path in sorted(path for folder in KEPT for path in (root / folder).rglob("*") if path.is_file()):
-        if not path.name.startswith("test_") and "__pycache__" not in path.parts:
-            common.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return common.digest()
+        if "__pycache__" not in path.parts:
+            sources.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return sources.digest()
+
+
+def _with_helpers(root: Path, file: str) -> list[str]:
+    """A file of tests with the modules of tests that it imports, and those that they import."""
+    found, left = {file, "tests/conftest.py"}, [file]
+    while left:
+        text = (root / left.pop()).read_text(encoding="utf-8")
+        names = {
+            name.replace(".", "/") + ".py" for name in re.findall(r"^\s*(?:from|import) (tests\.[\w.]+)", text, re.MULTILINE)
+        }
+        more = {name for name in names if (root / name).is_file()} - found
+        found |= more
+        left += more
+    return sorted(found)
 
 
 def _run_one(copy: Copy, file: str, suite: Suite, at: Path) -> None:
