@@ -115,10 +115,16 @@ def test_every_gap_of_a_file_is_documented() -> None:
     assert [reason for reason in REASONS if reason.endswith("_unknown") and f"| `{reason}` |" not in text] == []
 
 
-@pytest.mark.parametrize("name", ["commands", "rooms"])
-def test_the_pages_made_from_the_code_are_current(name: str) -> None:
-    made = runpy.run_path(str(ROOT / "benchmarks" / f"{name}_page.py"))["page"]()
-    assert (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") == made, "make reference"
+def test_the_page_of_commands_is_current() -> None:
+    made = runpy.run_path(str(ROOT / "benchmarks" / "commands_page.py"))["page"]()
+    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == made, "make reference"
+
+
+def test_what_every_file_is_for_can_be_printed() -> None:
+    made = runpy.run_path(str(ROOT / "benchmarks" / "rooms_page.py"))["page"]()
+    lines = [line for line in made.splitlines() if line.startswith("| `")]
+    assert len(lines) > 200
+    assert [line for line in lines if not re.fullmatch(r"\| `[\w./]+` \| \S.* \|", line)] == []
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in docs_tables.TABLES}))
