@@ -21,7 +21,7 @@ ARGUMENTS: Final[tuple[Argument[Launched], ...]] = (
     sizes.TP, sizes.PP, sizes.CP, sizes.MICRO_BATCH, sizes.GLOBAL_BATCH, sizes.LAYOUT, sizes.STAGES_OF_RANK, sizes.GROUP_SIZE,
     sizes.NO_OVERLAP_PP, sizes.SEQUENCE_PARALLEL, sizes.TP_OVERLAP, sizes.CP_TYPE, sizes.A2A_SIZES, sizes.EP, sizes.EXPERT_TP,
     *choices.EXPERTS, *choices.RECOMPUTE, *choices.SHARDING, *choices.PRECISION, *choices.OPTIMIZER_CHOICES,
-    sizes.OLD_TP, sizes.OLD_PP, sizes.OLD_EP, sizes.VPP, sizes.LAYERS_EACH, sizes.FIRST_STAGE, sizes.LAST_STAGE, *NODES, *EACH,
+    sizes.OLD_TP, sizes.OLD_PP, sizes.OLD_EP, sizes.VPP, sizes.LAYERS_EACH, *NODES, *EACH,
     WORLD, DP,
 )  # fmt: skip
 """Of a plan, in the order in which they are written; and of what starts it."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim_core import SimError, SpecError, looks_like_op_table, looks_like_stages, looks_like_trace, megatron_arguments
+from sweep.frameworks import deepspeed, nanotron, torchtitan
 from sweep.frameworks.megatron_sizes import TP
 from sweep.inputs.launches import SIGNS
 from sweep.inputs.log import OUT_OF_MEMORY, READERS
@@ -99,10 +100,10 @@ ROWS: Final[Sequence[Reader]] = (
         Reader(name, LAUNCH, known_by, SIGNS[sign], OF_LAUNCHES)
         for name, sign, known_by in (
             ("exported plan", "exported", "`sweep export --format json`"),
-            ("torchtitan TOML", "torchtitan", "its degrees of parallelism, such as `tensor_parallel_degree =`"),
-            ("nanotron YAML", "nanotron", "`pp_engine:` or `batch_accumulation_per_replica:`"),
-            ("DeepSpeed JSON", "deepspeed", "`train_batch_size`, `train_micro_batch_size_per_gpu` or `zero_optimization`"),
-            ("arguments of the Hugging Face Trainer", "trainer", "`per_device_train_batch_size`, as a key or a flag"),
+            ("torchtitan TOML", "torchtitan", f"its degrees of parallelism, such as `{torchtitan.TP.name} =`"),
+            ("nanotron YAML", "nanotron", f"`{nanotron.ENGINE.name}:` or `{nanotron.GA.name}:`"),
+            ("DeepSpeed JSON", "deepspeed", f"`{deepspeed.BATCH.name}`, `{deepspeed.MICRO_BATCH.name}` or `{deepspeed.ZERO_SECTION.name}`"),
+            ("arguments of the Hugging Face Trainer", "trainer", f"`{deepspeed.TRAINER_MICRO_BATCH.name}`, as a key or a flag"),
             ("Megatron-LM YAML", "megatron yaml", f"`MODEL_ARGS:`, or `{megatron_arguments.LAYERS.name}: 32` and the like"),
             ("NeMo or Megatron-Bridge YAML", "nemo", f"`{TP.name}:` inside a section"),
             ("Megatron-LM script", "megatron", f"flags such as `{megatron_arguments.LAYERS.flag}` or `{TP.flag}`"),

@@ -97,7 +97,8 @@ class _Arguments(Values):
         padded = self.optional(of.PADDED_VOCABULARY) or self.optional(of.PAD_VOCABULARY)
         if padded:
             return {"vocabulary": padded, "vocabulary_multiple": 1}
-        kind = next(iter(self.words(of.TOKENIZER)), None)
+        places = self.flags.get(of.TOKENIZER.flag, [])
+        kind = places[-1].values[0] if places and places[-1].values else None
         words = self.optional(of.VOCABULARY)
         if words:
             return {"vocabulary": words + of.NULL_TOKENIZER_ADDS * (kind == of.NULL_TOKENIZER)}
