@@ -76,9 +76,9 @@ release: $(READY)  ## sdist and wheel of the version that the changelog describe
 validate: $(READY)  ## measured training runs against their simulation (fails where a figure got worse)
 	$(BIN)/sweep validate
 
-validation: $(READY)  ## record the figures anew and remake docs/validation.md
+validation: $(READY)  ## record the figures anew and remake what docs/ shows of them
 	$(BIN)/sweep validate --record
-	$(BIN)/python benchmarks/validation_page.py
+	$(BIN)/python -m benchmarks.validation_page
 
 reference: $(READY)  ## remake what is made from the code: pages of commands and axes, the columns of plans, tables
 	$(BIN)/python -m benchmarks.plan_fields

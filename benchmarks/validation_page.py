@@ -1,8 +1,8 @@
-"""Writes docs/validation.md and docs/leaderboard.md: figures and plots of all measured runs, what each piece is worth.
+"""Writes figures and plots of all measured runs: docs/data/, and what docs/validation.md and docs/leaderboard.md show of them.
 
-    python benchmarks/validation_page.py
+    python -m benchmarks.validation_page
 
-The words of the pages are in them; this replaces what is between their markers, and the plots beside them.
+The words of the pages are in them; this replaces what is between their markers. The plots lie in docs/validation/.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks import tables
 from sweep.validation.error_bars import as_markdown as error_bars_markdown
 from sweep.validation.error_bars import evidence_of
 from sweep.validation.figures import by_quality, by_release, figures, figures_of
@@ -26,6 +27,9 @@ COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564
 WIDTH, HEIGHT, LEFT, TOP = 560, 380, 60, 20
 BEYOND: Final = 60.0
 """Percent at which residuals are cut off."""
+LEAST_RUNS: Final = 10
+"""Simulated runs of a set on a device that the page shows; docs/data/validation.csv has all."""
+SHOWN: Final = ("set", "hardware", "simulated", "MAPE %", "bias %", "worst %")
 
 
 def plot(points: Sequence[tuple[float, float, str]], x_title: str, y_title: str, ticks: Sequence[float], *, log_y: bool) -> str:
@@ -84,6 +88,30 @@ def between(text: str, name: str, made: str) -> str:
     return before + found + made + "\n<!-- end -->" + rest.partition("<!-- end -->")[2]
 
 
+def shown() -> list[tuple[str, str, list[list[str]]]]:
+    """What pages show of docs/data/: the page, its marker, the rows."""
+    return [
+        ("validation.md", "figures", sets_shown()),
+        ("validation.md", "error bars", tables.read("error_bars")),
+        ("leaderboard.md", "leaderboard", [row[1:] for row in tables.read("leaderboard") if row[0] in ("runs of", "all")]),
+    ]
+
+
+def write_pages() -> None:
+    """Both pages with what they show of docs/data/."""
+    for name, marker, rows in shown():
+        page = DOCS / name
+        page.write_text(between(page.read_text(encoding="utf-8"), marker, tables.as_markdown(rows)), encoding="utf-8")
+
+
+def sets_shown() -> list[list[str]]:
+    """Figures of the sets with many runs, and of all."""
+    heading, *rows = tables.read("validation")
+    at = [heading.index(name) for name in SHOWN]
+    many = [row for row in rows if int(row[heading.index("simulated")]) >= LEAST_RUNS]
+    return [[row[k] for k in at] for row in [heading, *many]]
+
+
 def main() -> int:
     runs = run_rows(published_rows())
     timed = [run for run in runs if run.scored]
@@ -99,18 +127,19 @@ def main() -> int:
     for key in ("tp", "pp", "mbs", "gpus"):
         (folder / f"{key}.svg").write_text(residuals(timed, key), encoding="utf-8")
     base, without = errors_without([run.row for run in timed])
-    page = DOCS / "validation.md"
-    text = page.read_text(encoding="utf-8")
-    text = between(text, "figures", as_markdown(figures(runs), figures_of("all", "", runs)))
-    text = between(text, "qualities", as_qualities(by_quality(runs)))
-    text = between(text, "releases", as_releases(by_release(runs)))
-    text = between(text, "error bars", error_bars_markdown(evidence_of(runs)))
-    text = between(text, "ablations", ablation_table(base, without))
-    page.write_text(text, encoding="utf-8")
-    beside = DOCS / "leaderboard.md"
-    made = between(beside.read_text(encoding="utf-8"), "leaderboard", as_leaderboard(leaderboard(runs)))
-    beside.write_text(made, encoding="utf-8")
-    print(f"{page}: {len(timed)} runs, {len(ABLATIONS)} ablations")
+    made = {
+        ("ablations",): ablation_table(base, without),
+        ("error_bars", "widening", "left_out"): error_bars_markdown(evidence_of(runs)),
+        ("leaderboard",): as_leaderboard(leaderboard(runs)),
+        ("validation", "not_simulated"): as_markdown(figures(runs), figures_of("all", "", runs)),
+        ("qualities",): as_qualities(by_quality(runs)),
+        ("releases",): as_releases(by_release(runs)),
+    }
+    for names, text in made.items():
+        for name, rows in zip(names, tables.tables_of(text), strict=False):
+            tables.write(name, rows)
+    write_pages()
+    print(f"docs/data: {len(timed)} runs, {len(ABLATIONS)} ablations")
     return 0
 
 

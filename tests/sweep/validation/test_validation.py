@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import tables
 from sim_core import SimError, read_model, read_stack
 from sweep.commands import validate_command
 from sweep.validation import figures
@@ -21,7 +22,6 @@ from sweep.validation.report import row_objects
 from sweep.validation.simulation import Run, run_rows
 from sweep.validation.stacks import checkpointing_of, dispatcher_of, keeps_tensors, layer_split, stack_of
 from sweep.validation.table import COMMITTED, COUNTS, QUALITIES, NotSimulated, Row, published_rows, read_table
-from tests.conftest import ROOT
 from tests.sweep.commands import sweep
 
 RUN = {
@@ -57,10 +57,10 @@ def runs_of(places: tuple[str, ...]) -> list[Run]:
 
 
 @pytest.mark.usefixtures("simulated_once")
-def test_the_page_of_the_leaderboard_is_what_is_printed() -> None:
+def test_the_table_of_the_leaderboard_is_what_is_printed() -> None:
     """To half a point: `make validation` writes it, and some runs of a stack may move by less."""
     printed = cells(sweep("validate", "--by", "predictor").stdout)
-    page = cells((ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8").partition("<!-- end -->")[0])
+    page = tables.read("leaderboard")
     assert [row[:3] for row in printed] == [row[:3] for row in page]
     for now, then in zip(printed, page, strict=True):
         for name in ("MAPE %", "memory %"):
