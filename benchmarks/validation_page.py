@@ -1,8 +1,10 @@
-"""Writes figures and plots of all measured runs: docs/data/, and what docs/validation.md and docs/leaderboard.md show of them.
+"""Records the figures of all measured runs: docs/data/, what docs/validation.md and docs/leaderboard.md show of it, plots.
 
-    python -m benchmarks.validation_page
+    python -m benchmarks.validation_page [--check]
 
-The words of the pages are in them; this replaces what is between their markers. The plots lie in docs/validation/.
+The words of the pages are in them; this replaces what is between their markers. Recorded are
+figures, error bars and highest MFUs, by which later ones and results are judged. `--check` writes nothing: exit code 5 where
+figures or error bars are worse than recorded.
 """
 
 from __future__ import annotations
@@ -10,21 +12,24 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from benchmarks import tables
-from sweep.validation.error_bars import as_markdown as error_bars_markdown
-from sweep.validation.error_bars import evidence_of
-from sweep.validation.figures import by_quality, by_release, figures, figures_of
-from sweep.validation.leaderboard import leaderboard
-from sweep.validation.report import ablation_table, as_leaderboard, as_markdown, as_qualities, as_releases
+from benchmarks.error_bars import bars_table, evidence_of, highest, out_of_bounds, record
+from benchmarks.leaderboard import leaderboard, leaderboard_table
+from sweep.uncertainty import evidence
+from sweep.uncertainty import highest as highest_mfu
+from sweep.validation.figures import RECORDED, as_json, by_quality, by_release, figures, figures_of, worse
+from sweep.validation.report import ablation_table, as_markdown, as_qualities, as_releases
 from sweep.validation.simulation import ABLATIONS, Run, errors_without, run_rows
 from sweep.validation.table import published_rows
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
 WIDTH, HEIGHT, LEFT, TOP = 560, 380, 60, 20
+EXIT_WORSE: Final = 5
 BEYOND: Final = 60.0
 """Percent at which residuals are cut off."""
 LEAST_RUNS: Final = 10
@@ -97,13 +102,6 @@ def shown() -> list[tuple[str, str, list[list[str]]]]:
     ]
 
 
-def write_pages() -> None:
-    """Both pages with what they show of docs/data/."""
-    for name, marker, rows in shown():
-        page = DOCS / name
-        page.write_text(between(page.read_text(encoding="utf-8"), marker, tables.as_markdown(rows)), encoding="utf-8")
-
-
 def sets_shown() -> list[list[str]]:
     """Figures of the sets with many runs, and of all."""
     heading, *rows = tables.read("validation")
@@ -114,6 +112,14 @@ def sets_shown() -> list[list[str]]:
 
 def main() -> int:
     runs = run_rows(published_rows())
+    by_set, bars = figures(runs), evidence_of(runs)
+    if sys.argv[1:] == ["--check"]:
+        lines = worse(by_set) + out_of_bounds(bars)
+        print("\n".join(f"worse than recorded: {line}" for line in lines) or "no worse than recorded")
+        return EXIT_WORSE if lines else 0
+    RECORDED.write_text(as_json(by_set) + "\n", encoding="utf-8")
+    record(evidence.RECORDED, asdict(bars))
+    record(highest_mfu.RECORDED, highest(runs))
     timed = [run for run in runs if run.scored]
     folder = DOCS / "validation"
     folder.mkdir(exist_ok=True)
@@ -128,17 +134,19 @@ def main() -> int:
         (folder / f"{key}.svg").write_text(residuals(timed, key), encoding="utf-8")
     base, without = errors_without([run.row for run in timed])
     made = {
-        ("ablations",): ablation_table(base, without),
-        ("error_bars", "widening", "left_out"): error_bars_markdown(evidence_of(runs)),
-        ("leaderboard",): as_leaderboard(leaderboard(runs)),
-        ("validation", "not_simulated"): as_markdown(figures(runs), figures_of("all", "", runs)),
+        ("validation", "not_simulated"): as_markdown(by_set, figures_of("all", "", runs)),
         ("qualities",): as_qualities(by_quality(runs)),
         ("releases",): as_releases(by_release(runs)),
+        ("error_bars", "widening", "left_out"): bars_table(bars),
+        ("ablations",): ablation_table(base, without),
+        ("leaderboard",): leaderboard_table(leaderboard(runs)),
     }
     for names, text in made.items():
         for name, rows in zip(names, tables.tables_of(text), strict=False):
             tables.write(name, rows)
-    write_pages()
+    for page, marker, rows in shown():
+        text = (DOCS / page).read_text(encoding="utf-8")
+        (DOCS / page).write_text(between(text, marker, tables.as_markdown(rows)), encoding="utf-8")
     print(f"docs/data: {len(timed)} runs, {len(ABLATIONS)} ablations")
     return 0
 
