@@ -102,7 +102,10 @@ ROWS: Final[Sequence[Reader]] = (
             ("exported plan", "exported", "`sweep export --format json`"),
             ("torchtitan TOML", "torchtitan", f"its degrees of parallelism, such as `{torchtitan.TP.name} =`"),
             ("nanotron YAML", "nanotron", f"`{nanotron.ENGINE.name}:` or `{nanotron.GA.name}:`"),
-            ("DeepSpeed JSON", "deepspeed", f"`{deepspeed.BATCH.name}`, `{deepspeed.MICRO_BATCH.name}` or `{deepspeed.ZERO_SECTION.name}`"),
+            (
+                "DeepSpeed JSON", "deepspeed",
+                f"`{deepspeed.BATCH.name}`, `{deepspeed.MICRO_BATCH.name}` or `{deepspeed.ZERO_SECTION.name}`",
+            ),
             ("arguments of the Hugging Face Trainer", "trainer", f"`{deepspeed.TRAINER_MICRO_BATCH.name}`, as a key or a flag"),
             ("Megatron-LM YAML", "megatron yaml", f"`MODEL_ARGS:`, or `{megatron_arguments.LAYERS.name}: 32` and the like"),
             ("NeMo or Megatron-Bridge YAML", "nemo", f"`{TP.name}:` inside a section"),

@@ -32,9 +32,8 @@ def read_script(path: str, text: str) -> Launch:
     """A shell script, or a list of flags; variables are put in where the file sets them to one value, nothing is run."""
     flags = flags_of_text(text)
     written = {flag_of(name) for name in re.findall(r"--([a-z][\w-]*)", COMMENT.sub("", text))}
-    flags |= {
-        flag: [Given(("$",), 0)] for flag in written.intersection(megatron.NUMBERED) - flags.keys()
-    }  # not as a shell has them
+    not_read = [flag for flag in megatron.NUMBERED if flag in written and flag not in flags]  # not as a shell has them
+    flags |= {flag: [Given(("$",), 0)] for flag in not_read}
     launcher = LAUNCHER.search(text)
     each, nodes = megatron.EACH[0].flag, megatron.NODES[0].flag
     if launcher is not None and each not in flags:
