@@ -15,7 +15,7 @@ EXACT = ("gpipe", "1f1b")
 
 
 def bound_s(schedule: str, pp: int, ga: int, slow: int, factor: float) -> float:
-    """Each stage waits for its first forward, then is busy; behind its last input gradient those of the stages before follow."""
+    """Each stage waits for its first forward, then is busy; behind its last input gradient come those of stages before it."""
     slower = [factor if stage == slow else 1.0 for stage in range(pp)]
     from_first = [FORWARD * sum(slower[:stage]) for stage in range(pp)]
     from_last = [FORWARD * sum(slower[stage + 1 :]) for stage in range(pp)]
