@@ -20,8 +20,9 @@ import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
 from sim_core.units import short
-from sim_core.workloads.traces.job import BLOCKS, EXPERT_REDUCTIONS, Job, Operation
-from sim_core.workloads.traces.stages import Phases
+from sim_core.workloads.traces.job import Job, Operation
+from sim_core.workloads.traces.stage import Phases
+from sim_core.workloads.traces.text import BLOCKS, EXPERT_REDUCTIONS
 
 CONCENTRATIONS: Final = np.geomspace(0.3, 100.0, 12)
 """Of an expert: from nearly all tokens to one of them, to all alike."""

@@ -6,8 +6,9 @@ from typing import Final
 
 from sim_core.units import short
 from sim_core.workloads import moving
-from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, OPTIMIZER, Job
-from sim_core.workloads.traces.stages import EMBEDDING_REDUCTION, Costs, Stages
+from sim_core.workloads.traces.job import Job
+from sim_core.workloads.traces.stages import Costs, Stages
+from sim_core.workloads.traces.text import EMBEDDING_REDUCTION, EXPERT_REDUCTIONS, OPTIMIZER
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_REDUCE,

@@ -14,19 +14,12 @@ from sim_core.units import short
 from sim_core.workloads import moving
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.traces.experts import ExpertLoad, expert_load, weights_note
-from sim_core.workloads.traces.job import BLOCKS, EXPERT_REDUCTIONS, OPTIMIZER, Call, Job, Operation
+from sim_core.workloads.traces.job import Call, Job, Operation
 from sim_core.workloads.traces.meeting import Meeting, meetings, settle
 from sim_core.workloads.traces.once import Message, Once, gradients_known, hidden_of, once_per_step
-from sim_core.workloads.traces.stages import (
-    EMBEDDING_REDUCTION,
-    Costs,
-    Phases,
-    Stages,
-    block_s,
-    call_costs,
-    play_stages,
-    stages_of,
-)
+from sim_core.workloads.traces.stage import Phases, block_s
+from sim_core.workloads.traces.stages import Costs, Stages, call_costs, play_stages, stages_of
+from sim_core.workloads.traces.text import BLOCKS, EMBEDDING_REDUCTION, EXPERT_REDUCTIONS, OPTIMIZER
 from sim_core.workloads.workload import (
     ALL_GATHER,
     ALL_TO_ALL,
