@@ -12,7 +12,7 @@ surplus of tokens at the pace of all.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import lgamma
 from typing import Final, NamedTuple
 
@@ -20,8 +20,10 @@ import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
 from sim_core.units import short
-from sim_core.workloads.traces.job import BLOCKS, EXPERT_REDUCTIONS, Job, Operation
-from sim_core.workloads.traces.stages import Phases
+from sim_core.workloads.traces.job import Job, Operation
+from sim_core.workloads.traces.stage import Phases
+from sim_core.workloads.traces.text import BLOCKS, EXPERT_REDUCTIONS
+from sim_core.workloads.workload import NO_LOAD
 
 CONCENTRATIONS: Final = np.geomspace(0.3, 100.0, 12)
 """Of an expert: from nearly all tokens to one of them, to all alike."""
@@ -164,14 +166,15 @@ class ExpertLoad:
 
     `loaded_s`: seconds of a layer's forward and backward that are in proportion to the tokens of the fullest rank.
     `weight_bytes`: bytes of weights and gradients that the experts of a rank read and write in a layer's forward and backward.
-    `whole`: whether a whole group has traces, so that the load is as recorded.
+    `whole`: whether a whole group has traces, so that the load is as recorded. `known`: whether anything tells it.
     """
 
-    imbalance: float
-    table: Floats
-    loaded_s: Phases
-    weight_bytes: Phases
-    whole: bool
+    imbalance: float = 1.0
+    table: Floats = field(default_factory=lambda: NO_LOAD)
+    loaded_s: Phases = (0.0, 0.0)
+    weight_bytes: Phases = (0.0, 0.0)
+    whole: bool = False
+    known: bool = True
 
 
 class _Calls(NamedTuple):
@@ -190,21 +193,21 @@ class _Calls(NamedTuple):
         return _Calls(group[rows], place[rows], turn[rows], tokens[rows], seconds[rows], wait_s[rows])
 
 
-def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad | None:
-    """The load that a job recorded; None for a job without all-to-alls in pairs. `a_block`: layers of a block.
+def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad:
+    """The load that a job recorded; not known for a job without all-to-alls in pairs. `a_block`: layers of a block.
 
     Whole groups tell it. Of others it is what the tokens and waits of their ranks make likely.
     """
     passes = _passes(job, 0), _passes(job, 1)
     ep = job.layout.ep
     if not len(passes[0].tokens) or ep == 1:
-        return None
+        return ExpertLoad(known=False)
     bytes_ = _weight_bytes(job, a_block)
     groups = _whole_groups(passes[0], ep)
     seen = [] if groups else [_waited(own, passes, bytes_) for own in _alike(*passes)]
     spread = float(np.sqrt(np.mean((passes[0].tokens - 1.0) ** 2)))
     if spread < EVEN and all(waited.full for waited in seen):
-        return ExpertLoad(imbalance=1.0, table=np.zeros(0), loaded_s=(0.0, 0.0), weight_bytes=bytes_, whole=bool(groups))
+        return ExpertLoad(weight_bytes=bytes_, whole=bool(groups))
     if groups:
         fullest = _as_recorded(job, groups, spread)
         slopes = [max(_slope(each), 0.0) for each in passes]
