@@ -66,7 +66,8 @@ class _Calls(NamedTuple):
     wait_s: Floats
 
     def of(self, rows: Bools) -> "_Calls":
-        return _Calls(*(column[rows] for column in self))
+        group, place, turn, tokens, seconds, wait_s = self
+        return _Calls(group[rows], place[rows], turn[rows], tokens[rows], seconds[rows], wait_s[rows])
 
 
 def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad:
