@@ -199,9 +199,9 @@ from sim_core.workloads.stages.text import stage_document as stage_document
 from sim_core.workloads.summary import Summary as Summary
 from sim_core.workloads.summary import Traffic as Traffic
 from sim_core.workloads.summary import summarize as summarize
+from sim_core.workloads.traces.files import input_paths as input_paths
 from sim_core.workloads.traces.job import Job as Job
 from sim_core.workloads.traces.job import Rank as Rank
-from sim_core.workloads.traces.job import input_paths as input_paths
 from sim_core.workloads.traces.meeting import Played as Played
 from sim_core.workloads.traces.replay import JobStatistics as JobStatistics
 from sim_core.workloads.traces.replay import Replay as Replay
