@@ -104,6 +104,7 @@ from sim_core.models.readers.argument import Argument as Argument
 from sim_core.models.readers.argument import Asked as Asked
 from sim_core.models.readers.argument import Dump as Dump
 from sim_core.models.readers.argument import Rules as Rules
+from sim_core.models.readers.argument import arguments_in as arguments_in
 from sim_core.models.readers.argument import flag_of as flag_of
 from sim_core.models.readers.argument import flags_of as flags_of
 from sim_core.models.readers.argument import whole_of as whole_of
