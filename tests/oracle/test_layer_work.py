@@ -27,7 +27,7 @@ def forward_products(model: Model, unit: Unit, tp: int) -> dict[str, Shape]:
 @pytest.mark.parametrize("tp", [1, 4])
 @pytest.mark.parametrize("ratio", [0, 4, 128])
 def test_products_of_compressed_attention(ratio: int, tp: int) -> None:
-    """DeepSeek-V4 Flash: h 4096, 64 heads of 512, queries of rank 1024, 8 groups of outputs of rank 1024, indexer of 64 x 128."""
+    """DeepSeek-V4 Flash: h 4096, 64 heads of 512, queries of rank 1024, 8 groups of outputs of rank 1024, indexer 64 x 128."""
     model = read_model("deepseek-v4-flash", {"sequence": 4096})
     found = forward_products(model, next(unit for unit in model.layer_units if unit.ratio == ratio), tp)
     local = 4096 / tp
