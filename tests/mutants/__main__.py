@@ -30,7 +30,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
@@ -50,7 +50,7 @@ ROOMS: Final = (
 )
 """What is mutated unless paths are given: where a fault moves a number, or the choice among numbers."""
 RESULTS: Final = ROOT / "results" / "mutants"
-BUDGET_S: Final = 40.0
+BUDGET_S: Final = 25.0
 """Tests of one mutant that together take longer, without a fault, are not all run as plain Python: the slowest are left out.
 What lives then meets the whole oracle, compiled."""
 PATIENCE: Final = (20.0, 2.0)
@@ -191,7 +191,11 @@ def run(wanted: Sequence[Mutant], workers: int) -> list[Verdict]:
             begun = time.monotonic()
             reach = measure(made, suite, RESULTS)
             print(f"{part}: {len(reach.seconds)} tests in {time.monotonic() - begun:.0f} s, {len(mine)} mutants", flush=True)
-            verdicts += _all(mine, made, reach, suite)
+            quick = list(_all(mine, made, reach, replace(suite, after=())))
+            lived = [verdict.mutant for verdict in quick if suite.after and verdict.outcome != KILLED]
+            print(f"{part}: {len(lived)} live on to {' '.join(suite.after)}", flush=True)
+            verdicts += [verdict for verdict in quick if verdict.mutant not in lived]
+            verdicts += _all(lived, made, reach, suite)
     return verdicts
 
 
