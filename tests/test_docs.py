@@ -202,8 +202,16 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
 )
 def test_links_of_the_documents_lead_somewhere(name: str) -> None:
     path = ROOT / name
-    for target in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
-        assert target.startswith("https://") or (path.parent / target).exists(), f"{name}: {target}"
+    for target, section in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", path.read_text(encoding="utf-8")):
+        page = path.parent / target if target else path
+        assert target.startswith("https://") or page.exists(), f"{name}: {target}"
+        assert not section or target.startswith("https://") or section in sections(page), f"{name}: {target}#{section}"
+
+
+def sections(page: Path) -> set[str]:
+    """Names of the headings of a page, as links write them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_page_is_in_the_list_by_task() -> None:
