@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from sweep.validation.error_bars import as_markdown as error_bars_markdown
-from sweep.validation.error_bars import evidence_of
+from sweep.validation.error_bars import as_markdown as error_bars_markdown, evidence_of
 from sweep.validation.figures import by_quality, by_release, figures, figures_of
 from sweep.validation.leaderboard import leaderboard
 from sweep.validation.report import ablation_table, as_leaderboard, as_markdown, as_qualities, as_releases

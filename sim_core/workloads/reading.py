@@ -12,8 +12,7 @@ from sim_core.workloads.facts import Facts
 from sim_core.workloads.readers.op_table import workload_from_op_table
 from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.readers.simai_text import read_simai_text
-from sim_core.workloads.readers.stage_durations import STAGES as STAGES
-from sim_core.workloads.readers.stage_durations import workload_from_stages
+from sim_core.workloads.readers.stage_durations import STAGES as STAGES, workload_from_stages
 from sim_core.workloads.readers.stage_text import GZIP, looks_like_stages, read_stage_text
 from sim_core.workloads.readers.trace_text import looks_like_trace
 from sim_core.workloads.simai_repair.checks import read_checked

@@ -11,11 +11,8 @@ import typer
 from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes, write_json
 from sweep.uncertainty.evidence import record as record_evidence
 from sweep.uncertainty.highest import record_highest
-from sweep.validation.collectives import as_json as collectives_json
-from sweep.validation.collectives import as_markdown as collectives_markdown
-from sweep.validation.collectives import compare, published
-from sweep.validation.error_bars import as_markdown as error_bars_markdown
-from sweep.validation.error_bars import evidence_of, out_of_bounds
+from sweep.validation.collectives import as_json as collectives_json, as_markdown as collectives_markdown, compare, published
+from sweep.validation.error_bars import as_markdown as error_bars_markdown, evidence_of, out_of_bounds
 from sweep.validation.features import unknown_features
 from sweep.validation.figures import (
     Figures,

@@ -3,8 +3,8 @@
 import math
 from typing import Any, Final
 
-from sim_core import Hardware, Model, Stack, load_kernels
-from sim_core import precisions as precisions_on
+from sim_core import Hardware, Model, Stack
+from sim_core.hardware.kernels.device import load_kernels, precisions as precisions_on
 
 TOKENS: Final = 4_000_000
 """Tokens of a step, about what models of this generation train with (Llama 3: 4 to 16 M, arXiv 2407.21783)."""

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.readers.megatron_flags import NOT_MODELLED, Flags, is_free
-from sim_core.models.readers.megatron_hybrids import FLAGS as OF_KINDS
-from sim_core.models.readers.megatron_hybrids import SPEC, is_standard, kinds_of, pattern_of
+from sim_core.models.readers.megatron_hybrids import FLAGS as OF_KINDS, SPEC, is_standard, kinds_of, pattern_of
 from sim_core.models.readers.megatron_values import Values
 
 Document = dict[str, Any]
