@@ -127,6 +127,7 @@ from sim_core.units import SWITCH as SWITCH, count as count, plural as plural, q
 from sim_core.workloads.check import Check as Check, ImpliedModel as ImpliedModel
 from sim_core.workloads.facts import Facts as Facts
 from sim_core.workloads.modelled import workload_from_model as workload_from_model
+from sim_core.workloads.op_table.text import looks_like_op_table as looks_like_op_table
 from sim_core.workloads.plausibility import (
     HIGHEST_MFU as HIGHEST_MFU,
     LOWEST_MFU as LOWEST_MFU,
@@ -134,14 +135,6 @@ from sim_core.workloads.plausibility import (
     implied_model as implied_model,
     plausibility as plausibility,
 )
-from sim_core.workloads.readers.op_table_text import looks_like_op_table as looks_like_op_table
-from sim_core.workloads.readers.stage_text import (
-    StageDurations as StageDurations,
-    durations_of as durations_of,
-    looks_like_stages as looks_like_stages,
-    stage_document as stage_document,
-)
-from sim_core.workloads.readers.trace_text import looks_like_trace as looks_like_trace
 from sim_core.workloads.reading import (
     SIMAI as SIMAI,
     STAGES as STAGES,
@@ -150,6 +143,12 @@ from sim_core.workloads.reading import (
     read_traces as read_traces,
     read_workload as read_workload,
     suggest_model as suggest_model,
+)
+from sim_core.workloads.stages.text import (
+    StageDurations as StageDurations,
+    durations_of as durations_of,
+    looks_like_stages as looks_like_stages,
+    stage_document as stage_document,
 )
 from sim_core.workloads.summary import Summary as Summary, Traffic as Traffic, summarize as summarize
 from sim_core.workloads.traces.job import Job as Job, Rank as Rank, input_paths as input_paths
@@ -161,6 +160,7 @@ from sim_core.workloads.traces.replay import (
     replay as replay,
     statistics as statistics,
 )
+from sim_core.workloads.traces.text import looks_like_trace as looks_like_trace
 from sim_core.workloads.workload import BasePlan as BasePlan, Framework as Framework, Workload as Workload
 
 HARDWARE_KEYS: Final = KEYS

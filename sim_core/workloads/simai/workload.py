@@ -13,10 +13,10 @@ from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
 from sim_core.workloads.facts import Facts
-from sim_core.workloads.readers.simai_facts import first_excess_ns, has_columns, messages_of, parameters_of
-from sim_core.workloads.readers.simai_sections import EXPERTS, Sections, dense_layers, layer_starts, sections_of, shape_of
-from sim_core.workloads.readers.simai_text import RERUN_POLICY, Header, Record, SimaiText
-from sim_core.workloads.readers.words import RULE_OF_GROUP, group_of
+from sim_core.workloads.simai.sections import EXPERTS, Sections, dense_layers, layer_starts, sections_of, shape_of
+from sim_core.workloads.simai.sizes import first_excess_ns, has_columns, messages_of, parameters_of
+from sim_core.workloads.simai.text import RERUN_POLICY, Header, Record, SimaiText
+from sim_core.workloads.words import RULE_OF_GROUP, group_of
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,

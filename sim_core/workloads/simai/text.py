@@ -16,8 +16,8 @@ from sim_core.arrays import Ints
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.limits import LARGEST, whole_number
 from sim_core.terms import kinds_by
-from sim_core.workloads.readers.lines import text_lines
-from sim_core.workloads.readers.words import words_of
+from sim_core.workloads.lines import text_lines
+from sim_core.workloads.words import words_of
 
 POLICY: Final = "HYBRID_TRANSFORMER"
 RERUN_POLICY: Final = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"

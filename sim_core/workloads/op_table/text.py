@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.terms import kinds_by
-from sim_core.workloads.readers.lines import Warnings, text_lines
-from sim_core.workloads.readers.words import words_of
+from sim_core.workloads.lines import Warnings, text_lines
+from sim_core.workloads.words import words_of
 
 PHASES: Final = ("forward", "backward", "weight_grad")
 COLUMNS: Final = (

@@ -8,8 +8,8 @@ import numpy as np
 
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.units import quantity
-from sim_core.workloads.readers.simai_sections import sections_of
-from sim_core.workloads.readers.simai_text import Record, SimaiText
+from sim_core.workloads.simai.sections import sections_of
+from sim_core.workloads.simai.text import Record, SimaiText
 
 KEEP: Final = "keep"
 MODEL: Final = "model"

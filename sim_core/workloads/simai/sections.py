@@ -9,7 +9,7 @@ import numpy as np
 
 from sim_core.arrays import Ints
 from sim_core.errors import FormatError
-from sim_core.workloads.readers.simai_text import Record, SimaiText
+from sim_core.workloads.simai.text import Record, SimaiText
 
 EMBEDDING: Final = "embedding_layer"
 EXPERTS: Final = "mlp_moelayer"

@@ -14,12 +14,12 @@ from sim_core.arrays import Floats
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
 from sim_core.workloads.facts import Facts
-from sim_core.workloads.readers.simai import workload_from_simai
-from sim_core.workloads.readers.simai_facts import first_excess_ns
-from sim_core.workloads.readers.simai_sections import EMBEDDING, Sections, sections_of
-from sim_core.workloads.readers.simai_text import Record, SimaiText, read_simai_text
-from sim_core.workloads.simai_repair.model import Sizes, model_of, sizes_of
-from sim_core.workloads.simai_repair.records import FINAL, PHASES, PLACEHOLDER_NS, Choice, choices_of, with_records
+from sim_core.workloads.simai.model import Sizes, model_of, sizes_of
+from sim_core.workloads.simai.records import FINAL, PHASES, PLACEHOLDER_NS, Choice, choices_of, with_records
+from sim_core.workloads.simai.sections import EMBEDDING, Sections, sections_of
+from sim_core.workloads.simai.sizes import first_excess_ns
+from sim_core.workloads.simai.text import Record, SimaiText, read_simai_text
+from sim_core.workloads.simai.workload import workload_from_simai
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Workload
 
 MEMORY_BANDWIDTH: Final = 1.555e12

@@ -15,7 +15,8 @@ from sim_core.units import short
 from sim_core.workloads.check import ImpliedModel
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.moving import padded
-from sim_core.workloads.readers.simai_facts import (
+from sim_core.workloads.simai.sections import Sections, dense_layers, layer_starts, sections_of
+from sim_core.workloads.simai.sizes import (
     KEY_RANK,
     NOPE,
     QUERY_RANK,
@@ -29,8 +30,7 @@ from sim_core.workloads.readers.simai_facts import (
     number_of_experts,
     parameters_of,
 )
-from sim_core.workloads.readers.simai_sections import Sections, dense_layers, layer_starts, sections_of
-from sim_core.workloads.readers.simai_text import Header, Record, SimaiText
+from sim_core.workloads.simai.text import Header, Record, SimaiText
 
 _GATED: Final = "the MLP is as wide as AICB's for --swiglu, and AICB counts two of its three matrices"
 

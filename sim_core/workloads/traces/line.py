@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from sim_core.errors import FormatError, shown
-from sim_core.workloads.readers.fields import FREE_TEXT, Unclosed, split_fields, split_strings
+from sim_core.workloads.traces.fields import FREE_TEXT, Unclosed, split_fields, split_strings
 
 KEYS: Final = (
     *("stage_id", "batch_id", "mg_state", "duration", "description", "group_kind"),

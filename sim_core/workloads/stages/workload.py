@@ -7,7 +7,7 @@ import numpy as np
 from sim_core.arrays import Floats, Ints
 from sim_core.errors import SpecError
 from sim_core.workloads import moving
-from sim_core.workloads.readers.stage_text import StageDurations
+from sim_core.workloads.stages.text import StageDurations
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     FORWARD,

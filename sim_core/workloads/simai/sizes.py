@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from sim_core.units import short
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.moving import PADDING, padded
-from sim_core.workloads.readers.simai_sections import COUNT_BYTES, EMBEDDING, EXPERTS, RECORDS_OF_EXPERTS, Sections
-from sim_core.workloads.readers.simai_text import Header, Record, SimaiText
+from sim_core.workloads.simai.sections import COUNT_BYTES, EMBEDDING, EXPERTS, RECORDS_OF_EXPERTS, Sections
+from sim_core.workloads.simai.text import Header, Record, SimaiText
 from sim_core.workloads.workload import FORWARD, WEIGHT_GRADIENT, Shares
 
 QUERY_RANK: Final = 1536

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim_core.errors import FormatError, nearest, shown
-from sim_core.workloads.readers.fields import Unclosed
-from sim_core.workloads.readers.lines import Warnings, text_lines
-from sim_core.workloads.readers.trace_line import (
+from sim_core.workloads.lines import Warnings, text_lines
+from sim_core.workloads.traces.fields import Unclosed
+from sim_core.workloads.traces.line import (
     KEYS,
     NEWER_KEYS,
     PART_KEYS,

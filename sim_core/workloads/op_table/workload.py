@@ -9,8 +9,8 @@ from sim_core.errors import SpecError, nearest, shown
 from sim_core.terms import kinds_by
 from sim_core.workloads import moving
 from sim_core.workloads.facts import Facts, Repeat
-from sim_core.workloads.readers.op_table_text import ASYNC, GRADIENT, OpTableText
-from sim_core.workloads.readers.words import RULE_OF_GROUP, group_of
+from sim_core.workloads.op_table.text import ASYNC, GRADIENT, OpTableText
+from sim_core.workloads.words import RULE_OF_GROUP, group_of
 from sim_core.workloads.workload import (
     ALL_REDUCE,
     DP,
