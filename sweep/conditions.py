@@ -18,8 +18,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sim_core import PLAN_FIELDS, Bools, SpecError, nearest, shown
-from sim_core.planning.columns import CHECKPOINTING
+from sim_core import CHECKPOINTING, PLAN_FIELDS, Bools, SpecError, nearest, shown
 from sweep.columns import MEASURES, NOT_STORED, names_of_hardware, other_names
 
 MOST_CHARACTERS: Final = 10_000

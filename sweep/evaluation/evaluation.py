@@ -7,10 +7,12 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import (
+    FIRST_FAILURE,
     MEMORY,
     METRICS,
     REASON,
     REASONS,
+    STATUSES,
     Bools,
     Floats,
     Ints,
@@ -23,7 +25,6 @@ from sim_core import (
     simulate,
     slice_plans,
 )
-from sim_core.planning.legality import FIRST_FAILURE, STATUSES
 from sweep.columns import DEVICE_MEMORY, MEASURES, SECTIONS, describe_rows, measures_of, result_schema, words
 from sweep.conditions import satisfied
 from sweep.evaluation.preparation import Sweep

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from sim_core import (
+    CHECKPOINTING,
     SIMAI,
     Facts,
     Plans,
@@ -25,7 +26,6 @@ from sim_core import (
     start_of,
 )
 from sim_core.compiling import COMPILE_AFTER_S, is_compiled, plain_python_s
-from sim_core.planning.columns import CHECKPOINTING
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.options import OptionError

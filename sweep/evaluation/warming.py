@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from sim_core import FIDELITIES, REASONS, HardwareTable, Ints, Plans, Workload
+from sim_core import FIDELITIES, FIRST_FAILURE, REASONS, HardwareTable, Ints, Plans, Workload
 from sim_core.compiling import (
     BOUNDS,
     STEP,
@@ -23,7 +23,6 @@ from sim_core.compiling import (
     is_compiled,
     use_kernels,
 )
-from sim_core.planning.legality import FIRST_FAILURE
 from sweep.columns import describe_rows
 from sweep.evaluation.evaluation import PROBE_PLANS, WARM_UP_PLANS, bounded, evaluate, spread
 from sweep.evaluation.preparation import Sweep

@@ -6,8 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from sim_core import FASTER, FIDELITIES, HARDWARE_KEYS, Floats, Ints, ignored_columns, quantity
-from sim_core.planning.columns import BALANCED_COST
+from sim_core import BALANCED_COST, FASTER, FIDELITIES, HARDWARE_KEYS, Floats, Ints, ignored_columns, quantity
 from sweep.columns import column_name, other_names, result_schema
 from sweep.evaluation.preparation import Sweep
 from sweep.search.objective import Objective

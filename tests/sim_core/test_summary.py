@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim_core import BasePlan, summarize
-from sim_core.workloads.summary import Traffic
+from sim_core import BasePlan, Traffic, summarize
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,

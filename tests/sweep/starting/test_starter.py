@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from sim_core import read_hardware, read_model, read_stack
-from sim_core.planning.legality import FIRST_FAILURE
+from sim_core import FIRST_FAILURE, read_hardware, read_model, read_stack
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import prepare
 from sweep.spec.spec import load_spec
