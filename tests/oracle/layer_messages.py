@@ -196,9 +196,8 @@ class Region(NamedTuple):
 
     def layer(self) -> Iterator[Message]:
         """A mixer of tokens and one of channels, or one of both."""
-        yield from {"attention": self.attention, "recurrent": self.scan, "compressed": self.compressed, "none": list}[
-            self.unit.mixer
-        ]()
+        if self.unit.mixer != "none":
+            yield from {"attention": self.attention, "recurrent": self.scan, "compressed": self.compressed}[self.unit.mixer]()
         if self.unit.channel != "none":
             yield from self.experts() if self.unit.moe else self.mlp()
 

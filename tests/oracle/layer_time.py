@@ -5,7 +5,7 @@ Seconds of each operator and of each single collective are passed in; everything
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -58,15 +58,16 @@ class Layers:
 
     def metrics(self) -> dict[str, float]:
         """Sums over all units, by the names of results."""
-        total: Counter[str] = Counter()
+        total: defaultdict[str, float] = defaultdict(float)
         for unit in self.model.units:
-            total.update({name: unit.number * seconds for name, seconds in self.of_unit(unit).items()})
+            for name, seconds in self.of_unit(unit).items():
+                total[name] += unit.number * seconds
         return dict(total)
 
     def of_unit(self, unit: Unit) -> dict[str, float]:
         """One pass of one unit, forward and backward."""
         operators = self.operators(unit)
-        seconds: Counter[str] = Counter()
+        seconds: defaultdict[str, float] = defaultdict(float)
         compute = [sum(s for (_, phase), s in operators.items() if phase == which) for which in (FORWARD, BACKWARD, WEIGHTS)]
         seconds["compute_forward_s"], seconds["compute_backward_s"] = compute[FORWARD], compute[BACKWARD] + compute[WEIGHTS]
         sent = Region(self.model, unit, self.rank, self.stack.fused_loss).messages()

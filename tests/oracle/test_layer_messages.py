@@ -23,9 +23,9 @@ RANKS = (
     Rank(cp=4, gathers=True),
     *(Rank(tp=2, sequence_parallel=True, ep=2, precision=name) for name in NARROW),
 )
-ADAPTED = {"lora": {"rank": 16, "targets": ["qkv", "fc2"]}}
-DROPPING = {"experts.capacity_factor": 1.25, "experts.imbalance": 1.5}
-PADDING = {"experts.capacity_factor": 2.0, "experts.imbalance": 1.5, "experts.pad_to_capacity": True}
+ADAPTED: dict[str, object] = {"lora": {"rank": 16, "targets": ["qkv", "fc2"]}}
+DROPPING: dict[str, object] = {"experts.capacity_factor": 1.25, "experts.imbalance": 1.5}
+PADDING: dict[str, object] = {"experts.capacity_factor": 2.0, "experts.imbalance": 1.5, "experts.pad_to_capacity": True}
 CHANGED: tuple[tuple[str, dict[str, object]], ...] = (
     ("llama3-8b", ADAPTED),
     ("mixtral-8x7b", DROPPING),

@@ -12,8 +12,8 @@ MODEL = {"layers": 4, "sequence": 32768, "vocabulary": 1024}
 
 @pytest.mark.parametrize("cp", [16, 32])
 def test_a_ring_on_slow_wires_hides_no_gradients(cp: int) -> None:
-    """Compute is nothing beside the wires, and the rank at the end of a node sends every hop: a step of one micro-batch lasts as
-    long as its ring and its gradients one after another. With NICs of their own both are sent at once."""
+    """Compute is nothing beside the wires, and the rank at the end of a node sends every hop: a step of one micro-batch
+    lasts as long as its ring and its gradients one after another. With NICs of their own both are sent at once."""
     stack = read_stack("megatron-core").with_facts({"jitter": 0, "dp_contention": 0})
     work = workload_from_model(read_model("llama3-8b", MODEL), stack, sequence_parallel=True)
     plan = plans(work, cp=cp, all_gpus=2 * cp, ga=1, overlap_grad=True, overlap_param=False, bucket_bytes=2**20)
