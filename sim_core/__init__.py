@@ -61,6 +61,19 @@ from sim_core.models.description import (
     parse_model as parse_model,
 )
 from sim_core.models.facts import Fact as Fact
+from sim_core.models.readers import megatron_arguments as megatron_arguments
+from sim_core.models.readers.argument import (
+    OF_NUMBER as OF_NUMBER,
+    OF_SWITCH as OF_SWITCH,
+    OFF as OFF,
+    Argument as Argument,
+    Asked as Asked,
+    Dump as Dump,
+    Rules as Rules,
+    flag_of as flag_of,
+    flags_of as flags_of,
+    whole_of as whole_of,
+)
 from sim_core.models.readers.hugging_face import read_config as read_config
 from sim_core.models.readers.megatron import says_model as says_model
 from sim_core.models.readers.megatron_flags import (
@@ -151,7 +164,8 @@ from sim_core.workloads.stages.text import (
     stage_document as stage_document,
 )
 from sim_core.workloads.summary import Summary as Summary, Traffic as Traffic, summarize as summarize
-from sim_core.workloads.traces.job import Job as Job, Rank as Rank, input_paths as input_paths
+from sim_core.workloads.traces.files import input_paths as input_paths
+from sim_core.workloads.traces.job import Job as Job, Rank as Rank
 from sim_core.workloads.traces.meeting import Played as Played
 from sim_core.workloads.traces.replay import (
     JobStatistics as JobStatistics,

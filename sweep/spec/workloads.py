@@ -32,7 +32,7 @@ from sim_core.models.features import Recipe, read_features, split_features, with
 from sim_core.models.releases import release_defaults
 from sim_core.records import Record
 from sim_core.workloads.facts import FACTS, NUMERIC_FACTS, Repeat, misfit
-from sweep.spec.nearest_stack import assumed, nearest_stack
+from sweep.frameworks.stacks import assumed, nearest_stack
 
 STACK: Final = "megatron-core"
 """The stack of a model that names none."""
