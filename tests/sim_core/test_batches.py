@@ -57,8 +57,9 @@ def test_experts_behind_dense_layers(hardware: HardwareTable) -> None:
 def test_splits_by_cost_of_layers_that_run_again(hardware: HardwareTable) -> None:
     """Where more of the layers run again, the head is worth fewer of them, and the last stage takes another one."""
     work = of_model("llama3-8b", 10)
-    columns = {"layers": [6, 8, 10], "pp": [3, 4], "checkpointing": ["block:1", "block:2"]}
-    same_alone(work, hardware, plans(work, tp=2, dp=2, ga=4, layer_split="balanced_cost", **columns))
+    again, split = ["block:1", "block:2"], "balanced_cost"
+    table = plans(work, tp=2, dp=2, ga=4, layers=[6, 8, 10], pp=[3, 4], checkpointing=again, layer_split=split)
+    same_alone(work, hardware, table)
 
 
 def test_stages_of_files(gpt7b: Workload, hardware: HardwareTable) -> None:
