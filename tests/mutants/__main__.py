@@ -64,7 +64,7 @@ SUITES: Final = {
             settings=_PLAIN,
             memory_bytes=8 * 2**30,
             without=(*SLOW, *LEFT_OUT),
-            budget_s=150,
+            budget_s=60,
         ),
         Suite(folders=("tests/oracle", "tests/sim_core"), settings=_PLAIN, memory_bytes=8 * 2**30, only=SLOW, budget_s=600),
     ),
