@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core import Floats
-from sim_core.hardware.description import KERNEL_DIR, measured_devices, preset_names, read_hardware
+from sim_core.hardware.description import KERNEL_DIR, measured_devices, owner_of, read_hardware
 from sim_core.hardware.kernels.tables import NOT_MEASURED, SLACK, STEPS, Grid, interpolate, read_tables, wave_efficiency
 
 AICONFIGURATOR: Final = "ai-dynamo/aiconfigurator at 095f58a, Apache License 2.0, Copyright (c) NVIDIA CORPORATION & AFFILIATES"
@@ -120,10 +120,7 @@ def attention_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
 
 def peak_of(device: str, dtype: str) -> float:
     """A peak of a device, from the preset that owns its tables."""
-    presets = (read_hardware(name) for name in preset_names())
-    return next(
-        one.value(f"peak_flops_{dtype}") for one in presets if one.kernels.tables == device and not one.kernels.borrowed
-    )
+    return read_hardware(owner_of(device)).value(f"peak_flops_{dtype}")
 
 
 def attention_axes() -> dict[str, tuple[int, ...]]:

@@ -96,6 +96,17 @@ from sim_core.models.features import feature_aliases as feature_aliases
 from sim_core.models.features import read_features as read_features
 from sim_core.models.features import split_features as split_features
 from sim_core.models.features import with_capacity as with_capacity
+from sim_core.models.readers import megatron_arguments as megatron_arguments
+from sim_core.models.readers.argument import OF_NUMBER as OF_NUMBER
+from sim_core.models.readers.argument import OF_SWITCH as OF_SWITCH
+from sim_core.models.readers.argument import OFF as OFF
+from sim_core.models.readers.argument import Argument as Argument
+from sim_core.models.readers.argument import Asked as Asked
+from sim_core.models.readers.argument import Dump as Dump
+from sim_core.models.readers.argument import Rules as Rules
+from sim_core.models.readers.argument import flag_of as flag_of
+from sim_core.models.readers.argument import flags_of as flags_of
+from sim_core.models.readers.argument import whole_of as whole_of
 from sim_core.models.readers.hugging_face import read_config as read_config
 from sim_core.models.readers.megatron import says_model as says_model
 from sim_core.models.readers.megatron_flags import Flags as Flags

@@ -1,8 +1,12 @@
-"""Collectives measured with nccl-tests and published, against the cost model on the stated fabric."""
+"""Collectives measured with nccl-tests and published, against the cost model on the stated fabric.
+
+python benchmarks/collectives.py [--json]
+"""
 
 import csv
 import json
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -184,3 +188,7 @@ def _by_decade(compared: Compared) -> dict[int, list[float]]:
     for size, ratio in zip(compared.table.sizes, compared.ratios, strict=True):
         ratios[int(math.log10(size))].append(ratio)
     return dict(sorted(ratios.items()))
+
+
+if __name__ == "__main__":
+    print((as_json if sys.argv[1:] == ["--json"] else as_markdown)(compare(published())))

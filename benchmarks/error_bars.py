@@ -1,32 +1,45 @@
-"""Evidence from residuals: intervals for a plan of a new set, by class, ratios of two plans, and how often both are right.
+"""Error bars from the published runs: intervals for a plan of a new set, ratios of two plans, how often both are right.
 
 A user's cluster is a new set: so every set counts nearly the same, however many runs it has, and what is calibrated is
 calibrated on sets that were left out (Dunn, Wasserman, Ramdas, Distribution-Free Prediction Sets for Two-Layer Hierarchical
 Models, JASA 118, 2023). Intervals widen by what is known of a plan beforehand (`evidence.TRAITS`).
 """
 
+import json
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sim_core import Bools, Floats, Ints
 from sweep.uncertainty.evidence import (
+    ASSUMED_KERNELS,
     DENSE,
     EXPERTS,
     FREEDOM,
+    HOST_BOUND,
+    KINDS,
     LEVEL,
     TRAITS,
+    UNSTATED,
     WIDEST,
     Differences,
     Evidence,
     Moved,
     Spread,
+    assumed_kernels,
+    host_bound,
+    recorded,
     t3_quantile,
 )
 from sweep.uncertainty.process import variogram
+from sweep.validation.figures import ALIKE
+from sweep.validation.simulation import Run
 
 CLASSES: Final = ((False, DENSE), (True, EXPERTS))
 LEVELS: Final = np.array([(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
@@ -40,6 +53,15 @@ LEAST: Final = 0.005
 """Steps of one plan measured again differ by so much: added to an error before its logarithm."""
 SIZES: Final = np.geomspace(0.05, 20.0, 121)
 """Sizes of errors (`Differences`) that are tried; between the best and its neighbours as many again."""
+
+OF_PLAN: Final = ("tp", "pp", "vpp", "cp", "ep", "mbs")
+WORDS: Final = ("zero", "recompute")
+"""What tells two plans of a job apart."""
+ALL: Final = "all"
+LEAST_HELD, MOST_HELD = 85.0, 95.0
+"""Percent of the runs of sets that were left out which intervals at LEVEL must contain."""
+MARGIN: Final = 1.0
+"""Points by which a class outside these bounds may be further outside than when the figures were recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,3 +340,107 @@ def _fit(pairs: Pairs, factor: float, rows: Bools) -> float:
     best = float(max(SIZES, key=likelihood))
     step = SIZES[1] / SIZES[0]
     return float(max(np.geomspace(best / step, best * step, len(SIZES)), key=likelihood))
+
+
+def residuals(runs: Sequence[Run]) -> Residuals:
+    """Errors of the runs with quality ok that were simulated and have a time."""
+    timed = [run for run in runs if run.scored]
+    jobs: dict[tuple[str, ...], int] = {}
+    return Residuals(
+        error=np.array([math.log(run.measured_s / run.step_s) for run in timed], np.float64),
+        set=np.array([run.row.text("set") for run in timed], np.str_),
+        experts=np.array([bool(run.row.text("experts")) for run in timed], np.bool_),
+        job=np.array([jobs.setdefault(tuple(run.row.text(key) for key in ALIKE), len(jobs)) for run in timed], np.int64),
+        sizes=np.log2([[run.row.count(key, 1) for key in OF_PLAN] for run in timed]).reshape(len(timed), len(OF_PLAN)),
+        choices=np.array([[run.row.text(key) for key in WORDS] for run in timed], np.str_).reshape(len(timed), len(WORDS)),
+        traits=np.stack([_trait(trait.name, timed) for trait in TRAITS], 1),
+    )
+
+
+def _trait(name: str, runs: Sequence[Run]) -> Floats:
+    """How much of a trait each run has, [n]."""
+    experts = np.array([bool(run.row.text("experts")) for run in runs], np.bool_)
+    stated = np.array([bool(run.row.text("release") or run.row.text("features")) for run in runs], np.bool_)
+    of_plans = np.array([[run.launch_s, run.step_s, run.measured_share] for run in runs], np.float64).reshape(len(runs), 3)
+    values = {
+        EXPERTS: experts,
+        UNSTATED: experts & ~stated,
+        HOST_BOUND: host_bound(of_plans[:, 0], of_plans[:, 1]),
+        ASSUMED_KERNELS: assumed_kernels(of_plans[:, 2]),
+    }
+    return np.asarray(values[name], np.float64)
+
+
+def evidence_of(runs: Sequence[Run]) -> Evidence:
+    """What the runs of frameworks with a page say of errors; runs of at least two sets."""
+    return fit(residuals([run for run in runs if not run.unmet]))
+
+
+def out_of_bounds(evidence: Evidence) -> list[str]:
+    """A line for each class whose intervals hold too few or too many runs of sets left out, and did so less when recorded."""
+    before, lines = recorded().coverage, []
+    for name in (ALL, *KINDS):
+        percent = evidence.coverage.get(name, LEVEL * 100)
+        if _beyond(percent) > _beyond(before.get(name, LEVEL * 100)) + MARGIN:
+            bars = f"{LEVEL:.0%} intervals hold {percent:.1f} % of the runs of sets left out ({KINDS.get(name, name)})"
+            lines.append(f"error bars: {bars}, expected {LEAST_HELD:g} to {MOST_HELD:g}")
+    return lines
+
+
+def _beyond(percent: float) -> float:
+    """By how much a share is outside the bounds."""
+    return max(LEAST_HELD - percent, percent - MOST_HELD, 0.0)
+
+
+def bars_table(evidence: Evidence) -> str:
+    """Intervals by class, what widens them, differences of plans, and how many runs of sets that were left out they contain."""
+    lines = [
+        "| class | runs | sets | measured step over simulated, 90 % | held of sets left out, % "
+        "| ratio of two plans a doubling apart |",
+        "|---|--:|--:|---|--:|--:|",
+    ]
+    for kind, name in KINDS.items():
+        spread, differences = evidence.spreads[kind], evidence.differences[kind]
+        low, high = np.expm1(spread.low), np.expm1(spread.high)
+        apart = float(np.sqrt(differences.variogram(np.array(1.0), np.array(1.0))))
+        held = f"{evidence.coverage[kind]:.0f}" if kind in evidence.coverage else "-"
+        lines.append(f"| {name} | {spread.runs} | {spread.sets} | {low:+.0%} to {high:+.0%} | {held} | {apart:.1%} |")
+    lines += [
+        "",
+        "What moves both ends away from the middle, until they are a factor of 2 apart:",
+        "",
+        "| what | factor |",
+        "|---|--:|",
+    ]
+    lines += [f"| {trait.doc} | {evidence.widening[trait.name]:.2f} |" for trait in TRAITS]
+    lines += ["", "Left out, one set after the other:", "", "| set | runs held, % | pairs of plans held, % |", "|---|--:|--:|"]
+    by_set = {name: percent for name, percent in evidence.coverage.items() if name not in KINDS}
+    for name, percent in sorted(by_set.items(), key=lambda item: (item[0] == ALL, item[0])):
+        pairs = evidence.pair_coverage.get(name)
+        shown = f"**{name}**" if name == ALL else name
+        lines.append(f"| {shown} | {percent:.0f} | {'-' if pairs is None else f'{pairs:.0f}'} |")
+    return "\n".join(lines)
+
+
+def record(path: Path, plain: Mapping[str, Any]) -> None:
+    """Write numbers down, to four digits, as what results are judged by."""
+    path.write_text(json.dumps(_rounded(plain), indent=1) + "\n", encoding="utf-8")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def highest(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """The highest MFU of each kind of run (`sweep.uncertainty.highest`): device, class of model, bits."""
+    kinds: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for run in runs:
+        if run.scored:
+            kinds[run.kind].append((run.ideal_s / run.measured_s, run.row.text("model")))
+    found = {}
+    for kind in sorted(kinds):
+        mfu, model = max(kinds[kind])
+        found[kind] = {"mfu": mfu, "runs": len(kinds[kind]), "model": model}
+    return found

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sim_core import Bools, Floats
-from sweep.uncertainty.evidence import DENSE, EXPERTS, TRAITS, Evidence, record, recorded, t3_cdf, t3_quantile
-from sweep.uncertainty.fitting import (
+from benchmarks.error_bars import (
     Pairs,
     Residuals,
     coverage,
@@ -20,9 +18,12 @@ from sweep.uncertainty.fitting import (
     fit_widths,
     holds,
     pairs_of,
+    record,
     spreads,
     weighted,
 )
+from sim_core import Bools, Floats
+from sweep.uncertainty.evidence import DENSE, EXPERTS, TRAITS, Evidence, recorded, t3_cdf, t3_quantile
 
 
 def drawn(generator: np.random.Generator, sets: int, runs: int, between: float, within: float, experts: int = 0) -> Residuals:
@@ -116,8 +117,9 @@ def test_recorded_evidence_reads_back(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(found.coverage) > 10
     generator = np.random.default_rng(5)
     again = fit(drawn(generator, 6, 5, 0.05, 0.05, experts=2))
-    monkeypatch.setattr("sweep.uncertainty.evidence.RECORDED", tmp_path / "evidence.json")
-    record(again)
+    path = tmp_path / "evidence.json"
+    monkeypatch.setattr("sweep.uncertainty.evidence.RECORDED", path)
+    record(path, asdict(again))
     read: Evidence = recorded()
     assert read.spreads[DENSE].low == pytest.approx(again.spreads[DENSE].low, rel=1e-3)
     assert read.coverage["all"] == pytest.approx(again.coverage["all"], rel=1e-3)

@@ -1,4 +1,7 @@
-"""Who predicts the published runs how well: we, a rule without a simulator, a rule of thumb, what other simulators state."""
+"""Who predicts the published runs how well: we, a rule without a simulator, a rule of thumb, what other simulators state.
+
+python -m benchmarks.leaderboard
+"""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +16,12 @@ from sim_core import Model, model_flops_per_token, parameters
 from sweep.validation.devices import candidates
 from sweep.validation.figures import mean, rankings, share
 from sweep.validation.models import model_of
-from sweep.validation.simulation import Run
+from sweep.validation.report import cell, with_cell
+from sweep.validation.simulation import Run, run_rows
 from sweep.validation.stacks import sharded, stack_of
-from sweep.validation.table import DATA, OK, Row
+from sweep.validation.table import OK, Row, published_rows
 
-STATED: Final = DATA / "other_simulators.csv"
+STATED: Final = Path(__file__).parent / "data" / "other_simulators.csv"
 """What other simulators' publications state of single rows: errors in percent, with their source."""
 USUAL_MFU: Final = 0.4
 """Of the peak in bf16; what a planner without a simulator assumes of large models (PaLM reports 46 %, Llama 3 38 to 43 %)."""
@@ -172,7 +176,29 @@ def _stated(run: Run, cells: Mapping[str, str]) -> Run:
 def _simulators() -> dict[str, dict[str, dict[str, str]]]:
     """The cells of STATED by simulator and id of the run."""
     by_name: dict[str, dict[str, dict[str, str]]] = {}
-    with Path(STATED).open(encoding="utf-8", newline="") as file:
+    with STATED.open(encoding="utf-8", newline="") as file:
         for cells in csv.DictReader(file):
             by_name.setdefault(cells["simulator"], {})[cells["id"]] = cells
     return by_name
+
+
+def leaderboard_table(standings: Sequence[Standing]) -> str:
+    """Who is how near on which runs."""
+    lines = [
+        "| runs of | predictor | runs | MAPE % | Spearman in jobs | regret % (worst) | jobs | memory % "
+        "| out of memory: precision % | recall % (of) |",
+        "|---|---|" + "--:|" * 8,
+    ]
+    for one in standings:
+        name = f"**{one.predictor}**" if one.predictor == OURS else one.predictor
+        recall = with_cell(cell(one.oom_recall, 0), str(one.oom_runs))
+        lines.append(
+            f"| {one.rows} | {name} | {one.runs} | {cell(one.mape)} | {cell(one.spearman, 2)} "
+            f"| {with_cell(cell(one.regret), cell(one.regret_worst, 0))} | {one.jobs} | {cell(one.memory_mape)} "
+            f"| {cell(one.oom_precision, 0)} | {recall} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(leaderboard_table(leaderboard(run_rows(published_rows()))))

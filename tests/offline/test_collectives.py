@@ -1,4 +1,4 @@
-"""`sweep validate --collectives`: published nccl-tests tables against the cost model."""
+"""Published nccl-tests tables against the cost model."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.collectives import BAR_PERCENT, Compared, as_json, as_markdown, compare, published, summary
 from sim_core import SpecError, collective_seconds, read_hardware
-from sweep.validation.collectives import BAR_PERCENT, Compared, compare, published, summary
-from tests.sweep.commands import sweep
 
 KNOWN_FAR = {
     "aws_p5_n2_eks_allreduce",  # an older plugin: half as fast as the same machines in other tables
@@ -79,12 +78,9 @@ def test_every_published_table_has_a_source_and_rises_with_size() -> None:
         assert np.all(np.diff(table.sizes) > 0), table.name
 
 
-def test_both_forms_are_printed() -> None:
-    told = sweep("validate", "--collectives").stdout
-    assert "Messages of 16 MB and more: median error" in told
-    rows = json.loads(sweep("validate", "--collectives", "--format", "json").stdout)
-    assert {"operation", "nodes", "bytes_from", "median_error", "fabric"} <= set(rows[0])
-    assert "--rows: found beside --collectives, which takes --format" in sweep("validate", "--collectives", "--rows").stderr
+def test_both_forms_are_printed(compared: list[Compared]) -> None:
+    assert "Messages of 16 MB and more: median error" in as_markdown(compared)
+    assert {"operation", "nodes", "bytes_from", "median_error", "fabric"} <= set(json.loads(as_json(compared))[0])
 
 
 def test_one_collective_by_itself() -> None:
