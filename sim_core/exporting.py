@@ -30,43 +30,13 @@ from sim_core.simulator import Results, simulate
 from sim_core.units import NS
 from sim_core.workloads import moving
 from sim_core.workloads.facts import Facts
+from sim_core.workloads.simai.header import Header
 from sim_core.workloads.simai.parameters import read_sizes
 from sim_core.workloads.simai.records import choices_of, with_records
 from sim_core.workloads.simai.sections import sections_of
-from sim_core.workloads.simai.text import Header, Record, SimaiText, read_simai_text
+from sim_core.workloads.simai.text import Record, SimaiText, read_simai_text, write_simai_text
 from sim_core.workloads.simai.workload import rules_of, workload_from_simai
 from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, Workload
-
-
-def write_simai_text(header: Header, records: list[Record]) -> str:
-    """The text of a header and its layer lines; `read_simai_text` restores both."""
-    keys = {
-        "model_parallel_NPU_group": header.tp,
-        "ep": header.ep,
-        "pp": header.pp,
-        "vpp": header.vpp,
-        "ga": header.ga,
-        "all_gpus": header.all_gpus,
-        "checkpoints": _ids(header.checkpoints),
-        "checkpoint_initiates": _ids(header.checkpoint_initiates),
-        "pp_comm": header.pp_comm,
-    }
-    lines = [" ".join([header.policy, *(f"{key}: {value}" for key, value in keys.items())]), str(len(records))]
-    lines += ["\t".join(map(str, _columns(record))) for record in records]
-    return "\n".join(lines) + "\n"
-
-
-def _ids(ids: tuple[int, ...]) -> str:
-    return " ".join(map(str, (len(ids), *ids)))
-
-
-def _columns(record: Record) -> list[object]:
-    columns: list[object] = [record.name, record.dependency]
-    for phase in range(3):
-        collective = record.collective[phase] + record.suffix[phase]
-        columns += [record.compute_ns[phase], collective, record.comm_bytes[phase]]
-    return [*columns, record.update]
-
 
 MAX_LINES: Final = 2_000_000
 MAX_NUMBER: Final = 2**63 - 1
