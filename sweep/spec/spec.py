@@ -26,8 +26,9 @@ from sweep.spec.document import apply_sets, bare_size, first_error, read_spec
 from sweep.spec.failures import Failures
 from sweep.spec.other_names import meant, value_meant
 from sweep.spec.running import Running
+from sweep.spec.stacks import check_stack
 from sweep.spec.stragglers import Stragglers
-from sweep.spec.workloads import STORED, Section, WorkloadSpec, check_stack, from_text
+from sweep.spec.workloads import STORED, Section, WorkloadSpec, from_text
 
 FIELDS: Final = {name: field for name, field in PLAN_FIELDS.items() if field.is_set}
 """What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
@@ -100,6 +101,19 @@ class SweepSpec(Section):
     stragglers: Stragglers | None = None
     running: Running | None = None
 
+    @property
+    def named(self) -> set[str]:
+        """Fields that are an axis, alone or zipped with others, or have a fixed value."""
+        return {name for key in self.axes for name in key.split(",")} | set(self.fixed)
+
+    def values_of(self, name: str) -> list[Any]:
+        """The values that an axis, alone or zipped with others, gives a field; empty without one."""
+        for key, rows in self.axes.items():
+            names = key.split(",")
+            if name in names:
+                return [row[names.index(name)] for row in rows] if len(names) > 1 else rows
+        return []
+
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, document: Any) -> Any:
@@ -132,14 +146,14 @@ class SweepSpec(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "SweepSpec":
-        named = [name for key in self.axes for name in key.split(",")]
-        for name in named:
+        for name in (name for key in self.axes for name in key.split(",")):
             if name in self.fixed:
                 raise ValueError(f"fixed.{name}: is also an axis; remove one")
+        named = self.named
         for a, b in ALTERNATIVES:
-            if {a, b} <= {*named, *self.fixed}:
+            if {a, b} <= named:
                 raise ValueError(f"{a} and {b} are both given, but one follows from the other")
-        if self.stragglers and {"straggler_factor", "straggler_stage"} & {*named, *self.fixed}:
+        if self.stragglers and {"straggler_factor", "straggler_stage"} & named:
             raise ValueError("stragglers: is given beside straggler_factor or straggler_stage; remove one")
         if self.running:
             for name, value in self.running.plan.items():
