@@ -14,7 +14,8 @@ from sim_core import (
     start_of,
 )
 from sweep.spec.space import Space
-from sweep.spec.spec import FIELDS, SweepSpec
+from sweep.spec.spec import SweepSpec
+from sweep.spec.values import FIELDS
 
 SMALL_NODE: Final = 16
 """GPUs of the largest server; a larger domain of NVLink is a rack."""

@@ -23,8 +23,9 @@ from sim_core import (
 )
 from sweep.sources import row_code
 from sweep.spec.space import Space
-from sweep.spec.spec import STACK_AXIS, SweepSpec
+from sweep.spec.spec import SweepSpec
 from sweep.spec.stacks import stated_stack
+from sweep.spec.values import STACK_AXIS
 
 _BY_CONTENT: Final = ("hardware", STACK_AXIS)
 """Axes whose values may be paths: their contents count, not their names."""

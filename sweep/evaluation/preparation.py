@@ -27,9 +27,10 @@ from sweep.sources import row_code
 from sweep.spec.budget import Budget
 from sweep.spec.failures import Failures, checkpoint_bytes
 from sweep.spec.space import Space, build_space
-from sweep.spec.spec import STACK_AXIS, SweepSpec
+from sweep.spec.spec import SweepSpec
 from sweep.spec.stacks import stated_stack
 from sweep.spec.stragglers import Stragglers
+from sweep.spec.values import STACK_AXIS
 from sweep.spec.workloads import workload_of
 
 

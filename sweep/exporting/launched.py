@@ -7,7 +7,7 @@ from typing import Any
 from sim_core import PLAN_DEFAULTS, Model, SpecError, shape_of
 from sweep.evaluation.one_plan import fields_of, plans_of, row_of
 from sweep.evaluation.preparation import Prepared
-from sweep.spec.spec import Value
+from sweep.spec.values import Value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sim_core import SpecError, shown
-from sweep.spec.document import apply_sets, first_error, read_spec
-from sweep.spec.spec import with_line
+from sweep.spec.document import apply_sets, read_spec, validated
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 PREVIOUS: Final = "previous"
@@ -152,7 +151,4 @@ class NightlySpec(_Model):
 def load_nightly(path: Path, sets: Sequence[str] = ()) -> NightlySpec:
     """The nightly file at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
     document, lines = read_spec(path, "name, sweeps, root")
-    try:
-        return NightlySpec.model_validate(apply_sets(document, sets, example="root=s3://bucket/nightly"))
-    except ValidationError as error:
-        raise with_line(first_error(error, str(path), lines, NightlySpec), str(path), lines, sets) from None
+    return validated(NightlySpec, apply_sets(document, sets, example="root=s3://bucket/nightly"), str(path), lines, sets)

@@ -29,8 +29,9 @@ from sim_core import (
     sends_in_background,
     shown,
 )
-from sweep.spec.spec import FIELDS, STACK_AXIS, SweepSpec, Value
+from sweep.spec.spec import SweepSpec
 from sweep.spec.stacks import framework_of
+from sweep.spec.values import FIELDS, STACK_AXIS, Value
 
 MAX_VARIANTS: Final = 5_000
 MAX_SIZE: Final = 2**62
