@@ -21,7 +21,7 @@ from sim_core import (
     source_hashes,
     summarize,
 )
-from sweep.sources import row_code
+from sweep.sources import Code
 from sweep.spec.space import Space
 from sweep.spec.spec import SweepSpec
 from sweep.spec.stacks import stated_stack
@@ -38,11 +38,11 @@ def content_of(workloads: Sequence[Workload]) -> str:
     return contents[0] if len(contents) == 1 else hashlib.sha256(" ".join(contents).encode()).hexdigest()
 
 
-def identity_of(spec: SweepSpec, workload: Workload, content: str, table: HardwareTable, space: Space) -> str:
+def identity_of(spec: SweepSpec, workload: Workload, content: str, table: HardwareTable, space: Space, code: Code) -> str:
     """Hash of everything that can change a row: plans, contents of workload and hardware, constraints, code; not paths."""
     plain, variants = spec.model_dump(mode="json"), table.variants
     counted = {key: plain[key] for key in ("where", "sample", "failures", "stragglers")}
-    counted |= {"axes": _without_paths(plain["axes"]), "content": content, "code": row_code()}  # their order numbers the plans
+    counted |= {"axes": _without_paths(plain["axes"]), "content": content, "code": code}  # their order numbers the plans
     labels = {name: values for name, values in space.labels.items() if name not in _BY_CONTENT}
     counted["codes"] = sorted(space.held.items()), sorted(labels.items())
     counted["hardware"] = [(variant.name, variant.value(f"peak_flops_{workload.dtype}")) for variant in variants]  # MFU

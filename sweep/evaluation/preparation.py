@@ -105,8 +105,8 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         f"stack {name}: it has no page, so intervals are wide (`sweep calibrate stack` makes one)" for name in without_page
     ]
     facts = held_against(workload, variants, space)
-    content = content_of(workloads)
-    identity = identity_of(spec, workload, content, table, space)
+    content, code = content_of(workloads), row_code()
+    identity = identity_of(spec, workload, content, table, space, code)
     sweep = Sweep(
         workload=workload,
         hardware=table,
@@ -130,7 +130,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "spec": json.loads(spec.model_dump_json()),
         "workload": content,
         "model": source_hash(),
-        "code": row_code(),
+        "code": code,
         "inputs": fingerprint_of(spec, base, workload, variants, measured_on),
         "plans": space.size,
         "rows": space.count,
