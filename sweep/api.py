@@ -28,11 +28,12 @@ from sweep.explaining.whatif import Question, what_if
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
+from sweep.outputs import write_file
 from sweep.ranking.ranking import Ranking, rank
 from sweep.reopening import BEST, Reopened, plan_number, reopened
 from sweep.report.content import content_of
 from sweep.report.page import report_page
-from sweep.results.folder import Folder, Location, folder_at, write_file
+from sweep.results.folder import Folder, Location, folder_at
 from sweep.results.store import Store
 from sweep.show.explanation import print_difference, print_explanation, values_of
 from sweep.show.perfetto import drawn_plan

@@ -9,7 +9,7 @@ import duckdb
 
 from sweep.ranking.query import NAMED
 from sweep.ranking.selection import counted, spread
-from sweep.results.slice_file import Index
+from sweep.results.index import Index
 
 NEEDED_MEMORY: Final = ("peak_memory_bytes", "state_bytes", "device_memory_bytes")
 

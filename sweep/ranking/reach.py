@@ -12,8 +12,8 @@ from typing import Any, Final
 from sweep.columns import LONGER, SHORTER
 from sweep.ranking.query import NAMED, Rows
 from sweep.ranking.selection import BOUNDS, CHOSEN, SLACK, Reach, quoted
+from sweep.results.index import Bounds
 from sweep.results.reading import File
-from sweep.results.slice_file import Bounds
 from sweep.uncertainty.evidence import Basis
 from sweep.uncertainty.judging import widest
 
