@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from sim_core import SpecError, shown
 from sweep.spec.document import apply_sets, read_spec, validated
+from sweep.spec.workloads import from_text
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 PREVIOUS: Final = "previous"
@@ -41,10 +42,6 @@ def _seconds(value: object) -> object:
 
 def _one_or_more(value: object) -> object:
     return value if isinstance(value, list | tuple) else [value]
-
-
-def _entry(value: object) -> object:
-    return {"spec": value} if isinstance(value, str) else value
 
 
 Fraction = Annotated[float | None, BeforeValidator(_percent)]
@@ -124,7 +121,7 @@ class NightlySpec(_Model):
     """A whole nightly file. `root` is relative to it, or a URI; `baseline` is `previous` or the name of a night."""
 
     name: str = Field(pattern=NAME)
-    sweeps: Annotated[tuple[Annotated[SweepEntry, BeforeValidator(_entry)], ...], Field(min_length=1)]
+    sweeps: Annotated[tuple[Annotated[SweepEntry, from_text("spec")], ...], Field(min_length=1)]
     root: str = Field(min_length=1)
     executor: Literal["local", "ray"] = "local"
     workers: int | None = Field(default=None, ge=0)
