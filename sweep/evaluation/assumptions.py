@@ -43,6 +43,9 @@ def notes_of(
         taken = [f"{key} {short(value, HARDWARE_KEYS[key][1])}" for key, value in variant.not_given().items()]
         if taken:
             notes.append(f"hardware {variant.name}: not given, taken as {', '.join(taken)}")
+    for variant in by_name if workload.modelled else ():  # devices that take the measured kernels of another one
+        if variant.kernels.tables and (how := variant.kernels.borrowed):
+            notes.append(f"kernels of {variant.name}: borrowed of {variant.kernels.tables} ({how}); none is measured")
     notes += _of_racks(spec, by_name)
     own = {**workload.base._asdict(), "sequence": workload.sequence, "experts": workload.experts}
     moving = () if workload.modelled else workload.moving_notes  # of plans that differ from the recorded one
