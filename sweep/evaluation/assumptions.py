@@ -1,6 +1,6 @@
 """What a user should know of a sweep: what is assumed, how near the recorded plan comes, what results are held against."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from sim_core import (
@@ -38,15 +38,7 @@ def notes_of(
     changed = {key: value for key, value in spec.hardware.items() if key in HARDWARE_KEYS}
     if changed:
         notes.append("hardware: the preset with " + ", ".join(f"{key} {value}" for key, value in changed.items()))
-    by_name = {variant.name: variant for variant in variants}.values()
-    for variant in by_name:  # files of an earlier version do not have all numbers
-        taken = [f"{key} {short(value, HARDWARE_KEYS[key][1])}" for key, value in variant.not_given().items()]
-        if taken:
-            notes.append(f"hardware {variant.name}: not given, taken as {', '.join(taken)}")
-    for variant in by_name if workload.modelled else ():  # devices that take the measured kernels of another one
-        if variant.kernels.tables and (how := variant.kernels.borrowed):
-            notes.append(f"kernels of {variant.name}: borrowed of {variant.kernels.tables} ({how}); none is measured")
-    notes += _of_racks(spec, by_name)
+    notes += _of_hardware(spec, {variant.name: variant for variant in variants}.values(), modelled=bool(workload.modelled))
     own = {**workload.base._asdict(), "sequence": workload.sequence, "experts": workload.experts}
     moving = () if workload.modelled else workload.moving_notes  # of plans that differ from the recorded one
     notes += dict.fromkeys(text for name, text in moving if set(space.codes(name).tolist()) - {own[name], 0})
@@ -63,8 +55,18 @@ def notes_of(
     return notes
 
 
-def _of_racks(spec: SweepSpec, variants: Iterable[Hardware]) -> Iterator[str]:
-    """Racks of NVLink whose GPUs groups of a power of two do not fill, so that some lie across two (docs/network.md)."""
+def _of_hardware(spec: SweepSpec, variants: Collection[Hardware], *, modelled: bool) -> Iterator[str]:
+    """Numbers that files of an earlier version lack; measured kernels of another device; and racks of NVLink whose GPUs groups
+    of a power of two do not fill, so that some lie across two (docs/network.md).
+    """
+    for variant in variants:
+        taken = [f"{key} {short(value, HARDWARE_KEYS[key][1])}" for key, value in variant.not_given().items()]
+        if taken:
+            yield f"hardware {variant.name}: not given, taken as {', '.join(taken)}"
+    for variant in variants if modelled else ():
+        if variant.kernels.tables and variant.kernels.borrowed:
+            whose = f"{variant.kernels.tables} ({variant.kernels.borrowed})"
+            yield f"kernels of {variant.name}: borrowed of {whose}; none is measured"
     stated = spec.axes.get("all_gpus", [spec.fixed.get("all_gpus")])
     for variant in variants:
         node, is_torus = int(variant.value("gpus_per_node")), variant.value("link_axes") > 1
