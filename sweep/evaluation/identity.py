@@ -10,17 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sim_core import (
-    HARDWARE_KEYS,
-    Hardware,
-    HardwareTable,
-    Workload,
-    input_paths,
-    is_preset,
-    model_names,
-    source_hashes,
-    summarize,
-)
+from sim_core import HARDWARE_KEYS, Hardware, HardwareTable, Workload, input_paths, is_preset, model_names, summarize
+from sim_core.compiling import source_hashes
 from sweep.sources import Code
 from sweep.spec.space import Space
 from sweep.spec.spec import SweepSpec

@@ -17,8 +17,8 @@ from sim_core import (
     hardware_table,
     one_line,
     read_hardware,
-    source_hash,
 )
+from sim_core.compiling import source_hash
 from sweep.columns import describe_rows, measures_of, result_column, result_schema
 from sweep.conditions import check_constraints
 from sweep.evaluation.assumptions import held_against, notes_of, start_at

@@ -4,21 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sim_core import (
-    STACK_FACTS,
-    Recipe,
-    SpecError,
-    Stack,
-    is_page,
-    measured_devices,
-    nearest,
-    read_features,
-    read_stack,
-    release_defaults,
-    shown,
-    split_features,
-    stack_names,
-)
+from sim_core import STACK_FACTS, SpecError, Stack, is_page, measured_devices, nearest, read_stack, shown, stack_names
+from sim_core.models.features import Recipe, read_features, split_features
+from sim_core.models.releases import release_defaults
 from sweep.frameworks.stacks import assumed, nearest_stack
 
 STACK: Final = "megatron-core"

@@ -2,7 +2,8 @@
 
 from typing import Any, Final
 
-from sim_core import HARDWARE_KEYS, PLAN_FIELDS, SWITCH, PlanField, SpecError, nearest, quantity, shown, whole_number
+from sim_core import HARDWARE_KEYS, PLAN_FIELDS, SWITCH, PlanField, SpecError, nearest, quantity, shown
+from sim_core.limits import whole_number
 from sweep.spec.other_names import value_meant
 from sweep.spec.stacks import check_stack
 

@@ -8,25 +8,22 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from sim_core import (
-    FACTS,
-    NUMERIC_FACTS,
     Facts,
     Model,
-    Record,
-    Repeat,
     SimError,
     SpecError,
     Workload,
-    misfit,
     parse_model,
     read_calibrated,
     read_hardware,
     read_model,
     read_workload,
     shown,
-    with_capacity,
     workload_from_model,
 )
+from sim_core.models.features import with_capacity
+from sim_core.records import Record
+from sim_core.workloads.facts import FACTS, NUMERIC_FACTS, Repeat, misfit
 from sweep.spec.stacks import Framework, check_stack, framework_of
 
 STORED: Final = "stored"
