@@ -19,7 +19,7 @@ from sim_core import (
     split_features,
     stack_names,
 )
-from sweep.spec.nearest_stack import assumed, nearest_stack
+from sweep.frameworks.stacks import assumed, nearest_stack
 
 STACK: Final = "megatron-core"
 """The stack of a model that names none."""
