@@ -9,14 +9,16 @@ from typing import Final
 
 import pyarrow as pa
 
-from sim_core import SpecError, is_compiled, short
+from sim_core import SpecError, short
+from sim_core.compiling import is_compiled
 from sweep.columns import result_schema
 from sweep.evaluation.evaluation import PROBE_PLANS, evaluate, spread
 from sweep.evaluation.preparation import Prepared, Sweep
 from sweep.evaluation.slices import FIRST_ROWS, SliceQueue, SliceTask
 from sweep.evaluation.warming import warm_up
 from sweep.executors import ClusterLost, Executor
-from sweep.results.slice_file import Slice, encoded, sealed_text
+from sweep.results.sealing import sealed_text
+from sweep.results.slice_file import Slice, encoded
 from sweep.results.store import MANIFEST, Store
 
 WARM_S: Final = 3.0
@@ -78,7 +80,7 @@ def run_sweep(
     long as one that is simulated.
     """
     count = prepared.sweep.space.count
-    if not fresh and (fault := store.manifest_fault()):
+    if not fresh and (fault := store.told()[1]):
         log(f"{store.folder / MANIFEST}: {fault} and is written anew")
     with store.opened(prepared.provenance, result_schema(prepared.sweep.space), fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.sweep.identity):

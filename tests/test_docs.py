@@ -19,7 +19,7 @@ from sweep.columns import result_schema
 from sweep.evaluation.preparation import prepare
 from sweep.nightly.spec import Keep, NightlySpec, Notify, SweepEntry, Thresholds, load_nightly
 from sweep.spec.spec import load_spec
-from sweep.spec.workloads import framework_of
+from sweep.spec.stacks import framework_of
 from tests.conftest import EXAMPLES, ROOT, make_plans
 from tests.sweep.commands import sweep
 
@@ -113,8 +113,9 @@ def test_the_example_of_operators_runs() -> None:
 
 
 def test_every_gap_of_a_file_is_documented() -> None:
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert [reason for reason in REASONS if reason.endswith("_unknown") and f"| `{reason}` |" not in text] == []
+    named = {row[0] for row in tables.read("gaps")}
+    assert [reason for reason in REASONS if reason.endswith("_unknown") and reason not in named] == []
+    assert named - {"reason"} <= set(REASONS)
 
 
 def test_the_page_of_commands_is_current() -> None:
@@ -134,8 +135,9 @@ def test_the_tables_made_from_the_code_are_current(name: str) -> None:
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == docs_tables.page(name), "make reference"
 
 
-def test_the_facts_of_stacks_are_current() -> None:
-    assert tables.read("stack_facts") == list(docs_tables.stack_facts()), "make reference"
+@pytest.mark.parametrize("name", docs_tables.DATA)
+def test_the_data_made_from_the_code_are_current(name: str) -> None:
+    assert tables.read(name) == list(docs_tables.DATA[name]()), "make reference"
 
 
 def test_every_table_of_numbers_is_whole_and_named_by_a_page() -> None:
@@ -202,8 +204,16 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
 )
 def test_links_of_the_documents_lead_somewhere(name: str) -> None:
     path = ROOT / name
-    for target in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
-        assert target.startswith("https://") or (path.parent / target).exists(), f"{name}: {target}"
+    for target, section in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", path.read_text(encoding="utf-8")):
+        page = path.parent / target if target else path
+        assert target.startswith("https://") or page.exists(), f"{name}: {target}"
+        assert not section or target.startswith("https://") or section in sections(page), f"{name}: {target}#{section}"
+
+
+def sections(page: Path) -> set[str]:
+    """Names of the headings of a page, as links write them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_page_is_in_the_list_by_task() -> None:

@@ -9,28 +9,28 @@ from typing import Annotated, Any, Final
 import typer
 
 from sim_core import (
-    LARGEST,
     Model,
     SimError,
     SpecError,
     model_document,
     model_names,
     nearest,
-    parse_yaml,
     plural,
     preset_names,
     read_hardware,
     read_model,
     read_stack,
-    whole_number,
 )
+from sim_core.documents import parse_yaml
+from sim_core.limits import LARGEST, whole_number
 from sweep.commands.shared import check_output, prepared_spec
 from sweep.frameworks.stacks import nearest_stack
 from sweep.inputs.job import OF_MODEL, Job, job_of
 from sweep.inputs.registry import explained
 from sweep.options import of_option
 from sweep.show.terminal import own_console
-from sweep.spec.spec import ALIASES, FIELDS, check_value, load_spec
+from sweep.spec.spec import load_spec
+from sweep.spec.values import ALIASES, FIELDS, check_value
 from sweep.starting.job_starter import DEFAULTS, job_starter
 from sweep.starting.starter import starter, starter_name, suited
 from sweep.validation.devices import FORMS, presets_of

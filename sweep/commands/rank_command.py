@@ -30,10 +30,10 @@ from sweep.commands.shared import (
 from sweep.explaining.relaxing import relax, relaxed_rows
 from sweep.explaining.stability import CANDIDATES, sigmas_of, stability
 from sweep.options import OptionError
+from sweep.outputs import naming
 from sweep.ranking.fidelity import compare_fidelity
 from sweep.ranking.ranking import TOP, rank
 from sweep.reopening import reopened
-from sweep.results.folder import naming
 from sweep.show.ranked import print_disagreement, print_ranking, print_relaxed, print_stability, stable_rows
 from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console, screen

@@ -11,14 +11,17 @@ from typing import Annotated, Final, TypeVar
 import typer
 from rich.console import Console
 
-from sim_core import LARGEST, STEP, Job, SpecError, cache_dir, is_compiled, model_names, plural, read_traces, short
+from sim_core import Job, SpecError, model_names, plural, read_traces, short
+from sim_core.compiling import STEP, cache_dir, is_compiled
+from sim_core.limits import LARGEST
 from sweep.evaluation.one_plan import facts_of
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.evaluation.warming import warm_up
 from sweep.executors.choice import Kind
 from sweep.inputs.registry import SPEC_SIGN, recognised
 from sweep.options import OptionError, of_option, wrong
-from sweep.results.folder import Folder, folder_at, write_file
+from sweep.outputs import write_file
+from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store, newest
 from sweep.show.checks import print_checks
 from sweep.show.tables import say

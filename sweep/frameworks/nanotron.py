@@ -3,8 +3,7 @@
 from typing import Final
 
 from sim_core import Argument, arguments_in
-from sweep.frameworks import deepspeed
-from sweep.frameworks import megatron_sizes as sizes
+from sweep.frameworks import deepspeed, megatron_sizes as sizes
 from sweep.frameworks.plan import Launched
 
 PAGE: Final = "nanotron"
