@@ -34,15 +34,16 @@ from sweep.ranking.fidelity import compare_fidelity
 from sweep.ranking.ranking import TOP, rank
 from sweep.reopening import reopened
 from sweep.results.folder import naming
+from sweep.runs.own import own_runs
+from sweep.runs.simulation import run_rows
+from sweep.runs.table import read_table
 from sweep.show.ranked import print_disagreement, print_ranking, print_relaxed, print_stability, stable_rows
 from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console, screen
 from sweep.show.tuned import print_standing
+from sweep.tuning.placing import names_plans
 from sweep.tuning.tuner import Tuner
 from sweep.uncertainty.judging import OwnRuns
-from sweep.validation.error_bars import own_runs
-from sweep.validation.simulation import run_rows
-from sweep.validation.table import names_plans, read_table
 
 
 class Form(StrEnum):

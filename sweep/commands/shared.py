@@ -20,11 +20,11 @@ from sweep.inputs.registry import SPEC_SIGN, recognised
 from sweep.options import OptionError, of_option, wrong
 from sweep.results.folder import Folder, folder_at, write_file
 from sweep.results.store import Store, newest
+from sweep.runs.table import Row
 from sweep.show.checks import print_checks
 from sweep.show.tables import say
 from sweep.show.terminal import Terminated, exit_code, form_of, signals_end_at_once, sigterm_raises
 from sweep.spec.spec import SweepSpec, load_spec
-from sweep.validation.table import Row
 
 AnyForm = TypeVar("AnyForm", bound=StrEnum)
 """The formats of a command, the table for people first."""
