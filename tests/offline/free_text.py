@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.import_runs import run_of
 from benchmarks.importing.table import Row as Told
+from benchmarks.importing.table import read_table
 from sweep.runs.table import Row, cell_of, runs_text
 
 RUN = {
@@ -45,4 +46,10 @@ def free_table(path: Path, rows: Iterable[dict[str, str]]) -> Path:
         out = csv.DictWriter(file, list(dict.fromkeys(key for one in written for key in one)))
         out.writeheader()
         out.writerows(written)
+    return path
+
+
+def convert(path: Path) -> Path:
+    """Make a table of runs of one in free text, in its place."""
+    path.write_text(runs_text(run_of(one) for one in read_table(path)), encoding="utf-8")
     return path
