@@ -76,7 +76,7 @@ release: $(READY)  ## sdist and wheel of the version that the changelog describe
 validate: $(READY)  ## measured training runs against their simulation (fails where a figure got worse)
 	$(BIN)/python -m benchmarks.validation_page --check
 
-validation: $(READY)  ## record the figures anew and remake docs/validation.md
+validation: $(READY)  ## record the figures anew and remake what docs/ shows of them
 	$(BIN)/python -m benchmarks.validation_page
 
 reference: $(READY)  ## remake what is made from the code: pages of commands and axes, the columns of plans, tables

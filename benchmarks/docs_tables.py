@@ -1,6 +1,7 @@
-"""Make the tables of docs that follow from ledgers in the code: `make reference`. A test holds the pages to them.
+"""Make the tables of docs that follow from ledgers in the code: `make reference`. A test compares both.
 
-A table stands in its page between `<!-- NAME: made by make reference -->` and `<!-- end -->`.
+A table stands in its page between `<!-- NAME: made by make reference -->` and `<!-- end -->`; facts of stacks and
+reasons of plans are files in docs/data/.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Final
 from pydantic_core import PydanticUndefined
 
 import sim_core.engine.schedules as engine_schedules
-from sim_core import STACK_FACTS, Stack, short
+from benchmarks import tables
+from sim_core import EXPLANATIONS, STACK_FACTS, Stack, short
 from sim_core.engine.schedules import ANY_VPP, BACKGROUND, BOTH_WAYS, IN_GROUPS, IN_ROUNDS, ROWS, TWICE_PP, Schedule
 from sweep.columns import ROWS as COLUMNS
 from sweep.columns import Column
@@ -73,17 +75,22 @@ def _named(row: Column) -> str:
     return f"`{row.name}` ({row.heading})" if row.heading else f"`{row.name}`"
 
 
-def stack_facts() -> Iterator[str]:
-    """The lines of the table of facts of a stack."""
-    yield "| fact | unit | range | default | what it is | used by | which run tells it |"
-    yield "|---|---|---|---|---|---|---|"
+def stack_facts() -> Iterator[list[str]]:
+    """The rows of the table of facts of a stack, its heading first."""
+    yield ["fact", "unit", "range", "default", "what it is", "used by", "which run tells it"]
     for name, fact in STACK_FACTS.items():
         default = Stack.model_fields[name].default
         number = fact.unit in ("s", "B", "")
         reach = f"{short(fact.least, fact.unit)} to {short(fact.most, fact.unit)}" if number else ""
         unit = (fact.unit or "number") + (", forward and backward" if fact.pair else "")
         stated = "" if default is PydanticUndefined else fact.text(default)
-        yield f"| `{name}` | {unit.replace('|', 'or')} | {reach} | {stated} | {fact.what} | {fact.used_by} | {fact.told_by} |"
+        yield [name, unit.replace("|", "or"), reach, stated, fact.what, fact.used_by, fact.told_by]
+
+
+def reasons() -> Iterator[list[str]]:
+    """The rows of the table of reasons for plans that cannot run or fail, its heading first."""
+    yield ["reason", "explanation"]
+    yield from ([name, text] for name, text in EXPLANATIONS.items())
 
 
 def inputs() -> Iterator[str]:
@@ -100,8 +107,11 @@ TABLES: Final = {
     ("inputs.md", "inputs"): inputs,
     ("schedules.md", "schedules"): schedules,
     ("results.md", "measures"): measures,
-    ("stacks.md", "facts"): stack_facts,
 }
+
+
+DATA: Final = {"reasons": reasons, "stack_facts": stack_facts}
+"""Files in docs/data/, with the rows that they have."""
 
 
 def page(name: str) -> str:
@@ -121,3 +131,5 @@ if __name__ == "__main__":
     for page_name in sorted({name for name, _ in TABLES}):
         made_page = page(page_name)
         (DOCS / page_name).write_text(made_page, encoding="utf-8")
+    for data_name, rows in DATA.items():
+        tables.write(data_name, rows())

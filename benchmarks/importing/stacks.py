@@ -6,9 +6,9 @@ from typing import Final
 from benchmarks.importing.features import recipe_of
 from benchmarks.importing.table import Row
 from sim_core import RECOMPUTE_MODULES, STACK_FACTS, Model, dispatcher_named, split_features
+from sweep.frameworks.stacks import nearest_stack
 from sweep.runs.logs import ENDS_AS_LAYERS, FP32_GRADIENTS
 from sweep.runs.table import NotSimulated
-from sweep.spec.nearest_stack import nearest_stack
 
 STACKS: Final = (
     ("primus", "primus"),
@@ -73,7 +73,7 @@ ASYNC_TP: Final = "async tp"
 def stack_cell(row: Row, model: Model) -> str | dict[str, object]:
     """The page that a row was run with, and what the row says of its gradients and optimizer. Raises NotSimulated.
 
-    A framework without a page has the nearest one (`sweep.spec.nearest_stack`).
+    A framework without a page has the nearest one (`sweep.frameworks.stacks`).
     """
     name, framework = stack_name(row, model), ""
     if not name:

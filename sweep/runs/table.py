@@ -31,8 +31,8 @@ from sim_core import (
     shown,
     whole_number,
 )
+from sweep.frameworks.stacks import assumed
 from sweep.spec.document import cells_by_column, read_csv
-from sweep.spec.nearest_stack import assumed
 
 DATA: Final = Path(__file__).parent / "data"
 PUBLISHED: Final = (DATA / "measured.csv", DATA / "ultrascale.csv")

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
+from benchmarks import tables
 from benchmarks.importing.table import Row as Told
 from benchmarks.leaderboard import EVERYTHING, NAIVE, OURS, THUMB, Standing, leaderboard, leaderboard_table
 from sweep.runs.simulation import Run, run_rows
 from sweep.runs.table import published_rows
-from tests.conftest import ROOT
 from tests.offline.free_text import imported
 
 LLAMA = {
@@ -86,10 +86,10 @@ def test_what_another_simulator_states_of_the_same_rows() -> None:
     assert math.isclose(alone.mape, (1 / (1 - 0.0146) - 1) * 100, rel_tol=1e-9)
 
 
-def test_the_page_of_the_leaderboard_is_what_is_printed() -> None:
+def test_the_table_of_the_leaderboard_is_what_is_printed() -> None:
     """To half a point: `make validation` writes it, and some runs of a stack may move by less."""
     printed = cells(leaderboard_table(leaderboard(run_rows(published_rows()))))
-    page = cells((ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8").partition("<!-- end -->")[0])
+    page = tables.read("leaderboard")
     assert [row[:3] for row in printed] == [row[:3] for row in page]
     for now, then in zip(printed, page, strict=True):
         for name in ("MAPE %", "memory %"):

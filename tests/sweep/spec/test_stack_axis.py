@@ -15,11 +15,11 @@ from sweep.evaluation.evaluation import bounded, evaluate
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.explaining.neighbours import sweep_around
 from sweep.exporting.launched import launched
+from sweep.frameworks.stacks import nearest_stack
 from sweep.reopening import Reopened
 from sweep.runs.logs import GPT
 from sweep.runs.simulation import run_rows
 from sweep.runs.table import NotSimulated
-from sweep.spec.nearest_stack import nearest_stack
 from sweep.spec.spec import SweepSpec, load_spec
 from sweep.uncertainty.evidence import basis_of
 from tests.offline.free_text import imported
