@@ -32,7 +32,8 @@ from benchmarks.importing.stacks import (
     stack_cell,
 )
 from benchmarks.importing.table import Row, read_table
-from sim_core import FormatError, SpecError, with_capacity
+from sim_core import FormatError, SpecError
+from sim_core.models.features import with_capacity
 from sweep.runs.table import FAILED, FIRST_STAGE, KINDS, LABELS, NOT_MODELLED, OUT_OF_MEMORY, REFUSED, NotSimulated, runs_text
 
 SIZES: Final = {

@@ -21,8 +21,7 @@ from benchmarks.error_bars import bars_table, evidence_of, highest, out_of_bound
 from benchmarks.leaderboard import leaderboard, leaderboard_table
 from sweep.runs.simulation import ABLATIONS, Run, errors_without, run_rows
 from sweep.runs.table import published_rows
-from sweep.uncertainty import evidence
-from sweep.uncertainty import highest as highest_mfu
+from sweep.uncertainty import evidence, highest as highest_mfu
 from sweep.validation.figures import RECORDED, as_json, by_quality, by_release, figures, figures_of, worse
 from sweep.validation.report import ablation_table, as_markdown, as_qualities, as_releases
 

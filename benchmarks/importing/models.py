@@ -5,7 +5,8 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from benchmarks.importing.table import Row
-from sim_core import Model, SpecError, model_document, model_names, parameters, parse_model, read_model, split_features
+from sim_core import Model, SpecError, model_document, model_names, parameters, parse_model, read_model
+from sim_core.models.features import split_features
 from sweep.runs.logs import DROPOUT, DROPPING, FAMILIES, LLAMA
 from sweep.runs.table import NotSimulated
 

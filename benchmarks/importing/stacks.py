@@ -5,7 +5,8 @@ from typing import Final
 
 from benchmarks.importing.features import recipe_of
 from benchmarks.importing.table import Row
-from sim_core import RECOMPUTE_MODULES, STACK_FACTS, Model, dispatcher_named, split_features
+from sim_core import RECOMPUTE_MODULES, STACK_FACTS, Model
+from sim_core.models.features import dispatcher_named, split_features
 from sweep.frameworks.stacks import nearest_stack
 from sweep.runs.logs import ENDS_AS_LAYERS, FP32_GRADIENTS
 from sweep.runs.table import NotSimulated

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sim_core import LARGEST, quantity, read_hardware
+from sim_core import quantity, read_hardware
+from sim_core.limits import LARGEST
 from sweep.commands.shared import AsJson, existing_result, there, write_json
 from sweep.explaining.whatif import Question, what_if
 from sweep.options import of_keys, of_option

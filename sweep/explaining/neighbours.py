@@ -7,17 +7,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sim_core import (
-    FOLLOWING,
-    SCHEDULES,
-    Hardware,
-    Stack,
-    Workload,
-    load_kernels,
-    precisions,
-    schedules_to_try,
-    sends_in_background,
-)
+from sim_core import FOLLOWING, SCHEDULES, Hardware, Stack, Workload, schedules_to_try, sends_in_background
+from sim_core.hardware.kernels.device import load_kernels, precisions
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.one_plan import fields_of
 from sweep.evaluation.preparation import Prepared, prepare

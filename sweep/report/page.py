@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from sweep.columns import PERCENT, REPORTED, higher_is_better
 from sweep.show.sections import Section, html_table, page, paragraphs
-from sweep.show.tables import SHORT_PART, cell
-from sweep.show.tables import heading as short_name
+from sweep.show.tables import SHORT_PART, cell, heading as short_name
 from sweep.tuning.record import SLOW
 
 LABELS: Final = {

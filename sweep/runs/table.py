@@ -24,13 +24,13 @@ from sim_core import (
     SpecError,
     Stack,
     parse_model,
-    parse_yaml,
     read_hardware,
     read_model,
     read_stack,
     shown,
-    whole_number,
 )
+from sim_core.documents import parse_yaml
+from sim_core.limits import whole_number
 from sweep.frameworks.stacks import assumed
 from sweep.spec.document import cells_by_column, read_csv
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sim_core import FEATURES, feature_aliases, split_features
+from sim_core.models.features import FEATURES, feature_aliases, split_features
 from sweep.runs.simulation import Run
 from sweep.runs.table import FAILED, OK, QUALITIES
 from sweep.validation.figures import Figures

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.import_runs import run_of
-from benchmarks.importing.table import Row as Told
-from benchmarks.importing.table import read_table
+from benchmarks.importing.table import Row as Told, read_table
 from sweep.runs.table import Row, cell_of, runs_text
 
 RUN = {

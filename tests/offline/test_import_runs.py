@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.importing.stacks import checkpointing_of, dispatcher_of, keeps_tensors, layer_split, stack_cell
-from benchmarks.importing.table import COMMITTED, COUNTS, read_table
-from benchmarks.importing.table import Row as Told
+from benchmarks.importing.table import COMMITTED, COUNTS, Row as Told, read_table
 from sim_core import SimError, read_model, read_stack
 from sweep.runs.devices import preset_of
 from sweep.runs.simulation import network_of, run_rows
-from sweep.runs.table import PUBLISHED, NotSimulated
-from sweep.runs.table import read_table as read_tables
+from sweep.runs.table import PUBLISHED, NotSimulated, read_table as read_tables
 from sweep.validation.report import row_objects
 from tests.conftest import ROOT
 from tests.offline.free_text import free_table, row, table, told
