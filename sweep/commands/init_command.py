@@ -31,7 +31,8 @@ from sweep.options import of_option
 from sweep.runs.devices import FORMS, presets_of
 from sweep.runs.table import NotSimulated
 from sweep.show.terminal import own_console
-from sweep.spec.spec import ALIASES, FIELDS, check_value, load_spec
+from sweep.spec.spec import load_spec
+from sweep.spec.values import ALIASES, FIELDS, check_value
 from sweep.starting.job_starter import DEFAULTS, job_starter
 from sweep.starting.starter import starter, starter_name, suited
 

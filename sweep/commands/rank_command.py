@@ -30,10 +30,10 @@ from sweep.commands.shared import (
 from sweep.explaining.relaxing import relax, relaxed_rows
 from sweep.explaining.stability import CANDIDATES, sigmas_of, stability
 from sweep.options import OptionError
+from sweep.outputs import naming
 from sweep.ranking.fidelity import compare_fidelity
 from sweep.ranking.ranking import TOP, rank
 from sweep.reopening import reopened
-from sweep.results.folder import naming
 from sweep.runs.own import own_runs
 from sweep.runs.simulation import run_rows
 from sweep.runs.table import read_table

@@ -20,7 +20,8 @@ from sweep.evaluation.warming import warm_up
 from sweep.executors.choice import Kind
 from sweep.inputs.registry import SPEC_SIGN, recognised
 from sweep.options import OptionError, of_option, wrong
-from sweep.results.folder import Folder, folder_at, write_file
+from sweep.outputs import write_file
+from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store, newest
 from sweep.runs.table import Row
 from sweep.show.checks import print_checks

@@ -13,7 +13,8 @@ from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.one_plan import fields_of
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.reopening import Reopened
-from sweep.spec.spec import STACK_AXIS, SweepSpec, Value
+from sweep.spec.spec import SweepSpec
+from sweep.spec.values import STACK_AXIS, Value
 
 Change = dict[str, Value]
 HARDWARE: Final = "hardware"

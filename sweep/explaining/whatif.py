@@ -23,7 +23,8 @@ from sweep.results.store import Store
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
 from sweep.spec.document import first_error
-from sweep.spec.spec import STACK_AXIS, SweepSpec
+from sweep.spec.spec import SweepSpec
+from sweep.spec.values import STACK_AXIS
 
 _STEP: Final = "step_time_s"
 _ENDS: Final = COLUMNS[:2]

@@ -15,7 +15,7 @@ from sweep.ranking.ranking import Ranking
 from sweep.reopening import Reopened
 from sweep.show.ranked import running_words, ties_of
 from sweep.show.tables import cell, values_text
-from sweep.spec.spec import FIELDS
+from sweep.spec.values import FIELDS
 from sweep.tuning.record import OK
 from sweep.uncertainty.evidence import LEVEL
 

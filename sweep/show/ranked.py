@@ -22,7 +22,7 @@ from sweep.show.answer import answer_of
 from sweep.show.checks import plausibility_lines
 from sweep.show.results import print_reasons
 from sweep.show.tables import SHORT_PART, cell, heading, print_table, say, span, values_text
-from sweep.spec.workloads import stack_name
+from sweep.spec.stacks import stack_name
 from sweep.uncertainty.evidence import LEVEL
 
 MOST_COLUMNS: Final = 30

@@ -16,7 +16,7 @@ from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import prepare
 from sweep.runs.simulation import run_rows
 from sweep.spec.spec import load_spec
-from sweep.spec.workloads import framework_of
+from sweep.spec.stacks import framework_of
 from sweep.uncertainty.evidence import basis_of
 from tests.offline.free_text import imported
 
