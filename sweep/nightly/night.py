@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from sim_core import SimError, SpecError, masked, plural
+from sweep.answers.section import Section
 from sweep.compare.comparison import compare
 from sweep.compare.report import BEST_PLAN, NO_PLAN_IN_COMMON, group_text, paged, sections
 from sweep.compare.result import Comparison
@@ -27,7 +28,7 @@ from sweep.nightly.notify import OUTCOMES, body_of, deliver_all, wanted
 from sweep.nightly.spec import PREVIOUS, NightlySpec, SweepEntry
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
-from sweep.show.sections import Section, markdown, page
+from sweep.show.sections import markdown, page
 from sweep.spec.spec import load_spec
 
 EXIT_REGRESSIONS: Final = 1

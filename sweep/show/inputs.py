@@ -31,7 +31,8 @@ from sim_core import (
     summarize,
 )
 from sweep.show.checks import print_all_checks, print_implied_model
-from sweep.show.tables import aligned, print_table, word
+from sweep.show.tables import aligned, print_table
+from sweep.wording import word
 
 MOST_PIECES: Final = 12
 UNNUMBERED: Final = ("name", "source")

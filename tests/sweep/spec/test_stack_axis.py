@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from sim_core import Model, SpecError, parse_model, read_model, read_stack, stack_yaml
+from sweep.answers.variation import sweep_around
 from sweep.evaluation.evaluation import bounded, evaluate
 from sweep.evaluation.preparation import Prepared, prepare
-from sweep.explaining.neighbours import sweep_around
 from sweep.exporting.launched import launched
 from sweep.reopening import Reopened
 from sweep.spec.nearest_stack import nearest_stack
