@@ -9,7 +9,7 @@ REFERENCE := $(addprefix tests/readers/test_,op_table_text.py simai_facts.py) $(
 # tests of sweep in one process each, without a cluster
 IN_PROCESS := $(addprefix tests/sweep/,inputs tuning uncertainty calibration compare exporting ranking report starting \
 	$(addsuffix .py,test_api test_conditions test_model_command answers/test_explain answers/test_whatif results/test_store \
-	search/test_search validation/test_leaderboard $(addprefix spec/test_,releases space spec stack_axis)))
+	search/test_search $(addprefix spec/test_,releases space spec stack_axis)))
 # percent of the lines that these tests must reach
 FLOOR_SIM_CORE := 88
 FLOOR_SWEEP := 75
@@ -20,7 +20,7 @@ PARALLEL := -n $(JOBS) --maxprocesses 4
 # interpreters for `make matrix`, besides those on the PATH
 PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
 
-.PHONY: help sweep dist reference test coverage test-long mutants check matrix oldest newest audit release validate validation bench cluster-demo hooks format clean
+.PHONY: help sweep dist reference rooms test coverage test-long mutants check matrix oldest newest audit release validate validation bench cluster-demo hooks format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -74,17 +74,18 @@ release: $(READY)  ## sdist and wheel of the version that the changelog describe
 	.ci/release
 
 validate: $(READY)  ## measured training runs against their simulation (fails where a figure got worse)
-	$(BIN)/sweep validate
+	$(BIN)/python -m benchmarks.validation_page --check
 
-validation: $(READY)  ## record the figures anew and remake docs/validation.md
-	$(BIN)/sweep validate --record
-	$(BIN)/python benchmarks/validation_page.py
+validation: $(READY)  ## record the figures anew and remake what docs/ shows of them
+	$(BIN)/python -m benchmarks.validation_page
 
-reference: $(READY)  ## remake what is made from the code: pages of commands, rooms and axes, the columns of plans, tables
+reference: $(READY)  ## remake what is made from the code: pages of commands and axes, the columns of plans, tables
 	$(BIN)/python -m benchmarks.plan_fields
 	$(BIN)/python benchmarks/commands_page.py
-	$(BIN)/python benchmarks/rooms_page.py
 	$(BIN)/python -m benchmarks.docs_tables
+
+rooms: $(READY)  ## print what every file of the sources is for
+	@$(BIN)/python benchmarks/rooms_page.py
 
 bench: $(READY)  ## the measured claims
 	$(BIN)/python -m benchmarks.bench

@@ -1,6 +1,7 @@
-"""Make the tables of docs that follow from ledgers in the code: `make reference`. A test holds the pages to them.
+"""Make the tables of docs that follow from ledgers in the code: `make reference`. A test compares both.
 
-A table stands in its page between `<!-- NAME: made by make reference -->` and `<!-- end -->`.
+A table stands in its page between `<!-- NAME: made by make reference -->` and `<!-- end -->`; the facts of stacks, which
+`sweep stack NAME` prints as well, are docs/data/stack_facts.csv.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from pydantic_core import PydanticUndefined
 
 import sim_core.engine.schedules as engine_schedules
+from benchmarks import tables
 from sim_core import STACK_FACTS, Stack, short
 from sim_core.engine.schedules import ANY_VPP, BACKGROUND, BOTH_WAYS, IN_GROUPS, IN_ROUNDS, ROWS, TWICE_PP, Schedule
 from sweep.columns import ROWS as COLUMNS
@@ -73,17 +75,16 @@ def _named(row: Column) -> str:
     return f"`{row.name}` ({row.heading})" if row.heading else f"`{row.name}`"
 
 
-def stack_facts() -> Iterator[str]:
-    """The lines of the table of facts of a stack."""
-    yield "| fact | unit | range | default | what it is | used by | which run tells it |"
-    yield "|---|---|---|---|---|---|---|"
+def stack_facts() -> Iterator[list[str]]:
+    """The rows of the table of facts of a stack, its heading first."""
+    yield ["fact", "unit", "range", "default", "what it is", "used by", "which run tells it"]
     for name, fact in STACK_FACTS.items():
         default = Stack.model_fields[name].default
         number = fact.unit in ("s", "B", "")
         reach = f"{short(fact.least, fact.unit)} to {short(fact.most, fact.unit)}" if number else ""
         unit = (fact.unit or "number") + (", forward and backward" if fact.pair else "")
         stated = "" if default is PydanticUndefined else fact.text(default)
-        yield f"| `{name}` | {unit.replace('|', 'or')} | {reach} | {stated} | {fact.what} | {fact.used_by} | {fact.told_by} |"
+        yield [name, unit.replace("|", "or"), reach, stated, fact.what, fact.used_by, fact.told_by]
 
 
 def inputs() -> Iterator[str]:
@@ -100,7 +101,6 @@ TABLES: Final = {
     ("inputs.md", "inputs"): inputs,
     ("schedules.md", "schedules"): schedules,
     ("results.md", "measures"): measures,
-    ("stacks.md", "facts"): stack_facts,
 }
 
 
@@ -121,3 +121,4 @@ if __name__ == "__main__":
     for page_name in sorted({name for name, _ in TABLES}):
         made_page = page(page_name)
         (DOCS / page_name).write_text(made_page, encoding="utf-8")
+    tables.write("stack_facts", stack_facts())

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.measuring import ROOT, Figure, Rows, median_s
+from sim_core import Ints
 from sim_core.compiled.jit import outer_kernel
 from sim_core.compiled.vectors import LANES
 from sim_core.engine.codes import chunks_of, events_of, most_scratch, row_of
@@ -23,8 +24,6 @@ from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import WEIGHT, Program, Shape, allocate_program
 from sim_core.engine.schedules import DEEPSPEED, DUALPIPE, GPIPE, ONE_F_ONE_B, ZB_H1
 from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence, rule_of
-
-Codes = npt.NDArray[np.int64]
 
 COMPILERS: Final = ("cc", "gcc", "clang")
 BLOCKS: Final = 2_000_000
@@ -51,14 +50,14 @@ def fill(program: Program, shape: Shape, lanes: Lanes) -> None:
 
 
 @outer_kernel
-def together(repeat: int, shape: Shape, order: Codes, sequence: Sequence, turns: int, lanes: Lanes) -> None:
+def together(repeat: int, shape: Shape, order: Ints, sequence: Sequence, turns: int, lanes: Lanes) -> None:
     """Run LANES plans many times."""
     for _ in range(repeat):
         run_lanes(shape, order, sequence, turns, False, False, lanes)
 
 
 @outer_kernel
-def find(repeat: int, shape: Shape, order: Codes, sequence: Sequence) -> None:
+def find(repeat: int, shape: Shape, order: Ints, sequence: Sequence) -> None:
     """Find the sequence many times."""
     for _ in range(repeat):
         fill_sequence(shape, order, sequence)

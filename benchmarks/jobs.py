@@ -1,6 +1,6 @@
 """Recorded jobs against their own traces: replay, the sweep at the recorded plan, subsets of ranks, moves to another plan.
 
-    python benchmarks/jobs.py FOLDER [--hardware A800-80G-SXM] [--subsets 12] [--record]
+    python -m benchmarks.jobs FOLDER [--hardware A800-80G-SXM] [--subsets 12] [--record]
 
 FOLDER holds `jobs.csv` (job, gpus, tp, pp, ep, layers, micro_batch, micro_batches, step_ms: the measured step) and a folder
 of rank traces for each job. Errors are relative to the measured step. A move simulates the plan of another job of the same
@@ -19,13 +19,14 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from benchmarks.error_bars import fit_moves, record
 from sim_core import (
     Facts,
     Hardware,
@@ -40,8 +41,7 @@ from sim_core import (
     simulate,
 )
 from sim_core.workloads.traces.workload import workload_from_job
-from sweep.uncertainty.evidence import DENSE, MOVED, RESIZED, record_moves
-from sweep.uncertainty.fitting import fit_moves
+from sweep.uncertainty.evidence import DENSE, MOVED, RECORDED_MOVES, RESIZED
 
 ALIKE = 1e-6
 """Percent between errors that are the same."""
@@ -283,7 +283,7 @@ def main() -> int:
     for kind, bar in bars.items():
         print(f"error bar, {kind}: {bar}")
     if given.record:
-        record_moves(bars)
+        record(RECORDED_MOVES, {name: asdict(bars[name]) for name in sorted(bars)})
     missed = False
     for name, found in errors.items():
         sizes = np.abs(found)

@@ -19,7 +19,8 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.hardware.description import KERNEL_DIR, measured_devices, preset_names, read_hardware
+from sim_core import Floats
+from sim_core.hardware.description import KERNEL_DIR, measured_devices, owner_of, read_hardware
 from sim_core.hardware.kernels.tables import NOT_MEASURED, SLACK, STEPS, Grid, interpolate, read_tables, wave_efficiency
 
 AICONFIGURATOR: Final = "ai-dynamo/aiconfigurator at 095f58a, Apache License 2.0, Copyright (c) NVIDIA CORPORATION & AFFILIATES"
@@ -46,14 +47,14 @@ Rows = dict[str, npt.NDArray[Any]]
 Steps = npt.NDArray[np.int16]
 
 
-def steps_of(rate_tflops: npt.NDArray[np.float64]) -> Steps:
+def steps_of(rate_tflops: Floats) -> Steps:
     """Logarithms as stored; a rate that is not known is NOT_MEASURED."""
     known = np.isfinite(rate_tflops)
     steps = np.round(np.log(np.where(known, rate_tflops, 1.0)) * STEPS).astype(np.int16)
     return np.where(known, steps, np.int16(NOT_MEASURED))
 
 
-def on_grid(rows: Rows, axes: dict[str, tuple[int, ...]], rate: npt.NDArray[np.float64]) -> Steps:
+def on_grid(rows: Rows, axes: dict[str, tuple[int, ...]], rate: Floats) -> Steps:
     """Rates as an array over the axes; rows off the grid are left out."""
     on = np.ones(len(rate), np.bool_)
     places = []
@@ -119,10 +120,7 @@ def attention_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
 
 def peak_of(device: str, dtype: str) -> float:
     """A peak of a device, from the preset that owns its tables."""
-    presets = (read_hardware(name) for name in preset_names())
-    return next(
-        one.value(f"peak_flops_{dtype}") for one in presets if one.kernels.tables == device and not one.kernels.borrowed
-    )
+    return read_hardware(owner_of(device)).value(f"peak_flops_{dtype}")
 
 
 def attention_axes() -> dict[str, tuple[int, ...]]:
@@ -144,7 +142,7 @@ def write(raw: Path) -> None:
         print(f"{path.name:20} {path.stat().st_size:9,} bytes, {len(tables)} tables")
 
 
-def errors(grid: Grid, axis: int, smallest: tuple[int, ...]) -> npt.NDArray[np.float64]:
+def errors(grid: Grid, axis: int, smallest: tuple[int, ...]) -> Floats:
     """Relative errors in time of nodes from `smallest` on, each computed from the grid without its size on `axis`."""
     found = []
     for node in range(1, len(grid.axes[axis]) - 1):

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.measuring import EXAMPLE, ROOT, SPACES, Figure, Rows, median_s
-from sim_core.workloads.readers.trace_text import read_trace_text
+from sim_core.workloads.traces.text import read_trace_text
 from sweep.columns import describe_rows
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Sweep, prepare

@@ -1,4 +1,4 @@
-"""Make docs/rooms.md from the first line of every file: `make reference`. A test holds the page to them.
+"""Print what every file is for, from its first line: `make rooms`.
 
 Files stand in the order of the import contracts of pyproject.toml: each may import only what is below it.
 """
@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
-PAGE: Final = ROOT / "docs" / "rooms.md"
 HEAD: Final = """# Rooms
 
-Made from the first line of each file by `make reference`. A file may import only what stands below it: the order is that of
-the import contracts in `pyproject.toml`, which `make check` tests. [architecture.md](architecture.md) says how the rooms work
-together, [recipes.md](recipes.md) what to change for an extension.
+The first line of each file. A file may import only what stands below it: the order is that of the import contracts in
+`pyproject.toml`. docs/architecture.md says how the rooms work together, docs/recipes.md what to change for an extension.
 """
 
 
 def page() -> str:
-    """The whole page: a table for each package, the packages in the order of their contracts."""
+    """All of it: a table for each package, the packages in the order of their contracts."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     layers = {
@@ -52,4 +51,4 @@ def _first_line(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    sys.stdout.write(page())

@@ -1,8 +1,10 @@
-"""Writes docs/validation.md and docs/leaderboard.md: figures and plots of all measured runs, what each piece is worth.
+"""Records the figures of all measured runs: docs/data/, what docs/validation.md and docs/leaderboard.md show of it, plots.
 
-    python benchmarks/validation_page.py
+    python -m benchmarks.validation_page [--check]
 
-The words of the pages are in them; this replaces what is between their markers, and the plots beside them.
+The words of the pages are in them; this replaces what is between their markers. Recorded are
+figures, error bars and highest MFUs, by which later ones and results are judged. `--check` writes nothing: exit code 5 where
+figures or error bars are worse than recorded.
 """
 
 from __future__ import annotations
@@ -10,22 +12,29 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from sweep.validation.error_bars import as_markdown as error_bars_markdown
-from sweep.validation.error_bars import evidence_of
-from sweep.validation.figures import by_quality, by_release, figures, figures_of
-from sweep.validation.leaderboard import leaderboard
-from sweep.validation.report import ablation_table, as_leaderboard, as_markdown, as_qualities, as_releases
+from benchmarks import tables
+from benchmarks.error_bars import bars_table, evidence_of, highest, out_of_bounds, record
+from benchmarks.leaderboard import leaderboard, leaderboard_table
+from sweep.uncertainty import evidence
+from sweep.uncertainty import highest as highest_mfu
+from sweep.validation.figures import RECORDED, as_json, by_quality, by_release, figures, figures_of, worse
+from sweep.validation.report import ablation_table, as_markdown, as_qualities, as_releases
 from sweep.validation.simulation import ABLATIONS, Run, errors_without, run_rows
 from sweep.validation.table import published_rows
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
 WIDTH, HEIGHT, LEFT, TOP = 560, 380, 60, 20
+EXIT_WORSE: Final = 5
 BEYOND: Final = 60.0
 """Percent at which residuals are cut off."""
+LEAST_RUNS: Final = 10
+"""Simulated runs of a set on a device that the page shows; docs/data/validation.csv has all."""
+SHOWN: Final = ("set", "hardware", "simulated", "MAPE %", "bias %", "worst %")
 
 
 def plot(points: Sequence[tuple[float, float, str]], x_title: str, y_title: str, ticks: Sequence[float], *, log_y: bool) -> str:
@@ -84,8 +93,33 @@ def between(text: str, name: str, made: str) -> str:
     return before + found + made + "\n<!-- end -->" + rest.partition("<!-- end -->")[2]
 
 
+def shown() -> list[tuple[str, str, list[list[str]]]]:
+    """What pages show of docs/data/: the page, its marker, the rows."""
+    return [
+        ("validation.md", "figures", sets_shown()),
+        ("validation.md", "error bars", tables.read("error_bars")),
+        ("leaderboard.md", "leaderboard", [row[1:] for row in tables.read("leaderboard") if row[0] in ("runs of", "all")]),
+    ]
+
+
+def sets_shown() -> list[list[str]]:
+    """Figures of the sets with many runs, and of all."""
+    heading, *rows = tables.read("validation")
+    at = [heading.index(name) for name in SHOWN]
+    many = [row for row in rows if int(row[heading.index("simulated")]) >= LEAST_RUNS]
+    return [[row[k] for k in at] for row in [heading, *many]]
+
+
 def main() -> int:
     runs = run_rows(published_rows())
+    by_set, bars = figures(runs), evidence_of(runs)
+    if sys.argv[1:] == ["--check"]:
+        lines = worse(by_set) + out_of_bounds(bars)
+        print("\n".join(f"worse than recorded: {line}" for line in lines) or "no worse than recorded")
+        return EXIT_WORSE if lines else 0
+    RECORDED.write_text(as_json(by_set) + "\n", encoding="utf-8")
+    record(evidence.RECORDED, asdict(bars))
+    record(highest_mfu.RECORDED, highest(runs))
     timed = [run for run in runs if run.scored]
     folder = DOCS / "validation"
     folder.mkdir(exist_ok=True)
@@ -99,18 +133,21 @@ def main() -> int:
     for key in ("tp", "pp", "mbs", "gpus"):
         (folder / f"{key}.svg").write_text(residuals(timed, key), encoding="utf-8")
     base, without = errors_without([run.row for run in timed])
-    page = DOCS / "validation.md"
-    text = page.read_text(encoding="utf-8")
-    text = between(text, "figures", as_markdown(figures(runs), figures_of("all", "", runs)))
-    text = between(text, "qualities", as_qualities(by_quality(runs)))
-    text = between(text, "releases", as_releases(by_release(runs)))
-    text = between(text, "error bars", error_bars_markdown(evidence_of(runs)))
-    text = between(text, "ablations", ablation_table(base, without))
-    page.write_text(text, encoding="utf-8")
-    beside = DOCS / "leaderboard.md"
-    made = between(beside.read_text(encoding="utf-8"), "leaderboard", as_leaderboard(leaderboard(runs)))
-    beside.write_text(made, encoding="utf-8")
-    print(f"{page}: {len(timed)} runs, {len(ABLATIONS)} ablations")
+    made = {
+        ("validation", "not_simulated"): as_markdown(by_set, figures_of("all", "", runs)),
+        ("qualities",): as_qualities(by_quality(runs)),
+        ("releases",): as_releases(by_release(runs)),
+        ("error_bars", "widening", "left_out"): bars_table(bars),
+        ("ablations",): ablation_table(base, without),
+        ("leaderboard",): leaderboard_table(leaderboard(runs)),
+    }
+    for names, text in made.items():
+        for name, rows in zip(names, tables.tables_of(text), strict=False):
+            tables.write(name, rows)
+    for page, marker, rows in shown():
+        text = (DOCS / page).read_text(encoding="utf-8")
+        (DOCS / page).write_text(between(text, marker, tables.as_markdown(rows)), encoding="utf-8")
+    print(f"docs/data: {len(timed)} runs, {len(ABLATIONS)} ablations")
     return 0
 
 

@@ -168,17 +168,12 @@ from sim_core.workloads.facts import Facts as Facts
 from sim_core.workloads.facts import Repeat as Repeat
 from sim_core.workloads.facts import misfit as misfit
 from sim_core.workloads.modelled import workload_from_model as workload_from_model
+from sim_core.workloads.op_table.text import looks_like_op_table as looks_like_op_table
 from sim_core.workloads.plausibility import HIGHEST_MFU as HIGHEST_MFU
 from sim_core.workloads.plausibility import LOWEST_MFU as LOWEST_MFU
 from sim_core.workloads.plausibility import Plausibility as Plausibility
 from sim_core.workloads.plausibility import implied_model as implied_model
 from sim_core.workloads.plausibility import plausibility as plausibility
-from sim_core.workloads.readers.op_table_text import looks_like_op_table as looks_like_op_table
-from sim_core.workloads.readers.stage_text import StageDurations as StageDurations
-from sim_core.workloads.readers.stage_text import durations_of as durations_of
-from sim_core.workloads.readers.stage_text import looks_like_stages as looks_like_stages
-from sim_core.workloads.readers.stage_text import stage_document as stage_document
-from sim_core.workloads.readers.trace_text import looks_like_trace as looks_like_trace
 from sim_core.workloads.reading import SIMAI as SIMAI
 from sim_core.workloads.reading import STAGES as STAGES
 from sim_core.workloads.reading import TRACE as TRACE
@@ -186,6 +181,10 @@ from sim_core.workloads.reading import kind_of as kind_of
 from sim_core.workloads.reading import read_traces as read_traces
 from sim_core.workloads.reading import read_workload as read_workload
 from sim_core.workloads.reading import suggest_model as suggest_model
+from sim_core.workloads.stages.text import StageDurations as StageDurations
+from sim_core.workloads.stages.text import durations_of as durations_of
+from sim_core.workloads.stages.text import looks_like_stages as looks_like_stages
+from sim_core.workloads.stages.text import stage_document as stage_document
 from sim_core.workloads.summary import Summary as Summary
 from sim_core.workloads.summary import Traffic as Traffic
 from sim_core.workloads.summary import summarize as summarize
@@ -198,6 +197,7 @@ from sim_core.workloads.traces.replay import Replay as Replay
 from sim_core.workloads.traces.replay import recorded_step as recorded_step
 from sim_core.workloads.traces.replay import replay as replay
 from sim_core.workloads.traces.replay import statistics as statistics
+from sim_core.workloads.traces.text import looks_like_trace as looks_like_trace
 from sim_core.workloads.workload import BasePlan as BasePlan
 from sim_core.workloads.workload import Framework as Framework
 from sim_core.workloads.workload import Workload as Workload

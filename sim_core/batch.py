@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import Addresses, inlined_kernel, inner_kernel, outer_kernel
 from sim_core.compiled.references import call, reference
 from sim_core.compiled.vectors import LANES
@@ -29,9 +29,6 @@ from sim_core.step.lower import Lowered
 from sim_core.step.once import Once
 from sim_core.step.whole import Scratch, allocate_scratch, begin_step, finish_step
 from sim_core.workloads.workload import Arrays, Workload
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _NOT_FINITE = REASON["result_not_finite"]
 BATCH: Final = 8192

@@ -30,10 +30,10 @@ from sim_core.simulator import Results, simulate
 from sim_core.units import NS
 from sim_core.workloads import moving
 from sim_core.workloads.facts import Facts
-from sim_core.workloads.readers.simai import rules_of, workload_from_simai
-from sim_core.workloads.readers.simai_sections import layer_starts, sections_of
-from sim_core.workloads.readers.simai_text import Header, Record, SimaiText, read_simai_text
-from sim_core.workloads.simai_repair.records import choices_of, with_records
+from sim_core.workloads.simai.records import choices_of, with_records
+from sim_core.workloads.simai.sections import layer_starts, sections_of
+from sim_core.workloads.simai.text import Header, Record, SimaiText, read_simai_text
+from sim_core.workloads.simai.workload import rules_of, workload_from_simai
 from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, Workload
 
 

@@ -30,7 +30,7 @@ from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
 from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
 from sim_core.step.whole import Scratch
 from sim_core.workloads.moving import N_RULES
-from sim_core.workloads.readers.stage_durations import STAGES
+from sim_core.workloads.stages.workload import STAGES
 from sim_core.workloads.workload import Arrays, Framework, Workload
 
 _NOT_FINITE = REASON["result_not_finite"]

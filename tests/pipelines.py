@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core import Floats, Ints
 from sim_core.compiled.jit import outer_kernel
 from sim_core.engine.codes import chunks_of, events_of, most_scratch, row_of
 from sim_core.engine.lanes import RECORDED, Lanes, allocate_lanes, put, record, run_lanes, take, take_beside
@@ -14,15 +14,12 @@ from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape, Times, allocate_program, allocate_times
 from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence
 
-Codes = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
 
 class Pipeline(NamedTuple):
     """What the engine needs to run one shape."""
 
     shape: Shape
-    order: Codes
+    order: Ints
     program: Program
     sequence: Sequence
     lanes: Lanes

@@ -8,9 +8,8 @@ is a value of LLVM's vector type, in as many registers as the processor needs (o
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from sim_core.arrays import Floats
 
 LANES: Final = 8
 

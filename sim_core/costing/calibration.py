@@ -31,7 +31,7 @@ from sim_core.workloads.lacking import completed, optimizer_of, unit_shares
 from sim_core.workloads.modelled import workload_from_model
 from sim_core.workloads.moving import padded
 from sim_core.workloads.reading import SIMAI, read_workload
-from sim_core.workloads.simai_repair.records import FINAL, MODEL, PHASES, flat
+from sim_core.workloads.simai.records import FINAL, MODEL, PHASES, flat
 from sim_core.workloads.workload import (
     ALL_GATHER,
     FORWARD,

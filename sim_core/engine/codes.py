@@ -8,12 +8,10 @@ optimizer (Qi et al. 2023, arXiv 2401.10241, section 2).
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Ints
 from sim_core.compiled.jit import inner_kernel, kernel, outer_kernel
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, HALF_V, LOOP, ORDER, PLACEMENT, SPLITS, THIRD_V, V
-
-Ints = npt.NDArray[np.int64]
 
 WHOLE, INPUT, WEIGHTS, PAIRED = 0, 1, 2, 3
 """Parts: all of a forward or backward; the input gradient; the weight gradient; a forward that runs beside the next block."""

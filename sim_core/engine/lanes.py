@@ -6,8 +6,8 @@ A single plan is one used lane. A run adds up what stages wait for; when asked, 
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import Addresses, addressed_kernel, addresses, inlined_kernel, outer_kernel
 from sim_core.compiled.vectors import allocate_rows, any_above, larger, load, smaller, store, zeros
 from sim_core.engine.codes import chunks_of
@@ -61,9 +61,6 @@ from sim_core.engine.sequence import (
     fill_sequence,
     rule_of,
 )
-
-Floats = npt.NDArray[np.float64]
-Codes = npt.NDArray[np.int64]
 
 STAGE, WORKS, READY_S, ALONE_S, SLOWED_S, CROWDED_S, END_S = range(7)
 """Columns of a record of events: the stage; 1 for a block or a pair, 0 for a last send or a meeting alone; when it could start
@@ -204,7 +201,7 @@ def take_beside(lanes: Lanes, lane: int, pp: int, cells: int, times: Times) -> N
 
 
 @outer_kernel
-def run_lanes(shape: Shape, order: Codes, sequence: Sequence, turns: int, streams: bool, crowds: bool, lanes: Lanes) -> bool:
+def run_lanes(shape: Shape, order: Ints, sequence: Sequence, turns: int, streams: bool, crowds: bool, lanes: Lanes) -> bool:
     """Run the pipelines of all lanes along a sequence of `turns` turns. False for a contradictory order.
 
     `streams`, `crowds`: whether blocks of any lane share NICs with streams, with pipeline messages.
@@ -214,7 +211,7 @@ def run_lanes(shape: Shape, order: Codes, sequence: Sequence, turns: int, stream
 
 @addressed_kernel
 def _run_together(
-    shape: Shape, order: Codes, sequence: Sequence, anew: bool, streams: bool, crowds: bool, lanes: Lanes, ran: Codes
+    shape: Shape, order: Ints, sequence: Sequence, anew: bool, streams: bool, crowds: bool, lanes: Lanes, ran: Ints
 ) -> None:
     """`run_lanes`, of a sequence that is found first if the order of blocks is `anew`. `ran`: its turns; 1 if it has run."""
     if anew:
@@ -222,14 +219,14 @@ def _run_together(
     ran[1] = run_lanes(shape, order, sequence, ran[0], streams, crowds, lanes)
 
 
-def engine_for(order: Codes, sequence: Sequence, lanes: Lanes, ran: Codes) -> Addresses:
+def engine_for(order: Ints, sequence: Sequence, lanes: Lanes, ran: Ints) -> Addresses:
     """What kernels call to run lanes in this memory; it is compiled or loaded now, apart from them."""
     shape = Shape(0, 0, 0, 0, False)
     return addresses([_run_together], np.zeros(1, np.int64), (shape, order, sequence, False, False, False, lanes, ran))
 
 
 @outer_kernel
-def record(shape: Shape, order: Codes, program: Program, sequence: Sequence, lanes: Lanes, events: Floats) -> int:
+def record(shape: Shape, order: Ints, program: Program, sequence: Sequence, lanes: Lanes, events: Floats) -> int:
     """Run a program in the first lane and write its events down, [events_of, RECORDED], in their order; returns how many."""
     lanes.noted[:] = 0.0
     put(program, shape, 0, lanes)
@@ -241,7 +238,7 @@ def record(shape: Shape, order: Codes, program: Program, sequence: Sequence, lan
 @inlined_kernel
 def _run(
     shape: Shape,
-    order: Codes,
+    order: Ints,
     sequence: Sequence,
     turns: int,
     streams: bool,

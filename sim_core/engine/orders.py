@@ -24,8 +24,8 @@ peak.
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Ints
 from sim_core.compiled.jit import Addresses, addressed_kernel, addresses, inner_kernel, outer_kernel
 from sim_core.compiled.references import call
 from sim_core.engine.codes import INPUT, NO_BLOCK, PAIRED, WEIGHTS, WHOLE, block_code
@@ -42,9 +42,6 @@ from sim_core.engine.schedules import (
     WEIGHTS_LATER,
     ZERO_BUBBLE_V,
 )
-
-Ints = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int64]
 
 PERIOD = 6
 _FREE = -1
@@ -71,7 +68,7 @@ def warmup_blocks(schedule: int, stage: int, pp: int, vpp: int, ga: int, group: 
 
 
 @addressed_kernel
-def _fill_whole(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Ints) -> None:
+def _fill_whole(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Ints, scratch: Ints) -> None:
     """Orders of forwards and whole backwards."""
     group = group_of(schedule, pp, vpp, ga, group)
     total = vpp * ga
@@ -111,7 +108,7 @@ def _fill_whole(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Co
 
 
 @addressed_kernel
-def _fill_late(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Ints) -> None:
+def _fill_late(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Ints, scratch: Ints) -> None:
     """1F1B and interleaved 1F1B whose weight gradients begin `factor * stage` backwards late; so much longer is the warm-up."""
     factor = 2 if ORDER[schedule] == WEIGHTS_LATER else 1
     group = ga // max(ga // pp, 1)
@@ -145,14 +142,14 @@ def _entry(k: int, group: int, vpp: int, ga: int) -> tuple[int, int]:
 
 
 @addressed_kernel
-def _fill_zb_v(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Ints) -> None:
+def _fill_zb_v(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Ints, scratch: Ints) -> None:
     """Two chunks in a V. The order is that of at least 2 pp - 1 micro-batches, of which those beyond `ga` are left out."""
     for stage in range(pp):
         _fill_zb_v_stage(order[stage * 6 * ga : (stage + 1) * 6 * ga], pp, stage, ga, scratch[:6])
 
 
 @inner_kernel
-def _fill_zb_v_stage(row: Codes, pp: int, stage: int, ga: int, done: Ints) -> None:
+def _fill_zb_v_stage(row: Ints, pp: int, stage: int, ga: int, done: Ints) -> None:
     total = max(ga, 2 * pp - 1)
     done[:] = 0  # F0, F1, B0, B1, W0, W1
     at = 0
@@ -181,7 +178,7 @@ def _fill_zb_v_stage(row: Codes, pp: int, stage: int, ga: int, done: Ints) -> No
 
 
 @inner_kernel
-def _next(row: Codes, at: int, done: Ints, what: int, ga: int) -> int:
+def _next(row: Ints, at: int, done: Ints, what: int, ga: int) -> int:
     """Append the next block of a kind and chunk; returns the next place."""
     micro_batch = done[what]
     done[what] += 1
@@ -193,7 +190,7 @@ def _next(row: Codes, at: int, done: Ints, what: int, ga: int) -> int:
 
 
 @addressed_kernel
-def _fill_halfway(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Ints) -> None:
+def _fill_halfway(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Ints, scratch: Ints) -> None:
     """DualPipe, DualPipeV: micro-batches meet halfway, those of one direction forward while those of the other go backward."""
     dual = PLACEMENT[schedule] == BOTH_WAYS
     half, rounds = (pp // 2, ga // 2) if dual else (pp, ga)
@@ -206,7 +203,7 @@ def _fill_halfway(schedule: int, pp: int, vpp: int, ga: int, group: int, order: 
 
 
 @inner_kernel
-def _fill_halfway_stage(row: Codes, half: int, deep: int, rounds: int, near: int, scratch: Ints) -> None:
+def _fill_halfway_stage(row: Ints, half: int, deep: int, rounds: int, near: int, scratch: Ints) -> None:
     """One stage, the `deep`-th from its end of a half of `half` stages."""
     far = 1 - near
     scratch[:6] = 0
@@ -246,14 +243,14 @@ def _fill_halfway_stage(row: Codes, half: int, deep: int, rounds: int, near: int
 
 
 @inner_kernel
-def _forward(row: Codes, at: int, done: Ints, chunk: int, part: int) -> int:
+def _forward(row: Ints, at: int, done: Ints, chunk: int, part: int) -> int:
     row[at] = block_code(0, chunk, done[0, chunk], part)
     done[0, chunk] += 1
     return at + 1
 
 
 @inner_kernel
-def _backward(row: Codes, at: int, done: Ints, chunk: int, apart: bool, waiting: Ints, queue: Ints) -> int:
+def _backward(row: Ints, at: int, done: Ints, chunk: int, apart: bool, waiting: Ints, queue: Ints) -> int:
     micro_batch = done[1, chunk]
     row[at] = block_code(1, chunk, micro_batch, INPUT if apart else WHOLE)
     done[1, chunk] += 1
@@ -264,7 +261,7 @@ def _backward(row: Codes, at: int, done: Ints, chunk: int, apart: bool, waiting:
 
 
 @inner_kernel
-def _weights(row: Codes, at: int, waiting: Ints, queue: Ints) -> int:
+def _weights(row: Ints, at: int, waiting: Ints, queue: Ints) -> int:
     row[at] = waiting[queue[1]]
     queue[1] += 1
     return at + 1
@@ -289,7 +286,7 @@ def _pattern(kind_of_v: int, stage: int, pp: int, kind: int) -> int:
 
 
 @addressed_kernel
-def _fill_v(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Ints) -> None:
+def _fill_v(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Ints, scratch: Ints) -> None:
     """Write the order of V-Half or V-Min: two chunks, pp above 1. `scratch`: see most_scratch."""
     kind_of_v = ORDER[schedule]
     slots = PERIOD * (ga + pp) + 4
@@ -336,7 +333,7 @@ def _after(block: int, ga: int, held: int, waiting: int) -> tuple[int, int]:
 
 
 @inner_kernel
-def _move(row: Codes, slot_of: Ints, held: Ints, waiting: Ints, peak: int, stage: int, slot: int) -> None:
+def _move(row: Ints, slot_of: Ints, held: Ints, waiting: Ints, peak: int, stage: int, slot: int) -> None:
     """Move the block in a slot to the earliest free one after what it waits for, if the peak stays."""
     block = row[slot]
     if block == _FREE:
@@ -365,7 +362,7 @@ def _ready(slot_of: Ints, stage: int, kind: int, micro_batch: int) -> int:
 
 
 @inner_kernel
-def _peak_from(row: Codes, ga: int, held: Ints, waiting: Ints, first: int, last: int, write: bool) -> int:
+def _peak_from(row: Ints, ga: int, held: Ints, waiting: Ints, first: int, last: int, write: bool) -> int:
     """Peak of memory from slot `first` on, until all is as before again, which is after slot `last` at the earliest."""
     now, to_do = int(held[first]), int(waiting[first])
     peak = now
@@ -380,7 +377,7 @@ def _peak_from(row: Codes, ga: int, held: Ints, waiting: Ints, first: int, last:
 
 
 @inner_kernel
-def _write(row: Codes, ga: int, codes: Codes, queue: Ints) -> None:
+def _write(row: Ints, ga: int, codes: Ints, queue: Ints) -> None:
     """The blocks of a stage in the order of their slots, weight gradients in the free ones and at the end."""
     at, waiting, done = 0, 0, 0
     for slot in range(len(row)):
@@ -423,7 +420,7 @@ def order_writers(schedules: Ints) -> Addresses:
 
 
 @outer_kernel
-def fill_order(writers: Addresses, schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Ints) -> None:
+def fill_order(writers: Addresses, schedule: int, pp: int, vpp: int, ga: int, group: int, order: Ints, scratch: Ints) -> None:
     """Write each stage's codes into `order`, flat, `row_of` per stage. The plan must be legal; `group` as in the plan.
 
     `writers`: `order_writers` of this schedule and maybe others. `scratch` has `most_scratch` numbers, since no step allocates.

@@ -13,13 +13,11 @@ and the stream is later. Both follow from when the block begins: the stream may 
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats
 from sim_core.compiled.jit import inner_kernel
 from sim_core.engine.codes import following_cell, virtual_of
 from sim_core.engine.schedules import LOOP, V
-
-Floats = npt.NDArray[np.float64]
 
 DOWN, UP = 0, 1
 """Directions of blocks and messages: forward runs down the stages, backward up."""
@@ -63,7 +61,7 @@ class Program(NamedTuple):
     gate_end_s: Floats  # [cells] ... and its earliest end
     gathered_s: Floats  # [stages] when all parameters have been gathered that share NICs with forwards; 0: none do
     beside_s: Floats  # [ROWS, cells] what a block and what is sent beside it do to each other
-    shares: npt.NDArray[np.bool_]  # [2] whether blocks share NICs with STREAMS, with MESSAGES of the pipeline
+    shares: Bools  # [2] whether blocks share NICs with STREAMS, with MESSAGES of the pipeline
 
 
 class Times(NamedTuple):

@@ -7,12 +7,9 @@ replay measurements. It knows ranks, operations and communications, not models o
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import kernel
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class RankProgram(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.arrays import Ints
 from sim_core.compiled.jit import inlined_kernel, inner_kernel, kernel, outer_kernel
 from sim_core.engine.codes import (
     CHUNK_MASK,
@@ -31,8 +32,6 @@ from sim_core.engine.codes import (
 from sim_core.engine.program import DOWN, OF_INPUTS, OF_WEIGHTS, PAIR, UP, WEIGHT, Shape, message_into, sender_of
 from sim_core.engine.schedules import DEEPSPEED, PAIRS, PLACEMENT, SPLITS
 
-Codes = npt.NDArray[np.int64]
-Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int32]
 
 DURATION, RECEIVED, RECEIVED_COST, POSTED, POSTED_COST, WRITTEN, FIRST, LAST = range(8)
@@ -109,7 +108,7 @@ def rule_of(shape: Shape) -> int:
 
 
 @outer_kernel
-def fill_sequence(shape: Shape, order: Codes, sequence: Sequence) -> int:
+def fill_sequence(shape: Shape, order: Ints, sequence: Sequence) -> int:
     """Fill `sequence`, or its first piece, for an order of blocks; returns the number of turns, 0 for a contradictory order.
 
     Blocking sends need vpp 1.
@@ -139,14 +138,14 @@ def fill_sequence(shape: Shape, order: Codes, sequence: Sequence) -> int:
 
 
 @outer_kernel
-def fill_next(shape: Shape, order: Codes, sequence: Sequence) -> int:
+def fill_next(shape: Shape, order: Ints, sequence: Sequence) -> int:
     """Fill the next piece of a sequence; returns the number of its turns, 0 for a contradictory order."""
     sequence.state[PIECE] += 1
     return int(_fill(shape, order, sequence))
 
 
 @inner_kernel
-def _fill(shape: Shape, order: Codes, sequence: Sequence) -> int:
+def _fill(shape: Shape, order: Ints, sequence: Sequence) -> int:
     schedule, pp, vpp, ga = shape.schedule, shape.pp, shape.vpp, shape.ga
     if schedule == DEEPSPEED:
         return int(_meet(pp, ga, sequence))
@@ -173,7 +172,7 @@ def _link(placement: int, pp: int, chunks: int, rounds: int, sequence: Sequence)
 
 
 @inlined_kernel
-def _send(order: Codes, codes: int, pp: int, chunks: int, rounds: int, split: bool, sequence: Sequence) -> int:  # noqa: C901, PLR0915
+def _send(order: Ints, codes: int, pp: int, chunks: int, rounds: int, split: bool, sequence: Sequence) -> int:  # noqa: C901, PLR0915
     """Sends in the background. With weight gradients apart (`split`) each event is a turn: each wait is added up by itself."""
     event, slot_of, position, sent, state = sequence.event, sequence.slot, sequence.position, sequence.sent, sequence.state
     cost_of, room = sequence.cost, event.shape[0]
@@ -271,7 +270,7 @@ def _send(order: Codes, codes: int, pp: int, chunks: int, rounds: int, split: bo
 
 
 @inner_kernel
-def _block(order: Codes, pp: int, ga: int, sequence: Sequence) -> int:  # noqa: C901, PLR0915
+def _block(order: Ints, pp: int, ga: int, sequence: Sequence) -> int:  # noqa: C901, PLR0915
     """Blocking sends and one chunk per stage: each stage's last send is an event, too."""
     event, slot_of, posted_at, state = sequence.event, sequence.slot, sequence.posted, sequence.state
     position, pending, room = sequence.position, sequence.pending, event.shape[0]

@@ -5,8 +5,6 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -14,10 +12,7 @@ from sim_core.documents import key_path, located, read_document
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.hardware.surface import Surface
 from sim_core.records import Record
-from sim_core.units import SWITCH, quantity
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from sim_core.units import SWITCH, quantity, short
 
 
 class _Unit(NamedTuple):
@@ -291,6 +286,34 @@ def measured_devices() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in KERNEL_DIR.glob("*.npz")))
 
 
+def owner_of(tables: str) -> str:
+    """The preset of the device on which the kernels of `tables` were measured: `GB200-NVL72` of `GB200`."""
+    return next(name for name in preset_names() if f"{name}-".startswith(f"{tables}-"))
+
+
+_OF_DEVICE: Final = ("peak_flops_bf16", "peak_flops_fp8", "peak_flops_fp4", "memory_bandwidth", "power")
+"""Numbers that tell a device from others: how fast its kernels run."""
+
+
+def _check_tables(hardware: Hardware, where: str, *, shipped: bool) -> None:
+    """Raise SpecError where the kernels are another device's and the file does not say that it borrows them.
+
+    Another device: one whose peaks are others, whatever its name; a preset that ships has the name of its tables, too.
+    """
+    tables = hardware.kernels.tables
+    if not tables or hardware.kernels.borrowed:
+        return
+    owner = owner_of(tables)
+    if shipped and hardware.name == owner:
+        return
+    own, numbers = read_hardware(owner), ""
+    for key in _OF_DEVICE:
+        if hardware.value(key) not in (0, own.value(key)):
+            numbers = f" ({key} {short(hardware.value(key), KEYS[key][1])}, there {short(own.value(key), KEYS[key][1])})"
+    if shipped or numbers:
+        raise SpecError(f"{where}: kernels.tables: found {tables}, another device{numbers}: say why in kernels.borrowed")
+
+
 @cache
 def preset_names() -> tuple[str, ...]:
     """Names of the presets that ship with sim_core."""
@@ -328,9 +351,11 @@ def read_hardware(name_or_path: str, base: Path | None = None) -> Hardware:
     except OSError as error:
         raise SpecError(f"hardware {name_or_path!r}: {error.strerror}: {path}") from None
     try:
-        return parse_hardware(document, str(path))
+        hardware = parse_hardware(document, str(path))
+        _check_tables(hardware, str(path), shipped=name_or_path in preset_names())
     except SpecError as error:
         raise located(error, str(path), lines) from None
+    return hardware
 
 
 def hardware_yaml(hardware: Hardware) -> str:

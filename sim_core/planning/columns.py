@@ -3,12 +3,9 @@
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.compiled.jit import inner_kernel, outer_kernel
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 FIDELITIES: Final = ("event", "simai")
 EVENT, SIMAI = 0, 1
@@ -248,6 +245,6 @@ def replicas(plans: Plans) -> Ints:
     return np.maximum(plans.all_gpus // (plans.tp * plans.cp * plans.pp), 1)
 
 
-def slice_plans(plans: Plans, rows: slice | npt.NDArray[np.bool_] | Ints) -> Plans:
+def slice_plans(plans: Plans, rows: slice | Bools | Ints) -> Plans:
     """A copy of some rows."""
     return Plans(**{name: np.ascontiguousarray(column[rows]) for name, column in plans._asdict().items()})

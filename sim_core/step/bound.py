@@ -5,16 +5,12 @@ last input gradient those of the stages before it follow (its tail). The rest of
 as after the engine gives a bound of the whole step. The proof is in docs/search.md.
 """
 
-import numpy as np
-import numpy.typing as npt
-
+from sim_core.arrays import Floats
 from sim_core.compiled.jit import inner_kernel
 from sim_core.engine.codes import chunks_of, rounds_of
 from sim_core.engine.program import DOWN, KINDS, LONGER, PAIR, READY, SENT, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, PAIRS, PLACEMENT, SPLITS
 from sim_core.planning.columns import Plan
-
-Floats = npt.NDArray[np.float64]
 
 
 @inner_kernel

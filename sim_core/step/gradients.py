@@ -6,8 +6,8 @@ Gradients are on their own stream, and are reduced as they become ready, during 
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats
 from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.case import Case, collective_of, held_factor, nic_of, shard_ranks, shares_nics
 from sim_core.costing.collectives import send_s
@@ -35,8 +35,6 @@ from sim_core.terms import (
 from sim_core.workloads.moving import PARAMETERS
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays
 
-Floats = npt.NDArray[np.float64]
-
 EDGE_BUCKETS: Final = 16.0
 PARAMETER_BYTES: Final = 2
 DDP_BUCKET_BYTES: Final = 25 * 2**20
@@ -48,7 +46,7 @@ WIDTH_OF_PRECISION: Final = np.array([0.0, 4.0, 2.0])
 class Buckets(NamedTuple):
     """Messages of a virtual stage, one row for each distinct number of layers per virtual stage of a plan."""
 
-    costed: npt.NDArray[np.bool_]  # [sizes]
+    costed: Bools  # [sizes]
     number: Floats  # [sizes, step pieces] buckets of each piece that has a message: the first ones of a row ...
     bucket_s: Floats  # [sizes, step pieces] ... and seconds of one bucket; 0 behind them
     first_s: Floats  # [sizes] seconds of the first bucket of every piece

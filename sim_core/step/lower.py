@@ -3,8 +3,8 @@
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats
 from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.case import (
     EXPERTS_BACKWARD,
@@ -31,8 +31,6 @@ from sim_core.planning.columns import BLOCK, FILE, NONE, Plan
 from sim_core.planning.placement import crosses_nodes
 from sim_core.planning.split import count_layers
 from sim_core.workloads.workload import ALL_GATHER, TP, Arrays
-
-Floats = npt.NDArray[np.float64]
 
 JITTER_FROM: Final = 8
 """GPUs up to which no rank waits for a slower one."""

@@ -7,8 +7,8 @@ Order of a step: [parameter gather, if overlapped with the first forwards] pipel
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats
 from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of, held_factor, once_s, shard_ranks
@@ -34,13 +34,11 @@ from sim_core.workloads.workload import (
     Arrays,
 )
 
-Floats = npt.NDArray[np.float64]
-
 
 class Once(NamedTuple):
     """Work of a stage once per step, one row for each distinct number of layers per stage of a plan."""
 
-    costed: npt.NDArray[np.bool_]  # [sizes]
+    costed: Bools  # [sizes]
     compute_s: Floats  # [sizes, step pieces]
     comm_s: Floats  # [sizes, step pieces]
     optimizer_s: Floats  # [sizes] of a modelled AdamW

@@ -9,8 +9,8 @@ with nothing gathered and ends with its last scatter, as in PyTorch.
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks, shares_nics
 from sim_core.costing.fabric import shared_s
@@ -25,9 +25,6 @@ from sim_core.step.lower import Lowered, jitter_of, slowness
 from sim_core.step.sharing import ALL, OPEN, in_background, sends_of
 from sim_core.terms import ALL_GATHER, GRADIENTS_SHARDED, PARAMETERS_SHARDED, REDUCE_SCATTER
 from sim_core.workloads.workload import Arrays
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class Layers(NamedTuple):

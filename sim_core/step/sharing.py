@@ -7,7 +7,6 @@ stage gathers, gradients that it reduces.
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.costing.case import Case, shares_nics
@@ -36,8 +35,6 @@ from sim_core.planning.columns import Plan
 from sim_core.step.gradients import Buckets, cost_gradients
 from sim_core.step.lower import Lowered
 from sim_core.terms import CP_A2A, CP_RING, EP, TP
-
-Floats = npt.NDArray[np.float64]
 
 ALL: Final = 0
 OPEN: Final = 1

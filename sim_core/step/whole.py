@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.blocks import EXPOSED
 from sim_core.costing.case import Case
@@ -42,9 +42,6 @@ from sim_core.step.once import Once, allocate_once, gather_parameters, slow_besi
 from sim_core.step.sharding import Layers, allocate_layers, shard_blocks
 from sim_core.step.sharing import cost_last_backwards, count_carried, owner_of, share_sends
 from sim_core.workloads.workload import Arrays
-
-Floats = npt.NDArray[np.float64]
-Codes = npt.NDArray[np.int64]
 
 
 class Scratch(NamedTuple):
@@ -89,7 +86,7 @@ def begin_step(case: Case, scratch: Scratch) -> None:
 
 
 @inner_kernel
-def finish_step(case: Case, order: Codes, scratch: Scratch) -> None:
+def finish_step(case: Case, order: Ints, scratch: Scratch) -> None:
     """What follows the pipeline: adds to the sums of the metrics."""
     plan, program, times, low, out = case.plan, scratch.program, scratch.times, scratch.low, scratch.sums
     pp, ga = plan.pp, plan.ga
@@ -132,7 +129,7 @@ def finish_step(case: Case, order: Codes, scratch: Scratch) -> None:
 
 
 @inner_kernel
-def _pairs_s(plan: Plan, order: Codes, program: Program, low: Lowered) -> tuple[float, float, float]:
+def _pairs_s(plan: Plan, order: Ints, program: Program, low: Lowered) -> tuple[float, float, float]:
     """Of the pairs of all stages: seconds of messages of experts that one block hides behind the other, and of launching;
     and by which sharing NICs makes them longer."""
     hidden_s, launched_s, crowded_s, duration_s = 0.0, 0.0, 0.0, program.duration_s
@@ -153,7 +150,7 @@ def _pairs_s(plan: Plan, order: Codes, program: Program, low: Lowered) -> tuple[
 
 
 @inner_kernel
-def _go_on(plan: Plan, order: Codes, program: Program, times: Times, reduced_s: Floats, after_s: Floats, out: Floats) -> None:
+def _go_on(plan: Plan, order: Ints, program: Program, times: Times, reduced_s: Floats, after_s: Floats, out: Floats) -> None:
     """Post-validation (Qi et al. 2023, arXiv 2401.10241, section 4): a stage begins the next step when it has ended its own.
 
     The step is then the longest time of a stage from its first block on, no longer that from the first block of all to the end

@@ -18,7 +18,7 @@ from sim_core.models.keys import shape_of
 from sim_core.models.messages import ELEMENT, ETP, messages, pipeline_bytes
 from sim_core.models.weights import REPLICATED, sequence_of, weights_of
 from sim_core.workloads import moving
-from sim_core.workloads.readers.simai_sections import COUNT_BYTES, EXPERTS
+from sim_core.workloads.simai.sections import COUNT_BYTES, EXPERTS
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,

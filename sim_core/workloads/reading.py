@@ -9,16 +9,16 @@ from typing import Final
 
 from sim_core.errors import SpecError
 from sim_core.workloads.facts import Facts
-from sim_core.workloads.readers.op_table import workload_from_op_table
-from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_op_table_text
-from sim_core.workloads.readers.simai_text import read_simai_text
-from sim_core.workloads.readers.stage_durations import STAGES as STAGES
-from sim_core.workloads.readers.stage_durations import workload_from_stages
-from sim_core.workloads.readers.stage_text import GZIP, looks_like_stages, read_stage_text
-from sim_core.workloads.readers.trace_text import looks_like_trace
-from sim_core.workloads.simai_repair.checks import read_checked
-from sim_core.workloads.simai_repair.model import Suggestion, suggested_model
+from sim_core.workloads.op_table.text import looks_like_op_table, read_op_table_text
+from sim_core.workloads.op_table.workload import workload_from_op_table
+from sim_core.workloads.simai.checks import read_checked
+from sim_core.workloads.simai.model import Suggestion, suggested_model
+from sim_core.workloads.simai.text import read_simai_text
+from sim_core.workloads.stages.text import GZIP, looks_like_stages, read_stage_text
+from sim_core.workloads.stages.workload import STAGES as STAGES
+from sim_core.workloads.stages.workload import workload_from_stages
 from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job
+from sim_core.workloads.traces.text import looks_like_trace
 from sim_core.workloads.traces.together import check_together, clock_warnings, placed
 from sim_core.workloads.traces.workload import workload_from_job
 from sim_core.workloads.workload import Workload

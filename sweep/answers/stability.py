@@ -28,7 +28,7 @@ from sweep.wording import cell, heading, values_text
 
 SIGMAS: Final = {"compute": 0.065, "nvlink": 0.13, "nic": 0.23, "jitter": 0.5}
 """Standard deviations of ln(time): of compute, what sets of published runs of dense models differ by; of messages inside nodes
-and between them, what published nccl-tests tables differ by from 1 MB on (`sweep validate --collectives`). Of jitter (what
+and between them, what published nccl-tests tables differ by from 1 MB on (benchmarks/collectives.py). Of jitter (what
 compute loses as GPUs become more) there is no measurement."""
 SAME: Final = 0.005
 """What each plan has for itself, if no evidence says more: steps measured twice differ by as much."""

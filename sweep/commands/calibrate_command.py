@@ -33,7 +33,7 @@ from sweep.spec.workloads import STACK
 from sweep.validation.table import read_table
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
-SCRIPT: Final = Path(__file__).parent.parent / "calibration" / "data" / "measure_kernels.py"
+SCRIPT: Final = Path(__file__).parent.parent / "calibration" / "data" / "measure_kernels.py.txt"
 EXIT_BOUND: Final = 5
 DEVICE: Final = "H100-SXM"
 """Of runs to make, unless another is named."""

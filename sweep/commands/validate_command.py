@@ -9,13 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes, write_json
-from sweep.uncertainty.evidence import record as record_evidence
-from sweep.uncertainty.highest import record_highest
-from sweep.validation.collectives import as_json as collectives_json
-from sweep.validation.collectives import as_markdown as collectives_markdown
-from sweep.validation.collectives import compare, published
-from sweep.validation.error_bars import as_markdown as error_bars_markdown
-from sweep.validation.error_bars import evidence_of, out_of_bounds
+from sweep.options import OptionError
 from sweep.validation.features import unknown_features
 from sweep.validation.figures import (
     Figures,
@@ -25,13 +19,10 @@ from sweep.validation.figures import (
     figures,
     figures_of,
     more_simulated,
-    record,
     worse,
 )
-from sweep.validation.leaderboard import leaderboard
 from sweep.validation.report import (
     ablation_table,
-    as_leaderboard,
     as_markdown,
     as_networks,
     as_qualities,
@@ -44,6 +35,12 @@ from sweep.validation.simulation import Run, errors_without, run_rows
 from sweep.validation.table import OK, published_rows, read_table
 
 EXIT_WORSE = 5
+OFFLINE = {
+    "--collectives": "python benchmarks/collectives.py",
+    "--record": "make validation",
+    "--by predictor": "python -m benchmarks.leaderboard",
+}
+"""Statistics that no user's runs take part in."""
 
 
 class Form(StrEnum):
@@ -74,31 +71,22 @@ def command(
         By | None, typer.Option("--by", help="One table alone. As JSON, what an object is of; default: a set.")
     ] = None,
     ablate: Annotated[bool, typer.Option("--ablate", help="Also switch pieces of the physics off, one by one.")] = False,
-    of_network: Annotated[
-        bool, typer.Option("--collectives", help="Published nccl-tests tables against the cost model.")
-    ] = False,
-    record_them: Annotated[
-        bool, typer.Option("--record", help="Make these figures those that later ones are held to.")
-    ] = False,
+    of_network: Annotated[bool, typer.Option("--collectives", hidden=True)] = False,
+    record_them: Annotated[bool, typer.Option("--record", hidden=True)] = False,
 ) -> None:
     """Simulate measured runs, and say how far off the predictions are and how well plans are ranked."""
     form = form_asked(Form, form, None, json_too)
     for_runs: dict[str, object] = {"--rows": rows, "--ablate": ablate}
-    if of_network:
-        others = {"TABLE": table, "--set": only, "--by": by, "--record": record_them}
-        takes("--collectives", for_runs | others, "--format")
-        compared = compare(published())
-        sys.stdout.write((collectives_json(compared) if form is Form.json else collectives_markdown(compared)) + "\n")
-        return
-    if record_them:
-        takes("--record", {"TABLE": table, "--set": only}, "no choice: it is for the whole table of published runs")
+    for option, given in {"--collectives": of_network, "--record": record_them, "--by predictor": by is By.predictor}.items():
+        if given:
+            raise OptionError(f"{option}: is now `{OFFLINE[option]}` in a checkout of the project")
     if form is Form.json:
-        takes("--format json", {"--ablate": ablate}, "TABLE, --set, --rows, --by, --collectives and --record")
+        takes("--format json", {"--ablate": ablate}, "TABLE, --set, --rows and --by")
     if by:
-        takes("--by", for_runs, "TABLE, --set, --format and --record")
-    given = rows_of_set(published_rows() if table is None else read_table(table), only)
-    sys.stderr.write("".join(f"note: {line}\n" for line in unknown_features(given)))
-    runs = run_rows(given)
+        takes("--by", for_runs, "TABLE, --set and --format")
+    rows_given = rows_of_set(published_rows() if table is None else read_table(table), only)
+    sys.stderr.write("".join(f"note: {line}\n" for line in unknown_features(rows_given)))
+    runs = run_rows(rows_given)
     by_set = figures(runs)
     if form is Form.json:
         write_json(row_objects(runs) if rows else _objects(runs, by_set, by or By.set))
@@ -110,12 +98,10 @@ def command(
     if ablate:
         sys.stdout.write("\n" + ablation_table(*errors_without([run.row for run in runs if run.scored])) + "\n")
     if table is None and only is None:
-        _hold(runs, by_set, record_them, told=form is Form.md and not by)
+        _hold(by_set)
 
 
 def _objects(runs: list[Run], by_set: list[Figures], by: By) -> list[dict[str, Any]]:
-    if by is By.predictor:
-        return as_objects(leaderboard(runs))
     if by is By.set:
         return as_objects(by_set)
     return as_objects(by_quality(runs) if by is By.quality else by_release(runs), by.value)
@@ -126,17 +112,13 @@ def _table(runs: list[Run], by_set: list[Figures], by: By) -> str:
         By.set: lambda: as_markdown(by_set, figures_of("all", "", runs)),
         By.quality: lambda: as_qualities(by_quality(runs)),
         By.release: lambda: as_releases(by_release(runs)),
-        By.predictor: lambda: as_leaderboard(leaderboard(runs)),
     }
     return tables[by]()
 
 
 def _sections(runs: list[Run], by_set: list[Figures], *, rows: bool, networks: bool) -> Iterator[str]:
-    """The first screen: what is known in a few lines, who else is how near, then the details."""
+    """The first screen: what is known in a few lines, then the details."""
     yield summary(figures_of("all", "", runs))
-    standings = leaderboard(runs)
-    if any(one.jobs for one in standings):
-        yield f"\nLeaderboard (docs/leaderboard.md):\n\n{as_leaderboard(standings)}"
     yield f"\nBy set, runs of quality ok:\n\n{_table(runs, by_set, By.set)}"
     if any(run.row.quality != OK for run in runs):
         yield f"\nBy quality; only ok is scored:\n\n{_table(runs, by_set, By.quality)}"
@@ -148,19 +130,11 @@ def _sections(runs: list[Run], by_set: list[Figures], *, rows: bool, networks: b
         yield f"\n{as_rows(runs)}"
 
 
-def _hold(runs: list[Run], by_set: list[Figures], record_them: bool, *, told: bool) -> None:
-    """Record figures and error bars of the published runs, or hold them to those recorded."""
-    evidence = evidence_of(runs)
-    if told:
-        sys.stdout.write(f"\nError bars:\n\n{error_bars_markdown(evidence)}\n")
-    if record_them:
-        record(by_set)
-        record_evidence(evidence)
-        record_highest((run.kind, run.ideal_s / run.measured_s, run.row.text("model")) for run in runs if run.scored)
-    else:
-        lines = worse(by_set) + out_of_bounds(evidence)
-        sys.stderr.write("".join(f"worse than recorded: {line}\n" for line in lines))
-        if not lines and more_simulated(by_set):
-            sys.stderr.write("more runs are simulated than when the figures were recorded: sweep validate --record\n")
-        if lines:
-            raise typer.Exit(EXIT_WORSE)
+def _hold(by_set: list[Figures]) -> None:
+    """Hold the figures of the published runs to those recorded."""
+    lines = worse(by_set)
+    sys.stderr.write("".join(f"worse than recorded: {line}\n" for line in lines))
+    if lines:
+        raise typer.Exit(EXIT_WORSE)
+    if more_simulated(by_set):
+        sys.stderr.write("more runs are simulated than when the figures were recorded: make validation\n")

@@ -182,6 +182,7 @@ def _notes(
     if changed:
         notes.append("hardware: the preset with " + ", ".join(f"{key} {value}" for key, value in changed.items()))
     notes += _not_given(variants)
+    notes += _borrowed(variants) if workload.modelled else []
     notes += _of_racks(spec, variants)
     notes += dict.fromkeys(_of_moves(workload, space))
     if workload.sequence is None:
@@ -281,6 +282,12 @@ def _not_given(variants: list[Hardware]) -> list[str]:
         if taken:
             notes.append(f"hardware {variant.name}: not given, taken as {', '.join(taken)}")
     return notes
+
+
+def _borrowed(variants: list[Hardware]) -> list[str]:
+    """A note for each device that takes the measured kernels of another one."""
+    known = {variant.name: variant.kernels for variant in variants if variant.kernels.tables and variant.kernels.borrowed}
+    return [f"kernels of {name}: borrowed of {one.tables} ({one.borrowed}); none is measured" for name, one in known.items()]
 
 
 def _content(workloads: Sequence[Workload]) -> str:

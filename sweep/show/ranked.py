@@ -135,7 +135,7 @@ def _brief(ranking: Ranking) -> list[str]:
 
 def _parts(ranking: Ranking) -> list[str]:
     """Parts of the step that are not compute, the largest first."""
-    waits = [name for name in PARTS if not name.startswith("compute")]
+    waits = [name for name in PARTS if not name.startswith("compute") and name in ranking.rows.column_names]
     sums = {name: sum(value or 0 for value in ranking.rows[name].to_pylist()) for name in waits}
     return sorted((name for name, total in sums.items() if total), key=lambda name: -sums[name])
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -70,7 +70,7 @@ TRAITS: Final = (
     Trait(HOST_BOUND, "the device waits for the host during a quarter of the step (half of it: twice as much)", 0.4),
     Trait(ASSUMED_KERNELS, "no kernel of its shape was measured (a part of the kernels' time: as much of it)", 0.2),
 )
-"""In the order of the columns of `Residuals.traits`."""
+"""In the order of the columns of `Residuals.traits` (benchmarks/error_bars.py)."""
 QUARTER: Final = 0.25
 MOST_HOST_BOUND: Final = 0.5
 """Part of the step from which on intervals no longer widen."""
@@ -189,11 +189,11 @@ UNMET: Final = Basis(
     why="845 measured runs of two frameworks simulated with the page of another",
 )
 """Evidence of plans of a framework without a page: nanotron's 838 runs of the ultra-scale playbook with Megatron-Core's page
-and 7 of LiBai with that of 2022, each counting the same, by `sweep.uncertainty.fitting`."""
+and 7 of LiBai with that of 2022, each counting the same, by `benchmarks/error_bars.py`."""
 
 
 def recorded() -> Evidence:
-    """The evidence of the published runs (`sweep validate --record`)."""
+    """The evidence of the published runs (`make validation`)."""
     plain: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
     return Evidence(
         spreads={name: Spread(**values) for name, values in plain["spreads"].items()},
@@ -204,26 +204,9 @@ def recorded() -> Evidence:
     )
 
 
-def record(evidence: Evidence) -> None:
-    """Write it down as the evidence that results are judged by."""
-    RECORDED.write_text(json.dumps(_rounded(asdict(evidence)), indent=1) + "\n", encoding="utf-8")
-
-
 def recorded_moves() -> Mapping[str, Moved]:
-    """The evidence of recorded jobs, by kind of move and by files: "moved, all" (`benchmarks/jobs.py --record`)."""
+    """The evidence of recorded jobs, by kind of move and by files: "moved, all" (benchmarks/jobs.py --record)."""
     return {name: Moved(**values) for name, values in json.loads(RECORDED_MOVES.read_text(encoding="utf-8")).items()}
-
-
-def record_moves(moves: Mapping[str, Moved]) -> None:
-    """Write it down as the evidence that results of recorded jobs are judged by."""
-    plain = _rounded({name: asdict(moves[name]) for name in sorted(moves)})
-    RECORDED_MOVES.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) -> Basis:

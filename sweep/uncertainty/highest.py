@@ -1,8 +1,8 @@
 """The highest MFU of a measured run, by device, kind of model and bits: a simulated plan above it is hard to believe."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -33,20 +33,8 @@ def bits_of(precision: str) -> int:
 
 @cache
 def _recorded() -> Mapping[str, Highest]:
-    """By kind (`sweep validate --record`)."""
+    """By kind (`make validation`)."""
     return {kind: Highest(**row) for kind, row in json.loads(RECORDED.read_text(encoding="utf-8")).items()}
-
-
-def record_highest(runs: Iterable[tuple[str, float, str]]) -> None:
-    """Write down the highest of runs, each a kind, an MFU and a model."""
-    kinds: dict[str, list[tuple[float, str]]] = {}
-    for kind, mfu, model in runs:
-        kinds.setdefault(kind, []).append((mfu, model))
-    plain = {}
-    for kind in sorted(kinds):
-        mfu, model = max(kinds[kind])
-        plain[kind] = asdict(Highest(mfu=float(f"{mfu:.4g}"), runs=len(kinds[kind]), model=model))
-    RECORDED.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
 
 
 def above_measured(row: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:

@@ -247,11 +247,6 @@ def as_json(rows: Sequence[Figures]) -> str:
     return json.dumps(as_objects(rows), indent=1)
 
 
-def record(rows: Sequence[Figures]) -> None:
-    """Write the figures down as those that later ones are compared with."""
-    RECORDED.write_text(as_json(rows) + "\n", encoding="utf-8")
-
-
 def worse(rows: Sequence[Figures]) -> list[str]:
     """A line for each figure that is worse than the recorded one by more than its margin.
 

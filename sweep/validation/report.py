@@ -6,7 +6,6 @@ from typing import Final
 
 from sweep.validation.features import effective
 from sweep.validation.figures import Figures
-from sweep.validation.leaderboard import OURS, Standing
 from sweep.validation.simulation import Run
 from sweep.validation.table import FAILED, OK, QUALITIES
 
@@ -53,38 +52,21 @@ def as_markdown(figures: Sequence[Figures], total: Figures) -> str:
         name = row.set if row is not total else "**all**"
         right = round((row.oom_recall or 0) * row.oom_runs / 100)
         lines.append(
-            f"| {name} | {row.hw or '-'} | {row.runs} | {row.simulated} | {_n(row.mape)} | {_n(row.bias, sign=True)} "
-            f"| {_n(row.worst, sign=True)} | {_n(row.spearman, 2)} | {_n(row.pairs_right, 0)} "
-            f"| {_with(_n(row.regret), _n(row.regret_worst))} | {_with(_n(row.memory_mape), _n(row.memory_bias, sign=True))} "
+            f"| {name} | {row.hw or '-'} | {row.runs} | {row.simulated} | {cell(row.mape)} | {cell(row.bias, sign=True)} "
+            f"| {cell(row.worst, sign=True)} | {cell(row.spearman, 2)} | {cell(row.pairs_right, 0)} "
+            f"| {with_cell(cell(row.regret), cell(row.regret_worst))} "
+            f"| {with_cell(cell(row.memory_mape), cell(row.memory_bias, sign=True))} "
             f"| {f'{right} of {row.oom_runs}' if row.oom_runs else '-'} "
-            f"| {row.oom_called - right if row.simulated else '-'} | {_n(row.mape_fastest)} |"
+            f"| {row.oom_called - right if row.simulated else '-'} | {cell(row.mape_fastest)} |"
         )
     return "\n".join(lines) + "\n" + _left_out(figures)
-
-
-def as_leaderboard(standings: Sequence[Standing]) -> str:
-    """Who is how near on which runs."""
-    lines = [
-        "| runs of | predictor | runs | MAPE % | Spearman in jobs | regret % (worst) | jobs | memory % "
-        "| out of memory: precision % | recall % (of) |",
-        "|---|---|" + "--:|" * 8,
-    ]
-    for one in standings:
-        name = f"**{one.predictor}**" if one.predictor == OURS else one.predictor
-        recall = _with(_n(one.oom_recall, 0), str(one.oom_runs))
-        lines.append(
-            f"| {one.rows} | {name} | {one.runs} | {_n(one.mape)} | {_n(one.spearman, 2)} "
-            f"| {_with(_n(one.regret), _n(one.regret_worst, 0))} | {one.jobs} | {_n(one.memory_mape)} "
-            f"| {_n(one.oom_precision, 0)} | {recall} |"
-        )
-    return "\n".join(lines)
 
 
 def as_qualities(classes: Sequence[Figures]) -> str:
     """How many runs of each quality there are, what that means, and how far off we are; only `ok` is scored."""
     lines = ["| quality | runs | simulated | MAPE % | bias % | what it means |", "|---|--:|--:|--:|--:|---|"]
     lines += [
-        f"| {row.set} | {row.runs} | {row.simulated} | {_n(row.mape)} | {_n(row.bias, sign=True)} | {QUALITIES[row.set]} |"
+        f"| {row.set} | {row.runs} | {row.simulated} | {cell(row.mape)} | {cell(row.bias, sign=True)} | {QUALITIES[row.set]} |"
         for row in classes
     ]
     return "\n".join(lines)
@@ -99,8 +81,8 @@ def as_releases(releases: Sequence[Figures]) -> str:
         "|---|" + "--:|" * 6,
     ]
     lines += [
-        f"| {row.set} | {row.runs_dense} | {_n(row.mape_dense)} | {_n(row.bias_dense, sign=True)} "
-        f"| {row.runs_experts} | {_n(row.mape_experts)} | {_n(row.bias_experts, sign=True)} |"
+        f"| {row.set} | {row.runs_dense} | {cell(row.mape_dense)} | {cell(row.bias_dense, sign=True)} "
+        f"| {row.runs_experts} | {cell(row.mape_experts)} | {cell(row.bias_experts, sign=True)} |"
         for row in releases
         if row.runs_dense or row.runs_experts
     ]
@@ -122,7 +104,7 @@ def as_rows(runs: Sequence[Run]) -> str:
             measured, error = f"{run.measured_s:.4g}", f"{run.error:+.1f}"
         lines.append(
             f"| {run.row.where.rpartition('/')[2]} | {run.row.text('model')} | {plan} | {run.network:g} | {measured} "
-            f"| {run.step_s:.4g} | {error} | {_n(run.memory_error, sign=True)} |" + (_switches(run) if stated else "")
+            f"| {run.step_s:.4g} | {error} | {cell(run.memory_error, sign=True)} |" + (_switches(run) if stated else "")
         )
     return "\n".join(lines)
 
@@ -202,11 +184,13 @@ def _left_out(figures: Sequence[Figures]) -> str:
     return "\n".join(lines)
 
 
-def _with(value: str, other: str) -> str:
+def with_cell(value: str, other: str) -> str:
+    """A cell with another figure in brackets."""
     return value if value == "-" else f"{value} ({other})"
 
 
-def _n(value: float | None, digits: int = 1, *, sign: bool = False) -> str:
+def cell(value: float | None, digits: int = 1, *, sign: bool = False) -> str:
+    """A figure as a cell; a dash where there is none."""
     if value is None:
         return "-"
     return f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"

@@ -7,11 +7,13 @@
     python -m tests.mutants --again REPORT           the survivors of an earlier run, after a test was added
 
 Places are drawn at random from all of them, so a file has as many as it is long. The checkout is copied and never changed; two
-copies are at work at once. Each file of tests runs once without a fault, which tells the tests that reach each line. A mutant
-gets the tests that reach it, the fastest first, until one fails. What was learnt, each verdict too, is kept in results/mutants
-until a source or those tests change: a run that was stopped goes on where it was. sim_core runs as plain Python
-(NUMBA_DISABLE_JIT=1): compiling takes longer than all its tests. A mutant counts as killed where a test fails, nothing can be
-imported, or the tests take three times as long. Ends with 1 where the score is below BAR.
+copies are at work at once, behind all else on the machine. Each file of tests runs once without a fault, which tells the tests
+that reach each line. A mutant of sim_core gets those that reach it as plain Python (NUMBA_DISABLE_JIT=1), the fastest first,
+BUDGET_S of them, until one fails; what lives meets the oracle, compiled. A mutant counts as killed where a test fails, nothing
+can be imported, or the tests take far longer. Faults that change nothing (equivalent.py has the reasons) do not count. What was
+learnt is kept in results/mutants: a verdict for as long as the file with the fault and the tests that decided are as they were,
+whatever else changed, so a run that was stopped goes on, and new tests meet the survivors alone. Remove the folder to begin
+anew. Ends with 1 where the score is below BAR.
 """
 
 from __future__ import annotations
@@ -25,38 +27,50 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grimp
 
 from tests.conftest import SLOWEST_FILES
-from tests.mutants.choose import Reach, Suite, Test, arguments, measure
+from tests.mutants.choose import PYTEST, Reach, Suite, Test, arguments, key, measure
 from tests.mutants.copies import ROOT, Copy
+from tests.mutants.equivalent import why_equivalent
 from tests.mutants.mutate import Mutant, mutants, places, sample
 
 BAR: Final = 0.90
-ROOMS: Final = ("sim_core/costing/", "sim_core/step/", "sim_core/planning/", "sweep/ranking/selection", "sweep/results/store")
+ROOMS: Final = (
+    *("sim_core/costing/", "sim_core/step/", "sim_core/planning/", "sim_core/models/", "sim_core/workloads/"),
+    *("sweep/ranking/selection", "sweep/results/store"),
+)
 """What is mutated unless paths are given: where a fault moves a number, or the choice among numbers."""
 RESULTS: Final = ROOT / "results" / "mutants"
-BUDGET_S: Final = 300.0
-"""Tests of one mutant that together take longer, without a fault, are not all run: the slowest are left out.
-
-On a busy machine 120 s left out the oracle itself, which then killed 10 of 61 survivors."""
-PATIENCE: Final = (30.0, 3.0)
-"""A mutant's tests may take this many seconds, plus this many times what they take without a fault, under coverage."""
+BUDGET_S: Final = 40.0
+"""Tests of one mutant that together take longer, without a fault, are not all run as plain Python: the slowest are left out.
+What lives then meets the whole oracle, compiled."""
+PATIENCE: Final = (20.0, 2.0)
+"""A mutant's tests may take this many seconds of a CPU, plus this many times what they took without a fault, under coverage."""
+COMPILED_S: Final = 900.0
+"""The same of compiled tests, with the time to compile what the fault is part of."""
+SLOW: Final = (
+    *("test_bounds.py", "test_directions.py", "test_fluid.py", "test_jit.py", "test_oracle.py", "test_replay.py"),
+    *("test_schedules.py", "test_simulating.py"),
+)
+"""Files of tests that take minutes as plain Python, and reach nearly all."""
 SUITES: Final = {
     "sim_core": Suite(
         folders=("tests/oracle", "tests/sim_core", "tests/readers"),
         settings={"NUMBA_DISABLE_JIT": "1"},
         memory_bytes=8 * 2**30,
+        without=SLOW,
+        after=("tests/oracle",),
     ),
-    "sweep": Suite(folders=("tests/sweep",), settings={}, without=SLOWEST_FILES),
+    "sweep": Suite(folders=("tests/sweep/ranking", "tests/sweep/results"), settings={}, without=SLOWEST_FILES),
 }
 
 KILLED, SURVIVED, NOT_REACHED = "killed", "survived", "not reached"
@@ -85,35 +99,60 @@ def files() -> list[str]:
 
 
 def judge(copy: Copy, reach: Reach, mutant: Mutant, suite: Suite, kept: Path) -> Verdict:
-    """Run the tests of one mutant in a copy, or take the verdict that is kept of just that."""
-    tests = reach.tests(mutant, BUDGET_S)
-    at = kept / f"{reach.key(copy.root, mutant, tests)}.json"
-    if at.is_file():
-        return Verdict(mutant=mutant, **json.loads(at.read_text(encoding="utf-8")))
-    verdict = _judged(copy, reach, mutant, tests, suite)
-    text = json.dumps({name: value for name, value in vars(verdict).items() if name != "mutant"})
-    at.with_suffix(".part").write_text(text, encoding="utf-8")
-    at.with_suffix(".part").replace(at)
-    return verdict
-
-
-def _judged(copy: Copy, reach: Reach, mutant: Mutant, tests: Sequence[Test], suite: Suite) -> Verdict:
+    """Run the tests of one mutant in a copy: none that let this fault live before, and nothing if a test killed it that is as
+    it was. The compiled ones come last."""
     original = (copy.root / mutant.file).read_text(encoding="utf-8")
     source = mutant.source(original)
     lines = difflib.unified_diff(original.splitlines(), source.splitlines(), lineterm="", n=0)
     diff = "\n".join(line for line in lines if line[:3] not in ("---", "+++") and not line.startswith("@@"))
-    if not tests:
-        return Verdict(mutant=mutant, outcome=NOT_REACHED, tests=0, how="", diff=diff)
-    own_s = sum(reach.seconds[test] for test in tests)
-    cache = copy.root / ".numba"  # a mutant is another version of sim_core: its folder goes with the copy
-    settings = {**suite.settings, **({"NUMBA_CACHE_DIR": str(cache)} if mutant.file.startswith("sim_core") else {})}
+    at = kept / f"{key(original, repr(mutant))}.json"
+    known = Known(**json.loads(at.read_text(encoding="utf-8"))) if at.is_file() else Known({}, {}, "")
+    tests = {test: content(copy.root, test[0].replace(".", "/") + ".py") for test in reach.tests(mutant, BUDGET_S)}
+    later = {name: content(copy.root, name) for name in suite.after}
+    if all(content(copy.root, name) == as_it_was for name, as_it_was in known.killed.items()) and known.killed:
+        return Verdict(mutant=mutant, outcome=KILLED, tests=len(tests), how=known.how, diff=diff)
+    new = [test for test, now in tests.items() if known.survived.get("::".join(test)) != now]
+    after = [name for name, now in later.items() if known.survived.get(name) != now]
     with copy.changed(mutant.file, source):
-        patience_s = PATIENCE[0] + PATIENCE[1] * own_s
-        code, output = copy.run(arguments(reach, tests), settings, patience_s, suite.memory_bytes)
-    outcome = SURVIVED if code == 0 else KILLED
-    failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    how = "took too long" if code is None else failed[0] if failed else output[-200:]
+        how = _killed_by(copy, arguments(reach, new), _limit_s(reach, new), suite.settings, suite.memory_bytes) if new else ""
+        if not how and after:
+            how = _killed_by(copy, [*PYTEST, *after], COMPILED_S, {"NUMBA_CACHE_DIR": str(kept / "numba")}, None)
+    survived = {"::".join(test): now for test, now in tests.items()} | later
+    of_killer = [name for name in sorted({test[0].replace(".", "/") + ".py" for test in tests} | {*later}) if how]
+    killer = next((name for name in of_killer if how.split("::")[0].endswith(name)), None)
+    killed = {name: content(copy.root, name) for name in ([killer] if killer else of_killer)}
+    text = json.dumps(Known(killed, {} if how else survived, how)._asdict())
+    at.with_suffix(".part").write_text(text, encoding="utf-8")
+    at.with_suffix(".part").replace(at)
+    outcome = KILLED if how else SURVIVED if tests or later else NOT_REACHED
     return Verdict(mutant=mutant, outcome=outcome, tests=len(tests), how=how, diff=diff)
+
+
+class Known(NamedTuple):
+    """What is kept of a fault: contents of the file of tests that killed it, or of all that let it live; what was printed."""
+
+    killed: dict[str, str]
+    survived: dict[str, str]
+    how: str
+
+
+def content(root: Path, name: str) -> str:
+    """What a file of tests, or a folder of them, holds."""
+    path = root / name
+    return key(*(each.read_bytes() for each in (sorted(path.glob("*.py")) if path.is_dir() else [path])))
+
+
+def _limit_s(reach: Reach, tests: Sequence[Test]) -> float:
+    return PATIENCE[0] + PATIENCE[1] * sum(reach.seconds[test] for test in tests)
+
+
+def _killed_by(copy: Copy, run: Sequence[str], limit_s: float, settings: Mapping[str, str], memory_bytes: int | None) -> str:
+    """What tests said that failed; nothing where all passed."""
+    code, output = copy.run(run, settings, limit_s, memory_bytes)
+    if code == 0:
+        return ""
+    failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return "took too long" if code is None else failed[0] if failed else output[-200:] or "ended"
 
 
 def wilson(killed: int, of: int, z: float = 1.96) -> tuple[float, float]:
@@ -183,6 +222,8 @@ def told(verdict: Verdict) -> str:
     """A verdict with its difference."""
     mutant = verdict.mutant
     head = f"{mutant.file}:{mutant.place[0]} {verdict.outcome} {mutant.operator} ({verdict.tests} tests)"
+    if verdict.outcome != KILLED and (why := why_equivalent(mutant.file, verdict.diff)):
+        head += f": equivalent, {why}"
     return f"{head}\n{verdict.diff}" if verdict.outcome != KILLED else head
 
 
@@ -191,6 +232,9 @@ def report(verdicts: Sequence[Verdict]) -> bool:
     for verdict in sorted(verdicts, key=lambda verdict: verdict.mutant):
         if verdict.outcome != KILLED:
             print(told(verdict))
+    same = [verdict for verdict in verdicts if verdict.outcome != KILLED and why_equivalent(verdict.mutant.file, verdict.diff)]
+    print(f"{len(same)} of {len(verdicts)} change nothing (tests/mutants/equivalent.py) and are left out:")
+    verdicts = [verdict for verdict in verdicts if verdict not in same]
     print(f"\n{'room':28} sampled  killed  score   95 %")
     for room, of_room in [*by_room(verdicts).items(), ("all", list(verdicts))]:
         killed = sum(verdict.outcome == KILLED for verdict in of_room)
@@ -214,9 +258,11 @@ def main() -> int:
     every = [mutant for file in chosen for mutant in mutants(file, (ROOT / file).read_text(encoding="utf-8"))]
     if not every:
         parser.error(f"no file that is mutated has {' or '.join(asked.paths)} in its path")
-    wanted = sample(every, None if asked.all else asked.sample, random.Random(asked.seed))
+    chance = random.Random(asked.seed)
+    wanted = sample(every, None if asked.all else asked.sample, chance)
     if asked.again:
         wanted = list(_survivors(asked.again, every))
+    chance.shuffle(wanted)  # what a run that is stopped has judged is a sample, too
     print(f"{len(wanted)} of {places(every)} places in {len(chosen)} files", flush=True)
     verdicts = run(wanted, asked.workers)
     asked.out.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,8 @@ NO_TESTS = 5
 """Pytest's exit code where all tests of a file are long."""
 PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long")
 CONFIG = "[run]\nbranch = false\ndynamic_context = test_function\nsource = sim_core,sweep\nrelative_files = true\n"
-KEPT = ("sim_core", "sweep", "tests", "examples")
-"""Folders whose files decide what a test does."""
+KEPT = ("sim_core", "sweep", "examples")
+"""Folders whose files decide what a test does, beside its own and its helpers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,9 @@ class Suite:
     memory_bytes: int | None = None
     limit_s: float = 1800.0
     without: tuple[str, ...] = ()
-    """Names of files of tests that are left out: they start many processes."""
+    """Names of files of tests that are left out: they start many processes, or take long."""
+    after: tuple[str, ...] = ()
+    """Tests for what all others let live, with compiled kernels: each mutant gets all of them."""
 
     def files(self, root: Path) -> list[str]:
         """Files of its tests, the largest first."""
@@ -55,8 +58,6 @@ class Reach:
     nodes: dict[Test, list[str]]
     by_line: dict[str, dict[int, list[Test]]]
     executed: dict[str, set[int]] = field(default_factory=dict)
-    sources: bytes = b""
-    """Hash of all files but those of tests."""
 
     def tests(self, mutant: Mutant, budget_s: float) -> list[Test]:
         """Tests for a mutant, the fastest first, of up to `budget_s` seconds. None, where no test executes its line."""
@@ -73,28 +74,27 @@ class Reach:
             chosen.append(test)
         return chosen
 
-    def key(self, root: Path, mutant: Mutant, tests: Sequence[Test]) -> str:
-        """What decides the verdict of a mutant: the sources, the fault, and the tests that are to notice it."""
-        key = hashlib.sha256(self.sources + repr(mutant).encode())
-        for node in arguments(self, tests):
-            key.update(node.encode() + b"\0")
-        for path in sorted({module.replace(".", "/") + ".py" for module, _ in tests}):
-            key.update((root / path).read_bytes())
-        return key.hexdigest()[:24]
+
+def key(*parts: bytes | str) -> str:
+    """A name for what is kept of some contents."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update((part.encode() if isinstance(part, str) else part) + b"\0")
+    return digest.hexdigest()[:24]
 
 
 def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
     """Run each file of tests of a suite once, or take what is kept of it. Raises RuntimeError where a test fails."""
     root = copies[0].root
-    common = _hash_of_common(root)
+    sources = _hash_of_sources(root)
     free: SimpleQueue[Copy] = SimpleQueue()
     for copy in copies:
         (copy.root / ".coveragerc").write_text(CONFIG, encoding="utf-8")
         free.put(copy)
 
     def run(file: str) -> Path:
-        content = (root / file).read_bytes()
-        at = kept / hashlib.sha256(common + repr((file, suite)).encode() + content).hexdigest()[:24]
+        contents = [(root / name).read_bytes() for name in _with_helpers(root, file)]
+        at = kept / key(sources, file, repr(suite.settings), *contents)
         if not at.with_suffix(".xml").is_file():
             copy = free.get()
             try:
@@ -106,19 +106,33 @@ def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
     kept.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(len(copies)) as pool:
         done = list(pool.map(run, suite.files(root)))
-    reach = Reach({}, {}, {}, sources=common)
+    reach = Reach({}, {}, {})
     for at in done:
         _add(reach, root, at)
     return reach
 
 
-def _hash_of_common(root: Path) -> bytes:
-    """Of all files but those of tests."""
-    common = hashlib.sha256()
+def _hash_of_sources(root: Path) -> bytes:
+    """Of all that tests run on and read."""
+    sources = hashlib.sha256()
     for path in sorted(path for folder in KEPT for path in (root / folder).rglob("*") if path.is_file()):
-        if not path.name.startswith("test_") and "__pycache__" not in path.parts:
-            common.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return common.digest()
+        if "__pycache__" not in path.parts:
+            sources.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return sources.digest()
+
+
+def _with_helpers(root: Path, file: str) -> list[str]:
+    """A file of tests with the modules of tests that it imports, and those that they import."""
+    found, left = {file, "tests/conftest.py"}, [file]
+    while left:
+        text = (root / left.pop()).read_text(encoding="utf-8")
+        names = {
+            name.replace(".", "/") + ".py" for name in re.findall(r"^\s*(?:from|import) (tests\.[\w.]+)", text, re.MULTILINE)
+        }
+        more = {name for name in names if (root / name).is_file()} - found
+        found |= more
+        left += more
+    return sorted(found)
 
 
 def _run_one(copy: Copy, file: str, suite: Suite, at: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from cosmic_ray.mutating import mutate_code
 
 from tests.conftest import ROOT
+from tests.mutants import equivalent
 from tests.mutants.__main__ import KILLED, NOT_REACHED, SURVIVED, Verdict, files, judge, report, wilson
 from tests.mutants.choose import Reach, Suite
 from tests.mutants.copies import Copy
@@ -86,9 +87,37 @@ def test_a_fault_is_planted_in_the_copy_alone(copy: Copy, tmp_path: Path) -> Non
     found = [judge(copy, reach(0.1, line), mutant, suite, tmp_path) for mutant in (of_one, of_nano)]
     assert [verdict.outcome for verdict in found] == [KILLED, SURVIVED], found
     assert "FAILED" in found[0].how
-    assert judge(copy, reach(0.1, -1), of_line[0], suite, tmp_path).outcome == NOT_REACHED
+    assert judge(copy, reach(0.1, -1), of_line[1], suite, tmp_path).outcome == NOT_REACHED
     assert judge(copy, reach(0.1, line), of_one, Suite(folders=(), settings={"PATH": "/"}), tmp_path) == found[0]  # kept
     assert (ROOT / "sim_core" / "units.py").read_text() == (copy.root / "sim_core" / "units.py").read_text() == source
+
+
+def test_a_fault_that_lived_meets_new_tests_alone(copy: Copy, tmp_path: Path) -> None:
+    """A file of tests that changed runs again; so does what is run after all others."""
+    file = copy.root / "tests" / "test_it.py"
+    file.write_text(TEST)
+    source = (ROOT / "sim_core" / "units.py").read_text()
+    line = next(k for k, text in enumerate(source.splitlines(), 1) if "1e-6" in text)
+    of_nano = [m for m in mutants("sim_core/units.py", source) if m.place[0] == line and m.operator == "NumberReplacer"][2]
+    suite = Suite(folders=(), settings={"NUMBA_DISABLE_JIT": "1"})
+    assert judge(copy, reach(0.1, line), of_nano, suite, tmp_path).outcome == SURVIVED
+    broken = Suite(folders=(), settings={"PYTHONHOME": "/nowhere"})  # whatever would run now would fail
+    assert judge(copy, reach(0.1, line), of_nano, broken, tmp_path).outcome == SURVIVED
+    (copy.root / "tests" / "test_later.py").write_text(TEST.replace("3 s", "3 ns").replace("== 3", "== 3e-9"))
+    later = Suite(folders=(), settings={"NUMBA_DISABLE_JIT": "1"}, after=("tests/test_later.py",))
+    assert judge(copy, reach(0.1, line), of_nano, later, tmp_path).how.startswith("FAILED tests/test_later.py")
+    assert judge(copy, reach(0.1, line), of_nano, suite, tmp_path).outcome == KILLED
+
+
+def test_what_changes_nothing_does_not_count(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fault = Verdict(
+        mutant=Mutant("a/b.py", (1, 0), "", 0, (1, 1)), outcome=SURVIVED, tests=1, how="", diff="-  x = 1\n+  x = 2"
+    )
+    killed = Verdict(mutant=Mutant("a/b.py", (2, 0), "", 0, (2, 2)), outcome=KILLED, tests=1, how="", diff="")
+    assert not report([fault, killed])
+    monkeypatch.setattr(equivalent, "EQUIVALENT", (("b.py", "x = 1", "x = 2", "x is never read"),))
+    assert report([fault, killed])
+    assert "equivalent, x is never read" in capsys.readouterr().out
 
 
 def test_code_runs_on_the_sources_of_the_copy_and_not_for_ever(copy: Copy) -> None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from sim_core import BasePlan, Hardware, HardwareTable, Plans, Workload, hardware_table, read_hardware
+from sim_core import BasePlan, Hardware, HardwareTable, Ints, Plans, Workload, hardware_table, read_hardware
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,
@@ -47,8 +46,6 @@ from tests.oracle.step import (
     SELECTIVE,
     Plan,
 )
-
-Ints = npt.NDArray[np.int64]
 
 FIXED, ACTIVATION, SHARDED_ACTIVATION, VOCABULARY, EXPERT_WEIGHTS = 0, 2, 3, 6, 9
 NODES = (2, 4, 7, 8)

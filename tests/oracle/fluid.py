@@ -1,6 +1,6 @@
 """A fluid simulation of one step: the messages of a stage share its NICs by max-min fairness, event by event.
 
-Written from the physics, not from docs/network.md; it knows nothing of the product but the order of blocks (tests/oracle).
+Written from the physics, not from docs/shared_nics.md; it knows nothing of the product but the order of blocks (tests/oracle).
 
 - **NICs.** A stage has one pool of capacity 1: its ranks' share of their nodes' NICs. Sending counts, receiving does not: links
   are full duplex; rings, all-to-alls and a stage between two others receive as much as they send.

@@ -1,4 +1,4 @@
-"""What of a plan shares NICs, from docs/network.md (Groups that send at the same time): bytes counted rank by rank."""
+"""What of a plan shares NICs, from docs/shared_nics.md: bytes counted rank by rank."""
 
 from __future__ import annotations
 

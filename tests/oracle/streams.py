@@ -1,4 +1,4 @@
-"""Streams of messages on one NIC, from docs/network.md (Groups that send at the same time): what blocks and streams do to each
+"""Streams of messages on one NIC, from docs/shared_nics.md: what blocks and streams do to each
 other, in seconds."""
 
 from __future__ import annotations

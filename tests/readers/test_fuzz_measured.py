@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import FormatError
-from sim_core.workloads.readers.op_table_text import COLLECTIVES, read_op_table_text
-from sim_core.workloads.readers.trace_text import DTYPE_BYTES, STATES, TraceCall, TraceRow, read_trace_text
+from sim_core.workloads.op_table.text import COLLECTIVES, read_op_table_text
+from sim_core.workloads.traces.text import DTYPE_BYTES, STATES, TraceCall, TraceRow, read_trace_text
 from tests.conftest import EXAMPLES
 from tests.mutation import Mutation, extreme, mutated, mutation_lists, random_mutations
 from tests.simulating import Simulating

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from sim_core import Facts, FormatError
 from sim_core.exporting import write_simai_text
-from sim_core.workloads.readers.simai import workload_from_simai
-from sim_core.workloads.readers.simai_text import read_simai_text
+from sim_core.workloads.simai.text import read_simai_text
+from sim_core.workloads.simai.workload import workload_from_simai
 from tests.mutation import Mutation, extreme, mutated, mutation_lists, random_mutations
 from tests.simulating import Simulating
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sim_core import FormatError
-from sim_core.workloads.readers.op_table_text import COLUMNS, OpRow, OpTableText, looks_like_op_table, read_op_table_text
+from sim_core.workloads.op_table.text import COLUMNS, OpRow, OpTableText, looks_like_op_table, read_op_table_text
 from tests.conftest import EXAMPLES
 
 GPT2 = EXAMPLES / "workloads" / "gpt2_large_layer0.optable.tsv"

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import Check, Facts, HardwareTable, SpecError, Workload, plans, read_workload, simulate
-from sim_core.workloads.readers.simai_text import read_simai_text
-from sim_core.workloads.simai_repair.checks import checks_of, file_of
-from sim_core.workloads.simai_repair.records import choices_of, with_records
+from sim_core.workloads.simai.checks import checks_of, file_of
+from sim_core.workloads.simai.records import choices_of, with_records
+from sim_core.workloads.simai.text import read_simai_text
 from tests.aicb import write
 from tests.aicb_generator import DEEPSEEK, DENSE, Plan, Text
 from tests.conftest import GPT7B, LLAMA405B

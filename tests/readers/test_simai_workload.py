@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sim_core import Facts, Workload, read_workload
-from sim_core.workloads.readers.simai_text import read_simai_text
+from sim_core.workloads.simai.text import read_simai_text
 from tests.aicb import gpt_text, write
 from tests.conftest import GPT7B, LLAMA405B
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from sim_core import METRICS, REASONS, FormatError, SpecError, hardware_table, plans, read_hardware, simulate
-from sim_core.workloads.readers.stage_durations import workload_from_stages
-from sim_core.workloads.readers.stage_text import StageDurations, read_stage_text
+from sim_core.workloads.stages.text import StageDurations, read_stage_text
+from sim_core.workloads.stages.workload import workload_from_stages
 from tests.sweep.commands import sweep
 
 PP, GA, FORWARD_MS, BACKWARD_MS = 4, 8, 10.0, 20.0

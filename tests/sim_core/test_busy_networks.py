@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 from sim_core import (
@@ -27,7 +25,6 @@ from sim_core.costing.fabric import shared_s
 from sim_core.models.stack import Stack
 from sim_core.models.weights import sequence_of
 
-Floats = npt.NDArray[np.float64]
 WEIGHT_PART = 2
 PARAMETERS_MODEL = {"layers": 4, "sequence": 2048, "vocabulary": 1024}
 

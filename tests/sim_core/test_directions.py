@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from sim_core import (
     METRICS,
     SCHEDULES,
+    Floats,
     HardwareTable,
     Plans,
     Workload,
@@ -26,7 +26,6 @@ from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
 from tests.model_plans import MODELS, STACKS, drawn, workload_of
 from tests.oracle.fluid_plans import Given, steps
 
-Floats = npt.NDArray[np.float64]
 STEP = METRICS.index("step_time_s")
 ROUNDING = 1e-9
 CLOSE = 0.03

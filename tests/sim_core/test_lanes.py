@@ -7,12 +7,11 @@ import math
 from collections import Counter
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim_core import SCHEDULES, HardwareTable, Workload, simulate, slice_plans
+from sim_core import SCHEDULES, Floats, HardwareTable, Workload, simulate, slice_plans
 from sim_core.compiled.jit import outer_kernel
 from sim_core.compiled.vectors import LANES, larger, load, smaller, store, zeros
 from sim_core.engine.codes import PAIRED, PART_MASK, PART_SHIFT, row_of
@@ -50,8 +49,6 @@ from sim_core.engine.schedules import (
 from sim_core.engine.sequence import EVENTS, LEFT, PIECE, SLOTS, fill_next, fill_sequence
 from tests.conftest import make_plans
 from tests.pipelines import cells_of, events_in, pipeline, put_into, run_one, take_from
-
-Floats = npt.NDArray[np.float64]
 
 
 def drawn(program: Program, shape: Shape, seed: int) -> None:

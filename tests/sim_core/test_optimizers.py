@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from sim_core import (
     METRICS,
     REASONS,
+    Floats,
     HardwareTable,
     Model,
     Results,
@@ -43,7 +43,6 @@ from sim_core.models.optimizers import (
 )
 from sim_core.models.weights import EXPERT, TENSOR, parameters, trained
 
-Numbers = npt.NDArray[np.float64]
 STATE = MEMORY.index("state_bytes")
 OPTIMIZER, STEP, DP = (METRICS.index(name) for name in ("optimizer_s", "step_time_s", "dp_total_s"))
 
@@ -54,12 +53,12 @@ class Counter:
     def __init__(self) -> None:
         self.flops, self.sent = 0.0, 0.0
 
-    def product(self, a: Numbers, b: Numbers) -> Numbers:
+    def product(self, a: Floats, b: Floats) -> Floats:
         self.flops += 2.0 * a.shape[0] * a.shape[1] * b.shape[1]
         return np.asarray(a @ b)
 
 
-def orthogonal(parts: list[Numbers], counters: list[Counter]) -> list[Numbers]:
+def orthogonal(parts: list[Floats], counters: list[Counter]) -> list[Floats]:
     """Quintic Newton-Schulz of a matrix whose columns lie on ranks, each with its part; all sum the small product."""
     a, b, c = 3.4445, -4.7750, 2.0315
     norm = np.sqrt(sum(float((part**2).sum()) for part in parts))

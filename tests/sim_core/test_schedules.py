@@ -12,10 +12,19 @@ import re
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from sim_core import SCHEDULES, HardwareTable, plans, read_model, read_stack, sends_in_background, trace, workload_from_model
+from sim_core import (
+    SCHEDULES,
+    Floats,
+    HardwareTable,
+    plans,
+    read_model,
+    read_stack,
+    sends_in_background,
+    trace,
+    workload_from_model,
+)
 from sim_core.costing.stage_activations import MOMENTS, count_in_flight
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, chunks_of, most_scratch, rounds_of, row_of
 from sim_core.engine.orders import fill_order, order_writers
@@ -41,8 +50,8 @@ class Ran(NamedTuple):
 
     makespan: float
     window: float
-    before: npt.NDArray[np.float64]  # [stages] micro-batches before their input gradients when most are held ...
-    after: npt.NDArray[np.float64]  # ... and between these and their weight gradients, at that moment
+    before: Floats  # [stages] micro-batches before their input gradients when most are held ...
+    after: Floats  # ... and between these and their weight gradients, at that moment
 
 
 def play(name: str, pp: int, ga: int, vpp: int = 1, *, seconds: tuple[float, float, float] = (1, 1, 1), **more: float) -> Ran:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim_core import METRICS, REASONS, HardwareTable, Workload, simulate
+from sim_core import METRICS, REASONS, HardwareTable, Ints, Workload, simulate
 from sim_core.engine.schedules import SCHEDULES
 from sim_core.planning.columns import SPLITS
 from sim_core.planning.split import fullest_stages, split_plans
@@ -19,7 +18,7 @@ from tests.conftest import make_plans
 EVEN, BALANCED, LISTED = SPLITS.index("even"), SPLITS.index("balanced"), SPLITS.index("listed")
 
 
-def held(workload: Workload, **plan: Any) -> npt.NDArray[np.int64]:
+def held(workload: Workload, **plan: Any) -> Ints:
     """Layers of each virtual stage, `[chunk, stage]`."""
     plans = make_plans(workload, **plan)
     split = split_plans(workload.arrays, plans, np.zeros(1, np.int64))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from subprocess import PIPE
 
@@ -283,7 +284,7 @@ def test_compiled_code_goes_where_it_can_be_kept(tmp_path: Path) -> None:
 
 def test_the_version_names_the_model() -> None:
     told = sweep("--version")
-    assert (told.returncode, told.stdout.startswith("0.1.0, model ")) == (0, True)
+    assert (told.returncode, told.stdout.startswith(f"{version('training-plan-sweep')}, model ")) == (0, True)
 
 
 def test_one_plan_is_one_plan(write_spec: SpecWriter, tmp_path: Path) -> None:

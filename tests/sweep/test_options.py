@@ -193,8 +193,9 @@ MEANT = {
         ("--set nope", "--set nope: found none, valid: "),
         ("--format json --ablate", "--ablate: found beside --format json"),
         ("--format md --json", "--json: found --format md beside it, expected one of them"),
-        ("--collectives --ablate", "--ablate: found beside --collectives, which takes --format"),
-        ("--record --set x", "--set: found beside --record"),
+        ("--collectives", "--collectives: is now `python benchmarks/collectives.py` in a checkout"),
+        ("--record --set x", "--record: is now `make validation`"),
+        ("--by predictor", "--by predictor: is now `python -m benchmarks.leaderboard`"),
     ],
     "run": [
         ("@S --set nope=1", "--set nope=1: nope: unknown key"),

@@ -13,8 +13,8 @@ import numpy as np
 from sim_core.errors import FormatError, SpecError
 from sim_core.units import short
 from sim_core.workloads.facts import Facts
-from sim_core.workloads.readers.trace_text import DTYPE_BYTES, TraceRow, TraceText, looks_like_trace, read_trace_text
 from sim_core.workloads.traces.layout import Layout, job_of_name, layout_of, message_shape
+from sim_core.workloads.traces.text import DTYPE_BYTES, TraceRow, TraceText, looks_like_trace, read_trace_text
 
 SENDS: Final = ("send_forward", "recv_forward", "send_backward", "recv_backward")
 BLOCKS: Final = ("forward_step", "backward_step")

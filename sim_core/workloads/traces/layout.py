@@ -9,7 +9,7 @@ from typing import Final
 from sim_core.errors import FormatError
 from sim_core.limits import LARGEST, whole_number
 from sim_core.workloads.facts import Facts
-from sim_core.workloads.readers.trace_text import Shape, TraceText
+from sim_core.workloads.traces.text import Shape, TraceText
 
 LAST_STAGE: Final = "loss_func"
 OWN: Final = ("tp", "pp", "vpp", "ep", "all_gpus", "layers", "micro_batch", "experts")

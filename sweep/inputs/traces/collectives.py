@@ -5,9 +5,9 @@ from collections import defaultdict
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sweep.inputs.traces.events import Collective, Events, Ints
+from sim_core import Bools, Ints
+from sweep.inputs.traces.events import Collective, Events
 from sweep.inputs.traces.groups import role_of
 from sweep.inputs.traces.joins import NONE, Joins
 from sweep.inputs.traces.kinds import Kind
@@ -106,7 +106,7 @@ class Row(NamedTuple):
     total_s: float
 
 
-def calls(events: Events, joins: Joins, kind: Ints, chosen: NDArray[np.bool_], world: int | None) -> list[Call]:
+def calls(events: Events, joins: Joins, kind: Ints, chosen: Bools, world: int | None) -> list[Call]:
     """The chosen collectives that ran on a GPU, in the order of their starts."""
     found = []
     for row in np.flatnonzero(chosen & (kind == Kind.COMMUNICATION)).tolist():

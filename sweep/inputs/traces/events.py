@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sim_core import Floats, FormatError
-
-Ints = NDArray[np.int64]
+from sim_core import Bools, Floats, FormatError, Ints
 
 _GPU_CATS: Final = {
     "kernel": False,
@@ -74,7 +71,7 @@ class Events:
     gpu_us: Floats = field(default_factory=lambda: np.zeros(0))
     gpu_dur_us: Floats = field(default_factory=lambda: np.zeros(0))
     gpu_name: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    gpu_memory: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    gpu_memory: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     gpu_stream: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     gpu_correlation: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     gpu_external: Ints = field(default_factory=lambda: np.zeros(0, np.int64))

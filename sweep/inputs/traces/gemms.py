@@ -4,10 +4,9 @@ from collections import defaultdict
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sim_core import Floats
-from sweep.inputs.traces.events import Events, Ints, Shaped
+from sim_core import Bools, Floats, Ints
+from sweep.inputs.traces.events import Events, Shaped
 from sweep.inputs.traces.joins import NONE, Joins
 from sweep.inputs.traces.kinds import Kind
 
@@ -56,7 +55,7 @@ class Gemms(NamedTuple):
     unread_share: float
 
 
-def gemms(events: Events, joins: Joins, kind: Ints, chosen: NDArray[np.bool_]) -> Gemms:
+def gemms(events: Events, joins: Joins, kind: Ints, chosen: Bools) -> Gemms:
     """The GEMMs among the chosen GPU events, where the file has shapes of operators."""
     compute = chosen & (kind == Kind.COMPUTE)
     total = float(events.gpu_dur_us[compute].sum())
@@ -97,7 +96,7 @@ def _transposed(strides: tuple[int, ...]) -> bool:
     return strides[-2] < strides[-1] or (strides[-2] == 1 and strides[-1] != 1)
 
 
-def _seconds(events: Events, joins: Joins, chosen: NDArray[np.bool_]) -> Floats:
+def _seconds(events: Events, joins: Joins, chosen: Bools) -> Floats:
     """Seconds of the chosen GPU events by operator."""
     seconds = np.zeros(len(events.op_us))
     linked = chosen & (joins.operator != NONE)
@@ -118,7 +117,7 @@ def _gemm(shape: Shape, times: list[tuple[float, float]]) -> Gemm:
     )
 
 
-def _named(events: Events) -> NDArray[np.bool_]:
+def _named(events: Events) -> Bools:
     """GPU events that are GEMMs by name."""
     by_name = np.array(["gemm" in name.lower() or name.startswith("Cijk_") for name in events.names], np.bool_)
     return by_name[events.gpu_name] if len(by_name) else np.zeros(0, np.bool_)

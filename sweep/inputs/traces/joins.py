@@ -3,10 +3,9 @@
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sim_core import Floats
-from sweep.inputs.traces.events import Events, Ints
+from sim_core import Bools, Floats, Ints
+from sweep.inputs.traces.events import Events
 
 NONE: Final = -1
 
@@ -19,9 +18,9 @@ class Joins(NamedTuple):
     step: Ints
 
     @property
-    def linked(self) -> NDArray[np.bool_]:
+    def linked(self) -> Bools:
         """Events whose launch is in the file; the others were launched before the window opened."""
-        mask: NDArray[np.bool_] = self.launch != NONE
+        mask: Bools = self.launch != NONE
         return mask
 
 

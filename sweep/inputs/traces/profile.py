@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sim_core import SpecError, plural
+from sim_core import Bools, Ints, SpecError, plural
 from sweep.inputs.traces.collectives import Call, Row, calls, host_calls, table
-from sweep.inputs.traces.events import Events, Ints, read_events
+from sweep.inputs.traces.events import Events, read_events
 from sweep.inputs.traces.gemms import Gemms, gemms
 from sweep.inputs.traces.groups import PLAN, Place, infer_data_parallel, place_of
 from sweep.inputs.traces.joins import Joins, join
@@ -74,7 +73,7 @@ class Recording:
     events: Events
     joins: Joins
     kind: Ints
-    chosen: NDArray[np.bool_]  # GPU events that the totals are of
+    chosen: Bools  # GPU events that the totals are of
     calls: tuple[Call, ...]
 
 
@@ -232,7 +231,7 @@ def _device(about: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) and _DEVICE.fullmatch(name) else ""
 
 
-def _unknown(events: Events, kind: Ints, chosen: NDArray[np.bool_]) -> tuple[tuple[str, int, float], ...]:
+def _unknown(events: Events, kind: Ints, chosen: Bools) -> tuple[tuple[str, int, float], ...]:
     rows = np.flatnonzero((kind == Kind.UNCLASSIFIED) & chosen)
     names = events.gpu_name[rows]
     found = [(events.names[name], int((names == name).sum()), float(events.gpu_dur_us[rows][names == name].sum()) * MICRO)

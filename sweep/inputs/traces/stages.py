@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from sim_core import Floats, SpecError, StageDurations, durations_of
-from sweep.inputs.traces.events import Events, Ints
+from sim_core import Floats, Ints, SpecError, StageDurations, durations_of
+from sweep.inputs.traces.events import Events
 from sweep.inputs.traces.joins import NONE
 from sweep.inputs.traces.kinds import Kind
 from sweep.inputs.traces.profile import Recording, recordings

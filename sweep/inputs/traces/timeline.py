@@ -3,10 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sim_core import Floats
-from sweep.inputs.traces.events import Events, Ints
+from sim_core import Bools, Floats, Ints
+from sweep.inputs.traces.events import Events
 from sweep.inputs.traces.intervals import common, length
 from sweep.inputs.traces.joins import NONE, Joins
 from sweep.inputs.traces.kinds import Kind, computes, kind_of_event
@@ -48,7 +47,7 @@ def kinds(events: Events, joins: Joins) -> Ints:
     return found
 
 
-def timeline(events: Events, kind: Ints, chosen: NDArray[np.bool_]) -> Timeline:
+def timeline(events: Events, kind: Ints, chosen: Bools) -> Timeline:
     """The totals of the chosen GPU events."""
     start, end = events.gpu_us[chosen], (events.gpu_us + events.gpu_dur_us)[chosen]
     kind = kind[chosen]
@@ -77,7 +76,7 @@ def timeline(events: Events, kind: Ints, chosen: NDArray[np.bool_]) -> Timeline:
     return Timeline(int(chosen.sum()), *(value * MICRO for value in micro))
 
 
-def without_last_step(events: Events, joins: Joins) -> NDArray[np.bool_]:
+def without_last_step(events: Events, joins: Joins) -> Bools:
     """The linked GPU events that were launched before the last step began, as HTA takes them; all linked ones of one step."""
     if len(events.steps) < 2:
         return joins.linked

@@ -6,9 +6,8 @@ import csv
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from sim_core import Floats, preset_names, read_hardware
+from sim_core import Floats, Ints, preset_names, read_hardware
 from sim_core.hardware.kernels.device import Kernels, load_kernels
 
 DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
@@ -42,6 +41,6 @@ def plain(preset: str) -> Kernels:
     return load_kernels(read_hardware(preset).with_values({"gemm_scale": 1, "sustained_scale": 1, "narrow_scale": 1}))
 
 
-def whole(*values: float) -> list[npt.NDArray[np.int64]]:
+def whole(*values: float) -> list[Ints]:
     """Arrays of one size each."""
     return [np.array([value], np.int64) for value in values]

@@ -29,6 +29,7 @@ from sim_core import (
     workload_from_model,
 )
 from sweep.calibration.kernels import read_kernels
+from tests.conftest import ROOT
 from tests.sweep.commands import sweep
 
 SHAPES = [[512, 2048, 8192], [1024, 4096, 16384], [1024, 4096, 16384]]
@@ -319,3 +320,13 @@ def test_a_surface_edited_by_hand_is_checked(changes: dict[str, object], message
     document["surface"] = {"source": "me", "gemm": [gemm | changes]}
     with pytest.raises(Exception, match=message.replace("[", r"\[")):
         parse_hardware(document, "mine.yaml")
+
+
+def test_the_script_that_ships_as_text_is_held_to_the_rules_of_the_sources(script: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    compile(text, script.name, "exec")
+    ruff = [shutil.which("ruff", path=str(Path(sys.executable).parent)) or "ruff", "--config", str(ROOT / "pyproject.toml")]
+    for command in (("check", "--ignore=T20"), ("format", "--check")):
+        words = [*ruff[:1], command[0], *ruff[1:], *command[1:], "--stdin-filename", "measure_kernels.py", "-"]
+        done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sim_core import FormatError, SpecError, stage_document
-from sim_core.workloads.readers.stage_text import read_stage_text
+from sim_core.workloads.stages.text import read_stage_text
 from sweep.inputs.stages import read_stages
 from tests.readers.test_stage_durations import BACKWARD_MS, FORWARD_MS, GA, PP, dump, step_s
 from tests.sweep.commands import sweep

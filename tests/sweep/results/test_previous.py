@@ -51,6 +51,14 @@ def test_it_is_ranked(folder: Path) -> None:
     assert all(row["step_time_s"] > 0 for row in found.rows.to_pylist())
 
 
+def test_a_person_can_rank_explain_and_cite_it(folder: Path) -> None:
+    """Its rows lack parts of the step that came later."""
+    for name in ("rank", "explain", "show", "status"):
+        done = command(name, folder / RESULT)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip(), name
+
+
 def test_it_has_a_page(folder: Path) -> None:
     """Without the columns that came later."""
     content = content_of(folder / RESULT)

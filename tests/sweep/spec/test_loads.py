@@ -3,12 +3,10 @@
 import time
 from collections import deque
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from sim_core import SpecError
+from sim_core import Ints, SpecError
 from sim_core.documents import MOST_CHARACTERS, parse_yaml
 from sweep import execution
 from sweep.conditions import MOST_CONDITIONS, MOST_IN_ALL, check_constraints
@@ -44,7 +42,7 @@ def test_a_dry_run_of_plans_that_take_long_tries_few(write_spec: SpecWriter, mon
     tried: list[int] = []
     clock = [0.0]
 
-    def evaluated(sweep: Sweep, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    def evaluated(sweep: Sweep, positions: Ints) -> pa.RecordBatch:
         tried.extend(positions.tolist())
         clock[0] += 0.01 * len(positions)
         return evaluate(sweep, positions)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from sim_core import (
+    Floats,
     SpecError,
     hardware_table,
     plans,
@@ -23,8 +23,6 @@ from sweep.spec.stragglers import TAIL, Stragglers, slowest, with_stragglers
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, SpecWriter
 from tests.sweep.spec.test_model_specs import prepared_of, rows_of
-
-Floats = npt.NDArray[np.float64]
 
 
 def test_the_slowest_of_many() -> None:

@@ -1,0 +1,194 @@
+"""Collectives measured with nccl-tests and published, against the cost model on the stated fabric.
+
+python benchmarks/collectives.py [--json]
+"""
+
+import csv
+import json
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from sim_core import Hardware, SpecError, collective_seconds, read_hardware
+
+DATA: Final = Path(__file__).parent / "data"
+TABLES: Final = DATA / "collective_tables.csv"
+SECONDS: Final = DATA / "collectives.csv"
+
+FABRICS: Final[Mapping[str, str]] = {
+    "RoCE": "RoCE", "RoCE, apart": "RoCE", "EFA v1": "EFA-v1", "EFA v2": "EFA-v2", "Slingshot": "Slingshot-11", "TCPX": "TCPX",
+}  # fmt: skip
+"""The fabric of a preset (sim_core/hardware/fabrics) by its name in the tables; of others, the preset's InfiniBand."""
+BARS: Final = ("InfiniBand", "RoCE", "EFA", "NVLink")
+"""Fabrics to whose error a bar applies, on A100, H100, H200 and B200."""
+HELD: Final = ("A100", "H100", "H200", "B200")
+LARGE: Final = 2**24 * 0.99
+"""Bytes from which a message counts as large: 16 MB, a little less where ranks do not divide it."""
+BAR_PERCENT: Final = {"large": 12.0, "small": 12.0}
+STATED: Final = ("source", "hw", "fabric", "operation", "nodes", "ranks", "quality", "held")
+TRAY: Final = 4
+"""GPUs that share the NICs of a tray of a rack of 72."""
+
+
+class Measured(NamedTuple):
+    """One published table: rows of nccl-tests of one operation, and where it ran."""
+
+    name: str
+    source: str
+    hw: str
+    nodes: int
+    ranks: int
+    operation: str
+    fabric: str
+    node_gbps: float | None  # all NICs of a node, one direction
+    quality: str
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def held(self) -> bool:
+        """Whether the bars apply: a stated fabric of the kinds above, and figures that are not known to be bad."""
+        return self.quality == "ok" and self.fabric.startswith(BARS) and self.hw.startswith(HELD)
+
+
+class Compared(NamedTuple):
+    """A table with the predicted seconds of each size."""
+
+    table: Measured
+    predicted: tuple[float, ...]
+
+    @property
+    def ratios(self) -> list[float]:
+        """Predicted over measured."""
+        return [predicted / measured for predicted, measured in zip(self.predicted, self.table.seconds, strict=True)]
+
+
+def published() -> list[Measured]:
+    """The tables that ship with the product."""
+    rows: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    with SECONDS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            rows[row["table"]].append((int(row["bytes"]), float(row["us"]) * 1e-6))
+    with TABLES.open(encoding="utf-8", newline="") as file:
+        return [
+            Measured(
+                name=row["table"],
+                nodes=int(row["nodes"]),
+                ranks=int(row["ranks"]),
+                node_gbps=float(row["node_gbps"]) if row["node_gbps"] else None,
+                sizes=tuple(size for size, _ in rows[row["table"]]),
+                seconds=tuple(seconds for _, seconds in rows[row["table"]]),
+                **{key: row[key] for key in ("source", "hw", "operation", "fabric", "quality")},
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def hardware_of(table: Measured) -> tuple[Hardware, int]:
+    """The preset with the stated network, and the number of nodes; a rack of 72 GPUs counts as one node."""
+    fabric = FABRICS.get(table.fabric)
+    hardware = read_hardware(f"{table.hw}+{fabric}" if fabric else table.hw)
+    gpus = int(hardware.value("gpus_per_node"))
+    rack = gpus > 8
+    nodes = math.ceil(table.ranks / gpus) if rack and table.fabric != "RoCE, apart" else table.nodes
+    values: dict[str, object] = {}
+    if table.node_gbps is not None:
+        sharing = TRAY if rack or table.fabric == "Slingshot" else gpus
+        values["nic_bandwidth"] = f"{table.node_gbps / sharing} Gb/s"
+        if not rack:
+            values |= {"gpus_per_node": sharing, "nics_per_node": sharing}
+    return hardware.with_values(values), nodes
+
+
+def compare(tables: Iterable[Measured]) -> list[Compared]:
+    """Predict each table. Tables of operations that the model does not have are passed over."""
+    compared = []
+    for table in tables:
+        hardware, nodes = hardware_of(table)
+        try:
+            predicted = collective_seconds(table.operation, table.sizes, table.ranks, nodes, hardware)
+        except SpecError:
+            continue
+        compared.append(Compared(table, tuple(float(seconds) for seconds in predicted)))
+    return compared
+
+
+class Summary(NamedTuple):
+    """Errors of the tables to which the bars apply: median absolute error in percent, sizes off by a factor of 2."""
+
+    rows: dict[str, int]
+    median: dict[str, float]
+    beyond_two: dict[str, int]  # table -> sizes
+
+
+def summary(compared: Sequence[Compared]) -> Summary:
+    """The errors of large and of small messages."""
+    errors: dict[str, list[float]] = {"large": [], "small": []}
+    beyond: dict[str, int] = {}
+    for each in compared:
+        for size, ratio in zip(each.table.sizes, each.ratios, strict=True) if each.table.held else ():
+            errors["large" if size >= LARGE else "small"].append(abs(ratio - 1) * 100)
+            if not 0.5 <= ratio <= 2:
+                beyond[each.table.name] = beyond.get(each.table.name, 0) + 1
+    return Summary(
+        {name: len(values) for name, values in errors.items()},
+        {name: float(np.median(values)) for name, values in errors.items()},
+        beyond,
+    )
+
+
+def as_json(compared: Sequence[Compared]) -> str:
+    """An object for each table and decade of sizes."""
+    rows = []
+    for each in compared:
+        table = {"table": each.table.name} | {key: getattr(each.table, key) for key in STATED}
+        for decade, ratios in _by_decade(each).items():
+            bias = (float(np.mean(ratios)) - 1) * 100
+            error = float(np.median(np.abs(np.array(ratios) - 1))) * 100
+            sizes = {"bytes_from": 10**decade, "sizes": len(ratios), "bias": round(bias, 2), "median_error": round(error, 2)}
+            rows.append(table | sizes)
+    return json.dumps(rows, indent=1)
+
+
+def as_markdown(compared: Sequence[Compared]) -> str:
+    """Predicted over measured seconds by operation, nodes and decade of bytes; a line for each table."""
+    decades = sorted({decade for each in compared for decade in _by_decade(each)})
+    sizes = [f"{10 ** (decade % 3)} {('B', 'kB', 'MB', 'GB')[decade // 3]}" for decade in decades]
+    heading = f"| table | hardware | fabric | operation | nodes x GPUs | {' | '.join(sizes)} |"
+    lines = [heading, "|---|---|---|---|---|" + "--:|" * len(decades)]
+    for each in sorted(compared, key=lambda each: _order(each.table)):
+        table, by_decade = each.table, _by_decade(each)
+        cells = [f"{float(np.median(by_decade[decade])):.2f}" if decade in by_decade else "" for decade in decades]
+        fabric = table.fabric if table.quality == "ok" else f"{table.fabric} ({table.quality})"
+        where = f"{table.nodes} x {table.ranks // table.nodes}"
+        name = f"**{table.name}**" if table.held else table.name
+        lines.append(f"| {name} | {table.hw} | {fabric} | {table.operation} | {where} | " + " | ".join(cells) + " |")
+    total = summary(compared)
+    lines.append("")
+    for name, words in (("large", "16 MB and more"), ("small", "less")):
+        error = f"median error {total.median[name]:.1f} % of {total.rows[name]} (bold tables; bar {BAR_PERCENT[name]:g} %)"
+        lines.append(f"Messages of {words}: {error}.  ")
+    off = ", ".join(f"{name} ({count})" for name, count in sorted(total.beyond_two.items())) or "none"
+    lines.append(f"Off by more than a factor of 2: {off}.")
+    return "\n".join(lines)
+
+
+def _order(table: Measured) -> tuple[bool, str, int, str]:
+    return not table.held, table.operation, table.nodes, table.name
+
+
+def _by_decade(compared: Compared) -> dict[int, list[float]]:
+    """Ratios by the power of ten of their sizes."""
+    ratios: dict[int, list[float]] = defaultdict(list)
+    for size, ratio in zip(compared.table.sizes, compared.ratios, strict=True):
+        ratios[int(math.log10(size))].append(ratio)
+    return dict(sorted(ratios.items()))
+
+
+if __name__ == "__main__":
+    print((as_json if sys.argv[1:] == ["--json"] else as_markdown)(compare(published())))

@@ -1,0 +1,1 @@
+"""Operator tables: grammar, and the workload that they are."""

@@ -1,1 +1,0 @@
-"""Readers of input files, one per format."""

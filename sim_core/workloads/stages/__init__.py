@@ -1,0 +1,1 @@
+"""Stage durations of a pipeline: grammar, and the workload that they are."""

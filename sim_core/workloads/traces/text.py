@@ -1,0 +1,299 @@
+"""The Megatron rank trace: one rank's operations as rows, with a `path:line:` message for every fault.
+
+Source of the grammar: docs/formats.md.
+"""
+
+import difflib
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from sim_core.errors import FormatError, nearest, shown
+from sim_core.workloads.lines import Warnings, text_lines
+from sim_core.workloads.traces.fields import Unclosed
+from sim_core.workloads.traces.line import (
+    KEYS,
+    NEWER_KEYS,
+    PART_KEYS,
+    Extra,
+    Texts,
+    TraceLine,
+    looks_like_trace,
+    split_line,
+)
+
+__all__ = ["COMM_FUNCTIONS", "DTYPE_BYTES", "OPERATIONS", "STATES", "TraceText", "looks_like_trace", "read_trace_text"]
+
+Shape = tuple[int, ...]
+
+OPERATIONS: Final = (
+    *("get_batch", "forward_step", "loss_func", "backward_step"),
+    *("send_forward", "recv_forward", "send_backward", "recv_backward"),
+    *("dp_allreduce", "ep_dp_allreduce", "exp_dp_allreduce", "ep_allreduce", "ddp_grad_comm", "optimizer_step"),
+)
+STATES: Final = ("warmup", "help", "steady", "cooldown", "finalize")
+GROUPS: Final = ("tp", "cp", "dp", "pp", "ep", "exp", "ep_dp", "exp_dp")
+COMM_FUNCTIONS: Final = (
+    *("allreduce", "allgather", "reduce_scatter", "all_to_all", "broadcast", "reduce"),
+    *("send", "recv", "gather", "scatter", "barrier"),
+)
+DTYPE_BYTES: Final[Mapping[str, int]] = {
+    **{"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1},
+    **{"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1},
+}
+"""Bytes of one element, by torch's name of its type."""
+
+_ABSENT: Final[Mapping[str | None, str]] = {None: "", "None": ""}
+_STATE: Final[Mapping[str | None, str]] = {**_ABSENT, **{word: word for word in STATES}}
+_DTYPE: Final[Mapping[str | None, str]] = {**_ABSENT, **{p + d: d for d in DTYPE_BYTES for p in ("", "torch.")}}
+_OPERATION: Final = frozenset(OPERATIONS)
+_GROUP: Final[Mapping[str | None, str]] = {**_ABSENT, **{word: word for word in GROUPS}}
+_COMM_FUNCTION: Final = frozenset(COMM_FUNCTIONS)
+_MOST_MS: Final = 2.0**53  # above, a float64 cannot represent every millisecond
+_INT64_MAX: Final = 2**63 - 1
+_NUMBER_LENGTH: Final = 64
+_NEAR_MISSES: Final = 1000  # unknown keys to compare with the known ones; no real file has as many
+_NAMED: Final = 20  # unknown words of one kind to name in warnings
+_INTEGER = re.compile(r"[0-9]{1,19}\Z", re.ASCII)
+_SIZES = re.compile(r"\[\s*(?:[0-9]{1,19}\s*(?:,\s*[0-9]{1,19}\s*){0,63})?\]\Z", re.ASCII)
+
+
+class TraceCall(NamedTuple):
+    """A communication call inside an operation; absent values as in `TraceRow`."""
+
+    name: str
+    function: str
+    duration_s: float
+    end_s: float
+    group: str
+    shape: Shape
+    dtype: str
+    extra: Extra
+
+
+class TraceRow(NamedTuple):
+    """One line: an operation, with the calls inside it in the order of the line.
+
+    Times are seconds; `end_s` is the clock at its END, NaN if absent. Other absent values: words "", shapes (), `micro_batch`
+    -1. A `dtype` is a key of DTYPE_BYTES. `extra` holds fields with unknown keys, as texts.
+    """
+
+    line: int
+    name: str
+    micro_batch: int
+    state: str
+    description: str
+    calls: tuple[TraceCall, ...]
+    duration_s: float
+    end_s: float
+    group: str
+    shape: Shape
+    dtype: str
+    extra: Extra
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceText:
+    """The operations of one rank in the order of the file; `rank` and `stage` are None if no line has them."""
+
+    path: str
+    rank: int | None
+    stage: int | None
+    warnings: tuple[str, ...]
+    truncated: bool  # the last line was truncated and is skipped
+    rows: tuple[TraceRow, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the operations."""
+        return [row.name for row in self.rows]
+
+    @property
+    def line(self) -> int:
+        """The first line."""
+        return self.rows[0].line
+
+
+def read_trace_text(path: str, data: bytes | None = None) -> TraceText:
+    """Parse the file of one rank at `path` (or `data`, with `path` for messages). Raises FormatError, OSError."""
+    if data is None:
+        data = Path(path).read_bytes()
+    lines = text_lines(path, data, expected="rank:N:operation(key=value,...)", may_be_cut=True)
+    reader = _Reader(path)
+    rows = [reader.row(line, split_line(path, line, text.strip(), unended=False)) for line, text in lines[:-1]]
+    line, text = lines[-1]
+    truncated = False
+    try:
+        rows.append(reader.row(line, split_line(path, line, text.strip(), unended=not data.endswith(b"\n"))))
+    except Unclosed:
+        if len(lines) == 1:
+            raise
+        truncated = True
+        reader.warnings.add(line, "the last line is truncated: its operation is skipped")
+    return TraceText(
+        path=path,
+        rank=reader.rank and reader.rank[0],
+        stage=reader.stage and reader.stage[0],
+        warnings=reader.warnings.said(),
+        truncated=truncated,
+        rows=tuple(rows),
+    )
+
+
+class _Reader:
+    """Checks the lines of a file, one after another."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.line = 0
+        self.warnings = Warnings(path)
+        self.rank: tuple[int, int] | None = None  # and the first line that has it
+        self.stage: tuple[int, int] | None = None
+        self.named: dict[tuple[str, str], str] = {}
+        self.kinds = Counter[str]()
+        self.near: dict[tuple[str, Texts], bool] = {}
+        self.shapes: dict[str | None, Shape] = {None: (), "None": ()}
+
+    def row(self, line: int, texts: TraceLine) -> TraceRow:
+        """The checked values of a line. Raises FormatError."""
+        self.line = line
+        name, extra = texts.name, texts.extra
+        stage, batch, state, duration, description, group, shape, dtype, timestamp = texts.values
+        self._place(texts.prefix, texts.number, self._whole("stage_id", stage))
+        micro_batch = self._whole("batch_id", batch)
+        if name not in _OPERATION:
+            self._unknown("operation", name, OPERATIONS)
+        if extra is not None:
+            self._near_misses(extra, KEYS, texts.values)
+        calls = tuple(self._call(k, values, unknown) for k, (values, unknown) in enumerate(texts.parts, 1))
+        common = self._common(name, 0, duration, timestamp, group, shape, dtype, extra)
+        word = _STATE[state] if state in _STATE else self._word(f"mg_state of {name}", state, _STATE)
+        return TraceRow(line, name, -1 if micro_batch is None else micro_batch, word, _text(description), calls, *common)
+
+    def _call(self, number: int, values: Texts, extra: Extra) -> TraceCall:
+        source, duration, timestamp, shape, dtype, function, group, comm = values
+        name = _text(comm)
+        if not name:
+            self.warnings.add(self.line, "a sub-operation without `comm_func` has no name")
+        elif name not in _COMM_FUNCTION:
+            self._unknown("comm_func", name, COMM_FUNCTIONS)
+        if extra is not None:
+            self._near_misses(extra, PART_KEYS, values)
+        common = self._common(name, number, duration, timestamp, group, shape, dtype, extra)
+        return TraceCall(name, _text(function) or _text(source), *common)
+
+    def _common(
+        self,
+        name: str,
+        part: int,
+        duration: str | None,
+        timestamp: str | None,
+        group: str | None,
+        shape: str | None,
+        dtype: str | None,
+        extra: Extra,
+    ) -> tuple[float, float, str, Shape, str, Extra]:
+        """The last values of an operation (`part` 0) or sub-operation (from 1)."""
+        if duration is None:
+            raise self._no_duration(name, part, extra)
+        duration_s = self._seconds("duration", name, part, duration, 0.0)
+        end_s = math.nan if timestamp in _ABSENT else self._seconds("timestamp", name, part, str(timestamp), -_MOST_MS)
+        if group not in _GROUP:
+            self._unknown("group", str(group), GROUPS)
+        sizes = self.shapes[shape] if shape in self.shapes else self._shape(str(shape), _owner(name, part))
+        word = _DTYPE[dtype] if dtype in _DTYPE else self._word(f"input__dtype of {_owner(name, part)}", dtype, _DTYPE)
+        return duration_s, end_s, _text(group), sizes, word, extra
+
+    def _fail(self, what: str, *, found: str, expected: str) -> FormatError:
+        return FormatError(self.path, self.line, what, found=found, expected=expected)
+
+    def _seconds(self, what: str, name: str, part: int, text: str, least: float) -> float:
+        """The seconds of a number of milliseconds."""
+        try:
+            value = float(text[:_NUMBER_LENGTH])
+        except ValueError:
+            value = math.nan
+        if len(text) > _NUMBER_LENGTH or not least <= value <= _MOST_MS or "_" in text or not text.isascii():
+            length = f" in up to {_NUMBER_LENGTH} characters" if len(text) > _NUMBER_LENGTH else ""
+            expected = f"milliseconds, {'-2^53' if least else '0'} to 2^53{length}"
+            raise self._fail(f"{what} of {_owner(name, part)}", found=shown(text), expected=expected)
+        return value / 1e3
+
+    def _no_duration(self, name: str, part: int, extra: Extra) -> FormatError:
+        near = difflib.get_close_matches("duration", extra or (), n=1, cutoff=0.7)
+        found = f"the unknown key `{near[0]}`" if near else ""
+        return self._fail(f"{_owner(name, part)} has no `duration`", found=found, expected="duration=MILLISECONDS")
+
+    def _whole(self, what: str, text: str | None) -> int | None:
+        if text is None or text == "None":
+            return None
+        if not _INTEGER.match(text) or int(text) > _INT64_MAX:
+            raise self._fail(what, found=shown(text), expected="a whole number of at least 0, below 2^63")
+        return int(text)
+
+    def _place(self, prefix: str, index: int, stage: int | None) -> None:
+        """Check that the file has one rank in one stage."""
+        if prefix == "rank":
+            self.rank = self._one("rank", self.rank, index)
+        else:
+            self.stage = self._one("stage", self.stage, index)
+        if stage is not None:
+            self.stage = self._one("stage_id", self.stage, stage)
+
+    def _one(self, what: str, before: tuple[int, int] | None, value: int) -> tuple[int, int]:
+        if before is not None and before[0] != value:
+            raise self._fail(what, found=str(value), expected=f"{before[0]} as on line {before[1]} (one file per rank)")
+        return before or (value, self.line)
+
+    def _shape(self, text: str, owner: str) -> Shape:
+        """Sizes of `[2, 3]` or `[[2, 3]]`."""
+        bare = text[1:-1].strip() if text.startswith("[[") and text.endswith("]]") else text
+        what, found = f"input__shape of {owner}", shown(text)
+        if not _SIZES.match(bare):
+            raise self._fail(what, found=found, expected="[SIZE, ...], up to 64 sizes, or None")
+        sizes = tuple(int(size) for size in bare[1:-1].split(",") if size.strip())
+        if math.prod(sizes) > _INT64_MAX:
+            raise self._fail(what, found=found, expected="fewer than 2^63 elements")
+        self.shapes[text] = sizes
+        return sizes
+
+    def _word(self, what: str, text: str | None, valid: Mapping[str | None, str]) -> str:
+        """Raise FormatError for a word outside its closed list."""
+        words = [word for key, word in valid.items() if key == word]
+        hint = nearest((text or "").removeprefix("torch."), words)
+        found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
+        raise self._fail(f"unknown {what}", found=found, expected=" ".join(words))
+
+    def _unknown(self, what: str, text: str, valid: tuple[str, ...]) -> None:
+        """Warn about a word outside its open list, which is kept; one warning per word."""
+        if (what, text) not in self.named and self.kinds[what] < _NAMED:
+            self.kinds[what] += 1
+            self.named[what, text] = f"unknown {what} {shown(text)} is kept as it is ({nearest(text, valid)})"
+        self.warnings.add(self.line, self.named.get((what, text), f"further unknown {what}s are kept as they are"))
+
+    def _near_misses(self, extra: Mapping[str, str], keys: tuple[str, ...], values: Texts) -> None:
+        """Warn about an unknown key that may be a misspelled known key, if the line lacks that key."""
+        absent = tuple(key for key, value in zip(keys, values, strict=True) if value is None)
+        for key in extra:
+            near = self.near.get((key, absent))
+            if near is None:
+                if len(self.near) >= _NEAR_MISSES:
+                    return
+                near = bool(difflib.get_close_matches(key, absent, n=1, cutoff=0.85)) and key not in NEWER_KEYS
+                self.near[key, absent] = near
+            if near:
+                self._unknown("key", key, absent)
+
+
+def _owner(name: str, part: int) -> str:
+    if not part:
+        return name
+    return f"sub-operation {part} ({name})" if name else f"sub-operation {part}"
+
+
+def _text(text: str | None) -> str:
+    return "" if text is None or text == "None" else text
