@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +46,12 @@ def _rows(name: str, context: Any) -> Iterator[str]:
     if not inner:
         usage = " ".join(piece for piece in context.command.collect_usage_pieces(context) if piece != "[OPTIONS]")
         called = f"{name} {usage}".strip().replace("|", "\\|")
-        yield f"| `{called}` | {' '.join(str(context.command.help).split())} |"
+        yield f"| `{called}` | {_short(str(context.command.help))} |"
+
+
+def _short(text: str) -> str:
+    """The first sentence of a help, without what follows a colon."""
+    return re.split(r"[.:](?:\s|$)", " ".join(text.split()))[0] + "."
 
 
 if __name__ == "__main__":

@@ -30,8 +30,9 @@ from sim_core.simulator import Results, simulate
 from sim_core.units import NS
 from sim_core.workloads import moving
 from sim_core.workloads.facts import Facts
+from sim_core.workloads.simai.parameters import read_sizes
 from sim_core.workloads.simai.records import choices_of, with_records
-from sim_core.workloads.simai.sections import layer_starts, sections_of
+from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import Header, Record, SimaiText, read_simai_text
 from sim_core.workloads.simai.workload import rules_of, workload_from_simai
 from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, Workload
@@ -129,7 +130,6 @@ class _Moved:
         self.workload, self.plan, self.scale = workload, plan, scale
         self.pieces = workload.arrays.pieces
         self.sections = sections_of(text, [])
-        self.starts = layer_starts(text, self.sections)
         self.line = text.at(range(len(text.order)))
         self.kinds = np.diff(workload.arrays.unit_layers, axis=1).argmax(axis=0)  # [layers] the unit of each
         self.of_unit = self._records_of_units()
@@ -150,13 +150,11 @@ class _Moved:
 
     def _records_of_units(self) -> dict[int, list[Record]]:
         """The records of each unit, as they stand in the file."""
-        first = [self.line[k] for k in self.sections.repetitions[0]]
+        first, arrays = self.sections.micro, self.workload.arrays
         stop = len(first) - self.sections.tail
-        ends = [*self.starts[1:], stop]
-        arrays = self.workload.arrays
         records = {arrays.first_unit: first[: self.sections.head], arrays.last_unit: first[stop:]}
-        for begin, end, unit in zip(self.starts, ends, self.kinds.tolist(), strict=False):
-            records.setdefault(unit, first[begin:end])
+        for layer, unit in zip(self.sections.layers, self.kinds.tolist(), strict=False):
+            records.setdefault(unit, first[layer.start : layer.stop])
         return records
 
     def _repetitions(self) -> int:
@@ -385,7 +383,8 @@ def _read_back(text: str, hardware: HardwareTable, written_for: Plans, facts: Fa
     label = "the exported text"
     try:
         parsed = read_simai_text(label, text.encode())
-        read, _ = workload_from_simai(parsed, facts)
+        sections = sections_of(parsed, [])
+        read = workload_from_simai(sections, read_sizes(sections, facts), facts, [])
         own = {**read.base._asdict(), "layers": read.layers, "checkpointing": FILE, "checkpoint_layers": 0}
         columns: dict[str, Any] = {name: np.full(1, value, np.int64) for name, value in own.items()}
         plans = written_for._replace(**columns)

@@ -28,9 +28,8 @@ class MemoryTerm:
 
 _COMPUTE: Final = "compute, mean over the stages"
 _LAUNCH: Final = (
-    "what forwards, backwards and recompute of layers take longer because the host cannot launch their kernels as fast as the "
-    "device runs them (`launch_forward`, `launch_backward` of the [stack](models.md)); 0 of files, whose recorded compute "
-    "holds it"
+    "what layers take longer because the host launches their kernels too slowly (`host_forward`, `host_backward` of the "
+    "[stack](stacks.md)); 0 of files, whose recorded compute holds it"
 )
 _TOTAL: Final = "communication, hidden or not"
 _EXPOSED: Final = "communication that nothing hides"
@@ -92,7 +91,7 @@ MEMORY_ROWS: Final = (
     MemoryTerm(
         name="reserved_bytes",
         of="beside",
-        doc="context, communicators and their buffers (2 GiB, of `megatron-deepspeed` 2 GB more; see the [stack](models.md))",
+        doc="context, communicators and their buffers (2 GiB, of `megatron-deepspeed` 2 GB more; see the [stack](stacks.md))",
     ),
     MemoryTerm(name="peak_memory_bytes", of="sum", doc="the sum of all these, which the device must have"),
 )

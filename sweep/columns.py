@@ -62,25 +62,15 @@ _COST: Final = "what the tokens of the spec's [`budget`](#a-budget) take and cos
 _FAILURES: Final = "with [`failures`](#failures); null without it: "
 _TAIL: Final = "with [`stragglers`](#stragglers): what half and 95 % of the steps take at most; null without it"
 _MFU: Final = (
-    "model FLOPs utilisation, a fraction: FLOPs that the model asks for, over the peak of all GPUs in bf16, also where linear "
-    "layers run in FP8 or FP4, as NVIDIA publishes it. Of a model in numbers, [its FLOPs per token](models.md); of a file, 6 x "
-    "active parameters x tokens ([aicb.md](aicb.md)). Recompute does not count"
+    "model FLOPs utilisation: [FLOPs that the model asks for](models.md) (of a file 6 x active parameters x tokens) over the "
+    "peak of all GPUs in bf16, also in FP8 and FP4; recompute does not count"
 )
 _HFU: Final = (
-    "hardware FLOPs utilisation: as `mfu`, with each forward that recompute runs again counted once more (PaLM, arXiv "
-    "2204.02311, appendix B). With `full` it is equation 3 of Narayanan et al. (arXiv 2104.04473). `selective` counts 4 B s² h "
-    "a layer, what runs; Korthikanti et al. (arXiv 2205.05198) publish 0.7 to 1.7 points more by a formula with 12 B s² h. "
-    "Null where a file does not tell which FLOPs run again"
+    "hardware FLOPs utilisation: as `mfu`, with what recompute runs again counted once more (PaLM, arXiv 2204.02311, appendix "
+    "B; with `full` arXiv 2104.04473, eq. 3). `selective` counts 4 B s² h a layer, what runs, where arXiv 2205.05198 has 12"
 )
-_MEASURED: Final = (
-    "part of forward and backward compute that rests on kernels measured on that very device and of about that size; null for "
-    "files. The rest is from kernels of a near device, from peaks and bandwidth ([kernels.md](kernels.md))"
-)
-_DEVICE: Final = (
-    "what the device has, as CUDA reports it (79.1 GiB of an H100 of 80 GB); a plan whose `peak_memory_bytes` is more is "
-    "`memory_exceeds_device`. Where a file's activations are unknown, the peak is null and the state alone is compared; the "
-    "ranking says so"
-)
+_MEASURED: Final = "part of forward and backward compute by [kernels measured](kernels.md) on that very device, near that size"
+_DEVICE: Final = "what the device has, as CUDA reports it (79.1 GiB of an H100 of 80 GB)"
 _SIMULATED: Final = {row.name: row for row in METRIC_ROWS}
 _STEP: Final = _SIMULATED["step_time_s"]
 

@@ -52,15 +52,17 @@ def test_every_stack_of_the_pages_can_be_stated() -> None:
 
 @pytest.mark.parametrize("example", ["gpt7b.yaml", "llama3_70b_h100.yaml"])
 def test_the_first_run_page_shows_what_its_jobs_print(example: str, tmp_path: Path) -> None:
-    """The real output but for times and paths, long lines broken; the README shows the answer of the first."""
+    """The real output but for times and paths, long lines broken; the README shows the answer of the first, as the page does of
+    the second."""
     out = str(tmp_path / "out")
     printed = _printed("run", str(EXAMPLES / example), "--out", out)
     varying = ("Engine ready", "Compiling the engine", "Results:")
     told = [line.replace(out, "results/...") for line in printed if not line.startswith(varying) and "plans/s" not in line]
-    pages = {"docs/first_run.md": told}
+    begin = next(k for k, line in enumerate(told) if line.startswith(("Best if it fits: ", "Launch plan ")))
     if "llama3" in example:
-        begin = next(k for k, line in enumerate(told) if line.startswith("Best if it fits: "))
-        pages["README.md"] = told[begin : begin + 9]
+        pages = {"docs/first_run.md": told, "README.md": told[begin : begin + 9]}
+    else:
+        pages = {"docs/first_run.md": told[begin : begin + 3]}
     for name, lines in pages.items():
         text = re.sub(r"results/[\w.-]+", "results/...", (ROOT / name).read_text(encoding="utf-8"))
         page = " ".join(text.split())
@@ -200,8 +202,16 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
 )
 def test_links_of_the_documents_lead_somewhere(name: str) -> None:
     path = ROOT / name
-    for target in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
-        assert target.startswith("https://") or (path.parent / target).exists(), f"{name}: {target}"
+    for target, section in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", path.read_text(encoding="utf-8")):
+        page = path.parent / target if target else path
+        assert target.startswith("https://") or page.exists(), f"{name}: {target}"
+        assert not section or target.startswith("https://") or section in sections(page), f"{name}: {target}#{section}"
+
+
+def sections(page: Path) -> set[str]:
+    """Names of the headings of a page, as links write them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_page_is_in_the_list_by_task() -> None:

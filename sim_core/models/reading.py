@@ -10,6 +10,7 @@ from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.description import Model, parse_model, put
 from sim_core.models.readers.hugging_face import read_config
 from sim_core.models.readers.megatron import is_known, read_megatron
+from sim_core.models.readers.megatron_arguments import HIDDEN, LAYERS
 from sim_core.models.readers.megatron_dump import flags_of_dump
 from sim_core.models.readers.megatron_flags import Flags, flags_of_document, flags_of_text
 
@@ -96,6 +97,6 @@ def _read(path: Path, name: str, values: Mapping[str, object]) -> tuple[dict[str
 def _of_text(text: str, path: Path, values: Mapping[str, object]) -> dict[str, Any]:
     """The numbers in Megatron-LM arguments."""
     flags = flags_of_text(text)
-    if "--num-layers" not in flags and "--hidden-size" not in flags:
-        raise SpecError(f"{path}: found no model: expected Megatron-LM arguments (--num-layers ...), YAML or a config.json")
+    if LAYERS.flag not in flags and HIDDEN.flag not in flags:
+        raise SpecError(f"{path}: found no model: expected Megatron-LM arguments ({LAYERS.flag} ...), YAML or a config.json")
     return read_megatron(flags, str(path), values)

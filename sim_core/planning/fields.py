@@ -180,7 +180,7 @@ _ROWS: Final = (
         costs_layer=True,
         more="`file`: the checkpoints in the file. `every:K`: a checkpoint every K layers; all layers run again. `block:K`: "
         "the first K layers of each virtual stage run again. `selective`: core attention, if the workload has it as a record "
-        "of its own. Modules, by Megatron's names: of models ([models.md](models.md)).",
+        "of its own. Modules, by Megatron's names: of models ([layers.md](layers.md#recompute-by-module)).",
     ),
     Field(
         "checkpoint_layers", "inner", "the k of every:k and block:k; of modules a bit for each; else 0", costs_layer=True,
@@ -227,7 +227,7 @@ _ROWS: Final = (
         "sharding", "word", "what data-parallel ranks divide; of models", default="stack", words=SHARDINGS, unusual=True,
         in_simai=False, in_text=False,
         more="`stack`: as the framework does; `optimizer`: ZeRO-1; `gradients`: ZeRO-2; `parameters`: ZeRO-3, FSDP "
-        "([models.md](models.md)).",
+        "([parallelism.md](parallelism.md)).",
     ),
     Field(
         "dp_shard", "number", "ranks of dp x cp that divide them; 0: all", default=0, least=0, most=MOST_IN_STEP, unusual=True,
@@ -245,7 +245,7 @@ _ROWS: Final = (
         "optimizer", "word", "what updates the weights; of models", default="adamw", words=OPTIMIZERS, unusual=True,
         in_simai=False, in_text=False,
         more="`adamw`: in the precisions of the stack. `muon` orthogonalises matrices and leaves all else to AdamW "
-        "([models.md](models.md#optimizers)).",
+        "([layers.md](layers.md#optimizers)).",
     ),
     Field(
         "muon_tp_mode", "word", "what Muon does with a matrix that tp divides", default="blockwise", words=MUON_TP_MODES,

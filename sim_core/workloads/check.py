@@ -20,7 +20,7 @@ class Check:
     found: str
     expected: str
     why: str
-    effect_s: float | None
+    effect_s: float | None = None
     share: float | None = None
     choice: str = ""
     kept: bool = False

@@ -6,7 +6,9 @@ AIOB_simAI_workload_generator.py), as its files show them (docs/aicb.md), also w
 reduce-scatter of a column-parallel GEMM, no all-reduce in the backward. Another recording gets the messages of the model.
 """
 
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -105,12 +107,12 @@ DERIVED: Final = "of the model"
 
 def with_messages(recorded: Workload, modelled: Modelled, groups: list[int]) -> tuple[Arrays, tuple[str, ...], list[int]]:
     """Columns and names with the messages on some groups, and the groups on which they are in the form of the file."""
-    arrays, left = recorded.arrays, list(groups)
+    arrays, formed = recorded.arrays, list[int]()
     if recorded.kind == SIMAI:
         in_form = replace(recorded, arrays=arrays._replace(pieces=_in_its_form(recorded, modelled, groups)))
-        left = [group for group in groups if not (in_form.has_tp_messages if group == TP else in_form.has_ep_messages)]
-        arrays = in_form.arrays if len(left) < len(groups) else arrays
-    formed = [group for group in groups if group not in left]
+        formed = [group for group in groups if (in_form.has_tp_messages if group == TP else in_form.has_ep_messages)]
+        arrays = in_form.arrays if formed else arrays
+    left = [group for group in groups if group not in formed]
     if not left:
         return arrays, recorded.names, formed
     return *_with_pieces(arrays, recorded.names, modelled, left), formed
@@ -122,48 +124,79 @@ def sizes_of(modelled: Modelled, base: BasePlan) -> Sizes:
     shape = shape_of(model, modelled.keys_at(base), sequence_of(model))
     whole = float(ELEMENT * shape.tokens[0] * model.hidden)
     sent = float(ELEMENT * shape.sent[0] * model.hidden) * base.tp
-    count = model.experts.count if model.experts else 0
-    return Sizes(activation=whole, routed=sent, counts=float(COUNT_BYTES) * count * base.tp * base.ep, tp=base.tp)
+    counts = float(COUNT_BYTES) * (model.experts.count if model.experts else 0) * base.tp * base.ep
+    return Sizes(activation=whole, routed=sent, counts=counts, tp=base.tp, dispatch=FP8_DISPATCH if model.mla else 1.0)
 
 
 def _in_its_form(recorded: Workload, modelled: Modelled, groups: list[int]) -> Pieces:
     """The pieces of a SimAI text with the generator's messages where a record has none."""
-    pieces, sizes = recorded.arrays.pieces, sizes_of(modelled, recorded.base)
-    if modelled.model.mla:
-        sizes = sizes._replace(dispatch=FP8_DISPATCH)
-    kind, group, rule = (column.copy() for column in (pieces.comm_kind, pieces.comm_group, pieces.comm_rule))
-    size = pieces.comm_bytes.copy()
-    before: dict[tuple[int, str], int] = {}
+    given, sizes = recorded.arrays.pieces, sizes_of(modelled, recorded.base)
+    pieces = given._replace(
+        comm_kind=given.comm_kind.copy(),
+        comm_group=given.comm_group.copy(),
+        comm_bytes=given.comm_bytes.copy(),
+        comm_rule=given.comm_rule.copy(),
+    )
+    before: Counter[tuple[int, str]] = Counter()
     for k, name in enumerate(recorded.names):
-        at = (int(pieces.unit[k]), name)
-        nth = before[at] = before.get(at, -1) + 1
-        for phase, message in zip((FORWARD, INPUT_GRADIENT), messages_of_record(name, nth, sizes), strict=True):
-            if message is not None and message.group in groups and kind[k, phase] == NO_COMM:
-                kind[k, phase], group[k, phase], size[k, phase], rule[k, phase] = message
-    return pieces._replace(comm_kind=kind, comm_group=group, comm_bytes=size, comm_rule=rule)
+        at = int(pieces.unit[k]), name
+        for phase, message in zip((FORWARD, INPUT_GRADIENT), messages_of_record(name, before[at], sizes), strict=True):
+            if message is not None and message.group in groups and given.comm_kind[k, phase] == NO_COMM:
+                _put(pieces, k, phase, message)
+        before[at] += 1
+    return pieces
+
+
+def _put(pieces: Pieces, row: int, phase: int, sent: Message) -> None:
+    """Fill in a message."""
+    pieces.comm_kind[row, phase], pieces.comm_group[row, phase] = sent.kind, sent.group
+    pieces.comm_bytes[row, phase], pieces.comm_rule[row, phase] = sent.bytes, sent.rule
 
 
 def _with_pieces(
     arrays: Arrays, names: tuple[str, ...], modelled: Modelled, groups: list[int]
 ) -> tuple[Arrays, tuple[str, ...]]:
-    """Columns and names with a piece for each message of the model on some groups."""
-    first, last, tables = arrays.first_unit, arrays.last_unit, arrays.unit_layers
-    if TP in groups and first < 0:
-        first, tables = len(tables), np.concatenate([tables, np.zeros_like(tables[:1])])
-    if TP in groups and last < 0:
-        last, tables = len(tables), np.concatenate([tables, np.zeros_like(tables[:1])])
-    rows = _Rows(arrays.pieces)
-    kinds = modelled.model.layer_units
-    for to, share in enumerate(unit_shares(arrays, modelled)):
-        for kind, part in zip(kinds, share, strict=True):
-            if part > 0:
-                rows.add(to, float(part), modelled, kind, arrays.base, groups)
+    """Columns and names with a piece for each message of the model on some groups, sorted by unit."""
+    ends, tables, given = [arrays.first_unit, arrays.last_unit], arrays.unit_layers, arrays.pieces
+    for at, end in enumerate(ends):
+        if TP in groups and end < 0:
+            ends[at], tables = len(tables), np.concatenate([tables, np.zeros_like(tables[:1])])
+    shares = unit_shares(arrays, modelled)
+    added = [
+        (to, phase, message)
+        for to, of_kinds in enumerate(shares.tolist())
+        for kind, part in zip(modelled.model.layer_units, of_kinds, strict=True)
+        for phase, message in _of_unit(modelled, kind, part, arrays.base, groups)
+    ]
     for unit in modelled.model.units:
         if unit.kind != LAYER and TP in groups:
-            rows.add(first if unit.kind == EMBEDDING_UNIT else last, unit.number, modelled, unit, arrays.base, [TP])
-    pieces, order = rows.sorted()
-    told = (*names, *[DERIVED] * (len(order) - len(names)))
-    return (arrays._replace(pieces=pieces, unit_layers=tables, first_unit=first, last_unit=last), tuple(told[k] for k in order))
+            to = ends[unit.kind != EMBEDDING_UNIT]
+            added += [(to, phase, message) for phase, message in _of_unit(modelled, unit, unit.number, arrays.base, [TP])]
+    more = no_work(len(added))._replace(unit=np.array([unit for unit, _, _ in added], np.int64))
+    for k, (to, phase, message) in enumerate(added):
+        _put(more, k, phase, message)
+        more.rerun[k] = next(iter(given.rerun[given.unit == to]), 0.0)  # as often as the work beside it
+    both = [np.concatenate(columns) for columns in zip(given, more, strict=True)]
+    order = np.argsort(both[0], kind="stable")
+    pieces = Pieces(*(np.ascontiguousarray(column[order]) for column in both))
+    told = (*names, *[DERIVED] * len(added))
+    columns = arrays._replace(pieces=pieces, unit_layers=tables, first_unit=ends[0], last_unit=ends[1])
+    return columns, tuple(told[k] for k in order.tolist())
+
+
+def _of_unit(modelled: Modelled, unit: Unit, part: float, base: BasePlan, groups: list[int]) -> Iterator[tuple[int, Message]]:
+    """The messages of a model's unit on some groups, by `part`, each with its phase."""
+    for group in groups if part > 0 else ():
+        # sizes on TP are those of any tp above 1, on EP of any ep above 1
+        tp, ep = (max(base.tp, 2), base.ep) if group == TP else (base.tp, max(base.ep, 2))
+        sent = messages(modelled.model, unit, modelled.keys_at(base._replace(tp=tp, ep=ep)), modelled.stack.kernels)
+        for k, name in enumerate(sent.names):
+            on_tp = sent.group[k] in (TP, ETP)
+            size = float(sent.bytes[0, k]) * part
+            if on_tp == (group == TP) and size > 0:
+                rule = moving.ACTIVATION if on_tp else moving.SHARDED_ACTIVATION
+                rule = moving.FIXED if name.startswith("routing") else rule
+                yield int(sent.phase[k]), Message(int(sent.kind[k]), group, size, rule)
 
 
 def unit_shares(arrays: Arrays, modelled: Modelled) -> Floats:
@@ -174,42 +207,6 @@ def unit_shares(arrays: Arrays, modelled: Modelled) -> Floats:
     total = of_layer.sum(axis=1, keepdims=True)
     shares: Floats = np.divide(of_layer @ one_hot, total, out=np.zeros((len(of_layer), one_hot.shape[1])), where=total > 0)
     return shares
-
-
-@dataclass
-class _Rows:
-    """Pieces that are added to others."""
-
-    pieces: Pieces
-    added: list[tuple[int, int, Message]] = field(default_factory=list)
-
-    def add(self, to: int, part: float, modelled: Modelled, unit: Unit, base: BasePlan, groups: list[int]) -> None:
-        """The messages of a model's unit, by `part`, in the recorded unit `to`."""
-        for group in groups:
-            # sizes on TP are those of any tp above 1, on EP of any ep above 1
-            tp, ep = (max(base.tp, 2), base.ep) if group == TP else (base.tp, max(base.ep, 2))
-            sent = messages(modelled.model, unit, modelled.keys_at(base._replace(tp=tp, ep=ep)), modelled.stack.kernels)
-            for k, name in enumerate(sent.names):
-                on_tp = sent.group[k] in (TP, ETP)
-                size = float(sent.bytes[0, k]) * part
-                if on_tp != (group == TP) or size <= 0:
-                    continue
-                rule = moving.ACTIVATION if on_tp else moving.SHARDED_ACTIVATION
-                if name.startswith("routing"):
-                    rule = moving.FIXED
-                self.added.append((to, int(sent.phase[k]), Message(int(sent.kind[k]), group, size, rule)))
-
-    def sorted(self) -> tuple[Pieces, list[int]]:
-        """All pieces by unit, and the place of each among those given and those added."""
-        more = no_work(len(self.added))._replace(unit=np.array([unit for unit, _, _ in self.added], np.int64))
-        for k, (unit, phase, (kind, group, size, rule)) in enumerate(self.added):
-            more.comm_kind[k, phase], more.comm_group[k, phase] = kind, group
-            more.comm_bytes[k, phase], more.comm_rule[k, phase] = size, rule
-            beside = np.flatnonzero(self.pieces.unit == unit)
-            more.rerun[k] = self.pieces.rerun[beside[0]] if len(beside) else 0.0
-        both = [np.concatenate(columns) for columns in zip(self.pieces, more, strict=True)]
-        order = np.argsort(both[0], kind="stable")
-        return Pieces(*(np.ascontiguousarray(column[order]) for column in both)), order.tolist()
 
 
 PARAMETER_BYTES: Final = 2.0
@@ -228,16 +225,17 @@ class Rank:
 
 def rank_of(of_model: Workload, base: BasePlan) -> Rank:
     """What a rank of the recorded plan holds."""
-    shares = of_model.arrays.shares
+    shares, model = of_model.arrays.shares, of_model.modelled.model if of_model.modelled else None
     total = _reduced_parameters(of_model.arrays, moving.PARAMETERS)
-    replicated = _of_latents(of_model) / base.pp
+    replicated = 0.0
+    if model is not None and model.mla:  # of latent attention; norms and routers are too small to count
+        weights = (w for unit in model.layer_units for w in weights_of(model, unit) * unit.number)
+        replicated = float(sum(w.elements for w in weights if w.part == "attention" and w.sharding == REPLICATED)) / base.pp
     layers = total * (1 - shares.ends - shares.head - shares.whole) / (base.tp * base.pp) + replicated * (1 - 1 / base.tp)
     padding = moving.padded(shares.vocabulary, base.tp) / shares.vocabulary
     ends, head = (total * part / base.tp * padding for part in (shares.ends, shares.head))
     dense = layers + ends + head + total * shares.whole
-    experts = _reduced_parameters(of_model.arrays, moving.EXPERT_PARAMETERS) / (
-        base.pp * base.ep * (1 if shares.whole_experts else base.tp)
-    )
+    divided = base.pp * base.ep * (1 if shares.whole_experts else base.tp)
     of_rank = Shares(
         ends=ends / dense,
         head=head / dense,
@@ -246,6 +244,7 @@ def rank_of(of_model: Workload, base: BasePlan) -> Rank:
         vocabulary=shares.vocabulary,
         whole_experts=shares.whole_experts,
     )
+    experts = _reduced_parameters(of_model.arrays, moving.EXPERT_PARAMETERS) / divided
     return Rank(dense=dense, experts=experts, shares=of_rank)
 
 
@@ -253,16 +252,6 @@ def _reduced_parameters(arrays: Arrays, rule: int) -> float:
     """Parameters whose gradients are in messages of this rule."""
     rows = (arrays.step.role == REDUCE_GRADIENTS) & (arrays.step.comm_rule == rule)
     return float(arrays.step.comm_bytes[rows].sum()) / arrays.gradient_width
-
-
-def _of_latents(of_model: Workload) -> float:
-    """Parameters of latent attention that tp does not divide, of all layers; norms and routers are too small to count."""
-    model = of_model.modelled.model if of_model.modelled else None
-    if model is None or not model.mla:
-        return 0.0
-    whole = (w.elements for unit in model.layer_units for w in weights_of(model, unit) * unit.number if w.part == "attention"
-             and w.sharding == REPLICATED)  # fmt: skip
-    return float(sum(whole))
 
 
 def optimizer_of(of_model: Workload, base: BasePlan) -> Optimizer:
@@ -276,17 +265,14 @@ def optimizer_of(of_model: Workload, base: BasePlan) -> Optimizer:
 
 def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tuple[Workload, tuple[str, ...]]:
     """The recording with what it lacks, and what that is, in words."""
-    told: list[str] = []
     arrays, names = recorded.arrays, recorded.names
-    groups = []
-    if not recorded.has_tp_messages:
-        groups.append(TP)
-        told.append("collectives on TP")
-    if recorded.has_experts and not recorded.has_ep_messages:
-        groups.append(EP)
-        told.append("all-to-alls of experts")
-    if groups:
-        arrays, names, formed = with_messages(recorded, modelled, groups)
+    lacking = {
+        TP: "collectives on TP" if not recorded.has_tp_messages else "",
+        EP: "all-to-alls of experts" if recorded.has_experts and not recorded.has_ep_messages else "",
+    }
+    told = [what for what in lacking.values() if what]
+    if told:
+        arrays, names, formed = with_messages(recorded, modelled, [group for group, what in lacking.items() if what])
         if TP in formed:
             gradient = Message(ALL_REDUCE, TP, sizes_of(modelled, arrays.base).activation, moving.FIXED)  # `embedding_grads`
             arrays = arrays._replace(step=_with_rows(arrays.step, [(AFTER_GRADIENTS, gradient)]))
@@ -298,12 +284,10 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
     if recorded.kind == SIMAI and float(arrays.step.compute_s.sum()) < LEAST_OPTIMIZER_S:
         told.append("optimizer")
         arrays = arrays._replace(optimizer=optimizer_of(of_model, arrays.base))
-    arrays, of_gradients = _with_gradients(replace(recorded, arrays=arrays), of_model, modelled)
+    arrays = _with_gradients(replace(recorded, arrays=arrays), of_model, modelled, told)
     known = (recorded.gradients_known[0] or not arrays.layered_gradients, True)
-    return (
-        replace(recorded, arrays=arrays, names=names, gradients_known=known, ends_known=True, replicated_known=True),
-        (*told, *of_gradients),
-    )
+    whole = replace(recorded, arrays=arrays, names=names, gradients_known=known, ends_known=True, replicated_known=True)
+    return whole, tuple(told)
 
 
 def _with_rows(step: StepPieces, sent: list[tuple[int, Message]]) -> StepPieces:
@@ -317,22 +301,21 @@ def _with_rows(step: StepPieces, sent: list[tuple[int, Message]]) -> StepPieces:
     return StepPieces(*(np.concatenate(both) for both in zip(step, step_pieces(rows), strict=True)))
 
 
-def _with_gradients(recorded: Workload, of_model: Workload, modelled: Modelled) -> tuple[Arrays, list[str]]:
-    """Columns with gradients that the recording lacks, and how its parameters divide where that is unknown."""
-    arrays, told = recorded.arrays, []
-    has_dense, has_experts = recorded.gradients_known
-    experts_known = not recorded.has_experts or has_experts
-    step, shares = arrays.step, arrays.shares
+def _with_gradients(recorded: Workload, of_model: Workload, modelled: Modelled, told: list[str]) -> Arrays:
+    """Columns with gradients that the recording lacks, and how its parameters divide where that is unknown, which is `told`."""
+    arrays, (has_dense, has_experts) = recorded.arrays, recorded.gradients_known
+    step, shares, width = arrays.step, arrays.shares, arrays.gradient_width
     if shares.ends and not shares.vocabulary:  # its padding depends on tp
         shares = shares._replace(vocabulary=of_model.arrays.shares.vocabulary)
-    if (has_dense or arrays.layered_gradients) and experts_known and recorded.ends_known:
-        return arrays._replace(shares=shares), []
+    dense_known, experts_known = has_dense or arrays.layered_gradients, has_experts or not recorded.has_experts
+    if dense_known and experts_known and recorded.ends_known:
+        return arrays._replace(shares=shares)
     rank = rank_of(of_model, arrays.base)
     rows: list[tuple[int, Message]] = []
     sharded = bool((step.role == GATHER_PARAMETERS).any()) if has_dense else modelled.stack.sharding != "none"
-    if not has_dense and not arrays.layered_gradients:
+    if not dense_known:
         told.append("gradients")
-        rows += _reduced(DP, rank.dense, moving.PARAMETERS, arrays.gradient_width, sharded=sharded)
+        rows += _reduced(DP, rank.dense, moving.PARAMETERS, width, sharded=sharded)
         shares = rank.shares
     elif not recorded.ends_known:
         told.append("the embedding's part of the parameters")
@@ -340,8 +323,8 @@ def _with_gradients(recorded: Workload, of_model: Workload, modelled: Modelled) 
     if not experts_known:
         told.append("gradients of experts")
         experts = rank.experts / (1 - shares.shared)  # a SimAI text counts shared experts here, too
-        rows += _reduced(DP_EP, experts, moving.EXPERT_PARAMETERS, arrays.gradient_width, sharded=sharded)
-    return arrays._replace(step=_with_rows(step, rows), shares=shares), told
+        rows += _reduced(DP_EP, experts, moving.EXPERT_PARAMETERS, width, sharded=sharded)
+    return arrays._replace(step=_with_rows(step, rows), shares=shares)
 
 
 def _reduced(group: int, count: float, rule: int, width: float, *, sharded: bool) -> list[tuple[int, Message]]:

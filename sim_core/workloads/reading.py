@@ -12,12 +12,13 @@ from sim_core.workloads.facts import Facts
 from sim_core.workloads.op_table.text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.op_table.workload import workload_from_op_table
 from sim_core.workloads.simai.checks import read_checked
-from sim_core.workloads.simai.model import Suggestion, suggested_model
+from sim_core.workloads.simai.suggestion import Suggestion, suggested_model
 from sim_core.workloads.simai.text import read_simai_text
 from sim_core.workloads.stages.text import GZIP, looks_like_stages, read_stage_text
 from sim_core.workloads.stages.workload import STAGES as STAGES
 from sim_core.workloads.stages.workload import workload_from_stages
-from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job
+from sim_core.workloads.traces.files import HEAD_CHARS, read_job
+from sim_core.workloads.traces.job import Job
 from sim_core.workloads.traces.text import looks_like_trace
 from sim_core.workloads.traces.together import check_together, clock_warnings, placed
 from sim_core.workloads.traces.workload import workload_from_job

@@ -13,9 +13,10 @@ from sweep.commands.shared import check_output, existing_result, prepared_spec, 
 from sweep.evaluation.one_plan import export_notes, simai_text
 from sweep.evaluation.preparation import Prepared
 from sweep.exporting.keeping import with_flags, with_keys
-from sweep.exporting.launched import Launched, launched
+from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
+from sweep.frameworks.plan import Launched
 from sweep.options import OptionError, wrong
 from sweep.reopening import plan_number, reopened
 from sweep.results.folder import write_file

@@ -25,11 +25,11 @@ from sim_core import (
     whole_number,
 )
 from sweep.commands.shared import check_output, prepared_spec
+from sweep.frameworks.stacks import nearest_stack
 from sweep.inputs.job import OF_MODEL, Job, job_of
 from sweep.inputs.registry import explained
 from sweep.options import of_option
 from sweep.show.terminal import own_console
-from sweep.spec.nearest_stack import nearest_stack
 from sweep.spec.spec import ALIASES, FIELDS, check_value, load_spec
 from sweep.starting.job_starter import DEFAULTS, job_starter
 from sweep.starting.starter import starter, starter_name, suited

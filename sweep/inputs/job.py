@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sim_core import SpecError
+from sweep.frameworks.stacks import WITHOUT_PAGE
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
@@ -13,8 +14,6 @@ from sweep.inputs.registry import LAUNCH, LOG, recognised
 NEEDED: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch")
 """Fields of a plan without which there is no job to start from."""
 GPUS: Final = "GPUs"
-WITHOUT_PAGE: Final = ("Hugging Face Trainer + DeepSpeed", "DeepSpeed")
-"""Frameworks whose jobs have an empty stack: none of the pages is theirs."""
 
 
 class Job(NamedTuple):

@@ -84,15 +84,10 @@ SIGNS: Final[Mapping[str, Callable[[str], bool]]] = {
 
 
 def _trainer(path: str, text: str) -> Launch:
-    if _is_document(text) and not megatron_flags(text):
+    if _is_document(text) and "--per" not in text:
         document, _ = _document(path, text)
         return deepspeed.read_config_of(path, document)
     return deepspeed.read_trainer_script(path, text)
-
-
-def megatron_flags(text: str) -> bool:
-    """Whether a text gives flags with dashes."""
-    return "--per" in text
 
 
 READERS: Final[Mapping[str, Callable[[str, str], Launch]]] = {

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from sim_core import SimError, SpecError, model_of_dump, read_model
-from sweep.inputs.arguments import Plan, Value
+from sweep.frameworks.plan import Plan, Value
 from sweep.inputs.launch.megatron import numbers_of, numbers_told
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
 from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, Taker

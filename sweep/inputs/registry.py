@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sim_core import SimError, SpecError, looks_like_op_table, looks_like_stages, looks_like_trace
+from sim_core import SimError, SpecError, looks_like_op_table, looks_like_stages, looks_like_trace, megatron_arguments
+from sweep.frameworks import deepspeed, nanotron, torchtitan
+from sweep.frameworks.megatron_sizes import TP
 from sweep.inputs.launches import SIGNS
 from sweep.inputs.log import OUT_OF_MEMORY, READERS
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
@@ -98,13 +100,16 @@ ROWS: Final[Sequence[Reader]] = (
         Reader(name, LAUNCH, known_by, SIGNS[sign], OF_LAUNCHES)
         for name, sign, known_by in (
             ("exported plan", "exported", "`sweep export --format json`"),
-            ("torchtitan TOML", "torchtitan", "its degrees of parallelism, such as `tensor_parallel_degree =`"),
-            ("nanotron YAML", "nanotron", "`pp_engine:` or `batch_accumulation_per_replica:`"),
-            ("DeepSpeed JSON", "deepspeed", "`train_batch_size`, `train_micro_batch_size_per_gpu` or `zero_optimization`"),
-            ("arguments of the Hugging Face Trainer", "trainer", "`per_device_train_batch_size`, as a key or a flag"),
-            ("Megatron-LM YAML", "megatron yaml", "`MODEL_ARGS:`, or `num_layers: 32` and the like"),
-            ("NeMo or Megatron-Bridge YAML", "nemo", "`tensor_model_parallel_size:` inside a section"),
-            ("Megatron-LM script", "megatron", "flags such as `--num-layers` or `--tensor-model-parallel-size`"),
+            ("torchtitan TOML", "torchtitan", f"its degrees of parallelism, such as `{torchtitan.TP.name} =`"),
+            ("nanotron YAML", "nanotron", f"`{nanotron.ENGINE.name}:` or `{nanotron.GA.name}:`"),
+            (
+                "DeepSpeed JSON", "deepspeed",
+                f"`{deepspeed.BATCH.name}`, `{deepspeed.MICRO_BATCH.name}` or `{deepspeed.ZERO_SECTION.name}`",
+            ),
+            ("arguments of the Hugging Face Trainer", "trainer", f"`{deepspeed.TRAINER_MICRO_BATCH.name}`, as a key or a flag"),
+            ("Megatron-LM YAML", "megatron yaml", f"`MODEL_ARGS:`, or `{megatron_arguments.LAYERS.name}: 32` and the like"),
+            ("NeMo or Megatron-Bridge YAML", "nemo", f"`{TP.name}:` inside a section"),
+            ("Megatron-LM script", "megatron", f"flags such as `{megatron_arguments.LAYERS.flag}` or `{TP.flag}`"),
         )
     ),
     Reader("log of a run that was out of memory", LOG, "`CUDA out of memory`", _has(OUT_OF_MEMORY), OF_LOGS),

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_names
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
-from sweep.exporting.megatron_rules import refused_choices
+from sweep.frameworks.megatron import refused_choices
 from sweep.ranking.chances import stack_of
 from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Location

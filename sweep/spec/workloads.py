@@ -38,7 +38,7 @@ from sim_core import (
     with_capacity,
     workload_from_model,
 )
-from sweep.spec.nearest_stack import assumed, nearest_stack
+from sweep.frameworks.stacks import assumed, nearest_stack
 
 STACK: Final = "megatron-core"
 """The stack of a model that names none."""

@@ -6,6 +6,7 @@ from typing import Any, Final
 import yaml
 
 from sim_core import Hardware, Model, Stack, parse_model, plural, read_hardware, read_stack
+from sweep.frameworks.stacks import WITHOUT_PAGE, page_of
 from sweep.inputs.job import Job
 from sweep.starting.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
 from sweep.starting.wide_axes import Lines, is_torus, wide_axes
@@ -17,15 +18,6 @@ DEFAULTS: Final = {
     "schedule": "1f1b",
 }  # fmt: skip
 """What a job has of an axis that its file says nothing of: what the framework does unless it is asked to."""
-NOT_IN: Final = {
-    "megatron-2022": ("overlap_tp", "overlap_ep", "dispatcher"),
-    "megatron-deepspeed": ("overlap_tp", "overlap_ep", "vpp", "dispatcher"),
-    "nanotron": ("vpp", "overlap_ep", "dispatcher"),
-}
-"""Axes that a framework does not have (its launch options)."""
-_DATA_PARALLEL: Final = ("tp", "pp", "vpp", "cp", "ep", "overlap_tp", "overlap_ep", "dispatcher", "layer_split", "schedule")
-NO_AXES_OF: Final = {"Hugging Face Trainer + DeepSpeed": _DATA_PARALLEL, "DeepSpeed": _DATA_PARALLEL}
-"""The same of frameworks without a page: ZeRO alone, unless the training code itself is written for more."""
 ONE_LIST: Final = "layer_split"
 BY_COST: Final = "balanced_cost"
 AS_STACK: Final = "stack"
@@ -42,7 +34,7 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
     model = parse_model({"name": job.name, "source": "the job"} | dict(job.model), job.path)
     lines = wide_axes(model, device, read_stack(job.stack), gpus, model.sequence or 0)
     lines["checkpointing"] = RECOMPUTE, "what the backward computes again"
-    for name in (*NOT_IN.get(job.stack, ()), *NO_AXES_OF.get(job.framework, ())):
+    for name in (*page_of(job.stack).lacks, *WITHOUT_PAGE.get(job.framework, ())):
         lines.pop(name, None)
     plan, stack = _plan(job, model, lines), read_stack(job.stack)
     if "pp" in lines and _as_stack(plan, stack):

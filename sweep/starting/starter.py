@@ -20,8 +20,9 @@ from sim_core import (
     read_stack,
     read_workload,
 )
+from sweep.frameworks.stacks import best_stack
 from sweep.options import wrong
-from sweep.starting.wide_axes import TOKENS, Lines, best_stack, domain, doubled, is_torus, step_batch, wide_axes
+from sweep.starting.wide_axes import TOKENS, Lines, domain, doubled, is_torus, step_batch, wide_axes
 
 _MOST_PP: Final = 32
 _MOST_VPP: Final = 10
@@ -136,7 +137,7 @@ def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path
     """The model with its sequence and stack, that which is `given` or the best; axes and fixed values."""
     sequence = model.sequence or min(model.positions or 4096, 4096)
     why = "tokens; as the model was trained" if model.sequence else "tokens; the model does not state it"
-    stack, reason = (given, "as given") if given else best_stack(model, device)
+    stack, reason = (given, "as given") if given else best_stack(model, device.name, is_torus=is_torus(device))
     top = [
         shown_line("model", place_of(source, base), f"`sweep model {source}` shows its numbers"),
         "workload:",

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from sim_core import Hardware, Model, Stack, load_kernels
 from sim_core import precisions as precisions_on
+from sweep.frameworks.stacks import page_of
 
 TOKENS: Final = 4_000_000
 """Tokens of a step, about what models of this generation train with (Llama 3: 4 to 16 M, arXiv 2407.21783)."""
@@ -23,22 +24,8 @@ _ROOM: Final = 64
 """GPUs that jobs use of a larger domain of NVLink: a power of two."""
 _RECIPES: Final = {"mxfp8": "mxfp8", "fp8_block": "fp8_blockwise"}
 """Of tensor cores, the recipes that keep scales of blocks: Blackwell's, and DeepSeek's (arXiv 2412.19437, section 3.3)."""
-_WITHOUT: Final = {
-    "primus": ("overlap_tp", "dispatcher"),
-    "hai-llm": ("overlap_ep",),
-    "maxtext-tpu": ("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"),
-}
-"""Axes that a stack lacks, has by a schedule (HAI-LLM hides all-to-alls by DualPipe: arXiv 2412.19437, section 3.2.1), or has
-by a library of its own that nobody has timed (user buffers, DeepEP)."""
-_OVERLAP_TP: Final = {
-    "torchtitan": "async tensor parallelism",
-    "nanotron": "tp_linear_async_communication",
-    "hai-llm": "GEMMs beside gathers and scatters (arXiv 2401.02954, section 2.4)",
-}
-"""What a stack calls collectives of tp beside GEMMs; else Megatron-LM's flag."""
 _RING: Final = 16
 """Chips of the longest axis of a torus along which a group lies: a pod of TPU v6e has 16 x 16."""
-_OF_NEMO: Final = ("B200-SXM", "B300-SXM", "GB200-NVL72", "GB300-NVL72")
 
 Lines = dict[str, tuple[Any, str]]
 """Keys of a section, each with its value and why it is so."""
@@ -60,7 +47,7 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
     lines["micro_batch"] = doubled(_MOST_MICRO_BATCH), "sequences"
     lines["checkpointing"] = _recompute(model), "what the backward computes again"
     if len(lines["tp"][0]) > 1:
-        lines["overlap_tp"] = [False, True], _OVERLAP_TP.get(stack.name, "--tp-comm-overlap of Megatron-LM")
+        lines["overlap_tp"] = [False, True], page_of(stack.name).overlap_tp
     recipes = _narrow(device) if stack.fp8 and model.experts else []
     if recipes:
         lines["precision"] = ["bf16", *recipes], "of linear layers, experts among them"
@@ -73,7 +60,7 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
     trained = "" if model.batch_tokens is None else ", as the model was trained with"
     lines["all_gpus"] = gpus, ""
     lines["global_batch"] = batch, f"sequences of a step: {batch * sequence / 1e6:.1f} M tokens{trained}"
-    return {name: line for name, line in lines.items() if name not in _WITHOUT.get(stack.name, ())}
+    return {name: line for name, line in lines.items() if name not in page_of(stack.name).not_varied}
 
 
 def is_torus(device: Hardware) -> bool:
@@ -84,19 +71,6 @@ def is_torus(device: Hardware) -> bool:
 def domain(device: Hardware) -> int:
     """GPUs of an NVLink domain that groups of a power of two fill; of a torus, those of an axis."""
     return min(int(device.value("gpus_per_node")), _RING if is_torus(device) else _ROOM)
-
-
-def best_stack(model: Model, device: Hardware) -> tuple[str, str]:
-    """The stack with the best published runs of such a model on a device, and why it."""
-    if model.experts and device.name == "H800-SXM":
-        return "hai-llm", "DeepSeek's own, the best published on this device; megatron-core is what anybody can run"
-    if device.name in _OF_NEMO:
-        return "nemo", "Megatron-Bridge, with NVIDIA's published runs on this device"
-    if is_torus(device):
-        return "maxtext-tpu", "MaxText, with Google's published runs on TPUs"
-    if device.name.startswith("MI"):
-        return "primus", "AMD's Megatron-LM on ROCm; few of its runs are published"
-    return "megatron-core", "the framework whose behaviour is simulated"
 
 
 def _of_experts(model: Model, node: int, gpus: int) -> Lines:

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from sim_core import RECOMPUTE_MODULES, Model, Stack, dispatcher_named, read_stack, split_features
-from sweep.spec.nearest_stack import assumed, nearest_stack
+from sweep.frameworks.stacks import assumed, nearest_stack
 from sweep.validation.features import recipe_of
 from sweep.validation.table import NotSimulated, Row
 
@@ -74,7 +74,7 @@ ASYNC_TP: Final = "async tp"
 def stack_of(row: Row, model: Model, base: Stack | None = None) -> Stack:
     """The stack that a row was run with, or `base`, with what the row says of its gradients and optimizer. Raises NotSimulated.
 
-    A framework without a page has the nearest one (`sweep.spec.nearest_stack`).
+    A framework without a page has the nearest one (`sweep.frameworks.stacks`).
     """
     stack = base or _of_framework(row, model)
     if stack.name == "megatron-deepspeed" and _accumulates_in_fp32(row):

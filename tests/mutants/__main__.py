@@ -9,11 +9,11 @@
 Places are drawn at random from all of them, so a file has as many as it is long. The checkout is copied and never changed; two
 copies are at work at once, behind all else on the machine. Each file of tests runs once without a fault, which tells the tests
 that reach each line. A mutant of sim_core gets those that reach it as plain Python (NUMBA_DISABLE_JIT=1), the fastest first,
-BUDGET_S of them, until one fails; what lives meets the oracle, compiled. A mutant counts as killed where a test fails, nothing
-can be imported, or the tests take far longer. Faults that change nothing (equivalent.py has the reasons) do not count. What was
-learnt is kept in results/mutants: a verdict for as long as the file with the fault and the tests that decided are as they were,
-whatever else changed, so a run that was stopped goes on, and new tests meet the survivors alone. Remove the folder to begin
-anew. Ends with 1 where the score is below BAR.
+some seconds of them, until one fails; what lives meets the slow ones that reach it, the oracle among them. A mutant counts as
+killed where a test fails, nothing can be imported, or the tests take far longer. Faults that change nothing (equivalent.py has
+the reasons) do not count. What was learnt is kept in results/mutants: a verdict for as long as the file with the fault and the
+tests that decided are as they were, whatever else changed, so a run that was stopped goes on, and new tests meet the survivors
+alone. Remove the folder to begin anew. Ends with 1 where the score is below BAR.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -38,7 +38,7 @@ from typing import Any, Final, NamedTuple
 import grimp
 
 from tests.conftest import SLOWEST_FILES
-from tests.mutants.choose import PYTEST, Reach, Suite, Test, arguments, key, measure
+from tests.mutants.choose import Reach, Suite, Test, arguments, key, measure
 from tests.mutants.copies import ROOT, Copy
 from tests.mutants.equivalent import why_equivalent
 from tests.mutants.mutate import Mutant, mutants, places, sample
@@ -50,28 +50,27 @@ ROOMS: Final = (
 )
 """What is mutated unless paths are given: where a fault moves a number, or the choice among numbers."""
 RESULTS: Final = ROOT / "results" / "mutants"
-BUDGET_S: Final = 40.0
-"""Tests of one mutant that together take longer, without a fault, are not all run as plain Python: the slowest are left out.
-What lives then meets the whole oracle, compiled."""
 PATIENCE: Final = (20.0, 2.0)
 """A mutant's tests may take this many seconds of a CPU, plus this many times what they took without a fault, under coverage."""
-COMPILED_S: Final = 900.0
-"""The same of compiled tests, with the time to compile what the fault is part of."""
-SLOW: Final = (
-    *("test_bounds.py", "test_directions.py", "test_fluid.py", "test_jit.py", "test_oracle.py", "test_replay.py"),
-    *("test_schedules.py", "test_simulating.py"),
-)
-"""Files of tests that take minutes as plain Python, and reach nearly all."""
+SLOW: Final = ("test_fluid.py", "test_oracle.py", "test_replay.py", "test_schedules.py")
+"""Files of tests that take minutes as plain Python, and reach nearly all: what the quick ones let live meets these."""
+LEFT_OUT: Final = ("test_bounds.py", "test_directions.py", "test_jit.py", "test_simulating.py")
+"""As plain Python they take an hour, or compare it with compiled code."""
+_PLAIN: Final = {"NUMBA_DISABLE_JIT": "1"}
 SUITES: Final = {
-    "sim_core": Suite(
-        folders=("tests/oracle", "tests/sim_core", "tests/readers"),
-        settings={"NUMBA_DISABLE_JIT": "1"},
-        memory_bytes=8 * 2**30,
-        without=SLOW,
-        after=("tests/oracle",),
+    "sim_core": (
+        Suite(
+            folders=("tests/oracle", "tests/sim_core", "tests/readers"),
+            settings=_PLAIN,
+            memory_bytes=8 * 2**30,
+            without=(*SLOW, *LEFT_OUT),
+            budget_s=25,
+        ),
+        Suite(folders=("tests/oracle", "tests/sim_core"), settings=_PLAIN, memory_bytes=8 * 2**30, only=SLOW, budget_s=600),
     ),
-    "sweep": Suite(folders=("tests/sweep/ranking", "tests/sweep/results"), settings={}, without=SLOWEST_FILES),
+    "sweep": (Suite(folders=("tests/sweep/ranking", "tests/sweep/results"), settings={}, without=SLOWEST_FILES),),
 }
+"""Suites for the mutants of a part of the sources, one after the other."""
 
 KILLED, SURVIVED, NOT_REACHED = "killed", "survived", "not reached"
 
@@ -100,32 +99,28 @@ def files() -> list[str]:
 
 def judge(copy: Copy, reach: Reach, mutant: Mutant, suite: Suite, kept: Path) -> Verdict:
     """Run the tests of one mutant in a copy: none that let this fault live before, and nothing if a test killed it that is as
-    it was. The compiled ones come last."""
+    it was."""
     original = (copy.root / mutant.file).read_text(encoding="utf-8")
     source = mutant.source(original)
     lines = difflib.unified_diff(original.splitlines(), source.splitlines(), lineterm="", n=0)
     diff = "\n".join(line for line in lines if line[:3] not in ("---", "+++") and not line.startswith("@@"))
     at = kept / f"{key(original, repr(mutant))}.json"
     known = Known(**json.loads(at.read_text(encoding="utf-8"))) if at.is_file() else Known({}, {}, "")
-    tests = {test: content(copy.root, test[0].replace(".", "/") + ".py") for test in reach.tests(mutant, BUDGET_S)}
-    later = {name: content(copy.root, name) for name in suite.after}
-    if all(content(copy.root, name) == as_it_was for name, as_it_was in known.killed.items()) and known.killed:
+    tests = reach.tests(mutant, suite.budget_s)
+    contents = {test: content(copy.root, _file(test)) for test in tests}
+    if known.killed and all(content(copy.root, name) == as_it_was for name, as_it_was in known.killed.items()):
         return Verdict(mutant=mutant, outcome=KILLED, tests=len(tests), how=known.how, diff=diff)
-    new = [test for test, now in tests.items() if known.survived.get("::".join(test)) != now]
-    after = [name for name, now in later.items() if known.survived.get(name) != now]
+    new = [test for test in tests if known.survived.get("::".join(test)) != contents[test]]
     with copy.changed(mutant.file, source):
-        how = _killed_by(copy, arguments(reach, new), _limit_s(reach, new), suite.settings, suite.memory_bytes) if new else ""
-        if not how and after:
-            how = _killed_by(copy, [*PYTEST, *after], COMPILED_S, {"NUMBA_CACHE_DIR": str(kept / "numba")}, None)
-    survived = {"::".join(test): now for test, now in tests.items()} | later
-    of_killer = [name for name in sorted({test[0].replace(".", "/") + ".py" for test in tests} | {*later}) if how]
-    killer = next((name for name in of_killer if how.split("::")[0].endswith(name)), None)
-    killed = {name: content(copy.root, name) for name in ([killer] if killer else of_killer)}
+        how = _killed_by(copy, reach, new, suite) if new else ""
+    survived = known.survived | {"::".join(test): now for test, now in contents.items()}
+    of_killer = {_file(test) for test in new if not how.startswith("FAILED") or f" {_file(test)}::" in how} if how else set()
+    killed = {name: content(copy.root, name) for name in of_killer}
     text = json.dumps(Known(killed, {} if how else survived, how)._asdict())
     at.with_suffix(".part").write_text(text, encoding="utf-8")
     at.with_suffix(".part").replace(at)
-    outcome = KILLED if how else SURVIVED if tests or later else NOT_REACHED
-    return Verdict(mutant=mutant, outcome=outcome, tests=len(tests), how=how, diff=diff)
+    outcome = KILLED if how else SURVIVED if survived else NOT_REACHED
+    return Verdict(mutant=mutant, outcome=outcome, tests=len(survived), how=how, diff=diff)
 
 
 class Known(NamedTuple):
@@ -137,18 +132,18 @@ class Known(NamedTuple):
 
 
 def content(root: Path, name: str) -> str:
-    """What a file of tests, or a folder of them, holds."""
-    path = root / name
-    return key(*(each.read_bytes() for each in (sorted(path.glob("*.py")) if path.is_dir() else [path])))
+    """What a file of tests holds; nothing if it is gone."""
+    return key((root / name).read_bytes()) if (root / name).is_file() else ""
 
 
-def _limit_s(reach: Reach, tests: Sequence[Test]) -> float:
-    return PATIENCE[0] + PATIENCE[1] * sum(reach.seconds[test] for test in tests)
+def _file(test: Test) -> str:
+    return test[0].replace(".", "/") + ".py"
 
 
-def _killed_by(copy: Copy, run: Sequence[str], limit_s: float, settings: Mapping[str, str], memory_bytes: int | None) -> str:
+def _killed_by(copy: Copy, reach: Reach, tests: Sequence[Test], suite: Suite) -> str:
     """What tests said that failed; nothing where all passed."""
-    code, output = copy.run(run, settings, limit_s, memory_bytes)
+    limit_s = PATIENCE[0] + PATIENCE[1] * sum(reach.seconds[test] for test in tests)
+    code, output = copy.run(arguments(reach, tests), suite.settings, limit_s, suite.memory_bytes)
     if code == 0:
         return ""
     failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
@@ -184,14 +179,19 @@ def run(wanted: Sequence[Mutant], workers: int) -> list[Verdict]:
     """Judge all mutants."""
     verdicts: list[Verdict] = []
     with copies(workers) as made:
-        for part, suite in SUITES.items():
-            mine = [mutant for mutant in wanted if mutant.file.split("/")[0] == part]
-            if not mine:
-                continue
-            begun = time.monotonic()
-            reach = measure(made, suite, RESULTS)
-            print(f"{part}: {len(reach.seconds)} tests in {time.monotonic() - begun:.0f} s, {len(mine)} mutants", flush=True)
-            verdicts += _all(mine, made, reach, suite)
+        for part, suites in SUITES.items():
+            living = [mutant for mutant in wanted if mutant.file.split("/")[0] == part]
+            judged: dict[Mutant, Verdict] = {}
+            for suite in suites:
+                if not living:
+                    break
+                begun = time.monotonic()
+                reach = measure(made, suite, RESULTS)
+                took_s = time.monotonic() - begun
+                print(f"{part}: {len(reach.seconds)} tests in {took_s:.0f} s, {len(living)} mutants", flush=True)
+                judged |= {verdict.mutant: verdict for verdict in _all(living, made, reach, suite)}
+                living = [mutant for mutant in living if judged[mutant].outcome != KILLED]
+            verdicts += judged.values()
     return verdicts
 
 

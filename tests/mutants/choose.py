@@ -38,16 +38,19 @@ class Suite:
     limit_s: float = 1800.0
     without: tuple[str, ...] = ()
     """Names of files of tests that are left out: they start many processes, or take long."""
-    after: tuple[str, ...] = ()
-    """Tests for what all others let live, with compiled kernels: each mutant gets all of them."""
+    only: tuple[str, ...] = ()
+    """Names of the files that it has; without, all others in its folders."""
+    budget_s: float = 300.0
+    """Tests of one mutant that together take longer, without a fault, are not all run: the slowest are left out."""
 
     def files(self, root: Path) -> list[str]:
         """Files of its tests, the largest first."""
-        found = [
-            path for folder in self.folders for path in (root / folder).rglob("test_*.py") if path.name not in self.without
-        ]
+        found = [path for folder in self.folders for path in (root / folder).rglob("test_*.py") if self._has(path.name)]
         found.sort(key=lambda path: (-path.stat().st_size, path))
         return [path.relative_to(root).as_posix() for path in found]
+
+    def _has(self, name: str) -> bool:
+        return name not in self.without and (not self.only or name in self.only)
 
 
 @dataclass

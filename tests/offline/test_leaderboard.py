@@ -9,7 +9,6 @@ from benchmarks.leaderboard import EVERYTHING, NAIVE, OURS, THUMB, Standing, lea
 from sweep.validation.simulation import Run, run_rows
 from sweep.validation.table import Row, published_rows
 
-
 LLAMA = {
     "set": "mine", "framework": "Megatron-LM", "hw": "H100-80GB-SXM", "gpus": "8", "gpus_per_node": "8", "model": "llama2-7b",
     "layers": "32", "hidden": "4096", "heads": "32", "kv_heads": "32", "ffn": "11008", "vocab": "32000", "seq": "4096",

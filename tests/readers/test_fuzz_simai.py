@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from sim_core import Facts, FormatError
 from sim_core.exporting import write_simai_text
+from sim_core.workloads.simai.parameters import read_sizes
+from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import read_simai_text
 from sim_core.workloads.simai.workload import workload_from_simai
 from tests.mutation import Mutation, extreme, mutated, mutation_lists, random_mutations
@@ -82,7 +84,9 @@ def read(data: bytes) -> str:
     """The message of the error, '' for a workload that comes back from the writer; all else escapes into the test."""
     try:
         text = read_simai_text(PATH, data)
-        workload, warnings = workload_from_simai(text, Facts())
+        warnings = list(text.warnings)
+        sections = sections_of(text, warnings)
+        workload = workload_from_simai(sections, read_sizes(sections, Facts()), Facts(), warnings)
     except FormatError as error:
         assert str(error), "an error without a text"
         return str(error)

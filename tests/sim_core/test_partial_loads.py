@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sim_core import HardwareTable, Workload, hardware_table, plans, read_hardware, read_workload, simulate
-from sim_core.workloads.traces.experts import Waited, likely
+from sim_core.workloads.traces.popularity import Waited, likely
 from tests.trace_jobs import JobSpec, make_job
 
 SKEWED = (6.0, 1.0, 2.0, 1.0, 1.5, 0.5, 2.0, 2.0)

@@ -6,41 +6,14 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from sim_core.errors import SpecError, nearest, shown
-from sim_core.models.readers.megatron_flags import NOT_MODELLED, Flags, is_free
-from sim_core.models.readers.megatron_hybrids import FLAGS as OF_KINDS
-from sim_core.models.readers.megatron_hybrids import SPEC, is_standard, kinds_of, pattern_of
+from sim_core.models.readers import megatron_arguments as of
+from sim_core.models.readers.megatron_flags import DEEPSPEED, NOT_MODELLED, Flags, is_free
+from sim_core.models.readers.megatron_hybrids import is_standard, kinds_of, pattern_of
 from sim_core.models.readers.megatron_values import Values
 
 Document = dict[str, Any]
 
-NUMBERS: Final[Mapping[str, str]] = {
-    "--num-layers": "layers",
-    "--hidden-size": "hidden",
-    "--num-attention-heads": "heads",
-    "--ffn-hidden-size": "ffn",
-    "--kv-channels": "head_dim",
-    "--seq-length": "sequence",
-    "--make-vocab-size-divisible-by": "vocabulary_multiple",
-    "--mtp-num-layers": "mtp_layers",
-}
-"""Flags of one whole number, and the number of the model that they are."""
-
-OTHERS: Final = (
-    *OF_KINDS,
-    "--add-qkv-bias", "--attention-dropout", "--disable-bias-linear", "--embed-layernorm", "--extra-vocab-size",
-    "--geglu", "--group-query-attention", "--hidden-dropout", "--kv-lora-rank", "--max-position-embeddings",
-    "--moe-expert-capacity-factor", "--moe-ffn-hidden-size", "--moe-latent-size", "--moe-layer-freq",
-    "--moe-pad-expert-input-to-capacity",
-    "--moe-router-group-topk", "--moe-router-num-groups", "--moe-router-topk", "--moe-shared-expert-gate",
-    "--moe-shared-expert-intermediate-size",
-    "--moe-train-capacity-factor",
-    "--multi-latent-attention", "--no-position-embedding", "--normalization", "--num-experts", "--num-key-value-heads",
-    "--num-query-groups", "--pad-vocab-size-to", "--padded-vocab-size", "--position-embedding-type", "--q-lora-rank",
-    "--qk-head-dim", "--qk-layernorm", "--qk-nope-head-dim", "--qk-pos-emb-head-dim", "--qk-rope-head-dim",
-    "--quick-geglu", "--softmax-type", "--squared-relu", "--swiglu", "--untie-embeddings-and-output-weights",
-    "--use-rotary-position-embeddings", "--v-head-dim", "--vocab-file", "--vocab-size", "--window-attn-skip-freq",
-    "--window-size",
-)  # fmt: skip
+SAID: Final = frozenset(argument.flag for argument in of.SAID)
 POSITIONS: Final = {
     "learned_absolute": "learned",
     "absolute": "learned",
@@ -56,12 +29,12 @@ GPT2_VOCABULARY: Final = 50257
 
 def is_known(flag: str) -> bool:
     """Whether a flag says something of the model, is known to say nothing of it, or is refused."""
-    return flag in NUMBERS or flag in OTHERS or flag in NOT_MODELLED or is_free(flag)
+    return says_model(flag) or flag == of.GROUPED_GEMM.flag or is_free(flag)
 
 
 def says_model(flag: str) -> bool:
     """Whether a flag says something of the model."""
-    return flag in NUMBERS or flag in OTHERS or flag in NOT_MODELLED
+    return flag in SAID or flag in NOT_MODELLED
 
 
 def read_megatron(flags: Flags, where: str, values: Mapping[str, object]) -> Document:
@@ -78,30 +51,30 @@ class _Arguments(Values):
     def __init__(self, flags: Flags, where: str, values: Mapping[str, object]) -> None:
         super().__init__(flags, where)
         self._given = values
-        for flag, places in flags.items():
+        for flag in flags:
             if flag in NOT_MODELLED:
-                raise self.error(flag, f"{NOT_MODELLED[flag]}: not modelled", places[-1].line)
+                raise self.wrong(flag, f"{NOT_MODELLED[flag]}: not modelled")
             if not is_known(flag):
-                near = nearest(flag, [*NUMBERS, *OTHERS])
+                near = nearest(flag, SAID)
                 hint = f", {near}" if near.startswith("nearest") else ""
-                what = f"unknown flag that may change the model (leave it out if it does not){hint}"
-                raise self.error(flag, what, places[-1].line)
-        if SPEC in flags and not is_standard(self):
-            raise self.wrong(SPEC, "layers of another specification: not modelled")
-        if "--deepspeed" in flags and self.number("--num-experts", 1) > 1:
-            raise self.error("--num-experts", "experts of DeepSpeed: not modelled", flags["--num-experts"][-1].line)
+                raise self.wrong(flag, f"unknown flag that may change the model (leave it out if it does not){hint}")
+        if self.has(of.SPEC) and not is_standard(self):
+            raise self.wrong(of.SPEC.flag, "layers of another specification: not modelled")
+        if DEEPSPEED in flags and self.number(of.EXPERTS, 1) > 1:
+            raise self.wrong(of.EXPERTS.flag, "experts of DeepSpeed: not modelled")
 
     def document(self) -> Document:
         """Every part, minus what the user gives."""
-        document: Document = {key: value for key, value in self._given.items() if key in NUMBERS.values()}
-        for flag, key in NUMBERS.items():
-            if key not in self._given and (value := self.optional(flag)) is not None:
-                document[key] = value
+        fields = [argument.field for argument in of.NUMBERS]
+        document: Document = {key: value for key, value in self._given.items() if key in fields}
+        for argument in of.NUMBERS:
+            if argument.field not in self._given and (value := self.optional(argument)) is not None:
+                document[argument.field] = value
         if "pattern" not in self._given:
             given = document.get("layers")
-            experts = self.number("--num-experts", 0) > 1
+            experts = self.number(of.EXPERTS, 0) > 1
             document |= pattern_of(self, given if isinstance(given, int) else None, experts=experts)
-        missing = [flag for flag, key in list(NUMBERS.items())[:3] if key not in document]
+        missing = [argument.flag for argument in (of.LAYERS, of.HIDDEN, of.HEADS) if argument.field not in document]
         if missing:
             raise SpecError(f"{self.where}: {missing[0]}: missing")
         layers = document.get("layers", 0)
@@ -121,113 +94,110 @@ class _Arguments(Values):
         return document
 
     def _vocabulary(self) -> Document:
-        padded = self.optional("--padded-vocab-size") or self.optional("--pad-vocab-size-to")
+        padded = self.optional(of.PADDED_VOCABULARY) or self.optional(of.PAD_VOCABULARY)
         if padded:
             return {"vocabulary": padded, "vocabulary_multiple": 1}
-        tokenizer = self.flags.get("--tokenizer-type")
-        kind = tokenizer[-1].values[0] if tokenizer and tokenizer[-1].values else None
-        words = self.optional("--vocab-size")
-        if words:  # the NullTokenizer adds an end-of-document token
-            return {"vocabulary": words + (kind == "NullTokenizer")}
-        files = [PurePath(value).name for place in self.flags.get("--vocab-file", []) for value in place.values]
+        places = self.flags.get(of.TOKENIZER.flag, [])
+        kind = places[-1].values[0] if places and places[-1].values else None
+        words = self.optional(of.VOCABULARY)
+        if words:
+            return {"vocabulary": words + of.NULL_TOKENIZER_ADDS * (kind == of.NULL_TOKENIZER)}
+        files = [PurePath(value).name for value in self.words(of.VOCABULARY_FILE)]
         if kind == "GPT2BPETokenizer" or (kind is None and "gpt2-vocab.json" in files):
             return {"vocabulary": GPT2_VOCABULARY}
         raise SpecError(f"{self.where}: vocabulary: missing; Megatron-LM takes it from the tokenizer: give vocabulary=...")
 
     def _default_ffn(self, document: Document) -> int:
         hidden = document.get("hidden", 0)
-        return int(hidden * 4 * 2 / 3 / 64) * 64 if self.has("--swiglu") else 4 * hidden
+        return int(hidden * 4 * 2 / 3 / 64) * 64 if self.has(of.SWIGLU) else 4 * hidden
 
     def _style(self) -> Document:
         """Activation, norm, biases, dropout, tying."""
-        bias = not self.has("--disable-bias-linear")
-        gated = [flag for flag in ("--swiglu", "--geglu", "--quick-geglu") if self.has(flag)]
-        activation = "silu" if self.has("--swiglu") else "squared_relu" if self.has("--squared-relu") else "gelu"
+        bias = not self.has(of.NO_BIAS)
+        activation = "silu" if self.has(of.SWIGLU) else "squared_relu" if self.has(of.SQUARED_RELU) else "gelu"
         return {
-            "gated": bool(gated),
+            "gated": any(map(self.has, (of.SWIGLU, of.GEGLU, of.QUICK_GEGLU))),
             "activation": activation,
-            "norm": self.choice("--normalization", {"layernorm": "layernorm", "rmsnorm": "rmsnorm"}, "layernorm"),
-            "qk_norm": self.has("--qk-layernorm"),
-            "tied": not self.has("--untie-embeddings-and-output-weights"),
-            "qkv_bias": bias or self.has("--add-qkv-bias"),
+            "norm": self.choice(of.NORM, {"layernorm": "layernorm", "rmsnorm": "rmsnorm"}, "layernorm"),
+            "qk_norm": self.has(of.QK_NORM),
+            "tied": not self.has(of.UNTIED),
+            "qkv_bias": bias or self.has(of.QKV_BIAS),
             "projection_bias": bias,
             "mlp_bias": bias,
-            "embedding_norm": self.has("--embed-layernorm"),
-            "hidden_dropout": self.share("--hidden-dropout", 0.1),
-            "attention_dropout": self.share("--attention-dropout", 0.1),
-            "attention_sinks": self.choice("--softmax-type", {"vanilla": "", "learnable": "yes"}, "vanilla") == "yes",
+            "embedding_norm": self.has(of.EMBEDDING_NORM),
+            "hidden_dropout": self.share(of.HIDDEN_DROPOUT, 0.1),
+            "attention_dropout": self.share(of.ATTENTION_DROPOUT, 0.1),
+            "attention_sinks": self.choice(of.SOFTMAX, {"vanilla": "", "learnable": "yes"}, "vanilla") == "yes",
         }
 
     def _position(self) -> Document:
-        position = self.choice("--position-embedding-type", POSITIONS, "learned_absolute")
-        if self.has("--use-rotary-position-embeddings"):
+        position = self.choice(of.POSITION, POSITIONS, "learned_absolute")
+        if self.has(of.ROTARY):
             position = "rotary"
-        if position == "learned" and self.has("--no-position-embedding"):
+        if position == "learned" and self.has(of.NO_POSITION):
             position = "none"
         if position != "learned":
             return {"position": position}
-        rows = self.optional("--max-position-embeddings")
+        rows = self.optional(of.POSITIONS)
         if rows is None and "positions" not in self._given:
-            raise SpecError(f"{self.where}: --max-position-embeddings: missing")
+            raise SpecError(f"{self.where}: {of.POSITIONS.flag}: missing")
         return {"position": position, "positions": rows}
 
     def _attention(self, document: Document) -> Document:
-        if self.has("--multi-latent-attention") or self.has("--q-lora-rank") or self.has("--kv-lora-rank"):
-            document.pop("head_dim", None)  # --kv-channels has no effect
+        if any(map(self.has, (of.MLA, of.Q_RANK, of.KV_RANK))):
+            document.pop("head_dim", None)  # without effect
             return {
                 "mla": {
-                    "q_rank": self.optional("--q-lora-rank"),
-                    "kv_rank": self.number("--kv-lora-rank", 32),
-                    "nope_head_dim": self.number("--qk-head-dim", self.number("--qk-nope-head-dim", 128)),
-                    "rope_head_dim": self.number("--qk-pos-emb-head-dim", self.number("--qk-rope-head-dim", 64)),
-                    "v_head_dim": self.number("--v-head-dim", 128),
+                    "q_rank": self.optional(of.Q_RANK),
+                    "kv_rank": self.number(of.KV_RANK, 32),
+                    "nope_head_dim": self.number(of.NOPE_DIM, self.number(of.OLD_NOPE_DIM, 128)),
+                    "rope_head_dim": self.number(of.ROPE_DIM, self.number(of.OLD_ROPE_DIM, 64)),
+                    "v_head_dim": self.number(of.V_DIM, 128),
                 },
-                "qkv_bias": self.has("--add-qkv-bias"),
+                "qkv_bias": self.has(of.QKV_BIAS),
             }
-        if self.has("--group-query-attention"):
-            return {"kv_heads": self.number("--num-query-groups", 1)}
-        deepspeed = self.optional("--num-key-value-heads")
+        if self.has(of.GROUPED):
+            return {"kv_heads": self.number(of.KV_HEADS, 1)}
+        deepspeed = self.optional(of.DEEPSPEED_KV_HEADS)
         return {"kv_heads": deepspeed} if deepspeed else {}
 
     def _window(self, layers: int) -> Document:
-        places = self.flags.get("--window-size")
-        if not places:
+        if not self.has(of.WINDOW):
             return {}
-        left = re.split(r"[,\s()]+", " ".join(places[-1].values).strip("() "))[0]
+        text = " ".join(self.flags[of.WINDOW.flag][-1].values)
+        left = re.split(r"[,\s()]+", text.strip("() "))[0]
         if left == "-1":
             return {}
         if not re.fullmatch(r"[0-9]{1,9}", left):
-            raise self.error(
-                "--window-size", f"found {shown(' '.join(places[-1].values))}, expected LEFT,RIGHT", places[-1].line
-            )
+            raise self.wrong(of.WINDOW.flag, f"found {shown(text)}, expected LEFT,RIGHT")
         window: Document = {"tokens": int(left) + 1}  # a token sees itself and LEFT before it
-        every = self.word("--window-attn-skip-freq") or ""
+        every = self.word(of.WINDOW_SKIP) or ""
         if re.fullmatch(r"[0-9]{1,4}", every) and int(every) > 1:
             window["layers"] = "even" if every == "2" else f"{int(every) - 1}:1"
         elif every:
-            inside = self.pattern("--window-attn-skip-freq", layers, lambda layer, n: (layer + 1) % n != 0)
+            inside = self.pattern(of.WINDOW_SKIP, layers, lambda layer, n: (layer + 1) % n != 0)
             window["layers"] = [layer for layer, here in enumerate(inside) if here]
         return {"window": window}
 
     def _experts(self, document: Document, layers: int) -> Document:
-        count = self.number("--num-experts", 0)
-        if count < 2 and not (count == 1 and self.has("--moe-router-topk")):
+        count = self.number(of.EXPERTS, 0)
+        if count < 2 and not (count == 1 and self.has(of.TOPK)):
             return {}
         experts: Document = {
             "count": count,
-            "topk": self.number("--moe-router-topk", 2),
-            "groups": self.number("--moe-router-num-groups", 1),
-            "topk_groups": self.number("--moe-router-group-topk", 1),
-            "ffn": self.number("--moe-ffn-hidden-size", document.get("ffn", 0)),
-            "shared_ffn": self.number("--moe-shared-expert-intermediate-size", 0),
-            "shared_gate": self.has("--moe-shared-expert-gate"),
-            "latent": self.number("--moe-latent-size", 0),
-            "pad_to_capacity": self.has("--moe-pad-expert-input-to-capacity"),
+            "topk": self.number(of.TOPK, 2),
+            "groups": self.number(of.GROUPS, 1),
+            "topk_groups": self.number(of.TOPK_GROUPS, 1),
+            "ffn": self.number(of.EXPERT_FFN, document.get("ffn", 0)),
+            "shared_ffn": self.number(of.SHARED_FFN, 0),
+            "shared_gate": self.has(of.SHARED_GATE),
+            "latent": self.number(of.LATENT, 0),
+            "pad_to_capacity": self.has(of.PAD_TO_CAPACITY),
         }
-        if self.has("--moe-expert-capacity-factor"):
-            experts["capacity_factor"] = self.share("--moe-expert-capacity-factor", 1.0)
-        if self.has("--moe-layer-freq"):
-            inside = self.pattern("--moe-layer-freq", layers, lambda layer, n: layer % n == 0)
+        if self.has(of.CAPACITY):
+            experts["capacity_factor"] = self.share(of.CAPACITY, 1.0)
+        if self.has(of.MOE_LAYERS):
+            inside = self.pattern(of.MOE_LAYERS, layers, lambda layer, n: layer % n == 0)
             dense = [layer for layer, here in enumerate(inside) if not here]
             experts["dense_layers"] = len(dense) if dense == list(range(len(dense))) else dense
         if "pattern" in document:

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from sim_core.models.readers.argument import flag_of
+from sim_core.models.readers.megatron_arguments import HIDDEN, LAYERS
+
 
 class Given(NamedTuple):
     """The values of one flag; `()` for a bare flag."""
@@ -40,7 +43,9 @@ _OPERATORS: Final = {
 _DEFAULTED: Final = re.compile(r"\$\{\w+:-([^{}$]*)\}")
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 MODEL_ARGS: Final = "MODEL_ARGS"
-_NAMES: Final = frozenset({"num_layers", "hidden_size", "num-layers", "hidden-size", "--num-layers", "--hidden-size"})
+_NAMES: Final = {name for argument in (LAYERS, HIDDEN) for name in (argument.name, argument.flag.lstrip("-"))}
+DEEPSPEED: Final = "--deepspeed"
+DEEPSPEED_EXPERTS: Final = "--mlp-type"
 
 
 def flags_of_text(text: str) -> Flags:
@@ -60,7 +65,7 @@ def flags_of_text(text: str) -> Flags:
         for word in _WORD.findall(_QUOTED_FLAGS.sub(r" \2 ", line)):
             if _FLAG.match(word):
                 flag, equals, value = word.partition("=")
-                taken.append((_dashed(flag), [value] if equals and value else [], number))
+                taken.append((flag_of(flag.lstrip("-")), [value] if equals and value else [], number))
                 taking = True
             elif word in "()" or _SHELL.match(word):
                 taking = False
@@ -95,10 +100,6 @@ def _assigned_to_several(lines: list[str]) -> set[str]:
     return changed | {name for name, texts in values.items() if len(texts) > 1}
 
 
-def _dashed(flag: str) -> str:
-    return "--" + flag.lstrip("-").replace("_", "-")
-
-
 def _filled(line: str, known: Mapping[str, str]) -> str:
     """A line with the variables that are known put in, and arithmetic on whole numbers worked out."""
     line = _DEFAULTED.sub(lambda match: match[1], line)
@@ -128,13 +129,15 @@ def flags_of_document(document: Mapping[str, Any], lines: Mapping[tuple[str, ...
     """The flags of a YAML document: its MODEL_ARGS, or a mapping of Megatron's names; None if it holds neither."""
     arguments = document.get(MODEL_ARGS, document)
     above = (MODEL_ARGS,) if MODEL_ARGS in document else ()
-    if not isinstance(arguments, Mapping) or not _NAMES & {str(key) for key in arguments}:
+    if not isinstance(arguments, Mapping) or not {LAYERS.flag, HIDDEN.flag} & {
+        flag_of(str(key).lstrip("-")) for key in arguments
+    }:
         return None
     flags: Flags = {}
     for key, value in arguments.items():
         if value is not None and value is not False:
             values = () if value is True else tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())
-            flags.setdefault(_dashed(str(key)), []).append(Given(values, lines.get((*above, str(key)), 0)))
+            flags.setdefault(flag_of(str(key).lstrip("-")), []).append(Given(values, lines.get((*above, str(key)), 0)))
     return flags
 
 
@@ -146,7 +149,7 @@ NOT_MODELLED: Final = {
     "--enable-mhc-connections": "hyper-connections",
     "--heterogeneous-layers-config-encoded-json": "layers of different sizes",
     "--heterogeneous-layers-config-path": "layers of different sizes",
-    "--mlp-type": "experts of DeepSpeed",
+    DEEPSPEED_EXPERTS: "experts of DeepSpeed",
     "--moe-expert-rank-capacity-factor": "a capacity per rank",
     "--mtp-use-repeated-layer": "prediction layers that share weights",
     "--qk-l2-norm": "a norm of queries and keys without weights",
@@ -157,7 +160,7 @@ NOT_MODELLED: Final = {
 
 FREE_PREFIXES: Final = (
     # plan and schedule
-    "--tensor-model-parallel-size", "--model-parallel-size", "--pipeline-model-parallel", "--context-parallel-size",
+    "--tensor-model-", "--model-parallel-", "--pipeline-model-parallel", "--context-parallel-",
     "--cp-comm", "--hierarchical-context", "--hybrid-context-parallel", "--expert-model-parallel",
     "--expert-tensor-parallel", "--moe-expert-parallel", "--sequence-parallel", "--num-layers-per-virtual",
     "--num-virtual-stages", "--microbatch-group", "--decoder-first-pipeline", "--decoder-last-pipeline", "--account-for-",
@@ -166,9 +169,9 @@ FREE_PREFIXES: Final = (
     "--distribute-saved", "--fine-grained", "--offload-", "--activation-offload", "--cpu-offloading", "--cuda-graph",
     "--enable-cuda-graph", "--external-cuda", "--world-size",
     # optimizer, communication, precision
-    "--use-distributed-optimizer", "--num-distributed-optimizer", "--overlap-", "--no-overlap-", "--delay-", "--defer-",
+    "--use-distributed-", "--num-distributed-", "--overlap-", "--no-overlap-", "--delay-", "--defer-",
     "--wgrad-deferral", "--ddp-", "--use-megatron-fsdp", "--megatron-fsdp", "--use-torch-fsdp2", "--torch-fsdp2",
-    "--fsdp-", "--use-fsdp", "--data-parallel-", "--outer-dp-", "--zero-stage", "--deepspeed", "--remote-device",
+    "--fsdp-", "--use-fsdp", "--data-parallel-", "--outer-dp-", "--zero-", DEEPSPEED, "--remote-device",
     "--cpu-optimizer", "--no-align-", "--disable-align-", "--grad-reduce-in", "--accumulate-allreduce",
     "--use-precision-aware", "--main-grads", "--main-params", "--exp-avg", "--optimizer", "--adam-", "--sgd-", "--muon-",
     "--lion-", "--use-nccl-ub", "--nccl-", "--gtp-", "--tp-comm", "--disable-tp-comm", "--use-ring-exchange", "--bf16",
@@ -191,7 +194,7 @@ FREE_PREFIXES: Final = (
     "--moe-router-topk-s", "--moe-router-score", "--moe-router-dtype", "--moe-router-enable-expert-bias",
     "--moe-router-bias-update", "--moe-router-force", "--moe-router-fusion", "--moe-router-padding",
     "--moe-router-quantile", "--moe-aux-loss", "--moe-z-loss", "--moe-input-jitter", "--moe-token-",
-    "--moe-enable-deepep", "--moe-deepep", "--moe-flex", "--moe-hybridep", "--moe-ncclep", "--moe-grouped-gemm",
+    "--moe-enable-deepep", "--moe-deepep", "--moe-flex", "--moe-hybridep", "--moe-ncclep",
     "--moe-permute", "--moe-apply-probs", "--moe-per-layer", "--moe-layer-recompute", "--moe-shared-expert-overlap",
     "--moe-use-", "--moe-single-", "--moe-upcycling", "--moe-enable-routing", "--moe-routing-trace", "--moe-loss-coeff",
     "--moe-min-capacity", "--moe-eval-capacity", "--create-moe-param", "--disable-moe-token", "--moe-dispatch",

@@ -7,28 +7,14 @@ from typing import Any, Final
 
 from sim_core.errors import nearest, shown
 from sim_core.models.description import SYMBOLS
+from sim_core.models.readers import megatron_arguments as of
 from sim_core.models.readers.megatron_values import Values
 
 Document = dict[str, Any]
-
-PATTERNS: Final = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
-"""Of the same meaning; the second is the older one."""
-RATIOS: Final = {"--hybrid-attention-ratio": "*", "--hybrid-mlp-ratio": "-"}
-VARIANT: Final = "--experimental-attention-variant"
-FREQUENCY: Final = "--linear-attention-freq"
-SPEC: Final = "--spec"
-MTP_PATTERN: Final = "--mtp-hybrid-override-pattern"
-INDEXER: Final = {
-    "heads": "--dsa-indexer-n-heads", "head_dim": "--dsa-indexer-head-dim", "topk": "--dsa-indexer-topk",
-}  # fmt: skip
-SIZES: Final = (
-    "--mamba-state-dim", "--mamba-head-dim", "--mamba-num-groups", "--mamba-num-heads", "--linear-conv-kernel-dim",
-    "--linear-key-head-dim", "--linear-value-head-dim", "--linear-num-key-heads", "--linear-num-value-heads",
-)  # fmt: skip
-FLAGS: Final = (
-    *PATTERNS, *RATIOS, VARIANT, FREQUENCY, SPEC, MTP_PATTERN, *INDEXER.values(), *SIZES, "--is-hybrid-model",
-    "--attention-output-gate",
-)  # fmt: skip
+PATTERNS: Final = (of.PATTERN, of.OLD_PATTERN)
+"""Of the same meaning."""
+SHARES: Final = {of.ATTENTION_SHARE: "*", of.MLP_SHARE: "-"}
+INDEXER: Final = (of.INDEXER_HEADS, of.INDEXER_HEAD_DIM, of.INDEXER_TOPK)
 LINEAR: Final = {"gated_delta_net": "gated_delta", "gdn": "gated_delta", "kda": "kda", "kimi_delta_attention": "kda"}
 """Variants of linear attention, and our kinds; KDA in branches of core 0.20."""
 CHUNKS: Final = {"mamba2": 128, "gated_delta": 64, "kda": 64}
@@ -39,20 +25,20 @@ STACKS: Final = ("megatron.core.models.hybrid.", "megatron.core.models.mamba.")
 
 def pattern_of(flags: Values, layers: int | None, *, experts: bool) -> Document:
     """`pattern`, `layers` and `mtp_layers` of a hybrid; empty for other models. `layers`: as --num-layers says."""
-    flag = next((name for name in PATTERNS if flags.has(name)), None)
-    word = flags.word(flag) if flag else None
-    if flag is None or word is None:
-        if not flags.has("--is-hybrid-model") and not any(flags.share(name, 0.0) for name in RATIOS):
+    given = next(filter(flags.has, PATTERNS), None)
+    word = flags.word(given) if given else None
+    if given is None or word is None:
+        if not flags.has(of.IS_HYBRID) and not any(flags.share(share, 0.0) for share in SHARES):
             return {}
         return {"pattern": spaced(flags, layers)} if layers else {}
     main, *heads = word.split("/")
-    letters = main.replace("|", "")
+    letters, flag = main.replace("|", ""), given.flag
     unknown = next((letter for letter in letters if letter not in SYMBOLS), None)
     if unknown is not None:
         known = f"expected {' '.join(SYMBOLS)} and |"
         raise flags.wrong(flag, f"found {shown(unknown)}, a kind of layer that is not modelled, {known}")
     if layers and len(letters) != layers:
-        raise flags.wrong(flag, f"found {len(letters)} layers, expected {layers}, as in --num-layers")
+        raise flags.wrong(flag, f"found {len(letters)} layers, expected {layers}, as in {of.LAYERS.flag}")
     heads = [head for head in heads if head]
     _check_heads(flags, flag, heads, experts=experts)
     return {"layers": len(letters), "pattern": main, **({"mtp_layers": len(heads)} if heads else {})}
@@ -60,8 +46,8 @@ def pattern_of(flags: Values, layers: int | None, *, experts: bool) -> Document:
 
 def _check_heads(flags: Values, flag: str, heads: list[str], *, experts: bool) -> None:
     """Layers of multi-token prediction are one of attention and one channel mixer each, as the model is described."""
-    if not heads and flags.has(MTP_PATTERN):
-        flag, heads = MTP_PATTERN, [flags.word(MTP_PATTERN) or ""]
+    if not heads and flags.has(of.MTP_PATTERN):
+        flag, heads = of.MTP_PATTERN.flag, [flags.word(of.MTP_PATTERN) or ""]
     expected = "*E" if experts else "*-"
     if any(head != expected for head in heads):
         raise flags.wrong(
@@ -72,12 +58,13 @@ def _check_heads(flags: Values, flag: str, heads: list[str], *, experts: bool) -
 def spaced(flags: Values, layers: int) -> str:
     """The pattern of shares of attention and of MLPs, each spread evenly over the state-space layers."""
     letters = ["M"] * layers
-    for flag, letter in RATIOS.items():
-        share = flags.share(flag, 0.0)
+    for argument, letter in SHARES.items():
+        share = flags.share(argument, 0.0)
         count = round(layers * share) if 0 <= share <= 1 else -1
         free = letters.count("M") - count
         if count < 0 or free < 0:
-            raise flags.wrong(flag, f"found {share:g}, expected a share of {layers} layers that leaves the other kinds theirs")
+            what = f"found {share:g}, expected a share of {layers} layers that leaves the other kinds theirs"
+            raise flags.wrong(argument.flag, what)
         gap = free / (count + 1 if letter == "*" else max(count, 1))  # attention stands between, an MLP after
         left = gap
         for k in [k for k, held in enumerate(letters) if held == "M" and count]:
@@ -91,13 +78,14 @@ def spaced(flags: Values, layers: int) -> str:
 
 def kinds_of(flags: Values, document: Document) -> Document:
     """Sizes of recurrent layers, which layers attend, the gate of attention and the indexer of a model."""
-    found: Document = {"output_gate": True} if flags.has("--attention-output-gate") else {}
-    variant, letters = flags.word(VARIANT), {*document.get("pattern", "")}
+    found: Document = {"output_gate": True} if flags.has(of.OUTPUT_GATE) else {}
+    variant, letters = flags.word(of.VARIANT), {*document.get("pattern", "")}
     if "M" in letters and ("G" in letters or variant in LINEAR):
-        flag = next(name for name in (*PATTERNS, VARIANT) if flags.has(name))
-        raise flags.wrong(flag, "state-space and linear-attention layers in one model: not modelled")
+        given = next(filter(flags.has, (*PATTERNS, of.VARIANT)))
+        raise flags.wrong(given.flag, "state-space and linear-attention layers in one model: not modelled")
     if variant is not None and variant not in (*LINEAR, "dsa"):
-        raise flags.wrong(VARIANT, f"found {shown(variant)}, a kind that is not modelled, {nearest(variant, [*LINEAR, 'dsa'])}")
+        what = f"found {shown(variant)}, a kind that is not modelled, {nearest(variant, [*LINEAR, 'dsa'])}"
+        raise flags.wrong(of.VARIANT.flag, what)
     if variant == "dsa":
         found["indexer"] = _indexer(flags)
     if "M" in letters:
@@ -106,16 +94,16 @@ def kinds_of(flags: Values, document: Document) -> Document:
         found["recurrent"] = _linear(flags, LINEAR.get(variant or "", "gated_delta"))
     if variant in LINEAR and not letters:
         found["full_attention"] = _attending(flags, document.get("layers", 0))
-    elif FREQUENCY in flags.flags and variant not in LINEAR:
-        raise flags.wrong(FREQUENCY, f"found without {VARIANT} {' or '.join(LINEAR)}")
+    elif flags.has(of.LINEAR_FREQUENCY) and variant not in LINEAR:
+        raise flags.wrong(of.LINEAR_FREQUENCY.flag, f"found without {of.VARIANT.flag} {' or '.join(LINEAR)}")
     return found
 
 
 def _attending(flags: Values, layers: int) -> int | list[int]:
     """Each n-th layer attends, or those with a 0 in a list."""
-    if not flags.has(FREQUENCY):
-        raise flags.wrong(VARIANT, f"{FREQUENCY}: missing, expected which layers attend")
-    linear = flags.pattern(FREQUENCY, layers, lambda layer, n: (layer + 1) % n != 0)
+    if not flags.has(of.LINEAR_FREQUENCY):
+        raise flags.wrong(of.VARIANT.flag, f"{of.LINEAR_FREQUENCY.flag}: missing, expected which layers attend")
+    linear = flags.pattern(of.LINEAR_FREQUENCY, layers, lambda layer, n: (layer + 1) % n != 0)
     for n in range(1, layers + 1):
         if linear == [(layer + 1) % n != 0 for layer in range(layers)]:
             return n
@@ -123,32 +111,32 @@ def _attending(flags: Values, layers: int) -> int | list[int]:
 
 
 def _indexer(flags: Values) -> Document:
-    sizes = {key: flags.optional(flag) for key, flag in INDEXER.items()}
-    missing = next((INDEXER[key] for key, size in sizes.items() if size is None), None)
+    sizes = {size.field: flags.optional(size) for size in INDEXER}
+    missing = next((size.flag for size in INDEXER if sizes[size.field] is None), None)
     if missing:
-        raise flags.wrong(VARIANT, f"{missing}: missing")
+        raise flags.wrong(of.VARIANT.flag, f"{missing}: missing")
     return dict(sizes)
 
 
 def _mamba(flags: Values, document: Document) -> Document:
-    head_dim = flags.number("--mamba-head-dim", 64)
-    heads = flags.optional("--mamba-num-heads") or 2 * document.get("hidden", 0) // max(head_dim, 1)
-    groups, state = flags.number("--mamba-num-groups", 8), flags.number("--mamba-state-dim", 128)
+    head_dim = flags.number(of.MAMBA_HEAD_DIM, 64)
+    heads = flags.optional(of.MAMBA_HEADS) or 2 * document.get("hidden", 0) // max(head_dim, 1)
+    groups, state = flags.number(of.MAMBA_GROUPS, 8), flags.number(of.MAMBA_STATE, 128)
     return {"kind": "mamba2", "heads": heads, "head_dim": head_dim, "state": state, "groups": groups, "chunk": CHUNKS["mamba2"]}
 
 
 def _linear(flags: Values, kind: str) -> Document:
     return {
         "kind": kind,
-        "heads": flags.number("--linear-num-value-heads", 32),
-        "head_dim": flags.number("--linear-value-head-dim", 128),
-        "state": flags.number("--linear-key-head-dim", 128),
-        "groups": flags.number("--linear-num-key-heads", 16),
-        "conv": flags.number("--linear-conv-kernel-dim", 4),
+        "heads": flags.number(of.LINEAR_HEADS, 32),
+        "head_dim": flags.number(of.LINEAR_HEAD_DIM, 128),
+        "state": flags.number(of.LINEAR_STATE, 128),
+        "groups": flags.number(of.LINEAR_GROUPS, 16),
+        "conv": flags.number(of.LINEAR_CONV, 4),
         "chunk": CHUNKS[kind],
     }
 
 
 def is_standard(flags: Values) -> bool:
     """Whether layers are built by Megatron-LM's own specification of a hybrid."""
-    return all(place.values and place.values[0].lstrip("['").startswith(STACKS) for place in flags.flags[SPEC])
+    return all(place.values and place.values[0].lstrip("['").startswith(STACKS) for place in flags.flags[of.SPEC.flag])

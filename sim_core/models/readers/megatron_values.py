@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from sim_core.errors import FormatError, SpecError, nearest, shown
 from sim_core.models.description import MAX, MAX_LAYERS
+from sim_core.models.readers.argument import Argument
+from sim_core.models.readers.megatron_arguments import LAYERS
 from sim_core.models.readers.megatron_flags import Flags
 
 
@@ -16,65 +18,65 @@ class Values:
         self.flags: Final = flags
         self.where: Final = where
 
-    def error(self, flag: str, what: str, line: int) -> SpecError | FormatError:
+    def wrong(self, flag: str, what: str) -> SpecError | FormatError:
+        """The error of a flag, at the line where it stands last."""
+        line = self.flags[flag][-1].line
         return FormatError(self.where, line, f"{flag}: {what}") if line else SpecError(f"{self.where}: {flag}: {what}")
 
-    def has(self, flag: str) -> bool:
-        return flag in self.flags
+    def has(self, argument: Argument[Any]) -> bool:
+        return argument.flag in self.flags
 
-    def word(self, flag: str) -> str | None:
+    def words(self, argument: Argument[Any]) -> list[str]:
+        """All values of an argument, wherever it is given."""
+        return [value for place in self.flags.get(argument.flag, []) for value in place.values]
+
+    def word(self, argument: Argument[Any]) -> str | None:
         """The one value of a flag. Different values for one flag leave open which one ran."""
+        flag = argument.flag
         if flag not in self.flags:
             return None
-        places = self.flags[flag]
-        line = places[-1].line
-        lists = [place.values[:1] if all(v.startswith("$") for v in place.values[1:]) else place.values for place in places]
+        lists = [
+            place.values[:1] if all(v.startswith("$") for v in place.values[1:]) else place.values for place in self.flags[flag]
+        ]
         wrong = next((words for words in lists if len(words) != 1), None)
         if wrong is not None:
-            raise self.error(flag, f"found {shown(' '.join(wrong))}, expected one value", line)
+            raise self.wrong(flag, f"found {shown(' '.join(wrong))}, expected one value")
         values = list(dict.fromkeys(words[0] for words in lists))
         if len(values) > 1:
-            raise self.error(
-                flag, f"given with different values: {', '.join(map(shown, values))}: keep the one that runs", line
-            )
+            raise self.wrong(flag, f"given with different values: {', '.join(map(shown, values))}: keep the one that runs")
         if "$" in values[0] or "`" in values[0]:
-            what = f"found {shown(values[0])}, which this file does not set to one value: expected a value"
-            raise self.error(flag, what, line)
+            raise self.wrong(flag, f"found {shown(values[0])}, which this file does not set to one value: expected a value")
         return values[0]
 
-    def number(self, flag: str, default: int) -> int:
-        value = self.optional(flag)
+    def number(self, argument: Argument[Any], default: int) -> int:
+        value = self.optional(argument)
         return default if value is None else value
 
-    def optional(self, flag: str) -> int | None:
-        word = self.word(flag)
+    def optional(self, argument: Argument[Any]) -> int | None:
+        word = self.word(argument)
         if word is None or word == "None":
             return None
-        most = MAX_LAYERS if flag == "--num-layers" else MAX
+        most = MAX_LAYERS if argument is LAYERS else MAX
         if not re.fullmatch(r"[0-9][0-9_]{0,12}", word) or int(word) > most:
-            raise self.error(flag, f"found {shown(word)}, expected a whole number up to {most}", self.flags[flag][-1].line)
+            raise self.wrong(argument.flag, f"found {shown(word)}, expected a whole number up to {most}")
         return int(word)
 
-    def share(self, flag: str, default: float) -> float:
-        word = self.word(flag)
+    def share(self, argument: Argument[Any], default: float) -> float:
+        word = self.word(argument)
         try:
             return default if word is None else float(word)
         except ValueError:
-            raise self.error(flag, f"found {shown(word)}, expected a number", self.flags[flag][-1].line) from None
+            raise self.wrong(argument.flag, f"found {shown(word)}, expected a number") from None
 
-    def choice(self, flag: str, words: Mapping[str, str], default: str) -> str:
-        word = self.word(flag) or default
+    def choice(self, argument: Argument[Any], words: Mapping[str, str], default: str) -> str:
+        word = self.word(argument) or default
         if word.lower() not in words:
-            raise self.error(flag, f"found {shown(word)}, {nearest(word, words)}", self.flags[flag][-1].line)
+            raise self.wrong(argument.flag, f"found {shown(word)}, {nearest(word, words)}")
         return words[word.lower()]
 
-    def wrong(self, flag: str, what: str) -> SpecError | FormatError:
-        """The error of a flag, at the line where it stands last."""
-        return self.error(flag, what, self.flags[flag][-1].line)
-
-    def pattern(self, flag: str, layers: int, rule: Callable[[int, int], bool]) -> list[bool]:
+    def pattern(self, argument: Argument[Any], layers: int, rule: Callable[[int, int], bool]) -> list[bool]:
         """A flag that is `N`, read by `rule(layer, N)`, or a list such as `([0]*3+[1]*58)`, one number per layer."""
-        word = self.word(flag) or ""
+        word = self.word(argument) or ""
         if re.fullmatch(r"[0-9]{1,9}", word) and int(word):
             return [rule(layer, int(word)) for layer in range(layers)]
         numbers: list[bool] = []
@@ -84,9 +86,10 @@ class Values:
         for part in text.split("+"):
             match = re.fullmatch(r"\(?\[([01](?:,[01])*)\](?:\*([0-9]{1,6}))?\)?", part)
             if match is None:
-                raise self.wrong(flag, f"found {shown(word)}, expected a whole number or a list such as [0]*3+[1]*58")
+                what = f"found {shown(word)}, expected a whole number or a list such as [0]*3+[1]*58"
+                raise self.wrong(argument.flag, what)
             numbers += [digit == "1" for digit in match[1].split(",")] * int(match[2] or 1)
         numbers *= times
         if len(numbers) != layers:
-            raise self.wrong(flag, f"found {len(numbers)} layers, expected {layers}")
+            raise self.wrong(argument.flag, f"found {len(numbers)} layers, expected {layers}")
         return numbers

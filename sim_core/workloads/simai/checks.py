@@ -10,15 +10,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core.arrays import Floats
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
 from sim_core.workloads.facts import Facts
-from sim_core.workloads.simai.model import Sizes, model_of, sizes_of
+from sim_core.workloads.simai.model import model_of
+from sim_core.workloads.simai.parameters import read_sizes
 from sim_core.workloads.simai.records import FINAL, PHASES, PLACEHOLDER_NS, Choice, choices_of, with_records
 from sim_core.workloads.simai.sections import EMBEDDING, Sections, sections_of
-from sim_core.workloads.simai.sizes import first_excess_ns
-from sim_core.workloads.simai.text import Record, SimaiText, read_simai_text
+from sim_core.workloads.simai.sizes import Sizes, first_excess_ns
+from sim_core.workloads.simai.text import Header, Record, SimaiText, read_simai_text
 from sim_core.workloads.simai.workload import workload_from_simai
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Workload
 
@@ -32,66 +32,61 @@ KERNEL_S: Final = 5e-6
 """What the shortest kernel takes with its launch."""
 ADAM_BYTES: Final = 30
 """Bytes that Adam moves per parameter: fp32 gradient in; fp32 weight and two moments in and out; bf16 weight out."""
-
-
 FAR_ABOVE: Final = 10
+
+
+Runs = list[tuple[Record, float]]
+"""Records, each with its runs in a step."""
 
 
 class File(NamedTuple):
     """A text and its numbers. `runs[k]`: how often the micro-batches of a step run distinct record k on a stage."""
 
-    text: SimaiText
     sections: Sections
+    header: Header
     sizes: Sizes
     tokens: int | None  # of a micro-batch, as the user gives them
-    runs: Floats
+    runs: list[float]
     compute_s: float  # of all records in a step
 
-    def named(self, *starts: str) -> list[tuple[Record, float]]:
-        """The records of the micro-batches whose names begin so, each with its runs in a step."""
-        pairs = zip(self.text.records, self.runs, strict=True)
-        return [(record, float(n)) for record, n in pairs if n and record.name.startswith(starts)]
+    def named(self, *starts: str) -> Runs:
+        """The records of the micro-batches whose names begin so."""
+        pairs = zip(self.sections.text.records, self.runs, strict=True)
+        return [(record, n) for record, n in pairs if n and record.name.startswith(starts)]
 
     def step(self, name: str) -> Record | None:
         """The once-per-step record of that name."""
-        return next((record for record in self.text.at(self.sections.once) if record.name == name), None)
+        return next((record for record in self.sections.once if record.name == name), None)
 
     def lookup_s(self) -> float:
         """An embedding lookup: its memory traffic, or its launches; 0 if the activation's size is unknown."""
         pass_s = self.sizes.activation / MEMORY_BANDWIDTH
         return LOOKUP_PASSES * max(pass_s, KERNEL_S) if pass_s else 0.0
 
-    def all_reduce_s(self, size: float) -> float | None:
-        """An all-reduce on TP: 2 (n - 1) / n bytes; None without a group."""
-        tp = self.text.header.tp
-        return 2 * (tp - 1) / tp * size / NVLINK_BANDWIDTH if tp > 1 else None
 
-
-def file_of(text: SimaiText, facts: Facts) -> File:
-    """A text as the checks see it."""
-    sections = sections_of(text, [])
-    sizes = sizes_of(text, sections, facts)
+def file_of(text: SimaiText, facts: Facts, warnings: list[str] | None = None) -> File:
+    """A text as the checks see it; `warnings` takes doubts about its sections. Raises FormatError."""
+    sections = sections_of(text, [] if warnings is None else warnings)
     tokens = facts.sequence * facts.micro_batch if facts.sequence and facts.micro_batch else None
-    counts = np.bincount(text.order[sections.repetitions].ravel(), minlength=len(text.records)).astype(np.float64)
+    lines = sections.repetitions.ravel(), np.array([*sections.before, *sections.after], np.int64)
+    counts, once = (np.bincount(text.order[of], minlength=len(text.records)).astype(np.float64) for of in lines)
     runs = counts * (text.header.ga / len(sections.repetitions))
-    once = np.bincount(text.order[np.array(sections.once, np.int64)], minlength=len(text.records))
     compute_ns = np.array([float(sum(r.compute_ns)) for r in text.records])
-    return File(text, sections, sizes, tokens, runs, float((compute_ns * (runs + once)).sum()) * NS)
+    compute_s = float((compute_ns * (runs + once)).sum()) * NS
+    return File(sections, text.header, read_sizes(sections, facts), tokens, runs.tolist(), compute_s)
 
 
-def runs_of(records: list[tuple[Record, float]]) -> float:
-    """Runs of records in a step."""
+def _runs(records: Runs) -> float:
     return sum(n for _, n in records)
 
 
-def mean_s(records: list[tuple[Record, float]], phase: int) -> float:
+def _names(records: Runs) -> list[str]:
+    return list(dict.fromkeys(record.name for record, _ in records))
+
+
+def _mean_s(records: Runs, phase: int) -> float:
     """Mean seconds of a phase over the runs."""
-    return sum(r.compute_ns[phase] * n for r, n in records) / runs_of(records) * NS if records else 0.0
-
-
-def time(seconds: float) -> str:
-    """A time of three digits, as `workload.records` takes it."""
-    return short(float(f"{seconds:.3g}"), "s")
+    return sum(r.compute_ns[phase] * n for r, n in records) / _runs(records) * NS if records else 0.0
 
 
 def read_checked(path: str, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
@@ -102,18 +97,18 @@ def read_checked(path: str, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
     records = facts.records or {}
     choices = choices_of(records)
     text = with_records(read_simai_text(path, all_gpus=facts.all_gpus), choices)
-    workload, warnings = workload_from_simai(text, facts)
-    file = file_of(text, facts)
-    implied = model_of(file.sizes, text.header, facts)
+    warnings = list(text.warnings)
+    file = file_of(text, facts, warnings)
+    implied = model_of(file.sizes, facts)
     repaired = replace(
-        workload,
+        workload_from_simai(file.sections, file.sizes, facts, warnings),
         sequence=implied.sequence,
-        experts=facts.experts or file.sizes.number or None,
+        experts=file.sizes.number or None,
         checks=checks_of(file, choices),
         implied=implied,
         records=records,
     )
-    return repaired, warnings
+    return repaired, tuple(warnings)
 
 
 def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
@@ -128,6 +123,25 @@ def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
     return tuple(checks)
 
 
+def _time(seconds: float) -> str:
+    """A time of three digits, as `workload.records` takes it."""
+    return short(float(f"{seconds:.3g}"), "s")
+
+
+def _timed(name: str, record: str, found: str, needs_s: float, why: str, effect_s: float) -> Check:
+    """A doubt about a time, which the time that the work needs mends."""
+    needed = _time(needs_s)
+    return Check(
+        name=name,
+        record=record,
+        found=f"takes {found}",
+        expected=f"about {needed}",
+        why=why,
+        effect_s=effect_s,
+        choice=f"{record}={needed}",
+    )
+
+
 def _no_times(file: File) -> Iterator[Check]:
     """Without a profile, AICB writes its placeholder everywhere."""
     if all(ns <= PLACEHOLDER_NS for r, _ in file.named("") for ns in r.compute_ns):
@@ -137,7 +151,6 @@ def _no_times(file: File) -> Iterator[Check]:
             found="takes 0 or 1 ns",
             expected="measured times",
             why="AICB writes these without --aiob_enable: the file holds messages, no compute",
-            effect_s=None,
         )
 
 
@@ -150,24 +163,17 @@ def _tokens(file: File) -> Iterator[Check]:
             found=f"reduces 4 bytes of {file.sizes.tokens:,} tokens",
             expected=f"workload.sequence x micro_batch = {file.tokens:,}",
             why="One of the two facts is not that of the file, and all rates and moves follow from them",
-            effect_s=None,
         )
 
 
 def _embedding_forward(file: File) -> Iterator[Check]:
     """AICB averages the first, cold runs of the lookup with the others."""
     records = file.named(EMBEDDING)
-    forward_s, lookup_s = mean_s(records, FORWARD), file.lookup_s()
-    if lookup_s and forward_s > FAR_ABOVE * lookup_s:
-        yield Check(
-            name="embedding forward",
-            record=f"{EMBEDDING}.forward",
-            found=f"takes {time(forward_s)}",
-            expected=f"about {time(lookup_s)}",
-            why=f"A lookup moves {short(LOOKUP_PASSES * file.sizes.activation, 'B')}; AICB averages it with its cold start",
-            effect_s=(forward_s - lookup_s) * runs_of(records),
-            choice=f"{EMBEDDING}.forward={time(lookup_s)}",
-        )
+    has_s, needs_s = _mean_s(records, FORWARD), file.lookup_s()
+    if needs_s and has_s > FAR_ABOVE * needs_s:
+        why = f"A lookup moves {short(LOOKUP_PASSES * file.sizes.activation, 'B')}; AICB averages it with its cold start"
+        effect_s = (has_s - needs_s) * _runs(records)
+        yield _timed("embedding forward", f"{EMBEDDING}.forward", _time(has_s), needs_s, why, effect_s)
 
 
 def _embedding_gradient(file: File) -> Iterator[Check]:
@@ -175,60 +181,44 @@ def _embedding_gradient(file: File) -> Iterator[Check]:
     records, optimizer = file.named(EMBEDDING), file.step("grad_param_compute")
     if not records:
         return
-    lines = file.sections.repetitions[0]
-    first, last = file.text.at((lines[0], lines[-1]))
+    first, last = file.sections.micro[0], file.sections.micro[-1]
     mine, leaked = first.compute_ns[WEIGHT_GRADIENT], last.compute_ns[WEIGHT_GRADIENT]
     of = max(optimizer.compute_ns) if optimizer else 0
-    why = []
+    why, found = [], f"{_time(mine * NS)} in the first micro-batch"
     if mine > PLACEHOLDER_NS and of and 0.5 <= mine / of <= 0.75:  # mean of minimum + mean; no mean exceeds 3 minima
-        why.append(f"{time(mine * NS)} is {mine / of:.0%} of grad_param_compute")
-    later = {r.compute_ns[WEIGHT_GRADIENT] for r, _ in records} - {mine} == {leaked} and leaked > PLACEHOLDER_NS
-    if later:
-        why.append(f"{time(leaked * NS)} is that of {last.name}")
+        why.append(f"{_time(mine * NS)} is {mine / of:.0%} of grad_param_compute")
+    if {r.compute_ns[WEIGHT_GRADIENT] for r, _ in records} - {mine} == {leaked} and leaked > PLACEHOLDER_NS:
+        why.append(f"{_time(leaked * NS)} is that of {last.name}")
+        found += f", {_time(leaked * NS)} in the others"
     if why:
-        lookup_s = file.lookup_s()
-        excess_ns, others_ns = first_excess_ns(file.text, file.sections)  # read as once a step
-        of_each = others_ns * NS if excess_ns > 0 else mean_s(records, WEIGHT_GRADIENT)
-        leaked_s = excess_ns * NS + of_each * runs_of(records)
-        yield Check(
-            name="embedding gradient",
-            record=f"{EMBEDDING}.weight_gradient",
-            found=f"takes {time(mine * NS)} in the first micro-batch"
-            + (f", {time(leaked * NS)} in the others" if later else ""),
-            expected=f"about {time(lookup_s)}",
-            why=f"{'; '.join(why)}: AICB writes what another record left behind; the work is that of a lookup",
-            effect_s=leaked_s - lookup_s * runs_of(records),
-            choice=f"{EMBEDDING}.weight_gradient={time(lookup_s)}",
-        )
+        excess_ns, others_ns = first_excess_ns(file.sections)  # read as once a step
+        of_each = others_ns * NS if excess_ns > 0 else _mean_s(records, WEIGHT_GRADIENT)
+        leaked_s = excess_ns * NS + of_each * _runs(records)
+        told = f"{'; '.join(why)}: AICB writes what another record left behind; the work is that of a lookup"
+        needs_s, record = file.lookup_s(), f"{EMBEDDING}.weight_gradient"
+        yield _timed("embedding gradient", record, found, needs_s, told, leaked_s - needs_s * _runs(records))
 
 
 def _optimizer(file: File) -> Iterator[Check]:
     """AICB times one division of all gradients of a rank by dp, and adds the fastest run to the mean."""
     record, gathered = file.step("grad_param_compute"), file.step("grad_gather")
-    header = file.text.header
-    dp = header.all_gpus // (header.tp * header.pp)
+    dp = file.header.all_gpus // (file.header.tp * file.header.pp)
     if record is None or gathered is None or dp == 1 or not sum(gathered.comm_bytes):
         return
-    record_s = sum(record.compute_ns) * NS
-    shard = file.sizes.dense / dp + file.sizes.experts / (dp // header.ep)
-    adam_s = shard * ADAM_BYTES / MEMORY_BANDWIDTH
-    if max(record.compute_ns) > PLACEHOLDER_NS and record_s > 2 * adam_s:
-        yield Check(
-            name="optimizer",
-            record="grad_param_compute",
-            found=f"takes {time(record_s)}",
-            expected=f"about {time(adam_s)}",
-            why=f"Parameters are gathered, so a rank updates 1/{dp} of them, {ADAM_BYTES} bytes each; AICB adds two timings of "
-            "a division of all gradients of the rank",
-            effect_s=record_s - adam_s,
-            choice=f"grad_param_compute={time(adam_s)}",
+    has_s = sum(record.compute_ns) * NS
+    needs_s = (file.sizes.dense / dp + file.sizes.experts / (dp // file.header.ep)) * ADAM_BYTES / MEMORY_BANDWIDTH
+    if max(record.compute_ns) > PLACEHOLDER_NS and has_s > 2 * needs_s:
+        why = (
+            f"Parameters are gathered, so a rank updates 1/{dp} of them, {ADAM_BYTES} bytes each; AICB adds two timings of "
+            "a division of all gradients of the rank"
         )
+        yield _timed("optimizer", record.name, _time(has_s), needs_s, why, has_s - needs_s)
 
 
 def _messages_on_tp(file: File) -> Iterator[Check]:
     """AICB all-reduces on TP 2 bytes of every parameter, without sequence parallelism only, where it means the norms, and the
     size of an activation, where it means a gradient."""
-    sizes = file.sizes
+    sizes, tp = file.sizes, file.header.tp
     rows = (
         ("layernorm", "layernorm", (2 * sizes.dense, 2 * (sizes.dense + sizes.experts)),
          "It is 2 bytes of all parameters of the rank; Megatron reduces norms on TP, and only with sequence parallelism"),
@@ -245,92 +235,79 @@ def _messages_on_tp(file: File) -> Iterator[Check]:
                 found=f"all-reduces {short(size, 'B')} on TP",
                 expected="nothing",
                 why=why,
-                effect_s=file.all_reduce_s(size),
+                effect_s=2 * (tp - 1) / tp * size / NVLINK_BANDWIDTH if tp > 1 else None,
                 choice=f"{record_name}=0 B",
             )
 
 
 def _recompute(file: File) -> Iterator[Check]:
-    """AICB doubles attention's forward for --recompute_activations."""
-    doubled = [
-        (r, n)
-        for r, n in file.named("attention")
-        if r.compute_ns[INPUT_GRADIENT] > PLACEHOLDER_NS and 0 <= r.compute_ns[FORWARD] - 2 * r.compute_ns[INPUT_GRADIENT] <= 1
-    ]
+    """AICB doubles attention's forward for --recompute_activations: its time, or without times its messages."""
+    attention, sent = file.named("attention"), 2 * file.sizes.activation
+    timed = [(r, n, r.compute_ns[FORWARD], r.compute_ns[INPUT_GRADIENT]) for r, n in attention]
+    doubled = [(r, n, back) for r, n, ahead, back in timed if back > PLACEHOLDER_NS and 0 <= ahead - 2 * back <= 1]
     if doubled:
-        once = {r.name: r.compute_ns[INPUT_GRADIENT] * NS for r, _ in doubled}
-        names = list(once)
+        once = {r.name: _time(back * NS) for r, _, back in doubled}
         yield Check(
             name="recompute",
-            record=f"{names[0]}.forward",
-            found=f"is twice its gradient{''.join(f', {name} too' for name in names[1:])}",
+            record=f"{next(iter(once))}.forward",
+            found=f"is twice its gradient{''.join(f', {name} too' for name in [*once][1:])}",
             expected="the same",
             why="It contains a recompute: checkpointing `none` is not none here, `full` recomputes attention twice",
-            effect_s=sum((r.compute_ns[FORWARD] - r.compute_ns[INPUT_GRADIENT]) * n for r, n in doubled) * NS,
-            choice=", ".join(f"{name}.forward={time(seconds)}" for name, seconds in once.items()),
+            effect_s=sum((r.compute_ns[FORWARD] - back) * n for r, n, back in doubled) * NS,
+            choice=", ".join(f"{name}.forward={time}" for name, time in once.items()),
         )
-
-
-def _recompute_messages(file: File) -> Iterator[Check]:
-    """Without times, AICB doubles attention's forward messages for --recompute_activations."""
-    sent = 2 * file.sizes.activation
-    doubled = list(dict.fromkeys(r.name for r, _ in file.named("attention") if sent and r.comm_bytes[FORWARD] == sent))
-    if doubled:
+    if sent and (names := _names([(r, n) for r, n in attention if r.comm_bytes[FORWARD] == sent])):
         activation = short(file.sizes.activation, "B")
         yield Check(
             name="recompute messages",
-            record=f"{doubled[0]}.forward",
-            found=f"sends {short(sent, 'B')}, twice an activation{''.join(f', {name} too' for name in doubled[1:])}",
+            record=f"{names[0]}.forward",
+            found=f"sends {short(sent, 'B')}, twice an activation{''.join(f', {name} too' for name in names[1:])}",
             expected=activation,
             why="It contains a recompute's message: checkpointing `none` is not none here, `full` sends it twice more",
-            effect_s=None,
-            choice=", ".join(f"{name}.forward={activation}" for name in doubled),
+            choice=", ".join(f"{name}.forward={activation}" for name in names),
         )
 
 
 def _no_attention(file: File) -> Iterator[Check]:
     """AICB times latent attention with DeepSeek's kernels only, and writes 0 elsewhere."""
-    attention = file.named("attention")
-    of_attention, of_mlp = (max((max(r.compute_ns) for r, _ in each), default=0) for each in (attention, file.named("mlp")))
-    if attention and not of_attention and of_mlp > PLACEHOLDER_NS:
+    attention, mlp = ([max(r.compute_ns) for r, _ in file.named(start)] for start in ("attention", "mlp"))
+    if attention and not any(attention) and max(mlp, default=0) > PLACEHOLDER_NS:
         yield Check(
             name="no attention",
-            record=attention[0][0].name,
+            record=_names(file.named("attention"))[0],
             found="takes 0 ns, as all records of attention",
             expected="measured times, as those of the MLP",
             why="AICB times latent attention with DeepSeek's kernels only: without them the file's layers lack their attention",
-            effect_s=None,
         )
 
 
 def _logits(file: File) -> Iterator[Check]:
     """AICB gives the final projection attention's time; without sequence parallelism it writes no record of it."""
-    attention, final = file.named("attention"), file.named(FINAL)
-    times = {r.compute_ns[INPUT_GRADIENT] for r, _ in attention}
+    times, final = {r.compute_ns[INPUT_GRADIENT] for r, _ in file.named("attention")}, file.named(FINAL)
     if max(times, default=0) <= PLACEHOLDER_NS or any(r.compute_ns[FORWARD] not in times for r, _ in final):
         return
-    has_s, needs_s = mean_s(final, FORWARD), _logits_s(file)
-    known, name = needs_s is not None, final[0][0].name if final else f"{FINAL}column"
+    name, has_s, needs_s = final[0][0].name if final else f"{FINAL}column", _mean_s(final, FORWARD), _logits_s(file)
+    known = f"about {_time(needs_s or 0.0)} in each phase"
     yield Check(
         name="logits",
         record=name,
-        found=f"takes attention's {time(has_s)}" if final else "is missing",
-        expected=f"about {time(needs_s or 0.0)} in each phase" if known else "the logits: the time of 0.5 to 1.2 layers",
-        why="AICB does not write the logits' time" + ("; here at a layer's rate, by parameters" if known else ""),
-        effect_s=3 * (has_s - needs_s) * file.text.header.ga if needs_s is not None else None,
-        choice=f"{name}={time(needs_s)}" if needs_s is not None else "",
+        found=f"takes attention's {_time(has_s)}" if final else "is missing",
+        expected="the logits: the time of 0.5 to 1.2 layers" if needs_s is None else known,
+        why="AICB does not write the logits' time" + ("" if needs_s is None else "; here at a layer's rate, by parameters"),
+        effect_s=None if needs_s is None else 3 * (has_s - needs_s) * file.header.ga,
+        choice="" if needs_s is None else f"{name}={_time(needs_s)}",
     )
 
 
 def _logits_s(file: File) -> float | None:
     """Forward of the logits at the rate of a layer, by parameters; None without the vocabulary, or with experts."""
-    sizes, tp = file.sizes, file.text.header.tp
-    if not sizes.words or not sizes.ends or sizes.moe:
+    sizes, words = file.sizes, file.sizes.shares.vocabulary
+    if not words or not sizes.ends or sizes.moe:
         return None
-    layers = (sizes.dense - sizes.ends - sizes.positions) * tp
+    layers = (sizes.dense - sizes.ends - sizes.positions) * file.header.tp
     inner = [(r, n) for r, n in file.named("") if not r.name.startswith((EMBEDDING, FINAL))]
-    forward_s = sum(r.compute_ns[FORWARD] * n for r, n in inner) * NS / file.text.header.ga
-    return forward_s * sizes.words * sizes.hidden / layers if layers > 0 else None
+    forward_s = sum(r.compute_ns[FORWARD] * n for r, n in inner) * NS / file.header.ga
+    return forward_s * words * sizes.hidden / layers if layers > 0 else None
 
 
 def _expert_gradient(file: File) -> Iterator[Check]:
@@ -338,21 +315,15 @@ def _expert_gradient(file: File) -> Iterator[Check]:
     moe = [(r, n) for r, n in file.named("") if "moe" in r.name and r.compute_ns[FORWARD] > PLACEHOLDER_NS]
     bare = [(r, n) for r, n in moe if r.compute_ns[WEIGHT_GRADIENT] <= PLACEHOLDER_NS]
     if bare:
-        name, forward_s = bare[0][0].name, mean_s(bare, FORWARD)
-        yield Check(
-            name="expert gradient",
-            record=f"{name}.weight_gradient",
-            found=f"takes {bare[0][0].compute_ns[WEIGHT_GRADIENT]} ns",
-            expected=f"about {time(forward_s)}",
-            why="A weight gradient has the work of its forward; AICB writes a placeholder for experts",
-            effect_s=-forward_s * runs_of(bare),
-            choice=f"{name}.weight_gradient={time(forward_s)}",
-        )
+        first, needs_s = bare[0][0], _mean_s(bare, FORWARD)
+        why = "A weight gradient has the work of its forward; AICB writes a placeholder for experts"
+        record, found = f"{first.name}.weight_gradient", f"{first.compute_ns[WEIGHT_GRADIENT]} ns"
+        yield _timed("expert gradient", record, found, needs_s, why, -needs_s * _runs(bare))
 
 
 def _chunks(file: File) -> Iterator[Check]:
     """AICB writes the layers of a stage as `vpp`."""
-    header = file.text.header
+    header = file.header
     if header.pp > 1 and header.vpp > 1 and header.vpp == file.sizes.layers:
         micro_s = sum(sum(r.compute_ns) * n for r, n in file.named("")) * NS / header.ga
         yield Check(
@@ -374,7 +345,6 @@ CHECKS: Final[tuple[Callable[[File], Iterator[Check]], ...]] = (
     _optimizer,
     _messages_on_tp,
     _recompute,
-    _recompute_messages,
     _no_attention,
     _logits,
     _expert_gradient,

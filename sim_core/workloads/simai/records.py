@@ -39,8 +39,7 @@ def choices_of(records: Mapping[str, object]) -> tuple[Choice, ...]:
             record, phase = key, ""
         if phase and phase not in PHASES:
             raise SpecError(f"workload.records: {named(key)}: unknown phase {shown(phase)}, {nearest(phase, PHASES)}")
-        ns, size = _value(key, value)
-        choices.append(Choice(record, PHASES.index(phase) if phase else -1, ns, size))
+        choices.append(Choice(record, PHASES.index(phase) if phase else -1, *_value(key, value)))
     return tuple(choices)
 
 
@@ -90,31 +89,41 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
             )
         mine = [k for k, record in enumerate(records) if record.name == choice.record]
         if choice.ns is not None:
-            timed = [k for k in mine if any(map(_measured, records[k].compute_ns))] or mine
-            for k in timed:
-                records[k] = _timed(records[k], choice.phase, choice.ns)
+            for k in [k for k in mine if _measured(records[k])] or mine:
+                times = records[k].compute_ns
+                phases = [choice.phase] if choice.phase >= 0 else _measured(records[k]) or [0, 1, 2]
+                records[k] = records[k]._replace(compute_ns=tuple(choice.ns if p in phases else times[p] for p in range(3)))
         elif choice.size is not None:
-            sized = [k for k in mine if any(_messages(records[k], choice.phase))]
+            sized = {k: phases for k in mine if (phases := _sent(records[k], choice.phase))}
             if not sized:
                 where = f".{PHASES[choice.phase]}" if choice.phase >= 0 else ""
-                raise SpecError(
-                    f"workload.records: {named(choice.record)}{where}: found a size, but the record has no message there"
-                )
-            for k in sized:
-                sizes = zip(records[k].comm_bytes, _messages(records[k], choice.phase), strict=True)
-                records[k] = records[k]._replace(comm_bytes=tuple(choice.size if has else size for size, has in sizes))
+                what = f"workload.records: {named(choice.record)}{where}"
+                raise SpecError(f"{what}: found a size, but the record has no message there")
+            for k, phases in sized.items():
+                sizes = records[k].comm_bytes
+                records[k] = records[k]._replace(comm_bytes=tuple(choice.size if p in phases else sizes[p] for p in range(3)))
     return replace(text, records=tuple(records))
+
+
+def _measured(record: Record) -> list[int]:
+    """Phases with a measured time."""
+    return [phase for phase, ns in enumerate(record.compute_ns) if ns > PLACEHOLDER_NS]
+
+
+def _sent(record: Record, phase: int) -> list[int]:
+    """Phases with a message that `phase` (-1: any) means."""
+    return [p for p in range(3) if phase in (-1, p) and record.collective[p] != "NONE" and record.comm_bytes[p] > 0]
 
 
 def _with_final(text: SimaiText, name: str) -> SimaiText:
     """The text with a record without time or message at the end of each micro-batch."""
     ends = sections_of(text, []).repetitions[:, -1].astype(np.int64) + 1
     record = Record(name, -1, (0, 0, 0), ("NONE",) * 3, ("",) * 3, (0, 0, 0), 100)
+    header = text.header
 
     def moved(ids: tuple[int, ...]) -> tuple[int, ...]:
         return tuple((np.array(ids, np.int64) + np.searchsorted(ends, ids, side="right")).tolist())
 
-    header = text.header
     return replace(
         text,
         header=header._replace(checkpoints=moved(header.checkpoints), checkpoint_initiates=moved(header.checkpoint_initiates)),
@@ -122,17 +131,3 @@ def _with_final(text: SimaiText, name: str) -> SimaiText:
         order=np.insert(text.order, ends, len(text.records)),
         line_of=np.insert(text.line_of, ends, text.line_of[ends - 1]),
     )
-
-
-def _measured(ns: int) -> bool:
-    return ns > PLACEHOLDER_NS
-
-
-def _timed(record: Record, phase: int, ns: int) -> Record:
-    phases = [phase] if phase >= 0 else [p for p in range(3) if _measured(record.compute_ns[p])] or [0, 1, 2]
-    return record._replace(compute_ns=tuple(ns if p in phases else record.compute_ns[p] for p in range(3)))
-
-
-def _messages(record: Record, phase: int) -> list[bool]:
-    """Per phase, whether the record has a message there that `phase` (-1: any) means."""
-    return [phase in (-1, p) and record.collective[p] != "NONE" and record.comm_bytes[p] > 0 for p in range(3)]

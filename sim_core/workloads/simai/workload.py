@@ -1,21 +1,20 @@
 """A SimAI/AICB text as a `Workload`: which lines are layers or once-per-step records, and how often a layer repeats."""
 
-import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
-from sim_core.arrays import Bools, Floats, Ints
+from sim_core.arrays import Floats, Ints
 from sim_core.errors import FormatError
 from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
 from sim_core.workloads.facts import Facts
-from sim_core.workloads.simai.sections import EXPERTS, Sections, dense_layers, layer_starts, sections_of, shape_of
-from sim_core.workloads.simai.sizes import first_excess_ns, has_columns, messages_of, parameters_of
-from sim_core.workloads.simai.text import RERUN_POLICY, Header, Record, SimaiText
+from sim_core.workloads.simai.sections import EXPERTS, Sections, shape_of
+from sim_core.workloads.simai.sizes import Sizes, first_excess_ns, has_columns
+from sim_core.workloads.simai.text import RERUN_POLICY, Header, Record
 from sim_core.workloads.words import RULE_OF_GROUP, group_of
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
@@ -39,6 +38,7 @@ from sim_core.workloads.workload import (
     StepRow,
     Workload,
     layers_by_unit,
+    no_work,
     step_pieces,
 )
 
@@ -48,149 +48,117 @@ _KIND: Final = kinds_by("simai")
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
-def workload_from_simai(text: SimaiText, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
-    """The workload of a parsed text, and warnings.
+def workload_from_simai(sections: Sections, sizes: Sizes, facts: Facts, warnings: list[str]) -> Workload:
+    """The workload of a text in sections, with the sizes that its records tell; `warnings` takes doubts.
 
-    Raises FormatError if the lines do not form micro-batches of layers.
+    Raises FormatError if the model has too many kinds of layers.
     """
-    warnings = list(text.warnings)
-    sections = sections_of(text, warnings)
-    starts = layer_starts(text, sections)
-    header, micro_batch = text.header, facts.micro_batch
-    rerun = _rerun_counts(header, len(text.order))
+    text = sections.text
+    header, size = text.header, sections.repetitions.shape[1]
+    base = BasePlan(
+        tp=header.tp,
+        pp=header.pp,
+        vpp=header.vpp if header.pp > 1 else 1,  # with pp 1, AICB writes the number of layers here
+        ep=header.ep,
+        all_gpus=header.all_gpus,
+        ga=header.ga,
+        micro_batch=facts.micro_batch or 1,
+    )
     compute_ns = np.array([r.compute_ns for r in text.records], np.float64)[text.order[sections.repetitions]]
     compute_s = compute_ns.mean(0) * NS
-    excess_ns, others_ns = first_excess_ns(text, sections)
+    excess_ns, others_ns = first_excess_ns(sections)
     if excess_ns > 0:
         compute_s[0, WEIGHT_GRADIENT] = others_ns * NS
-    again = rerun[sections.repetitions]
+    again = _rerun_counts(header, len(text.order))[sections.repetitions]
     again = np.stack([again, again * compute_ns[:, :, FORWARD]], axis=-1).mean(0) * (1.0, NS)
-    dense = dense_layers(text, sections, starts)
-    units, unit_of_layer, first, last = _units(text, sections, starts, compute_s, warnings)
-    occurrences = _occurrences(units, unit_of_layer, starts)
-    pieces, names = _pieces(text, sections, units, occurrences, compute_s, again)
-    layers = len(starts) * header.pp
-    step = _step_pieces(text.at(sections.once), excess_ns * NS)
-    messages = messages_of(text, sections, facts)
-    parameters = parameters_of(text, sections, messages, len(starts), facts)
-    p2p_bytes, p2p_rule, notes = _p2p(text, sections, pieces, messages.activation)
+    units, unit_of_layer = _units(sections, compute_s, warnings)
+    places = [[sections.layers[k] for k in np.flatnonzero(unit_of_layer == unit)] for unit in range(units)]
+    ends = [range(sections.head), range(size - sections.tail, size)]
+    places += [[end] for end in ends if end]
+    pieces, names = _pieces(sections, places, compute_s, again)
+    step = _step_pieces(sections.once, excess_ns * NS)
+    # the first stage's layers without experts are the model's only ones
+    others = np.resize(unit_of_layer[sections.dense_layers :], len(unit_of_layer))
+    all_layers = np.concatenate([unit_of_layer, *([others] * (header.pp - 1))])
+    p2p_bytes, p2p_rule, note = _p2p(sections, pieces, sizes.activation)
     arrays = Arrays(
-        base=_base(header, micro_batch),
+        base=base,
         pieces=pieces,
         step=step,
-        unit_layers=layers_by_unit(_all_layers(unit_of_layer, header.pp, dense), len(units)),
-        first_unit=first,
-        last_unit=last,
+        unit_layers=layers_by_unit(all_layers, len(places)),
+        first_unit=units if sections.head else -1,
+        last_unit=len(places) - 1 if sections.tail else -1,
         p2p_bytes=p2p_bytes,
         p2p_rule=p2p_rule,
         micro_batches=float(len(sections.repetitions)),
         layer_unit=int(unit_of_layer[0]) if (unit_of_layer == unit_of_layer[0]).all() else -1,
         gradient_width=4.0,
         layered_gradients=False,
-        shares=parameters.shares,
-        dense_layers=dense,
+        shares=sizes.shares,
+        dense_layers=sections.dense_layers,
         least_forward=LEAST_FORWARD if header.policy == RERUN_POLICY else 0.0,
     )
-    has_experts = _has_experts(pieces, step, names)
-    workload = Workload(
+    on_experts = (pieces.comm_group == EP) | (pieces.comm_group == DP_EP)
+    reduces_experts = bool((step.comm_bytes[step.comm_group == DP_EP] > 0).any())
+    has_experts = reduces_experts or bool((pieces.comm_bytes[on_experts] > 0).any()) or any("moe" in name for name in names)
+    return Workload(
         kind="simai",
-        base=_base(header, micro_batch),
-        layers=layers,
+        base=base,
+        layers=len(all_layers),
         names=names,
         arrays=arrays,
         sequence=facts.sequence,
         measured_on=facts.measured_on,
         has_experts=has_experts,
-        gradients_known=(True, not has_experts or bool((step.comm_bytes[step.comm_group == DP_EP] > 0).any())),
-        ends_known=parameters.known,
-        replicated_known=parameters.replicated_known,
-        notes=(
-            *notes,
-            *([messages.note] if messages.note else []),
-            *parameters.notes,
-            *_notes(header, micro_batch, starts, dense),
-        ),
-    )
-    return workload, tuple(warnings)
-
-
-def _base(header: Header, micro_batch: int | None) -> BasePlan:
-    """The header's plan. With pp 1, AICB writes the number of layers into `vpp`, which is then taken as 1."""
-    vpp = header.vpp if header.pp > 1 else 1
-    return BasePlan(
-        tp=header.tp, pp=header.pp, vpp=vpp, ep=header.ep, all_gpus=header.all_gpus, ga=header.ga, micro_batch=micro_batch or 1
+        gradients_known=(True, not has_experts or reduces_experts),
+        ends_known=not sizes.why_unknown,
+        replicated_known=sizes.replicated_known,
+        notes=tuple(note for note in (note, sizes.note, *_notes(sections, sizes, facts.micro_batch)) if note),
     )
 
 
-def _all_layers(unit_of_layer: Ints, pp: int, dense: int) -> Ints:
-    """The units of all layers, from those of the first stage; its `dense` layers without experts are the model's only ones."""
-    others: Ints = np.resize(unit_of_layer[dense:], len(unit_of_layer))
-    return np.concatenate([unit_of_layer, *([others] * (pp - 1))])
-
-
-def _notes(header: Header, micro_batch: int | None, starts: list[int], dense: int) -> list[str]:
-    layers = len(starts)
-    notes = []
+def _notes(sections: Sections, sizes: Sizes, micro_batch: int | None) -> Iterator[str]:
+    header, layers, dense = sections.text.header, sizes.layers, sections.dense_layers
+    if sizes.why_unknown:
+        axes = "pp or layers" if sizes.replicated_known else "tp, pp or layers"
+        unknown = f"the embedding's part of the parameters is unknown ({sizes.why_unknown})"
+        yield f"{unknown}: plans with other {axes} are infeasible"
+    yield sizes.told
     if micro_batch is None:
-        notes.append("the file does not state its micro-batch: taken as 1 (set workload.micro_batch)")
+        yield "the file does not state its micro-batch: taken as 1 (set workload.micro_batch)"
     if header.pp > 1:
         such = "such layers each" if not dense else f"layers each, without the {dense} that have no experts"
-        notes.append(f"the file has one of {header.pp} stages; the others are assumed to have {layers} {such}")
+        yield f"the file has one of {header.pp} stages; the others are assumed to have {layers} {such}"
     if header.pp == 1 and header.vpp > 1:
-        notes.append(f"vpp: {header.vpp} with pp: 1 is a number of layers, not of virtual stages: taken as 1")
-    return notes
+        yield f"vpp: {header.vpp} with pp: 1 is a number of layers, not of virtual stages: taken as 1"
 
 
-def _units(
-    text: SimaiText, sections: Sections, starts: list[int], compute_s: Floats, warnings: list[str]
-) -> tuple[list[range], Ints, int, int]:
-    """Distinct layers as ranges of positions in a repetition, the unit of each layer, and the units of first and last stage."""
-    size = sections.repetitions.shape[1]
-    stop = size - sections.tail
-    layers = len(starts) * text.header.pp
-    units, unit_of_layer = _alike(text, sections, starts, stop, compute_s)
-    if len(units) * layers > MAX_LAYER_TABLE:
-        units, unit_of_layer = _alike(text, sections, starts, stop, None)
-        warnings.append(
-            f"{text.path}:{text.line_of[0]}: too many kinds of layers; those that differ only in times are averaged"
+def _units(sections: Sections, compute_s: Floats, warnings: list[str]) -> tuple[int, Ints]:
+    """Kinds of distinct layers, and the kind of each layer of the stage."""
+    text, of_stage = sections.text, len(sections.layers)
+    layers = of_stage * text.header.pp
+    shapes = [shape_of(record) for record in sections.micro]
+    for timed in (True, False):
+        ids: dict[object, int] = {}
+        unit_of_layer = np.array(
+            [
+                ids.setdefault(
+                    (tuple(shapes[layer.start : layer.stop]), compute_s[layer.start : layer.stop].tobytes() if timed else b""),
+                    len(ids),
+                )
+                for layer in sections.layers
+            ],
+            np.int64,
         )
-    if len(units) * layers > MAX_LAYER_TABLE:
-        found = f"{layers} layers of {len(units)} kinds (pp {text.header.pp} stages of {len(starts)})"
-        expected = f"layers x kinds of at most {MAX_LAYER_TABLE}"
-        raise FormatError(text.path, int(text.line_of[-1]), "too many layers", found=found, expected=expected)
-    first = last = -1
-    if sections.head:
-        first = len(units)
-        units.append(range(sections.head))
-    if sections.tail:
-        last = len(units)
-        units.append(range(stop, size))
-    return units, unit_of_layer, first, last
-
-
-def _alike(
-    text: SimaiText, sections: Sections, starts: list[int], stop: int, compute_s: Floats | None
-) -> tuple[list[range], Ints]:
-    """Units of layers with equal records (and times, if given), as positions of the first one; and the unit of each layer."""
-    ids: dict[object, int] = {}
-    units: list[range] = []
-    unit_of_layer = np.empty(len(starts), np.int64)
-    shapes = [shape_of(record) for record in text.at(sections.repetitions[0])]
-    for layer, (begin, end) in enumerate(itertools.pairwise([*starts, stop])):
-        times = compute_s[begin:end].tobytes() if compute_s is not None else b""
-        unit = ids.setdefault((tuple(shapes[begin:end]), times), len(units))
-        if unit == len(units):
-            units.append(range(begin, end))
-        unit_of_layer[layer] = unit
-    return units, unit_of_layer
-
-
-def _occurrences(units: list[range], unit_of_layer: Ints, starts: list[int]) -> list[list[int]]:
-    """Start positions of all occurrences of each unit."""
-    places_of: list[list[int]] = [[] for _ in units]
-    for layer, unit in enumerate(unit_of_layer):
-        places_of[unit].append(starts[layer])
-    return [places or [unit.start] for places, unit in zip(places_of, units, strict=True)]
+        if len(ids) * layers <= MAX_LAYER_TABLE:
+            return len(ids), unit_of_layer
+        if timed:
+            warnings.append(
+                f"{text.path}:{text.line_of[0]}: too many kinds of layers; those that differ only in times are averaged"
+            )
+    found = f"{layers} layers of {len(ids)} kinds (pp {text.header.pp} stages of {of_stage})"
+    expected = f"layers x kinds of at most {MAX_LAYER_TABLE}"
+    raise FormatError(text.path, int(text.line_of[-1]), "too many layers", found=found, expected=expected)
 
 
 def _rerun_counts(header: Header, lines: int) -> Floats:
@@ -204,33 +172,26 @@ def _rerun_counts(header: Header, lines: int) -> Floats:
     return np.cumsum(steps)[:lines]
 
 
-def _pieces(
-    text: SimaiText, sections: Sections, units: list[range], occurrences: list[list[int]], compute_s: Floats, again: Floats
-) -> tuple[Pieces, tuple[str, ...]]:
-    """The columns of all units' pieces; `again[line]`: re-runs of its forward, and their seconds; a unit has the mean."""
-    positions = [(unit, k) for unit, span in enumerate(units) for k in span]
-    records = text.at(sections.repetitions[0, k] for _, k in positions)
-    group = np.array([[group_of(r.suffix[p], p) for p in range(3)] for r in records], np.int64)
-    rerun = np.array([again[[s + k - units[u].start for s in occurrences[u]]].mean(0) for u, k in positions])
-    pieces = Pieces(
-        unit=np.array([unit for unit, _ in positions], np.int64),
-        compute_s=np.array([_mean(compute_s[[s + k - units[u].start for s in occurrences[u]]]) for u, k in positions]),
+def _pieces(sections: Sections, places: list[list[range]], compute_s: Floats, again: Floats) -> tuple[Pieces, tuple[str, ...]]:
+    """The columns of all units' pieces, with the means over a unit's `places` in a micro-batch; `again[line]`: re-runs of its
+    forward, and their seconds."""
+    # for each piece its unit, and the lines that it stands for
+    lines = [(unit, [layer[k] for layer in of_unit]) for unit, of_unit in enumerate(places) for k in range(len(of_unit[0]))]
+    records = [sections.micro[at[0]] for _, at in lines]
+    rerun = np.array([again[at].mean(0) for _, at in lines])
+    pieces = no_work(len(records))._replace(
+        unit=np.array([unit for unit, _ in lines], np.int64),
+        # equal times give exactly that time
+        compute_s=np.array([t[0] if (t == t[0]).all() else t.mean(axis=0) for t in (compute_s[at] for _, at in lines)]),
         comm_kind=np.array([[_KIND[c] for c in r.collective] for r in records], np.int64),
-        comm_group=group,
+        comm_group=np.array([[group_of(r.suffix[p], p) for p in range(3)] for r in records], np.int64),
         comm_bytes=np.array([r.comm_bytes for r in records], np.float64),
         comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records], np.int64),
         rerun=rerun[:, 0].copy(),
         rerun_s=rerun[:, 1].copy(),
         attention_core=np.array([bool(_ATTENTION_CORE.search(r.name)) for r in records], np.bool_),
-        gradient_bytes=np.zeros(len(records)),
     )
     return pieces, tuple(r.name for r in records)
-
-
-def _mean(rows: Floats) -> Floats:
-    """Mean over the rows; equal rows give exactly that row."""
-    mean: Floats = rows[0] if (rows == rows[0]).all() else rows.mean(axis=0)
-    return mean
 
 
 def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
@@ -288,25 +249,19 @@ def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, ...]]:
     return compute, tuple(comm)
 
 
-def _has_experts(pieces: Pieces, step: StepPieces, names: Sequence[str]) -> bool:
-    in_layers: Bools = (pieces.comm_group >= EP) & (pieces.comm_group != DP) & (pieces.comm_bytes > 0)
-    once: Bools = (step.comm_group == DP_EP) & (step.comm_bytes > 0)
-    return bool(in_layers.any() or once.any() or any("moe" in name for name in names))
-
-
-def _p2p(text: SimaiText, sections: Sections, pieces: Pieces, activation: float) -> tuple[float, int, list[str]]:
-    """Bytes that one rank sends to the next stage: `pp_comm`, else the activation that the TP collectives carry."""
-    header = text.header
+def _p2p(sections: Sections, pieces: Pieces, activation: int) -> tuple[float, int, str]:
+    """Bytes that one rank sends to the next stage: `pp_comm`, else the activation that the TP collectives carry; the rule that
+    moves them, and a note."""
+    header = sections.text.header
     on_tp = (pieces.comm_kind != NO_COMM) & (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
     scattered = on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))
-    columns = has_columns(text.at(sections.repetitions[0]))
-    sharded = bool(scattered.any()) if on_tp.any() else columns  # a text of tp 1 has no message that tells
+    # a text of tp 1 has no message that tells
+    sharded = bool(scattered.any()) if on_tp.any() else has_columns(sections.micro)
     rule = moving.SHARDED_ACTIVATION if sharded else moving.ACTIVATION
     if header.pp_comm:
-        return float(header.pp_comm), rule, []
+        return float(header.pp_comm), rule, ""
     if not activation:
-        note = "the size of a pipeline send is unknown (no pp_comm, no TP message): plans with pp > 1 are infeasible"
-        return 0.0, rule, [note]
+        return 0.0, rule, "the size of a pipeline send is unknown (no pp_comm, no TP message): plans with pp > 1 are infeasible"
     size = activation / (header.tp if sharded else 1)
     why = f"its TP message / tp {header.tp}" if sharded else "its TP message"
-    return size, rule, [f"pp_comm is not stated: a pipeline send is taken as {short(size, 'B')}, {why}"]
+    return size, rule, f"pp_comm is not stated: a pipeline send is taken as {short(size, 'B')}, {why}"

@@ -4,143 +4,22 @@ An all-to-all ends for all of its ranks at once, so the fullest rank sets the pa
 tokens and the one that takes them back a rank runs its experts; the second one's input is what it got. What it waits there is
 what the fullest rank still works.
 
-Where some ranks have no trace, popularities of experts are drawn from symmetric Dirichlet distributions of many
-concentrations. Given what the known ranks got, the others share out the rest by a Dirichlet distribution, too. A draw weighs as
-much as it makes likely what the files hold: the tokens of the known ranks, and their waits, each of which is the fullest rank's
-surplus of tokens at the pace of all.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from math import lgamma
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
 from sim_core.units import short
-from sim_core.workloads.traces.job import BLOCKS, EXPERT_REDUCTIONS, Job, Operation
-from sim_core.workloads.traces.stages import Phases
-
-CONCENTRATIONS: Final = np.geomspace(0.3, 100.0, 12)
-"""Of an expert: from nearly all tokens to one of them, to all alike."""
-DRAWS: Final = 500
-"""Of each concentration; fewer of many experts."""
-MOST: Final = 2**18
-"""Popularities of each concentration."""
-LEAST_SHARE: Final = 1e-3
-"""A rank with fewer of the tokens is as one with so many: popularity is never quite 0."""
-UNSURE: Final = 0.5
-"""Of the logarithm of the seconds that experts take without tokens (launches, weights) around the estimate; measured: 0.4."""
-FULL: Final = 0.05
-"""A rank that waits for less than this part of its own work is the fullest."""
-OF_SPREAD: Final = 4000
-"""Draws for a spread: the mean load of the fullest rank is known to about 1 %."""
-LEVELS: Final = (0.05, 0.95)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waited:
-    """Means of the known ranks of a group: `tokens` over the mean of all ranks, by place in the group; seconds of their
-    experts, and of what they waited for the fullest rank, in a forward and a backward.
-
-    `full`: whether one of them is the fullest; `fixed_s`: an estimate of the forward's seconds without tokens; `pace`: seconds
-    of a token in a backward over those in a forward.
-    """
-
-    tokens: Mapping[int, float]
-    seconds: tuple[float, float]
-    wait_s: tuple[float, float]
-    fixed_s: float
-    pace: float
-    full: bool
-
-    def loaded_s(self, fixed_s: float) -> tuple[float, float]:
-        """Seconds of the fullest rank that are in proportion to its tokens, in a forward and a backward."""
-        own_s = self.seconds[0] - fixed_s
-        return own_s + self.wait_s[0], min(self.pace * own_s, self.seconds[1]) + self.wait_s[1]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Likely:
-    """Tokens of the fullest of 0, 1, ... ranks over the mean: mean, and bounds of nine in ten draws; 1 where experts do not
-    divide. `fixed_s`: as `Waited` has it, as the waits make it likely."""
-
-    fullest: Floats
-    low: Floats
-    high: Floats
-    fixed_s: float
-
-
-def likely(seen: Waited, ep: int, experts: int) -> Likely:
-    """What is likely of a group of `ep` ranks that share out `experts`."""
-    draws = [_draws(seen.tokens, ep, experts, concentration) for concentration in CONCENTRATIONS.tolist()]
-    popular, weight = (np.concatenate(columns) for columns in zip(*draws, strict=True))
-    others = [rank for rank in range(ep) if rank not in seen.tokens]
-    fixed_s = np.full(len(weight), seen.fixed_s)
-    if others:
-        most, known = popular.sum(axis=2)[:, others].max(axis=1), max(seen.tokens.values())
-        if seen.full:
-            weight = np.where(most <= known * (1 + FULL), weight, -np.inf)
-        else:
-            mean = float(np.mean(list(seen.tokens.values())))
-            a_token_s = seen.wait_s[0] / np.maximum(most - mean, 1e-9)
-            fixed_s = np.maximum(seen.seconds[0] - a_token_s * mean, 1e-6 * seen.seconds[0])
-            off = np.log(fixed_s / seen.fixed_s) / UNSURE
-            weight = np.where(most > known, weight - off**2 / 2, -np.inf)
-    if np.isneginf(weight).all():  # the known ranks contradict each other
-        weight = np.zeros(len(weight))
-    weight = np.exp(weight - weight.max())
-    weight /= weight.sum()
-    fullest, low, high = np.ones((3, experts + 1))
-    for n in range(2, experts + 1):
-        if experts % n == 0:
-            load = _load_of_fullest(popular, n)
-            order = np.argsort(load)
-            fullest[n] = weight @ load
-            low[n], high[n] = load[order][np.searchsorted(np.cumsum(weight[order]), LEVELS).clip(max=len(order) - 1)]
-    return Likely(fullest=fullest, low=low, high=high, fixed_s=float(weight @ fixed_s))
-
-
-def _draws(tokens: Mapping[int, float], ep: int, experts: int, concentration: float) -> tuple[Floats, Floats]:
-    """Tokens of each expert over the mean of ranks, [draws, ep, experts of a rank]; logarithm of the weight of each draw."""
-    of_rank, number = experts // ep, max(min(DRAWS, MOST // experts), 1)
-    popular = np.random.default_rng(0).gamma(concentration, size=(number, ep, of_rank)) + 1e-12
-    others = [rank for rank in range(ep) if rank not in tokens]
-    for rank, got in tokens.items():
-        popular[:, rank] *= got / popular[:, rank].sum(axis=1, keepdims=True)
-    shares = np.maximum(np.array(list(tokens.values())) / ep, LEAST_SHARE)
-    each = concentration * of_rank
-    density = lgamma(each * ep) - len(tokens) * lgamma(each) + float(((each - 1) * np.log(shares)).sum())
-    if others:
-        left = max(ep - sum(tokens.values()), LEAST_SHARE * ep)
-        popular[:, others] *= left / popular[:, others].sum(axis=(1, 2), keepdims=True)
-        rest = each * len(others)
-        density += (rest - 1) * float(np.log(left / ep)) - lgamma(rest)
-    return popular, np.full(number, density)
-
-
-def drawn(ep: int, experts: int, spread: float) -> Floats:
-    """Mean load of the fullest of 0, 1, ... ranks over the mean, where the shares of `ep` ranks have this standard deviation.
-
-    A rank of n has a share of mean 1/n and relative variance (n - 1) / (experts x concentration + 1).
-    """
-    concentration = max(((ep - 1) / spread**2 - 1) / experts, 1e-2)
-    popular = np.random.default_rng(0).gamma(concentration, size=(OF_SPREAD, experts))
-    fullest = np.ones(experts + 1)
-    for n in range(2, experts + 1):
-        if experts % n == 0:
-            fullest[n] = np.mean(_load_of_fullest(popular, n))
-    return fullest
-
-
-def _load_of_fullest(popular: Floats, ranks: int) -> Floats:
-    """Tokens of the fullest of `ranks` ranks over the mean, for each draw of popularities, [draws, ...]."""
-    load = popular.reshape(len(popular), ranks, -1).sum(axis=2)
-    fullest: Floats = load.max(axis=1) / load.mean(axis=1)
-    return fullest
-
+from sim_core.workloads.traces.job import Job, Operation
+from sim_core.workloads.traces.popularity import FULL, Likely, Waited, drawn, likely, parts_of
+from sim_core.workloads.traces.stage import Phases
+from sim_core.workloads.traces.text import BLOCKS, EXPERT_REDUCTIONS
+from sim_core.workloads.workload import NO_LOAD
 
 EVEN: Final = 0.01
 """Relative spread of the ranks' tokens below which they count as equal."""
@@ -164,14 +43,15 @@ class ExpertLoad:
 
     `loaded_s`: seconds of a layer's forward and backward that are in proportion to the tokens of the fullest rank.
     `weight_bytes`: bytes of weights and gradients that the experts of a rank read and write in a layer's forward and backward.
-    `whole`: whether a whole group has traces, so that the load is as recorded.
+    `whole`: whether a whole group has traces, so that the load is as recorded. `known`: whether anything tells it.
     """
 
-    imbalance: float
-    table: Floats
-    loaded_s: Phases
-    weight_bytes: Phases
-    whole: bool
+    imbalance: float = 1.0
+    table: Floats = field(default_factory=lambda: NO_LOAD)
+    loaded_s: Phases = (0.0, 0.0)
+    weight_bytes: Phases = (0.0, 0.0)
+    whole: bool = False
+    known: bool = True
 
 
 class _Calls(NamedTuple):
@@ -190,21 +70,25 @@ class _Calls(NamedTuple):
         return _Calls(group[rows], place[rows], turn[rows], tokens[rows], seconds[rows], wait_s[rows])
 
 
-def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad | None:
-    """The load that a job recorded; None for a job without all-to-alls in pairs. `a_block`: layers of a block.
+def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad:
+    """The load that a job recorded; not known for a job without all-to-alls in pairs. `a_block`: layers of a block.
 
     Whole groups tell it. Of others it is what the tokens and waits of their ranks make likely.
     """
     passes = _passes(job, 0), _passes(job, 1)
     ep = job.layout.ep
     if not len(passes[0].tokens) or ep == 1:
-        return None
+        return ExpertLoad(known=False)
     bytes_ = _weight_bytes(job, a_block)
-    groups = _whole_groups(passes[0], ep)
+    tokens_of: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+    for group, place, turn, tokens in zip(*(column.tolist() for column in passes[0][:4]), strict=True):
+        tokens_of[group, turn][place] = tokens
+    # tokens of all ranks of a group over the mean, for each pass of a group with all its traces
+    groups = [np.array([got[r] for r in sorted(got)]) for got in tokens_of.values() if len(got) == ep]
     seen = [] if groups else [_waited(own, passes, bytes_) for own in _alike(*passes)]
     spread = float(np.sqrt(np.mean((passes[0].tokens - 1.0) ** 2)))
     if spread < EVEN and all(waited.full for waited in seen):
-        return ExpertLoad(imbalance=1.0, table=np.zeros(0), loaded_s=(0.0, 0.0), weight_bytes=bytes_, whole=bool(groups))
+        return ExpertLoad(weight_bytes=bytes_, whole=bool(groups))
     if groups:
         fullest = _as_recorded(job, groups, spread)
         slopes = [max(_slope(each), 0.0) for each in passes]
@@ -229,9 +113,8 @@ def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad | None
 
 
 def _told(job: Job, fullest: Floats) -> str:
-    ep = job.layout.ep
-    fewer = ", ".join(f"{fullest[e]:.2f} at ep {e}" for e in range(2, ep) if ep % e == 0)
-    more = ", ".join(f"{fullest[e]:.2f} at ep {e}" for e in _more(job, len(fullest)))
+    ep, at = job.layout.ep, _others(job, len(fullest))
+    fewer, more = (", ".join(f"{fullest[e]:.2f} at ep {e}" for e in at if (e < ep) == less) for less in (True, False))
     text = f"expert load: the fullest rank gets {fullest[ep]:.2f} x the mean of the tokens at ep {ep}, as recorded"
     if fewer:
         text += f"; {fewer}, merged"
@@ -243,8 +126,7 @@ def _told(job: Job, fullest: Floats) -> str:
 def _told_likely(job: Job, guesses: list[Likely], full: bool) -> str:
     ep = job.layout.ep
     fullest, low, high = (np.mean([getattr(guess, name) for guess in guesses], axis=0) for name in ("fullest", "low", "high"))
-    at = [e for e in range(2, ep) if ep % e == 0] + list(_more(job, len(fullest)))
-    others = ", ".join(f"{fullest[e]:.2f} ({low[e]:.2f} to {high[e]:.2f}) at ep {e}" for e in at)
+    others = ", ".join(f"{fullest[e]:.2f} ({low[e]:.2f} to {high[e]:.2f}) at ep {e}" for e in _others(job, len(fullest)))
     text = (
         f"expert load: no group of ep {ep} has the traces of all its ranks; the fullest rank gets {fullest[ep]:.2f} x the mean "
         f"of the tokens ({low[ep]:.2f} to {high[ep]:.2f} in nine of ten cases that fit "
@@ -253,9 +135,10 @@ def _told_likely(job: Job, guesses: list[Likely], full: bool) -> str:
     return f"{text}; {others}" if others else text
 
 
-def _more(job: Job, most: int) -> Iterator[int]:
-    """Larger groups that experts are often divided among."""
-    yield from (e for e in range(2 * job.layout.ep, most, job.layout.ep) if e & (e - 1) == 0)
+def _others(job: Job, most: int) -> list[int]:
+    """Smaller groups that merge the recorded ones, and larger ones that experts are often divided among."""
+    ep = job.layout.ep
+    return [e for e in parts_of(ep) if e < ep] + [e for e in range(2 * ep, most, ep) if e & (e - 1) == 0]
 
 
 def _passes(job: Job, phase: int) -> _Calls:
@@ -291,22 +174,13 @@ def _experts(operation: Operation) -> list[tuple[float, float, float, float]]:
     ]
 
 
-def _whole_groups(passes: _Calls, ep: int) -> list[Floats]:
-    """Tokens of all ranks of a group over the mean, for each pass of a group with all its traces."""
-    tokens_of: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
-    for group, place, turn, tokens in zip(*(column.tolist() for column in passes[:4]), strict=True):
-        tokens_of[group, turn][place] = tokens
-    return [np.array([got[r] for r in sorted(got)]) for got in tokens_of.values() if len(got) == ep]
-
-
 def _as_recorded(job: Job, groups: list[Floats], spread: float) -> Floats:
     """Load of the fullest of 0, 1, ... ranks over the mean: merged where ep goes down, spread further where it goes up."""
     ep, experts = job.layout.ep, job.layout.experts
     most = max(experts or ep, ep)
     fullest = np.ones(most + 1)
-    for other in range(2, ep + 1):
-        if ep % other == 0:
-            fullest[other] = np.mean([got.reshape(other, -1).mean(axis=1).max() / got.mean() for got in groups])
+    for other in parts_of(ep):
+        fullest[other] = np.mean([got.reshape(other, -1).mean(axis=1).max() / got.mean() for got in groups])
     if experts:
         more = drawn(ep, most, spread)
         fullest[ep + 1 :] = more[ep + 1 :]

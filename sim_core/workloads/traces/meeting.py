@@ -11,14 +11,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from sim_core.engine.ranks import RankProgram, RankTimes, run_ranks
 from sim_core.errors import SpecError
-from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, OPTIMIZER, Job, Operation, Rank
+from sim_core.workloads.traces.job import Job, Operation, Rank
 from sim_core.workloads.traces.layout import Layout
+from sim_core.workloads.traces.text import EXPERT_REDUCTIONS, OPTIMIZER
 
 Place = tuple[int, int]
 """(stage, index among the ranks of the stage)."""
@@ -26,6 +27,8 @@ Key = tuple[str, tuple[Place, ...], int]
 """Kind, places of the group, and how many of that kind came before in the group."""
 Turn = tuple[int, int]
 """(rank, operation), as numbered in `Job.ranks` and `Rank.operations`."""
+Member = tuple[int, int, int]
+"""(rank, operation, call or -1)."""
 Link = tuple[int, int, str]
 """(stage of the sender, stage of the receiver, kind of message)."""
 Reference = tuple[object, ...]
@@ -38,10 +41,10 @@ _GROUP_OF_OPERATION: Final = {"dp_allreduce": "dp", "ep_allreduce": "ep", **dict
 
 @dataclass(kw_only=True)
 class Meeting:
-    """One communication: its members as (rank, operation, call or -1), in any order, and the seconds that each recorded."""
+    """One communication: its members in any order, and the seconds that each recorded."""
 
     key: Key
-    members: list[tuple[int, int, int]] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
     recorded_s: list[float] = field(default_factory=list)
     whole: bool = True  # whether every rank of its group has a trace
     paid_s: float | None = None  # duration of the last member to arrive, if the replay found it
@@ -141,57 +144,45 @@ class Played:
     wait_s: float
 
 
-@dataclass(kw_only=True)
-class Builder:
-    """Collects operations rank by rank; any key may name a communication."""
+class Act(NamedTuple):
+    """One operation of a program; `parts` are its communications, named by anything, with their cost."""
 
-    operations: list[tuple[int, int, str]] = field(default_factory=list)  # row, stage, name
-    first: list[int] = field(default_factory=lambda: [0])
-    gap_s: list[float] = field(default_factory=list)
-    work_s: list[float] = field(default_factory=list)
-    first_part: list[int] = field(default_factory=lambda: [0])
-    part: list[int] = field(default_factory=list)
-    cost_s: list[float] = field(default_factory=list)
-    number: dict[Reference, int] = field(default_factory=dict)
+    row: int
+    stage: int
+    name: str
+    gap_s: float
+    work_s: float
+    parts: Mapping[Reference, float]
 
-    def add(self, row: int, stage: int, name: str, gap_s: float, work_s: float, parts: Mapping[Reference, float]) -> None:
-        """One operation; `parts` are its communications, with their cost."""
-        self.operations.append((row, stage, name))
-        self.gap_s.append(gap_s)
-        self.work_s.append(work_s)
-        for key, cost_s in parts.items():
-            number = self.number.setdefault(key, len(self.cost_s))
-            if number == len(self.cost_s):
-                self.cost_s.append(cost_s)
-            self.part.append(number)
-        self.first_part.append(len(self.part))
 
-    def end_of_rank(self) -> None:
-        self.first.append(len(self.operations))
-
-    def run(self) -> tuple[Played, ...]:
-        """Run the program. Raises SpecError if the ranks wait for each other in a cycle."""
-        members = np.bincount(np.array(self.part, np.int64), minlength=len(self.cost_s)).astype(np.int64)
-        program = RankProgram(
-            first=np.array(self.first, np.int64),
-            gap_s=np.array(self.gap_s, np.float64),
-            work_s=np.array(self.work_s, np.float64),
-            first_part=np.array(self.first_part, np.int64),
-            part=np.array(self.part, np.int64),
-            members=members,
-            cost_s=np.array(self.cost_s, np.float64),
-        )
-        n = len(self.operations)
-        times = RankTimes(start_s=np.zeros(n), end_s=np.zeros(n), wait_s=np.zeros(n))
-        stuck = run_ranks(program, times)
-        if stuck >= 0:
-            row, stage, name = self.operations[stuck]
-            raise SpecError(f"the recorded operations wait for each other in a cycle: {name} of rank {row} (stage {stage})")
-        columns = zip(self.operations, times.start_s.tolist(), times.end_s.tolist(), times.wait_s.tolist(), strict=True)
-        return tuple(
-            Played(row=row, stage=stage, name=name, start_s=start_s, end_s=end_s, wait_s=wait_s)
-            for (row, stage, name), start_s, end_s, wait_s in columns
-        )
+def run(ranks: Sequence[Sequence[Act]]) -> tuple[Played, ...]:
+    """Run the operations of some ranks. Raises SpecError if the ranks wait for each other in a cycle."""
+    acts = [act for rank in ranks for act in rank]
+    cost_s: dict[Reference, float] = {}
+    for key, cost in (part for act in acts for part in act.parts.items()):
+        cost_s.setdefault(key, cost)
+    number = {key: k for k, key in enumerate(cost_s)}
+    part = np.array([number[key] for act in acts for key in act.parts], np.int64)
+    program = RankProgram(
+        first=np.cumsum([0, *map(len, ranks)], dtype=np.int64),
+        gap_s=np.array([act.gap_s for act in acts], np.float64),
+        work_s=np.array([act.work_s for act in acts], np.float64),
+        first_part=np.cumsum([0, *(len(act.parts) for act in acts)], dtype=np.int64),
+        part=part,
+        members=np.bincount(part, minlength=len(cost_s)).astype(np.int64),
+        cost_s=np.array(list(cost_s.values()), np.float64),
+    )
+    times = RankTimes(*np.zeros((3, len(acts))))
+    stuck = run_ranks(program, times)
+    if stuck >= 0:
+        act = acts[stuck]
+        told = f"{act.name} of rank {act.row} (stage {act.stage})"
+        raise SpecError(f"the recorded operations wait for each other in a cycle: {told}")
+    columns = zip(acts, times.start_s.tolist(), times.end_s.tolist(), times.wait_s.tolist(), strict=True)
+    return tuple(
+        Played(row=act.row, stage=act.stage, name=act.name, start_s=start_s, end_s=end_s, wait_s=wait_s)
+        for act, start_s, end_s, wait_s in columns
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,92 +205,89 @@ class RankTimeline:
 
 def settle(job: Job, met: Sequence[Meeting]) -> RankTimeline:
     """Set the cost of each communication (`paid_s`) and replay all ranks. Raises SpecError for a cycle of waits."""
-    met_in: dict[Turn, list[int]] = defaultdict(list)
-    for m, meeting in enumerate(met):
+    met_in: dict[Turn, list[Meeting]] = defaultdict(list)
+    for meeting in met:
         for rank, k, _ in meeting.members:
-            met_in[rank, k].append(m)
-    mixed = [m for m, meeting in enumerate(met) if meeting.is_message and _is_mixed(met, met_in, meeting)]
+            met_in[rank, k].append(meeting)
+
+    def is_mixed(meeting: Meeting) -> bool:
+        """Whether a member of a message exchanges other messages with another rank at the same time."""
+        beside = ({other[:2] for each in met_in[member[:2]] for other in each.members} for member in meeting.members)
+        return any(len(turns) > 2 for turns in beside)
+
+    mixed = [meeting for meeting in met if meeting.is_message and is_mixed(meeting)]
     norms = [meeting for meeting in met if meeting.key[0] == OPTIMIZER]
-    _settle_messages(met, mixed, {})
+    _settle_messages(mixed, {})
     for _ in range(ROUNDS if mixed or norms else 0):
         timeline = play(job, met)
         for meeting in norms:
-            member = max(range(len(meeting.members)), key=lambda i, m=meeting: timeline.start_s(m.members[i][:2]))  # type: ignore[misc]
-            meeting.paid_s = meeting.recorded_s[member]
-        _settle_messages(met, mixed, _paid_by_the_last(met, met_in, timeline))
+            starts_s = [timeline.start_s(member[:2]) for member in meeting.members]
+            meeting.paid_s = meeting.recorded_s[starts_s.index(max(starts_s))]
+        _settle_messages(mixed, _paid_by_the_last(met_in, timeline))
     return play(job, met)
 
 
-def _is_mixed(met: Sequence[Meeting], met_in: dict[Turn, list[int]], meeting: Meeting) -> bool:
-    """Whether a member of a message exchanges other messages with another rank at the same time."""
-    return any(len({other[:2] for m in met_in[member[:2]] for other in met[m].members}) > 2 for member in meeting.members)
-
-
-def _paid_by_the_last(met: Sequence[Meeting], met_in: dict[Turn, list[int]], timeline: RankTimeline) -> dict[int, float]:
+def _paid_by_the_last(met_in: Mapping[Turn, list[Meeting]], timeline: RankTimeline) -> dict[Key, float]:
     """Seconds of the messages of each exchange that begins after all its counterparts and thus does not wait."""
-    paid: dict[int, float] = {}
+    paid: dict[Key, float] = {}
     for turn, messages in met_in.items():
-        if not met[messages[0]].is_message:
-            continue
         start_s = timeline.start_s(turn)
-        if all(start_s >= timeline.start_s(member[:2]) for m in messages for member in met[m].members):
-            for m in messages:
-                own = next(s for member, s in zip(met[m].members, met[m].recorded_s, strict=True) if member[:2] == turn)
-                paid[m] = min(paid.get(m, own), own)
+        if not messages[0].is_message or any(start_s < timeline.start_s(m[:2]) for each in messages for m in each.members):
+            continue
+        for message in messages:
+            pairs = zip(message.members, message.recorded_s, strict=True)
+            own = next(seconds for member, seconds in pairs if member[:2] == turn)
+            paid[message.key] = min(paid.get(message.key, own), own)
     return paid
 
 
-def _settle_messages(met: Sequence[Meeting], mixed: Sequence[int], paid: dict[int, float]) -> None:
+def _settle_messages(mixed: Sequence[Meeting], paid: Mapping[Key, float]) -> None:
     """Cost of messages in mixed exchanges: of the last member, else of others on the link, else the shortest recorded there."""
-    known: dict[Link, list[float]] = defaultdict(list)
-    shortest: dict[Link, float] = {}
-    for m in mixed:
-        link = met[m].link
-        shortest[link] = min(shortest.get(link, met[m].recorded_s[0]), *met[m].recorded_s)
-        if m in paid:
-            known[link].append(paid[m])
-    for m in mixed:
-        link = met[m].link
-        usual_s = median(known[link]) if link in known else shortest[link]
-        met[m].paid_s = min(paid.get(m, usual_s), *met[m].recorded_s)
+    on_link: dict[Link, list[Meeting]] = defaultdict(list)
+    for message in mixed:
+        on_link[message.link].append(message)
+    for messages in on_link.values():
+        known = [paid[message.key] for message in messages if message.key in paid]
+        usual_s = median(known) if known else min(seconds for message in messages for seconds in message.recorded_s)
+        for message in messages:
+            message.paid_s = min(paid.get(message.key, usual_s), *message.recorded_s)
 
 
 def play(job: Job, met: Sequence[Meeting]) -> RankTimeline:
     """Run all ranks; operations are split at their calls into compute and communications."""
-    met_in: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    met_in: dict[Member, dict[Reference, float]] = defaultdict(dict)
     for m, meeting in enumerate(met):
         for member in meeting.members:
-            met_in[member].append(m)
-    builder = Builder()
+            met_in[member][m,] = meeting.cost_s
+    ranks: list[list[Act]] = []
     first: list[tuple[int, ...]] = []
+    played = 0
     for number, rank in enumerate(job.ranks):
+        acts: list[Act] = []
         begins: list[int] = []
         for k, operation in enumerate(rank.operations):
-            begins.append(len(builder.operations))
-            own = met_in.get((number, k, -1), [])
+            begins.append(played + len(acts))
+            own = met_in.get((number, k, -1), {})
             if own or operation.parts:
-                parts: dict[Reference, float] = {(m,): met[m].cost_s for m in own}
-                builder.add(rank.rank, rank.stage, operation.name, operation.gap_s, 0.0, parts)
+                acts.append(Act(rank.rank, rank.stage, operation.name, operation.gap_s, 0.0, own))
             else:
-                called = [met_in.get((number, k, c)) for c in range(len(operation.calls))]
-                _cut(builder, rank.rank, rank.stage, operation, called, met)
-        first.append((*begins, len(builder.operations)))
-        builder.end_of_rank()
-    return RankTimeline(events=builder.run(), first=tuple(first))
+                acts += _cut(rank, operation, [met_in.get((number, k, c)) for c in range(len(operation.calls))])
+        played += len(acts)
+        first.append((*begins, played))
+        ranks.append(acts)
+    return RankTimeline(events=run(ranks), first=tuple(first))
 
 
-def _cut(
-    builder: Builder, rank: int, stage: int, operation: Operation, called: list[list[int] | None], met: Sequence[Meeting]
-) -> None:
-    """Add a computation with the calls inside it; compute keeps its position between the calls."""
+def _cut(rank: Rank, operation: Operation, called: Sequence[Mapping[Reference, float] | None]) -> Iterator[Act]:
+    """A computation with the calls inside it, each with its communications; compute keeps its position between the calls."""
     gap_s, at_s, work_s = operation.gap_s, 0.0, 0.0
-    for call, meeting in zip(operation.calls, called, strict=True):
+    for call, parts in zip(operation.calls, called, strict=True):
         work_s += max(call.begin_s - at_s, 0.0)
         at_s = max(at_s, call.begin_s) + call.duration_s
-        if meeting is None:  # no other member: counts as compute
+        if parts is None:  # no other member: counts as compute
             work_s += call.duration_s
             continue
-        builder.add(rank, stage, operation.name, gap_s, work_s, {})
-        builder.add(rank, stage, f"{call.group} {call.name}", 0.0, 0.0, {(m,): met[m].cost_s for m in meeting})
+        yield Act(rank.rank, rank.stage, operation.name, gap_s, work_s, {})
+        yield Act(rank.rank, rank.stage, f"{call.group} {call.name}", 0.0, 0.0, parts)
         gap_s, work_s = 0.0, 0.0
-    builder.add(rank, stage, operation.name, gap_s, work_s + max(operation.duration_s - at_s, 0.0), {})
+    yield Act(rank.rank, rank.stage, operation.name, gap_s, work_s + max(operation.duration_s - at_s, 0.0), {})

@@ -1,13 +1,15 @@
 """The once-per-step work of a job as step pieces of a workload: gradient reduction, tied embeddings, optimizer."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Final
+from typing import Final, NamedTuple
 
 from sim_core.units import short
 from sim_core.workloads import moving
-from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, OPTIMIZER, Job
-from sim_core.workloads.traces.stages import EMBEDDING_REDUCTION, Costs, Stages
+from sim_core.workloads.traces.job import Job
+from sim_core.workloads.traces.stages import Costs, Stages
+from sim_core.workloads.traces.text import EMBEDDING_REDUCTION, EXPERT_REDUCTIONS, OPTIMIZER
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_REDUCE,
@@ -31,8 +33,18 @@ ATTENTION: Final = 4
 """Weights of attention are at most so many squares of the hidden size: queries, keys, values, output."""
 MORE: Final = 1.001
 """An end stage holds an embedding if its dense gradients are more than this many times those of an inner one."""
-Message = tuple[int, int, float, float, float, bool, int]
-"""A row of RecordedMessages."""
+
+
+class Message(NamedTuple):
+    """A row of RecordedMessages."""
+
+    kind: int
+    group: int
+    bytes: float
+    seconds: float
+    number: float = 1.0
+    bucketed: bool = False
+    stage: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,77 +70,64 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
     rest_s = 0.0
     for name, (group, rule) in REDUCTIONS.items():
         reduced = _reduced(job, name, costs)
-        if reduced and not any(size for size, _, _ in reduced.values()):
-            size_of = _beside(job, group)
-            if not size_of:
-                rows.append(_unsized(name, _total_s(stages, name, known[0]), notes))
+        total_s = _total_s(stages, name, known[0])
+        size_of = {stage: size for stage, (size, _, _) in reduced.items() if size}
+        if size_of:
+            width = next((w for _, w, _ in reduced.values() if w), width)
+        else:  # buckets that were reduced during the backward, by stage
+            size_of = {r.stage: r.beside[kind] for r in job.ranks for kind in BESIDE_OF[group] if kind in r.beside}
+            if reduced and not size_of:
+                rows.append(_unsized(name, total_s, notes))
+            if not size_of or (not reduced and group in parameters):
                 continue
             reduced = {}
-        elif not reduced:
-            size_of = _beside(job, group)
-            if not size_of or group in parameters:
-                continue
-        else:
-            size_of = {stage: size for stage, (size, _, _) in reduced.items() if size}
-            width = next((w for _, w, _ in reduced.values() if w), width)
         parameters[group] = {stage: size / width for stage, size in size_of.items()}
-        size = size_of.get(0, size_of.get(job.layout.pp - 1, fmean(size_of.values())))
+        size = fmean(size_of.values())
         if group == DP:
+            size = _of_an_end(size_of, job.layout.pp)
             shares = _shares(job, size_of, width)
-        else:
-            size = fmean(size_of.values())
         rows.append(StepRow(REDUCE_GRADIENTS, comm_kind=ALL_REDUCE, comm_group=group, comm_bytes=size, comm_rule=rule))
         together = [] if alone[group] else [(sent, seconds) for sent, _, seconds in reduced.values() if sent > 0]
-        messages += [(ALL_REDUCE, group, sent, 1.0, seconds, True, -1) for sent, seconds in together]
-        total_s = _total_s(stages, name, known[0])
+        messages += [Message(ALL_REDUCE, group, sent, seconds, bucketed=True) for sent, seconds in together]
         if together:
             pace = sum(seconds for _, seconds in together) / sum(sent for sent, _ in together)  # of all stages alike
             rest_s += max(total_s - pace * size_of[known[0]], 0.0) if known[0] in size_of else 0.0
         elif total_s > 0:  # of a group of one: gradients are scaled in memory
             rows.append(_work(total_s * size / size_of.get(known[0], size), rule))
-    tied, tied_s = _tied(job, stages, notes)
-    rows += tied[0]
-    messages += tied[1]
-    rest_s += tied_s
+    steps = [step for stage in stages.stages if not stage.inferred for step in stage.steps if step.name == EMBEDDING_REDUCTION]
+    if steps:  # tied embeddings
+        took_s, gap_s = fmean(step.work_s for step in steps), fmean(step.gap_s for step in steps)
+        sizes = [operation.bytes for operation in job.named(EMBEDDING_REDUCTION) if operation.bytes > 0]
+        if sizes:
+            size, rule = median(sizes), moving.VOCABULARY
+            rows.append(StepRow(AFTER_GRADIENTS, comm_kind=ALL_REDUCE, comm_group=EMBEDDING, comm_bytes=size, comm_rule=rule))
+            messages.append(Message(ALL_REDUCE, EMBEDDING, size, took_s))
+            rest_s += gap_s
+        else:
+            rows.append(_unsized(EMBEDDING_REDUCTION, took_s + gap_s, notes))
     rows += _optimizer(stages, parameters, known, job.layout.pp)
     if rest_s > 0:
         rows.append(_work(rest_s, moving.FIXED))
     return Once(step=step_pieces(rows), width=width, shares=shares, messages=tuple(messages))
 
 
-def _tied(job: Job, stages: Stages, notes: list[str]) -> tuple[tuple[list[StepRow], list[Message]], float]:
-    """The all-reduce of tied embeddings, and the seconds besides it."""
-    sizes = [operation.bytes for operation in job.named(EMBEDDING_REDUCTION)]
-    steps = [step for stage in stages.stages if not stage.inferred for step in stage.steps if step.name == EMBEDDING_REDUCTION]
-    if not steps:
-        return ([], []), 0.0
-    took_s, gap_s = fmean(step.work_s for step in steps), fmean(step.gap_s for step in steps)
-    if not any(sizes):
-        return ([_unsized(EMBEDDING_REDUCTION, took_s + gap_s, notes)], []), 0.0
-    size = median(size for size in sizes if size > 0)
-    row = StepRow(AFTER_GRADIENTS, comm_kind=ALL_REDUCE, comm_group=EMBEDDING, comm_bytes=size, comm_rule=moving.VOCABULARY)
-    return ([row], [(ALL_REDUCE, EMBEDDING, size, 1.0, took_s, False, -1)]), gap_s
-
-
 def _reduced(job: Job, name: str, costs: Costs) -> dict[int, tuple[float, float, float]]:
     """By stage with this reduction: bytes, bytes of an element, seconds without waits."""
-    of_stage: dict[int, tuple[float, float, float]] = {}
-    for stage in sorted({rank.stage for rank in job.ranks}):
-        sizes, seconds, width = [], [], 0.0
-        for number, rank in enumerate(job.ranks):
-            own = [k for k, o in enumerate(rank.operations) if rank.stage == stage and o.name == name]
-            if own:
-                sizes.append(sum(rank.operations[k].bytes for k in own))
-                seconds.append(sum(costs.get((number, k, -1), rank.operations[k].duration_s) for k in own))
-                width = width or rank.operations[own[0]].width
-        if sizes:
-            of_stage[stage] = (fmean(sizes), width, fmean(seconds))
-    return of_stage
+    ranks: dict[int, list[tuple[float, float, float]]] = defaultdict(list)
+    for number, rank in enumerate(job.ranks):
+        own = [(k, o) for k, o in enumerate(rank.operations) if o.name == name]
+        if own:
+            seconds = sum(costs.get((number, k, -1), o.duration_s) for k, o in own)
+            ranks[rank.stage].append((sum(o.bytes for _, o in own), own[0][1].width, seconds))
+    return {
+        stage: (fmean(sizes), next((w for w in widths if w), 0.0), fmean(seconds))
+        for stage, (sizes, widths, seconds) in ((stage, zip(*rows, strict=True)) for stage, rows in ranks.items())
+    }
 
 
-def _beside(job: Job, group: int) -> dict[int, float]:
-    """Bytes of the buckets that were reduced during the backward, by stage."""
-    return {rank.stage: rank.beside[kind] for rank in job.ranks for kind in BESIDE_OF[group] if kind in rank.beside}
+def _of_an_end(of_stage: dict[int, float], pp: int) -> float:
+    """The first stage's value, else the last's, else the mean."""
+    return of_stage.get(0, of_stage.get(pp - 1, fmean(of_stage.values())))
 
 
 def hidden_of(job: Job) -> float:
@@ -147,7 +146,7 @@ def _shares(job: Job, size_of: dict[int, float], width: float) -> Shares:
     tied = [o.bytes / o.width for o in job.named(EMBEDDING_REDUCTION) if o.width]
     if not ends or job.layout.pp == 1:
         return Shares()
-    size = ends.get(0, fmean(ends.values()))
+    size = _of_an_end(ends, job.layout.pp)
     if inner and size > MORE * fmean(inner):
         share = 1 - fmean(inner) / size
     elif tied and tied[0] * width < size:
@@ -162,19 +161,18 @@ def _shares(job: Job, size_of: dict[int, float], width: float) -> Shares:
 
 def _optimizer(stages: Stages, parameters: dict[int, dict[int, float]], known: list[int], pp: int) -> list[StepRow]:
     """The optimizer of an end stage, in proportion to its parameters, at the pace of all known stages."""
-    took = {s: _total_s(stages, OPTIMIZER, s) for s in known}
-    parameters_of = {s: sum(of_group.get(s, 0.0) for of_group in parameters.values()) for s in known}
-    if not sum(took.values()):
+    took = [_total_s(stages, OPTIMIZER, s) for s in known]
+    held = [sum(of_group.get(s, 0.0) for of_group in parameters.values()) for s in known]
+    if not sum(took):
         return []
-    if not all(parameters_of.values()):
-        return [_work(fmean(took.values()), moving.PARAMETERS)]
-    pace = sum(took.values()) / sum(parameters_of.values())
-    rows: list[StepRow] = []
-    for group, rule in ((DP, moving.PARAMETERS), (DP_EP, moving.EXPERT_PARAMETERS)):
-        of_stage = parameters.get(group, {})
-        if of_stage:
-            count = of_stage.get(0, of_stage.get(pp - 1, fmean(of_stage.values()))) if group == DP else fmean(of_stage.values())
-            rows.append(_work(pace * count, rule))
+    if not all(held):
+        return [_work(fmean(took), moving.PARAMETERS)]
+    pace = sum(took) / sum(held)
+    rows = []
+    if of_stage := parameters.get(DP):
+        rows.append(_work(pace * _of_an_end(of_stage, pp), moving.PARAMETERS))
+    if of_stage := parameters.get(DP_EP):
+        rows.append(_work(pace * fmean(of_stage.values()), moving.EXPERT_PARAMETERS))
     return rows
 
 

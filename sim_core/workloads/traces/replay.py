@@ -10,9 +10,11 @@ import numpy as np
 
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError
-from sim_core.workloads.traces.job import ALONE, BLOCKS, Job, Operation, Rank
+from sim_core.workloads.traces.files import ALONE
+from sim_core.workloads.traces.job import Job, Operation, Rank
 from sim_core.workloads.traces.meeting import Played, meetings, settle
 from sim_core.workloads.traces.stages import Costs, call_costs, message_costs, play_stages, stages_of
+from sim_core.workloads.traces.text import BLOCKS
 
 STRAGGLER: Final = 1.03
 """A rank is a straggler if its compute takes more than this many times the median of its stage's ranks."""
@@ -151,7 +153,7 @@ def _stragglers(job: Job) -> list[Straggler]:
         for name in BLOCKS:
             means = {
                 rank.rank: fmean(operation.compute_s for operation in rank.named(name))
-                for rank in job.of_stage(stage)
+                for rank in job.stages.get(stage, [])
                 if rank.named(name)
             }
             middle = median(means.values()) if means else 0.0

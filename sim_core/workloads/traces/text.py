@@ -30,10 +30,14 @@ __all__ = ["COMM_FUNCTIONS", "DTYPE_BYTES", "OPERATIONS", "STATES", "TraceText",
 
 Shape = tuple[int, ...]
 
+BLOCKS: Final = ("forward_step", "backward_step")
+SENDS: Final = ("send_forward", "recv_forward", "send_backward", "recv_backward")
+EXPERT_REDUCTIONS: Final = ("ep_dp_allreduce", "exp_dp_allreduce")
+EMBEDDING_REDUCTION: Final = "ep_allreduce"
+OPTIMIZER: Final = "optimizer_step"
 OPERATIONS: Final = (
-    *("get_batch", "forward_step", "loss_func", "backward_step"),
-    *("send_forward", "recv_forward", "send_backward", "recv_backward"),
-    *("dp_allreduce", "ep_dp_allreduce", "exp_dp_allreduce", "ep_allreduce", "ddp_grad_comm", "optimizer_step"),
+    *("get_batch", BLOCKS[0], "loss_func", BLOCKS[1], *SENDS),
+    *("dp_allreduce", *EXPERT_REDUCTIONS, EMBEDDING_REDUCTION, "ddp_grad_comm", OPTIMIZER),
 )
 STATES: Final = ("warmup", "help", "steady", "cooldown", "finalize")
 GROUPS: Final = ("tp", "cp", "dp", "pp", "ep", "exp", "ep_dp", "exp_dp")

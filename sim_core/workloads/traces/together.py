@@ -10,9 +10,10 @@ import numpy as np
 
 from sim_core.errors import FormatError
 from sim_core.units import short
-from sim_core.workloads.traces.job import BLOCKS, Job, Operation, Rank
+from sim_core.workloads.traces.job import Job, Operation, Rank
 from sim_core.workloads.traces.meeting import meetings
 from sim_core.workloads.traces.stages import TOGETHER
+from sim_core.workloads.traces.text import BLOCKS
 
 
 def placed(job: Job) -> Job:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sweep.inputs.arguments import Value
+from sweep.frameworks.plan import Value
 
 
 class Launch(NamedTuple):

@@ -4,18 +4,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from sim_core import Flags, Given, Model, SimError, flags_of_document, flags_of_text, model_document, model_of_flags, says_model
-from sweep.inputs import arguments
-from sweep.inputs.arguments import Plan, whole
+from sim_core import Flags, Given, Model, SimError, flag_of, flags_of_document, flags_of_text, model_document, model_of_flags
+from sim_core import megatron_arguments as model
+from sweep.frameworks import megatron
+from sweep.frameworks.deepspeed import DEEPSPEED
+from sweep.frameworks.megatron_choices import optimizer_notes
+from sweep.frameworks.megatron_sizes import TP
 from sweep.inputs.launch.job import Launch, missing_of
 from sweep.inputs.text import model_note
 
-SIGN: Final = re.compile(
-    r"--(?:num[-_]layers|hidden[-_]size|tensor[-_]model[-_]parallel[-_]size|pipeline[-_]model[-_]parallel[-_]size|"
-    r"model[-_]parallel[-_]size|micro[-_]batch[-_]size)\b"
-)
+SIGN: Final = re.compile(rf"--(?:{megatron.SIGNS})\b")
 DOCUMENT_SIGN: Final = re.compile(
-    r"^MODEL_ARGS:|^-{0,2}(?:num[-_]layers|hidden[-_]size|tensor[-_]model[-_]parallel[-_]size):\s*\d", re.MULTILINE
+    rf"^MODEL_ARGS:|^-{{0,2}}(?:{model.LAYERS.either}|{model.HIDDEN.either}|{TP.either}):\s*\d", re.MULTILINE
 )
 SBATCH: Final = re.compile(r"^#SBATCH\s(.*)$", re.MULTILINE)
 ASKED: Final = re.compile(
@@ -23,44 +23,21 @@ ASKED: Final = re.compile(
     r"(\d{1,6})(?![\w-])"
 )
 COMMENT: Final = re.compile(r"(?:^|\s)#.*$", re.MULTILINE)
-NUMBERED: Final = (
-    "--tensor-model-parallel-size", "--model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size",
-    "--expert-model-parallel-size", "--micro-batch-size", "--global-batch-size", "--seq-length",
-    "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank", "--recompute-num-layers",
-    "--checkpoint-num-layers", "--zero-stage", "--ddp-bucket-size", "--num-distributed-optimizer-instances",
-    "--microbatch-group-size-per-virtual-pipeline-stage", "--expert-tensor-parallel-size", "--nproc-per-node", "--nnodes",
-    "--num-gpus", "--num-nodes", "--virtual-pipeline-model-parallel-size",
-)  # fmt: skip
-SWITCHES: Final = (
-    "--sequence-parallel", "--recompute-activations", "--checkpoint-activations", "--use-distributed-optimizer",
-    "--use-megatron-fsdp", "--use-torch-fsdp2", "--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap",
-    "--overlap-moe-expert-parallel-comm", "--moe-shared-expert-overlap", "--moe-enable-deepep", "--grad-reduce-in-bf16",
-    "--bf16", "--fp16", "--no-overlap-p2p-communication", "--no-use-layer-wise-param-layout",
-)  # fmt: skip
-PLAN_FLAGS: Final = (
-    *NUMBERED, *SWITCHES, "--pipeline-model-parallel-layout", "--recompute-granularity", "--recompute-method",
-    "--recompute-modules", "--data-parallel-sharding-strategy", "--deepspeed", "--moe-token-dispatcher-type",
-    "--moe-flex-dispatcher-backend", "--cp-comm-type", "--hierarchical-context-parallel-sizes", "--fp8-format",
-    "--fp8-recipe", "--fp4-format", "--ckpt-format", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend",
-    "--rdzv-endpoint", "--optimizer", "--muon-tp-mode",
-)  # fmt: skip
-"""Flags that the plan is read from, and those of the launcher."""
-TOKENIZER: Final = "--tokenizer-type"
 LAUNCHER: Final = re.compile(r"^#\s*torchrun\s.*?--nproc-per-node (\d{1,6}) --nnodes (\d{1,6})\b", re.MULTILINE)
 """What `sweep export` writes above its flags."""
 VOCABULARY: Final = "vocabulary"
-NODES: Final = ("nnodes", "num_nodes")
-EACH: Final = ("nproc_per_node", "num_gpus")
 
 
 def read_script(path: str, text: str) -> Launch:
     """A shell script, or a list of flags; variables are put in where the file sets them to one value, nothing is run."""
     flags = flags_of_text(text)
-    written = {f"--{name.replace('_', '-')}" for name in re.findall(r"--([a-z][\w-]*)", COMMENT.sub("", text))}
-    flags |= {flag: [Given(("$",), 0)] for flag in written.intersection(NUMBERED) - flags.keys()}  # not as a shell has them
+    written = {flag_of(name) for name in re.findall(r"--([a-z][\w-]*)", COMMENT.sub("", text))}
+    not_read = [flag for flag in megatron.NUMBERED if flag in written and flag not in flags]  # not as a shell has them
+    flags |= {flag: [Given(("$",), 0)] for flag in not_read}
     launcher = LAUNCHER.search(text)
-    if launcher is not None and "--nproc-per-node" not in flags:
-        flags |= {"--nproc-per-node": [Given((launcher[1],), 0)], "--nnodes": [Given((launcher[2],), 0)]}
+    each, nodes = megatron.EACH[0].flag, megatron.NODES[0].flag
+    if launcher is not None and each not in flags:
+        flags |= {each: [Given((launcher[1],), 0)], nodes: [Given((launcher[2],), 0)]}
     return _launch(path, flags, slurm_of(text))
 
 
@@ -70,14 +47,9 @@ def read_yaml(path: str, document: Mapping[str, Any], lines: Mapping[tuple[str, 
     return None if flags is None else _launch(path, flags, {})
 
 
-def is_kept(flag: str) -> bool:
-    """Whether a flag has no part in the plan or the model."""
-    return flag not in PLAN_FLAGS and flag != TOKENIZER and not says_model(flag)
-
-
 def kept_flags(text: str) -> dict[str, tuple[str, ...]]:
     """Flags of a script without a part in the plan or the model, with their values as they stand."""
-    return {flag: places[-1].values for flag, places in flags_of_text(text).items() if is_kept(flag)}
+    return {flag: places[-1].values for flag, places in flags_of_text(text).items() if megatron.is_kept(flag)}
 
 
 def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
@@ -87,7 +59,7 @@ def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
     for flag, places in flags.items():
         words = {_word(flag, place.values) for place in places}
         word = next(iter(words))
-        if len(words) > 1 or "$" in word or "`" in word or (flag in NUMBERED and not word.isdigit()):
+        if len(words) > 1 or "$" in word or "`" in word or (flag in megatron.NUMBERED and not word.isdigit()):
             unset.append(flag)
         else:
             values[flag[2:].replace("-", "_")] = word or "True"
@@ -96,97 +68,41 @@ def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
 
 def _word(flag: str, values: tuple[str, ...]) -> str:
     """The value of a flag: what follows it, as the script's own name, may be none of it."""
-    if flag in SWITCHES:
+    if flag in megatron.SWITCHES:
         return "".join(value for value in values[:1] if value.lower() in ("true", "false"))
-    return " ".join(values[:1] if flag in NUMBERED else values)
+    return " ".join(values[:1] if flag in megatron.NUMBERED else values)
 
 
 def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Launch:
     values, unset = values_of(flags)
-    plan = left_open(plan_of(values, gpus_of(values, slurm, unset)), unset)
-    notes = arguments.optimizer_notes(values)
-    if plan["all_gpus"] and plan["dp"] is None and not {"tp", "pp", "cp"} & {_FIELD_OF.get(flag) for flag in unset}:
+    plan = megatron.left_open(megatron.plan_of(values, gpus_of(values, slurm, unset)), unset)
+    notes = optimizer_notes(values)
+    if plan["all_gpus"] and plan["dp"] is None and not {"tp", "pp", "cp"} & {megatron.FIELD_OF.get(flag) for flag in unset}:
         width = "x".join(f" {name} {plan[name]} " for name in ("tp", "pp", "cp"))
         notes.append(f"it starts {plan['all_gpus']} GPUs, which{width}does not divide: more are meant".replace("  ", " "))
         plan["all_gpus"] = None
     ranks, experts = int(plan["dp"] or 0) * int(plan["tp"] or 1) * int(plan["cp"] or 1), int(plan["ep"] or 1)
-    if ranks % experts and not {"tp", "cp", "pp", "ep"} & {_FIELD_OF.get(flag) for flag in unset}:
+    if ranks % experts and not {"tp", "cp", "pp", "ep"} & {megatron.FIELD_OF.get(flag) for flag in unset}:
         notes.append(f"it starts {plan['all_gpus']} GPUs, {ranks} a stage, which ep {experts} does not divide: more are meant")
         plan["all_gpus"] = plan["dp"] = None
-    open_flags = [flag for flag in unset if flag in PLAN_FLAGS]
+    open_flags = [flag for flag in unset if flag in megatron.KNOWN]
     if open_flags:
         notes.append(f"not set to one value in the file: {', '.join(open_flags)}")
-    model, told, unknown = _model(path, flags)
-    deepspeed = "--deepspeed" in flags
-    kept = tuple(flag for flag in flags if is_kept(flag))
+    numbers, told, unknown = _model(path, flags)
+    deepspeed = DEEPSPEED.flag in flags
+    kept = tuple(flag for flag in flags if megatron.is_kept(flag))
     if unknown:
         notes.append(f"unknown flags, taken to leave the model as it is: {', '.join(unknown)}")
     return Launch(
         path=path,
         framework="Megatron-DeepSpeed" if deepspeed else "Megatron-LM",
         plan=plan,
-        model=model,
-        stack="megatron-deepspeed" if deepspeed else "megatron-core",
-        missing=missing_of(plan, model),
+        model=numbers,
+        stack=DEEPSPEED.stack if deepspeed else megatron.PAGE,
+        missing=missing_of(plan, numbers),
         notes=(*notes, *told),
         kept=kept,
     )
-
-
-_FIELD_OF: Final = {
-    "--tensor-model-parallel-size": "tp", "--pipeline-model-parallel-size": "pp", "--context-parallel-size": "cp",
-    "--expert-model-parallel-size": "ep", "--micro-batch-size": "micro_batch", "--global-batch-size": "global_batch",
-    "--seq-length": "sequence", "--num-layers-per-virtual-pipeline-stage": "vpp",
-    "--num-virtual-stages-per-pipeline-rank": "vpp", "--virtual-pipeline-model-parallel-size": "vpp",
-    "--data-parallel-sharding-strategy": "sharding",
-    "--zero-stage": "sharding", "--recompute-granularity": "checkpointing",
-}  # fmt: skip
-
-
-def left_open(plan: dict[str, Any], unset: Sequence[str]) -> dict[str, Any]:
-    """A plan without the fields of flags that the file does not set to one value."""
-    lost = {_FIELD_OF[flag] for flag in unset if flag in _FIELD_OF}
-    lost |= {"dp", "dp_shard"} & plan.keys() if lost & {"tp", "pp", "cp"} else set()
-    return {**plan, **dict.fromkeys(lost)}
-
-
-def plan_of(values: Mapping[str, str], gpus: int | None) -> dict[str, Any]:
-    """Fields of the plan that Megatron's arguments mean on `gpus` GPUs."""
-    plan: Plan = arguments.sizes(values)
-    plan["all_gpus"] = gpus
-    width = int(plan["tp"] or 1) * int(plan["pp"] or 1) * int(plan["cp"] or 1)
-    plan["dp"] = gpus // width if gpus and gpus % width == 0 else None
-    plan |= {
-        "sequence_parallel": arguments.is_on(values, "sequence_parallel") and int(plan["tp"] or 1) > 1,
-        "checkpointing": arguments.checkpointing(values),
-        "sharding": arguments.sharding(values),
-        "precision": arguments.precision(values),
-        **arguments.choices(values),
-    }
-    instances = plan.pop("instances", None)
-    if isinstance(instances, int) and isinstance(plan["dp"], int):
-        ranks = plan["dp"] * int(plan["cp"] or 1)
-        plan["dp_shard"] = ranks // instances if ranks % instances == 0 else None
-    if int(plan["vpp"] or 1) > 1 and arguments.is_on(values, "no_overlap_p2p_communication"):
-        plan["overlap_pp"] = False
-    return {**plan, **_split(values, plan)}
-
-
-def _split(values: Mapping[str, str], plan: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The layers of each virtual stage, where they are not equal."""
-    stages = int(plan["pp"] or 1) * int(plan["vpp"] or 1)
-    layers = whole(values, "num_layers")
-    layout = arguments.stages_of_layout(values.get("pipeline_model_parallel_layout", ""))
-    if layout and len(layout) == stages and sum(layout) == layers:
-        return {"layer_split": layout}
-    if (cut := arguments.stages_of_pattern(values)) and len(cut) == stages:
-        return {"layer_split": cut}
-    first, last = whole(values, "decoder_first_pipeline_num_layers"), whole(values, "decoder_last_pipeline_num_layers")
-    ends, left = [count for count in (first, last) if count is not None], stages - (first is not None) - (last is not None)
-    if ends and layers and stages > 1 and plan["vpp"] == 1 and left and (layers - sum(ends)) % left == 0:
-        middle = [(layers - sum(ends)) // left] * left
-        return {"layer_split": [*([first] if first is not None else []), *middle, *([last] if last is not None else [])]}
-    return {}
 
 
 def slurm_of(text: str) -> dict[str, int]:
@@ -197,13 +113,14 @@ def slurm_of(text: str) -> dict[str, int]:
 
 def gpus_of(values: Mapping[str, str], slurm: Mapping[str, int], unset: Sequence[str]) -> int | None:
     """GPUs that the launcher starts, if the file says so; nodes that it is only told at the launch are not 1."""
-    nodes = next((whole(values, name) for name in NODES if name in values), slurm.get("nodes", slurm.get("-N")))
-    each = next((whole(values, name) for name in EACH if name in values), None)
+    given, counts = [each for each in megatron.NODES if each.name in values], [each.whole(values) for each in megatron.EACH]
+    nodes = given[0].whole(values) if given else slurm.get("nodes", slurm.get("-N"))
+    stated = any(each.name in values for each in megatron.EACH)
+    each = next((count for count in counts if count is not None), None)
     each = each or slurm.get("gpus-per-node") or slurm.get("gres") or slurm.get("ntasks-per-node")
-    is_open = any(f"--{name.replace('_', '-')}" in unset for name in NODES)
-    if each and nodes is None and not is_open and not any(name in values for name in NODES):
+    if each and nodes is None and not given and not any(argument.flag in unset for argument in megatron.NODES):
         nodes = 1
-    return nodes * each if nodes and each else slurm.get("gpus") if nodes is None or not values.keys() & {*EACH} else None
+    return nodes * each if nodes and each else slurm.get("gpus") if nodes is None or not stated else None
 
 
 def _model(path: str, flags: Flags) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
@@ -211,8 +128,8 @@ def _model(path: str, flags: Flags) -> tuple[dict[str, Any], tuple[str, ...], tu
     unknown: list[str] = []
 
     def read(given: Mapping[str, object]) -> Model:
-        model, unknown[:] = model_of_flags(flags, path, given)
-        return model
+        read_one, unknown[:] = model_of_flags(flags, path, given)
+        return read_one
 
     return *numbers_told(read, path), tuple(unknown)
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim_core import SimError, parse_model, read_config
+from sweep.frameworks import nanotron as of
 from sweep.inputs.launch.job import Launch, missing_of, number, section
 from sweep.inputs.launch.megatron import numbers_of
 from sweep.inputs.text import model_note
 
-SIGN: Final = re.compile(r"\b(?:pp_engine|tp_linear_async_communication|batch_accumulation_per_replica):")
-ZERO: Final = {0: "none", 1: "optimizer"}
+SIGN: Final = re.compile(rf"\b(?:{of.SIGN}):")
 FAMILIES: Final = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
 """A switch of `model_config`, and the family of Hugging Face that has the same numbers."""
 FIELDS: Final = (
@@ -23,30 +23,30 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Launch:
     """The plan and the model of a configuration."""
     notes: list[str] = []
     parallelism, tokens = section(document, "parallelism"), section(document, "tokens")
-    sequence = number(tokens, "sequence_length")
+    sequence = number(tokens, of.SEQUENCE.name)
     model = _model(path, document, sequence, notes)
-    tp, pp, dp = (number(parallelism, name) for name in ("tp", "pp", "dp"))
-    cp, ep = number(parallelism, "context_parallel_size") or 1, number(parallelism, "expert_parallel_size") or 1
-    micro, ga = number(tokens, "micro_batch_size"), number(tokens, "batch_accumulation_per_replica")
-    stage = section(document, "optimizer").get("zero_stage")
+    tp, pp, dp = (number(parallelism, size.name) for size in (of.TP, of.PP, of.DP))
+    cp, ep = (number(parallelism, size.name) or 1 for size in (of.CP, of.EP))
+    micro, ga = (number(tokens, size.name) for size in (of.MICRO_BATCH, of.GA))
+    stage = section(document, "optimizer").get(of.STAGE.name)
     plan: dict[str, Any] = {
         "tp": tp, "pp": pp, "vpp": 1, "dp": dp, "cp": cp, "ep": ep,
         "all_gpus": tp * pp * dp * cp if tp and pp and dp else None,
         "micro_batch": micro, "global_batch": micro * ga * dp if micro and ga and dp else None, "sequence": sequence,
-        "sequence_parallel": str(parallelism.get("tp_mode", "")).upper().endswith("REDUCE_SCATTER") and (tp or 1) > 1,
-        "checkpointing": "full" if parallelism.get("recompute_layer") is True else "none",
+        "sequence_parallel": str(parallelism.get(of.TP_MODE.name, "")).upper().endswith("REDUCE_SCATTER") and (tp or 1) > 1,
+        "checkpointing": "full" if parallelism.get(of.RECOMPUTE.name) is True else "none",
         "precision": "bf16" if section(document, "model").get("dtype") == "bfloat16" else "fp32",
-        "overlap_tp": parallelism.get("tp_linear_async_communication") is True and (tp or 1) > 1,
+        "overlap_tp": parallelism.get(of.ASYNC_TP.name) is True and (tp or 1) > 1,
     }  # fmt: skip
-    if isinstance(stage, int) and stage in ZERO:
-        plan["sharding"] = ZERO[stage]
-    if (engine := str(parallelism.get("pp_engine", "1f1b")).lower()) not in ("1f1b", "afab"):
-        notes.append(f"pp_engine {engine[:40]}: not modelled")
+    if isinstance(stage, int) and 0 <= stage < len(of.STAGES):
+        plan["sharding"] = of.STAGES[stage]
+    if (engine := str(parallelism.get(of.ENGINE.name, "1f1b")).lower()) not in of.ENGINES:
+        notes.append(f"{of.ENGINE.name} {engine[:40]}: not modelled")
     elif pp and pp > 1:
-        plan["schedule"] = {"afab": "gpipe"}.get(engine, engine)
+        plan["schedule"] = of.ENGINES[engine]
     kept = tuple(key for key in document if key not in ("model", "optimizer", "parallelism", "tokens"))
     return Launch(
-        path=path, framework="nanotron", plan=plan, model=model, stack="nanotron", missing=missing_of(plan, model),
+        path=path, framework="nanotron", plan=plan, model=model, stack=of.PAGE, missing=missing_of(plan, model),
         notes=tuple(notes), kept=kept,
     )  # fmt: skip
 

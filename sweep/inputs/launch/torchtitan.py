@@ -5,28 +5,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim_core import SimError, nearest, read_model
-from sweep.inputs.flavors import IN_PIPELINE, PRESETS, SCHEDULES, preset_of
+from sweep.frameworks import torchtitan as of
+from sweep.frameworks.torchtitan_models import PRESETS, preset_of
 from sweep.inputs.launch.job import Launch, missing_of
 from sweep.inputs.launch.megatron import numbers_of
 
-SIGN: Final = re.compile(
-    r"^\s*(?:data_parallel_\w*degree|tensor_parallel_degree|pipeline_parallel_degree|\[parallelism\]|flavor)\s*(?:=|$)",
-    re.MULTILINE,
-)
-SECTIONS: Final = ("parallelism", "training", "experimental")
-"""Where the degrees stand: before v0.1 in [training] and [experimental]."""
-RESHARD: Final = {"always": True, "never": False}
-ROTATE: Final = {"allgather": "all_gather", "alltoall": "p2p"}
-USED: Final = {
-    "data_parallel_replicate_degree", "data_parallel_shard_degree", "data_parallel_degree", "tensor_parallel_degree",
-    "pipeline_parallel_degree", "context_parallel_degree", "expert_parallel_degree", "expert_tensor_parallel_degree",
-    "pipeline_parallel_schedule", "pipeline_parallel_microbatch_size", "pipeline_parallel_microbatches",
-    "pipeline_parallel_layers_per_stage", "pipeline_parallel_first_stage_less_layers",
-    "pipeline_parallel_last_stage_less_layers", "fsdp_reshard_after_forward", "enable_async_tensor_parallel",
-    "context_parallel_rotate_method", "local_batch_size", "batch_size", "global_batch_size", "seq_len", "mode", "name",
-    "flavor", "converters", "selective_ac_option",
-}  # fmt: skip
-"""Keys that the plan and the model are read from."""
+SIGN: Final = re.compile(of.SIGN, re.MULTILINE)
 
 
 class _Settings:
@@ -35,22 +19,23 @@ class _Settings:
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
 
-    def value(self, name: str, *sections: str) -> object:
-        for section in sections or SECTIONS:
+    def value(self, key: of.Key) -> object:
+        """What stands in its section, or where earlier versions have it."""
+        for section in of.SECTIONS if key.section in of.SECTIONS else (key.section,):
             keys = self._document.get(section)
-            if isinstance(keys, Mapping) and name in keys:
+            if isinstance(keys, Mapping) and (name := next((name for name in key.names if name in keys), None)):
                 return keys[name]
         return None
 
-    def number(self, name: str, default: int | None = None) -> int | None:
+    def number(self, key: of.Key, default: int | None = None) -> int | None:
         """A whole number above 0; -1 and other values that leave it open are None."""
-        value = self.value(name)
+        value = self.value(key)
         if value is None:
             return default
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else None
 
-    def word(self, name: str, *sections: str) -> str:
-        value = self.value(name, *sections)
+    def word(self, key: of.Key) -> str:
+        value = self.value(key)
         return value if isinstance(value, str) else ""
 
 
@@ -62,7 +47,7 @@ def read_toml(path: str, document: Mapping[str, Any]) -> Launch:
     plan = _plan(settings, model, notes)
     kept = tuple(f"{section}.{key}" for section, keys in kept_keys(document).items() for key in keys)
     return Launch(
-        path=path, framework="torchtitan", plan=plan, model=model, stack="torchtitan", missing=missing_of(plan, model),
+        path=path, framework="torchtitan", plan=plan, model=model, stack=of.PAGE, missing=missing_of(plan, model),
         notes=tuple(notes), kept=kept,
     )  # fmt: skip
 
@@ -72,56 +57,52 @@ def kept_keys(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     kept: dict[str, dict[str, Any]] = {}
     for section, keys in document.items():
         if isinstance(keys, Mapping):
-            own = {key: value for key, value in keys.items() if not isinstance(value, Mapping) and not _is_used(section, key)}
+            own = {key: value for key, value in keys.items() if not isinstance(value, Mapping) and of.is_kept(section, key)}
             kept |= {section: own} if own else {}
             inner = {key: value for key, value in keys.items() if isinstance(value, Mapping)}
             kept |= {f"{section}.{name}": inside for name, inside in kept_keys(inner).items()}
     return kept
 
 
-def _is_used(section: str, key: str) -> bool:
-    return key in USED and section in (*SECTIONS, "model", "activation_checkpoint")
-
-
 def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    degrees = [settings.number(f"{kind}_parallel_degree", 1) for kind in ("tensor", "pipeline", "context")]
+    degrees = [settings.number(key, 1) for key in (of.TP, of.PP, of.CP)]
     if None in degrees:
         notes.append("a degree of parallelism is no whole number above 0")
     tp, pp, cp = (degree or 1 for degree in degrees)
-    replicate = settings.number("data_parallel_replicate_degree", 1)
-    shard_given = settings.value("data_parallel_shard_degree")
-    shard = settings.number("data_parallel_shard_degree" if shard_given is not None else "data_parallel_degree")
+    replicate = settings.number(of.REPLICATE, 1)
+    shard_given = settings.value(of.SHARD)
+    shard = settings.number(of.SHARD if shard_given is not None else of.OLD_SHARD)
     dp = replicate * shard if replicate and shard else None
     schedule, vpp = _schedule(settings, model, pp, notes)
-    local = settings.number("local_batch_size") or settings.number("batch_size")
-    micro = (settings.number("pipeline_parallel_microbatch_size", 1) if pp > 1 else local) if local else None
-    batch = settings.number("global_batch_size") or (local * dp if local and dp else None)
+    local = settings.number(of.LOCAL_BATCH)
+    micro = (settings.number(of.MICRO_BATCH, 1) if pp > 1 else local) if local else None
+    batch = settings.number(of.GLOBAL_BATCH) or (local * dp if local and dp else None)
     plan: dict[str, Any] = {
-        "tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": settings.number("expert_parallel_degree", 1), "dp": dp,
+        "tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": settings.number(of.EP, 1), "dp": dp,
         "all_gpus": dp * tp * pp * cp if dp else None, "micro_batch": micro, "global_batch": batch,
         **({} if batch else {"ga": local // micro if local and micro and local % micro == 0 else None}),
-        "sequence": settings.number("seq_len"), "sequence_parallel": tp > 1, "checkpointing": _checkpointing(settings, notes),
+        "sequence": settings.number(of.SEQUENCE), "sequence_parallel": tp > 1, "checkpointing": _checkpointing(settings, notes),
         "sharding": "none" if shard == 1 and replicate else "parameters",
-        "precision": "fp8_tensorwise" if "float8" in str(settings.value("converters", "model")) else "bf16",
-        "overlap_tp": settings.value("enable_async_tensor_parallel") is True and tp > 1,
+        "precision": "fp8_tensorwise" if "float8" in str(settings.value(of.CONVERTERS)) else "bf16",
+        "overlap_tp": settings.value(of.ASYNC_TP) is True and tp > 1,
     }  # fmt: skip
     if None in degrees:
         plan |= dict.fromkeys(name for name, degree in zip(("tp", "pp", "cp"), degrees, strict=True) if degree is None)
         plan["all_gpus"] = None
     if plan["sharding"] == "parameters":
-        reshard = RESHARD.get(settings.word("fsdp_reshard_after_forward"))
+        reshard = of.RESHARD_WORDS.get(settings.word(of.RESHARD))
         if pp > 1 and not reshard:
-            plan["sharding"] = IN_PIPELINE
+            plan["sharding"] = of.IN_PIPELINE
         elif reshard is not None:
             plan["reshard_after_forward"] = reshard
         if shard and replicate and replicate > 1:
             plan["dp_shard"] = shard * cp
     if pp > 1:
         plan["schedule"] = schedule
-    if cp > 1 and (kind := ROTATE.get(settings.word("context_parallel_rotate_method") or "allgather")):
+    if cp > 1 and (kind := of.ROTATE_WORDS.get(settings.word(of.ROTATE) or "allgather")):
         plan["cp_comm_type"] = kind
     if dp is None:
-        notes.append("data_parallel_shard_degree is -1, all that is left: the number of GPUs decides it")
+        notes.append(f"{of.SHARD.name} is -1, all that is left: the number of GPUs decides it")
         if batch is None and local:
             notes.append(f"the global batch is {local} for each data-parallel rank")
         if replicate and replicate > 1:
@@ -133,17 +114,17 @@ def _schedule(settings: _Settings, model: Mapping[str, Any], pp: int, notes: lis
     """Our schedule, and the virtual stages of a rank."""
     if pp == 1:
         return None, 1
-    named = settings.word("pipeline_parallel_schedule") or "1F1B"
-    if named.lower() not in SCHEDULES:
+    named = settings.word(of.SCHEDULE) or "1F1B"
+    if (known := of.schedule_named(named)) is None:
         notes.append(f"schedule {named[:40]}: not modelled")
         return None, None
-    schedule, vpp = SCHEDULES[named.lower()]
-    each, layers = settings.number("pipeline_parallel_layers_per_stage"), model.get("layers")
+    schedule, vpp = known
+    each, layers = settings.number(of.LAYERS_EACH), model.get("layers")
     if each and not isinstance(layers, int) and vpp > 1:
         notes.append(f"vpp: {each} layers a stage, of a model that is not told")
         return schedule, None
     if each and isinstance(layers, int):
-        first, last = (settings.value(f"pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last"))
+        first, last = (settings.value(end) for end in (of.FIRST_LESS, of.LAST_LESS))
         more = sum(less if isinstance(less, int) and not isinstance(less, bool) else 1 for less in (first, last))
         stages = -(-(layers + more) // each)
         if stages % pp:
@@ -153,9 +134,9 @@ def _schedule(settings: _Settings, model: Mapping[str, Any], pp: int, notes: lis
 
 
 def _checkpointing(settings: _Settings, notes: list[str]) -> str:
-    mode = settings.word("mode", "activation_checkpoint") or "selective"
+    mode = settings.word(of.MODE) or "selective"
     if mode == "selective":
-        option = settings.value("selective_ac_option", "activation_checkpoint")
+        option = settings.value(of.SELECTIVE)
         if option not in (None, "op"):
             notes.append(f"activation checkpointing of every {str(option)[:8]}. layer: taken as selective")
         return "selective"
@@ -166,7 +147,7 @@ def _checkpointing(settings: _Settings, notes: list[str]) -> str:
 
 
 def _model(settings: _Settings, notes: list[str]) -> dict[str, Any]:
-    name, flavor = settings.word("name", "model"), settings.word("flavor", "model")
+    name, flavor = settings.word(of.NAME), settings.word(of.FLAVOR)
     known = preset_of(name, flavor)
     if known is None:
         if name:
@@ -175,7 +156,7 @@ def _model(settings: _Settings, notes: list[str]) -> dict[str, Any]:
             notes.append(f"model {name[:40]} {flavor[:40]}: no preset{hint}; give --model")
         return {}
     try:
-        sequence = settings.number("seq_len")
+        sequence = settings.number(of.SEQUENCE)
         preset, changes = known
         return numbers_of(read_model(preset, {**changes, **({"sequence": sequence} if sequence else {})}))
     except SimError as error:

@@ -3,7 +3,9 @@
 import re
 from typing import Final
 
-from sweep.inputs.arguments import Plan
+from sweep.frameworks import deepspeed as of
+from sweep.frameworks.megatron import WORLD
+from sweep.frameworks.plan import Plan
 from sweep.inputs.logs.found import Found, LogReader, Steps, number
 
 PIPELINE: Final = re.compile(r"steps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)")
@@ -11,7 +13,7 @@ RATE: Final = re.compile(r"\b(?:Curr)?SamplesPerSec=(\d{1,12}\.\d+(?:e[-+]\d+)?)
 GLOBAL_STEP: Final = re.compile(r"\bglobal_step=(\d{1,12})\b|\b\d{1,12}/(\d{1,12}), SamplesPerSec=")
 PEAK: Final = re.compile(r"\bMaxMemAllocated=(\d{1,6}(?:\.\d+)?)GB")
 SETTING: Final = re.compile(
-    r"\b(train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps|world_size|zero_optimization_stage)"
+    rf"\b({'|'.join(word.name for word in of.LOGGED)}|{WORLD.name}|{of.LOGGED_STAGE})"
     r"(?:\"?:| \.{2,}) *(\d{1,9})(?=[\s,}]|$)"
 )
 STAGE: Final = re.compile(r"\bZeRO stage (\d)\b|Initializing ZeRO Stage (\d)\b")
@@ -37,17 +39,16 @@ NAMES: Final = {
     "num_hidden_layers": "layers", "num_key_value_heads": "kv_heads", "intermediate_size": "ffn", "vocab_size": "vocabulary",
     "n_positions": "positions",
 }  # fmt: skip
-SHARDING: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 
 
 class DeepSpeedLog(LogReader):
     """DeepSpeed's own lines."""
 
-    FRAMEWORK = "DeepSpeed"
+    FRAMEWORK = of.NAME
     KEYS = (
-        b"SamplesPerSec", b"iter time (s)", b"train_batch_size", b"train_micro_batch", b"ccumulation", b"ZeRO",
+        b"SamplesPerSec", b"iter time (s)", of.BATCH.name.encode(), of.MICRO_BATCH.name.encode(), b"ccumulation", b"ZeRO",
         b"parallel_size", b"atch size", b"train_runtime", b"Total optimization", b"trainable parameters", b"\"n_", b"_size\"",
-        b"\"num_", b"it/s", b"s/it", b"Overriding config", b"zero_optimization_stage", b"world_size",
+        b"\"num_", b"it/s", b"s/it", b"Overriding config", of.LOGGED_STAGE.encode(), WORLD.name.encode(),
     )  # fmt: skip
     SIGNS = (
         r"SamplesPerSec=\d",
@@ -135,7 +136,7 @@ class DeepSpeedLog(LogReader):
         found = self._found
         if not (self._is_deepspeed or self._is_trainer):
             return None
-        found.framework = "Hugging Face Trainer + DeepSpeed" if self._is_trainer else "DeepSpeed"
+        found.framework = of.TRAINER_NAME if self._is_trainer else of.NAME
         found.plan = self._plan()
         batch = found.plan.get("global_batch")
         if len(self._by_time):
@@ -161,12 +162,12 @@ class DeepSpeedLog(LogReader):
         """Batch, ZeRO stage and, under the Trainer, which has no other parallelism, the ranks."""
         settings = self._settings
         plan: Plan = {
-            "global_batch": settings.get("train_batch_size") or settings.get("global_batch") or settings.get("by_rate"),
-            "micro_batch": settings.get("train_micro_batch_size_per_gpu") or settings.get("micro_batch"),
+            "global_batch": settings.get(of.BATCH.name) or settings.get("global_batch") or settings.get("by_rate"),
+            "micro_batch": settings.get(of.MICRO_BATCH.name) or settings.get("micro_batch"),
         }
-        stage = settings.get("stage", settings.get("zero_optimization_stage"))
-        if stage in SHARDING:
-            plan["sharding"] = SHARDING[stage]
+        stage = settings.get("stage", settings.get(of.LOGGED_STAGE))
+        if stage is not None and stage < len(of.ZERO):
+            plan["sharding"] = of.ZERO[stage]
         if self._is_trainer and (dp := settings.get("dp")):
             plan |= {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": dp, "all_gpus": dp}
         return plan

@@ -8,7 +8,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from sweep.inputs.arguments import Plan, Value, whole
+from sim_core import whole_of
+from sweep.frameworks.plan import Plan, Value
 
 PLAN_FIELDS: Final = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence", "sequence_parallel",
@@ -149,7 +150,7 @@ class LogReader(Taker):
 
 def numbers_of(settings: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Value]:
     """Settings that are whole numbers, by our names."""
-    found = {key: whole(settings, name) for name, key in names.items()}
+    found = {key: whole_of(settings, name) for name, key in names.items()}
     return {key: value for key, value in found.items() if value}
 
 

@@ -5,10 +5,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from sim_core import says_model
-from sweep.inputs import arguments
-from sweep.inputs.arguments import Plan, Value, whole
-from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, numbers_of
+from sim_core import flag_of, says_model
+from sim_core import megatron_arguments as model
+from sweep.frameworks import deepspeed, megatron
+from sweep.frameworks import megatron_sizes as sizes
+from sweep.frameworks.megatron_choices import INSTANCES
+from sweep.frameworks.plan import Plan, Value
+from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader
 
 BEGIN: Final = re.compile(r"-{3,} arguments -{3,}")
 END: Final = re.compile(r"-{3,} end of arguments -{3,}")
@@ -22,10 +25,8 @@ ELAPSED: Final = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d{1,12}
 BATCH: Final = re.compile(r"global batch size:\s*(\d{1,9})\s*\|")
 WORLD: Final = re.compile(r"using world size:\s*(\d{1,9})\b")
 WORLD_SIZES: Final = {
-    "dp": re.compile(r"(?<![\w-])data-parallel[- ]size:\s*(\d{1,9})\b"),
-    "cp": re.compile(r"(?<![\w-])context-parallel[- ]size:\s*(\d{1,9})\b"),
-    "tp": re.compile(r"(?<![\w-])tensor-model-parallel[- ]size:\s*(\d{1,9})\b"),
-    "pp": re.compile(r"(?<![\w-])pipeline-model-parallel[- ]size:\s*(\d{1,9})\b"),
+    each.field: re.compile(rf"(?<![\w-]){each.flag[2:].removesuffix('-size')}[- ]size:\s*(\d{{1,9}})\b")
+    for each in (megatron.DP, sizes.CP, sizes.TP, sizes.PP)
 }
 PARAMETERS: Final = re.compile(
     r"number of parameters on \(tensor, pipeline\)\s*model parallel rank \((\d+), (\d+)\): (\d+)(?!\d)"
@@ -34,21 +35,11 @@ OLD_PARAMETERS: Final = re.compile(r"number of parameters on model parallel rank
 MEMORY: Final = re.compile(r"\bmax allocated: (\d{1,9}(?:\.\d+)?) \|")
 PADDED: Final = re.compile(r"padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: \d+\)")
 OTHER_WORK: Final = ("validation loss at", "saving checkpoint", "saved checkpoint", "Dumping profiler", "test loss at")
-CORE: Final = ("context_parallel_size", "use_mcore_models", "transformer_impl")
-"""Arguments that Megatron-LM has since it runs on its core."""
 SWITCHES: Final = ("flexpipe_config", "data_parallel_size_of_each_op")
 """Arguments of forks that keep the plan in a file of their own."""
-UNEVEN: Final = (
-    "pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
-)  # fmt: skip
+UNEVEN: Final = (sizes.LAYOUT, sizes.FIRST_STAGE, sizes.LAST_STAGE)
 """Arguments of stages that are not alike."""
-NUMBERS: Final = {
-    "num_layers": "layers",
-    "hidden_size": "hidden",
-    "num_attention_heads": "heads",
-    "ffn_hidden_size": "ffn",
-    "kv_channels": "head_dim",
-}
+NUMBERS: Final = (model.LAYERS, model.HIDDEN, model.HEADS, model.FFN, model.HEAD_DIM)
 
 
 class MegatronLog(LogReader):
@@ -172,19 +163,19 @@ class MegatronLog(LogReader):
         found, values = self._found, self._values
         if not (values or self._world or len(found.steps) or self._ranks):
             return None
-        if "zero_stage" in values or "deepspeed" in values or self._samples_first:
+        found.stack = deepspeed.PAGE if self._samples_first else megatron.stack_of(values)
+        if found.stack == deepspeed.PAGE:
             found.framework = "Megatron-DeepSpeed"
-        found.stack = _stack(found.framework, values)
         found.plan, found.refused = plan_of(values, self._world, self._ranks)
         if self._batch is not None:
             found.plan["global_batch"] = self._batch
-        if uneven := [name for name in UNEVEN if values.get(name, "None") != "None"]:
+        if uneven := [each.name for each in UNEVEN if each.word(values, "None") != "None"]:
             found.notes.append(f"{uneven[0]}: not read, stages are taken as equal; give --set layer_split=...")
         found.model = _model(values, self._vocabulary)
         if self.in_dump:
             found.plan, found.refused = {}, "the dump of arguments has no end"
         found.arguments = {} if self.in_dump else values
-        changed = [name for name in self._again if name in PLAN_NAMES]
+        changed = [name for name in self._again if name in STATED]
         if changed:
             found.notes.append(f"the dump gives {', '.join(sorted(changed))} twice with different values: the first is taken")
         self._parameters(found)
@@ -215,50 +206,42 @@ def _batch_of(line: str, seconds: float) -> int | None:
 
 def _costly(values: Mapping[str, str]) -> dict[str, object]:
     """What of a dump decides the time of a step: sizes, model, and what its arguments mean for a plan."""
-    model = {name: value for name, value in values.items() if says_model(f"--{name.replace('_', '-')}")}
-    plan = {"checkpointing": arguments.checkpointing(values), "precision": arguments.precision(values)}
-    plan["sharding"] = arguments.sharding(values)
-    return {**{name: values.get(name) for name in PLAN_NAMES}, **model, **plan, **arguments.choices(values)}
+    own = {name: value for name, value in values.items() if says_model(flag_of(name))}
+    return {**{name: values.get(name) for name in STATED}, **own, **_choices(values), INSTANCES.field: INSTANCES.whole(values)}
 
 
-PLAN_NAMES: Final = (
-    "world_size", "data_parallel_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size", "micro_batch_size",
-    "global_batch_size", "seq_length",
-)  # fmt: skip
+def _choices(values: Mapping[str, str]) -> Plan:
+    """What the arguments mean for a plan besides its sizes and its pipeline."""
+    told = megatron.in_order(megatron.fields_of(values))
+    return {name: value for name, value in told.items() if name not in (*megatron.SIZES, "layer_split", "overlap_pp")}
+
+
+STATED: Final = tuple(each.name for each in megatron.STATED)
 """Arguments that state the plan."""
 
 
 def plan_of(values: Mapping[str, str], world: Mapping[str, int], ranks: Mapping[tuple[int, int], int]) -> tuple[Plan, str]:
     """The plan of a dump, and why it cannot be believed ("" if it can)."""
-    gpus = whole(values, "world_size") or world.get("all_gpus")
-    rest: Plan = {
-        "all_gpus": gpus,
-        "global_batch": whole(values, "global_batch_size") or None,
-        "sequence": whole(values, "seq_length") or None,
-        "checkpointing": arguments.checkpointing(values) if values else None,
-        "precision": arguments.precision(values) if values else None,
-    }
     if not values and not world:
         return {}, ""
-    tp = whole(values, "tensor_model_parallel_size") or world.get("tp")
-    pp = whole(values, "pipeline_model_parallel_size") or world.get("pp")
-    dp = whole(values, "data_parallel_size") or world.get("dp")
-    cp = whole(values, "context_parallel_size") or world.get("cp") or 1
+    gpus = megatron.WORLD.whole(values) or world.get("all_gpus")
+    told = megatron.fields_of(values)
+    rest: Plan = {
+        "all_gpus": gpus,
+        "global_batch": told.get("global_batch"),
+        "sequence": model.SEQUENCE.whole(values) or None,
+        "precision": told["precision"] if values else None,
+    }
+    tp, pp, dp = (each.whole(values) or world.get(each.field) for each in (sizes.TP, sizes.PP, megatron.DP))
+    cp = sizes.CP.whole(values) or world.get("cp") or 1
     if why := _lies(values, gpus, tp, pp, dp, cp, ranks):
-        return {**rest, "checkpointing": None}, why
+        return rest, why
     plan: Plan = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, **rest}
     if not values:
         return plan, ""
-    plan |= {
-        "vpp": arguments.virtual_stages(values, pp or 1),
-        "ep": arguments.experts(values),
-        "micro_batch": whole(values, "micro_batch_size") or None,
-        "sequence_parallel": values.get("sequence_parallel") == "True",
-        "sharding": arguments.sharding(values),
-        **{name: value for name, value in arguments.choices(values).items() if name in PLAN_FIELDS},
-    }
-    return plan, ""
+    plan |= {name: told.get(name) for name in ("vpp", "ep", "micro_batch")}
+    plan["sequence_parallel"] = sizes.SEQUENCE_PARALLEL.on(values)
+    return {**plan, **{name: value for name, value in _choices(values).items() if name in PLAN_FIELDS}}, ""
 
 
 def _lies(
@@ -270,32 +253,23 @@ def _lies(
     if fork is not None:
         return f"the dump has {fork}: this fork keeps the plan in a file of its own"
     if tp is None or pp is None:
-        old = [name for name in ("model_parallel_size", "pipe_parallel_size") if name in values]
+        old = [each.name for each in (sizes.OLD_TP, sizes.OLD_PP) if each.name in values]
         names = f", only {' and '.join(old)} of an older DeepSpeed" if old else ""
-        return f"the dump has no {'tensor' if tp is None else 'pipeline'}_model_parallel_size{names}"
+        return f"the dump has no {(sizes.TP if tp is None else sizes.PP).name}{names}"
     if dp is None:
-        return "the dump has no data_parallel_size"
+        return f"the dump has no {megatron.DP.name}"
     if gpus is None:
-        return "the dump has no world_size"
+        return f"the dump has no {megatron.WORLD.name}"
     if tp * pp * dp * cp != gpus:
         product = f"tp {tp} x pp {pp} x dp {dp}" + (f" x cp {cp}" if cp > 1 else "")
-        return f"world_size {gpus} is not {product}: the plan is kept elsewhere"
+        return f"{megatron.WORLD.name} {gpus} is not {product}: the plan is kept elsewhere"
     outside = next((rank for rank in ranks if rank[0] >= tp or rank[1] >= pp), None)
     if outside is not None:
         return f"a rank of the log is ({outside[0]}, {outside[1]}), outside tp {tp} x pp {pp}: the plan is kept elsewhere"
     return ""
 
 
-def _stack(framework: str, values: Mapping[str, str]) -> str:
-    if framework == "Megatron-DeepSpeed":
-        return "megatron-deepspeed"
-    return "megatron-core" if not values or any(name in values for name in CORE) else "megatron-2022"
-
-
 def _model(values: Mapping[str, str], vocabulary: int | None) -> dict[str, Value]:
-    model = numbers_of(values, NUMBERS)
-    if values.get("group_query_attention") == "True" and (groups := whole(values, "num_query_groups")):
-        model["kv_heads"] = groups
-    if vocabulary is not None:
-        model["vocabulary"] = vocabulary
-    return model
+    numbers = (*NUMBERS, model.KV_HEADS) if model.GROUPED.on(values) else NUMBERS
+    found: dict[str, Value] = {each.field: number for each in numbers if (number := each.whole(values))}
+    return found if vocabulary is None else {**found, "vocabulary": vocabulary}

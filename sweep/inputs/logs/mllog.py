@@ -4,7 +4,9 @@ import json
 import re
 from typing import Any, Final
 
-from sweep.inputs.arguments import Plan
+from sweep.frameworks.megatron_sizes import GLOBAL_BATCH
+from sweep.frameworks.nemo import PAGE
+from sweep.frameworks.plan import Plan
 from sweep.inputs.logs.found import Found, LogReader
 
 MARK: Final = ":::MLLOG "
@@ -67,9 +69,9 @@ class MllogLog(LogReader):
         found = self._found
         if not self._seen:
             return None
-        found.stack = "nemo"
+        found.stack = PAGE
         plan: Plan = {
-            "global_batch": self._numbers.get("global_batch_size"),
+            "global_batch": self._numbers.get(GLOBAL_BATCH.name),
             "sequence": self._numbers.get("max_sequence_length"),
             "all_gpus": self._ranks if self._ranks and len(found.steps) else None,  # all have begun
         }

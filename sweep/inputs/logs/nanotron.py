@@ -3,25 +3,24 @@
 import re
 from typing import Final
 
-from sweep.inputs.arguments import Plan
+from sweep.frameworks import nanotron as of
+from sweep.frameworks.megatron_sizes import GLOBAL_BATCH
+from sweep.frameworks.plan import Plan
 from sweep.inputs.logs.found import Found, LogReader, numbers_of, product
 
 LINE: Final = re.compile(r"iteration: (\d{1,12}) / \d{1,12} \|")
-FIELD: Final = re.compile(r"(elapsed_time_per_iteration_ms|tokens_per_sec_per_gpu|tokens_per_sec|global_batch_size): (\S+) \|")
+FIELD: Final = re.compile(
+    rf"(elapsed_time_per_iteration_ms|tokens_per_sec_per_gpu|tokens_per_sec|{GLOBAL_BATCH.name}): (\S+) \|"
+)
 SETTING: Final = re.compile(r"\b([a-z_]+)=(\d{1,12}|True|False)(?=[,)\s]|$)")
 HUMAN: Final = re.compile(r"(\d{1,9})(\.\d{1,6})?(?:([KMGBT]?)|e([+-]\d{1,2}))")
 TOTAL: Final = re.compile(r"\bTotal number of parameters: (\d[\d.]*[KMGBT]?)(?=\s)")
 PEAK: Final = re.compile(r"\bPeak allocated:? (\d+(?:\.\d+)?)MiB")
 UNITS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
-PLAN: Final = {
-    "dp": "dp", "pp": "pp", "tp": "tp", "expert_parallel_size": "ep", "context_parallel_size": "cp",
-    "micro_batch_size": "micro_batch", "sequence_length": "sequence",
-}  # fmt: skip
 MODEL: Final = {
     "num_hidden_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads", "num_key_value_heads": "kv_heads",
     "intermediate_size": "ffn", "vocab_size": "vocabulary",
 }  # fmt: skip
-SHARDED: Final = {"0": "none", "1": "optimizer"}
 
 
 def human(text: str) -> tuple[float, float] | None:
@@ -85,17 +84,18 @@ class NanotronLog(LogReader):
         found, settings = self._found, self._settings
         if not len(found.steps) and not settings:
             return None
-        plan: Plan = {**numbers_of(settings, PLAN)}
+        plan: Plan = {**numbers_of(settings, of.LOGGED)}
         if "tp" in plan and "pp" in plan:
             plan = {"cp": 1, "ep": 1, "vpp": 1, **plan}
-            plan["sharding"] = SHARDED.get(settings.get("zero_stage", ""))
-            plan["checkpointing"] = "full" if settings.get("recompute_layer") == "True" else "none"
-        if batch := human(self._fields.get("global_batch_size", "")):
+            stage = of.STAGE.whole(settings)
+            plan["sharding"] = of.STAGES[stage] if stage is not None and stage < len(of.STAGES) else None
+            plan["checkpointing"] = "full" if of.RECOMPUTE.on(settings) else "none"
+        if batch := human(self._fields.get(GLOBAL_BATCH.name, "")):
             plan["global_batch"] = int(batch[0])
         plan["all_gpus"] = self._gpus(plan)
         found.plan = plan
         found.model = numbers_of(settings, MODEL)
-        found.stack = "nanotron"
+        found.stack = of.PAGE
         if found.precision_share:
             found.notes.append(f"its numbers have three digits: a step is known to +-{found.precision_share:.1%}")
         return found

@@ -3,32 +3,20 @@
 import re
 from typing import Final
 
-from sweep.inputs.arguments import Plan
+from sweep.frameworks import nemo
+from sweep.frameworks.megatron_sizes import GLOBAL_BATCH, SEQUENCE_PARALLEL
+from sweep.frameworks.plan import Plan
 from sweep.inputs.logs.found import Found, LogReader, numbers_of, product
 
 SECONDS: Final = re.compile(r"train_step_timing in s[:=]\s*(\d{1,9}(?:\.\d+)?(?:e[-+]?\d+)?)(?=[\s,\]|])")
 STEP: Final = re.compile(r"iteration (\d{1,12})/\d|\|\s*(\d{1,12})/\d+ \[|global_step[:=]\s*(\d{1,12})(?:\.0)?\b")
 BAR: Final = re.compile(r"\|\s*(\d{1,9})/\d+ \[(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})<.*reduced_train_loss=")
 """A progress bar of NeMo 1: steps, and hours, minutes and seconds since its first."""
-BATCH: Final = re.compile(r"global_batch_size[:=]\s*(\d{1,9})\b")
+BATCH: Final = re.compile(rf"{GLOBAL_BATCH.name}[:=]\s*(\d{{1,9}})\b")
 ALLOCATED: Final = re.compile(r"max_memory_allocated[:=]\s*(\d{6,15})\b")
-GROUP: Final = re.compile(
-    r"Rank 0 has (tensor model parallel|pipeline model parallel|context parallel|data parallel) group\s*:\s*\[([\d, ]*)\]"
-)
+GROUP: Final = re.compile(rf"Rank 0 has ({'|'.join(nemo.GROUPS)}) group\s*:\s*\[([\d, ]*)\]")
 SETTING: Final = re.compile(r"^\W*(?:\[[^\]]*\]:?\s*)?([a-z_]+): (\d{1,9}|[Tt]rue|[Ff]alse|null|full|selective)\s*$")
 EXPERIMENT: Final = "Experiment configuration"
-GROUPS: Final = {
-    "tensor model parallel": "tp", "pipeline model parallel": "pp", "context parallel": "cp", "data parallel": "dp",
-}  # fmt: skip
-PLAN: Final = {
-    "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "context_parallel_size": "cp",
-    "virtual_pipeline_model_parallel_size": "vpp", "expert_model_parallel_size": "ep", "micro_batch_size": "micro_batch",
-    "global_batch_size": "global_batch", "encoder_seq_length": "sequence",
-}  # fmt: skip
-MODEL: Final = {
-    "num_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads", "ffn_hidden_size": "ffn",
-    "num_query_groups": "kv_heads",
-}  # fmt: skip
 
 
 class NemoLog(LogReader):
@@ -63,7 +51,7 @@ class NemoLog(LogReader):
             if len(self._found.steps):  # of a job that was started again
                 self._groups = {}
                 self._found.start_again()
-            self._groups[GROUPS[match[1]]] = max(len(re.findall(r"\d+", match[2])), 1)
+            self._groups[nemo.GROUPS[match[1]]] = max(len(re.findall(r"\d+", match[2])), 1)
         elif self.in_dump and (match := SETTING.match(line)):
             self._settings.setdefault(match[1], match[2])
         elif "alidation" in line:
@@ -103,8 +91,8 @@ class NemoLog(LogReader):
         found, settings = self._found, self._settings
         if not (len(found.steps) or self._groups or settings):
             return None
-        found.stack = "nemo"
-        plan: Plan = {**numbers_of(settings, PLAN)}
+        found.stack = nemo.PAGE
+        plan: Plan = {**numbers_of(settings, nemo.LOGGED)}
         if "tp" in plan and "pp" in plan:
             plan = {"vpp": 1, "cp": 1, "ep": 1, **plan}
         plan |= self._groups
@@ -113,8 +101,8 @@ class NemoLog(LogReader):
         if product(plan, "tp", "pp", "dp") is not None:
             plan = {"cp": 1, **plan}
             plan["all_gpus"] = product(plan, "tp", "pp", "dp", "cp")
-        if "sequence_parallel" in settings:
-            plan["sequence_parallel"] = settings["sequence_parallel"].lower() == "true"
+        if SEQUENCE_PARALLEL.name in settings:
+            plan[SEQUENCE_PARALLEL.field] = settings[SEQUENCE_PARALLEL.name].lower() == "true"
         found.plan = plan
-        found.model = numbers_of(settings, MODEL)
+        found.model = numbers_of(settings, nemo.LOGGED_OF_MODEL)
         return found

@@ -4,8 +4,9 @@ import re
 from datetime import datetime
 from typing import Final
 
-from sweep.inputs.arguments import Plan
-from sweep.inputs.flavors import IN_PIPELINE, SCHEDULES, preset_of
+from sweep.frameworks.plan import Plan
+from sweep.frameworks.torchtitan import IN_PIPELINE, PAGE, schedule_named
+from sweep.frameworks.torchtitan_models import preset_of
 from sweep.inputs.logs.found import Found, LogReader, Steps, number
 
 LOST_COLOURS: Final = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
@@ -159,7 +160,7 @@ class TorchtitanLog(LogReader):
         if not (self._seen or self._mesh):
             return None
         self._settle()
-        found.stack = "torchtitan"
+        found.stack = PAGE
         found.plan = self._plan() | found.plan
         found.steps = self._steps()
         found.steps.begins = bool(self._mesh)
@@ -182,7 +183,7 @@ class TorchtitanLog(LogReader):
         plan["sequence_parallel"] = sizes["tp"] > 1
         plan["precision"] = "bf16"  # of a log with its start, which tells of 8 bits
         if sizes["pp"] > 1:
-            plan["schedule"] = SCHEDULES.get(self._schedule.lower(), (None, 0))[0]
+            plan["schedule"] = (schedule_named(self._schedule) or (None, 0))[0]
         sharded = "parameters" if sizes["pp"] == 1 else IN_PIPELINE
         plan["sharding"] = sharded if shard > 1 or "dp" in self._mesh else "none"
         if local is not None:

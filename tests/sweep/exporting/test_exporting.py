@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from sim_core import SpecError, model_names, read_model
+from sim_core import SpecError, megatron_arguments, model_names, read_model
 from sweep.evaluation.preparation import prepare
-from sweep.exporting.launched import Launched, launched
-from sweep.exporting.megatron import ARRAY, megatron_flags, megatron_text, model_flags, without_flag
-from sweep.exporting.megatron_rules import refused
+from sweep.exporting.launched import launched
+from sweep.exporting.megatron import ARRAY, megatron_text, without_flag
 from sweep.exporting.torchtitan import torchtitan_text
+from sweep.frameworks.megatron import flags_of_plan, refused
+from sweep.frameworks.plan import Launched
 from sweep.inputs.launch.megatron import read_script
 from sweep.spec.spec import SweepSpec
 from tests.sweep.commands import sweep
@@ -72,7 +73,7 @@ def test_what_its_validators_refuse_is_refused(case: tuple[str, dict[str, Any], 
 def test_a_model_survives_its_flags(name: str, parser: argparse.ArgumentParser, tmp_path: Path) -> None:
     """Parsed as Megatron-LM does, and read back to the same numbers, but for what has no flag and says so."""
     model = read_model(name)
-    flags = model_flags(model, model.sequence or 2048)
+    flags = megatron_arguments.model_flags(model, model.sequence or 2048)
     words = [word for flag, values in flags.items() for word in (flag, *values)]
     parser.parse_args(words)
     path = tmp_path / "flags.sh"
@@ -176,7 +177,7 @@ def test_experts_are_launched_as_they_are_simulated(parser: argparse.ArgumentPar
     assert (args.num_experts, args.expert_model_parallel_size, args.expert_tensor_parallel_size) == (8, 8, 1)
     assert (args.moe_token_dispatcher_type, args.sequence_parallel) == ("flex", True)
     with pytest.raises(SpecError, match="Megatron-LM has no dispatcher hierarchical"):
-        megatron_flags(plan_of(base={**base, "fixed": fixed | {"dispatcher": "hierarchical"}}))
+        flags_of_plan(plan_of(base={**base, "fixed": fixed | {"dispatcher": "hierarchical"}}))
 
 
 def test_a_plan_that_it_refuses_names_the_rule() -> None:
@@ -185,7 +186,7 @@ def test_a_plan_that_it_refuses_names_the_rule() -> None:
     with pytest.raises(SpecError, match="Megatron-LM refuses it: --tp-comm-overlap needs --sequence-parallel"):
         megatron_text(plan_of(base={**base, "fixed": fixed}))
     with pytest.raises(SpecError, match="Megatron-LM has no schedule gpipe, only 1f1b"):
-        megatron_flags(plan_of({"schedule": "gpipe", "pp": 4, "vpp": 1}))
+        flags_of_plan(plan_of({"schedule": "gpipe", "pp": 4, "vpp": 1}))
 
 
 def test_a_rack_is_launched_tray_by_tray() -> None:

@@ -15,9 +15,10 @@ from sweep.commands.export_command import json_text
 from sweep.evaluation.evaluation import bounded
 from sweep.evaluation.one_plan import row_of, simai_text
 from sweep.evaluation.preparation import Prepared, prepare
-from sweep.exporting.launched import Launched, launched
+from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
+from sweep.frameworks.plan import Launched
 from sweep.inputs.job import job_of
 from sweep.inputs.launch.exported import OF_THE_SWEEP
 from sweep.inputs.launches import read_launch

@@ -13,9 +13,10 @@ from sim_core import SpecError, model_document, parameters, parse_model
 from sweep.commands.export_command import json_text
 from sweep.evaluation.preparation import prepare
 from sweep.exporting.keeping import with_flags, with_keys
-from sweep.exporting.launched import Launched, launched
+from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
+from sweep.frameworks.plan import Launched
 from sweep.inputs.job import job_of
 from sweep.inputs.launch.job import Launch
 from sweep.inputs.launches import read_launch

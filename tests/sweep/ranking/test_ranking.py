@@ -28,7 +28,7 @@ from sweep.columns import RUNS
 from sweep.evaluation.preparation import prepare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
-from sweep.exporting.megatron_rules import refused_choices
+from sweep.frameworks.megatron import refused_choices
 from sweep.ranking.error_bars import COLUMNS as BARS
 from sweep.ranking.ranking import rank
 from sweep.results.store import MANIFEST, Store

@@ -13,8 +13,8 @@ from sweep.answers.variation import sweep_around
 from sweep.evaluation.evaluation import bounded, evaluate
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.exporting.launched import launched
+from sweep.frameworks.stacks import nearest_stack
 from sweep.reopening import Reopened
-from sweep.spec.nearest_stack import nearest_stack
 from sweep.spec.spec import SweepSpec, load_spec
 from sweep.uncertainty.evidence import basis_of
 from sweep.validation.models import GPT

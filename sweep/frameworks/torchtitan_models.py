@@ -1,17 +1,10 @@
-"""What torchtitan calls by its own names (v0.2.2): models by name and flavor (models/*/__init__.py), schedules."""
+"""Models that torchtitan has by name and flavor (v0.2.2, models/*/__init__.py)."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from sim_core import Model, model_document, read_model
 
-SCHEDULES: Final = {
-    "gpipe": ("gpipe", 1), "1f1b": ("1f1b", 1), "interleaved1f1b": ("1f1b", 2), "loopedbfs": ("looped-bfs", 2),
-    "interleavedzerobubble": ("interleaved-zb", 2), "zbvzerobubble": ("zb-v", 2), "dualpipev": ("dualpipev", 2),
-}  # fmt: skip
-"""Schedule -> ours, and the virtual stages of a rank without layers_per_stage."""
-IN_PIPELINE: Final = "optimizer"
-"""What ranks share where pp > 1, unless parameters are freed after each forward: they stay for all micro-batches."""
 PRESETS: Final = {
     ("llama3", "8b"): "llama3.1-8b", ("llama3", "70b"): "llama3.1-70b", ("llama3", "405b"): "llama3.1-405b",
     ("llama2", "7b"): "llama2-7b", ("llama2", "13b"): "llama2-13b", ("llama2", "70b"): "llama2-70b",
@@ -42,8 +35,6 @@ CHANGES: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
     ("qwen3", "debugmodel"): {"layers": 8, "hidden": 256, "vocabulary": 2048},
 }  # fmt: skip
 """What a flavor has otherwise than its preset; attention in chunks is that of the flavors `irope`."""
-
-
 SMALL: Final = ("llama4", "gpt_oss")
 """Models whose flavors have small letters."""
 

@@ -1,0 +1,267 @@
+"""Trace files of a job: found, read, cut to one step and sorted by time, with exchanges merged and gaps computed."""
+
+import glob
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from sim_core.errors import FormatError
+from sim_core.workloads.facts import Facts
+from sim_core.workloads.traces.job import Call, Job, Operation, Rank
+from sim_core.workloads.traces.layout import job_of_name, layout_of, message_shape
+from sim_core.workloads.traces.steps import one_step, span, without_repeats
+from sim_core.workloads.traces.text import (
+    BLOCKS,
+    DTYPE_BYTES,
+    SENDS,
+    TraceRow,
+    TraceText,
+    looks_like_trace,
+    read_trace_text,
+)
+
+BESIDE: Final = "ddp_grad_comm"
+"""Runs on its own stream during a backward; not one of the rank's operations in order."""
+LEAST_BUSY: Final = 0.01
+"""Part of a step that operations fill at least: timestamps in microseconds would leave 0.1 %."""
+HEAD_CHARS: Final = 65_536
+ALONE: Final = "a profile of a rank by itself (scaling mode, description=simulation or op_semantics=metadata_placeholder)"
+
+
+def input_paths(path: str) -> list[str]:
+    """The files of a job: one file, those of a folder that look like traces, or those that match a glob. Raises OSError."""
+    if os.path.isdir(path):
+        traces = []
+        for entry in os.scandir(path):
+            if entry.is_file():
+                with Path(entry.path).open("rb") as file:
+                    traces += [entry.path] * looks_like_trace(file.read(HEAD_CHARS).decode("utf-8", "replace"))
+        if not traces:
+            raise FormatError(path, 1, "no rank trace in the folder", expected="files of lines like rank:0:forward_step(...)")
+        return sorted(traces)
+    if not os.path.exists(path) and glob.has_magic(path):
+        matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+        if not matches:
+            raise FormatError(path, 1, "no file matches")
+        return matches
+    return [path]
+
+
+def read_job(path: str, facts: Facts) -> Job:
+    """The job with the trace(s) at `path` (a file, a folder, a glob). `facts` are the user's (tp, pp, all_gpus, layers ...).
+
+    Raises SimError, OSError.
+    """
+    warnings: list[str] = []
+    files = one_step(_files(path, warnings), facts.step, warnings)
+    stages = []
+    for file in files:
+        if file.stage is None:
+            raise FormatError(file.path, 1, "stage_id is missing", expected="stage_id=N in the lines")
+        stages.append(file.stage)
+    layout = layout_of(files, stages, facts)
+    per_stage, placed = layout.ranks_per_stage, {}
+    for file, stage in zip(files, stages, strict=True):
+        rank = file.rank if file.rank is not None else stage * per_stage
+        if rank // per_stage != stage:
+            expected = f"a rank of stage {stage}: {stage * per_stage} to {(stage + 1) * per_stage - 1}"
+            raise FormatError(file.path, file.line, "rank", found=str(rank), expected=expected)
+        placed[rank] = file
+    ranks = tuple(
+        Rank(
+            path=file.path,
+            rank=rank,
+            stage=rank // per_stage,
+            index=rank % per_stage,
+            operations=_operations(file, warnings),
+            beside=_beside(file),
+            began_s=(span(file.rows) or (math.nan,))[0],
+        )
+        for rank, file in sorted(placed.items())
+    )
+    for one in ranks:
+        warnings += _cut_off(one)
+    alone = [file for file in files if _is_alone(file)]
+    if alone:
+        warnings.append(f"{alone[0].path}:{alone[0].line}: {ALONE}: compute is taken, messages are those of the model")
+    calls = (call for file in files for row in file.rows for call in row.calls)
+    tokens = (call for call in calls if (call.group, call.name, len(call.shape)) == ("exp", "all_to_all", 2))
+    return Job(
+        ranks=ranks,
+        layout=layout,
+        warnings=tuple(warnings),
+        sequence=message_shape(files)[0],
+        token_bytes=next((_bytes(call.shape[1:], call.dtype) for call in tokens), 0.0),  # of a row [tokens, hidden]
+        alone=bool(alone),
+    )
+
+
+def _files(path: str, warnings: list[str]) -> list[TraceText]:
+    """The texts at a path, each rank once; equal files are skipped. Raises FormatError, OSError."""
+    paths = input_paths(path)
+    jobs = {job_of_name(name) for name in paths} - {""}
+    if len(jobs) > 1:
+        some = ", ".join(sorted(jobs)[:3])
+        raise FormatError(path, 1, "several jobs", found=f"{len(jobs)}: {some}", expected="the ranks of one (give a glob)")
+    files: dict[tuple[int | None, int | None], TraceText] = {}
+    for name in paths:
+        text = read_trace_text(name)
+        if not any(row.duration_s for row in text.rows):
+            raise FormatError(name, text.line, "all durations are 0", expected="the milliseconds of operations")
+        warnings += text.warnings
+        twin = files.get((text.rank, text.stage))
+        if twin is None:
+            files[text.rank, text.stage] = without_repeats(text, warnings)
+        elif [(row.name, row.duration_s) for row in twin.rows] == [(row.name, row.duration_s) for row in text.rows]:
+            warnings.append(f"{name}:1: equal to {twin.path}: skipped")
+        else:
+            raise FormatError(
+                name, 1, f"rank {text.rank} is repeated", found=f"also in {twin.path}", expected="one file per rank"
+            )
+    bare = [file for file in files.values() if not any(row.end_s > 0 for row in file.rows)]
+    if bare:
+        also = f" (nor in {len(bare) - 1} other files)" if len(bare) > 1 else ""
+        warnings.append(f"{bare[0].path}:1: no timestamps{also}: operations follow one another in the order of the lines")
+    return list(files.values())
+
+
+def _is_alone(file: TraceText) -> bool:
+    return any(
+        f"{row.description}:".startswith("simulation:") or (row.extra or {}).get("op_semantics") == "metadata_placeholder"
+        for row in file.rows
+    )
+
+
+def _beside(file: TraceText) -> dict[str, float]:
+    """Bytes of gradient buckets, by group, which newer traces have as operations during the backward; each bucket once."""
+    buckets: dict[tuple[str, str, str], float] = {}
+    for k, row in enumerate(file.rows):
+        extra = row.extra or {}
+        numel = extra.get("bucket_numel", "")
+        if row.name == BESIDE and numel.isdigit():
+            width = DTYPE_BYTES.get(extra.get("grad_dtype", "").removeprefix("torch."), 4)
+            buckets[row.group or "dp", extra.get("buffer_id", ""), extra.get("bucket_id", str(k))] = float(numel) * width
+    by_group: dict[str, float] = {}
+    for (group, _, _), size in buckets.items():
+        by_group[group] = by_group.get(group, 0.0) + size
+    return by_group
+
+
+def _cut_off(rank: Rank) -> Iterator[str]:
+    """A warning if a rank's trace is no complete step. Raises FormatError where its durations and timestamps differ in unit."""
+    busy = sum(operation.duration_s for operation in rank.operations) / rank.span_s if rank.span_s > 0 else 1.0
+    if busy < LEAST_BUSY:
+        found = f"operations fill {busy:.1%} of the time between the first and the last"
+        line = rank.operations[0].line
+        raise FormatError(rank.path, line, "timestamps", found=found, expected="milliseconds, as in durations")
+    forwards, backwards = (len(rank.named(name)) for name in BLOCKS)
+    if forwards != backwards:
+        yield f"{rank.path}:{rank.operations[-1].line}: the step is incomplete: {forwards} forwards, {backwards} backwards"
+
+
+def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
+    """Rows in time order. An exchange, recorded as several rows of equal duration and end, becomes one operation."""
+    rows = [row for row in file.rows if row.name != BESIDE]
+    if not rows:
+        raise FormatError(file.path, 1, "no operations besides ddp_grad_comm", expected="forward_step and others")
+    timed = sorted(zip(_ends(rows), rows, strict=True), key=lambda pair: pair[0])
+    if [row.line for _, row in timed] != [row.line for row in rows]:
+        warnings.append(f"{file.path}:{rows[0].line}: lines are not sorted by time: sorted")
+    first_s = timed[0][0] - timed[0][1].duration_s
+    operations: list[Operation] = []
+    at_s = 0.0
+    done = overlaps = 0
+    for together in _exchanges([row for _, row in timed]):
+        row = together[0]
+        done += len(together)
+        start_s = timed[done - 1][0] - first_s - row.duration_s
+        overlaps += start_s < at_s - 1e-3 * max(1.0, row.duration_s)
+        gap_s = max(start_s - at_s, 0.0)
+        start_s = at_s + gap_s  # timestamps are rounded: an operation does not begin before the previous one ends
+        calls = _calls(row)
+        parts = tuple(each.name for each in together) if row.name in SENDS else ()
+        operations.append(
+            Operation(
+                name="+".join(each.name for each in together),
+                parts=parts,
+                state=row.state,
+                micro_batch=row.micro_batch,
+                start_s=start_s,
+                duration_s=row.duration_s,
+                gap_s=gap_s,
+                compute_s=0.0 if parts else max(row.duration_s - sum(call.duration_s for call in calls), 0.0),
+                group=row.group,
+                bytes=_bytes(row.shape, row.dtype),
+                width=float(DTYPE_BYTES.get(row.dtype, 0)),
+                calls=calls,
+                line=row.line,
+            )
+        )
+        at_s = start_s + row.duration_s
+    if overlaps:
+        warnings.append(f"{file.path}:{operations[0].line}: {overlaps} operations begin before the previous one ends: moved")
+    return tuple(operations)
+
+
+def _ends(rows: Sequence[TraceRow]) -> list[float]:
+    """End of each row; a missing end (absent or 0) follows directly from the previous row, for the first rows from the next.
+
+    Where no end is known, rows follow one another, an exchange once.
+    """
+    ends = [row.end_s for row in rows]
+    known = next((k for k, end_s in enumerate(ends) if end_s > 0), -1)
+    if known < 0:
+        ends, end_s = [], 0.0
+        for together in _exchanges(rows):
+            end_s += together[0].duration_s
+            ends += [end_s] * len(together)
+        return ends
+    for k in range(known - 1, -1, -1):
+        ends[k] = ends[k + 1] - rows[k + 1].duration_s
+    for k in range(known + 1, len(rows)):
+        if not ends[k] > 0:
+            ends[k] = ends[k - 1] + rows[k].duration_s
+    return ends
+
+
+def _exchanges(rows: Sequence[TraceRow]) -> Iterator[list[TraceRow]]:
+    """The rows in order, those of one exchange together: different pipeline messages of equal duration and end."""
+    together: list[TraceRow] = []
+    for row in rows:
+        first = together[0] if together else row
+        if row.name in SENDS and first.name in SENDS and row.name not in {each.name for each in together}:
+            same_end = first.end_s == row.end_s or (math.isnan(first.end_s) and math.isnan(row.end_s))
+            if same_end and first.duration_s == row.duration_s:
+                together.append(row)
+                continue
+        if together:
+            yield together
+        together = [row]
+    yield together
+
+
+def _calls(row: TraceRow) -> tuple[Call, ...]:
+    """The communication calls inside a row, sorted by time; where its own timestamp is missing, they lie in its middle."""
+    if not row.calls:
+        return ()
+    start_s = row.end_s - row.duration_s
+    if not row.end_s > 0:
+        first_s = float(np.min([call.end_s - call.duration_s for call in row.calls]))  # NaN if one of them is
+        start_s = (first_s + float(np.max([call.end_s for call in row.calls])) - row.duration_s) / 2
+    begun = [(call.end_s - call.duration_s if call.end_s > 0 else -math.inf, call) for call in row.calls]
+    calls = []
+    for begin_s, call in sorted(begun, key=lambda pair: pair[0]):
+        after_s, limit_s = begin_s - start_s, max(row.duration_s - call.duration_s, 0.0)
+        after_s = min(max(after_s, 0.0), limit_s) if math.isfinite(after_s) else 0.0
+        size = _bytes(call.shape, call.dtype)
+        calls.append(Call(name=call.name, group=call.group, bytes=size, begin_s=after_s, duration_s=call.duration_s))
+    return tuple(calls)
+
+
+def _bytes(shape: tuple[int, ...], dtype: str) -> float:
+    """Bytes of a tensor; 4 an element where the type is unknown."""
+    return float(np.prod(np.array(shape, np.float64))) * DTYPE_BYTES.get(dtype, 4) if shape else 0.0

@@ -1,0 +1,138 @@
+"""Megatron-LM: all its arguments that a plan is read from and written in, and what follows from the rows of them."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from sim_core import OF_NUMBER, OF_SWITCH, Argument, Dump, SpecError, Stack, flag_of, flags_of, says_model
+from sim_core import megatron_arguments as model
+from sweep.frameworks import megatron_choices as choices
+from sweep.frameworks import megatron_sizes as sizes
+from sweep.frameworks.deepspeed import DEEPSPEED
+from sweep.frameworks.plan import Launched
+
+PAGE: Final = "megatron-core"
+PAGE_OF_2022: Final = "megatron-2022"
+"""Of a version before its core."""
+WORLD = Argument[Launched]("world_size", OF_NUMBER, "all_gpus")
+DP = Argument[Launched]("data_parallel_size", OF_NUMBER, "dp")
+NODES: Final = (Argument[Launched]("nnodes", OF_NUMBER), Argument[Launched]("num_nodes", OF_NUMBER))
+EACH: Final = (Argument[Launched]("nproc_per_node", OF_NUMBER), Argument[Launched]("num_gpus", OF_NUMBER, "all_gpus"))
+ARGUMENTS: Final[tuple[Argument[Launched], ...]] = (
+    sizes.TP, sizes.PP, sizes.CP, sizes.MICRO_BATCH, sizes.GLOBAL_BATCH, sizes.LAYOUT, sizes.STAGES_OF_RANK, sizes.GROUP_SIZE,
+    sizes.NO_OVERLAP_PP, sizes.SEQUENCE_PARALLEL, sizes.TP_OVERLAP, sizes.CP_TYPE, sizes.A2A_SIZES, sizes.EP, sizes.EXPERT_TP,
+    *choices.EXPERTS, *choices.RECOMPUTE, *choices.SHARDING, *choices.PRECISION, *choices.OPTIMIZER_CHOICES,
+    sizes.OLD_TP, sizes.OLD_PP, sizes.OLD_EP, sizes.VPP, sizes.LAYERS_EACH, *NODES, *EACH,
+    WORLD, DP,
+)  # fmt: skip
+"""Of a plan, in the order in which they are written; and of what starts it."""
+LAUNCHER: Final = ("node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint")
+"""Further names of what starts a script, which belong to one launch."""
+STATED: Final = (
+    WORLD, DP, sizes.TP, sizes.PP, sizes.VPP, sizes.CP, sizes.EP, sizes.MICRO_BATCH, sizes.GLOBAL_BATCH, model.SEQUENCE,
+)  # fmt: skip
+"""Arguments that state the sizes of a plan in a dump."""
+CORE: Final = (sizes.CP.name, "use_mcore_models", "transformer_impl")
+"""Arguments that Megatron-LM has since it runs on its core."""
+SIGNS: Final = "|".join([model.LAYERS.either, model.HIDDEN.either, *(each.either for each in ARGUMENTS if each.is_sign)])
+"""A pattern of the names by which a script is known."""
+ALL: Final[tuple[Argument[Any], ...]] = (*ARGUMENTS, model.SEQUENCE)
+FIELD_OF: Final = {flag_of(name): each.field for each in ALL if each.leaves_open for name in each.names}
+"""Flags without whose value a field of the plan is not known."""
+NUMBERED: Final = tuple(flag_of(name) for each in ALL if each.kind == OF_NUMBER for name in each.names)
+SWITCHES: Final = tuple(flag_of(name) for each in ALL if each.kind == OF_SWITCH for name in each.names)
+KNOWN: Final = frozenset(map(flag_of, (*(name for each in ALL for name in each.names), *LAUNCHER)))
+"""Flags that the plan is read from, and those of the launcher."""
+TOLD: Final = (
+    "tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "sequence", "all_gpus", "dp", "sequence_parallel",
+    "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param", "overlap_ep",
+    "overlap_shared_experts", "dispatcher", "bucket_bytes", "gradient_precision", "cp_comm_type", "cp_a2a_size",
+    "microbatch_group_size", "optimizer", "muon_tp_mode", "muon_aligned", "dp_shard", "overlap_pp", "layer_split",
+)  # fmt: skip
+"""Fields of a plan in the order in which they are told; the first ten also where they are not known."""
+SIZES: Final = TOLD[:10]
+
+
+def is_kept(flag: str) -> bool:
+    """Whether a flag has no part in the plan or the model."""
+    return flag not in KNOWN and flag != model.TOKENIZER.flag and not says_model(flag)
+
+
+def fields_of(dump: Dump) -> dict[str, Any]:
+    """Fields of the plan that arguments mean, whatever the number of GPUs; those at Megatron-LM's defaults are left out."""
+    read = {each.field: each.read(dump) for each in ARGUMENTS if each.read is not None}
+    return {field: value for field, value in read.items() if value is not None}
+
+
+def in_order(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan with its fields in the order in which they are told."""
+    return {field: plan[field] for field in TOLD if field in plan}
+
+
+def plan_of(dump: Dump, gpus: int | None) -> dict[str, Any]:
+    """Fields of the plan that Megatron's arguments mean on `gpus` GPUs."""
+    plan: dict[str, Any] = {**dict.fromkeys(SIZES), **fields_of(dump)}
+    width = plan["tp"] * plan["pp"] * plan["cp"]
+    plan |= {
+        "sequence": model.SEQUENCE.whole(dump) or None,
+        "all_gpus": gpus,
+        "dp": gpus // width if gpus and gpus % width == 0 else None,
+        "sequence_parallel": sizes.SEQUENCE_PARALLEL.on(dump) and plan["tp"] > 1,
+    }
+    instances = choices.INSTANCES.whole(dump) or 1
+    if instances > 1 and plan["dp"] is not None:
+        ranks = plan["dp"] * plan["cp"]
+        plan["dp_shard"] = ranks // instances if ranks % instances == 0 else None
+    return in_order(plan)
+
+
+def left_open(plan: Mapping[str, Any], unset: Collection[str]) -> dict[str, Any]:
+    """A plan without the fields of flags that the file does not set to one value."""
+    lost = {FIELD_OF[flag] for flag in unset if flag in FIELD_OF}
+    lost |= {"dp", "dp_shard"} & plan.keys() if lost & {"tp", "pp", "cp"} else set()
+    return {**plan, **dict.fromkeys(lost)}
+
+
+def flags_of_plan(plan: Launched) -> dict[str, tuple[str, ...]]:
+    """Flags and values of a plan, and of its model where it is known. Raises SpecError for what Megatron-LM cannot do."""
+    schedule = str(plan.fields["schedule"])
+    if schedule != "1f1b":
+        raise SpecError(f"plan {plan.number}: Megatron-LM has no schedule {schedule}, only 1f1b (interleaved with vpp > 1)")
+    flags: dict[str, tuple[str, ...]] = {model.LAYERS.flag: (str(plan.fields["layers"]),)}
+    if plan.model is not None:
+        flags = model.model_flags(plan.model, plan.sequence or 0, sizes.stages_of(plan))
+    return flags | flags_of(ARGUMENTS, plan)
+
+
+def refused(flags: Mapping[str, tuple[str, ...]], world: int, among: Collection[Argument[Launched]] = ARGUMENTS) -> list[str]:
+    """The rules of arguments that these flags break on `world` GPUs, one line each.
+
+    As its validators say (megatron/training/arguments.py, megatron/core/transformer/transformer_config.py at d98e8a64), and
+    what fails later: layers that virtual stages do not divide, experts under tensor parallelism without sequence parallelism,
+    groups.
+    """
+    asked = sizes.Launch(flags, world)
+    return [rule for each in among if each.refuses is not None for broken, rule in each.refuses(asked) if broken]
+
+
+def refused_choices(row: Mapping[str, Any], stack: Stack, *, sequence_parallel: bool) -> list[str]:
+    """The rules about what overlaps and what ranks share that a plan of a result breaks, before its flags are written."""
+    own = stack.sharding_in_pipeline if row["pp"] > 1 and stack.sharding_in_pipeline else stack.sharding
+    shared = {"stack": own}.get(row.get("sharding", "stack"), row.get("sharding")) != "none"
+    said = {
+        sizes.TP: (str(row["tp"]),),
+        sizes.SEQUENCE_PARALLEL: () if sequence_parallel else None,
+        sizes.TP_OVERLAP: () if row.get("overlap_tp") and row["tp"] > 1 else None,
+        choices.DISTRIBUTED: () if shared else None,
+        choices.OVERLAP_GRAD: () if row.get("overlap_grad") else None,
+        choices.OVERLAP_PARAM: () if row.get("overlap_param") and shared else None,
+        choices.OPTIMIZER: ("sgd",) if row.get("optimizer") == "sgd_momentum" else None,
+    }
+    flags = {argument.flag: values for argument, values in said.items() if values is not None}
+    return refused(flags, row["all_gpus"], (choices.OPTIMIZER, choices.OVERLAP_PARAM, sizes.TP_OVERLAP))
+
+
+def stack_of(dump: Dump) -> str:
+    """The page that simulates a run with these arguments."""
+    if any(each.stack == DEEPSPEED.stack and each.name in dump for each in ARGUMENTS):
+        return DEEPSPEED.stack
+    return PAGE if not dump or any(name in dump for name in CORE) else PAGE_OF_2022

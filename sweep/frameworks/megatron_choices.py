@@ -1,0 +1,309 @@
+"""Megatron-LM's arguments of experts, recompute, sharding, precision, optimizer; what it refuses of them (core 0.20)."""
+
+import re
+from typing import Final
+
+from sim_core import OF_NUMBER, OF_SWITCH, OFF, Argument, Dump, Rules, SpecError
+from sim_core import megatron_arguments as model
+from sweep.frameworks.deepspeed import DEEPSPEED, ZERO, ZERO_STAGE
+from sweep.frameworks.megatron_sizes import TP, Launch, has_experts
+from sweep.frameworks.plan import Launched
+
+Choice = Argument[Launched]
+DISPATCHERS: Final = ("alltoall", "flex")
+FSDP: Final = {"optim": "optimizer", "optim_grads": "gradients", "optim_grads_params": "parameters", "no_shard": "none"}
+STRATEGIES: Final = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
+FSDP_CHECKPOINTS: Final = "fsdp_dtensor"
+RECIPES: Final = {"delayed": "fp8_delayed", "tensorwise": "fp8_tensorwise", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
+"""Recipes of 8 bits, and our precisions."""
+_E4M3: Final = ("fp8_blockwise", "mxfp8")
+"""Precisions whose gradients have the format of weights."""
+SUM_BYTES: Final = 4
+"""Of an element of the gradients that a bucket holds."""
+OPTIMIZERS: Final = {"adam": "adamw", "muon": "muon", "dist_muon": "muon", "sgd": "sgd_momentum"}
+"""Optimizers of Megatron-LM; `dist_muon` is what `muon` with the distributed optimizer was called before core 0.17."""
+_WRITTEN_OPTIMIZERS: Final = {"adamw": None, "muon": "muon", "sgd_momentum": "sgd"}  # None: Megatron-LM's default
+NS_STEPS: Final = "5"
+CORE_ATTENTION: Final = "core_attn"
+
+
+def _dispatcher(plan: Launched) -> str | None:
+    dispatcher = str(plan.fields["dispatcher"])
+    if not has_experts(plan):
+        return None
+    if dispatcher not in DISPATCHERS:
+        raise SpecError(f"plan {plan.number}: Megatron-LM has no dispatcher {dispatcher}, only {', '.join(DISPATCHERS)}")
+    return dispatcher
+
+
+def _dispatcher_in(dump: Dump) -> str | None:
+    given = DISPATCHER.word(dump)
+    return "flex" if DEEPEP.on(dump) else given if given in DISPATCHERS else None
+
+
+def _gathers(r: Launch) -> bool:
+    return r.word(DISPATCHER, "allgather") == "allgather"
+
+
+def _refuses_overlap_ep(r: Launch) -> Rules:
+    flag, there = OVERLAP_EP.flag, r.has(OVERLAP_EP)
+    return (
+        (
+            r.has(OVERLAP_SHARED) and _gathers(r),
+            f"{OVERLAP_SHARED.flag} needs the dispatcher alltoall or flex",
+        ),
+        (there and r.has(OVERLAP_SHARED), f"{flag} does not go with {OVERLAP_SHARED.flag}"),
+        (there and r.pp > 1 and r.vpp == 1, f"{flag} with pp > 1 needs virtual stages"),
+        (there and r.ep == 1, f"{flag} needs ep > 1"),
+        (there and r.word(GRANULARITY, "") == "full", f"{flag} does not go with full recompute"),
+        (there and _gathers(r), f"{flag} needs the dispatcher alltoall or flex"),
+        (there and r.number(model.MTP, 0) > 1, f"{flag} allows one {model.MTP.flag}"),
+    )
+
+
+DISPATCHER = Choice("moe_token_dispatcher_type", field="dispatcher", read=_dispatcher_in, write=_dispatcher)
+FLEX_BACKEND: Choice = Choice(
+    "moe_flex_dispatcher_backend", field="dispatcher",
+    write=lambda plan: "deepep" if has_experts(plan) and plan.fields["dispatcher"] == "flex" else None,
+)  # fmt: skip
+DEEPEP = Choice("moe_enable_deepep", OF_SWITCH)
+OVERLAP_EP: Choice = Choice(
+    "overlap_moe_expert_parallel_comm", OF_SWITCH, "overlap_ep", read=lambda dump: OVERLAP_EP.on(dump) or None,
+    write=lambda plan: bool(plan.fields["overlap_ep"]) and plan.number_of("ep") > 1, refuses=_refuses_overlap_ep,
+)  # fmt: skip
+OVERLAP_SHARED: Choice = Choice(
+    "moe_shared_expert_overlap", OF_SWITCH, "overlap_shared_experts", read=lambda dump: OVERLAP_SHARED.on(dump) or None,
+    write=lambda plan: has_experts(plan) and bool(plan.fields.get("overlap_shared_experts")),
+)  # fmt: skip
+EXPERTS: Final = (DISPATCHER, FLEX_BACKEND, OVERLAP_EP, OVERLAP_SHARED, DEEPEP)
+
+
+def checkpointing(dump: Dump) -> str:
+    """What the backward computes again, by the words of `checkpointing`."""
+    granularity = GRANULARITY.word(dump, "None")
+    if ACTIVATIONS.on(dump) and granularity in OFF:
+        granularity = "selective"
+    if granularity == "full" or CHECKPOINT.on(dump):
+        return _full(dump)
+    if granularity == "selective":
+        modules = [module for module in re.findall(r"\w+", MODULES.word(dump)) if module != "None"]
+        return "selective" if modules in ([], [CORE_ATTENTION]) else "+".join(modules)
+    return "full" if OLD_METHOD.word(dump, "None") not in OFF else "none"
+
+
+def _full(dump: Dump) -> str:
+    number = LAYERS.whole(dump) or 1
+    if METHOD.word(dump, OLD_METHOD.word(dump)) == "block":
+        return f"block:{number}"
+    return "full" if number == 1 else f"every:{number}"
+
+
+def _recompute(plan: Launched) -> tuple[str, str, str, tuple[str, ...] | None]:
+    """Granularity, method, layers and modules of a plan; empty: left out."""
+    kind, _, layers = str(plan.fields["checkpointing"]).partition(":")
+    if kind in ("none", "file"):
+        return "", "", "", None
+    if kind in ("full", "every", "block"):
+        return "full", "block" if kind == "block" else "uniform", layers or "1", None
+    return "selective", "", "", None if kind == "selective" else tuple(kind.split("+"))  # by Megatron's names
+
+
+def _refuses_full(r: Launch) -> Rules:
+    kind, flag = r.word(GRANULARITY, ""), GRANULARITY.flag
+    return (
+        (kind == "full" and not r.has(METHOD), f"{flag} full needs {METHOD.flag}"),
+        (
+            kind == "full" and not 0 < r.number(LAYERS, 0) <= max(r.layers // r.pp, 1),
+            f"{LAYERS.flag} must be from 1 to the layers of a stage",
+        ),
+        (kind == "selective" and (r.has(METHOD) or r.has(LAYERS)), f"{flag} selective takes no {METHOD.flag}"),
+    )
+
+
+def _refuses_modules(r: Launch) -> Rules:
+    flag, modules = MODULES.flag, r.words(MODULES)
+    delayed = r.has(FP8) and r.word(FP8_RECIPE, "delayed") == "delayed"
+    return (
+        ("moe_act" in modules and not r.has(model.GROUPED_GEMM), f"{flag} moe_act needs {model.GROUPED_GEMM.flag}"),
+        ("mla_up_proj" in modules and not r.has(model.MLA), f"{flag} mla_up_proj needs {model.MLA.flag}"),
+        (
+            "shared_experts" in modules and r.has(OVERLAP_SHARED),
+            f"{flag} shared_experts does not go with {OVERLAP_SHARED.flag}",
+        ),
+        ("moe" in modules and r.has(OVERLAP_EP), f"{flag} moe does not go with {OVERLAP_EP.flag}"),
+        (
+            bool({"moe_act", "layernorm"} & {*modules}) and delayed,
+            f"{flag} moe_act and layernorm do not go with {FP8_RECIPE.flag} delayed",
+        ),
+    )
+
+
+GRANULARITY: Choice = Choice(
+    "recompute_granularity", field="checkpointing", leaves_open=True, read=checkpointing,
+    write=lambda plan: _recompute(plan)[0] or None, refuses=_refuses_full,
+)  # fmt: skip
+METHOD: Choice = Choice("recompute_method", field="checkpointing", write=lambda plan: _recompute(plan)[1] or None)
+LAYERS: Choice = Choice(
+    "recompute_num_layers", OF_NUMBER, "checkpointing", older=("checkpoint_num_layers",),
+    write=lambda plan: _recompute(plan)[2] or None,
+)  # fmt: skip
+MODULES: Choice = Choice(
+    "recompute_modules", field="checkpointing", write=lambda plan: _recompute(plan)[3], refuses=_refuses_modules
+)  # fmt: skip
+ACTIVATIONS, CHECKPOINT = Choice("recompute_activations", OF_SWITCH), Choice("checkpoint_activations", OF_SWITCH)
+OLD_METHOD = Choice("activations_checkpoint_method")
+RECOMPUTE: Final = (GRANULARITY, METHOD, LAYERS, MODULES, ACTIVATIONS, CHECKPOINT, OLD_METHOD)
+
+
+def sharding(dump: Dump) -> str:
+    """What data-parallel ranks share, by the words of `sharding`."""
+    stage = ZERO_STAGE.whole(dump)
+    if DEEPSPEED.on(dump) and stage is not None and stage < len(ZERO):
+        return ZERO[stage]
+    if MEGATRON_FSDP.on(dump):
+        return FSDP.get(STRATEGY.word(dump), "parameters")
+    if TORCH_FSDP.on(dump):
+        return "parameters"
+    return "optimizer" if DISTRIBUTED.on(dump) or OPTIMIZER.word(dump) == "dist_muon" else "none"
+
+
+def _instances(plan: Launched) -> int | None:
+    """Replicas of groups that share the optimizer."""
+    ranks = plan.number_of("dp") * plan.number_of("cp")
+    shard = plan.number_of("dp_shard") or ranks
+    return ranks // shard if plan.sharding == "optimizer" and shard < ranks else None
+
+
+def _shares(r: Launch) -> bool:
+    return r.has(DISTRIBUTED) or r.has(MEGATRON_FSDP)
+
+
+DISTRIBUTED: Choice = Choice(
+    "use_distributed_optimizer", OF_SWITCH, "sharding", read=sharding, write=lambda plan: plan.sharding == "optimizer"
+)  # fmt: skip
+INSTANCES: Choice = Choice(
+    "num_distributed_optimizer_instances", OF_NUMBER, "dp_shard", write=_instances,
+    refuses=lambda r: (
+        (r.dp * r.cp % r.number(INSTANCES, 1) != 0, f"{INSTANCES.flag} must divide dp x cp"),
+    ),
+)  # fmt: skip
+MEGATRON_FSDP: Choice = Choice(
+    "use_megatron_fsdp", OF_SWITCH, older=("use_custom_fsdp",), write=lambda plan: plan.sharding in STRATEGIES,
+    refuses=lambda r: (
+        (
+            r.has(MEGATRON_FSDP) and r.word(CHECKPOINT_FORMAT, "torch_dist") != FSDP_CHECKPOINTS,
+            f"{MEGATRON_FSDP.flag} needs {CHECKPOINT_FORMAT.flag} {FSDP_CHECKPOINTS}",
+        ),
+    ),
+)  # fmt: skip
+STRATEGY: Choice = Choice(
+    "data_parallel_sharding_strategy", field="sharding", leaves_open=True, write=lambda plan: STRATEGIES.get(plan.sharding)
+)  # fmt: skip
+CHECKPOINT_FORMAT: Choice = Choice("ckpt_format", write=lambda plan: FSDP_CHECKPOINTS if plan.sharding in STRATEGIES else None)
+TORCH_FSDP = Choice("use_torch_fsdp2", OF_SWITCH)
+OVERLAP_GRAD: Choice = Choice(
+    "overlap_grad_reduce", OF_SWITCH, "overlap_grad", read=lambda dump: OVERLAP_GRAD.on(dump),
+    write=lambda plan: bool(plan.fields["overlap_grad"]),
+)  # fmt: skip
+OVERLAP_PARAM: Choice = Choice(
+    "overlap_param_gather", OF_SWITCH, "overlap_param", read=lambda dump: OVERLAP_PARAM.on(dump),
+    write=lambda plan: bool(plan.fields["overlap_param"]) and plan.sharding != "none",
+    refuses=lambda r: (
+        (r.has(OVERLAP_PARAM) and not _shares(r), f"{OVERLAP_PARAM.flag} needs {DISTRIBUTED.flag}"),
+        (r.has(OVERLAP_PARAM) and not r.has(OVERLAP_GRAD), f"{OVERLAP_PARAM.flag} needs {OVERLAP_GRAD.flag}"),
+    ),
+)  # fmt: skip
+BUCKET: Choice = Choice(
+    "ddp_bucket_size", OF_NUMBER, "bucket_bytes",
+    read=lambda dump: elements * SUM_BYTES if (elements := BUCKET.whole(dump)) else None,
+    write=lambda plan: plan.number_of("bucket_bytes") // SUM_BYTES or None,
+)  # fmt: skip
+REDUCE_IN_BF16: Choice = Choice(
+    "grad_reduce_in_bf16", OF_SWITCH, "gradient_precision", read=lambda dump: "bf16" if REDUCE_IN_BF16.on(dump) else None,
+    write=lambda plan: plan.reduces_in_bf16,
+)  # fmt: skip
+SHARDING: Final = (
+    DISTRIBUTED, INSTANCES, MEGATRON_FSDP, STRATEGY, CHECKPOINT_FORMAT, OVERLAP_GRAD, OVERLAP_PARAM, BUCKET, REDUCE_IN_BF16,
+    TORCH_FSDP, DEEPSPEED, ZERO_STAGE,
+)  # fmt: skip
+
+
+def precision(dump: Dump) -> str:
+    """The precision of training, by the words of `precision`."""
+    if FP8.word(dump, "None") not in OFF:
+        return RECIPES.get(FP8_RECIPE.word(dump), "fp8_delayed")
+    if FP4.word(dump, "None") not in OFF:
+        return "nvfp4"
+    return "bf16" if BF16.on(dump) else "fp16" if FP16.on(dump) else "fp32"
+
+
+def _precision(plan: Launched) -> str:
+    return str(plan.fields["precision"])
+
+
+BF16: Choice = Choice(
+    "bf16", OF_SWITCH, write=lambda plan: _precision(plan) != "fp16",
+    refuses=lambda r: ((r.has(BF16) and r.has(FP16), f"{BF16.flag} and {FP16.flag} exclude each other"),),
+)  # fmt: skip
+FP16: Choice = Choice("fp16", OF_SWITCH, write=lambda plan: _precision(plan) == "fp16")
+FP8: Choice = Choice(
+    "fp8_format", field="precision", older=("fp8",), read=precision,
+    write=lambda plan: ("e4m3" if _precision(plan) in _E4M3 else "hybrid") if _precision(plan) in RECIPES.values() else None,
+    refuses=lambda r: ((r.has(FP8) and r.has(FP4), f"{FP8.flag} and {FP4.flag} exclude each other"),),
+)  # fmt: skip
+FP8_RECIPE: Choice = Choice(
+    "fp8_recipe", field="precision", write=lambda plan: {ours: name for name, ours in RECIPES.items()}.get(_precision(plan))
+)  # fmt: skip
+FP4: Choice = Choice("fp4_format", older=("fp4",), write=lambda plan: "e2m1" if _precision(plan) == "nvfp4" else None)
+PRECISION: Final = (BF16, FP16, FP8, FP8_RECIPE, FP4)
+
+
+def _optimizer(plan: Launched) -> str | None:
+    name = str(plan.fields["optimizer"])
+    if name not in _WRITTEN_OPTIMIZERS:
+        raise SpecError(f"plan {plan.number}: Megatron-LM has no optimizer {name}, only {', '.join(_WRITTEN_OPTIMIZERS)}")
+    return _WRITTEN_OPTIMIZERS[name]
+
+
+def _optimizer_in(dump: Dump) -> str | None:
+    """The optimizer, where it is not AdamW."""
+    name = OPTIMIZERS.get(OPTIMIZER.word(dump, "adam"), "adamw")
+    return None if name == "adamw" else name
+
+
+def optimizer_notes(dump: Dump) -> list[str]:
+    """What is said of the optimizer and not simulated, one line each."""
+    optimizer, steps = OPTIMIZER.word(dump, "adam"), MUON_STEPS.word(dump, NS_STEPS)
+    notes = [] if optimizer in OPTIMIZERS else [f"optimizer {optimizer}: simulated as adamw"]
+    if _optimizer_in(dump) == "muon" and steps != NS_STEPS:
+        notes.append(f"{MUON_STEPS.name} {steps}: {NS_STEPS} are simulated")
+    return notes
+
+
+OPTIMIZER: Choice = Choice(
+    "optimizer", field="optimizer", read=_optimizer_in, write=_optimizer,
+    refuses=lambda r: (
+        (
+            r.word(OPTIMIZER, "adam") == "sgd" and _shares(r),
+            f"{OPTIMIZER.flag} sgd does not go with {DISTRIBUTED.flag}",
+        ),
+    ),
+)  # fmt: skip
+MUON_TP: Choice = Choice(
+    "muon_tp_mode", field="muon_tp_mode",
+    read=lambda dump: (
+        MUON_TP.word(dump, "blockwise") if _optimizer_in(dump) == "muon" and (TP.whole(dump) or 1) > 1 else None
+    ),
+    write=lambda plan: (
+        str(plan.fields["muon_tp_mode"]) if plan.fields["optimizer"] == "muon" and plan.number_of("tp") > 1 else None
+    ),
+)  # fmt: skip
+MUON_UNALIGNED: Choice = Choice(
+    "no_use_layer_wise_param_layout", OF_SWITCH, "muon_aligned",
+    read=lambda dump: False if _optimizer_in(dump) == "muon" and MUON_UNALIGNED.on(dump) else None,
+    write=lambda plan: (
+        plan.fields["optimizer"] == "muon" and plan.sharding == "optimizer" and not plan.fields["muon_aligned"]
+    ),
+)  # fmt: skip
+MUON_STEPS = Choice("muon_num_ns_steps", OF_NUMBER)
+OPTIMIZER_CHOICES: Final = (OPTIMIZER, MUON_TP, MUON_UNALIGNED, MUON_STEPS)

@@ -1,0 +1,73 @@
+"""Words of NeMo (both generations) and Megatron-Bridge: names of Megatron-LM's arguments, and what recipes call otherwise."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim_core import OFF, Argument, Dump, whole_of
+from sim_core import megatron_arguments as model
+from sweep.frameworks import megatron_choices as choices
+from sweep.frameworks import megatron_sizes as sizes
+from sweep.frameworks.megatron import DP, EACH, NODES
+
+PAGE: Final = "nemo"
+SIGN: Final = f"(?:{sizes.TP.name}|{sizes.PP.name})"
+SEQUENCE: Final = "encoder_seq_length"
+RENAMED: Final[Mapping[str, Argument[Any]]] = {
+    SEQUENCE: model.SEQUENCE, "sequence_length": model.SEQUENCE, "num_moe_experts": model.EXPERTS,
+    "activations_checkpoint_granularity": choices.GRANULARITY, "activations_checkpoint_num_layers": choices.LAYERS,
+    "layernorm_type": model.NORM, "vocabulary_size": model.VOCABULARY, "params_global_batch_size": sizes.GLOBAL_BATCH,
+    "overlap_grad_sync": choices.OVERLAP_GRAD, "overlap_param_sync": choices.OVERLAP_PARAM,
+    "ub_tp_comm_overlap": sizes.TP_OVERLAP,
+}  # fmt: skip
+"""Names that recipes have, and Megatron-LM's arguments."""
+NORMS: Final = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}
+RECIPES: Final = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"}
+"""Words in the names of Megatron-Bridge's mixed precisions, such as bf16_with_fp8_current_scaling_mixed."""
+SHARDED_OPTIMIZER: Final = "distributed_fused_adam"
+LOGGED: Final = {
+    **{each.name: each.field for each in (sizes.TP, sizes.PP, sizes.CP, sizes.VPP, sizes.EP, sizes.MICRO_BATCH)},
+    sizes.GLOBAL_BATCH.name: sizes.GLOBAL_BATCH.field, SEQUENCE: model.SEQUENCE.field,
+}  # fmt: skip
+"""Settings of a plan that a log prints, by our fields."""
+LOGGED_OF_MODEL: Final = {
+    each.name: each.field for each in (model.LAYERS, model.HIDDEN, model.HEADS, model.FFN, model.KV_HEADS)
+}  # fmt: skip
+GROUPS: Final = {
+    each.name.removesuffix("_size").replace("_", " "): each.field for each in (sizes.TP, sizes.PP, sizes.CP, DP)
+}  # fmt: skip
+"""Kinds of groups of ranks in a log, by our fields."""
+
+
+def megatron_name(name: str) -> str:
+    """Megatron-LM's name of a key."""
+    return RENAMED[name].name if name in RENAMED else {"bias": "add_bias_linear"}.get(name, name)
+
+
+def translate(values: dict[str, str]) -> None:
+    """Say in Megatron-LM's words what recipes say in their own."""
+    if "swiglu" in values.get("activation", "") or (
+        values.get("gated_linear_unit") == "True" and "silu" in values.get("activation_func", "silu")
+    ):
+        values[model.SWIGLU.name] = "True"
+    elif values.get("activation") == "squared-relu":
+        values[model.SQUARED_RELU.name] = "True"
+    if values.get("share_embeddings_and_output_weights") == "False":
+        values[model.UNTIED.name] = "True"
+    if model.KV_HEADS.whole(values):
+        values[model.GROUPED.name] = "True"
+    values[model.NORM.name] = NORMS.get(model.NORM.word(values, "layernorm").lower(), "LayerNorm")
+    precision = f"{values.get('precision', '')} {values.get('mixed_precision', '')}".lower()
+    for narrow in (choices.BF16, choices.FP16):
+        if narrow.name in precision and choices.FP16.name not in values:
+            values[narrow.name] = "True"
+    if "fp8" in precision and choices.FP8.word(values) in OFF:
+        values[choices.FP8.name] = "hybrid"
+        values[choices.FP8_RECIPE.name] = next((recipe for word, recipe in RECIPES.items() if word in precision), "delayed")
+    values.setdefault(model.POSITIONS.name, model.SEQUENCE.word(values, "None"))
+
+
+def gpus_of(values: Dump) -> int | None:
+    """GPUs that a recipe starts, if it says so."""
+    devices = whole_of(values, "devices") or whole_of(values, "gpus_per_node")
+    nodes = NODES[1].whole({NODES[1].name: "1", **values})
+    return devices * nodes if devices and nodes else EACH[1].whole(values)

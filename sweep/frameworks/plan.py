@@ -1,0 +1,47 @@
+"""One plan of a sweep with all that a launch needs: its fields by name, its layers by stage, the model it trains."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Any
+
+from sim_core import PLAN_DEFAULTS, Model
+
+Value = int | float | str | bool
+Plan = dict[str, Value | None]
+"""Fields of a plan by name; None: not told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """A plan that can run.
+
+    `fields`: every field of the plan by name. `layers[stage][chunk]`: layers of each virtual stage. `model`: None where a file
+    holds no model. `sharding`: what the ranks of a group share, with the stack's own choice filled in.
+    """
+
+    name: str
+    number: int
+    fields: dict[str, Value]
+    row: dict[str, Any]
+    layers: tuple[tuple[int, ...], ...]
+    model: Model | None
+    sequence: int | None
+    stack: str
+    sequence_parallel: bool
+    sharding: str
+    experts_with_tp: bool
+    reduces_in_bf16: bool
+    gpus_per_node: int
+    spec: dict[str, Any]
+
+    def number_of(self, field: str) -> int:
+        """A field that is a whole number."""
+        return int(self.fields[field])
+
+    def besides(self, named: Set[str]) -> list[str]:
+        """Fields with another value than the default that a format does not name: no choice of a plan is dropped in silence."""
+        return [
+            f"{name} {value}"
+            for name, value in self.fields.items()
+            if name not in named and name in PLAN_DEFAULTS and value != PLAN_DEFAULTS[name]
+        ]

@@ -1,0 +1,72 @@
+"""What is known of the stacks that pages describe: axes that they lack, their words, the best for a device, the nearest."""
+
+from typing import Final, NamedTuple
+
+from sim_core import Model
+from sweep.frameworks import deepspeed, megatron, nanotron, nemo, torchtitan
+from sweep.frameworks.megatron_sizes import TP_OVERLAP
+
+HAI_LLM, PRIMUS, MAXTEXT = "hai-llm", "primus", "maxtext-tpu"
+
+
+class Page(NamedTuple):
+    """A stack. `lacks`: axes without a launch option. `not_varied`: axes that a first space does without, as the stack lacks
+    them, has them by a schedule, or by a library of its own that nobody has timed (user buffers, DeepEP). `overlap_tp`: what it
+    calls collectives of tp beside GEMMs."""
+
+    lacks: tuple[str, ...] = ()
+    not_varied: tuple[str, ...] = ()
+    overlap_tp: str = f"{TP_OVERLAP.flag} of Megatron-LM"
+
+
+PAGES: Final = {
+    megatron.PAGE_OF_2022: Page(lacks=("overlap_tp", "overlap_ep", "dispatcher")),
+    deepspeed.PAGE: Page(lacks=("overlap_tp", "overlap_ep", "vpp", "dispatcher")),
+    nanotron.PAGE: Page(lacks=("vpp", "overlap_ep", "dispatcher"), overlap_tp=nanotron.ASYNC_TP.name),
+    torchtitan.PAGE: Page(overlap_tp="async tensor parallelism"),
+    PRIMUS: Page(not_varied=("overlap_tp", "dispatcher")),
+    # DualPipe hides all-to-alls (arXiv 2412.19437, section 3.2.1)
+    HAI_LLM: Page(not_varied=("overlap_ep",), overlap_tp="GEMMs beside gathers and scatters (arXiv 2401.02954, section 2.4)"),
+    MAXTEXT: Page(not_varied=("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split")),
+}
+USUAL_PAGE: Final = Page()
+_DATA_PARALLEL: Final = ("tp", "pp", "vpp", "cp", "ep", "overlap_tp", "overlap_ep", "dispatcher", "layer_split", "schedule")
+WITHOUT_PAGE: Final = dict.fromkeys((deepspeed.TRAINER_NAME, deepspeed.NAME), _DATA_PARALLEL)
+"""Frameworks without a page, whose jobs have an empty stack, and axes that they lack: ZeRO alone, unless the training code
+itself is written for more."""
+_OF_NEMO: Final = ("B200-SXM", "B300-SXM", "GB200-NVL72", "GB300-NVL72")
+
+
+def page_of(stack: str) -> Page:
+    """What is known of a stack."""
+    return PAGES.get(stack, USUAL_PAGE)
+
+
+def best_stack(model: Model, device: str, *, is_torus: bool) -> tuple[str, str]:
+    """The stack with the best published runs of such a model on a device, and why it."""
+    if model.experts and device == "H800-SXM":
+        return HAI_LLM, f"DeepSeek's own, the best published on this device; {megatron.PAGE} is what anybody can run"
+    if device in _OF_NEMO:
+        return nemo.PAGE, "Megatron-Bridge, with NVIDIA's published runs on this device"
+    if is_torus:
+        return MAXTEXT, "MaxText, with Google's published runs on TPUs"
+    if device.startswith("MI"):
+        return PRIMUS, "AMD's Megatron-LM on ROCm; few of its runs are published"
+    return megatron.PAGE, "the framework whose behaviour is simulated"
+
+
+def nearest_stack(sharding: str, *, of_2022: bool = False) -> str:
+    """The stack with which a framework that has no page is simulated, by what is known of it.
+
+    `sharding`: what ranks share, empty where it is not known; who shares parameters gathers them layer by layer, as FSDP does.
+    `of_2022`: it trains what was trained before 2023 (fp16, no rotary positions, no gated MLP, no experts), with the kernels of
+    that time. All others are taken for Megatron-Core.
+    """
+    if sharding == "parameters":
+        return torchtitan.PAGE
+    return megatron.PAGE_OF_2022 if of_2022 else megatron.PAGE
+
+
+def assumed(framework: str, stack: str) -> str:
+    """The name of a stack that stands for a framework without a page."""
+    return f"{framework} as {stack}"

@@ -1,0 +1,156 @@
+"""Keys of torchtitan's TOML (v0.2.2, the last version that reads TOML), read and written; what it refuses."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sim_core import Argument, Rules, SpecError
+from sweep.frameworks.megatron_sizes import GLOBAL_BATCH as MEGATRON_BATCH
+from sweep.frameworks.plan import Launched
+
+PAGE: Final = "torchtitan"
+SCHEDULES: Final = {
+    "GPipe": ("gpipe", 1), "1F1B": ("1f1b", 1), "Interleaved1F1B": ("1f1b", 2), "LoopedBFS": ("looped-bfs", 2),
+    "InterleavedZeroBubble": ("interleaved-zb", 2), "ZBVZeroBubble": ("zb-v", 2), "DualPipeV": ("dualpipev", 2),
+}  # fmt: skip
+"""Schedule -> ours, and the virtual stages of a rank without layers for each."""
+IN_PIPELINE: Final = "optimizer"
+"""What ranks share where pp > 1, unless parameters are freed after each forward: they stay for all micro-batches."""
+RESHARD_WORDS: Final = {"always": True, "never": False}
+ROTATE_WORDS: Final = {"allgather": "all_gather", "alltoall": "p2p"}
+
+
+@dataclass(frozen=True, eq=False)
+class Key(Argument[Launched]):
+    """A key of a section of the file."""
+
+    section: str = "parallelism"
+
+
+def schedule_named(name: str) -> tuple[str, int] | None:
+    """Our schedule, and the virtual stages of a rank without layers for each; None for one that is not modelled."""
+    return {each.lower(): ours for each, ours in SCHEDULES.items()}.get(name.lower())
+
+
+def _schedule(plan: Launched) -> str:
+    name = str(plan.fields["schedule"])
+    if name == "1f1b" and plan.number_of("vpp") > 1:
+        return "Interleaved1F1B"
+    known = {ours: each for each, (ours, _) in reversed(SCHEDULES.items())}
+    if name not in known:
+        raise SpecError(f"plan {plan.number}: torchtitan has no schedule {name}; it has {', '.join(reversed(known))}")
+    return known[name]
+
+
+def shared(plan: Launched) -> tuple[int, int, str]:
+    """Replicas, ranks that share parameters (besides those of context parallelism), and when they give them back.
+
+    Raises SpecError for what torchtitan cannot do.
+    """
+    dp, cp = plan.number_of("dp"), plan.number_of("cp")
+    if plan.sharding == "none":
+        return dp, 1, "never"
+    if plan.sharding == "optimizer" and not plan.stack.startswith(PAGE):
+        raise SpecError(
+            f"plan {plan.number}: torchtitan shards parameters or nothing, not the optimizer alone ({plan.sharding}); "
+            "sweep with stack: torchtitan, or sharding: parameters"
+        )
+    group = plan.number_of("dp_shard") or dp * cp
+    if group % cp:
+        raise SpecError(
+            f"plan {plan.number}: torchtitan shards over whole groups of context parallelism: cp must divide dp_shard"
+        )
+    kept = plan.sharding in ("gradients", "optimizer") or not plan.fields["reshard_after_forward"]
+    return dp * cp // group, group // cp, "never" if kept else "always"
+
+
+def _local_batch(plan: Launched) -> int:
+    return plan.number_of("micro_batch") * (plan.number_of("ga") if plan.number_of("pp") > 1 else 1)
+
+
+def _layers_each(plan: Launched) -> int:
+    return -(-plan.number_of("layers") // (plan.number_of("pp") * plan.number_of("vpp")))
+
+
+def _in_pipeline(plan: Launched, value: int) -> int | None:
+    return value if plan.number_of("pp") > 1 else None
+
+
+def _overlaps_tp(plan: Launched) -> bool:
+    return bool(plan.fields["overlap_tp"]) and plan.number_of("tp") > 1
+
+
+def _refuses_cp(plan: Launched) -> Rules:
+    tp, cp, ep = (plan.number_of(name) for name in ("tp", "cp", "ep"))
+    unequal = len({count for stage in plan.layers for count in stage}) > 1
+    return (
+        (cp > 1 and (plan.sequence or 0) % (tp * 2 * cp) != 0, "tp x 2 cp must divide the sequence"),
+        (plan.number_of("pp") > 1 and unequal, "stages of unequal layers have no key"),
+        (ep > 1 and (shared(plan)[1] * cp * tp) % ep != 0, "ep must divide dp_shard x cp x tp"),
+    )
+
+
+REPLICATE = Key("data_parallel_replicate_degree", field="dp", write=lambda plan: shared(plan)[0])
+SHARD = Key("data_parallel_shard_degree", field="dp_shard", write=lambda plan: shared(plan)[1])
+OLD_SHARD = Key("data_parallel_degree")
+RESHARD = Key("fsdp_reshard_after_forward", field="reshard_after_forward", write=lambda plan: shared(plan)[2])
+TP = Key("tensor_parallel_degree", field="tp", write=lambda plan: plan.number_of("tp"))
+ASYNC_TP = Key("enable_async_tensor_parallel", field="overlap_tp", write=_overlaps_tp)
+CP = Key("context_parallel_degree", field="cp", write=lambda plan: plan.number_of("cp"), refuses=_refuses_cp)
+EP = Key("expert_parallel_degree", field="ep", write=lambda plan: plan.number_of("ep"))
+EXPERT_TP = Key("expert_tensor_parallel_degree", write=lambda plan: plan.number_of("tp") if plan.experts_with_tp else 1)
+PP = Key("pipeline_parallel_degree", field="pp", write=lambda plan: plan.number_of("pp"))
+SCHEDULE = Key(
+    "pipeline_parallel_schedule", field="schedule", write=lambda plan: _schedule(plan) if plan.number_of("pp") > 1 else None
+)
+MICRO_BATCH = Key(
+    "pipeline_parallel_microbatch_size",
+    field="micro_batch",
+    write=lambda plan: _in_pipeline(plan, plan.number_of("micro_batch")),
+)
+FIRST_LESS = Key("pipeline_parallel_first_stage_less_layers", write=lambda plan: _in_pipeline(plan, 0))
+LAST_LESS = Key("pipeline_parallel_last_stage_less_layers", write=lambda plan: _in_pipeline(plan, 0))
+LAYERS_EACH = Key("pipeline_parallel_layers_per_stage", field="vpp", write=lambda plan: _in_pipeline(plan, _layers_each(plan)))
+MICRO_BATCHES = Key("pipeline_parallel_microbatches")
+ROTATE = Key("context_parallel_rotate_method", field="cp_comm_type")
+LOCAL_BATCH = Key("local_batch_size", field="micro_batch", older=("batch_size",), section="training", write=_local_batch)
+GLOBAL_BATCH = Key(
+    MEGATRON_BATCH.name, field="global_batch", section="training", write=lambda plan: plan.number_of("global_batch")
+)
+SEQUENCE = Key("seq_len", field="sequence", section="training", write=lambda plan: plan.sequence or None)
+MODE = Key(
+    "mode", section="activation_checkpoint", write=lambda plan: "full" if plan.fields["checkpointing"] == "full" else "none"
+)
+SELECTIVE = Key("selective_ac_option", field="checkpointing", section="activation_checkpoint")
+COMPILE = Key("enable", section="compile", write=lambda plan: True if _overlaps_tp(plan) else None)
+NAME, FLAVOR, CONVERTERS = (Key(name, section="model") for name in ("name", "flavor", "converters"))
+ARGUMENTS: Final = (
+    REPLICATE, SHARD, RESHARD, TP, ASYNC_TP, CP, EP, EXPERT_TP, PP, SCHEDULE, MICRO_BATCH, FIRST_LESS, LAST_LESS, LAYERS_EACH,
+    LOCAL_BATCH, GLOBAL_BATCH, SEQUENCE, MODE, COMPILE, OLD_SHARD, MICRO_BATCHES, ROTATE, SELECTIVE, NAME, FLAVOR, CONVERTERS,
+)  # fmt: skip
+"""In the order in which they are written."""
+SECTIONS: Final = ("parallelism", "training", "experimental")
+"""Where the degrees stand: before v0.1 in [training] and [experimental]."""
+SIGN: Final = (
+    rf"^\s*(?:data_parallel_\w*degree|{TP.name}|{PP.name}|\[{SECTIONS[0]}\]|{FLAVOR.name})\s*(?:=|$)"
+)  # fmt: skip
+_USED: Final = {name for key in ARGUMENTS if key is not COMPILE for name in key.names}
+
+
+def is_kept(section: str, key: str) -> bool:
+    """Whether a key of a section has no part in the plan or the model."""
+    return key not in _USED or section not in (*SECTIONS, NAME.section, MODE.section)
+
+
+def refused(plan: Launched) -> list[str]:
+    """The rules of torchtitan that a plan breaks."""
+    return [rule for key in ARGUMENTS if key.refuses is not None for broken, rule in key.refuses(plan) if broken]
+
+
+def sections_of(plan: Launched) -> dict[str, dict[str, int | str]]:
+    """Sections and keys of a plan. Raises SpecError for what torchtitan cannot do."""
+    sections: dict[str, dict[str, int | str]] = {}
+    for key in ARGUMENTS:
+        value = None if key.write is None else key.write(plan)
+        if isinstance(value, int | str):
+            sections.setdefault(key.section, {})[key.name] = value
+    return sections
