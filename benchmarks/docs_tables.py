@@ -1,7 +1,7 @@
 """Make the tables of docs that follow from ledgers in the code: `make reference`. A test compares both.
 
-A table stands in its page between `<!-- NAME: made by make reference -->` and `<!-- end -->`; the facts of stacks, which
-`sweep stack NAME` prints as well, are docs/data/stack_facts.csv.
+A table stands in its page between `<!-- NAME: made by make reference -->` and `<!-- end -->`; facts of stacks and
+reasons of plans are files in docs/data/.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from pydantic_core import PydanticUndefined
 
 import sim_core.engine.schedules as engine_schedules
 from benchmarks import tables
-from sim_core import STACK_FACTS, Stack, short
+from sim_core import EXPLANATIONS, STACK_FACTS, Stack, short
 from sim_core.engine.schedules import ANY_VPP, BACKGROUND, BOTH_WAYS, IN_GROUPS, IN_ROUNDS, ROWS, TWICE_PP, Schedule
-from sweep.columns import ROWS as COLUMNS
-from sweep.columns import Column
-from sweep.inputs.registry import PAGE
-from sweep.inputs.registry import ROWS as INPUTS
+from sweep.columns import ROWS as COLUMNS, Column
+from sweep.inputs.registry import PAGE, ROWS as INPUTS
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 _NUMBER: Final = {IN_GROUPS: "with vpp > 1 in groups", IN_ROUNDS: "ga div pp equal rounds", TWICE_PP: "at least 2 pp"}
@@ -87,6 +85,12 @@ def stack_facts() -> Iterator[list[str]]:
         yield [name, unit.replace("|", "or"), reach, stated, fact.what, fact.used_by, fact.told_by]
 
 
+def reasons() -> Iterator[list[str]]:
+    """The rows of the table of reasons for plans that cannot run or fail, its heading first."""
+    yield ["reason", "explanation"]
+    yield from ([name, text] for name, text in EXPLANATIONS.items())
+
+
 def inputs() -> Iterator[str]:
     """The lines of the table of files that can be read."""
     yield "| file | kind | known by | commands | page |"
@@ -102,6 +106,10 @@ TABLES: Final = {
     ("schedules.md", "schedules"): schedules,
     ("results.md", "measures"): measures,
 }
+
+
+DATA: Final = {"reasons": reasons, "stack_facts": stack_facts}
+"""Files in docs/data/, with the rows that they have."""
 
 
 def page(name: str) -> str:
@@ -121,4 +129,5 @@ if __name__ == "__main__":
     for page_name in sorted({name for name, _ in TABLES}):
         made_page = page(page_name)
         (DOCS / page_name).write_text(made_page, encoding="utf-8")
-    tables.write("stack_facts", stack_facts())
+    for data_name, rows in DATA.items():
+        tables.write(data_name, rows())

@@ -24,8 +24,8 @@ from typing import Any
 
 import yaml
 
-from sim_core import Hardware, load_kernels, read_hardware
-from sim_core import precisions as precisions_on
+from sim_core import Hardware, read_hardware
+from sim_core.hardware.kernels.device import load_kernels, precisions as precisions_on
 
 DENSE = [
     (model, device, gpus)

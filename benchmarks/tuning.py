@@ -34,7 +34,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from sim_core import Floats, Ints, SimError, hardware_yaml, model_document, parse_yaml
+from sim_core import Floats, Ints, SimError, hardware_yaml, model_document
+from sim_core.documents import parse_yaml
 from sweep.evaluation.preparation import Sweep, prepare
 from sweep.spec.spec import SweepSpec
 from sweep.tuning.candidates import TOO_FULL, candidates_of, joined, rows_of

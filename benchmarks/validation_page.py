@@ -19,8 +19,7 @@ from typing import Final
 from benchmarks import tables
 from benchmarks.error_bars import bars_table, evidence_of, highest, out_of_bounds, record
 from benchmarks.leaderboard import leaderboard, leaderboard_table
-from sweep.uncertainty import evidence
-from sweep.uncertainty import highest as highest_mfu
+from sweep.uncertainty import evidence, highest as highest_mfu
 from sweep.validation.figures import RECORDED, as_json, by_quality, by_release, figures, figures_of, worse
 from sweep.validation.report import ablation_table, as_markdown, as_qualities, as_releases
 from sweep.validation.simulation import ABLATIONS, Run, errors_without, run_rows

@@ -1,4 +1,7 @@
-"""The kernels of a sweep in two halves, so that two processes can compile them at the same time."""
+"""Machine code of a sweep: whether it is there, its sources, and the kernels in two halves for two processes to compile.
+
+Public, with what the modules below it have for others.
+"""
 
 import gc
 from collections.abc import Iterator
@@ -8,8 +11,20 @@ import numpy as np
 
 from sim_core.arrays import Ints
 from sim_core.batch import allocate_together, batches, run_rows, tables_of
-from sim_core.compiled.jit import in_plain_python
-from sim_core.compiled.kept import PLAIN_PYTHON
+from sim_core.compiled.jit import (
+    COMPILE_AFTER_S as COMPILE_AFTER_S,
+    in_plain_python as in_plain_python,
+    use_kernels as use_kernels,
+)
+from sim_core.compiled.kept import (
+    BOUNDS as BOUNDS,
+    PLAIN_PYTHON as PLAIN_PYTHON,
+    STEP as STEP,
+    cache_dir as cache_dir,
+    compiling_alone as compiling_alone,
+    is_compiled as is_compiled,
+)
+from sim_core.compiled.sources import source_hash as source_hash, source_hashes as source_hashes
 from sim_core.costing.recomputed import again_flops
 from sim_core.costing.running import as_run
 from sim_core.engine.orders import order_writers
@@ -17,7 +32,7 @@ from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import METRICS
 from sim_core.planning.columns import EVENT, Plans, slice_plans
 from sim_core.planning.legality import check
-from sim_core.simulator import legality
+from sim_core.simulator import legality, plain_python_s as plain_python_s
 from sim_core.workloads.workload import Workload
 
 

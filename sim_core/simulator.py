@@ -23,8 +23,7 @@ from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareTable, hardware_table, recorded_on
 from sim_core.metrics import MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
 from sim_core.models.precision import ON_DEVICES
-from sim_core.planning.building import check_plans
-from sim_core.planning.building import plans as plans_of
+from sim_core.planning.building import check_plans, plans as plans_of
 from sim_core.planning.columns import EVENT, SIMAI, Plans, plan_at, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
 from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows

@@ -158,7 +158,8 @@ def run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_INPUT) from None
     except OSError as error:
-        from sim_core import masked, one_line
+        from sim_core import one_line
+        from sim_core.masking import masked
 
         sys.stderr.write(one_line(f"error: {masked(in_words(error))}") + "\n")
         raise SystemExit(EXIT_INPUT) from None

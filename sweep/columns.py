@@ -58,9 +58,9 @@ class Column:
 _CONSISTENT: Final = {("proportional", "low"), ("inverse", "high"), *(("neither", better) for better in get_args(Better))}
 _THROUGHPUT: Final = "throughput of the job; tokens need the sequence"
 _PER_GPU: Final = "the same FLOPs, and tokens, a second on each GPU"
-_COST: Final = "what the tokens of the spec's [`budget`](#a-budget) take and cost; null without it"
-_FAILURES: Final = "with [`failures`](#failures); null without it: "
-_TAIL: Final = "with [`stragglers`](#stragglers): what half and 95 % of the steps take at most; null without it"
+_COST: Final = "for the tokens of the [`budget`](costs.md)"
+_FAILURES: Final = "with [`failures`](costs.md): "
+_TAIL: Final = "with [`stragglers`](costs.md): what half and 95 % of the steps take at most"
 _MFU: Final = (
     "model FLOPs utilisation: [FLOPs that the model asks for](models.md) (of a file 6 x active parameters x tokens) over the "
     "peak of all GPUs in bf16, also in FP8 and FP4; recompute does not count"

@@ -9,7 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from sim_core import SpecError, is_compiled, short
+from sim_core import SpecError, short
+from sim_core.compiling import is_compiled
 from sweep.columns import result_schema
 from sweep.evaluation.evaluation import PROBE_PLANS, evaluate, spread
 from sweep.evaluation.preparation import Prepared, Sweep

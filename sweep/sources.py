@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from sim_core import source_hash
+from sim_core.compiling import source_hash
 
 Code = Mapping[str, str]
 """What each part is: a hash (16 hex digits) of a source of sweep, one of all of sim_core, the version of a package."""

@@ -7,7 +7,7 @@ import re
 
 from hypothesis import strategies as st
 
-from sim_core import LARGEST
+from sim_core.limits import LARGEST
 
 KINDS = (
     *("token to hostile", "token deleted", "token twice", "tokens swapped", "hostile between"),

@@ -29,7 +29,6 @@ from sim_core import (
     SimError,
     SpecError,
     Workload,
-    compiling_alone,
     hardware_table,
     plans,
     read_hardware,
@@ -39,6 +38,7 @@ from sim_core import (
     slice_plans,
     trace,
 )
+from sim_core.compiling import compiling_alone
 from sim_core.planning.legality import MAX_BLOCKS
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.one_plan import prepare_plan

@@ -16,7 +16,7 @@ from sim_core.hardware.kernels.attention import (
     unfused_attention_forward_s,
 )
 from sim_core.hardware.kernels.device import Kernels, Timed, load_kernels, memory_s
-from sim_core.hardware.kernels.gemm import PHASES, gemm_s, grouped_gemm_s, inside_s
+from sim_core.hardware.kernels.gemm import GEMM_PHASES, gemm_s, grouped_gemm_s, inside_s
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, FORWARD_S
 from sim_core.models.description import Unit
@@ -89,7 +89,7 @@ def _on_device(modelled: Modelled, ops: Operators, rows: Ints, kernels: Kernels,
                 n, k = k, n
             elif phase == WEIGHT_GRADIENT:
                 m, n, k = k, m, n
-            how = PHASES[phase]
+            how = GEMM_PHASES[phase]
             dtype = linear if ops.linear[op] else modelled.dtype
             if kind == GEMM:
                 one = gemm_s(kernels, dtype, m, n, k, phase=how)

@@ -5,8 +5,19 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
-from sim_core.models.description import COMPRESSED, HEAD, LAYER, NONE, RECURRENT, Compressed, Lora, Model, Recurrent, Unit
-from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT
+from sim_core.models.description import (
+    COMPRESSED,
+    EMBEDDING as EMBEDDING_UNIT,
+    HEAD,
+    LAYER,
+    NONE,
+    RECURRENT,
+    Compressed,
+    Lora,
+    Model,
+    Recurrent,
+    Unit,
+)
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.recurrent import sizes_of
 from sim_core.models.stack import Kernels

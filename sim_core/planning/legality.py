@@ -19,13 +19,12 @@ from sim_core.engine.schedules import (
     ROWS,
     SENDS,
     SENDS_OTHERWISE,
+    SPLITS as SPLITS_BACKWARD,
     TWICE_PP,
     VPP,
 )
-from sim_core.engine.schedules import SPLITS as SPLITS_BACKWARD
 from sim_core.limits import LARGEST
-from sim_core.models.description import MLP as MLP_CHANNEL
-from sim_core.models.description import Model
+from sim_core.models.description import MLP as MLP_CHANNEL, Model
 from sim_core.models.keys import refusals
 from sim_core.models.optimizers import ADAMW, MUON
 from sim_core.models.precision import FP8_DELAYED, WIDE

@@ -62,10 +62,10 @@ from sim_core.timelines.spans import (
     PP_PART,
     RECOMPUTE_PART,
     TP_PART,
+    WEIGHT_GRADIENT as WEIGHT_BLOCK,
     Spans,
     spans,
 )
-from sim_core.timelines.spans import WEIGHT_GRADIENT as WEIGHT_BLOCK
 from sim_core.workloads.workload import Arrays
 
 _EXPOSED = {TP_EXPOSED: TP_PART, EP_EXPOSED: EP_PART, CP_EXPOSED: CP_PART}

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats
-from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT
-from sim_core.models.description import LAYER, Unit
+from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT, LAYER, Unit
 from sim_core.models.keys import shape_of
 from sim_core.models.messages import ELEMENT, ETP, messages, pipeline_bytes
 from sim_core.models.weights import REPLICATED, sequence_of, weights_of

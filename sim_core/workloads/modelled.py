@@ -19,6 +19,7 @@ from sim_core.workloads.workload import (
     ALL_REDUCE,
     DP,
     DP_EP,
+    EMBEDDING as TIED,
     GATHER_PARAMETERS,
     REDUCE_GRADIENTS,
     REDUCE_SCATTER,
@@ -35,7 +36,6 @@ from sim_core.workloads.workload import (
     no_work,
     step_pieces,
 )
-from sim_core.workloads.workload import EMBEDDING as TIED
 
 MODEL = "model"
 BASE = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=1, ga=1, micro_batch=1)

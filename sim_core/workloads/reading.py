@@ -15,8 +15,7 @@ from sim_core.workloads.simai.checks import read_checked
 from sim_core.workloads.simai.suggestion import Suggestion, suggested_model
 from sim_core.workloads.simai.text import read_simai_text
 from sim_core.workloads.stages.text import GZIP, looks_like_stages, read_stage_text
-from sim_core.workloads.stages.workload import STAGES as STAGES
-from sim_core.workloads.stages.workload import workload_from_stages
+from sim_core.workloads.stages.workload import STAGES as STAGES, workload_from_stages
 from sim_core.workloads.traces.files import HEAD_CHARS, read_job
 from sim_core.workloads.traces.job import Job
 from sim_core.workloads.traces.text import looks_like_trace

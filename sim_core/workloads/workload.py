@@ -19,22 +19,24 @@ from sim_core.arrays import Bools, Floats, Ints
 from sim_core.models.description import Model
 from sim_core.models.keys import Keys, make_keys
 from sim_core.models.stack import Stack
-from sim_core.terms import ALL_GATHER as ALL_GATHER
-from sim_core.terms import ALL_REDUCE as ALL_REDUCE
-from sim_core.terms import ALL_TO_ALL as ALL_TO_ALL
-from sim_core.terms import AS_STACK
-from sim_core.terms import DP as DP
-from sim_core.terms import DP_EP as DP_EP
-from sim_core.terms import EMBEDDING as EMBEDDING
-from sim_core.terms import EP as EP
-from sim_core.terms import FORWARD as FORWARD
-from sim_core.terms import GROUP_NAMES as GROUP_NAMES
-from sim_core.terms import INPUT_GRADIENT as INPUT_GRADIENT
-from sim_core.terms import NO_COMM as NO_COMM
-from sim_core.terms import REDUCE_SCATTER as REDUCE_SCATTER
-from sim_core.terms import SEND_RECEIVE as SEND_RECEIVE
-from sim_core.terms import TP as TP
-from sim_core.terms import WEIGHT_GRADIENT as WEIGHT_GRADIENT
+from sim_core.terms import (
+    ALL_GATHER as ALL_GATHER,
+    ALL_REDUCE as ALL_REDUCE,
+    ALL_TO_ALL as ALL_TO_ALL,
+    AS_STACK,
+    DP as DP,
+    DP_EP as DP_EP,
+    EMBEDDING as EMBEDDING,
+    EP as EP,
+    FORWARD as FORWARD,
+    GROUP_NAMES as GROUP_NAMES,
+    INPUT_GRADIENT as INPUT_GRADIENT,
+    NO_COMM as NO_COMM,
+    REDUCE_SCATTER as REDUCE_SCATTER,
+    SEND_RECEIVE as SEND_RECEIVE,
+    TP as TP,
+    WEIGHT_GRADIENT as WEIGHT_GRADIENT,
+)
 from sim_core.workloads.check import Check, ImpliedModel
 from sim_core.workloads.moving import FIXED
 

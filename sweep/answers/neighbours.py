@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from sim_core import Stack, Workload, load_kernels, precisions, schedules_to_try
+from sim_core import Stack, Workload, schedules_to_try
+from sim_core.hardware.kernels.device import load_kernels, precisions
 from sweep.answers.variation import NETWORK, STEP, Change, Variation, device_of, network_of, vary
 from sweep.evaluation.one_plan import fields_of, row_of
 from sweep.reopening import Reopened

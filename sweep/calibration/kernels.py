@@ -8,23 +8,13 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
 
-from sim_core import (
-    AttentionSurface,
-    Floats,
-    FormatError,
-    GemmSurface,
-    Hardware,
-    SpecError,
-    Surface,
-    attention_backward_s,
-    attention_forward_s,
-    gemm_s,
-    load_kernels,
-    parse_json,
-    precisions,
-    shown,
-    whole_number,
-)
+from sim_core import Floats, FormatError, Hardware, SpecError, shown
+from sim_core.documents import parse_json
+from sim_core.hardware.kernels.attention import attention_backward_s, attention_forward_s
+from sim_core.hardware.kernels.device import load_kernels, precisions
+from sim_core.hardware.kernels.gemm import gemm_s
+from sim_core.hardware.surface import AttentionSurface, GemmSurface, Surface
+from sim_core.limits import whole_number
 
 FORMAT: Final = "sweep kernels 1"
 LARGEST_FILE: Final = 64 * 2**20

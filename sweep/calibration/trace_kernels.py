@@ -7,7 +7,10 @@ from typing import Final, Literal, NamedTuple, cast
 
 import numpy as np
 
-from sim_core import GemmSurface, Hardware, SpecError, Surface, gemm_of_device_s, gemm_s, load_kernels, plural, precisions
+from sim_core import Hardware, SpecError, plural
+from sim_core.hardware.kernels.device import load_kernels, precisions
+from sim_core.hardware.kernels.gemm import gemm_of_device_s, gemm_s
+from sim_core.hardware.surface import GemmSurface, Surface
 from sweep.calibration.kernels import Class, KernelFit, classes_of
 from sweep.inputs.traces.gemms import Gemm, Shape
 from sweep.inputs.traces.profile import Rank

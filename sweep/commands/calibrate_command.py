@@ -19,11 +19,9 @@ from sweep.calibration.stack_choice import FEWEST, PURPOSES, USUAL
 from sweep.calibration.stack_fit import StackFit, fit_rest, fit_stack
 from sweep.calibration.stack_launch import Asked, runs_at_hand, runs_to_make, table_text
 from sweep.calibration.stack_report import missing_lines, page_of_fit, rest_line, stack_lines, workload_lines
-from sweep.calibration.trace_host import lines as host_lines
-from sweep.calibration.trace_host import of_recordings as hosts_of
+from sweep.calibration.trace_host import lines as host_lines, of_recordings as hosts_of
 from sweep.calibration.trace_kernels import fit_trace_kernels
-from sweep.calibration.transfers import is_rank_table, of_rank_table, of_recordings, tables
-from sweep.calibration.transfers import lines as transfer_lines
+from sweep.calibration.transfers import is_rank_table, lines as transfer_lines, of_rank_table, of_recordings, tables
 from sweep.commands.shared import check_output, needs, rows_of_set, takes, write_text
 from sweep.inputs.registry import is_trace
 from sweep.inputs.traces.profile import read_profile, recordings

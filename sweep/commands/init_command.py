@@ -9,21 +9,20 @@ from typing import Annotated, Any, Final
 import typer
 
 from sim_core import (
-    LARGEST,
     Model,
     SimError,
     SpecError,
     model_document,
     model_names,
     nearest,
-    parse_yaml,
     plural,
     preset_names,
     read_hardware,
     read_model,
     read_stack,
-    whole_number,
 )
+from sim_core.documents import parse_yaml
+from sim_core.limits import LARGEST, whole_number
 from sweep.commands.shared import check_output, prepared_spec
 from sweep.frameworks.stacks import nearest_stack
 from sweep.inputs.job import OF_MODEL, Job, job_of

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sim_core import Model, SpecError, model_document, model_names, model_yaml, parse_model, parse_yaml, read_model
+from sim_core import Model, SpecError, model_document, model_names, model_yaml, parse_model, read_model
+from sim_core.documents import parse_yaml
 from sweep.commands.shared import AsJson, needs, takes, write_json
 from sweep.options import of_option, wrong
 from sweep.show.inputs import model_values, print_model, print_models

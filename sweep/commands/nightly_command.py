@@ -8,7 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from sim_core import SimError, masked
+from sim_core import SimError
+from sim_core.masking import masked
 from sweep.commands.shared import ended_at_once, interruptible
 from sweep.evaluation.slices import LIMIT_S
 from sweep.executors import Executor

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sim_core import BOUNDS, plural, short
+from sim_core import plural, short
+from sim_core.compiling import BOUNDS
 from sweep.commands.outside import say_if_better_outside
 from sweep.commands.shared import (
     Executing,

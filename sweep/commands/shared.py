@@ -11,7 +11,9 @@ from typing import Annotated, Final, TypeVar
 import typer
 from rich.console import Console
 
-from sim_core import LARGEST, STEP, Job, SpecError, cache_dir, is_compiled, model_names, plural, read_traces, short
+from sim_core import Job, SpecError, model_names, plural, read_traces, short
+from sim_core.compiling import STEP, cache_dir, is_compiled
+from sim_core.limits import LARGEST
 from sweep.answers.section import Section, values_of
 from sweep.evaluation.one_plan import facts_of
 from sweep.evaluation.preparation import Prepared, prepare

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sim_core import LARGEST, quantity, read_hardware
+from sim_core import quantity, read_hardware
+from sim_core.limits import LARGEST
 from sweep.answers.section import Section
 from sweep.answers.whatif import Question, section_of, what_if
 from sweep.commands.shared import AsJson, existing_result, tell, there

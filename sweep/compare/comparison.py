@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sim_core import PARTS, masked
+from sim_core import PARTS
+from sim_core.masking import masked
 from sweep.compare.changes import input_changes
 from sweep.compare.pairs import Pairs, known_column, listed, paired
 from sweep.compare.result import Champion, Comparison, Group, Moved, Shift, Steps

@@ -14,20 +14,18 @@ from pydantic import ValidationError
 
 from sim_core import (
     CHECKPOINTING,
-    COMPILE_AFTER_S,
     SIMAI,
     Facts,
     Plans,
     SpecError,
     export_simai,
     hardware_table,
-    is_compiled,
-    plain_python_s,
     read_hardware,
     read_workload,
     simai_breakdown,
     start_of,
 )
+from sim_core.compiling import COMPILE_AFTER_S, is_compiled, plain_python_s
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.options import OptionError

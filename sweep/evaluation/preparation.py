@@ -32,11 +32,10 @@ from sim_core import (
     plausibility,
     read_hardware,
     short,
-    source_hash,
-    source_hashes,
     start_of,
     summarize,
 )
+from sim_core.compiling import source_hash, source_hashes
 from sweep.columns import describe_rows, measures_of, result_column, result_schema
 from sweep.conditions import check_constraints
 from sweep.sources import row_code

@@ -12,16 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from sim_core import (
+from sim_core import FIDELITIES, FIRST_FAILURE, REASONS, HardwareTable, Ints, Plans, Workload
+from sim_core.compiling import (
     BOUNDS,
-    FIDELITIES,
-    FIRST_FAILURE,
-    REASONS,
     STEP,
-    HardwareTable,
-    Ints,
-    Plans,
-    Workload,
     compile_orders,
     compile_steps,
     compile_tables,

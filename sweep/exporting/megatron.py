@@ -4,8 +4,7 @@ import shlex
 from typing import Final
 
 from sim_core import Model, SpecError, megatron_arguments
-from sweep.frameworks import megatron
-from sweep.frameworks import megatron_choices as choices
+from sweep.frameworks import megatron, megatron_choices as choices
 from sweep.frameworks.plan import Launched
 
 VERSION: Final = "core 0.20 (d98e8a64, August 2026)"

@@ -3,10 +3,19 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from sim_core import OF_NUMBER, OF_SWITCH, Argument, Dump, SpecError, Stack, flag_of, flags_of, says_model
-from sim_core import megatron_arguments as model
-from sweep.frameworks import megatron_choices as choices
-from sweep.frameworks import megatron_sizes as sizes
+from sim_core import (
+    OF_NUMBER,
+    OF_SWITCH,
+    Argument,
+    Dump,
+    SpecError,
+    Stack,
+    flag_of,
+    flags_of,
+    megatron_arguments as model,
+    says_model,
+)
+from sweep.frameworks import megatron_choices as choices, megatron_sizes as sizes
 from sweep.frameworks.deepspeed import DEEPSPEED
 from sweep.frameworks.plan import Launched
 

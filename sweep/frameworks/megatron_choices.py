@@ -3,8 +3,7 @@
 import re
 from typing import Final
 
-from sim_core import OF_NUMBER, OF_SWITCH, OFF, Argument, Dump, Rules, SpecError
-from sim_core import megatron_arguments as model
+from sim_core import OF_NUMBER, OF_SWITCH, OFF, Argument, Dump, Rules, SpecError, megatron_arguments as model
 from sweep.frameworks.deepspeed import DEEPSPEED, ZERO, ZERO_STAGE
 from sweep.frameworks.megatron_sizes import TP, Launch, has_experts
 from sweep.frameworks.plan import Launched

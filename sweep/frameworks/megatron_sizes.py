@@ -5,8 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from sim_core import OF_NUMBER, OF_SWITCH, Argument, Asked, Dump, Rules
-from sim_core import megatron_arguments as model
+from sim_core import OF_NUMBER, OF_SWITCH, Argument, Asked, Dump, Rules, megatron_arguments as model
 from sweep.frameworks.plan import Launched
 
 Size = Argument[Launched]

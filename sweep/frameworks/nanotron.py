@@ -4,8 +4,7 @@ from typing import Final
 
 from sim_core import Argument
 from sweep.frameworks.deepspeed import ZERO, ZERO_STAGE
-from sweep.frameworks.megatron_sizes import CP as MEGATRON_CP
-from sweep.frameworks.megatron_sizes import MICRO_BATCH as MEGATRON_MICRO_BATCH
+from sweep.frameworks.megatron_sizes import CP as MEGATRON_CP, MICRO_BATCH as MEGATRON_MICRO_BATCH
 from sweep.frameworks.plan import Launched
 
 PAGE: Final = "nanotron"

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim_core import OFF, Argument, Dump, whole_of
-from sim_core import megatron_arguments as model
-from sweep.frameworks import megatron_choices as choices
-from sweep.frameworks import megatron_sizes as sizes
+from sim_core import OFF, Argument, Dump, megatron_arguments as model, whole_of
+from sweep.frameworks import megatron_choices as choices, megatron_sizes as sizes
 from sweep.frameworks.megatron import DP, EACH, NODES
 
 PAGE: Final = "nemo"

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sim_core import SpecError, parse_json, parse_yaml
+from sim_core import SpecError
+from sim_core.documents import parse_json, parse_yaml
 from sweep.inputs.launch import deepspeed, exported, megatron, nanotron, nemo, torchtitan
 from sweep.inputs.launch.job import Launch
 from sweep.inputs.text import head_of

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sim_core import SpecError, lock_file
+from sim_core import SpecError
+from sim_core.places import lock_file
 from sweep.results.folder import Folder
 
 LEASE_S: Final = 120.0

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from sim_core import SimError, SpecError, masked, plural
+from sim_core import SimError, SpecError, plural
+from sim_core.masking import masked
 from sweep.answers.section import Section
 from sweep.compare.comparison import compare
 from sweep.compare.report import BEST_PLAN, NO_PLAN_IN_COMMON, group_text, paged, sections

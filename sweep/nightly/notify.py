@@ -11,7 +11,8 @@ from email.message import Message
 from http.client import HTTPException, InvalidURL
 from typing import IO, Any, Final
 
-from sim_core import SpecError, masked
+from sim_core import SpecError
+from sim_core.masking import masked
 from sweep.nightly.nights import Night
 from sweep.nightly.spec import NightlySpec, Notify
 from sweep.results.folder import Folder

@@ -16,8 +16,7 @@ from sweep.columns import MEASURES, NUMBERS, RUNS, SECTIONS, SIZES, higher_is_be
 from sweep.options import OptionError, of_option
 from sweep.ranking.beside_running import Beside, beside_running
 from sweep.ranking.chances import runs_probability
-from sweep.ranking.error_bars import COLUMNS as BARS
-from sweep.ranking.error_bars import ErrorBars, error_bars
+from sweep.ranking.error_bars import COLUMNS as BARS, ErrorBars, error_bars
 from sweep.ranking.facts import NEEDED_MEMORY, Told, asked, told
 from sweep.ranking.query import NAMED, Rows, columns_in, parts
 from sweep.ranking.reach import Gathered

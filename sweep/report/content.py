@@ -10,7 +10,9 @@ from typing import Any, Final
 import duckdb
 import numpy as np
 
-from sim_core import EXPLANATIONS, FOLLOWING, MEMORY, PARTS, Floats, Ints, SimError, in_plain_python, masked
+from sim_core import EXPLANATIONS, FOLLOWING, MEMORY, PARTS, Floats, Ints, SimError
+from sim_core.compiling import in_plain_python
+from sim_core.masking import masked
 from sweep.ranking.query import Rows, columns_of, results
 from sweep.ranking.ranking import rank
 from sweep.ranking.selection import quoted

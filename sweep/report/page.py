@@ -9,8 +9,7 @@ from sweep.answers.section import Section
 from sweep.columns import PERCENT, REPORTED, higher_is_better
 from sweep.show.sections import html_of, html_section, html_table, page, paragraphs
 from sweep.tuning.record import SLOW
-from sweep.wording import SHORT_PART, cell
-from sweep.wording import heading as short_name
+from sweep.wording import SHORT_PART, cell, heading as short_name
 
 LABELS: Final = {
     **REPORTED, "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "measured_s": "measured",

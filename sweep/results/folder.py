@@ -24,7 +24,8 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from sim_core import SpecError, masked, short, shown, without_secrets
+from sim_core import SpecError, short, shown
+from sim_core.masking import masked, without_secrets
 
 PAUSES_S: Final = (1.0, 3.0, 9.0)
 """Seconds between attempts, of which a random half to all is waited. Each attempt is some 30 of Arrow's own within 8 s."""

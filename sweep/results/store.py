@@ -19,7 +19,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim_core import SpecError, lock_file
+from sim_core import SpecError
+from sim_core.places import lock_file
 from sweep.results.folder import Folder, Location, folder_at
 from sweep.results.slice_file import Slice, added, carried, counted_in, covering, encoded, is_whole, opened_text, sealed_text
 from sweep.sources import differences

@@ -8,7 +8,6 @@ import numpy as np
 from rich.console import Console
 
 from sim_core import (
-    GEMM_PHASES,
     HARDWARE_KEYS,
     SIMAI,
     STACK_FACTS,
@@ -16,20 +15,18 @@ from sim_core import (
     Model,
     Stack,
     Summary,
-    Surface,
     Workload,
-    gemm_s,
     implied_model,
-    load_kernels,
-    measured_kernels,
     model_document,
     model_flops_per_token,
     parameters,
     plural,
-    precisions,
     short,
     summarize,
 )
+from sim_core.hardware.kernels.device import load_kernels, measured_kernels, precisions
+from sim_core.hardware.kernels.gemm import GEMM_PHASES, gemm_s
+from sim_core.hardware.surface import Surface
 from sweep.show.checks import print_all_checks, print_implied_model
 from sweep.show.tables import aligned, print_table
 from sweep.wording import word

@@ -8,7 +8,9 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from sim_core import PLAN_FIELDS, FormatError, SpecError, key_path, masked, parse_yaml, read_document, shown
+from sim_core import PLAN_FIELDS, FormatError, SpecError, shown
+from sim_core.documents import key_path, parse_yaml, read_document
+from sim_core.masking import masked
 from sweep.options import OptionError, wrong
 from sweep.spec.other_names import meant, our_name
 

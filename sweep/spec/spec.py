@@ -7,19 +7,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from sim_core import (
-    ALTERNATIVES,
-    HARDWARE_KEYS,
-    PLAN_FIELDS,
-    SWITCH,
-    PlanField,
-    SpecError,
-    named,
-    nearest,
-    quantity,
-    shown,
-    whole_number,
-)
+from sim_core import ALTERNATIVES, HARDWARE_KEYS, PLAN_FIELDS, SWITCH, PlanField, SpecError, named, nearest, quantity, shown
+from sim_core.limits import whole_number
 from sweep.options import OptionError
 from sweep.spec.budget import Budget
 from sweep.spec.document import apply_sets, bare_size, first_error, read_spec

@@ -8,36 +8,30 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from sim_core import (
-    FACTS,
-    NUMERIC_FACTS,
     STACK_FACTS,
     Facts,
     Model,
-    Recipe,
-    Record,
-    Repeat,
     SimError,
     SpecError,
     Stack,
     Workload,
     is_page,
     measured_devices,
-    misfit,
     nearest,
     parse_model,
     read_calibrated,
-    read_features,
     read_hardware,
     read_model,
     read_stack,
     read_workload,
-    release_defaults,
     shown,
-    split_features,
     stack_names,
-    with_capacity,
     workload_from_model,
 )
+from sim_core.models.features import Recipe, read_features, split_features, with_capacity
+from sim_core.models.releases import release_defaults
+from sim_core.records import Record
+from sim_core.workloads.facts import FACTS, NUMERIC_FACTS, Repeat, misfit
 from sweep.frameworks.stacks import assumed, nearest_stack
 
 STACK: Final = "megatron-core"

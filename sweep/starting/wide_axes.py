@@ -3,8 +3,8 @@
 import math
 from typing import Any, Final
 
-from sim_core import Hardware, Model, Stack, load_kernels
-from sim_core import precisions as precisions_on
+from sim_core import Hardware, Model, Stack
+from sim_core.hardware.kernels.device import load_kernels, precisions as precisions_on
 from sweep.frameworks.stacks import page_of
 
 TOKENS: Final = 4_000_000

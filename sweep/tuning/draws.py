@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core import (
-    COMPILE_AFTER_S,
     Checked,
     Floats,
     Framework,
@@ -18,13 +17,11 @@ from sim_core import (
     Results,
     Workload,
     hardware_table,
-    is_compiled,
     placed_by_cost,
-    plain_python_s,
     simulate,
     slice_plans,
-    use_kernels,
 )
+from sim_core.compiling import COMPILE_AFTER_S, is_compiled, plain_python_s, use_kernels
 from sweep.columns import describe_rows
 from sweep.evaluation.moved import boundless, slower_links
 from sweep.evaluation.preparation import Sweep

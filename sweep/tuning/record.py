@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from sim_core import FormatError, SpecError, lock_file, nearest, shown
+from sim_core import FormatError, SpecError, nearest, shown
+from sim_core.places import lock_file
 from sweep.results.folder import folder_at
 from sweep.spec.document import cells_by_column, read_csv
 

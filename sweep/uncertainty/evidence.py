@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Floats, plural, releases_of
+from sim_core import Floats, plural
+from sim_core.models.releases import releases_of
 from sweep.uncertainty.process import variogram
 
 RECORDED: Final = Path(__file__).parent / "data" / "evidence.json"

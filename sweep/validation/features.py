@@ -4,20 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sim_core import (
-    FEATURES,
-    Defaults,
-    Recipe,
-    SpecError,
-    feature_aliases,
-    last_release,
-    nearest,
-    read_features,
-    release_defaults,
-    releases_of,
-    shown,
-    split_features,
-)
+from sim_core import SpecError, nearest, shown
+from sim_core.models.features import FEATURES, Recipe, feature_aliases, read_features, split_features
+from sim_core.models.releases import Defaults, last_release, release_defaults, releases_of
 from sweep.validation.table import NotSimulated, Row
 
 DIFFERS: Final = "differs"

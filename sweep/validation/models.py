@@ -4,7 +4,8 @@ import re
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from sim_core import Model, SpecError, model_document, model_names, parameters, parse_model, read_model, split_features
+from sim_core import Model, SpecError, model_document, model_names, parameters, parse_model, read_model
+from sim_core.models.features import split_features
 from sweep.validation.table import NotSimulated, Row
 
 SIZES: Final = ("layers", "hidden", "heads", "ffn", "vocab", "seq")

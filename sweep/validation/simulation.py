@@ -22,9 +22,9 @@ from sim_core import (
     shape_of,
     simulate,
     stack_names,
-    with_capacity,
     workload_from_model,
 )
+from sim_core.models.features import with_capacity
 from sweep.uncertainty.highest import kind_of
 from sweep.validation.devices import candidates, network_of, preset_of
 from sweep.validation.features import recipe_of

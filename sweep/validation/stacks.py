@@ -3,7 +3,8 @@
 import re
 from typing import Final
 
-from sim_core import RECOMPUTE_MODULES, Model, Stack, dispatcher_named, read_stack, split_features
+from sim_core import RECOMPUTE_MODULES, Model, Stack, read_stack
+from sim_core.models.features import dispatcher_named, split_features
 from sweep.frameworks.stacks import assumed, nearest_stack
 from sweep.validation.features import recipe_of
 from sweep.validation.table import NotSimulated, Row

@@ -7,7 +7,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sim_core import FormatError, shown, whole_number
+from sim_core import FormatError, shown
+from sim_core.limits import whole_number
 from sweep.spec.document import cells_by_column, read_csv
 
 DATA: Final = Path(__file__).parent / "data"

@@ -66,6 +66,13 @@ SUITES: Final = {
             without=(*SLOW, *LEFT_OUT),
             budget_s=25,
         ),
+        Suite(
+            folders=("tests/oracle", "tests/sim_core", "tests/readers"),
+            settings=_PLAIN,
+            memory_bytes=8 * 2**30,
+            without=(*SLOW, *LEFT_OUT),
+            budget_s=300,
+        ),
         Suite(folders=("tests/oracle", "tests/sim_core"), settings=_PLAIN, memory_bytes=8 * 2**30, only=SLOW, budget_s=600),
     ),
     "sweep": (Suite(folders=("tests/sweep/ranking", "tests/sweep/results"), settings={}, without=SLOWEST_FILES),),

@@ -2,7 +2,68 @@
 
 from typing import Final
 
-EQUIVALENT: Final[tuple[tuple[str, str, str, str], ...]] = ()
+EQUIVALENT: Final[tuple[tuple[str, str, str, str], ...]] = (
+    (
+        "planning/split.py",
+        "while place < distinct and not _alike(seen[place], held):",
+        "while place != distinct and not _alike(seen[place], held):",
+        "place begins at 0 and grows by one up to distinct",
+    ),
+    (
+        "planning/split.py",
+        "fullest = np.zeros((2, 2, 2), np.int64)",
+        "fullest = np.zeros(( 3, 2, 2), np.int64)",
+        "the third row is never read",
+    ),
+    (
+        "models/activations.py",
+        "masks = 1.0 * unit.blocks if model.hidden_dropout else 0.0",
+        "masks = unit.blocks if model.hidden_dropout else 0.0",
+        "a whole number is multiplied by floats",
+    ),
+    (
+        "planning/legality.py",
+        "simai = ~event & (False if event.all() else _unknown_to_simai(workload, plans))",
+        "simai = ~event & (True if event.all() else _unknown_to_simai(workload, plans))",
+        "where all plans are of fidelity event, ~event is false",
+    ),
+    (
+        "costing/collectives.py",
+        "return links.ll_bandwidth_two_nodes if nodes == 2 else links.ll_bandwidth_more_nodes",
+        "return links.ll_bandwidth_two_nodes if nodes <= 2 else links.ll_bandwidth_more_nodes",
+        "one node returns above",
+    ),
+    (
+        "costing/layouts.py",
+        "low, high = int(load.min()), int(load.max()) + each * (wanted // ranks + 1)",
+        "low, high = int(load.min()), int(load.max()) + each * (wanted // ranks + 2)",
+        "the upper end of a search by halves, which finds the same from any",
+    ),
+    (
+        "traces/experts.py",
+        "loads = [waited.loaded_s(guess.fixed_s) for waited, guess in zip(seen, guesses, strict=True)]",
+        "loads = [waited.loaded_s(guess.fixed_s) for waited, guess in zip(seen, guesses, strict=False)]",
+        "guesses are made of seen, one of each",
+    ),
+    (
+        "models/weights.py",
+        "if unit.kind == HEAD:",
+        "if unit.kind <= HEAD:",
+        "embedding returns above; layer and mtp come after head in the alphabet",
+    ),
+    (
+        "workloads/moving.py",
+        "by_layers: bool = False",
+        "by_layers: bool = True",
+        "each stage is costed anew instead of once for all, to the same number",
+    ),
+    (
+        "costing/peak.py",
+        "return _Held(activations, np.zeros((*activations.shape[:2], 2)), np.zeros((len(shapes), 0, 2))), buffers",
+        "return _Held(activations, np.zeros((*activations.shape[: 3], 2)), np.zeros((len(shapes), 0, 2))), buffers",
+        "parameters of a file's units are not read: its stages hold their share of all layers",
+    ),
+)
 """End of the file's path, the line, what it becomes (both without spaces around), the reason."""
 
 

@@ -17,7 +17,6 @@ from sim_core import (
     SCHEDULES,
     Facts,
     Hardware,
-    Repeat,
     Workload,
     hardware_table,
     read_hardware,
@@ -29,6 +28,7 @@ from sim_core.costing.collectives import collective_s, send_s
 from sim_core.hardware.table import device_at
 from sim_core.metrics import PEAK_BYTES
 from sim_core.planning import placement
+from sim_core.workloads.facts import Repeat
 from sim_core.workloads.workload import ALL_TO_ALL, EP
 from tests.conftest import EXAMPLES, PLAIN, make_plans
 from tests.oracle.cases import (

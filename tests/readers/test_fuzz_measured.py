@@ -8,8 +8,7 @@ import re
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sim_core import FormatError
 from sim_core.workloads.op_table.text import COLLECTIVES, read_op_table_text

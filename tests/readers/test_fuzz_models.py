@@ -7,8 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sim_core import SimError, model_document, parameters, parse_model, read_model
 from tests.sim_core.test_model_readers import BLOOM_ARGUMENTS, CONFIGS, DEEPSEEK_YAML, GPT3_ARGUMENTS, MIXTRAL_ARGUMENTS

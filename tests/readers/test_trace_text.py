@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sim_core import FormatError
 from sim_core.workloads.traces.line import KEYS, NEWER_KEYS, PART_KEYS, TraceLine, any_line, any_parts, fast_line

@@ -14,6 +14,7 @@ from sim_core import (
     Plans,
     Workload,
     bounds,
+    plans as plans_of,
     read_hardware,
     read_model,
     read_stack,
@@ -22,7 +23,6 @@ from sim_core import (
     slice_plans,
     workload_from_model,
 )
-from sim_core import plans as plans_of
 from sim_core.costing.balance import divide
 from sim_core.engine.program import DOWN, UP
 from sim_core.hardware.table import hardware_table

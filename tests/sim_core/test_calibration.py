@@ -16,6 +16,7 @@ from sim_core import (
     METRICS,
     Facts,
     HardwareTable,
+    Model as Numbers,
     SpecError,
     Workload,
     calibrated,
@@ -30,7 +31,6 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
-from sim_core import Model as Numbers
 from tests.aicb import write
 from tests.aicb_generator import ATTENTION_NS, DEEPSEEK, DENSE, EXPERTS, MLP_NS, Model, Plan, Text
 from tests.trace_jobs import JobSpec, make_job

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from sim_core import (
-    LARGEST,
     REASONS,
     HardwareTable,
     Results,
@@ -23,6 +22,7 @@ from sim_core import (
     workload_from_model,
 )
 from sim_core.costing.groups import group_plans
+from sim_core.limits import LARGEST
 from sim_core.models.description import LAYER
 from sim_core.models.keys import Keys, make_keys
 from sim_core.models.messages import messages

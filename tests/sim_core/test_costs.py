@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sim_core import hardware_table, read_hardware
 from sim_core.compiled.jit import kernel

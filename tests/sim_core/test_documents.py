@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sim_core import (
     Facts,
@@ -19,18 +18,16 @@ from sim_core import (
     SimError,
     SpecError,
     hardware_yaml,
-    key_path,
     model_yaml,
     named,
     one_line,
     parse_hardware,
-    parse_json,
     parse_model,
-    parse_yaml,
     read_hardware,
     read_model,
     read_workload,
 )
+from sim_core.documents import key_path, parse_json, parse_yaml
 from tests.conftest import GPT7B, ROOT
 
 LLAMA: dict[str, Any] = {

@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT
 from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import DOWN, UP, Shape
 from sim_core.engine.schedules import GPIPE, ONE_F_ONE_B
-from tests.pipelines import Pipeline, run_one
-from tests.pipelines import pipeline as empty_pipeline
+from tests.pipelines import Pipeline, pipeline as empty_pipeline, run_one
 
 F, B = 3.0, 5.0
 

@@ -21,8 +21,8 @@ from sim_core import (
     read_workload,
     shape_of,
     simulate,
+    workload_from_model as from_model,
 )
-from sim_core import workload_from_model as from_model
 from sim_core.costing.peak import Estimate, estimate_of, estimated_bytes
 from sweep.evaluation.preparation import prepare
 from sweep.spec.spec import load_spec

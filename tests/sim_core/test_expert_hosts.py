@@ -5,8 +5,18 @@ from typing import Any, Final, Literal
 import numpy as np
 import pytest
 
-from sim_core import METRICS, Model, hardware_table, parse_model, plans, read_hardware, read_model, read_stack, simulate
-from sim_core import workload_from_model as workload_of
+from sim_core import (
+    METRICS,
+    Model,
+    hardware_table,
+    parse_model,
+    plans,
+    read_hardware,
+    read_model,
+    read_stack,
+    simulate,
+    workload_from_model as workload_of,
+)
 from sim_core.hardware.kernels.attention import in_8_bits
 from sim_core.models.keys import make_keys
 from sim_core.models.operators import operators

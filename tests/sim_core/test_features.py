@@ -2,20 +2,9 @@
 
 import pytest
 
-from sim_core import (
-    FEATURES,
-    STACK_FACTS,
-    Recipe,
-    SpecError,
-    last_release,
-    parse_model,
-    read_features,
-    release_defaults,
-    releases_of,
-    split_features,
-    with_capacity,
-)
-from sim_core.models.features import ALIASES
+from sim_core import STACK_FACTS, SpecError, parse_model
+from sim_core.models.features import ALIASES, FEATURES, Recipe, read_features, split_features, with_capacity
+from sim_core.models.releases import last_release, release_defaults, releases_of
 from sim_core.planning.fields import FIELDS
 from tests.sim_core.test_expert_hosts import SMALL
 

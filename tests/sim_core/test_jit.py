@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sim_core import batch, source_hash, source_hashes
+from sim_core import batch
 from sim_core.arrays import Ints
 from sim_core.compiled import jit, kept
 from sim_core.compiled.references import call, reference
 from sim_core.compiled.sources import ROOT, Symbol, files_in, function_hashes, made_of, read_modules, symbols_in
+from sim_core.compiling import source_hash, source_hashes
 
 
 def test_the_version_of_the_model_is_the_hash_of_its_sources_presets_and_tables() -> None:

@@ -8,8 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sim_core import SCHEDULES, Floats, HardwareTable, Workload, simulate, slice_plans
 from sim_core.compiled.jit import outer_kernel

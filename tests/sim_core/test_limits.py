@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from sim_core import LARGEST, REASONS, HardwareTable, Ints, Plans, Workload, legality, plans, simulate
-from sim_core import batch as engine
+from sim_core import REASONS, HardwareTable, Ints, Plans, Workload, batch as engine, legality, plans, simulate
+from sim_core.limits import LARGEST
 from sim_core.planning.fields import FIELDS
 from sim_core.planning.split import Split, split_plans
 from sim_core.workloads.workload import Arrays

@@ -13,7 +13,6 @@ from sim_core import (
     REASONS,
     Facts,
     HardwareTable,
-    Repeat,
     SimError,
     Workload,
     hardware_table,
@@ -25,6 +24,7 @@ from sim_core import (
 from sim_core.costing.collectives import collective_s
 from sim_core.hardware.table import device_at
 from sim_core.planning.placement import Placement
+from sim_core.workloads.facts import Repeat
 from sim_core.workloads.workload import ALL_REDUCE
 from tests.conftest import EXAMPLES, make_plans
 

@@ -13,13 +13,13 @@ from sim_core import (
     Workload,
     bounds,
     coarse_bounds,
+    plans as plans_of,
     read_model,
     read_stack,
     simulate,
     timeline,
     workload_from_model,
 )
-from sim_core import plans as plans_of
 from tests.model_plans import MODELS, STACKS, drawn, machines, workload_of
 
 RELATIVE = 1e-9

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import SpecError, lock_file
-from sim_core.places import folder_for_code
+from sim_core import SpecError
+from sim_core.places import folder_for_code, lock_file
 from tests.conftest import ROOT
 from tests.other_users import OTHER, USER, needs_root, run_as
 

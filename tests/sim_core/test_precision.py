@@ -13,7 +13,6 @@ from sim_core import (
     Results,
     Workload,
     hardware_table,
-    load_kernels,
     plans,
     read_hardware,
     read_model,
@@ -22,6 +21,7 @@ from sim_core import (
     workload_from_model,
 )
 from sim_core.costing.operators import unit_cost
+from sim_core.hardware.kernels.device import load_kernels
 from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.models.activations import activation_bytes
 from sim_core.models.description import HEAD, LAYER

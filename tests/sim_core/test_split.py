@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sim_core import METRICS, REASONS, HardwareTable, Ints, Workload, simulate
 from sim_core.engine.schedules import SCHEDULES

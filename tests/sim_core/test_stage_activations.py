@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from sim_core import MEMORY, HardwareTable, checkpointing_codes, legality, shape_of
-from sim_core import plans as plans_of
+from sim_core import MEMORY, HardwareTable, checkpointing_codes, legality, plans as plans_of, shape_of
 from sim_core.costing.stage_activations import count_in_flight, micro_batches_to_fill
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, row_of
 from sim_core.engine.orders import fill_order, order_writers

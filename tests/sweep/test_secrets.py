@@ -12,7 +12,8 @@ from urllib.parse import quote, unquote
 import pytest
 import yaml
 
-from sim_core import SimError, SpecError, masked, shown, without_secrets
+from sim_core import SimError, SpecError, shown
+from sim_core.masking import masked, without_secrets
 from sweep.nightly.notify import deliver
 from sweep.nightly.spec import Notify
 from sweep.results.folder import Folder, folder_at

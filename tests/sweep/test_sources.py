@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sim_core import cache_dir
+from sim_core.compiling import cache_dir
 from sweep import sources
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.evaluation.slices import SliceTask

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import cache_dir
+from sim_core.compiling import cache_dir
 from tests.conftest import ROOT
 from tests.other_users import USER, as_user, needs_root, run_as
 from tests.sweep.conftest import SpecWriter

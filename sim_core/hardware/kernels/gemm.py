@@ -10,7 +10,7 @@ from sim_core.hardware.kernels.tables import Grid, interpolate, ratio_grid, wave
 from sim_core.hardware.surface import GemmSurface
 
 Phase = Literal["forward", "input_gradient", "weight_gradient"]
-PHASES: Final[tuple[Phase, ...]] = ("forward", "input_gradient", "weight_gradient")
+GEMM_PHASES: Final[tuple[Phase, ...]] = ("forward", "input_gradient", "weight_gradient")
 
 WEIGHT_GRADIENT: Final = 1.05
 """Seconds of a weight gradient, which adds to a gradient in fp32, over those of a forward GEMM of its shape.

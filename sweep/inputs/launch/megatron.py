@@ -4,8 +4,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from sim_core import Flags, Given, Model, SimError, flag_of, flags_of_document, flags_of_text, model_document, model_of_flags
-from sim_core import megatron_arguments as model
+from sim_core import (
+    Flags,
+    Given,
+    Model,
+    SimError,
+    flag_of,
+    flags_of_document,
+    flags_of_text,
+    megatron_arguments as model,
+    model_document,
+    model_of_flags,
+)
 from sweep.frameworks import megatron
 from sweep.frameworks.deepspeed import DEEPSPEED
 from sweep.frameworks.megatron_choices import optimizer_notes

@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim_core import OFF, flag_of, model_of_dump, whole_of
-from sim_core import megatron_arguments as model
+from sim_core import OFF, flag_of, megatron_arguments as model, model_of_dump, whole_of
 from sweep.frameworks import megatron, nemo
 from sweep.frameworks.megatron_choices import DISTRIBUTED
 from sweep.inputs.launch.job import Launch, missing_of

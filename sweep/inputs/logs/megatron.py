@@ -5,10 +5,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from sim_core import flag_of, says_model
-from sim_core import megatron_arguments as model
-from sweep.frameworks import deepspeed, megatron
-from sweep.frameworks import megatron_sizes as sizes
+from sim_core import flag_of, megatron_arguments as model, says_model
+from sweep.frameworks import deepspeed, megatron, megatron_sizes as sizes
 from sweep.frameworks.megatron_choices import INSTANCES
 from sweep.frameworks.plan import Plan, Value
 from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader

@@ -14,8 +14,7 @@ from sim_core.hardware.kernels.attention import (
 )
 from sim_core.hardware.kernels.device import load_kernels
 from sim_core.hardware.kernels.tables import Grid
-from tests.sim_core.kernels.rows import DTYPES as NAMES
-from tests.sim_core.kernels.rows import OWNERS, column, keyed, plain, rows, whole
+from tests.sim_core.kernels.rows import DTYPES as NAMES, OWNERS, column, keyed, plain, rows, whole
 
 SAMPLE = rows("attention_sample")
 SHAPE = ("b", "s", "heads", "kv_heads", "head_dim")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim_core import load_kernels, measured_kernels, preset_names, read_hardware
+from sim_core import preset_names, read_hardware
 from sim_core.hardware.description import KERNEL_DIR, measured_devices, parse_hardware
-from sim_core.hardware.kernels.device import memory_s
+from sim_core.hardware.kernels.device import load_kernels, measured_kernels, memory_s
 from sim_core.hardware.kernels.tables import filled, read_tables
 from tests.sim_core.kernels.rows import OWNERS
 

@@ -7,10 +7,9 @@ import pytest
 
 from sim_core import Bools, Floats, SpecError, read_hardware
 from sim_core.hardware.kernels.device import DTYPES, Kernels, load_kernels, precisions
-from sim_core.hardware.kernels.gemm import PHASES, Phase, gemm_s, grouped_gemm_s
+from sim_core.hardware.kernels.gemm import GEMM_PHASES, Phase, gemm_s, grouped_gemm_s
 from sim_core.hardware.kernels.tables import Grid
-from tests.sim_core.kernels.rows import DTYPES as NAMES
-from tests.sim_core.kernels.rows import OWNERS, column, keyed, plain, rows, whole
+from tests.sim_core.kernels.rows import DTYPES as NAMES, OWNERS, column, keyed, plain, rows, whole
 
 SAMPLE = rows("gemm_sample")
 AXES = ("m", "n", "k")
@@ -271,7 +270,7 @@ GROUPED = [row for row in keyed(rows("simumax_sample")) if row["op"] == "group_m
 def test_a_kernel_for_all_experts_is_one_gemm_of_all_tokens() -> None:
     kernels = load_kernels(read_hardware("B200-SXM"))
     sizes = whole(16, 512, 4096, 2048)
-    for phase in PHASES:
+    for phase in GEMM_PHASES:
         fused = grouped_gemm_s(kernels, "mxfp8", *sizes, phase=phase, fused=True).seconds
         assert fused == gemm_s(kernels, "mxfp8", *whole(16 * 512, 4096, 2048), phase=phase).seconds
         assert fused < grouped_gemm_s(kernels, "mxfp8", *sizes, phase=phase).seconds

@@ -15,11 +15,8 @@ import yaml
 
 from sim_core import (
     SimError,
-    attention_backward_s,
-    gemm_s,
     hardware_table,
     hardware_yaml,
-    load_kernels,
     parse_hardware,
     plans,
     read_hardware,
@@ -28,6 +25,9 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
+from sim_core.hardware.kernels.attention import attention_backward_s
+from sim_core.hardware.kernels.device import load_kernels
+from sim_core.hardware.kernels.gemm import gemm_s
 from sweep.calibration.kernels import read_kernels
 from tests.conftest import ROOT
 from tests.sweep.commands import sweep

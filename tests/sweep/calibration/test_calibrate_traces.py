@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import yaml
 
-from sim_core import gemm_s, load_kernels, read_hardware
+from sim_core import read_hardware
+from sim_core.hardware.kernels.device import load_kernels
+from sim_core.hardware.kernels.gemm import gemm_s
 from sweep.calibration.transfers import of_rank_table
 from tests.profiles import archive, profile, written
 from tests.sweep.commands import sweep

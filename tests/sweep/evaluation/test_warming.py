@@ -15,10 +15,10 @@ import sim_core.compiling as compiling
 import sim_core.engine.orders as orders
 import sim_core.simulator as simulator
 import sweep.evaluation.warming as warming
-from sim_core import PLAIN_PYTHON, HardwareTable, Ints, Workload, compile_steps, simulate
-from sim_core import plans as plans_of
+from sim_core import HardwareTable, Ints, Workload, plans as plans_of, simulate
 from sim_core.batch import run_rows
 from sim_core.compiled.jit import in_plain_python
+from sim_core.compiling import PLAIN_PYTHON, compile_steps
 from sim_core.engine.schedules import ALTERNATING, FORWARDS_FIRST, ZERO_BUBBLE_V
 from sweep.columns import describe_rows
 from sweep.evaluation.evaluation import WARM_UP_PLANS, evaluate, spread

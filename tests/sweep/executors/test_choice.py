@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import SimError, SpecError, cache_dir
+from sim_core import SimError, SpecError
+from sim_core.compiling import cache_dir
 from sweep.evaluation.preparation import Prepared
 from sweep.evaluation.slices import Receipt, SliceQueue, SliceTask
 from sweep.execution import run_sweep

@@ -21,8 +21,7 @@ from sweep.inputs.registry import LAUNCH, LOG, recognised
 from sweep.inputs.rows import row_of
 from sweep.show.logs import launch_values, log_values, print_launch, print_log
 from sweep.starting.job_starter import job_starter
-from tests.sweep.inputs.specimens import FILES, PRIVATE
-from tests.sweep.inputs.specimens import LOGS as SPECIMENS_OF_LOGS
+from tests.sweep.inputs.specimens import FILES, LOGS as SPECIMENS_OF_LOGS, PRIVATE
 
 LONGEST_S: Final = 5.0
 """Of processor time for one mutant; the slowest take 0.1."""

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sim_core import LARGEST, PLAN_FIELDS
+from sim_core import PLAN_FIELDS
+from sim_core.limits import LARGEST
 from tests.conftest import EXAMPLES, GPT7B
 from tests.mutation import extreme
 from tests.simulating import Simulating
