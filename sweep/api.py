@@ -30,16 +30,17 @@ from sweep.executors.choice import Kind, opened
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
+from sweep.outputs import write_file
 from sweep.ranking.ranking import Ranking, rank
 from sweep.reopening import BEST, Reopened, plan_number, reopened
 from sweep.report.content import content_of
 from sweep.report.page import report_page
-from sweep.results.folder import Folder, Location, folder_at, write_file
+from sweep.results.folder import Folder, Location, folder_at
 from sweep.results.store import Store
 from sweep.show.perfetto import drawn_plan
 from sweep.show.sections import html_table, paragraphs, print_sections
-from sweep.spec.given import checked_spec
-from sweep.spec.spec import SweepSpec, load_spec
+from sweep.spec.given import plain
+from sweep.spec.spec import SweepSpec, checked_spec, load_spec
 from sweep.tuning.tuner import Tuner
 from sweep.wording import cell, heading
 
@@ -241,9 +242,10 @@ def run(
     again.
     """
     base = Path(spec).parent if isinstance(spec, Path | str) else Path()
-    checked = (
-        load_spec(Path(spec)) if isinstance(spec, Path | str) else spec if isinstance(spec, SweepSpec) else checked_spec(spec)
-    )
+    if isinstance(spec, Path | str):
+        checked = load_spec(Path(spec))
+    else:
+        checked = spec if isinstance(spec, SweepSpec) else checked_spec(plain(spec), "spec")
     prepared = prepare(checked, base)
     for warning in prepared.warnings:
         warnings.warn(warning, stacklevel=2)

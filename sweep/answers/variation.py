@@ -17,7 +17,8 @@ from sweep.evaluation.one_plan import fields_of
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.reopening import Reopened
 from sweep.spec.document import first_error
-from sweep.spec.spec import STACK_AXIS, SweepSpec, Value
+from sweep.spec.spec import SweepSpec
+from sweep.spec.values import STACK_AXIS, Value
 
 Change = Mapping[str, Value]
 """Fields of a plan and numbers of its hardware, with what they become."""

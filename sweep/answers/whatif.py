@@ -20,7 +20,8 @@ from sweep.results.folder import folder_at
 from sweep.results.store import Store
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
-from sweep.spec.spec import STACK_AXIS, SweepSpec
+from sweep.spec.spec import SweepSpec
+from sweep.spec.values import STACK_AXIS
 from sweep.uncertainty.evidence import LEVEL
 from sweep.wording import cell, heading
 

@@ -30,10 +30,10 @@ from sweep.commands.shared import (
     write_text,
 )
 from sweep.options import OptionError
+from sweep.outputs import naming
 from sweep.ranking.fidelity import compare_fidelity
 from sweep.ranking.ranking import TOP, rank
 from sweep.reopening import reopened
-from sweep.results.folder import naming
 from sweep.show.ranked import disagreement_of, print_ranking
 from sweep.show.sections import print_sections
 from sweep.show.tables import rows_text

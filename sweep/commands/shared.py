@@ -21,7 +21,8 @@ from sweep.evaluation.warming import warm_up
 from sweep.executors.choice import Kind
 from sweep.inputs.registry import SPEC_SIGN, recognised
 from sweep.options import OptionError, of_option, wrong
-from sweep.results.folder import Folder, folder_at, write_file
+from sweep.outputs import write_file
+from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store, newest
 from sweep.show.checks import print_checks
 from sweep.show.sections import print_sections

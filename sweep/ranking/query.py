@@ -14,8 +14,8 @@ from sweep.conditions import check_condition, in_short, locked_down, names_in
 from sweep.options import OptionError
 from sweep.ranking.chances import FROM, runs_in_sql
 from sweep.results.folder import Location
+from sweep.results.index import Index
 from sweep.results.reading import File, Reading, reading
-from sweep.results.slice_file import Index
 from sweep.results.store import Store
 
 _FEW: Final = 8

@@ -16,7 +16,7 @@ from sweep.exporting.torchtitan import torchtitan_text
 from sweep.ranking.ranking import Ranking
 from sweep.reopening import Reopened
 from sweep.show.ranked import running_words
-from sweep.spec.spec import FIELDS
+from sweep.spec.values import FIELDS
 from sweep.tuning.record import OK
 from sweep.uncertainty.evidence import LEVEL
 from sweep.wording import cell, values_text

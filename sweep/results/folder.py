@@ -6,12 +6,12 @@ after errors that may pass.
 """
 
 import errno
+import fcntl
 import os
 import random
 import re
 import resource
 import shutil
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +26,7 @@ from pyarrow import fs
 
 from sim_core import SpecError, short, shown
 from sim_core.masking import masked, without_secrets
+from sim_core.places import lock_file
 
 PAUSES_S: Final = (1.0, 3.0, 9.0)
 """Seconds between attempts, of which a random half to all is waited. Each attempt is some 30 of Arrow's own within 8 s."""
@@ -154,9 +155,8 @@ class Folder:
 
     def write_bytes(self, name: str, data: bytes | pa.Buffer) -> None:
         """Write the file `name`, or replace it, atomically."""
-        local = self.local
-        if local is not None:
-            _write_local(local, name, data)
+        if self.local is not None:
+            _write_local(self.local, name, data)
             return
         if self.is_object_store:
             self._done(lambda: self._put(self.path(name), data), name)
@@ -178,7 +178,7 @@ class Folder:
 
     def names(self) -> list[str]:
         """Sorted names of the files in the folder; empty if it does not exist."""
-        return sorted(info.base_name for info in self._infos() if info.type == fs.FileType.File)
+        return sorted(self.written())
 
     def subfolders(self) -> list[str]:
         """Sorted names of the folders in it; empty if it does not exist."""
@@ -191,7 +191,7 @@ class Folder:
     def written_s(self, name: str) -> float | None:
         """When the file `name` was last written, in seconds since 1970; None if it does not exist."""
         info = self._info(name)
-        return None if info.type != fs.FileType.File else float(info.mtime_ns) * 1e-9
+        return float(info.mtime_ns) * 1e-9 if info.type == fs.FileType.File else None
 
     def delete(self, name: str) -> None:
         """Delete the file `name`. Raises FileNotFoundError."""
@@ -235,32 +235,10 @@ class Folder:
             yield
         except (OSError, pa.ArrowException) as error:
             where = str(self / name) if name else str(self)
-            number = getattr(error, "errno", None)
-            text = os.strerror(number) if number else without_secrets(" ".join(str(error).split()), self.given)
-            if number:
-                raise type(error)(number, text, where) from None
+            if number := getattr(error, "errno", None):
+                raise type(error)(number, os.strerror(number), where) from None
             kind = StoreUnavailable if isinstance(error, StoreUnavailable) else OSError
-            raise kind(f"{where}: {text}") from None
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Name the file in an error of writing it, which names none."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a text to a file that the user named; `-` is standard output. Raises OSError, which names it."""
-    if str(path) == "-":
-        sys.stdout.write(text)
-        return
-    with naming(path):
-        path.write_text(text, encoding="utf-8")
+            raise kind(f"{where}: {without_secrets(' '.join(str(error).split()), self.given)}") from None
 
 
 Location = Folder | Path | str
@@ -281,15 +259,12 @@ def folder_at(location: Location) -> Folder:
         if not path:
             raise ValueError("names no folder")
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise SpecError(f"{masked(text)}: {_why(str(error))}; expected a folder or a URI of s3, gs, hdfs, file") from None
+        said = str(error)  # and may repeat secrets
+        known = next((words for word, words in _REFUSED.items() if word in said), "")
+        unreached = f"cannot be reached; {_CHECK_NETWORK}" if any(word in said for word in _UNREACHED) else ""
+        why = known or advice(said) or unreached or "cannot be opened"
+        raise SpecError(f"{masked(text)}: {why}; expected a folder or a URI of s3, gs, hdfs, file") from None
     return Folder(text, path if filesystem.type_name == "local" else text)
-
-
-def _why(said: str) -> str:
-    """Why a URI was refused, in our words: what Arrow said of it may repeat secrets."""
-    known = next((words for word, words in _REFUSED.items() if word in said), "")
-    unreached = f"cannot be reached; {_CHECK_NETWORK}" if any(word in said for word in _UNREACHED) else ""
-    return known or advice(said) or unreached or "cannot be opened"
 
 
 @cache
@@ -301,6 +276,17 @@ def _opened(root: str) -> tuple[fs.FileSystem, str]:
         root += ("&" if "?" in root else "?") + "allow_delayed_open=true"
     filesystem, path = fs.FileSystem.from_uri(root)
     return filesystem, path
+
+
+@contextmanager
+def only_one(file: Path, refusal: str) -> Iterator[None]:
+    """Hold the lock in a local file, which no other process can hold meanwhile. Raises SpecError with `refusal` if one does."""
+    with lock_file(file) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SpecError(refusal) from None
+        yield
 
 
 def _temporary(name: str) -> str:

@@ -10,7 +10,7 @@ from sweep.frameworks.megatron import refused_choices
 from sweep.ranking.chances import stack_of
 from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Location
-from sweep.spec.spec import FIELDS
+from sweep.spec.values import FIELDS
 from sweep.uncertainty.evidence import LEVEL
 from sweep.uncertainty.highest import above_measured, bits_of
 from sweep.uncertainty.memory import likely_part

@@ -21,7 +21,7 @@ from sweep.show.answer import answer_of
 from sweep.show.checks import plausibility_lines
 from sweep.show.results import print_reasons
 from sweep.show.tables import print_table, say
-from sweep.spec.workloads import stack_name
+from sweep.spec.stacks import stack_name
 from sweep.uncertainty.evidence import LEVEL
 from sweep.wording import SHORT_PART, cell, heading, span, values_text
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from sweep.ranking.error_bars import COLUMNS, ErrorBars, error_bars
+from sweep.ranking.query import named
 from sweep.ranking.selection import CHOSEN
 from sweep.show.ranked import error_lines
 from sweep.uncertainty.evidence import Basis, Differences, Spread
@@ -58,6 +59,7 @@ def plans() -> pa.Table:
 def connection(plans: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as database:
         database.register("results", plans)
+        named(database)
         database.execute(f"CREATE TEMP TABLE {CHOSEN} AS SELECT plan FROM results WHERE status = 'ok'").fetchall()
         yield database
 
@@ -66,7 +68,7 @@ def found(database: duckdb.DuckDBPyConnection, **changes: Any) -> tuple[pa.Table
     """Error bars of all plans that are ok."""
     rows = database.sql(f"SELECT * FROM results WHERE plan IN (SELECT plan FROM {CHOSEN}) ORDER BY plan").to_arrow_table()
     asked: dict[str, Any] = {"by": "step_time_s", "per": [], "basis": BASIS} | changes
-    return rows, error_bars(database, rows, source="results", condition="status = 'ok'", varying=AXES, **asked)
+    return rows, error_bars(database, rows, condition="status = 'ok'", varying=AXES, **asked)
 
 
 @pytest.mark.parametrize("by", ["step_time_s", "mfu"])
@@ -155,6 +157,7 @@ def test_a_plan_that_waits_for_its_host_has_a_wider_interval(plans: pa.Table) ->
     launch_s = np.where(waits, plans["step_time_s"].to_numpy() / 4, 0.0)
     with duckdb.connect() as database:
         database.register("results", plans.append_column("launch_s", pa.array(launch_s)))
+        named(database)
         database.execute(f"CREATE TEMP TABLE {CHOSEN} AS SELECT plan FROM results WHERE status = 'ok'").fetchall()
         rows, bars = found(database, basis=replace(BASIS, widening={"host_bound": 1.5}))
     known = np.array(rows["fidelity"].to_pylist()) == "event"

@@ -12,7 +12,7 @@ from sim_core import SpecError
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import prepare
 from sweep.spec.spec import load_spec
-from sweep.spec.workloads import framework_of
+from sweep.spec.stacks import framework_of
 from sweep.uncertainty.evidence import basis_of
 from sweep.validation.features import recipe_of
 from sweep.validation.simulation import run_rows

@@ -27,7 +27,8 @@ from sweep.reopening import plan_number, reopened
 from sweep.results.store import Store
 from sweep.spec.document import _model_in
 from sweep.spec.failures import LLAMA_3, RESTART_S, TECTONIC
-from sweep.spec.spec import FIELDS, SweepSpec, load_spec, stored_spec
+from sweep.spec.spec import SweepSpec, load_spec, stored_spec
+from sweep.spec.values import FIELDS
 from tests.conftest import EXAMPLES, GPT7B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import stored_row
