@@ -34,16 +34,17 @@ from sweep.outputs import naming
 from sweep.ranking.fidelity import compare_fidelity
 from sweep.ranking.ranking import TOP, rank
 from sweep.reopening import reopened
+from sweep.runs.own import own_runs
+from sweep.runs.simulation import run_rows
+from sweep.runs.table import read_table
 from sweep.show.ranked import disagreement_of, print_ranking
 from sweep.show.sections import print_sections
 from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console, screen
 from sweep.show.tuned import print_standing
+from sweep.tuning.placing import names_plans
 from sweep.tuning.tuner import Tuner
 from sweep.uncertainty.judging import OwnRuns
-from sweep.validation.error_bars import own_runs
-from sweep.validation.simulation import run_rows
-from sweep.validation.table import names_plans, read_table
 
 
 class Form(StrEnum):

@@ -24,12 +24,12 @@ from sweep.options import OptionError, of_option, wrong
 from sweep.outputs import write_file
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store, newest
+from sweep.runs.table import Row
 from sweep.show.checks import print_checks
 from sweep.show.sections import print_sections
 from sweep.show.tables import say
 from sweep.show.terminal import Terminated, exit_code, form_of, own_console, signals_end_at_once, sigterm_raises
 from sweep.spec.spec import SweepSpec, load_spec
-from sweep.validation.table import Row
 
 AnyForm = TypeVar("AnyForm", bound=StrEnum)
 """The formats of a command, the table for people first."""

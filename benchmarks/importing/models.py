@@ -4,9 +4,11 @@ import re
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from benchmarks.importing.table import Row
 from sim_core import Model, SpecError, model_document, model_names, parameters, parse_model, read_model
 from sim_core.models.features import split_features
-from sweep.validation.table import NotSimulated, Row
+from sweep.runs.logs import DROPOUT, DROPPING, FAMILIES, LLAMA
+from sweep.runs.table import NotSimulated
 
 SIZES: Final = ("layers", "hidden", "heads", "ffn", "vocab", "seq")
 NAMES: Final = {"seq": "sequence", "vocab": "vocabulary"}
@@ -17,20 +19,18 @@ BY_PRESET: Final = ("deepseek", "kimi", "gpt-oss", "gemma", "glm")
 WIDE_HEADS: Final = ("qwen3",)
 """Families with a preset for some models whose heads are wider than hidden / heads, which no column states."""
 
-GPT: Final[dict[str, object]] = {
-    "gated": False, "activation": "gelu", "norm": "layernorm", "position": "learned", "tied": True,
-    "qkv_bias": True, "projection_bias": True, "mlp_bias": True,
-}  # fmt: skip
-LLAMA: Final[dict[str, object]] = {"gated": True, "activation": "silu", "norm": "rmsnorm", "position": "rotary", "tied": False}
-FAMILIES: Final[tuple[tuple[tuple[str, ...], dict[str, object]], ...]] = (
-    (("gpt", "megatron", "mt-nlg", "turing", "mpt"), GPT),  # of MPT's benchmark: its parameters hold positions and biases
-    (("bloom",), GPT | {"position": "alibi", "embedding_norm": True}),
-    (("opt",), GPT | {"activation": "relu"}),
-    (("nemotron",), {"gated": False, "activation": "squared_relu", "norm": "layernorm", "position": "rotary", "tied": False}),
+STARTS: Final = (
+    (
+        ("gpt", "megatron", "mt-nlg", "turing", "mpt"),
+        FAMILIES["gpt"],
+    ),  # MPT's benchmark has positions and biases
+    (("bloom",), FAMILIES["bloom"]),
+    (("opt",), FAMILIES["opt"]),
+    (("nemotron",), FAMILIES["nemotron"]),
     (("llama-1b-mha", "llama-3b-mha"), LLAMA | {"tied": True}),
     (("llama", "mixtral", "mistral", "qwen", "grok", "internlm", "baichuan", "yi"), LLAMA),
 )
-"""What the columns leave open, by the beginning of a model's name (the publications of these families)."""
+"""The family by the beginning of a model's name."""
 OTHER: Final[dict[str, object]] = {
     "gated": False,
     "activation": "gelu",
@@ -38,11 +38,6 @@ OTHER: Final[dict[str, object]] = {
     "position": "rotary",
     "tied": False,
 }
-DROPOUT: Final = 0.1
-"""Of hidden states and attention in fp16 training of 2021 and 2022, the default of Megatron-LM; later models have none."""
-DROPPING: Final = "megatron-deepspeed"
-"""A framework whose launch scripts leave that default in bf16, too: no --hidden-dropout, no --attention-dropout in BLOOM's
-(bigscience-workshop/bigscience train/tr11-176B-ml/tr11-176B-ml.slurm)."""
 WITHOUT_MTP: Final = ("automodel",)
 """Frameworks that train no multi-token prediction: AutoModel's TFLOP/s over tokens/s are those of DeepSeek-V3 without it (216
 over 865.3, 250 over 1,001.5: 250 GFLOP a token; 261 with it), and of Nemotron-3 Super (334 over 4,497; its
@@ -82,10 +77,21 @@ def _stated(row: Row) -> Model:
         raise NotSimulated(f"model: {str(error).removeprefix(row.where + ': ')[:90]}") from None
 
 
+def model_cell(model: Model) -> str | dict[str, Any]:
+    """A model as a cell of a table of runs: its preset with the numbers that differ, else all of its numbers."""
+    document = model_document(model)
+    if model.name in model_names():
+        usual = model_document(read_model(model.name))
+        changed = {key: value for key, value in document.items() if usual.get(key) != value}
+        if read_model(model.name, changed) == model:
+            return {"preset": model.name, **changed} if changed else model.name
+    return document
+
+
 def _document(row: Row, name: str, sizes: dict[str, object]) -> dict[str, Any]:
     """A description from the row's numbers and what its family has beside them."""
-    family = next((traits for starts, traits in FAMILIES if name.startswith(starts)), None)
-    document: dict[str, Any] = {"name": name, "source": row.text("source") or row.where, **sizes}
+    family = next((traits for starts, traits in STARTS if name.startswith(starts)), None)
+    document: dict[str, Any] = {"name": name, "source": row.text("set"), **sizes}
     document |= {"kv_heads": row.count("kv_heads", row.count("heads"))}
     if row.text("experts"):
         document["experts"] = {

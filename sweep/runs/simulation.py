@@ -24,39 +24,15 @@ from sim_core import (
     stack_names,
     workload_from_model,
 )
-from sim_core.models.features import with_capacity
+from sweep.runs.table import COMPOSED, FAILED, FIRST_STAGE, NOT_MODELLED, OK, STATED, NotSimulated, Row
 from sweep.uncertainty.highest import kind_of
-from sweep.validation.devices import candidates, network_of, preset_of
-from sweep.validation.features import recipe_of
-from sweep.validation.models import check_needs, model_of
-from sweep.validation.stacks import (
-    checkpointing_of,
-    dispatcher_of,
-    keeps_tensors,
-    layer_split,
-    overlaps,
-    overlaps_tp,
-    sharding_of,
-    stack_of,
-)
-from sweep.validation.table import COMPOSED, FAILED, OK, NotSimulated, Row
 
-LEFT_OUT: Final = ("inconsistent",)
-"""Causes of a failure that leave nothing to ask of the plan."""
 PLAN_REASON: Final = "plan: "
 """What the reason of a plan that cannot run begins with."""
-FIRST_STAGE: Final = "first pipeline stage"
-"""In a `mem_kind`: what a rank of the first stage reads, else one of the fullest."""
-PRECISIONS: Final = (
-    ("fp16", "fp16"), ("amp_fp16", "fp16"), ("bf16", "bf16"), ("amp_bf16", "bf16"), ("fp8-cs", "fp8_tensorwise"),
-    ("fp8-mx", "mxfp8"), ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4"), ("fp8 (alt granularity: 32x32 blockwise", "fp8_blockwise"),
-    ("fp8 rowwise", "fp8_tensorwise"), ("fp8", "fp8_delayed"), ("amp_fp8", "fp8_delayed"),
-)  # fmt: skip
-"""What a `dtype` begins with and the precision. FP8 without a recipe: one scale per tensor, Transformer Engine's default."""
-READINGS: Final = (("alloc", (1.0, 0.0)), ("reserved", (1.0, 2**29)), ("nvidia-smi", (1.11, 2**33)))
-"""Words of a `mem_kind`, and what such a reading shows: a factor on the bytes of tensors, and further bytes. What the allocator
-reserves is fragmented as the stack says; nvidia-smi also counts the context, communicators and buffers; its numbers were chosen
-on the runs of tr11's document. Other kinds are taken to show what the stack reserves."""
+READINGS: Final = {"allocated": (1.0, 0.0), "reserved": (1.0, 2**29), "nvidia-smi": (1.11, 2**33)}
+"""What a kind of memory reading shows: a factor on the bytes of tensors, and further bytes. What the allocator reserves is
+fragmented as the stack says; nvidia-smi also counts the context, communicators and buffers; its numbers were chosen on the runs
+of tr11's document. Other kinds are taken to show what the stack reserves."""
 ALLOCATED: Final = tuple(row.name for row in MEMORY_ROWS if row.of == "tensors")
 """Bytes of tensors: what the framework reports as allocated."""
 LONGEST_REASON: Final = 100
@@ -99,7 +75,7 @@ class Run(NamedTuple):
     @property
     def measured_s(self) -> float:
         """Seconds of its step; 0 for a run that did not fit."""
-        return (self.row.number("iter_ms") or 0.0) / 1e3
+        return self.row.number("step_time_s") or 0.0
 
     @property
     def timed(self) -> bool:
@@ -119,14 +95,13 @@ class Run(NamedTuple):
     @property
     def memory_error(self) -> float | None:
         """Percent of the memory that was read off, which is that of tensors, of the allocator, or of the device."""
-        measured = self.row.number("mem_gib")
+        measured = self.row.number("peak_memory_gib")
         if self.reason or measured is None or not self.memory_known:
             return None
-        kind = self.row.text("mem_kind").lower()
-        reading = next((reading for word, reading in READINGS if word in kind), None)
-        allocated = self.peak_bytes * (self.fragmentation if "reserved" in kind else 1.0)
-        read = self.device_bytes if reading is None else allocated * reading[0] + reading[1]
-        return (read / 2**30 / measured - 1) * 100
+        kind = self.row.text("memory_kind").removesuffix(FIRST_STAGE)
+        factor, more = READINGS.get(kind, (0.0, self.device_bytes))
+        allocated = self.peak_bytes * (self.fragmentation if kind == "reserved" else 1.0)
+        return ((allocated * factor + more) / 2**30 / measured - 1) * 100
 
 
 def run_rows(rows: Sequence[Row], change: Change = UNCHANGED) -> list[Run]:
@@ -139,13 +114,10 @@ def run_rows(rows: Sequence[Row], change: Change = UNCHANGED) -> list[Run]:
         except (NotSimulated, SpecError) as error:
             runs[number] = _not_simulated(row, error)
             continue
-        if len(job.devices) > 1:  # the smallest one in which it fits
-            runs[number] = _alone(job, change)
-        else:
-            together[job.key].append((number, job))
+        together[job.key].append((number, job))
     for numbered in together.values():
         numbers, jobs = zip(*numbered, strict=True)
-        for number, run in zip(numbers, _simulated(jobs, jobs[0].devices[0], change), strict=True):
+        for number, run in zip(numbers, _simulated(jobs, jobs[0].device, change), strict=True):
             runs[number] = run
     return [run for run in runs if run is not None]
 
@@ -156,7 +128,7 @@ class _Job(NamedTuple):
     row: Row
     workload: Workload
     plan: Plans
-    devices: list[Hardware]  # the smallest memory first
+    device: Hardware
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -165,43 +137,27 @@ class _Job(NamedTuple):
         if modelled is None:
             raise ValueError("a row is simulated from a model")
         described = modelled.model.model_dump_json(), modelled.stack.model_dump_json(), str(modelled.sequence_parallel)
-        return (*described, self.devices[0].model_dump_json())
+        return (*described, self.device.model_dump_json())
 
 
 def _job(row: Row, change: Change) -> _Job:
     """What was trained, how and on what. Raises NotSimulated, SpecError."""
     if row.quality == COMPOSED:
         raise NotSimulated(f"quality {row.quality}")
-    if row.other_cause in LEFT_OUT:
-        raise NotSimulated(f"did not finish: {row.other_cause}")
-    if row.quality != FAILED and not row.out_of_memory and row.number("iter_ms") is None:
+    if row.quality != FAILED and not row.out_of_memory and row.number("step_time_s") is None:
         raise NotSimulated("time not stated")
-    check_needs(row)  # before a device that we do not have
-    devices = candidates(row) if change.device is None else [change.device]
-    workload, values = _planned(row, change)
-    return _Job(row, workload, plans(workload, **values), devices)  # type: ignore[arg-type]
+    if row.text("reason") and change.device is None:
+        raise NotSimulated(row.text("reason"))
+    device = change.device or row.hardware
+    workload = _workload(row, change)
+    return _Job(row, workload, plans(workload, **row.plan), device)
 
 
-def _planned(row: Row, change: Change) -> tuple[Workload, dict[str, object]]:
-    model = with_capacity(model_of(row), recipe_of(row))
-    stack = stack_of(row, model, change.base)
-    sequence_parallel = row.text("sp") == "1" or (not row.text("sp") and stack.flash_attention)  # recipes with TE have it on
-    values = plan_of(row)
-    return workload_from_model(model, stack.model_copy(update=change.stack), sequence_parallel=sequence_parallel), values
-
-
-def _alone(job: _Job, change: Change) -> Run:
-    """The run on the first device in which it fits."""
-    for number, device in enumerate(job.devices):  # noqa: B007
-        (run,) = _simulated([job], device, change)
-        if run.reason or run.fits or job.row.out_of_memory:
-            break
-    if not run.reason and number < len(job.devices) - 1:
-        try:
-            preset_of(job.row.text("hw"))  # raises where the device is ambiguous
-        except NotSimulated as error:
-            return _not_simulated(job.row, error)
-    return run
+def _workload(row: Row, change: Change) -> Workload:
+    stack = row.stack(change.base)
+    stated = row.sequence_parallel
+    sequence_parallel = stack.flash_attention if stated is None else stated  # recipes with TE have it on
+    return workload_from_model(row.model, stack.model_copy(update=change.stack), sequence_parallel=sequence_parallel)
 
 
 def _joined(parts: Sequence[Plans]) -> Plans:
@@ -247,10 +203,10 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
             runs.append(_not_simulated(job.row, NotSimulated(PLAN_REASON + measures["reason"][number])))
             continue
         tensors = float(sum(measures[name][number] for name in ALLOCATED))
-        if FIRST_STAGE in job.row.text("mem_kind") and job.row.count("pp", 1) > 1:
+        if job.row.text("memory_kind").endswith(FIRST_STAGE) and job.row.size("pp") > 1:
             memory = shape_of(workload, table, job.plan).memory[:, 0]
             tensors = float(sum(memory[MEMORY.index(name)] for name in ALLOCATED))
-        on_device, known_memory = float(measures["peak_memory_bytes"][number]), not keeps_tensors(job.row)
+        on_device, known_memory = float(measures["peak_memory_bytes"][number]), job.row.text("memory_kind") != NOT_MODELLED
         runs.append(
             Run(
                 row=job.row,
@@ -266,7 +222,7 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
                 launch_s=float(measures["launch_s"][number]),
                 measured_share=float(measures["measured_share"][number]),
                 ideal_s=float(ideal_s[number]),
-                kind=kind_of(hardware.name, experts=experts, precision=_precision(job.row)),
+                kind=kind_of(hardware.name, experts=experts, precision=job.row.plan["precision"]),
             )
         )
     return runs
@@ -274,9 +230,8 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
 
 def seconds_on(row: Row, variants: Sequence[Hardware]) -> Floats:
     """Seconds of the row's step on each hardware, whether or not it fits. Raises NotSimulated, SpecError."""
-    check_needs(row)
-    workload, values = _planned(row, UNCHANGED)
-    grid = plans(workload, **values, hardware=np.arange(len(variants)))  # type: ignore[arg-type]
+    workload = _workload(row, UNCHANGED)
+    grid = plans(workload, **row.plan | {"hardware": list(range(len(variants)))})
     measures = simulate(workload, hardware_table([_without(hardware, UNCHANGED) for hardware in variants], None), grid).named()
     for reason in measures["reason"]:
         if reason:
@@ -305,7 +260,7 @@ class StepsByStack:
             together[job.key].append(number)
         for numbers in together.values():
             first = jobs[numbers[0]]
-            table = hardware_table([_without(first.devices[0], UNCHANGED)], None)
+            table = hardware_table([_without(first.device, UNCHANGED)], None)
             self._groups.append((numbers, first.workload, _joined([jobs[number].plan for number in numbers]), table))
 
     def stacks(self) -> list[Stack]:
@@ -325,40 +280,10 @@ class StepsByStack:
         return steps
 
 
-def plan_of(row: Row) -> dict[str, object]:
-    """The plan by the names of `sim_core.plans`. Raises NotSimulated for what the simulator does not have."""
-    if not row.text("mbs") or not (row.text("gbs") or row.text("ga")):
-        raise NotSimulated("micro-batch or batch not stated")
-    vpp, overlapping = row.count("vpp", 1), overlaps(row)
-    batch = {"global_batch": row.count("gbs")} if row.text("gbs") else {"ga": row.count("ga")}
-    return {
-        **batch,
-        "tp": row.count("tp", 1),
-        "cp": row.count("cp", 1),
-        "pp": row.count("pp", 1),
-        "vpp": vpp,
-        "ep": row.count("ep", 1),
-        "precision": _precision(row),
-        "all_gpus": row.count("gpus"),
-        "micro_batch": row.count("mbs"),
-        "checkpointing": checkpointing_of(row),
-        "layer_split": layer_split(row),
-        "overlap_pp": vpp > 1,
-        "overlap_tp": overlaps_tp(row),
-        "overlap_grad": overlapping,
-        "overlap_param": overlapping,
-        **sharding_of(row),
-        **recipe_of(row).plan,
-        "dispatcher": dispatcher_of(row),
-    }
-
-
-def _precision(row: Row) -> str:
-    dtype = row.text("dtype").lower()
-    precision = next((name for start, name in PRECISIONS if dtype.startswith(start)), None)
-    if precision is None:
-        raise NotSimulated(f"precision {row.text('dtype')[:24] or 'not stated'}")
-    return precision
+def network_of(hardware: Hardware) -> tuple[float, bool]:
+    """Gb/s of all NICs of a node in one direction, and whether the run's row states it (else it is the preset's)."""
+    node = hardware.value("nic_bandwidth") * hardware.value("nics_per_node") * 8 / 1e9
+    return node, hardware.fabric.nic_bandwidth.source.startswith(STATED)
 
 
 def _without(hardware: Hardware, change: Change) -> Hardware:

@@ -3,11 +3,13 @@
 import re
 from typing import Final
 
-from sim_core import RECOMPUTE_MODULES, Model, Stack, read_stack
+from benchmarks.importing.features import recipe_of
+from benchmarks.importing.table import Row
+from sim_core import RECOMPUTE_MODULES, STACK_FACTS, Model
 from sim_core.models.features import dispatcher_named, split_features
-from sweep.frameworks.stacks import assumed, nearest_stack
-from sweep.validation.features import recipe_of
-from sweep.validation.table import NotSimulated, Row
+from sweep.frameworks.stacks import nearest_stack
+from sweep.runs.logs import ENDS_AS_LAYERS, FP32_GRADIENTS
+from sweep.runs.table import NotSimulated
 
 STACKS: Final = (
     ("primus", "primus"),
@@ -49,12 +51,12 @@ CUSTOM: Final = "custom remat"
 SAVED: Final = "offload_modules"
 """MaxText's custom policy of recompute, and the feature that lists what it saves: tensors of a layer, most on the host."""
 SHARDED: Final = ("2", "3", "fsdp")
+OPTIMIZER: Final = {"0": "none", "1": "optimizer"}
+"""What ranks share under stages of ZeRO without parameters."""
 RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"))
 """What a cell begins with and the plan's `checkpointing`."""
 FP32_ACCUMULATION: Final = r"fp32 (?:main )?grad|fp32 accumulation|bf16[_ ]optimizer"
-"""In the notes of runs with DeepSpeed's BF16_Optimizer: gradients of 16 bits stay beside fp32 ones, to which they are added
-(deepspeed/runtime/bf16_optimizer.py): 2 + 2 + 4 bytes a weight on every rank. `hp_grad.add_(grad.to(fp32))` is two kernels, of
-2 + 4 and 4 + 4 + 4 bytes. All fp32 gradients are all-reduced (pipe/engine.py: _bf16_reduce_grads), under ZeRO 1, too."""
+"""In the notes of runs with DeepSpeed's BF16_Optimizer."""
 NOTED: Final = r"(?P<not>\b(?:no|not|without|w/o)\s+)?\b(?:deep-?ep|hybrid-?ep)(?P<off>\s*(?:=\s*0|off|disabled)\b)?"
 """What notes say of the libraries behind `flex`."""
 LAYOUT_LAYERS: Final = 61
@@ -63,27 +65,31 @@ LAYOUTS: Final = {4: [16, 16, 16, 13], 8: [8] * 7 + [5], 16: [4] * 15 + [1], 32:
 layers: the last one has multi-token prediction and the loss besides (recipes/deepseek/deepseek_v3.py, recipes/kimi/kimi_k2.py;
 32 virtual stages: `Et|(tt|)*30mL` in scripts/performance/configs/deepseek)."""
 LONGEST_NAME: Final = 40
-ENDS_AS_LAYERS: Final = "embedding_and_loss_as_layer"
 ACCOUNTING: Final = (*OVERLAPPING, "megatron-core")
-"""Frameworks on Megatron-Core. It refuses layers that its virtual stages do not divide, unless embedding and loss count as one
-each (--account-for-embedding-in-pipeline-split, --account-for-loss-in-pipeline-split), as in NVIDIA's recipes of Llama 3.1 405B
-(126 layers; NeMo llm/recipes/llama31_405b.py, Megatron-Bridge recipes/llama/llama3.py)."""
+"""Frameworks on Megatron-Core (`sweep.runs.logs.LAYER_EACH`)."""
 ASYNC_TP: Final = "async tp"
 """In the notes of torchtitan's runs: tensor-parallel collectives run beside their GEMMs."""
 
 
-def stack_of(row: Row, model: Model, base: Stack | None = None) -> Stack:
-    """The stack that a row was run with, or `base`, with what the row says of its gradients and optimizer. Raises NotSimulated.
+def stack_cell(row: Row, model: Model) -> str | dict[str, object]:
+    """The page that a row was run with, and what the row says of its gradients and optimizer. Raises NotSimulated.
 
     A framework without a page has the nearest one (`sweep.frameworks.stacks`).
     """
-    stack = base or _of_framework(row, model)
-    if stack.name == "megatron-deepspeed" and _accumulates_in_fp32(row):
-        facts = {"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 18.0, "reduces_whole": True}
-        stack = stack.model_copy(update=facts)
-    if row.text("zero") in ("0", "1"):
-        stack = stack.model_copy(update={"sharding": "optimizer" if row.text("zero") == "1" else "none"})
-    return stack.model_copy(update=dict(recipe_of(row).facts))
+    name, framework = stack_name(row, model), ""
+    if not name:
+        of_2022 = not model.gated and model.position != "rotary" and model.experts is None and row.text("dtype") == "fp16"
+        framework = row.text("framework")[:LONGEST_NAME]
+        name = nearest_stack("parameters" if sharded(row) else "", of_2022=of_2022)
+    facts: dict[str, object] = {}
+    if name == "megatron-deepspeed" and _accumulates_in_fp32(row):
+        facts = dict(FP32_GRADIENTS)
+    if row.text("zero") in OPTIMIZER:
+        facts["sharding"] = OPTIMIZER[row.text("zero")]
+    facts |= recipe_of(row).facts
+    plain = {fact: STACK_FACTS[fact].plain(value) for fact, value in facts.items()}
+    named = {"preset": name, "framework": framework} if framework else {"preset": name}
+    return {**named, **plain} if facts or framework else name
 
 
 def _accumulates_in_fp32(row: Row) -> bool:
@@ -109,15 +115,6 @@ def stack_name(row: Row, model: Model) -> str:
     if name == "megatron-2022" and (model.gated or model.position == "rotary" or model.experts is not None):
         return "megatron-core"  # Megatron-LM of 2022 has neither; what has them runs on its later core
     return name
-
-
-def _of_framework(row: Row, model: Model) -> Stack:
-    """The page of a row's framework, or the nearest one, which is named after both."""
-    if name := stack_name(row, model):
-        return read_stack(name)
-    of_2022 = not model.gated and model.position != "rotary" and model.experts is None and row.text("dtype") == "fp16"
-    nearest = nearest_stack("parameters" if sharded(row) else "", of_2022=of_2022)
-    return read_stack(nearest).model_copy(update={"name": assumed(row.text("framework")[:LONGEST_NAME], nearest)})
 
 
 def overlaps(row: Row) -> bool:

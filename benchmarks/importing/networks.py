@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from sweep.validation.table import NotSimulated
+from sweep.runs.table import NotSimulated
 
 GENERATIONS: Final = {"qdr": 40, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
 """Gb/s of a port of four lanes (InfiniBand Trade Association, roadmap)."""

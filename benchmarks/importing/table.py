@@ -1,4 +1,4 @@
-"""Tables of measured runs (CSV), read and checked: the runs of `sweep validate`, a `Row` each, and measured plans of a user."""
+"""Tables of measured runs in free text (CSV), read and checked: a `Row` each."""
 
 import csv
 import math
@@ -9,13 +9,14 @@ from typing import Final, NamedTuple
 
 from sim_core import FormatError, shown
 from sim_core.limits import whole_number
+from sweep.runs.table import FAILED, OK, QUALITIES
 from sweep.spec.document import cells_by_column, read_csv
 
-DATA: Final = Path(__file__).parent / "data"
+DATA: Final = Path(__file__).parent.parent / "data"
 COMMITTED: Final = DATA / "measured.csv"
-"""The table that ships with the product; every row with its source and licence."""
+"""Runs that others published; every row with its source and licence. They ship converted (sweep/runs/data)."""
 TABLES: Final = DATA / "measured_tables.csv"
-"""Grids of runs that ship beside it: the name of a file, and the cells that all its runs share."""
+"""Grids of runs beside it: the name of a file, and the cells that all its runs share."""
 ANNOTATIONS: Final = DATA / "annotations.csv"
 """Release, dispatcher, recompute and features of some of the runs, by id: read from the recipes of each release."""
 REQUIRED: Final = ("set", "framework", "hw", "gpus", "model", "iter_ms")
@@ -32,30 +33,10 @@ WORDS: Final = (
 COLUMNS: Final = (*COUNTS, *NUMBERS, *SWITCHES, *WORDS)
 MOST: Final = 2**31 - 1
 LARGEST_NUMBER: Final = 1e15
-OK: Final = "ok"
-FAILED: Final = "failed"
-COMPOSED: Final = "composed"
-QUALITIES: Final = {
-    OK: "scored",
-    FAILED: "did not finish: asked is whether its plan can run and fits",
-    COMPOSED: "put together from profiles of single layers, not measured",
-    "inconsistent": "cannot be right as published",
-    "erratic": "goes up and down in everything, or a known regression",
-    "dtype_suspect": "the precision it is labelled with is not the one it was timed in",
-    "sleep": "waited for polled messages, which a later version of its framework does not",
-    "sixty_four_nodes": "slower than at half the size, for a cause that nobody has found",
-    "sibling": "1.6 times as slow as runs of the same plan",
-}  # fmt: skip
-"""How far the figures of a run can be trusted, and what that means."""
 OTHER_CAUSES: Final = ("empty stage", "micro-batches <", "inconsistent")
 """In the notes of a run that failed: causes other than memory."""
 CLOSE: Final = 0.8
 """How alike a heading must be to a column that is missing to be taken for a slip of the pen."""
-PLAN: Final = "plan"
-
-
-class NotSimulated(Exception):
-    """The row lacks something, or asks for something that the simulator does not have; the message says what."""
 
 
 class Row(NamedTuple):
@@ -97,16 +78,18 @@ def read_table(path: Path) -> list[Row]:
 
     Raises FormatError (`path:line: column: found X, expected Y`).
     """
-    return _read(path, {})
+    return _read(path, _shared().get(path.stem, {}) if path.resolve().parent == DATA.resolve() else {})
 
 
 def published_rows() -> list[Row]:
-    """The runs that ship with the product, of all tables."""
-    rows = read_table(COMMITTED)
+    """The runs that others published, of all tables."""
+    return [row for path in (COMMITTED, *(DATA / f"{name}.csv" for name in _shared())) for row in read_table(path)]
+
+
+def _shared() -> dict[str, dict[str, str]]:
+    """The cells that all runs of a grid share, by its name."""
     with TABLES.open(encoding="utf-8", newline="") as file:
-        for shared in csv.DictReader(file):
-            rows += _read(DATA / f"{shared.pop('table')}.csv", shared)
-    return rows
+        return {cells.pop("table"): cells for cells in csv.DictReader(file)}
 
 
 def _read(path: Path, shared: Mapping[str, str]) -> list[Row]:
@@ -119,7 +102,7 @@ def _read(path: Path, shared: Mapping[str, str]) -> list[Row]:
     _check_columns(name, [*shared, *columns])
     annotates = "set" not in (*shared, *columns)
     published = {row.text("id"): row.values for row in published_rows()} if annotates else {}
-    more = _annotations() if path == COMMITTED else {}
+    more = _annotations() if path.resolve() == COMMITTED.resolve() else {}
     rows = []
     for number, cells in lines:
         values = {**shared, **cells_by_column(path, number, columns, cells)}
@@ -187,12 +170,6 @@ def _check(name: str, line: int, row: Row) -> None:
     for column in ("set", "gpus", "model"):
         if not row.text(column):
             raise wrong(column, "a number" if column == "gpus" else "a name")
-
-
-def names_plans(path: Path) -> bool:
-    """Whether a CSV names plans of a result by number; else it is a table of runs."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        return PLAN in [cell.strip() for cell in next(csv.reader(file), [])]
 
 
 def _is_number(text: str, most: float, *, whole: bool) -> bool:

@@ -3,8 +3,8 @@
 import json
 from itertools import pairwise
 
+from benchmarks.importing.table import Row, published_rows
 from sweep.validation.figures import RECORDED
-from sweep.validation.table import Row, published_rows
 
 GIB = 2**30
 HAVE = 74.0  # GiB of 79.1: context and communicators have the rest

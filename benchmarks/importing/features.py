@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from benchmarks.importing.table import Row
 from sim_core import SpecError, nearest, shown
 from sim_core.models.features import FEATURES, Recipe, feature_aliases, read_features, split_features
 from sim_core.models.releases import Defaults, last_release, release_defaults, releases_of
-from sweep.validation.table import NotSimulated, Row
+from sweep.runs.table import NotSimulated
 
 DIFFERS: Final = "differs"
 WHOLE: Final = "recipe"
@@ -95,9 +96,3 @@ def unknown_features(rows: Sequence[Row]) -> list[str]:
         f"feature {shown(key)} of {count} run{'s' if count > 1 else ''} has no effect ({first[key]}), {nearest(key, used)}"
         for key, count in sorted(found.items())
     ]
-
-
-def effective(row: Row) -> str:
-    """The features of a row that are used, as they stand in its cell."""
-    used = (*FEATURES, *feature_aliases(), *ELSEWHERE)
-    return ";".join(f"{key}={value}" for key, value in split_features(row.text("features")).items() if key in used)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sweep.validation.networks import Network, read_network
-from sweep.validation.table import NotSimulated
+from benchmarks.importing.networks import Network, read_network
+from sweep.runs.table import NotSimulated
 
 STATED = [
     # as benchmark submissions write them: a list of NICs by purpose
