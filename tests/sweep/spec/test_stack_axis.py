@@ -11,9 +11,9 @@ import pytest
 from benchmarks.importing.stacks import layer_split, stack_cell
 from benchmarks.importing.table import Row
 from sim_core import Model, SpecError, parse_model, read_model, read_stack, stack_yaml
+from sweep.answers.variation import sweep_around
 from sweep.evaluation.evaluation import bounded, evaluate
 from sweep.evaluation.preparation import Prepared, prepare
-from sweep.explaining.neighbours import sweep_around
 from sweep.exporting.launched import launched
 from sweep.frameworks.stacks import nearest_stack
 from sweep.reopening import Reopened

@@ -1,19 +1,17 @@
 """What if the job or its machine were another: a plan as it is, the same plan then, and the best plan then."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
-from sim_core import SpecError, Workload, named
+from sim_core import EXPLANATIONS, SpecError, Workload, named, plural
+from sweep.answers.among import within
+from sweep.answers.section import Section
+from sweep.answers.variation import HARDWARE, STEP, Variation, pinned, prepared
 from sweep.evaluation.one_plan import row_of
-from sweep.evaluation.preparation import Prepared, prepare
+from sweep.evaluation.preparation import Prepared
 from sweep.executors import InlineExecutor
-from sweep.explaining.among import within
-from sweep.explaining.neighbours import HARDWARE, pinned
 from sweep.options import OptionError
 from sweep.ranking.error_bars import COLUMNS
 from sweep.ranking.ranking import objectives_of, rank
@@ -22,15 +20,27 @@ from sweep.results.folder import folder_at
 from sweep.results.store import Store
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
-from sweep.spec.document import first_error
 from sweep.spec.spec import SweepSpec
 from sweep.spec.values import STACK_AXIS
+from sweep.uncertainty.evidence import LEVEL
+from sweep.wording import cell, heading
 
-_STEP: Final = "step_time_s"
 _ENDS: Final = COLUMNS[:2]
 """The interval of a step."""
 _SIZES: Final = ("all_gpus", "dp", "ga", "global_batch")
 """Fields that say how large the job is. A question keeps the tokens of a step, and the GPUs unless it is about them."""
+
+
+_PLAN: Final = (
+    "hardware", "nic_bandwidth", "sequence", "all_gpus", "tp", "cp", "pp", "vpp", "ep", "dp", "micro_batch", "ga",
+    "global_batch", "schedule", "layer_split", "checkpointing", "overlap_tp", "overlap_ep", "precision",
+    "dispatcher", "sharding",
+)  # fmt: skip
+_RESULT: Final = (
+    STEP, "tokens_per_s_per_gpu", "mfu", "peak_memory_bytes", "training_days", "gpu_hours", "usd", "energy_mwh",
+)  # fmt: skip
+_LESS: Final = 0.9995
+"""A step that is shorter by less is as long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +66,13 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """Rows of the plan now, of the same plan under the change, and of the best plan then; None where no plan can run.
+    """The plan now beside the same plan under the change, and beside the best plan then.
 
-    Each has `sequence` and `nic_bandwidth`, and the interval of its step where errors are known.
+    Each row has `sequence` and `nic_bandwidth`, and the interval of its step where errors are known.
     """
 
-    before: dict[str, Any]
-    same: dict[str, Any]
-    after: dict[str, Any] | None
+    same: Variation
+    best: Variation  # no plan can run then where it has none after
     searched: int  # plans of the space that the best one is of
     notes: tuple[str, ...]
 
@@ -82,48 +91,39 @@ def what_if(opened: Reopened, number: int, question: Question) -> WhatIf:
             " moved to another: run the sweep with workload.measured_on"
         )
     batch, notes = _batch(workload, before, question)
-    sections = pinned(opened, number, before)
-    hardware, fixed = sections["hardware"], sections.pop("fixed")
-    now = opened.spec.model_dump(mode="json") | {"sample": None, "per": [], **sections}
-    now |= _budget(opened.spec, question)
-    now["axes"] = dict(now["axes"])
-    _drop(now["axes"], [name for key in now["axes"] for name in key.split(",") if name.startswith((HARDWARE, STACK_AXIS))])
-    one = now | {"axes": {}, "fixed": fixed, "where": []}
-    plan = _changed(one, question, int(before["all_gpus"]), batch)
-    before = _row(_prepared(one, opened.base)) | {"plan": number} | _interval(opened, before)
-    if question.device is not None:
-        own = [name for name in hardware if name != "preset"]
-        notes += [f"hardware numbers of this result are not those of {question.device}: {', '.join(own)}"] if own else []
-    then = _changed(now, question, int(before["all_gpus"]), batch)
+    alone = pinned(opened, number, before) | _budget(opened.spec, question)
+    names = [name for key in alone["axes"] for name in key.split(",")]
+    axes = _without(alone["axes"], [name for name in names if name.startswith((HARDWARE, STACK_AXIS))])
+    space = alone | {"axes": axes, "fixed": dict(opened.spec.fixed)}
+    alone |= {"axes": {}, "where": []}
+    gpus = int(before["all_gpus"]) if question.gpus is None else question.gpus
+    own = [name for name in alone["hardware"] if name != "preset"]
+    if question.device is not None and own:
+        notes.append(f"hardware numbers of this result are not those of {question.device}: {', '.join(own)}")
+    now = _row(prepared(alone, opened.base)) | {"plan": number}
+    found = within(opened, before)
+    if found is not None:  # the interval of the step
+        now |= dict(zip(_ENDS, (before[STEP] * found.low, before[STEP] * found.high), strict=True))
+    then = _changed(space, question, gpus, batch)
     if workload.sequence and question.sequence and question.sequence > workload.sequence:
         notes += _longer(then["axes"], then["fixed"], question.sequence / workload.sequence)
-    space = _prepared(then, opened.base)
-    after = _best(space, opened.spec)
+    searched = prepared(then, opened.base)
+    same = _row(prepared(_changed(alone, question, gpus, batch), opened.base))
+    del same["plan"]  # the number of another space means nothing in this result
+    changed = ", ".join(question.words)
     return WhatIf(
-        before=before,
-        same=_without_number(_row(_prepared(plan, opened.base))),
-        after=after,
-        searched=space.sweep.space.size,
+        same=Variation(change=changed, before=now, after=same),
+        best=Variation(change=changed, before=now, after=_best(searched, opened.spec)),
+        searched=searched.sweep.space.size,
         notes=tuple(notes),
     )
 
 
-def _row(prepared: Prepared, number: int = 0) -> dict[str, Any]:
+def _row(of: Prepared, number: int = 0) -> dict[str, Any]:
     """The row of a plan with what a question may change besides: the tokens of a sequence, the bandwidth of a NIC."""
-    row, sweep = row_of(prepared, number), prepared.sweep
+    row, sweep = row_of(of, number), of.sweep
     own = {"sequence": sweep.workload.sequence, "nic_bandwidth": sweep.hardware.variants[0].value("nic_bandwidth")}
     return own | row
-
-
-def _without_number(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of another space: its number means nothing in this result."""
-    return {name: value for name, value in row.items() if name != "plan"}
-
-
-def _interval(opened: Reopened, row: Mapping[str, Any]) -> dict[str, float]:
-    """The interval of the step of a plan of a result, where errors are known."""
-    found = within(opened, row)
-    return {} if found is None else dict(zip(_ENDS, (row[_STEP] * found.low, row[_STEP] * found.high), strict=True))
 
 
 def _longer(axes: dict[str, Any], fixed: dict[str, Any], times: float) -> list[str]:
@@ -169,36 +169,22 @@ def _budget(spec: SweepSpec, question: Question) -> dict[str, Any]:
 
 def _changed(document: Mapping[str, Any], question: Question, gpus: int, batch: int) -> dict[str, Any]:
     """A spec under the change: one size of the job, the device and network that were asked for, all else as it was."""
-    axes, fixed = dict(document["axes"]), dict(document["fixed"])
-    _drop(axes, _SIZES)
-    for name in _SIZES:
-        fixed.pop(name, None)
-    fixed |= {"all_gpus": gpus if question.gpus is None else question.gpus, "global_batch": batch}
-    hardware = dict(document["hardware"])
-    if question.device is not None:
-        hardware = {"preset": question.device}
+    kept = {name: value for name, value in document["fixed"].items() if name not in _SIZES}
+    hardware = dict(document["hardware"]) if question.device is None else {"preset": question.device}
     if question.nic is not None:
         hardware["nic_bandwidth"] = question.nic
-    workload = document["workload"]
-    if question.sequence is not None:
-        workload = {**workload, "sequence": question.sequence}
+    workload = document["workload"] | ({} if question.sequence is None else {"sequence": question.sequence})
+    axes, fixed = _without(document["axes"], _SIZES), kept | {"all_gpus": gpus, "global_batch": batch}
     return {**document, "axes": axes, "fixed": fixed, "hardware": hardware, "workload": workload}
 
 
-def _drop(axes: dict[str, Any], names: list[str] | tuple[str, ...]) -> None:
-    """Take axes away. Raises SpecError for one that is zipped with another."""
-    for key in [key for key in axes if set(key.split(",")) & set(names)]:
+def _without(axes: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The other axes. Raises SpecError for one that is zipped with another."""
+    for key in axes:
         rest = set(key.split(",")) - set(names)
-        if rest:
+        if rest and rest != set(key.split(",")):
             raise SpecError(f"axes.{named(key)}: zipped with {', '.join(sorted(rest))}, so it cannot be set alone")
-        del axes[key]
-
-
-def _prepared(document: Mapping[str, Any], base: Path) -> Prepared:
-    try:
-        return prepare(SweepSpec.model_validate(document), base)
-    except ValidationError as error:
-        raise first_error(error, "what if", {}, SweepSpec) from None
+    return {key: values for key, values in axes.items() if not set(key.split(",")) & set(names)}
 
 
 def _best(space: Prepared, spec: SweepSpec) -> dict[str, Any] | None:
@@ -207,12 +193,62 @@ def _best(space: Prepared, spec: SweepSpec) -> dict[str, Any] | None:
         column, descending = objectives_of(spec)
         objective = Objective(column=column, descending=descending, per=(), best=1)
     except SpecError:
-        objective = Objective(column=_STEP, descending=False, per=(), best=1)
+        objective = Objective(column=STEP, descending=False, per=(), best=1)
     with tempfile.TemporaryDirectory() as folder:
-        prepared = as_search(space, objective)
-        run_search(prepared, objective, Store(directory=folder_at(folder)), InlineExecutor())
+        search = as_search(space, objective)
+        run_search(search, objective, Store(directory=folder_at(folder)), InlineExecutor())
         rows = rank(folder, top=1, per=[]).rows.to_pylist()
     if not rows:
         return None
-    ends = {name: rows[0][name] for name in _ENDS if rows[0].get(name) is not None}
-    return _without_number(_row(space, int(rows[0]["plan"]))) | ends
+    best = _row(space, int(rows[0]["plan"])) | {name: rows[0][name] for name in _ENDS if rows[0].get(name) is not None}
+    del best["plan"]
+    return best
+
+
+def section_of(answer: WhatIf) -> Section:
+    """What changes beside what is; columns of plans that are all the same are left out."""
+    (before, same), after = answer.same.rows, answer.best.after
+    plans = {"now": before, "the same plan": same} | ({} if after is None else {"the best then": after})
+
+    def line(name: str) -> tuple[str, ...]:
+        return (heading(name), *(cell(name, row.get(name)) for row in plans.values()))
+
+    ends = [[cell(STEP, row[name]) for name in _ENDS if row.get(name) is not None] for row in plans.values()]
+    results = [line(name) for name in _RESULT if any(row.get(name) is not None for row in plans.values())]
+    results[1:1] = [(f"its interval, {LEVEL:.0%}", *map(" to ".join, ends))] * any(ends)
+    differing = [line(name) for name in _PLAN if len({str(row.get(name)) for row in plans.values()}) > 1]
+    return Section(
+        heading=f"what if: {answer.same.change}",
+        sentences=tuple(_in_words(answer)),
+        table=(("", *plans), *differing, *results),
+        left=(0,),
+        gap=3,
+        notes=answer.notes,
+        values={"before": before, "same_plan": same, "after": after, "notes": list(answer.notes)},
+    )
+
+
+def _in_words(answer: WhatIf) -> Iterator[str]:
+    """The answer in sentences: what becomes of the plan, and whether another is better then."""
+    (_, same), searched = answer.same.rows, f"of the {plural(answer.searched)} of its space then"
+    if answer.same.runs:
+        yield f"the same plan: {_against(answer.same)} now"
+    else:
+        yield f"the same plan cannot run: {same['reason']} ({EXPLANATIONS.get(same['reason'], same['reason'])})"
+    both = Variation(before=same, after=answer.best.after)
+    if not answer.best.runs:
+        yield f"{searched}, none can run"
+    elif not answer.same.runs:
+        yield f"the best {searched}: {_against(answer.best)} now"
+    elif both.rows[1][STEP] < _LESS * both.rows[0][STEP]:
+        yield f"the best {searched}: {_against(both)} the same plan then"
+    else:
+        yield f"{searched}, none is faster than the same plan"
+
+
+def _against(of: Variation) -> str:
+    """How much faster or slower a step is than before."""
+    times = of.times(STEP)
+    if abs(times - 1) < 1 - _LESS:
+        return "a step as long as"
+    return f"steps {times:.3g} x as fast as" if times > 1 else f"steps take {1 / times:.3g} x as long as"

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from sim_core import SpecError
+from sweep.answers.stability import SIGMAS, response, sigmas_of, stability, step_s
 from sweep.columns import describe_rows
+from sweep.evaluation.moved import with_slower
 from sweep.evaluation.preparation import prepare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
-from sweep.explaining.stability import SIGMAS, response, sigmas_of, stability, step_s, with_slower
 from sweep.ranking.ranking import rank
 from sweep.reopening import Reopened, reopened
 from sweep.results.store import Store

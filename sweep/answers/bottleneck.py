@@ -21,7 +21,8 @@ from sim_core import (
     short,
     timeline,
 )
-from sweep.explaining.neighbours import Neighbour
+from sweep.answers.neighbours import of_plan
+from sweep.answers.variation import STEP, Variation
 
 USEFUL: Final = ("compute_forward_s", "compute_backward_s")
 LEAST_SHARE: Final = 0.05
@@ -51,31 +52,35 @@ class Bottleneck:
     part: str
     share: float
     text: str
-    cures: tuple[Neighbour, ...]
+    cures: tuple[Variation, ...]
+
+    def left(self, change: Variation) -> float:
+        """The part's share of the step under a change."""
+        return float(change.rows[1][self.part] / change.rows[1][STEP])
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        changes = [cure.change for cure in self.cures]
+        return {"part": self.part, "share": self.share, "text": self.text, "changes": changes}
 
 
-def bottleneck(row: Mapping[str, Any], shape: Shape, around: Sequence[Neighbour]) -> Bottleneck:
+def bottleneck(row: Mapping[str, Any], shape: Shape, around: Sequence[Variation]) -> Bottleneck:
     """The bottleneck of a plan with a result."""
-    step_s = row["step_time_s"]
+    step_s = row[STEP]
     part = max((name for name in PARTS if name not in USEFUL), key=lambda name: float(row[name]))
     share = row[part] / step_s
+    cures = [change for change in around if change.runs and change.gain() > LEAST_GAIN]
     if share < LEAST_SHARE:
         useful = sum(row[name] for name in USEFUL) / step_s
         rate = "" if row["mfu"] is None else f", at {row['mfu'] / useful:.0%} of the peak while it runs"
         text = f"compute {useful:.0%} of the step{rate}; the largest other part, {words(part)}, is {share:.1%}"
-        faster = [change for change in around if change.runs and change.of_plan and gain(change, row) > LEAST_GAIN]
-        return Bottleneck(part="compute", share=useful, text=text, cures=_first(faster, row))
-    cures = [
-        change
-        for change in around
-        if change.runs and change.row[part] / change.row["step_time_s"] < share and gain(change, row) > LEAST_GAIN
-    ]
-    return Bottleneck(part=part, share=share, text=_text(part, share, row, shape, around), cures=_first(cures, row))
-
-
-def gain(change: Neighbour, row: Mapping[str, Any]) -> float:
-    """How much faster a neighbour is for each GPU, as a fraction."""
-    return float(row["gpu_s_per_sample"] / change.row["gpu_s_per_sample"] - 1)
+        part, share, cures = "compute", useful, [change for change in cures if of_plan(change)]
+    else:
+        text = _text(part, share, row, shape, around)
+        cures = [change for change in cures if change.rows[1][part] / change.rows[1][STEP] < share]
+    best = sorted(cures, key=lambda change: -change.gain())[:MOST_CURES]
+    return Bottleneck(part=part, share=share, text=text, cures=tuple(best))
 
 
 def words(part: str) -> str:
@@ -87,11 +92,7 @@ def words(part: str) -> str:
     return named.get(name, name.removeprefix("compute_"))
 
 
-def _first(cures: Sequence[Neighbour], row: Mapping[str, Any]) -> tuple[Neighbour, ...]:
-    return tuple(sorted(cures, key=lambda change: -gain(change, row))[:MOST_CURES])
-
-
-def _text(part: str, share: float, row: Mapping[str, Any], shape: Shape, around: Sequence[Neighbour]) -> str:
+def _text(part: str, share: float, row: Mapping[str, Any], shape: Shape, around: Sequence[Variation]) -> str:
     head = f"{words(part)} {share:.0%} of the step"
     if part == "bubble_s":
         pp, vpp, ga = row["pp"], row["vpp"], row["ga"]
@@ -101,13 +102,10 @@ def _text(part: str, share: float, row: Mapping[str, Any], shape: Shape, around:
         chunks = f" of {vpp} chunks" if vpp > 1 else ""
         return f"{head}: {plural(ga, 'micro-batch')} on {pp} stages{chunks}{alone}"
     if part == "compute_recompute_s":
-        without = next(
-            (change for change in around if change.row["checkpointing"] == "none" and change.axis == "checkpointing"), None
-        )
-        if without is None or without.runs:
-            return f"{head}: checkpointing {row['checkpointing']}"
-        need = without.row["peak_memory_bytes"]
-        return f"{head}: checkpointing {row['checkpointing']}; without it the plan needs {short(need or 0.0, 'B')}"
+        without = [each for each in around if each.axis == "checkpointing" and each.rows[1]["checkpointing"] == "none"]
+        need = [each.rows[1]["peak_memory_bytes"] or 0.0 for each in without[:1] if not each.runs]
+        needs = "".join(f"; without it the plan needs {short(each, 'B')}" for each in need)
+        return f"{head}: checkpointing {row['checkpointing']}{needs}"
     if part == "launch_s":
         return f"{head}: the host takes longer to launch a layer's kernels than the device to run them"
     if part in GROUPS_OF:

@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from sim_core import SpecError
+from sweep.answers.relaxing import COLUMNS, MEMORY, Relaxed, relax, sections_of
 from sweep.api import run
 from sweep.conditions import conjuncts
-from sweep.explaining.relaxing import COLUMNS, MEMORY, Relaxed, relax
 from sweep.ranking.ranking import rank
 from sweep.reopening import reopened
-from sweep.show.ranked import print_relaxed
+from sweep.show.sections import print_sections
 from tests.sweep.commands import sweep
 
 WHERE = ["tp * pp <= 8", "tp <= 4", "pp > 1 or micro_batch = 1"]
@@ -54,38 +54,38 @@ def best(path: Path, **options: Any) -> tuple[int, float]:
 
 
 def found(one: Relaxed) -> tuple[int, float]:
-    assert one.without is not None
-    return one.without["plan"], one.without[one.by]
+    assert one.after is not None
+    return one.after["plan"], one.after[one.by]
 
 
 @pytest.mark.parametrize("options", [{}, {"by": "mfu"}, {"by": "bubble_s"}, {"where": "mfu < 0.38"}])
 def test_the_best_without_a_constraint_is_that_of_a_sweep_without_it(
     options: dict[str, Any], folder: Path, without: dict[str, Path]
 ) -> None:
-    told = {one.constraint: one for one in relax(reopened(folder), **options)}
+    told = {one.change: one for one in relax(reopened(folder), **options)}
     assert set(told) == {*WHERE, MEMORY, *([options["where"]] if "where" in options else [])}
     for constraint, path in without.items():
         assert found(told[constraint]) == best(path, **options), constraint
-    row = told[MEMORY].without or {}
+    row = told[MEMORY].rows[1]
     assert row["device_memory_bytes"] == pytest.approx(79.1 * 2**30), "that of the device, not of the one without limits"
 
 
 def test_a_condition_of_the_command_is_left_out_of_the_stored_rows(folder: Path) -> None:
     where = "tp < 4 and micro_batch = 1 and step < 1000"
-    told = {one.constraint: one for one in relax(reopened(folder), where=where) if one.origin == "--where"}
+    told = {one.change: one for one in relax(reopened(folder), where=where) if one.origin == "--where"}
     assert list(told) == ["tp < 4", "micro_batch = 1", "step < 1000"]
     for constraint, others in (("tp < 4", "micro_batch = 1"), ("micro_batch = 1", "tp < 4")):
         ranking = rank(folder, top=1, where=others)
         assert found(told[constraint]) == (ranking.rows["plan"][0].as_py(), ranking.rows[ranking.by][0].as_py())
         assert told[constraint].excluded == ranking.ranked - rank(folder, where=f"{others} and {constraint}").ranked
     assert told["step < 1000"].better == 0
-    assert told["step < 1000"].changes == {}
+    assert told["step < 1000"].chosen == {}
 
 
 def test_groups_apart(folder: Path) -> None:
-    told = [one for one in relax(reopened(folder), per=["tp"]) if one.constraint == "tp <= 4"]
-    assert {one.group["tp"]: (one.now is None, one.without is None) for one in told}[8] == (True, False), "opened by it"
-    assert all(one.better == 0 for one in told if one.now is not None), "a constraint on tp does nothing to other groups"
+    told = [one for one in relax(reopened(folder), per=["tp"]) if one.change == "tp <= 4"]
+    assert {one.group["tp"]: (one.before is None, one.after is None) for one in told}[8] == (True, False), "opened by it"
+    assert all(one.better == 0 for one in told if one.before is not None), "a constraint on tp does nothing to other groups"
 
 
 def test_the_command_says_it_in_words_and_rows(folder: Path) -> None:
@@ -105,7 +105,8 @@ def test_a_long_constraint_is_shortened_to_the_terminal(folder: Path) -> None:
     found = relax(reopened(folder), where=f"step < 1000{' + 0' * 40} and tp > 0")
     for width in (80, 48):
         out = io.StringIO()
-        print_relaxed(found, (), Console(file=out, width=width, force_terminal=True, color_system=None, soft_wrap=True))
+        console = Console(file=out, width=width, force_terminal=True, color_system=None, soft_wrap=True)
+        print_sections(sections_of(found, ()), console)
         table = out.getvalue().split("\n\n")[1].splitlines()
         assert len(table) == len(WHERE) + 5
         assert all(len(line) <= width for line in table), table

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sim_core import plural
+from sweep.answers.variation import Variation
 from sweep.columns import LONGER, NO_CHOICE, SHORTER
 from sweep.ranking.error_bars import GroupBars
 from sweep.ranking.query import columns_of, results
@@ -37,7 +39,7 @@ class Within:
 def within(opened: Reopened, row: Mapping[str, Any]) -> Within | None:
     """Where the plan with this row stands in its result; None where no error is known, or what is ranked by is no time."""
     group = {name: row[name] for name in rank(opened.folder, top=1).per}
-    ranking = rank(opened.folder, where=" AND ".join(map(_is, group, group.values())) or None, per=[], top=TOP)
+    ranking = rank(opened.folder, where=" AND ".join(_is(*each) for each in group.items()) or None, per=[], top=TOP)
     basis, by = basis_of(opened.provenance), ranking.by
     if basis.spread is None or not ranking.error_bars.groups or by not in (*LONGER, *SHORTER) or not row.get(by):
         return None
@@ -69,26 +71,23 @@ def _is(name: str, value: Any) -> str:
     return f"{quoted(name)} = {text}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Nearest:
-    """A plan with a result, and the values in which it differs."""
-
-    plan: int
-    changes: dict[str, Any]
-
-
-def nearest_running(directory: Location, row: Mapping[str, Any]) -> Nearest | None:
+def nearest_running(directory: Location, row: Mapping[str, Any]) -> Variation | None:
     """The plan with a result that has the fewest other values than `row`, of these the fastest; None if none runs."""
     with results(directory) as connection:
         names = list(columns_of(connection))
         compared = [name for name in names[: names.index("status")] if name in row and name not in NO_CHOICE]
         apart = " + ".join(f'("{name}" IS DISTINCT FROM ?)::INT' for name in compared) or "0"
         nearest = connection.execute(
-            f"SELECT plan, {', '.join(compared)} FROM results WHERE status = 'ok' AND hardware = ? "
+            f"SELECT {', '.join(['plan', *compared, 'status'])} FROM results WHERE status = 'ok' AND hardware = ? "
             f"ORDER BY {apart}, gpu_s_per_sample, plan LIMIT 1",
             [row["hardware"], *(row[name] for name in compared)],
         ).fetchone()
     if nearest is None:
         return None
-    values = dict(zip(compared, nearest[1:], strict=True))
-    return Nearest(plan=int(nearest[0]), changes={name: value for name, value in values.items() if value != row[name]})
+    after = dict(zip(("plan", *compared, "status"), nearest, strict=True))
+    return Variation(change=f"plan {after['plan']}", before=dict(row), after=after)
+
+
+def ties_of(group: GroupBars) -> str:
+    """How many plans tie with the best of a group, and what would tell."""
+    return f"{plural(group.tied)} cannot be told from plan {group.best}; `sweep tune` says which to run"

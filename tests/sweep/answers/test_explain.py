@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from sim_core import MEMORY, SPAN_KINDS, SpecError, shape_of, trace
+from sweep.answers.among import within
+from sweep.answers.bottleneck import own_part
+from sweep.answers.explanation import Explanation, difference, explain
 from sweep.evaluation.one_plan import plans_of, prepare_plan, row_of
-from sweep.explaining.among import within
-from sweep.explaining.bottleneck import own_part
-from sweep.explaining.explanation import Explanation, difference, explain
 from sweep.ranking.ranking import rank
 from sweep.reopening import Reopened, plan_number, reopened
 from tests.sweep.commands import sweep
@@ -68,8 +68,8 @@ def test_a_neighbour_is_what_simulate_says_of_it(found: Explanation) -> None:
         names = {each.partition("=")[0] for each in sets}
         rest = [each for each in own if each.partition("=")[0] not in names]
         alone = row_of(prepare_plan({"model": "llama3-8b", "sequence": 16384}, "H100-SXM", "event", [*rest, *sets]))
-        assert by_change[change].row["step_time_s"] == pytest.approx(alone["step_time_s"], rel=1e-12), change
-        assert by_change[change].row["peak_memory_bytes"] == pytest.approx(alone["peak_memory_bytes"], rel=1e-12), change
+        assert by_change[change].rows[1]["step_time_s"] == pytest.approx(alone["step_time_s"], rel=1e-12), change
+        assert by_change[change].rows[1]["peak_memory_bytes"] == pytest.approx(alone["peak_memory_bytes"], rel=1e-12), change
     assert "dispatcher flex" not in by_change, "no experts"
 
 
@@ -103,8 +103,8 @@ def test_the_bottleneck_is_named_with_its_number(opened: Reopened) -> None:
     assert "4 micro-batches on 8 stages; even stages alone would wait 175% of their work" in found.bottleneck.text
     assert found.bottleneck.cures
     for one in found.bottleneck.cures:
-        assert one.row["gpu_s_per_sample"] < found.row["gpu_s_per_sample"]
-        assert one.row["bubble_s"] / one.row["step_time_s"] < found.bottleneck.share
+        assert one.rows[1]["gpu_s_per_sample"] < found.row["gpu_s_per_sample"]
+        assert one.rows[1]["bubble_s"] / one.rows[1]["step_time_s"] < found.bottleneck.share
 
 
 def test_a_plan_whose_host_launches_too_slowly_is_named_as_such(tmp_path: Path) -> None:
@@ -205,9 +205,9 @@ def test_a_plan_that_does_not_fit_says_what_would(opened: Reopened) -> None:
     assert found.row["peak_memory_bytes"] > found.row["device_memory_bytes"]
     assert any(one.runs for one in found.neighbours)
     assert found.nearest is not None
-    near = row_of(opened.prepared, found.nearest.plan)
+    near = row_of(opened.prepared, found.nearest.rows[1]["plan"])
     assert near["status"] == "ok"
-    assert {name: near[name] for name in found.nearest.changes} == found.nearest.changes
+    assert {name: near[name] for name in found.nearest.chosen} == found.nearest.chosen
 
 
 def test_what_is_within_the_error_is_what_rank_calls_a_tie(opened: Reopened) -> None:

@@ -5,23 +5,26 @@ that were hidden come to light. So the plans are simulated again, with each inpu
 beside compute, and draws are interpolated between these.
 """
 
-import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Floats, Hardware, HardwareTable, Ints, Plans, SpecError, Workload, hardware_table, named, nearest, simulate
+from sim_core import Floats, Ints, SpecError, named, nearest, plural, simulate
+from sweep.answers.section import Section
+from sweep.answers.variation import STEP
 from sweep.columns import LONGER, SHORTER, describe_rows
+from sweep.evaluation.moved import Inputs, with_slower
 from sweep.evaluation.preparation import Sweep
 from sweep.options import OptionError
 from sweep.ranking.ranking import rank
 from sweep.reopening import Reopened
 from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.process import OWN
+from sweep.wording import cell, heading, values_text
 
 SIGMAS: Final = {"compute": 0.065, "nvlink": 0.13, "nic": 0.23, "jitter": 0.5}
 """Standard deviations of ln(time): of compute, what sets of published runs of dense models differ by; of messages inside nodes
@@ -36,6 +39,11 @@ AT: Final = 1.5
 PAIRS: Final = (("compute", "nvlink"), ("compute", "nic"))
 """Inputs that act on each other: what slower compute hides."""
 MOST: Final = 1.0
+WINS: Final = "wins"
+_SHOWN: Final = (
+    "nic_bandwidth", "all_gpus", "tp", "pp", "cp", "ep", "vpp", "dp", "micro_batch", "ga", "checkpointing", "overlap_tp",
+)  # fmt: skip
+"""Columns that tell plans apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +98,7 @@ def stability(
     for start, end in zip(starts, [*starts[1:], len(places)], strict=True):
         rows = ranking.rows.slice(start, min(end - start, candidates))
         cost = _cost(ranking.rows.slice(start, end - start), ranking.by)
-        moved = moves(opened, rows["plan"].to_numpy(), sigmas, draws, same_of(opened.provenance))
+        moved = moves(opened, rows["plan"].to_numpy(), sigmas, draws)
         drawn = np.log(cost[: len(rows)]) + moved
         best = drawn.argmin(1)
         groups.append(
@@ -106,10 +114,12 @@ def stability(
     return groups
 
 
-def moves(opened: Reopened, numbers: Ints, sigmas: Mapping[str, float], draws: int, same: float) -> Floats:
+def moves(opened: Reopened, numbers: Ints, sigmas: Mapping[str, float], draws: int) -> Floats:
     """ln of each plan's step in each draw over its step as it is, [draws, plans]; the same draws at every call."""
     generator = np.random.default_rng(0)
     drawn = {name: generator.standard_normal(draws) for name in SIGMAS}
+    differences = basis_of(opened.provenance).differences  # what a plan has for itself, by the evidence on the result
+    same = SAME if differences is None else max(differences.size * OWN, SAME)
     own: Floats = same / np.sqrt(2) * generator.standard_normal((draws, len(numbers)))
     return own + response(opened, numbers, sigmas, drawn)
 
@@ -129,12 +139,11 @@ def response(opened: Reopened, numbers: Ints, sigmas: Mapping[str, float], drawn
 
 def _of_stack(sweep: Sweep, numbers: Ints, sigmas: Mapping[str, float], drawn: Mapping[str, Floats]) -> Floats:
     """The same of plans of one stack."""
-    _, plans = describe_rows(sweep.space, numbers)
-    inputs_now = (sweep.workload, sweep.hardware, plans)
-    now = step_s(*inputs_now)
+    as_it_is = (sweep.workload, sweep.hardware, describe_rows(sweep.space, numbers)[1])
+    now = step_s(*as_it_is)
 
     def simulated(*inputs: tuple[str, int]) -> Floats:
-        moved = inputs_now
+        moved = as_it_is
         for name, sign in inputs:
             moved = with_slower(name, float(np.exp(sign * AT * sigmas[name])), *moved)
         logs: Floats = np.log(step_s(*moved) / now)
@@ -154,9 +163,9 @@ def _of_stack(sweep: Sweep, numbers: Ints, sigmas: Mapping[str, float], drawn: M
     return total
 
 
-def step_s(workload: Workload, hardware: HardwareTable, plans: Plans) -> Floats:
+def step_s(*inputs: *Inputs) -> Floats:
     """Simulated seconds of a step, [n]. Raises SpecError if a plan cannot run any more."""
-    columns = simulate(workload, hardware, plans).named()
+    columns = simulate(*inputs).named()
     lost = [reason for reason in columns["reason"] if reason]
     if lost:
         raise SpecError(
@@ -165,38 +174,38 @@ def step_s(workload: Workload, hardware: HardwareTable, plans: Plans) -> Floats:
     return np.asarray(columns["step_time_s"], np.float64)
 
 
-def with_slower(
-    name: str, times: float, workload: Workload, hardware: HardwareTable, plans: Plans
-) -> tuple[Workload, HardwareTable, Plans]:
-    """All three with one input taking `times` as long: compute, messages in nodes (nvlink) or between them (nic), jitter."""
-    if name == "compute":
-        return workload, hardware, plans._replace(device_speed=plans.device_speed / times)
-    if name == "jitter":
-        framework = workload.arrays.framework
-        arrays = workload.arrays._replace(framework=framework._replace(jitter=framework.jitter * times))
-        return dataclasses.replace(workload, arrays=arrays), hardware, plans
-    variants = [slower_links(variant, name, times) for variant in hardware.variants]
-    return workload, hardware_table(variants, hardware.measured_on, workload.dtype), plans
-
-
-def slower_links(hardware: Hardware, name: str, times: float) -> Hardware:
-    """A device whose messages in nodes (nvlink) or between them (nic) take `times` as long."""
-    bandwidth, latency = (f"{name}_{number}" for number in ("bandwidth", "latency"))
-    changed: dict[str, Any] = {
-        bandwidth: f"{hardware.value(bandwidth) / times!r} B/s",
-        latency: f"{hardware.value(latency) * times!r} s",
-    }
-    return hardware.with_values(changed)
-
-
-def same_of(provenance: Mapping[str, Any]) -> float:
-    """What a plan has for itself, by the evidence that concerns the result."""
-    differences = basis_of(provenance).differences
-    return SAME if differences is None else max(differences.size * OWN, SAME)
-
-
 def _cost(rows: pa.Table, by: str) -> Floats:
     """What is ranked by, in proportion to the time of a step."""
     values = rows[by].to_numpy().astype(np.float64)
     cost: Floats = values if by in LONGER else 1 / values
     return cost
+
+
+def stable_rows(groups: Sequence[Stability], top: int) -> pa.Table:
+    """The `top` plans of each group with the most wins: all columns of a ranking, and the part of the draws that they win."""
+    tables = []
+    for group in groups:
+        order = np.argsort(-group.wins, kind="stable")[:top]
+        tables.append(group.rows.take(order).append_column(WINS, pa.array(group.wins[order])))
+    return pa.concat_tables(tables, promote_options="default") if tables else pa.table({WINS: pa.array([], pa.float64())})
+
+
+def sections_of(groups: Sequence[Stability], sigmas: Mapping[str, float], top: int) -> Iterator[Section]:
+    """The plans with the most wins of each group."""
+    moved = ", ".join(f"{name} {sigma:g}" for name, sigma in sigmas.items())
+    yield Section(heading=f"{DRAWS:,} draws, standard deviations of ln(time): {moved}")
+    for group in groups:
+        rows = [row for row in stable_rows([group], top).to_pylist() if row[WINS] > 0]
+        known = group.rows.column_names
+        names = ["rank", "plan", *(name for name in _SHOWN if name in known and len(group.rows[name].unique()) > 1), STEP]
+        cells = [(*(cell(name, row[name]) for name in names), f"{row[WINS]:.1%}") for row in rows]
+        told = f"{plural(len(group.rows))} simulated, {int((group.wins > 0).sum()):,} win"
+        gained, behind = np.expm1(group.reach), np.expm1(group.behind)
+        verdict = "so the rest cannot win" if group.reach < group.behind else "so one of the rest may win: raise --candidates"
+        rest = f". The rest are {behind:.1%} and more behind; no plan gained more than {gained:.1%} on the first: {verdict}."
+        yield Section(
+            heading=f"{values_text(group.group)}:" if group.group else "",
+            table=((*map(heading, names), WINS), *cells),
+            left=(),
+            below_table=(told + (rest if group.beyond else "; there are no more."),),
+        )

@@ -4,16 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Bools, HardwareTable, Ints, SpecError, hardware_table
-from sweep.columns import MEASURES, NO_CHOICE, describe_rows, names_of_hardware, other_names
+from sim_core import Bools, Ints, SpecError, plural, short
+from sweep.answers.section import Section
+from sweep.answers.variation import Variation
+from sweep.columns import MEASURES, describe_rows, names_of_hardware, other_names
 from sweep.conditions import check_condition, conjuncts, locked_down, satisfied
 from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.moved import boundless
 from sweep.evaluation.preparation import Sweep
 from sweep.ranking.query import NAMED, named, results
 from sweep.ranking.ranking import Ranking, rank
@@ -22,36 +24,29 @@ from sweep.reopening import Reopened
 from sweep.search.ahead import Frontier
 from sweep.search.candidates import search_among
 from sweep.search.objective import Objective
+from sweep.wording import cell, heading, values_text
 
 MEMORY: Final = "device memory"
 WHERE, ASKED, DEVICE = "where", "--where", "memory"
 """Origins of a constraint: the spec, the command, the hardware."""
-COLUMNS: Final = ("constraint", "origin", "excluded", "plan_now", "now", "without", "better")
+COLUMNS: Final = {
+    **{"constraint": pa.string(), "origin": pa.string(), "excluded": pa.int64(), "plan_now": pa.int64()},
+    **dict.fromkeys(("now", "without", "better"), pa.float64()),
+}
+NOTHING: Final = 5e-5
+"""A gain below this is none."""
 _CHUNK: Final = 65_536
-_NO_LIMIT: Final = "1e24 B"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relaxed:
-    """One constraint in one group: the best plan now, and the best without the constraint."""
+class Relaxed(Variation):
+    """The best plan of a group, and the best without one constraint, which `change` names."""
 
-    constraint: str
     origin: str  # WHERE, ASKED or DEVICE
     excluded: int  # plans that only this constraint keeps out
     group: dict[str, Any]  # values of `per`
-    now: dict[str, Any] | None  # the row of the best plan, None if none can run
-    without: dict[str, Any] | None  # the same without the constraint
     by: str
     better: float  # how much better in `by`, a fraction of what it is now; 0 if it is not, or one of them is unknown
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """Plan columns in which the best without it differs from the best now."""
-        if self.without is None:
-            return {}
-        planned = takewhile(lambda name: name != "step_time_s", self.without)
-        chosen = {name: self.without[name] for name in planned if name not in NO_CHOICE}
-        return {name: value for name, value in chosen.items() if self.now is None or self.now.get(name) != value}
 
 
 def relax(
@@ -86,9 +81,10 @@ def relax(
         constraints += _compared(constraint, WHERE, len(plans), now, rows, ranking)
     plans = _stored(opened, "memory_exceeds_device", where)
     if len(plans):
-        rows = _best(replace(sweep, hardware=_without_limit(sweep.hardware, sweep)), plans, ranking, where)
+        rows = _best(boundless(sweep), plans, ranking, where)
         for row in rows.values():
-            row["device_memory_bytes"] = _memory_of(sweep, row)
+            _, own = describe_rows(sweep.space, np.array([row["plan"]], np.int64))
+            row["device_memory_bytes"] = float(sweep.hardware.columns.memory_bytes[own.hardware[0]])
         constraints += _compared(MEMORY, DEVICE, len(plans), now, rows, ranking)
     return sorted(constraints, key=lambda each: -each.better)
 
@@ -97,12 +93,11 @@ def relaxed_rows(constraints: Sequence[Relaxed], schema: pa.Schema) -> pa.Table:
     """COLUMNS and, of the best plan without the constraint, the columns of a result."""
     told = []
     for each in constraints:
-        plan_now, now = (None, None) if each.now is None else (each.now["plan"], each.now[each.by])
-        without = None if each.without is None else each.without[each.by]
-        first = (each.constraint, each.origin, each.excluded, plan_now, now, without, each.better)
-        told.append(dict(zip(COLUMNS, first, strict=True)) | (each.without or each.group))
-    kinds = (pa.string(), pa.string(), pa.int64(), pa.int64(), pa.float64(), pa.float64(), pa.float64())
-    fields = [pa.field(name, kind) for name, kind in zip(COLUMNS, kinds, strict=True)]
+        plan_now, now = (None, None) if each.before is None else (each.before["plan"], each.before[each.by])
+        without = None if each.after is None else each.after[each.by]
+        first = (each.change, each.origin, each.excluded, plan_now, now, without, each.better)
+        told.append(dict(zip(COLUMNS, first, strict=True)) | (each.after or each.group))
+    fields = [pa.field(name, kind) for name, kind in COLUMNS.items()]
     fields += [pa.field(field.name, pa.string() if pa.types.is_dictionary(field.type) else field.type) for field in schema]
     return pa.Table.from_pylist(told, schema=pa.schema(fields))
 
@@ -131,12 +126,12 @@ def _compared(
             elif value:
                 better = abs(without[ranking.by] / value - 1)
         yield Relaxed(
-            constraint=constraint,
+            change=constraint,
             origin=origin,
             excluded=excluded,
             group=dict(zip(ranking.per, group, strict=True)),
-            now=best,
-            without=without,
+            before=best,
+            after=without,
             by=ranking.by,
             better=better,
         )
@@ -209,13 +204,37 @@ def _chunks(plans: Ints) -> list[Ints]:
     return [plans[begin : begin + _CHUNK] for begin in range(0, len(plans), _CHUNK)]
 
 
-def _without_limit(hardware: HardwareTable, sweep: Sweep) -> HardwareTable:
-    """The same devices with all the memory that a plan may want."""
-    variants = [variant.with_values({"memory": _NO_LIMIT}) for variant in hardware.variants]
-    return hardware_table(variants, hardware.measured_on, sweep.workload.dtype)
+def sections_of(constraints: Sequence[Relaxed], notes: tuple[str, ...]) -> Iterator[Section]:
+    """Each group: the best plan now, then the constraints, the dearest first."""
+    for group in dict.fromkeys(tuple(each.group.items()) for each in constraints):
+        yield _of_group([each for each in constraints if tuple(each.group.items()) == group])
+    none = "No constraint: the spec has no `where`, --where is not given, and every plan fits into its device."
+    yield Section(heading="" if constraints else none, notes=notes)
 
 
-def _memory_of(sweep: Sweep, row: Mapping[str, Any]) -> float:
-    """Memory of the device of a plan, bytes."""
-    _, plans = describe_rows(sweep.space, np.array([row["plan"]], np.int64))
-    return float(sweep.hardware.columns.memory_bytes[plans.hardware[0]])
+def _of_group(constraints: Sequence[Relaxed]) -> Section:
+    """The constraints of one group."""
+    by, now = constraints[0].by, constraints[0].before
+    told = "".join(f"{values_text({name: value})}: " for name, value in constraints[0].group.items())
+    best = "no plan can run now" if now is None else f"best now is plan {now['plan']}, {by} {cell(by, now[by])}"
+    rows, below = [("constraint", "costs", heading(by), "plan")], []
+    for each in constraints:
+        name, without = each.change if each.origin in (WHERE, DEVICE) else f"{each.origin} {each.change}", each.after
+        costs = f"{each.better:.1%}" if each.better > NOTHING else "nothing"
+        if without is None:
+            rows.append((name, "no plan", "", ""))
+        else:
+            rows.append((name, "all" if now is None else costs, cell(by, without[by]), str(without["plan"])))
+        if each.better > NOTHING or (now is None and without is not None):
+            below.append(f"{name}: {_in_words(each)}")
+    return Section(heading=f"{told}{best}", table=tuple(rows), left=(0,), cut=0, below_table=tuple(below))
+
+
+def _in_words(of: Relaxed) -> str:
+    """The plan that wins without the constraint: what is other in it, and the memory that it needs."""
+    row = of.rows[1]
+    text = f"plan {row.get('plan')} has {values_text(of.chosen) or 'the same values'}"
+    need, have = row.get("peak_memory_bytes"), row.get("device_memory_bytes")
+    if of.origin == DEVICE and need is not None and have is not None:
+        text += f"; needs {short(need, 'B')}, has {short(have, 'B')}"
+    return f"{text}; it alone keeps {plural(of.excluded)} out"
