@@ -22,7 +22,7 @@ from benchmarks.measuring import EXAMPLE
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.evaluation.slices import Receipt, SliceQueue, SliceTask
 from sweep.execution import run_sweep
-from sweep.results.slice_file import sealed_text
+from sweep.results.sealing import sealed_text
 from sweep.results.store import Store
 from sweep.spec.spec import load_spec
 

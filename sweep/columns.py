@@ -22,7 +22,7 @@ from sim_core import (
 )
 from sweep.spec.other_names import meant
 from sweep.spec.space import Space, has_simai, number_axes, product, to_plans
-from sweep.spec.spec import FIELDS, STACK_AXIS
+from sweep.spec.values import FIELDS, STACK_AXIS
 
 DEVICE_MEMORY: Final = "device_memory_bytes"
 Of = Literal["step", "part", "total", "memory", "rate", "utilisation", "cost", "goodput", "tail"]

@@ -17,7 +17,8 @@ from sweep.evaluation.preparation import Prepared, Sweep
 from sweep.evaluation.slices import FIRST_ROWS, SliceQueue, SliceTask
 from sweep.evaluation.warming import warm_up
 from sweep.executors import ClusterLost, Executor
-from sweep.results.slice_file import Slice, encoded, sealed_text
+from sweep.results.sealing import sealed_text
+from sweep.results.slice_file import Slice, encoded
 from sweep.results.store import MANIFEST, Store
 
 WARM_S: Final = 3.0
@@ -79,7 +80,7 @@ def run_sweep(
     long as one that is simulated.
     """
     count = prepared.sweep.space.count
-    if not fresh and (fault := store.manifest_fault()):
+    if not fresh and (fault := store.told()[1]):
         log(f"{store.folder / MANIFEST}: {fault} and is written anew")
     with store.opened(prepared.provenance, result_schema(prepared.sweep.space), fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.sweep.identity):

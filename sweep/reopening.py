@@ -8,7 +8,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from sim_core import SimError, SpecError
-from sweep.evaluation.preparation import Prepared, contents_at, prepare
+from sweep.evaluation.identity import contents_at
+from sweep.evaluation.preparation import Prepared, prepare
 from sweep.options import wrong
 from sweep.ranking.ranking import rank
 from sweep.results.folder import Folder, Location

@@ -19,7 +19,7 @@ from sweep.columns import result_schema
 from sweep.evaluation.preparation import prepare
 from sweep.nightly.spec import Keep, NightlySpec, Notify, SweepEntry, Thresholds, load_nightly
 from sweep.spec.spec import load_spec
-from sweep.spec.workloads import framework_of
+from sweep.spec.stacks import framework_of
 from tests.conftest import EXAMPLES, ROOT, make_plans
 from tests.sweep.commands import sweep
 

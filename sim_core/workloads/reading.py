@@ -1,19 +1,24 @@
-"""Reads any input file as a `Workload`: recognises its kind, and which facts it takes."""
+"""Reads any input file as a `Workload`: one row for each format, how it is recognised and read, and which facts it takes."""
 
 import glob
 import os
 import zlib
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from sim_core.errors import SpecError
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.op_table.text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.op_table.workload import workload_from_op_table
-from sim_core.workloads.simai.checks import read_checked
+from sim_core.workloads.simai.checks import checks_of
+from sim_core.workloads.simai.file import file_of
+from sim_core.workloads.simai.model import model_of
+from sim_core.workloads.simai.records import choices_of, with_records
 from sim_core.workloads.simai.suggestion import Suggestion, suggested_model
 from sim_core.workloads.simai.text import read_simai_text
+from sim_core.workloads.simai.workload import workload_from_simai
 from sim_core.workloads.stages.text import GZIP, looks_like_stages, read_stage_text
 from sim_core.workloads.stages.workload import STAGES as STAGES, workload_from_stages
 from sim_core.workloads.traces.files import HEAD_CHARS, read_job
@@ -24,16 +29,14 @@ from sim_core.workloads.traces.workload import workload_from_job
 from sim_core.workloads.workload import Workload
 
 SIMAI, TRACE, OP_TABLE = "simai", "trace", "operator table"
+Read = tuple[Workload, tuple[str, ...]]
+"""A workload, and warnings about its file."""
 
 
-_COMMON: Final = ("micro_batch", "sequence", "measured_on")
-TAKEN: Final = {
-    SIMAI: (*_COMMON, "ffn", "all_gpus", "experts", "heads", "records"),
-    TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts", "step"),
-    OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
-    STAGES: ("micro_batch", "layers"),
-}
-"""The facts that each kind takes; a SimAI text contains its own plan, one of the first generation all but `all_gpus`."""
+def read_workload(path: str, facts: Facts | None = None) -> Read:
+    """The workload in the file(s) at `path`, and warnings about it. Raises SimError, OSError."""
+    facts = facts or Facts()
+    return _format(path, facts).read(path, facts)
 
 
 def kind_of(path: str) -> str:
@@ -41,11 +44,7 @@ def kind_of(path: str) -> str:
     if os.path.isdir(path) or (not os.path.exists(path) and glob.has_magic(path)):
         return TRACE
     head = _head(path)
-    if looks_like_trace(head):
-        return TRACE
-    if looks_like_stages(head):
-        return STAGES
-    return OP_TABLE if looks_like_op_table(head) else SIMAI
+    return next((each.kind for each in FORMATS if each.looks is not None and each.looks(head)), SIMAI)
 
 
 def _head(path: str) -> str:
@@ -60,19 +59,70 @@ def _head(path: str) -> str:
     return data.decode("utf-8", "replace")
 
 
-def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tuple[str, ...]]:
-    """The workload in the file(s) at `path`, and warnings about it. Raises SimError, OSError."""
-    facts = facts or Facts()
+def _simai(path: str, facts: Facts) -> Read:
+    """A text with the values of `facts.records`, its checks and the model it implies. Raises SpecError for a value that does
+    not fit it."""
+    records = facts.records or {}
+    choices = choices_of(records)
+    text = with_records(read_simai_text(path, all_gpus=facts.all_gpus), choices)
+    warnings = list(text.warnings)
+    file = file_of(text, facts, warnings)
+    implied = model_of(file.sizes, facts)
+    workload = replace(
+        workload_from_simai(file.sections, file.sizes, facts, warnings),
+        sequence=implied.sequence,
+        experts=file.sizes.number or None,
+        checks=checks_of(file, choices),
+        implied=implied,
+        records=records,
+    )
+    return workload, tuple(warnings)
+
+
+def _trace(path: str, facts: Facts) -> Read:
+    job = read_traces(path, facts)
+    return workload_from_job(job, facts), job.warnings
+
+
+def _op_table(path: str, facts: Facts) -> Read:
+    return workload_from_op_table(read_op_table_text(path), facts)
+
+
+def _stages(path: str, facts: Facts) -> Read:
+    return workload_from_stages(read_stage_text(path), layers=facts.layers, micro_batch=facts.micro_batch), ()
+
+
+class Format(NamedTuple):
+    """A kind of input. `looks`: whether a file that begins so is one, None for what no other format recognises.
+
+    `takes`: the facts that users may give. A SimAI text contains its own plan, one of the first generation all but `all_gpus`.
+    """
+
+    kind: str
+    looks: Callable[[str], bool] | None
+    read: Callable[[str, Facts], Read]
+    takes: tuple[str, ...]
+
+
+_COMMON: Final = ("micro_batch", "sequence", "measured_on")
+_OF_A_JOB: Final = ("tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts", "step")
+FORMATS: Final = (
+    Format(SIMAI, None, _simai, (*_COMMON, "ffn", "all_gpus", "experts", "heads", "records")),
+    Format(TRACE, looks_like_trace, _trace, (*_COMMON, *_OF_A_JOB)),
+    Format(OP_TABLE, looks_like_op_table, _op_table, (*_COMMON, "all_gpus", "repeat", "bytes_per_element")),
+    Format(STAGES, looks_like_stages, _stages, ("micro_batch", "layers")),
+)
+
+
+def _format(path: str, facts: Facts) -> Format:
+    """The format of a file. Raises SpecError for facts that it does not take, OSError."""
     kind = kind_of(path)
-    _check(kind, facts)
-    if kind == TRACE:
-        job = read_traces(path, facts)
-        return workload_from_job(job, facts), job.warnings
-    if kind == OP_TABLE:
-        return workload_from_op_table(read_op_table_text(path), facts)
-    if kind == STAGES:
-        return workload_from_stages(read_stage_text(path), layers=facts.layers, micro_batch=facts.micro_batch), ()
-    return read_checked(path, facts)
+    found = next(each for each in FORMATS if each.kind == kind)
+    for field in fields(facts):
+        if getattr(facts, field.name) is not None and field.name not in found.takes:
+            kinds = ", ".join(other.kind for other in FORMATS if field.name in other.takes)
+            raise SpecError(f"workload.{field.name}: the file is of kind {kind}; this key is for {kinds}")
+    return found
 
 
 def suggest_model(path: str, facts: Facts | None = None) -> Suggestion:
@@ -81,7 +131,7 @@ def suggest_model(path: str, facts: Facts | None = None) -> Suggestion:
     kind = kind_of(path)
     if kind != SIMAI:
         raise SpecError(f"{path}: found a workload of kind {kind}; only SimAI texts suggest a model")
-    _check(kind, facts)
+    _format(path, facts)
     return suggested_model(read_simai_text(path, all_gpus=facts.all_gpus), facts)
 
 
@@ -90,10 +140,3 @@ def read_traces(path: str, facts: Facts | None = None) -> Job:
     job = placed(read_job(path, facts or Facts()))
     check_together(job)
     return replace(job, warnings=(*job.warnings, *clock_warnings(job)))
-
-
-def _check(kind: str, facts: Facts) -> None:
-    for field in fields(facts):
-        if getattr(facts, field.name) is not None and field.name not in TAKEN[kind]:
-            kinds = ", ".join(other for other, taken in TAKEN.items() if field.name in taken)
-            raise SpecError(f"workload.{field.name}: the file is of kind {kind}; this key is for {kinds}")

@@ -18,8 +18,8 @@ from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.frameworks.plan import Launched
 from sweep.options import OptionError, wrong
+from sweep.outputs import write_file
 from sweep.reopening import plan_number, reopened
-from sweep.results.folder import write_file
 from sweep.spec.spec import SweepSpec, load_spec
 
 

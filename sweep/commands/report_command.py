@@ -7,9 +7,9 @@ import typer
 
 from sim_core import plural, short
 from sweep.commands.shared import check_output, result_at, there
+from sweep.outputs import write_file
 from sweep.report.content import content_of
 from sweep.report.page import report_page
-from sweep.results.folder import write_file
 from sweep.show.terminal import own_console
 from sweep.tuning.record import NAME
 

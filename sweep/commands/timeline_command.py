@@ -9,8 +9,9 @@ from rich.console import Console
 from sim_core import recorded_step, replay, short
 from sweep.commands.shared import FactSets, Step, check_output, doubted, print_warnings, takes, there, traces_at
 from sweep.options import OptionError
+from sweep.outputs import write_file
 from sweep.reopening import plan_number, reopened
-from sweep.results.folder import Folder, folder_at, write_file
+from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
 from sweep.show.perfetto import chrome_trace, drawn_plan
 from sweep.show.terminal import own_console

@@ -1,9 +1,10 @@
 """Positions -> Arrow batch: decode, check, simulate. This is all that a worker runs."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from sim_core import (
@@ -15,9 +16,10 @@ from sim_core import (
     STATUSES,
     Bools,
     Floats,
+    HardwareTable,
     Ints,
     Plans,
-    Results,
+    Workload,
     bounds,
     coarse_bounds,
     coarse_bounds_over,
@@ -37,67 +39,79 @@ WARM_UP_PLANS: Final = 64
 PROBE_PLANS: Final = 20_000
 FILLED_BY_SECTIONS: Final = tuple(measures_of(kind) for kind in SECTIONS.values())
 """Measures that a section of the spec fills, all of them or none, which are null without it."""
+SIMULATED: Final = (*METRICS, *MEMORY, "measured_share")
+"""Measures that the simulator gives; all others follow from them."""
+RECOMPUTED: Final = "recomputed_flops"
+"""Beside them: FLOPs per token that recompute runs again."""
+EXCLUDED: Final = REASON["excluded_by_where"]
+
+
+class _Part(NamedTuple):
+    """Plans of one stack: as columns of a result and as the simulator takes them, and which of them `where` keeps."""
+
+    sweep: Sweep
+    rows: Ints  # among all positions
+    described: dict[str, pa.Array]
+    plans: Plans
+    kept: Bools
+
+    @property
+    def given(self) -> tuple[Workload, HardwareTable, Plans]:
+        """What the simulator takes: of the plans those that are kept."""
+        return self.sweep.workload, self.sweep.hardware, self.plans if self.kept.all() else slice_plans(self.plans, self.kept)
+
+    def among(self, column: npt.NDArray[Any], missing: float = np.nan) -> npt.NDArray[Any]:
+        """A column of the kept plans, [kept, ...], among all plans, [n, ...]."""
+        if self.kept.all():
+            return column
+        whole = np.full((len(self.kept), *column.shape[1:]), missing)
+        whole[self.kept] = column
+        return whole
+
+
+def _parts(sweep: Sweep, positions: Ints) -> list[_Part]:
+    """The plans at some positions, by the stack that they have of an axis; in one part without such an axis."""
+    if sweep.others and len(positions):
+        stacks = sweep.stacks_of(sweep.space.numbers(positions))
+        by_stack = [(sweep.of_stack(stack), np.flatnonzero(stacks == stack)) for stack in np.unique(stacks).tolist()]
+    else:
+        by_stack = [(sweep, np.arange(len(positions)))]
+    parts = []
+    for own, rows in by_stack:
+        described, plans = describe_rows(sweep.space, positions[rows])
+        parts.append(_Part(own, rows, described, plans, satisfied(sweep.where, described)))
+    return parts
 
 
 def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.RecordBatch:
     """One row per position. With `lost`, a reason code, legal plans are not simulated but failed for that reason."""
-    parts = _by_stack(sweep, positions)
-    return _in_order([_evaluated(part, positions[rows], lost) for part, rows in parts], parts)
 
+    def rows(part: _Part) -> pa.RecordBatch:
+        if lost is not None:
+            reason, memory = legality(*part.given)
+            return _batch(part, np.where(reason == 0, lost, reason), dict(zip(MEMORY, memory, strict=True)))
+        results = simulate(*part.given)
+        measured = (*results.metrics, *results.memory, results.measured_share, results.recomputed_flops)
+        values = dict(zip((*SIMULATED, RECOMPUTED), measured, strict=True))
+        if sweep.stragglers:
+            values |= with_stragglers(sweep.stragglers, *part.given, values["step_time_s"])
+        return _batch(part, results.reason, values)
 
-def _evaluated(sweep: Sweep, positions: Ints, lost: int | None) -> pa.RecordBatch:
-    described, plans = describe_rows(sweep.space, positions)
-    kept = satisfied(sweep.where, described)
-    legal = plans if kept.all() else slice_plans(plans, kept)
-    if lost is None:
-        results = simulate(sweep.workload, sweep.hardware, legal)
-    else:
-        checked, memory = legality(sweep.workload, sweep.hardware, legal)
-        none = np.full((len(METRICS) + 2, len(legal.tp)), np.nan)
-        results = Results(np.where(checked == 0, lost, checked), none[2:], memory, *none[:2])
-    if legal is not plans:
-        results = _among(results, kept)
-    reason, recomputed = results.reason, results.recomputed_flops
-    measured = (*results.metrics, *results.memory, results.measured_share)
-    values = dict(zip((*METRICS, *MEMORY, "measured_share"), measured, strict=True))
-    if sweep.stragglers and lost is None:
-        values |= with_stragglers(sweep.stragglers, sweep.workload, sweep.hardware, plans, values["step_time_s"])
-    return _batch(sweep, described, plans, reason, values, recomputed)
-
-
-def _among(results: Results, kept: Bools) -> Results:
-    """The results of the rows that are `kept`, among all rows: the others are excluded."""
-    reason = np.full(len(kept), REASON["excluded_by_where"], np.int64)
-    reason[kept] = results.reason
-
-    def spread_out(column: Floats) -> Floats:
-        among = np.full((*column.shape[:-1], len(kept)), np.nan)
-        among[..., kept] = column
-        return among
-
-    others = (results.metrics, results.memory, results.measured_share, results.recomputed_flops)
-    return Results(reason, *map(spread_out, others))
+    parts = _parts(sweep, positions)
+    return _in_order(parts, map(rows, parts))
 
 
 def bounded(sweep: Sweep, positions: Ints, *, coarse: bool = False) -> pa.RecordBatch:
     """The same rows without a simulation: of legal plans `step_time_s` is a lower bound, and what follows from it the best that
     it can be. Other results are null. `coarse`: see `sim_core.coarse_bounds`."""
-    parts = _by_stack(sweep, positions)
-    return _in_order([_bounded(part, positions[rows], coarse=coarse) for part, rows in parts], parts)
 
+    def rows(part: _Part) -> pa.RecordBatch:
+        lower = (coarse_bounds if coarse else bounds)(*part.given)
+        known = dict(zip(("step_time_s", *MEMORY), (lower.step_time_s, *lower.memory), strict=True))
+        return _batch(part, lower.reason, known)
 
-def _bounded(sweep: Sweep, positions: Ints, *, coarse: bool) -> pa.RecordBatch:
-    described, plans = describe_rows(sweep.space, positions)
-    kept = satisfied(sweep.where, described)
-    lower = (coarse_bounds if coarse else bounds)(
-        sweep.workload, sweep.hardware, plans if kept.all() else slice_plans(plans, kept)
-    )
-    reason = np.full(len(positions), REASON["excluded_by_where"], np.int64)
-    values = {name: np.full(len(positions), np.nan) for name in (*METRICS, *MEMORY, "measured_share")}
-    reason[kept], values["step_time_s"][kept] = lower.reason, lower.step_time_s
-    for name, of_kept in zip(MEMORY, lower.memory, strict=True):
-        values[name][kept] = of_kept
-    return _batch(sweep, described, plans, reason, values, np.full(len(positions), np.nan))
+    parts = _parts(sweep, positions)
+    return _in_order(parts, map(rows, parts))
 
 
 def bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tuple[pa.RecordBatch, Ints, Floats]:
@@ -106,49 +120,30 @@ def bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tup
     `rough`: see `sim_core.coarse_bounds_over`. And the rows of the plans as if each step took a second, with no reason: from
     these follows what a bound means for a column.
     """
-    parts = _by_stack(sweep, positions)
-    batches, reasons, steps = zip(*(_bounded_over(part, positions[rows], ga, rough=rough) for part, rows in parts), strict=True)
-    order = np.argsort(np.concatenate([rows for _, rows in parts]))
-    return _in_order(batches, parts), np.concatenate(reasons)[order], np.concatenate(steps)[order]
+    parts = _parts(sweep, positions)
+    reason, step_s = np.zeros((len(positions), len(ga)), np.int64), np.zeros((len(positions), len(ga)))
+    batches = []
+    for part in parts:
+        reasons, bound_s = coarse_bounds_over(*part.given, ga, rough=rough)
+        reason[part.rows], step_s[part.rows] = part.among(reasons, EXCLUDED), part.among(bound_s)
+        every = part._replace(kept=np.ones_like(part.kept))
+        batches.append(_batch(every, np.zeros_like(part.rows), {"step_time_s": np.ones(len(part.rows))}))
+    return _in_order(parts, batches), reason, step_s
 
 
-def _bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tuple[pa.RecordBatch, Ints, Floats]:
-    described, plans = describe_rows(sweep.space, positions)
-    kept = satisfied(sweep.where, described)
-    reason = np.full((len(positions), len(ga)), REASON["excluded_by_where"], np.int64)
-    step_s = np.full(reason.shape, np.nan)
-    reason[kept], step_s[kept] = coarse_bounds_over(
-        sweep.workload, sweep.hardware, plans if kept.all() else slice_plans(plans, kept), ga, rough=rough
-    )
-    unknown = np.full(len(positions), np.nan)
-    values = dict.fromkeys((*METRICS, *MEMORY, "measured_share"), unknown) | {"step_time_s": np.ones(len(positions))}
-    return _batch(sweep, described, plans, np.zeros(len(positions), np.int64), values, unknown), reason, step_s
-
-
-_Parts = list[tuple[Sweep, Ints]]
-
-
-def _by_stack(sweep: Sweep, positions: Ints) -> _Parts:
-    """The sweep of each stack of an axis, with the rows of the positions that have it; in one part without such an axis."""
-    if not sweep.others or not len(positions):
-        return [(sweep, np.arange(len(positions)))]
-    stacks = sweep.stacks_of(sweep.space.numbers(positions))
-    return [(sweep.of_stack(stack), np.flatnonzero(stacks == stack)) for stack in np.unique(stacks).tolist()]
-
-
-def _in_order(batches: Sequence[pa.RecordBatch], parts: _Parts) -> pa.RecordBatch:
+def _in_order(parts: Sequence[_Part], batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of all parts in the order of the positions."""
-    if len(batches) == 1:
-        return batches[0]
-    order = np.argsort(np.concatenate([rows for _, rows in parts]))
+    if len(parts) == 1:
+        return next(iter(batches))
     (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return joined.take(pa.array(order))
+    return joined.take(pa.array(np.argsort(np.concatenate([part.rows for part in parts]))))
 
 
-def _batch(
-    sweep: Sweep, described: dict[str, pa.Array], plans: Plans, reason: Ints, values: dict[str, Floats], recomputed: Floats
-) -> pa.RecordBatch:
-    """The result's columns in the order of the schema; unknown values are null. `recomputed`: FLOPs per token, [n]."""
+def _batch(part: _Part, reasons: Ints, known: Mapping[str, Floats]) -> pa.RecordBatch:
+    """The result's columns in the order of the schema, by what is `known` of the kept plans; unknown values are null."""
+    sweep, plans, described = part.sweep, part.plans, part.described
+    reason, unknown = part.among(reasons, EXCLUDED), np.full(len(part.kept), np.nan)
+    values = dict.fromkeys((*SIMULATED, RECOMPUTED), unknown) | {name: part.among(column) for name, column in known.items()}
     status = np.where(reason == 0, 0, np.where(reason >= FIRST_FAILURE, 2, 1))
     samples = described["global_batch"].to_numpy().astype(np.float64)
     values[DEVICE_MEMORY] = sweep.hardware.columns.memory_bytes[plans.hardware]
@@ -160,8 +155,8 @@ def _batch(
     flops = values["tokens_per_s_per_gpu"] * (sweep.flops_per_token or np.nan)
     values["tflops_per_gpu"] = flops / 1e12
     values["mfu"] = flops / np.array(sweep.peak_flops)[plans.hardware]
-    values["hfu"] = values["mfu"] * (1 + recomputed / (sweep.flops_per_token or np.nan))
-    unknown, trained = np.full(len(samples), np.nan), values["tokens_per_s"]
+    values["hfu"] = values["mfu"] * (1 + values.pop(RECOMPUTED) / (sweep.flops_per_token or np.nan))
+    trained = values["tokens_per_s"]
     if sweep.failures:
         values |= with_failures(sweep.failures, sweep.checkpoint_bytes, plans.all_gpus, trained)
         trained = values.get("effective_tokens_per_s", unknown)
@@ -173,9 +168,7 @@ def _batch(
             values |= dict.fromkeys(names, unknown)
     if without := [name for name in MEASURES if name not in values]:
         raise ValueError(f"column {without[0]}: sweep/columns.py has a row for it, but nothing gives its value")
-    arrays = dict(described)
-    arrays["status"] = words(status, STATUSES)
-    arrays["reason"] = words(reason, REASONS)
+    arrays = described | {"status": words(status, STATUSES), "reason": words(reason, REASONS)}
     arrays |= {name: pa.array(column, mask=np.isnan(column)) for name, column in values.items()}
     schema = result_schema(sweep.space)
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)

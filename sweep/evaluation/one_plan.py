@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pydantic import ValidationError
 
 from sim_core import (
     CHECKPOINTING,
@@ -29,9 +28,10 @@ from sim_core.compiling import COMPILE_AFTER_S, is_compiled, plain_python_s
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.options import OptionError
-from sweep.spec.document import apply_sets, bare_size, first_error
+from sweep.spec.document import apply_sets, validated
 from sweep.spec.space import Space, is_labelled, to_plans
-from sweep.spec.spec import FIELDS, SweepSpec, Value
+from sweep.spec.spec import checked_spec
+from sweep.spec.values import FIELDS, Value
 from sweep.spec.workloads import WorkloadSpec
 
 ANY_DEVICE: Final = "H100-SXM"
@@ -49,14 +49,11 @@ def prepare_plan(workload: Mapping[str, Any], hardware: str, fidelity: str, sets
         "hardware": hardware,
         "fixed": {"fidelity": fidelity},
     }
+    applied = apply_sets(document, sets, within="fixed", example="tp=8")
     try:
-        spec = SweepSpec.model_validate(applied := apply_sets(document, sets, within="fixed", example="tp=8"))
-    except ValidationError as error:
-        text = str(first_error(error, "--set", {}, SweepSpec))
-        raise OptionError(text.replace(": fixed.", ": ", 1)) from None
-    problem = bare_size(applied)
-    if problem:
-        raise OptionError(f"--set: {problem.removeprefix('fixed.')}")
+        spec = checked_spec(applied, "--set")
+    except SpecError as error:
+        raise OptionError(str(error).replace(": fixed.", ": ", 1)) from None
     with of_sets(sets):
         return prepare(spec, Path.cwd())
 
@@ -83,10 +80,11 @@ def of_sets(sets: Sequence[str]) -> Iterator[None]:
 
 def facts_of(path: str, sets: Sequence[str]) -> Facts:
     """Facts about the workload at `path`, from `key=value` texts (`pp=4`). Raises SpecError."""
+    document = apply_sets({"path": path}, sets, example="pp=4")
     try:
-        return WorkloadSpec.model_validate(apply_sets({"path": path}, sets, example="pp=4")).facts()
-    except ValidationError as error:
-        raise OptionError(str(first_error(error, "--set", {}, WorkloadSpec))) from None
+        return validated(WorkloadSpec, document, "--set", {}).facts()
+    except SpecError as error:
+        raise OptionError(str(error)) from None
 
 
 def stages_replayed(path: str, sets: Sequence[str]) -> dict[str, float]:

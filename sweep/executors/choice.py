@@ -50,7 +50,8 @@ def opened(kind: Kind, workers: int | None, limit_s: float, writer: str, out: Fo
         os.environ.setdefault(name, value)
     with_own_token(os.environ)
     try:
-        from sweep.executors.ray import RayExecutor, joined
+        from sweep.executors.ray import RayExecutor
+        from sweep.executors.ray_head import joined
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ray":
             raise

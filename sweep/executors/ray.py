@@ -6,8 +6,6 @@ worker either writes its slice's file itself and returns a receipt, or returns t
 write.
 """
 
-import atexit
-import os
 import pickle
 import re
 import signal
@@ -17,17 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, Final, TypeVar
 
 import ray
-from ray.exceptions import AuthenticationError, OutOfMemoryError, RayError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
-from sim_core import SimError, plural
+from sim_core import plural
 from sweep.evaluation.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
-from sweep.executors import ClusterLost, OtherCode, check_code
+from sweep.executors import OtherCode, check_code
+from sweep.executors.ray_head import ClusterError, Head, head_of_cluster
 from sweep.results.slice_file import Slice
 from sweep.sources import Code, loaded
 
@@ -38,12 +35,8 @@ MIN_IN_FLIGHT: Final = 8
 """Enough that an autoscaler sees demand, and adds nodes, while the cluster has no CPU yet."""
 CPUS_EVERY_S: Final = 10.0
 MAX_QUIET: Final = 2
-_REACH_S: Final = 10.0
-HEAD_S: Final = 10.0
-"""How long a head may be silent."""
 LOOK_EVERY_S: Final = 1.0
 """How often the driver looks whether the head still answers."""
-_PATIENCE: Final = "RAY_gcs_rpc_server_reconnect_timeout_s"
 _GRACE_S: Final = 5.0
 _DELIVERY_S: Final = 2.0
 _SLICE_THREAD: Final = "sweep-slice"
@@ -52,20 +45,15 @@ _WRITERS: Final = 8
 _SETTLE_S: Final = 1.0
 _NODE: Final = re.compile(r"\bip=([^,)\s]+)")
 """In the text of an error of a task; the error itself forgets it."""
-_TOKEN: Final = "set RAY_AUTH_MODE to the mode of its head, and for `token` RAY_AUTH_TOKEN_PATH to the head's token"
 
 Result = TypeVar("Result")
-
-
-class ClusterError(SimError):
-    """The cluster cannot be reached, or has stopped answering."""
 
 
 class RayExecutor:
     """The cluster that this process has joined. With `at_driver`, the driver writes the rows, not the workers."""
 
     def __init__(
-        self, *, at_driver: bool, limit_s: float = LIMIT_S, start_s: float = START_S, head: "Head | None" = None
+        self, *, at_driver: bool, limit_s: float = LIMIT_S, start_s: float = START_S, head: Head | None = None
     ) -> None:
         self.at_driver = at_driver
         self.limit_s = limit_s
@@ -73,7 +61,7 @@ class RayExecutor:
         self.workers = max(_cpus(), 1)
         self._counted = time.monotonic()
         self._writers = ThreadPoolExecutor(_WRITERS)
-        self.head = head or _head()
+        self.head = head or head_of_cluster()
 
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
         """See `Executor`. Raises ClusterLost with the head, ClusterError if no slice comes back for several time limits."""
@@ -238,119 +226,3 @@ def _cancel(references: Any) -> None:
     submitted = list(references)
     for reference in ray.wait(submitted, num_returns=len(submitted), timeout=_SETTLE_S)[1] if submitted else ():
         ray.cancel(reference, force=True)
-
-
-@dataclass(kw_only=True)
-class Head:
-    """What a driver cannot do without, as HOST:PORT: the head's control store (GCS) and the raylet of the driver's own node.
-
-    Ray itself says nothing of their loss for a minute. The raylet may not go away at all, the control store for `patience_s`:
-    a fault-tolerant one is restarted.
-    """
-
-    gcs: str
-    raylet: str
-    patience_s: float = HEAD_S
-    silent_since: float | None = None
-    lost: str = ""
-
-    def check(self) -> None:
-        """Raise ClusterLost if the raylet has ended, or the control store has been silent for too long."""
-        if self.lost or not _listens(self.raylet):
-            raise self.loss()
-        now = time.monotonic()
-        if _listens(self.gcs):
-            self.silent_since = None
-        elif self.silent_since is None:
-            self.silent_since = now
-        elif now - self.silent_since > self.patience_s:
-            raise self.loss()
-
-    def caused(self, error: BaseException) -> BaseException:
-        """The error to raise for one that Ray may have raised: it says its loss in many ways, a broken pipe among them, which
-        may be an OSError without a number."""
-        if isinstance(error, ConnectionError) or (isinstance(error, OSError) and not _listens(self.raylet)):
-            return self.loss(error)
-        return error
-
-    def loss(self, why: Exception | None = None) -> ClusterLost:
-        """The error to raise, after an error of Ray's; from now on the cluster counts as lost."""
-        parts = {f"the head at {self.gcs}": self.gcs, f"the raylet of this node at {self.raylet}": self.raylet}
-        silent = [f"no answer from {part}" for part, address in parts.items() if not _listens(address)]
-        said = " ".join(str(why).split()) or type(why).__name__
-        self.lost = self.lost or f"Ray is lost: {(silent or [said])[0]}"
-        return ClusterLost(self.lost)
-
-
-def _connect(address: str) -> None:
-    """Raise OSError if nothing listens at HOST:PORT."""
-    host, _, port = address.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
-
-
-def _listens(address: str) -> bool:
-    try:
-        _connect(address)
-    except OSError:
-        return False
-    return True
-
-
-def _reach(address: str) -> None:
-    """Raise ClusterError if nothing listens at HOST:PORT; Ray itself would retry for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        return  # Ray resolves `auto` and the like
-    try:
-        _connect(address)
-    except OSError as error:
-        raise ClusterError(f"no Ray cluster at RAY_ADDRESS={address}: {error.strerror or error}") from None
-
-
-def _head() -> Head:
-    """The head of the cluster that this process has joined."""
-    context = ray.get_runtime_context()
-    own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())  # type: ignore[no-untyped-call]
-    raylet = f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}"
-    return Head(gcs=context.gcs_address, raylet=raylet, patience_s=float(os.environ.get(_PATIENCE, HEAD_S)))
-
-
-@contextmanager
-def joined(workers: int | None) -> Iterator[tuple[Head, bool]]:
-    """Join the cluster in RAY_ADDRESS, or start a Ray on this machine with `workers` CPUs; yields its head, and whether
-    it was started here.
-
-    Raises ClusterError if there is no cluster at that address.
-    """
-    address = os.environ.get("RAY_ADDRESS")
-    if address:
-        _reach(address)
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if not address:
-        options |= {"address": "local", "num_cpus": workers, "include_dashboard": False}
-    ours = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(**options)
-    except AuthenticationError as error:
-        raise ClusterError(
-            f"the Ray cluster at RAY_ADDRESS={address} refuses this token ({str(error).partition('.')[0]}); {_TOKEN}"
-        ) from None
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        where = f"no Ray cluster at RAY_ADDRESS={address}" if address else "Ray cannot be started"
-        hint = f"; something listens there: {_TOKEN}" if address and "Failed to connect" in str(error) else ""
-        raise ClusterError(f"{where}: {' '.join(str(error).split())}{hint}") from None
-    head: Head | None = None
-    try:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, ours)  # Ray has installed its own, which ends the process silently
-        head = _head()
-        yield head, not address
-    except OSError as error:
-        if head is None or _listens(head.raylet):  # whoever reads what is printed may be gone, too
-            raise
-        raise head.loss(error) from None
-    finally:
-        if head is not None and head.lost:
-            atexit.unregister(ray.shutdown)  # it would wait a minute for the head; `sweep.cli` ends the process
-        else:
-            ray.shutdown()

@@ -6,7 +6,6 @@ because one of the two listings comes after both writes. A holder rewrites its e
 by the store's clock is dead. If two runs start at the same moment, both may withdraw; they retry after random pauses.
 """
 
-import fcntl
 import json
 import os
 import random
@@ -19,8 +18,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from sim_core import SpecError
-from sim_core.places import lock_file
-from sweep.results.folder import Folder
+from sweep.results.folder import Folder, only_one
 
 LEASE_S: Final = 120.0
 _BEATS: Final = 4  # writes of the entry per LEASE_S
@@ -38,11 +36,7 @@ def locked(root: Folder) -> Iterator[Callable[[], None]]:
     """
     if root.local is not None:
         root.make()
-        with lock_file(root.local / _FILE) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SpecError(f"{root}: another nightly run is active here") from None
+        with only_one(root.local / _FILE, f"{root}: another nightly run is active here"):
             yield lambda: None
         return
     lease = Lease(root / _FOLDER)

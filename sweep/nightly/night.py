@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from typing import Final
 from sim_core import SimError, SpecError, plural
 from sim_core.masking import masked
 from sweep.compare.comparison import compare
-from sweep.compare.report import BEST_PLAN, NO_PLAN_IN_COMMON, group_text, paged, sections
+from sweep.compare.report import NO_PLAN_IN_COMMON, group_text
 from sweep.compare.result import Comparison
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.evaluation.warming import warm_up
@@ -23,12 +23,12 @@ from sweep.executors import Executor, InlineExecutor
 from sweep.exits import in_words
 from sweep.nightly.judging import baseline_of, make_whole, regressions
 from sweep.nightly.lock import locked
-from sweep.nightly.nights import Night, Nights, SweepRecord, expired, history_of, in_order
+from sweep.nightly.nights import Night, Nights, SweepRecord, expired, in_order
 from sweep.nightly.notify import OUTCOMES, body_of, deliver_all, wanted
+from sweep.nightly.reports import write_reports
 from sweep.nightly.spec import PREVIOUS, NightlySpec, SweepEntry
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
-from sweep.show.sections import Section, markdown, page
 from sweep.spec.spec import load_spec
 
 EXIT_REGRESSIONS: Final = 1
@@ -53,9 +53,7 @@ class Outcome:
 class Runtime:
     """What a night runs with; tests pass their own."""
 
-    executor: Callable[
-        [str, Folder], AbstractContextManager[Executor]
-    ]  # from `store.writer` and the output folder, a started executor
+    executor: Callable[[str, Folder], AbstractContextManager[Executor]]  # started, by `store.writer` and the output folder
     log: Log = lambda text: None
     progress: Callable[[], AbstractContextManager[Callable[[Progress], None]]] = lambda: nullcontext(lambda progress: None)
     making_ready: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -88,7 +86,13 @@ def run_night(spec: NightlySpec, base: Path, runtime: Runtime) -> Outcome:
         past = in_order(nights.read(), runtime.now(), runtime.log)
         _check_root(spec, nights, past)
         sweeps = [_prepared(entry, base) for entry in spec.sweeps]
-        inputs = _inputs(spec, sweeps)
+        ranked = []  # how a sweep is ranked is no part of its identity, but the comparison depends on it
+        for sweep in sweeps:
+            asked = sweep.prepared.provenance["spec"] if sweep.prepared else {}
+            own = [asked.get("objectives"), asked.get("per")]
+            ranked.append([sweep.record.name, sweep.record.identity or sweep.record.error, own])
+        depends = [ranked, [spec.thresholds.model_dump(), spec.baseline]]  # what the outcome depends on but for past nights
+        inputs = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
         latest = past[-1] if past else None
         if latest is not None and latest.finished is not None and latest.inputs == inputs and latest.code != EXIT_FAILURES:
             return _nothing_to_do(spec, nights, latest)
@@ -148,19 +152,6 @@ def _one_line(error: BaseException) -> str:
     return masked(" ".join(text.split())) or type(error).__name__
 
 
-def _inputs(spec: NightlySpec, sweeps: Sequence[_NightlySweep]) -> str:
-    """Hash of everything that tonight's outcome depends on, except for past nights."""
-    ranked = [[sweep.record.name, sweep.record.identity or sweep.record.error, _ranking(sweep)] for sweep in sweeps]
-    judged = [spec.thresholds.model_dump(), spec.baseline]
-    return hashlib.sha256(json.dumps([ranked, judged]).encode()).hexdigest()
-
-
-def _ranking(sweep: _NightlySweep) -> object:
-    """How a sweep is ranked: not part of its identity, but the comparison depends on it."""
-    spec = sweep.prepared.provenance["spec"] if sweep.prepared else {}
-    return [spec.get("objectives"), spec.get("per")]
-
-
 def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequence[Night], runtime: Runtime) -> None:
     """Run one sweep and judge it. Any failure is recorded for this sweep and does not affect the others."""
     record = sweep.record
@@ -173,16 +164,14 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequ
             runtime.log(f"{record.name}: warning: {text}")
         record.computed = _computed(sweep.prepared, Store(directory=nights.results(record.results)), runtime)
         _judge(sweep, spec, nights, past, runtime)
-    except (SimError, OSError) as error:
-        record.status, record.error = "failed", _one_line(error)
     except Exception as error:  # noqa: BLE001 (a bug that one sweep hits must not end the others)
-        runtime.log(traceback.format_exc())
-        record.status, record.error = "failed", f"{type(error).__name__}: {_one_line(error)}"
-    else:
-        record.status = "done"
-    if record.status == "failed":
+        record.status, record.error = "failed", _one_line(error)
+        if not isinstance(error, SimError | OSError):
+            runtime.log(traceback.format_exc())
+            record.error = f"{type(error).__name__}: {record.error}"
         runtime.log(f"{record.name}: failed: {record.error}")
     else:
+        record.status = "done"
         against = f"against {record.baseline}" if record.baseline else record.error or "nothing to compare with yet"
         runtime.log(f"{record.name}: {plural(record.rows)}, {record.computed:,} of them simulated tonight; {against}")
         for text in record.regressions:
@@ -214,7 +203,11 @@ def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequen
     both = compare(nights.results(base.results) if base else new, new)
     sweep.comparison = both
     record.baseline = base.night if base else None
-    record.error = "" if base else _why_uncompared(spec, past, record.name)
+    record.error = ""  # also in its first nights, until it has been completed once
+    if base is None and spec.baseline != PREVIOUS:
+        record.error = f"not compared: night {spec.baseline} completed no sweep of this name; set `baseline` to another night"
+    elif base is None and past and not any(night.sweep(record.name) for night in past):
+        record.error = "not compared: no earlier night has a sweep of this name; the next night is compared with this one"
     record.feasible, record.failed = both.new_feasible, both.new_failed
     record.regressions = regressions(both, spec.thresholds)
     record.changes = [change.text for change in both.inputs if change.moves_results]
@@ -226,15 +219,6 @@ def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequen
         reasons = ", ".join(f"{why} {count:,}" for why, count in both.became_failed.reasons)
         again = f"; delete {new} to simulate them again"
         raise SpecError(f"{plural(broken)} failed{f' ({reasons})' if reasons else ''}{again}")
-
-
-def _why_uncompared(spec: NightlySpec, past: Sequence[Night], name: str) -> str:
-    """What is wrong with a sweep that has no baseline: nothing in its first nights, until it has been completed once."""
-    if spec.baseline != PREVIOUS:
-        return f"not compared: night {spec.baseline} completed no sweep of this name; set `baseline` to another night"
-    if past and not any(night.sweep(name) for night in past):
-        return "not compared: no earlier night has a sweep of this name; the next night is compared with this one"
-    return ""
 
 
 def _conclude(night: Night, runtime: Runtime) -> None:
@@ -259,39 +243,6 @@ def _conclude(night: Night, runtime: Runtime) -> None:
     night.finished = runtime.now()
 
 
-def write_reports(
-    nights: Nights, night: Night, known: Sequence[Night], comparisons: Sequence[Comparison | None], history: int
-) -> None:
-    """Write the reports of `night` beside its record: Markdown, JSON, and a page with the last nights of each sweep."""
-    folder = nights.folder(night.night)
-    parts = [_sections(sweep, both) for sweep, both in zip(night.sweeps, comparisons, strict=True)]
-    lead = [night.summary, f"Night {night.night}, started {night.started.astimezone(UTC):%Y-%m-%d %H:%M} UTC"]
-    title = f"Nightly sweeps: {night.nightly}"
-    text = "\n".join([f"# {title}", "", *(f"{line}\n" for line in lead), *map(markdown, parts)])
-    folder.write_bytes("report.md", text.encode())
-    data = night.model_dump(mode="json") | {"comparisons": [both and both.as_data() for both in comparisons]}
-    folder.write_bytes("report.json", json.dumps(data, indent=1).encode())
-    on_page = [
-        paged(part, both, history_of(known, sweep.name)[-history:])
-        for sweep, part, both in zip(night.sweeps, parts, comparisons, strict=True)
-    ]
-    text = page(f"{title}, {night.started.astimezone(UTC):%Y-%m-%d}", on_page, lead=lead)
-    folder.write_bytes("report.html", text.encode())
-
-
-def _sections(sweep: SweepRecord, both: Comparison | None) -> list[Section]:
-    if sweep.status == "failed":
-        failure = [Section(heading=f"{sweep.name}: failed", lines=(sweep.error,))]
-        return failure + (sections(both) if both is not None else [])
-    verdict = tuple(f"regression: {text}" for text in sweep.regressions) or ("nothing beyond the thresholds",)
-    first = sweep.error or "the first night: nothing to compare with"
-    against = (f"compared with night {sweep.baseline}" if sweep.baseline else first,)
-    head, *rest = sections(both) if both is not None else [Section(heading=sweep.name)]
-    if not sweep.baseline:  # compared with itself: only the best plans are of interest
-        return [Section(heading=sweep.name, lines=against), *(part for part in rest if part.heading == BEST_PLAN)]
-    return [Section(heading=sweep.name, lines=(*verdict, *against, *head.lines)), *rest]
-
-
 def _some(texts: Sequence[str]) -> str:
     left = len(texts) - _MAX_LISTED
     return " | ".join(texts[:_MAX_LISTED]) + (f" | and {left} more" if left > 0 else "")
@@ -303,26 +254,28 @@ def _nothing_to_do(spec: NightlySpec, nights: Nights, latest: Night) -> Outcome:
         return _notified(spec, nights, latest)
     code = (latest.code or 0) if spec.baseline != PREVIOUS else 0
     summary = f"Nothing to do: the inputs are those of night {latest.night}, which ended with: {latest.summary}"
-    folder = nights.folder(latest.night)
     told = {"text": summary, "code": code, "outcome": OUTCOMES[code], "did_nothing": True}
     labels = [label for label, notify in spec.notified() if wanted(notify, code)]
-    problems = deliver_all(spec, labels, body_of(latest, folder) | told)
-    if problems:
-        code, summary = EXIT_FAILURES, f"{summary}; not notified: {'; '.join(problems.values())}"
-    return Outcome(code=code, summary=summary, night=latest.night, folder=folder, did_nothing=True)
+    problems = deliver_all(spec, labels, body_of(latest, nights.folder(latest.night)) | told)
+    return _outcome(nights, latest, code, summary, problems.values(), did_nothing=True)
 
 
 def _notified(spec: NightlySpec, nights: Nights, night: Night) -> Outcome:
-    """Send the notifications of a night that are not delivered yet; a failed delivery makes the outcome a failure."""
-    folder = nights.folder(night.night)
-    problems = deliver_all(spec, night.undelivered, body_of(night, folder))
+    """Send the notifications of a night that are not delivered yet."""
+    problems = deliver_all(spec, night.undelivered, body_of(night, nights.folder(night.night)))
     if night.undelivered:
         night.undelivered = list(problems)
         nights.write(night)
-    code, summary = night.code or 0, night.summary
+    return _outcome(nights, night, night.code or 0, night.summary, problems.values())
+
+
+def _outcome(
+    nights: Nights, night: Night, code: int, summary: str, problems: Collection[str], *, did_nothing: bool = False
+) -> Outcome:
+    """The outcome of a call: a failure if a notification was not delivered, for these `problems`."""
     if problems:
-        code, summary = EXIT_FAILURES, f"{summary}; not notified: {'; '.join(problems.values())}"
-    return Outcome(code=code, summary=summary, night=night.night, folder=folder)
+        code, summary = EXIT_FAILURES, f"{summary}; not notified: {'; '.join(problems)}"
+    return Outcome(code=code, summary=summary, night=night.night, folder=nights.folder(night.night), did_nothing=did_nothing)
 
 
 def _delete_expired(spec: NightlySpec, nights: Nights, known: Sequence[Night], runtime: Runtime) -> None:

@@ -16,7 +16,7 @@ from sim_core import SpecError
 from sweep.compare.result import Point
 from sweep.nightly.spec import Keep
 from sweep.results.folder import Folder
-from sweep.results.slice_file import sealed_text, unsealed
+from sweep.results.sealing import sealed_text, unsealed
 from sweep.results.store import Store
 
 RECORD: Final = "night.json"

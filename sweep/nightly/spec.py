@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sim_core import SpecError, shown
-from sweep.spec.document import apply_sets, first_error, read_spec
-from sweep.spec.spec import with_line
+from sweep.spec.document import apply_sets, read_spec, validated
+from sweep.spec.workloads import from_text
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 PREVIOUS: Final = "previous"
@@ -42,10 +42,6 @@ def _seconds(value: object) -> object:
 
 def _one_or_more(value: object) -> object:
     return value if isinstance(value, list | tuple) else [value]
-
-
-def _entry(value: object) -> object:
-    return {"spec": value} if isinstance(value, str) else value
 
 
 Fraction = Annotated[float | None, BeforeValidator(_percent)]
@@ -125,7 +121,7 @@ class NightlySpec(_Model):
     """A whole nightly file. `root` is relative to it, or a URI; `baseline` is `previous` or the name of a night."""
 
     name: str = Field(pattern=NAME)
-    sweeps: Annotated[tuple[Annotated[SweepEntry, BeforeValidator(_entry)], ...], Field(min_length=1)]
+    sweeps: Annotated[tuple[Annotated[SweepEntry, from_text("spec")], ...], Field(min_length=1)]
     root: str = Field(min_length=1)
     executor: Literal["local", "ray"] = "local"
     workers: int | None = Field(default=None, ge=0)
@@ -152,7 +148,4 @@ class NightlySpec(_Model):
 def load_nightly(path: Path, sets: Sequence[str] = ()) -> NightlySpec:
     """The nightly file at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
     document, lines = read_spec(path, "name, sweeps, root")
-    try:
-        return NightlySpec.model_validate(apply_sets(document, sets, example="root=s3://bucket/nightly"))
-    except ValidationError as error:
-        raise with_line(first_error(error, str(path), lines, NightlySpec), str(path), lines, sets) from None
+    return validated(NightlySpec, apply_sets(document, sets, example="root=s3://bucket/nightly"), str(path), lines, sets)

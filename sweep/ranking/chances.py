@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sweep.spec.spec import STACK_AXIS
-from sweep.spec.workloads import STACK, stack_name
+from sweep.spec.stacks import STACK, stack_name
+from sweep.spec.values import STACK_AXIS
 from sweep.uncertainty.memory import chance_before_runs, chance_in_sql
 
 FROM: Final = frozenset({"peak_memory_bytes", "device_memory_bytes"})

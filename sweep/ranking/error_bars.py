@@ -11,9 +11,10 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Floats, Ints
+from sim_core import Bools, Floats, Ints
 from sweep.columns import LONGER, SHORTER
-from sweep.ranking.selection import CHOSEN, quoted
+from sweep.ranking.query import NAMED
+from sweep.ranking.selection import CHOSEN, group_numbers, grouped_by, quoted, same_group
 from sweep.uncertainty.evidence import CONFIDENCE, Basis, t3_quantile
 from sweep.uncertainty.judging import DEVICE, NO_CHOICE, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
 from sweep.uncertainty.process import DOUBLING, NEAR, OWN, RANGE, SLOPE_ENDS
@@ -52,7 +53,6 @@ def error_bars(
     connection: duckdb.DuckDBPyConnection,
     rows: pa.Table,
     *,
-    source: str,
     condition: str,
     by: str,
     per: Sequence[str],
@@ -60,7 +60,7 @@ def error_bars(
     basis: Basis,
     own: OwnRuns | None = None,
 ) -> ErrorBars:
-    """Error bars of the chosen `rows` among all of `source` that meet the `condition`, which compete in each group `per`."""
+    """Error bars of the chosen `rows` among all that meet the `condition`, which compete in each group `per`."""
     if basis.spread is None:
         return ErrorBars(columns=_unknown(len(rows)), groups=(), why=basis.why, own=0)
     why, timed = basis.why, by in (*LONGER, *SHORTER)
@@ -71,15 +71,18 @@ def error_bars(
     known = f"({condition}) AND {quoted(by)} > 0 AND isfinite({quoted(by)})"
     known += " AND fidelity = 'event'" if "fidelity" in rows.column_names else ""
     names = ", ".join(quoted(name) for name in dict.fromkeys([*per, *compared]))
-    inner = f"SELECT plan, {names}{', ' if names else ''}{seconds} AS {_SECONDS} FROM {source} WHERE {known}"
+    inner = f"SELECT plan, {names}{', ' if names else ''}{seconds} AS {_SECONDS} FROM {NAMED} WHERE {known}"
     near = _near(connection, inner, per, compared, basis, own)
     candidates = connection.sql(
         f"SELECT candidate.* FROM ({inner}) candidate {near} OR candidate.plan IN (SELECT plan FROM {CHOSEN}) ORDER BY plan"
     ).to_arrow_table()
-    group = _groups(candidates, per)
+    group = group_numbers(candidates, per)
     values = candidates[_SECONDS].to_numpy()
     judged = judge(candidates, compared, values, basis, own, group)
-    judged = judged.widened(_wider(rows, candidates["plan"].to_numpy(), basis))
+    at, known_rows = _places(rows, candidates["plan"].to_numpy())
+    wider = np.ones(len(candidates))  # than the evidence says, of the chosen rows
+    wider[at[known_rows]] = basis.wider(rows)[known_rows]
+    judged = judged.widened(wider)
     return ErrorBars(
         columns=_columns(rows, candidates["plan"].to_numpy(), judged, ties=timed),
         groups=tuple(_group_bars(rows, candidates, values, judged, group, per)) if timed else (),
@@ -98,29 +101,28 @@ def _near(
 ) -> str:
     """SQL that joins each candidate with the best of its group, and is true of those that may tie with it."""
     groups = [quoted(name) for name in per]
-    listed, by_group = "".join(f"{name}, " for name in groups), f"GROUP BY {', '.join(groups)}" if groups else ""
-    same = " AND ".join(f"least.{name} IS NOT DISTINCT FROM one.{name}" for name in groups) or "true"
-    of_group = f"GROUP BY {', '.join('one.' + name for name in groups)}" if groups else ""
+    listed, same = "".join(f"{name}, " for name in groups), same_group(groups, "least", "one")
+    of_group = grouped_by([f"one.{name}" for name in groups])
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE bests AS WITH one AS ({inner}), "
-        f"least AS (SELECT {listed}min({_SECONDS}) AS least FROM one {by_group}) SELECT * FROM one WHERE plan IN "
+        f"least AS (SELECT {listed}min({_SECONDS}) AS least FROM one {grouped_by(groups)}) SELECT * FROM one WHERE plan IN "
         f"(SELECT min(one.plan) FROM one JOIN least ON {same} WHERE one.{_SECONDS} = least.least {of_group})"
     ).fetchall()
-    joined = " AND ".join(f"bests.{name} IS NOT DISTINCT FROM candidate.{name}" for name in groups) or "true"
+    joined = f"JOIN bests ON {same_group(groups, 'bests', 'candidate')} WHERE"
     behind = f"ln(candidate.{_SECONDS} / bests.{_SECONDS})"
     differences = basis.differences
     if differences is None:
-        return f"JOIN bests ON {joined} WHERE false"
+        return f"{joined} false"
     if own is not None and len(own.error) and basis.spread is not None:  # what is best may change
         shift = 2 * float(np.abs(own.error - basis.spread.middle).max())
-        return f"JOIN bests ON {joined} WHERE {behind} <= {float(np.log(widest(basis)) + shift)!r}"
+        return f"{joined} {behind} <= {float(np.log(widest(basis)) + shift)!r}"
     schema = connection.sql("FROM bests LIMIT 0")
     kinds = dict(zip(schema.columns, map(str, schema.types), strict=True))
     each = [_apart(name, kinds[name]) for name in compared]
     apart, squared = " + ".join(each) or "0", " + ".join(f"power({one}, 2)" for one in each) or "0"
     near = f"{2 * OWN**2 + 2 * NEAR**2!r} - {2 * NEAR**2!r} * exp(-({apart}) / {RANGE!r})"
     variance = f"{differences.size**2!r} * ({near} + {DOUBLING**2!r} * least({squared}, {SLOPE_ENDS!r}))"
-    return f"JOIN bests ON {joined} WHERE {behind} <= {t3_quantile(CONFIDENCE) * SLACK!r} * sqrt({variance})"
+    return f"{joined} {behind} <= {t3_quantile(CONFIDENCE) * SLACK!r} * sqrt({variance})"
 
 
 def _apart(name: str, kind: str) -> str:
@@ -133,24 +135,11 @@ def _apart(name: str, kind: str) -> str:
     return f"CASE WHEN {own} = {best} THEN 0 ELSE {OTHER_DEVICE if name == DEVICE else 1.0!r} END"
 
 
-def _wider(rows: pa.Table, plans: Ints, basis: Basis) -> Floats:
-    """By which factor the intervals of the chosen `rows` are wider, at their places among all judged `plans`; elsewhere 1."""
-    factor, numbers = np.ones(len(plans)), rows["plan"].to_numpy()
+def _places(rows: pa.Table, plans: Ints) -> tuple[Ints, Bools]:
+    """Where the `rows` are among some plans (ascending), and whether they are there at all."""
+    numbers = rows["plan"].to_numpy()
     at = np.minimum(np.searchsorted(plans, numbers), max(len(plans) - 1, 0))
-    known = plans[at] == numbers if len(plans) else np.zeros(len(numbers), np.bool_)
-    factor[at[known]] = basis.wider(rows)[known]
-    return factor
-
-
-def _groups(rows: pa.Table, per: Sequence[str]) -> Ints:
-    """A number for each distinct combination of `per`, [n]."""
-    group = np.zeros(rows.num_rows, np.int64)
-    for name in per:
-        codes = rows[name].combine_chunks()
-        codes = codes if pa.types.is_dictionary(codes.type) else codes.dictionary_encode()
-        numbers = np.asarray(codes.indices.to_numpy(zero_copy_only=False), np.float64)
-        _, group = np.unique(np.stack([group, np.nan_to_num(numbers, nan=-1.0)]), axis=1, return_inverse=True)
-    return group
+    return at, plans[at] == numbers if len(plans) else np.zeros(len(numbers), np.bool_)
 
 
 def _unknown(n: int) -> pa.Table:
@@ -159,19 +148,17 @@ def _unknown(n: int) -> pa.Table:
 
 def _columns(rows: pa.Table, plans: Ints, judged: Judgement, *, ties: bool) -> pa.Table:
     """COLUMNS of the rows, by their plan numbers among those judged (ascending)."""
-    numbers = rows["plan"].to_numpy()
-    at = np.minimum(np.searchsorted(plans, numbers), max(len(plans) - 1, 0))
-    unknown = plans[at] != numbers if len(plans) else np.ones(len(numbers), np.bool_)
-    if unknown.all():
-        return _unknown(len(numbers))
+    at, known = _places(rows, plans)
+    if not known.any():
+        return _unknown(len(rows))
     step_s = rows["step_time_s"].to_numpy()
     low, high = step_s * judged.low[at], step_s * judged.high[at]
-    lost = unknown | np.isnan(low)
+    lost = ~known | np.isnan(low)
     return pa.table(
         {
             "step_time_low_s": pa.array(low, mask=lost),
             "step_time_high_s": pa.array(high, mask=lost),
-            "tie": pa.array(judged.tie[at], mask=unknown) if ties else pa.nulls(len(numbers), pa.bool_()),
+            "tie": pa.array(judged.tie[at], mask=~known) if ties else pa.nulls(len(rows), pa.bool_()),
         }
     )
 

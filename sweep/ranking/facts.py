@@ -8,15 +8,16 @@ from typing import Any, Final
 import duckdb
 
 from sweep.ranking.query import NAMED
-from sweep.ranking.selection import counted, spread
-from sweep.results.slice_file import Index
+from sweep.ranking.selection import quoted
+from sweep.results.index import Index
 
+_TOO_LARGE: Final = "memory_exceeds_device"
 NEEDED_MEMORY: Final = ("peak_memory_bytes", "state_bytes", "device_memory_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What the footers tell of all rows: as `counted` and `spread` of sweep.selection find it in the rows."""
+    """Rows by what became of them; columns of plans that vary among those ranked, and the values of those that do not."""
 
     total: int
     ranked: int
@@ -48,7 +49,7 @@ def told(indexes: Sequence[Index] | None, by: str, plan_columns: Sequence[str]) 
     return Told(
         total=sum(rows for index in indexes for _, _, rows in index.statuses),
         ranked=sum(index.ok for index in used),
-        reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+        reasons=_most_first(reasons),
         memory=(min(memory[0]), max(memory[1]), min(memory[2]), max(memory[3])) if memory else None,
         varying=[name for name, (low, high) in ends.items() if low != high],
         held={name: low for name, (low, high) in ends.items() if low == high},
@@ -64,17 +65,41 @@ def asked(
     condition: str,
 ) -> Told:
     """The same by asking the rows: those that meet `where` and the `condition` are ranked."""
-    total, ranked, reasons = counted(connection, by, where, NAMED)
-    varying, fixed = spread(connection, plan_columns, NAMED, condition)
-    memory = _too_large(connection, schema) if "memory_exceeds_device" in reasons else None
-    return Told(total=total, ranked=ranked, reasons=reasons, memory=memory, varying=varying, held=fixed)
+    rows = connection.execute(
+        f"SELECT status, reason, count(*), count({quoted(by)}), "
+        f"count({quoted(by)}) FILTER (coalesce(({where}\n), false)) FROM {NAMED} GROUP BY status, reason"
+    ).fetchall()
+    reasons: Counter[str] = Counter()
+    for status, reason, n, known, _ in rows:
+        reasons["no_" + by if status == "ok" else str(reason)] += int(n - known if status == "ok" else n)
+    sample = _ends(connection, plan_columns, f"(SELECT * FROM {NAMED} WHERE {condition} LIMIT 20000)")
+    alike = [name for name, (low, high) in sample.items() if low == high]
+    ends = sample | (_ends(connection, alike, f"{NAMED} WHERE {condition}") if alike else {})
+    return Told(
+        total=sum(int(row[2]) for row in rows),
+        ranked=sum(int(row[4]) for row in rows if row[0] == "ok"),
+        reasons=_most_first(reasons),
+        memory=_too_large(connection) if _TOO_LARGE in reasons and "device_memory_bytes" in schema else None,
+        varying=[name for name in plan_columns if ends[name][0] != ends[name][1]],
+        held={name: low for name, (low, high) in ends.items() if low == high},
+    )
 
 
-def _too_large(connection: duckdb.DuckDBPyConnection, schema: Mapping[str, str]) -> tuple[float, float, float, float] | None:
+def _most_first(reasons: Counter[str]) -> dict[str, int]:
+    """Numbers of rows by reason, the most frequent first."""
+    return {reason: count for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])) if count}
+
+
+def _ends(connection: duckdb.DuckDBPyConnection, names: Sequence[str], source: str) -> dict[str, tuple[Any, Any]]:
+    """The least and the greatest value of each column."""
+    asked = ", ".join(f"min({quoted(n)}), max({quoted(n)})" for n in names)
+    row = connection.execute(f"SELECT {asked} FROM {source}").fetchall()[0]
+    return {name: (low, high) for name, low, high in zip(names, row[::2], row[1::2], strict=True)}
+
+
+def _too_large(connection: duckdb.DuckDBPyConnection) -> tuple[float, float, float, float] | None:
     """Least and most bytes that plans need which do not fit into their device, and least and most that these have."""
     need, have = "coalesce(peak_memory_bytes, state_bytes)", "device_memory_bytes"
-    if have not in schema:
-        return None
-    query = f"SELECT min({need}), max({need}), min({have}), max({have}) FROM results WHERE reason = 'memory_exceeds_device'"
+    query = f"SELECT min({need}), max({need}), min({have}), max({have}) FROM results WHERE reason = '{_TOO_LARGE}'"
     memory = connection.execute(query).fetchall()[0]
     return None if memory[0] is None else (memory[0], memory[1], memory[2], memory[3])

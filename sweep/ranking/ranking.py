@@ -18,7 +18,7 @@ from sweep.ranking.beside_running import Beside, beside_running
 from sweep.ranking.chances import runs_probability
 from sweep.ranking.error_bars import COLUMNS as BARS, ErrorBars, error_bars
 from sweep.ranking.facts import NEEDED_MEMORY, Told, asked, told
-from sweep.ranking.query import NAMED, Rows, columns_in, parts
+from sweep.ranking.query import Rows, columns_in, parts
 from sweep.ranking.reach import Gathered
 from sweep.ranking.selection import (
     ALIKE,
@@ -119,15 +119,11 @@ def rank(
         ordered_by = front or ordering(by, descending, provenance, schema)
         check_ordered([name for name, _ in ordered_by], _option(front, by), schema)
         by, descending = ordered_by[0]
-        if per is None:
-            per = provenance.get("spec", {}).get("per", [])
-        per = _known("--per", per, schema)
+        spec = provenance.get("spec", {})
+        per = _known("--per", spec.get("per", []) if per is None else per, schema)
         top = top or (None if front else GROUP_TOP if per else TOP)
-        wanted = (
-            []
-            if list(columns) in ([], [ALL])
-            else _known("--columns", columns, schema, ("rank", ALIKE, DIFFERING, RUNS, *BARS))
-        )
+        every_column = list(columns) == [ALL]
+        wanted = [] if every_column else _known("--columns", columns, schema, ("rank", ALIKE, DIFFERING, RUNS, *BARS))
         facts, reach, condition = _choose(
             source, ordered_by, per, top, where, front=front, every=every, measured=measured is not None
         )
@@ -137,33 +133,34 @@ def rank(
         basis = basis_of(provenance)
         reach.compare(basis)
         bars = error_bars(
-            connection,
-            rows,
-            source=NAMED,
-            condition=condition,
-            by=by,
-            per=per,
-            varying=facts.varying,
-            basis=basis,
-            own=measured,
+            connection, rows, condition=condition, by=by, per=per, varying=facts.varying, basis=basis, own=measured
         )
         running = None if front or per else beside_running(connection, provenance, rows, by, basis)
     if beside:  # of a search
         bars = replace(bars, why=f"{bars.why}; ties are counted among the plans that were simulated")
-    rows, best_by = _with_bars(rows, bars, provenance), _fair(by, per, schema)
+    for name in BARS:
+        rows = rows.append_column(name, bars.columns[name])
+    rows = rows.append_column(RUNS, runs_probability(rows, provenance))
+    # the best of all groups: of jobs of other sizes by what a sequence costs, not by what a step takes
+    fair = by in _OF_THE_JOB and {*_SIZED} & {*per} and _PER_SAMPLE in schema
+    best_by, most = (_PER_SAMPLE, False) if fair else (by, descending)
+    values = rows[best_by].to_pylist()
+    best = rows.slice(values.index((max if most else min)(values)), 1).to_pylist()[0] if values else None
     total = facts.total + sum(beside.values())
     reasons = facts.reasons | {reason: facts.reasons.get(reason, 0) + count for reason, count in beside.items()}
-    shown = _shown(rows, by, per, facts.varying, [name for name, _ in front], schema, provenance.get("spec", {}))
-    alike = [n - 1 for n in rows[ALIKE].to_pylist()]
-    taken = ["rank", *kept, *BARS, RUNS, ALIKE, DIFFERING]
+    alike, alike_but_for = [n - 1 for n in rows[ALIKE].to_pylist()], rows[DIFFERING].to_pylist()
+    taken, shown = ["rank", *kept, *BARS, RUNS, ALIKE, DIFFERING], kept
     if wanted:
         taken = shown = list(dict.fromkeys(["rank", "plan", *per, *wanted, by]))
-    elif list(columns) == [ALL]:
-        shown = kept
+    elif not every_column:
+        shown = _shown(rows, by, per, facts.varying, [name for name, _ in front], schema, spec)
+    mfu, hfu, tflops, share = (
+        rows[name].to_pylist() if name in rows.column_names else [None] * len(rows) for name in (MFU, HFU, TFLOPS, MEASURED)
+    )
     return Ranking(
         rows=rows.select(taken),
         chosen=bool(columns),
-        best=_best(rows, best_by, descending=descending if best_by == by else higher_is_better(best_by)),
+        best=best,
         best_by=best_by,
         shown=tuple(dict.fromkeys(["rank", *([ALIKE] if any(alike) and not wanted else []), *shown])),
         per=tuple(per),
@@ -181,17 +178,15 @@ def rank(
         varying=tuple(facts.varying),
         held=facts.held,
         plausibility=provenance.get("plausibility", {}),
-        utilisation=_utilisation(rows),
-        hfu=tuple(a for a, b in zip(*(rows[name].to_pylist() for name in (HFU, MFU)), strict=True) if a != b and a is not None)
-        if {HFU, MFU} <= set(rows.column_names)
-        else (),
-        measured=tuple(share for share in rows[MEASURED].to_pylist() if share is not None) if MEASURED in schema else (),
+        utilisation=tuple((a, b) for a, b in zip(tflops, mfu, strict=True) if None not in (a, b)),
+        hfu=tuple(a for a, b in zip(hfu, mfu, strict=True) if a not in (None, b)),
+        measured=tuple(part for part in share if part is not None),
         alike=sum(alike),
         error_bars=bars,
         running=running,
         searched="search" in provenance,
         provenance=provenance,
-        differing=tuple(name for name in facts.varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
+        differing=tuple(name for name in facts.varying if any(name in text.split() for text in alike_but_for)),
     )
 
 
@@ -211,61 +206,36 @@ def _choose(
     """Fill the table CHOSEN; what is known of all rows, those at hand, and the condition that the chosen ones meet."""
     connection, schema, (by, descending) = source.connection, source.columns, order[0]
     condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
-    plan_columns = _plan_columns(schema)
+    names = list(schema)
+    plan_columns = [name for name in names[: names.index("status")] if name not in IDENTITY]
     facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
-    used = {*(facts.varying if facts else plan_columns), *per, *(name for name, _ in order)}
-    needed = _needed(used, schema, where, told=facts is not None)
+    needed = {*(facts.varying if facts else plan_columns), *per, *(name for name, _ in order), *IDENTITY, *NUMBERS, *SIZES}
+    if facts is None:  # the rows themselves have to tell
+        needed |= {*NEEDED_MEMORY} | (columns_in(where, schema) if where else set())
     reach = Gathered(source, by, descending, per, schema if measured else needed, condition, every=facts is None)
     if where:
-        check_type(connection, where, NAMED)
+        check_type(connection, where)
         condition += f" AND coalesce(({where}\n), false)"
     facts = facts or asked(connection, schema, by, plan_columns, where or "true", condition)
     if front:
-        find_fronts(connection, NAMED, condition, front, per)
+        find_fronts(connection, condition, front, per)
         condition = f"plan IN (SELECT plan FROM {FRONT})"
     question = Question(
-        source=NAMED,
         condition=condition,
         order=order,
         per=per,
         top=top,
         plan_columns=facts.varying,
         every=every,
-        reach=reach,
+        have=reach.bound,
     )
-    select(connection, question, list(schema))
+    select(connection, question, names)
     return facts, reach, condition
-
-
-def _fair(by: str, per: Sequence[str], schema: Mapping[str, str]) -> str:
-    """The column that tells the best of all groups: of jobs of other sizes what a sequence costs, not what a step takes."""
-    return _PER_SAMPLE if by in _OF_THE_JOB and {*_SIZED} & {*per} and _PER_SAMPLE in schema else by
-
-
-def _best(rows: pa.Table, by: str, *, descending: bool) -> dict[str, Any] | None:
-    """The first row that has the best value of a column; rows are in order in each group."""
-    values = rows[by].to_pylist()
-    at = (values.index(max(values)) if descending else values.index(min(values))) if values else None
-    row: dict[str, Any] | None = None if at is None else rows.slice(at, 1).to_pylist()[0]
-    return row
-
-
-def _with_bars(rows: pa.Table, bars: ErrorBars, provenance: dict[str, Any]) -> pa.Table:
-    """The rows with the columns that error bars add, and RUNS."""
-    for name in BARS:
-        rows = rows.append_column(name, bars.columns[name])
-    return rows.append_column(RUNS, runs_probability(rows, provenance))
 
 
 def _option(front: Sequence[object], by: str | None) -> str:
     """What names the columns that rows are ranked by, for a message."""
     return "--pareto" if front else "objectives" if by is None else "--by"
-
-
-def _needed(used: set[str], schema: Mapping[str, str], where: str | None, *, told: bool) -> set[str]:
-    """The columns that a ranking reads of many rows, besides those `used`; if the footers have `told` of all rows, fewer."""
-    needed = used | {*IDENTITY, *NUMBERS, *SIZES}
-    return needed if told else needed | {*NEEDED_MEMORY} | (columns_in(where, schema) if where else set())
 
 
 def _shown(
@@ -279,15 +249,11 @@ def _shown(
 ) -> list[str]:
     """The columns that say most of the chosen rows."""
     more = [name for section, kind in SECTIONS.items() if spec.get(section) for name in measures_of(kind)]
-    ties = ["tie"] if _tells_ties(rows) else []
-    shown = ["plan", *ties, *per, *varying, *front, *_result_columns(by, schema, more)]
+    ties = rows["tie"].null_count == 0 and any(place > 1 for place in rows["rank"].to_pylist())  # the best ties with itself
+    results = [by, *(name for name in ("step_time_s", "samples_per_s", *more, MFU, *PARTS) if name in schema)]
+    shown = ["plan", *["tie"] * ties, *per, *varying, *front, *results]
     optional = (MFU, *measures_of(*SECTIONS.values()))
     return [name for name in dict.fromkeys(shown) if name not in optional or rows[name].null_count < len(rows)]
-
-
-def _tells_ties(rows: pa.Table) -> bool:
-    """Whether the ties are known of all rows, and there is more than the best of each group, which ties with itself."""
-    return rows["tie"].null_count == 0 and any(place > 1 for place in rows["rank"].to_pylist())
 
 
 def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further: Sequence[str] = ()) -> list[str]:
@@ -298,20 +264,11 @@ def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further
 
 def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
     """Notes of the run that concern the ranking."""
-    notes = [
-        note for note in provenance.get("notes", ()) if note.startswith(("memory:", "budget:", "failures:", "stragglers:"))
-    ]
-    checks = len(provenance.get("checks", ()))
-    if checks:
+    concerning = ("memory:", "budget:", "failures:", "stragglers:")
+    notes = [note for note in provenance.get("notes", ()) if note.startswith(concerning)]
+    if checks := len(provenance.get("checks", ())):
         notes.append(f"{checks} doubtful record{'s' * (checks != 1)} of the workload file (`sweep inspect` of it says which)")
     return tuple(notes)
-
-
-def _utilisation(rows: pa.Table) -> tuple[tuple[float, float], ...]:
-    """(TFLOP/s per GPU, MFU) of the rows that have it; results of earlier versions have none."""
-    if not {TFLOPS, MFU} <= set(rows.column_names):
-        return ()
-    return tuple((a, b) for a, b in zip(rows[TFLOPS].to_pylist(), rows[MFU].to_pylist(), strict=True) if b is not None)
 
 
 def outcome(directory: Location) -> tuple[int, int]:
@@ -325,13 +282,3 @@ def objectives_of(spec: SweepSpec) -> tuple[str, bool]:
     """The column that a spec asks for, and whether more of it is better."""
     order = ordering(None, None, {"spec": spec.model_dump(mode="json")}, dict.fromkeys(MEASURES, ""))
     return order[0]
-
-
-def _plan_columns(schema: dict[str, str]) -> list[str]:
-    """The columns that define a plan: all before the status."""
-    names = list(schema)
-    return [name for name in names[: names.index("status")] if name not in IDENTITY]
-
-
-def _result_columns(by: str, schema: dict[str, str], costs: Sequence[str]) -> list[str]:
-    return [by, *(name for name in ("step_time_s", "samples_per_s", *costs, MFU, *PARTS) if name in schema)]

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from sweep.columns import LONGER, SHORTER
 from sweep.ranking.query import NAMED, Rows
-from sweep.ranking.selection import BOUNDS, CHOSEN, SLACK, Reach, quoted
+from sweep.ranking.selection import BOUNDS, CHOSEN, SLACK, grouped_by, quoted, same_group
+from sweep.results.index import Bounds
 from sweep.results.reading import File
-from sweep.results.slice_file import Bounds
 from sweep.uncertainty.evidence import Basis
 from sweep.uncertainty.judging import widest
 
@@ -29,7 +29,7 @@ Limits = list[tuple[Any, ...]]
 
 
 @dataclass
-class Gathered(Reach):
+class Gathered:
     """Has the rows that a ranking by one column looks at. A cost is a value of that column, negated if more is better."""
 
     rows: Rows
@@ -46,7 +46,8 @@ class Gathered(Reach):
             self.rows.ask(self.columns)
 
     def bound(self, count: int | None) -> None:
-        """See `Reach`."""
+        """Have all rows, or those alone whose cost is within the `count` best of its group, and more than `count` if there are
+        more."""
         if self.every:
             return
         self._found = count is not None and self._gather(count + 1)
@@ -56,12 +57,14 @@ class Gathered(Reach):
             self.rows.ask(self.columns)
 
     def take(self) -> None:
-        """See `Reach`."""
-        plans = [int(row[0]) for row in self.rows.connection.execute(f"SELECT plan FROM {CHOSEN}").fetchall()]
-        self.rows.ask_whole(self.rows.holding(plans, [file for file in self._files if _has_one(file, plans)]))
+        """Have all columns of the rows in CHOSEN."""
+        plans = [int(row[0]) for row in self._run(f"SELECT plan FROM {CHOSEN}")]
+        held = [(file, file.index.bounds("plan") if file.index else None) for file in self._files]
+        near = [file for file, of in held if of is None or (of.known and any(of.low <= plan <= of.high for plan in plans))]
+        self.rows.ask_whole(self.rows.holding(plans, near))
 
     def compare(self, basis: Basis) -> None:
-        """See `Reach`."""
+        """Have the rows that may tie with the best of their group, and those in CHOSEN."""
         if self._found and (basis.spread is None or basis.differences is None):  # nothing ties
             self._show()
         elif self._found and self.by in (SHORTER if self.descending else LONGER):  # the best is the fastest
@@ -98,11 +101,9 @@ class Gathered(Reach):
         files = [self._files[k] for _, k in sorted(costs)]
         limits: Limits | None = None
         for first in range(0, len(files), _BATCH):
-            batch = [
-                file
-                for file in files[first : first + _BATCH]
-                if limits is None or self._can_hold(file, limits, complete=not self.per)
-            ]
+            batch = files[first : first + _BATCH]
+            if limits is not None:
+                batch = [file for file in batch if self._can_hold(file, limits, complete=not self.per)]
             if not batch:
                 continue
             if limits is None or self.per:
@@ -118,8 +119,7 @@ class Gathered(Reach):
     def _lead(self, files: Sequence[File], count: int) -> Limits:
         """Add the best costs in some files to the table `costs`; the limits of all groups so far."""
         self.rows.ask(["status", self.by, *self.per], files)
-        groups = self._groups
-        grouped = f"GROUP BY {groups[2:]}" if groups else ""
+        groups, grouped = self._groups, grouped_by([quoted(name) for name in self.per])
         self._insert(
             "costs",
             f"SELECT unnest(min({self._cost}, {count})) AS cost{groups} FROM results WHERE {self.condition} {grouped}",
@@ -131,11 +131,11 @@ class Gathered(Reach):
     def _add(self, files: Sequence[File], limits: Limits) -> None:
         """Add the rows of some files that are within the limits to the table `gathered`."""
         self.rows.ask(self.columns, files)
-        within = f"{self.condition} AND {self._cost} <= {_literal(max(limit[0] for limit in limits))}"
+        within = f"{self.condition} AND {self._cost} <= '{max(limit[0] for limit in limits)!r}'::DOUBLE"
         if not self.per:
             self._insert("gathered", f"SELECT * FROM results WHERE {within}")
             return
-        same = " AND ".join(f"limits.{quoted(name)} IS NOT DISTINCT FROM near.{quoted(name)}" for name in self.per)
+        same = same_group([quoted(name) for name in self.per], "limits", "near")
         rows = f"(SELECT *, {self._cost} AS cost FROM results WHERE {within}) near"
         self._insert(
             "gathered",
@@ -164,7 +164,11 @@ class Gathered(Reach):
             return True
         if len(limits) > _MOST_GROUPS:
             return best <= max(float(limit[0]) for limit in limits)
-        met = [float(limit) for limit, *group in limits if all(map(_holds, bounds, group))]
+
+        def holds(each: Bounds, value: Any) -> bool:
+            return value is None or each.low is None or each.low <= value <= each.high
+
+        met = [float(limit) for limit, *group in limits if all(map(holds, bounds, group))]
         return best <= max(met) if met else not complete
 
     def _best(self, file: File) -> float | None:
@@ -175,20 +179,3 @@ class Gathered(Reach):
         if not bounds.known:
             return None
         return float(-bounds.high if self.descending else bounds.low)
-
-
-def _holds(bounds: Bounds, value: Any) -> bool:
-    """Whether a column with these bounds can have a value."""
-    return value is None or bounds.low is None or bounds.low <= value <= bounds.high
-
-
-def _literal(number: float) -> str:
-    return f"'{number!r}'::DOUBLE"
-
-
-def _has_one(file: File, plans: Sequence[int]) -> bool:
-    """Whether a file can hold one of some plans."""
-    if file.index is None or not file.index.bounds("plan").known:
-        return file.index is None
-    bounds = file.index.bounds("plan")
-    return any(bounds.low <= plan <= bounds.high for plan in plans)

@@ -3,7 +3,7 @@
 No row but those in question is sorted: the least values of each group bound what the rest is asked about.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from sim_core import Floats, Ints, SpecError
 from sweep.columns import NUMBERS, SIZES, higher_is_better, result_column
 from sweep.options import OptionError, of_option
-from sweep.uncertainty.evidence import Basis
+from sweep.ranking.query import NAMED
 
 CHOSEN: Final = "chosen"
 """Table of the selected plans: rank, plan, ALIKE and DIFFERING."""
@@ -31,32 +31,17 @@ _FIRST: Final = 200  # more rows than asked for are looked at first, twice as ma
 _MOST: Final = 1_000_000  # DuckDB's limit of min(value, n)
 
 
-class Reach:
-    """Has the rows of `source` that a step of a selection needs. Here all rows are there, so there is nothing to do."""
-
-    def bound(self, count: int | None) -> None:
-        """All rows, or those alone whose first column is within the `count` best of its group, and more than `count` if there
-        are more."""
-
-    def take(self) -> None:
-        """All columns of the rows in CHOSEN."""
-
-    def compare(self, basis: Basis) -> None:
-        """The rows that may tie with the best of their group, and those in CHOSEN."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """Which rows are asked for: `top` of each group `per` of the rows that meet `condition`, in this order."""
 
-    source: str
     condition: str
     order: Sequence[tuple[str, bool]]  # columns, each with whether more is better
     per: Sequence[str]
     top: int | None  # None: all
     plan_columns: Sequence[str]
     every: bool  # plans with the same numbers stay apart
-    reach: Reach = Reach()  # noqa: RUF009 (has no state)
+    have: Callable[[int | None], None]  # makes the rows be there whose first column is within so many best of each group; all
 
 
 def quoted(name: str) -> str:
@@ -88,51 +73,49 @@ def ordering(
 
 def select(connection: duckdb.DuckDBPyConnection, question: Question, schema: Sequence[str]) -> None:
     """Fill the table CHOSEN. Ties go to the lower plan number."""
-    looked_at = None if question.top is None else question.top + max(question.top, _FIRST)
-    while True:
-        if looked_at is not None and looked_at > _MOST:
-            looked_at = None
-        short = _choose(connection, question, schema, looked_at)
-        if not short:
-            return
-        looked_at = None if looked_at is None else 16 * looked_at
+    looked_at = _MOST + 1 if question.top is None else question.top + max(question.top, _FIRST)
+    while _choose(connection, question, schema, looked_at if looked_at <= _MOST else None):
+        looked_at *= 16
 
 
 def _choose(connection: duckdb.DuckDBPyConnection, asked: Question, schema: Sequence[str], looked_at: int | None) -> bool:
     """Select among rows whose first column is within the `looked_at` best of its group; whether that was too few."""
     by, descending = asked.order[0]
     groups = [quoted(name) for name in asked.per]
+    listed = "".join(f"{name}, " for name in groups)
+    asked.have(looked_at)
+    rows = f"(SELECT * FROM {NAMED} WHERE {asked.condition}) candidate"
     if looked_at is not None:
         best, beyond, sign = ("max", ">=", "-") if descending else ("min", "<=", "+")
         last = f"list_last({best}({quoted(by)}, {looked_at}))"
-        slack = f"{last} {sign} {SLACK} * abs({last})"
-        grouped = f"GROUP BY {', '.join(groups)}" if groups else ""
-        asked.reach.bound(looked_at)
         connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE {BOUNDS} AS SELECT {''.join(f'{name}, ' for name in groups)}{slack} AS bound, "
-            f"{best}({quoted(by)}) AS best, "
-            f"count(*) > {looked_at} AS more FROM {asked.source} WHERE {asked.condition} {grouped}"
+            f"CREATE OR REPLACE TEMP TABLE {BOUNDS} AS SELECT {listed}{last} {sign} {SLACK} * abs({last}) AS bound, "
+            f"{best}({quoted(by)}) AS best, count(*) > {looked_at} AS more FROM {rows} {grouped_by(groups)}"
         ).fetchall()
-        same = " AND ".join(f"{BOUNDS}.{name} IS NOT DISTINCT FROM candidate.{name}" for name in groups) or "true"
-        near = f"candidate.{quoted(by)} {beyond} bound"
-        candidates = f"(SELECT * FROM {asked.source} WHERE {asked.condition}) candidate"
-        chosen = f"SELECT candidate.* FROM {candidates} JOIN {BOUNDS} ON {same} WHERE {near}"
-    else:
-        asked.reach.bound(None)
-        chosen = f"SELECT * FROM {asked.source} WHERE {asked.condition}"
+        rows += f" JOIN {BOUNDS} ON {same_group(groups, BOUNDS, 'candidate')} WHERE candidate.{quoted(by)} {beyond} bound"
+    chosen = f"SELECT candidate.* FROM {rows}"
     order = ", ".join(f"{quoted(name)} {'DESC' if more else 'ASC'}" for name, more in asked.order) + ", plan"
     over = f"PARTITION BY {', '.join(groups)} " if groups else ""
     limit = "" if asked.top is None else f"QUALIFY rank <= {asked.top}"
     one_each = f"SELECT *, 1 AS {ALIKE}, '' AS {DIFFERING} FROM ({chosen})" if asked.every else _as_one(asked, schema, chosen)
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE {CHOSEN} AS SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, plan, "
-        f"{''.join(f'{name}, ' for name in groups)}{ALIKE}, {DIFFERING} FROM ({one_each}) {limit}"
+        f"{listed}{ALIKE}, {DIFFERING} FROM ({one_each}) {limit}"
     ).fetchall()
     if looked_at is None:
         return False
-    same = " AND ".join(f"{BOUNDS}.{name} IS NOT DISTINCT FROM {CHOSEN}.{name}" for name in groups) or "true"
-    lacking = f"(SELECT count(*) FROM {CHOSEN} WHERE {same}) < {asked.top}"
+    lacking = f"(SELECT count(*) FROM {CHOSEN} WHERE {same_group(groups, BOUNDS, CHOSEN)}) < {asked.top}"
     return bool(connection.execute(f"SELECT count(*) FROM {BOUNDS} WHERE more AND {lacking}").fetchall()[0][0])
+
+
+def grouped_by(groups: Sequence[str]) -> str:
+    """SQL that groups rows by these columns; of no columns all rows are one group."""
+    return f"GROUP BY {', '.join(groups)}" if groups else ""
+
+
+def same_group(groups: Sequence[str], one: str, other: str) -> str:
+    """SQL that is true of rows of two tables that agree in these columns, also where they are null."""
+    return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in groups) or "true"
 
 
 def _as_one(asked: Question, schema: Sequence[str], chosen: str) -> str:
@@ -152,42 +135,9 @@ def _as_one(asked: Question, schema: Sequence[str], chosen: str) -> str:
     )
 
 
-def counted(connection: duckdb.DuckDBPyConnection, by: str, where: str, source: str) -> tuple[int, int, dict[str, int]]:
-    """Numbers of all rows and of those to rank, and of rows that cannot be ranked, by reason, the most frequent first."""
-    rows = connection.execute(
-        f"SELECT status, reason, count(*), count({quoted(by)}), "
-        f"count({quoted(by)}) FILTER (coalesce(({where}\n), false)) FROM {source} GROUP BY status, reason"
-    ).fetchall()
-    reasons: dict[str, int] = {}
-    for status, reason, n, known, _ in rows:
-        without = n - known if status == "ok" else n
-        if without:
-            reasons["no_" + by if status == "ok" else str(reason)] = int(without)
-    most_first = dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
-    kept = sum(int(row[4]) for row in rows if row[0] == "ok")
-    return sum(int(row[2]) for row in rows), kept, most_first
-
-
-def spread(
-    connection: duckdb.DuckDBPyConnection, names: Sequence[str], source: str, condition: str
-) -> tuple[list[str], dict[str, Any]]:
-    """The columns that vary among the rows that meet the condition, and the values of those that do not."""
-    constant = _bounds(connection, names, f"(SELECT * FROM {source} WHERE {condition} LIMIT 20000)")
-    asked = [name for name in names if constant[name][0] == constant[name][1]]
-    bounds = constant | (_bounds(connection, asked, f"{source} WHERE {condition}") if asked else {})
-    varying = [name for name in names if bounds[name][0] != bounds[name][1]]
-    return varying, {name: low for name, (low, high) in bounds.items() if low == high}
-
-
-def _bounds(connection: duckdb.DuckDBPyConnection, names: Sequence[str], source: str) -> dict[str, tuple[Any, Any]]:
-    asked = ", ".join(f"min({quoted(n)}), max({quoted(n)})" for n in names)
-    row = connection.execute(f"SELECT {asked} FROM {source}").fetchall()[0]
-    return {name: (low, high) for name, low, high in zip(names, row[::2], row[1::2], strict=True)}
-
-
-def check_type(connection: duckdb.DuckDBPyConnection, where: str, source: str) -> None:
+def check_type(connection: duckdb.DuckDBPyConnection, where: str) -> None:
     """Raise SpecError if `where` has another type than true or false."""
-    kind = connection.sql(f"SELECT ({where}\n) FROM {source} LIMIT 0").types[0]
+    kind = connection.sql(f"SELECT ({where}\n) FROM {NAMED} LIMIT 0").types[0]
     if str(kind) != "BOOLEAN":
         raise OptionError(f"--where {where!r}: found a value of type {kind}, expected a condition")
 
@@ -205,7 +155,7 @@ def chosen_rows(connection: duckdb.DuckDBPyConnection, names: Sequence[str], per
 
 
 def find_fronts(
-    connection: duckdb.DuckDBPyConnection, source: str, condition: str, columns: Sequence[tuple[str, bool]], per: Sequence[str]
+    connection: duckdb.DuckDBPyConnection, condition: str, columns: Sequence[tuple[str, bool]], per: Sequence[str]
 ) -> None:
     """Fill the table FRONT with the plans of each group that no other beats in one column without losing in another.
 
@@ -215,11 +165,15 @@ def find_fronts(
     values = ", ".join(f"{'-' if more else ''}{quoted(name)}::DOUBLE AS v{k}" for k, (name, more) in enumerate(columns))
     groups = ", ".join(f"{quoted(name)} AS g{k}" for k, name in enumerate(per))
     reader = connection.sql(
-        f"SELECT plan, {values}{', ' + groups if groups else ''} FROM {source} WHERE {condition} AND {known}"
+        f"SELECT plan, {values}{', ' + groups if groups else ''} FROM {NAMED} WHERE {condition} AND {known}"
     ).to_arrow_reader(_BATCH)
     fronts: dict[tuple[object, ...], tuple[Ints, Floats]] = {}
-    for batch in reader:
-        for key, rows in _groups(batch, len(per)).items():
+    keys = [f"g{k}" for k in range(len(per))]
+    for batch in map(pa.Table.from_batches, ([each] for each in reader)):
+        number = group_numbers(batch, keys)
+        for group in np.unique(number):
+            rows = batch.take(np.flatnonzero(number == group))
+            key = tuple(rows[name][0].as_py() for name in keys)
             plans = rows.column("plan").to_numpy()
             points = np.stack([rows.column(f"v{k}").to_numpy() for k in range(len(columns))], axis=1)
             if key in fronts:
@@ -231,21 +185,15 @@ def find_fronts(
     connection.execute(f"CREATE TEMP TABLE {FRONT} AS SELECT plan FROM front_plans").fetchall()
 
 
-def _groups(batch: pa.RecordBatch, keys: int) -> dict[tuple[object, ...], pa.Table]:
-    """The rows of a batch by the values of their groups."""
-    table = pa.Table.from_batches([batch])
-    if not keys:
-        return {(): table}
-    columns = [table.column(f"g{k}").combine_chunks() for k in range(keys)]
-    coded = [column if pa.types.is_dictionary(column.type) else column.dictionary_encode() for column in columns]
-    code = np.zeros(len(table), np.int64)
-    for column in coded:
-        code = code * (len(column.dictionary) + 1) + column.indices.to_numpy().astype(np.int64)
-    by_group = {}
-    for group in np.unique(code):
-        places = np.flatnonzero(code == group)
-        by_group[tuple(column[int(places[0])].as_py() for column in columns)] = table.take(places)
-    return by_group
+def group_numbers(rows: pa.Table, names: Sequence[str]) -> Ints:
+    """A number for each distinct combination of values of these columns, [n]."""
+    group = np.zeros(rows.num_rows, np.int64)
+    for name in names:
+        column = rows[name].combine_chunks()
+        coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        codes = np.asarray(coded.indices.to_numpy(zero_copy_only=False), np.float64)
+        _, group = np.unique(np.stack([group, np.nan_to_num(codes, nan=-1.0)]), axis=1, return_inverse=True)
+    return group
 
 
 def best_of(points: Floats) -> Ints:

@@ -1,44 +1,31 @@
 """A folder on any file system that `pyarrow.fs` supports (a path, s3://, gs://, hdfs://), with atomic writes.
 
 A write is atomic in one of three ways: on a local disk, a temporary file is synced and renamed; on an object store, which has
-no rename, the finished bytes are one PUT; elsewhere, a temporary file is moved. An action on an object store is tried again
-after errors that may pass.
+no rename, the finished bytes are one PUT; elsewhere, a temporary file is moved.
 """
 
 import errno
+import fcntl
 import os
-import random
 import re
 import resource
 import shutil
-import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import fs
 
 from sim_core import SpecError, short, shown
 from sim_core.masking import masked, without_secrets
+from sim_core.places import lock_file
+from sweep.results.patience import CHECK_NETWORK, UNREACHED, Result, StoreUnavailable, advice, patiently
 
-PAUSES_S: Final = (1.0, 3.0, 9.0)
-"""Seconds between attempts, of which a random half to all is waited. Each attempt is some 30 of Arrow's own within 8 s."""
-_ADVICE: Final = {
-    ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "INVALID_CLIENT_TOKEN", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN",
-     "UNRECOGNIZED_CLIENT", "MISSING_AUTHENTICATION_TOKEN", "HTTP status 401", "HTTP status 403"):
-        "check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or the node's role) and their rights in the bucket",
-    ("NO_SUCH_BUCKET", "InvalidBucketName", "HTTP status 404"): "create the bucket, or check its name",
-    ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint", "HTTP status 301",
-     "HTTP status 307"): "check the region (AWS_REGION)",
-}  # fmt: skip
-_UNREACHED: Final = ("NETWORK_CONNECTION", "Could not connect", "curlCode")
-_CHECK_NETWORK: Final = "check the address (AWS_ENDPOINT_URL) and the network"
 _REFUSED: Final = {
     "Cannot parse URI": "is no URI: in a user or password write %2F for /, %40 for @, %20 for a space",
     "Unexpected query parameter": "has an option that its file system does not know",
@@ -51,39 +38,6 @@ _REFUSED: Final = {
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _OBJECT_STORES: Final = ("s3", "gcs", "abfs")
-
-Result = TypeVar("Result")
-
-
-class StoreUnavailable(OSError):
-    """The store failed at every attempt, in a way that may pass."""
-
-
-def advice(text: str) -> str:
-    """What to check after a permanent error with this text; empty if the error may pass."""
-    return next((said for words, said in _ADVICE.items() if any(word in text for word in words)), "")
-
-
-def patiently(action: Callable[[], Result], pause: Callable[[float], None] = time.sleep) -> Result:
-    """The result of an action on an object store, tried again after errors that may pass.
-
-    Raises the error itself if it is permanent (a missing file, refused credentials), else StoreUnavailable.
-    """
-    for wait_s in (*PAUSES_S, 0.0):
-        try:
-            return action()
-        except FileNotFoundError:
-            raise
-        except (OSError, pa.ArrowException) as error:
-            text = " ".join(str(error).split())
-            said = advice(text)
-            if said:
-                raise OSError(f"{text}; {said}") from None
-            last = text
-        if wait_s:
-            pause(wait_s * random.uniform(0.5, 1.0))
-    hint = f"; {_CHECK_NETWORK}" if any(word in last for word in _UNREACHED) else ""
-    raise StoreUnavailable(f"{last}{hint}")
 
 
 @dataclass(frozen=True)
@@ -154,9 +108,8 @@ class Folder:
 
     def write_bytes(self, name: str, data: bytes | pa.Buffer) -> None:
         """Write the file `name`, or replace it, atomically."""
-        local = self.local
-        if local is not None:
-            _write_local(local, name, data)
+        if self.local is not None:
+            _write_local(self.local, name, data)
             return
         if self.is_object_store:
             self._done(lambda: self._put(self.path(name), data), name)
@@ -178,7 +131,7 @@ class Folder:
 
     def names(self) -> list[str]:
         """Sorted names of the files in the folder; empty if it does not exist."""
-        return sorted(info.base_name for info in self._infos() if info.type == fs.FileType.File)
+        return sorted(self.written())
 
     def subfolders(self) -> list[str]:
         """Sorted names of the folders in it; empty if it does not exist."""
@@ -191,7 +144,7 @@ class Folder:
     def written_s(self, name: str) -> float | None:
         """When the file `name` was last written, in seconds since 1970; None if it does not exist."""
         info = self._info(name)
-        return None if info.type != fs.FileType.File else float(info.mtime_ns) * 1e-9
+        return float(info.mtime_ns) * 1e-9 if info.type == fs.FileType.File else None
 
     def delete(self, name: str) -> None:
         """Delete the file `name`. Raises FileNotFoundError."""
@@ -235,32 +188,10 @@ class Folder:
             yield
         except (OSError, pa.ArrowException) as error:
             where = str(self / name) if name else str(self)
-            number = getattr(error, "errno", None)
-            text = os.strerror(number) if number else without_secrets(" ".join(str(error).split()), self.given)
-            if number:
-                raise type(error)(number, text, where) from None
+            if number := getattr(error, "errno", None):
+                raise type(error)(number, os.strerror(number), where) from None
             kind = StoreUnavailable if isinstance(error, StoreUnavailable) else OSError
-            raise kind(f"{where}: {text}") from None
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Name the file in an error of writing it, which names none."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a text to a file that the user named; `-` is standard output. Raises OSError, which names it."""
-    if str(path) == "-":
-        sys.stdout.write(text)
-        return
-    with naming(path):
-        path.write_text(text, encoding="utf-8")
+            raise kind(f"{where}: {without_secrets(' '.join(str(error).split()), self.given)}") from None
 
 
 Location = Folder | Path | str
@@ -281,15 +212,12 @@ def folder_at(location: Location) -> Folder:
         if not path:
             raise ValueError("names no folder")
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise SpecError(f"{masked(text)}: {_why(str(error))}; expected a folder or a URI of s3, gs, hdfs, file") from None
+        said = str(error)  # and may repeat secrets
+        known = next((words for word, words in _REFUSED.items() if word in said), "")
+        unreached = f"cannot be reached; {CHECK_NETWORK}" if any(word in said for word in UNREACHED) else ""
+        why = known or advice(said) or unreached or "cannot be opened"
+        raise SpecError(f"{masked(text)}: {why}; expected a folder or a URI of s3, gs, hdfs, file") from None
     return Folder(text, path if filesystem.type_name == "local" else text)
-
-
-def _why(said: str) -> str:
-    """Why a URI was refused, in our words: what Arrow said of it may repeat secrets."""
-    known = next((words for word, words in _REFUSED.items() if word in said), "")
-    unreached = f"cannot be reached; {_CHECK_NETWORK}" if any(word in said for word in _UNREACHED) else ""
-    return known or advice(said) or unreached or "cannot be opened"
 
 
 @cache
@@ -301,6 +229,17 @@ def _opened(root: str) -> tuple[fs.FileSystem, str]:
         root += ("&" if "?" in root else "?") + "allow_delayed_open=true"
     filesystem, path = fs.FileSystem.from_uri(root)
     return filesystem, path
+
+
+@contextmanager
+def only_one(file: Path, refusal: str) -> Iterator[None]:
+    """Hold the lock in a local file, which no other process can hold meanwhile. Raises SpecError with `refusal` if one does."""
+    with lock_file(file) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SpecError(refusal) from None
+        yield
 
 
 def _temporary(name: str) -> str:

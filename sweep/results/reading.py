@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from sweep.results.folder import Location
-from sweep.results.slice_file import Index, Slice, footer_size, has_column, indexed, is_whole
+from sweep.results.index import Index, has_column
+from sweep.results.slice_file import Slice, footer_size, indexed, is_whole
 from sweep.results.store import Store
 
 _TAIL: Final = 1 << 15

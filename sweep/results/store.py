@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 
 from sim_core import SpecError
 from sim_core.places import lock_file
-from sweep.results.folder import Folder, Location, folder_at
-from sweep.results.slice_file import Slice, added, carried, counted_in, covering, encoded, is_whole, opened_text, sealed_text
+from sweep.results.folder import Folder, Location, folder_at, only_one
+from sweep.results.sealing import opened_text, sealed_text
+from sweep.results.slice_file import Slice, added, carried, counted_in, covering, encoded, is_whole
 from sweep.sources import differences
 
 MANIFEST: Final = "_sweep.parquet"
@@ -58,15 +59,15 @@ class Store:
         store has no locks: two runs of the same sweep may write there at once, because they write the same rows.
         """
         self.folder.make()
-        with _locked(self.folder):
+        refusal, local = f"{self.folder}: another run is writing here", self.folder.local
+        with nullcontext() if local is None else only_one(local / _LOCK, refusal):
             names = self.folder.names()
             for name in names:
                 if name.startswith(_LEFTOVERS):
                     self.folder.delete(name)
             self.check(provenance, fresh=fresh)
             if fresh:
-                for part in self._parts():
-                    self.folder.delete(part.file_name)
+                self._delete(self._parts())
             text = sealed_text(provenance)
             columns = self._schema() if schema is None else schema
             self.folder.write_bytes(MANIFEST, encoded(pa.RecordBatch.from_pylist([], schema=columns), text, None))
@@ -92,7 +93,12 @@ class Store:
         stored = None if fresh else self.provenance()
         if stored is not None and stored.get("sweep") != provenance["sweep"]:
             self.refuse_foreign()
-            what = _difference(stored, provenance)
+            if differing := differences(provenance["code"], stored.get("code", {})):
+                what = "holds results of another version of the simulator" + (f" ({differing})" if "code" in stored else "")
+            elif stored.get("workload") != provenance["workload"]:
+                what = "holds results of another workload"
+            else:
+                what = f"holds results of another sweep ({stored.get('name')}: other axes, constraints or hardware)"
             raise SpecError(f"{self.folder}: {what}; choose another --out, or start over with --fresh")
 
     def provenance(self) -> dict[str, Any] | None:
@@ -100,13 +106,10 @@ class Store:
 
         Raises SpecError if it is damaged.
         """
-        return self._told()[0]
+        return self.told()[0]
 
-    def manifest_fault(self) -> str:
-        """What is wrong with the manifest, in place of which the slices are asked: `is missing`, `is damaged`, or nothing."""
-        return self._told()[1]
-
-    def _told(self) -> tuple[dict[str, Any] | None, str]:
+    def told(self) -> tuple[dict[str, Any] | None, str]:
+        """The same, and what is wrong with the manifest, so that slices were asked: `is missing`, `is damaged`, or nothing."""
         for name in (MANIFEST, OLD_MANIFEST):
             try:
                 data = self.folder.read_bytes(name)
@@ -126,7 +129,7 @@ class Store:
 
         Raises SpecError if the manifest is damaged and no slice says what it said, or if it is of another sweep than they.
         """
-        provenance, fault = self._told()
+        provenance, fault = self.told()
         for part in self.slices()[:1]:
             with suppress(FileNotFoundError, ValueError):
                 if carried(self.folder.read_bytes(part.file_name), part)["sweep"] != (provenance or {}).get("sweep"):
@@ -206,8 +209,7 @@ class Store:
 
         Raises SpecError, and deletes none, if all of them are of one other sweep.
         """
-        damaged = self.damaged(identity)
-        if damaged:
+        if damaged := self.damaged(identity):
             self.refuse_foreign()
         self._delete(damaged)
         self.drop_doubles()
@@ -283,10 +285,10 @@ class Store:
 
     def discard(self) -> None:
         """Delete what runs have stored here, the manifest last, and the folder itself if no other files are in it."""
-        present = set(self.folder.names())
-        parts = [part.file_name for part in self._parts()]
+        self._delete(self._parts())
+        present = self.folder.names()
         leftovers = [name for name in present if name.startswith(_LEFTOVERS)]
-        for name in (*parts, *leftovers, *(name for name in (_LOCK, OLD_MANIFEST, MANIFEST) if name in present)):
+        for name in (*leftovers, *(name for name in (_LOCK, OLD_MANIFEST, MANIFEST) if name in present)):
             self.folder.delete(name)
         self.folder.remove_if_empty()
 
@@ -315,21 +317,13 @@ class Store:
         if not is_whole(self.folder.read_bytes(whole.file_name), whole, identity):
             self.folder.delete(whole.file_name)
             raise SpecError(f"{self.folder / whole.file_name}: was not stored as written; the slices it was made from are kept")
-        for part in parts:
-            if part != whole:
-                self.folder.delete(part.file_name)
+        self._delete(part for part in parts if part != whole)
 
     def missing(self, count: int, without: Collection[Slice] = ()) -> list[Slice]:
         """Ranges of [0, count) that no finished slice covers, but for those in `without`."""
-        gaps: list[Slice] = []
-        covered = 0
-        for part in covering([part for part in self._parts() if part not in without]):
-            if part.start > covered:
-                gaps.append(Slice(covered, part.start))
-            covered = part.stop
-        if covered < count:
-            gaps.append(Slice(covered, count))
-        return gaps
+        kept = covering([part for part in self._parts() if part not in without])
+        gaps = zip([0, *(part.stop for part in kept)], [*(part.start for part in kept), count], strict=True)
+        return [Slice(start, stop) for start, stop in gaps if start < stop]
 
 
 def newest(parent: Location) -> Folder:
@@ -340,26 +334,3 @@ def newest(parent: Location) -> Folder:
     if not results:
         raise SpecError(f"{folder}: {NO_RESULTS}")
     return folder / max(results)[1]
-
-
-@contextmanager
-def _locked(folder: Folder) -> Iterator[None]:
-    """Lock a local folder for one run. Raises SpecError if another run holds it."""
-    if folder.local is None:
-        yield
-        return
-    with lock_file(folder.local / _LOCK) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SpecError(f"{folder}: another run is writing here") from None
-        yield
-
-
-def _difference(stored: dict[str, Any], new: dict[str, Any]) -> str:
-    """What differs between the sweep in a folder and the one to be run, in words."""
-    if differing := differences(new["code"], stored.get("code", {})):
-        return "holds results of another version of the simulator" + (f" ({differing})" if "code" in stored else "")
-    if stored.get("workload") != new["workload"]:
-        return "holds results of another workload"
-    return f"holds results of another sweep ({stored.get('name')}: other axes, constraints or hardware)"

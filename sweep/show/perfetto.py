@@ -29,8 +29,8 @@ from sim_core import (
     timeline,
 )
 from sweep.evaluation.one_plan import plans_of
+from sweep.outputs import naming
 from sweep.reopening import Reopened
-from sweep.results.folder import naming
 
 MOST_BLOCKS: Final = 1_000_000
 """Blocks of a step that are drawn; a file of these has about 700 MB."""

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
 from sweep.options import OptionError
-from sweep.results.folder import naming
+from sweep.outputs import naming
 
 WIDE: Final = 250
 _PLAIN: Final[dict[str, Any]] = {"markup": False, "highlight": False, "soft_wrap": True}

@@ -2,9 +2,10 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,6 +15,7 @@ from sim_core.masking import masked
 from sweep.options import OptionError, wrong
 from sweep.spec.other_names import meant, our_name
 
+Checked = TypeVar("Checked", bound=BaseModel)
 Document = dict[str, Any]
 OPEN_SECTIONS: Final = ("axes", "fixed")
 """Sections whose keys may themselves contain dots (`axes.hardware.nic_bandwidth`)."""
@@ -152,6 +154,31 @@ def first_error(error: ValidationError, where: str, lines: Mapping[tuple[str, ..
     if first["type"] == "value_error":
         return SpecError(f"{location}: {f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}")
     return SpecError(f"{location}: {key}: {told(first, _fields(model, at))}")
+
+
+def with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:
+    """Add to a message the line of the key that it begins with, or the --set that it is about, if the check had no line."""
+    text = re.sub(rf"^{re.escape(where)}(:[0-9]+)?: ", "", str(error))
+    at = text.partition(":")[0]
+    for assignment in reversed(sets):  # the last one of a key counts
+        key = assignment.partition("=")[0].strip()
+        if at == key or at.startswith(f"{key}."):
+            return OptionError(f"--set {assignment}: {text}")
+    if text != str(error).removeprefix(f"{where}: "):
+        return error  # it names its line already
+    section, _, rest = at.partition(".")
+    line = lines.get((section, rest), lines.get((section,)))
+    return SpecError(f"{where}:{line}: {text}") if line and text != str(error) else error
+
+
+def validated(
+    model: type[Checked], document: object, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str] = ()
+) -> Checked:
+    """A document as checked data. Raises SpecError: the first error in one line, with the line of its key, or the --set."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise with_line(first_error(error, where, lines, model), where, lines, sets) from None
 
 
 def _fields(model: type[BaseModel], path: tuple[str, ...]) -> list[str]:

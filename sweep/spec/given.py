@@ -5,11 +5,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
-from pydantic import ValidationError
 
-from sim_core import Model, SpecError, model_document
-from sweep.spec.document import bare_size, first_error
-from sweep.spec.spec import SweepSpec
+from sim_core import Model, model_document
 
 
 class Spec(TypedDict, total=False):
@@ -31,19 +28,6 @@ class Spec(TypedDict, total=False):
     stragglers: object
     running: object
     fidelity: object
-
-
-def checked_spec(source: Mapping[str, object]) -> SweepSpec:
-    """A mapping as a spec. Raises SpecError."""
-    document = plain(source)
-    try:
-        spec = SweepSpec.model_validate(document)
-    except ValidationError as error:
-        raise first_error(error, "spec", {}, SweepSpec) from None
-    problem = bare_size(document)
-    if problem:
-        raise SpecError(f"spec: {problem}")
-    return spec
 
 
 def plain(value: Any) -> Any:

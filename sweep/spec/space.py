@@ -29,8 +29,9 @@ from sim_core import (
     sends_in_background,
     shown,
 )
-from sweep.spec.spec import FIELDS, STACK_AXIS, SweepSpec, Value
-from sweep.spec.workloads import framework_of
+from sweep.spec.spec import SweepSpec
+from sweep.spec.stacks import framework_of
+from sweep.spec.values import FIELDS, STACK_AXIS, Value
 
 MAX_VARIANTS: Final = 5_000
 MAX_SIZE: Final = 2**62
@@ -144,7 +145,7 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
         size=size,
         sample=sample,
         defaults=tuple(defaults),
-        named=frozenset(named_fields(spec)),
+        named=frozenset(spec.named),
         hardware_names=tuple(dict.fromkeys(variant.name for variant in variants)),
         stack_names=_stack_names(labels, base),
     )
@@ -169,7 +170,7 @@ def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -
 
 def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]]) -> tuple[dict[str, int], list[str]]:
     """Codes of the fields that are not an axis; and, in words, those that the spec does not set."""
-    named = named_fields(spec) - set(spec.fixed)
+    named = spec.named - set(spec.fixed)
     values: dict[str, Value] = dict(spec.fixed)
     defaults: list[str] = []
     own: dict[str, Value] = {**workload.base._asdict(), "layers": workload.layers, **workload.recorded_fields}
@@ -248,11 +249,6 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
         for root in roots
         for values in itertools.product(*(labels[name] for name in numbers))
     ]
-
-
-def named_fields(spec: SweepSpec) -> set[str]:
-    """Fields that the spec sets, as an axis or as a fixed value."""
-    return {name for key in spec.axes for name in key.split(",")} | set(spec.fixed)
 
 
 def number_axes(labels: Mapping[str, tuple[Any, ...]]) -> list[str]:

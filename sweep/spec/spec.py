@@ -1,39 +1,32 @@
 """The spec of a sweep: a YAML file, validated as it is read, as an immutable `SweepSpec`."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from sim_core import ALTERNATIVES, HARDWARE_KEYS, PLAN_FIELDS, SWITCH, PlanField, SpecError, named, nearest, quantity, shown
-from sim_core.limits import whole_number
-from sweep.options import OptionError
+from sim_core import (
+    ALTERNATIVES,
+    HARDWARE_KEYS,
+    SpecError,
+    named,
+    nearest,
+    shown,
+)
 from sweep.spec.budget import Budget
-from sweep.spec.document import apply_sets, bare_size, first_error, read_spec
+from sweep.spec.document import apply_sets, bare_size, read_spec, validated, with_line
 from sweep.spec.failures import Failures
-from sweep.spec.other_names import meant, value_meant
+from sweep.spec.other_names import meant
 from sweep.spec.running import Running
 from sweep.spec.stragglers import Stragglers
-from sweep.spec.workloads import STORED, Section, WorkloadSpec, check_stack, from_text
+from sweep.spec.values import ALIASES, FIELDS, STACK_AXIS, Value, check_value
+from sweep.spec.workloads import STORED, Section, WorkloadSpec, from_text
 
-FIELDS: Final = {name: field for name, field in PLAN_FIELDS.items() if field.is_set}
-"""What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
-ALIASES: Final = {alias: name for name, field in FIELDS.items() for alias in field.aliases}
-"""Other names of plan fields: those of the SimAI header that differ from ours, and common long and short forms."""
-
-STACK_AXIS: Final = "stack"
-"""An axis over software stacks: names, or presets with facts of your own, as `workload.stack` takes them."""
-_HARDWARE_SWITCHES: Final = tuple(f"hardware.{key}" for key, (_, unit) in HARDWARE_KEYS.items() if unit == SWITCH)
 MAX_AXIS_VALUES: Final = 100_000
-
-Value = int | float | str | bool
-
-
-def _hardware(value: object) -> object:
-    """A preset's name or path as a mapping; empty if an axis names the hardware."""
-    return {} if value is None else {"preset": value} if isinstance(value, str) else value
+_OF_PRESET: Final = BeforeValidator(lambda it: {} if it is None else {"preset": it} if isinstance(it, str) else it)
+"""A hardware's name or path as a mapping; empty if an axis names the hardware."""
+_Texts = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 
 
 class Sample(Section):
@@ -74,20 +67,33 @@ class SweepSpec(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     workload: Annotated[WorkloadSpec, from_text("path")]
-    hardware: Annotated[dict[str, Any], BeforeValidator(_hardware)] = Field(default_factory=dict)
+    hardware: Annotated[dict[str, Any], _OF_PRESET] = Field(default_factory=dict)
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     fixed: dict[str, Any] = Field(default_factory=dict)
-    where: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
+    where: _Texts = ()
     objectives: Annotated[tuple[Annotated[Objective, BeforeValidator(_objective)], ...], Field(min_length=1)] = (
         Objective(column="gpu_s_per_sample", direction="minimize"),
     )
-    per: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
+    per: _Texts = ()
     sample: Sample | None = None
     store: StoreSpec = StoreSpec()
     budget: Annotated[Budget | None, from_text("tokens")] = None
     failures: Failures | None = None
     stragglers: Stragglers | None = None
     running: Running | None = None
+
+    @property
+    def named(self) -> set[str]:
+        """Fields that are an axis, alone or zipped with others, or have a fixed value."""
+        return {name for key in self.axes for name in key.split(",")} | set(self.fixed)
+
+    def values_of(self, name: str) -> list[Any]:
+        """The values that an axis, alone or zipped with others, gives a field; empty without one."""
+        for key, rows in self.axes.items():
+            names = key.split(",")
+            if name in names:
+                return [row[names.index(name)] for row in rows] if len(names) > 1 else rows
+        return []
 
     @model_validator(mode="before")
     @classmethod
@@ -121,14 +127,14 @@ class SweepSpec(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "SweepSpec":
-        named = [name for key in self.axes for name in key.split(",")]
-        for name in named:
+        for name in (name for key in self.axes for name in key.split(",")):
             if name in self.fixed:
                 raise ValueError(f"fixed.{name}: is also an axis; remove one")
+        named = self.named
         for a, b in ALTERNATIVES:
-            if {a, b} <= {*named, *self.fixed}:
+            if {a, b} <= named:
                 raise ValueError(f"{a} and {b} are both given, but one follows from the other")
-        if self.stragglers and {"straggler_factor", "straggler_stage"} & {*named, *self.fixed}:
+        if self.stragglers and {"straggler_factor", "straggler_stage"} & named:
             raise ValueError("stragglers: is given beside straggler_factor or straggler_stage; remove one")
         if self.running:
             for name, value in self.running.plan.items():
@@ -176,20 +182,17 @@ def _axes(section: Mapping[object, object]) -> dict[str, list[Any]]:
         taken = [name for name in names if any(name in other.split(",") for other in axes)]
         if taken:
             raise ValueError(f"axes.{key}: {taken[0]} is given in two axes")
-        if len(names) > 1:
-            axes[",".join(names)] = [_zipped(key, names, row) for row in listed]
-        else:
-            axes[names[0]] = [check_value(names[0], value, f"axes.{key}") for value in listed]
-        canonical = axes[",".join(names)]
-        if len({repr(value) for value in canonical}) < len(canonical):
-            raise ValueError(f"axes.{key}: a value is given twice in {shown(canonical)}")
+        checked: list[Any] = []
+        for row in listed if len(names) > 1 else [[value] for value in listed]:
+            if not isinstance(row, list) or len(row) != len(names):
+                expected = f"{len(names)} values per row, one for each name of the axis"
+                raise ValueError(f"axes.{key}: found {shown(row)}, expected {expected}")
+            values_of_row = [check_value(name, value, f"axes.{key}") for name, value in zip(names, row, strict=True)]
+            checked.append(values_of_row if len(names) > 1 else values_of_row[0])
+        if len({repr(value) for value in checked}) < len(checked):
+            raise ValueError(f"axes.{key}: a value is given twice in {shown(checked)}")
+        axes[",".join(names)] = checked
     return axes
-
-
-def _zipped(key: object, names: Sequence[str], row: object) -> list[Value]:
-    if not isinstance(row, list) or len(row) != len(names):
-        raise ValueError(f"axes.{key}: found {shown(row)}, expected {len(names)} values per row, one for each name of the axis")
-    return [check_value(name, value, f"axes.{key}") for name, value in zip(names, row, strict=True)]
 
 
 def _ladder(key: object, values: object) -> list[Any]:
@@ -210,7 +213,10 @@ def _ladder(key: object, values: object) -> list[Any]:
                 raise ValueError(f"axes.{key}: range {bounds}: expected {expected}")
             return list(range(first, last + 1, step))
         if kind == "powers_of_two" and whole and len(bounds) == 2 and 1 <= bounds[0] <= bounds[1] <= 2**40:
-            return [2**k for k in range(bounds[1].bit_length()) if bounds[0] <= 2**k <= bounds[1]] or _empty(key, bounds)
+            powers = [2**k for k in range(bounds[1].bit_length()) if bounds[0] <= 2**k <= bounds[1]]
+            if not powers:
+                raise ValueError(f"axes.{key}: no power of two is within {bounds}")
+            return powers
         if kind not in ("range", "powers_of_two"):
             raise ValueError(f"axes.{key}: unknown ladder, {nearest(str(kind), ('range', 'powers_of_two'))}")
         raise ValueError(f"axes.{key}: found {shown(bounds)}, expected {{{kind}: [first, last{', step' * (kind == 'range')}]}}")
@@ -221,108 +227,25 @@ def _ladder(key: object, values: object) -> list[Any]:
     raise ValueError(f"axes.{key}: found {shown(values)}, expected a list, a range or powers_of_two")
 
 
-def _empty(key: object, bounds: list[int]) -> list[int]:
-    raise ValueError(f"axes.{key}: no power of two is within {bounds}")
-
-
-def check_value(name: str, value: object, where: str) -> Any:
-    """`value` as the field `name` takes it. Raises ValueError naming `where`."""
-    if name in FIELDS:
-        return _field_value(FIELDS[name], value, where)
-    if name == STACK_AXIS:
-        return _stack_value(value, where)
-    if name in _HARDWARE_SWITCHES:
-        return _switch(value, where)
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{where}: found {shown(value)}, expected a name or a number")
-    return value
-
-
-def _stack_value(value: object, where: str) -> Any:
-    """A value of the axis over stacks. Raises ValueError naming `where`."""
-    if value is None:
-        raise ValueError(f"{where}: found null, expected the name of a stack, or a preset and facts")
-    try:
-        return check_stack(value)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
-
-
-def _field_value(field: PlanField, value: object, where: str) -> Value:
-    """`value` as a field of plans takes it. Raises ValueError naming `where`."""
-    if (ours := value_meant(field.name, value)) and value not in field.words:
-        raise ValueError(f"{where}: found {shown(value)}, expected {ours}")
-    if field.kind == "switch":
-        return _switch(value, where)
-    if field.words:
-        if value not in field.words:
-            raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), field.words)}")
-        return str(value)
-    try:
-        if field.label:
-            text = field.label.text(value)
-            field.label.codes([text])
-            return text
-        if field.unit and isinstance(value, str):
-            value = int(quantity(value, field.unit))
-    except SpecError as error:
-        told = str(error).replace(field.name, where, 1) if field.label else f"{where}: {error}"
-        raise ValueError(told) from None
-    whole = not field.is_real
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int if whole else int | float)
-        or not field.least <= value <= field.most
-    ):
-        raise ValueError(f"{where}: found {shown(value)}, expected {_expected(field)}")
-    return value if whole else float(value)
-
-
-def _switch(value: object, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{where}: found {shown(value)}, expected true or false")
-    return value
-
-
-def _expected(field: PlanField) -> str:
-    """The numbers that a field takes, in words."""
-    if field.kind == "number":
-        return whole_number(int(field.least), int(field.most))
-    least = "above 0" if 0 < field.least < 1e-6 else f"from {field.least:g}"
-    return f"a number {least} to {field.most:g}"
-
-
 def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     """The spec at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
     document, lines = read_spec(path)
     if not {*SweepSpec.model_fields} & {*document} and {"hidden_size", "model_type"} & {*document}:
         raise SpecError(f"{path}: is a model, not a sweep; `sweep init {path}` writes one for it")
     lines |= {("workload", *key): line for key, line in lines.items() if key[0] == "model"}
-    try:
-        spec = SweepSpec.model_validate(applied := apply_sets(document, sets))
-    except ValidationError as error:
-        raise with_line(first_error(error, str(path), lines, SweepSpec), str(path), lines, sets) from None
-    problem = bare_size(applied)
-    if problem:
-        raise with_line(SpecError(f"{path}: {problem}"), str(path), lines, sets)
+    return checked_spec(apply_sets(document, sets), str(path), lines, sets)
+
+
+def checked_spec(
+    document: Mapping[str, Any], where: str, lines: Mapping[tuple[str, ...], int] | None = None, sets: Sequence[str] = ()
+) -> SweepSpec:
+    """A user's document as a spec. Raises SpecError, which begins with `where` and the line of its key, or the --set."""
+    spec = validated(SweepSpec, document, where, lines or {}, sets)
+    if problem := bare_size(document):
+        raise with_line(SpecError(f"{where}: {problem}"), where, lines or {}, sets)
     return spec
 
 
 def stored_spec(stored: object) -> SweepSpec:
     """The spec that a result holds, as this version stores it or an earlier one did. Raises ValidationError."""
     return SweepSpec.model_validate(stored, context=STORED)
-
-
-def with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:
-    """Add to a message the line of the key that it begins with, or the --set that it is about, if the check had no line."""
-    text = re.sub(rf"^{re.escape(where)}(:[0-9]+)?: ", "", str(error))
-    at = text.partition(":")[0]
-    for assignment in reversed(sets):  # the last one of a key counts
-        key = assignment.partition("=")[0].strip()
-        if at == key or at.startswith(f"{key}."):
-            return OptionError(f"--set {assignment}: {text}")
-    if text != str(error).removeprefix(f"{where}: "):
-        return error  # it names its line already
-    section, _, rest = at.partition(".")
-    line = lines.get((section, rest), lines.get((section,)))
-    return SpecError(f"{where}:{line}: {text}") if line and text != str(error) else error

@@ -1,44 +1,31 @@
 """The `workload:` section of a spec, a file with facts or a model in numbers, and the workload that it means."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from sim_core import (
-    STACK_FACTS,
     Facts,
     Model,
     SimError,
     SpecError,
-    Stack,
     Workload,
-    is_page,
-    measured_devices,
-    nearest,
     parse_model,
     read_calibrated,
     read_hardware,
     read_model,
-    read_stack,
     read_workload,
     shown,
-    stack_names,
     workload_from_model,
 )
-from sim_core.models.features import Recipe, read_features, split_features, with_capacity
-from sim_core.models.releases import release_defaults
+from sim_core.models.features import with_capacity
 from sim_core.records import Record
 from sim_core.workloads.facts import FACTS, NUMERIC_FACTS, Repeat, misfit
-from sweep.frameworks.stacks import assumed, nearest_stack
+from sweep.spec.stacks import Framework, check_stack, framework_of
 
-STACK: Final = "megatron-core"
-"""The stack of a model that names none."""
-LONGEST_NAME: Final = 60
-StackSpec = str | Mapping[str, Any]
-"""A name, or a mapping of `preset` or `framework` and facts."""
 STORED: Final = "stored"
 """The context in which the spec of a stored result is validated."""
 MODEL_KEYS: Final = ("model", "stack", "sequence_parallel")
@@ -65,101 +52,6 @@ def _model(value: object) -> object:
     if not isinstance(value, str) or not value:
         raise ValueError(f"found {shown(value)}, expected a name, a path, or a mapping of numbers")
     return {"preset": value}
-
-
-def check_stack(value: object) -> Any:
-    """The name of a stack, or a mapping of a preset and facts, checked. Raises ValueError."""
-    if value is not None and not isinstance(value, str | Mapping):
-        raise ValueError(f"found {shown(value)}, expected the name of a stack, or a preset and facts: `sweep stack` lists them")
-    try:
-        preset, facts, _ = _stated(value)
-        framework_of({**facts, "preset": STACK if is_page(preset) else preset})  # a page is read where the spec lies
-    except SpecError as error:
-        raise ValueError(str(error)) from None
-    return value
-
-
-class Framework(NamedTuple):
-    """What `workload.stack` means: facts, what plans and capacities usually are, and what a user should know of it."""
-
-    stack: Stack
-    recipe: Recipe
-    notes: tuple[str, ...] = ()
-
-
-def framework_of(stated: StackSpec | None, model: str = "", device: str = "", base: Path | None = None) -> Framework:
-    """What `workload.stack` means for a model on a device (names): a preset or a page (a file, relative to `base`), STACK where
-    it names none; what its `release` sets, in place of that its `features`, in place of both its facts. A `framework` without a
-    page has the nearest one.
-
-    Raises SpecError.
-    """
-    preset, facts, framework = _stated(stated)
-    release, features = facts.pop("release", None), facts.pop("features", None)
-    stack = read_stack(preset, base)
-    if framework:
-        stack = stack.model_copy(update={"name": assumed(framework, preset)})
-    usual: dict[str, object] = {}
-    notes: tuple[str, ...] = ()
-    if release is not None:
-        if not isinstance(release, str):
-            raise SpecError(f"release: found {shown(release)}, expected a text such as '26.04', in quotes")
-        defaults = release_defaults(preset, release, model, device)
-        usual, notes = dict(defaults.features), (f"stack {preset}: {defaults.note(release)}",)
-    if features is not None and not isinstance(features, str | Mapping):
-        raise SpecError(f"features: found {shown(features)}, expected key=value; ..., or a mapping")
-    own = split_features(features) if isinstance(features, str) else dict(features or {})
-    recipe = read_features({**usual, **own})
-    plain = {name: STACK_FACTS[name].plain(value) for name, value in recipe.facts.items()}
-    sources = {name: {"value": value, "source": "its release and features"} for name, value in plain.items()}
-    stack = stack.with_facts({**sources, **facts})
-    _check_devices(stack)
-    return Framework(stack, recipe, notes)
-
-
-def _check_devices(stack: Stack) -> None:
-    """Raise SpecError where a fact is stated for a device without measured kernels: by those it would find none."""
-    for name, fact in STACK_FACTS.items():
-        for device in fact.devices(getattr(stack, name)):
-            if device not in measured_devices():
-                raise SpecError(f"{name}: found device {shown(device)}, {nearest(device, measured_devices())}")
-
-
-def page_of(stated: StackSpec | None) -> str | None:
-    """The file of a stack's page, None of a preset."""
-    preset = _stated(stated)[0]
-    return preset if is_page(preset) else None
-
-
-def unmet(stated: StackSpec | None) -> str | None:
-    """The framework that has no page and what it is simulated as, None of one that has."""
-    preset, _, framework = _stated(stated)
-    return assumed(framework, preset) if framework else None
-
-
-def stack_name(stated: StackSpec | None) -> str:
-    """How a stack is called of which more than a name is stated: in brackets, or "framework as page". Raises SpecError."""
-    preset, facts, framework = _stated(stated)
-    name = assumed(framework, preset) if framework else preset
-    values = {key: value["value"] if isinstance(value, Mapping) and "value" in value else value for key, value in facts.items()}
-    told = [key if isinstance(value, Mapping | list) else f"{key} {value}" for key, value in values.items()]
-    return f"{name} ({', '.join(told)})" if told else name
-
-
-def _stated(stated: StackSpec | None) -> tuple[str, dict[str, Any], str]:
-    """The preset or file that is named, facts in place of its own, and a framework without a page. Raises SpecError."""
-    facts = {"preset": stated} if isinstance(stated, str) else dict(stated or {})
-    framework = facts.pop("framework", None)
-    if framework is not None:
-        if not isinstance(framework, str) or not framework.strip() or len(framework) > LONGEST_NAME:
-            raise SpecError(f"framework: found {shown(framework)}, expected the name of a framework without a page")
-        if framework in stack_names():
-            raise SpecError(f"framework: {framework} has a page: say preset: {framework}")
-        facts.setdefault("preset", nearest_stack(str(facts.get("sharding", ""))))
-    preset = facts.pop("preset", STACK)
-    if not isinstance(preset, str):
-        raise SpecError(f"found {shown(preset)}, expected the name of a stack, such as {STACK}")
-    return preset, facts, " ".join((framework or "").split())
 
 
 def _within_bounds(value: object, info: ValidationInfo) -> object:
@@ -248,11 +140,6 @@ class WorkloadSpec(Section):
         return Facts(**facts, repeat=None if self.repeat is None else self.repeat.rows())
 
 
-def by_stack(section: WorkloadSpec, stacks: Sequence[StackSpec]) -> list[WorkloadSpec]:
-    """The same section with each of several stacks; without any the section itself."""
-    return [section.model_copy(update={"stack": stack}) for stack in stacks] or [section]
-
-
 class Unread(SpecError):
     """A reader of workloads refuses the file at `path`, which may be of another kind."""
 
@@ -313,12 +200,7 @@ def _described_model(section: WorkloadSpec, base: Path) -> Model:
     preset = document.pop("preset")
     if not isinstance(preset, str):
         raise SpecError(f"preset: found {shown(preset)}, expected the name of a model or a path")
-    return read_model(preset, {**_dotted(document), **values}, base)
-
-
-def _dotted(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers inside sections by dotted names, so that those not given stay as they are."""
-    flat: dict[str, Any] = {}
+    changes: dict[str, Any] = {}  # numbers inside sections by dotted names, so that those not given stay as they are
     for key, value in document.items():
-        flat |= {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, Mapping) else {key: value}
-    return flat
+        changes |= {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, Mapping) else {key: value}
+    return read_model(preset, {**changes, **values}, base)

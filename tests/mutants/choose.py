@@ -6,7 +6,7 @@ import hashlib
 import re
 import shutil
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,10 +86,13 @@ def key(*parts: bytes | str) -> str:
     return digest.hexdigest()[:24]
 
 
-def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
-    """Run each file of tests of a suite once, or take what is kept of it. Raises RuntimeError where a test fails."""
+def measure(copies: Sequence[Copy], suite: Suite, kept: Path, sources: Collection[str]) -> Reach:
+    """Run each file of tests of a suite once, or take what is kept of it: the tests that reach each line of `sources`.
+
+    Raises RuntimeError where a test fails.
+    """
     root = copies[0].root
-    sources = _hash_of_sources(root)
+    on = _hash_of_sources(root)
     free: SimpleQueue[Copy] = SimpleQueue()
     for copy in copies:
         (copy.root / ".coveragerc").write_text(CONFIG, encoding="utf-8")
@@ -97,7 +100,7 @@ def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
 
     def run(file: str) -> Path:
         contents = [(root / name).read_bytes() for name in _with_helpers(root, file)]
-        at = kept / key(sources, file, repr(suite.settings), *contents)
+        at = kept / key(on, file, repr(suite.settings), *contents)
         if not at.with_suffix(".xml").is_file():
             copy = free.get()
             try:
@@ -111,7 +114,7 @@ def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
         done = list(pool.map(run, suite.files(root)))
     reach = Reach({}, {}, {})
     for at in done:
-        _add(reach, root, at)
+        _add(reach, root, at, sources)
     return reach
 
 
@@ -149,8 +152,8 @@ def _run_one(copy: Copy, file: str, suite: Suite, at: Path) -> None:
     shutil.move(report, at.with_suffix(".xml"))
 
 
-def _add(reach: Reach, root: Path, at: Path) -> None:
-    """Add what one file of tests reaches."""
+def _add(reach: Reach, root: Path, at: Path, sources: Collection[str]) -> None:
+    """Add what one file of tests reaches of some sources."""
     mine: set[Test] = set()
     for case in ET.parse(at.with_suffix(".xml")).iter("testcase"):
         module, name = _module(root, case.attrib["classname"]), case.attrib["name"].partition("[")[0]
@@ -164,7 +167,7 @@ def _add(reach: Reach, root: Path, at: Path) -> None:
     data = CoverageData(str(at.with_suffix(".coverage")))
     data.read()
     tests = {context: _test(root, context) for context in data.measured_contexts() if context}
-    for file in data.measured_files():
+    for file in data.measured_files() & set(sources):
         reach.executed.setdefault(file, set()).update(data.lines(file) or [])
         by_line = reach.by_line.setdefault(file, {})
         for line, contexts in data.contexts_by_lineno(file).items():

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sim_core import Facts, FormatError
-from sim_core.exporting import write_simai_text
 from sim_core.workloads.simai.parameters import read_sizes
 from sim_core.workloads.simai.sections import sections_of
-from sim_core.workloads.simai.text import read_simai_text
+from sim_core.workloads.simai.text import read_simai_text, write_simai_text
 from sim_core.workloads.simai.workload import workload_from_simai
 from tests.mutation import Mutation, extreme, mutated, mutation_lists, random_mutations
 from tests.simulating import Simulating

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sim_core import Check, Facts, HardwareTable, SpecError, Workload, plans, read_workload, simulate
-from sim_core.workloads.simai.checks import checks_of, file_of
+from sim_core.workloads.simai.checks import checks_of
+from sim_core.workloads.simai.file import file_of
 from sim_core.workloads.simai.records import choices_of, with_records
 from sim_core.workloads.simai.text import read_simai_text
 from tests.aicb import write

@@ -55,9 +55,11 @@ def test_experts_behind_dense_layers(hardware: HardwareTable) -> None:
 
 
 def test_splits_by_cost_of_layers_that_run_again(hardware: HardwareTable) -> None:
-    work = of_model("llama3-8b", 6)
-    modes = ["block:1", "block:3", "full"]
-    same_alone(work, hardware, plans(work, tp=2, pp=2, dp=2, ga=4, checkpointing=modes, layer_split="balanced_cost"))
+    """Where more of the layers run again, the head is worth fewer of them, and the last stage takes another one."""
+    work = of_model("llama3-8b", 10)
+    again, split = ["block:1", "block:2"], "balanced_cost"
+    table = plans(work, tp=2, dp=2, ga=4, layers=[6, 8, 10], pp=[3, 4], checkpointing=again, layer_split=split)
+    same_alone(work, hardware, table)
 
 
 def test_stages_of_files(gpt7b: Workload, hardware: HardwareTable) -> None:

@@ -23,9 +23,8 @@ from sim_core import (
     read_workload,
     simulate,
 )
-from sim_core.exporting import write_simai_text
 from sim_core.metrics import STEP_TIME
-from sim_core.workloads.simai.text import read_simai_text
+from sim_core.workloads.simai.text import read_simai_text, write_simai_text
 from tests.aicb import gpt_text, read, write
 from tests.conftest import GPT7B, LLAMA405B, make_plans
 from tests.sim_core.test_simai_model import Tool, machine

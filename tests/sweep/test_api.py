@@ -26,7 +26,8 @@ import sweep
 from sim_core import SpecError, read_hardware, read_model, read_stack
 from sweep.executors import InlineExecutor
 from sweep.results.slice_file import Slice
-from sweep.spec.given import checked_spec
+from sweep.spec.given import plain
+from sweep.spec.spec import checked_spec
 from tests.conftest import EXAMPLES, ROOT
 from tests.sweep.commands import sweep as command
 from tests.sweep.conftest import SpecWriter, rows
@@ -176,7 +177,8 @@ def test_values_of_numpy_tuples_and_ranges_are_taken(path: Path, result: sweep.R
     given = sweep.run(spec, path.parent / "again")
     assert given.to_arrow().equals(result.to_arrow())
     assert given.provenance["sweep"] == result.provenance["sweep"]
-    assert checked_spec({**spec, "axes": {"tp": range(1, 5), "pp": np.arange(1, 3)}}).axes == {"tp": [1, 2, 3, 4], "pp": [1, 2]}
+    again = checked_spec(plain({**spec, "axes": {"tp": range(1, 5), "pp": np.arange(1, 3)}}), "spec")
+    assert again.axes == {"tp": [1, 2, 3, 4], "pp": [1, 2]}
 
 
 def test_a_result_answers_what_the_commands_answer(path: Path, result: sweep.Result, tmp_path: Path) -> None:

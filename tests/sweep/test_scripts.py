@@ -16,7 +16,7 @@ import pytest
 
 from sweep.evaluation.preparation import prepare
 from sweep.execution import Progress, dry_run
-from sweep.results.slice_file import sealed_text
+from sweep.results.sealing import sealed_text
 from sweep.results.store import MANIFEST, Store
 from sweep.show.progress import clock
 from sweep.spec.spec import load_spec

@@ -16,7 +16,7 @@ import sweep as package
 from sim_core import SpecError
 from sweep.execution import _why_lost
 from sweep.nightly.night import _one_line
-from sweep.results.folder import write_file
+from sweep.outputs import write_file
 from sweep.results.store import Store
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter, spec_in

@@ -6,21 +6,15 @@ the generator writes; Megatron-LM (`distributed/finalize_model_grads.py`, `optim
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final, NamedTuple
-
-import numpy as np
+from typing import Final
 
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
-from sim_core.workloads.facts import Facts
-from sim_core.workloads.simai.model import model_of
-from sim_core.workloads.simai.parameters import read_sizes
-from sim_core.workloads.simai.records import FINAL, PHASES, PLACEHOLDER_NS, Choice, choices_of, with_records
-from sim_core.workloads.simai.sections import EMBEDDING, Sections, sections_of
-from sim_core.workloads.simai.sizes import Sizes, first_excess_ns
-from sim_core.workloads.simai.text import Header, Record, SimaiText, read_simai_text
-from sim_core.workloads.simai.workload import workload_from_simai
-from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Workload
+from sim_core.workloads.simai.file import File, Runs
+from sim_core.workloads.simai.records import FINAL, PHASES, PLACEHOLDER_NS, Choice
+from sim_core.workloads.simai.sections import EMBEDDING
+from sim_core.workloads.simai.sizes import first_excess_ns
+from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 MEMORY_BANDWIDTH: Final = 1.555e12
 """Bytes/s, for the time that memory traffic takes: A100-40GB (NVIDIA A100 data sheet); newer devices are faster."""
@@ -35,45 +29,10 @@ ADAM_BYTES: Final = 30
 FAR_ABOVE: Final = 10
 
 
-Runs = list[tuple[Record, float]]
-"""Records, each with its runs in a step."""
-
-
-class File(NamedTuple):
-    """A text and its numbers. `runs[k]`: how often the micro-batches of a step run distinct record k on a stage."""
-
-    sections: Sections
-    header: Header
-    sizes: Sizes
-    tokens: int | None  # of a micro-batch, as the user gives them
-    runs: list[float]
-    compute_s: float  # of all records in a step
-
-    def named(self, *starts: str) -> Runs:
-        """The records of the micro-batches whose names begin so."""
-        pairs = zip(self.sections.text.records, self.runs, strict=True)
-        return [(record, n) for record, n in pairs if n and record.name.startswith(starts)]
-
-    def step(self, name: str) -> Record | None:
-        """The once-per-step record of that name."""
-        return next((record for record in self.sections.once if record.name == name), None)
-
-    def lookup_s(self) -> float:
-        """An embedding lookup: its memory traffic, or its launches; 0 if the activation's size is unknown."""
-        pass_s = self.sizes.activation / MEMORY_BANDWIDTH
-        return LOOKUP_PASSES * max(pass_s, KERNEL_S) if pass_s else 0.0
-
-
-def file_of(text: SimaiText, facts: Facts, warnings: list[str] | None = None) -> File:
-    """A text as the checks see it; `warnings` takes doubts about its sections. Raises FormatError."""
-    sections = sections_of(text, [] if warnings is None else warnings)
-    tokens = facts.sequence * facts.micro_batch if facts.sequence and facts.micro_batch else None
-    lines = sections.repetitions.ravel(), np.array([*sections.before, *sections.after], np.int64)
-    counts, once = (np.bincount(text.order[of], minlength=len(text.records)).astype(np.float64) for of in lines)
-    runs = counts * (text.header.ga / len(sections.repetitions))
-    compute_ns = np.array([float(sum(r.compute_ns)) for r in text.records])
-    compute_s = float((compute_ns * (runs + once)).sum()) * NS
-    return File(sections, text.header, read_sizes(sections, facts), tokens, runs.tolist(), compute_s)
+def _lookup_s(file: File) -> float:
+    """An embedding lookup: its memory traffic, or its launches; 0 if the activation's size is unknown."""
+    pass_s = file.sizes.activation / MEMORY_BANDWIDTH
+    return LOOKUP_PASSES * max(pass_s, KERNEL_S) if pass_s else 0.0
 
 
 def _runs(records: Runs) -> float:
@@ -87,28 +46,6 @@ def _names(records: Runs) -> list[str]:
 def _mean_s(records: Runs, phase: int) -> float:
     """Mean seconds of a phase over the runs."""
     return sum(r.compute_ns[phase] * n for r, n in records) / _runs(records) * NS if records else 0.0
-
-
-def read_checked(path: str, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
-    """The workload of a file with the values of `facts.records`, its checks and the model it implies; warnings.
-
-    Raises SpecError for a value that does not fit the text, FormatError, OSError.
-    """
-    records = facts.records or {}
-    choices = choices_of(records)
-    text = with_records(read_simai_text(path, all_gpus=facts.all_gpus), choices)
-    warnings = list(text.warnings)
-    file = file_of(text, facts, warnings)
-    implied = model_of(file.sizes, facts)
-    repaired = replace(
-        workload_from_simai(file.sections, file.sizes, facts, warnings),
-        sequence=implied.sequence,
-        experts=file.sizes.number or None,
-        checks=checks_of(file, choices),
-        implied=implied,
-        records=records,
-    )
-    return repaired, tuple(warnings)
 
 
 def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
@@ -169,7 +106,7 @@ def _tokens(file: File) -> Iterator[Check]:
 def _embedding_forward(file: File) -> Iterator[Check]:
     """AICB averages the first, cold runs of the lookup with the others."""
     records = file.named(EMBEDDING)
-    has_s, needs_s = _mean_s(records, FORWARD), file.lookup_s()
+    has_s, needs_s = _mean_s(records, FORWARD), _lookup_s(file)
     if needs_s and has_s > FAR_ABOVE * needs_s:
         why = f"A lookup moves {short(LOOKUP_PASSES * file.sizes.activation, 'B')}; AICB averages it with its cold start"
         effect_s = (has_s - needs_s) * _runs(records)
@@ -195,7 +132,7 @@ def _embedding_gradient(file: File) -> Iterator[Check]:
         of_each = others_ns * NS if excess_ns > 0 else _mean_s(records, WEIGHT_GRADIENT)
         leaked_s = excess_ns * NS + of_each * _runs(records)
         told = f"{'; '.join(why)}: AICB writes what another record left behind; the work is that of a lookup"
-        needs_s, record = file.lookup_s(), f"{EMBEDDING}.weight_gradient"
+        needs_s, record = _lookup_s(file), f"{EMBEDDING}.weight_gradient"
         yield _timed("embedding gradient", record, found, needs_s, told, leaked_s - needs_s * _runs(records))
 
 

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 from sim_core.units import short
 from sim_core.workloads.facts import Facts
+from sim_core.workloads.simai.header import Header
 from sim_core.workloads.simai.sections import COUNT_BYTES, EMBEDDING, EXPERTS, RECORDS_OF_EXPERTS, Sections
-from sim_core.workloads.simai.text import Header, Record
+from sim_core.workloads.simai.text import Record
 from sim_core.workloads.workload import FORWARD, WEIGHT_GRADIENT, Shares
 
 HALF: Final = (0.45, 0.55)

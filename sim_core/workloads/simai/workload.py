@@ -12,9 +12,10 @@ from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
 from sim_core.workloads.facts import Facts
+from sim_core.workloads.simai.header import RERUN_POLICY, Header
 from sim_core.workloads.simai.sections import EXPERTS, Sections, shape_of
 from sim_core.workloads.simai.sizes import Sizes, first_excess_ns, has_columns
-from sim_core.workloads.simai.text import RERUN_POLICY, Header, Record
+from sim_core.workloads.simai.text import Record
 from sim_core.workloads.words import RULE_OF_GROUP, group_of
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,

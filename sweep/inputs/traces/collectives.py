@@ -113,11 +113,14 @@ def calls(events: Events, joins: Joins, kind: Ints, chosen: Bools, world: int | 
         told = events.collectives.get(row)
         if told is None and joins.operator[row] != NONE:
             told = events.op_collectives.get(int(joins.operator[row]))
-        name = events.names[events.gpu_name[row]]
-        start = float(events.gpu_us[row])
-        key = Key(_by_kernel(name), "unknown", None, None) if told is None else _key(told, world)
-        group, sequence = ("", None) if told is None else (told.group, told.sequence)
-        found.append(Call(row, key, group, sequence, start, start + float(events.gpu_dur_us[row])))
+        name = events.names[events.gpu.name[row]]
+        start = float(events.gpu.us[row])
+        end = start + float(events.gpu.dur_us[row])
+        if told is None:
+            kind_by_name = next((each for pattern, each in _BY_KERNEL if pattern.search(name)), UNNAMED)
+            found.append(Call(row, Key(kind_by_name, "unknown", None, None), "", None, start, end))
+        else:
+            found.append(Call(row, _key(told, world), told.group, told.sequence, start, end))
     return sorted(found, key=lambda call: call.start_us)
 
 
@@ -145,7 +148,3 @@ def _key(told: Collective, world: int | None) -> Key:
     width = BYTES.get(told.dtype)
     size = None if width is None else max(told.elements_in, told.elements_out) * width
     return Key(kind, role_of(told.description, told.group_size, world), told.group_size or None, size)
-
-
-def _by_kernel(name: str) -> str:
-    return next((kind for pattern, kind in _BY_KERNEL if pattern.search(name)), UNNAMED)

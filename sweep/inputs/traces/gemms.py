@@ -58,18 +58,19 @@ class Gemms(NamedTuple):
 def gemms(events: Events, joins: Joins, kind: Ints, chosen: Bools) -> Gemms:
     """The GEMMs among the chosen GPU events, where the file has shapes of operators."""
     compute = chosen & (kind == Kind.COMPUTE)
-    total = float(events.gpu_dur_us[compute].sum())
+    total = float(events.gpu.dur_us[compute].sum())
     kernels, fills = _seconds(events, joins, compute), _seconds(events, joins, chosen & (kind == Kind.MEMORY))
     times: dict[Shape, list[tuple[float, float]]] = defaultdict(list)
     read = 0.0
     for row, shaped in events.shapes.items():
-        shape = shape_of(events.names[events.op_name[row]], shaped)
+        shape = shape_of(events.names[events.ops.name[row]], shaped)
         if shape is None or not kernels[row]:
             continue
         times[shape].append((kernels[row], fills[row]))
         read += kernels[row]
     rows = sorted((_gemm(shape, each) for shape, each in times.items()), key=lambda gemm: -gemm.total_s)
-    named = float(events.gpu_dur_us[compute & _named(events)].sum()) * MICRO
+    by_name = np.array(["gemm" in name.lower() or name.startswith("Cijk_") for name in events.names], np.bool_)
+    named = float(events.gpu.dur_us[compute & by_name[events.gpu.name]].sum()) * MICRO
     whole = total * MICRO
     return Gemms(tuple(rows), read / whole if whole else 0.0, max(0.0, named - read) / whole if whole else 0.0)
 
@@ -98,9 +99,9 @@ def _transposed(strides: tuple[int, ...]) -> bool:
 
 def _seconds(events: Events, joins: Joins, chosen: Bools) -> Floats:
     """Seconds of the chosen GPU events by operator."""
-    seconds = np.zeros(len(events.op_us))
+    seconds = np.zeros(len(events.ops.us))
     linked = chosen & (joins.operator != NONE)
-    np.add.at(seconds, joins.operator[linked], events.gpu_dur_us[linked] * MICRO)
+    np.add.at(seconds, joins.operator[linked], events.gpu.dur_us[linked] * MICRO)
     return seconds
 
 
@@ -115,9 +116,3 @@ def _gemm(shape: Shape, times: list[tuple[float, float]]) -> Gemm:
         float(fills.sum()),
         float(np.median(kernels + fills)),
     )
-
-
-def _named(events: Events) -> Bools:
-    """GPU events that are GEMMs by name."""
-    by_name = np.array(["gemm" in name.lower() or name.startswith("Cijk_") for name in events.names], np.bool_)
-    return by_name[events.gpu_name] if len(by_name) else np.zeros(0, np.bool_)

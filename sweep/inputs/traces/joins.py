@@ -26,7 +26,7 @@ class Joins(NamedTuple):
 
 def join(events: Events) -> Joins:
     """Joins by correlation, by External id or the operator around the launch, and by the host's steps."""
-    launch = _rows_of(events.gpu_correlation, events.host_correlation)
+    launch = _rows_of(events.gpu.correlation, events.host.correlation)
     operator = _operators(events, launch)
     return Joins(launch, operator, _steps(events, launch))
 
@@ -43,8 +43,8 @@ def _rows_of(keys: Ints, ids: Ints) -> Ints:
 
 def _operators(events: Events, launch: Ints) -> Ints:
     """By External id, unless that repeats the correlation (2022, 2023); else the innermost operator around the launch."""
-    named = (events.gpu_external >= 0) & (events.gpu_external != events.gpu_correlation)
-    by_id = np.where(named, _rows_of(events.gpu_external, events.op_external), NONE)
+    named = (events.gpu.external >= 0) & (events.gpu.external != events.gpu.correlation)
+    by_id = np.where(named, _rows_of(events.gpu.external, events.ops.external), NONE)
     missing = (by_id == NONE) & (launch != NONE)
     if not missing.any():
         return by_id.astype(np.int64)
@@ -55,12 +55,12 @@ def _operators(events: Events, launch: Ints) -> Ints:
 
 def _innermost(events: Events, launches: Ints) -> Ints:
     """For each row of host events the innermost operator of its thread that it lies in; NONE outside of all and unasked."""
-    found = np.full(len(events.host_us), NONE, np.int64)
-    ops, times, ends = len(events.op_us), events.op_us, events.op_us + events.op_dur_us
-    start = np.concatenate((times, events.host_us[launches]))
-    thread = np.concatenate((events.op_thread, events.host_thread[launches]))
+    found = np.full(len(events.host.us), NONE, np.int64)
+    ops, times, ends = len(events.ops.us), events.ops.us, events.ops.us + events.ops.dur_us
+    start = np.concatenate((times, events.host.us[launches]))
+    thread = np.concatenate((events.ops.thread, events.host.thread[launches]))
     is_launch = np.arange(len(start)) >= ops
-    longest_first = np.concatenate((-events.op_dur_us, np.zeros(len(launches))))
+    longest_first = np.concatenate((-events.ops.dur_us, np.zeros(len(launches))))
     around: list[int] = []
     current = -1
     for row in np.lexsort((is_launch, longest_first, start, thread)).tolist():
@@ -78,12 +78,12 @@ def _innermost(events: Events, launches: Ints) -> Ints:
 def _steps(events: Events, launch: Ints) -> Ints:
     """The step in which each GPU event was launched: the host's step, not the time at which the GPU came to it."""
     found = np.full(len(launch), NONE, np.int64)
-    if not events.steps or not len(events.host_us):
+    if not events.steps or not len(events.host.us):
         return found
     start = np.array([step[1] for step in events.steps])
     end = start + np.array([step[2] for step in events.steps])
     order = np.argsort(start, kind="stable")
-    launched: Floats = events.host_us[launch]
+    launched: Floats = events.host.us[launch]
     place = np.searchsorted(start[order], launched, side="right") - 1
     within = (launch != NONE) & (place >= 0) & (launched <= end[order][np.maximum(place, 0)])
     found[within] = order[place[within]]

@@ -10,7 +10,8 @@ import numpy as np
 
 from sim_core import Bools, Ints, SpecError, plural
 from sweep.inputs.traces.collectives import Call, Row, calls, host_calls, table
-from sweep.inputs.traces.events import Events, read_events
+from sweep.inputs.traces.event_reader import read_events
+from sweep.inputs.traces.events import Events
 from sweep.inputs.traces.gemms import Gemms, gemms
 from sweep.inputs.traces.groups import PLAN, Place, infer_data_parallel, place_of
 from sweep.inputs.traces.joins import Joins, join
@@ -102,11 +103,12 @@ def read_profile(path: str, *, last_step: bool = True, step_name: str | None = N
     )
     periods = [rank.period_s for rank in ranks if rank.period_s is not None]
     plans = [rank.place.plan for rank in ranks]
-    plan = {key: _agreed([each[key] for each in plans]) for key in PLAN}
+    stated = {key: sorted({value for plan in plans if (value := plan[key]) is not None}) for key in PLAN}
+    plan = {key: values[0] if len(values) == 1 else None for key, values in stated.items()}
     step_s = float(np.median(periods)) if periods else None
     missing = tuple(dict.fromkeys(each for rank in ranks for each in rank.missing))
     notes = tuple(dict.fromkeys(each for rank in ranks for each in rank.place.notes))
-    return Profile(path, tuple(ranks), plan, step_s, missing, notes, _warnings(ranks, plans))
+    return Profile(path, tuple(ranks), plan, step_s, missing, notes, _warnings(ranks, stated))
 
 
 def recordings(path: str, *, last_step: bool = True, step_name: str | None = None) -> Iterator[Recording]:
@@ -163,10 +165,10 @@ def _counts_unlinked(events: Events, joins: Joins) -> bool:
 
     HTA leaves nothing out of such a file. Where the GPU was at work before the step began, they are what it was behind with.
     """
-    if len(events.steps) != 1 or not len(events.gpu_us):
+    if len(events.steps) != 1 or not len(events.gpu.us):
         return False
     begin = events.steps[0][1]
-    return bool((events.gpu_us[~joins.linked] >= begin).all())
+    return bool((events.gpu.us[~joins.linked] >= begin).all())
 
 
 def _sampled(events: Events) -> bool:
@@ -177,7 +179,7 @@ def _sampled(events: Events) -> bool:
 
 def _doubts(events: Events) -> list[str]:
     doubts = []
-    if not len(events.gpu_us):
+    if not len(events.gpu.us):
         doubts.append("no GPU event in it: totals cannot be told")
     if _sampled(events):
         count, low, high = events.numbered
@@ -202,12 +204,12 @@ def _rank(events: Events, place: Place, warnings: list[str]) -> int | None:
 def _steps(events: Events, joins: Joins) -> tuple[Step, ...]:
     """Steps in the order of the host, each with the GPU events that were launched in it."""
     found = []
-    end_us = events.gpu_us + events.gpu_dur_us
+    end_us = events.gpu.us + events.gpu.dur_us
     for row, (number, start, duration) in sorted(enumerate(events.steps), key=lambda each: each[1][1]):
         of_step = joins.step == row
         span = end = None
         if of_step.any():
-            span = float(end_us[of_step].max() - events.gpu_us[of_step].min()) * MICRO
+            span = float(end_us[of_step].max() - events.gpu.us[of_step].min()) * MICRO
             end = float(end_us[of_step].max()) * MICRO
         found.append(Step(number, start * MICRO, duration * MICRO, span, end))
     return tuple(found)
@@ -233,8 +235,8 @@ def _device(about: Mapping[str, Any]) -> str:
 
 def _unknown(events: Events, kind: Ints, chosen: Bools) -> tuple[tuple[str, int, float], ...]:
     rows = np.flatnonzero((kind == Kind.UNCLASSIFIED) & chosen)
-    names = events.gpu_name[rows]
-    found = [(events.names[name], int((names == name).sum()), float(events.gpu_dur_us[rows][names == name].sum()) * MICRO)
+    names = events.gpu.name[rows]
+    found = [(events.names[name], int((names == name).sum()), float(events.gpu.dur_us[rows][names == name].sum()) * MICRO)
              for name in np.unique(names).tolist()]  # fmt: skip
     return tuple(sorted(found, key=lambda each: -each[2])[:MOST_UNKNOWN])
 
@@ -242,7 +244,7 @@ def _unknown(events: Events, kind: Ints, chosen: Bools) -> tuple[tuple[str, int,
 def _missing(rank: Rank, events: Events, talk: list[Call]) -> list[str]:
     """What the file lacks, each with what it would be needed for."""
     missing = []
-    if not len(events.gpu_us):
+    if not len(events.gpu.us):
         missing.append("GPU events: no totals")
     if not rank.steps:
         missing.append("steps (ProfilerStep): no step time; --step-name takes another annotation")
@@ -250,9 +252,9 @@ def _missing(rank: Rank, events: Events, talk: list[Call]) -> list[str]:
         missing.append("a second step: no step time, only the GPU's span")
     if not events.shapes:
         missing.append("shapes of operators (record_shapes): no GEMMs")
-    unsized = sum(call.key.bytes is None for call in talk)
-    if unsized:
-        missing.append(f"sizes of {unsized} of {len(talk)} communication kernels: {', '.join(_kernels(events, talk))}")
+    if unsized := [call.row for call in talk if call.key.bytes is None]:
+        kernels = sorted({events.names[events.gpu.name[row]].partition("(")[0][:40] for row in unsized})
+        missing.append(f"sizes of {len(unsized)} of {len(talk)} communication kernels: {', '.join(kernels[:MOST_UNKNOWN])}")
     if rank.memory is None:
         missing.append("memory events (profile_memory)")
     if not any(rank.place.plan.values()):
@@ -260,23 +262,12 @@ def _missing(rank: Rank, events: Events, talk: list[Call]) -> list[str]:
     return missing
 
 
-def _kernels(events: Events, talk: list[Call]) -> list[str]:
-    """Names of the communication kernels that the file says nothing of."""
-    names = {events.names[events.gpu_name[call.row]].partition("(")[0][:40] for call in talk if call.key.bytes is None}
-    return sorted(names)[:MOST_UNKNOWN]
-
-
-def _agreed(values: list[int | None]) -> int | None:
-    known = {value for value in values if value is not None}
-    return known.pop() if len(known) == 1 else None
-
-
-def _warnings(ranks: list[Rank], plans: list[dict[str, int | None]]) -> tuple[str, ...]:
+def _warnings(ranks: list[Rank], stated: Mapping[str, list[int]]) -> tuple[str, ...]:
+    """Those of each rank, and where ranks contradict each other: in what is `stated` of the plan, or by their numbers."""
     warnings = [each for rank in ranks for each in rank.warnings]
-    for key in PLAN:
-        values = {value for plan in plans if (value := plan[key]) is not None}
+    for key, values in stated.items():
         if len(values) > 1:
-            warnings.append(f"ranks disagree on {key}: {', '.join(map(str, sorted(values)))}; it is not stated")
+            warnings.append(f"ranks disagree on {key}: {', '.join(map(str, values))}; it is not stated")
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     twice = sorted({number for number in numbers if numbers.count(number) > 1})
     return (*warnings, *(f"rank {number} is there {numbers.count(number)} times" for number in twice))

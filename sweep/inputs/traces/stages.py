@@ -90,7 +90,7 @@ def _stage(recording: Recording, number: int) -> _Stage:
     group = next((group for group in rank.place.groups if group.role == "pp"), None)
     pipeline = group.ranks if group else ()
     own = number if rank.rank is None else rank.rank
-    blocks = _on_device(recording, named) if len(events.gpu_us) else [
+    blocks = _on_device(recording, named) if len(events.gpu.us) else [
         _Block(_step_of(events, start), phase, start, start + duration) for phase, start, duration in named
     ]  # fmt: skip
     return _Stage(own, pipeline, blocks, rank.period_s)
@@ -117,11 +117,11 @@ def _on_device(recording: Recording, named: Iterable[tuple[str, float, float]]) 
     """Each block by what was launched in it, from the first start to the last end; messages are no part of it."""
     events, launch = recording.events, recording.joins.launch
     taken = np.flatnonzero((launch != NONE) & (recording.kind != Kind.COMMUNICATION))
-    launched = events.host_us[launch[taken]]
+    launched = events.host.us[launch[taken]]
     order = np.argsort(launched, kind="stable")
     rows: Ints = taken[order]
-    launched, begin = launched[order], events.gpu_us[rows]
-    end: Floats = begin + events.gpu_dur_us[rows]
+    launched, begin = launched[order], events.gpu.us[rows]
+    end: Floats = begin + events.gpu.dur_us[rows]
     blocks = []
     for phase, start, duration in named:
         low, high = np.searchsorted(launched, (start, start + duration))

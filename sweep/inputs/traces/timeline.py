@@ -35,21 +35,18 @@ class Timeline(NamedTuple):
 
 def kinds(events: Events, joins: Joins) -> Ints:
     """The `Kind` of each GPU event: by name, else by the operator that launched it."""
-    by_name = {
-        (number, memory): int(kind_of_event(events.names[number], memory))
-        for number, memory in set(zip(events.gpu_name.tolist(), events.gpu_memory.tolist(), strict=True))
-    }
-    pairs = zip(events.gpu_name.tolist(), events.gpu_memory.tolist(), strict=True)
+    pairs = list(zip(events.gpu.name.tolist(), events.gpu.memory.tolist(), strict=True))
+    by_name = {pair: int(kind_of_event(events.names[pair[0]], memory=pair[1] == 1)) for pair in set(pairs)}
     found = np.array([by_name[pair] for pair in pairs], np.int64)
     for row in np.flatnonzero((found == Kind.UNCLASSIFIED) & (joins.operator != NONE)).tolist():
-        if computes(events.names[events.op_name[joins.operator[row]]]):
+        if computes(events.names[events.ops.name[joins.operator[row]]]):
             found[row] = Kind.COMPUTE
     return found
 
 
 def timeline(events: Events, kind: Ints, chosen: Bools) -> Timeline:
     """The totals of the chosen GPU events."""
-    start, end = events.gpu_us[chosen], (events.gpu_us + events.gpu_dur_us)[chosen]
+    start, end = events.gpu.us[chosen], (events.gpu.us + events.gpu.dur_us)[chosen]
     kind = kind[chosen]
 
     def of(*which: Kind) -> tuple[Floats, Floats]:
@@ -57,7 +54,7 @@ def timeline(events: Events, kind: Ints, chosen: Bools) -> Timeline:
         return start[mask], end[mask]
 
     span = float(end.max() - start.min()) if len(start) else 0.0
-    fills = np.array([name.startswith("Memset") for name in events.names], np.bool_)[events.gpu_name[chosen]]
+    fills = np.array([name.startswith("Memset") for name in events.names], np.bool_)[events.gpu.name[chosen]]
     works = fills | (kind == Kind.COMPUTE)
     busy, compute, talk = length(start, end), of(Kind.COMPUTE), of(Kind.COMMUNICATION)
     memory = of(Kind.MEMORY)
@@ -81,5 +78,5 @@ def without_last_step(events: Events, joins: Joins) -> Bools:
     if len(events.steps) < 2:
         return joins.linked
     last = max(start for _, start, _ in events.steps)
-    launched = events.host_us[joins.launch] if len(events.host_us) else np.zeros(len(joins.launch))
+    launched = events.host.us[joins.launch] if len(events.host.us) else np.zeros(len(joins.launch))
     return joins.linked & (launched < last)

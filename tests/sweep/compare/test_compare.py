@@ -21,7 +21,7 @@ from sweep.compare.result import Comparison
 from sweep.evaluation.preparation import prepare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
-from sweep.results.slice_file import sealed_text
+from sweep.results.sealing import sealed_text
 from sweep.results.store import MANIFEST, OLD_MANIFEST, Store
 from sweep.show.sections import markdown
 from sweep.spec.spec import load_spec

@@ -16,7 +16,7 @@ import pytest
 
 from cluster.demo import ROOT, DemoCluster, demo_cluster
 from sweep.executors import ClusterLost
-from sweep.executors.ray import HEAD_S, Head
+from sweep.executors.ray_head import HEAD_S, Head
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.executors.test_cluster import QUIET, Run
 from tests.sweep.test_execution import BIG_AXES, call, children, command, there

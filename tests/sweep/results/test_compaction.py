@@ -15,7 +15,8 @@ from sweep.evaluation.preparation import Prepared
 from sweep.ranking.ranking import rank
 from sweep.results.compaction import MOST_BYTES, compact
 from sweep.results.folder import Folder, folder_at
-from sweep.results.slice_file import Slice, encoded, sealed_text
+from sweep.results.sealing import sealed_text
+from sweep.results.slice_file import Slice, encoded
 from sweep.results.store import Store
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import files_of, rows

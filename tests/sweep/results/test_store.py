@@ -19,7 +19,8 @@ from sweep.cli import run as command_line
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.ranking.ranking import rank
-from sweep.results.slice_file import Slice, encoded, sealed_text
+from sweep.results.sealing import sealed_text
+from sweep.results.slice_file import Slice, encoded
 from sweep.results.store import MANIFEST, OLD_MANIFEST, Store, newest
 from sweep.spec.spec import load_spec
 from tests.sweep.conftest import SpecWriter, files_of, rows

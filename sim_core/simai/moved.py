@@ -1,0 +1,285 @@
+"""A SimAI text under another plan: header and lines of one stage, which read back to the plan's numbers."""
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from sim_core.arrays import Floats, Ints
+from sim_core.costing.memory import first_stage_dense, stage_factor
+from sim_core.errors import SpecError
+from sim_core.planning.columns import (
+    BALANCED,
+    BLOCK,
+    CHECKPOINTING,
+    EVEN,
+    EVENT,
+    FILE,
+    NONE,
+    SELECTIVE,
+    SIMAI,
+    Plan,
+)
+from sim_core.planning.fields import FIELDS
+from sim_core.units import NS
+from sim_core.workloads import moving
+from sim_core.workloads.simai.header import Header
+from sim_core.workloads.simai.sections import sections_of
+from sim_core.workloads.simai.text import Record, SimaiText
+from sim_core.workloads.simai.workload import rules_of
+from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, Workload
+
+MAX_LINES: Final = 2_000_000
+MAX_NUMBER: Final = 2**63 - 1
+RECOMPUTE: Final = "_recompute"
+"""Ends the name of a record that holds a forward which the backward runs again."""
+_NAME_LENGTH: Final = 100 - len(RECOMPUTE)
+
+
+class _Part(NamedTuple):
+    """The layer, head or tail of a micro-batch: its unit, and how often the backward runs it again."""
+
+    unit: int
+    again: float
+
+
+def move_text(text: SimaiText, workload: Workload, plan: Plan) -> tuple[Header, list[Record]]:
+    """Header and lines of one stage of `text`, from which `workload` was read, under `plan`.
+
+    Reading them gives the plan's numbers, with `checkpointing: file`. Raises SpecError for a plan that this format
+    cannot express.
+    """
+    if plan.layer_split not in (EVEN, BALANCED):
+        raise SpecError("layer_split: one file cannot describe unequal stages; only even and balanced can be exported")
+    for field in FIELDS.values():
+        if not field.in_text and getattr(plan, field.name) != field.codes_of([field.default or 0])[0]:
+            raise SpecError(f"{field.name}: cannot be expressed in this format")
+    base = workload.base
+    own = (plan.tp, plan.pp, plan.ep, plan.ga, plan.micro_batch, plan.layers) == (
+        base.tp, base.pp, base.ep, base.ga, base.micro_batch, workload.layers,
+    )  # fmt: skip
+    unchanged = own and (plan.checkpointing in (NONE, FILE))
+    keeps_ids = unchanged and plan.checkpointing == FILE
+    scale = np.empty(moving.N_RULES)
+    moving.rule_scales(
+        plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, 1.0, 1.0, moving.EXPONENTS, scale
+    )
+    sent = workload.arrays.p2p_bytes * scale[workload.arrays.p2p_rule]
+    header = Header(
+        policy=text.header.policy,
+        tp=plan.tp,
+        ep=plan.ep,
+        pp=plan.pp,
+        vpp=plan.vpp,
+        ga=plan.ga,
+        all_gpus=plan.all_gpus,
+        checkpoints=text.header.checkpoints if keeps_ids else (),
+        checkpoint_initiates=text.header.checkpoint_initiates if keeps_ids else (),
+        pp_comm=_whole_bytes(sent) if plan.pp > 1 else 0,
+    )
+    records = text.at(range(len(text.order))) if unchanged else _Moved(text, workload, plan, scale).records()
+    largest = max(max(*record.compute_ns, *record.comm_bytes) for record in {id(r): r for r in records}.values())
+    if max(largest, header.pp_comm) > MAX_NUMBER:
+        raise SpecError(f"the text would hold the number {largest}: the format's numbers are below 2^63")
+    return header, records
+
+
+class _Moved:
+    """The lines of one text under one plan, from the means that its workload holds."""
+
+    def __init__(self, text: SimaiText, workload: Workload, plan: Plan, scale: Floats) -> None:
+        self.workload, self.plan, self.scale = workload, plan, scale
+        self.pieces = workload.arrays.pieces
+        self.sections = sections_of(text, [])
+        self.line = text.at(range(len(text.order)))
+        self.kinds = np.diff(workload.arrays.unit_layers, axis=1).argmax(axis=0)  # [layers] the unit of each
+        self.of_unit = self._records_of_units()
+
+    def records(self) -> list[Record]:
+        """All lines, in the order of the text."""
+        before = [self._once(self.line[k]) for k in self.sections.before]
+        after = [self._once(self.line[k]) for k in self.sections.after]
+        parts = self._parts()
+        work = {part: self._work(part) for part in dict.fromkeys(parts)}
+        repetitions = self._repetitions()
+        if len(before) + repetitions * sum(len(work[part][0]) for part in parts) + len(after) > MAX_LINES:
+            raise SpecError(f"ga {self.plan.ga}: the text would have more than {MAX_LINES} lines")
+        lines = {part: _in_whole_ns(*work[part], repetitions) for part in work}
+        if self.sections.head:
+            lines[parts[0]][0] = self._with_excess(lines[parts[0]][0])
+        return [*before, *(record for k in range(repetitions) for part in parts for record in lines[part][k]), *after]
+
+    def _records_of_units(self) -> dict[int, list[Record]]:
+        """The records of each unit, as they stand in the file."""
+        first, arrays = self.sections.micro, self.workload.arrays
+        stop = len(first) - self.sections.tail
+        records = {arrays.first_unit: first[: self.sections.head], arrays.last_unit: first[stop:]}
+        for layer, unit in zip(self.sections.layers, self.kinds.tolist(), strict=False):
+            records.setdefault(unit, first[layer.start : layer.stop])
+        return records
+
+    def _repetitions(self) -> int:
+        """Micro-batches to write: fidelity simai counts those in the file, in proportion to `ga`."""
+        in_file, of = round(self.workload.arrays.micro_batches), self.workload.base.ga
+        if self.plan.ga * in_file % of == 0:
+            return self.plan.ga * in_file // of
+        if self.plan.fidelity == SIMAI:
+            counted = f"{self.plan.ga * in_file / of:g} of them"
+            raise SpecError(
+                f"ga {self.plan.ga}: the file holds {in_file} of its {of} micro-batches, so this plan counts {counted}"
+            )
+        return self.plan.ga
+
+    def _parts(self) -> list[_Part]:
+        """What a micro-batch consists of."""
+        arrays, how = self.workload.arrays, self.plan.checkpointing
+        units = self._units_of_a_stage()
+        if how == NONE:
+            again = [0.0] * len(units)
+        elif how != BLOCK:
+            again = [1.0] * len(units)
+        elif self.plan.fidelity == SIMAI:
+            again = [min(self.plan.checkpoint_layers * self.plan.vpp / len(units), 1.0)] * len(units)
+        elif len(units) % self.plan.vpp:
+            raise SpecError(f"checkpointing block: vpp {self.plan.vpp} does not divide the {len(units)} layers of a stage")
+        else:
+            chunk = len(units) // self.plan.vpp
+            again = [float(k % chunk < self.plan.checkpoint_layers) for k in range(len(units))]
+        ends = 1.0 if how in (FILE, SELECTIVE) else 0.0
+        head = [_Part(arrays.first_unit, ends)] if self.sections.head else []
+        tail = [_Part(arrays.last_unit, ends)] if self.sections.tail else []
+        return [*head, *map(_Part, units, again), *tail]
+
+    def _units_of_a_stage(self) -> list[int]:
+        """The unit of each layer of a stage; every stage must have the same ones, in the same order."""
+        layers, pp = self.plan.layers, self.plan.pp
+        if layers % pp:
+            raise SpecError(f"pp {pp} does not divide {layers} layers: one file cannot describe unequal stages")
+        of_stage = layers // pp
+        if self.workload.arrays.layer_unit >= 0:
+            return [self.workload.arrays.layer_unit] * of_stage
+        rest = self.kinds[self.workload.arrays.dense_layers :]
+        # a file with dense layers is read as the first stage, others have none
+        as_first = bool(self.workload.arrays.dense_layers) and bool((rest == rest[0]).all())
+        if as_first or (self.kinds[of_stage:] == self.kinds[:-of_stage]).all():
+            return [int(unit) for unit in self.kinds[:of_stage]]
+        units, counts = np.unique(self.kinds, return_counts=True)
+        if self.plan.fidelity == SIMAI and not (counts % pp).any():  # which counts the mean stage
+            return [int(unit) for unit in np.repeat(units, counts // pp)]
+        raise SpecError(f"pp {pp}: the stages hold different layers; one file cannot describe unequal stages")
+
+    def _factor(self, rule: int) -> float:
+        """Factor of a once-per-step quantity. Fidelity simai counts one end of the model, wherever the stage stands."""
+        ends = 2 if self.plan.pp == 1 and self.plan.fidelity == EVENT else 1
+        layers = self.plan.layers / self.plan.pp
+        without = first_stage_dense(self.workload.arrays, self.plan.pp)
+        return stage_factor(self.workload.arrays, self.scale, self.plan.tp, rule, layers, ends, without)
+
+    def _with_excess(self, head: list[Record]) -> list[Record]:
+        """The embedding of the first micro-batch, with the time that it has there only."""
+        step = self.workload.arrays.step
+        rows = np.flatnonzero(step.role == ONCE_ON_FIRST_STAGE)
+        excess = round(sum(step.compute_s[k] / NS * self._factor(step.compute_rule[k]) for k in rows))
+        forward, of_input, of_weights = head[0].compute_ns
+        return [head[0]._replace(compute_ns=(forward, of_input, of_weights + excess)), *head[1:]]
+
+    def _once(self, record: Record) -> Record:
+        """A once-per-step record."""
+        compute, comm = rules_of(record, in_layer=False)
+        factor = self._factor(compute)
+        times = [round(ns * factor) if factor != 1 else ns for ns in record.compute_ns]
+        sizes = [_moved_bytes(sent, self._factor(rule)) for sent, rule in zip(record.comm_bytes, comm, strict=True)]
+        return record._replace(compute_ns=(times[0], times[1], times[2]), comm_bytes=(sizes[0], sizes[1], sizes[2]))
+
+    def _work(self, part: _Part) -> tuple[list[Record], Floats]:
+        """Records of a part with their sizes, and nanoseconds [records, 3].
+
+        Forwards that run again are work of the backward, as SimAI uses one checkpoint at most. Their collectives, which
+        fidelity event counts, need records of their own.
+        """
+        rows = np.flatnonzero(self.pieces.unit == part.unit)
+        factor = self.scale[moving.COMPUTE] / NS
+        times = self.pieces.compute_s[rows] * factor
+        again, again_ns = self._again(rows, part.again, times[:, FORWARD], factor)
+        records: list[Record] = []
+        columns: list[tuple[float, float, float]] = []
+        for k, (row, record) in enumerate(zip(rows, self.of_unit[part.unit], strict=True)):
+            rules = self.pieces.comm_rule[row]
+            sizes = [_moved_bytes(sent, self.scale[rule]) for sent, rule in zip(record.comm_bytes, rules, strict=True)]
+            record = record._replace(comm_bytes=(sizes[0], sizes[1], sizes[2]))
+            apart = self._apart(int(row), record, float(again[k]), part)
+            records += [record, *([_again_record(record, float(again[k]))] * apart)]
+            forward, of_input, of_weights = times[k].tolist()
+            if apart:
+                columns += [(forward, of_input, of_weights), *([(0.0, 0.0, again_ns[k] / apart)] * apart)]
+            else:
+                columns.append((forward, of_input + again_ns[k], of_weights))
+        return records, np.array(columns)
+
+    def _again(self, rows: Ints, times: float, forward_ns: Floats, factor: float) -> tuple[Floats, Floats]:
+        """How often the backward runs the forward of each piece again, and its nanoseconds in that."""
+        if self.plan.checkpointing == FILE:
+            return self.pieces.rerun[rows], self.pieces.rerun_s[rows] * factor
+        again = np.full(len(rows), times)
+        if self.plan.checkpointing == SELECTIVE:
+            again *= self.pieces.attention_core[rows]
+        return again, again * forward_ns
+
+    def _apart(self, row: int, record: Record, again: float, part: _Part) -> int:
+        """Records needed for forwards that run again; all layers of a text have equally many, to be told apart."""
+        if self.plan.fidelity != EVENT or self.pieces.comm_kind[row, FORWARD] == NO_COMM:
+            return 0
+        in_layer = part.unit not in (self.workload.arrays.first_unit, self.workload.arrays.last_unit)
+        if again == 0:
+            return int(self.plan.checkpointing == BLOCK and in_layer)
+        name = CHECKPOINTING[self.plan.checkpointing]
+        if part.unit == self.workload.arrays.first_unit:
+            raise SpecError(
+                f"checkpointing {name}: the collective of {record.name} runs again, for which the format has no place"
+            )
+        if not again.is_integer():
+            raise SpecError(
+                f"checkpointing {name}: the collective of {record.name} runs again {again:g} times in the mean of its layers"
+            )
+        return int(again)
+
+
+def _again_record(record: Record, again: float) -> Record:
+    """The forward of a record, run in the backward; its collective hides behind its compute, as in the forward."""
+    collective = record.collective[FORWARD] if again else "NONE"
+    return record._replace(
+        name=record.name[:_NAME_LENGTH] + RECOMPUTE,
+        collective=("NONE", collective, "NONE"),
+        suffix=("", record.suffix[FORWARD] if again else "", ""),
+        comm_bytes=(0, record.comm_bytes[FORWARD] if again else 0, 0),
+    )
+
+
+def _in_whole_ns(records: list[Record], times: Floats, repetitions: int) -> list[list[Record]]:
+    """The records of each repetition in whole nanoseconds; what is rounded off is carried on to the next number.
+
+    So a forward, and a backward, keep their sum over all repetitions within half a nanosecond.
+    """
+    whole = np.empty((repetitions, *times.shape))
+    for columns in (slice(0, 1), slice(1, 3)):
+        ends = np.rint(np.cumsum(np.tile(times[:, columns].ravel(), repetitions)))
+        whole[:, :, columns] = np.diff(ends, prepend=0.0).reshape(repetitions, len(records), -1)
+    by_times: dict[bytes, list[Record]] = {}
+    lines = []
+    for times_ns in whole:
+        key = times_ns.tobytes()
+        if key not in by_times:
+            rows = [[int(ns) for ns in row] for row in times_ns.tolist()]
+            by_times[key] = [record._replace(compute_ns=(f, i, w)) for record, (f, i, w) in zip(records, rows, strict=True)]
+        lines.append(by_times[key])
+    return lines
+
+
+def _moved_bytes(recorded: int, factor: float) -> int:
+    """Bytes moved by a rule; unchanged ones keep all digits."""
+    return recorded if factor == 1 else _whole_bytes(recorded * factor)
+
+
+def _whole_bytes(size: float) -> int:
+    """Rounded; a message stays a message, on the same side of the one byte that SimAI takes for none."""
+    return round(size) if size >= 2 else math.ceil(size)

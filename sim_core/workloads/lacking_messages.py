@@ -1,0 +1,197 @@
+"""Messages that a recording of tp 1 or ep 1 lacks, from a model in numbers.
+
+A SimAI text gets the messages that its generator would have written, so that it answers as the file of another plan does:
+names, kinds and sizes are those of AICB (aliyun/aicb, workload_generator/AIOB_simAI_workload_generator.py), as its files show
+them (docs/aicb.md), also where they are no training's: 0 bytes for the reduce-scatter of a column-parallel GEMM, no all-reduce
+in the backward. Another recording gets the messages of the model.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from sim_core.arrays import Floats
+from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT, LAYER, Unit
+from sim_core.models.keys import shape_of
+from sim_core.models.messages import ELEMENT, ETP, messages
+from sim_core.models.weights import sequence_of
+from sim_core.workloads import moving
+from sim_core.workloads.simai.sections import COUNT_BYTES, EXPERTS
+from sim_core.workloads.workload import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    EP,
+    FORWARD,
+    INPUT_GRADIENT,
+    NO_COMM,
+    REDUCE_SCATTER,
+    TP,
+    Arrays,
+    BasePlan,
+    Modelled,
+    Pieces,
+    Workload,
+    no_work,
+)
+
+FP8_DISPATCH: Final = (1 + 4 / 128) / 2
+"""Bytes of a dispatch in fp8 with a scale of 4 bytes for each 128 elements, over those in bf16: DeepSeek's, forward only."""
+
+
+class Sizes(NamedTuple):
+    """Bytes under the recorded plan."""
+
+    activation: float  # sequence x micro-batch x hidden
+    routed: float  # the same of all copies of tokens that experts receive, of a tensor-parallel group
+    counts: float  # numbers of tokens, for each expert and rank
+    tp: int
+    dispatch: float = 1.0  # bytes of a forward dispatch, over those of a combine
+
+
+class Message(NamedTuple):
+    """One collective and the rule that moves it."""
+
+    kind: int
+    group: int
+    bytes: float
+    rule: int
+
+
+def messages_of_record(name: str, nth: int, sizes: Sizes) -> tuple[Message | None, Message | None]:
+    """The messages of forward and input gradient; `nth`: records of this name that precede it in the layer."""
+    whole, routed = sizes.activation, sizes.routed
+    if name == EXPERTS:
+        exchanged = Message(ALL_TO_ALL, EP, routed / sizes.tp, moving.SHARDED_ACTIVATION)
+        gathered, scattered = _on_tp(ALL_GATHER, routed), _on_tp(REDUCE_SCATTER, routed)
+        each = (
+            (Message(ALL_GATHER, TP, sizes.counts, moving.EXPERT_COUNTS), None),
+            (exchanged._replace(bytes=exchanged.bytes * sizes.dispatch), exchanged),
+            (gathered, scattered),
+            (scattered, gathered),
+            (exchanged, exchanged),
+        )
+        return each[nth] if nth < len(each) else (None, None)
+    if name in ("embedding_layer", "attention_layer", "mlp_layer"):
+        return _on_tp(ALL_REDUCE, whole), None
+    if name.endswith("_column"):
+        return _on_tp(ALL_GATHER, whole), _on_tp(REDUCE_SCATTER, 0.0)
+    if name.endswith("_row"):
+        return _on_tp(REDUCE_SCATTER, whole), _on_tp(ALL_GATHER, whole)
+    return None, None
+
+
+def _on_tp(kind: int, size: float) -> Message:
+    return Message(kind, TP, size, moving.ACTIVATION)
+
+
+SIMAI: Final = "simai"
+DERIVED: Final = "of the model"
+"""Name of a piece that holds one message of the model."""
+
+
+def with_messages(recorded: Workload, modelled: Modelled, groups: list[int]) -> tuple[Arrays, tuple[str, ...], list[int]]:
+    """Columns and names with the messages on some groups, and the groups on which they are in the form of the file."""
+    arrays, formed = recorded.arrays, list[int]()
+    if recorded.kind == SIMAI:
+        in_form = replace(recorded, arrays=arrays._replace(pieces=_in_its_form(recorded, modelled, groups)))
+        formed = [group for group in groups if (in_form.has_tp_messages if group == TP else in_form.has_ep_messages)]
+        arrays = in_form.arrays if formed else arrays
+    left = [group for group in groups if group not in formed]
+    if not left:
+        return arrays, recorded.names, formed
+    return *_with_pieces(arrays, recorded.names, modelled, left), formed
+
+
+def sizes_of(modelled: Modelled, base: BasePlan) -> Sizes:
+    """Sizes of the generator's messages."""
+    model = modelled.model
+    shape = shape_of(model, modelled.keys_at(base), sequence_of(model))
+    whole = float(ELEMENT * shape.tokens[0] * model.hidden)
+    sent = float(ELEMENT * shape.sent[0] * model.hidden) * base.tp
+    counts = float(COUNT_BYTES) * (model.experts.count if model.experts else 0) * base.tp * base.ep
+    return Sizes(activation=whole, routed=sent, counts=counts, tp=base.tp, dispatch=FP8_DISPATCH if model.mla else 1.0)
+
+
+def _in_its_form(recorded: Workload, modelled: Modelled, groups: list[int]) -> Pieces:
+    """The pieces of a SimAI text with the generator's messages where a record has none."""
+    given, sizes = recorded.arrays.pieces, sizes_of(modelled, recorded.base)
+    pieces = given._replace(
+        comm_kind=given.comm_kind.copy(),
+        comm_group=given.comm_group.copy(),
+        comm_bytes=given.comm_bytes.copy(),
+        comm_rule=given.comm_rule.copy(),
+    )
+    before: Counter[tuple[int, str]] = Counter()
+    for k, name in enumerate(recorded.names):
+        at = int(pieces.unit[k]), name
+        for phase, message in zip((FORWARD, INPUT_GRADIENT), messages_of_record(name, before[at], sizes), strict=True):
+            if message is not None and message.group in groups and given.comm_kind[k, phase] == NO_COMM:
+                _put(pieces, k, phase, message)
+        before[at] += 1
+    return pieces
+
+
+def _put(pieces: Pieces, row: int, phase: int, sent: Message) -> None:
+    """Fill in a message."""
+    pieces.comm_kind[row, phase], pieces.comm_group[row, phase] = sent.kind, sent.group
+    pieces.comm_bytes[row, phase], pieces.comm_rule[row, phase] = sent.bytes, sent.rule
+
+
+def _with_pieces(
+    arrays: Arrays, names: tuple[str, ...], modelled: Modelled, groups: list[int]
+) -> tuple[Arrays, tuple[str, ...]]:
+    """Columns and names with a piece for each message of the model on some groups, sorted by unit."""
+    ends, tables, given = [arrays.first_unit, arrays.last_unit], arrays.unit_layers, arrays.pieces
+    for at, end in enumerate(ends):
+        if TP in groups and end < 0:
+            ends[at], tables = len(tables), np.concatenate([tables, np.zeros_like(tables[:1])])
+    shares = unit_shares(arrays, modelled)
+    added = [
+        (to, phase, message)
+        for to, of_kinds in enumerate(shares.tolist())
+        for kind, part in zip(modelled.model.layer_units, of_kinds, strict=True)
+        for phase, message in _of_unit(modelled, kind, part, arrays.base, groups)
+    ]
+    for unit in modelled.model.units:
+        if unit.kind != LAYER and TP in groups:
+            to = ends[unit.kind != EMBEDDING_UNIT]
+            added += [(to, phase, message) for phase, message in _of_unit(modelled, unit, unit.number, arrays.base, [TP])]
+    more = no_work(len(added))._replace(unit=np.array([unit for unit, _, _ in added], np.int64))
+    for k, (to, phase, message) in enumerate(added):
+        _put(more, k, phase, message)
+        more.rerun[k] = next(iter(given.rerun[given.unit == to]), 0.0)  # as often as the work beside it
+    both = [np.concatenate(columns) for columns in zip(given, more, strict=True)]
+    order = np.argsort(both[0], kind="stable")
+    pieces = Pieces(*(np.ascontiguousarray(column[order]) for column in both))
+    told = (*names, *[DERIVED] * len(added))
+    columns = arrays._replace(pieces=pieces, unit_layers=tables, first_unit=ends[0], last_unit=ends[1])
+    return columns, tuple(told[k] for k in order.tolist())
+
+
+def _of_unit(modelled: Modelled, unit: Unit, part: float, base: BasePlan, groups: list[int]) -> Iterator[tuple[int, Message]]:
+    """The messages of a model's unit on some groups, by `part`, each with its phase."""
+    for group in groups if part > 0 else ():
+        # sizes on TP are those of any tp above 1, on EP of any ep above 1
+        tp, ep = (max(base.tp, 2), base.ep) if group == TP else (base.tp, max(base.ep, 2))
+        sent = messages(modelled.model, unit, modelled.keys_at(base._replace(tp=tp, ep=ep)), modelled.stack.kernels)
+        for k, name in enumerate(sent.names):
+            on_tp = sent.group[k] in (TP, ETP)
+            size = float(sent.bytes[0, k]) * part
+            if on_tp == (group == TP) and size > 0:
+                rule = moving.ACTIVATION if on_tp else moving.SHARDED_ACTIVATION
+                rule = moving.FIXED if name.startswith("routing") else rule
+                yield int(sent.phase[k]), Message(int(sent.kind[k]), group, size, rule)
+
+
+def unit_shares(arrays: Arrays, modelled: Modelled) -> Floats:
+    """Part of each of the model's kinds of layer in the layers of each recorded unit, [units, kinds]; 0 for ends."""
+    of_layer = np.diff(arrays.unit_layers, axis=1).astype(np.float64)  # [units, layers]
+    kinds = np.array(modelled.model.unit_of_layer)
+    one_hot = kinds[:, None] == np.arange(len(modelled.model.layer_units))
+    total = of_layer.sum(axis=1, keepdims=True)
+    shares: Floats = np.divide(of_layer @ one_hot, total, out=np.zeros((len(of_layer), one_hot.shape[1])), where=total > 0)
+    return shares

@@ -1,0 +1,26 @@
+"""Files that a user names to be written."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an error of writing it, which names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text to a file that the user named; `-` is standard output. Raises OSError, which names it."""
+    if str(path) == "-":
+        sys.stdout.write(text)
+        return
+    with naming(path):
+        path.write_text(text, encoding="utf-8")
