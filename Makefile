@@ -8,7 +8,7 @@ REFERENCE := $(addprefix tests/readers/test_,op_table_text.py simai_facts.py) $(
 	newer_families.py op_table.py simai_model.py timeline.py trace_files.py)
 # tests of sweep in one process each, without a cluster
 IN_PROCESS := $(addprefix tests/sweep/,inputs tuning uncertainty calibration compare exporting ranking report starting \
-	$(addsuffix .py,test_api test_conditions test_model_command explaining/test_explain explaining/test_whatif results/test_store \
+	$(addsuffix .py,test_api test_conditions test_model_command answers/test_explain answers/test_whatif results/test_store \
 	search/test_search $(addprefix spec/test_,releases space spec stack_axis)))
 # percent of the lines that these tests must reach
 FLOOR_SIM_CORE := 88

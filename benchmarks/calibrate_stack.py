@@ -19,9 +19,9 @@ from sim_core import Floats, SimError, Stack, read_stack
 from sweep.calibration.stack_fit import fit_stack
 from sweep.calibration.stack_launch import runs_at_hand, smallest_model
 from sweep.calibration.stack_report import run_name, stack_lines
+from sweep.runs.simulation import Run, StepsByStack, seconds_by_stack
+from sweep.runs.table import Row, read_table
 from sweep.validation.figures import figures_of
-from sweep.validation.simulation import Run, StepsByStack, seconds_by_stack
-from sweep.validation.table import Row, read_table
 
 GENERIC: Final = {
     "host_forward": "0.28 ms", "host_backward": "0.42 ms", "host_without_tp": 1.0, "host_message": "0 s", "host_gather": "0 s",
@@ -49,8 +49,8 @@ def main() -> int:
         return 1
     all_runs, steps = seconds_by_stack(rows, page, None)
     runs = [run for run in all_runs if run.timed]
-    smallest, nodes = smallest_model(rows), {run.row.count("gpus_per_node", 8) for run in runs}
-    near = [row for row in rows if row.text("model") == smallest and row.count("gpus") <= NODES * max(nodes)]
+    smallest, nodes = smallest_model(rows), {int(run.row.hardware.value("gpus_per_node")) for run in runs}
+    near = [row for row in rows if row.text("model_name") == smallest and row.size("all_gpus") <= NODES * max(nodes)]
     print(f"{len(runs)} runs, {len(near)} of them {smallest} on at most {NODES} nodes", flush=True)
     print("| runs | MAPE rest | median | smallest model | others | regret (worst) |\n|---|--:|--:|--:|--:|--:|", flush=True)
     for count in options.chosen:
@@ -83,7 +83,7 @@ def _scored(what: str, picked: Sequence[Row], page: Stack, runs: Sequence[Run], 
     scored = figures_of("", "", rest)
     errors = np.array([abs(run.error) for run in rest])
     smallest = smallest_model([run.row for run in rest])
-    small = np.array([run.row.text("model") == smallest for run in rest])
+    small = np.array([run.row.text("model_name") == smallest for run in rest])
     parts = (errors, errors[small], errors[~small])
     mean, of_small, of_others = (f"{part.mean():.1f}" if len(part) else "-" for part in parts)
     return (

@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core import Bools, Floats, Ints
+from sweep.runs.own import SIZES as OF_RUN
+from sweep.runs.simulation import Run
 from sweep.uncertainty.evidence import (
     ASSUMED_KERNELS,
     DENSE,
@@ -38,8 +40,7 @@ from sweep.uncertainty.evidence import (
     t3_quantile,
 )
 from sweep.uncertainty.process import variogram
-from sweep.validation.figures import ALIKE
-from sweep.validation.simulation import Run
+from sweep.validation.figures import OF_JOB
 
 CLASSES: Final = ((False, DENSE), (True, EXPERTS))
 LEVELS: Final = np.array([(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
@@ -54,8 +55,8 @@ LEAST: Final = 0.005
 SIZES: Final = np.geomspace(0.05, 20.0, 121)
 """Sizes of errors (`Differences`) that are tried; between the best and its neighbours as many again."""
 
-OF_PLAN: Final = ("tp", "pp", "vpp", "cp", "ep", "mbs")
-WORDS: Final = ("zero", "recompute")
+OF_PLAN: Final = OF_RUN[:-1]
+WORDS: Final = ("stack", "checkpointing")
 """What tells two plans of a job apart."""
 ALL: Final = "all"
 LEAST_HELD, MOST_HELD = 85.0, 95.0
@@ -349,9 +350,9 @@ def residuals(runs: Sequence[Run]) -> Residuals:
     return Residuals(
         error=np.array([math.log(run.measured_s / run.step_s) for run in timed], np.float64),
         set=np.array([run.row.text("set") for run in timed], np.str_),
-        experts=np.array([bool(run.row.text("experts")) for run in timed], np.bool_),
-        job=np.array([jobs.setdefault(tuple(run.row.text(key) for key in ALIKE), len(jobs)) for run in timed], np.int64),
-        sizes=np.log2([[run.row.count(key, 1) for key in OF_PLAN] for run in timed]).reshape(len(timed), len(OF_PLAN)),
+        experts=np.array([run.row.has_experts for run in timed], np.bool_),
+        job=np.array([jobs.setdefault(tuple(run.row.text(key) for key in OF_JOB), len(jobs)) for run in timed], np.int64),
+        sizes=np.log2([[run.row.size(key) for key in OF_PLAN] for run in timed]).reshape(len(timed), len(OF_PLAN)),
         choices=np.array([[run.row.text(key) for key in WORDS] for run in timed], np.str_).reshape(len(timed), len(WORDS)),
         traits=np.stack([_trait(trait.name, timed) for trait in TRAITS], 1),
     )
@@ -359,7 +360,7 @@ def residuals(runs: Sequence[Run]) -> Residuals:
 
 def _trait(name: str, runs: Sequence[Run]) -> Floats:
     """How much of a trait each run has, [n]."""
-    experts = np.array([bool(run.row.text("experts")) for run in runs], np.bool_)
+    experts = np.array([run.row.has_experts for run in runs], np.bool_)
     stated = np.array([bool(run.row.text("release") or run.row.text("features")) for run in runs], np.bool_)
     of_plans = np.array([[run.launch_s, run.step_s, run.measured_share] for run in runs], np.float64).reshape(len(runs), 3)
     values = {
@@ -438,7 +439,7 @@ def highest(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     kinds: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for run in runs:
         if run.scored:
-            kinds[run.kind].append((run.ideal_s / run.measured_s, run.row.text("model")))
+            kinds[run.kind].append((run.ideal_s / run.measured_s, run.row.text("model_name")))
     found = {}
     for kind in sorted(kinds):
         mfu, model = max(kinds[kind])

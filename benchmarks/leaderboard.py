@@ -13,13 +13,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core import Model, model_flops_per_token, parameters
-from sweep.validation.devices import candidates
+from sweep.runs.simulation import Run, run_rows
+from sweep.runs.table import OK, Row, published_rows
 from sweep.validation.figures import mean, rankings, share
-from sweep.validation.models import model_of
 from sweep.validation.report import cell, with_cell
-from sweep.validation.simulation import Run, run_rows
-from sweep.validation.stacks import sharded, stack_of
-from sweep.validation.table import OK, Row, published_rows
 
 STATED: Final = Path(__file__).parent / "data" / "other_simulators.csv"
 """What other simulators' publications state of single rows: errors in percent, with their source."""
@@ -123,48 +120,48 @@ def _predictors(runs: Sequence[Run]) -> list[Predictor]:
 
 def _naive(run: Run) -> Run:
     """FLOPs of the model at USUAL_MFU, times the bubble of 1F1B; the state of its parameters without activations."""
-    row, model = run.row, model_of(run.row)
-    hardware = candidates(row)[-1]
-    tokens = row.count("seq") * (row.count("gbs") or row.count("ga") * row.count("mbs") * _data_parallel(row))
-    compute_s = model_flops_per_token(model) * tokens / row.count("gpus") / hardware.value("peak_flops_bf16") / USUAL_MFU
+    row, model, plan = run.row, run.row.model, run.row.plan
+    peak, memory = (row.hardware.value(name) for name in ("peak_flops_bf16", "memory"))
+    sequences = plan.get("global_batch") or plan["ga"] * plan["micro_batch"] * _data_parallel(row)
+    compute_s = model_flops_per_token(model) * (model.sequence or 0) * sequences / plan["all_gpus"] / peak / USUAL_MFU
     held = _state_bytes(row, model)
-    return run._replace(
-        step_s=compute_s * (1 + _bubble(row)), peak_bytes=held, device_bytes=held, fits=held <= hardware.value("memory")
-    )
+    return run._replace(step_s=compute_s * (1 + _bubble(row)), peak_bytes=held, device_bytes=held, fits=held <= memory)
 
 
 def _bubble(row: Row) -> float:
     """Waiting over work of 1F1B, interleaved or not (Narayanan et al. 2021, arXiv 2104.04473)."""
-    micro_batches = row.count("ga") or row.count("gbs") / (row.count("mbs") * _data_parallel(row))
-    return (row.count("pp", 1) - 1) / (row.count("vpp", 1) * max(micro_batches, 1.0))
+    plan = row.plan
+    micro_batches = plan.get("ga") or plan["global_batch"] / (plan["micro_batch"] * _data_parallel(row))
+    return float((plan["pp"] - 1) / (plan["vpp"] * max(micro_batches, 1.0)))
 
 
 def _state_bytes(row: Row, model: Model) -> float:
     """Bytes of weights, gradients and optimizer on a GPU, spread as evenly as plan and framework say."""
     weight, optimizer = STATE_BYTES
-    counted, ranks, ep = parameters(model), _data_parallel(row), row.count("ep", 1)
+    counted, ranks, ep = parameters(model), _data_parallel(row), row.size("ep")
     of_experts = counted.by_part.get("routed_experts", 0)
-    stages = row.count("tp", 1) * row.count("pp", 1)
-    if sharded(row):
+    stages = row.size("tp") * row.size("pp")
+    sharding = row.plan.get("sharding", row.stack().sharding)
+    if row.plan.get("sharding") == "parameters":
         return counted.total / stages * (weight + optimizer) / ranks
-    spread = stack_of(row, model).sharding == "optimizer"
+    spread = sharding == "optimizer"
     once = (counted.total - of_experts) / stages * (weight + optimizer / (ranks if spread else 1))
     return once + of_experts / stages / ep * (weight + optimizer / (max(ranks / ep, 1.0) if spread else 1))
 
 
 def _data_parallel(row: Row) -> int:
-    return max(row.count("gpus") // (row.count("tp", 1) * row.count("pp", 1) * row.count("cp", 1)), 1)
+    return max(row.size("all_gpus") // (row.size("tp") * row.size("pp") * row.size("cp")), 1)
 
 
 def _by_thumb(run: Run) -> Run:
     """No seconds, an order: plans of a job sorted by tp x pp, equal ones by micro-batch, the largest first."""
     row = run.row
-    return run._replace(step_s=row.count("tp", 1) * row.count("pp", 1) + 1 / (1 + row.count("mbs", 1)))
+    return run._replace(step_s=row.size("tp") * row.size("pp") + 1 / (1 + row.size("micro_batch")))
 
 
 def _stated(run: Run, cells: Mapping[str, str]) -> Run:
     """The run as another simulator says it is: `tflops_error_pct` of its throughput, `memory_error_pct` of what was read."""
-    measured_bytes = (run.row.number("mem_gib") or 0.0) * 2**30
+    measured_bytes = (run.row.number("peak_memory_gib") or 0.0) * 2**30
     held = measured_bytes * (1 + float(cells["memory_error_pct"] or 0) / 100)
     return run._replace(
         step_s=run.measured_s / (1 + float(cells["tflops_error_pct"]) / 100),

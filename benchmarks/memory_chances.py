@@ -18,13 +18,10 @@ from itertools import pairwise
 import numpy as np
 
 from sim_core import Floats, SimError, read_stack
+from sweep.runs.simulation import UNCHANGED, Run, run_rows
+from sweep.runs.table import NotSimulated, published_rows
 from sweep.uncertainty import memory
 from sweep.uncertainty.memory import chance_before_runs
-from sweep.validation.devices import hardware_of
-from sweep.validation.models import model_of
-from sweep.validation.simulation import UNCHANGED, Run, run_rows
-from sweep.validation.stacks import stack_of
-from sweep.validation.table import NotSimulated, published_rows
 
 BINS = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
 PARTS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, np.inf)
@@ -34,7 +31,7 @@ AS_ANOTHER = "megatron-core"
 def part_of(run: Run) -> float:
     """Simulated memory over that of the device; NaN if it was not simulated."""
     try:
-        return np.nan if run.reason else run.device_bytes / hardware_of(run.row).value("memory")
+        return np.nan if run.reason else run.device_bytes / run.row.hardware.value("memory")
     except (NotSimulated, SimError):
         return np.nan
 
@@ -69,7 +66,7 @@ def reliability(stated: Floats, part: Floats, ran: Floats) -> Iterator[str]:
 def main() -> int:
     """Print the tables."""
     rows = [row for row in published_rows() if row.quality in ("ok", "failed")]
-    rows = [row for row in rows if row.number("mem_gib") is not None or row.out_of_memory or row.quality == "failed"]
+    rows = [row for row in rows if row.number("peak_memory_gib") is not None or row.out_of_memory or row.quality == "failed"]
     telling = {row.text("set") for row in rows if row.out_of_memory or row.quality == "failed"}
     for base in (None, AS_ANOTHER):
         runs = run_rows(rows, UNCHANGED._replace(base=None if base is None else read_stack(base)))
@@ -80,7 +77,7 @@ def main() -> int:
         asked = [run for run in runs if run.row.text("set") in telling and np.isfinite(part_of(run))]
         part = np.array([part_of(run) for run in asked])
         ran = np.array([0.0 if failed(run) else 1.0 for run in asked])
-        names = [base or stack_of(run.row, model_of(run.row)).name for run in asked]
+        names = [base or run.row.stack().name for run in asked]
         stated = np.array([chance_before_runs(np.array([one]), name)[0] for one, name in zip(part, names, strict=True)])
         sys.stdout.write("\n".join(reliability(stated, part, ran)) + "\n")
     others = [(mean, jobs) for mean, jobs in memory.OF_ANOTHER if mean != max(memory.OF_ANOTHER)[0]]

@@ -3,7 +3,7 @@
     python benchmarks/tuning.py [GRID.csv...] [--set ultrascale] [--stack megatron-core] [--model llama-1B-mha] [--gpus 256]
         [--least 4] [--erratic] [--prior MODEL:GPUS] [--jobs] [--picture FILE]
 
-A GRID has the columns that `sweep validate` reads; without one the published runs that ship are replayed. A job is what is
+A GRID is a table of runs, as `sweep validate` reads it; without one the published runs that ship are replayed. A job is what is
 alike but for its plan; its plans are the rows of quality `ok` and the `failed` ones, and it is replayed if four of them
 (`--least`) ran.
 Each loop proposes plans that the simulation says fit, one after the other, and is told what the grid says of them: seconds,
@@ -37,15 +37,11 @@ from pydantic import ValidationError
 from sim_core import Floats, Ints, SimError, hardware_yaml, model_document
 from sim_core.documents import parse_yaml
 from sweep.evaluation.preparation import Sweep, prepare
+from sweep.runs.table import NotSimulated, Row, published_rows, read_table
 from sweep.spec.spec import SweepSpec
 from sweep.tuning.candidates import TOO_FULL, candidates_of, joined, rows_of
 from sweep.tuning.deciding import Candidates, Known, believe, score, stops
-from sweep.validation.devices import hardware_of
-from sweep.validation.figures import ALIKE
-from sweep.validation.models import check_needs, model_of
-from sweep.validation.simulation import plan_of
-from sweep.validation.stacks import stack_of
-from sweep.validation.table import NotSimulated, Row, published_rows, read_table
+from sweep.validation.figures import OF_JOB
 
 AFTER = (1, 2, 3, 5, 10)
 MOST = 3.0
@@ -58,7 +54,6 @@ OF_PRIOR = 5
 SEEDS = 10
 """Repetitions of what draws at random."""
 BOOTSTRAP = 2000
-SHARDING = {"0": "none", "1": "optimizer"}
 
 SOUND, ERRATIC = ("ok", "failed"), ("sleep", "sixty_four_nodes", "sibling")
 
@@ -111,11 +106,11 @@ def jobs_of(
     qualities = (*SOUND, *ERRATIC) if erratic else SOUND
     together: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in chain.from_iterable(map(read_table, paths)) if paths else published_rows():
-        asked = model in (None, row.text("model")) and of in (None, row.text("set"))
-        if asked and row.quality in qualities and row.count("gpus") <= (gpus or 2**31):
-            together[tuple(row.text(key) for key in ALIKE)].append(row)
+        asked = model in (None, row.text("model_name")) and of in (None, row.text("set"))
+        if asked and row.quality in qualities and row.size("all_gpus") <= (gpus or 2**31):
+            together[tuple(row.text(key) for key in OF_JOB)].append(row)
     for rows in together.values():
-        if sum(row.number("iter_ms") is not None for row in rows) >= least:
+        if sum(row.number("step_time_s") is not None for row in rows) >= least:
             try:
                 job = _job(rows, stack, least)
             except (NotSimulated, SimError, ValidationError) as error:
@@ -126,7 +121,7 @@ def jobs_of(
 
 
 def _name(rows: Sequence[Row]) -> str:
-    return f"{rows[0].text('model')} on {rows[0].count('gpus')} ({rows[0].text('set')})"
+    return f"{rows[0].text('model_name')} on {rows[0].size('all_gpus')} ({rows[0].text('set')})"
 
 
 def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
@@ -134,23 +129,22 @@ def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
     measured: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     names: list[str] = []
     for row in rows:
-        check_needs(row)
-        values = plan_of(row)
-        if row.text("zero") in SHARDING:
-            values["sharding"] = SHARDING[row.text("zero")]
+        if row.text("reason"):
+            raise NotSimulated(row.text("reason"))
+        values = row.plan
         names = list(values)
         measured[tuple(map(_hashable, values.values()))].append(row)
     varying = [name for at, name in enumerate(names) if len({values[at] for values in measured}) > 1]
     held = {name: next(iter(measured))[at] for at, name in enumerate(names) if name not in varying}
-    if not varying or sum(any(row.number("iter_ms") for row in same) for same in measured.values()) < least:
+    if not varying or sum(any(row.number("step_time_s") for row in same) for same in measured.values()) < least:
         return None
     listed = [[value for name, value in zip(names, values, strict=True) if name in varying] for values in measured]
-    described = model_of(rows[0])
+    described = rows[0].model
     spec = SweepSpec.model_validate(
         {
             "name": "replay",
-            "workload": {"model": model_document(described), "stack": stack or _stack(rows[0])},
-            "hardware": parse_yaml(hardware_yaml(hardware_of(rows[0])), "hardware")[0],
+            "workload": {"model": model_document(described), "stack": stack or rows[0].stack().name.partition(" ")[0]},
+            "hardware": parse_yaml(hardware_yaml(rows[0].hardware), "hardware")[0],
             "axes": {",".join(varying): listed} if len(varying) > 1 else {varying[0]: [value for (value,) in listed]},
             "fixed": held,
         }
@@ -161,15 +155,15 @@ def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
     reason = np.array(table["reason"].to_pylist())
     kept = np.flatnonzero((reason == "") | ((reason == "memory_exceeds_device") & (part <= TOO_FULL)))
     runs = list(measured.values())
-    seconds = np.array([_mean(same, "iter_ms") / 1e3 for same in runs])
-    peak = np.array([_mean(same, "mem_gib") * 2**30 for same in runs])
+    seconds = np.array([_mean(same, "step_time_s") for same in runs])
+    peak = np.array([_mean(same, "peak_memory_gib") * 2**30 for same in runs])
     if len(kept) < least or np.isnan(seconds[kept]).all():
         return None
     candidates, chosen = candidates_of(sweep, kept)
     return Job(
         name=_name(rows),
-        model=rows[0].text("model"),
-        gpus=rows[0].count("gpus"),
+        model=rows[0].text("model_name"),
+        gpus=rows[0].size("all_gpus"),
         sweep=sweep,
         rows=chosen,
         candidates=candidates,
@@ -186,11 +180,6 @@ def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
 
 def _hashable(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
-
-
-def _stack(row: Row) -> str:
-    """The stack of a row by its name in a spec."""
-    return stack_of(row, model_of(row)).name.partition(" ")[0]
 
 
 def _mean(rows: Sequence[Row], column: str) -> float:

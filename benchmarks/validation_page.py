@@ -19,16 +19,18 @@ from typing import Final
 from benchmarks import tables
 from benchmarks.error_bars import bars_table, evidence_of, highest, out_of_bounds, record
 from benchmarks.leaderboard import leaderboard, leaderboard_table
+from sweep.runs.simulation import ABLATIONS, Run, errors_without, run_rows
+from sweep.runs.table import published_rows
 from sweep.uncertainty import evidence, highest as highest_mfu
 from sweep.validation.figures import RECORDED, as_json, by_quality, by_release, figures, figures_of, worse
 from sweep.validation.report import ablation_table, as_markdown, as_qualities, as_releases
-from sweep.validation.simulation import ABLATIONS, Run, errors_without, run_rows
-from sweep.validation.table import published_rows
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
 WIDTH, HEIGHT, LEFT, TOP = 560, 380, 60, 20
 EXIT_WORSE: Final = 5
+NAMES: Final = {"micro_batch": "mbs", "all_gpus": "gpus"}
+"""Of plots."""
 BEYOND: Final = 60.0
 """Percent at which residuals are cut off."""
 LEAST_RUNS: Final = 10
@@ -73,15 +75,15 @@ def plot(points: Sequence[tuple[float, float, str]], x_title: str, y_title: str,
 
 def residuals(runs: Sequence[Run], key: str) -> str:
     """Errors over a column of the plan; runs with the same value lie side by side."""
-    values = sorted({run.row.count(key, 1) for run in runs})
+    values = sorted({run.row.size(key) for run in runs})
     seen: dict[int, int] = {}
     points = []
     for run in runs:
-        value = run.row.count(key, 1)
+        value = run.row.size(key)
         seen[value] = seen.get(value, 0) + 1
         points.append((value * (1 + 0.03 * (seen[value] % 9 - 4)), run.error, run.row.text("set")))
     ticks = [2.0**k for k in range(math.floor(math.log2(values[0])) - 1, math.ceil(math.log2(values[-1])) + 2)]
-    return plot(points, key, "error %", ticks, log_y=False)
+    return plot(points, NAMES.get(key, key), "error %", ticks, log_y=False)
 
 
 def between(text: str, name: str, made: str) -> str:
@@ -129,8 +131,8 @@ def main() -> int:
     )
     times = plot(pairs, "measured s", "predicted s", [10.0**k for k in range(low, high + 1)], log_y=True)
     (folder / "times.svg").write_text(times, encoding="utf-8")
-    for key in ("tp", "pp", "mbs", "gpus"):
-        (folder / f"{key}.svg").write_text(residuals(timed, key), encoding="utf-8")
+    for key in ("tp", "pp", "micro_batch", "all_gpus"):
+        (folder / f"{NAMES.get(key, key)}.svg").write_text(residuals(timed, key), encoding="utf-8")
     base, without = errors_without([run.row for run in timed])
     made = {
         ("validation", "not_simulated"): as_markdown(by_set, figures_of("all", "", runs)),

@@ -16,6 +16,10 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from sim_core import PARTS, SIMAI, SpecError, nearest, shown
+from sweep.answers.asked import compared, explained
+from sweep.answers.explanation import explain
+from sweep.answers.section import Section, values_of
+from sweep.answers.whatif import Question, section_of, what_if
 from sweep.columns import result_column
 from sweep.evaluation.one_plan import simai_text
 from sweep.evaluation.preparation import prepare
@@ -23,8 +27,6 @@ from sweep.evaluation.slices import LIMIT_S
 from sweep.execution import run_sweep
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, opened
-from sweep.explaining.explanation import difference, explain
-from sweep.explaining.whatif import Question, what_if
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
@@ -35,14 +37,12 @@ from sweep.report.content import content_of
 from sweep.report.page import report_page
 from sweep.results.folder import Folder, Location, folder_at
 from sweep.results.store import Store
-from sweep.show.explanation import print_difference, print_explanation, values_of
 from sweep.show.perfetto import drawn_plan
-from sweep.show.sections import html_table, paragraphs
-from sweep.show.tables import cell, heading
-from sweep.show.whatif import print_what_if
+from sweep.show.sections import html_table, paragraphs, print_sections
 from sweep.spec.given import plain
 from sweep.spec.spec import SweepSpec, checked_spec, load_spec
 from sweep.tuning.tuner import Tuner
+from sweep.wording import cell, heading
 
 _RESULTS: Final = Path("results")
 _SHOWN: Final = 10
@@ -127,13 +127,10 @@ class Result:
     def explain(self, plan: int | str = BEST, *, against: int | str | None = None) -> Told:
         """Why a plan is as it is, what each change of it gives, and what another has over it: `sweep explain`."""
         first = explain(self._opened, self._number(plan))
-        values, printed = values_of(first), [lambda out: print_explanation(first, out)]
+        sections = explained(first)
         if against is not None:
-            second = explain(self._opened, self._number(against, "against"))
-            apart = difference(first, second)
-            values["against"] = values_of(second)
-            printed.append(lambda out: print_difference(first, second, apart, out))
-        return _told(values, printed)
+            sections.append(compared(first, explain(self._opened, self._number(against, "against"))))
+        return _told(sections)
 
     def what_if(
         self,
@@ -148,9 +145,7 @@ class Result:
     ) -> Told:
         """A plan with another job or machine, and the best plan then: `sweep whatif`."""
         question = Question(gpus=gpus, nic=nic, device=device, sequence=sequence, tokens=tokens, price=price)
-        answer = what_if(self._opened, self._number(plan), question)
-        values = {"before": answer.before, "same_plan": answer.same, "after": answer.after, "notes": list(answer.notes)}
-        return _told(values, [lambda out: print_what_if(answer, question, out)])
+        return _told([section_of(what_if(self._opened, self._number(plan), question))])
 
     def timeline(self, plan: int | str = BEST, path: Path | str = "timeline.json", *, stages: Sequence[int] = ()) -> Path:
         """Write the step of a plan, or some of its stages, for ui.perfetto.dev; returns the file."""
@@ -269,8 +264,8 @@ def run(
     return Result(folder=folder, spec=Path(spec) if isinstance(spec, Path | str) else None)
 
 
-def _told(values: dict[str, Any], printed: Sequence[Callable[[Console], None]]) -> Told:
-    """What is printed, as a text, and its values as JSON holds them."""
+def _told(sections: Sequence[Section]) -> Told:
+    """Sections as a text, and their values as JSON holds them."""
     out = io.StringIO()
     # rich would write to the cell of a notebook, not to the file
     console = Console(
@@ -283,9 +278,8 @@ def _told(values: dict[str, Any], printed: Sequence[Callable[[Console], None]]) 
         force_jupyter=False,
         force_terminal=False,
     )
-    for one in printed:
-        one(console)
-    return Told(text=out.getvalue(), values=json.loads(json.dumps(values, default=str)))
+    print_sections(sections, console)
+    return Told(text=out.getvalue(), values=json.loads(json.dumps(values_of(sections), default=str)))
 
 
 def _library(name: str) -> Any:

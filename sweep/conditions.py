@@ -149,13 +149,8 @@ def _text(connection: duckdb.DuckDBPyConnection, node: Any) -> str:
     whole["statements"][0]["node"]["select_list"] = [node]
     text = str(connection.execute("SELECT json_deserialize_sql(?)", [json.dumps(whole)]).fetchall()[0][0])
     text = text.removeprefix("SELECT ")
-    return text[1:-1] if _is_wrapped(text) else text
-
-
-def _is_wrapped(text: str) -> bool:
-    """Whether one pair of parentheses holds all of a text without quotes."""
-    inner = text[1:-1]
-    return text[0] + text[-1] == "()" and not set(inner) & set("()'\"")
+    one_pair = text[0] + text[-1] == "()" and not set(text[1:-1]) & set("()'\"")  # which holds all of it
+    return text[1:-1] if one_pair else text
 
 
 def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
@@ -166,7 +161,12 @@ def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
         raise SpecError(f"cannot be read, expected {_CONDITION}") from None
     if answer.get("error"):
         if answer.get("error_type") == "parser":
-            raise SpecError(_unread(text, str(answer.get("error_message"))))
+            near = re.search(r'at or near "([^"]+)"', str(answer.get("error_message")))
+            at = f" at {shown(near[1], 40)}" if near else ""
+            hints = [
+                hint for sign, hint in (_OPERATOR_HINTS | {"||": "either is OR", "==": "equal is ="}).items() if sign in text
+            ]
+            raise SpecError(f"cannot be read{at}, expected {_CONDITION}{'; ' * bool(hints)}{', '.join(hints)}")
         raise SpecError(f"found a statement, expected {_CONDITION}")
     nodes = [statement["node"] for statement in answer["statements"]]
     bare = len(nodes) == 1 and nodes[0]["type"] == "SELECT_NODE" and len(nodes[0]["select_list"]) == 1
@@ -176,14 +176,6 @@ def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
     if not bare or nodes[0]["select_list"][0].get("alias"):
         raise SpecError(f"found more than one expression, expected {_CONDITION}")
     return nodes[0]["select_list"][0]
-
-
-def _unread(text: str, told: str) -> str:
-    """That a text is no SQL: near which word, and what was meant by an operator of another language."""
-    near = re.search(r'at or near "([^"]+)"', told)
-    hints = [hint for sign, hint in (_OPERATOR_HINTS | {"||": "either is OR", "==": "equal is ="}).items() if sign in text]
-    at = f" at {shown(near[1], 40)}" if near else ""
-    return f"cannot be read{at}, expected {_CONDITION}{'; ' * bool(hints)}{', '.join(hints)}"
 
 
 def _check_tree(tree: Any, names: set[str], columns: Collection[str], later: Collection[str]) -> None:

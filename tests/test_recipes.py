@@ -315,3 +315,21 @@ def test_a_memory_term_from_its_recipe(copy: Copy) -> None:
 def test_metrics_out_of_order_are_refused(metrics: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_order(metrics, MEMORY_ROWS)
+
+
+def test_a_question_about_a_plan_from_its_recipe(copy: Copy) -> None:
+    """Its variation and its section, in one file: told on a terminal, in JSON and on the page."""
+    asked, row = "sweep/answers/asked.py", blocks("A question about a plan")
+    known = "from sweep.answers.variation import Variation\n"
+    copy.replace(asked, known, "from sweep.answers.variation import NETWORK, Variation, network_of, vary\n")
+    copy.insert(asked, "class Asked(NamedTuple)", f"{row[0]}\n\n\n")
+    copy.insert(asked, "    Asked(of_rivals),\n", f"    {row[1]}\n")
+    (copy.folder / "spec.yaml").write_text(SPEC.split("objectives")[0], encoding="utf-8")
+    copy.run("-m", "sweep", "run", "spec.yaml", "--out", "result", "--quiet")
+    told = copy.run("-m", "sweep", "explain", "result")
+    gain = json.loads(copy.run("-m", "sweep", "explain", "result", "--json"))["twice_the_nics"]
+    assert gain > 0
+    assert f"\nwith twice the NICs\n  {gain:+.1%} per GPU\n" in told
+    copy.run("-m", "sweep", "report", "result", "--output", "report.html")
+    page = (copy.folder / "report.html").read_text(encoding="utf-8")
+    assert f"<h4>with twice the NICs</h4><ul><li>{gain:+.1%} per GPU</li></ul>" in page

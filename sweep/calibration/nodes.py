@@ -9,8 +9,8 @@ from sim_core import Hardware, SpecError, preset_names, read_hardware
 from sweep.calibration.links import Placed
 from sweep.calibration.nccl_text import Table
 from sweep.options import wrong
-from sweep.validation.devices import preset_of
-from sweep.validation.table import NotSimulated
+from sweep.runs.devices import preset_of
+from sweep.runs.table import NotSimulated
 
 KNOWN: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive")
 MOST_OF_HOST: Final = 16

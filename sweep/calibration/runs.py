@@ -7,9 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core import Bools, Floats, Hardware, Ints, SpecError, plural
-from sweep.validation.devices import hardware_of
-from sweep.validation.simulation import seconds_on
-from sweep.validation.table import COUNTS, SWITCHES, NotSimulated, Row
+from sweep.runs.simulation import seconds_on
+from sweep.runs.table import CELLS, FIELDS, NotSimulated, Row
 
 NAMES: Final = ("compute", "network", "fixed")
 """Factor on the seconds of GEMMs and attention, factor on the bandwidth between nodes, seconds of every step. In this order
@@ -31,9 +30,7 @@ FEWEST: Final = 3
 COMPUTE: Final = np.log([0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.0])
 SLOWEST_NETWORK: Final = np.log(0.1)
 NETWORK_POINTS: Final = 8
-PLAN: Final = (
-    *(name for name in COUNTS if name != "dp"), *SWITCHES, "framework", "hw", "model", "dtype", "zero", "recompute", "schedule",
-)  # fmt: skip
+PLAN: Final = (*CELLS, *FIELDS)
 """Columns that make two rows runs of one plan."""
 
 
@@ -225,9 +222,9 @@ def fit_runs(rows: Sequence[Row], hardware: Hardware | None, source: str) -> Run
         try:
             if row.quality != "ok":
                 raise NotSimulated(f"quality {row.quality}")
-            if row.number("iter_ms") is None:
+            if row.number("step_time_s") is None:
                 raise NotSimulated("time not stated")
-            stated = hardware or hardware_of(row)
+            stated = hardware or row.hardware
             base = base or stated
             if stated != base:
                 raise SpecError(
@@ -277,7 +274,7 @@ def _steps(base: Hardware, rows: Sequence[Row], seconds: Floats) -> Steps:
         compute=COMPUTE,
         network=network,
         seconds=seconds.reshape(len(rows), len(COMPUTE), len(network)),
-        measured_s=np.array([row.number("iter_ms") or np.nan for row in rows]) / 1e3,
+        measured_s=np.array([row.number("step_time_s") or np.nan for row in rows]),
         group=np.array([numbers[plan] for plan in plans], np.int64),
     )
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from sim_core import Bools, Floats, Hardware, SpecError, Stack, plural
 from sweep.calibration.stack_numbers import NUMBERS, OF_EXPERTS, Number, bounds_of, facts_at, fitted_facts, starts_of
-from sweep.validation.simulation import seconds_by_stack
-from sweep.validation.table import Row
+from sweep.runs.simulation import seconds_by_stack
+from sweep.runs.table import Row
 
 NOISE: Final = 0.05
 """Standard deviation of log(simulated / measured) that is nobody's fault: the median error of stacks whose facts are known."""
@@ -119,7 +119,7 @@ def fit_stack(
     if not FEWEST <= len(used) <= MOST:
         why = f"; {not_used[0][0].where}: {not_used[0][1]}" if not_used else ""
         raise SpecError(f"{source}: found {plural(len(used), 'run')} to fit, expected {FEWEST} to {MOST}{why}")
-    numbers = NUMBERS + (OF_EXPERTS if any(run.row.text("experts") for run in used) else ())
+    numbers = NUMBERS + (OF_EXPERTS if any(run.row.has_experts for run in used) else ())
     own = base or _only(steps.stacks(), numbers, source)
     low, high = bounds_of(own, numbers)
     problem = Problem(

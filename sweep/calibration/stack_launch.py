@@ -1,7 +1,5 @@
 """The runs that tell a stack's numbers, made for a model and a device: launch flags, and a table to fill with their steps."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -10,19 +8,17 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from sim_core import Hardware, Model, SpecError, Stack
+from sim_core import Hardware, Model, SpecError, Stack, model_document, model_names
 from sweep.calibration.stack_choice import PURPOSES, Chosen, Sizes, chosen
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
+from sweep.runs.logs import LLAMA, usual_overlaps
+from sweep.runs.table import NotSimulated, Row, runs_text
 from sweep.spec.document import first_error
 from sweep.spec.spec import SweepSpec
-from sweep.validation.devices import hardware_of
-from sweep.validation.models import LLAMA
-from sweep.validation.stacks import overlaps, overlaps_tp
-from sweep.validation.table import NotSimulated, Row
 
 SMALL: Final[Mapping[str, Any]] = {
     "name": "llama-1b", "layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 32, "ffn": 8192, "vocabulary": 131072,
@@ -30,11 +26,6 @@ SMALL: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 """The model of the runs unless another is named: 1.6B parameters, so that its kernels are small and it fits on a GPU."""
 AXIS: Final = "all_gpus,tp,pp,micro_batch"
-ZERO: Final = {"none": "0", "optimizer": "1", "parameters": "3"}
-COLUMNS: Final = (
-    "id", "set", "framework", "hw", "gpus", "gpus_per_node", "model", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab",
-    "seq", "experts", "topk", "moe_ffn", "dtype", "tp", "pp", "dp", "sp", "zero", "mbs", "gbs", "ga", "iter_ms", "notes",
-)  # fmt: skip
 
 
 class Asked(NamedTuple):
@@ -66,7 +57,7 @@ def runs_to_make(
     made = []
     for number, one in enumerate([one for one in found if one.at is not None], start=1):
         plan = fits[one.at or 0]
-        row = _row(number, known.model, known.stack, device, per_node, rows[plan], global_batch, one.purpose.name)
+        row = _row(number, known.model, stack, device, rows[plan], global_batch, one.purpose.name)
         made.append((one, row, _text(prepared, plan, known.stack)))
     return Asked(known.model, known.stack, device, made, [one for one in found if one.at is None])
 
@@ -80,38 +71,35 @@ def runs_at_hand(rows: Sequence[Row], hardware: Hardware | None, runs: int, node
     if len(nodes_of) > 1:
         raise SpecError(f"--plan: found nodes of {' and '.join(map(str, sorted(nodes_of)))} GPUs, expected one: say --set")
     smallest = smallest_model([row for row, _ in known])
-    known = [(row, sizes) for row, sizes in known if row.text("model") == smallest]
+    known = [(row, sizes) for row, sizes in known if row.text("model_name") == smallest]
     found = chosen([sizes for _, (sizes, _) in known], runs, nodes, nodes_of.pop())
     return [known[one.at][0] for one in found if one.at is not None], [one for one in found if one.at is None]
 
 
 def smallest_model(rows: Sequence[Row]) -> str:
     """The name of the model with the fewest matrices: its kernels are the smallest."""
-    return min(rows, key=lambda row: (row.count("layers") * row.count("hidden") ** 2, row.text("model"))).text("model")
+    return min(rows, key=lambda row: (row.model.layers * row.model.hidden**2, row.text("model_name"))).text("model_name")
 
 
 def _sizes(row: Row, hardware: Hardware | None) -> tuple[Sizes, int] | None:
     """The plan of a run and the GPUs of its nodes; None for one that cannot be used."""
-    if row.quality != "ok" or row.number("iter_ms") is None:
+    if row.quality != "ok" or row.number("step_time_s") is None or row.text("reason"):
         return None
     try:
-        per_node = int((hardware or hardware_of(row)).value("gpus_per_node"))
-    except NotSimulated:
+        per_node = int((hardware or row.hardware).value("gpus_per_node"))
+    except (NotSimulated, SpecError):
         return None
-    plain = all(row.count(key, 1) == 1 for key in ("cp", "vpp", "ep")) and not row.text("recompute").startswith("full")
-    if not plain:
+    plan = row.plan
+    if any(plan[key] != 1 for key in ("cp", "vpp", "ep")) or str(plan.get("checkpointing", "")).startswith("full"):
         return None
-    shared = row.text("zero") in ("1", "") or row.count("dp", 1) == 1
-    return Sizes(row.count("gpus"), row.count("tp", 1), row.count("pp", 1), row.count("mbs", 1), shared), per_node
+    dp = plan["all_gpus"] // (plan["tp"] * plan["pp"])
+    shared = "sharding" not in plan and (row.stack().sharding == "optimizer" or dp == 1)
+    return Sizes(plan["all_gpus"], plan["tp"], plan["pp"], plan["micro_batch"], shared), per_node
 
 
 def table_text(rows: Sequence[Mapping[str, object]]) -> str:
-    """A table of runs to fill: everything but `iter_ms`."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    """A table of runs to fill: everything but `step_time_s`."""
+    return runs_text(rows)
 
 
 def _candidates(per_node: int, nodes: int, global_batch: int) -> list[Sizes]:
@@ -134,7 +122,7 @@ def _spec(model: str | None, stack: str, device: str, rows: Sequence[Sizes], glo
         "workload": {"model": dict(SMALL) if model is None else model, "stack": stack},
         "hardware": device,
         "axes": {AXIS: [[row.gpus, row.tp, row.pp, row.micro_batch] for row in rows]},
-        "fixed": {"global_batch": global_batch, "layer_split": "balanced", **_overlaps(stack)},
+        "fixed": {"global_batch": global_batch, "layer_split": "balanced", **usual_overlaps(stack)},
     }
     try:
         return SweepSpec.model_validate(document)
@@ -142,28 +130,17 @@ def _spec(model: str | None, stack: str, device: str, rows: Sequence[Sizes], glo
         raise first_error(error, "--plan", {}, SweepSpec) from None
 
 
-def _overlaps(stack: str) -> dict[str, bool]:
-    """What a run of this framework overlaps, as its row will be read."""
-    row = Row("--plan", {"framework": stack})
-    return {"overlap_tp": overlaps_tp(row), "overlap_grad": overlaps(row), "overlap_param": overlaps(row)}
-
-
 def _text(prepared: Prepared, plan: int, stack: Stack) -> str:
     plan_of = launched(prepared, plan)
     return torchtitan_text(plan_of) if stack.name.startswith("torchtitan") else megatron_text(plan_of)
 
 
-def _row(
-    number: int, model: Model, stack: Stack, device: str, per_node: int, sizes: Sizes, batch: int, purpose: str
-) -> dict[str, object]:
+def _row(number: int, model: Model, stack: str, device: str, sizes: Sizes, batch: int, purpose: str) -> dict[str, object]:
     gpus, tp, pp, micro_batch, _ = sizes
-    dp = gpus // (tp * pp)
-    experts = model.experts
     return {
-        "id": number, "set": "calibrate", "framework": stack.name, "hw": device, "gpus": gpus, "gpus_per_node": per_node,
-        "model": model.name, "layers": model.layers, "hidden": model.hidden, "heads": model.heads, "kv_heads": model.kv_heads,
-        "ffn": model.ffn, "vocab": model.vocabulary, "seq": model.sequence, "experts": experts.count if experts else "",
-        "topk": experts.topk if experts else "", "moe_ffn": experts.ffn if experts else "", "dtype": "bf16", "tp": tp,
-        "pp": pp, "dp": dp, "sp": 1, "zero": ZERO.get(stack.sharding, ""), "mbs": micro_batch, "gbs": batch,
-        "ga": batch // (dp * micro_batch), "iter_ms": "", "notes": purpose,
+        "id": number, "set": "calibrate", "framework": stack, "hw": device, "model_name": model.name,
+        "model": model.name if model.name in model_names() else model_document(model), "stack": stack, "hardware": device,
+        "all_gpus": gpus, "tp": tp, "pp": pp, "micro_batch": micro_batch, "global_batch": batch, "precision": "bf16",
+        "checkpointing": "none", "layer_split": "balanced", "sequence_parallel": True, **usual_overlaps(stack),
+        "notes": purpose,
     }  # fmt: skip

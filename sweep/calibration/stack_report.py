@@ -8,7 +8,7 @@ import numpy as np
 from sim_core import STACK_FACTS, Floats, Stack, plural
 from sweep.calibration.stack_choice import Chosen
 from sweep.calibration.stack_fit import StackFit, Told
-from sweep.validation.table import Row
+from sweep.runs.table import Row
 
 FROM_CODE: Final = "none: "
 """What `told_by` of a fact begins with that no run tells."""
@@ -69,7 +69,8 @@ def page_of_fit(fit: StackFit, name: str, source: str) -> Stack:
 
 def run_name(row: Row) -> str:
     """A run by its place and its plan."""
-    sizes = " ".join(f"{key} {row.count(key, 1)}" for key in ("gpus", "tp", "pp", "mbs"))
+    names = {"gpus": "all_gpus", "tp": "tp", "pp": "pp", "mbs": "micro_batch"}
+    sizes = " ".join(f"{key} {row.size(name)}" for key, name in names.items())
     return f"{row.where} ({sizes})"
 
 

@@ -27,8 +27,8 @@ from sweep.inputs.registry import is_trace
 from sweep.inputs.traces.profile import read_profile, recordings
 from sweep.options import OptionError, of_option
 from sweep.outputs import write_file
+from sweep.runs.table import read_table
 from sweep.spec.stacks import STACK
-from sweep.validation.table import read_table
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 SCRIPT: Final = Path(__file__).parent.parent / "calibration" / "data" / "measure_kernels.py.txt"

@@ -28,13 +28,13 @@ from sweep.frameworks.stacks import nearest_stack
 from sweep.inputs.job import OF_MODEL, Job, job_of
 from sweep.inputs.registry import explained
 from sweep.options import of_option
+from sweep.runs.devices import FORMS, presets_of
+from sweep.runs.table import NotSimulated
 from sweep.show.terminal import own_console
 from sweep.spec.spec import load_spec
 from sweep.spec.values import ALIASES, FIELDS, check_value
 from sweep.starting.job_starter import DEFAULTS, job_starter
 from sweep.starting.starter import starter, starter_name, suited
-from sweep.validation.devices import FORMS, presets_of
-from sweep.validation.table import NotSimulated
 
 HARDWARE: Final = "H100-SXM"
 GPUS: Final = 64

@@ -36,9 +36,10 @@ from sweep.evaluation.one_plan import facts_of, of_sets
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import Log, read_log
 from sweep.inputs.registry import LAUNCH, LOG, MODEL, SPEC, WORKLOAD, cannot, is_trace, recognised, unknown
-from sweep.inputs.rows import Row, csv_of, row_of
 from sweep.inputs.stages import read_stages
 from sweep.inputs.traces.profile import read_profile
+from sweep.runs.logs import row_of
+from sweep.runs.table import runs_text
 from sweep.show.inputs import print_workload, workload_values
 from sweep.show.logs import launch_values, log_values, print_launch, print_log
 from sweep.show.profiles import print_profile, profile_values
@@ -183,7 +184,7 @@ def _write_rows(logs: list[Log], path: Path | None, hardware: str, console: Cons
     """Write the logs that can be rows if a `path` is given, and say of the others why they cannot."""
     if path is None:
         return
-    taken: list[Row] = []
+    taken: list[dict[str, object]] = []
     for log in logs:
         row = row_of(log, len(taken) + 1, hardware)
         if isinstance(row, str):
@@ -192,5 +193,5 @@ def _write_rows(logs: list[Log], path: Path | None, hardware: str, console: Cons
             taken.append(row)
     if not taken:
         raise SpecError(f"{path}: not written: no log holds a whole run")
-    write_text(csv_of(taken), path)
+    write_text(runs_text(taken), path)
     console.print(f"{path}: {plural(len(taken), 'run')}")

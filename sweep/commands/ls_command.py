@@ -11,8 +11,9 @@ from sweep.commands.shared import RESULTS, AsJson, write_json
 from sweep.listing import results_below
 from sweep.results.folder import folder_at
 from sweep.show.progress import clock
-from sweep.show.tables import cell, print_table
+from sweep.show.tables import print_table
 from sweep.show.terminal import own_console
+from sweep.wording import cell
 
 DAY_S = 86_400
 

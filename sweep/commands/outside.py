@@ -4,9 +4,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sweep.answers.neighbours import best_outside
+from sweep.answers.variation import STEP
 from sweep.columns import LONGER, SHORTER
 from sweep.evaluation.preparation import Prepared
-from sweep.explaining.outside import best_outside
 from sweep.ranking.ranking import Ranking
 from sweep.reopening import Reopened
 from sweep.results.folder import Folder
@@ -23,7 +24,9 @@ def say_if_better_outside(
     number = int(ranking.best["plan"])
     whole = prepared.without_sample()
     opened = Reopened(folder=folder, spec=loaded, base=spec.parent, prepared=whole, provenance=whole.provenance, notes=())
-    found = best_outside(opened, number)
-    if found is not None:
-        best, gain = found
-        say(f"outside: {best.change} would be {gain:.1%} faster than plan {number}, but is not in this space", console)
+    best = best_outside(opened, number)
+    if best is not None:
+        say(
+            f"outside: {best.change} would be {best.gain(STEP):.1%} faster than plan {number}, but is not in this space",
+            console,
+        )

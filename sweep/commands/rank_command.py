@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 
 from sim_core import SpecError
+from sweep.answers import relaxing, stability
+from sweep.answers.stability import CANDIDATES
 from sweep.columns import result_schema
 from sweep.commands.shared import (
     AsJson,
@@ -27,22 +29,22 @@ from sweep.commands.shared import (
     there,
     write_text,
 )
-from sweep.explaining.relaxing import relax, relaxed_rows
-from sweep.explaining.stability import CANDIDATES, sigmas_of, stability
 from sweep.options import OptionError
 from sweep.outputs import naming
 from sweep.ranking.fidelity import compare_fidelity
 from sweep.ranking.ranking import TOP, rank
 from sweep.reopening import reopened
-from sweep.show.ranked import print_disagreement, print_ranking, print_relaxed, print_stability, stable_rows
+from sweep.runs.own import own_runs
+from sweep.runs.simulation import run_rows
+from sweep.runs.table import read_table
+from sweep.show.ranked import disagreement_of, print_ranking
+from sweep.show.sections import print_sections
 from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console, screen
 from sweep.show.tuned import print_standing
+from sweep.tuning.placing import names_plans
 from sweep.tuning.tuner import Tuner
 from sweep.uncertainty.judging import OwnRuns
-from sweep.validation.error_bars import own_runs
-from sweep.validation.simulation import run_rows
-from sweep.validation.table import names_plans, read_table
 
 
 class Form(StrEnum):
@@ -81,7 +83,8 @@ def command(
         typer.Option(help="With --stable: standard deviation, as compute=0.05 (nvlink, nic, network, jitter)."),
     ] = None,
     candidates: Annotated[
-        int | None, typer.Option(min=1, max=5000, help=f"With --stable: plans that are simulated. Default: {CANDIDATES}.")
+        int | None,
+        typer.Option(min=1, max=5000, help=f"With --stable: plans that are simulated. Default: {CANDIDATES}."),
     ] = None,
     relaxed: Annotated[bool, typer.Option("--relax", help="What each constraint costs: the best plan without it.")] = False,
     verbose: Verbose = False,
@@ -113,17 +116,18 @@ def command(
     folder = result_at(directory)
     if compare:
         both = compare_fidelity(folder, top=top or TOP, where=where)
-        _write(both.rows, partial(print_disagreement, both), form, output)
+        _write(both.rows, partial(print_sections, [disagreement_of(both)]), form, output)
     elif stable:
-        sigmas = sigmas_of(sigma or [])
-        wins = stability(reopened(folder), by=by, where=where, per=groups, sigmas=sigmas, candidates=candidates or CANDIDATES)
-        show = partial(print_stability, wins, sigmas, top or TOP)
-        _write(stable_rows(wins, top or TOP), show, form, output)
+        sigmas = stability.sigmas_of(sigma or [])
+        opened, simulated = reopened(folder), candidates or CANDIDATES
+        wins = stability.stability(opened, by=by, where=where, per=groups, sigmas=sigmas, candidates=simulated)
+        told = partial(print_sections, stability.sections_of(wins, sigmas, top or TOP))
+        _write(stability.stable_rows(wins, top or TOP), told, form, output)
     elif relaxed:
         opened = reopened(folder)
-        constraints = relax(opened, by=by, where=where, per=groups, descending=descending)
-        rows = relaxed_rows(constraints, result_schema(opened.prepared.sweep.space))
-        _write(rows, partial(print_relaxed, constraints, opened.notes), form, output)
+        constraints = relaxing.relax(opened, by=by, where=where, per=groups, descending=descending)
+        rows = relaxing.relaxed_rows(constraints, result_schema(opened.prepared.sweep.space))
+        _write(rows, partial(print_sections, relaxing.sections_of(constraints, opened.notes)), form, output)
     elif measured is not None and names_plans(measured):
         others = {"--columns": columns, "--pareto": pareto, "--all": every, "--per": per, "--verbose": verbose} | turned
         takes("--measured", others, "with a table of plans only --by, --where, --top, --format and --output")

@@ -14,6 +14,7 @@ from rich.console import Console
 from sim_core import Job, SpecError, model_names, plural, read_traces, short
 from sim_core.compiling import STEP, cache_dir, is_compiled
 from sim_core.limits import LARGEST
+from sweep.answers.section import Section, values_of
 from sweep.evaluation.one_plan import facts_of
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.evaluation.warming import warm_up
@@ -23,11 +24,12 @@ from sweep.options import OptionError, of_option, wrong
 from sweep.outputs import write_file
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store, newest
+from sweep.runs.table import Row
 from sweep.show.checks import print_checks
+from sweep.show.sections import print_sections
 from sweep.show.tables import say
-from sweep.show.terminal import Terminated, exit_code, form_of, signals_end_at_once, sigterm_raises
+from sweep.show.terminal import Terminated, exit_code, form_of, own_console, signals_end_at_once, sigterm_raises
 from sweep.spec.spec import SweepSpec, load_spec
-from sweep.validation.table import Row
 
 AnyForm = TypeVar("AnyForm", bound=StrEnum)
 """The formats of a command, the table for people first."""
@@ -222,6 +224,14 @@ def write_text(text: str, output: Path | None) -> None:
 def write_json(data: object) -> None:
     """Print JSON."""
     sys.stdout.write(json.dumps(data, indent=1) + "\n")
+
+
+def tell(sections: Sequence[Section], *, as_json: bool) -> None:
+    """Print sections, or their values as JSON."""
+    if as_json:
+        write_json(values_of(sections))
+    else:
+        print_sections(sections, own_console())
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from sweep.commands.shared import AsJson, Directory, result_at, write_json
 from sweep.listing import standing
 from sweep.show.progress import clock
 from sweep.show.results import print_reasons
-from sweep.show.tables import cell
 from sweep.show.terminal import own_console
+from sweep.wording import cell
 
 
 def command(directory: Directory = None, as_json: AsJson = False) -> None:

@@ -56,8 +56,7 @@ def command(
     folder, entries, opened = result_at(directory), None, None
     if measured is not None:
         from sweep.inputs.registry import LOG, recognised
-        from sweep.validation.placing import entries_of_runs
-        from sweep.validation.table import names_plans
+        from sweep.tuning.placing import entries_of_runs, names_plans
 
         if (kind := recognised(measured)) is not None and kind.kind == LOG:
             hint = f"`sweep tune {directory} --add plan=N --log {measured}`, or `sweep inspect {measured} --rows runs.csv`"

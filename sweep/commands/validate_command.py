@@ -10,7 +10,8 @@ import typer
 
 from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes, write_json
 from sweep.options import OptionError
-from sweep.validation.features import unknown_features
+from sweep.runs.simulation import Run, errors_without, run_rows
+from sweep.runs.table import OK, published_rows, read_table
 from sweep.validation.figures import (
     Figures,
     as_objects,
@@ -31,8 +32,6 @@ from sweep.validation.report import (
     row_objects,
     summary,
 )
-from sweep.validation.simulation import Run, errors_without, run_rows
-from sweep.validation.table import OK, published_rows, read_table
 
 EXIT_WORSE = 5
 OFFLINE = {
@@ -85,7 +84,6 @@ def command(
     if by:
         takes("--by", for_runs, "TABLE, --set and --format")
     rows_given = rows_of_set(published_rows() if table is None else read_table(table), only)
-    sys.stderr.write("".join(f"note: {line}\n" for line in unknown_features(rows_given)))
     runs = run_rows(rows_given)
     by_set = figures(runs)
     if form is Form.json:

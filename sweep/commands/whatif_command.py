@@ -7,12 +7,11 @@ import typer
 
 from sim_core import quantity, read_hardware
 from sim_core.limits import LARGEST
-from sweep.commands.shared import AsJson, existing_result, there, write_json
-from sweep.explaining.whatif import Question, what_if
+from sweep.answers.section import Section
+from sweep.answers.whatif import Question, section_of, what_if
+from sweep.commands.shared import AsJson, existing_result, tell, there
 from sweep.options import of_keys, of_option
 from sweep.reopening import BEST, plan_number, reopened
-from sweep.show.terminal import own_console
-from sweep.show.whatif import print_what_if
 
 
 def command(
@@ -40,10 +39,4 @@ def command(
     opened = reopened(existing_result(directory), there("--spec", spec))
     with of_keys({"budget.tokens": "--tokens"}):
         answer = what_if(opened, plan_number(opened, plan), question)
-    if as_json:
-        write_json({"before": answer.before, "same_plan": answer.same, "after": answer.after, "notes": list(answer.notes)})
-        return
-    console = own_console()
-    print_what_if(answer, question, console)
-    for note in opened.notes:
-        console.print(f"note: {note}")
+    tell([section_of(answer), Section(notes=opened.notes)], as_json=as_json)

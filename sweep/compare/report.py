@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sim_core import PLAN_FIELDS, plural
+from sweep.answers.section import Section
 from sweep.compare.result import Comparison, Group, Moved, Point, Shift, Steps
-from sweep.show.sections import Section
-from sweep.show.tables import SHORT_PART, cell, heading, values_text
+from sweep.wording import SHORT_PART, cell, heading, values_text
 
 MAX_GROUPS: Final = 40
 NO_PLAN_IN_COMMON: Final = "no plan is on both sides"

@@ -17,7 +17,8 @@ from sim_core import REASON, SimError, SpecError
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Sweep
 from sweep.evaluation.warming import warm_up
-from sweep.results.folder import Location, StoreUnavailable, folder_at
+from sweep.results.folder import Location, folder_at
+from sweep.results.patience import StoreUnavailable
 from sweep.results.slice_file import Slice, encoded
 from sweep.sources import WORKER, Code, row_code
 

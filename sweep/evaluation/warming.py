@@ -88,12 +88,7 @@ def _steps_compiled_meanwhile(given: tuple[Workload, HardwareTable, Plans]) -> I
         other.wait()
 
 
-def _compile_steps() -> None:
-    """The main function of the other process."""
+if __name__ == "__main__":  # the other process
     parent, given = pickle.load(sys.stdin.buffer)
     end_with(parent)
     compile_steps(*given)
-
-
-if __name__ == "__main__":
-    _compile_steps()

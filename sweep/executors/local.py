@@ -130,16 +130,12 @@ class LocalExecutor:
         if worker.ready:
             late = worker.deadline <= time.monotonic()
             return resolve(Loss(reason="timed_out" if late else "worker_lost"), taken, task, queue)
-        self._false_start(worker)
-        queue.returned.append(taken)
-        return None
-
-    def _false_start(self, worker: _Worker) -> None:
-        """Count a worker that ended before it could work; MAX_FALSE_STARTS in a row end the run."""
         self.false_starts += 1
         if self.false_starts >= MAX_FALSE_STARTS:
             worker.process.join(_STOP_S)
             raise WorkerStartError(f"worker processes exit before they can work (exit code {worker.process.exitcode})")
+        queue.returned.append(taken)
+        return None
 
     def _hand(self, worker: _Worker, taken: tuple[Slice, int]) -> None:
         """Give a worker its next slice."""

@@ -13,8 +13,8 @@ from sweep.evaluation.preparation import Prepared, prepare
 from sweep.nightly.nights import Night, Nights
 from sweep.nightly.spec import PREVIOUS, NightlySpec, Thresholds
 from sweep.results.store import Store
-from sweep.show.tables import cell, heading
 from sweep.spec.spec import stored_spec
+from sweep.wording import cell, heading
 
 
 class Baseline(NamedTuple):

@@ -4,10 +4,11 @@ import json
 from collections.abc import Sequence
 from datetime import UTC
 
+from sweep.answers.section import Section
 from sweep.compare.report import BEST_PLAN, paged, sections
 from sweep.compare.result import Comparison
 from sweep.nightly.nights import Night, Nights, SweepRecord, history_of
-from sweep.show.sections import Section, markdown, page
+from sweep.show.sections import markdown, page
 
 
 def write_reports(

@@ -51,7 +51,7 @@ class Rows:
         return dict(counts)
 
     def ask(self, columns: Collection[str], files: Sequence[File] | None = None) -> None:
-        """Have these columns of these files (default: of all), checked. Raises SpecError if one is damaged."""
+        """Check these columns of these files (default: of all), and show them. Raises SpecError if one is damaged."""
         if self.reading is None:
             return
         chosen = self.reading.files if files is None else files
@@ -60,7 +60,7 @@ class Rows:
         self._show(names, chosen)
 
     def ask_whole(self, files: Sequence[File]) -> None:
-        """Have all columns of these files, checked."""
+        """Check all bytes of these files, and show all their columns. Raises SpecError if one is damaged."""
         if self.reading is not None:
             self.reading.check_whole(files)
             self._show(list(self.columns), files)

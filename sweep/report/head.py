@@ -6,18 +6,20 @@ from shlex import quote
 from typing import Any, Final
 
 from sim_core import SIMAI, SimError, parameters, plural, short
+from sweep.answers.among import ties_of
+from sweep.answers.asked import on_page
+from sweep.answers.explanation import Explanation
 from sweep.columns import RUNS
-from sweep.explaining.explanation import in_words
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.ranking.ranking import Ranking
 from sweep.reopening import Reopened
-from sweep.show.ranked import running_words, ties_of
-from sweep.show.tables import cell, values_text
+from sweep.show.ranked import running_words
 from sweep.spec.values import FIELDS
 from sweep.tuning.record import OK
 from sweep.uncertainty.evidence import LEVEL
+from sweep.wording import cell, values_text
 
 GROUPS: Final = 6
 """Groups whose best plan the head tells."""
@@ -131,14 +133,17 @@ def _winner(row: Mapping[str, Any], ranking: Ranking, opened: Reopened | None, p
         chance = "" if row.get(RUNS) is None else f" (runs with a chance of {row[RUNS]:.0%})"
         told.append(f"{short(peak, 'B')} of the {short(have, 'B')} of a GPU{chance}")
     bars = next((each for each in ranking.error_bars.groups if values_text(_group(each.group, ranking)) == group), None)
+    ran = {**row, "status": "ok", "reason": ""}  # which a ranking leaves out
     try:
-        words = in_words(opened.prepared, plan, row) if opened is not None else (_sizes(row),)
+        answers = [] if opened is None else on_page(Explanation(opened=opened, plan=plan, row=ran))
     except SimError:
-        words = (_sizes(row),)
+        answers = []
+    words = answers[0].lines if answers else (_sizes(row),)
     return {
         "plan": plan,
         "group": group,
         "words": [*words, *_fields(row, ranking)],
+        "answers": answers[1:],
         "told": ", ".join(told),
         "ties": ties_of(bars).replace("`", "") if bars is not None and bars.tied else "",
         "launch": _launch(opened, plan),

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
+from sweep.answers.section import Section
 from sweep.columns import PERCENT, REPORTED, higher_is_better
-from sweep.show.sections import Section, html_table, page, paragraphs
-from sweep.show.tables import SHORT_PART, cell, heading as short_name
+from sweep.show.sections import html_of, html_section, html_table, page, paragraphs
 from sweep.tuning.record import SLOW
+from sweep.wording import SHORT_PART, cell, heading as short_name
 
 LABELS: Final = {
     **REPORTED, "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "measured_s": "measured",
@@ -56,11 +57,11 @@ def _winners(head: Mapping[str, Any]) -> str:
 
 def _winner(of: Mapping[str, Any], opened: str) -> str:
     name = f"Best plan{' of ' + of['group'] if of['group'] else ''}: plan {of['plan']}"
-    words = "".join(f"<li>{html.escape(line)}</li>" for line in of["words"])
+    words = html_of(Section(lines=tuple(of["words"]))) + "".join(html_section(each, 4) for each in of["answers"])
     ties = f'<p class="soft">{html.escape(of["ties"])}</p>' if of["ties"] else ""
     launch = f"{_command(of['launch'], 'launch')}" if of["launch"] else _command(of["commands"][-1])
     return (
-        f'<article class="winner"><h3>{html.escape(name)}</h3><p><b>{html.escape(of["told"])}</b></p>{ties}<ul>{words}</ul>'
+        f'<article class="winner"><h3>{html.escape(name)}</h3><p><b>{html.escape(of["told"])}</b></p>{ties}{words}'
         f"<details{opened}><summary>launch it</summary>{launch}</details>"
         f"<details><summary>look closer</summary>{''.join(map(_command, of['commands']))}</details></article>"
     )

@@ -1,25 +1,22 @@
 """A folder on any file system that `pyarrow.fs` supports (a path, s3://, gs://, hdfs://), with atomic writes.
 
 A write is atomic in one of three ways: on a local disk, a temporary file is synced and renamed; on an object store, which has
-no rename, the finished bytes are one PUT; elsewhere, a temporary file is moved. An action on an object store is tried again
-after errors that may pass.
+no rename, the finished bytes are one PUT; elsewhere, a temporary file is moved.
 """
 
 import errno
 import fcntl
 import os
-import random
 import re
 import resource
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import fs
@@ -27,19 +24,8 @@ from pyarrow import fs
 from sim_core import SpecError, short, shown
 from sim_core.masking import masked, without_secrets
 from sim_core.places import lock_file
+from sweep.results.patience import CHECK_NETWORK, UNREACHED, Result, StoreUnavailable, advice, patiently
 
-PAUSES_S: Final = (1.0, 3.0, 9.0)
-"""Seconds between attempts, of which a random half to all is waited. Each attempt is some 30 of Arrow's own within 8 s."""
-_ADVICE: Final = {
-    ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "INVALID_CLIENT_TOKEN", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN",
-     "UNRECOGNIZED_CLIENT", "MISSING_AUTHENTICATION_TOKEN", "HTTP status 401", "HTTP status 403"):
-        "check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or the node's role) and their rights in the bucket",
-    ("NO_SUCH_BUCKET", "InvalidBucketName", "HTTP status 404"): "create the bucket, or check its name",
-    ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint", "HTTP status 301",
-     "HTTP status 307"): "check the region (AWS_REGION)",
-}  # fmt: skip
-_UNREACHED: Final = ("NETWORK_CONNECTION", "Could not connect", "curlCode")
-_CHECK_NETWORK: Final = "check the address (AWS_ENDPOINT_URL) and the network"
 _REFUSED: Final = {
     "Cannot parse URI": "is no URI: in a user or password write %2F for /, %40 for @, %20 for a space",
     "Unexpected query parameter": "has an option that its file system does not know",
@@ -52,39 +38,6 @@ _REFUSED: Final = {
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _OBJECT_STORES: Final = ("s3", "gcs", "abfs")
-
-Result = TypeVar("Result")
-
-
-class StoreUnavailable(OSError):
-    """The store failed at every attempt, in a way that may pass."""
-
-
-def advice(text: str) -> str:
-    """What to check after a permanent error with this text; empty if the error may pass."""
-    return next((said for words, said in _ADVICE.items() if any(word in text for word in words)), "")
-
-
-def patiently(action: Callable[[], Result], pause: Callable[[float], None] = time.sleep) -> Result:
-    """The result of an action on an object store, tried again after errors that may pass.
-
-    Raises the error itself if it is permanent (a missing file, refused credentials), else StoreUnavailable.
-    """
-    for wait_s in (*PAUSES_S, 0.0):
-        try:
-            return action()
-        except FileNotFoundError:
-            raise
-        except (OSError, pa.ArrowException) as error:
-            text = " ".join(str(error).split())
-            said = advice(text)
-            if said:
-                raise OSError(f"{text}; {said}") from None
-            last = text
-        if wait_s:
-            pause(wait_s * random.uniform(0.5, 1.0))
-    hint = f"; {_CHECK_NETWORK}" if any(word in last for word in _UNREACHED) else ""
-    raise StoreUnavailable(f"{last}{hint}")
 
 
 @dataclass(frozen=True)
@@ -261,7 +214,7 @@ def folder_at(location: Location) -> Folder:
     except (OSError, ValueError, pa.ArrowException) as error:
         said = str(error)  # and may repeat secrets
         known = next((words for word, words in _REFUSED.items() if word in said), "")
-        unreached = f"cannot be reached; {_CHECK_NETWORK}" if any(word in said for word in _UNREACHED) else ""
+        unreached = f"cannot be reached; {CHECK_NETWORK}" if any(word in said for word in UNREACHED) else ""
         why = known or advice(said) or unreached or "cannot be opened"
         raise SpecError(f"{masked(text)}: {why}; expected a folder or a URI of s3, gs, hdfs, file") from None
     return Folder(text, path if filesystem.type_name == "local" else text)

@@ -77,10 +77,10 @@ class Answer:
 
 
 def as_search(prepared: Prepared, objective: Objective) -> Prepared:
-    """The search as a sweep of its own: its result is not that of `sweep run`, and another objective is another result."""
+    """The search as a sweep with an identity of its own: no folder holds its rows beside those of others."""
     asked = {"by": objective.column, "descending": objective.descending, "per": list(objective.per)}
     asked |= {"best": objective.best, "within": objective.within}
-    order = blocks_of(prepared.sweep, objective)  # slices are of places in it
+    order = blocks_of(prepared.sweep, objective)  # positions count the blocks in this order
     code = row_code(__name__)
     of_all = f"{prepared.sweep.identity} {json.dumps(asked)} {order} {json.dumps(code)}"
     identity = hashlib.sha256(of_all.encode()).hexdigest()

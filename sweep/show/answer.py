@@ -10,11 +10,11 @@ from sweep.frameworks.megatron import refused_choices
 from sweep.ranking.chances import stack_of
 from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Location
-from sweep.show.tables import cell, heading, values_text
 from sweep.spec.values import FIELDS
 from sweep.uncertainty.evidence import LEVEL
 from sweep.uncertainty.highest import above_measured, bits_of
 from sweep.uncertainty.memory import likely_part
+from sweep.wording import cell, heading, values_text
 
 ROOM: Final = 0.9
 """Part of the memory above which a plan is tight: memory of measured runs is off by 6 % in the mean (docs/validation.md)."""

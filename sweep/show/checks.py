@@ -6,7 +6,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from sim_core import HIGHEST_MFU, LOWEST_MFU, Check, ImpliedModel, Workload, implied_model, plural, short
-from sweep.show.tables import span
+from sweep.wording import span
 
 LEAST_SHARE: Final = 0.01
 """Runs are warned of checks that concern at least this part of the file's compute, or an unknown part."""

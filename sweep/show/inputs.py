@@ -28,7 +28,8 @@ from sim_core.hardware.kernels.device import load_kernels, measured_kernels, pre
 from sim_core.hardware.kernels.gemm import GEMM_PHASES, gemm_s
 from sim_core.hardware.surface import Surface
 from sweep.show.checks import print_all_checks, print_implied_model
-from sweep.show.tables import aligned, print_table, word
+from sweep.show.tables import aligned, print_table
+from sweep.wording import word
 
 MOST_PIECES: Final = 12
 UNNUMBERED: Final = ("name", "source")

@@ -8,7 +8,7 @@ from rich.console import Console
 from sim_core import plural, short
 from sweep.inputs.launch.job import Launch
 from sweep.inputs.log import Log
-from sweep.show.tables import plain_values, word
+from sweep.wording import plain_values, word
 
 WORDS: Final = {
     "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "step_time_s": "steady step",

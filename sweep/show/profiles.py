@@ -8,7 +8,8 @@ from sim_core import plural, short
 from sweep.inputs.traces.collectives import Row
 from sweep.inputs.traces.gemms import Gemm, Gemms
 from sweep.inputs.traces.profile import Profile, Rank
-from sweep.show.tables import plain_values, print_table
+from sweep.show.tables import print_table
+from sweep.wording import plain_values
 
 MOST_ROWS: Final = 12
 LONGEST_NAME: Final = 60

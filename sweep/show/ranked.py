@@ -3,16 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
 from sim_core import FOLLOWING, PARTS, plural, short
+from sweep.answers.among import ties_of
+from sweep.answers.section import Section
 from sweep.columns import SECTIONS, measures_of
-from sweep.explaining.relaxing import DEVICE, WHERE, Relaxed
-from sweep.explaining.stability import DRAWS, Stability
 from sweep.ranking.beside_running import Beside
-from sweep.ranking.error_bars import ErrorBars, GroupBars
+from sweep.ranking.error_bars import ErrorBars
 from sweep.ranking.fidelity import Disagreement
 from sweep.ranking.ranking import Ranking
 from sweep.ranking.selection import ALIKE
@@ -21,9 +20,10 @@ from sweep.search.candidates import BEATEN, WORSE
 from sweep.show.answer import answer_of
 from sweep.show.checks import plausibility_lines
 from sweep.show.results import print_reasons
-from sweep.show.tables import SHORT_PART, cell, heading, print_table, say, span, values_text
+from sweep.show.tables import print_table, say
 from sweep.spec.stacks import stack_name
 from sweep.uncertainty.evidence import LEVEL
+from sweep.wording import SHORT_PART, cell, heading, span, values_text
 
 MOST_COLUMNS: Final = 30
 """A ranking of more columns is printed on its side."""
@@ -34,11 +34,6 @@ MOST_AXES: Final = 4
 MORE_AXES: Final = 2
 """Further axes that tell its rows apart, for which it is wider."""
 MOST_REASONS: Final = 3
-NOTHING: Final = 5e-5
-"""A gain below this is none."""
-LEAST: Final = 16
-"""Characters of a constraint that are shown, however narrow the terminal."""
-WINS: Final = "wins"
 _ALWAYS: Final = ("rank", "plan")
 _TIE: Final = "tie"
 _SIZES: Final = ("all_gpus", "tp", "pp", "cp", "ep", "vpp", "dp", "micro_batch", "ga", "checkpointing")
@@ -47,7 +42,6 @@ _IN_WORDS: Final = {BEATEN: "proven worse", WORSE: "simulated and worse", "where
 _ASSUMED: Final = ("schedule", "layer_split", "precision", "dispatcher", "sharding", "overlap_grad", "overlap_param", "stack")
 """Fields that matter to the answer though all plans have the same value."""
 _USUAL_MEMORY: Final = "memory: peak_memory_bytes holds"
-_STABLE: Final = ("nic_bandwidth", *_SIZES, "overlap_tp")
 
 
 def print_ranking(
@@ -250,108 +244,16 @@ def _change(ratio: float) -> str:
     return f"{1 - ratio:.1%} less" if ratio <= 1 else f"{ratio - 1:.1%} more"
 
 
-def ties_of(group: GroupBars) -> str:
-    """How many plans tie with the best of a group, and what would tell."""
-    return f"{plural(group.tied)} cannot be told from plan {group.best}; `sweep tune` says which to run"
-
-
-def stable_rows(groups: Sequence[Stability], top: int) -> pa.Table:
-    """The `top` plans of each group with the most wins: all columns of a ranking, and the part of the draws that they win."""
-    tables = []
-    for group in groups:
-        order = np.argsort(-group.wins, kind="stable")[:top]
-        tables.append(group.rows.take(order).append_column(WINS, pa.array(group.wins[order])))
-    return pa.concat_tables(tables, promote_options="default") if tables else pa.table({WINS: pa.array([], pa.float64())})
-
-
-def print_stability(groups: Sequence[Stability], sigmas: Mapping[str, float], top: int, console: Console) -> None:
-    """Print the plans with the most wins of each group."""
-    moved = ", ".join(f"{name} {sigma:g}" for name, sigma in sigmas.items())
-    console.print(f"{DRAWS:,} draws, standard deviations of ln(time): {moved}")
-    for group in groups:
-        rows = stable_rows([group], top)
-        rows = rows.filter(pa.array(np.array(rows[WINS]) > 0))
-        varying = [name for name in _STABLE if name in rows.column_names and len(group.rows[name].unique()) > 1]
-        if group.group:
-            console.print(f"{values_text(group.group)}:")
-        names = ["rank", "plan", *varying, "step_time_s"]
-        cells = [[*(cell(name, row[name]) for name in names), f"{row[WINS]:.1%}"] for row in rows.to_pylist()]
-        print_table([*map(heading, names), WINS], cells, console, gap=2)
-        console.print(_beyond(group))
-
-
-def _beyond(group: Stability) -> str:
-    count = f"{plural(len(group.rows))} simulated, {int((group.wins > 0).sum()):,} win"
-    if not group.beyond:
-        return f"{count}; there are no more."
-    gained, behind = np.expm1(group.reach), np.expm1(group.behind)
-    verdict = "so the rest cannot win" if group.reach < group.behind else "so one of the rest may win: raise --candidates"
-    return f"{count}. The rest are {behind:.1%} and more behind; no plan gained more than {gained:.1%} on the first: {verdict}."
-
-
-def print_relaxed(constraints: Sequence[Relaxed], notes: Sequence[str], console: Console) -> None:
-    """Print each group: the best plan now, then the constraints, the dearest first."""
-    for group in dict.fromkeys(tuple(each.group.items()) for each in constraints):
-        _print_constraints([each for each in constraints if tuple(each.group.items()) == group], console)
-    if not constraints:
-        console.print("No constraint: the spec has no `where`, --where is not given, and every plan fits into its device.")
-    for note in notes:
-        console.print(f"note: {note}")
-
-
-def _print_constraints(constraints: Sequence[Relaxed], console: Console) -> None:
-    """Print the constraints of one group."""
-    by, group, now = constraints[0].by, constraints[0].group, constraints[0].now
-    told = "".join(f"{values_text({name: value})}: " for name, value in group.items())
-    best = "no plan can run now" if now is None else f"best now is plan {now['plan']}, {by} {cell(by, now[by])}"
-    console.print(f"{told}{best}")
-    headings = ["constraint", "costs", heading(by), "plan"]
-    rows = [[_constraint(each), _cost(each), "", ""] for each in constraints]
-    for each, row in zip(constraints, rows, strict=True):
-        if each.without is not None:
-            row[2:] = [cell(by, each.without[by]), str(each.without["plan"])]
-    if console.is_terminal:
-        others = sum(max(map(len, cells)) + 2 for cells in list(zip(headings, *rows, strict=True))[1:])
-        most = max(console.width - others - 2, LEAST)
-        for row in rows:
-            row[0] = row[0] if len(row[0]) <= most else f"{row[0][: most - 1]}\u2026"
-    print_table(headings, rows, console, left=(0,), gap=2)
-    for each in constraints:
-        if each.better > NOTHING or (each.now is None and each.without is not None):
-            console.print(f"{_constraint(each)}: {_told(each)}")
-
-
-def _constraint(relaxed: Relaxed) -> str:
-    return relaxed.constraint if relaxed.origin in (WHERE, DEVICE) else f"{relaxed.origin} {relaxed.constraint}"
-
-
-def _cost(relaxed: Relaxed) -> str:
-    """What the constraint costs, in percent of what is ranked by."""
-    if relaxed.without is None:
-        return "no plan"
-    if relaxed.now is None:
-        return "all"
-    return f"{relaxed.better:.1%}" if relaxed.better > NOTHING else "nothing"
-
-
-def _told(relaxed: Relaxed) -> str:
-    """The plan that wins without the constraint: what is other in it, and the memory that it needs."""
-    row = relaxed.without or {}
-    text = f"plan {row.get('plan')} has {values_text(relaxed.changes) or 'the same values'}"
-    need, have = row.get("peak_memory_bytes"), row.get("device_memory_bytes")
-    if relaxed.origin == DEVICE and need is not None and have is not None:
-        text += f"; needs {short(need, 'B')}, has {short(have, 'B')}"
-    return f"{text}; it alone keeps {plural(relaxed.excluded)} out"
-
-
-def print_disagreement(both: Disagreement, console: Console) -> None:
-    """Print how far the fidelities agree, and the plans they disagree on most."""
+def disagreement_of(both: Disagreement) -> Section:
+    """How far the fidelities agree, and the plans they disagree on most."""
     correlation = "undefined, all plans tie" if both.rank_correlation is None else f"{both.rank_correlation:.3f}"
-    console.print(
-        f"{plural(both.pairs)} in both fidelities. simai / event: median {both.median:.3f}, 5 to 95 % {both.low:.3f} to "
-        f"{both.high:.3f}. Rank correlation {correlation}; {plural(both.best_in_common)} are in the best {both.best} of both."
-    )
-    console.print("Largest differences; parts are simai - event:")
     names = [name for name in both.rows.column_names if name not in PARTS or any(both.rows[name].to_pylist())]
-    rows = [[cell(name, row[name]) for name in names] for row in both.rows.to_pylist()]
-    print_table([SHORT_PART.get(name, heading(name)) for name in names], rows, console, gap=2)
+    rows = [tuple(cell(name, row[name]) for name in names) for row in both.rows.to_pylist()]
+    return Section(
+        heading=f"{plural(both.pairs)} in both fidelities. simai / event: median {both.median:.3f}, "
+        f"5 to 95 % {both.low:.3f} to {both.high:.3f}. "
+        f"Rank correlation {correlation}; {plural(both.best_in_common)} are in the best {both.best} of both.",
+        sentences=("Largest differences; parts are simai - event:",),
+        table=(tuple(SHORT_PART.get(name, heading(name)) for name in names), *rows),
+        left=(),
+    )

@@ -8,7 +8,7 @@ from rich.console import Console
 from sim_core import EXPLANATIONS, MEMORY, PARTS, short
 from sweep.columns import measures_of
 from sweep.search.candidates import BEATEN, WORSE
-from sweep.show.tables import cell
+from sweep.wording import cell
 
 _COUNTED: Final = {
     "where": "the condition given to `rank` is false",

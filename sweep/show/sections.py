@@ -2,13 +2,13 @@
 
 import html
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
 from rich.console import Console
 
+from sweep.answers.section import Section
 from sweep.show.tables import print_table
 
 _DRAW: Final = """
@@ -17,30 +17,33 @@ figures.forEach((figure, k) => Charts.draw(document.getElementById("plot" + k), 
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """A heading, sentences, and a table of text, its headings in the first row (empty for no table).
-
-    On a page alone: a note below the heading, figures (title, and data for charts.js), more HTML, and sections below it.
-    """
-
-    heading: str
-    lines: tuple[str, ...] = ()
-    table: tuple[tuple[str, ...], ...] = ()
-    note: str = ""
-    figures: tuple[tuple[str, dict[str, Any]], ...] = ()
-    html: str = ""
-    below: tuple["Section", ...] = ()
+LEAST: Final = 16
+"""Characters of a cell that are shown, however narrow the terminal."""
 
 
-def print_sections(sections: Sequence[Section], console: Console) -> None:
-    """Print sections; tables are not truncated, however narrow the terminal."""
+def print_sections(sections: Iterable[Section], console: Console) -> None:
+    """Print sections; tables are not truncated, however narrow the terminal, but for a column that says it may be cut."""
     for section in sections:
-        console.print(section.heading)
-        for line in section.lines:
-            console.print(f"  {line}")
+        if section.heading:
+            console.print("\n" * section.apart + section.heading)
+        for line in (*section.sentences, *(f"  {line}" for line in section.lines)):
+            console.print(line)
         if section.table:
-            print_table(section.table[0], section.table[1:], console, left=range(len(section.table[0])), gap=2)
+            head, *rows = section.table if section.cut is None else _cut(section, section.cut, console)
+            print_table(head, rows, console, left=range(len(head)) if section.left is None else section.left, gap=section.gap)
+        for line in (*section.below_table, *(f"note: {note}" for note in section.notes)):
+            console.print(line)
+
+
+def _cut(section: Section, column: int, console: Console) -> list[list[str]]:
+    """The table with the cells of one column cut to what the terminal has room for."""
+    rows = [list(row) for row in section.table]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    others = sum(width + section.gap for k, width in enumerate(widths) if k != column)
+    most = max(console.width - others - 2, LEAST)
+    for row in rows[1:] if console.is_terminal else ():
+        row[column] = row[column] if len(row[column]) <= most else f"{row[column][: most - 1]}\u2026"
+    return rows
 
 
 def markdown(sections: Sequence[Section], level: int = 2) -> str:
@@ -82,7 +85,7 @@ def page(
     """
     figures: list[dict[str, Any]] = []
     body = f"<h1>{html.escape(heading or title)}</h1>{paragraphs(lead)}{top}"
-    body += "".join(f"<section>{_section(section, 2, figures)}</section>" for section in sections)
+    body += "".join(f"<section>{html_section(section, 2, figures)}</section>" for section in sections)
     assets = files("sweep.show") / "assets"
     style, charts = ((assets / name).read_text(encoding="utf-8") for name in ("page.css", "charts.js"))
     text = json.dumps(figures if data is None else data, separators=(",", ":")).replace("<", "\\u003c")
@@ -95,20 +98,30 @@ def page(
     )
 
 
-def _section(section: Section, level: int, figures: list[dict[str, Any]]) -> str:
-    """A section; its figures are added to `figures`, whose places number them."""
+def html_section(section: Section, level: int, figures: list[dict[str, Any]] | None = None) -> str:
+    """A section under a heading of some level; its figures are added to `figures`, whose places number them."""
     text = f"<h{level}>{html.escape(section.heading)}</h{level}>"
     text += f'<p class="soft">{html.escape(section.note)}</p>' if section.note else ""
-    lines = "".join(f"<li>{html.escape(line)}</li>" for line in section.lines)
-    text += f"<ul>{lines}</ul>" if lines else ""
-    text += html_table(section.table[0], section.table[1:]) if section.table else ""
-    plots = ""
+    text += html_of(section)
+    plots, figures = "", [] if figures is None else figures
     for title, figure in section.figures:
         caption = f"<figcaption>{html.escape(title)}</figcaption>"
         plots += f'<figure>{caption}<div class="plot" id="plot{len(figures)}"></div></figure>'
         figures.append(figure)
     text += f'<div class="plots">{plots}</div>' if plots else ""
-    return text + section.html + "".join(_section(inner, level + 1, figures) for inner in section.below)
+    return text + section.html + "".join(html_section(inner, level + 1, figures) for inner in section.below)
+
+
+def html_of(section: Section) -> str:
+    """What is below the heading of a section: sentences, lines, table, notes."""
+    lines = "".join(f"<li>{html.escape(line)}</li>" for line in section.lines)
+    text = paragraphs(section.sentences) + (f"<ul>{lines}</ul>" if lines else "")
+    if section.table:
+        words = range(len(section.table[0])) if section.left is None else section.left
+        text += html_table(section.table[0], section.table[1:], right={*range(len(section.table[0]))} - {*words})
+    return (
+        text + paragraphs(section.below_table) + "".join(f'<p class="soft">{html.escape(note)}</p>' for note in section.notes)
+    )
 
 
 def paragraphs(lines: Sequence[str]) -> str:

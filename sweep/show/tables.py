@@ -1,21 +1,13 @@
-"""Building blocks of screens: tables, cells with units, short column names, rows as CSV and JSON."""
+"""Building blocks of screens: tables, sentences, rows as CSV and JSON."""
 
 import csv
 import io
 import json
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 from rich.console import Console
-
-from sim_core import short
-from sweep.columns import PERCENT, SHORT_NAMES, SHORT_PARTS
-
-SHORT_PART: Final = {column: head for head, column in SHORT_PARTS.items()}
-SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
-ROUNDING_S: Final = 1e-12
 
 
 def print_table(
@@ -37,56 +29,6 @@ def say(text: str, console: Console) -> None:
     if console.is_terminal:
         text = textwrap.fill(text, max(console.width - 1, 20), break_long_words=False, break_on_hyphens=False)
     console.print(text)
-
-
-def heading(name: str) -> str:
-    """The short name of a column."""
-    return SHORT_COLUMN.get(name, name)
-
-
-def values_text(values: Mapping[str, Any]) -> str:
-    """Columns with their values on one line: `tp 2, mbs 1`."""
-    return ", ".join(f"{heading(name)} {cell(name, value)}" for name, value in values.items())
-
-
-def span(low: str, high: str) -> str:
-    """Two ends of a range as text, one where they are the same."""
-    return low if low == high else f"{low} to {high}"
-
-
-def cell(name: str, value: Any) -> str:
-    """One value as short text, with the unit that its column name implies."""
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        if name in PERCENT:
-            return f"{value:.1%}"
-        if name.endswith("_s") and not name.endswith("per_s"):
-            return short(value, "s") if abs(value) >= ROUNDING_S else "0"
-        if name.endswith("_bytes"):
-            return short(value, "B")
-        if name.endswith("bandwidth"):
-            return short(value, "B/s")
-        if name.endswith("latency"):
-            return short(value, "s")
-        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    return word(value)
-
-
-def word(value: object) -> str:
-    """A value that needs no unit."""
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
-def plain_values(record: object, names: str) -> dict[str, object]:
-    """Some fields of a record for JSON, lists and dicts in place of tuples and mappings; None: an empty text."""
-    values: dict[str, object] = {}
-    for name in names.split():
-        value = getattr(record, name)
-        values[name] = dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
-        if value == "":
-            values[name] = None
-    return values
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

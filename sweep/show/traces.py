@@ -6,7 +6,8 @@ from dataclasses import asdict
 from rich.console import Console
 
 from sim_core import Job, Played, Replay, StageDurations, plural, short, statistics
-from sweep.show.tables import plain_values, print_table
+from sweep.show.tables import print_table
+from sweep.wording import plain_values
 
 MOST_SHOWN = 16
 FAR = 0.03

@@ -7,10 +7,11 @@ import pyarrow as pa
 from rich.console import Console
 
 from sim_core import plural, short
-from sweep.show.tables import cell, heading, print_table, values_text
+from sweep.show.tables import print_table
 from sweep.tuning.deciding import LEAST_RUNS, Regret
 from sweep.tuning.record import SKIP, SLOW, Entry
 from sweep.tuning.tuner import DEAR, START_S, STEPS, Proposal, Tuner, plan_values
+from sweep.wording import cell, heading, values_text
 
 
 def print_tuned(

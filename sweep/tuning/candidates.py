@@ -9,9 +9,10 @@ import pyarrow as pa
 from sim_core import Floats, Ints
 from sweep.columns import LONGER
 from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.moved import boundless
 from sweep.evaluation.preparation import Sweep
 from sweep.tuning.deciding import Candidates
-from sweep.tuning.draws import boundless, log_steps
+from sweep.tuning.draws import log_steps
 from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features
 from sweep.uncertainty.memory import DEFAULT, guesses_by_plan
 from sweep.uncertainty.process import Axes

@@ -1,6 +1,5 @@
 """What nobody knows beforehand of a stack, a device and a network: constants drawn, and plans simulated under each draw."""
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -24,12 +23,12 @@ from sim_core import (
 )
 from sim_core.compiling import COMPILE_AFTER_S, is_compiled, plain_python_s, use_kernels
 from sweep.columns import describe_rows
+from sweep.evaluation.moved import boundless, slower_links
 from sweep.evaluation.preparation import Sweep
-from sweep.explaining.stability import slower_links
 
 WIDTHS: Final[Mapping[str, float]] = {"compute": 0.2, "nvlink": 0.3, "nic": 0.5, "jitter": 0.7}
 """Standard deviations of ln(time) on a cluster that nobody measured yet: compute and both kinds of links two to three times
-what published runs and nccl-tests differ by (`sweep.explaining.stability.SIGMAS`); of jitter there is no measurement."""
+what published runs and nccl-tests differ by (`sweep.answers.stability.SIGMAS`); of jitter there is no measurement."""
 LAUNCHES: Final = 1.0
 """Of ln of the host's time of a layer: between stacks it lies from 0.7 to 4.4 ms (`sim_core/models/stacks`)."""
 LINKS: Final = ("nvlink", "nic")
@@ -44,8 +43,6 @@ LOAD_AFTER_S: Final = 0.5
 """Of plain Python, after which compiled kernels that are in the cache are quicker."""
 TOGETHER: Final = 8192
 """Plans under draws that are simulated at once."""
-BOUNDLESS: Final = "1e6 GB"
-"""Memory while a step is timed: whether the plan fits is judged apart."""
 
 
 class Draw(NamedTuple):
@@ -128,13 +125,6 @@ def _framework(workload: Workload, draw: Draw) -> Framework:
     own = workload.arrays.framework
     gather_s = draw.gather_s if workload.modelled and not workload.from_file else 0.0
     return own._replace(jitter=own.jitter * draw.factors["jitter"], gather_host_s=own.gather_host_s + gather_s)
-
-
-def boundless(sweep: Sweep) -> Sweep:
-    """The same sweep on devices whose memory is no limit."""
-    variants = [variant.with_values({"memory": BOUNDLESS}) for variant in sweep.hardware.variants]
-    table = hardware_table(variants, sweep.hardware.measured_on, sweep.workload.dtype)
-    return dataclasses.replace(sweep, hardware=table)
 
 
 def _step_s(results: Results) -> Floats:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sim_core import EXPLANATIONS, Ints, SpecError, short
 from sweep.columns import LONGER, SHORTER
+from sweep.evaluation.moved import boundless
 from sweep.evaluation.preparation import Sweep
 from sweep.options import OptionError, of_option, wrong
 from sweep.ranking.beside_running import plan_of_running
@@ -21,7 +22,6 @@ from sweep.reopening import Reopened, reopened
 from sweep.results.folder import Location
 from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, plan_columns, rows_of
 from sweep.tuning.deciding import Belief, Candidates, Known, believe, score, stops
-from sweep.tuning.draws import boundless
 from sweep.tuning.record import (
     CRASH,
     FAILURES,

@@ -10,14 +10,16 @@ from typing import Any, Final
 import numpy as np
 
 from sim_core import Floats
-from sweep.validation.simulation import LEFT_OUT, PLAN_REASON, Run
-from sweep.validation.table import FAILED, OK, QUALITIES
+from sweep.runs.simulation import PLAN_REASON, Run
+from sweep.runs.table import FAILED, OK, QUALITIES, REFUSED
 
-ALIKE: Final = (
-    "set", "hw", "framework", "model", "layers", "hidden", "heads", "experts", "gpus", "seq", "gbs", "dtype", "interconnect",
-    "release",
+OF_JOB: Final = (
+    "set", "hw", "framework", "model_name", "model", "all_gpus", "global_batch", "precision", "interconnect", "release",
 )  # fmt: skip
-PLAN: Final = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "zero", "mbs", "recompute", "dispatcher")
+OF_PLAN: Final = (
+    "tp", "pp", "vpp", "cp", "ep", "sequence_parallel", "stack", "sharding", "reshard_after_forward", "micro_batch",
+    "checkpointing", "dispatcher",
+)  # fmt: skip
 """Runs that are alike in the first and differ in the second are plans of one job."""
 RECORDED: Final = Path(__file__).parent / "data" / "recorded.json"
 MARGINS: Final = {
@@ -93,15 +95,15 @@ def figures_of(name: str, hw: str, all_runs: Sequence[Run], *, quality: str = OK
     """Figures of the runs given, as one set."""
     runs = [run for run in all_runs if run.row.quality == quality]
     timed = [run for run in runs if run.timed]
-    dense = [run.error for run in timed if not run.row.text("experts")]
-    experts = [run.error for run in timed if run.row.text("experts")]
+    dense = [run.error for run in timed if not run.row.has_experts]
+    experts = [run.error for run in timed if run.row.has_experts]
     errors = np.array([run.error for run in timed], np.float64)
     memory = np.array([error for run in runs if (error := run.memory_error) is not None], np.float64)
     asked = [run for run in all_runs if not run.reason and (run.row.quality == quality or run.row.out_of_memory)]
     called = [run for run in asked if not run.fits]
     failed = [run for run in asked if run.row.out_of_memory]
     right = sum(run.row.out_of_memory for run in called)
-    structural = [run for run in all_runs if run.row.other_cause and run.row.other_cause not in LEFT_OUT]
+    structural = [run for run in all_runs if run.row.text("state") == REFUSED]
     jobs = rankings(timed)
     return Figures(
         set=name,
@@ -179,8 +181,8 @@ def rankings(runs: Iterable[Run]) -> list[Ranking]:
     """One for each job with two plans or more. Of a plan that was measured twice, the mean."""
     jobs: dict[tuple[str, ...], dict[tuple[str, ...], list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        plan = tuple(run.row.text(key) for key in PLAN)
-        jobs[tuple(run.row.text(key) for key in ALIKE)][plan].append(run)
+        plan = tuple(run.row.text(key) for key in OF_PLAN)
+        jobs[tuple(run.row.text(key) for key in OF_JOB)][plan].append(run)
     return [_ranking(plans.values()) for plans in jobs.values() if len(plans) >= 2]
 
 

@@ -4,15 +4,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sweep.validation.features import effective
+from sim_core.models.features import FEATURES, feature_aliases, split_features
+from sweep.runs.simulation import Run
+from sweep.runs.table import FAILED, OK, QUALITIES
 from sweep.validation.figures import Figures
-from sweep.validation.simulation import Run
-from sweep.validation.table import FAILED, OK, QUALITIES
 
-STATED: Final = ("release", "dispatcher", "features")
-"""Columns that follow those of every run, where some run states one of them."""
-NAMED: Final = ("set", "framework", "hw", "model", "release", "dispatcher")
-PLAN_KEYS: Final = ("gpus", "tp", "pp", "vpp", "cp", "ep", "mbs")
+STATED: Final = {"release": "release", "dispatcher": "dispatcher_library", "features": "features"}
+"""Columns that follow those of every run, where some run states one of them, by their headings."""
+NAMED: Final = {
+    "set": "set", "framework": "framework", "hw": "hw", "model": "model_name", "release": "release",
+    "dispatcher": "dispatcher_library",
+}  # fmt: skip
+SIZES: Final = {"gpus": "all_gpus", "tp": "tp", "pp": "pp", "vpp": "vpp", "cp": "cp", "ep": "ep", "mbs": "micro_batch"}
+OF_MODEL: Final = ("base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout")
+"""Features that say what the model is."""
 
 
 def summary(total: Figures) -> str:
@@ -92,18 +97,18 @@ def as_releases(releases: Sequence[Figures]) -> str:
 def as_rows(runs: Sequence[Run]) -> str:
     """Every run that counts and was simulated: measured and predicted seconds, error; release and switches if any has some."""
     shown = [run for run in runs if not run.reason and run.row.quality in (OK, FAILED)]
-    stated = any(run.row.text(column) for run in shown for column in STATED)
+    stated = any(run.row.text(column) for run in shown for column in STATED.values())
     heading = "| run | model | plan | Gb/s of a node | measured s | predicted s | error % | memory % |"
     lines = [heading, "|---|---|---|" + "--:|" * 5]
     if stated:
         lines = [lines[0] + "".join(f" {column} |" for column in STATED), lines[1] + "---|" * len(STATED)]
     for run in shown:
-        plan = " ".join(f"{key} {run.row.text(key)}" for key in PLAN_KEYS if run.row.text(key))
+        plan = " ".join(f"{key} {run.row.text(name)}" for key, name in SIZES.items() if run.row.text(name))
         measured, error = FAILED if run.row.quality == FAILED else "out of memory" if run.row.out_of_memory else "-", "-"
         if run.timed:
             measured, error = f"{run.measured_s:.4g}", f"{run.error:+.1f}"
         lines.append(
-            f"| {run.row.where.rpartition('/')[2]} | {run.row.text('model')} | {plan} | {run.network:g} | {measured} "
+            f"| {run.row.where.rpartition('/')[2]} | {run.row.text('model_name')} | {plan} | {run.network:g} | {measured} "
             f"| {run.step_s:.4g} | {error} | {cell(run.memory_error, sign=True)} |" + (_switches(run) if stated else "")
         )
     return "\n".join(lines)
@@ -115,10 +120,10 @@ def row_objects(runs: Sequence[Run]) -> list[dict[str, object]]:
         {
             "id": run.row.text("id") or None,
             "where": run.row.where,
-            **{key: run.row.text(key) or None for key in NAMED},
+            **{key: run.row.text(name) or None for key, name in NAMED.items()},
             "quality": run.row.quality,
             "scored": run.scored,
-            "plan": {key: run.row.count(key) for key in PLAN_KEYS if run.row.text(key)},
+            "plan": {key: run.row.size(name) for key, name in SIZES.items() if run.row.text(name)},
             "measured_s": run.measured_s or None,
             "predicted_s": None if run.reason else run.step_s,
             "error": run.error if run.timed else None,
@@ -134,7 +139,10 @@ def row_objects(runs: Sequence[Run]) -> list[dict[str, object]]:
 
 
 def _switches(run: Run) -> str:
-    cells = (run.row.text("release"), run.row.text("dispatcher"), effective(run.row))
+    used = {*FEATURES, *feature_aliases(), *OF_MODEL}
+    features = split_features(run.row.text("features")).items()
+    effective = ";".join(f"{key}={value}" for key, value in features if key in used)
+    cells = (run.row.text("release"), run.row.text("dispatcher_library"), effective)
     return "".join(f" {cell.replace('|', '/') or '-'} |" for cell in cells)
 
 

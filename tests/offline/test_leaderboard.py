@@ -5,9 +5,11 @@ import math
 import pytest
 
 from benchmarks import tables
+from benchmarks.importing.table import Row as Told
 from benchmarks.leaderboard import EVERYTHING, NAIVE, OURS, THUMB, Standing, leaderboard, leaderboard_table
-from sweep.validation.simulation import Run, run_rows
-from sweep.validation.table import Row, published_rows
+from sweep.runs.simulation import Run, run_rows
+from sweep.runs.table import published_rows
+from tests.offline.free_text import imported
 
 LLAMA = {
     "set": "mine", "framework": "Megatron-LM", "hw": "H100-80GB-SXM", "gpus": "8", "gpus_per_node": "8", "model": "llama2-7b",
@@ -19,7 +21,7 @@ PARAMETERS = 32 * (4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096) + 2 * 4096 * 32000
 
 
 def run(predicted_s: float = 4.0, *, fits: bool = True, **changes: str) -> Run:
-    return Run(Row("runs.csv:2", LLAMA | changes), predicted_s, fits=fits, peak_bytes=30 * 2**30)
+    return Run(imported(Told("runs.csv:2", LLAMA | changes)), predicted_s, fits=fits, peak_bytes=30 * 2**30)
 
 
 def standing(runs: list[Run], predictor: str, rows: str = EVERYTHING) -> Standing:
@@ -74,7 +76,7 @@ def test_memory_calls_of_all_runs_that_could_not_run() -> None:
 def test_what_another_simulator_states_of_the_same_rows() -> None:
     """SimuMax's own errors of throughput on an A100-PCIe: -1.46 % of throughput is 1.48 % more time."""
     rows = [row for row in published_rows() if row.text("set") == "simumax-a100-pcie"]
-    runs = [Run(row, (row.number("iter_ms") or 0) / 1e3) for row in rows]
+    runs = [Run(row, row.number("step_time_s") or 0) for row in rows]
     ours, stated = standing(runs, OURS, "simumax-a100-pcie"), standing(runs, "SimuMax", "simumax-a100-pcie")
     assert (ours.mape, ours.regret, ours.runs) == (0, 0, stated.runs)
     assert stated.mape == pytest.approx(1.49, abs=0.05)

@@ -130,7 +130,7 @@ COMMANDS: list[Callable[[Path, str], tuple[object, ...]]] = [
 @pytest.mark.parametrize("count", [200, pytest.param(ADDRESSES, marks=pytest.mark.long)])
 def test_no_command_shows_a_secret(count: int, write_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sweep.results.folder.PAUSES_S", ())
+    monkeypatch.setattr("sweep.results.patience.PAUSES_S", ())
     spec = write_spec(axes={"tp": [4]}, where=None)
     night = {"name": "n", "sweeps": ["small.yaml"], "root": "nights", "notify": {"webhook": "$HOOK"}}
     (tmp_path / "night.yaml").write_text(yaml.safe_dump(night))

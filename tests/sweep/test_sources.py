@@ -81,7 +81,7 @@ def test_what_makes_columns_is_in_it_and_what_presents_is_not() -> None:
         *sources_of(WORKER),
         *(f"sweep/search/{name}.py" for name in ("ahead", "blocks", "candidates")),
     }
-    presenting = ("show/", "report/", "commands/", "compare/", "nightly/", "ranking/", "cli", "explaining/", "uncertainty/")
+    presenting = ("show/", "report/", "commands/", "compare/", "nightly/", "ranking/", "cli", "answers/", "uncertainty/")
     assert not [path for path in sources_of(SEARCH) if path.removeprefix("sweep/").startswith(presenting)]
     assert (SliceTask.entry, SEARCH) == (WORKER, "sweep.search.search")
     assert set(row_code()) == {"sim_core", *sources_of(WORKER), "python", *PACKAGES}

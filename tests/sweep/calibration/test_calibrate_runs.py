@@ -11,9 +11,9 @@ import pytest
 
 from sim_core import Hardware, hardware_table, plans, read_hardware, read_model, read_stack, simulate, workload_from_model
 from sweep.calibration.runs import PLAN, Steps, choose, fit_runs, left_out
-from sweep.validation.devices import hardware_of
-from sweep.validation.simulation import seconds_on
-from sweep.validation.table import COMMITTED, read_table
+from sweep.runs.simulation import seconds_on
+from sweep.runs.table import published_rows
+from tests.offline.free_text import convert
 from tests.sweep.commands import sweep
 
 MODEL = {
@@ -54,7 +54,7 @@ def table(path: Path, chosen: Sequence[tuple[int, ...]], times: Sequence[float],
         for (gpus, tp, pp, mbs, gbs), time in zip(chosen, times, strict=True):
             plan = {"gpus": gpus, "gpus_per_node": 8, "tp": tp, "pp": pp, "mbs": mbs, "gbs": gbs, "iter_ms": time}
             out.writerow({**MODEL, **plan, **changes})
-    return path
+    return convert(path)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_one_plan_measured_often_tells_nothing(true_ms: list[float], tmp_path: P
 
 def test_runs_of_two_networks_are_refused(true_ms: list[float], tmp_path: Path) -> None:
     one, other = (table(tmp_path / name, PLANS, true_ms) for name in ("a.csv", "b.csv"))
-    lines = other.read_text().replace("H100-80GB-SXM", "H200-SXM").splitlines()[1:]
+    lines = other.read_text().replace("H100-SXM", "H200-SXM").splitlines()[1:]
     one.write_text(one.read_text() + "\n".join(lines) + "\n", encoding="utf-8")
     done = sweep("calibrate", "runs", one)
     assert done.returncode == 1
@@ -122,7 +122,7 @@ def test_runs_of_two_networks_are_refused(true_ms: list[float], tmp_path: Path) 
 @pytest.mark.parametrize("first", [0, 1])
 def test_half_of_the_published_runs_of_a_stack_predict_the_other_half(first: int) -> None:
     """tr11's runs take 1.2 x the physics, and nobody knows why: half of the plans tell how much, of the others, too."""
-    rows = [row for row in read_table(COMMITTED) if row.text("set") == "bigscience-tr11-prequel" and row.quality == "ok"]
+    rows = [row for row in published_rows() if row.text("set") == "bigscience-tr11-prequel" and row.quality == "ok"]
     plans_of = [tuple(row.text(key) for key in PLAN) for row in rows]
     number = {plan: i for i, plan in enumerate(dict.fromkeys(plans_of))}
     told, others = (
@@ -130,9 +130,9 @@ def test_half_of_the_published_runs_of_a_stack_predict_the_other_half(first: int
     )
     done = fit_runs(told, None, "half")
     assert [one.name for one in done.numbers if one.error is not None] == ["compute"]
-    timed = [row for row in others if row.number("iter_ms") is not None]
-    for hardware, least, most in ((hardware_of(timed[0]), 12, 20), (done.hardware, 0, 9)):
-        measured = [(row.number("iter_ms") or 0) / 1e3 for row in timed]
+    timed = [row for row in others if row.number("step_time_s") is not None]
+    for hardware, least, most in ((timed[0].hardware, 12, 20), (done.hardware, 0, 9)):
+        measured = [row.number("step_time_s") or 0 for row in timed]
         off = [abs(seconds_on(row, [hardware])[0] / second - 1) * 100 for row, second in zip(timed, measured, strict=True)]
         assert least < np.mean(off) < most
 

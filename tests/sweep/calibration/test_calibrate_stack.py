@@ -14,8 +14,9 @@ from sweep.calibration.stack_fit import NOISE, Problem, StackFit, deviations, fi
 from sweep.calibration.stack_numbers import NUMBERS, OF_EXPERTS, bounds_of, facts_at, starts_of
 from sweep.calibration.stack_report import page_of_fit, stack_lines
 from sweep.cli import app
-from sweep.validation.simulation import UNCHANGED, run_rows
-from sweep.validation.table import COMMITTED, read_table
+from sweep.runs.simulation import UNCHANGED, run_rows
+from sweep.runs.table import published_rows, read_table
+from tests.offline.free_text import convert
 
 HEAD = (
     "set,framework,hw,gpus,gpus_per_node,model,layers,hidden,heads,kv_heads,ffn,vocab,seq,dtype,"
@@ -112,7 +113,7 @@ def test_the_interval_of_a_number_is_that_of_the_noise_and_of_its_width() -> Non
 
 @pytest.mark.parametrize(("left_out", "said"), [(10.0, True), (12.0, True), (4.0, False)])
 def test_a_fit_that_predicts_no_run_left_out_says_so(left_out: float, said: bool) -> None:
-    row = read_table(COMMITTED)[0]
+    row = published_rows()[0]
     before, after, out = (np.full(3, each) for each in (10.0, 2.0, left_out))
     page = StackFit(read_stack("megatron-core"), (), (row,) * 3, before, after, out, 1, ())
     assert any(line.startswith("warning: runs left out") for line in stack_lines(page)) == said
@@ -138,12 +139,12 @@ def test_plan_prints_flags_and_a_table_to_fill(tmp_path: Path) -> None:
     assert output.count("MEGATRON_ARGS=(") == 5
     assert "--tensor-model-parallel-size 16" in output
     rows = list(csv.DictReader(io.StringIO(table.read_text())))
-    plans = [(row["gpus"], row["tp"], row["pp"], row["dp"], row["mbs"], row["ga"]) for row in rows]
+    plans = [tuple(row[name] for name in ("all_gpus", "tp", "pp", "micro_batch", "global_batch")) for row in rows]
     assert plans == [
-        ("8", "8", "1", "1", "1", "32"), ("16", "8", "2", "1", "1", "32"), ("16", "16", "1", "1", "1", "32"),
-        ("8", "1", "1", "8", "1", "4"), ("16", "1", "1", "16", "2", "1"),
+        ("8", "8", "1", "1", "32"), ("16", "8", "2", "1", "32"), ("16", "16", "1", "1", "32"), ("8", "1", "1", "1", "32"),
+        ("16", "1", "1", "2", "32"),
     ]  # fmt: skip
-    assert {row["iter_ms"] for row in rows} == {""}
+    assert {row["step_time_s"] for row in rows} == {""}
     code, said = run(str(table))
     assert code == 1
     assert "found 0 runs to fit, expected 3 to 30" in said
@@ -186,6 +187,7 @@ def test_runs_of_a_slow_host_tell_its_time(tmp_path: Path) -> None:
         for mbs, batch in ((1, 64), (1, 32), (2, 64))
     ]
     table.write_text("\n".join([HEAD, *rows, ""]))
+    convert(table)
     code, output = run(str(table), "-o", str(page))
     assert code == 0, output
     assert "not told by these runs: ring_step_in_pipelines" in output
@@ -234,9 +236,11 @@ def test_runs_of_experts_tell_what_experts_take_of_the_host(tmp_path: Path) -> N
         "host_experts": tuple(each + 2e-3 for each in page.host_experts),
         "host_expert": tuple(each + 60e-6 for each in page.host_expert),
     }
+    convert(path)
     known = [run.step_s for run in run_rows(read_table(path), UNCHANGED._replace(base=page.model_copy(update=slower)))]
     text = "\n".join([head, *(row.replace(",64,1,", f",64,{s * 1e3},", 1) for row, s in zip(rows, known, strict=True))])
     path.write_text(text + "\n", encoding="utf-8")
+    convert(path)
     fit = fit_stack(read_table(path), page, None, "moe.csv", leave_out=False)
     assert np.abs(fit.before).min() > 5
     assert np.abs(fit.after).max() < 3

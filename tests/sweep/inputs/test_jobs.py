@@ -12,12 +12,11 @@ import yaml
 from sweep.evaluation.preparation import prepare
 from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
-from sweep.inputs.rows import COLUMNS as ROW_COLUMNS
 from sweep.ranking.beside_running import Beside
+from sweep.runs.simulation import run_rows
+from sweep.runs.table import read_table
 from sweep.show.ranked import running_words
 from sweep.spec.spec import load_spec
-from sweep.validation.simulation import plan_of, run_rows
-from sweep.validation.table import COLUMNS, read_table
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
 from tests.sweep.inputs import specimens
@@ -108,7 +107,6 @@ def test_inspect_shows_logs_and_launch_files(log: Path, tmp_path: Path) -> None:
 
 def test_logs_become_rows_of_measured_runs(log: Path, tmp_path: Path) -> None:
     """The table is that of `validate`; what cannot be a row is told why."""
-    assert set(ROW_COLUMNS) <= set(COLUMNS)
     forked, failed, table = tmp_path / "fork.log", tmp_path / "oom.log", tmp_path / "runs.csv"
     forked.write_text(megatron_log({"data_parallel_size": 3}))
     failed.write_text(megatron_log(steps=()) + specimens.OUT_OF_MEMORY)
@@ -116,7 +114,7 @@ def test_logs_become_rows_of_measured_runs(log: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"{forked}: no row: the plan is not known" in done.stdout
     ran, out = run_rows(read_table(table))
-    assert (ran.row.count("gpus"), ran.row.text("tp"), ran.row.number("iter_ms")) == (16, "2", 2000.0)
+    assert (ran.row.size("all_gpus"), ran.row.text("tp"), ran.row.number("step_time_s")) == (16, "2", 2.0)
     assert (ran.reason, out.reason) == ("", "")
     assert out.row.out_of_memory
     assert sweep("inspect", forked, "--rows", tmp_path / "none.csv").returncode == 1
@@ -241,7 +239,7 @@ def test_logs_are_told_to_a_loop(log: Path, tmp_path: Path) -> None:
     assert sweep("tune", result, "--add", f"plan={own}", "--log", log).returncode == 0
     refused = sweep("tune", result, "--add", f"plan={full}", "--log", log)
     assert "log of another plan: found checkpointing selective, expected full" in refused.stderr
-    rows.write_text(rows.read_text().replace(",24,", ",32,"))
+    rows.write_text(rows.read_text().replace("layers: 24", "layers: 32"))
     assert "none of its runs is a plan of this result" in sweep("tune", result, "--measured", rows).stderr
 
 
@@ -343,7 +341,7 @@ def test_what_torchtitan_says_of_its_messages_and_precision(line: str, told: dic
     assert told.items() <= dict(read_log(path).plan).items()
     assert sweep("inspect", path, "--rows", table).returncode == 0
     (ran,) = run_rows(read_table(table))
-    assert (ran.reason, told.items() <= plan_of(ran.row).items()) == ("", True)
+    assert (ran.reason, told.items() <= ran.row.plan.items()) == ("", True)
 
 
 def test_a_model_without_its_vocabulary_is_told(tmp_path: Path) -> None:
@@ -367,4 +365,4 @@ def test_rows_say_whether_messages_of_tp_are_hidden(log: Path, tmp_path: Path) -
     other.write_text(megatron_log({"tp_comm_overlap": True}), encoding="utf-8")
     assert sweep("inspect", log, other, "--rows", table).returncode == 0
     own, hidden = run_rows(read_table(table))
-    assert [plan_of(run.row)["overlap_tp"] for run in (own, hidden)] == [False, True]
+    assert [run.row.plan["overlap_tp"] for run in (own, hidden)] == [False, True]

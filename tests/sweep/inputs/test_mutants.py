@@ -18,7 +18,8 @@ from sweep.inputs.job import job_of
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
-from sweep.inputs.rows import row_of
+from sweep.runs.logs import row_of
+from sweep.runs.table import cell_of
 from sweep.show.logs import launch_values, log_values, print_launch, print_log
 from sweep.starting.job_starter import job_starter
 from tests.sweep.inputs.specimens import FILES, LOGS as SPECIMENS_OF_LOGS, PRIVATE
@@ -125,7 +126,7 @@ def read(path: Path, number: int = 0) -> Values | None:
             values = log_values(log)
             print_log(log, console)
             told = row_of(log, 1, "H100-80GB-SXM")
-            assert isinstance(told, str) or all("\n" not in cell for cell in told.values())
+            assert isinstance(told, str) or all("\n" not in cell_of(cell) for cell in told.values())
             out.write(str(told))
         else:
             launch = read_launch(path)

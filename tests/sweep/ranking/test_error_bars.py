@@ -14,12 +14,12 @@ import pytest
 from sweep.ranking.error_bars import COLUMNS, ErrorBars, error_bars
 from sweep.ranking.query import named
 from sweep.ranking.selection import CHOSEN
+from sweep.runs.own import own_runs
+from sweep.runs.simulation import Run
+from sweep.runs.table import Row
 from sweep.show.ranked import error_lines
 from sweep.uncertainty.evidence import Basis, Differences, Spread
 from sweep.uncertainty.judging import OwnRuns, judge
-from sweep.validation.error_bars import own_runs
-from sweep.validation.simulation import Run
-from sweep.validation.table import Row
 
 N = 3000
 AXES = ["tp", "pp", "micro_batch", "bucket_bytes", "overlap_tp", "hardware"]
@@ -142,7 +142,7 @@ def test_what_is_printed(connection: duckdb.DuckDBPyConnection) -> None:
 
 def test_a_table_of_runs_tells_of_the_plans_of_a_result(connection: duckdb.DuckDBPyConnection) -> None:
     """Rows as `sweep validate` reads them: 20 % slower than simulated, all of them, so are the plans then."""
-    values = {"set": "mine", "tp": "2", "pp": "2", "mbs": "1", "gpus": "64", "iter_ms": "1200"}
+    values = {"set": "mine", "tp": "2", "pp": "2", "micro_batch": "1", "all_gpus": "64", "step_time_s": "1.2"}
     runs = [Run(Row("runs.csv:2", values | {"tp": tp}), step_s=1.0) for tp in ("2", "4", "8")]
     own = own_runs([*runs, Run(Row("runs.csv:5", values), reason="no preset")])
     assert own.error == pytest.approx(np.log([1.2] * 3))

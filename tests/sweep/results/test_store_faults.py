@@ -12,7 +12,8 @@ import pytest
 from sim_core import SpecError
 from sweep.evaluation.slices import MOST_LEFT
 from sweep.ranking.ranking import rank
-from sweep.results.folder import PAUSES_S, Folder, StoreUnavailable, advice, folder_at, patiently
+from sweep.results.folder import Folder, folder_at
+from sweep.results.patience import PAUSES_S, StoreUnavailable, advice, patiently
 from sweep.results.slice_file import Slice
 from sweep.results.store import Store
 from tests.sweep.commands import sweep

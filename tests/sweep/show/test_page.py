@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from sweep.answers.section import Section
 from sweep.compare.report import paged
 from sweep.compare.result import Point
 from sweep.show import sections
-from sweep.show.sections import Section
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NIGHTS = tuple(

@@ -20,9 +20,9 @@ from sim_core import (
     read_hardware,
     suggest_model,
 )
+from sweep.answers.variation import sweep_around
 from sweep.compare.comparison import compare
 from sweep.evaluation.preparation import Prepared, prepare
-from sweep.explaining.neighbours import sweep_around
 from sweep.reopening import plan_number, reopened
 from sweep.results.store import Store
 from sweep.spec.document import _model_in

@@ -8,19 +8,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from benchmarks.importing.stacks import layer_split, stack_cell
+from benchmarks.importing.table import Row
 from sim_core import Model, SpecError, parse_model, read_model, read_stack, stack_yaml
+from sweep.answers.variation import sweep_around
 from sweep.evaluation.evaluation import bounded, evaluate
 from sweep.evaluation.preparation import Prepared, prepare
-from sweep.explaining.neighbours import sweep_around
 from sweep.exporting.launched import launched
 from sweep.frameworks.stacks import nearest_stack
 from sweep.reopening import Reopened
+from sweep.runs.logs import GPT
+from sweep.runs.simulation import run_rows
+from sweep.runs.table import NotSimulated
 from sweep.spec.spec import SweepSpec, load_spec
 from sweep.uncertainty.evidence import basis_of
-from sweep.validation.models import GPT
-from sweep.validation.simulation import run_rows
-from sweep.validation.stacks import layer_split, stack_of
-from sweep.validation.table import NotSimulated, Row
+from tests.offline.free_text import imported
 
 SLOW = {"preset": "megatron-core", "host_forward": "4 ms"}
 STACKS: list[Any] = ["megatron-core", SLOW, "nanotron"]
@@ -149,12 +151,12 @@ RUN = {
 
 def test_a_row_of_an_unknown_framework_is_simulated_and_marked() -> None:
     same = Row("a:1", RUN | {"framework": "megatron-core"})
-    unknown, known = run_rows([Row("a:1", RUN), same])
+    unknown, known = run_rows([imported(Row("a:1", RUN)), imported(same)])
     assert unknown.unmet == "InternEvo as megatron-core"
     assert known.unmet == ""
     assert unknown.step_s == pytest.approx(known.step_s)
     with pytest.raises(NotSimulated, match="framework not stated"):
-        stack_of(Row("a:1", RUN | {"framework": ""}), read_model("llama3-8b"))
+        stack_cell(Row("a:1", RUN | {"framework": ""}), read_model("llama3-8b"))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,9 @@ def test_a_row_tells_which_stack_is_nearest(changes: dict[str, str], traits: dic
     sizes = {"layers": 4, "hidden": 256, "heads": 4, "kv_heads": 4, "ffn": 512, "vocabulary": 1000, "sequence": 128}
     positions = {"positions": 128} if traits else {}
     model: Model = parse_model({"name": "m", "source": "test", **sizes, **llama, **traits, **positions}, "m")
-    assert stack_of(Row("a:1", RUN | changes), model).name == f"InternEvo as {stack}"
+    cell = stack_cell(Row("a:1", RUN | changes), model)
+    assert isinstance(cell, dict)
+    assert (cell["framework"], cell["preset"]) == ("InternEvo", stack)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 
 from sim_core import Floats, Ints, simulate, workload_from_model
 from sweep.columns import describe_rows
+from sweep.evaluation.moved import boundless, with_slower
 from sweep.evaluation.preparation import Sweep, prepare
-from sweep.explaining.stability import with_slower
 from sweep.spec.spec import SweepSpec
-from sweep.tuning.draws import WIDTHS, Draw, boundless, drawn, log_steps
+from sweep.tuning.draws import WIDTHS, Draw, drawn, log_steps
 from sweep.uncertainty.memory import guesses_by_plan, guesses_of
 
 SPEC: dict[str, Any] = {

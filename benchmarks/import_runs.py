@@ -1,0 +1,170 @@
+"""Free-text tables of measured runs (columns of docs/validation.md) made into tables of runs, which every command reads.
+
+    python benchmarks/import_runs.py TABLE.csv [-o RUNS.csv] [--set NAME]
+
+Every row is kept, with id, set, quality, release, features and what came out, also of runs that failed. A row that cannot be
+read has no plan and says why in `reason`; these are listed. Without -o the table goes to standard output. No cell that decides
+time or memory is guessed: what is not stated and has no rule below is a reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # a script, run from anywhere
+
+from benchmarks.importing.devices import hardware_of
+from benchmarks.importing.features import recipe_of, unknown_features
+from benchmarks.importing.models import check_needs, model_cell, model_of
+from benchmarks.importing.stacks import (
+    checkpointing_of,
+    dispatcher_of,
+    keeps_tensors,
+    layer_split,
+    overlaps,
+    overlaps_tp,
+    sharding_of,
+    stack_cell,
+)
+from benchmarks.importing.table import Row, read_table
+from sim_core import FormatError, SpecError
+from sim_core.models.features import with_capacity
+from sweep.runs.table import FAILED, FIRST_STAGE, KINDS, LABELS, NOT_MODELLED, OUT_OF_MEMORY, REFUSED, NotSimulated, runs_text
+
+SIZES: Final = {
+    "all_gpus": "gpus", "tp": "tp", "cp": "cp", "pp": "pp", "vpp": "vpp", "ep": "ep", "micro_batch": "mbs",
+    "global_batch": "gbs",
+}  # fmt: skip
+"""Plan fields by the columns that state them."""
+PRECISIONS: Final = (
+    ("fp16", "fp16"), ("amp_fp16", "fp16"), ("bf16", "bf16"), ("amp_bf16", "bf16"), ("fp8-cs", "fp8_tensorwise"),
+    ("fp8-mx", "mxfp8"), ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4"), ("fp8 (alt granularity: 32x32 blockwise", "fp8_blockwise"),
+    ("fp8 rowwise", "fp8_tensorwise"), ("fp8", "fp8_delayed"), ("amp_fp8", "fp8_delayed"),
+)  # fmt: skip
+"""What a `dtype` begins with and the precision. FP8 without a recipe: one scale per tensor, Transformer Engine's default."""
+READINGS: Final = (("alloc", "allocated"), ("reserved", "reserved"), ("nvidia-smi", "nvidia-smi"))
+"""Words of a `mem_kind` and what was read; other kinds show all that is in use."""
+OF_FIRST_STAGE: Final = "first pipeline stage"
+INCONSISTENT: Final = "inconsistent"
+"""A cause of a failure that leaves nothing to ask of the plan."""
+LONGEST_REASON: Final = 100
+
+
+def run_of(row: Row) -> dict[str, Any]:
+    """A row as one of a table of runs: values by its columns; `reason` says why it has no plan."""
+    run: dict[str, Any] = {name: row.text(name) for name in LABELS}
+    run |= {"model_name": row.text("model"), "dispatcher_library": row.text("dispatcher")}
+    run |= {name: row.count(column) for name, column in SIZES.items() if row.text(column)}
+    if not row.text("gbs") and row.text("ga"):
+        run["ga"] = row.count("ga")
+    run |= {"sequence_parallel": {"1": "true", "0": "false"}.get(row.text("sp"), ""), **_outcome(row)}
+    reasons = list[str]()
+    for part in (_asked, _hardware, _trained):
+        try:
+            run |= part(row)
+        except (NotSimulated, SpecError) as error:
+            reasons.append(str(error)[:LONGEST_REASON])
+            if part is _asked:
+                break
+    return run | {"reason": next(iter(reasons), "")}
+
+
+def _asked(row: Row) -> dict[str, Any]:
+    if row.other_cause == INCONSISTENT:
+        raise NotSimulated(f"did not finish: {row.other_cause}")
+    check_needs(row)
+    return {}
+
+
+def _hardware(row: Row) -> dict[str, Any]:
+    return {"hardware": hardware_of(row)}
+
+
+def _trained(row: Row) -> dict[str, Any]:
+    """Model, stack and plan. Raises NotSimulated for what the simulator does not have."""
+    model = with_capacity(model_of(row), recipe_of(row))
+    trained = {"model": model_cell(model), "stack": stack_cell(row, model)}
+    if not row.text("mbs") or not (row.text("gbs") or row.text("ga")):
+        raise NotSimulated("micro-batch or batch not stated")
+    overlapping = overlaps(row)
+    return trained | {
+        "precision": _precision(row),
+        "checkpointing": checkpointing_of(row),
+        "layer_split": layer_split(row),
+        "overlap_pp": row.count("vpp", 1) > 1,
+        "overlap_tp": overlaps_tp(row),
+        "overlap_grad": overlapping,
+        "overlap_param": overlapping,
+        **sharding_of(row),
+        **recipe_of(row).plan,
+        "dispatcher": dispatcher_of(row),
+    }
+
+
+def _outcome(row: Row) -> dict[str, Any]:
+    """What came out: state, seconds of a step, memory, and what was read."""
+    milliseconds = row.number("iter_ms")
+    state = "ok"
+    if row.out_of_memory:
+        state = OUT_OF_MEMORY
+    elif row.quality == FAILED:
+        state = "crash" if row.other_cause == INCONSISTENT else REFUSED
+    told = row.text("mem_kind").lower()
+    kind = next((kind for word, kind in READINGS if word in told), KINDS[3]) if told or row.text("mem_gib") else ""
+    if kind and OF_FIRST_STAGE in told:
+        kind += FIRST_STAGE
+    return {
+        "state": state,
+        "step_time_s": None if milliseconds is None else milliseconds / 1e3,
+        "peak_memory_gib": row.text("mem_gib"),
+        "memory_kind": NOT_MODELLED if keeps_tensors(row) else kind,
+    }
+
+
+def _precision(row: Row) -> str:
+    dtype = row.text("dtype").lower()
+    precision = next((name for start, name in PRECISIONS if dtype.startswith(start)), None)
+    if precision is None:
+        raise NotSimulated(f"precision {row.text('dtype')[:24] or 'not stated'}")
+    return precision
+
+
+def notes_of(rows: list[Row], runs: list[dict[str, Any]]) -> Iterator[str]:
+    """A line for each reason with the rows that it concerns, and for what has no effect."""
+    reasons = Counter(run["reason"] for run in runs if run["reason"])
+    for reason, count in reasons.most_common():
+        first = next(row.where for row, run in zip(rows, runs, strict=True) if run["reason"] == reason)
+        yield f"not read: {count} x {reason} (first: {first})"
+    yield from unknown_features(rows)
+
+
+def main() -> int:
+    """Write the table of runs; say on standard error what was not read."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--set", help="only the runs of this set")
+    given = parser.parse_args()
+    try:
+        rows = [row for row in read_table(given.table) if given.set in (None, row.text("set"))]
+    except (FormatError, OSError) as error:
+        sys.exit(f"error: {error}")
+    runs = [run_of(row) for row in rows]
+    for line in notes_of(rows, runs):
+        print(line, file=sys.stderr)
+    text = runs_text(runs)
+    if given.output is None:
+        sys.stdout.write(text)
+    else:
+        given.output.write_text(text, encoding="utf-8")
+        print(f"{given.output}: {len(runs)} runs, {sum(not run['reason'] for run in runs)} with a plan", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

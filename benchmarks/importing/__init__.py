@@ -1,0 +1,1 @@
+"""Free-text tables of measured runs, read: each module one kind of cell."""

@@ -1,0 +1,98 @@
+"""The `features` cell of a measured run, `key=value;...`: what its recipe sets, as facts and fields; which keys we know."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from benchmarks.importing.table import Row
+from sim_core import SpecError, nearest, shown
+from sim_core.models.features import FEATURES, Recipe, feature_aliases, read_features, split_features
+from sim_core.models.releases import Defaults, last_release, release_defaults, releases_of
+from sweep.runs.table import NotSimulated
+
+DIFFERS: Final = "differs"
+WHOLE: Final = "recipe"
+"""A key of features that were read from a recipe: what it does not set is off."""
+RELEASED: Final = (("megatron-bridge", "nemo"),)
+"""Words in a framework's name, and the stack whose releases are described."""
+ROUNDS: Final = (("(rocm)", "primus"), ("nemo", "nemo-24"))
+"""The same of rounds of MLPerf, which are releases by name: what a submission's own model was trained with, dense or not."""
+ELSEWHERE: Final = ("base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout")
+"""Keys of the model (models.py)."""
+WITHOUT_EFFECT: Final = (
+    "recipe", "recipe_const", "recipe_match", "dispatcher_from", "quality_reason", "tok_from_tflops", "block_spread_p10_p90",
+    "account_embedding", "attention", "cross_entropy", "delay_wgrad", "dispatch_sms", "exp_avg_dtype", "force_balance",
+    "fp4_param_gather", "fp8_param_gather", "fp8_recipe", "fsdp", "grad_overlap", "grad_reduce_dtype",
+    "ici_fsdp_parallelism", "kernels", "layout", "lora_alpha", "mtp", "offload_layers",
+    "offload_modules", "paged_stash", "permute_fusion", "precision_aware_optimizer", "rank_capacity", "recompute",
+    "remat_policy", "seq_packed", "token_drop", "use_iota_embed",
+)  # fmt: skip
+"""Keys that say where a run comes from, or what other columns say, too, or what we do not simulate."""
+
+
+def recipe_of(row: Row) -> Recipe:
+    """What a row's features mean, over what its release sets. Raises NotSimulated for a value that we cannot read.
+
+    `recipe_match=differs(...)`: the run's plan is not that of the recipe which the features were read from. What a recipe
+    chooses for its plan (overlap) is then left to the row's other columns; kernels are those of the release.
+    """
+    features = split_features(row.text("features"))
+    try:
+        recipe = read_features({**_usual(row), **features}, others=True)
+    except SpecError as error:
+        raise NotSimulated(f"features: {error}") from None
+    return recipe._replace(plan={}) if features.get("recipe_match", "").startswith(DIFFERS) else recipe
+
+
+def _usual(row: Row) -> Mapping[str, str]:
+    """What the row's release sets; of a row without one, the last. Nothing where the features were read from the recipe."""
+    if WHOLE in split_features(row.text("features")):
+        return {}
+    defaults = _of_round(row) or (_defaults(row) if row.text("experts") else None)
+    return {} if defaults is None else defaults.features
+
+
+def _of_round(row: Row) -> Defaults | None:
+    """The settings of the round of MLPerf that a row was submitted to; None of other rows."""
+    stack = next((stack for words, stack in ROUNDS if words in row.text("framework").lower()), "")
+    named = row.text("release") in releases_of(stack)
+    return (
+        release_defaults(stack, row.text("release"), _model(row), row.text("hw").removeprefix("AMD Instinct "))
+        if named
+        else None
+    )
+
+
+def _model(row: Row) -> str:
+    return row.text("model").lower().rpartition(":")[2]
+
+
+def _defaults(row: Row) -> Defaults | None:
+    """The defaults of a row's release; None where its framework has none."""
+    stack = next((stack for words, stack in RELEASED if words in row.text("framework").lower()), None)
+    if stack is None:
+        return None
+    model, device = _model(row), row.text("hw")
+    try:
+        return release_defaults(stack, row.text("release") or last_release(stack), model, device)
+    except SpecError:  # no number
+        return release_defaults(stack, last_release(stack), model, device)._replace(known=False)
+
+
+def unknown_features(rows: Sequence[Row]) -> list[str]:
+    """A line for each release that we do not know, and for each key: it has no effect."""
+    used = (*FEATURES, *feature_aliases())
+    known = {*used, *ELSEWHERE, *WITHOUT_EFFECT}
+    cells = [(row.where, split_features(row.text("features"))) for row in rows]
+    found = Counter(key for _, features in cells for key in features if key not in known)
+    first: Mapping[str, str] = {key: where for where, features in reversed(cells) for key in features}
+    unknown = Counter(
+        defaults.note(row.text("release"))
+        for row in rows
+        if row.text("release") and row.text("experts") and (defaults := _defaults(row)) is not None and not defaults.known
+    )
+    lines = [f"{note} ({count} run{'s' if count > 1 else ''})" for note, count in sorted(unknown.items())]
+    return lines + [
+        f"feature {shown(key)} of {count} run{'s' if count > 1 else ''} has no effect ({first[key]}), {nearest(key, used)}"
+        for key, count in sorted(found.items())
+    ]

@@ -1,0 +1,204 @@
+"""The model of a measured run: its sizes from the row, a preset for what no column states, and what we cannot train."""
+
+import re
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from benchmarks.importing.table import Row
+from sim_core import Model, SpecError, model_document, model_names, parameters, parse_model, read_model
+from sim_core.models.features import split_features
+from sweep.runs.logs import DROPOUT, DROPPING, FAMILIES, LLAMA
+from sweep.runs.table import NotSimulated
+
+SIZES: Final = ("layers", "hidden", "heads", "ffn", "vocab", "seq")
+NAMES: Final = {"seq": "sequence", "vocab": "vocabulary"}
+ENCODERS: Final = ("bert", "t5", "vit", "mimo")
+BY_PRESET: Final = ("deepseek", "kimi", "gpt-oss", "gemma", "glm")
+"""Families with parts that no column states: latent attention, windows, dense first layers, shared experts."""
+
+WIDE_HEADS: Final = ("qwen3",)
+"""Families with a preset for some models whose heads are wider than hidden / heads, which no column states."""
+
+STARTS: Final = (
+    (
+        ("gpt", "megatron", "mt-nlg", "turing", "mpt"),
+        FAMILIES["gpt"],
+    ),  # MPT's benchmark has positions and biases
+    (("bloom",), FAMILIES["bloom"]),
+    (("opt",), FAMILIES["opt"]),
+    (("nemotron",), FAMILIES["nemotron"]),
+    (("llama-1b-mha", "llama-3b-mha"), LLAMA | {"tied": True}),
+    (("llama", "mixtral", "mistral", "qwen", "grok", "internlm", "baichuan", "yi"), LLAMA),
+)
+"""The family by the beginning of a model's name."""
+OTHER: Final[dict[str, object]] = {
+    "gated": False,
+    "activation": "gelu",
+    "norm": "layernorm",
+    "position": "rotary",
+    "tied": False,
+}
+WITHOUT_MTP: Final = ("automodel",)
+"""Frameworks that train no multi-token prediction: AutoModel's TFLOP/s over tokens/s are those of DeepSeek-V3 without it (216
+over 865.3, 250 over 1,001.5: 250 GFLOP a token; 261 with it), and of Nemotron-3 Super (334 over 4,497; its
+docs/performance-summary.mdx)."""
+WHOLE: Final = ("", "pretrain", "pretraining", "training", "sft", "finetune", "fine-tuning", "continued pretraining")
+"""Kinds of run that train all weights of a model."""
+OTHERWISE: Final = r"preset|not stated|batch|device"
+"""Words of a `simulable` cell about what other columns state, too."""
+
+
+def model_of(row: Row) -> Model:
+    """The model that a row trains. Raises NotSimulated."""
+    model = _stated(row)
+    if model.mtp_layers and any(word in row.text("framework").lower() for word in WITHOUT_MTP):
+        return parse_model(model_document(model) | {"mtp_layers": 0}, row.where)
+    return model
+
+
+def _stated(row: Row) -> Model:
+    name = row.text("model").lower().partition(":")[2] or row.text("model").lower()
+    if name.startswith(ENCODERS) or row.text("model").lower().startswith(ENCODERS):
+        raise NotSimulated("not a decoder of text alone")
+    sizes: dict[str, object] = {NAMES.get(key, key): row.count(key) for key in SIZES if row.text(key)}
+    adapted = _adapters(row)
+    try:
+        if name.startswith(BY_PRESET) or (name.startswith(WIDE_HEADS) and name in model_names()):
+            return read_model(name, {key: sizes[key] for key in ("layers", "sequence", "vocabulary") if key in sizes} | adapted)
+        preset = preset_of_model(name)
+        if any(need.models and _in_preset(need, preset) for need in NEEDS):  # its layers follow a pattern
+            return read_model(preset, {key: sizes[key] for key in ("sequence", "vocabulary") if key in sizes} | adapted)
+        if missing := [key for key in SIZES if not row.text(key)]:
+            if name in model_names() and "sequence" in sizes:
+                return read_model(name, sizes | adapted)
+            raise NotSimulated(f"not stated: {', '.join(missing)}")
+        return parse_model(_document(row, name, sizes) | adapted, row.where)
+    except SpecError as error:
+        raise NotSimulated(f"model: {str(error).removeprefix(row.where + ': ')[:90]}") from None
+
+
+def model_cell(model: Model) -> str | dict[str, Any]:
+    """A model as a cell of a table of runs: its preset with the numbers that differ, else all of its numbers."""
+    document = model_document(model)
+    if model.name in model_names():
+        usual = model_document(read_model(model.name))
+        changed = {key: value for key, value in document.items() if usual.get(key) != value}
+        if read_model(model.name, changed) == model:
+            return {"preset": model.name, **changed} if changed else model.name
+    return document
+
+
+def _document(row: Row, name: str, sizes: dict[str, object]) -> dict[str, Any]:
+    """A description from the row's numbers and what its family has beside them."""
+    family = next((traits for starts, traits in STARTS if name.startswith(starts)), None)
+    document: dict[str, Any] = {"name": name, "source": row.text("set"), **sizes}
+    document |= {"kv_heads": row.count("kv_heads", row.count("heads"))}
+    if row.text("experts"):
+        document["experts"] = {
+            "count": row.count("experts"),
+            "topk": row.count("topk", 1),
+            "ffn": row.count("moe_ffn", row.count("ffn")),
+        }
+    document |= family if family is not None else _nearest(row, document)
+    if document["position"] == "learned":
+        document["positions"] = row.count("seq")
+    if not document["gated"] and (row.text("dtype") == "fp16" or DROPPING in row.text("framework").lower()):
+        document |= {"hidden_dropout": DROPOUT, "attention_dropout": DROPOUT}
+    return document
+
+
+ADAPTED: Final = (("qkv", "qkv"), ("proj", "projection"), ("fc1", "fc1"), ("fc2", "fc2"))
+"""Words of `lora_targets` and the matrices of a layer."""
+ADAPTERS_DROPOUT: Final = {"mlperf": "0.1"}
+"""Of what enters an adapter, by the beginning of the release: MLPerf's benchmark sets it (the config of each round)."""
+
+
+def _adapters(row: Row) -> dict[str, object]:
+    """`lora` of a run with adapters by its features; empty for a run without. Raises NotSimulated."""
+    if not re.search(NEEDS[0].said, _said(row)):
+        return {}
+    features = split_features(row.text("features"))
+    targets = [name for word, name in ADAPTED if word in features.get("lora_targets", "")]
+    if not targets or "lora_rank" not in features:
+        raise NotSimulated("not stated: lora_rank and lora_targets in features")
+    try:
+        usual = ADAPTERS_DROPOUT.get(row.text("release").partition("-")[0], "0")
+        numbers = {"rank": int(features["lora_rank"]), "dropout": float(features.get("lora_dropout", usual))}
+    except ValueError:
+        raise NotSimulated("features: lora_rank, lora_dropout: expected numbers") from None
+    return {"lora": numbers | {"targets": targets}}
+
+
+def _nearest(row: Row, document: dict[str, Any]) -> dict[str, object]:
+    """Of a model of no known family: the kind of MLP whose parameters come nearest to those that the row states.
+
+    Without them: plain where the MLP is four times as wide as the model, else gated.
+    """
+    stated = row.number("params_b")
+    if stated is None:
+        return OTHER if row.count("ffn") == 4 * row.count("hidden") else LLAMA
+
+    def off(traits: dict[str, object]) -> float:
+        return abs(parameters(parse_model(document | traits, row.where)).total / 1e9 - stated)
+
+    return OTHER if off(OTHER) < off(LLAMA) else LLAMA
+
+
+class Need(NamedTuple):
+    """Something that a run needs: how a row says so, and the field of `Model` that describes it, if we have it."""
+
+    field: str
+    what: str
+    said: str  # in `kind`, `simulable` or `features`
+    models: tuple[str, ...] = ()  # beginnings of models' names, letters and digits alone
+
+
+NEEDS: Final = (
+    Need("lora", "LoRA: frozen weights with adapters", r"\bq?lora\b|\bpeft\b|\badapters?\b|base_frozen=1"),
+    Need(
+        "recurrent", "a hybrid: state-space layers", r"mamba|hybrid_pattern=|state.space|\bssm\b",
+        ("nemotronh", "nemotron3nano", "nemotron3super", "nemotron3ultra", "mamba", "jamba", "zamba", "bamba", "falconh1"),
+    ),
+    Need("recurrent", "linear attention", r"linear attention|delta.?net", ("qwen3next", "kimilinear", "rwkv")),
+    Need("indexer", "sparse attention", r"sparse attention", ("deepseekv32", "deepseekv4")),
+)  # fmt: skip
+
+
+def check_needs(row: Row) -> None:
+    """Raises NotSimulated for a run that needs what we do not have: asked of our models, whatever the row says of it."""
+    name = row.text("model").lower().rpartition(":")[2]
+    bare = _bare(name)
+    kind, verdict = row.text("kind").lower(), row.text("simulable").lower()
+    said = _said(row)
+    needed = [need for need in NEEDS if (need.models and bare.startswith(need.models)) or re.search(need.said, said)]
+    parts = [need for need in needed if need.models]  # a label may name several, of which the model has one
+    had = any(_in_preset(need, preset_of_model(name)) for need in parts)
+    for need in needed:
+        if not had if need.models else need.field not in Model.model_fields:
+            raise NotSimulated(f"not modelled: {need.what}")
+    if needed:
+        return
+    if kind not in WHOLE:
+        raise NotSimulated(f"not modelled: kind {row.text('kind')[:40]}")
+    if verdict.startswith("none") and not re.search(OTHERWISE, verdict):
+        raise NotSimulated(f"not modelled: {row.text('simulable')[:60]}")
+
+
+def _said(row: Row) -> str:
+    """What a row says of the kind of its run."""
+    return f"{row.text('kind')} {row.text('simulable')} {row.text('features')}".lower()
+
+
+def _in_preset(need: Need, preset: str) -> bool:
+    """Whether the model's preset describes the part, which no column of a row does."""
+    return bool(preset) and bool(getattr(read_model(preset), need.field, None))
+
+
+@cache
+def preset_of_model(name: str) -> str:
+    """The preset of a model as rows write its name, with hyphens elsewhere or none; empty if there is none."""
+    return next((preset for preset in model_names() if _bare(preset) == _bare(name)), "")
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,0 +1,302 @@
+"""The network of a measured run, as its row writes it: which of the NICs named carry messages between nodes, and how fast."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from sweep.runs.table import NotSimulated
+
+GENERATIONS: Final = {"qdr": 40, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
+"""Gb/s of a port of four lanes (InfiniBand Trade Association, roadmap)."""
+SLINGSHOT: Final = {"10": 100, "11": 200, "400": 400}
+"""Gb/s of a port (HPE Slingshot data sheets)."""
+OMNI_PATH: Final = 100
+"""Gb/s of a port (Intel Omni-Path 100 series)."""
+FASTEST_NIC: Final = 800
+"""Gb/s of the fastest port that there is: more is a node's total, or bytes that were meant as bits."""
+SLOWEST_FABRIC: Final = 40
+"""Gb/s: Ethernet below it that stands alone is a port for management."""
+LONGEST_CELL: Final = 1000
+"""Characters of a cell that are read."""
+INSTANCES: Final = (
+    (r"p4de?\.24xlarge", 400), (r"p5(?:e|en)?\.48xlarge", 3200), (r"p6-b[23]00\.48xlarge", 3200),
+    (r"nd96asr_?(?:a100_?)?v4", 1600), (r"nd96amsr_?a100_?v4", 1600), (r"nd96isr_?h[12]00_?v5", 3200),
+    (r"a3-highgpu-8g", 800), (r"a3-megagpu-8g", 1600), (r"a3-ultragpu-8g", 3200), (r"a4-highgpu-8g", 3200),
+    (r"bm\.gpu4\.8", 1600), (r"bm\.gpu\.a100-v2\.8", 1600), (r"bm\.gpu\.h[12]00\.8", 3200),
+)  # fmt: skip
+"""Gb/s between GPUs of two instances: AWS p, Azure ND, Google accelerator-optimized, Oracle BM.GPU (their documentation)."""
+
+_NUMBER = r"\d+(?:\.\d+)?"
+_RATE = re.compile(
+    rf"(?<![\w.\-])({_NUMBER})[\s-]*([TG])"
+    r"(?:((?-i:B))(?=/s|ps)|i?g?a?(?:bit|e)s?\b|(?-i:b)(?:its?)?(?=\b|ps|/)|bE\b|(?=BASE)|(?!\w))(?:ps|/s(?:ec)?)?",
+    re.IGNORECASE,
+)
+_BUS = re.compile(
+    rf"(?:data bandwidth for )?(?:gpu-pci-?e|pci-?e-nic)[:\s]*(?:{_NUMBER}\s*GB?(?:/s|ps)?)?"
+    rf"|pci-?e[^,;|+]*?{_NUMBER}\s*(?-i:GB)(?:/s|ps)",
+    re.IGNORECASE,
+)
+_PCIE = re.compile(r"pci-?e(?:xpress)?(?:\s*-?(?:gen)?\s*v?\d(?:\.\d)?)?(?:\s*x\s*\d+)?", re.IGNORECASE)
+_WORDS = {"one": 1, "single": 1, "two": 2, "dual": 2, "four": 4, "quad": 4, "eight": 8, "sixteen": 16}
+_COUNT = rf"(\d{{1,2}}|{'|'.join(_WORDS)})"
+_TIMES = re.compile(r"(?<![\w.])(\d{1,2})\s*x(?![\w])", re.IGNORECASE)
+_AFTER = re.compile(r"(?<!\w)[x*]\s*(\d{1,2})(?![\w.])", re.IGNORECASE)
+_NICS = re.compile(
+    rf"\b{_COUNT}[\s-]+(?:[\w.-]+[\s-]+){{0,3}}?"
+    r"(?:(?:super)?nics?|hcas?|adapters?|rails?|cards?|interfaces?|dpus?|links?|ports?(?= per)|connect-?x-?\d)\b"
+    rf"|^\s*{_COUNT}\s*(?:per|/|a)\s*node",
+    re.IGNORECASE,
+)
+_PORTS = re.compile(r"\b(?:dual|two|2|quad|four|4)[\s-]?ports?\b", re.IGNORECASE)
+_PER_GPU = re.compile(
+    r"(?:\bper|/|\ba|\beach|\bfor (?:each|every)|\bevery)\s*([1-9]|two|four)?\s*(?:gpu|gcd|accelerator|device)", re.IGNORECASE
+)
+_PER_NODE = re.compile(
+    r"(?:\bper|/|\ba|\beach|\bevery)\s*(?:node|host|server|instance|system|vm|chassis|tray|blade)\b"
+    r"|\binter-?node\b|\baggregated?\b|\btotal\b|\bnode bandwidth\b",
+    re.IGNORECASE,
+)
+_PER_NIC = re.compile(r"(?:\bper|/|\beach|\bevery)\s*(?:nic|hca|port|link|adapter|rail|card)\b|\beach\b", re.IGNORECASE)
+_BOTH_WAYS = re.compile(r"bi-?directional|both directions", re.IGNORECASE)
+_GENERATION = re.compile(rf"\b({'|'.join(GENERATIONS)})[\s-]?(40|56|100|200|400|800)?(?![\d.])", re.IGNORECASE)
+_SLINGSHOT = re.compile(r"slingshot[\s-]?(10|11|400)\b", re.IGNORECASE)
+_OMNI_PATH = re.compile(r"\bomni-?path|\bopa", re.IGNORECASE)
+_INSIDE = re.compile(r"nv-?link|nv-?switch|\bnvl\d|xgmi|infinity fabric|\bici\b|\bupi\b|\bqpi\b|xe-?link|hccs", re.IGNORECASE)
+_FABRIC = re.compile(
+    r"infiniband|\bib\b|\b[qfehnx]dr\d*\b|roce|rdma|\befa\b|elastic fabric|omni-?path|\bopa|slingshot|cassini"
+    r"|spectrum-?x|gpudirect|tcpx|ultra ethernet|\buec\b|aries|tofu",
+    re.IGNORECASE,
+)
+_NIC = re.compile(r"\b(?:super)?nics?\b|\bhcas?\b|connect-?x|\bcx-?\d", re.IGNORECASE)
+_ETHERNET = re.compile(r"ethernet|\d\s*gb?e\b|\dgig-?e|gigabit|gbase|\bi350\b|\bx[57]\d\d\b", re.IGNORECASE)
+_DPU = re.compile(r"\bdpu|bluefield|\bbf-?[23]\b|pensando|nitro", re.IGNORECASE)
+_COMPUTE = re.compile(
+    r"comput|back-?end|east-?west|\be/w\b|\bgpu (?:network|fabric|nic)|scale-?out|training|inter-?node|\bmpi\b|\bnccl\b",
+    re.IGNORECASE,
+)
+_ELSE = re.compile(
+    r"stor|manag|mgmt|front-?end|north-?south|\bn/s\b|in-?band|out-?of-?band|\boob\b|\bhost\b|admin|provision|boot|log-?in|ceph"
+    r"|lustre|weka|gpfs|\bvast\b|ipmi|\bbmc\b|control|data ?load|internet|uplink",
+    re.IGNORECASE,
+)
+
+
+class Network(NamedTuple):
+    """What a row says of the NICs between nodes: Gb/s of all of a node in one direction; or of each, of a number not stated."""
+
+    node: float | None = None
+    nic: float | None = None
+
+
+class _Item(NamedTuple):
+    """One network that a cell names."""
+
+    text: str
+    role: str  # "compute", "else", or "" where it does not say
+    kind: str  # "fabric", "dpu", "ethernet", "" (a NIC of no kind)
+    nics: int | None  # of a node
+    rate: float | None  # Gb/s of each of them, or of all where `total`
+    total: bool = False
+
+    @property
+    def node(self) -> float | None:
+        """Gb/s of all of a node's NICs of this kind; None if not stated."""
+        if self.rate is None:
+            return None
+        if self.total:
+            return self.rate
+        return None if self.nics is None else self.nics * self.rate
+
+
+def read_network(cell: str, gpus: int) -> Network:
+    """The network between nodes of `gpus` GPUs that a cell describes. Raises NotSimulated where it can be read in two ways."""
+    text = _plain(cell[:LONGEST_CELL])
+    items = _joined([item for part in _parts(text) if (item := _item(part, gpus, cell)) is not None])
+    chosen = _chosen(items, gpus, cell)
+    if not chosen or any(item.rate is None for item in chosen):
+        return Network(node=next((rate for name, rate in INSTANCES if re.search(rf"(?<![a-z\d]){name}\b", text, re.I)), None))
+    nodes = [item.node for item in chosen if item.node is not None]
+    if len(nodes) == len(chosen):
+        return Network(node=sum(nodes))
+    if len(chosen) > 1:
+        raise _ambiguous(cell, "how many NICs")
+    return Network(nic=chosen[0].rate)
+
+
+def _ambiguous(cell: str, why: str) -> NotSimulated:
+    return NotSimulated(f"interconnect ambiguous ({why}): {cell.strip()[:60]}")
+
+
+def _plain(cell: str) -> str:
+    """One notation: `8 x 400G` for 8x400G and 8*400G; no commas in numbers; nothing of PCIe."""
+    text = _PCIE.sub(" ", _BUS.sub(" ", cell.replace("\u00d7", "x").replace("\u00a0", " ")))
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    text = re.sub(r"(?:(?<![\w.-])|(?<=\d[xX]))(\d{1,2})\s*(?!xdr)[xX*]\s*(?=[\w(\[])", r"\1 x ", text, flags=re.IGNORECASE)
+    text = re.sub(r"(?<=[\s(])[xX](?=\d)", "x ", text)
+    return text
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The items of a list: between commas and the like, not within parentheses, unless these hold a list themselves."""
+    text = re.sub(r"\(([^()]*)\)", lambda inner: f", {inner[1]}," if _TIMES.search(inner[1]) else inner[0], text)
+    depth, start = 0, 0
+    for at, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if depth <= 0 and re.match(r"[|;,\n]|\+ | and (?=\d|an? |one |two |eight )|& (?=\d)|\. (?=[A-Z0-9])", text[at:]):
+            yield text[start:at]
+            start = at + (5 if text[at:].startswith(" and ") else 1)
+    yield text[start:]
+
+
+def _item(text: str, gpus: int, cell: str) -> _Item | None:
+    """What one item says; None if it is of no NIC."""
+    ethernet = bool(_ETHERNET.search(text)) and not _FABRIC.search(text)
+    fabric = not ethernet and bool(_FABRIC.search(text) or _NIC.search(text))
+    if _INSIDE.search(text) and not fabric:
+        return None
+    matches, count = list(_RATE.finditer(text)), _count(text)
+    if not fabric and count is None and any(match[3] == "B" for match in matches):
+        return None  # bytes, of NVLink
+    rates = [_gigabits(match) for match in matches] or _implied(text)
+    kind = "dpu" if _DPU.search(text) else "fabric" if fabric else "ethernet" if ethernet else ""
+    if not (kind or rates or count):
+        return None
+    if _BOTH_WAYS.search(text):
+        rates = [rate / 2 for rate in rates]
+    role = "compute" if _COMPUTE.search(text) else "else" if _ELSE.search(re.sub(r"per host", "", text, flags=re.I)) else ""
+    rate = _rate_of_each(rates, count)
+    if (per := _PER_GPU.search(text)) is not None:
+        share = gpus / (int(_WORDS.get(per[1].lower(), per[1])) if per[1] else 1)
+        if rate is not None:
+            return _Item(text, role, kind, None, (count or 1) * rate * share, total=True)
+        count = None if count is None else round(count * share)
+    if rate is None or count is not None:
+        return _checked(_Item(text, role, kind, count, rate), cell)
+    total = bool(_PER_NODE.search(text)) or rate > FASTEST_NIC or bool(re.search(r"\befa\b", text, re.I))
+    return _Item(text, role, kind, None, rate, total and not _PER_NIC.search(text))
+
+
+def _checked(item: _Item, cell: str) -> _Item:
+    """The item. Raises NotSimulated if no NIC is as fast, or if it has several ports and may mean one or all of them."""
+    if item.rate is not None and item.rate > FASTEST_NIC:
+        raise _ambiguous(cell, f"no NIC has {item.rate:g} Gb/s")
+    if item.role != "else" and item.rate is not None and item.kind != "ethernet" and _PORTS.search(item.text):
+        raise _ambiguous(cell, "of each port, or of all")
+    return item
+
+
+def _gigabits(match: re.Match[str]) -> float:
+    return float(match[1]) * (1000 if match[2] in "Tt" else 1) * (8 if match[3] == "B" else 1)
+
+
+def _implied(text: str) -> list[float]:
+    """Gb/s of a port by the name of its generation."""
+    if generation := _GENERATION.search(text):
+        return [float(generation[2] or GENERATIONS[generation[1].lower()])]
+    if slingshot := _SLINGSHOT.search(text):
+        return [float(SLINGSHOT[slingshot[1]])]
+    return [float(OMNI_PATH)] if _OMNI_PATH.search(text) else []
+
+
+def _count(text: str) -> int | None:
+    """The number of NICs, from `8 x 400G`, `8 x 2 x 200G`, `400G x8`, `four NICs`, `8 per node`."""
+    if times := _TIMES.findall(text):
+        return math.prod(map(int, times))
+    if nics := _NICS.search(text):
+        word = (nics[1] or nics[2]).lower()
+        return _WORDS[word] if word in _WORDS else int(word)
+    after = _AFTER.search(text)
+    return int(after[1]) if after else None
+
+
+def _rate_of_each(rates: Sequence[float], count: int | None) -> float | None:
+    """Gb/s of each NIC, from an item's rates: the same one twice, or one beside the total; None if not stated."""
+    each = set(rates)
+    if len(each) <= 1:
+        return next(iter(each), None)
+    low, high = min(each), max(each)
+    return low if len(each) == 2 and count is not None and abs(count * low - high) < 1e-6 * high else None
+
+
+def _joined(items: Sequence[_Item]) -> list[_Item]:
+    """`NDR 400 Gb/s, 8 NICs` is one item; a total that repeats what was said before is none."""
+    joined: list[_Item] = []
+    for item in items:
+        last = joined[-1] if joined else None
+        if last is not None and _completes(last, item):
+            joined[-1] = last._replace(
+                nics=last.nics or item.nics,
+                rate=item.rate if last.rate is None else last.rate,
+                kind=last.kind or item.kind,
+                role=last.role or item.role,
+            )
+        elif not any(_repeats(item, other) for other in joined):
+            joined.append(item)
+    return joined
+
+
+def _completes(first: _Item, second: _Item) -> bool:
+    """Whether one says how many, the other how fast, of the same NICs."""
+    if first.total or second.total or second.role not in ("", first.role):
+        return False
+    halves = (first.nics is None) != (second.nics is None) and (first.rate is None) != (second.rate is None)
+    return halves and first.nics != second.nics and (first.kind == second.kind or "" in (first.kind, second.kind))
+
+
+def _repeats(item: _Item, other: _Item) -> bool:
+    """Whether an item is a total, or a rate of one NIC, that another has said."""
+    if item.role not in ("", other.role) or item.rate is None:
+        return False
+    if item.total or other.total:
+        return item.node == other.node
+    return item.nics is None and item.rate == other.rate
+
+
+def _chosen(items: Sequence[_Item], gpus: int, cell: str) -> list[_Item]:
+    """The items that carry messages between nodes; none if the cell does not say. Raises NotSimulated."""
+    compute = [item for item in items if item.role == "compute"]
+    plain = [item for item in items if not item.role]
+    fabrics = [item for item in plain if item.kind in ("fabric", "")]
+    if compute:
+        if any(item.node is not None for item in fabrics):
+            raise _ambiguous(cell, "NICs for compute, and others of no stated purpose")
+        said = [item for item in compute if item.rate is not None or item.nics is not None]
+        return said or compute[:1]
+    aside = [item for item in plain if item.kind in ("dpu", "ethernet")]
+    best = _fastest(fabrics, gpus, cell)
+    if best is None:
+        return _alone(aside, gpus, cell)
+    if best.node is not None and any((item.node or 0.0) > best.node for item in aside):
+        raise _ambiguous(cell, "a faster network beside it")
+    return [best]
+
+
+def _fastest(items: Sequence[_Item], gpus: int, cell: str) -> _Item | None:
+    """Of NICs of no stated purpose, one for each GPU that is faster, or more than twice as much as any other."""
+    said = [item for item in items if item.rate is not None or (item.nics is not None and item.kind)] or list(items)[:1]
+    if len(said) <= 1:
+        return said[0] if said else None
+    if all(item.rate is None for item in said):
+        return said[0]
+    for item in said:
+        others = [other.node for other in said if other is not item]
+        if item.node is None or None in others:
+            continue
+        beside = max(other or 0.0 for other in others)
+        only = item.nics == gpus and sum(other.nics == gpus for other in said) == 1
+        if beside < item.node if only else 2 * beside < item.node:
+            return item
+    raise _ambiguous(cell, "several networks, none for compute")
+
+
+def _alone(items: Sequence[_Item], gpus: int, cell: str) -> list[_Item]:
+    """Ethernet, or NICs of a DPU, where nothing else is named: they count if there is one for two GPUs, or a total is said."""
+    said = [item for item in items if item.rate is not None and (item.kind == "dpu" or item.rate >= SLOWEST_FABRIC)]
+    if not said:
+        return []
+    best = _fastest(said, gpus, cell)
+    if best is None or not (best.total or 2 * (best.nics or 0) >= gpus):
+        raise _ambiguous(cell, "Ethernet for messages, or for management")
+    return [best]

@@ -1,0 +1,93 @@
+"""A plan among those of its result: whether errors tell it from the best, and the nearest that runs if it cannot."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sim_core import plural
+from sweep.answers.variation import Variation
+from sweep.columns import LONGER, NO_CHOICE, SHORTER
+from sweep.ranking.error_bars import GroupBars
+from sweep.ranking.query import columns_of, results
+from sweep.ranking.ranking import TOP, rank
+from sweep.ranking.selection import quoted
+from sweep.reopening import Reopened
+from sweep.results.folder import Location
+from sweep.uncertainty.evidence import OF_PLANS, basis_of
+from sweep.uncertainty.judging import judge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Within:
+    """A plan beside the best of its group (values of the spec's `per`). `low`, `high`: its measured over its simulated step."""
+
+    group: dict[str, Any]
+    by: str
+    best: int
+    behind: float  # how much dearer than the best in `by`, a fraction
+    tie: bool  # cannot be told from the best; true for the best
+    low: float
+    high: float
+    tied: tuple[int, ...]  # other plans that tie with the best, of the first TOP
+    bars: GroupBars  # how many do of all, and which runs would tell
+    why: str  # what it rests on
+
+
+def within(opened: Reopened, row: Mapping[str, Any]) -> Within | None:
+    """Where the plan with this row stands in its result; None where no error is known, or what is ranked by is no time."""
+    group = {name: row[name] for name in rank(opened.folder, top=1).per}
+    ranking = rank(opened.folder, where=" AND ".join(_is(*each) for each in group.items()) or None, per=[], top=TOP)
+    basis, by = basis_of(opened.provenance), ranking.by
+    if basis.spread is None or not ranking.error_bars.groups or by not in (*LONGER, *SHORTER) or not row.get(by):
+        return None
+    first = ranking.rows.slice(0, 1).to_pylist()[0]
+    columns = list(ranking.varying)
+    kept = [*columns, "plan", *(name for name in OF_PLANS if name in row and name in first)]
+    pair = pa.Table.from_pylist([{name: each[name] for name in kept} for each in (first, row)])
+    cost = np.array([each[by] if by in LONGER else 1 / each[by] for each in (first, row)], np.float64)
+    judged = judge(pair, columns, cost, basis).widened(basis.wider(pair))
+    ties = zip(ranking.rows["plan"].to_pylist(), ranking.rows["tie"].to_pylist(), strict=True)
+    bars = ranking.error_bars.groups[0]
+    return Within(
+        group=group,
+        by=by,
+        best=bars.best,
+        behind=float(cost[1] / cost[0] - 1),
+        tie=bool(judged.tie[1]) or row["plan"] == bars.best,
+        low=float(judged.low[1]),
+        high=float(judged.high[1]),
+        tied=tuple(plan for plan, tie in ties if tie and plan != bars.best),
+        bars=bars,
+        why=ranking.error_bars.why,
+    )
+
+
+def _is(name: str, value: Any) -> str:
+    """The condition that a column has this value."""
+    text = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+    return f"{quoted(name)} = {text}"
+
+
+def nearest_running(directory: Location, row: Mapping[str, Any]) -> Variation | None:
+    """The plan with a result that has the fewest other values than `row`, of these the fastest; None if none runs."""
+    with results(directory) as connection:
+        names = list(columns_of(connection))
+        compared = [name for name in names[: names.index("status")] if name in row and name not in NO_CHOICE]
+        apart = " + ".join(f'("{name}" IS DISTINCT FROM ?)::INT' for name in compared) or "0"
+        nearest = connection.execute(
+            f"SELECT {', '.join(['plan', *compared, 'status'])} FROM results WHERE status = 'ok' AND hardware = ? "
+            f"ORDER BY {apart}, gpu_s_per_sample, plan LIMIT 1",
+            [row["hardware"], *(row[name] for name in compared)],
+        ).fetchone()
+    if nearest is None:
+        return None
+    after = dict(zip(("plan", *compared, "status"), nearest, strict=True))
+    return Variation(change=f"plan {after['plan']}", before=dict(row), after=after)
+
+
+def ties_of(group: GroupBars) -> str:
+    """How many plans tie with the best of a group, and what would tell."""
+    return f"{plural(group.tied)} cannot be told from plan {group.best}; `sweep tune` says which to run"

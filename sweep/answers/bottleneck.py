@@ -1,0 +1,185 @@
+"""What holds a plan back, named by rule, with what each change leaves of it; and what the bubble of a pipeline is made of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from sim_core import (
+    PARTS,
+    SCHEDULE_ROWS,
+    SCHEDULES,
+    SPAN_KINDS,
+    Floats,
+    HardwareTable,
+    Plans,
+    Shape,
+    Workload,
+    blocks_of,
+    plural,
+    short,
+    timeline,
+)
+from sweep.answers.neighbours import of_plan
+from sweep.answers.variation import STEP, Variation
+
+USEFUL: Final = ("compute_forward_s", "compute_backward_s")
+LEAST_SHARE: Final = 0.05
+"""A part below this share of the step is no bottleneck: then it is the compute itself."""
+LEAST_GAIN: Final = 0.001
+MOST_CURES: Final = 3
+GROUPS_OF: Final = {
+    "tp_exposed_s": ("TP",),
+    "ep_exposed_s": ("EP",),
+    "cp_exposed_s": ("CP_A2A", "CP_RING"),
+    "dp_exposed_s": ("DP", "DP_EP"),
+}
+MOST_BLOCKS: Final = 200_000
+"""Blocks of a step whose waits are taken apart, about a second; a bubble of more is told as a whole."""
+WORK: Final = (
+    *("compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s"),
+    *("tp_exposed_s", "ep_exposed_s", "cp_exposed_s"),
+)
+"""Parts of the blocks of a stage."""
+_FORWARD, _WEIGHT_GRADIENT = SPAN_KINDS.index("forward"), SPAN_KINDS.index("weight gradient")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bottleneck:
+    """The part, its share of the step, the number that shows it, and the changes that make it smaller and the plan faster."""
+
+    part: str
+    share: float
+    text: str
+    cures: tuple[Variation, ...]
+
+    def left(self, change: Variation) -> float:
+        """The part's share of the step under a change."""
+        return float(change.rows[1][self.part] / change.rows[1][STEP])
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        changes = [cure.change for cure in self.cures]
+        return {"part": self.part, "share": self.share, "text": self.text, "changes": changes}
+
+
+def bottleneck(row: Mapping[str, Any], shape: Shape, around: Sequence[Variation]) -> Bottleneck:
+    """The bottleneck of a plan with a result."""
+    step_s = row[STEP]
+    part = max((name for name in PARTS if name not in USEFUL), key=lambda name: float(row[name]))
+    share = row[part] / step_s
+    cures = [change for change in around if change.runs and change.gain() > LEAST_GAIN]
+    if share < LEAST_SHARE:
+        useful = sum(row[name] for name in USEFUL) / step_s
+        rate = "" if row["mfu"] is None else f", at {row['mfu'] / useful:.0%} of the peak while it runs"
+        text = f"compute {useful:.0%} of the step{rate}; the largest other part, {words(part)}, is {share:.1%}"
+        part, share, cures = "compute", useful, [change for change in cures if of_plan(change)]
+    else:
+        text = _text(part, share, row, shape, around)
+        cures = [change for change in cures if change.rows[1][part] / change.rows[1][STEP] < share]
+    best = sorted(cures, key=lambda change: -change.gain())[:MOST_CURES]
+    return Bottleneck(part=part, share=share, text=text, cures=tuple(best))
+
+
+def words(part: str) -> str:
+    """A part of a step in words."""
+    name = part.removesuffix("_s")
+    if name.endswith("_exposed"):
+        return f"exposed {name.removesuffix('_exposed').upper()} communication"
+    named = {"bubble": "pipeline bubble", "launch": "launching kernels"}
+    return named.get(name, name.removeprefix("compute_"))
+
+
+def _text(part: str, share: float, row: Mapping[str, Any], shape: Shape, around: Sequence[Variation]) -> str:
+    head = f"{words(part)} {share:.0%} of the step"
+    if part == "bubble_s":
+        pp, vpp, ga = row["pp"], row["vpp"], row["ga"]
+        if pp == 1:
+            return f"{head}: waiting for the slowest rank"
+        alone = f"; even stages alone would wait {(pp - 1) / (vpp * ga):.0%} of their work" if row["schedule"] == "1f1b" else ""
+        chunks = f" of {vpp} chunks" if vpp > 1 else ""
+        return f"{head}: {plural(ga, 'micro-batch')} on {pp} stages{chunks}{alone}"
+    if part == "compute_recompute_s":
+        without = [each for each in around if each.axis == "checkpointing" and each.rows[1]["checkpointing"] == "none"]
+        need = [each.rows[1]["peak_memory_bytes"] or 0.0 for each in without[:1] if not each.runs]
+        needs = "".join(f"; without it the plan needs {short(each, 'B')}" for each in need)
+        return f"{head}: checkpointing {row['checkpointing']}{needs}"
+    if part == "launch_s":
+        return f"{head}: the host takes longer to launch a layer's kernels than the device to run them"
+    if part in GROUPS_OF:
+        total = row[part.replace("exposed", "total")] / row["step_time_s"]
+        groups = [group for group in shape.groups if group.name in GROUPS_OF[part] and group.ranks > 1]
+        told = " and ".join(
+            f"{group.ranks} ranks {'in a node' if group.nodes == 1 else f'on {group.nodes} nodes'}" for group in groups
+        )
+        switch = f"overlap_{'grad' if part.startswith('dp') else part[:2]}"
+        behind = f"; {switch} {'on' if row[switch] else 'off'}" if switch in row else ""
+        return f"{head} (of {total:.0%} with what compute hides): groups of {told}{behind}"
+    if part == "pp_exposed_s":
+        hidden = row["pp_total_s"] / row["step_time_s"]
+        return f"{head} (of {hidden:.0%} with what compute hides); overlap_pp {'on' if row['overlap_pp'] else 'off'}"
+    if part == "optimizer_s":
+        return f"{head}: once a step; more micro-batches or GPUs that share it make it smaller"
+    return head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """The bubble in seconds, means over the stages: `schedule_s` + `unequal_s` + `rest_s` is `bubble_s` of the row.
+
+    `unequal_s`: what the stages wait more than the one that waits least, `fullest`, whose blocks take `more` of the mean
+    longer. `schedule_s`: that one fills and drains through the others, `own` of their mean work by the closed form of the
+    schedule; None where none holds, `rest_s` then holds it. `rest_s`: what it waits beyond that: chunks of a stage are unequal,
+    and messages arrive late.
+    """
+
+    own: float | None
+    schedule_s: float | None
+    unequal_s: float
+    rest_s: float
+    fullest: int
+    more: float
+
+
+def waiting(row: Mapping[str, Any], workload: Workload, hardware: HardwareTable, plans: Plans) -> Waiting | None:
+    """The bubble of a plan with a result taken apart; None without a pipeline, and where its blocks are not simulated."""
+    if row["pp"] == 1 or row["fidelity"] != "event" or row["bubble_s"] <= 0 or blocks_of(plans) > MOST_BLOCKS:
+        return None
+    step = timeline(workload, hardware, plans)
+    of_stage, of_kind = np.zeros((step.stages, len(PARTS))), np.zeros((len(SPAN_KINDS), len(PARTS)))
+    np.add.at(of_stage, step.spans.stage, step.spans.parts)
+    np.add.at(of_kind, step.spans.kind, step.spans.parts)
+    work = [PARTS.index(name) for name in WORK]
+    own = own_part(row, of_kind[:, work].sum(axis=1))
+    return apart(of_stage[:, PARTS.index("bubble_s")], of_stage[:, work].sum(axis=1), own=own)
+
+
+def own_part(row: Mapping[str, Any], work_s: Floats) -> float | None:
+    """The bubble of even stages as a part of the work of one, by the closed form of the ledger; None where none holds.
+
+    `work_s`: seconds of all blocks by kind, [SPAN_KINDS].
+    """
+    schedule = SCHEDULE_ROWS[SCHEDULES.index(row["schedule"])]
+    total_s = float(work_s.sum())
+    forward, weights = float(work_s[_FORWARD]) / total_s, float(work_s[_WEIGHT_GRADIENT]) / total_s
+    of_one = {"forward_s": forward, "input_s": 1 - forward - weights, "weight_s": weights}  # of all that one micro-batch is
+    bubble = schedule.bubble_s(row["pp"], row["ga"], row["vpp"], **of_one)
+    return None if bubble is None else bubble / int(row["ga"])
+
+
+def apart(bubble_s: Floats, work_s: Floats, *, own: float | None) -> Waiting:
+    """The bubble of stages, [stages], with their work, both in seconds; `own`: see `own_part`."""
+    fullest = int(np.argmin(bubble_s))
+    least_s, mean_s = float(bubble_s[fullest]), float(work_s.mean())
+    others_s = (float(work_s.sum()) - float(work_s[fullest])) / (len(work_s) - 1)
+    schedule_s = None if own is None else min(own * others_s, least_s)
+    return Waiting(
+        own=own,
+        schedule_s=schedule_s,
+        unequal_s=float(bubble_s.mean()) - least_s,
+        rest_s=least_s - (schedule_s or 0.0),
+        fullest=fullest,
+        more=float(work_s[fullest]) / mean_s - 1,
+    )

@@ -1,0 +1,35 @@
+"""A section: what is said of a plan, a result or two of them, as data that terminal, page and JSON render alike."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A heading, sentences, a list of lines, a table of text with its headings in the first row, sentences below it, notes.
+
+    Each may be empty. `values`: what JSON holds of it, by key. On a page alone: a note below the heading, figures (title, and
+    data for charts.js), more HTML, and sections below it.
+    """
+
+    heading: str = ""
+    sentences: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    table: tuple[tuple[str, ...], ...] = ()
+    left: Collection[int] | None = None  # columns of the table that hold words, the others hold numbers; None: all
+    gap: int = 2  # spaces between its columns on a terminal
+    cut: int | None = None  # the column that a terminal may cut where it is too narrow
+    below_table: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    values: dict[str, Any] = field(default_factory=dict)
+    apart: bool = False  # an empty line before it on a terminal
+    note: str = ""
+    figures: tuple[tuple[str, dict[str, Any]], ...] = ()
+    html: str = ""
+    below: tuple["Section", ...] = ()
+
+
+def values_of(sections: Iterable[Section]) -> dict[str, Any]:
+    """What JSON holds of sections."""
+    return {name: value for section in sections for name, value in section.values.items()}

@@ -1,0 +1,164 @@
+"""One variation: a plan, what changes of it, its job or its machine, both simulated, and the difference by part."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pydantic import ValidationError
+
+from sim_core import FOLLOWING, SCHEDULES, Hardware, sends_in_background
+from sweep.columns import NO_CHOICE
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.one_plan import fields_of
+from sweep.evaluation.preparation import Prepared, prepare
+from sweep.reopening import Reopened
+from sweep.spec.document import first_error
+from sweep.spec.spec import SweepSpec
+from sweep.spec.values import STACK_AXIS, Value
+
+Change = Mapping[str, Value]
+"""Fields of a plan and numbers of its hardware, with what they become."""
+HARDWARE: Final = "hardware"
+NETWORK: Final = "hardware.nic_bandwidth"
+COST: Final = "gpu_s_per_sample"
+STEP: Final = "step_time_s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variation:
+    """A plan as it is, `before`, and under a change, `after`: both as rows of a result, None where there is no such plan."""
+
+    change: str = ""  # in words
+    axis: str = ""  # the axis that is changed, where it is one
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+    @property
+    def rows(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Both rows, empty where there is no such plan."""
+        return self.before or {}, self.after or {}
+
+    @property
+    def runs(self) -> bool:
+        """Whether the changed plan has a result."""
+        return bool(self.rows[1].get("status") == "ok")
+
+    @property
+    def fields(self) -> dict[str, tuple[Any, Any]]:
+        """Plan columns in which the two differ, with both values; those that are no choice of a plan, too."""
+        before, after = self.rows
+        names = takewhile(lambda name: name not in ("status", STEP), after)
+        return {name: (before.get(name), after[name]) for name in names if name != "plan" and before.get(name) != after[name]}
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What one has to choose for the changed plan: its values of the plan columns in which the two differ."""
+        return {name: value for name, (_, value) in self.fields.items() if name not in NO_CHOICE}
+
+    def times(self, column: str = COST) -> float:
+        """How many times as large a column is before as after: of a column that is a time, the speed-up."""
+        before, after = self.rows
+        return float(before[column]) / float(after[column])
+
+    def gain(self, column: str = COST) -> float:
+        """How much faster the changed plan is, for each GPU, or by another column that is a time; a fraction."""
+        return self.times(column) - 1
+
+    def apart(self, columns: Iterable[str]) -> dict[str, float]:
+        """After - before of parts of the step, seconds, or of the memory, bytes, as far as both are known."""
+        before, after = self.rows
+        known = [name for name in columns if before.get(name) is not None and after.get(name) is not None]
+        return {name: after[name] - before[name] for name in known}
+
+
+def pinned(opened: Reopened, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec of a result with all that is plan `number` in `workload`, `hardware` and `fixed`; its axes are left as they are.
+
+    GPUs and global batch are those of `row`, its result, for `ga` follows.
+    """
+    space = opened.prepared.sweep.space
+    fields = _own_fields(opened, number, row)
+    named = {*space.named, NETWORK} - {*FOLLOWING, STACK_AXIS}
+    document = opened.spec.model_dump(mode="json") | {"sample": None, "per": []}
+    workload, hardware = dict(document["workload"]), dict(opened.spec.hardware)
+    if STACK_AXIS in fields:
+        workload["stack"] = fields[STACK_AXIS]
+    fixed: dict[str, Any] = {name: fields[name] for name in ("all_gpus", "global_batch")}
+    for name, value in fields.items():
+        if name == HARDWARE and name in named:
+            hardware = {"preset": value, **hardware}
+        elif name.startswith(f"{HARDWARE}."):
+            hardware[name.removeprefix(f"{HARDWARE}.")] = value
+        elif name in named:
+            fixed[name] = value
+    return document | {"workload": workload, "hardware": hardware, "fixed": fixed}
+
+
+def prepared(document: Mapping[str, Any], base: Path) -> Prepared:
+    """The sweep of a spec that is changed here. Raises SpecError."""
+    try:
+        return prepare(SweepSpec.model_validate(document), base)
+    except ValidationError as error:
+        raise first_error(error, "what if", {}, SweepSpec) from None
+
+
+def vary(opened: Reopened, number: int, row: Mapping[str, Any], changes: Sequence[Change]) -> list[dict[str, Any]]:
+    """The rows of plan `number`, whose result is `row`, under each of some changes, simulated together. Raises SimError."""
+    if not changes:
+        return []
+    around = sweep_around(opened, number, row, changes).sweep
+    return list(pa.Table.from_batches([evaluate(around, np.arange(len(changes)))]).to_pylist())
+
+
+def sweep_around(opened: Reopened, number: int, row: Mapping[str, Any], changes: Sequence[Change]) -> Prepared:
+    """A sweep of one row for each of `changes`, which replace fields of plan `number`; `row` is its result.
+
+    GPUs and global batch stay what they are unless they are changed; `ga` follows. Raises SimError.
+    """
+    document = pinned(opened, number, row)
+    fields = _own_fields(opened, number, row)
+    changed = list(dict.fromkeys(name for change in changes for name in change))
+    for name in changed:
+        document["fixed"].pop(name, None)
+    if NETWORK in changed:
+        document["hardware"].pop("nic_bandwidth", None)
+        fields[NETWORK] = network_of(opened, row)
+    rows = [[_value(name, change, fields) for name in changed] for change in changes]
+    document |= {
+        "name": "around",
+        "axes": {",".join(changed): rows if len(changed) > 1 else [value for (value,) in rows]},
+        "where": [],
+        "objectives": [{"column": STEP, "direction": "minimize"}],
+    }
+    return prepared(document, opened.base)
+
+
+def network_of(opened: Reopened, row: Mapping[str, Any], times: float = 1.0) -> str:
+    """The bandwidth of a NIC under a plan, multiplied, as text with its unit."""
+    return f"{row.get('nic_bandwidth', device_of(opened, row).value('nic_bandwidth')) * times!r} B/s"
+
+
+def device_of(opened: Reopened, row: Mapping[str, Any]) -> Hardware:
+    """The hardware of a plan."""
+    variants = opened.prepared.sweep.hardware.variants
+    return next((variant for variant in variants if variant.name == row["hardware"]), variants[0])
+
+
+def _own_fields(opened: Reopened, number: int, row: Mapping[str, Any]) -> dict[str, Value]:
+    sizes = {name: int(row[name]) for name in ("all_gpus", "global_batch")}
+    return fields_of(opened.prepared.sweep.space, number) | sizes
+
+
+def _value(name: str, change: Change, fields: Mapping[str, Value]) -> Value:
+    """The value of a field under a change; sends in the background follow schedule and vpp unless the sweep says otherwise."""
+    if name in change:
+        return change[name]
+    if name == "overlap_pp" and name not in fields:
+        schedule = SCHEDULES.index(str(change.get("schedule", fields["schedule"])))
+        vpp = int(change.get("vpp", fields["vpp"]))
+        return bool(sends_in_background(np.array([schedule]), np.array([vpp]))[0])
+    return fields[name]

@@ -1,0 +1,39 @@
+"""A sweep with an input moved: compute, messages or jitter that take longer, devices whose memory is no limit."""
+
+import dataclasses
+from typing import Any, Final
+
+from sim_core import Hardware, HardwareTable, Plans, Workload, hardware_table
+from sweep.evaluation.preparation import Sweep
+
+Inputs = tuple[Workload, HardwareTable, Plans]
+"""What is simulated."""
+_NO_LIMIT: Final = "1e24 B"
+
+
+def with_slower(name: str, times: float, workload: Workload, hardware: HardwareTable, plans: Plans) -> Inputs:
+    """All three with one input taking `times` as long: compute, messages in nodes (nvlink) or between them (nic), jitter."""
+    if name == "compute":
+        return workload, hardware, plans._replace(device_speed=plans.device_speed / times)
+    if name == "jitter":
+        framework = workload.arrays.framework
+        arrays = workload.arrays._replace(framework=framework._replace(jitter=framework.jitter * times))
+        return dataclasses.replace(workload, arrays=arrays), hardware, plans
+    variants = [slower_links(variant, name, times) for variant in hardware.variants]
+    return workload, hardware_table(variants, hardware.measured_on, workload.dtype), plans
+
+
+def slower_links(hardware: Hardware, name: str, times: float) -> Hardware:
+    """A device whose messages in nodes (nvlink) or between them (nic) take `times` as long."""
+    bandwidth, latency = (f"{name}_{number}" for number in ("bandwidth", "latency"))
+    changed: dict[str, Any] = {
+        bandwidth: f"{hardware.value(bandwidth) / times!r} B/s",
+        latency: f"{hardware.value(latency) * times!r} s",
+    }
+    return hardware.with_values(changed)
+
+
+def boundless(sweep: Sweep) -> Sweep:
+    """The same sweep on devices with all the memory that a plan may want."""
+    variants = [variant.with_values({"memory": _NO_LIMIT}) for variant in sweep.hardware.variants]
+    return dataclasses.replace(sweep, hardware=hardware_table(variants, sweep.hardware.measured_on, sweep.workload.dtype))

@@ -1,0 +1,54 @@
+"""Errors of an object store: which may pass, so that an action is tried again, and what to check after the others."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+PAUSES_S: Final = (1.0, 3.0, 9.0)
+"""Seconds between attempts, of which a random half to all is waited. Each attempt is some 30 of Arrow's own within 8 s."""
+_ADVICE: Final = {
+    ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "INVALID_CLIENT_TOKEN", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN",
+     "UNRECOGNIZED_CLIENT", "MISSING_AUTHENTICATION_TOKEN", "HTTP status 401", "HTTP status 403"):
+        "check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or the node's role) and their rights in the bucket",
+    ("NO_SUCH_BUCKET", "InvalidBucketName", "HTTP status 404"): "create the bucket, or check its name",
+    ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint", "HTTP status 301",
+     "HTTP status 307"): "check the region (AWS_REGION)",
+}  # fmt: skip
+UNREACHED: Final = ("NETWORK_CONNECTION", "Could not connect", "curlCode")
+CHECK_NETWORK: Final = "check the address (AWS_ENDPOINT_URL) and the network"
+
+Result = TypeVar("Result")
+
+
+class StoreUnavailable(OSError):
+    """The store failed at every attempt, in a way that may pass."""
+
+
+def advice(text: str) -> str:
+    """What to check after a permanent error with this text; empty if the error may pass."""
+    return next((said for words, said in _ADVICE.items() if any(word in text for word in words)), "")
+
+
+def patiently(action: Callable[[], Result], pause: Callable[[float], None] = time.sleep) -> Result:
+    """The result of an action on an object store, tried again after errors that may pass.
+
+    Raises the error itself if it is permanent (a missing file, refused credentials), else StoreUnavailable.
+    """
+    for wait_s in (*PAUSES_S, 0.0):
+        try:
+            return action()
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            text = " ".join(str(error).split())
+            said = advice(text)
+            if said:
+                raise OSError(f"{text}; {said}") from None
+            last = text
+        if wait_s:
+            pause(wait_s * random.uniform(0.5, 1.0))
+    hint = f"; {CHECK_NETWORK}" if any(word in last for word in UNREACHED) else ""
+    raise StoreUnavailable(f"{last}{hint}")

@@ -1,0 +1,1 @@
+"""Measured runs: one record, one table form, one way to simulate them."""

@@ -1,0 +1,325 @@
+"""Measured rows as plans, simulated: seconds of a step, memory, whether it fits; also without some of the physics."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from sim_core import (
+    MEMORY,
+    MEMORY_ROWS,
+    Floats,
+    Hardware,
+    HardwareTable,
+    Plans,
+    SpecError,
+    Stack,
+    Workload,
+    hardware_table,
+    plans,
+    plausibility,
+    shape_of,
+    simulate,
+    stack_names,
+    workload_from_model,
+)
+from sweep.runs.table import COMPOSED, FAILED, FIRST_STAGE, NOT_MODELLED, OK, STATED, NotSimulated, Row
+from sweep.uncertainty.highest import kind_of
+
+PLAN_REASON: Final = "plan: "
+"""What the reason of a plan that cannot run begins with."""
+READINGS: Final = {"allocated": (1.0, 0.0), "reserved": (1.0, 2**29), "nvidia-smi": (1.11, 2**33)}
+"""What a kind of memory reading shows: a factor on the bytes of tensors, and further bytes. What the allocator reserves is
+fragmented as the stack says; nvidia-smi also counts the context, communicators and buffers; its numbers were chosen on the runs
+of tr11's document. Other kinds are taken to show what the stack reserves."""
+ALLOCATED: Final = tuple(row.name for row in MEMORY_ROWS if row.of == "tensors")
+"""Bytes of tensors: what the framework reports as allocated."""
+LONGEST_REASON: Final = 100
+BOUNDLESS: Final = "1e6 GB"
+"""Memory of the device while a step is timed: whether the plan fits is judged apart."""
+
+
+class Change(NamedTuple):
+    """Numbers of hardware and stack to replace in every run: an ablation."""
+
+    hardware: dict[str, object]
+    stack: dict[str, object]
+    tables: bool = True  # measured kernels
+    base: Stack | None = None  # in place of the stack of each row's framework
+    device: Hardware | None = None  # in place of the hardware of each row
+
+
+UNCHANGED: Final = Change({}, {})
+
+
+class Run(NamedTuple):
+    """A measured run and what was simulated; `reason` says why if it was not."""
+
+    row: Row
+    step_s: float = 0.0
+    peak_bytes: float = 0.0  # of tensors
+    device_bytes: float = 0.0  # of tensors, fragmentation, and what the stack reserves
+    memory_known: bool = True  # not of a run that keeps single tensors of its layers, or some on the host
+    fits: bool = True
+    reason: str = ""
+    fragmentation: float = 1.0  # of the stack's allocator
+    network: float = 0.0  # Gb/s of all NICs of a node, in one direction
+    network_stated: bool = False  # by the row; else it is that of the preset
+    unmet: str = ""  # a framework without a page, and the stack that it is simulated with
+    launch_s: float = 0.0  # of the step, the device waits for the host
+    measured_share: float = 1.0  # of the kernels' time, from measured tables
+    ideal_s: float = 0.0  # its model FLOPs at the peak of its GPUs in bf16; 0 if unknown
+    kind: str = ""  # device, class of model, bits (`sweep.uncertainty.highest`)
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds of its step; 0 for a run that did not fit."""
+        return self.row.number("step_time_s") or 0.0
+
+    @property
+    def timed(self) -> bool:
+        """Simulated, and there is a time to hold it against."""
+        return not self.reason and self.measured_s > 0
+
+    @property
+    def scored(self) -> bool:
+        """The same, and its publisher's figures can be trusted."""
+        return self.timed and self.row.quality == OK
+
+    @property
+    def error(self) -> float:
+        """Percent of the measured time; positive: predicted too slow."""
+        return (self.step_s / self.measured_s - 1) * 100
+
+    @property
+    def memory_error(self) -> float | None:
+        """Percent of the memory that was read off, which is that of tensors, of the allocator, or of the device."""
+        measured = self.row.number("peak_memory_gib")
+        if self.reason or measured is None or not self.memory_known:
+            return None
+        kind = self.row.text("memory_kind").removesuffix(FIRST_STAGE)
+        factor, more = READINGS.get(kind, (0.0, self.device_bytes))
+        allocated = self.peak_bytes * (self.fragmentation if kind == "reserved" else 1.0)
+        return ((allocated * factor + more) / 2**30 / measured - 1) * 100
+
+
+def run_rows(rows: Sequence[Row], change: Change = UNCHANGED) -> list[Run]:
+    """Simulate each row; rows of the same model, stack and device together."""
+    runs: list[Run | None] = [None] * len(rows)
+    together: dict[tuple[str, ...], list[tuple[int, _Job]]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        try:
+            job = _job(row, change)
+        except (NotSimulated, SpecError) as error:
+            runs[number] = _not_simulated(row, error)
+            continue
+        together[job.key].append((number, job))
+    for numbered in together.values():
+        numbers, jobs = zip(*numbered, strict=True)
+        for number, run in zip(numbers, _simulated(jobs, jobs[0].device, change), strict=True):
+            runs[number] = run
+    return [run for run in runs if run is not None]
+
+
+class _Job(NamedTuple):
+    """A row as what is simulated."""
+
+    row: Row
+    workload: Workload
+    plan: Plans
+    device: Hardware
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Rows that are alike in it can be simulated together."""
+        modelled = self.workload.modelled
+        if modelled is None:
+            raise ValueError("a row is simulated from a model")
+        described = modelled.model.model_dump_json(), modelled.stack.model_dump_json(), str(modelled.sequence_parallel)
+        return (*described, self.device.model_dump_json())
+
+
+def _job(row: Row, change: Change) -> _Job:
+    """What was trained, how and on what. Raises NotSimulated, SpecError."""
+    if row.quality == COMPOSED:
+        raise NotSimulated(f"quality {row.quality}")
+    if row.quality != FAILED and not row.out_of_memory and row.number("step_time_s") is None:
+        raise NotSimulated("time not stated")
+    if row.text("reason") and change.device is None:
+        raise NotSimulated(row.text("reason"))
+    device = change.device or row.hardware
+    workload = _workload(row, change)
+    return _Job(row, workload, plans(workload, **row.plan), device)
+
+
+def _workload(row: Row, change: Change) -> Workload:
+    stack = row.stack(change.base)
+    stated = row.sequence_parallel
+    sequence_parallel = stack.flash_attention if stated is None else stated  # recipes with TE have it on
+    return workload_from_model(row.model, stack.model_copy(update=change.stack), sequence_parallel=sequence_parallel)
+
+
+def _joined(parts: Sequence[Plans]) -> Plans:
+    """The plans one after another."""
+    width = max(part.virtual_layers.shape[1] for part in parts)
+    lists = [
+        np.pad(part.virtual_layers, ((0, 0), (0, width - part.virtual_layers.shape[1])), constant_values=-1) for part in parts
+    ]
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in Plans._fields if name != "virtual_layers"
+    }
+    return Plans(**columns, virtual_layers=np.concatenate(lists))
+
+
+def _not_simulated(row: Row, why: Exception) -> Run:
+    return Run(row, reason=str(why)[:LONGEST_REASON])
+
+
+def _simulated(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[Run]:
+    """The runs of jobs of one model and stack on a device; each alone where one of them cannot be costed."""
+    try:
+        return _together(jobs, hardware, change)
+    except (NotSimulated, SpecError) as error:
+        if len(jobs) == 1:
+            return [_not_simulated(jobs[0].row, error)]
+        return [run for job in jobs for run in _simulated([job], hardware, change)]
+
+
+def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[Run]:
+    workload, grid = jobs[0].workload, _joined([job.plan for job in jobs])
+    table = hardware_table([_without(hardware, change)], None)
+    measures = simulate(workload, table, grid).named()
+    network, stated = network_of(hardware)
+    known = workload.modelled
+    fragmentation, stack = (1.0, "") if known is None else (known.stack.fragmentation, known.stack.name)
+    unmet = "" if change.base or stack in stack_names() else stack
+    tokens = grid.all_gpus // (grid.tp * grid.cp * grid.pp) * grid.micro_batch * grid.ga * (workload.sequence or 0)
+    ideal_s = tokens / grid.all_gpus * (plausibility(workload).flops_per_token or 0.0) / hardware.value("peak_flops_bf16")
+    experts = known is not None and known.model.experts is not None
+    runs = []
+    for number, job in enumerate(jobs):
+        if measures["reason"][number]:
+            runs.append(_not_simulated(job.row, NotSimulated(PLAN_REASON + measures["reason"][number])))
+            continue
+        tensors = float(sum(measures[name][number] for name in ALLOCATED))
+        if job.row.text("memory_kind").endswith(FIRST_STAGE) and job.row.size("pp") > 1:
+            memory = shape_of(workload, table, job.plan).memory[:, 0]
+            tensors = float(sum(memory[MEMORY.index(name)] for name in ALLOCATED))
+        on_device, known_memory = float(measures["peak_memory_bytes"][number]), job.row.text("memory_kind") != NOT_MODELLED
+        runs.append(
+            Run(
+                row=job.row,
+                step_s=float(measures["step_time_s"][number]),
+                peak_bytes=tensors,
+                device_bytes=on_device,
+                fits=on_device <= hardware.value("memory") or not known_memory,
+                memory_known=known_memory,
+                fragmentation=fragmentation,
+                network=network,
+                network_stated=stated,
+                unmet=unmet,
+                launch_s=float(measures["launch_s"][number]),
+                measured_share=float(measures["measured_share"][number]),
+                ideal_s=float(ideal_s[number]),
+                kind=kind_of(hardware.name, experts=experts, precision=job.row.plan["precision"]),
+            )
+        )
+    return runs
+
+
+def seconds_on(row: Row, variants: Sequence[Hardware]) -> Floats:
+    """Seconds of the row's step on each hardware, whether or not it fits. Raises NotSimulated, SpecError."""
+    workload = _workload(row, UNCHANGED)
+    grid = plans(workload, **row.plan | {"hardware": list(range(len(variants)))})
+    measures = simulate(workload, hardware_table([_without(hardware, UNCHANGED) for hardware in variants], None), grid).named()
+    for reason in measures["reason"]:
+        if reason:
+            raise NotSimulated(PLAN_REASON + reason)
+    return np.asarray(measures["step_time_s"], np.float64)
+
+
+def seconds_by_stack(rows: Sequence[Row], base: Stack | None, device: Hardware | None) -> "tuple[list[Run], StepsByStack]":
+    """The runs of rows, and of those that can be simulated their steps under other facts.
+
+    `base`, `device`: in place of the stacks and hardware that the rows state.
+    """
+    change = UNCHANGED._replace(base=base, device=device)
+    runs = run_rows(rows, change)
+    return runs, StepsByStack([_job(run.row, change) for run in runs if run.timed])
+
+
+class StepsByStack:
+    """Steps of measured runs under other facts of their stacks: rows and devices are read once, not for each stack."""
+
+    def __init__(self, jobs: "Sequence[_Job]") -> None:
+        self._count = len(jobs)
+        self._groups: list[tuple[list[int], Workload, Plans, HardwareTable]] = []
+        together: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for number, job in enumerate(jobs):
+            together[job.key].append(number)
+        for numbers in together.values():
+            first = jobs[numbers[0]]
+            table = hardware_table([_without(first.device, UNCHANGED)], None)
+            self._groups.append((numbers, first.workload, _joined([jobs[number].plan for number in numbers]), table))
+
+    def stacks(self) -> list[Stack]:
+        """The stack of each group of runs."""
+        return [workload.modelled.stack for _, workload, _, _ in self._groups if workload.modelled is not None]
+
+    def seconds(self, facts: Mapping[str, object]) -> Floats:
+        """Seconds of each run's step with these facts in SI in place of its stack's own."""
+        steps = np.empty(self._count)
+        for numbers, workload, grid, table in self._groups:
+            known = workload.modelled
+            if known is None:
+                raise ValueError("a row is simulated from a model")
+            stack = known.stack.model_copy(update=dict(facts))
+            changed = workload_from_model(known.model, stack, sequence_parallel=known.sequence_parallel)
+            steps[numbers] = simulate(changed, table, grid).named()["step_time_s"]
+        return steps
+
+
+def network_of(hardware: Hardware) -> tuple[float, bool]:
+    """Gb/s of all NICs of a node in one direction, and whether the run's row states it (else it is the preset's)."""
+    node = hardware.value("nic_bandwidth") * hardware.value("nics_per_node") * 8 / 1e9
+    return node, hardware.fabric.nic_bandwidth.source.startswith(STATED)
+
+
+def _without(hardware: Hardware, change: Change) -> Hardware:
+    """The hardware with the numbers of a change, and memory without bound."""
+    changed = hardware.with_values({"memory": BOUNDLESS, **change.hardware})
+    if change.tables:
+        return changed
+    return changed.model_copy(update={"kernels": changed.kernels.model_copy(update={"tables": "", "borrowed": ""})})
+
+
+_FAST: Final = "1e9 GB/s"
+
+ABLATIONS: Final[Mapping[str, Change]] = {
+    "kernel tables": Change({"gemm_efficiency": 0.5, "attention_efficiency": 0.5}, {}, tables=False),
+    "element-wise kernels": Change({"memory_bandwidth": _FAST, "kernel_overhead": "0 s"}, {"accumulation_bytes": 0.0}),
+    "gradient accumulation": Change({}, {"accumulation_bytes": 0.0}),
+    "messages inside nodes": Change({"nvlink_bandwidth": _FAST, "nvlink_latency": "0 s"}, {}),
+    "messages between nodes": Change({"nic_bandwidth": _FAST, "nic_latency": "0 s"}, {}),
+    "sharing of NICs": Change({"shared_nics": False}, {}),
+    "contention": Change({}, {"contention": 0.0, "dp_contention": 0.0}),
+    "optimizer": Change({}, {"optimizer_bytes": 1e-6}),
+    "launches": Change({}, {"host_forward": 0.0, "host_backward": 0.0, "host_step": 0.0}),
+    "slowest of many GPUs": Change({}, {"jitter": 0.0}),
+    "clock under load": Change({"sustained_scale": 1.0}, {}),
+}
+"""Name -> what replaces it: half of the peak for all GEMMs and attention instead of tables; elsewhere nothing takes time."""
+
+
+def errors_without(rows: Sequence[Row]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Mean absolute error of the step time by set, in percent: with everything, and by what is switched off."""
+    return _errors(rows, UNCHANGED), {f"without {name}": _errors(rows, change) for name, change in ABLATIONS.items()}
+
+
+def _errors(rows: Sequence[Row], change: Change) -> dict[str, float]:
+    errors: dict[str, list[float]] = {}
+    for run in run_rows(rows, change):
+        if run.timed:
+            errors.setdefault(run.row.text("set"), []).append(abs(run.error))
+    return {name: sum(of_set) / len(of_set) for name, of_set in sorted(errors.items())}

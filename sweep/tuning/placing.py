@@ -1,0 +1,88 @@
+"""Runs of a table as plans of a result: rows that `sweep inspect` writes, as a loop takes them, by device, model and plan."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+
+from sim_core import Model, SpecError
+from sweep.ranking.query import results
+from sweep.ranking.selection import quoted
+from sweep.reopening import Reopened
+from sweep.runs.table import NotSimulated, Row, read_table
+from sweep.tuning.record import OK, OUT_OF_MEMORY, Entry
+
+PLAN: Final = "plan"
+SIZES: Final = ("tp", "pp", "vpp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "ga")
+"""What a plan must have as the row has it."""
+STATED: Final = ("checkpointing", "sharding", "precision")
+"""What it must have where the row states it."""
+LOOSE: Final = ("layer_split",)
+"""What no row tells: of plans that differ in nothing else the first counts."""
+MODEL: Final = ("layers", "hidden", "heads", "sequence")
+
+
+def entries_of_runs(path: Path, opened: Reopened) -> tuple[list[Entry], list[str]]:
+    """The runs of a table that are plans of a result, and why others are not. Raises SpecError if none is, FormatError."""
+    known = opened.prepared.sweep.workload.modelled
+    if known is None:
+        raise SpecError(f"{path}: its rows name no plans; of a workload without a model they cannot be told apart")
+    entries, others = list[Entry](), list[str]()
+    with results(opened.folder) as connection:
+        for row in read_table(path):
+            try:
+                _check_model(row, known.model)
+                entries.append(_entry(row, _plan(connection, row)))
+            except NotSimulated as why:
+                others.append(f"{row.where}: {why}: left out")
+    if not entries:
+        raise SpecError("; ".join([f"{path}: none of its runs is a plan of this result", *others[:3]]))
+    return entries, others
+
+
+def _check_model(row: Row, model: Model) -> None:
+    """Raises NotSimulated for a run of another model."""
+    for name in MODEL:
+        if (stated := getattr(row.model, name)) != (own := getattr(model, name)):
+            raise NotSimulated(f"a run of another model: found {name} {stated}, expected {own}")
+
+
+def _plan(connection: duckdb.DuckDBPyConnection, row: Row) -> int:
+    """The number of a row's plan: of several that differ in what no row states, the one nearest to how it is simulated."""
+    columns = connection.sql("FROM results LIMIT 0").columns
+    wanted = {name: value for name, value in row.plan.items() if name in columns and name not in LOOSE}
+    must: dict[str, Any] = {name: wanted[name] for name in (*SIZES, *STATED) if name in wanted}
+    must["hardware"] = row.hardware.name.partition("+")[0]
+    same = " AND ".join(f"{quoted(name)} = ?" for name in must)
+    query = f"SELECT plan, status, {', '.join(map(quoted, wanted))} FROM results WHERE {same} ORDER BY plan"
+    found = connection.sql(query, params=list(must.values())).to_arrow_table().to_pylist()
+    if not found:
+        stated = ", ".join(f"{name} {value}" for name, value in must.items() if name in SIZES)
+        raise NotSimulated(f"no plan of this result: {stated} on {must['hardware']}")
+    return int(max(found, key=lambda one: _likeness(one, wanted))["plan"])
+
+
+def _likeness(one: Mapping[str, Any], wanted: Mapping[str, object]) -> tuple[bool, int]:
+    return one["status"] == OK, sum(one[name] == value for name, value in wanted.items())
+
+
+def names_plans(path: Path) -> bool:
+    """Whether a CSV names plans of a result by number; else it is a table of runs."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        return PLAN in [cell.strip() for cell in next(csv.reader(file), [])]
+
+
+def _entry(row: Row, plan: int) -> Entry:
+    seconds = row.number("step_time_s")
+    if not row.out_of_memory and seconds is None:
+        raise NotSimulated("no time of a step")
+    return Entry(
+        plan=plan,
+        state=OUT_OF_MEMORY if row.out_of_memory else OK,
+        step_time_s=None if row.out_of_memory or seconds is None else seconds,
+        peak_memory_gib=row.number("peak_memory_gib"),
+        log=row.text("source"),
+        where=row.where,
+    )

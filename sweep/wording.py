@@ -1,0 +1,61 @@
+"""Values as short text: cells with units, short names of columns, plans on one line; and records as plain values."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim_core import short
+from sweep.columns import PERCENT, SHORT_NAMES, SHORT_PARTS
+
+SHORT_PART: Final = {column: head for head, column in SHORT_PARTS.items()}
+SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
+ROUNDING_S: Final = 1e-12
+
+
+def heading(name: str) -> str:
+    """The short name of a column."""
+    return SHORT_COLUMN.get(name, name)
+
+
+def values_text(values: Mapping[str, Any]) -> str:
+    """Columns with their values on one line: `tp 2, mbs 1`."""
+    return ", ".join(f"{heading(name)} {cell(name, value)}" for name, value in values.items())
+
+
+def span(low: str, high: str) -> str:
+    """Two ends of a range as text, one where they are the same."""
+    return low if low == high else f"{low} to {high}"
+
+
+def cell(name: str, value: Any) -> str:
+    """One value as short text, with the unit that its column name implies."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        if name in PERCENT:
+            return f"{value:.1%}"
+        if name.endswith("_s") and not name.endswith("per_s"):
+            return short(value, "s") if abs(value) >= ROUNDING_S else "0"
+        if name.endswith("_bytes"):
+            return short(value, "B")
+        if name.endswith("bandwidth"):
+            return short(value, "B/s")
+        if name.endswith("latency"):
+            return short(value, "s")
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return word(value)
+
+
+def word(value: object) -> str:
+    """A value that needs no unit."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def plain_values(record: object, names: str) -> dict[str, object]:
+    """Some fields of a record for JSON, lists and dicts in place of tuples and mappings; None: an empty text."""
+    values: dict[str, object] = {}
+    for name in names.split():
+        value = getattr(record, name)
+        values[name] = dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
+        if value == "":
+            values[name] = None
+    return values

@@ -1,0 +1,311 @@
+"""Tables of measured runs in free text, converted: what is made of a device, a network, a model, a stack, features."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.importing.stacks import checkpointing_of, dispatcher_of, keeps_tensors, layer_split, stack_cell
+from benchmarks.importing.table import COMMITTED, COUNTS, Row as Told, read_table
+from sim_core import SimError, read_model, read_stack
+from sweep.runs.devices import preset_of
+from sweep.runs.simulation import network_of, run_rows
+from sweep.runs.table import PUBLISHED, NotSimulated, read_table as read_tables
+from sweep.validation.report import row_objects
+from tests.conftest import ROOT
+from tests.offline.free_text import free_table, row, table, told
+from tests.sweep.commands import sweep
+
+
+def test_a_model_of_no_known_name_is_simulated_from_its_numbers() -> None:
+    """A plain MLP of 4 h and a gated one differ in parameters: what is stated decides."""
+    wide = {"model": "mine", "ffn": "16384"}
+    assert not row(**wide).model.gated
+    assert row(**wide, params_b="8.86").model.gated
+    assert not row(**wide, params_b="6.7").model.gated
+    assert row(model="mine").model.gated
+    (run,) = run_rows([row(model="mine")])
+    assert not run.reason
+    assert run.step_s > 0
+
+
+def test_devices_by_name() -> None:
+    named = {
+        "A100-80GB": "A100-80G-SXM",
+        "A100-40GB-SXM": "A100-40G-SXM",
+        "A100-PCIe-80GB": "A100-80G-PCIe",
+        "H200-141GB": "H200-SXM",
+        "NVIDIA H100 80GB HBM3": "H100-SXM",
+        "H100-96GB HBM2e 500W": "H100-96G-500W",
+        "GB300": "GB300-NVL72",
+        "B200-180GB": "B200-SXM",
+        "V100-16GB": "V100-32G-SXM",
+        "V100 (32GB; not stated in the page)": "V100-32G-SXM",
+    }
+    assert {name: preset_of(name) for name in named} == named
+    for name in ("", "MI100", "H100-PCIe-80GB", "A100-20GB", "TPUv2", "RTX4090"):
+        with pytest.raises(NotSimulated):
+            preset_of(name)
+    with pytest.raises(NotSimulated, match="A100-SXM may be A100-40G-SXM or A100-80G-SXM"):
+        preset_of("A100-SXM")
+    assert row(hw="V100-16GB").hardware.value("memory") == pytest.approx(15.77 * 2**30)
+
+
+def test_a_row_s_network_is_used_and_told(tmp_path: Path) -> None:
+    """Of a rack, a row counts the NICs of a tray; of one node, no message needs any."""
+    stated = row(gpus="64", interconnect="Storage: 2x 400Gb/s, Compute: 8x NDR 200Gb/s").hardware
+    assert network_of(stated) == (1600, True)
+    assert network_of(row(gpus="64").hardware) == (3200, False)
+    rack = row(hw="GB200", gpus="128", gpus_per_node="4", interconnect="NVLink | 4x ConnectX-8 XDR 800Gb/s").hardware
+    assert rack.value("nic_bandwidth") == 100e9
+    v100 = row(hw="V100-32GB", gpus="64", gpus_per_node="4", interconnect="NVLink + OmniPath 100G").hardware
+    assert network_of(v100) == (200, True)  # as many NICs as the preset has for four GPUs
+    for cell in ("InfiniBand 200 Gb/s", "8x400G, 8x200G"):
+        with pytest.raises(NotSimulated, match="interconnect ambiguous"):
+            _ = row(gpus="64", interconnect=cell).hardware
+        assert network_of(row(gpus="8", interconnect=cell).hardware) == (3200, False)
+    rows = [
+        {"gpus": "16", "interconnect": "Storage: 2x 400Gb/s, Compute: 8x 200Gb/s"},
+        {"gpus": "16", "interconnect": "IB 200 Gb/s"},
+    ]
+    told = sweep("validate", table(tmp_path / "mine.csv", rows)).stdout
+    assert "| H100-80GB-SXM | Storage: 2x 400Gb/s, Compute: 8x 200Gb/s | 1600 | the row | 1 |" in told
+    assert "interconnect ambiguous (how many NICs of 200 Gb/s): IB 200 Gb/s" in told
+
+
+def test_a_device_without_its_memory_is_the_one_that_the_run_held() -> None:
+    """A100-SXM has 40 or 80 GB: what the run held tells; else nobody knows."""
+    held, small = run_rows([row(hw="A100-SXM", mem_gib="60"), row(hw="A100-SXM", tp="8", gbs="8")])
+    assert not held.reason
+    assert held.row.hardware.name.startswith("A100-80G-SXM")
+    assert small.reason == "device ambiguous: A100-SXM may be A100-40G-SXM or A100-80G-SXM"
+
+
+MOE = {"model": "qwen3-30b-a3b", "experts": "128", "topk": "8", "moe_ffn": "768"}
+
+
+def test_dispatchers_by_column_notes_and_framework() -> None:
+    found = {
+        ("", "", "Megatron-LM"): "alltoall",
+        ("", "", "Megatron-Bridge / NeMo"): "flex",
+        ("alltoall", "", "Megatron-Bridge / NeMo"): "alltoall",
+        ("HybridEP", "", "Megatron-LM"): "flex",
+        ("deepep", "", "torchtitan"): "flex",
+        ("", "DeepEP; one of 4 flushes", "torchtitan"): "flex",
+        ("", "kernels TE+DeepEP", "Megatron-LM"): "flex",
+        ("", "without DeepEP", "Megatron-Bridge / NeMo"): "alltoall",
+        ("", "FlexAttention", "torchtitan"): "alltoall",
+    }
+    said = {key: row(**MOE, dispatcher=key[0], notes=key[1], framework=key[2]).plan["dispatcher"] for key in found}
+    assert said == found
+    (run,) = run_rows([row(**MOE, dispatcher="pigeons")])
+    assert run.reason == "not modelled: dispatcher pigeons"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"kind": "lora"}, "not stated: lora_rank and lora_targets in features"),
+        ({"features": "lora_rank=16;base_frozen=1"}, "not stated: lora_rank and lora_targets in features"),
+        ({"features": "lora_rank=16;lora_targets=attention (qkv, proj)", "kind": "lora"}, ""),
+        ({"features": "lora_rank=x;lora_targets=fc1", "kind": "lora"}, "features: lora_rank, lora_dropout: expected numbers"),
+        ({"simulable": "none (hybrid: Mamba-2 or sparse attention)"}, "not modelled: a hybrid: state-space layers"),
+        ({"model": "jamba-1.5-large"}, "not modelled: a hybrid: state-space layers"),
+        ({"model": "nemotron-3-nano-30b-a3b", "experts": "128"}, ""),
+        ({"model": "hf:Nemotron-H-8B", "simulable": "none (hybrid: Mamba-2 or sparse attention)"}, ""),
+        ({"model": "hf:Nemotron-H-8B", "kind": "lora"}, "not stated: lora_rank and lora_targets in features"),
+        ({"kind": "distillation"}, "not modelled: kind distillation"),
+        ({"simulable": "none (diffusion)"}, "not modelled: none (diffusion)"),
+        ({"recompute": "every other Tuesday"}, "not modelled: recompute every other tuesday"),
+        ({"kind": "sft"}, ""),
+        ({"simulable": "mostly"}, ""),
+        ({"simulable": "none (no H100 preset)"}, ""),
+        ({"model": "nemotron-3-8b", "ffn": "16384"}, ""),
+        ({"recompute": "core_attn+mlp", "release": "26.04", "features": "cuda_graph=none;whatever=1"}, ""),
+    ],
+)
+def test_what_we_cannot_simulate_is_said_by_what_it_needs(changes: dict[str, str], reason: str) -> None:
+    (run,) = run_rows([row(**changes)])
+    assert run.reason.lower() == reason.lower()
+
+
+def test_megatron_deepspeed_drops_out_in_bf16_too() -> None:
+    """The launch script of BLOOM names no dropout (tr11-176B-ml.slurm): its default is 0.1, of hidden states and attention."""
+    plain = {"model": "bloom-176b-like", "dtype": "bf16", "ffn": "16384", "params_b": ""}
+    found = [row(**plain, framework=name).model for name in ("Megatron-DeepSpeed", "Megatron-LM")]
+    assert [(model.hidden_dropout, model.attention_dropout) for model in found] == [(0.1, 0.1), (0.0, 0.0)]
+
+
+def test_a_hybrid_is_read_from_its_preset() -> None:
+    """Its layers follow a pattern that no column states; sequence and vocabulary are the row's."""
+    hybrid = row(model="Nemotron-3-Nano-30B-A3B", seq="8192").model
+    assert hybrid.recurrent
+    assert (hybrid.layers, hybrid.sequence, hybrid.vocabulary) == (52, 8192, 32000)
+
+
+def test_a_run_counts_once_we_have_what_it_needs() -> None:
+    """The label of the row stays as it is; the model learned of adapters, which its features state."""
+    features = "lora_rank=16;lora_targets=attention (qkv, proj);lora_dropout=0.1"
+    lora = row(kind="lora", simulable="none (LoRA)", features=features).model.lora
+    assert lora is not None
+    assert (lora.rank, lora.targets, lora.dropout) == (16, ("qkv", "projection"), 0.1)
+    preset = row(model="qwen3-32b", kind="lora", features=features).model.lora
+    assert preset == lora
+    plain = {"kind": "lora", "features": features.replace(";lora_dropout=0.1", "")}
+    assert row(**plain, release="mlperf-v5.1").model.lora == lora, "MLPerf's benchmark sets it"
+    assert row(**plain).model.lora == lora.model_copy(update={"dropout": 0.0})
+
+
+def test_cells_of_one_s_own_for_published_runs(tmp_path: Path) -> None:
+    """A table of ids changes what those runs say; a run may be there in two ways."""
+    published = next(one for one in read_table(COMMITTED) if one.text("set") == "megatron-bridge" and one.text("experts"))
+    path = tmp_path / "more.csv"
+    path.write_text(f"id,dispatcher,features\n{published.text('id')},alltoall,\n{published.text('id')},,ep_overlap=1\n")
+    first, second = read_table(path)
+    assert dispatcher_of(first) == "alltoall"
+    assert dispatcher_of(second) == "flex"
+    assert (first.text("model"), first.where) == (published.text("model"), f"{path}:2")
+    path.write_text("id,dispatcher\n-1,alltoall\n")
+    assert converted(path).stderr == f"error: {path}:2: id: found '-1', expected that of a published run\n"
+
+
+def converted(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """What the script says to a user."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "import_runs.py"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_release_dispatcher_and_features_of_a_table(tmp_path: Path) -> None:
+    """They are read, printed with the runs; keys that mean nothing to us are named, cells that are no pairs refused."""
+    said = {"release": "26.04", "dispatcher": "alltoall", "features": "recipe=a.py#L3;cuda_graph=none;cuda_grpah=full; x = 1"}
+    runs = tmp_path / "runs.csv"
+    done = converted(free_table(tmp_path / "mine.csv", [MOE | {"dispatcher": ""}, MOE | said]), "-o", runs)
+    shown = sweep("validate", runs, "--rows").stdout
+    assert "| 26.04 | alltoall | cuda_graph=none |" in shown
+    assert "memory % | release | dispatcher | features |" in shown
+    assert "feature 'cuda_grpah' of 1 run has no effect" in done.stderr
+    assert "nearest valid: cuda_graph" in done.stderr
+    assert "feature 'x' of 1 run" in done.stderr
+    assert "'recipe'" not in done.stderr
+    assert "release" not in sweep("validate", table(tmp_path / "plain.csv", [{}]), "--rows").stdout
+    wrong = free_table(tmp_path / "wrong.csv", [{"features": "cuda_graph=none;graphs"}])
+    assert converted(wrong).stderr == f"error: {wrong}:2: features: found 'graphs', expected key=value; ...\n"
+
+
+def test_the_runs_that_ship_are_those_of_the_tables(tmp_path: Path) -> None:
+    """Letter by letter: who changes a table or a rule makes them anew."""
+    for shipped in PUBLISHED:
+        made = tmp_path / shipped.name
+        done = converted(ROOT / "benchmarks" / "data" / shipped.name, "-o", made)
+        assert done.returncode == 0, done.stderr
+        assert made.read_bytes() == shipped.read_bytes(), f"python benchmarks/import_runs.py benchmarks/data/{shipped.name}"
+
+
+def test_a_row_that_cannot_be_read_is_kept_and_told(tmp_path: Path) -> None:
+    """The script says how many and why, and ends with 0; what came out stays, and that a run failed."""
+    rows = [{}, {"hw": "TPUv5p", "id": "7"}, {"recompute": "every other Tuesday"}, {"quality": "failed", "iter_ms": ""}]
+    runs = tmp_path / "runs.csv"
+    done = converted(free_table(tmp_path / "mine.csv", rows), "-o", runs)
+    assert done.returncode == 0
+    assert f"not read: 1 x no preset of device TPUv5p (first: {tmp_path}/mine.csv:3)" in done.stderr
+    assert "not read: 1 x not modelled: recompute every other Tuesday" in done.stderr
+    assert done.stderr.endswith("4 runs, 2 with a plan\n")
+    there, device, plan, failed = read_tables(runs)
+    assert (there.text("reason"), there.number("step_time_s")) == ("", 2.0)
+    assert (device.text("id"), device.text("reason"), device.plan["tp"]) == ("7", "no preset of device TPUv5p", 2)
+    assert (plan.text("model"), plan.number("step_time_s")) == ("", 2.0)
+    assert failed.out_of_memory
+
+
+def test_a_node_of_fewer_gpus_has_its_share_of_the_nics() -> None:
+    hardware = row(gpus_per_node="4", gpus="64", interconnect="4x400G").hardware
+    assert (hardware.value("gpus_per_node"), hardware.value("nics_per_node"), hardware.value("nic_bandwidth")) == (4, 4, 50e9)
+
+
+def test_stacks_by_framework() -> None:
+    old = row(model="gpt3-175b", ffn="16384")
+    assert old.stack().name == "megatron-2022"
+    assert row().stack().name == "megatron-core"  # a gated model
+    assert row(framework="NeMo").stack().name == "nemo-24"
+    assert row(zero="0").stack().sharding == "none"
+    assert read_stack("megatron-core").sharding == "optimizer"
+
+
+@pytest.mark.parametrize("column", COUNTS)
+@pytest.mark.parametrize("value", ["7", "2147483647"])
+def test_any_number_in_a_column_is_simulated_or_has_a_reason(column: str, value: str) -> None:
+    try:
+        (run,) = run_rows([row(**{column: value})])
+    except SimError as error:
+        pytest.fail(f"{column} {value}: {error}")
+    assert run.reason or math.isfinite(run.step_s)
+
+
+def test_gradients_added_up_in_32_bits_stay_beside_those_of_16() -> None:
+    """DeepSpeed's BF16_Optimizer: 4 bytes a weight more on every rank than its fp16 path, without what is sharded.
+
+    A micro-batch casts the gradients (2 + 4 bytes), then adds them (4 + 4 + 4): 12 more than `grad += new` in 16 bits.
+    """
+    given = {"framework": "Megatron-DeepSpeed", "zero": "1", "recompute": "full", "sp": "0"}
+    notes = ("", "BF16 optimizer with fp32 grad accumulation")
+    sizes = [row(**given, gbs=gbs, notes=each) for gbs in ("32", "64") for each in notes]
+    plain, added, plain_twice, added_twice = run_rows(sizes)
+    weights = 6.74e9 / 2  # of a rank: tp 2
+    assert (added.peak_bytes - plain.peak_bytes) / weights == pytest.approx(4, rel=0.02)
+    assert added.step_s > plain.step_s
+    without = [row(**given | {"zero": zero}).stack() for zero in ("", "0", "1")]
+    assert [each.gradient_bytes for each in without] == [4, 4, 2], "without ZeRO bf16 runs with BF16_Optimizer"
+    assert row(**given | {"zero": "", "dtype": "fp16"}).stack().gradient_bytes == 2
+    moved_s = added_twice.step_s - plain_twice.step_s - (added.step_s - plain.step_s)
+    assert moved_s == pytest.approx(8 * 12 * weights / (0.85 * 3.35e12), rel=0.15)
+
+
+@pytest.mark.parametrize(("pp", "vpp", "last"), [("4", "1", 13), ("8", "2", 1), ("2", "8", 1), ("8", "4", 0)])
+def test_stages_of_megatron_bridge_are_those_of_its_recipes(pp: str, vpp: str, last: int) -> None:
+    """61 layers: the last virtual stage has fewer, beside multi-token prediction and the loss."""
+    cells = {"framework": "Megatron-Bridge / NeMo", "layers": "61", "pp": pp, "vpp": vpp}
+    found = layer_split(Told("", cells))
+    assert isinstance(found, list)
+    assert (sum(found), len(found), found[-1]) == (61, int(pp) * int(vpp), last)
+    for other in ({"framework": "Megatron-LM"}, {"layers": "96"}, {"pp": "3"}):
+        assert layer_split(Told("", cells | other)) == "balanced"
+
+
+@pytest.mark.parametrize(
+    ("saved", "again"),
+    [
+        ("decoder_layer_input", "full"),
+        ("decoder_layer_input+query_proj+key_proj+value_proj", "core_attn+mlp"),
+        ("decoder_layer_input+context+query_proj", "mlp"),
+    ],
+)
+def test_what_maxtext_does_not_save_runs_again(saved: str, again: str) -> None:
+    values = {"framework": "MaxText", "hw": "TPU v5p", "recompute": "custom remat", "features": f"offload_modules={saved}"}
+    assert checkpointing_of(Told("t.csv:2", values)) == again
+    assert stack_cell(Told("t.csv:2", values), read_model("llama3-8b")) == "maxtext-tpu"
+    assert keeps_tensors(Told("t.csv:2", values))
+    assert [keeps_tensors(told(features=f"offload_layers={layers}")) for layers in ("0", "20")] == [False, True]
+    assert [keeps_tensors(told(recompute=policy)) for policy in ("full", "minimal_flash", "save_qkv_proj")] == [
+        False,
+        False,
+        True,
+    ]
+    assert checkpointing_of(told(recompute="save_qkv_proj")) == "core_attn+mlp"
+    with pytest.raises(NotSimulated, match="not modelled: recompute custom remat"):
+        checkpointing_of(Told("t.csv:2", {**values, "features": ""}))
+
+
+def test_the_memory_of_a_run_that_keeps_single_tensors_is_not_predicted() -> None:
+    """MaxText's policies: so it is no false call."""
+    cells = {"framework": "MaxText", "hw": "TPU v6e (Trillium)", "zero": "FSDP", "recompute": "custom remat", "mem_gib": "31"}
+    stated = row(**cells, tp="1", mbs="4", features="offload_modules=decoder_layer_input+query_proj")
+    there, here = run_rows([stated, row(**{**cells, "recompute": "none"}, tp="1", mbs="4")])
+    assert (there.reason, there.fits, there.memory_error) == ("", True, None)
+    assert not here.fits
+    assert [(told["predicted_to_fit"], told["predicted_bytes"]) for told in row_objects([there, here])] == [
+        (None, None), (False, here.device_bytes),
+    ]  # fmt: skip
