@@ -124,12 +124,14 @@ NO_STAGES: Final = np.empty((4, 0))
 
 
 class _State(NamedTuple):
-    """Parameters of the whole model, and bytes of each on a rank."""
+    """Parameters of the whole model, bytes of each on a rank, and bytes of state that depend on the layout of shards."""
 
     dense: float
     experts: float
     dense_width: Floats  # [plans]
     expert_width: Floats  # [plans]
+    layout: Ints  # [plans] row of `further`, -1 for none
+    further: Floats  # [layouts, stages]
 
 
 class _Held(NamedTuple):
@@ -158,19 +160,11 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
     kept, buffers = _kept(workload, estimate, table[first])
     stack = workload.modelled.stack if workload.modelled else read_stack(ASSUMED_STACK)
     split = split_plans(workload.arrays, plans, rows)
-    whole = np.zeros(len(plans.tp))
-    further = np.full(len(plans.tp), -1, np.int64), np.zeros((0, 0))
-    if workload.modelled and plans.optimizer[rows].any():
-        further = further_bytes(workload, workload.modelled, plans, split, rows)
-    tensors, activations, logits = memory[PEAK_BYTES], memory[ACTIVATION_BYTES], memory[LOGITS_BYTES]
-    state = _state(workload, plans)
     in_flight = activations_in_flight(workload.arrays, plans, split, rows, shape, kept.activations)
-    filled = tensors, whole, activations, logits, of_stages
-    _fill(workload.arrays, plans, split, state, further, rows, shape, kept.parameters, kept.frozen, in_flight, *filled)
-    memory[STATE_BYTES] = tensors - activations - whole
-    activations -= logits
-    memory[COMMUNICATION_BYTES, rows] = buffers[shape, 0] + np.where(plans.pp[rows] > 1, buffers[shape, 1], buffers[shape, 2])
-    memory[COMMUNICATION_BYTES] += whole
+    _fill(workload.arrays, plans, split, _state(workload, plans, split, rows), kept, in_flight, rows, shape, memory, of_stages)
+    memory[STATE_BYTES] = memory[PEAK_BYTES] - memory[ACTIVATION_BYTES] - memory[COMMUNICATION_BYTES]
+    memory[ACTIVATION_BYTES] -= memory[LOGITS_BYTES]
+    memory[COMMUNICATION_BYTES, rows] += buffers[shape, 0] + np.where(plans.pp[rows] > 1, buffers[shape, 1], buffers[shape, 2])
     memory[ALLOCATOR_BYTES] = (stack.fragmentation - 1) * memory[ALLOCATED].sum(axis=0)
     memory[RESERVED_BYTES, rows] = stack.reserved
     if without := [
@@ -240,14 +234,17 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
     return _Held(kept, parameters, still), buffer_bytes(model, keys, stack.queued_bytes)
 
 
-def _state(workload: Workload, plans: Plans) -> _State:
+def _state(workload: Workload, plans: Plans, split: Split, rows: Ints) -> _State:
     step, width = workload.arrays.step, workload.arrays.gradient_width
     reduced = step.role == REDUCE_GRADIENTS
     dense, experts = (  # ALL_PARAMETERS are those of a file without experts: with some, its activations are unknown
         float(step.comm_bytes[reduced & np.isin(step.comm_rule, rules)].sum()) / width
         for rules in ((PARAMETERS, ALL_PARAMETERS), (EXPERT_PARAMETERS,))
     )
-    return _State(dense, experts, *state_widths(workload, plans))
+    further = np.full(len(plans.tp), -1, np.int64), np.zeros((0, 0))
+    if workload.modelled and plans.optimizer[rows].any():
+        further = further_bytes(workload, workload.modelled, plans, split, rows)
+    return _State(dense, experts, *state_widths(workload, plans), *further)
 
 
 @kernel
@@ -256,58 +253,61 @@ def _fill(
     plans: Plans,
     split: Split,
     state: _State,
-    further: tuple[Ints, Floats],
+    held: _Held,
+    in_flight: InFlight,
     rows: Ints,
     shape: Ints,
-    parameters: Floats,
-    still: Floats,
-    in_flight: InFlight,
-    total: Floats,
-    whole: Floats,
-    activations: Floats,
-    logits: Floats,
+    memory: Floats,
     of_stages: Floats,
 ) -> None:
-    """Fill bytes of tensors: `total`, of these `whole` (layers not sharded) and `activations`, of those `logits`.
+    """Fill bytes of tensors on the fullest stage of each plan into `memory`, by MEMORY: as PEAK_BYTES all of them; of these as
+    COMMUNICATION_BYTES layers that are not sharded, as ACTIVATION_BYTES activations with logits, as LOGITS_BYTES those logits.
 
-    `parameters` of a unit on a rank, dense and of experts, [shapes, units, 2], and `still` bytes of those that are frozen
-    (_Held). The stages of a model hold what their units hold, those of a file their share of all layers.
+    `shape`: the row of `held` of each of `rows`.
     """
     arrays, plans, split = reference(arrays), reference(plans), reference(split)
-    scale = np.empty(N_RULES)
+    scale, filled = np.empty(N_RULES), (PEAK_BYTES, ACTIVATION_BYTES, LOGITS_BYTES, COMMUNICATION_BYTES)
     base = arrays.base
     for k in range(len(rows)):
-        plan = reference(plan_at(plans, rows[k]))
+        row, plan = rows[k], reference(plan_at(plans, rows[k]))
         sizes = plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep
         rule_scales(*sizes, 1.0, times_base(plan.experts, arrays.experts), EXPONENTS, scale)
         sharding = sharding_of(arrays, plan)
-        placement, first = PLACEMENT[plan.schedule], in_flight.offset[in_flight.key[k]]
-        row, stage_row = split.offset[split.key[rows[k]]], split.stage_offset[split.key[rows[k]]]
+        parameters, still = held.parameters[shape[k]], held.frozen[shape[k]]
+        chunks, first = split.offset[split.key[row]], in_flight.offset[in_flight.key[k]]
         for stage in range(plan.pp):
-            dense, experts, rest = 0.0, 0.0, 0.0
             if arrays.dense_parameters + arrays.expert_parameters > 0:
-                dense, experts, rest = _of_units(
-                    arrays, split, plan, sharding, parameters[shape[k]], still[shape[k]], row, stage
-                )
+                dense, experts, frozen = _of_units(arrays, split, plan, sharding, parameters, still, chunks, stage)
             else:
-                layers, ends = float(split.stage_layers[stage_row + stage]), ends_of_stage(placement, stage, plan.pp)
-                without = float(split.stage_dense[stage_row + stage])
-                dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
-                experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
-            bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]] + rest
-            if further[0][rows[k]] >= 0:
-                bytes_ += further[1][further[0][rows[k]], stage]
-            of_stage, of_logits, unsharded = in_flight.bytes[first + stage], in_flight.logits[first + stage], 0.0
+                dense, experts, frozen = _of_file(arrays, split, plan, state, scale, split.stage_offset[split.key[row]], stage)
+            tensors = dense * state.dense_width[row] + experts * state.expert_width[row] + frozen
+            if state.layout[row] >= 0:
+                tensors += state.further[state.layout[row], stage]
+            unsharded = 0.0
             if sharding >= GRADIENTS_SHARDED:  # its schedules have a loop of stages
-                unsharded = _unsharded(arrays, split, plan, sharding, parameters[shape[k]], still[shape[k]], row + stage)
+                unsharded = _unsharded(arrays, split, plan, sharding, parameters, still, chunks + stage)
+            activations = in_flight.bytes[first + stage]
+            of_stage = tensors + activations + unsharded, activations, in_flight.logits[first + stage], unsharded
             if of_stages.shape[1] > stage:
-                of_stages[0, stage], of_stages[1, stage] = bytes_ + of_stage + unsharded, of_stage
-                of_stages[2, stage], of_stages[3, stage] = of_logits, unsharded
-            if not total[rows[k]] >= bytes_ + of_stage + unsharded:
-                total[rows[k]] = bytes_ + of_stage + unsharded
-                whole[rows[k]] = unsharded
-                activations[rows[k]] = of_stage
-                logits[rows[k]] = of_logits
+                for part in range(4):
+                    of_stages[part, stage] = of_stage[part]
+            if not memory[PEAK_BYTES, row] >= of_stage[0]:
+                for part in range(4):
+                    memory[filled[part], row] = of_stage[part]
+
+
+@inner_kernel
+def _of_file(
+    arrays: Arrays, split: Split, plan: Plan, state: _State, scale: Floats, first: int, stage: int
+) -> tuple[float, float, float]:
+    """Parameters that a stage of a recorded file holds, as `_of_units`: its share of all layers; none is frozen.
+
+    `first`: row of the plan's first stage in the split.
+    """
+    layers, without = float(split.stage_layers[first + stage]), float(split.stage_dense[first + stage])
+    ends = ends_of_stage(PLACEMENT[plan.schedule], stage, plan.pp)
+    dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
+    return dense, state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without), 0.0
 
 
 @inner_kernel

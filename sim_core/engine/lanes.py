@@ -66,7 +66,7 @@ STAGE, WORKS, READY_S, ALONE_S, SLOWED_S, CROWDED_S, END_S = range(7)
 """Columns of a record of events: the stage; 1 for a block or a pair, 0 for a last send or a meeting alone; when it could start
 but for parameters; its seconds alone, and what it takes longer beside a stream and beside a pipeline message; its end."""
 MESSAGE_S, SENT_S, COST_S, PAIR_SENT_S, PAIR_COST_S, LATE_S = range(7, 13)
-"""Further ones: seconds of a message, at most, in what it waited for; when its message was sent, and the cost; the same of the
+"""Further ones: seconds of a message, at most, in what it waited for; when its message was sent, and the cost; both for the
 other block of a pair; by how much the parameters of its stage are late."""
 RECORDED: Final = 13
 
@@ -380,7 +380,10 @@ def _end_of(
     lanes: Lanes,
     recorded: bool,
 ) -> Floats:
-    """End of a first forward, which waits for its parameters, or of a block beside a stream; those of last ones are kept."""
+    """End of a first forward, which waits for its parameters, or of a block beside a stream.
+
+    `first`, `last`: the cell, and what is kept or shared, of a first forward and of a last backward (`engine/sequence.py`).
+    """
     end, gated_s = start + seconds, lanes.gated_s
     if first >= 0:
         if streams:

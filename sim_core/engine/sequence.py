@@ -270,11 +270,9 @@ def _send(order: Ints, codes: int, pp: int, chunks: int, rounds: int, split: boo
 
 
 @inner_kernel
-def _block(order: Ints, pp: int, ga: int, sequence: Sequence) -> int:  # noqa: C901, PLR0915
+def _block(order: Ints, pp: int, ga: int, sequence: Sequence) -> int:
     """Blocking sends and one chunk per stage: each stage's last send is an event, too."""
-    event, slot_of, posted_at, state = sequence.event, sequence.slot, sequence.posted, sequence.state
-    position, pending, room = sequence.position, sequence.pending, event.shape[0]
-    half, row = pp * ga, 2 * ga
+    state, position, room, row = sequence.state, sequence.position, sequence.event.shape[0], 2 * ga
     left, turn, sweep, moved = state[LEFT], state[TURN], state[SWEEP], state[MOVED]
     turns, at = 0, 0
     while left > 0:
@@ -283,64 +281,72 @@ def _block(order: Ints, pp: int, ga: int, sequence: Sequence) -> int:  # noqa: C
                 return 0
             turn, moved, sweep = 0, 0, sweep + 1
         stage = turn if sweep % 2 == 0 else pp - 1 - turn
-        first = position[stage]
-        if at + row + 1 - first > room:
+        if at + row + 1 - position[stage] > room:
             break
-        k = first
-        waiting = pending[stage]
-        while k <= row:
-            posted, posted_cost = NOTHING, NO_MESSAGE * pp
-            if waiting >= 0:
-                posted = posted_at[waiting]
-                if posted < 0:
-                    break
-                posted_cost = UP * pp + stage - 1 if waiting >= half else DOWN * pp + stage + 1
-            received, cost = NOTHING, NO_MESSAGE * pp
-            duration, written, begins, last, following = NO_WORK * pp, UNREAD, -1, -1, -1
-            if k < row:
-                code = order[stage * row + k]
-                direction = code & 1
-                micro_batch = code >> MICRO_BATCH_SHIFT
-                block = direction * half + stage * ga + micro_batch
-                if stage < pp - 1 if direction else stage > 0:
-                    received = slot_of[block + (ga if direction else -ga)]
-                    if received < 0:
-                        break
-                    cost = direction * pp + stage
-                duration = direction * pp + stage
-                begins = stage if micro_batch == 0 and direction == DOWN else -1
-                last = OF_BOTH * pp + stage if micro_batch == ga - 1 and direction == UP else -1
-                if stage > 0 if direction else stage < pp - 1:
-                    following = block + (-ga if direction else ga)
-                readers = 1 if following >= 0 else 0
-                upcoming = -1  # the next block, if a neighbour sends to it
-                if k + 1 < row:
-                    code = order[stage * row + k + 1]
-                    upcoming = (code & 1) * half + stage * ga + (code >> MICRO_BATCH_SHIFT)
-                    readers += 1 if (stage < pp - 1 if code & 1 else stage > 0) else 0
-                _read_slot(sequence, posted)
-                written = _write_slot(sequence, received, readers)
-                slot_of[block] = written
-                if upcoming >= 0:
-                    posted_at[upcoming] = written
-            else:
-                _read_slot(sequence, posted)
-            waiting = following
-            event[at, DURATION] = duration
-            event[at, RECEIVED], event[at, RECEIVED_COST] = received, cost
-            event[at, POSTED], event[at, POSTED_COST] = posted, posted_cost
-            event[at, WRITTEN], event[at, FIRST], event[at, LAST] = written, begins, last
-            at += 1
-            k += 1
-        if k > first:
-            position[stage] = k
-            pending[stage] = waiting
-            turns = _add_turn(sequence, turns, stage, k - first)
-            moved += k - first
-            left -= k - first
+        ran = 0
+        while position[stage] <= row and _block_of(order, pp, ga, stage, at + ran, sequence):
+            ran += 1
+        if ran > 0:
+            turns, at = _add_turn(sequence, turns, stage, ran), at + ran
+            moved += ran
+            left -= ran
         turn += 1
     state[EVENTS], state[LEFT], state[TURN], state[SWEEP], state[MOVED] = at, left, turn, sweep, moved
     return turns
+
+
+@inner_kernel
+def _block_of(order: Ints, pp: int, ga: int, stage: int, at: int, sequence: Sequence) -> bool:
+    """Write the next block of a stage, or its last send, as event `at`. False if what it waits for has not been."""
+    event, slot_of, posted_at, waiting = sequence.event, sequence.slot, sequence.posted, sequence.pending[stage]
+    k, half, row = sequence.position[stage], pp * ga, 2 * ga
+    posted, posted_cost = NOTHING, NO_MESSAGE * pp
+    if waiting >= 0:
+        posted, posted_cost = posted_at[waiting], UP * pp + stage - 1 if waiting >= half else DOWN * pp + stage + 1
+        if posted < 0:
+            return False
+    received, cost, duration, written = NOTHING, NO_MESSAGE * pp, NO_WORK * pp, UNREAD
+    begins, last, following = -1, -1, -1
+    if k == row:
+        _read_slot(sequence, posted)
+    else:
+        code = order[stage * row + k]
+        direction, micro_batch = code & 1, code >> MICRO_BATCH_SHIFT
+        block = direction * half + stage * ga + micro_batch
+        if stage < pp - 1 if direction else stage > 0:
+            received, cost = slot_of[block + (ga if direction else -ga)], direction * pp + stage
+            if received < 0:
+                return False
+        duration = direction * pp + stage
+        begins = stage if micro_batch == 0 and direction == DOWN else -1
+        last = OF_BOTH * pp + stage if micro_batch == ga - 1 and direction == UP else -1
+        if stage > 0 if direction else stage < pp - 1:
+            following = block + (-ga if direction else ga)
+        _read_slot(sequence, posted)
+        written = _keep_end(order, pp, ga, stage, received, following, sequence)
+        slot_of[block] = written
+    event[at, DURATION] = duration
+    event[at, RECEIVED], event[at, RECEIVED_COST] = received, cost
+    event[at, POSTED], event[at, POSTED_COST] = posted, posted_cost
+    event[at, WRITTEN], event[at, FIRST], event[at, LAST] = written, begins, last
+    sequence.position[stage], sequence.pending[stage] = k + 1, following
+    return True
+
+
+@inner_kernel
+def _keep_end(order: Ints, pp: int, ga: int, stage: int, received: int, following: int, sequence: Sequence) -> int:
+    """The slot for the end of a stage's next block, which read `received`, sends to the block `following` unless that is -1,
+    and posts what a neighbour sends to the block after it."""
+    row, k = 2 * ga, sequence.position[stage]
+    readers, upcoming = 1 if following >= 0 else 0, -1
+    if k + 1 < row:
+        code = order[stage * row + k + 1]
+        upcoming = (code & 1) * pp * ga + stage * ga + (code >> MICRO_BATCH_SHIFT)
+        readers += 1 if (stage < pp - 1 if code & 1 else stage > 0) else 0
+    written = _write_slot(sequence, received, readers)
+    if upcoming >= 0:
+        sequence.posted[upcoming] = written
+    return int(written)
 
 
 @inner_kernel

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from math import isclose
-from typing import Any, Final, NamedTuple
+from types import NoneType
+from typing import Any, Final, NamedTuple, get_args
 
 from sim_core.errors import SpecError, shown
 from sim_core.units import quantity, short
@@ -24,11 +25,16 @@ class Fact(NamedTuple):
     told_by: str = ""
     least: float = 0.0
     most: float = 1e15
-    pair: bool = False  # a value for the forward and one for the backward
     among: tuple[float, ...] = ()  # the only values, where few are meant
-    optional: bool = False  # null: nothing is said
     by_device: bool = False  # one value, or one for each device
     several: bool = False  # a list of values
+    pair: bool = False  # a value for the forward and one for the backward; `of` says so, and what follows
+    optional: bool = False  # null: nothing is said
+
+    def of(self, kind: Any) -> "Fact":
+        """This fact as the field that it annotates has it, by the type of that field."""
+        kinds = kind, *get_args(kind)
+        return self._replace(pair=tuple[float, float] in kinds, optional=NoneType in kinds)
 
     def read(self, value: object) -> Any:
         """The value in SI. Raises SpecError: what was found, what was expected."""

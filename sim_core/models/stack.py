@@ -82,11 +82,11 @@ class Stack(Record):
         ),
     ]
     attention_copies: Annotated[
-        Pair, Fact("B", "copies around core attention, per element of the queries", "operators", CODE, most=1e3, pair=True)
+        Pair, Fact("B", "copies around core attention, per element of the queries", "operators", CODE, most=1e3)
     ] = (0.0, 0.0)
-    norm_bytes: Annotated[Pair, Fact("B", "traffic of a norm, per element", "operators", CODE, most=1e3, pair=True)] = NORM
+    norm_bytes: Annotated[Pair, Fact("B", "traffic of a norm, per element", "operators", CODE, most=1e3)] = NORM
     rotary_bytes: Annotated[
-        Pair, Fact("B", "traffic of the rotation, per element of queries and keys", "operators", CODE, most=1e3, pair=True)
+        Pair, Fact("B", "traffic of the rotation, per element of queries and keys", "operators", CODE, most=1e3)
     ] = ROTARY
     ring_sum_bytes: Annotated[
         Pair,
@@ -96,11 +96,10 @@ class Stack(Record):
             "operators",
             CODE,
             most=1e3,
-            pair=True,
         ),
     ] = RING_STEP
     gated_bytes: Annotated[
-        Pair, Fact("B", "traffic of a gated activation, per element of ffn", "operators", CODE, most=1e3, pair=True)
+        Pair, Fact("B", "traffic of a gated activation, per element of ffn", "operators", CODE, most=1e3)
     ] = GATED
     fused_loss: Annotated[bool, Fact(SWITCH, "the loss is one kernel", "operators", CODE)]
     fused_norms: Annotated[
@@ -108,15 +107,7 @@ class Stack(Record):
     ] = True
     loss_bytes: Annotated[
         Pair | None,
-        Fact(
-            "B",
-            "traffic of the loss per logit; without it as counted by fused_loss",
-            "operators",
-            CODE,
-            most=1e3,
-            pair=True,
-            optional=True,
-        ),
+        Fact("B", "traffic of the loss per logit; without it as counted by fused_loss", "operators", CODE, most=1e3),
     ] = None
     fp8: Annotated[
         bool,
@@ -235,8 +226,7 @@ class Stack(Record):
         Sharding, Fact(SHARDING_WORDS, "what data-parallel ranks share, unless the plan says otherwise", "gradients", CODE)
     ]
     sharding_in_pipeline: Annotated[
-        Sharding | None,
-        Fact(SHARDING_WORDS, "the same where pp > 1, if it is another", "gradients", CODE, optional=True),
+        Sharding | None, Fact(SHARDING_WORDS, "the same where pp > 1, if it is another", "gradients", CODE)
     ] = None
     gradient_bytes: Annotated[float, Fact("B", "of an element that is reduced: 2 or 4", "gradients", CODE, 2, 4, among=(2, 4))]
     reduces_whole: Annotated[
@@ -332,7 +322,6 @@ class Stack(Record):
             "memory",
             MEMORY,
             most=64,
-            optional=True,
         ),
     ] = None
     queued_bytes: Annotated[
@@ -359,28 +348,19 @@ class Stack(Record):
             "experts",
             EXPERTS,
             most=1,
-            pair=True,
         ),
     ] = (0.0, 0.0)
     host_alltoall: Annotated[
-        Pair,
-        Fact(
-            "s", "further CPU time of the dispatcher alltoall where it waits for counts", "experts", EXPERTS, most=1, pair=True
-        ),
+        Pair, Fact("s", "further CPU time of the dispatcher alltoall where it waits for counts", "experts", EXPERTS, most=1)
     ] = (0.0, 0.0)
     host_expert: Annotated[
         Pair,
         Fact(
-            "s",
-            "CPU time to launch the GEMMs of an expert, for which the device waits, too",
-            "experts",
-            MANY_EXPERTS,
-            most=0.1,
-            pair=True,
+            "s", "CPU time to launch the GEMMs of an expert, for which the device waits, too", "experts", MANY_EXPERTS, most=0.1
         ),
     ] = (0.0, 0.0)
     host_expert_casts: Annotated[
-        Pair, Fact("s", "the same of its casts, in 8 and 4 bits", "experts", MANY_EXPERTS, most=0.1, pair=True)
+        Pair, Fact("s", "the same of its casts, in 8 and 4 bits", "experts", MANY_EXPERTS, most=0.1)
     ] = (0.0, 0.0)
     host_expert_padding: Annotated[
         Pair,
@@ -390,7 +370,6 @@ class Stack(Record):
             "experts",
             MANY_EXPERTS,
             most=0.1,
-            pair=True,
         ),
     ] = (0.0, 0.0)
     host_overlap_ep: Annotated[
@@ -405,7 +384,6 @@ class Stack(Record):
             "experts",
             EXPERTS_ACROSS,
             most=1,
-            optional=True,
         ),
     ] = None
     metadata_across: Annotated[
@@ -429,15 +407,7 @@ class Stack(Record):
         bool, Fact(SWITCH, "the experts' GEMMs are one kernel with activation, casts and biases", "operators", CODE)
     ] = False
     expert_bias_bytes: Annotated[
-        Pair,
-        Fact(
-            "B",
-            "traffic of the biases of experts' outputs, per element of a routed copy",
-            "operators",
-            CODE,
-            most=1e3,
-            pair=True,
-        ),
+        Pair, Fact("B", "traffic of the biases of experts' outputs, per element of a routed copy", "operators", CODE, most=1e3)
     ] = (0.0, 0.0)
 
     def attention_on(self, device: str) -> float:
@@ -487,7 +457,10 @@ class Stack(Record):
 
 
 STACK_FACTS: Final[Mapping[str, Fact]] = {
-    name: mark for name, field in Stack.model_fields.items() for mark in field.metadata if isinstance(mark, Fact)
+    name: mark.of(field.annotation)
+    for name, field in Stack.model_fields.items()
+    for mark in field.metadata
+    if isinstance(mark, Fact)
 }
 """Every fact of a stack by name, in the order of the page."""
 
