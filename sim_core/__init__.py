@@ -70,6 +70,7 @@ from sim_core.models.readers.argument import (
     Asked as Asked,
     Dump as Dump,
     Rules as Rules,
+    arguments_in as arguments_in,
     flag_of as flag_of,
     flags_of as flags_of,
     whole_of as whole_of,

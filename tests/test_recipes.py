@@ -125,6 +125,49 @@ def test_a_column_without_a_direction_or_with_the_wrong_one_is_refused(changed: 
             Column(**{name: value for name, value in said.items() if name != field})
 
 
+ARGUMENT = """
+from pathlib import Path
+from sim_core import SpecError
+from sweep.evaluation.preparation import prepare
+from sweep.exporting.keeping import with_flags
+from sweep.exporting.launched import launched
+from sweep.exporting.megatron import megatron_text
+from sweep.inputs.launches import read_launch
+from sweep.inputs.log import read_log
+from sweep.spec.other_names import our_name
+from sweep.spec.spec import SweepSpec
+from tests.sweep.inputs.specimens import megatron_log
+fixed = {"all_gpus": 16, "global_batch": 32, "micro_batch": 1, "post_validation": True}
+document = {"name": "late", "model": "llama3.1-8b", "workload": {"sequence": 2048}, "hardware": "H100-SXM", "fixed": fixed}
+prepared = prepare(SweepSpec.model_validate(document | {"axes": {"pp": [2, 1]}}), Path("."))
+text = megatron_text(launched(prepared, 0))
+Path("flags.sh").write_text(text)
+print("--pipeline-late-check" in text, "post_validation" in text, read_launch("flags.sh").plan["post_validation"])
+try:
+    megatron_text(launched(prepared, 1))
+except SpecError as error:
+    print(error)
+Path("own.sh").write_text("python x.py --num-layers 2 --pipeline-late-check --seed 1")
+print(*read_launch("own.sh").kept, our_name("pipeline_late_check"), with_flags(text, Path("own.sh")).count("late-check"))
+Path("run.log").write_text(megatron_log() + megatron_log({"pipeline_late_check": True}))
+print(*read_log("run.log").notes)
+"""
+
+
+def test_an_argument_of_a_framework_from_its_recipe(copy: Copy) -> None:
+    """One row in one file: it is written, read, refused, told apart in a log, and no flag of the user's own."""
+    (row,) = blocks("An argument of a framework")
+    file = "sweep/frameworks/megatron_choices.py"
+    shutil.copytree(ROOT / "tests" / "sweep" / "inputs", copy.folder / "tests" / "sweep" / "inputs")
+    shutil.copy(ROOT / "tests" / "sweep" / "__init__.py", copy.folder / "tests" / "sweep")
+    copy.insert(file, "MUON_STEPS = Choice(", f"{row}\n")
+    written, refused, kept, log = copy.run("-c", ARGUMENT).splitlines()
+    assert written == "True False True"
+    assert refused.endswith("Megatron-LM refuses it: --pipeline-late-check needs pp > 1")
+    assert kept == "--seed post_validation 1"
+    assert log == "several runs: the last counts, with another post_validation"
+
+
 PIPELINE = """
 import numpy as np
 from sim_core import METRICS, REASONS, Facts, hardware_table, legality, plans, read_hardware, read_workload, simulate

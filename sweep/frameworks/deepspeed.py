@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from sim_core import OF_NUMBER, Argument
+from sim_core import OF_NUMBER, Argument, arguments_in
 from sweep.frameworks.plan import Launched
 
 ZERO: Final = ("none", "optimizer", "gradients", "parameters")
@@ -37,10 +37,8 @@ USED: Final = (
     *(word.name for word in (TRAINER_MICRO_BATCH, CHECKPOINTING, DEEPSPEED)), *SEQUENCES,
 )  # fmt: skip
 """Keys that the plan is read from."""
-ARGUMENTS: Final = (
-    BATCH, MICRO_BATCH, GA, ZERO_SECTION, ZERO_STAGE, STAGE, OVERLAP, TRAINER_MICRO_BATCH, CHECKPOINTING, TRAINER_FSDP,
-    Word("reduce_bucket_size", OF_NUMBER, "bucket_bytes"),
-)  # fmt: skip
+BUCKET = Word("reduce_bucket_size", OF_NUMBER, "bucket_bytes")
+ARGUMENTS: Final[tuple[Word, ...]] = arguments_in(globals(), Argument)
 LOGGED: Final = (BATCH, MICRO_BATCH, GA)
 LOGGED_STAGE: Final = f"{ZERO_SECTION.name}_{STAGE.name}"
 """Settings that its log prints, and that of the ZeRO stage."""

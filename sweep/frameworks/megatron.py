@@ -10,6 +10,7 @@ from sim_core import (
     Dump,
     SpecError,
     Stack,
+    arguments_in,
     flag_of,
     flags_of,
     megatron_arguments as model,
@@ -27,11 +28,7 @@ DP = Argument[Launched]("data_parallel_size", OF_NUMBER, "dp")
 NODES: Final = (Argument[Launched]("nnodes", OF_NUMBER), Argument[Launched]("num_nodes", OF_NUMBER))
 EACH: Final = (Argument[Launched]("nproc_per_node", OF_NUMBER), Argument[Launched]("num_gpus", OF_NUMBER, "all_gpus"))
 ARGUMENTS: Final[tuple[Argument[Launched], ...]] = (
-    sizes.TP, sizes.PP, sizes.CP, sizes.MICRO_BATCH, sizes.GLOBAL_BATCH, sizes.LAYOUT, sizes.STAGES_OF_RANK, sizes.GROUP_SIZE,
-    sizes.NO_OVERLAP_PP, sizes.SEQUENCE_PARALLEL, sizes.TP_OVERLAP, sizes.CP_TYPE, sizes.A2A_SIZES, sizes.EP, sizes.EXPERT_TP,
-    *choices.EXPERTS, *choices.RECOMPUTE, *choices.SHARDING, *choices.PRECISION, *choices.OPTIMIZER_CHOICES,
-    sizes.OLD_TP, sizes.OLD_PP, sizes.OLD_EP, sizes.VPP, sizes.LAYERS_EACH, *NODES, *EACH,
-    WORLD, DP,
+    *dict.fromkeys(each for file in (sizes, choices) for each in arguments_in(vars(file), Argument)), *NODES, *EACH, WORLD, DP
 )  # fmt: skip
 """Of a plan, in the order in which they are written; and of what starts it."""
 LAUNCHER: Final = ("node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint")
@@ -44,7 +41,7 @@ CORE: Final = (sizes.CP.name, "use_mcore_models", "transformer_impl")
 """Arguments that Megatron-LM has since it runs on its core."""
 SIGNS: Final = "|".join([model.LAYERS.either, model.HIDDEN.either, *(each.either for each in ARGUMENTS if each.is_sign)])
 """A pattern of the names by which a script is known."""
-ALL: Final[tuple[Argument[Any], ...]] = (*ARGUMENTS, model.SEQUENCE)
+ALL: Final[tuple[Argument[Any], ...]] = (*(each for each in ARGUMENTS if not each.is_kept), model.SEQUENCE)
 FIELD_OF: Final = {flag_of(name): each.field for each in ALL if each.leaves_open for name in each.names}
 """Flags without whose value a field of the plan is not known."""
 NUMBERED: Final = tuple(flag_of(name) for each in ALL if each.kind == OF_NUMBER for name in each.names)
@@ -74,7 +71,7 @@ def fields_of(dump: Dump) -> dict[str, Any]:
 
 def in_order(plan: Mapping[str, Any]) -> dict[str, Any]:
     """A plan with its fields in the order in which they are told."""
-    return {field: plan[field] for field in TOLD if field in plan}
+    return {field: plan[field] for field in (*TOLD, *plan) if field in plan}
 
 
 def plan_of(dump: Dump, gpus: int | None) -> dict[str, Any]:

@@ -74,7 +74,6 @@ OVERLAP_SHARED: Choice = Choice(
     "moe_shared_expert_overlap", OF_SWITCH, "overlap_shared_experts", read=lambda dump: OVERLAP_SHARED.on(dump) or None,
     write=lambda plan: has_experts(plan) and bool(plan.fields.get("overlap_shared_experts")),
 )  # fmt: skip
-EXPERTS: Final = (DISPATCHER, FLEX_BACKEND, OVERLAP_EP, OVERLAP_SHARED, DEEPEP)
 
 
 def checkpointing(dump: Dump) -> str:
@@ -151,7 +150,6 @@ MODULES: Choice = Choice(
 )  # fmt: skip
 ACTIVATIONS, CHECKPOINT = Choice("recompute_activations", OF_SWITCH), Choice("checkpoint_activations", OF_SWITCH)
 OLD_METHOD = Choice("activations_checkpoint_method")
-RECOMPUTE: Final = (GRANULARITY, METHOD, LAYERS, MODULES, ACTIVATIONS, CHECKPOINT, OLD_METHOD)
 
 
 def sharding(dump: Dump) -> str:
@@ -221,10 +219,6 @@ REDUCE_IN_BF16: Choice = Choice(
     "grad_reduce_in_bf16", OF_SWITCH, "gradient_precision", read=lambda dump: "bf16" if REDUCE_IN_BF16.on(dump) else None,
     write=lambda plan: plan.reduces_in_bf16,
 )  # fmt: skip
-SHARDING: Final = (
-    DISTRIBUTED, INSTANCES, MEGATRON_FSDP, STRATEGY, CHECKPOINT_FORMAT, OVERLAP_GRAD, OVERLAP_PARAM, BUCKET, REDUCE_IN_BF16,
-    TORCH_FSDP, DEEPSPEED, ZERO_STAGE,
-)  # fmt: skip
 
 
 def precision(dump: Dump) -> str:
@@ -254,7 +248,6 @@ FP8_RECIPE: Choice = Choice(
     "fp8_recipe", field="precision", write=lambda plan: {ours: name for name, ours in RECIPES.items()}.get(_precision(plan))
 )  # fmt: skip
 FP4: Choice = Choice("fp4_format", older=("fp4",), write=lambda plan: "e2m1" if _precision(plan) == "nvfp4" else None)
-PRECISION: Final = (BF16, FP16, FP8, FP8_RECIPE, FP4)
 
 
 def _optimizer(plan: Launched) -> str | None:
@@ -305,4 +298,3 @@ MUON_UNALIGNED: Choice = Choice(
     ),
 )  # fmt: skip
 MUON_STEPS = Choice("muon_num_ns_steps", OF_NUMBER)
-OPTIMIZER_CHOICES: Final = (OPTIMIZER, MUON_TP, MUON_UNALIGNED, MUON_STEPS)

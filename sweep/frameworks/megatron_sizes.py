@@ -209,9 +209,8 @@ GLOBAL_BATCH: Size = Size(
     refuses=lambda r: ((r.batch % (r.micro * r.dp) != 0, f"micro-batch x dp must divide {GLOBAL_BATCH.flag}"),),
 )  # fmt: skip
 LAYOUT = Size("pipeline_model_parallel_layout", field="layer_split", read=_split, write=_layout, refuses=_refuses_stages)
-FIRST_STAGE = Size("decoder_first_pipeline_num_layers", OF_NUMBER, "layer_split")
-LAST_STAGE = Size("decoder_last_pipeline_num_layers", OF_NUMBER, "layer_split")
-"""Read, and kept beside an exported plan, too: the only ones."""
+FIRST_STAGE = Size("decoder_first_pipeline_num_layers", OF_NUMBER, "layer_split", is_kept=True)
+LAST_STAGE = Size("decoder_last_pipeline_num_layers", OF_NUMBER, "layer_split", is_kept=True)
 VPP = Size("virtual_pipeline_model_parallel_size", OF_NUMBER, "vpp", leaves_open=True, read=virtual_stages)
 LAYERS_EACH = Size("num_layers_per_virtual_pipeline_stage", OF_NUMBER, "vpp", leaves_open=True)
 STAGES_OF_RANK = Size(

@@ -5,7 +5,6 @@ from typing import Final
 
 from sim_core import Argument, megatron_arguments
 from sweep.frameworks import deepspeed, megatron, nanotron, torchtitan
-from sweep.frameworks.megatron_sizes import FIRST_STAGE, LAST_STAGE
 from sweep.frameworks.plan import Launched
 
 _OTHERS: Final = {
@@ -32,7 +31,7 @@ _OTHERS: Final = {
 }
 """Names that no framework's arguments here have."""
 _ROWS: Final[Iterable[Argument[Launched]]] = (
-    *nanotron.ARGUMENTS, *torchtitan.ARGUMENTS, *deepspeed.ARGUMENTS, *megatron.ARGUMENTS, FIRST_STAGE, LAST_STAGE,
+    *nanotron.ARGUMENTS, *torchtitan.ARGUMENTS, *deepspeed.ARGUMENTS, *megatron.ARGUMENTS,
 )  # fmt: skip
 _OF_MODEL: Final = (megatron_arguments.LAYERS, megatron_arguments.EXPERTS, megatron_arguments.SEQUENCE)
 FIELD_OF_NAME: Final = {

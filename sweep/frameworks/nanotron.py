@@ -2,28 +2,27 @@
 
 from typing import Final
 
-from sim_core import Argument
-from sweep.frameworks.deepspeed import ZERO, ZERO_STAGE
-from sweep.frameworks.megatron_sizes import CP as MEGATRON_CP, MICRO_BATCH as MEGATRON_MICRO_BATCH
+from sim_core import Argument, arguments_in
+from sweep.frameworks import deepspeed, megatron_sizes as sizes
 from sweep.frameworks.plan import Launched
 
 PAGE: Final = "nanotron"
 Key = Argument[Launched]
 DP, PP, TP = (Key(name, field=name) for name in ("dp", "pp", "tp"))
-CP, EP = Key(MEGATRON_CP.name, field="cp"), Key("expert_parallel_size", field="ep")
-MICRO_BATCH = Key(MEGATRON_MICRO_BATCH.name, field="micro_batch")
+CP, EP = Key(sizes.CP.name, field="cp"), Key("expert_parallel_size", field="ep")
+MICRO_BATCH = Key(sizes.MICRO_BATCH.name, field="micro_batch")
 GA = Key("batch_accumulation_per_replica", field="ga", is_sign=True)
 SEQUENCE = Key("sequence_length", field="sequence")
-STAGE = Key(ZERO_STAGE.name, field="sharding")
+STAGE = Key(deepspeed.ZERO_STAGE.name, field="sharding")
 RECOMPUTE = Key("recompute_layer", field="checkpointing")
 TP_MODE = Key("tp_mode", field="sequence_parallel")
 ASYNC_TP = Key("tp_linear_async_communication", field="overlap_tp", is_sign=True)
 ENGINE = Key("pp_engine", field="schedule", is_sign=True)
 ENGINES: Final = {"1f1b": "1f1b", "afab": "gpipe"}
 """Engines of the pipeline, and our schedules."""
-STAGES: Final = ZERO[:2]
+STAGES: Final = deepspeed.ZERO[:2]
 """What ranks share, by the stage of ZeRO."""
-ARGUMENTS: Final = (DP, PP, TP, CP, EP, MICRO_BATCH, GA, SEQUENCE, STAGE, RECOMPUTE, TP_MODE, ASYNC_TP, ENGINE)
+ARGUMENTS: Final[tuple[Key, ...]] = arguments_in(globals(), Argument)
 SIGN: Final = "|".join(key.name for key in ARGUMENTS if key.is_sign)
 LOGGED: Final = {key.name: key.field for key in (DP, PP, TP, EP, CP, MICRO_BATCH, SEQUENCE)}
 """Settings of a plan that its log prints, by our fields."""

@@ -15,7 +15,7 @@ RENAMED: Final[Mapping[str, Argument[Any]]] = {
     "activations_checkpoint_granularity": choices.GRANULARITY, "activations_checkpoint_num_layers": choices.LAYERS,
     "layernorm_type": model.NORM, "vocabulary_size": model.VOCABULARY, "params_global_batch_size": sizes.GLOBAL_BATCH,
     "overlap_grad_sync": choices.OVERLAP_GRAD, "overlap_param_sync": choices.OVERLAP_PARAM,
-    "ub_tp_comm_overlap": sizes.TP_OVERLAP,
+    f"ub_{sizes.TP_OVERLAP.name}": sizes.TP_OVERLAP,
 }  # fmt: skip
 """Names that recipes have, and Megatron-LM's arguments."""
 NORMS: Final = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from sim_core import Argument, Rules, SpecError
+from sim_core import Argument, Rules, SpecError, arguments_in
 from sweep.frameworks.megatron_sizes import GLOBAL_BATCH as MEGATRON_BATCH
 from sweep.frameworks.plan import Launched
 
@@ -123,10 +123,7 @@ MODE = Key(
 SELECTIVE = Key("selective_ac_option", field="checkpointing", section="activation_checkpoint")
 COMPILE = Key("enable", section="compile", write=lambda plan: True if _overlaps_tp(plan) else None)
 NAME, FLAVOR, CONVERTERS = (Key(name, section="model") for name in ("name", "flavor", "converters"))
-ARGUMENTS: Final = (
-    REPLICATE, SHARD, RESHARD, TP, ASYNC_TP, CP, EP, EXPERT_TP, PP, SCHEDULE, MICRO_BATCH, FIRST_LESS, LAST_LESS, LAYERS_EACH,
-    LOCAL_BATCH, GLOBAL_BATCH, SEQUENCE, MODE, COMPILE, OLD_SHARD, MICRO_BATCHES, ROTATE, SELECTIVE, NAME, FLAVOR, CONVERTERS,
-)  # fmt: skip
+ARGUMENTS: Final = arguments_in(globals(), Key)
 """In the order in which they are written."""
 SECTIONS: Final = ("parallelism", "training", "experimental")
 """Where the degrees stand: before v0.1 in [training] and [experimental]."""

@@ -15,6 +15,7 @@ Written = str | int | tuple[str, ...] | None
 Rules = Sequence[tuple[bool, str]]
 """Whether each rule is broken, and the rule."""
 T_contra = TypeVar("T_contra", contravariant=True)
+A = TypeVar("A")
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +25,9 @@ class Argument(Generic[T_contra]):
     `name`: as dumps and YAML spell it; with dashes it is the flag. `field`: the field of a plan, or the number of a model, that
     it decides. `older`: other names of the same, of older versions and of recipes. `read`: its field's value by a dump; None:
     the dump says nothing of it. `write`: what the flag says of a model or plan. `refuses`: the rules about it, by what a script
-    asks for (`Asked`). `leaves_open`: where its value is not known, the field is not. `is_sign`: a file that has it is of this
-    framework. `stack`: the page of the framework that a dump with it is of.
+    asks for (`Asked`). `leaves_open`: where its value is not known, the field is not. `is_kept`: what a file says of it stays
+    beside an exported plan. `is_sign`: a file that has it is of this framework. `stack`: the page of the framework that a dump
+    with it is of.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Argument(Generic[T_contra]):
     write: Callable[[T_contra], Written] | None = None
     refuses: Callable[[Any], Rules] | None = None
     leaves_open: bool = False
+    is_kept: bool = False
     is_sign: bool = False
     stack: str = ""
 
@@ -86,6 +89,11 @@ class Asked:
 
     def number(self, argument: Argument[Any], default: int) -> int:
         return int(self.word(argument, str(default)))
+
+
+def arguments_in(names: Mapping[str, object], kind: type[A]) -> tuple[A, ...]:
+    """The arguments among the names of a file, in the order in which it has them."""
+    return tuple(dict.fromkeys(each for each in names.values() if isinstance(each, kind)))
 
 
 def flag_of(name: str) -> str:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from sim_core.models.description import Experts, Model, Recurrent
-from sim_core.models.readers.argument import OF_NUMBER, OF_SWITCH, Argument, Written, flags_of
+from sim_core.models.readers.argument import OF_NUMBER, OF_SWITCH, Argument, Written, arguments_in, flags_of
 
 NULL_TOKENIZER: Final = "NullTokenizer"
 NULL_TOKENIZER_ADDS: Final = 1
@@ -27,7 +27,7 @@ class Described(NamedTuple):
 
 def model_flags(model: Model, sequence: int, stages: Sequence[int] = ()) -> dict[str, tuple[str, ...]]:
     """The flags that describe a model, with their values; `stages`: layers of each virtual stage, which cut a pattern."""
-    return flags_of(WRITTEN, Described(model, sequence, stages or (model.layers,)))
+    return flags_of(ALL, Described(model, sequence, stages or (model.layers,)))
 
 
 def pattern(inside: Sequence[bool]) -> str:
@@ -207,23 +207,10 @@ EMBEDDING_NORM = _switch("embed_layernorm")
 PADDED_VOCABULARY, PAD_VOCABULARY = _number("padded_vocab_size", ""), _number("pad_vocab_size_to", "")
 VOCABULARY_FILE = Argument[Described]("vocab_file")
 DEEPSPEED_KV_HEADS = _number("num_key_value_heads", "")
+EXTRA_VOCABULARY, TRAIN_CAPACITY = _number("extra_vocab_size", ""), _number("moe_train_capacity_factor", "")
 
 NUMBERS: Final = (LAYERS, HIDDEN, HEADS, FFN, HEAD_DIM, SEQUENCE, VOCABULARY_MULTIPLE, MTP)
 """One whole number each, which is a number of the model."""
-WRITTEN: Final = (
-    LAYERS, HIDDEN, HEADS, FFN, SEQUENCE, POSITIONS, NORM, HIDDEN_DROPOUT, ATTENTION_DROPOUT, TOKENIZER, VOCABULARY,
-    VOCABULARY_MULTIPLE, POSITION, SWIGLU, QUICK_GEGLU, SQUARED_RELU, NO_BIAS, QKV_BIAS, QK_NORM, UNTIED, SOFTMAX,
-    MLA, Q_RANK, KV_RANK, NOPE_DIM, ROPE_DIM, V_DIM, HEAD_DIM, GROUPED, KV_HEADS, WINDOW, WINDOW_SKIP,
-    MTP, EXPERTS, TOPK, EXPERT_FFN, GROUPED_GEMM, GROUPS, TOPK_GROUPS, SHARED_FFN, SHARED_GATE, LATENT, MOE_LAYERS, CAPACITY,
-    PAD_TO_CAPACITY,
-    OUTPUT_GATE, PATTERN, SPEC, VARIANT, INDEXER_TOPK, INDEXER_HEADS, INDEXER_HEAD_DIM, MAMBA_HEADS, MAMBA_HEAD_DIM,
-    MAMBA_STATE, MAMBA_GROUPS, LINEAR_HEADS, LINEAR_HEAD_DIM, LINEAR_GROUPS, LINEAR_STATE, LINEAR_CONV, LINEAR_FREQUENCY,
-)  # fmt: skip
-"""In the order in which they are written."""
-SAID: Final = (
-    *(argument for argument in WRITTEN if argument not in (TOKENIZER, GROUPED_GEMM)), GEGLU, OLD_NOPE_DIM, OLD_ROPE_DIM,
-    OLD_PATTERN, MTP_PATTERN, ATTENTION_SHARE, MLP_SHARE, IS_HYBRID, ROTARY, NO_POSITION, EMBEDDING_NORM, PADDED_VOCABULARY,
-    PAD_VOCABULARY, VOCABULARY_FILE, DEEPSPEED_KV_HEADS, _number("extra_vocab_size", ""),
-    _number("moe_train_capacity_factor", ""),
-)  # fmt: skip
+ALL: Final[tuple[Argument[Described], ...]] = arguments_in(globals(), Argument)
+SAID: Final = tuple(argument for argument in ALL if argument not in (TOKENIZER, GROUPED_GEMM))
 """All that say something of the model."""
