@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parent
 WORKER: Final = "sweep.evaluation.slices"
 """The module whose imports make the rows of a sweep."""
 PACKAGES: Final = ("numba", "llvmlite", "numpy", "pyarrow", "duckdb")
-_IMPORTED: Final = re.compile(r"^ *(?:from|import) (sweep[\w.]+)", re.MULTILINE)
+_IMPORTED: Final = re.compile(r"^ *(?:from|import) (sweep[\w.]*)(?: import (\([^)]*\)|.*))?", re.MULTILINE)
 _MOST_NAMED: Final = 3
 
 
@@ -57,8 +57,12 @@ def sources_of(entry: str, root: Path = ROOT) -> list[str]:
             continue
         path = root.parent / module.replace(".", "/")
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if not path.exists():  # a name that its module defines
+            continue
         known[module] = path.relative_to(root.parent).as_posix()
-        waiting += [module.rpartition(".")[0], *_IMPORTED.findall(path.read_text(encoding="utf-8"))]
+        waiting.append(module.rpartition(".")[0])
+        for package, names in _IMPORTED.findall(path.read_text(encoding="utf-8")):
+            waiting += [package, *(f"{package}.{name}" for name in re.findall(r"\w+", names))]
     return sorted(known.values())
 
 

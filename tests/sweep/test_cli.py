@@ -276,7 +276,7 @@ def test_compiled_code_goes_where_it_can_be_kept(tmp_path: Path) -> None:
     """A cache folder that cannot be made is no reason to fail, not even to warn: the next place is taken."""
     (tmp_path / "file").write_text("")
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "file" / "below"), "XDG_CACHE_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-c", "from sim_core import cache_dir; cache_dir()"]
+    command = [sys.executable, "-c", "from sim_core.compiling import cache_dir; cache_dir()"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "home" / "training-plan-sweep").is_dir()
