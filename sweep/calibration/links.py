@@ -42,7 +42,7 @@ class Fitted(NamedTuple):
     left: str = ""  # why it stays as it was; empty: the fitted value is taken
 
 
-class Fit(NamedTuple):
+class LinksFit(NamedTuple):
     """The hardware with the fitted numbers that are taken, and the median error of each table before and after, percent."""
 
     hardware: Hardware
@@ -89,7 +89,7 @@ NUMBERS: Final[Mapping[str, _Number]] = {
 """In the order in which they are fitted."""
 
 
-def fit(hardware: Hardware, placed: Sequence[Placed], source: str) -> Fit:
+def fit(hardware: Hardware, placed: Sequence[Placed], source: str) -> LinksFit:
     """Fit each number that the tables determine; the others stay as they are. Raises SpecError if there is none."""
     names = [name for name in NUMBERS if _told(name, hardware, placed)]
     if not names:
@@ -116,7 +116,7 @@ def fit(hardware: Hardware, placed: Sequence[Placed], source: str) -> Fit:
     numbers = tuple(
         left.get(name) or Fitted(name, hardware.value(name), values[name], _told(name, hardware, placed)) for name in names
     )
-    return Fit(fitted, numbers, errors, far)
+    return LinksFit(fitted, numbers, errors, far)
 
 
 def _fitted(names: Sequence[str], hardware: Hardware, placed: Sequence[Placed]) -> dict[str, float]:

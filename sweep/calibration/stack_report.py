@@ -6,8 +6,9 @@ from typing import Any, Final
 import numpy as np
 
 from sim_core import STACK_FACTS, Floats, Stack, plural
+from sweep.calibration.fitting import Fit, Told
+from sweep.calibration.numbers import changed
 from sweep.calibration.stack_choice import Chosen
-from sweep.calibration.stack_fit import StackFit, Told
 from sweep.runs.table import Row
 
 FROM_CODE: Final = "none: "
@@ -16,7 +17,7 @@ ALONE, LEAST = 3.0, 5.0
 """A run left out that is off by so many times its error (or that many percent) tells what no other run does."""
 
 
-def stack_lines(fit: StackFit) -> Iterator[str]:
+def stack_lines(fit: Fit[Stack]) -> Iterator[str]:
     """The facts that runs told, with interval and run; those that none can see; errors before, after and left out."""
     for row, why in fit.not_used:
         yield f"not used: {row.where}: {why}"
@@ -48,7 +49,7 @@ def missing_lines(chosen: list[Chosen]) -> Iterator[str]:
             yield f"no plan for: {one.purpose.name} ({one.purpose.tells})"
 
 
-def workload_lines(fit: StackFit, preset: str) -> Iterator[str]:
+def workload_lines(fit: Fit[Stack], preset: str) -> Iterator[str]:
     """Lines of a spec to paste."""
     yield "workload:"
     yield "  stack:"
@@ -57,7 +58,7 @@ def workload_lines(fit: StackFit, preset: str) -> Iterator[str]:
         yield f"    {fact}: {_plain(STACK_FACTS[fact].plain(_rounded(value)))}"
 
 
-def page_of_fit(fit: StackFit, name: str, source: str) -> Stack:
+def page_of_fit(fit: Fit[Stack], name: str, source: str) -> Stack:
     """The page with what the runs told, each fact with its interval and run as its source."""
     sources = {
         told.fact: f"{source}: {_interval(told)}, told by {run_name(told.row)}" for told in fit.told if told.row is not None
@@ -74,7 +75,7 @@ def run_name(row: Row) -> str:
     return f"{row.where} ({sizes})"
 
 
-def _unseen(fit: StackFit) -> Iterator[str]:
+def _unseen(fit: Fit[Stack]) -> Iterator[str]:
     """Facts that stay as they were: which run would tell them, and those that no step tells."""
     by_run: dict[str, list[str]] = {}
     for told in fit.told:
@@ -97,9 +98,7 @@ def _interval(told: Told) -> str:
 
 def _rounded(value: Any) -> Any:
     """To four digits."""
-    if isinstance(value, tuple):
-        return tuple(_rounded(part) for part in value)
-    return {key: _rounded(part) for key, part in value.items()} if isinstance(value, Mapping) else float(f"{value:.4g}")
+    return changed(value, lambda part: float(f"{part:.4g}"))
 
 
 def _plain(value: Any) -> str:

@@ -7,16 +7,17 @@ from typing import Annotated, Final
 
 import typer
 
-from sim_core import Hardware, SimError, SpecError, hardware_yaml, plural, read_hardware, read_model, read_stack, stack_yaml
+from sim_core import Hardware, SimError, SpecError, Stack, hardware_yaml, plural, read_hardware, read_model, read_stack, stack_yaml
 from sweep.arguments import CheckedCommand, CheckedGroup
+from sweep.calibration.fitting import Fit
 from sweep.calibration.kernels import fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit
 from sweep.calibration.nccl_text import Table, read_nccl
 from sweep.calibration.nodes import machine_of, named_preset, nics_of, place
-from sweep.calibration.report import kernels_lines, links_lines, runs_lines
+from sweep.calibration.report import hardware_of_fit, kernels_lines, links_lines, runs_lines
 from sweep.calibration.runs import fit_runs
 from sweep.calibration.stack_choice import FEWEST, PURPOSES, USUAL
-from sweep.calibration.stack_fit import StackFit, fit_rest, fit_stack
+from sweep.calibration.stack_fit import fit_rest, fit_stack
 from sweep.calibration.stack_launch import Asked, runs_at_hand, runs_to_make, table_text
 from sweep.calibration.stack_report import missing_lines, page_of_fit, rest_line, stack_lines, workload_lines
 from sweep.calibration.trace_host import lines as host_lines, of_recordings as hosts_of
@@ -177,7 +178,7 @@ def runs(
     with of_option("--device"):
         start = None if device is None else read_hardware(device)
     fitted = fit_runs(rows_of_set(read_table(table), only), start, str(table))
-    named = fitted.hardware.model_copy(update={"name": name or f"{fitted.hardware.name} calibrated"})
+    named = hardware_of_fit(fitted, str(table)).model_copy(update={"name": name or f"{fitted.base.name} calibrated"})
     _write(named, output, runs_lines(fitted))
 
 
@@ -260,7 +261,7 @@ def _write_asked(asked: Asked, output: Path | None) -> None:
 
 
 def _write_stack(
-    fit: StackFit, base: str | None, name: str | None, source: str, output: Path | None, further: list[str]
+    fit: Fit[Stack], base: str | None, name: str | None, source: str, output: Path | None, further: list[str]
 ) -> None:
     """The report, the lines of a spec to paste, and the page."""
     lines = [*stack_lines(fit), *further, *workload_lines(fit, base or fit.base.name)]
