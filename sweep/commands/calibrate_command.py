@@ -7,7 +7,18 @@ from typing import Annotated, Final
 
 import typer
 
-from sim_core import Hardware, SimError, SpecError, Stack, hardware_yaml, plural, read_hardware, read_model, read_stack, stack_yaml
+from sim_core import (
+    Hardware,
+    SimError,
+    SpecError,
+    Stack,
+    hardware_yaml,
+    plural,
+    read_hardware,
+    read_model,
+    read_stack,
+    stack_yaml,
+)
 from sweep.arguments import CheckedCommand, CheckedGroup
 from sweep.calibration.fitting import Fit
 from sweep.calibration.kernels import fit_kernels, read_kernels
@@ -18,7 +29,7 @@ from sweep.calibration.report import hardware_of_fit, kernels_lines, links_lines
 from sweep.calibration.runs import fit_runs
 from sweep.calibration.stack_choice import FEWEST, PURPOSES, USUAL
 from sweep.calibration.stack_fit import fit_rest, fit_stack
-from sweep.calibration.stack_launch import Asked, runs_at_hand, runs_to_make, table_text
+from sweep.calibration.stack_launch import Asked, runs_at_hand, runs_to_make
 from sweep.calibration.stack_report import missing_lines, page_of_fit, rest_line, stack_lines, workload_lines
 from sweep.calibration.trace_host import lines as host_lines, of_recordings as hosts_of
 from sweep.calibration.trace_kernels import fit_trace_kernels
@@ -28,7 +39,7 @@ from sweep.inputs.registry import is_trace
 from sweep.inputs.traces.profile import read_profile, recordings
 from sweep.options import OptionError, of_option
 from sweep.outputs import write_file
-from sweep.runs.table import read_table
+from sweep.runs.table import read_table, runs_text
 from sweep.spec.stacks import STACK
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
@@ -251,7 +262,7 @@ def _write_asked(asked: Asked, output: Path | None) -> None:
     for number, (one, _, text) in enumerate(asked.runs, start=1):
         lines += [f"# Run {number}, {one.purpose.name}. It tells: {one.purpose.tells}.", text]
     lines += [f"# {line}" for line in missing_lines(asked.missing)]
-    table = table_text([row for _, row, _ in asked.runs])
+    table = runs_text(row for _, row, _ in asked.runs)  # to fill: everything but `step_time_s`
     if output is None:
         lines += ["# Write the median step of each run (a dozen steps after warm-up do) into iter_ms of this table, then", NEXT]
         sys.stdout.write("\n".join([*lines, *(f"# {line}" for line in table.splitlines()), ""]))

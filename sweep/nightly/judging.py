@@ -1,6 +1,7 @@
 """How a sweep is judged: the night that it is compared with, made whole again, and the regressions beyond the thresholds."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,8 +44,11 @@ def make_whole(base: Baseline, nights: Nights, specs: Path, compute: Callable[[P
     provenance, why = _state(store)
     if not why:
         return ""
-    prepared = _inputs(provenance, specs)
-    if prepared is None:
+    prepared = None
+    if provenance is not None:
+        with suppress(SimError, ValidationError, OSError):
+            prepared = prepare(stored_spec(provenance["spec"]), specs)
+    if prepared is None or provenance is None or prepared.sweep.identity != provenance["sweep"]:
         raise SpecError(
             f"the baseline, night {base.night}, cannot be trusted: {why}, and its inputs are no longer at hand; set `baseline` "
             f"to another night, or delete {nights.folder(base.night)} to compare with the night before it"
@@ -67,17 +71,6 @@ def _state(store: Store) -> tuple[dict[str, Any] | None, str]:
         return provenance, ""
     files = f"{plural(len(damaged), 'damaged file')}, " if damaged else ""
     return provenance, f"{store.folder}: {files}{missing:,} of {int(provenance.get('rows', 0)):,} plans are missing"
-
-
-def _inputs(provenance: dict[str, Any] | None, specs: Path) -> Prepared | None:
-    """The sweep of a provenance, if its inputs and the simulator are what they were; otherwise None."""
-    if provenance is None:
-        return None
-    try:
-        prepared = prepare(stored_spec(provenance["spec"]), specs)
-    except (SimError, ValidationError, OSError):
-        return None
-    return prepared if prepared.sweep.identity == provenance["sweep"] else None
 
 
 def regressions(both: Comparison, limits: Thresholds) -> list[str]:

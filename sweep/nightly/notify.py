@@ -36,9 +36,9 @@ class _Refused(Exception):
     """The receiver would refuse again: no further attempt."""
 
 
-def wanted(notify: Notify, code: int) -> bool:
-    """Whether `notify` is for outcomes with this exit code."""
-    return code >= _LEAST_CODE[notify.when]
+def wanted(spec: NightlySpec, code: int) -> list[str]:
+    """Labels of the notifications that are for outcomes with this exit code."""
+    return [label for label, notify in spec.notified() if code >= _LEAST_CODE[notify.when]]
 
 
 def body_of(night: Night, folder: Folder) -> dict[str, Any]:
@@ -61,8 +61,11 @@ def body_of(night: Night, folder: Folder) -> dict[str, Any]:
 
 def deliver_all(spec: NightlySpec, labels: Collection[str], body: Mapping[str, Any]) -> dict[str, str]:
     """Send `body` to the notifications with these labels; returns `label: problem` of those that failed, by label."""
-    chosen = [(label, notify) for label, notify in spec.notified() if label in labels]
-    return {label: f"{label}: {problem}" for label, notify in chosen if (problem := deliver(notify, body))}
+    return {
+        label: f"{label}: {problem}"
+        for label, notify in spec.notified()
+        if label in labels and (problem := deliver(notify, body))
+    }
 
 
 def deliver(notify: Notify, body: Mapping[str, Any], pause: Callable[[float], None] = time.sleep) -> str | None:
