@@ -17,9 +17,9 @@ from sim_core.hardware.kernels.device import load_kernels, precisions
 from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.hardware.surface import AttentionSurface, GemmSurface, Surface
 from sim_core.limits import whole_number
+from sweep.calibration.nccl_text import text_of
 
 FORMAT: Final = "sweep kernels 1"
-LARGEST_FILE: Final = 64 * 2**20
 LARGEST_SIZE: Final = 2**31 - 1
 LARGEST_US: Final = 1e9
 DTYPES: Final = ("bf16", "fp16", "fp8")
@@ -112,10 +112,7 @@ class _Line(NamedTuple):
 
 def read_kernels(path: Path) -> Measured:
     """A file of the script. Raises FormatError (`path:line: what`). A last line that was cut off is left out."""
-    name = str(path)
-    if path.stat().st_size > LARGEST_FILE:
-        raise FormatError(name, 1, "file size", found=f"{path.stat().st_size:,} bytes", expected=f"at most {LARGEST_FILE:,}")
-    text = path.read_bytes().decode("utf-8", errors="replace")
+    name, text = str(path), text_of(path)
     measured = Measured(path=name)
     for number, written in enumerate(text.splitlines()[: None if text.endswith("\n") else -1], 1):
         if not written.strip():

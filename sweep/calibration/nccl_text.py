@@ -149,15 +149,20 @@ class _Head:
         self.cpu_times = self.cpu_times or "cputime" in line
 
 
+def text_of(path: Path) -> str:
+    """The text of a file. Raises FormatError if it is too large, OSError."""
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise FormatError(str(path), 1, "file size", found=f"{size:,} bytes", expected=f"at most {LARGEST_FILE:,}")
+    return path.read_bytes().decode("utf-8", errors="replace")
+
+
 def read_nccl(path: Path, ranks: int | None = None) -> list[Table]:
     """The tables of a log; `ranks` where the log does not say how many they were.
 
     Raises FormatError (`path:line: what`): nothing is guessed, and a broken file is one line.
     """
-    name = str(path)
-    if path.stat().st_size > LARGEST_FILE:
-        raise FormatError(name, 1, "file size", found=f"{path.stat().st_size:,} bytes", expected=f"at most {LARGEST_FILE:,}")
-    text = path.read_bytes().decode("utf-8", errors="replace")
+    name, text = str(path), text_of(path)
     if text.lstrip()[:1] == "{":
         return [_from_json(name, text, ranks)]
     tables: list[Table] = []

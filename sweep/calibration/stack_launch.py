@@ -1,4 +1,4 @@
-"""The runs that tell a stack's numbers, made for a model and a device: launch flags, and a table to fill with their steps."""
+"""Which runs tell the numbers of a stack: chosen among measured ones, or made: launch flags, and a table to fill."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,6 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from sim_core import Hardware, Model, SpecError, Stack, model_document, model_names
-from sweep.calibration.stack_choice import PURPOSES, Chosen, Sizes, chosen
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import prepare
 from sweep.exporting.launched import launched
@@ -19,6 +18,77 @@ from sweep.runs.logs import LLAMA, usual_overlaps
 from sweep.runs.table import NotSimulated, Row
 from sweep.spec.document import first_error
 from sweep.spec.spec import SweepSpec
+
+
+class Purpose(NamedTuple):
+    """A run that tells something: its sizes in nodes of g GPUs, and why."""
+
+    name: str
+    nodes: int
+    tp: float  # over g; 0: no tensor parallelism
+    pp: int
+    largest: bool  # micro-batch: the largest at hand, else the least
+    tells: str
+
+
+PURPOSES: Final = (
+    Purpose("host-bound", 1, 1, 1, False, "host time of a layer: kernels too small to keep the host waiting"),
+    Purpose("pipeline across nodes", 2, 1, 2, False, "what a pipeline over two nodes adds: messages, waits of rings"),
+    Purpose("tp across nodes", 2, 2, 1, False, "a step of a ring between nodes"),
+    Purpose("full device", 1, 0, 1, False, "compute, and the host without tensor parallelism"),
+    Purpose("reduction across nodes", 2, 0, 1, True, "gradients and parameters over two nodes, the optimizer, the fixed step"),
+    Purpose("large messages", 1, 1, 1, True, "collectives of a layer that are large: contention, what is exposed"),
+    Purpose("tp of half a node", 1, 0.5, 1, False, "the host with fewer ranks in a ring"),
+    Purpose("pipeline in a node", 1, 0.5, 2, False, "messages of a pipeline inside a node"),
+    Purpose("large pipeline across nodes", 2, 1, 2, True, "large messages of a pipeline between nodes"),
+    Purpose("large tp across nodes", 2, 2, 1, True, "bandwidth of a ring between nodes"),
+    Purpose("reduction in a node", 1, 0, 1, True, "gradients inside a node, the optimizer, the fixed step"),
+)
+"""In the order in which they are asked for: what moves steps most comes first."""
+FEWEST: Final = 3
+USUAL: Final = 5
+
+
+class Sizes(NamedTuple):
+    """A plan that may be run, or was."""
+
+    gpus: int
+    tp: int
+    pp: int
+    micro_batch: int
+    shares_optimizer: bool = True  # as most stacks do, or there is nothing to share
+
+
+class Chosen(NamedTuple):
+    """A purpose and the plan that serves it, by its place; None: none at hand does."""
+
+    purpose: Purpose
+    at: int | None
+
+
+def chosen(plans: Sequence[Sizes], runs: int, nodes: int, gpus_per_node: int) -> list[Chosen]:
+    """The purposes on at most so many nodes in their order, with the plan of each, until `runs` of them have one."""
+    found: list[Chosen] = []
+    for purpose in PURPOSES:
+        if purpose.nodes > nodes or sum(one.at is not None for one in found) == runs:
+            continue
+        taken = {one.at for one in found}
+        fitting = [at for at, plan in enumerate(plans) if at not in taken and serves(plan, purpose, gpus_per_node)]
+        sign = -1 if purpose.largest else 1
+        found.append(
+            Chosen(
+                purpose,
+                min(fitting, key=lambda at: (sign * plans[at].micro_batch, not plans[at].shares_optimizer), default=None),
+            )
+        )
+    return found
+
+
+def serves(plan: Sizes, purpose: Purpose, gpus_per_node: int) -> bool:
+    """Whether a plan has the sizes of a purpose."""
+    tp = max(int(purpose.tp * gpus_per_node), 1)
+    return (plan.gpus, plan.tp, plan.pp) == (purpose.nodes * gpus_per_node, tp, purpose.pp)
+
 
 SMALL: Final[Mapping[str, Any]] = {
     "name": "llama-1b", "layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 32, "ffn": 8192, "vocabulary": 131072,

@@ -22,15 +22,21 @@ from sim_core import (
 from sweep.arguments import CheckedCommand, CheckedGroup
 from sweep.calibration.fitting import Fit
 from sweep.calibration.kernels import fit_kernels, read_kernels
-from sweep.calibration.links import AT_BOUND, Placed, fit
+from sweep.calibration.links import AT_BOUND, Placed, fit, machine_of, named_preset, nics_of, place
 from sweep.calibration.nccl_text import Table, read_nccl
-from sweep.calibration.nodes import machine_of, named_preset, nics_of, place
-from sweep.calibration.report import hardware_of_fit, kernels_lines, links_lines, runs_lines
-from sweep.calibration.runs import fit_runs
-from sweep.calibration.stack_choice import FEWEST, PURPOSES, USUAL
-from sweep.calibration.stack_fit import fit_rest, fit_stack
-from sweep.calibration.stack_launch import Asked, runs_at_hand, runs_to_make
-from sweep.calibration.stack_report import missing_lines, page_of_fit, rest_line, stack_lines, workload_lines
+from sweep.calibration.report import (
+    hardware_of_fit,
+    kernels_lines,
+    links_lines,
+    missing_lines,
+    page_of_fit,
+    rest_line,
+    runs_lines,
+    stack_lines,
+    workload_lines,
+)
+from sweep.calibration.stack_launch import FEWEST, PURPOSES, USUAL, Asked, runs_at_hand, runs_to_make
+from sweep.calibration.steps import fit_rest, fit_runs, fit_stack
 from sweep.calibration.trace_host import lines as host_lines, of_recordings as hosts_of
 from sweep.calibration.trace_kernels import fit_trace_kernels
 from sweep.calibration.transfers import is_rank_table, lines as transfer_lines, of_rank_table, of_recordings, tables

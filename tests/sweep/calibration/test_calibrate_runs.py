@@ -9,10 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim_core import Floats, Hardware, hardware_table, plans, read_hardware, read_model, read_stack, simulate, workload_from_model
+from sim_core import (
+    Floats,
+    Hardware,
+    hardware_table,
+    plans,
+    read_hardware,
+    read_model,
+    read_stack,
+    simulate,
+    workload_from_model,
+)
 from sweep.calibration.fitting import Problem, fit, left_out
 from sweep.calibration.report import hardware_of_fit
-from sweep.calibration.runs import NOISE, NUMBERS, PLAN, SURE, fit_runs
+from sweep.calibration.steps import NOISE, OF_DEVICE, PLAN, SURE, fit_runs
 from sweep.runs.simulation import seconds_on
 from sweep.runs.table import published_rows
 from tests.offline.free_text import convert
@@ -139,7 +149,7 @@ def test_half_of_the_published_runs_of_a_stack_predict_the_other_half(first: int
         assert least < np.mean(off) < most
 
 
-WIDTHS, MOST = np.array(list(NUMBERS.values())).T
+WIDTHS, MOST = np.array(list(OF_DEVICE.values())).T
 
 
 def made(compute: float, network: float, fixed: float, shares: Floats) -> Problem:

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from sim_core import STACK_FACTS, Floats, SpecError, read_stack, stack_names, stack_yaml
 from sweep.calibration.fitting import Fit, Problem, deviations, fit
 from sweep.calibration.numbers import NUMBERS, OF_EXPERTS, bounds_of, facts_at, starts_of
-from sweep.calibration.stack_choice import PURPOSES, Sizes, chosen
-from sweep.calibration.stack_fit import NOISE, fit_stack
-from sweep.calibration.stack_report import page_of_fit, stack_lines
+from sweep.calibration.report import page_of_fit, stack_lines
+from sweep.calibration.stack_launch import PURPOSES, Sizes, chosen
+from sweep.calibration.steps import STACK_NOISE as NOISE, fit_stack
 from sweep.cli import app
 from sweep.runs.simulation import UNCHANGED, run_rows
 from sweep.runs.table import published_rows, read_table
