@@ -76,7 +76,7 @@ class Problem(NamedTuple):
 
     def rest(self, values: Floats) -> Floats:
         """log(simulated / measured) of all runs, [runs]."""
-        return np.asarray(np.log(self.simulate(values) / self.measured_s), np.float64)
+        return np.log(self.simulate(values) / self.measured_s)
 
     def cost(self, values: Floats, rest: Floats) -> float:
         """What is made least: squares over the noise, and over the widths."""
@@ -201,7 +201,7 @@ def deviations(problem: Problem, found: Found) -> Floats:
     """Standard deviations of the numbers after the runs, in widths, [numbers]; 1 where the runs say nothing."""
     spread = max(problem.noise, float(np.sqrt(np.mean(found.rest[problem.fitted] ** 2))))
     inside = found.slopes[problem.fitted] / spread
-    return np.asarray(np.sqrt(np.diag(np.linalg.inv(inside.T @ inside + np.eye(len(found.values))))), np.float64)
+    return np.sqrt(np.diag(np.linalg.inv(inside.T @ inside + np.eye(len(found.values)))))
 
 
 def left_out(problem: Problem, starts: Sequence[Floats], groups: Ints) -> Floats:
@@ -215,7 +215,7 @@ def left_out(problem: Problem, starts: Sequence[Floats], groups: Ints) -> Floats
 
 def percent(rest: Floats) -> Floats:
     """log(simulated / measured) as errors in percent."""
-    return np.asarray(np.expm1(rest) * 100, np.float64)
+    return np.expm1(rest) * 100
 
 
 def _told(

@@ -280,7 +280,7 @@ def _gemm_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterato
         surface = GemmSurface(dtype=cast(Any, dtype), phase=cast(Any, phase), m=axes[0], n=axes[1], k=axes[2], us=us)
         m, n, k = np.array(list(best), np.int64).T
         preset_s = gemm_s(kernels, dtype, m, n, k, phase=surface.phase).seconds
-        yield _Part(surface, what, seconds, preset_s, np.asarray(2.0 * m * n * k, np.float64))
+        yield _Part(surface, what, seconds, preset_s, 2.0 * m * n * k)
 
 
 def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterator[_Part]:
@@ -309,7 +309,7 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
                 )
                 continue
             notes.append(f"{what}: mostly {fastest}")
-            flops = np.asarray(operations * heads * s.astype(np.float64) ** 2 * dim, np.float64)
+            flops = operations * heads * s.astype(np.float64) ** 2 * dim
             yield _Part(surface, what, seconds, preset_s, flops)
 
 

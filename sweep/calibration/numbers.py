@@ -135,4 +135,4 @@ def _ends(number: Number, fact: str, own: float) -> Floats:
         ends = np.log(np.maximum(ends, own * 1e-6) / own) if own > 0 else np.zeros(2)
     else:
         ends -= own
-    return np.asarray(np.clip(ends / number.width, -WIDEST, WIDEST), np.float64)
+    return np.clip(ends / number.width, -WIDEST, WIDEST)

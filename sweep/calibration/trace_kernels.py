@@ -120,7 +120,7 @@ def _classes(each: _Measured, base: Hardware) -> Iterator[Class]:
     m, n, k = (np.array(sizes, np.int64) for sizes in zip(*each.seconds, strict=True))
     plain = base.model_copy(update={"surface": None})
     of_base = gemm_s(load_kernels(plain), each.dtype, m, n, k, phase=each.phase).seconds
-    ratio = np.asarray(np.array(list(each.seconds.values())) / of_base, np.float64)
+    ratio = np.array(list(each.seconds.values())) / of_base
     return classes_of(
         f"GEMM {each.phase.replace('_', ' ')}, {each.dtype}", ratio, np.asarray(2.0 * m * n * k, np.float64), _WORK
     )

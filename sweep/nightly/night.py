@@ -223,8 +223,8 @@ def _conclude(night: Night, runtime: Runtime) -> None:
     failures = [f"{sweep.name}: {sweep.error}" for sweep in night.sweeps if sweep.error]
     worse = [f"{sweep.name}: {text}" for sweep in night.sweeps for text in sweep.regressions]
     changes = list(dict.fromkeys(text for sweep in night.sweeps for text in sweep.changes))
-    counted = (("failure", failures), ("regression", worse))
-    parts = [f"{plural(len(texts), word)}: {_some(texts)}" for word, texts in counted if texts]
+    counted = {"failure": failures, "regression": worse}
+    parts = [f"{plural(len(texts), word)}: {_some(texts)}" for word, texts in counted.items() if texts]
     parts = parts or ["Nothing beyond the thresholds"]
     if changes:
         parts.append(f"changed: {_some(changes)}")

@@ -130,7 +130,7 @@ def score(belief: Belief) -> Floats:
     """
     chance = np.maximum(belief.runs, 1e-12)
     if belief.least is None:
-        return np.asarray(belief.log_cost + WORTH_OF_RUN / chance, np.float64)
+        return belief.log_cost + WORTH_OF_RUN / chance
     sd = np.maximum(belief.sd, 1e-9)
     z = (belief.least - belief.log_cost) / sd
     near, density = np.maximum(z, FAR), -0.5 * z**2 - 0.5 * np.log(2 * np.pi)

@@ -19,7 +19,6 @@ from sweep.options import OptionError, of_option, wrong
 from sweep.ranking.beside_running import plan_of_running
 from sweep.ranking.query import NAMED, Rows, columns_in, parts
 from sweep.ranking.ranking import first_plans
-from sweep.ranking.selection import quoted
 from sweep.reopening import Reopened, reopened
 from sweep.results.folder import Location
 from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, rows_of, varying
@@ -99,9 +98,11 @@ class Tuner:
         """
         self.opened: Reopened = opened or reopened(directory, spec)
         folder = self.opened.folder
-        if file is None and folder.local is None:
-            raise SpecError(f"{folder}: no local folder; --file FILE says where {NAME} is to be")
-        self.file: Path = file if file is not None else Path(str(folder.local)) / NAME
+        if file is None:
+            if folder.local is None:
+                raise SpecError(f"{folder}: no local folder; --file FILE says where {NAME} is to be")
+            file = Path(folder.local) / NAME
+        self.file: Path = file
         self.identity = str(self.opened.provenance["sweep"])
         self._by, self._where, self._priors = by, where, tuple(prior)
         self._read_only = read_only or entries is not None
@@ -131,14 +132,13 @@ class Tuner:
     def _running(self) -> tuple[Run | None, list[str]]:
         """The job that the spec says to run today, as a run, and what there is to say of it."""
         running = self.opened.spec.running
-        if running is None or running.step_time_s is None:
+        if running is None or (step := running.step_time_s) is None:
             return None, []
         with parts(self.opened.folder) as source:
             plan = plan_of_running(source, running)
         if plan is None:
             return None, ["the job that runs today (`running:` of the spec) is none of these plans, and tells nothing here"]
-        step, reason = running.step_time_s, self.row(plan, legal=False)["reason"]
-        if reason not in ("", None, _FULL):
+        if (reason := self.row(plan, legal=False)["reason"]) not in ("", None, _FULL):
             return None, [f"the job that runs today, plan {plan}, cannot run, as simulated ({reason}), and tells nothing here"]
         said = f"plan {plan} runs today (`running:` of the spec), {short(step, 's')}: it counts as a run, and for no budget"
         return Run(plan=plan, state=OK, step_time_s=step, peak_memory_gib=None, times=(step,)), [said]
@@ -244,26 +244,26 @@ class Tuner:
         return pa.table(columns)
 
     def _proposal(self, belief: Belief, row: int) -> Proposal:
-        candidates, (values,) = self._basis.candidates, self._basis.rows.slice(row, 1).to_pylist()
+        (values,) = self._basis.rows.slice(row, 1).to_pylist()
         expected = float(np.exp(belief.log_s[row]))
         return Proposal(
-            plan=int(candidates.plans[row]),
+            plan=values["plan"],
             row=values,
-            simulated_s=float(candidates.simulated[row]),
+            simulated_s=float(self._basis.candidates.simulated[row]),
             expected_s=expected,
             sd=float(belief.sd[row]),
             runs_probability=float(belief.runs[row]),
-            gpu_minutes=(START_S + STEPS * expected) / 60 * int(values["all_gpus"]),
+            gpu_minutes=(START_S + STEPS * expected) / 60 * values["all_gpus"],
             gain=None if belief.least is None else float(np.expm1(belief.least - belief.log_cost[row])),
         )
 
     def row(self, plan: int, *, legal: bool = True) -> dict[str, Any]:
         """The row of a plan, by column. Raises SpecError if the result does not hold it; if `legal`, also if it cannot run."""
         self._check_number(plan)
-        row: dict[str, Any] = rows_of(self.opened.prepared.sweep, np.array([plan], np.int64)).to_pylist()[0]
+        (row,) = rows_of(self.opened.prepared.sweep, np.array([plan])).to_pylist()
         if legal:
             _check_legal(row)
-        return row
+        return dict(row)
 
     def _check_number(self, plan: int) -> None:
         size = self.opened.prepared.sweep.space.size
@@ -275,9 +275,9 @@ class Tuner:
 
         Half, since MFU counts the whole square of attention.
         """
-        plan = int(row["plan"])
+        plan = row["plan"]
         if row["reason"] == _FULL:
-            (row,) = rows_of(boundless(self.opened.prepared.sweep), np.array([plan], np.int64)).to_pylist()
+            (row,) = rows_of(boundless(self.opened.prepared.sweep), np.array([plan])).to_pylist()
         least = (row["step_time_s"] or 0.0) * (row["mfu"] or 0.0) * bits_of(str(row.get("precision", ""))) / 16
         if seconds < least / 2:
             raise SpecError(
@@ -297,9 +297,8 @@ class Tuner:
         with parts(self.opened.folder, self._where) as source:
             by, first = first_plans(source, self.opened.folder, self._by, self._where, MOST)
             full = _too_full(source, self._where)
-        if by not in (*LONGER, *SHORTER):
-            expected = f"a column in proportion to time: {', '.join(LONGER + SHORTER)}"
-            raise OptionError(f"--by {by}: expected {expected}")
+        if by not in LONGER + SHORTER:
+            raise OptionError(f"--by {by}: expected a column in proportion to time: {', '.join(LONGER + SHORTER)}")
         told = {plan: run for plan, run in sorted(self.runs.items()) if run.state != SKIP}
         for plan in told:
             self._check_number(plan)
@@ -331,13 +330,11 @@ def _too_full(source: Rows, where: str | None) -> Ints:
         return np.zeros(0, np.int64)
     files = [file for file in source.reading.files if file.index is None or _FULL in (row[1] for row in file.index.statuses)]
     source.ask(needed | (columns_in(where, source.columns) if where else set()), files)
-    also = f"AND coalesce(({where}\n), false)" if where else ""
-    part = f"{quoted('peak_memory_bytes')} / {quoted('device_memory_bytes')}"
     found = source.connection.sql(
-        f"SELECT plan FROM {NAMED} WHERE reason = '{_FULL}' AND {part} <= {TOO_FULL} {also} "
-        f"ORDER BY {part}, plan LIMIT {FULLEST}"
-    ).fetchall()
-    return np.array([plan for (plan,) in found], np.int64)
+        f"SELECT plan FROM {NAMED} WHERE reason = '{_FULL}' AND peak_memory_bytes / device_memory_bytes <= {TOO_FULL} "
+        f"AND coalesce(({where or 'true'}\n), false) ORDER BY peak_memory_bytes / device_memory_bytes, plan LIMIT {FULLEST}"
+    )
+    return np.asarray(found.fetchnumpy()["plan"], np.int64)
 
 
 def _check_legal(row: Mapping[str, Any]) -> None:
@@ -353,8 +350,7 @@ def _prior_runs(path: Path) -> tuple[Sweep, list[Run]]:
         raise wrong("--prior", path, f"the {NAME} of another result, in its folder")
     with of_option(f"--prior {path}"):
         other = Tuner(path.parent, file=path)
-    runs = [run for run in other.runs.values() if run.state != SKIP]
-    if not runs:
+    if not (runs := [run for run in other.runs.values() if run.state != SKIP]):
         raise OptionError(f"--prior {path}: found no runs, expected the {NAME} of another result, in its folder")
     return other.opened.prepared.sweep, runs
 

@@ -83,12 +83,12 @@ OF_PLANS: Final = ("launch_s", "step_time_s", "measured_share")
 
 def host_bound(launch_s: Floats, step_s: Floats) -> Floats:
     """The trait HOST_BOUND; unknown times (NaN) count as none."""
-    return np.asarray(np.minimum(np.nan_to_num(launch_s / step_s), MOST_HOST_BOUND) / QUARTER, np.float64)
+    return np.minimum(np.nan_to_num(launch_s / step_s), MOST_HOST_BOUND) / QUARTER
 
 
 def assumed_kernels(measured_share: Floats) -> Floats:
     """The trait ASSUMED_KERNELS; an unknown share (NaN) counts as none measured."""
-    return np.asarray(1 - np.nan_to_num(measured_share), np.float64)
+    return 1 - np.nan_to_num(measured_share)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class Differences:
 
     def variogram(self, doublings: Floats, squares: Floats) -> Floats:
         """Variance of the error of ln(ratio) of two plans so far apart (`process.variogram`)."""
-        return np.asarray(self.size**2 * variogram(doublings, squares), np.float64)
+        return self.size**2 * variogram(doublings, squares)
 
 
 def size_of(deviation: float, doublings: float) -> float:
@@ -181,7 +181,7 @@ class Basis:
             factor *= self.widening.get(HOST_BOUND, 1.0) ** host_bound(known["launch_s"], known["step_time_s"])
         if "measured_share" in known:
             factor *= self.widening.get(ASSUMED_KERNELS, 1.0) ** assumed_kernels(known["measured_share"])
-        return np.asarray(np.minimum(factor, max(WIDEST / (self.spread.high - self.spread.low), 1.0)), np.float64)
+        return np.minimum(factor, max(WIDEST / (self.spread.high - self.spread.low), 1.0))
 
 
 UNMET: Final = Basis(

@@ -82,7 +82,7 @@ class Posterior:
     @property
     def mean(self) -> Floats:
         """Over all sizes, [n]."""
-        return np.asarray(self.weights @ self.means, np.float64)
+        return self.weights @ self.means
 
     @property
     def sd(self) -> Floats:
@@ -124,13 +124,13 @@ def variogram(doublings: Floats, squares: Floats) -> Floats:
     """Variance of the difference between the errors of two plans, of size 1: `doublings` between them, by axis and squared in
     sum `squares`. That of `prior` without draws, as far as SLOPE_ENDS."""
     near = 2 * OWN**2 + 2 * NEAR**2 * (1 - np.exp(-doublings / RANGE))
-    return np.asarray(near + DOUBLING**2 * np.minimum(squares, SLOPE_ENDS), np.float64)
+    return near + DOUBLING**2 * np.minimum(squares, SLOPE_ENDS)
 
 
 def along(axes: Axes, rows: Ints | slice = slice(None)) -> Floats:
     """What errors share that are linear in the axes, with a slope of 1, [rows, n]."""
     centred = _centred(axes)
-    return np.asarray(centred[rows] @ centred.T, np.float64)
+    return centred[rows] @ centred.T
 
 
 def along_itself(axes: Axes) -> Floats:
@@ -221,7 +221,7 @@ def _solved(shared: Floats, rows: Ints, error: Floats, noise: Floats | float) ->
 
 def _with_prior(likelihood: list[float]) -> Floats:
     """ln of the likelihood of each of the SIZES, and of what is expected of it."""
-    return np.asarray(np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2, np.float64)
+    return np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2
 
 
 def _log_likelihood(root: npt.NDArray[Any], half: npt.NDArray[Any]) -> float:
