@@ -41,7 +41,6 @@ _START = re.compile(r"Collective test starting:\s*(\w+?)(?:_perf)?(?:_mpi)?\s*$"
 _RANK = re.compile(
     r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)$", re.IGNORECASE
 )
-_VERSION = re.compile(r"NCCL version\s*:?\s*([0-9][\w.+-]*)|nccl-library=(\d+)")
 _HEADER = re.compile(r"nThread\s+\d+\s+nGpus\s+\d+|^#\s*size\s+count\s+type|bytes\s+N\s+type")
 
 
@@ -118,8 +117,6 @@ class Table(NamedTuple):
     ranks: int
     nodes: int | None  # hosts in the rank list
     gpu: str
-    nccl: str
-    dtype: str
     rows: tuple[Measured, ...]
     left_out: int  # rows with wrong results, without size or inconsistent
 
@@ -129,7 +126,6 @@ class _Head:
     """What stands above a table."""
 
     ranks: int | None = None  # as the user states them
-    nccl: str = ""
     operation: str = ""
     hosts: dict[int, str] = field(default_factory=dict)
     groups: Counter[str] = field(default_factory=Counter)
@@ -144,8 +140,6 @@ class _Head:
             self.hosts[int(match[1])] = match[3]
             self.groups[match[2] or "0"] += 1
             self.gpu = self.gpu or match[4].strip()
-        elif match := _VERSION.search(line):
-            self.nccl = self.nccl or match[1] or match[2]
         self.cpu_times = self.cpu_times or "cputime" in line
 
 
@@ -177,7 +171,7 @@ def read_nccl(path: Path, ranks: int | None = None) -> list[Table]:
         anew = bool(_START.search(line)) or "nThread" in line  # a program, which lists its ranks
         if rows and (anew or line.replace("#", "").split()[:3] == ["size", "count", "type"]):
             tables.append(_table(name, head, rows))
-            rows, head = [], _Head(ranks, head.nccl) if anew else replace(head, operation="", cpu_times=False)
+            rows, head = [], _Head(ranks) if anew else replace(head, operation="", cpu_times=False)
         head.take(line)
     if rows:
         tables.append(_table(name, head, rows))
@@ -207,7 +201,7 @@ def _table(name: str, head: _Head, lines: Sequence[Line]) -> Table:
         raise fault("#wrong", "wrong results in every row", "rows to trust")
     # a list of other ranks is a part of them, or several groups
     nodes = len(set(head.hosts.values())) or None if len(head.hosts) == ranks else None
-    return Table(first, operation, ranks, nodes, head.gpu, head.nccl, kept[0].dtype, rows, len(lines) - len(rows))
+    return Table(first, operation, ranks, nodes, head.gpu, rows, len(lines) - len(rows))
 
 
 def _is_wrong(block: Block) -> bool:
@@ -247,12 +241,10 @@ def _operation(parts: float, ratio: float | None, listed: int, line: Line) -> st
 
     It follows from the ratio of the bandwidths, the share of a rank, the reduction, and how results are checked.
     """
-    if ratio is None:
+    if ratio is None or ratio < 0.45:  # of two ranks already half of it is sent: one rank alone
         return ""
     if ratio > 1.05:
         return "all_reduce"
-    if ratio < 0.45:
-        return ""  # of two ranks already half of it is sent: one rank alone
     if parts > 1.5 or ratio < 0.995:
         if line.operation not in ("none", ""):
             return "reduce_scatter"
@@ -290,7 +282,7 @@ def _from_json(name: str, text: str, ranks: int | None) -> Table:
         keys = ", ".join(list(document)[:4]) if isinstance(document, dict) else type(document).__name__
         what = f"JSON with {shown(keys)}"
         raise FormatError(name, 1, "not nccl-tests output", found=what, expected="results, as -J writes them")
-    head = _Head(ranks, str(document.get("nccl_version", "")))
+    head = _Head(ranks)
     if program := re.search(r"(\w+?)_perf", " ".join(map(str, document.get("args") or ()))):
         head.operation = OPERATIONS.get(program[1].lower(), "")
     config = document.get("config")

@@ -205,7 +205,7 @@ def tables(transfers: Sequence[Transfer], gpu: str) -> list[Table]:
     found = []
     for (kind, ranks), sizes in sorted(rows.items()):
         of_size = tuple(Measured(size, float(np.median(seconds))) for size, seconds in sorted(sizes.items()))
-        found.append(Table(1, kind, ranks, None, gpu, "", "under load", of_size, 0))
+        found.append(Table(1, kind, ranks, None, gpu, of_size, 0))
     return found
 
 

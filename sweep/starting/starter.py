@@ -51,10 +51,10 @@ def starter(
     gpus: int,
     base: Path,
     *,
-    sequence: int | None = None,
-    micro_batch: int | None = None,
-    global_batch: int | None = None,
-    stack: str | None = None,
+    sequence: int | None,
+    micro_batch: int | None,
+    global_batch: int | None,
+    stack: str | None,
 ) -> str:
     """The text of a spec for a model (name or file) or a workload file, to be written into the folder `base`.
 
@@ -206,7 +206,7 @@ def place_of(source: str, base: Path) -> str:
         return str(path.absolute())
 
 
-def shown_line(key: str, value: object, why: str = "", indent: int = 0) -> str:
+def shown_line(key: str, value: object, why: str, indent: int = 0) -> str:
     """A key with its value as YAML, and a comment that says why."""
     text = f"{' ' * indent}{key}: {on_one_line(value)}"
     return f"{text:{COMMENT_AT - 2}}  # {why}" if why else text

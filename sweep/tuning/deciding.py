@@ -72,7 +72,6 @@ class Belief:
     log_s: Floats
     sd: Floats
     runs: Floats
-    posterior: Posterior
     log_cost: Floats  # expected ln of what is ranked by
     best: int | None  # row of the best measured plan
     least: float | None  # ln of what it costs
@@ -103,7 +102,6 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
         log_s=log_s,
         sd=posterior.sd,
         runs=chance,
-        posterior=posterior,
         log_cost=log_s + candidates.offset,
         best=int(known.rows[finished][costs.argmin()]) if len(costs) else None,
         least=least,

@@ -66,7 +66,7 @@ def launch(
     say: Callable[[str], None],
     *,
     limit: float,
-    budget: int | None = None,
+    budget: int | None,
 ) -> None:
     """Run one plan after the other until the loop advises to stop, `budget` runs are done, or no plan is left.
 
