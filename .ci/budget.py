@@ -1,6 +1,6 @@
 """The size of the house against its budget: lines and tokens of each room, words of the pages. `make check` runs it.
 
-    python benchmarks/budget.py [--now]
+    python .ci/budget.py [--now]
 
 `budget.csv` has a row a room: a folder of `sim_core` or `sweep`, `*` for the files at their top, and the wholes. A room that
 is above its budget, has no row, or a row without a room is an error. Raise a budget in a commit of its own that says what the
