@@ -37,6 +37,8 @@ def recipe_of(row: Row) -> Recipe:
     chooses for its plan (overlap) is then left to the row's other columns; kernels are those of the release.
     """
     features = split_features(row.text("features"))
+    if part := next((part for part in row.text("features").split(";") if part.strip() and "=" not in part), ""):
+        raise NotSimulated(f"features: found {shown(part.strip())}, expected key=value; ...")
     try:
         recipe = read_features({**_usual(row), **features}, others=True)
     except SpecError as error:
