@@ -16,9 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from benchmarks import tables
 from benchmarks.error_bars import bars_table, evidence_of, highest, out_of_bounds, record
 from benchmarks.leaderboard import leaderboard, leaderboard_table
+from docs.made import tables
 from sweep.runs.simulation import ABLATIONS, Run, errors_without, run_rows
 from sweep.runs.table import published_rows
 from sweep.uncertainty import evidence, highest as highest_mfu

@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parent.parent.parent
 HEAD: Final = """# Rooms
 
 The first line of each file. A file may import only what stands below it: the order is that of the import contracts in
