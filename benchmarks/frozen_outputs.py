@@ -24,6 +24,7 @@ PLANS = 200
 """Plans that are exported of each example and format."""
 CLOCK = re.compile(
     r"\b\d+(?:\.\d+)? ?(?:ms|s|min|h)\b(?= on |, \d|$)|in \d[\d.,]* (?:ms|s|min)\b|\d+ (?:seconds?|minutes?) ago"
+    r"|Compiling the engine.*\n|About [\d,]+ plans/s.*"
 )
 HASH = re.compile(r"\b[0-9a-f]{12,64}\b|(?<=-)[0-9a-f]{8}\b")
 DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?")

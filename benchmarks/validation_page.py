@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -75,14 +76,13 @@ def plot(points: Sequence[tuple[float, float, str]], x_title: str, y_title: str,
 
 def residuals(runs: Sequence[Run], key: str) -> str:
     """Errors over a column of the plan; runs with the same value lie side by side."""
-    values = sorted({run.row.size(key) for run in runs})
-    seen: dict[int, int] = {}
+    seen: Counter[int] = Counter()
     points = []
     for run in runs:
         value = run.row.size(key)
-        seen[value] = seen.get(value, 0) + 1
+        seen[value] += 1
         points.append((value * (1 + 0.03 * (seen[value] % 9 - 4)), run.error, run.row.text("set")))
-    ticks = [2.0**k for k in range(math.floor(math.log2(values[0])) - 1, math.ceil(math.log2(values[-1])) + 2)]
+    ticks = [2.0**k for k in range(math.floor(math.log2(min(seen))) - 1, math.ceil(math.log2(max(seen))) + 2)]
     return plot(points, NAMES.get(key, key), "error %", ticks, log_y=False)
 
 
@@ -95,20 +95,15 @@ def between(text: str, name: str, made: str) -> str:
 
 
 def shown() -> list[tuple[str, str, list[list[str]]]]:
-    """What pages show of docs/data/: the page, its marker, the rows."""
-    return [
-        ("validation.md", "figures", sets_shown()),
-        ("validation.md", "error bars", tables.read("error_bars")),
-        ("leaderboard.md", "leaderboard", [row[1:] for row in tables.read("leaderboard") if row[0] in ("runs of", "all")]),
-    ]
-
-
-def sets_shown() -> list[list[str]]:
-    """Figures of the sets with many runs, and of all."""
+    """What pages show of docs/data/: the page, its marker, the rows; figures of the sets with many runs, and of all."""
     heading, *rows = tables.read("validation")
     at = [heading.index(name) for name in SHOWN]
     many = [row for row in rows if int(row[heading.index("simulated")]) >= LEAST_RUNS]
-    return [[row[k] for k in at] for row in [heading, *many]]
+    return [
+        ("validation.md", "figures", [[row[k] for k in at] for row in [heading, *many]]),
+        ("validation.md", "error bars", tables.read("error_bars")),
+        ("leaderboard.md", "leaderboard", [row[1:] for row in tables.read("leaderboard") if row[0] in ("runs of", "all")]),
+    ]
 
 
 def main() -> int:
@@ -125,10 +120,8 @@ def main() -> int:
     folder = DOCS / "validation"
     folder.mkdir(exist_ok=True)
     pairs = [(run.measured_s, run.step_s, run.row.text("set")) for run in timed]
-    low, high = (
-        math.floor(math.log10(min(map(min, ((x, y) for x, y, _ in pairs))))),
-        math.ceil(math.log10(max(x for x, *_ in pairs))),
-    )
+    low = math.floor(math.log10(min(min(x, y) for x, y, _ in pairs)))
+    high = math.ceil(math.log10(max(x for x, *_ in pairs)))
     times = plot(pairs, "measured s", "predicted s", [10.0**k for k in range(low, high + 1)], log_y=True)
     (folder / "times.svg").write_text(times, encoding="utf-8")
     for key in ("tp", "pp", "micro_batch", "all_gpus"):
