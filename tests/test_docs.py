@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import validation_page
-from docs.made import docs_tables, tables
+from docs.made import docs_tables, tables, validation_page
 from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, model_names, preset_names, read_hardware, simulate
 from sim_core.models.description import Experts, Mla, Model, Window
 from sim_core.models.readers.hugging_face import FAMILIES

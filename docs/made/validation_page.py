@@ -1,6 +1,6 @@
 """Records the figures of all measured runs: docs/data/, what docs/validation.md and docs/leaderboard.md show of it, plots.
 
-    python -m benchmarks.validation_page [--check]
+    python -m docs.made.validation_page [--check]
 
 The words of the pages are in them; this replaces what is between their markers. Recorded are
 figures, error bars and highest MFUs, by which later ones and results are judged. `--check` writes nothing: exit code 5 where
@@ -26,7 +26,7 @@ from sweep.uncertainty import evidence, highest as highest_mfu
 from sweep.validation.figures import RECORDED, as_json, by_quality, by_release, figures, figures_of, worse
 from sweep.validation.report import ablation_table, as_markdown, as_qualities, as_releases
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
+DOCS: Final = Path(__file__).parent.parent
 COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
 WIDTH, HEIGHT, LEFT, TOP = 560, 380, 60, 20
 EXIT_WORSE: Final = 5
@@ -107,6 +107,7 @@ def shown() -> list[tuple[str, str, list[list[str]]]]:
 
 
 def main() -> int:
+    """Record the figures, or compare them with those that are recorded."""
     runs = run_rows(published_rows())
     by_set, bars = figures(runs), evidence_of(runs)
     if sys.argv[1:] == ["--check"]:
