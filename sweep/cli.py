@@ -46,9 +46,15 @@ COMMANDS: Final = {
 }
 """What each command is for: its docstring (a test compares them)."""
 
+_TOGETHER: Final = {
+    "running": ("run", "search"),
+    "results": ("ls", "status", "show", "report", "compact"),
+    "plans": ("explain", "whatif"),
+    "recorded": ("replay", "timeline"),
+    "presets": ("hardware", "stack", "model"),
+}
+"""Modules of several commands; any other command has one of its own."""
 HELP: Final = {"help_option_names": ["-h", "--help"]}
-
-
 _THREADS: Final = "OPENBLAS_NUM_THREADS"
 
 
@@ -66,11 +72,17 @@ def _one_thread() -> Iterator[None]:
         del os.environ[_THREADS]  # not for what a command starts
 
 
+def implementation(name: str) -> Any:
+    """The function of a command, or the Typer of several; its module is imported now."""
+    module = next((f"{module}_commands" for module, names in _TOGETHER.items() if name in names), f"{name}_command")
+    return getattr(import_module(f"sweep.commands.{module}"), f"{name}_command")
+
+
 class _OnDemand(TyperCommand):
     """A command whose module is imported when it runs: `sweep --help` need not load the simulator."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        loaded = import_module(f"sweep.commands.{self.name}_command").command
+        loaded = implementation(str(self.name))
         if not isinstance(loaded, typer.Typer):  # a Typer: a command of several
             function, loaded = loaded, typer.Typer(add_completion=False, context_settings=HELP)
             loaded.command(self.name, cls=CheckedCommand)(function)

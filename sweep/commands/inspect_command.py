@@ -1,11 +1,13 @@
 """`sweep inspect`: what files hold: workloads, rank traces, logs of runs, profiler traces."""
 
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from sim_core import (
     TRACE,
@@ -46,89 +48,77 @@ from sweep.show.profiles import print_profile, profile_values
 from sweep.show.terminal import own_console
 from sweep.show.traces import job_values, print_job, print_stage_durations
 
+Told = tuple[Sequence[str], Callable[[], dict[str, object]], Callable[[Console], None]]
+"""Of a file: warnings, its values, and how they are printed."""
 
-def command(
+
+def inspect_command(
     files: Annotated[
-        list[Path], typer.Argument(help="Workload files; folders of rank traces; logs of training runs; profiler traces.")
+        list[Path], Argument(help="Workload files; folders of rank traces; logs of training runs; profiler traces.")
     ],
     micro_batch: MicroBatch = None,
     sets: FactSets = None,
     records: Records = None,
     suggest: Annotated[
-        bool,
-        typer.Option("--suggest-model", help="Print the model that a SimAI text suggests, as the model: section of a spec."),
+        bool, Option("--suggest-model", help="Print the model that a SimAI text suggests, as the model: section of a spec.")
     ] = False,
     without_last_step: Annotated[
-        bool, typer.Option("--without-last-step", help="Profiler traces: leave the last step out, as HTA does.")
+        bool, Option("--without-last-step", help="Profiler traces: leave the last step out, as HTA does.")
     ] = False,
     step_name: Annotated[
-        str | None, typer.Option(help="Profiler traces: the annotation that is a step, in place of ProfilerStep.")
+        str | None, Option(help="Profiler traces: the annotation that is a step, in place of ProfilerStep.")
     ] = None,
     rows: Annotated[
-        Path | None,
-        typer.Option(help="Write the logs as measured runs (CSV) for validate, calibrate, rank --measured and tune."),
+        Path | None, Option(help="Write the logs as measured runs (CSV) for validate, calibrate, rank --measured and tune.")
     ] = None,
     stages: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Write a pipeline's stage durations (JSON), from Megatron's timers in a log or annotations in the traces of "
             "all its stages, for replay, simulate and run."
         ),
     ] = None,
-    hardware: Annotated[str, typer.Option(help="With --rows: the device of logs that name none.")] = "",
+    hardware: Annotated[str, Option(help="With --rows: the device of logs that name none.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Print what files hold: plan, layers and traffic of a workload; plan, model and steady step of a log or launch."""
-    console, values = own_console(), list[dict[str, object]]()
+    console, paths = own_console(), list(map(str, files))
     if suggest:
         takes("--suggest-model", {"--json": as_json}, "--set, --micro-batch and --record")
     if stages is not None:
         takes("--stages", {"--json": as_json, "--suggest-model": suggest, "--rows": rows is not None}, "--step-name")
-        _write_stages(list(map(str, files)), step_name, stages, console)
+        recorded = read_stages(paths, step_name)
+        write_text(stage_document(recorded), stages)
+        print_stage_durations(str(stages), recorded, console)
         return
     needs("--rows", rows, {"--hardware": hardware or None})
-    _check_for_traces(files, {"--step-name": step_name, "--without-last-step": without_last_step})
+    if not any(map(is_trace, paths)):
+        of_traces = {"--step-name": step_name, "--without-last-step": without_last_step}
+        takes(f"{files[0]} (no profiler trace)", of_traces, "--set, --micro-batch, --record and --json")
     facts = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
-    logs: list[Log] = []
-    for path in map(str, files):
-        _check_no_model(path)
+    values, logs = list[dict[str, object]](), list[Log]()
+    for path in paths:
+        if path in model_names() or Path(path).name == "config.json":
+            raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
         if suggest:
             sys.stdout.write(model_yaml(*suggest_model(path, facts_of(path, facts))))
             continue
-        if rows is None and is_trace(path):
-            values.append(_profile(path, without_last_step, step_name, None if as_json else console))
-            continue
-        kind = _kind(path)
-        if rows is not None and kind != LOG:
-            raise SpecError(f"{path}: is no log of a run; --rows takes only those")
-        shown = None if as_json or rows is not None else console
-        if kind == LOG:
+        if rows is not None:
+            if _kind(path) != LOG:
+                raise SpecError(f"{path}: is no log of a run; --rows takes only those")
             logs.append(read_log(path))
             values.append(log_values(logs[-1]))
-            if shown:
-                print_log(logs[-1], shown)
-        elif kind == LAUNCH:
-            launch = read_launch(path)
-            values.append(launch_values(launch))
-            if shown:
-                print_launch(launch, shown)
+            continue
+        warnings, values_of, show = _told(path, facts, sets or [], step_name, last_step=not without_last_step)
+        if as_json:
+            values.append(values_of())
         else:
-            with of_sets(sets or []):
-                values.append(_workload(path, facts, shown))
-    _write_rows(logs, rows, hardware, console)
+            print_warnings(warnings, console)
+            show(console)
+    if rows is not None:
+        _write_rows(logs, rows, hardware, console)
     if as_json and not suggest:
         write_json(values)
-
-
-def _check_for_traces(files: list[Path], options: dict[str, object]) -> None:
-    """Raise OptionError if one of these options is given and no file is a profiler trace."""
-    if any(options.values()) and not any(map(is_trace, map(str, files))):
-        takes(f"{files[0]} (no profiler trace)", options, "--set, --micro-batch, --record and --json")
-
-
-def _check_no_model(path: str) -> None:
-    if path in model_names() or Path(path).name == "config.json":
-        raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
 
 
 def _kind(path: str) -> str:
@@ -146,44 +136,29 @@ def _kind(path: str) -> str:
     return row.kind
 
 
-def _profile(path: str, without_last_step: bool, step_name: str | None, console: Console | None) -> dict[str, object]:
-    """Print what a profiler trace holds, or give it as values where there is no console."""
-    profile = read_profile(path, last_step=not without_last_step, step_name=step_name)
-    if console is None:
-        return profile_values(profile)
-    print_warnings(profile.warnings, console)
-    print_profile(profile, console)
-    return {}
+def _told(path: str, facts: list[str], sets: list[str], step_name: str | None, *, last_step: bool) -> Told:
+    """What a file holds, by its kind."""
+    if is_trace(path):
+        profile = read_profile(path, last_step=last_step, step_name=step_name)
+        return profile.warnings, partial(profile_values, profile), partial(print_profile, profile)
+    kind = _kind(path)
+    if kind == LOG:
+        log = read_log(path)
+        return (), partial(log_values, log), partial(print_log, log)
+    if kind == LAUNCH:
+        launch = read_launch(path)
+        return (), partial(launch_values, launch), partial(print_launch, launch)
+    with of_sets(sets):
+        stated = facts_of(path, facts)
+        if kind_of(path) == TRACE:
+            job = read_traces(path, stated)
+            return job.warnings, partial(job_values, path, job), partial(print_job, path, job)
+        workload, warnings = read_workload(path, stated)
+        return warnings, partial(workload_values, path, workload, warnings), partial(print_workload, path, workload)
 
 
-def _workload(path: str, given: list[str], console: Console | None) -> dict[str, object]:
-    """Print what a workload holds, or give it as values where there is no console."""
-    facts = facts_of(path, given)
-    if kind_of(path) == TRACE:
-        job = read_traces(path, facts)
-        if console is None:
-            return job_values(path, job)
-        print_warnings(job.warnings, console)
-        print_job(path, job, console)
-        return {}
-    workload, warnings = read_workload(path, facts)
-    if console is None:
-        return workload_values(path, workload, warnings)
-    print_warnings(warnings, console)
-    print_workload(path, workload, console)
-    return {}
-
-
-def _write_stages(files: list[str], step_name: str | None, path: Path, console: Console) -> None:
-    recorded = read_stages(files, step_name)
-    write_text(stage_document(recorded), path)
-    print_stage_durations(str(path), recorded, console)
-
-
-def _write_rows(logs: list[Log], path: Path | None, hardware: str, console: Console) -> None:
-    """Write the logs that can be rows if a `path` is given, and say of the others why they cannot."""
-    if path is None:
-        return
+def _write_rows(logs: list[Log], path: Path, hardware: str, console: Console) -> None:
+    """Write the logs that can be rows, and say of the others why they cannot."""
     taken: list[dict[str, object]] = []
     for log in logs:
         row = row_of(log, len(taken) + 1, hardware)
