@@ -4,7 +4,6 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from importlib import import_module
@@ -255,20 +254,19 @@ def run(
         raise SpecError(f"executor: found {shown(executor)}, {nearest(executor, list(Kind))}")
     if isinstance(executor, str):
         count = workers or None if executor == Kind.ray else workers
-        started = opened(Kind(executor), count, slice_limit, checked.store.writer, folder)
+        with opened(Kind(executor), count, slice_limit, checked.store.writer, folder) as running:
+            run_sweep(prepared, store, running, fresh=fresh)
     else:
-        started = nullcontext(executor)
-    with started as running:
-        run_sweep(prepared, store, running, fresh=fresh)
+        run_sweep(prepared, store, executor, fresh=fresh)
     return Result(folder=folder, spec=path)
 
 
 def _told(sections: Sequence[Section]) -> Told:
     """Sections as a text, and their values as JSON holds them."""
     out = io.StringIO()
-    plain_text = {"no_color": True, "markup": False, "highlight": False, "soft_wrap": True}
-    not_a_cell = {"force_jupyter": False, "force_terminal": False}  # of a notebook, to which rich would write
-    print_sections(sections, Console(file=out, width=_WIDE, **plain_text, **not_a_cell))
+    options: dict[str, Any] = dict.fromkeys(("markup", "highlight", "force_terminal"), False)
+    # rich would write to the cell of a notebook, not to the file
+    print_sections(sections, Console(file=out, width=_WIDE, no_color=True, soft_wrap=True, force_jupyter=False, **options))
     return Told(text=out.getvalue(), values=json.loads(json.dumps(values_of(sections), default=str)))
 
 
