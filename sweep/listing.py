@@ -77,7 +77,7 @@ def standing(folder: Folder) -> Standing:
     brief = listed(folder, now - begun)
     of_this_run = sum(part.rows for part in parts if files.get(part.file_name, (0.0, 0))[0] >= begun)
     growing = brief.state == "running" and of_this_run > 0
-    own = [files[name] for name in files if name in (MANIFEST, OLD_MANIFEST) or name.startswith("part-")]
+    own = [file for name, file in files.items() if name in (MANIFEST, OLD_MANIFEST) or name.startswith("part-")]
     ranked = rank(folder, top=1, per=[]) if parts else None
     return Standing(
         **vars(brief),

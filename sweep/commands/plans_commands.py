@@ -1,22 +1,33 @@
-"""`sweep explain`, `sweep whatif`: why one plan of a result is as it is, and what a change of it, its job or machine gives."""
+"""`sweep explain`, `sweep whatif`, `sweep export`: one plan: why it is so, what a change gives, and how to launch it."""
 
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
-from sim_core import quantity, read_hardware
+from sim_core import SIMAI, SpecError, model_document, quantity, read_hardware
 from sim_core.limits import LARGEST
 from sweep.answers.asked import compared, explained
 from sweep.answers.explanation import explain
 from sweep.answers.section import Section, values_of
 from sweep.answers.whatif import Question, section_of, what_if
-from sweep.commands.shared import AsJson, result_at, there, write_json
-from sweep.options import of_keys, readable
+from sweep.commands.shared import AsJson, check_output, prepared_spec, result_at, takes, there, write_json
+from sweep.evaluation.one_plan import export_notes, simai_text
+from sweep.exporting.keeping import with_flags, with_keys
+from sweep.exporting.launched import launched
+from sweep.exporting.megatron import megatron_text
+from sweep.exporting.torchtitan import torchtitan_text
+from sweep.frameworks.plan import Launched
+from sweep.options import OptionError, of_keys, readable, wrong
+from sweep.outputs import write_file
 from sweep.reopening import BEST, plan_number, reopened
 from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
+from sweep.spec.spec import load_spec
 
 Result = Annotated[str, Argument(metavar="RESULT", help="Folder of results, a path or URI.")]
 Plan = Annotated[str, Argument(help="Its number, as in `rank`; or best.")]
@@ -69,3 +80,68 @@ def _tell(sections: Sequence[Section], *, as_json: bool) -> None:
         write_json(values_of(sections))
     else:
         print_sections(sections, own_console())
+
+
+class ExportForm(StrEnum):
+    """Formats of `export`."""
+
+    megatron = "megatron"
+    torchtitan = "torchtitan"
+    simai = "simai"
+    json = "json"
+
+
+def export_command(
+    source: Annotated[str, Argument(metavar="RESULT|SPEC", help="A folder of results, or the spec of a sweep.")],
+    plan: Annotated[str, Option(help="Its number, as in the results; best: the first of the ranking of a result.")],
+    output: Annotated[Path | None, Option("--output", "-o", help="File to write; default: standard output.")] = None,
+    form: Annotated[
+        ExportForm | None, Option("--format", help="Default: simai for the sweep of a SimAI text, else megatron.")
+    ] = None,
+    keep: Annotated[
+        Path | None, Option(help="A launch file: what it holds besides plan and model is kept (megatron, torchtitan).")
+    ] = None,
+    sets: Annotated[list[str] | None, Option("--set", help="Overrides that the sweep of a spec was run with.")] = None,
+    spec: Annotated[Path | None, Option(help="Where the spec of a result lies now, if its files are not found.")] = None,
+) -> None:
+    """Write a plan as flags of Megatron-LM, a torchtitan file, a SimAI text or JSON."""
+    check_output(output)
+    path = Path(source)
+    if path.is_file():
+        if not plan.isascii() or not plan.isdecimal():
+            raise wrong("--plan", plan, "the number of a plan (best needs a folder of results)")
+        takes("a spec", {"--spec": spec}, "--set")
+        loaded = load_spec(path, sets or [])
+        prepared, base, number = prepared_spec(loaded, path), path.parent, int(plan)
+    elif sets:
+        raise OptionError(f"--set: {source} is a folder of results, whose spec is what it is; give the spec instead")
+    else:
+        opened = reopened(result_at(source), there("--spec", spec))
+        _print_notes(opened.notes)
+        prepared, loaded, base, number = opened.prepared, opened.spec, opened.base, plan_number(opened, plan, "--plan")
+    if form is None:
+        form = ExportForm.simai if prepared.sweep.workload.kind == SIMAI else ExportForm.megatron
+    if form is ExportForm.simai:
+        text = simai_text(prepared, loaded.workload, base, number)
+        _print_notes(export_notes(prepared, number, text))
+    else:
+        text_of = {ExportForm.megatron: megatron_text, ExportForm.torchtitan: torchtitan_text, ExportForm.json: json_text}[form]
+        text = text_of(launched(prepared.without_sample(), number))
+    if keep is not None:
+        keeping = {ExportForm.megatron: with_flags, ExportForm.torchtitan: with_keys}
+        if form not in keeping:
+            raise SpecError("--keep: expected --format megatron or torchtitan")
+        text = keeping[form](text, keep)
+    write_file(output, text)
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    sys.stderr.write("".join(f"note: {note}\n" for note in notes))
+
+
+def json_text(plan: Launched) -> str:
+    """The plan, its result and its model as data."""
+    names = ("fields", "layers", "stack", "sharding", "sequence", "sequence_parallel")
+    data = {"sweep": plan.name, "plan": plan.number} | {name: getattr(plan, name) for name in names}
+    model = None if plan.model is None else model_document(plan.model)
+    return json.dumps(data | {"model": model, "result": plan.row, "spec": plan.spec}, indent=1) + "\n"

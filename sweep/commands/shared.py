@@ -12,7 +12,6 @@ from rich.console import Console
 from typer import Argument, Exit, Option
 
 from sim_core import SpecError
-from sim_core.limits import LARGEST
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.options import OptionError, wrong
 from sweep.outputs import write_file
@@ -30,13 +29,6 @@ Directory = Annotated[str | None, Argument(help="Folder of results, a path or UR
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Print all columns, assumptions, notes and reasons, too.")]
 FactSets = Annotated[list[str] | None, Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
-MicroBatch = Annotated[int | None, Option(min=1, max=LARGEST["micro_batch"], help="Micro-batch that the file was made with.")]
-Records = Annotated[
-    list[str] | None,
-    Option(
-        "--record", help="A value in place of the file's: embedding_layer='0.05 ms', layernorm='0 B', NAME=keep, NAME=model."
-    ),
-]
 
 
 def result_at(directory: str | None, *, missing: bool = True) -> Folder:
@@ -128,14 +120,6 @@ def names_in(option: str, text: str | None) -> list[str]:
 def groups_in(options: Sequence[str] | None) -> list[str] | None:
     """Columns of `--per`, which may be given several times; none of '', and None if it is not given. Raises OptionError."""
     return None if options is None else names_in("--per", ",".join(option for option in options if option) or None)
-
-
-def record_sets(records: Sequence[str] | None) -> list[str]:
-    """`--record NAME=VALUE` as assignments to `workload.records`. Raises SpecError."""
-    for record in records or ():
-        if "=" not in record:
-            raise wrong("--record", record, "NAME=VALUE, such as embedding_layer='0.05 ms'")
-    return [f"records.{record}" for record in records or ()]
 
 
 def rows_of_set(rows: list[Row], name: str | None) -> list[Row]:

@@ -202,6 +202,8 @@ def _ladder(key: object, values: object) -> list[Any]:
     if isinstance(values, Mapping) and len(values) == 1:
         ((kind, bounds),) = values.items()
         whole = isinstance(bounds, list) and all(isinstance(b, int) and not isinstance(b, bool) for b in bounds)
+        if kind not in ("range", "powers_of_two"):
+            raise ValueError(f"axes.{key}: unknown ladder, {nearest(str(kind), ('range', 'powers_of_two'))}")
         if kind == "range" and whole and len(bounds) in (2, 3):
             first, last, step = (*bounds, 1)[:3]
             if step < 1 or last < first or (last - first) // step >= MAX_AXIS_VALUES:
@@ -209,12 +211,9 @@ def _ladder(key: object, values: object) -> list[Any]:
                 raise ValueError(f"axes.{key}: range {bounds}: expected {expected}")
             return list(range(first, last + 1, step))
         if kind == "powers_of_two" and whole and len(bounds) == 2 and 1 <= bounds[0] <= bounds[1] <= 2**40:
-            powers = [2**k for k in range(bounds[1].bit_length()) if bounds[0] <= 2**k <= bounds[1]]
-            if not powers:
-                raise ValueError(f"axes.{key}: no power of two is within {bounds}")
-            return powers
-        if kind not in ("range", "powers_of_two"):
-            raise ValueError(f"axes.{key}: unknown ladder, {nearest(str(kind), ('range', 'powers_of_two'))}")
+            if powers := [2**k for k in range(bounds[1].bit_length()) if 2**k >= bounds[0]]:
+                return powers
+            raise ValueError(f"axes.{key}: no power of two is within {bounds}")
         raise ValueError(f"axes.{key}: found {shown(bounds)}, expected {{{kind}: [first, last{', step' * (kind == 'range')}]}}")
     of_field = key in FIELDS and not isinstance(values, Mapping)
     if of_field and "," not in str(values):

@@ -133,12 +133,10 @@ def with_stragglers(
     usual_s = slowed_s(np.zeros_like(pp), slower[0])
     stages = []
     # the last stage, which often takes longest, and one of the others for all of them
-    for stage, of_stage in ((pp - 1, gpus / pp), ((pp - 1) // 2, gpus - gpus / pp)):
+    for stage, of_stage in ((pp - 1, gpus / pp), ((pp - 1) // 2, gpus - gpus / pp))[: 1 if (pp == 1).all() else 2]:
         half_s = slowed_s(stage, slower[1])
         most_s = half_s if (slower[2] == slower[1]).all() else slowed_s(stage, slower[2])
         stages.append(_Stage(of_stage, slower, np.maximum.accumulate(np.stack([usual_s, half_s, most_s]))))
-        if (pp == 1).all():
-            break
     for name, part in TAIL.items():
 
         def enough(seconds: Floats, part: float = part) -> Bools:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sim_core import PLAN_DEFAULTS, Facts, SpecError, model_document, read_workload
-from sweep.commands.export_command import json_text
+from sweep.commands.plans_commands import json_text
 from sweep.evaluation.evaluation import bounded
 from sweep.evaluation.one_plan import row_of, simai_text
 from sweep.evaluation.preparation import Prepared, prepare

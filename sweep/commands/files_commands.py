@@ -1,13 +1,14 @@
-"""`sweep inspect`: what files hold: workloads, rank traces, logs of runs, profiler traces."""
+"""`sweep inspect`, `sweep simulate`: what files hold, and one plan of a workload file or a model."""
 
 import sys
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
-from typer import Argument, Option
+from typer import Argument, Exit, Option
 
 from sim_core import (
     TRACE,
@@ -16,37 +17,40 @@ from sim_core import (
     model_names,
     model_yaml,
     plural,
+    read_hardware,
+    read_model,
     read_traces,
     read_workload,
     stage_document,
     suggest_model,
 )
-from sweep.commands.shared import (
-    AsJson,
-    FactSets,
-    MicroBatch,
-    Records,
-    needs,
-    print_warnings,
-    record_sets,
-    refuse_result,
-    takes,
-    write_json,
-    write_text,
-)
-from sweep.evaluation.one_plan import facts_of, of_sets
+from sim_core.limits import LARGEST
+from sweep.commands.shared import AsJson, FactSets, needs, print_warnings, refuse_result, takes, write_json, write_text
+from sweep.evaluation.one_plan import facts_of, of_sets, prepare_plan, row_of, simai_parts
+from sweep.exits import EXIT_FAILED_PLANS
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import Log, read_log
 from sweep.inputs.registry import LAUNCH, LOG, MODEL, SPEC, WORKLOAD, cannot, is_trace, recognised, unknown
 from sweep.inputs.stages import read_stages
 from sweep.inputs.traces.profile import read_profile
-from sweep.runs.logs import row_of
+from sweep.options import readable, wrong
+from sweep.runs.logs import row_of as row_of_log
 from sweep.runs.table import runs_text
+from sweep.show.checks import plausibility_lines, print_checks
 from sweep.show.inputs import print_workload, workload_values
 from sweep.show.logs import launch_values, log_values, print_launch, print_log
 from sweep.show.profiles import print_profile, profile_values
+from sweep.show.results import print_plan, print_simai_parts
 from sweep.show.terminal import own_console
 from sweep.show.traces import job_values, print_job, print_stage_durations
+
+MicroBatch = Annotated[int | None, Option(min=1, max=LARGEST["micro_batch"], help="Micro-batch that the file was made with.")]
+Records = Annotated[
+    list[str] | None,
+    Option(
+        "--record", help="A value in place of the file's: embedding_layer='0.05 ms', layernorm='0 B', NAME=keep, NAME=model."
+    ),
+]
 
 Told = tuple[Sequence[str], Callable[[], dict[str, object]], Callable[[Console], None]]
 """Of a file: warnings, its values, and how they are printed."""
@@ -95,7 +99,7 @@ def inspect_command(
     if not any(map(is_trace, paths)):
         of_traces = {"--step-name": step_name, "--without-last-step": without_last_step}
         takes(f"{files[0]} (no profiler trace)", of_traces, "--set, --micro-batch, --record and --json")
-    facts = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
+    facts = [*(sets or []), *_record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
     values, logs = list[dict[str, object]](), list[Log]()
     for path in paths:
         if path in model_names() or Path(path).name == "config.json":
@@ -119,6 +123,14 @@ def inspect_command(
         _write_rows(logs, rows, hardware, console)
     if as_json and not suggest:
         write_json(values)
+
+
+def _record_sets(records: Sequence[str] | None) -> list[str]:
+    """`--record NAME=VALUE` as assignments to `workload.records`. Raises SpecError."""
+    for record in records or ():
+        if "=" not in record:
+            raise wrong("--record", record, "NAME=VALUE, such as embedding_layer='0.05 ms'")
+    return [f"records.{record}" for record in records or ()]
 
 
 def _kind(path: str) -> str:
@@ -161,7 +173,7 @@ def _write_rows(logs: list[Log], path: Path, hardware: str, console: Console) ->
     """Write the logs that can be rows, and say of the others why they cannot."""
     taken: list[dict[str, object]] = []
     for log in logs:
-        row = row_of(log, len(taken) + 1, hardware)
+        row = row_of_log(log, len(taken) + 1, hardware)
         if isinstance(row, str):
             console.print(f"{log.path}: no row: {row}")
         else:
@@ -170,3 +182,60 @@ def _write_rows(logs: list[Log], path: Path, hardware: str, console: Console) ->
         raise SpecError(f"{path}: not written: no log holds a whole run")
     write_text(runs_text(taken), path)
     console.print(f"{path}: {plural(len(taken), 'run')}")
+
+
+class Fidelity(StrEnum):
+    """How a plan is simulated."""
+
+    event = "event"
+    simai = "simai"
+
+
+def simulate_command(
+    file: Annotated[Path | None, Argument(help="Workload file; or --model.")] = None,
+    model: Annotated[
+        str | None, Option(help="A model instead of a file: a name (`sweep model`), a config.json, Megatron-LM arguments.")
+    ] = None,
+    sequence: Annotated[int | None, Option(min=1, max=2**31 - 1, help="Tokens of a sequence.")] = None,
+    hardware: Annotated[str, Option(help="Preset or YAML file.")] = "H100-SXM",
+    fidelity: Annotated[Fidelity, Option(help="The event engine, or SimAI-Analytical's cost model.")] = Fidelity.event,
+    micro_batch: MicroBatch = None,
+    sets: Annotated[
+        list[str] | None, Option("--set", help="Change the plan: tp=8, hardware.nic_bandwidth=...; model.layers=40")
+    ] = None,
+    records: Records = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes."""
+    console = own_console()
+    if (file is None) == (model is None):
+        raise wrong("FILE", "neither it nor --model" if file is None else "it and --model", "one of them")
+    if file is not None:
+        if not file.exists() and str(file) in model_names():
+            raise wrong("FILE", file, f"a workload file; of a model: --model {file}")
+        refuse_result(file, "a workload")
+    readable("--hardware", read_hardware, hardware)
+    if model is not None:
+        takes("--model", {"--record": records, "--micro-batch": micro_batch}, "--sequence, --hardware, --fidelity and --set")
+        readable("--model", read_model, model)
+    source = {"model": model} if file is None else {"path": str(file.absolute())}
+    workload = {"sequence": sequence, **source, "micro_batch": micro_batch}
+    changes = [*(sets or []), *(f"workload.{each}" for each in _record_sets(records))]
+    prepared = prepare_plan(workload, hardware, fidelity.value, changes)
+    if not as_json:
+        print_warnings(prepared.warnings, console)
+        print_checks(prepared.sweep.workload.checks, console)
+    row = row_of(prepared)
+    if as_json:
+        write_json({"result": row, "notes": [*prepared.warnings, *prepared.notes]})
+    else:
+        if fidelity is Fidelity.simai and row["reason"] in ("", "memory_exceeds_device"):  # the tool checks no memory
+            print_simai_parts(simai_parts(prepared), console)
+        print_plan(row, prepared.sweep.space.named, prepared.notes, console, parts=fidelity is Fidelity.event)
+        utilisation = [] if row["mfu"] is None else [(row["tflops_per_gpu"], row["mfu"])]
+        hfu = [] if row["hfu"] in (None, row["mfu"]) else [row["hfu"]]
+        measured = [] if row["measured_share"] is None else [row["measured_share"]]
+        for line in plausibility_lines(prepared.provenance["plausibility"], utilisation, hfu, measured):
+            console.print(line)
+    if row["status"] != "ok":
+        raise Exit(EXIT_FAILED_PLANS)
