@@ -264,9 +264,11 @@ def run(
 def _told(sections: Sequence[Section]) -> Told:
     """Sections as a text, and their values as JSON holds them."""
     out = io.StringIO()
-    options: dict[str, Any] = dict.fromkeys(("markup", "highlight", "force_terminal"), False)
-    # rich would write to the cell of a notebook, not to the file
-    print_sections(sections, Console(file=out, width=_WIDE, no_color=True, soft_wrap=True, force_jupyter=False, **options))
+    console = Console(
+        file=out, width=_WIDE, no_color=True, markup=False, highlight=False, soft_wrap=True, force_terminal=False,
+        force_jupyter=False,  # else it would write to the cell of a notebook, not to the file
+    )  # fmt: skip
+    print_sections(sections, console)
     return Told(text=out.getvalue(), values=json.loads(json.dumps(values_of(sections), default=str)))
 
 

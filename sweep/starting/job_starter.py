@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import yaml
 
-from sim_core import Hardware, Model, Stack, parse_model, plural, read_hardware, read_stack
+from sim_core import Hardware, Model, parse_model, plural, read_hardware, read_stack
 from sweep.frameworks.stacks import WITHOUT_PAGE, page_of
 from sweep.inputs.job import Job
 from sweep.starting.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
@@ -32,19 +32,25 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
     """The text of a spec around a job, to be written into the folder `base`. Raises SpecError."""
     device, place = _machine(job, hardware, base)
     model = parse_model({"name": job.name, "source": "the job"} | dict(job.model), job.path)
-    lines = wide_axes(model, device, read_stack(job.stack), gpus, model.sequence or 0)
+    stack = read_stack(job.stack)
+    lines = wide_axes(model, device, stack, gpus, model.sequence or 0)
     lines["checkpointing"] = RECOMPUTE, "what the backward computes again"
     for name in (*page_of(job.stack).lacks, *WITHOUT_PAGE.get(job.framework, ())):
         lines.pop(name, None)
-    plan, stack = _plan(job, model, lines), read_stack(job.stack)
-    if "pp" in lines and _as_stack(plan, stack):
+    plan = _plan(job, model, lines)
+    own = stack.sharding_in_pipeline if plan.get("pp", 1) > 1 else stack.sharding
+    as_stack = plan.get("sharding") == own and "reshard_after_forward" not in plan  # which is another way where pp > 1
+    if "pp" in lines and as_stack and stack.sharding_in_pipeline not in (None, stack.sharding):
         plan["sharding"] = AS_STACK
         lines["sharding"] = AS_STACK, f"as {stack.name} does: {stack.sharding}; where pp > 1 {stack.sharding_in_pipeline}"
     for name, value in plan.items():
         values, why = lines.get(name, (value, ""))
         if isinstance(values, list) and name not in HELD:
             told = "the last, a number of layers for each virtual stage" if isinstance(value, list) else on_one_line(value)
-            lines[name] = _among(values, value), f"{why}; the job has {told}"
+            if value not in values:
+                numbers = all(isinstance(each, int) for each in (*values, value))
+                values = sorted([*values, value]) if numbers else [*values, value]
+            lines[name] = values, f"{why}; the job has {told}"
         else:
             lines[name] = value, why if name == "sharding" and why else "as the job has it"
     lines["global_batch"] = job.plan.get("global_batch"), "sequences of a step, as the job has them"
@@ -53,8 +59,9 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
         *(f"  {line}" for line in yaml.safe_dump({"model": dict(job.model)}, sort_keys=False).rstrip("\n").split("\n")),
         shown_line("stack", job.stack, "the framework whose behaviour is simulated", 2),
     ]
-    if job.plan.get("sequence_parallel") is not None and (job.plan["sequence_parallel"] or plan.get("tp") != 1):
-        top.append(shown_line("sequence_parallel", bool(job.plan["sequence_parallel"]), "as the job has it", 2))
+    parallel = job.plan.get("sequence_parallel")
+    if parallel is not None and (parallel or plan.get("tp") != 1):
+        top.append(shown_line("sequence_parallel", bool(parallel), "as the job has it", 2))
     objective = shown_line("- minimize", "step_time", SAME, 2)
     return spec_text(job.name, gpus, device, place, top, lines, objective, _running(job, plan))
 
@@ -72,13 +79,6 @@ def _plan(job: Job, model: Model, lines: Lines) -> dict[str, Any]:
         equal = model.layers % (plan["pp"] * plan["vpp"]) == 0
         plan.setdefault(ONE_LIST, "even" if equal else "balanced")
     return plan
-
-
-def _as_stack(plan: dict[str, Any], stack: Stack) -> bool:
-    """Whether a job shards as its framework does by itself, which is another way where pp > 1."""
-    own = stack.sharding_in_pipeline if plan["pp"] > 1 else stack.sharding
-    is_own = plan.get("sharding") == own and "reshard_after_forward" not in plan
-    return is_own and stack.sharding_in_pipeline not in (None, stack.sharding)
 
 
 def _running(job: Job, plan: dict[str, Any]) -> list[str]:
@@ -101,10 +101,3 @@ def _machine(job: Job, hardware: str, base: Path) -> tuple[Hardware, str]:
     own = {"gpus_per_node": job.gpus_per_node, "nics_per_node": max(1, round(nics * (job.gpus_per_node or 1) / node))}
     why = f"its log has {plural(job.gpus_per_node, 'GPU')} a node; NICs in proportion"
     return device.with_values(own), shown_line("hardware", {"preset": place, **own}, why)
-
-
-def _among(values: list[Any], value: object) -> list[Any]:
-    """The values of an axis with that of the job."""
-    if value in values:
-        return values
-    return sorted([*values, value]) if all(isinstance(each, int) for each in (*values, value)) else [*values, value]

@@ -80,9 +80,9 @@ def starter(
         top, lines = _of_file(source, workload, facts, device, gpus, base)
     if global_batch is not None:
         lines["global_batch"] = global_batch, "sequences of a step, as given"
-    objective = shown_line("- maximize", "mfu", f"{SAME}: also the fastest", 2)
-    if not is_model:
-        objective = shown_line("- minimize", "step_time", SAME, 2)
+    objective = shown_line("- minimize", "step_time", SAME, 2)
+    if is_model:
+        objective = shown_line("- maximize", "mfu", f"{SAME}: also the fastest", 2)
     return spec_text(starter_name(source), gpus, device, _hardware(hardware, device, gpus, base), top, lines, objective)
 
 
