@@ -30,9 +30,9 @@ LARGEST: Final[Mapping[str, int]] = {
 their rows (planning/fields.py)."""
 
 
-def gpus_of(dp: Ints, model_parallel: Ints) -> Ints:
-    """dp x (tp x cp x pp), cut at 2^62 if it would leave 64 bits; such plans are infeasible (numbers_too_large)."""
-    return np.where(dp.astype(np.float64) * model_parallel < 2.0**62, dp * model_parallel, 2**62)
+def product(a: Ints, b: Ints) -> Ints:
+    """a x b, cut at 2^62 if it would leave 64 bits; such plans are infeasible (numbers_too_large)."""
+    return np.where(a.astype(np.float64) * b < 2.0**62, a * b, 2**62)
 
 
 def whole_number(least: int, most: int) -> str:

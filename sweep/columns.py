@@ -20,8 +20,9 @@ from sim_core import (
     SpecError,
     quantity,
 )
+from sim_core.limits import product
 from sweep.spec.other_names import meant
-from sweep.spec.space import Space, has_simai, number_axes, product, to_plans
+from sweep.spec.space import Space, has_simai, number_axes, to_plans
 from sweep.spec.values import FIELDS, STACK_AXIS
 
 DEVICE_MEMORY: Final = "device_memory_bytes"

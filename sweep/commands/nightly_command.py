@@ -10,7 +10,6 @@ from typer import Argument, Exit, Option
 
 from sim_core import SimError
 from sim_core.masking import masked
-from sweep.commands.shared import ended_at_once, interruptible
 from sweep.evaluation.slices import LIMIT_S
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
@@ -19,7 +18,7 @@ from sweep.nightly.night import EXIT_FAILURES, Runtime, run_night
 from sweep.nightly.spec import load_nightly
 from sweep.results.folder import Folder
 from sweep.show.progress import progress_display
-from sweep.show.terminal import own_console, sigterm_raises
+from sweep.show.terminal import ended_at_once, interruptible, own_console, sigterm_raises
 
 STOPPED: Final = "Interrupted. Run the same command to resume."
 

@@ -20,8 +20,6 @@ from sweep.columns import LONGER, SHORTER
 from sweep.commands.shared import (
     RESULTS,
     Verbose,
-    ended_at_once,
-    interruptible,
     prepared_spec,
     print_warnings,
     refuse_result,
@@ -48,7 +46,7 @@ from sweep.show.progress import clock, progress_display
 from sweep.show.ranked import print_ranking
 from sweep.show.results import print_reasons
 from sweep.show.tables import rows_text, say
-from sweep.show.terminal import own_console
+from sweep.show.terminal import ended_at_once, interruptible, own_console
 from sweep.spec.spec import SweepSpec, load_spec
 
 SHORT_S: Final = 2.0

@@ -2,14 +2,13 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 from rich.console import Console
-from typer import Argument, Exit, Option
+from typer import Argument, Option
 
 from sim_core import SpecError
 from sweep.evaluation.preparation import Prepared, prepare
@@ -18,7 +17,6 @@ from sweep.outputs import write_file
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store, newest
 from sweep.runs.table import Row
-from sweep.show.terminal import Terminated, exit_code, form_of, signals_end_at_once, sigterm_raises
 from sweep.spec.spec import SweepSpec
 
 AnyForm = TypeVar("AnyForm", bound=StrEnum)
@@ -105,8 +103,15 @@ def form_asked(forms: type[AnyForm], asked: AnyForm | None, output: Path | None,
     """
     if as_json and asked not in (None, forms("json")):
         raise wrong("--json", f"--format {asked} beside it", "one of them")
-    names = [str(form) for form in forms]
-    return forms("json") if as_json else asked or forms(form_of(output, names, names[0]))
+    if as_json or asked:
+        return asked or forms("json")
+    (table, *others), suffix = forms, output.suffix.removeprefix(".") if output else ""
+    if suffix in ("", "txt"):
+        return table
+    if suffix not in (table, *others):
+        known = ", ".join(f".{form}" for form in others)
+        raise OptionError(f"--output {output}: found .{suffix}, expected .txt, {known}, or --format")
+    return forms(suffix)
 
 
 def names_in(option: str, text: str | None) -> list[str]:
@@ -144,21 +149,3 @@ def print_warnings(warnings: Sequence[str], console: Console) -> None:
     """Print each warning on a line of its own."""
     for warning in warnings:
         console.print(f"warning: {warning}")
-
-
-@contextmanager
-def interruptible(console: Console, text: str) -> Iterator[None]:
-    """End a command that Ctrl-C or SIGTERM stops inside the block with `text` and its exit code."""
-    try:
-        with sigterm_raises():
-            yield
-    except (KeyboardInterrupt, Terminated) as stop:
-        console.print(text)
-        raise Exit(exit_code(stop)) from None
-
-
-@contextmanager
-def ended_at_once(console: Console, text: str) -> Iterator[None]:
-    """What `interruptible` does, for a block that compiles or loads the engine."""
-    with signals_end_at_once(lambda: console.print(text)):
-        yield

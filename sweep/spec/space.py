@@ -28,6 +28,7 @@ from sim_core import (
     sends_in_background,
     shown,
 )
+from sim_core.limits import product
 from sweep.spec.spec import SweepSpec
 from sweep.spec.stacks import framework_of
 from sweep.spec.values import FIELDS, STACK_AXIS, Value
@@ -259,8 +260,3 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
 def has_simai(space: Space) -> bool:
     """Whether any plan is simulated in fidelity simai; the event engine does not use overlap ratios."""
     return FIDELITIES.index("simai") in space.codes("fidelity")
-
-
-def product(a: Ints, b: Ints) -> Ints:
-    """a * b, capped at 2^62 if it would overflow; such plans are infeasible (numbers_too_large)."""
-    return np.where(a.astype(np.float64) * b < 2.0**62, a * b, 2**62)
