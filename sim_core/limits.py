@@ -1,7 +1,7 @@
 """The largest whole numbers that files, specs and callers may give: no product of them leaves 64 bits.
 
 The products that the simulator forms as integers are pp * vpp * ga, pp * vpp * layers, tp * pp * dp, tp * cp * pp,
-tp * pp * ep, and twice each; the longest are below 2^58. `gpus_of` cuts tp * cp * pp * dp. The number of sequences in a step,
+tp * pp * ep, and twice each; the longest are below 2^58. `product` cuts tp * cp * pp * dp. The number of sequences in a step,
 dp * micro_batch * ga, is formed in floating point.
 All are far beyond any job: 65,536 stages, a million layers, 2^24 micro-batches in a step, 2^40 GPUs.
 """
