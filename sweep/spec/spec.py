@@ -18,7 +18,6 @@ from sweep.spec.budget import Budget
 from sweep.spec.document import apply_sets, bare_size, read_spec, validated, with_line
 from sweep.spec.failures import Failures
 from sweep.spec.other_names import meant
-from sweep.spec.running import Running
 from sweep.spec.stragglers import Stragglers
 from sweep.spec.values import ALIASES, FIELDS, STACK_AXIS, Value, check_value
 from sweep.spec.workloads import STORED, Section, WorkloadSpec, from_text
@@ -40,6 +39,14 @@ class StoreSpec(Section):
     """Who writes the slices of a run on a cluster; `auto`: the workers, if all of them can reach `--out`."""
 
     writer: Literal["auto", "driver", "worker"] = "auto"
+
+
+class Running(Section):
+    """A job that runs: fields of its plan by name, seconds of its step (None: not measured yet), and its log's spread."""
+
+    plan: dict[str, bool | int | float | str] = Field(min_length=1)
+    step_time_s: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    spread: Annotated[float, Field(ge=0, le=10)] = 0.0
 
 
 class Objective(Section):
