@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import yaml
 
-from sim_core import Hardware, Model, parse_model, plural, read_hardware, read_stack
+from sim_core import Hardware, Stack, parse_model, plural, read_hardware, read_stack
 from sweep.frameworks.stacks import WITHOUT_PAGE, page_of
 from sweep.inputs.job import Job
 from sweep.starting.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
-from sweep.starting.wide_axes import Lines, is_torus, wide_axes
+from sweep.starting.wide_axes import is_torus, wide_axes
 
 OF_THE_JOB: Final = ("all_gpus", "dp", "ga", "global_batch", "sequence", "sequence_parallel")
 """What a plan of a job holds besides the fields that a sweep varies or keeps."""
@@ -31,25 +31,29 @@ RACK: Final = 64
 def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
     """The text of a spec around a job, to be written into the folder `base`. Raises SpecError."""
     device, place = _machine(job, hardware, base)
-    model = parse_model({"name": job.name, "source": "the job"} | dict(job.model), job.path)
-    stack = read_stack(job.stack)
+    model, stack = parse_model({"name": job.name, "source": "the job"} | dict(job.model), job.path), read_stack(job.stack)
     lines = wide_axes(model, device, stack, gpus, model.sequence or 0)
     lines["checkpointing"] = RECOMPUTE, "what the backward computes again"
     for name in (*page_of(job.stack).lacks, *WITHOUT_PAGE.get(job.framework, ())):
         lines.pop(name, None)
-    plan = _plan(job, model, lines)
-    own = stack.sharding_in_pipeline if plan.get("pp", 1) > 1 else stack.sharding
-    as_stack = plan.get("sharding") == own and "reshard_after_forward" not in plan  # which is another way where pp > 1
-    if "pp" in lines and as_stack and stack.sharding_in_pipeline not in (None, stack.sharding):
+    # the fields of the job's plan, those of axes that its file does not name among them
+    plan: dict[str, Any] = {name: own for name, own in job.plan.items() if own is not None and name not in OF_THE_JOB}
+    plan |= {name: DEFAULTS[name] for name in lines if name in DEFAULTS and name not in plan}
+    if ONE_LIST in lines:
+        by_cost = [BY_COST] * (BY_COST in lines[ONE_LIST][0])
+        why = "as many layers on each stage, or at most one apart" + ", or by cost" * len(by_cost)
+        lines[ONE_LIST] = ["even", "balanced", *by_cost], why
+        plan.setdefault(ONE_LIST, "balanced" if model.layers % (plan["pp"] * plan["vpp"]) else "even")
+    if "pp" in lines and _as_stack(plan, stack):
         plan["sharding"] = AS_STACK
         lines["sharding"] = AS_STACK, f"as {stack.name} does: {stack.sharding}; where pp > 1 {stack.sharding_in_pipeline}"
     for name, value in plan.items():
         values, why = lines.get(name, (value, ""))
         if isinstance(values, list) and name not in HELD:
-            told = "the last, a number of layers for each virtual stage" if isinstance(value, list) else on_one_line(value)
             if value not in values:
                 numbers = all(isinstance(each, int) for each in (*values, value))
                 values = sorted([*values, value]) if numbers else [*values, value]
+            told = "the last, a number of layers for each virtual stage" if isinstance(value, list) else on_one_line(value)
             lines[name] = values, f"{why}; the job has {told}"
         else:
             lines[name] = value, why if name == "sharding" and why else "as the job has it"
@@ -59,26 +63,18 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
         *(f"  {line}" for line in yaml.safe_dump({"model": dict(job.model)}, sort_keys=False).rstrip("\n").split("\n")),
         shown_line("stack", job.stack, "the framework whose behaviour is simulated", 2),
     ]
-    parallel = job.plan.get("sequence_parallel")
-    if parallel is not None and (parallel or plan.get("tp") != 1):
-        top.append(shown_line("sequence_parallel", bool(parallel), "as the job has it", 2))
+    shared = job.plan.get("sequence_parallel")
+    if shared or (shared is not None and plan.get("tp") != 1):
+        top.append(shown_line("sequence_parallel", bool(shared), "as the job has it", 2))
     objective = shown_line("- minimize", "step_time", SAME, 2)
     return spec_text(job.name, gpus, device, place, top, lines, objective, _running(job, plan))
 
 
-def _plan(job: Job, model: Model, lines: Lines) -> dict[str, Any]:
-    """Fields of the job's plan, those of axes that its file does not name among them."""
-    plan = {name: value for name, value in job.plan.items() if value is not None and name not in OF_THE_JOB}
-    for name in lines:
-        if name in DEFAULTS:
-            plan.setdefault(name, DEFAULTS[name])
-    if ONE_LIST in lines:
-        by_cost = [BY_COST] * (BY_COST in lines[ONE_LIST][0])
-        why = "as many layers on each stage, or at most one apart" + ", or by cost" * len(by_cost)
-        lines[ONE_LIST] = ["even", "balanced", *by_cost], why
-        equal = model.layers % (plan["pp"] * plan["vpp"]) == 0
-        plan.setdefault(ONE_LIST, "even" if equal else "balanced")
-    return plan
+def _as_stack(plan: dict[str, Any], stack: Stack) -> bool:
+    """Whether a job shards as its framework does by itself, which is another way where pp > 1."""
+    own = stack.sharding_in_pipeline if plan["pp"] > 1 else stack.sharding
+    is_own = plan.get("sharding") == own and "reshard_after_forward" not in plan
+    return is_own and stack.sharding_in_pipeline not in (None, stack.sharding)
 
 
 def _running(job: Job, plan: dict[str, Any]) -> list[str]:
