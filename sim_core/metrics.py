@@ -64,23 +64,15 @@ METRICS: Final = tuple(row.name for row in sorted(METRIC_ROWS, key=lambda row: n
 N_SUMS: Final = sum(row.summed for row in METRIC_ROWS)
 PARTS: Final = tuple(row.name for row in METRIC_ROWS if row.of == "part")
 
-FORWARD_S: Final = METRICS.index("compute_forward_s")
-BACKWARD_S: Final = METRICS.index("compute_backward_s")
-RECOMPUTE_S: Final = METRICS.index("compute_recompute_s")
-LAUNCH_S: Final = METRICS.index("launch_s")
-TP_TOTAL: Final = METRICS.index("tp_total_s")
-TP_EXPOSED: Final = METRICS.index("tp_exposed_s")
-EP_TOTAL: Final = METRICS.index("ep_total_s")
-EP_EXPOSED: Final = METRICS.index("ep_exposed_s")
-CP_TOTAL: Final = METRICS.index("cp_total_s")
-CP_EXPOSED: Final = METRICS.index("cp_exposed_s")
-DP_TOTAL: Final = METRICS.index("dp_total_s")
-DP_EXPOSED: Final = METRICS.index("dp_exposed_s")
-PP_TOTAL: Final = METRICS.index("pp_total_s")
-PP_EXPOSED: Final = METRICS.index("pp_exposed_s")
-BUBBLE: Final = METRICS.index("bubble_s")
-OPTIMIZER: Final = METRICS.index("optimizer_s")
-STEP_TIME: Final = METRICS.index("step_time_s")
+(
+    FORWARD_S, BACKWARD_S, RECOMPUTE_S, LAUNCH_S, TP_TOTAL, TP_EXPOSED, EP_TOTAL, EP_EXPOSED, CP_TOTAL, CP_EXPOSED, DP_TOTAL,
+    DP_EXPOSED, PP_TOTAL, PP_EXPOSED, BUBBLE, OPTIMIZER, STEP_TIME,
+) = map(METRICS.index, (
+    "compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s", "tp_total_s", "tp_exposed_s", "ep_total_s",
+    "ep_exposed_s", "cp_total_s", "cp_exposed_s", "dp_total_s", "dp_exposed_s", "pp_total_s", "pp_exposed_s", "bubble_s",
+    "optimizer_s", "step_time_s",
+))  # fmt: skip
+"""Places in METRICS."""
 
 MEMORY_ROWS: Final = (
     MemoryTerm(name="state_bytes", of="tensors", doc="weights, gradients and optimizer state"),
@@ -96,13 +88,13 @@ MEMORY_ROWS: Final = (
     MemoryTerm(name="peak_memory_bytes", of="sum", doc="the sum of all these, which the device must have"),
 )
 MEMORY: Final = tuple(row.name for row in MEMORY_ROWS)
-STATE_BYTES: Final = MEMORY.index("state_bytes")
-ACTIVATION_BYTES: Final = MEMORY.index("activation_bytes")
-LOGITS_BYTES: Final = MEMORY.index("logits_bytes")
-COMMUNICATION_BYTES: Final = MEMORY.index("communication_bytes")
-ALLOCATOR_BYTES: Final = MEMORY.index("allocator_bytes")
-RESERVED_BYTES: Final = MEMORY.index("reserved_bytes")
-PEAK_BYTES: Final = MEMORY.index("peak_memory_bytes")
+(
+    STATE_BYTES, ACTIVATION_BYTES, LOGITS_BYTES, COMMUNICATION_BYTES, ALLOCATOR_BYTES, RESERVED_BYTES, PEAK_BYTES,
+) = map(MEMORY.index, (
+    "state_bytes", "activation_bytes", "logits_bytes", "communication_bytes", "allocator_bytes", "reserved_bytes",
+    "peak_memory_bytes",
+))  # fmt: skip
+"""Places in MEMORY."""
 ALLOCATED: Final = slice(0, sum(row.of == "tensors" for row in MEMORY_ROWS))
 """Places of what tensors take: the first ones."""
 

@@ -141,28 +141,21 @@ ROWS: Final = (
 """All schedules; a plan names one by its position."""
 
 SCHEDULES: Final = tuple(row.name for row in ROWS)
-GPIPE: Final = SCHEDULES.index("gpipe")
-ONE_F_ONE_B: Final = SCHEDULES.index("1f1b")
-DEEPSPEED: Final = SCHEDULES.index("1f1b-deepspeed")
-LOOPED_BFS: Final = SCHEDULES.index("looped-bfs")
-ZB_H1: Final = SCHEDULES.index("zb-h1")
-INTERLEAVED_ZB: Final = SCHEDULES.index("interleaved-zb")
-DUALPIPE: Final = SCHEDULES.index("dualpipe")
-DUALPIPEV: Final = SCHEDULES.index("dualpipev")
+GPIPE, ONE_F_ONE_B, DEEPSPEED, LOOPED_BFS, ZB_H1, INTERLEAVED_ZB, DUALPIPE, DUALPIPEV = map(
+    SCHEDULES.index, ("gpipe", "1f1b", "1f1b-deepspeed", "looped-bfs", "zb-h1", "interleaved-zb", "dualpipe", "dualpipev")
+)
 
 # Columns of the ledger, by the position of a schedule
-ORDER: Final = np.array([row.order for row in ROWS])
-PLACEMENT: Final = np.array([row.placement for row in ROWS])
-SPLITS: Final = np.array([row.backwards != WHOLE_BACKWARDS for row in ROWS])
+_COLUMNS: Final = ("order", "placement", "backwards", "sends", "sends_otherwise", "vpp", "micro_batches")
+ORDER, PLACEMENT, _BACKWARDS, SENDS, SENDS_OTHERWISE, VPP, MICRO_BATCHES = (
+    np.array([getattr(row, name) for row in ROWS]) for name in _COLUMNS
+)
+SPLITS: Final = _BACKWARDS != WHOLE_BACKWARDS
 """Whether a schedule runs weight gradients apart, at least some."""
-PAIRS: Final = np.array([row.backwards == IN_PAIRS for row in ROWS])
+PAIRS: Final = _BACKWARDS == IN_PAIRS
 """Whether it runs a forward and a backward of different micro-batches at the same time."""
 APART: Final = SPLITS & ~PAIRS
 """Whether it runs all of them apart: then no message hides behind the weight gradient of its own piece."""
-SENDS: Final = np.array([row.sends for row in ROWS])
-SENDS_OTHERWISE: Final = np.array([row.sends_otherwise for row in ROWS])
-VPP: Final = np.array([row.vpp for row in ROWS])
-MICRO_BATCHES: Final = np.array([row.micro_batches for row in ROWS])
 IN_SIMAI: Final = tuple(row.name for row in ROWS if row.in_simai)
 
 
