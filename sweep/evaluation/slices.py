@@ -13,7 +13,7 @@ from typing import ClassVar, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from sim_core import REASON, SimError, SpecError
+from sim_core import REASON, Ints, SimError, SpecError
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Sweep
 from sweep.evaluation.warming import warm_up
@@ -95,7 +95,15 @@ class SliceTask:
 
     def encode(self, part: Slice) -> pa.Buffer:
         """Simulate a slice; returns its file, to be stored."""
-        return encoded(evaluate(self.sweep, np.arange(part.start, part.stop)), self.provenance, part)
+        return self.file_of(evaluate(self.sweep, self.positions(part)), part)
+
+    def positions(self, part: Slice) -> Ints:
+        """The positions of a slice in the sweep."""
+        return np.arange(part.start, part.stop)
+
+    def file_of(self, batch: pa.RecordBatch, part: Slice) -> pa.Buffer:
+        """The file of the rows of a slice."""
+        return encoded(batch, self.provenance, part)
 
     def store(self, part: Slice, data: pa.Buffer) -> None:
         """Raises OSError."""
@@ -104,8 +112,7 @@ class SliceTask:
     def give_up(self, part: Slice, reason: str) -> Receipt:
         """Store a slice that failed at every attempt: its legal plans become `failed`, with `reason`."""
         begun = time.perf_counter()
-        batch = evaluate(self.sweep, np.arange(part.start, part.stop), REASON[reason])
-        self.store(part, encoded(batch, self.provenance, part))
+        self.store(part, self.file_of(evaluate(self.sweep, self.positions(part), REASON[reason]), part))
         return Receipt(part=part, seconds=time.perf_counter() - begun)
 
 
