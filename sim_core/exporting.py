@@ -74,12 +74,10 @@ def _read_back(text: str, hardware: HardwareTable, written_for: Plans, facts: Fa
     """The results of a text under the plan that it was written for."""
     label = "the exported text"
     try:
-        parsed = read_simai_text(label, text.encode())
-        sections = sections_of(parsed, [])
+        sections = sections_of(read_simai_text(label, text.encode()), [])
         read = workload_from_simai(sections, read_sizes(sections, facts), facts, [])
         own = {**read.base._asdict(), "layers": read.layers, "checkpointing": FILE, "checkpoint_layers": 0}
         columns: dict[str, Any] = {name: np.full(1, value, np.int64) for name, value in own.items()}
-        plans = written_for._replace(**columns)
-        return _simulated(read, hardware, plans)
+        return _simulated(read, hardware, written_for._replace(**columns))
     except (FormatError, SpecError) as error:
         raise SpecError(f"the text would not read back: {error}") from None

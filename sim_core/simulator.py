@@ -144,8 +144,7 @@ def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
         run_rows(batch, np.zeros(1, np.int64))
         return float(batch.metrics[STEP_TIME, 0])
 
-    fitted = at_step if of_stages else at_replayed
-    return fitted(arrays, workload.replayed_s, step_s)
+    return (at_step if of_stages else at_replayed)(arrays, workload.replayed_s, step_s)
 
 
 def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> Checked:

@@ -147,8 +147,7 @@ plan_at: Callable[[Plans, int], Plan] = row_at
 
 def by_order(plans: Plans, rows: Ints) -> Ints:
     """Some rows sorted, so that plans with the same order of blocks, sent in the same way, follow each other."""
-    columns = [getattr(plans, name)[rows] for name in (*ORDER_COLUMNS, *SEND_COLUMNS)]
-    return rows[np.lexsort(columns[::-1])]
+    return rows[np.lexsort([getattr(plans, name)[rows] for name in (*ORDER_COLUMNS, *SEND_COLUMNS)][::-1])]
 
 
 def replicas(plans: Plans) -> Ints:

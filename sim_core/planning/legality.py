@@ -295,12 +295,11 @@ def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, Bools]:
     refused = (mask & SHARED_EXPERTS > 0) & (plans.overlap_shared_experts == 1)
     refused |= (mask & MOE > 0) & (plans.overlap_ep == 1)
     refused |= (mask & (LAYERNORM | MOE_ACT) > 0) & (plans.precision == FP8_DELAYED)
-    unfit = (mask & lacking > 0) | refused | ((mask > 0) & (model is None))
     return {
         "shared_experts_unknown": (plans.overlap_shared_experts == 1) & (not shared),
         "shared_experts_beside_twice": (plans.overlap_shared_experts == 1) & (plans.overlap_ep == 1),
         "overlap_ep_unfit": _unfit_overlap(model, plans),
-        "recompute_modules_unfit": unfit,
+        "recompute_modules_unfit": ((mask & lacking > 0) | refused | ((mask > 0) & (model is None))),
     }
 
 

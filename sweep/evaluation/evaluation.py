@@ -122,8 +122,7 @@ def _rows(sweep: Sweep, positions: Ints, rows: Callable[[_Part], pa.RecordBatch]
     for stack in np.unique(stacks).tolist() or [0]:
         own = np.flatnonzero(stacks == stack)
         described, plans = describe_rows(sweep.space, positions[own])
-        part = _Part(sweep.of_stack(stack), own, described, plans, satisfied(sweep.where, described))
-        batches.append(rows(part))
+        batches.append(rows(_Part(sweep.of_stack(stack), own, described, plans, satisfied(sweep.where, described))))
         places.append(own)
     if len(batches) == 1:
         return batches[0]

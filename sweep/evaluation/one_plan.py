@@ -106,9 +106,7 @@ def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:
     plans = to_plans(space.decode(np.array([number], np.int64)), space)
     if not is_compiled() and plain_python_s(workload, plans) > COMPILE_AFTER_S:
         sys.stderr.write("Compiling the engine: once per version, about half a minute\n")
-    batch = evaluate(prepared.sweep, np.array([number], np.int64))
-    rows = pa.Table.from_batches([batch]).to_pylist()
-    return dict(rows[0])
+    return dict(pa.Table.from_batches([evaluate(prepared.sweep, np.array([number], np.int64))]).to_pylist()[0])
 
 
 def plans_of(prepared: Prepared, number: int = 0) -> Plans:
@@ -144,8 +142,7 @@ def export_notes(prepared: Prepared, number: int, text: str) -> list[str]:
     kind, micro_batch = CHECKPOINTING[int(plans.checkpointing[0])], int(plans.micro_batch[0])
     ids = int(text.split(" checkpoints: ", 1)[1].split()[0])
     notes = []
-    runs_again = kind != "none" and (kind != "file" or prepared.sweep.workload.arrays.pieces.rerun.any())
-    if runs_again and not ids:
+    if (kind != "none" and (kind != "file" or prepared.sweep.workload.arrays.pieces.rerun.any())) and not ids:
         notes.append(
             f"checkpointing {kind}: what runs again is work of the backward in the text; read it with `none` or `file`"
         )

@@ -80,8 +80,7 @@ class Prepared:
 
     def without_sample(self) -> "Prepared":
         """The same sweep over every plan of the space, so that positions are plan numbers."""
-        space = replace(self.sweep.space, sample=None)
-        return replace(self, sweep=replace(self.sweep, space=space))
+        return replace(self, sweep=replace(self.sweep, space=replace(self.sweep.space, sample=None)))
 
 
 def prepare(spec: SweepSpec, base: Path) -> Prepared:
