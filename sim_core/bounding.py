@@ -72,7 +72,7 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
     if len(by_simai):
         simulated = simulate(workload, hardware, slice_plans(plans, by_simai))
         reason[by_simai], step_s[by_simai] = simulated.reason, simulated.metrics[STEP_TIME]
-    return Bounds(reason=reason, step_time_s=step_s, memory=memory)
+    return Bounds(reason, step_s, memory)
 
 
 def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
@@ -89,7 +89,7 @@ def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
         some, of = _some_micro_batches(plans, rows)
         step_s = _bounds(workload, hardware, plans, some)
         step_s[rows] = _between(plans.ga[rows], plans.ga[of], step_s[of])
-    return Bounds(reason=reason, step_time_s=step_s, memory=memory)
+    return Bounds(reason, step_s, memory)
 
 
 def coarse_bounds_over(

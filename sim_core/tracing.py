@@ -89,7 +89,7 @@ def timeline(workload: Workload, hardware: HardwareTable, plans: Plans, row: int
             ]
         )
         held, sends = _memory_held(ran, blocks), arrows_between(ran, drawn)
-        return Timeline(spans=drawn, sends=sends, held=held, metrics=ran.metrics, stages=int(ran.plans.pp[0]))
+        return Timeline(drawn, sends, held, ran.metrics, stages=int(ran.plans.pp[0]))
 
 
 def _memory_held(ran: Ran, blocks: Timed) -> Held:

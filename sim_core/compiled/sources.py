@@ -73,7 +73,7 @@ def function_hashes(root: Path = ROOT) -> dict[str, str]:
 def names_in(modules: Mapping[str, Module]) -> dict[Symbol, set[Symbol]]:
     """Of each symbol of the package those that it names."""
     return {
-        Symbol(module, name): {_definition(modules, Symbol(module, one)) for one in used} - {None}
+        Symbol(module, name): {one for word in used if (one := _definition(modules, Symbol(module, word)))}
         for module, each in modules.items()
         for name, used in each.uses.items()
     }

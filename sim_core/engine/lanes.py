@@ -177,29 +177,24 @@ def take(lanes: Lanes, lane: int, pp: int, cells: int, shares: bool, times: Time
             times.gathers_late_s[stage] = lanes.gathers_late_s[stage, lane]
 
 
-@outer_kernel
-def run_lanes(shape: Shape, order: Ints, sequence: Sequence, turns: int, streams: bool, crowds: bool, lanes: Lanes) -> bool:
-    """Run the pipelines of all lanes along a sequence of `turns` turns. False for a contradictory order.
-
-    `streams`, `crowds`: whether blocks of any lane share NICs with streams, with pipeline messages.
-    """
-    return bool(_run(shape, order, sequence, turns, streams, crowds, lanes, lanes.noted, False) > 0)
-
-
 @addressed_kernel
-def _run_together(
+def run_lanes(
     shape: Shape, order: Ints, sequence: Sequence, anew: bool, streams: bool, crowds: bool, lanes: Lanes, ran: Ints
 ) -> None:
-    """`run_lanes`, of a sequence that is found first if the order of blocks is `anew`. `ran`: its turns; 1 if it has run."""
+    """Run the pipelines of all lanes along a sequence, which is found first if the order of blocks is `anew`.
+
+    `streams`, `crowds`: whether blocks of any lane share NICs with streams, with pipeline messages. `ran`, [2]: the turns of
+    the sequence, for the next lanes with this order; 1, or 0 for a contradictory order.
+    """
     if anew:
         ran[0] = fill_sequence(shape, order, sequence)
-    ran[1] = run_lanes(shape, order, sequence, ran[0], streams, crowds, lanes)
+    ran[1] = _run(shape, order, sequence, ran[0], streams, crowds, lanes, lanes.noted, False) > 0
 
 
 def engine_for(order: Ints, sequence: Sequence, lanes: Lanes, ran: Ints) -> Addresses:
     """What kernels call to run lanes in this memory; it is compiled or loaded now, apart from them."""
     shape = Shape(0, 0, 0, 0, False)
-    return addresses([_run_together], np.zeros(1, np.int64), (shape, order, sequence, False, False, False, lanes, ran))
+    return addresses([run_lanes], np.zeros(1, np.int64), (shape, order, sequence, False, False, False, lanes, ran))
 
 
 @outer_kernel

@@ -82,19 +82,11 @@ def allocate_sequence(events: int, room: int, stages: int, cells: int) -> Sequen
     `room`: events of a piece, at least those of one stage, and one for each stage.
     """
     room = min(room, events)
-    return Sequence(
-        event=np.empty((room, COLUMNS), np.int32),
-        turn=np.empty((room, 2), np.int32),
-        slot=np.empty(events, np.int32),
-        posted=np.empty(events, np.int32),
-        readers=np.empty(events + 2, np.int32),
-        unused=np.empty(events + 2, np.int32),
-        sent=np.empty(2 * cells, np.int32),
-        cost=np.empty(2 * cells, np.int32),
-        position=np.empty(stages, np.int64),
-        pending=np.empty(stages, np.int64),
-        state=np.empty(8, np.int64),
-    )
+    rows: dict[str, int | tuple[int, int]] = {"event": (room, COLUMNS), "turn": (room, 2), "slot": events, "posted": events}
+    rows |= {"readers": events + 2, "unused": events + 2, "sent": 2 * cells, "cost": 2 * cells}
+    own = {"position": stages, "pending": stages, "state": 8}
+    columns = {name: np.empty(shape, np.int32) for name, shape in rows.items()}
+    return Sequence(**columns, **{name: np.empty(number, np.int64) for name, number in own.items()})
 
 
 @kernel

@@ -160,12 +160,11 @@ class SliceQueue:
             return self.returned.popleft()
         if not self.gaps:
             return None
-        rows = self._rows()
-        gap = self.gaps.popleft()
-        rows = min(rows, gap.rows)
-        if gap.rows > rows:
-            self.gaps.appendleft(Slice(gap.start + rows, gap.stop))
-        return Slice(gap.start, gap.start + rows), 0
+        rows, gap = self._rows(), self.gaps.popleft()
+        stop = min(gap.start + rows, gap.stop)
+        if stop < gap.stop:
+            self.gaps.appendleft(Slice(stop, gap.stop))
+        return Slice(gap.start, stop), 0
 
     def _rows(self) -> int:
         """Rows of the next slice, by the speed of the workers and by what is left."""
@@ -212,16 +211,12 @@ class SliceQueue:
         After its first loss a slice runs again, because the cause may be outside (a killed process). After the second it is
         halved: log2(rows) more losses isolate the plan at fault, and no other plan is given up.
         """
-        losses += 1
-        if losses == 1:
-            self.returned.append((part, losses))
+        middle = (part.start + part.stop) // 2
+        if losses == 0:
+            self.returned.append((part, 1))
         elif part.rows > 1:
-            middle = (part.start + part.stop) // 2
-            self.returned.append((Slice(part.start, middle), 1))
-            self.returned.append((Slice(middle, part.stop), 1))
-        else:
-            return False
-        return True
+            self.returned += [(Slice(part.start, middle), 1), (Slice(middle, part.stop), 1)]
+        return losses == 0 or part.rows > 1
 
 
 def resolve(answer: object, taken: tuple[Slice, int], task: SliceTask, queue: SliceQueue) -> Receipt | None:

@@ -37,7 +37,7 @@ def citation_of(provenance: Mapping[str, Any]) -> Citation:
         f"{kind} of {provenance.get('plans', 0):,} plans" if search or provenance.get("rows") != provenance.get("plans") else ""
     )
     cite = f"{name}: {plans or f'{kind} plans'} on {devices}; {made}; spec {spec}; data {data}"
-    return Citation(short_name=name, cite=cite, spec=spec, data=data, version=version)
+    return Citation(name, cite, spec, data, version)
 
 
 def _by_content(value: Any, contents: Mapping[str, str]) -> Any:

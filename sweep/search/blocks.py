@@ -1,5 +1,6 @@
 """Blocks of plans: the coarse bound of one plan, which stands for its block, holds for all plans of the block."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -36,12 +37,12 @@ class Blocks:
     @property
     def width(self) -> int:
         """Plans of a block."""
-        return int(np.prod([size for size, _ in self.inner], dtype=np.int64))
+        return math.prod(size for size, _ in self.inner)
 
     @property
     def count(self) -> int:
         """Number of blocks."""
-        return int(np.prod([size for size, _ in self.outer], dtype=np.int64))
+        return math.prod(size for size, _ in self.outer)
 
     @property
     def family(self) -> int:

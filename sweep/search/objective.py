@@ -46,9 +46,7 @@ class Objective:
     def cost(self, rows: pa.RecordBatch) -> Floats:
         """What the search minimises, [rows], in the order of the column; NaN where the column is null."""
         values: Floats = rows.column(self.column).to_numpy(zero_copy_only=False).astype(np.float64)
-        if self.descending:
-            return -values
-        return values
+        return -values if self.descending else values
 
     def cost_over(self, rows: pa.RecordBatch, ga: Ints, step_s: Floats) -> Floats:
         """The same of rows whose step takes a second, with other micro-batches, [m], and seconds, [rows, m]."""
