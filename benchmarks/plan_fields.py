@@ -56,14 +56,12 @@ def _source() -> Iterator[str]:
     yield '"""What else decides which block waits for which."""'
     yield from _tuple("SPLIT_COLUMNS", [row.name for row in rows if row.moves_split and not row.wide])
     yield '"""What the layers of a virtual stage follow from, besides the list in `virtual_layers`."""'
-    pairs = [f"plans.{name}[i] == plans.{name}[k]" for name in (*ordering, *sending)]
-    yield from ("", "", "@inner_kernel", "def alike_in_order(plans: Plans, i: int, k: int) -> bool:")
-    yield '    """Whether two plans have the same order of blocks, and send alike."""'
-    yield from ("    return bool(", f"        {pairs[0]}", *(f"        and {pair}" for pair in pairs[1:]), "    )", "", "")
+    yield from ("", "")
 
 
 def _tuple(name: str, words: Iterable[str]) -> Iterator[str]:
-    yield from (f"{name}: Final = (", *(f'    "{word}",' for word in words), ")")
+    listed = ", ".join(f'"{word}"' for word in words)
+    yield f"{name}: Final = ({listed})"
 
 
 def _comment(row: Field) -> str:

@@ -14,6 +14,7 @@ from sim_core.costing.case import Blocks, Case, case_at
 from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.recomputed import again_flops, flops_again
 from sim_core.costing.updates import update_table
+from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import chunks_of, most_blocks, most_cells, most_events, most_scratch
 from sim_core.engine.lanes import Lanes, allocate_lanes, engine_for, put, take
 from sim_core.engine.orders import fill_order, order_writers
@@ -21,7 +22,7 @@ from sim_core.engine.program import MESSAGES, STREAMS, Shape
 from sim_core.engine.sequence import Sequence, allocate_sequence
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.metrics import METRICS, STEP_TIME
-from sim_core.planning.columns import Plans, alike_in_order, by_order, slice_plans
+from sim_core.planning.columns import Plans, by_order, order_table, slice_plans
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
 from sim_core.step.whole import Scratch, allocate_scratch, begin_step, finish_step
@@ -90,6 +91,7 @@ class Batch(NamedTuple):
     """Legal plans with the memory in which LANES of them run at once, and what comes of them."""
 
     tables: Tables
+    alike: Ints  # [plans] the same number for those with the same order of blocks, sent in the same way
     scratch: Scratch  # of all lanes: its arrays have one more axis, [LANES, ...]
     writers: Addresses  # of the orders of blocks
     order: Ints  # the order of blocks, flat: row_of codes per stage
@@ -119,6 +121,7 @@ def batch_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches
     sequence, lanes = allocate_sequence(events, max(PIECE, of_one_stage), stages, cells), allocate_lanes(events, stages, cells)
     return Batch(
         tables=tables,
+        alike=distinct_rows(order_table(plans))[0],
         scratch=_for_lanes(scratch_for(tables)),
         writers=order_writers(schedule),
         order=order,
@@ -150,7 +153,7 @@ def run_rows(batch: Batch, rows: Ints) -> None:
     while begin < len(rows):
         i = rows[begin]
         end = begin + 1
-        while end < len(rows) and alike_in_order(plans, i, rows[end]):
+        while end < len(rows) and batch.alike[rows[end]] == batch.alike[i]:
             end += 1
         shape = Shape(plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i], plans.overlap_pp[i] == 1)
         pp, cells = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp)

@@ -6,7 +6,6 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
-from sim_core.compiled.jit import inner_kernel
 from sim_core.compiled.references import row_at
 
 Whole = TypeVar("Whole")
@@ -99,41 +98,12 @@ class Plans(Columns[Ints, Floats]):
     """Plans as columns of equal length."""
 
 
-ORDER_COLUMNS: Final = (
-    "schedule",
-    "pp",
-    "vpp",
-    "ga",
-    "microbatch_group_size",
-)
+ORDER_COLUMNS: Final = ("schedule", "pp", "vpp", "ga", "microbatch_group_size")
 """What the order of blocks follows from; the schedule first: batches of one schedule need the least memory."""
-SEND_COLUMNS: Final = (
-    "overlap_pp",
-    "post_validation",
-)
+SEND_COLUMNS: Final = ("overlap_pp", "post_validation")
 """What else decides which block waits for which."""
-SPLIT_COLUMNS: Final = (
-    "pp",
-    "vpp",
-    "schedule",
-    "layer_split",
-    "layers",
-)
+SPLIT_COLUMNS: Final = ("pp", "vpp", "schedule", "layer_split", "layers")
 """What the layers of a virtual stage follow from, besides the list in `virtual_layers`."""
-
-
-@inner_kernel
-def alike_in_order(plans: Plans, i: int, k: int) -> bool:
-    """Whether two plans have the same order of blocks, and send alike."""
-    return bool(
-        plans.schedule[i] == plans.schedule[k]
-        and plans.pp[i] == plans.pp[k]
-        and plans.vpp[i] == plans.vpp[k]
-        and plans.ga[i] == plans.ga[k]
-        and plans.microbatch_group_size[i] == plans.microbatch_group_size[k]
-        and plans.overlap_pp[i] == plans.overlap_pp[k]
-        and plans.post_validation[i] == plans.post_validation[k]
-    )
 
 
 # --- end of what is made
@@ -145,9 +115,14 @@ plan_at: Callable[[Plans, int], Plan] = row_at
 """Row `i` as scalars."""
 
 
+def order_table(plans: Plans) -> Ints:
+    """What decides which block waits for which, [n, columns]: plans with equal rows run together."""
+    return np.stack([getattr(plans, name) for name in (*ORDER_COLUMNS, *SEND_COLUMNS)], axis=1)
+
+
 def by_order(plans: Plans, rows: Ints) -> Ints:
     """Some rows sorted, so that plans with the same order of blocks, sent in the same way, follow each other."""
-    return rows[np.lexsort([getattr(plans, name)[rows] for name in (*ORDER_COLUMNS, *SEND_COLUMNS)][::-1])]
+    return rows[np.lexsort(order_table(plans)[rows].T[::-1])]
 
 
 def replicas(plans: Plans) -> Ints:
