@@ -43,7 +43,6 @@ def _with(text: str, marks: tuple[str, str], lines: Iterator[str]) -> str:
 
 def _source() -> Iterator[str]:
     rows = [row for row in FIELDS.values() if not row.stands_for]
-    scalars = [row for row in rows if not row.wide]
     yield "class Columns(NamedTuple, Generic[Whole, Real]):"
     yield from ('    """Fields of plans: columns of equal length, or the numbers of one plan."""', "")
     yield from (f"    {row.name}: {'Ints' if row.wide else 'Real' if row.is_real else 'Whole'}{_comment(row)}" for row in rows)

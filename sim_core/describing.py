@@ -1,6 +1,6 @@
 """What one plan looks like on its machine: communication groups on nodes, layers and memory of each stage, work of each."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from sim_core.terms import GROUP_NAMES
 from sim_core.workloads.workload import Workload
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
+class Group(NamedTuple):
     """The communication groups of one kind: ranks of each, and on how many nodes the widest of them lies."""
 
     name: str
@@ -29,8 +28,7 @@ class Group:
     nodes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
+class Shape(NamedTuple):
     """One plan on its machine.
 
     `layers[stage][chunk]` are the layers of each virtual stage; `memory[len(MEMORY), stages]` bytes on a rank, NaN if unknown.
@@ -50,12 +48,9 @@ def shape_of(workload: Workload, hardware: HardwareTable, plans: Plans) -> Shape
         plans, row = as_run(workload, hardware, plans), np.zeros(1, np.int64)
         placed = group_plans(hardware.columns, plans, row, workload.arrays.shares.whole_experts)
         nodes = [int(placed.placed[begin:end, 0].max()) for begin, end in zip(placed.first[0], placed.end[0], strict=True)]
-        groups = [
-            Group(name=name, ranks=int(ranks), nodes=most)
-            for name, ranks, most in zip(GROUP_NAMES, placed.ranks[0], nodes, strict=False)
-        ]
+        groups = tuple(map(Group, GROUP_NAMES, placed.ranks[0].tolist(), nodes))
         schedule, pp, vpp = (int(column[0]) for column in (plans.schedule, plans.pp, plans.vpp))
         split, placement, chunks = split_plans(workload.arrays, plans, row), int(PLACEMENT[schedule]), chunks_of(schedule, vpp)
         of = np.array([[virtual_of(placement, stage, chunk, pp) for chunk in range(chunks)] for stage in range(pp)])
         layers = tuple(map(tuple, (split.end - split.begin)[of].tolist()))
-        return Shape(groups=tuple(groups), layers=layers, memory=stage_memory(workload.memory_of or workload, plans))
+        return Shape(groups, layers, stage_memory(workload.memory_of or workload, plans))

@@ -69,7 +69,7 @@ def most_events(schedule: Ints, pp: Ints, vpp: Ints, ga: Ints) -> int:
 def most_scratch(schedule: Ints, pp: Ints, ga: Ints) -> int:
     """Numbers that the longest order of some plans needs as scratch."""
     compacted = (ORDER[schedule] == HALF_V) | (ORDER[schedule] == THIRD_V)
-    return int(np.where(compacted, pp * (22 * ga + 18 * pp + 16) + 2 * ga, 4 * pp + 6).max())
+    return int(np.where(compacted, pp * (22 * ga + 18 * pp + 16) + 2 * ga, 4 * pp + 7).max())
 
 
 def most_cells(schedule: Ints, pp: Ints, vpp: Ints) -> int:

@@ -6,9 +6,9 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,8 +42,7 @@ START_S: Final = 300.0
 """Time for a worker to start, and to compile the engine if no process has yet."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Receipt:
+class Receipt(NamedTuple):
     """Report of a finished slice, whose rows are in the store."""
 
     part: Slice
@@ -51,8 +50,7 @@ class Receipt:
     stored_s: float = 0.0  # of storing
 
 
-@dataclass(frozen=True, kw_only=True)
-class Loss:
+class Loss(NamedTuple):
     """Why an attempt failed: a reason code, and a text for the log."""
 
     reason: str
@@ -87,7 +85,7 @@ class SliceTask:
         """The receipt, once the file is in the store. Raises OSError."""
         begun = time.perf_counter()
         self.store(receipt.part, data)
-        return replace(receipt, stored_s=time.perf_counter() - begun)
+        return receipt._replace(stored_s=time.perf_counter() - begun)
 
     def warm_up(self) -> None:
         """Load the engine into this process, so that no slice's time includes it."""

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -51,8 +52,7 @@ class Frontier:
         return np.array([self.limit.get(key, np.inf) for key in keys], np.float64)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ahead:
+class Ahead(NamedTuple):
     """Plans, or one plan for each block: the code of its reason (0: legal), the least that it can cost, its group; [rows]."""
 
     reason: Ints
@@ -102,7 +102,7 @@ def of_bounded(rows: pa.RecordBatch, objective: Objective) -> Ahead:
     """What is ahead, from rows of `bounded`."""
     keys, group = group_keys(rows, objective.per)
     reason = rows.column("reason").indices.to_numpy().astype(np.int64)
-    return Ahead(reason=reason, cost=objective.cost(rows), keys=keys, group=group)
+    return Ahead(reason, objective.cost(rows), keys, group)
 
 
 def of_blocks(sweep: Sweep, blocks: Blocks, objective: Objective, families: Ints, *, rough: bool = False) -> Ahead:
@@ -114,7 +114,7 @@ def of_blocks(sweep: Sweep, blocks: Blocks, objective: Objective, families: Ints
     rows, reason, step_s = bounded_over(sweep, standing, ga, rough=rough)
     keys, group = group_keys(rows, objective.per)
     cost = objective.cost_over(rows, ga, step_s).ravel()
-    return Ahead(reason=reason.ravel(), cost=cost, keys=keys, group=np.repeat(group, len(ga)))
+    return Ahead(reason.ravel(), cost, keys, np.repeat(group, len(ga)))
 
 
 def refined(sweep: Sweep, blocks: Blocks, families: Ints, ahead: Ahead, chosen: Ints, frontier: Frontier) -> Ahead:
@@ -124,4 +124,4 @@ def refined(sweep: Sweep, blocks: Blocks, families: Ints, ahead: Ahead, chosen: 
         return ahead
     cost = ahead.cost.copy().reshape(-1, blocks.family)
     cost[better] = of_blocks(sweep, blocks, frontier.objective, families[better]).cost.reshape(-1, blocks.family)
-    return replace(ahead, cost=cost.ravel())
+    return ahead._replace(cost=cost.ravel())

@@ -1,8 +1,7 @@
 """Search among some plans: bound all, simulate the most promising, stop when no bound is below the best found."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +29,7 @@ MEMBERS: Final = 16_384
 """... up to these."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Searched:
+class Searched(NamedTuple):
     """What came of some plans: rows that can be in the answer, and by reason how many of the others there are."""
 
     rows: pa.RecordBatch
@@ -51,7 +49,7 @@ def search_blocks(sweep: Sweep, blocks: Blocks, part: Slice, frontier: Frontier)
     plans = np.maximum(end - begin, 0)
     ahead = of_blocks(sweep, blocks, frontier.objective, families, rough=True)
     counted = ahead.reasons(plans)
-    ahead = replace(ahead, reason=np.where(plans > 0, ahead.reason, ELSEWHERE))
+    ahead = ahead._replace(reason=np.where(plans > 0, ahead.reason, ELSEWHERE))
     ahead = refined(sweep, blocks, families, ahead, ahead.promising(frontier), frontier)
     counted[BEATEN] = counted.pop("", 0)
     searched: list[Searched] = []
@@ -92,7 +90,7 @@ def _joined(sweep: Sweep, tables: list[pa.RecordBatch], counted: Counter[str], f
     kept = in_answer(rows, frontier)
     counted.update(reason or WORSE for reason in rows.column("reason").filter(pa.array(~kept)).to_pylist())
     rows = rows.filter(pa.array(kept))
-    return Searched(rows=rows, counted={reason: count for reason, count in sorted(counted.items()) if count}, plans=plans)
+    return Searched(rows, counted={reason: count for reason, count in sorted(counted.items()) if count}, plans=plans)
 
 
 def in_answer(rows: pa.RecordBatch, frontier: Frontier) -> Bools:

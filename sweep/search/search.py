@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -65,8 +65,7 @@ class SearchTask(SliceTask):
         return encoded(batch.filter(failed), self.provenance, part, {"plans": dict(counted)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """What a search did: plans of the space, those simulated, and by reason those that are no rows of the result."""
 
     plans: int
