@@ -283,8 +283,7 @@ class Store:
 
     def _parts(self) -> list[Slice]:
         """Slices by file name, in order. Other files in the folder belong to someone else and are never touched."""
-        matches = (_PART.match(name) for name in self.folder.names())
-        return sorted(Slice(int(match[1]), int(match[2])) for match in matches if match)
+        return sorted(Slice(int(at[1]), int(at[2])) for name in self.folder.names() if (at := _PART.match(name)))
 
     def discard(self) -> None:
         """Delete what runs have stored here, the manifest last, and the folder itself if no other files are in it."""
@@ -311,8 +310,8 @@ class Store:
         """What the finished slices of a search count beside their rows; empty for other results."""
         if "search" not in (self.provenance() or {}):
             return {}
-        files = (BytesIO(self.folder.read_bytes(part.file_name)) for part in self.slices())
-        return added([counted_in(pq.read_metadata(data)) for data in files])
+        files = (self.folder.read_bytes(part.file_name) for part in self.slices())
+        return added([counted_in(pq.read_metadata(BytesIO(data))) for data in files])
 
     def replace(self, parts: Sequence[Slice], whole: Slice, data: pa.Buffer, identity: str) -> None:
         """Put one file in the place of adjacent slices, once it has been read back. Raises SpecError."""
