@@ -82,12 +82,12 @@ class _OfRow(AbstractTemplate):
 
 
 def _kind_of_row(kind: Any) -> Any:
-    kind = kind.of if isinstance(kind, Reference) else kind
-    if isinstance(kind, types.BaseNamedTuple):
-        return types.BaseTuple.from_types([_kind_of_row(one) for one in kind.types], kind.instance_class)
     if isinstance(kind, types.Array):
         return kind.copy(ndim=kind.ndim - 1) if kind.ndim > 1 else kind.dtype
-    return kind
+    if not isinstance(kind, types.BaseNamedTuple | Reference):
+        return kind
+    named = getattr(kind, "of", kind)
+    return types.BaseTuple.from_types([_kind_of_row(one) for one in named.types], named.instance_class)
 
 
 @lower_builtin(row_at, types.Any, types.int64)  # type: ignore[untyped-decorator]
