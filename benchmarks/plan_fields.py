@@ -73,7 +73,7 @@ def _table() -> Iterator[str]:
     for row in FIELDS.values():
         if row.is_set:
             names = f"`{row.name}`" + (f" ({', '.join(f'`{name}`' for name in row.aliases)})" if row.aliases else "")
-            default = row.unset or f"`{str(row.default).lower()}`"
+            default = row.unset or ("the workload's" if row.default is None else f"`{str(row.default).lower()}`")
             yield f"| {names} | {_values(row)} | {default} | {row.doc}{'. ' if row.more else ''}{row.more} |"
 
 

@@ -86,7 +86,7 @@ def _kind_of_row(kind: Any) -> Any:
         return kind.copy(ndim=kind.ndim - 1) if kind.ndim > 1 else kind.dtype
     if not isinstance(kind, types.BaseNamedTuple | Reference):
         return kind
-    named = getattr(kind, "of", kind)
+    named: Any = getattr(kind, "of", kind)
     return types.BaseTuple.from_types([_kind_of_row(one) for one in named.types], named.instance_class)
 
 

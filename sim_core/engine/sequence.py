@@ -82,11 +82,9 @@ def allocate_sequence(events: int, room: int, stages: int, cells: int) -> Sequen
     `room`: events of a piece, at least those of one stage, and one for each stage.
     """
     room = min(room, events)
-    rows: dict[str, int | tuple[int, int]] = {"event": (room, COLUMNS), "turn": (room, 2), "slot": events, "posted": events}
-    rows |= {"readers": events + 2, "unused": events + 2, "sent": 2 * cells, "cost": 2 * cells}
-    own = {"position": stages, "pending": stages, "state": 8}
-    columns = {name: np.empty(shape, np.int32) for name, shape in rows.items()}
-    return Sequence(**columns, **{name: np.empty(number, np.int64) for name, number in own.items()})
+    event, turn = np.empty((room, COLUMNS), np.int32), np.empty((room, 2), np.int32)
+    rows = (np.empty(number, np.int32) for number in (events, events, events + 2, events + 2, 2 * cells, 2 * cells))
+    return Sequence(event, turn, *rows, *(np.empty(number, np.int64) for number in (stages, stages, 8)))
 
 
 @kernel

@@ -39,7 +39,7 @@ class Field:
     default: Value | None = None
     """Its value where neither the user nor the workload's own plan sets it. None: the workload sets it, or it follows."""
     unset: str = ""
-    """The same in words, where there is no default, or none that a user may write."""
+    """The same in words, where it is not the workload's own plan that sets it, or a user may not write the default."""
     least: float = 1
     most: float = 1
     """Bounds of what a user may set: of a number, ratio or factor."""
@@ -118,19 +118,19 @@ _LARGEST_GPUS: Final = 2**62
 _ROWS: Final = (
     Field(
         "tp", "number", "tensor parallelism: ranks that share a layer", most=LARGEST["tp"], costs_layer=True,
-        aliases=("model_parallel_NPU_group", "tensor_parallel"), unset="the workload's",
+        aliases=("model_parallel_NPU_group", "tensor_parallel"),
     ),
     Field(
-        "pp", "number", "pipeline parallelism: stages", most=LARGEST["pp"], aliases=("pipeline_parallel",),
-        unset="the workload's", moves_split=True, orders_blocks=True,
+        "pp", "number", "pipeline parallelism: stages", most=LARGEST["pp"], aliases=("pipeline_parallel",), moves_split=True,
+        orders_blocks=True,
     ),
     Field(
-        "vpp", "number", "virtual stages on a stage: interleaving", most=LARGEST["vpp"], unset="the workload's",
+        "vpp", "number", "virtual stages on a stage: interleaving", most=LARGEST["vpp"],
         moves_split=True, orders_blocks=True,
     ),
     Field(
         "ep", "number", "expert parallelism: ranks that share out the experts", most=LARGEST["ep"], costs_layer=True,
-        aliases=("expert_parallel",), unset="the workload's",
+        aliases=("expert_parallel",),
     ),
     Field(
         "dp", "number", "data parallelism: replicas", most=LARGEST["dp"], stands_for="all_gpus", unset="all_gpus / (tp cp pp)",
@@ -142,10 +142,10 @@ _ROWS: Final = (
     ),
     Field(
         "micro_batch", "number", "sequences of a micro-batch", most=LARGEST["micro_batch"], heading="mbs", aliases=("mbs",),
-        unset="the workload's", costs_layer=True,
+        costs_layer=True,
     ),
     Field(
-        "ga", "number", "micro-batches of a replica in a step", most=LARGEST["ga"], unset="the workload's", orders_blocks=True,
+        "ga", "number", "micro-batches of a replica in a step", most=LARGEST["ga"], orders_blocks=True,
         follows=True, column=(0, LARGEST["ga"]),  # 0 where dp * micro_batch does not divide the global batch
     ),
     Field(
@@ -271,7 +271,7 @@ _ROWS: Final = (
         costs_layer=True,
     ),
     Field(
-        "layers", "number", "layers of the model", most=LARGEST["layers"], unset="the workload's", unusual=True, in_simai=False,
+        "layers", "number", "layers of the model", most=LARGEST["layers"], unusual=True, in_simai=False,
         moves_split=True,
     ),
     Field(
