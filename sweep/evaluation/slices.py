@@ -6,9 +6,9 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, Final, NamedTuple, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,8 @@ START_S: Final = 300.0
 """Time for a worker to start, and to compile the engine if no process has yet."""
 
 
-class Receipt(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
     """Report of a finished slice, whose rows are in the store."""
 
     part: Slice
@@ -50,7 +51,8 @@ class Receipt(NamedTuple):
     stored_s: float = 0.0  # of storing
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Loss:
     """Why an attempt failed: a reason code, and a text for the log."""
 
     reason: str
@@ -85,7 +87,7 @@ class SliceTask:
         """The receipt, once the file is in the store. Raises OSError."""
         begun = time.perf_counter()
         self.store(receipt.part, data)
-        return receipt._replace(stored_s=time.perf_counter() - begun)
+        return replace(receipt, stored_s=time.perf_counter() - begun)
 
     def warm_up(self) -> None:
         """Load the engine into this process, so that no slice's time includes it."""
