@@ -313,10 +313,12 @@ def _fill_v(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Ints, 
             )
             peak[stage] = max(peak[stage], held[stage, slot + 1])
     first_back, last_forward = slot_of[0, _B0, 0], slot_of[0, _F0, ga - 1]
-    for begin, end in ((0, first_back), (last_forward + 1, slots)):  # of few micro-batches slots between come twice
-        for slot in range(begin, end):
-            for stage in range(pp):
-                _move(taken[stage], slot_of, held[stage], waiting[stage], peak[stage], stage, slot)
+    for slot in range(first_back):
+        for stage in range(pp):
+            _move(taken[stage], slot_of, held[stage], waiting[stage], peak[stage], stage, slot)
+    for slot in range(last_forward + 1, slots):
+        for stage in range(pp):
+            _move(taken[stage], slot_of, held[stage], waiting[stage], peak[stage], stage, slot)
     for stage in range(pp):
         _write(taken[stage], ga, order[stage * 6 * ga : (stage + 1) * 6 * ga], queue)
 
