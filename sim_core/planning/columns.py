@@ -41,7 +41,7 @@ CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block", "
 `modules`: some of RECOMPUTE_MODULES (models/recompute.py), which a plan names: `layernorm+moe_act`."""
 
 
-# --- made by benchmarks/plan_fields.py from the rows of fields.py: do not edit
+# --- made by docs/made/plan_fields.py from the rows of fields.py: do not edit
 class Columns(NamedTuple, Generic[Whole, Real]):
     """Fields of plans: columns of equal length, or the numbers of one plan."""
 
