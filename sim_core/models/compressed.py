@@ -1,4 +1,4 @@
-"""DeepSeek-V4's compressed attention and hyper-connections: weights, FLOPs, kernels, activations, messages of a layer.
+"""DeepSeek-V4's compressed attention and hyper-connections: FLOPs, kernels, activations, messages of a layer.
 
 Attention: DeepSeek-V4, section 2.3, as in Megatron-LM (experimental_attention_variant/csa.py) and NVIDIA-NeMo/Automodel
 (components/models/deepseek_v4/layers.py). Every query reads a window of tokens, and entries that are weighted sums of `ratio`
@@ -27,31 +27,6 @@ Pair = tuple[float, float]
 def overlap_of(compressed: Compressed, ratio: int) -> int:
     """Widths of a head that a compressor projects to: two where entries overlap, none without entries."""
     return (2 if ratio == compressed.chosen else 1) if ratio else 0
-
-
-def weights_by_sharding(model: Model, unit: Unit, compressed: Compressed) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(matrices, vectors) of one layer: those divided over tensor-parallel ranks, and those that each holds."""
-    h, width = model.hidden, model.heads * model.head_dim
-    divided = compressed.q_rank * width + width * compressed.out_rank + compressed.out_groups * compressed.out_rank * h
-    whole, vectors = h * (compressed.q_rank + model.head_dim), compressed.q_rank + model.head_dim
-    pools = [(overlap_of(compressed, unit.ratio), model.head_dim)]
-    indexer = model.indexer if unit.ratio == compressed.chosen else None
-    if indexer:
-        whole += compressed.q_rank * indexer.heads * indexer.head_dim + h * indexer.heads
-        pools.append((2, indexer.head_dim))
-    for overlap, size in pools:
-        whole += POOLED * h * overlap * size
-        vectors += (unit.ratio * overlap + 1) * size if overlap else 0
-    return (divided, model.heads), (whole, vectors)
-
-
-def streams_weights(model: Model, sublayers: int, *, head: bool = False) -> tuple[int, int]:
-    """(matrix, vectors) of the hyper-connections of so many sublayers, or of the head that joins the streams."""
-    n = model.residual_streams
-    if n == 1:
-        return 0, 0
-    columns, vectors = (n, n + 1) if head else ((n + 2) * n, (n + 2) * n + 3)
-    return sublayers * columns * n * model.hidden, sublayers * vectors
 
 
 def keys_read(compressed: Compressed, indexer: Indexer | None, ratio: int, sequence: float) -> tuple[float, float]:
