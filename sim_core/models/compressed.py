@@ -15,13 +15,13 @@ from sim_core.models import traffic
 from sim_core.models.description import Compressed, Indexer, Model, Unit
 from sim_core.models.keys import Shape
 from sim_core.models.rows import FUSED, Rows
+from sim_core.models.stack import Stack
 from sim_core.terms import FORWARD, INPUT_GRADIENT
 
 WIDE: Final = 2.0
 """Bytes of an element in 16 bits."""
 POOLED: Final = 2
 """Projections of a compressor: what is summed, and the weights of the sum."""
-Pair = tuple[float, float]
 
 
 def overlap_of(compressed: Compressed, ratio: int) -> int:
@@ -51,22 +51,22 @@ def core_flops(model: Model, unit: Unit, compressed: Compressed, sequence: int) 
     return flops
 
 
-def add_operators(rows: Rows, model: Model, unit: Unit, compressed: Compressed, shape: Shape, norm: Pair, rotary: Pair) -> None:
-    """Projections, compressor, indexer, core attention, the grouped projection of its output.
-
-    `norm`, `rotary`: bytes of an element, forward and backward.
-    """
+def add_operators(rows: Rows, model: Model, unit: Unit, compressed: Compressed, shape: Shape, stack: Stack) -> None:
+    """Projections, compressor, indexer, core attention, the grouped projection of its output."""
     h, d, ratio = model.hidden, model.head_dim, unit.ratio
     rows.gemm("q_down", shape.local, compressed.q_rank, h)
     rows.gemm("q_up", shape.tokens, shape.heads * d, compressed.q_rank)
     rows.gemm("kv_down", shape.local, d, h)
-    rows.both("qk_norm", norm, shape.local * (compressed.q_rank + d), kernels=(2.0, 2.0))
-    rows.both("rotary", rotary, shape.tokens * (shape.heads + 1) * d)
-    overlap = overlap_of(compressed, ratio)
-    if overlap:
-        _pool(rows, "compressor", model, shape, overlap * d)
-    if model.indexer and ratio == compressed.chosen:
-        _indexer(rows, model, compressed, model.indexer, shape)
+    rows.both("qk_norm", stack.norm_bytes, shape.local * (compressed.q_rank + d), kernels=(2.0, 2.0))
+    rows.both("rotary", stack.rotary_bytes, shape.tokens * (shape.heads + 1) * d)
+    if ratio:
+        _pool(rows, "compressor", model, shape, overlap_of(compressed, ratio) * d)
+    if model.indexer and ratio == compressed.chosen:  # scores of all entries before a query, on every tensor-parallel rank
+        indexer = model.indexer
+        rows.gemm("indexer_q", shape.tokens, indexer.heads * indexer.head_dim, compressed.q_rank)
+        _pool(rows, "indexer_k", model, shape, 2 * indexer.head_dim)
+        rows.gemm("indexer_weights", shape.tokens, indexer.heads, h, linear=False)
+        add_scores(rows, indexer, shape, shape.sequence / compressed.chosen)
     keys = sum(keys_read(compressed, model.indexer, ratio, shape.sequence))
     queries = shape.tokens * shape.heads
     rows.product("attention", FORWARD, queries, keys, 2.0 * d, kind=FUSED, core=True)
@@ -80,14 +80,6 @@ def _pool(rows: Rows, name: str, model: Model, shape: Shape, width: int) -> None
     """Two projections in one product, not in 8 bits, and their weighted sum."""
     rows.gemm(name, shape.local, POOLED * width, model.hidden, linear=False)
     rows.both(f"{name}_pool", traffic.POOL, shape.local * POOLED * width, kernels=(2.0, 3.0))
-
-
-def _indexer(rows: Rows, model: Model, compressed: Compressed, indexer: Indexer, shape: Shape) -> None:
-    """Scores of all entries before a query in narrow heads, on every tensor-parallel rank."""
-    rows.gemm("indexer_q", shape.tokens, indexer.heads * indexer.head_dim, compressed.q_rank)
-    _pool(rows, "indexer_k", model, shape, 2 * indexer.head_dim)
-    rows.gemm("indexer_weights", shape.tokens, indexer.heads, model.hidden, linear=False)
-    add_scores(rows, indexer, shape, shape.sequence / compressed.chosen)
 
 
 def add_scores(rows: Rows, indexer: Indexer, shape: Shape, keys: float) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from sim_core.documents import located, read_document
 from sim_core.engine.schedules import SCHEDULES
 from sim_core.errors import SpecError, named, nearest, shown
-from sim_core.models.activations import Kept
 from sim_core.models.facts import DEVICES, SWITCH, Fact, split_sources
-from sim_core.models.traffic import FUSED_ACCUMULATION, GATED, NORM, RING_STEP, ROTARY
+from sim_core.models.traffic import GATED, NORM, RING_STEP, ROTARY
 from sim_core.records import Record
 
 STACK_DIR: Final = Path(__file__).parent / "stacks"
@@ -38,25 +37,6 @@ CODE: Final = "none: read it in the framework's code"
 EXPERTS: Final = "experts, micro-batch 1, one node: with the dispatcher in question, as a graph and without"
 MANY_EXPERTS: Final = "experts, micro-batch 1, one node: 4 and 16 experts a rank"
 EXPERTS_ACROSS: Final = "experts over two nodes, with overlap_ep and without"
-
-
-class Kernels(NamedTuple):
-    """Choices that change the operators of a model. Their speed is not described here."""
-
-    flash_attention: bool = True  # else scores, softmax and context are kernels of their own
-    fused_loss: bool = True
-    accumulation_bytes: float = FUSED_ACCUMULATION  # per weight and micro-batch
-    attention_copies: Pair = (0.0, 0.0)  # bytes per element of the queries, forward and backward
-    norm_bytes: Pair = NORM  # per element
-    rotary_bytes: Pair = ROTARY  # per element of queries and keys
-    ring_sum_bytes: Pair = RING_STEP  # per step of a ring after the first and element
-    gated_bytes: Pair = GATED  # of a gated activation, per element of ffn
-    loss_bytes: Pair | None = None  # per logit; None: as counted of a fused loss, or of one that is not
-    fused_window_sinks: bool = True
-    fp8_attention: bool = False
-    fused_router: bool = True
-    fused_experts: bool = False  # activation and casts inside the grouped GEMMs
-    expert_bias_bytes: Pair = (0.0, 0.0)  # of the bias of experts' outputs, per element of a routed copy
 
 
 class Stack(Record):
@@ -414,38 +394,6 @@ class Stack(Record):
         """Time of core attention over that of the kernels measured on `device`; 1 where the stack does not say."""
         scale = self.attention_scale
         return scale.get(device, 1.0) if isinstance(scale, dict) else scale
-
-    @property
-    def kept(self) -> Kept:
-        """What it keeps of some activations."""
-        return Kept(
-            self.logit_bytes,
-            self.expert_outputs_kept,
-            self.activation_input_bytes,
-            self.fp8_attention,
-            self.fused_norms,
-            self.attention_output_bytes,
-        )
-
-    @property
-    def kernels(self) -> Kernels:
-        """Its choices of kernels."""
-        return Kernels(
-            flash_attention=self.flash_attention,
-            fused_loss=self.fused_loss,
-            accumulation_bytes=self.accumulation_bytes,
-            attention_copies=self.attention_copies,
-            norm_bytes=self.norm_bytes,
-            rotary_bytes=self.rotary_bytes,
-            ring_sum_bytes=self.ring_sum_bytes,
-            gated_bytes=self.gated_bytes,
-            loss_bytes=self.loss_bytes,
-            fp8_attention=self.fp8_attention,
-            fused_window_sinks=self.fused_window_sinks or self.fp8_attention,  # in 8 bits all kernels are fused
-            fused_router=self.fused_router,
-            fused_experts=self.fused_experts,
-            expert_bias_bytes=(0.0, 0.0) if self.fused_experts else self.expert_bias_bytes,
-        )
 
     def with_facts(self, facts: Mapping[str, object]) -> "Stack":
         """A copy with some facts replaced. Raises SpecError on an unknown name or a bad value."""

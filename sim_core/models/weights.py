@@ -35,8 +35,10 @@ WIDE_BYTES: Final = 2.0
 
 
 class Matrix(NamedTuple):
-    """Matrices that an optimizer sees one by one: `number` of `rows` outputs x `columns` inputs each, as Megatron-LM stores them
-    (core/optimizer/emerging_optimizers.py): queries, keys, values apart (--muon-split-qkv), both halves of a gated MLP as one.
+    """Matrices that an optimizer sees one by one: `number` of `rows` outputs x `columns` inputs each.
+
+    As Megatron-LM stores them (core/optimizer/emerging_optimizers.py): queries, keys, values apart (--muon-split-qkv), both
+    halves of a gated MLP as one.
     """
 
     rows: int
@@ -63,7 +65,7 @@ class Weights(NamedTuple):
 def weights_of(model: Model, unit: Unit) -> list[Weights]:
     """The weights of one unit (one layer of a kind)."""
     h, norm, n = model.hidden, norm_width(model), model.residual_streams
-    joined = [Weights("streams", REPLICATED, (Matrix(n, n * h),)), Weights("streams", REPLICATED, vectors=n + 1)] if n > 1 else []
+    joined = [Weights("streams", REPLICATED, (Matrix(n, n * h),)), Weights("streams", REPLICATED, vectors=n + 1)] * (n > 1)
     if unit.kind == EMBEDDING:
         found = [Weights("embedding", VOCABULARY, (Matrix(model.vocabulary, h),))]
         found += [Weights("positions", REPLICATED, (Matrix(model.positions, h),))] if model.positions else []
