@@ -189,7 +189,8 @@ def mla_of(config: Config) -> Document:
 
 def gpt_neox(config: Config, kind: str) -> Document:
     config.optional("max_position_embeddings")
-    document = base_of(config, names={"activation": ("hidden_act",)}, position="rotary", **_BIASED) | ffn_of(config) | biased(config, default=True)
+    document = base_of(config, names={"activation": ("hidden_act",)}, position="rotary", **_BIASED)
+    document |= ffn_of(config) | biased(config, default=True)
     document |= {key: config.share(key) for key in ("hidden_dropout", "attention_dropout")}
     return document | {"parallel_residual": config.flag("use_parallel_residual", True)}
 
@@ -222,9 +223,7 @@ def opt(config: Config, kind: str) -> Document:
 
 
 def bloom(config: Config, kind: str) -> Document:
-    document = base_of(
-        config, tied=True, names=_OF_BLOOM, activation="gelu", position="alibi", embedding_norm=True, **_BIASED
-    )
+    document = base_of(config, tied=True, names=_OF_BLOOM, activation="gelu", position="alibi", embedding_norm=True, **_BIASED)
     document["ffn"] = config.optional("n_inner") or 4 * document["hidden"]
     document |= {key: config.share(key) for key in ("hidden_dropout", "attention_dropout")}
     return document | ({"sequence": config.number("seq_length")} if config.has("seq_length") else {})

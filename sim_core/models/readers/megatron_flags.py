@@ -61,7 +61,8 @@ def flags_of_text(text: str) -> Flags:
     taking = False
     for number, raw in enumerate(lines, start=1):
         line = _filled(raw, known)
-        known |= {name: value for name, value in _assigned(line) if name not in several and _is_plain(value)}
+        assigned = {name: value for name, value in _assigned(line) if name not in several}
+        known |= {name: value for name, value in assigned.items() if not re.search(r"[$`(]|--", value)}  # plain ones
         for word in _WORD.findall(_QUOTED_FLAGS.sub(r" \2 ", line)):
             if _FLAG.match(word):
                 flag, equals, value = word.partition("=")
@@ -83,10 +84,6 @@ def _assigned(line: str) -> Iterator[tuple[str, str]]:
     for match in _SET.finditer(line):
         plain = match[3] is not None and not match[2]
         yield match[1] or match[4], match[3].strip("'\"") if plain else "$"
-
-
-def _is_plain(value: str) -> bool:
-    return not re.search(r"[$`(]|--", value)
 
 
 def _assigned_to_several(lines: list[str]) -> set[str]:
@@ -161,8 +158,8 @@ NOT_MODELLED: Final = {
 FREE_PREFIXES: Final = (
     # plan and schedule
     "--tensor-model-", "--model-parallel-", "--pipeline-model-parallel", "--context-parallel-",
-    "--cp-comm", "--hierarchical-context", "--hybrid-context-parallel", "--expert-model-parallel",
-    "--expert-tensor-parallel", "--moe-expert-parallel", "--sequence-parallel", "--num-layers-per-virtual",
+    "--cp-comm", "--hierarchical-context", "--hybrid-context-parallel", "--expert-model-",
+    "--expert-tensor-parallel", "--moe-expert-parallel", "--sequence-parallel", "--num-layers-per-",
     "--num-virtual-stages", "--microbatch-group", "--decoder-first-pipeline", "--decoder-last-pipeline", "--account-for-",
     "--pp-partition", "--no-pipeline-parallel", "--use-tp-pp-dp", "--enable-zbh1", "--micro-batch", "--global-batch",
     "--batch-size", "--rampup-batch", "--step-batch", "--decrease-batch", "--recompute-", "--checkpoint-activations",
