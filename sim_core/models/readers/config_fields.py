@@ -14,27 +14,30 @@ ACTIVATIONS: Final[Mapping[str, str]] = {
     "gelu_pytorch_tanh": "gelu", "quick_gelu": "gelu", "relu": "relu", "relu2": "squared_relu",
 }  # fmt: skip
 
-FREE: Final = frozenset({
-    # names, versions, tokens
-    "_name_or_path", "architectures", "auto_map", "model_type", "transformers_version", "tokenizer_class", "bos_token_id",
-    "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "unk_token_id", "decoder_start_token_id", "prefix",
-    "id2label", "label2id", "problem_type", "task_specific_params", "finetuning_task", "torchscript", "use_cache",
-    "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
-    "is_decoder", "is_encoder_decoder", "output_attentions", "output_hidden_states", "return_dict", "generation_config",
-    "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "cache_implementation", "use_bfloat16",
-    # values: initialisation, constants of norms, rotation, scaling; loss weights
-    "initializer_range", "initializer_factor", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps",
-    "norm_epsilon", "rope_theta", "rope_scaling", "rope_parameters", "rope_interleave", "rotary_emb_base",
-    "partial_rotary_factor", "rotary_pct", "query_pre_attn_scalar", "scale_attn_weights", "scale_attn_by_inverse_layer_idx",
-    "reorder_and_upcast_attn",
-    "attn_output_multiplier", "output_multiplier_scale", "embedding_multiplier_scale", "router_aux_loss_coef",
-    "aux_loss_alpha", "seq_aux", "output_router_logits", "router_jitter_noise", "norm_topk_prob", "routed_scaling_factor",
-    "scoring_func", "swiglu_limit", "swiglu_alpha", "init_std", "classifier_dropout", "layerdrop",
-    # storage and inference
-    "torch_dtype", "dtype", "quantization_config", "pretraining_tp", "slow_but_exact", "ep_size", "num_experts_per_device",
-    "initial_context_length", "n_ctx", "masked_softmax_fusion", "attention_softmax_in_fp32", "skip_bias_add",
-    "skip_bias_add_qkv", "apply_residual_connection_post_layernorm", "offset_alibi", "unk_token", "gradient_checkpointing",
-})  # fmt: skip
+_FREE: Final = {
+    "names, versions, tokens": """
+        _name_or_path architectures auto_map model_type transformers_version tokenizer_class bos_token_id eos_token_id
+        pad_token_id sep_token_id cls_token_id unk_token_id decoder_start_token_id prefix id2label label2id problem_type
+        task_specific_params finetuning_task torchscript use_cache summary_type summary_use_proj summary_activation
+        summary_proj_to_labels summary_first_dropout is_decoder is_encoder_decoder output_attentions output_hidden_states
+        return_dict generation_config attn_implementation _attn_implementation _attn_implementation_autoset
+        cache_implementation use_bfloat16
+    """,
+    "values: initialisation, constants of norms, rotation, scaling; loss weights": """
+        initializer_range initializer_factor rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps norm_epsilon rope_theta
+        rope_scaling rope_parameters rope_interleave rotary_emb_base partial_rotary_factor rotary_pct query_pre_attn_scalar
+        scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn attn_output_multiplier
+        output_multiplier_scale embedding_multiplier_scale router_aux_loss_coef aux_loss_alpha seq_aux output_router_logits
+        router_jitter_noise norm_topk_prob routed_scaling_factor scoring_func swiglu_limit swiglu_alpha init_std
+        classifier_dropout layerdrop
+    """,
+    "storage and inference": """
+        torch_dtype dtype quantization_config pretraining_tp slow_but_exact ep_size num_experts_per_device
+        initial_context_length n_ctx masked_softmax_fusion attention_softmax_in_fp32 skip_bias_add skip_bias_add_qkv
+        apply_residual_connection_post_layernorm offset_alibi unk_token gradient_checkpointing
+    """,
+}
+FREE: Final = frozenset(" ".join(_FREE.values()).split())
 """Fields that change neither shapes nor work (partial rotation: the kernel moves whole heads)."""
 
 

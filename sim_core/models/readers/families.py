@@ -5,7 +5,7 @@ particular model, the field must be there.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from sim_core.models.readers.config_fields import ACTIVATIONS, Config, Document
 
@@ -128,7 +128,7 @@ def ffn_of(config: Config) -> Document:
 
 
 def experts_of(
-    config: Config, count: str = "num_local_experts", ffn: str = "intermediate_size", shared: int = 0, **more: object
+    config: Config, count: str = "num_local_experts", ffn: str = "intermediate_size", shared: int = 0, **more: Any
 ) -> Document:
     """Experts, `shared` of the same size besides the routed ones."""
     each, topk = config.number(ffn), config.number("num_experts_per_tok", "experts_per_token")
@@ -140,7 +140,7 @@ def predicted(config: Config, *names: str) -> Document:
     return {"mtp_layers": config.number("num_nextn_predict_layers", *names, default=0, least=0)}
 
 
-def spaced_experts_of(config: Config, layers: int, **more: object) -> Document:
+def spaced_experts_of(config: Config, layers: int, **more: Any) -> Document:
     """Experts in each n-th layer but some, and the dense MLP of the others: Qwen."""
     step, dense = config.number("decoder_sparse_step", default=1), set(config.numbers("mlp_only_layers") or ())
     dense |= {layer for layer in range(layers) if (layer + 1) % step}

@@ -173,7 +173,7 @@ WINDOW = Said("window_size", write=_window)
 WINDOW_SKIP = Said("window_attn_skip_freq", write=_skipped)
 
 MTP = _number("mtp_num_layers", "mtp_layers", _is_whole)
-EXPERTS = Said("num_experts", OF_NUMBER, "experts", write=lambda of: of.model.experts and of.model.experts.count)
+EXPERTS = Said("num_experts", OF_NUMBER, "experts", write=lambda of: of.model.experts.count if of.model.experts else None)
 TOPK, EXPERT_FFN = _number("moe_router_topk", "experts.topk"), _number("moe_ffn_hidden_size", "experts.ffn")
 GROUPED_GEMM = _switch("moe_grouped_gemm", lambda model: model.experts is not None)
 GROUPS = _number("moe_router_num_groups", "experts.groups", _is_in_groups)

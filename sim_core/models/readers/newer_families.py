@@ -25,25 +25,25 @@ from sim_core.models.readers.families import (
 )
 
 _LINEAR, _FULL = "linear_attention", "full_attention"
-_FREE_OF_NEMOTRON: Final = (
-    "max_position_embeddings", "mamba_hidden_act", "use_mamba_kernels", "mamba_dt_init_floor", "time_step_limit",
-    "time_step_floor", "time_step_min", "time_step_max", "residual_in_fp32", "num_logits_to_keep", "rescale_prenorm_residual",
-    "expand", "mamba_proj_bias", "use_bias", "use_conv_bias", "sliding_window",
-    "mtp_hybrid_override_pattern", "mtp_layers_block_type", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
-)  # fmt: skip
-_FREE_OF_KIMI: Final = (
-    "num_key_value_heads", "head_dim", "qk_head_dim", "mla_use_nope", "model_max_length", "moe_renormalize", "use_grouped_topk",
-    "moe_router_activation_func", "max_position_embeddings", "num_expert_group", "topk_group",
-)  # fmt: skip
-_FREE_OF_LLAMA4: Final = (
-    "use_qk_norm", "attn_temperature_tuning", "attn_scale", "floor_scale", "for_llm_compressor", "layer_types",
-)  # fmt: skip
-_FREE_OF_MINIMAX: Final = (
-    "rotary_dim", "mtp_transformer_layers", "attn_type_list", "use_mtp", "shared_moe_mode", "qk_norm_type",
-)  # fmt: skip
-_FREE_OF_V4: Final = (
-    "num_hash_layers", "mlp_layer_types", "topk_method", "compress_rope_theta", "hc_sinkhorn_iters", "hc_eps", "expert_dtype",
-)  # fmt: skip
+_FREE_OF_NEMOTRON: Final = """
+    max_position_embeddings mamba_hidden_act use_mamba_kernels mamba_dt_init_floor time_step_limit time_step_floor
+    time_step_min time_step_max residual_in_fp32 num_logits_to_keep rescale_prenorm_residual expand mamba_proj_bias use_bias
+    use_conv_bias sliding_window mtp_hybrid_override_pattern mtp_layers_block_type mamba_ssm_cache_dtype
+    moe_shared_expert_overlap
+""".split()
+_FREE_OF_KIMI: Final = """
+    num_key_value_heads head_dim qk_head_dim mla_use_nope model_max_length moe_renormalize use_grouped_topk
+    moe_router_activation_func max_position_embeddings num_expert_group topk_group
+""".split()
+_FREE_OF_LLAMA4: Final = """
+    use_qk_norm attn_temperature_tuning attn_scale floor_scale for_llm_compressor layer_types
+""".split()
+_FREE_OF_MINIMAX: Final = """
+    rotary_dim mtp_transformer_layers attn_type_list use_mtp shared_moe_mode qk_norm_type
+""".split()
+_FREE_OF_V4: Final = """
+    num_hash_layers mlp_layer_types topk_method compress_rope_theta hc_sinkhorn_iters hc_eps expert_dtype
+""".split()
 _NEAR, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
 _LETTERS: Final = {_LINEAR: "M", "mamba": "M", _FULL: "*", "attention": "*", "mlp": "-", "moe": "E"}
 _CHUNK: Final = 64
