@@ -25,25 +25,28 @@ from sim_core.models.readers.families import (
 )
 
 _LINEAR, _FULL = "linear_attention", "full_attention"
-_FREE_OF_NEMOTRON: Final = """
-    max_position_embeddings mamba_hidden_act use_mamba_kernels mamba_dt_init_floor time_step_limit time_step_floor
-    time_step_min time_step_max residual_in_fp32 num_logits_to_keep rescale_prenorm_residual expand mamba_proj_bias use_bias
-    use_conv_bias sliding_window mtp_hybrid_override_pattern mtp_layers_block_type mamba_ssm_cache_dtype
-    moe_shared_expert_overlap
-""".split()
-_FREE_OF_KIMI: Final = """
-    num_key_value_heads head_dim qk_head_dim mla_use_nope model_max_length moe_renormalize use_grouped_topk
-    moe_router_activation_func max_position_embeddings num_expert_group topk_group
-""".split()
-_FREE_OF_LLAMA4: Final = """
-    use_qk_norm attn_temperature_tuning attn_scale floor_scale for_llm_compressor layer_types
-""".split()
-_FREE_OF_MINIMAX: Final = """
-    rotary_dim mtp_transformer_layers attn_type_list use_mtp shared_moe_mode qk_norm_type
-""".split()
-_FREE_OF_V4: Final = """
-    num_hash_layers mlp_layer_types topk_method compress_rope_theta hc_sinkhorn_iters hc_eps expert_dtype
-""".split()
+_FREE: Final = {
+    "nemotron": """
+        max_position_embeddings mamba_hidden_act use_mamba_kernels mamba_dt_init_floor time_step_limit time_step_floor
+        time_step_min time_step_max residual_in_fp32 num_logits_to_keep rescale_prenorm_residual expand mamba_proj_bias use_bias
+        use_conv_bias sliding_window mtp_hybrid_override_pattern mtp_layers_block_type mamba_ssm_cache_dtype
+        moe_shared_expert_overlap
+    """,
+    "kimi": """
+        num_key_value_heads head_dim qk_head_dim mla_use_nope model_max_length moe_renormalize use_grouped_topk
+        moe_router_activation_func max_position_embeddings num_expert_group topk_group
+    """,
+    "llama4": """
+        use_qk_norm attn_temperature_tuning attn_scale floor_scale for_llm_compressor layer_types
+    """,
+    "minimax": """
+        rotary_dim mtp_transformer_layers attn_type_list use_mtp shared_moe_mode qk_norm_type
+    """,
+    "v4": """
+        num_hash_layers mlp_layer_types topk_method compress_rope_theta hc_sinkhorn_iters hc_eps expert_dtype
+    """,
+}
+"""Fields that cost nothing, by family."""
 _NEAR, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
 _LETTERS: Final = {_LINEAR: "M", "mamba": "M", _FULL: "*", "attention": "*", "mlp": "-", "moe": "E"}
 _CHUNK: Final = 64
@@ -84,7 +87,7 @@ def gemma3(config: Config, kind: str) -> Document:
 def llama4(config: Config, kind: str) -> Document:
     """Llama 4: chunks of attention in all but the layers without rotation, experts in every n-th layer with a shared one."""
     document = decoder(config, "8", "128", activation="silu")
-    config.take(*_FREE_OF_LLAMA4)
+    config.take(*_FREE["llama4"].split())
     layers = range(document["layers"])
     rotated, every = config.numbers("no_rope_layers"), config.number("no_rope_layer_interval", default=4)
     near = [layer for layer in layers if (rotated[layer] if rotated else (layer + 1) % every)]
@@ -101,7 +104,7 @@ def llama4(config: Config, kind: str) -> Document:
 
 def minimax_m2(config: Config, kind: str) -> Document:
     """MiniMax-M2: full attention, norms of queries and keys over the whole projection, no shared expert."""
-    config.take(*_FREE_OF_MINIMAX)
+    config.take(*_FREE["minimax"].split())
     document = decoder(config, "8", "128", activation="silu") | {"qk_norm_whole": config.flag("use_qk_norm", True)}
     config.flag("use_routing_bias", True)
     config.only("shared_intermediate_size", 0)
@@ -122,7 +125,7 @@ def _indexer_of(config: Config) -> Document:
 
 def deepseek_v4(config: Config, kind: str) -> Document:
     """DeepSeek-V4: a window and compressed entries in each layer, hyper-connections, experts everywhere."""
-    config.take(*_FREE_OF_V4)
+    config.take(*_FREE["v4"].split())
     document = rotary_of(config, activation="silu", kv_heads=1, qk_norm=True, attention_sinks=True) | biased(config)
     config.only("num_key_value_heads", 1)
     document["head_dim"] = config.number("head_dim")
@@ -181,7 +184,7 @@ def _attending(config: Config) -> list[int] | None:
 
 def nemotron_h(config: Config, kind: str) -> Document:
     """Nemotron-H and Nemotron-3: a pattern of Mamba-2, attention, MLP and experts, one mixer a layer."""
-    config.take(*_FREE_OF_NEMOTRON)
+    config.take(*_FREE["nemotron"].split())
     names = config.words("layers_block_type", _LETTERS)  # as transformers 5 writes the letters
     if names is None or config.has("hybrid_override_pattern"):
         pattern = config.text("hybrid_override_pattern")
@@ -213,7 +216,7 @@ def nemotron_h(config: Config, kind: str) -> Document:
 
 def kimi_linear(config: Config, kind: str) -> Document:
     """Kimi Linear: KDA in most layers, latent attention without rotation in the others."""
-    config.take(*_FREE_OF_KIMI)
+    config.take(*_FREE["kimi"].split())
     style: Document = {"gated": True, "norm": "rmsnorm", "position": "none", "qk_norm": True}
     document = base_of(config, activation="silu", **style) | {"mla": mla_of(config)} | ffn_of(config)
     attending, linear = _attending(config), config
