@@ -1,6 +1,6 @@
 """`Model`: what costs time or memory in a transformer, as numbers, from and to mappings; each error in one line."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
@@ -35,9 +35,10 @@ COMPRESSED: Final = "compressed"
 MLP: Final = "mlp"
 NONE: Final = "none"
 SYMBOLS: Final = {
-    "*": (ATTENTION, NONE), "M": (RECURRENT, NONE), "G": (RECURRENT, NONE), "-": (NONE, MLP), "E": (NONE, "experts"),
+    "*": (ATTENTION, NONE, False), "M": (RECURRENT, NONE, False), "G": (RECURRENT, NONE, False), "-": (NONE, MLP, False),
+    "E": (NONE, MLP, True),
 }  # fmt: skip
-"""Layers of a pattern as Megatron-LM writes it (--hybrid-override-pattern): one mixer each."""
+"""Layers of a pattern as Megatron-LM writes it (--hybrid-override-pattern): one mixer each, and whether it has experts."""
 
 
 class Mla(Record):
@@ -129,16 +130,6 @@ class Recurrent(Record):
     groups: Count
     conv: Count = 4  # tokens that the short convolution sees
     chunk: Annotated[Count, Field(le=4096)]
-
-
-class Kind(NamedTuple):
-    """What tells layers apart, in the order of the fields of `Unit`."""
-
-    moe: bool
-    window: int
-    mixer: str
-    channel: str
-    ratio: int = 0
 
 
 class Unit(NamedTuple):
@@ -382,18 +373,18 @@ class Model(Record):
     @cached_property
     def layer_units(self) -> tuple[Unit, ...]:
         """The kinds of layer, in the order in which they first appear."""
-        kinds = dict.fromkeys(self._kinds)
-        return tuple(Unit(_name(kind, kinds), LAYER, self._kinds.count(kind), *kind) for kind in kinds)
+        kinds = [*dict.fromkeys(self._kinds)]
+        return tuple(kind._replace(name=_name(kind, kinds), number=self._kinds.count(kind)) for kind in kinds)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """Embedding, kinds of layer, head, then the layer of multi-token prediction if there is one."""
         last = self._kinds[-1]
         if self.pattern is not None:  # of a hybrid: attention and the channel mixer that it has (Nemotron-3)
-            last = Kind(any(kind.moe for kind in self._kinds), 0, ATTENTION, MLP)
-        last = last._replace(ratio=0)  # DeepSeek-V4: a window alone
-        mtp = (Unit(MTP, MTP, self.mtp_layers, *last),) if self.mtp_layers else ()
-        return (Unit(EMBEDDING, EMBEDDING, 1, False, 0), *self.layer_units, Unit(HEAD, HEAD, 1, False, 0), *mtp)
+            last = Unit("", LAYER, 1, any(kind.moe for kind in self._kinds), 0)
+        last = last._replace(name=MTP, kind=MTP, number=self.mtp_layers, ratio=0)  # DeepSeek-V4: a window alone
+        ends = (Unit(EMBEDDING, EMBEDDING, 1, False, 0), Unit(HEAD, HEAD, 1, False, 0))
+        return (ends[0], *self.layer_units, ends[1], *([last] if self.mtp_layers else []))
 
     @cached_property
     def unit_of_layer(self) -> tuple[int, ...]:
@@ -402,31 +393,22 @@ class Model(Record):
         return tuple(kinds.index(kind) for kind in self._kinds)
 
     @cached_property
-    def _kinds(self) -> list[Kind]:
-        """What each layer is."""
-        letters = None if self.pattern is None else self.pattern.replace("|", "")
+    def _kinds(self) -> list[Unit]:
+        """What each layer is, as a unit of one layer without a name."""
+        letters, compressed, full = (self.pattern or "").replace("|", ""), self.compressed, self.full_attention
+        dense = self.experts.dense_layers if self.experts else self.layers
         kinds = []
         for layer in range(self.layers):
-            if letters is not None:
-                mixer, inside = SYMBOLS[letters[layer]]
-                moe, channel = inside == "experts", NONE if inside == NONE else MLP
-            else:
-                mixer, channel, moe = ATTENTION if self._attends(layer) else RECURRENT, MLP, self._has_experts(layer)
-            if self.compressed:
-                kinds.append(Kind(moe, 0, COMPRESSED, channel, self.compressed.ratios[layer]))
-                continue
-            kinds.append(Kind(moe, self._window(layer) if mixer == ATTENTION else 0, mixer, channel))
+            attends = full is None or (layer in full if isinstance(full, tuple) else (layer + 1) % full == 0)
+            moe = layer >= dense if isinstance(dense, int) else layer not in dense
+            mixer, channel = ATTENTION if attends else RECURRENT, MLP
+            if letters:
+                mixer, channel, moe = SYMBOLS[letters[layer]]
+            window = self._window(layer) if mixer == ATTENTION else 0
+            kinds.append(Unit("", LAYER, 1, moe, window, mixer, channel))
+            if compressed:
+                kinds[-1] = kinds[-1]._replace(mixer=COMPRESSED, ratio=compressed.ratios[layer])
         return kinds
-
-    def _attends(self, layer: int) -> bool:
-        full = self.full_attention
-        return full is None or (layer in full if isinstance(full, tuple) else (layer + 1) % full == 0)
-
-    def _has_experts(self, layer: int) -> bool:
-        if self.experts is None:
-            return False
-        dense = self.experts.dense_layers
-        return layer >= dense if isinstance(dense, int) else layer not in dense
 
     def _window(self, layer: int) -> int:
         if self.window is None:
@@ -478,9 +460,9 @@ def _layer_list(key: str, layers: tuple[int, ...], count: int) -> list[tuple[boo
     ]
 
 
-def _name(kind: Kind, kinds: Iterable[Kind]) -> str:
+def _name(kind: Unit, every: Sequence[Unit]) -> str:
     """`layer`, with what tells it from the other kinds in front."""
-    words, every = [], list(kinds)
+    words = []
     if len({each.mixer for each in every}) > 1:
         words.append({NONE: ""}.get(kind.mixer, kind.mixer))
     if kind.mixer == ATTENTION and len({each.window for each in every if each.mixer == ATTENTION}) > 1:
@@ -545,13 +527,10 @@ def _first_fault(error: ValidationError) -> str:
         message = fault["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if key else message
     if fault["type"] == "literal_error" and path:
-        return f"{key}: found {shown(fault['input'])}, {nearest(str(fault['input']), _literals(path))}"
+        words = {"activation": Activation, "norm": Norm, "position": Position}.get(path[-1])
+        known = ["all", "even", "odd", "a list of layers"] if words is None else get_args(words)
+        return f"{key}: found {shown(fault['input'])}, {nearest(str(fault['input']), known)}"
     return f"{key}: found {shown(fault['input'])}, expected {_expected(fault['type'], fault['msg'])}"
-
-
-def _literals(path: list[str]) -> list[str]:
-    words = {"activation": Activation, "norm": Norm, "position": Position}
-    return list(get_args(words[path[-1]])) if path[-1] in words else ["all", "even", "odd", "a list of layers"]
 
 
 def _expected(kind: str, message: str) -> str:
@@ -565,11 +544,8 @@ def _expected(kind: str, message: str) -> str:
 def model_document(model: Model) -> dict[str, Any]:
     """The numbers that differ from their defaults, as a mapping that `parse_model` reads back."""
     document = model.model_dump(mode="json", exclude_defaults=True)
-    if model.mla is not None or model.kv_heads == model.heads:
-        del document["kv_heads"]
-    if model.mla is not None or model.head_dim * model.heads == model.hidden:
-        del document["head_dim"]
-    return document
+    follows = {"kv_heads": model.kv_heads == model.heads, "head_dim": model.head_dim * model.heads == model.hidden}
+    return {key: value for key, value in document.items() if not (follows.get(key) or (model.mla and key in follows))}
 
 
 def model_yaml(model: Model, comments: Mapping[str, str] | None = None) -> str:

@@ -370,7 +370,10 @@ class Stack(Record):
         """A copy with some facts replaced. Raises SpecError on an unknown name or a bad value."""
         values, sources = _read_facts(facts)
         given = {name: sources.get(name, "given without a source") for name in values}
-        changed = ", ".join(f"{name} {_text(facts[name])}" for name in values)
+        stated = {
+            name: fact["value"] if isinstance(fact, Mapping) and "value" in fact else fact for name, fact in facts.items()
+        }
+        changed = ", ".join(f"{name} {stated[name]}" for name in values)
         name = f"{self.name} ({changed})" if changed else self.name
         return self.model_copy(update=values | {"name": name, "sources": {**self.sources, **given}})
 
@@ -382,10 +385,6 @@ STACK_FACTS: Final[Mapping[str, Fact]] = {
     if isinstance(mark, Fact)
 }
 """Every fact of a stack by name, in the order of the page."""
-
-
-def _text(value: object) -> str:
-    return str(value["value"] if isinstance(value, Mapping) and "value" in value else value)
 
 
 def _read_facts(page: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:

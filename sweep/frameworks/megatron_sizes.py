@@ -128,14 +128,6 @@ def _refuses_cp(r: Launch) -> Rules:
     )
 
 
-def _refuses_cp_type(r: Launch) -> Rules:
-    sizes = r.words(A2A_SIZES)
-    return (
-        (r.word(CP_TYPE, "p2p") == "a2a+p2p" and not sizes, f"{CP_TYPE.flag} a2a+p2p needs {A2A_SIZES.flag}"),
-        (bool(sizes) and math.prod(map(int, sizes)) != r.cp, f"{A2A_SIZES.flag} must multiply to cp"),
-    )
-
-
 def _is_cut(plan: Launched) -> bool:
     """Whether the pattern of the model says where stages begin."""
     return plan.model is not None and bool(plan.model.pattern)
@@ -255,7 +247,11 @@ TP_OVERLAP: Size = Size(
     ),
 )  # fmt: skip
 CP_TYPE: Size = Size(
-    "cp_comm_type", field="cp_comm_type", refuses=_refuses_cp_type,
+    "cp_comm_type", field="cp_comm_type",
+    refuses=lambda r: (
+        (r.word(CP_TYPE, "p2p") == "a2a+p2p" and not r.words(A2A_SIZES), f"{CP_TYPE.flag} a2a+p2p needs {A2A_SIZES.flag}"),
+        (bool(r.words(A2A_SIZES)) and math.prod(map(int, r.words(A2A_SIZES))) != r.cp, f"{A2A_SIZES.flag} must multiply to cp"),
+    ),
     read=lambda dump: kind if (kind := _cp_type(dump)) != "p2p" else None,
     write=lambda plan: (
         {"all_gather": "allgather"}.get(kind := plan["cp_comm_type"], kind) if plan["cp"] > 1 else None

@@ -71,10 +71,10 @@ class _Arguments(Values):
         for argument in (of.LAYERS, of.HIDDEN, of.HEADS):
             if argument.field not in document:
                 raise SpecError(f"{self.where}: {argument.flag}: missing")
-        layers = document["layers"]
+        layers, hidden = document["layers"], document["hidden"]
         parts: dict[str, Callable[[], Document]] = {
             "vocabulary": self._vocabulary,
-            "ffn": lambda: {"ffn": document.get("ffn", self._default_ffn(document))},
+            "ffn": lambda: {"ffn": document.get("ffn", int(hidden * 8 / 3 / 64) * 64 if self.has(of.SWIGLU) else 4 * hidden)},
             "position": self._position,
             "mla": lambda: self._attention(document),
             "window": lambda: self._window(layers),
@@ -100,10 +100,6 @@ class _Arguments(Values):
         if kind == "GPT2BPETokenizer" or (kind is None and "gpt2-vocab.json" in files):
             return {"vocabulary": GPT2_VOCABULARY}
         raise SpecError(f"{self.where}: vocabulary: missing; Megatron-LM takes it from the tokenizer: give vocabulary=...")
-
-    def _default_ffn(self, document: Document) -> int:
-        hidden = document.get("hidden", 0)
-        return int(hidden * 4 * 2 / 3 / 64) * 64 if self.has(of.SWIGLU) else 4 * hidden
 
     def _style(self) -> Document:
         """Activation, norm, biases, dropout, tying."""
