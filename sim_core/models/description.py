@@ -41,6 +41,10 @@ SYMBOLS: Final = {
 """Layers of a pattern as Megatron-LM writes it (--hybrid-override-pattern): one mixer each, and whether it has experts."""
 
 
+Rules = list[tuple[object, str]]
+"""What the numbers of a model must agree on: (true where it is violated, message)."""
+
+
 class Mla(Record):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): sizes of the latents and of a head."""
 
@@ -250,11 +254,10 @@ class Model(Record):
                 raise ValueError(message)
         return self
 
-    def _contradictions(self) -> list[tuple[bool, str]]:
-        """What the numbers must agree on: (whether it is violated, message)."""
+    def _contradictions(self) -> Rules:
         experts, window = self.experts, self.window
         rules = [
-            (self.heads % self.kv_heads != 0, f"kv_heads: found {self.kv_heads}, expected a divisor of heads {self.heads}"),
+            (self.heads % self.kv_heads, f"kv_heads: found {self.kv_heads}, expected a divisor of heads {self.heads}"),
             (
                 self.position == "learned" and self.positions is None,
                 "positions: missing, expected the rows of the learned table (position: learned)",
@@ -264,7 +267,7 @@ class Model(Record):
                 f"positions: found {self.positions}, expected none with position: {self.position}",
             ),
             (
-                bool(self.positions and self.sequence and self.sequence > self.positions),
+                self.positions and self.sequence and self.sequence > self.positions,
                 f"sequence: found {self.sequence}, expected at most positions {self.positions}",
             ),
         ]
@@ -290,14 +293,14 @@ class Model(Record):
             ),
         ]
 
-    def _hybrid_rules(self) -> list[tuple[bool, str]]:
+    def _hybrid_rules(self) -> Rules:
         """What a pattern and recurrent layers need."""
         pattern, recurrent, full = self.pattern, self.recurrent, self.full_attention
         letters = (pattern or "").replace("|", "")
         unknown = [letter for letter in letters if letter not in SYMBOLS]
         needs = recurrent is not None and full is None and not {*letters} & {"M", "G"}
         rules = [
-            (bool(unknown), f"pattern: found {shown(''.join(unknown[:1]))}, expected letters of {' '.join(SYMBOLS)} and |"),
+            (unknown, f"pattern: found {shown(''.join(unknown[:1]))}, expected letters of {' '.join(SYMBOLS)} and |"),
             (
                 pattern is not None and len(letters) != self.layers,
                 f"pattern: found {len(letters)} layers, expected {self.layers}, as in layers",
@@ -310,29 +313,29 @@ class Model(Record):
             (needs, "recurrent: found without layers that use it, expected a pattern with M or G, or full_attention"),
             ("E" in letters and self.experts is None, "experts: missing, expected those of the layers E of the pattern"),
             (
-                self.indexer is not None and self.mla is None and self.compressed is None,
+                self.indexer and self.mla is None and self.compressed is None,
                 "indexer: found without mla, which it needs",
             ),
             *self._compressed_rules(),
             (
-                self.lora is not None and len({*self.lora.targets}) < max(len(self.lora.targets), 1),
+                self.lora and len({*self.lora.targets}) < max(len(self.lora.targets), 1),
                 "lora.targets: expected at least one, each once",
             ),
             (
-                self.lora is not None and "qkv" in self.lora.targets and self.mla is not None,
+                self.lora and "qkv" in self.lora.targets and self.mla is not None,
                 "lora.targets: found qkv, but with mla there is no such matrix",
             ),
             (
-                self.lora is not None and bool({"fc1", "fc2"} & {*self.lora.targets}) and self.ffn is None,
+                self.lora and bool({"fc1", "fc2"} & {*self.lora.targets}) and self.ffn is None,
                 "lora.targets: found fc1 or fc2, but experts have no adapters here",
             ),
         ]
         if recurrent is not None:
             heads, groups = recurrent.heads, recurrent.groups
-            rules.append((heads % groups != 0, f"recurrent.groups: found {groups}, expected a divisor of heads {heads}"))
+            rules.append((heads % groups, f"recurrent.groups: found {groups}, expected a divisor of heads {heads}"))
         return rules + (_layer_list("full_attention", full, self.layers) if isinstance(full, tuple) else [])
 
-    def _compressed_rules(self) -> list[tuple[bool, str]]:
+    def _compressed_rules(self) -> Rules:
         """What DeepSeek-V4's attention needs, and what cannot stand beside it."""
         compressed = self.compressed
         if compressed is None:
@@ -341,15 +344,15 @@ class Model(Record):
         beside = next((name for name, there in others.items() if there is not None), "")
         found, groups = len(compressed.ratios), compressed.out_groups
         return [
-            (bool(beside), f"compressed: found beside {beside}, expected one of both"),
+            (beside, f"compressed: found beside {beside}, expected one of both"),
             (self.kv_heads != 1, f"kv_heads: found {self.kv_heads}, expected 1 with compressed"),
             (found != self.layers, f"compressed.ratios: found {found} layers, expected {self.layers}"),
-            (self.heads % groups != 0, f"compressed.out_groups: found {groups}, expected a divisor of heads {self.heads}"),
+            (self.heads % groups, f"compressed.out_groups: found {groups}, expected a divisor of heads {self.heads}"),
             (
                 self.indexer is None and compressed.chosen in compressed.ratios,
                 f"indexer: missing, expected that of the layers of ratio {compressed.chosen}",
             ),
-            (self.lora is not None, "lora: found beside compressed, whose matrices have no adapters here"),
+            (self.lora, "lora: found beside compressed, whose matrices have no adapters here"),
         ]
 
     @property
@@ -424,7 +427,7 @@ class Model(Record):
         return self.window.tokens if inside else 0
 
 
-def _packing_limits(packing: Packing | None, sequence: int | None) -> list[tuple[bool, str]]:
+def _packing_limits(packing: Packing | None, sequence: int | None) -> Rules:
     """Lengths that fit into a sequence: none is longer, which bounds their spread (Bhatia and Davis 2000)."""
     if packing is None or sequence is None:
         return []
@@ -438,11 +441,11 @@ def _packing_limits(packing: Packing | None, sequence: int | None) -> list[tuple
     ]
 
 
-def _group_limits(experts: Experts) -> list[tuple[bool, str]]:
+def _group_limits(experts: Experts) -> Rules:
     """A token has to find `topk` experts in the groups that it may use (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)."""
     groups, allowed, count = experts.groups, experts.topk_groups, experts.count
     return [
-        (count % groups != 0, f"experts.groups: found {groups}, expected a divisor of count {count}"),
+        (count % groups, f"experts.groups: found {groups}, expected a divisor of count {count}"),
         (allowed > groups, f"experts.topk_groups: found {allowed}, expected at most groups {groups}"),
         (
             experts.topk * groups > allowed * count,
@@ -452,10 +455,10 @@ def _group_limits(experts: Experts) -> list[tuple[bool, str]]:
     ]
 
 
-def _layer_list(key: str, layers: tuple[int, ...], count: int) -> list[tuple[bool, str]]:
+def _layer_list(key: str, layers: tuple[int, ...], count: int) -> Rules:
     beyond = [layer for layer in layers if layer >= count]
     return [
-        (bool(beyond), f"{key}: found {beyond[:1]}, expected layers 0 to {count - 1}"),
+        (beyond, f"{key}: found {beyond[:1]}, expected layers 0 to {count - 1}"),
         (len(set(layers)) < len(layers), f"{key}: found a layer twice"),
     ]
 

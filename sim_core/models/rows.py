@@ -208,5 +208,4 @@ class Rows:
             for column, value in enumerate(columns):
                 numbers[column, :, row] = value
         kind, phase, linear, core = (np.array(column, np.int64) for column in zip(*self._columns, strict=True))
-        columns = (kind, phase, linear == 1, core == 1, *numbers)
-        return Operators._make((tuple(self._names), *columns, self._attention))
+        return Operators._make((tuple(self._names), kind, phase, linear == 1, core == 1, *numbers, self._attention))

@@ -155,7 +155,7 @@ def _latents(model: Model, _: Unit) -> list[Weights]:
     weights += [Weights("attention", TENSOR, up), Weights("attention", TENSOR, (output,))]
     vectors = (h if model.projection_bias else 0) + (norm_width(model, kv + q) if model.qk_norm else 0)
     vectors += kv + rope + q if model.qkv_bias else 0
-    return weights + ([Weights("attention", REPLICATED, vectors=vectors)] if vectors else [])
+    return [*weights, Weights("attention", REPLICATED, vectors=vectors)]
 
 
 def _attention(model: Model, _: Unit) -> list[Weights]:
@@ -175,7 +175,7 @@ def _attention(model: Model, _: Unit) -> list[Weights]:
         weights.append(Weights("attention", KV_HEADS, vectors=norm_width(model, k * d)))
     elif model.qk_norm:
         vectors += 2 * norm_width(model, d)
-    return weights + ([Weights("attention", REPLICATED, vectors=vectors)] if vectors else [])
+    return [*weights, Weights("attention", REPLICATED, vectors=vectors)]
 
 
 def _adapters(model: Model, unit: Unit, lora: Lora) -> list[Weights]:

@@ -174,7 +174,7 @@ DISTRIBUTED = Choice(
 INSTANCES: Choice = Choice(
     "num_distributed_optimizer_instances", OF_NUMBER, "dp_shard", write=_instances,
     refuses=lambda r: (
-        (r.dp * r.cp % r.number(INSTANCES, 1) != 0, f"{INSTANCES.flag} must divide dp x cp"),
+        (r.dp * r.cp % r.number(INSTANCES, 1), f"{INSTANCES.flag} must divide dp x cp"),
     ),
 )  # fmt: skip
 MEGATRON_FSDP: Choice = Choice(

@@ -85,45 +85,45 @@ def _refuses_tp(r: Launch) -> Rules:
     groups = r.number(model.KV_HEADS, 1)
     divided = (model.MAMBA_HEADS, model.LINEAR_GROUPS, model.LINEAR_HEADS)
     return (
-        (r.world % (r.tp * r.pp * r.cp) != 0, "tp x pp x cp must divide the GPUs"),
-        (r.number(model.HEADS, r.tp) % r.tp != 0, f"tp must divide {model.HEADS.flag}"),
+        (r.world % (r.tp * r.pp * r.cp), "tp x pp x cp must divide the GPUs"),
+        (r.number(model.HEADS, r.tp) % r.tp, f"tp must divide {model.HEADS.flag}"),
         (
-            r.has(model.GROUPED) and groups % r.tp != 0 and r.tp % groups != 0,
+            r.has(model.GROUPED) and groups % r.tp != 0 and r.tp % groups,
             f"tp must divide {model.KV_HEADS.flag}, or be a multiple of it",
         ),
-        *((r.number(each, r.tp * r.cp) % (r.tp * r.cp) != 0, f"tp x cp must divide {each.flag}") for each in divided),
-        (r.number(model.MAMBA_GROUPS, r.tp) % r.tp != 0, f"tp must divide {model.MAMBA_GROUPS.flag}"),
+        *((r.number(each, r.tp * r.cp) % (r.tp * r.cp), f"tp x cp must divide {each.flag}") for each in divided),
+        (r.number(model.MAMBA_GROUPS, r.tp) % r.tp, f"tp must divide {model.MAMBA_GROUPS.flag}"),
         (r.has(model.MLA) and r.has(model.GROUPED), f"{model.MLA.flag} and {model.GROUPED.flag} exclude each other"),
     )
 
 
 def _refuses_pp(r: Launch) -> Rules:
     return (
-        (not r.stages and r.layers % r.pp != 0, f"pp must divide {model.LAYERS.flag}"),
+        (not r.stages and r.layers % r.pp, f"pp must divide {model.LAYERS.flag}"),
         (r.vpp > 1 and r.pp == 1, "virtual stages need pp > 1"),
         (
             r.vpp > 1 and r.pp == 2 and r.has(NO_OVERLAP_PP),
             f"virtual stages without {NO_OVERLAP_PP.flag.replace('no-', '')} need pp > 2",
         ),
-        (not r.stages and r.vpp > 1 and r.layers // r.pp % r.vpp != 0, "virtual stages must divide the layers of a stage"),
+        (not r.stages and r.vpp > 1 and r.layers // r.pp % r.vpp, "virtual stages must divide the layers of a stage"),
         (r.vpp > 1 and r.batch // (r.micro * r.dp) < r.pp, "virtual stages need at least pp micro-batches"),
     )
 
 
 def _refuses_stages(r: Launch) -> Rules:
     return (
-        (bool(r.layout) and r.stages % r.pp != 0, f"pp must divide the stages of {LAYOUT.flag}"),
-        (bool(r.pattern) and r.stages % r.pp != 0, f"pp must divide the parts of {model.PATTERN.flag}"),
-        (bool(r.pattern and r.layout), f"{model.PATTERN.flag} and {LAYOUT.flag} exclude each other"),
-        (bool(r.layout) and sum(r.layout) != r.layers, f"{LAYOUT.flag} must hold {model.LAYERS.flag} layers"),
-        (bool(r.layout) and r.has(STAGES_OF_RANK), f"{LAYOUT.flag} and {STAGES_OF_RANK.flag} exclude each other"),
+        (r.layout and r.stages % r.pp, f"pp must divide the stages of {LAYOUT.flag}"),
+        (r.pattern and r.stages % r.pp, f"pp must divide the parts of {model.PATTERN.flag}"),
+        (r.pattern and r.layout, f"{model.PATTERN.flag} and {LAYOUT.flag} exclude each other"),
+        (r.layout and sum(r.layout) != r.layers, f"{LAYOUT.flag} must hold {model.LAYERS.flag} layers"),
+        (r.layout and r.has(STAGES_OF_RANK), f"{LAYOUT.flag} and {STAGES_OF_RANK.flag} exclude each other"),
     )
 
 
 def _refuses_cp(r: Launch) -> Rules:
     tokens = r.number(model.SEQUENCE, 0)
     return (
-        (r.cp > 1 and tokens % (2 * r.cp) != 0, f"2 x cp must divide {model.SEQUENCE.flag}"),
+        (r.cp > 1 and tokens % (2 * r.cp), f"2 x cp must divide {model.SEQUENCE.flag}"),
         (tokens > r.number(model.POSITIONS, tokens), f"{model.POSITIONS.flag} must be at least {model.SEQUENCE.flag}"),
     )
 
@@ -215,7 +215,7 @@ MICRO_BATCH: Size = Size(
 GLOBAL_BATCH: Size = Size(
     "global_batch_size", OF_NUMBER, "global_batch", leaves_open=True,
     read=lambda dump: GLOBAL_BATCH.whole(dump) or None, write=of_plan("global_batch"),
-    refuses=lambda r: ((r.batch % (r.micro * r.dp) != 0, f"micro-batch x dp must divide {GLOBAL_BATCH.flag}"),),
+    refuses=lambda r: ((r.batch % (r.micro * r.dp), f"micro-batch x dp must divide {GLOBAL_BATCH.flag}"),),
 )  # fmt: skip
 LAYOUT = Size("pipeline_model_parallel_layout", field="layer_split", read=_split, write=_layout, refuses=_refuses_stages)
 FIRST_STAGE = Size("decoder_first_pipeline_num_layers", OF_NUMBER, "layer_split", is_kept=True)
@@ -266,16 +266,16 @@ EP: Size = Size(
     write=lambda plan: plan["ep"] if has_experts(plan) else None,
     refuses=lambda r: (
         (r.ep > 1 and not r.experts, f"{EP.flag} needs {model.EXPERTS.flag}"),
-        (bool(r.experts) and r.experts % r.ep != 0, f"ep must divide {model.EXPERTS.flag}"),
+        (r.experts and r.experts % r.ep, f"ep must divide {model.EXPERTS.flag}"),
         (
-            bool(r.experts) and r.tp > 1 and not r.sequence_parallel,
+            r.experts and r.tp > 1 and not r.sequence_parallel,
             f"experts with tp > 1 need {SEQUENCE_PARALLEL.flag}",
         ),
         (
             r.has(model.PAD_TO_CAPACITY) and not r.has(model.CAPACITY),
             f"{model.PAD_TO_CAPACITY.flag} needs {model.CAPACITY.flag}",
         ),
-        (bool(r.experts) and r.world % (r.etp * r.ep * r.pp) != 0, "etp x ep x pp must divide the GPUs"),
+        (r.experts and r.world % (r.etp * r.ep * r.pp), "etp x ep x pp must divide the GPUs"),
     ),
 )  # fmt: skip
 EXPERT_TP: Size = Size(

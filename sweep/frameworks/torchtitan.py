@@ -77,9 +77,9 @@ def _refuses_cp(plan: Launched) -> Rules:
     tp, cp, ep = (plan[name] for name in ("tp", "cp", "ep"))
     unequal = len({count for stage in plan.layers for count in stage}) > 1
     return (
-        (cp > 1 and (plan.sequence or 0) % (tp * 2 * cp) != 0, "tp x 2 cp must divide the sequence"),
+        (cp > 1 and (plan.sequence or 0) % (tp * 2 * cp), "tp x 2 cp must divide the sequence"),
         (plan["pp"] > 1 and unequal, "stages of unequal layers have no key"),
-        (ep > 1 and (shared(plan)[1] * cp * tp) % ep != 0, "ep must divide dp_shard x cp x tp"),
+        (ep > 1 and (shared(plan)[1] * cp * tp) % ep, "ep must divide dp_shard x cp x tp"),
     )
 
 

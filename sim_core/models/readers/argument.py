@@ -12,8 +12,8 @@ Dump = Mapping[str, str]
 """Arguments by name, with their values as a run prints them: True for a switch that is on."""
 Written = str | int | tuple[str, ...] | None
 """What follows a flag. True: nothing, a switch that is on; False and None: the flag is left out."""
-Rules = Sequence[tuple[bool, str]]
-"""Whether each rule is broken, and the rule."""
+Rules = Sequence[tuple[object, str]]
+"""True where a rule is broken, such as a remainder, and the rule."""
 T_contra = TypeVar("T_contra", contravariant=True)
 A = TypeVar("A")
 
