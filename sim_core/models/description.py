@@ -256,7 +256,7 @@ class Model(Record):
 
     def _contradictions(self) -> Rules:
         experts, window = self.experts, self.window
-        rules = [
+        rules: Rules = [
             (self.heads % self.kv_heads, f"kv_heads: found {self.kv_heads}, expected a divisor of heads {self.heads}"),
             (
                 self.position == "learned" and self.positions is None,
@@ -299,7 +299,7 @@ class Model(Record):
         letters = (pattern or "").replace("|", "")
         unknown = [letter for letter in letters if letter not in SYMBOLS]
         needs = recurrent is not None and full is None and not {*letters} & {"M", "G"}
-        rules = [
+        rules: Rules = [
             (unknown, f"pattern: found {shown(''.join(unknown[:1]))}, expected letters of {' '.join(SYMBOLS)} and |"),
             (
                 pattern is not None and len(letters) != self.layers,
