@@ -41,7 +41,6 @@ from sim_core.models.readers.argument import (
     OF_SWITCH,
     OFF,
     Argument,
-    Asked,
     Dump,
     Rules,
     arguments_in,
