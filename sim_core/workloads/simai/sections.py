@@ -41,6 +41,13 @@ class Sections:
         """Records of the first micro-batch."""
         return self.text.at(self.repetitions[0])
 
+    def has_columns(self, start: str = "attention") -> bool:
+        """Whether attention (or what begins so) stands in columns and rows: the generator's records with sequence parallelism.
+
+        A final record that the user adds to another file (`workload.records`) brings no parameters.
+        """
+        return any(r.name.startswith(start) and r.name.endswith("column") for r in self.micro)
+
     @cached_property
     def once(self) -> list[Record]:
         """The once-per-step records."""

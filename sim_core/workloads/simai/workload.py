@@ -11,10 +11,9 @@ from sim_core.errors import FormatError
 from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
-from sim_core.workloads.facts import Facts
+from sim_core.workloads.simai.file import File, first_excess_ns
 from sim_core.workloads.simai.header import RERUN_POLICY, Header
 from sim_core.workloads.simai.sections import EXPERTS, Sections, shape_of
-from sim_core.workloads.simai.sizes import Sizes, first_excess_ns, has_columns
 from sim_core.workloads.simai.text import Record
 from sim_core.workloads.words import RULE_OF_GROUP, group_of
 from sim_core.workloads.workload import (
@@ -49,13 +48,10 @@ _KIND: Final = kinds_by("simai")
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
-def workload_from_simai(sections: Sections, sizes: Sizes, facts: Facts, warnings: list[str]) -> Workload:
-    """The workload of a text in sections, with the sizes that its records tell; `warnings` takes doubts.
-
-    Raises FormatError if the model has too many kinds of layers.
-    """
-    text = sections.text
-    header, size = text.header, sections.repetitions.shape[1]
+def workload_from_simai(file: File, warnings: list[str]) -> Workload:
+    """The workload of a text; `warnings` takes doubts. Raises FormatError if the model has too many kinds of layers."""
+    sections, facts, header = file.sections, file.facts, file.header
+    text, size = sections.text, sections.repetitions.shape[1]
     base = BasePlan(
         tp=header.tp,
         pp=header.pp,
@@ -81,7 +77,7 @@ def workload_from_simai(sections: Sections, sizes: Sizes, facts: Facts, warnings
     # the first stage's layers without experts are the model's only ones
     others = np.resize(unit_of_layer[sections.dense_layers :], len(unit_of_layer))
     all_layers = np.concatenate([unit_of_layer, *([others] * (header.pp - 1))])
-    p2p_bytes, p2p_rule, note = _p2p(sections, pieces, sizes.activation)
+    p2p_bytes, p2p_rule, note = _p2p(file, pieces)
     arrays = Arrays(
         base=base,
         pieces=pieces,
@@ -95,7 +91,7 @@ def workload_from_simai(sections: Sections, sizes: Sizes, facts: Facts, warnings
         layer_unit=int(unit_of_layer[0]) if (unit_of_layer == unit_of_layer[0]).all() else -1,
         gradient_width=4.0,
         layered_gradients=False,
-        shares=sizes.shares,
+        shares=file.shares,
         dense_layers=sections.dense_layers,
         least_forward=LEAST_FORWARD if header.policy == RERUN_POLICY else 0.0,
     )
@@ -112,26 +108,26 @@ def workload_from_simai(sections: Sections, sizes: Sizes, facts: Facts, warnings
         measured_on=facts.measured_on,
         has_experts=has_experts,
         gradients_known=(True, not has_experts or reduces_experts),
-        ends_known=not sizes.why_unknown,
-        replicated_known=sizes.replicated_known,
-        notes=tuple(note for note in (note, sizes.note, *_notes(sections, sizes, facts.micro_batch)) if note),
+        ends_known=not file.why_unknown,
+        replicated_known=file.replicated_known,
+        notes=tuple(filter(None, (note, file.note, *_notes(file)))),
     )
 
 
-def _notes(sections: Sections, sizes: Sizes, micro_batch: int | None) -> Iterator[str]:
-    header, layers, dense = sections.text.header, sizes.layers, sections.dense_layers
-    if sizes.why_unknown:
-        axes = "pp or layers" if sizes.replicated_known else "tp, pp or layers"
-        unknown = f"the embedding's part of the parameters is unknown ({sizes.why_unknown})"
+def _notes(file: File) -> Iterator[str]:
+    pp, vpp, dense = file.header.pp, file.header.vpp, file.sections.dense_layers
+    if file.why_unknown:
+        axes = "pp or layers" if file.replicated_known else "tp, pp or layers"
+        unknown = f"the embedding's part of the parameters is unknown ({file.why_unknown})"
         yield f"{unknown}: plans with other {axes} are infeasible"
-    yield sizes.told
-    if micro_batch is None:
+    yield file.told
+    if file.facts.micro_batch is None:
         yield "the file does not state its micro-batch: taken as 1 (set workload.micro_batch)"
-    if header.pp > 1:
+    if pp > 1:
         such = "such layers each" if not dense else f"layers each, without the {dense} that have no experts"
-        yield f"the file has one of {header.pp} stages; the others are assumed to have {layers} {such}"
-    if header.pp == 1 and header.vpp > 1:
-        yield f"vpp: {header.vpp} with pp: 1 is a number of layers, not of virtual stages: taken as 1"
+        yield f"the file has one of {pp} stages; the others are assumed to have {file.layers} {such}"
+    elif vpp > 1:
+        yield f"vpp: {vpp} with pp: 1 is a number of layers, not of virtual stages: taken as 1"
 
 
 def _units(sections: Sections, compute_s: Floats, warnings: list[str]) -> tuple[int, Ints]:
@@ -250,19 +246,19 @@ def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, ...]]:
     return compute, tuple(comm)
 
 
-def _p2p(sections: Sections, pieces: Pieces, activation: int) -> tuple[float, int, str]:
+def _p2p(file: File, pieces: Pieces) -> tuple[float, int, str]:
     """Bytes that one rank sends to the next stage: `pp_comm`, else the activation that the TP collectives carry; the rule that
     moves them, and a note."""
-    header = sections.text.header
+    header = file.header
     on_tp = (pieces.comm_kind != NO_COMM) & (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
     scattered = on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))
     # a text of tp 1 has no message that tells
-    sharded = bool(scattered.any()) if on_tp.any() else has_columns(sections.micro)
+    sharded = bool(scattered.any()) if on_tp.any() else file.sections.has_columns()
     rule = moving.SHARDED_ACTIVATION if sharded else moving.ACTIVATION
     if header.pp_comm:
         return float(header.pp_comm), rule, ""
-    if not activation:
+    if not file.activation:
         return 0.0, rule, "the size of a pipeline send is unknown (no pp_comm, no TP message): plans with pp > 1 are infeasible"
-    size = activation / (header.tp if sharded else 1)
+    size = file.activation / (header.tp if sharded else 1)
     why = f"its TP message / tp {header.tp}" if sharded else "its TP message"
     return size, rule, f"pp_comm is not stated: a pipeline send is taken as {short(size, 'B')}, {why}"
