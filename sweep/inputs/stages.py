@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from sim_core import Floats, SpecError, StageDurations
-from sweep.inputs.log import Log, read_log
+from sweep.inputs.log import read_log
 from sweep.inputs.logs.timers import ALL, LEAST_MOST, ONE, Timers, read_timers
 from sweep.inputs.registry import LOG, is_trace, recognised
+from sweep.inputs.told import Job
 from sweep.inputs.traces.stages import stages_of_profiles
 
 COMPUTE = ("forward-compute", "backward-compute")
@@ -25,7 +26,7 @@ def read_stages(paths: Sequence[str], step_name: str | None = None) -> StageDura
     return stages_of_log(read_log(paths[0]))
 
 
-def stages_of_log(log: Log) -> StageDurations:
+def stages_of_log(log: Job) -> StageDurations:
     """Stage durations from the timers of a Megatron-LM log, whose plan and step are known. Raises SpecError, OSError."""
     timers, plan = read_timers(Path(log.path)), log.plan
     if timers is None or not all(name in timers.seconds and timers.seconds[name].max() > 0 for name in COMPUTE):

@@ -1,9 +1,12 @@
 """The events of one rank as columns: what its GPU ran, what launched it, operators, steps, memory, and how it was made."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sim_core import Floats, Ints
+from sim_core import Bools, Floats, Ints
+
+NONE: Final = -1
+"""The number of a row that the file does not tell."""
 
 
 @dataclass
@@ -87,3 +90,14 @@ class Events:
     doubtful: int = 0  # events whose times are no numbers
     # operators as the profiler numbered them ("Ev Idx"): how many, the lowest and the highest
     numbered: tuple[int, int, int] = (0, 0, 0)
+    # of each GPU event its launch, operator and step as row numbers (joins.join), and its `Kind` (timeline.kinds)
+    launch: Ints = field(init=False)
+    operator: Ints = field(init=False)
+    step: Ints = field(init=False)
+    kind: Ints = field(init=False)
+
+    @property
+    def linked(self) -> Bools:
+        """GPU events whose launch is in the file; the others were launched before the window opened."""
+        mask: Bools = self.launch != NONE
+        return mask

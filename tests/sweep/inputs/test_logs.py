@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from sim_core import SpecError
-from sweep.inputs.log import Log, read_log
+from sweep.inputs.log import read_log
 from sweep.inputs.registry import recognised
+from sweep.inputs.told import Job
 from tests.sweep.inputs import specimens
 from tests.sweep.inputs.specimens import iteration, megatron_log
 
 
-def read(tmp_path: Path, text: str, name: str = "run.log") -> Log:
+def read(tmp_path: Path, text: str, name: str = "run.log") -> Job:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     return read_log(path)
