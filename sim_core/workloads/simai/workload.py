@@ -70,8 +70,7 @@ def workload_from_simai(file: File, warnings: list[str]) -> Workload:
     again = np.stack([again, again * compute_ns[:, :, FORWARD]], axis=-1).mean(0) * (1.0, NS)
     units, unit_of_layer = _units(sections, compute_s, warnings)
     places = [[sections.layers[k] for k in np.flatnonzero(unit_of_layer == unit)] for unit in range(units)]
-    ends = [range(sections.head), range(size - sections.tail, size)]
-    places += [[end] for end in ends if end]
+    places += [[end] for end in (range(sections.head), range(size - sections.tail, size)) if end]
     pieces, names = _pieces(sections, places, compute_s, again)
     step = _step_pieces(sections.once, excess_ns * NS)
     # the first stage's layers without experts are the model's only ones
@@ -95,9 +94,9 @@ def workload_from_simai(file: File, warnings: list[str]) -> Workload:
         dense_layers=sections.dense_layers,
         least_forward=LEAST_FORWARD if header.policy == RERUN_POLICY else 0.0,
     )
-    on_experts = (pieces.comm_group == EP) | (pieces.comm_group == DP_EP)
     reduces_experts = bool((step.comm_bytes[step.comm_group == DP_EP] > 0).any())
-    has_experts = reduces_experts or bool((pieces.comm_bytes[on_experts] > 0).any()) or any("moe" in name for name in names)
+    on_experts = bool((pieces.comm_bytes[np.isin(pieces.comm_group, (EP, DP_EP))] > 0).any())
+    has_experts = reduces_experts or on_experts or any("moe" in name for name in names)
     return Workload(
         kind="simai",
         base=base,
@@ -237,23 +236,20 @@ def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, ...]]:
         return moving.COMPUTE, (moving.EXPERT_COUNTS if counts else comm[0], *comm[1:])
     if record.name == "grad_norm":
         return moving.FIXED, (moving.ALL_PARAMETERS,) * 3
+    on_tp = moving.ACTIVATION if record.name.startswith("cross_entropy") else moving.FIXED
     if record.name == "layernorm":  # its size is the rank's parameters, 2 bytes each
         on_tp = moving.PARAMETERS
-    else:
-        on_tp = moving.ACTIVATION if record.name.startswith("cross_entropy") else moving.FIXED
-    comm = [rule if group in (DP, DP_EP) else on_tp for rule, group in zip(comm, groups, strict=True)]
     compute = moving.PARAMETERS if record.name == "grad_param_compute" else moving.FIXED
-    return compute, tuple(comm)
+    return compute, tuple(rule if group in (DP, DP_EP) else on_tp for rule, group in zip(comm, groups, strict=True))
 
 
 def _p2p(file: File, pieces: Pieces) -> tuple[float, int, str]:
     """Bytes that one rank sends to the next stage: `pp_comm`, else the activation that the TP collectives carry; the rule that
     moves them, and a note."""
     header = file.header
-    on_tp = (pieces.comm_kind != NO_COMM) & (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
-    scattered = on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))
+    on_tp = pieces.comm_kind[(pieces.comm_kind != NO_COMM) & (pieces.comm_group == TP) & (pieces.comm_bytes > 0)]
     # a text of tp 1 has no message that tells
-    sharded = bool(scattered.any()) if on_tp.any() else file.sections.has_columns()
+    sharded = bool(np.isin(on_tp, (ALL_GATHER, REDUCE_SCATTER)).any()) if len(on_tp) else file.sections.has_columns()
     rule = moving.SHARDED_ACTIVATION if sharded else moving.ACTIVATION
     if header.pp_comm:
         return float(header.pp_comm), rule, ""
