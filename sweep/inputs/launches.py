@@ -74,45 +74,45 @@ class Format(NamedTuple):
 
     name: str
     known_by: str
-    recognise: Callable[[str], bool]
+    recognise: Callable[[str], object]
     read: Callable[[str, str], Job]
 
 
 FORMATS: Final[Sequence[Format]] = (
     Format(
-        "exported plan", "`sweep export --format json`", lambda text: exported.SIGN.search(text) is not None,
+        "exported plan", "`sweep export --format json`", exported.SIGN.search,
         _of_document(exported.read_json),
     ),
     Format(
         "torchtitan TOML", f"its degrees of parallelism, such as `{of_torchtitan.TP.name} =`",
-        lambda text: torchtitan.SIGN.search(text) is not None and "=" in text and "--" not in text.split("\n")[0], _toml,
+        lambda text: torchtitan.SIGN.search(text) and "=" in text and "--" not in text.split("\n")[0], _toml,
     ),
     Format(
         "nanotron YAML", f"`{of_nanotron.ENGINE.name}:` or `{of_nanotron.GA.name}:`",
-        lambda text: nanotron.SIGN.search(text) is not None, _of_document(nanotron.read_yaml),
+        nanotron.SIGN.search, _of_document(nanotron.read_yaml),
     ),
     Format(
         "DeepSpeed JSON",
         f"`{of_deepspeed.BATCH.name}`, `{of_deepspeed.MICRO_BATCH.name}` or `{of_deepspeed.ZERO_SECTION.name}`",
-        lambda text: text.lstrip().startswith("{") and deepspeed.SIGN.search(text) is not None,
+        lambda text: text.lstrip().startswith("{") and deepspeed.SIGN.search(text),
         lambda path, text: deepspeed.read_config_of(_document(path, text)[0]),
     ),
     Format(
         "arguments of the Hugging Face Trainer", f"`{of_deepspeed.TRAINER_MICRO_BATCH.name}`, as a key or a flag",
-        lambda text: deepspeed.TRAINER_SIGN.search(text) is not None, _trainer,
+        deepspeed.TRAINER_SIGN.search, _trainer,
     ),
     Format(
         "Megatron-LM YAML", f"`MODEL_ARGS:`, or `{megatron_arguments.LAYERS.name}: 32` and the like",
-        lambda text: megatron.DOCUMENT_SIGN.search(text) is not None and _is_document(text),
+        lambda text: megatron.DOCUMENT_SIGN.search(text) and _is_document(text),
         lambda path, text: megatron.read_yaml(path, *_document(path, text)),
     ),
     Format(
         "NeMo or Megatron-Bridge YAML", f"`{TP.name}:` inside a section",
-        lambda text: nemo.SIGN.search(text) is not None and _is_document(text), _of_document(nemo.read_yaml),
+        lambda text: nemo.SIGN.search(text) and _is_document(text), _of_document(nemo.read_yaml),
     ),
     Format(
         "Megatron-LM script", f"flags such as `{megatron_arguments.LAYERS.flag}` or `{TP.flag}`",
-        lambda text: megatron.SIGN.search(text) is not None, megatron.read_script,
+        megatron.SIGN.search, megatron.read_script,
     ),
 )  # fmt: skip
 """Formats in the order in which they are tried."""

@@ -35,13 +35,9 @@ class Reader(NamedTuple):
     name: str
     kind: str
     known_by: str
-    recognise: Callable[[str], bool]  # from the first characters of the file, unpacked
+    recognise: Callable[[str], object]  # from the first characters of the file, unpacked
     does: tuple[str, ...]
     page: str = PAGE
-
-
-def _has(pattern: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda text: pattern.search(text) is not None
 
 
 OF_WORKLOADS: Final = ("inspect", "init", "simulate", "run")
@@ -65,18 +61,18 @@ ROWS: Final[Sequence[Reader]] = (
     Reader("operator table", WORKLOAD, "its heading, or rows of its form", looks_like_op_table, OF_WORKLOADS, "formats.md"),
     *(
         Reader(
-            f"{reader.FRAMEWORK} log", LOG, reader.KNOWN_BY, _has(re.compile("|".join(reader.SIGNS))),
+            f"{reader.FRAMEWORK} log", LOG, reader.KNOWN_BY, re.compile("|".join(reader.SIGNS)).search,
             (*OF_LOGS, "inspect --stages") if reader is MegatronLog else OF_LOGS,
         )
         for reader in READERS
     ),
     *(Reader(name, LAUNCH, known_by, recognise, ("inspect", "init")) for name, known_by, recognise, _ in FORMATS),
-    Reader("log of a run that was out of memory", LOG, "`CUDA out of memory`", _has(OUT_OF_MEMORY), OF_LOGS),
-    Reader("config.json of Hugging Face", MODEL, "`model_type` or `architectures`", _has(CONFIG_SIGN), OF_MODELS, "models.md"),
-    Reader("spec of a sweep", SPEC, "`axes:`, `workload:`", _has(SPEC_SIGN), ("run", "search"), "spec.md"),
-    Reader("model in numbers", MODEL, "`layers: 32`", _has(MODEL_SIGN), OF_MODELS, "models.md"),
+    Reader("log of a run that was out of memory", LOG, "`CUDA out of memory`", OUT_OF_MEMORY.search, OF_LOGS),
+    Reader("config.json of Hugging Face", MODEL, "`model_type` or `architectures`", CONFIG_SIGN.search, OF_MODELS, "models.md"),
+    Reader("spec of a sweep", SPEC, "`axes:`, `workload:`", SPEC_SIGN.search, ("run", "search"), "spec.md"),
+    Reader("model in numbers", MODEL, "`layers: 32`", MODEL_SIGN.search, OF_MODELS, "models.md"),
     Reader("SimAI text", WORKLOAD, "its first line, `HYBRID_TRANSFORMER...`",
-           lambda text: SIMAI_SIGN.search(text[:FIRST]) is not None, OF_WORKLOADS, "formats.md"),
+           lambda text: SIMAI_SIGN.search(text[:FIRST]), OF_WORKLOADS, "formats.md"),
 )  # fmt: skip
 """Rows in the order in which they are tried."""
 

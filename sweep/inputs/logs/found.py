@@ -127,8 +127,7 @@ class LogReader(Taker):
 
 def numbers_of(settings: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Value]:
     """Settings that are whole numbers, by our names."""
-    found = {key: whole_of(settings, name) for name, key in names.items()}
-    return {key: value for key, value in found.items() if value}
+    return {key: value for name, key in names.items() if (value := whole_of(settings, name))}
 
 
 def product(plan: Mapping[str, Value | None], *names: str) -> int | None:

@@ -39,55 +39,53 @@ LARGEST_US: Final = 1e18
 Row = tuple[float | int, ...]
 
 
-class _Reader:
+class _Reader(Events):
     def __init__(self, name: str) -> None:
-        self.events = Events(name)
+        super().__init__(name)
         self.numbers: dict[str, int] = {}
         self.threads: dict[tuple[str, str], int] = {}
         self.origin: float | None = None
-        self.gpu: list[Row] = []
-        self.host: list[Row] = []
-        self.ops: list[Row] = []
+        self.gpu_rows: list[Row] = []
+        self.host_rows: list[Row] = []
+        self.op_rows: list[Row] = []
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Take one event, or pass it."""
         phase, cat, name, args = event.get("ph"), event.get("cat"), event.get("name"), event.get("args")
         args = args if isinstance(args, dict) else {}
         if phase == "i" and name == _MEMORY_EVENT and _whole(args.get("Device Type")) != 0:  # 0: of the host
-            self.events.memory_events += 1
-            self.events.allocated_bytes = max(self.events.allocated_bytes, _whole(args.get("Total Allocated"), 0))
-            self.events.reserved_bytes = max(self.events.reserved_bytes, _whole(args.get("Total Reserved"), 0))
+            self.memory_events += 1
+            self.allocated_bytes = max(self.allocated_bytes, _whole(args.get("Total Allocated"), 0))
+            self.reserved_bytes = max(self.reserved_bytes, _whole(args.get("Total Reserved"), 0))
         if phase != "X" or not isinstance(cat, str):
             return
         if cat in _GPU_CATS:
             self._gpu(event, args, int(_GPU_CATS[cat]))
         elif cat.endswith(_LAUNCHES) or cat == "Runtime":
             if (times := self._times(event)) is not None:
-                self.host.append((*times, self._number(name), self._thread(event), _whole(args.get("correlation"))))
+                self.host_rows.append((*times, self._number(name), self._thread(event), _whole(args.get("correlation"))))
         elif cat in _ANNOTATIONS:
             self._operator(event, args, cat)
         elif cat == "python_function":
             text = str(name)
             if _LAYER.match(text) and (times := self._times(event)) is not None:
-                self.events.layers.append(times)
+                self.layers.append(times)
             elif "ward_" in text and _STAGE.search(text) and (times := self._times(event)) is not None:
-                self.events.annotations.append((text, *times, self._thread(event)))
+                self.annotations.append((text, *times, self._thread(event)))
 
     def done(self) -> Events:
         """The events as columns."""
-        events = self.events
-        events.origin_us = self.origin or 0.0
-        events.names = list(self.numbers)
-        events.gpu = GpuEvents(*_columns(self.gpu, len(GpuEvents._fields)))
-        events.host = Launches(*_columns(self.host, len(Launches._fields)))
-        events.ops = Operators(*_columns(self.ops, len(Operators._fields)))
-        return events
+        self.origin_us, self.names = self.origin or 0.0, list(self.numbers)
+        self.gpu = GpuEvents(*_columns(self.gpu_rows, len(GpuEvents._fields)))
+        self.host = Launches(*_columns(self.host_rows, len(Launches._fields)))
+        self.ops = Operators(*_columns(self.op_rows, len(Operators._fields)))
+        return self
 
     def _times(self, event: Mapping[str, Any]) -> tuple[float, float] | None:
         """Start since the first event, and duration; None where they are no numbers."""
         start, duration = _us(event.get("ts")), _us(event.get("dur", 0))
         if start is None or duration is None or duration < 0:
-            self.events.doubtful += 1
+            self.doubtful += 1
             return None
         if self.origin is None:
             self.origin = start
@@ -103,36 +101,37 @@ class _Reader:
         if (times := self._times(event)) is None:
             return
         if (told := _collective(args)) is not None:
-            self.events.collectives[len(self.gpu)] = told
+            self.collectives[len(self.gpu_rows)] = told
         stream, correlation = _whole(args.get("stream", event.get("tid"))), _whole(args.get("correlation"))
-        self.gpu.append((*times, self._number(event.get("name")), memory, stream, correlation, _external(args)))
+        self.gpu_rows.append((*times, self._number(event.get("name")), memory, stream, correlation, _external(args)))
 
     def _operator(self, event: Mapping[str, Any], args: Mapping[str, Any], cat: str) -> None:
-        times, name, events = self._times(event), event.get("name"), self.events
+        times, name = self._times(event), event.get("name")
         if times is None or not isinstance(name, str):
             return
         if (number_of_event := _whole(args.get("Ev Idx"))) >= 0:
-            count, low, high = events.numbered
-            events.numbered = (count + 1, min(low, number_of_event) if count else number_of_event, max(high, number_of_event))
+            count, low, high = self.numbered
+            self.numbered = (count + 1, min(low, number_of_event) if count else number_of_event, max(high, number_of_event))
         if name.startswith(STEP):
             number = name[len(STEP) :]
-            if number.isdecimal() and len(name) < 30 and (int(number), *times) not in events.steps[-2:]:
-                events.steps.append((int(number), *times))
+            if number.isdecimal() and len(name) < 30 and (int(number), *times) not in self.steps[-2:]:
+                self.steps.append((int(number), *times))
         elif cat not in _OPS:
-            events.annotations.append((name, *times, self._thread(event)))
+            self.annotations.append((name, *times, self._thread(event)))
         else:
             if name in _SHAPED and isinstance(dims := args.get("Input Dims"), list):
                 types = args.get("Input type")
                 words = tuple(str(each)[:40] for each in types) if isinstance(types, list) else ()
-                events.shapes[len(self.ops)] = Shaped(_sizes(dims), words, _sizes(args.get("Input Strides")))
+                self.shapes[len(self.op_rows)] = Shaped(_sizes(dims), words, _sizes(args.get("Input Strides")))
             elif name == COLLECTIVE_OP and (told := _collective(args)) is not None:
-                events.op_collectives[len(self.ops)] = told
-            self.ops.append((*times, self._number(name), self._thread(event), _external(args)))
+                self.op_collectives[len(self.op_rows)] = told
+            self.op_rows.append((*times, self._number(name), self._thread(event), _external(args)))
 
 
 def _columns(rows: list[Row], width: int) -> list[Any]:
-    """Rows as columns: the start and the duration as float64, all others as int64."""
+    """Rows as columns, which take their place: the start and the duration as float64, all others as int64."""
     table = list(zip(*rows, strict=True)) or [()] * width
+    rows.clear()
     return [np.array(column, np.float64 if place < 2 else np.int64) for place, column in enumerate(table)]
 
 
@@ -149,7 +148,7 @@ def read_events(name: str, entries: Iterable[tuple[str, Any]]) -> Events:
     for key, value in entries:
         if key:
             if key in _ABOUT:
-                reader.events.about[key] = value
+                reader.about[key] = value
             continue
         number += 1
         if isinstance(value, dict):
