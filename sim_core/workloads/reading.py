@@ -4,12 +4,12 @@ import glob
 import os
 import zlib
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim_core.errors import SpecError
-from sim_core.workloads.facts import Facts
+from sim_core.workloads.facts import FACTS, Facts
 from sim_core.workloads.op_table.text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.op_table.workload import workload_from_op_table
 from sim_core.workloads.simai.checks import checks_of
@@ -120,10 +120,10 @@ def _format(path: str, facts: Facts) -> Format:
     """The format of a file. Raises SpecError for facts that it does not take, OSError."""
     kind = kind_of(path)
     found = next(each for each in FORMATS if each.kind == kind)
-    for field in fields(facts):
-        if getattr(facts, field.name) is not None and field.name not in found.takes:
-            kinds = ", ".join(other.kind for other in FORMATS if field.name in other.takes)
-            raise SpecError(f"workload.{field.name}: the file is of kind {kind}; this key is for {kinds}")
+    for name in FACTS:
+        if getattr(facts, name) is not None and name not in found.takes:
+            kinds = ", ".join(other.kind for other in FORMATS if name in other.takes)
+            raise SpecError(f"workload.{name}: the file is of kind {kind}; this key is for {kinds}")
     return found
 
 

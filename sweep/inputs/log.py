@@ -96,10 +96,11 @@ class _State(Taker):
 
     KEYS = (b"OutOfMemory", b"out of memory", b"ALLOC_FAILED", b"Traceback", b"ChildFailed", b"exit code")
 
+    _steps: int | None = None  # when there was no more memory
+    failed = False
+
     def __init__(self, readers: Sequence[LogReader]) -> None:
         self._readers = readers
-        self._steps: int | None = None  # when there was no more memory
-        self.failed = False
 
     def _number(self) -> int:
         return max(len(reader.steps) for reader in self._readers)

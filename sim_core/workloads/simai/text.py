@@ -16,7 +16,7 @@ from sim_core.errors import FormatError, nearest, shown
 from sim_core.terms import kinds_by
 from sim_core.workloads.lines import text_lines
 from sim_core.workloads.simai.header import HEADER_KEYS, LIST_KEYS, RERUN_POLICY, Header, HeaderLine, integer
-from sim_core.workloads.words import words_of
+from sim_core.workloads.words import group_of, words_of
 
 COLLECTIVES: Final = tuple(kinds_by("simai"))
 BROADCAST: Final = "BROADCAST"
@@ -41,6 +41,11 @@ class Record(NamedTuple):
     suffix: tuple[str, ...]
     comm_bytes: tuple[int, ...]
     update: int
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The groups of the three collectives."""
+        return tuple(map(group_of, self.suffix, range(3)))
 
 
 @dataclass(frozen=True, kw_only=True)

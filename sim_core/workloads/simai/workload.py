@@ -15,7 +15,7 @@ from sim_core.workloads.simai.file import File, first_excess_ns
 from sim_core.workloads.simai.header import RERUN_POLICY, Header
 from sim_core.workloads.simai.sections import EXPERTS, Sections, shape_of
 from sim_core.workloads.simai.text import Record
-from sim_core.workloads.words import RULE_OF_GROUP, group_of
+from sim_core.workloads.words import RULE_OF_GROUP
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,
@@ -134,20 +134,12 @@ def _units(sections: Sections, compute_s: Floats, warnings: list[str]) -> tuple[
     text, of_stage = sections.text, len(sections.layers)
     layers = of_stage * text.header.pp
     shapes = [shape_of(record) for record in sections.micro]
+    places = [slice(layer.start, layer.stop) for layer in sections.layers]
     for timed in (True, False):
-        ids: dict[object, int] = {}
-        unit_of_layer = np.array(
-            [
-                ids.setdefault(
-                    (tuple(shapes[layer.start : layer.stop]), compute_s[layer.start : layer.stop].tobytes() if timed else b""),
-                    len(ids),
-                )
-                for layer in sections.layers
-            ],
-            np.int64,
-        )
+        kinds = [(tuple(shapes[at]), compute_s[at].tobytes() if timed else b"") for at in places]
+        ids = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         if len(ids) * layers <= MAX_LAYER_TABLE:
-            return len(ids), unit_of_layer
+            return len(ids), np.array([ids[kind] for kind in kinds], np.int64)
         if timed:
             warnings.append(
                 f"{text.path}:{text.line_of[0]}: too many kinds of layers; those that differ only in times are averaged"
@@ -180,7 +172,7 @@ def _pieces(sections: Sections, places: list[list[range]], compute_s: Floats, ag
         # equal times give exactly that time
         compute_s=np.array([t[0] if (t == t[0]).all() else t.mean(axis=0) for t in (compute_s[at] for _, at in lines)]),
         comm_kind=np.array([[_KIND[c] for c in r.collective] for r in records], np.int64),
-        comm_group=np.array([[group_of(r.suffix[p], p) for p in range(3)] for r in records], np.int64),
+        comm_group=np.array([r.groups for r in records], np.int64),
         comm_bytes=np.array([r.comm_bytes for r in records], np.float64),
         comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records], np.int64),
         rerun=rerun[:, 0].copy(),
@@ -207,8 +199,7 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
             kind = _KIND[record.collective[phase]]
             if kind == NO_COMM or record.comm_bytes[phase] == 0:
                 continue
-            group = group_of(record.suffix[phase], phase)
-            role = AFTER_GRADIENTS
+            group, role = record.groups[phase], AFTER_GRADIENTS
             if group in (DP, DP_EP):
                 role = GATHER_PARAMETERS if kind == ALL_GATHER else REDUCE_GRADIENTS
             rows.append(
@@ -219,7 +210,7 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
                     comm_group=group,
                     comm_bytes=float(record.comm_bytes[phase]),
                     comm_rule=comm_rules[phase],
-                    forward_on_ep=group_of(record.suffix[FORWARD], FORWARD) == EP,
+                    forward_on_ep=record.groups[FORWARD] == EP,
                 )
             )
     return step_pieces(rows)
@@ -227,8 +218,7 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
 
 def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, ...]]:
     """Rules of a record's compute, and of its collectives in the three phases (docs/moving.md)."""
-    groups = [group_of(record.suffix[phase], phase) for phase in range(3)]
-    comm = [RULE_OF_GROUP[group] for group in groups]
+    comm = [RULE_OF_GROUP[group] for group in record.groups]
     if record.name == "embedding_norm":  # the whole vocabulary at any tp
         return moving.COMPUTE, (moving.FIXED,) * 3
     if in_layer:
@@ -240,7 +230,7 @@ def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, ...]]:
     if record.name == "layernorm":  # its size is the rank's parameters, 2 bytes each
         on_tp = moving.PARAMETERS
     compute = moving.PARAMETERS if record.name == "grad_param_compute" else moving.FIXED
-    return compute, tuple(rule if group in (DP, DP_EP) else on_tp for rule, group in zip(comm, groups, strict=True))
+    return compute, tuple(rule if group in (DP, DP_EP) else on_tp for rule, group in zip(comm, record.groups, strict=True))
 
 
 def _p2p(file: File, pieces: Pieces) -> tuple[float, int, str]:

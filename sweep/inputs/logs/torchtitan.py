@@ -187,7 +187,7 @@ class TorchtitanLog(LogReader):
 
 def _seconds(before: str) -> float | None:
     """Seconds of the last time with its date, that of the framework; None for one that is not there or does not exist."""
-    *_, clock = (None, *CLOCK.finditer(before))
+    clock = (list(CLOCK.finditer(before)) or [None])[-1]
     if clock is None:
         return None
     try:

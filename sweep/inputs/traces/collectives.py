@@ -42,13 +42,13 @@ KINDS: Final = {
 """Kinds of collectives by the names that PyTorch writes."""
 
 _BY_KERNEL: Final = (
-    (re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE), "all_reduce"),
-    (re.compile(r"reduce_?scatter", re.IGNORECASE), "reduce_scatter"),
-    (re.compile(r"all_?gather", re.IGNORECASE), "all_gather"),
-    (re.compile(r"all_?to_?all", re.IGNORECASE), "all_to_all"),
-    (re.compile(r"broadcast", re.IGNORECASE), "broadcast"),
-    (re.compile(r"send_?recv", re.IGNORECASE), "send_receive"),
-    (re.compile(r"nccl\w*reduce", re.IGNORECASE), "reduce"),
+    (r"all_?reduce|cross_device_reduce", "all_reduce"),
+    (r"reduce_?scatter", "reduce_scatter"),
+    (r"all_?gather", "all_gather"),
+    (r"all_?to_?all", "all_to_all"),
+    (r"broadcast", "broadcast"),
+    (r"send_?recv", "send_receive"),
+    (r"nccl\w*reduce", "reduce"),
 )
 _GLOO: Final = "gloo:"
 UNNAMED: Final = "unnamed"
@@ -116,7 +116,7 @@ def calls(events: Events, chosen: Bools, world: int | None) -> list[Call]:
             told = events.op_collectives.get(int(events.operator[row]))
         if told is None:
             name = events.names[events.gpu.name[row]]
-            by_name = next((each for pattern, each in _BY_KERNEL if pattern.search(name)), UNNAMED)
+            by_name = next((each for pattern, each in _BY_KERNEL if re.search(pattern, name, re.IGNORECASE)), UNNAMED)
             found.append(Call(row, Key(by_name, "unknown", None, None), "", None, start, end))
             continue
         kind = KINDS.get(told.name.lower(), told.name if re.fullmatch(r"[a-z_]{1,40}", told.name) else "other")
