@@ -35,7 +35,7 @@ _FAST = re.compile(
     r"(rank|stage):([0-9]{1,9}):([A-Za-z_]\w{0,63})\(stage_id=(\w+), ?batch_id=(\w+), ?mg_state=(\w+), ?"
     rf"duration={_MS}, ?description=([^=]*), ?group_kind=(\w+), ?"
     rf"(?:cmd_uid={_BARE}, ?op_semantics={_BARE}, ?finalize_base_duration_ms={_BARE}, ?)?"
-    rf"input__shape={_SHAPE}, ?input__dtype=([\w.]+), ?timestamp={_MS}, ?sub_operations=\[(.*)\]\)\Z",
+    rf"input__shape={_SHAPE}, ?input__dtype=([\w.]+), ?timestamp={_MS}, ?sub_operations=(\[.*\])\)\Z",
     re.ASCII,
 )
 _FAST_PART = re.compile(
@@ -76,25 +76,20 @@ def fast_line(text: str) -> TraceLine | None:
     if match is None or len(text) > LINE_LENGTH:
         return None
     prefix, number, name, *values, parts = match.groups()
-    newer = values[6:9]
-    del values[6:9]
+    newer, values[6:9] = values[6:9], []
     values[4] = values[4].strip()
     extra = None if newer[0] is None else dict(zip(NEWER_KEYS, newer, strict=True))
     split = _fast_parts(parts)
-    return (
-        None
-        if split is None
-        else TraceLine(prefix=prefix, number=int(number), name=name, values=tuple(values), extra=extra, parts=split)
-    )
+    return None if split is None else TraceLine(prefix, int(number), name, tuple(values), extra, split)
 
 
 def _fast_parts(text: str) -> list[Part] | None:
-    """The sub-operations between the brackets of their list, None if one has another order of keys."""
-    if not text:
+    """The fields of each sub-operation in their list, None if one has another order of keys."""
+    if text in ("[]", "None"):
         return []
-    if not text[0] == text[-1] == "'":
+    if not (text.startswith("['") and text.endswith("']")):
         return None
-    matches = [_FAST_PART.match(string) for string in text[1:-1].split("', '")]
+    matches = [_FAST_PART.match(string) for string in text[2:-2].split("', '")]
     return None if None in matches else [(match.groups(), None) for match in matches if match]
 
 
@@ -109,9 +104,11 @@ def any_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
         raise FormatError(path, line, "two operations on one line", found=both, expected="one operation per line")
     if unended and next(reversed(fields), "") == FREE_TEXT and free.count("(") > free.count(")"):
         raise Unclosed(path, line, "the line is truncated in its description", found=shown(free[-40:] + ")"))
-    parts = _parts(path, line, fields.pop(_PARTS_KEY, "None"))
-    values = tuple(fields.pop(key, None) for key in KEYS)
-    return TraceLine(prefix=head[1], number=int(head[2]), name=head[3], values=values, extra=fields or None, parts=parts)
+    listed = fields.pop(_PARTS_KEY, "None")
+    parts = _fast_parts(listed)
+    if parts is None:
+        parts = any_parts(path, line, listed)
+    return TraceLine(head[1], int(head[2]), head[3], tuple(fields.pop(key, None) for key in KEYS), fields or None, parts)
 
 
 def _head(path: str, line: int, text: str) -> re.Match[str]:
@@ -130,16 +127,8 @@ def _head(path: str, line: int, text: str) -> re.Match[str]:
     return head
 
 
-def _parts(path: str, line: int, text: str) -> list[Part]:
-    """The fields of each sub-operation."""
-    if text == "None":
-        return []
-    fast = _fast_parts(text[1:-1]) if text[:1] == "[" and text[-1:] == "]" else None
-    return any_parts(path, line, text) if fast is None else fast
-
-
 def any_parts(path: str, line: int, text: str) -> list[Part]:
-    """The same for any order of keys, with all error messages. Raises FormatError."""
+    """The same as `_fast_parts` for any order of keys, with all error messages. Raises FormatError."""
     parts: list[Part] = []
     for k, string in enumerate(split_strings(path, line, _PARTS_KEY, text), 1):
         try:

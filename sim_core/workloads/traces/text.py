@@ -102,11 +102,11 @@ class TraceRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TraceText:
-    """The operations of one rank in the order of the file; `rank` and `stage` are None if no line has them."""
+    """The operations of one rank in the order of the file; `rank` is None, `stage` -1 if no line has it."""
 
     path: str
     rank: int | None
-    stage: int | None
+    stage: int
     warnings: tuple[str, ...]
     truncated: bool  # the last line was truncated and is skipped
     rows: tuple[TraceRow, ...]
@@ -140,8 +140,8 @@ def read_trace_text(path: str, data: bytes | None = None) -> TraceText:
         reader.warnings.add(line, "the last line is truncated: its operation is skipped")
     return TraceText(
         path=path,
-        rank=reader.rank and reader.rank[0],
-        stage=reader.stage and reader.stage[0],
+        rank=reader.places.get("rank", (None, 0))[0],
+        stage=reader.places.get("stage", (-1, 0))[0],
         warnings=reader.warnings.said(),
         truncated=truncated,
         rows=tuple(rows),
@@ -155,8 +155,7 @@ class _Reader:
         self.path = path
         self.line = 0
         self.warnings = Warnings(path)
-        self.rank: tuple[int, int] | None = None  # and the first line that has it
-        self.stage: tuple[int, int] | None = None
+        self.places: dict[str, tuple[int, int]] = {}  # rank and stage, each with the first line that has it
         self.named: dict[tuple[str, str], str] = {}
         self.kinds = Counter[str]()
         self.near: dict[tuple[str, Texts], bool] = {}
@@ -167,7 +166,9 @@ class _Reader:
         self.line = line
         name, extra = texts.name, texts.extra
         stage, batch, state, duration, description, group, shape, dtype, timestamp = texts.values
-        self._place(texts.prefix, texts.number, self._whole("stage_id", stage))
+        self._place(texts.prefix, texts.number)
+        if (stage_id := self._whole("stage_id", stage)) >= 0:
+            self._place("stage_id", stage_id)
         micro_batch = self._whole("batch_id", batch)
         if name not in _OPERATION:
             self._unknown("operation", name, OPERATIONS)
@@ -176,7 +177,7 @@ class _Reader:
         calls = tuple(self._call(k, values, unknown) for k, (values, unknown) in enumerate(texts.parts, 1))
         common = self._common(name, 0, duration, timestamp, group, shape, dtype, extra)
         word = _STATE[state] if state in _STATE else self._word(f"mg_state of {name}", state, _STATE)
-        return TraceRow(line, name, -1 if micro_batch is None else micro_batch, word, _text(description), calls, *common)
+        return TraceRow(line, name, micro_batch, word, _text(description), calls, *common)
 
     def _call(self, number: int, values: Texts, extra: Extra) -> TraceCall:
         source, duration, timestamp, shape, dtype, function, group, comm = values
@@ -203,7 +204,9 @@ class _Reader:
     ) -> tuple[float, float, str, Shape, str, Extra]:
         """The last values of an operation (`part` 0) or sub-operation (from 1)."""
         if duration is None:
-            raise self._no_duration(name, part, extra)
+            near = difflib.get_close_matches("duration", extra or (), n=1, cutoff=0.7)
+            found = f"the unknown key `{near[0]}`" if near else ""
+            raise self._fail(f"{_owner(name, part)} has no `duration`", found=found, expected="duration=MILLISECONDS")
         duration_s = self._seconds("duration", name, part, duration, 0.0)
         end_s = math.nan if timestamp in _ABSENT else self._seconds("timestamp", name, part, str(timestamp), -_MOST_MS)
         if group not in _GROUP:
@@ -227,31 +230,19 @@ class _Reader:
             raise self._fail(f"{what} of {_owner(name, part)}", found=shown(text), expected=expected)
         return value / 1e3
 
-    def _no_duration(self, name: str, part: int, extra: Extra) -> FormatError:
-        near = difflib.get_close_matches("duration", extra or (), n=1, cutoff=0.7)
-        found = f"the unknown key `{near[0]}`" if near else ""
-        return self._fail(f"{_owner(name, part)} has no `duration`", found=found, expected="duration=MILLISECONDS")
-
-    def _whole(self, what: str, text: str | None) -> int | None:
+    def _whole(self, what: str, text: str | None) -> int:
+        """A whole number; -1 where there is none."""
         if text is None or text == "None":
-            return None
+            return -1
         if not _INTEGER.match(text) or int(text) > _INT64_MAX:
             raise self._fail(what, found=shown(text), expected="a whole number of at least 0, below 2^63")
         return int(text)
 
-    def _place(self, prefix: str, index: int, stage: int | None) -> None:
+    def _place(self, what: str, value: int) -> None:
         """Check that the file has one rank in one stage."""
-        if prefix == "rank":
-            self.rank = self._one("rank", self.rank, index)
-        else:
-            self.stage = self._one("stage", self.stage, index)
-        if stage is not None:
-            self.stage = self._one("stage_id", self.stage, stage)
-
-    def _one(self, what: str, before: tuple[int, int] | None, value: int) -> tuple[int, int]:
-        if before is not None and before[0] != value:
-            raise self._fail(what, found=str(value), expected=f"{before[0]} as on line {before[1]} (one file per rank)")
-        return before or (value, self.line)
+        before, line = self.places.setdefault(what.removesuffix("_id"), (value, self.line))
+        if before != value:
+            raise self._fail(what, found=str(value), expected=f"{before} as on line {line} (one file per rank)")
 
     def _shape(self, text: str, owner: str) -> Shape:
         """Sizes of `[2, 3]` or `[[2, 3]]`."""
