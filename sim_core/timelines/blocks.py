@@ -185,14 +185,16 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
     whole = tables_of(ran.workload, hardware, plain, np.zeros(1, np.int64)).blocks
     once = whole.again[whole.key[0]]  # every forward run again once: what of these seconds is in the forward
     work, again, apart = (column[table.key[0]] for column in (table.work, table.again, table.apart_s))
-    chunks, first = chunks_of(plan.schedule, plan.vpp), split.offset[split.key[0]]
+    chunks = chunks_of(plan.schedule, plan.vpp)
+    jitter = 1 + arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0)
     forward, backward, weight = (np.zeros((plan.pp * chunks, len(PARTS))) for _ in range(3))
     duration_s = ran.scratch.program.duration_s
     in_weights = LAUNCH_PART if ran.workload.modelled and not ran.workload.from_file else _group_of_weights(arrays)
     for cell in range(plan.pp * chunks):
         stage, chunk = divmod(cell, chunks)
-        row = first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)
-        passes, slower = split.passes[row].astype(np.float64), 1 + _slowness(ran, plan, stage)
+        row = split_row(ran, plan, stage, chunk)
+        factor = plan.straggler_factor if stage == plan.straggler_stage else 1.0
+        passes, slower = split.passes[row].astype(np.float64), 1 + float(factor * jitter - 1)  # as `slowness` in step/lower.py
         redone = _redone(ran, plan, row)
         forward[cell, FORWARD_PART] = slower * (passes @ work[:, FORWARD_S])
         backward[cell, BACKWARD_PART] = slower * (passes @ work[:, BACKWARD_S])
@@ -214,6 +216,12 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
     return forward, backward, weight
 
 
+def split_row(ran: Ran, plan: Plan, stage: int, chunk: int) -> int:
+    """The row of a chunk in the split of a plan."""
+    split = ran.tables.split
+    return int(split.offset[split.key[0]]) + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)
+
+
 def _redone(ran: Ran, plan: Plan, row: int) -> Floats:
     """Passes of each unit that the backward of a virtual stage runs again."""
     split, arrays = ran.tables.split, ran.workload.arrays
@@ -229,12 +237,6 @@ def _redone(ran: Ran, plan: Plan, row: int) -> Floats:
     end = min(begin + plan.checkpoint_layers, int(split.end[row]))
     units = range(split.passes.shape[1])
     return np.array([count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin, end) for unit in units], np.float64)
-
-
-def _slowness(ran: Ran, plan: Plan, stage: int) -> float:
-    """As `slowness` in step/lower.py, for one plan."""
-    jitter = 1 + ran.workload.arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0)
-    return float((plan.straggler_factor if stage == plan.straggler_stage else 1.0) * jitter - 1)
 
 
 def _group_of_weights(arrays: Arrays) -> int:

@@ -1,12 +1,14 @@
 """Gradients and parameters of data-parallel ranks, bucket by bucket or layer by layer, behind the blocks."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import outer_kernel
 from sim_core.costing.case import Blocks, case_at
 from sim_core.costing.groups import Groups
-from sim_core.engine.codes import WEIGHTS, chunks_of, virtual_of
+from sim_core.engine.codes import WEIGHTS, chunks_of
 from sim_core.engine.program import DOWN, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
 from sim_core.hardware.table import HardwareColumns, HardwareTable
@@ -18,7 +20,7 @@ from sim_core.step.gradients import Buckets, shared_s
 from sim_core.step.lower import Lowered
 from sim_core.step.once import Once, gather_parameters
 from sim_core.step.sharding import Layers, run_layers
-from sim_core.timelines.blocks import Timed
+from sim_core.timelines.blocks import Timed, split_row
 from sim_core.timelines.spans import GATHER, GRADIENTS, PARAMETERS, REDUCE, Columns, Spans, spans
 from sim_core.workloads.workload import Arrays
 
@@ -93,8 +95,8 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
     A backward that shares NICs is slower from the first bucket on, and so are the buckets until it ends; those that are sent
     beside the backwards that follow are later by as much in all.
     """
-    split, buckets, duration_s = ran.tables.split, ran.scratch.buckets, ran.scratch.program.duration_s
-    chunks, first = chunks_of(plan.schedule, plan.vpp), int(split.offset[split.key[0]])
+    buckets, duration_s = ran.scratch.buckets, ran.scratch.program.duration_s
+    chunks = chunks_of(plan.schedule, plan.vpp)
     mine = (blocks.stage == stage) & (blocks.backward == 1)
     lasts = []
     for chunk in range(chunks):
@@ -104,7 +106,7 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
         lasts.append((end_s, float(duration_s[WEIGHT if apart else UP, stage * chunks + chunk]), chunk))
     columns: list[tuple[Floats, Floats, Ints, Floats]] = [(np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros(0))]
     for end_s, tail_s, chunk in sorted(lasts, key=lambda each: (each[0], -each[2])):
-        size = int(split.size[first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)])
+        size = int(ran.tables.split.size[split_row(ran, plan, stage, chunk)])
         begin_s, late_s, before_s = 0.0, 0.0, 0.0
         if plan.overlap_grad == 1 and not SPLITS[plan.schedule]:
             cell = stage * chunks + chunk
@@ -138,10 +140,10 @@ def parameter_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Sp
     inputs = ran.workload.arrays, hardware.columns, ran.plans, tables.groups, tables.split, tables.blocks
     early_s, step_s = scratch.once.early_s.copy(), float(ran.metrics[STEP_TIME])  # costing the buckets again changes the first
     _gather(*inputs, scratch.low, scratch.program, scratch.buckets, scratch.once, np.zeros_like(ran.metrics))
-    chunks, first = chunks_of(plan.schedule, plan.vpp), int(tables.split.offset[tables.split.key[0]])
+    chunks = chunks_of(plan.schedule, plan.vpp)
     drawn = []
     for stage in range(plan.pp):
-        rows = [first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp) for chunk in range(chunks)]
+        rows = [split_row(ran, plan, stage, chunk) for chunk in range(chunks)]
         begins = (blocks.stage == stage) & (blocks.micro_batch == 0) & (blocks.backward == 0)
         late_s = np.array([float(blocks.late_s[begins & (blocks.chunk == chunk)][0]) for chunk in range(chunks)])
         end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]]) + late_s - early_s[stage]
@@ -172,7 +174,7 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
                 return []
             mine = (blocks.stage == stage) & (blocks.chunk == chunk) & (blocks.backward == way)
             longer_s = float(scratch.low.longer.layers_s[way, stage * plan.vpp + chunk])
-            for kind, stream, start_s, end_s, more_s in _longer(_sent(scratch.layers, count, way, plan), longer_s):
+            for kind, stream, start_s, end_s, more_s in _sent(scratch.layers, count, way, plan, longer_s):
                 begin_s, micro_batch = blocks.start_s[mine][:, None], blocks.micro_batch[mine]
                 rows = len(micro_batch) * len(start_s)
                 columns: Columns = {"stage": stage, "stream": stream, "kind": kind, "chunk": chunk}
@@ -189,24 +191,13 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
     return drawn
 
 
-def _longer(sent: list[tuple[int, int, Floats, Floats]], longer_s: float) -> list[tuple[int, int, Floats, Floats, Floats]]:
-    """The messages of a block, each longer by its part of `longer_s`; those after it begin later by as much."""
-    if not sent:
-        return []
-    begin_s, seconds = (
-        np.concatenate(each) for each in zip(*((start, stop - start) for _, _, start, stop in sent), strict=True)
-    )
-    part = longer_s / max(float(seconds.sum()), 1e-300)
-    longer = []
-    for kind, stream, start_s, stop_s in sent:
-        later_s = part * np.array([seconds[begin_s < at].sum() for at in start_s])
-        more_s = part * (stop_s - start_s)
-        longer.append((kind, stream, start_s + later_s, stop_s + later_s + more_s, more_s))
-    return longer
+def _sent(
+    layers: Layers, count: int, way: int, plan: Plan, longer_s: float
+) -> Iterator[tuple[int, int, Floats, Floats, Floats]]:
+    """Gathers and scatters of one block, from its begin on, as `forward_s` and `backward_s` of step/sharding.py order them.
 
-
-def _sent(layers: Layers, count: int, way: int, plan: Plan) -> list[tuple[int, int, Floats, Floats]]:
-    """Gathers and scatters of one block, from its begin on, as `forward_s` and `backward_s` of step/sharding.py order them."""
+    Each is longer by its part of `longer_s`; those after it begin later by as much.
+    """
     waits = way == UP and plan.overlap_grad == 0
     ahead = plan.prefetch_layers if plan.overlap_param == 1 and not waits else 0
     order = np.arange(count) if way == DOWN else np.arange(count)[::-1]
@@ -229,9 +220,12 @@ def _sent(layers: Layers, count: int, way: int, plan: Plan) -> list[tuple[int, i
             stream_s = begin_s + gather_s[k]
             gathers.append((begin_s, stream_s))
     scatter_up_to(count)
-    messages = []
+    begins_s, ends_s = np.array([*gathers, *scatters]).reshape(-1, 2).T
+    seconds = ends_s - begins_s
+    part = longer_s / max(float(seconds.sum()), 1e-300)
     for kind, stream, times in ((GATHER, PARAMETERS, gathers), (REDUCE, GRADIENTS, scatters)):
         if times:
             start_s, stop_s = np.array(times).T
-            messages.append((kind, stream, start_s, stop_s))
-    return messages
+            later_s = part * np.array([seconds[begins_s < at].sum() for at in start_s])
+            more_s = part * (stop_s - start_s)
+            yield kind, stream, start_s + later_s, stop_s + later_s + more_s, more_s

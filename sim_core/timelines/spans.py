@@ -1,6 +1,6 @@
 """Spans of a timeline as columns: where, what, when, and which parts of the step their seconds are."""
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -55,20 +55,17 @@ class Spans(NamedTuple):
 
 
 _WHOLE: Final = ("stage", "stream", "kind", "chunk", "micro_batch")
-_SECONDS: Final = ("start_s", "end_s", "shared_s")
 
 
 def spans(rows: int, **columns: Ints | Floats | int) -> Spans:
     """Spans from columns and scalars; without `parts` they are behind the blocks."""
-    defaults: Columns = {"chunk": -1, "micro_batch": -1, "parts": np.zeros((rows, len(PARTS))), "shared_s": np.zeros(rows)}
-    all_columns = defaults | columns
-    stage, stream, kind, chunk, micro_batch = (
-        np.broadcast_to(np.asarray(all_columns[name], np.int64), rows) for name in _WHOLE
-    )
-    start_s, end_s, shared_s = (np.broadcast_to(np.asarray(all_columns[name], np.float64), rows) for name in _SECONDS)
-    return Spans(
-        stage, stream, kind, chunk, micro_batch, start_s, end_s, np.asarray(all_columns["parts"], np.float64), shared_s
-    )
+    given: dict[str, Floats | Ints | float] = {"chunk": -1, "micro_batch": -1, "parts": 0.0, "shared_s": 0.0, **columns}
+
+    def column(name: str) -> Any:
+        values = np.asarray(given[name], np.int64 if name in _WHOLE else np.float64)
+        return np.broadcast_to(values, (rows, len(PARTS)) if name == "parts" else rows)
+
+    return Spans(*map(column, Spans._fields))
 
 
 def of_part(part: int, seconds: Floats) -> Floats:

@@ -65,15 +65,19 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
     else:
         gated_s = np.where(gated, np.maximum(start_s - ready_s, 0.0), 0.0)
     waited_s = start_s - free_s - gated_s
-    last = np.searchsorted(stage, np.arange(plan.pp), side="right") - 1
-    ended_s, (through_s, last_message_s) = end_s[last], _last_events(ran, plan)
+    each = np.arange(plan.pp)
+    last = np.searchsorted(stage, each, side="right") - 1
+    # end of the last event of each stage, and seconds of a message at most in what it waited for
+    events = ran.events[np.argsort(ran.events[:, STAGE], kind="stable")]
+    through_s, last_message_s = events[np.searchsorted(events[:, STAGE], each, side="right") - 1][:, (END_S, MESSAGE_S)].T
+    ended_s = end_s[last]
     after_s = through_s - ended_s  # waiting until the last message has gone
     if plan.schedule == DEEPSPEED:
         of_slots = _part_of_messages(ran, plan, message_s[begins], ready_s[begins])
         message_s, last_message_s = waited_s * of_slots[stage], after_s * of_slots
     else:
         message_s, last_message_s = np.minimum(waited_s, message_s), np.minimum(after_s, last_message_s)
-    idle_end_s, each = free_s + waited_s - message_s, np.arange(plan.pp)
+    idle_end_s = free_s + waited_s - message_s
     waits = [
         _waits(stage, STAGE_WAIT, BUBBLE_PART, free_s, idle_end_s),
         _waits(stage, MESSAGE_WAIT, PP_PART, idle_end_s, free_s + waited_s),
@@ -89,13 +93,6 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
 def _waits(stage: Ints, kind: int, part: int, start_s: Floats, end_s: Floats) -> Spans:
     seconds = end_s - start_s
     return spans(len(stage), stage=stage, stream=COMPUTE, kind=kind, start_s=start_s, end_s=end_s, parts=of_part(part, seconds))
-
-
-def _last_events(ran: Ran, plan: Plan) -> tuple[Floats, Floats]:
-    """End of the last event of each stage, and seconds of a message at most in what it waited for, [stages]."""
-    events = ran.events[np.argsort(ran.events[:, STAGE], kind="stable")]
-    last = events[np.searchsorted(events[:, STAGE], np.arange(plan.pp), side="right") - 1]
-    return last[:, END_S], last[:, MESSAGE_S]
 
 
 def _part_of_messages(ran: Ran, plan: Plan, first_cost_s: Floats, first_s: Floats) -> Floats:

@@ -51,8 +51,6 @@ def stages_of_log(log: Log) -> StageDurations:
         notes.append(f"what {inside} ranks of a stage tell one another is in its durations (tp {tp}, cp {cp})")
     return StageDurations(
         path=log.path,
-        pp=pp,
-        vpp=vpp,
         micro_batches=micro_batches,
         forward_s=_chunks(blocks[0], vpp),
         backward_s=_chunks(blocks[1], vpp),

@@ -57,7 +57,11 @@ def collectives(job: Job, costs: Costs, a_block: float, imbalance: float) -> lis
     named: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for call in sent:
         named[call.named].append((call.bytes, call.seconds))
-    rates = {name: _rate(calls) for name, calls in named.items()}
+    rates = {}  # seconds per byte of the best of the large ones
+    for name, calls in named.items():
+        size, seconds = np.array(calls).T
+        large = size >= LARGE * size.max()
+        rates[name] = float(np.quantile(seconds[large] / size[large], BEST, method="higher"))
     layers = [len(job.named(name)) * a_block for name in BLOCKS]
     comms = []
     for kind, group in sorted({(call.kind, call.group) for call in sent if call.kind != NO_COMM and call.phase >= 0}):
@@ -99,13 +103,6 @@ def _sent(job: Job, costs: Costs, imbalance: float) -> Iterator[_Sent]:
                     size = carried[phase] if phase >= 0 and kind == ALL_TO_ALL else call.bytes
                     seconds = costs.get((number, k, c), call.duration_s)
                     yield _Sent(kind, group, phase, (call.group, call.name), size, seconds)
-
-
-def _rate(calls: list[tuple[float, float]]) -> float:
-    """Seconds per byte of the best of the large ones of some calls, given as bytes and seconds."""
-    size, seconds = np.array(calls).T
-    large = size >= LARGE * size.max()
-    return float(np.quantile(seconds[large] / size[large], BEST, method="higher"))
 
 
 def pace_s(job: Job, name: str, a_block: float) -> float | None:

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.arrays import Floats
-from sim_core.units import short
-from sim_core.workloads.traces.job import Job, Operation
+from sim_core.workloads.traces.job import Job
 from sim_core.workloads.traces.popularity import FULL, Likely, Waited, drawn, likely, parts_of
 from sim_core.workloads.traces.stage import Phases
 from sim_core.workloads.traces.text import BLOCKS, EXPERT_REDUCTIONS
@@ -134,25 +133,20 @@ def _passes(job: Job, name: str) -> Passes:
     for rank in job.ranks:
         replica, place = divmod(rank.index // job.layout.tp, job.layout.ep)
         group = numbers.setdefault((rank.stage, replica, rank.index % job.layout.tp), len(numbers))
-        experts = [each for operation in rank.named(name) for each in _experts(operation)]
-        for turn, (got, took_s, out_s, back_s) in enumerate(experts):
-            rows.append((group, place, turn, got, took_s, back_s))
-            free += [out_s, back_s]
+        turn = 0
+        for operation in rank.named(name):
+            calls = operation.expert_exchanges
+            if len(calls) % 2 or any(call.bytes <= 0 for call in calls) or not any(call.begin_s for call in calls):
+                continue  # calls without times or sizes
+            for out, back in zip(calls[::2], calls[1::2], strict=True):
+                rows.append(
+                    (group, place, turn, back.bytes / out.bytes, back.begin_s - out.begin_s - out.duration_s, back.duration_s)
+                )
+                free += [out.duration_s, back.duration_s]
+                turn += 1
     passes = np.array(rows, _COLUMNS)
     passes["wait_s"] -= np.quantile(free, FREE, method="higher") if free else 0.0
     return passes
-
-
-def _experts(operation: Operation) -> list[tuple[float, float, float, float]]:
-    """Tokens over the mean and seconds of the experts of each layer in a block, and of the all-to-alls before and after; none
-    where the calls have no times."""
-    calls = operation.expert_exchanges
-    if len(calls) % 2 or any(call.bytes <= 0 for call in calls) or not any(call.begin_s for call in calls):
-        return []
-    return [
-        (back.bytes / out.bytes, back.begin_s - out.begin_s - out.duration_s, out.duration_s, back.duration_s)
-        for out, back in zip(calls[::2], calls[1::2], strict=True)
-    ]
 
 
 def _as_recorded(job: Job, groups: list[Floats], spread: float) -> Floats:
@@ -239,11 +233,3 @@ def _weight_bytes(job: Job, a_block: float) -> Phases:
     size, width = sizes[0]
     parameters = size / width / (a_block * job.layout.vpp)
     return WEIGHT_BYTES * parameters, (WEIGHT_BYTES + 2 * width) * parameters
-
-
-def weights_note(load: ExpertLoad) -> str:
-    """What is assumed of the experts' weights."""
-    forward, backward = (short(size, "B") for size in load.weight_bytes)
-    return (
-        f"a rank's experts read and write {forward} of weights and gradients in a layer's forward, {backward} in its backward"
-    )

@@ -85,7 +85,12 @@ def read_job(path: str, facts: Facts) -> Job:
     )
     for one in ranks:
         _check_complete(one, warnings)
-    alone = [file for file in files for row in file.rows if _is_alone(row)]
+    alone = [
+        file
+        for file in files
+        for row in file.rows
+        if (row.extra or {}).get("op_semantics") == "metadata_placeholder" or row.description.split(":")[0] == "simulation"
+    ]
     if alone:
         warnings.append(f"{alone[0].path}:{alone[0].line}: {ALONE}: compute is taken, messages are those of the model")
     calls = (call for file in files for row in file.rows for call in row.calls)
@@ -126,11 +131,6 @@ def _files(path: str, warnings: list[str]) -> list[TraceText]:
         also = f" (nor in {len(bare) - 1} other files)" if len(bare) > 1 else ""
         warnings.append(f"{bare[0].path}:1: no timestamps{also}: operations follow one another in the order of the lines")
     return list(files.values())
-
-
-def _is_alone(row: TraceRow) -> bool:
-    placeholder = (row.extra or {}).get("op_semantics") == "metadata_placeholder"
-    return placeholder or f"{row.description}:".startswith("simulation:")
 
 
 def _beside(file: TraceText) -> dict[str, float]:

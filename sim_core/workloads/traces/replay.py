@@ -180,26 +180,23 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
     """
     if job.alone:
         raise SpecError(f"{job.ranks[0].path}: {ALONE}: its messages are made up, there is no step to replay")
-    notes = (*job.layout.notes, *_unmet(job))
+    notes = job.layout.notes
+    met = meetings(job)
+    alone = [m for m in met if m.is_message and m.whole and len(m.members) == 1]
+    if alone:  # such traces are not of the same step
+        rank, k, _ = alone[0].members[0]
+        first = f"{job.ranks[rank].operations[k].name} of rank {job.ranks[rank].rank}"
+        what = f"{len(alone)} messages have no counterpart in the other rank's trace (the first: {first})"
+        notes = (*notes, f"{what}: are these traces of the same step?")
     if of_ranks:
         if not job.whole:
             raise SpecError(f"{len(job.ranks)} of {job.total} ranks have a trace: a replay of single ranks needs all of them")
-        events, _ = settle(job, meetings(job))
+        events, _ = settle(job, met)
     else:
         stages = stages_of(job)
         events, notes = play_stages(job, stages), (*notes, *stages.notes)
     step_s, compared_s = ends_of(events, job.stages)
     return Replay(step_s=step_s, compared_s=compared_s, recorded_s=job.span_s, of_ranks=of_ranks, events=events, notes=notes)
-
-
-def _unmet(job: Job) -> Iterator[str]:
-    """A warning about messages that only one of two recorded ranks has: such traces are not of the same step."""
-    alone = [m for m in meetings(job) if m.is_message and m.whole and len(m.members) == 1]
-    if alone:
-        rank, k, _ = alone[0].members[0]
-        first = f"{job.ranks[rank].operations[k].name} of rank {job.ranks[rank].rank}"
-        what = f"{len(alone)} messages have no counterpart in the other rank's trace (the first: {first})"
-        yield f"{what}: are these traces of the same step?"
 
 
 def recorded_step(job: Job) -> tuple[Played, ...]:

@@ -26,7 +26,8 @@ def one_step(files: list[TraceText], wanted: int | None, warnings: list[str]) ->
         raise SpecError(f"workload.step: found {wanted}, expected a whole number from 1 to {count}, the steps in the files")
     if all(len(of_file) == 1 for of_file in steps):
         return files
-    spans = [max(_span_s(of_file[k]) for of_file in steps) for k in range(count)]
+    known = [[span(step) or (0.0, float(np.sum([row.duration_s for row in step]))) for step in of_file] for of_file in steps]
+    spans = [max(of_file[k][1] - of_file[k][0] for of_file in known) for k in range(count)]
     # those with all their blocks: in every file as many as any step has; all steps if there is no such one
     blocks = [[sum(row.name in BLOCKS for row in step) for step in of_file] for of_file in steps]
     whole = [k for k in range(count) if all(of_file[k] == max(of_file) for of_file in blocks)] or range(count)
@@ -60,11 +61,6 @@ def span(rows: Sequence[TraceRow]) -> tuple[float, float] | None:
     if not all(row.end_s > 0 for row in rows):
         return None
     return min(row.end_s - row.duration_s for row in rows), max(row.end_s for row in rows)
-
-
-def _span_s(rows: Rows) -> float:
-    known = span(rows)
-    return known[1] - known[0] if known else float(np.sum([row.duration_s for row in rows]))
 
 
 def _steps(rows: Rows) -> list[Rows]:

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.workloads.lines import Warnings, text_lines
-from sim_core.workloads.traces.fields import Unclosed
 from sim_core.workloads.traces.line import (
     KEYS,
     NEWER_KEYS,
@@ -22,6 +21,7 @@ from sim_core.workloads.traces.line import (
     Extra,
     Texts,
     TraceLine,
+    Unclosed,
     looks_like_trace,
     split_line,
 )

@@ -12,7 +12,7 @@ from sim_core.units import short
 from sim_core.workloads import moving
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.traces.collectives import Comm, collectives, pace_s
-from sim_core.workloads.traces.experts import ExpertLoad, expert_load, weights_note
+from sim_core.workloads.traces.experts import ExpertLoad, expert_load
 from sim_core.workloads.traces.job import Job
 from sim_core.workloads.traces.meeting import ends_of, meetings, settle
 from sim_core.workloads.traces.once import Message, Once, hidden_of, once_per_step
@@ -73,7 +73,9 @@ def workload_from_job(job: Job, facts: Facts) -> Workload:
     inside_s = a_block * np.array([sum(comm.seconds[phase] for comm in comms) for phase in range(len(BLOCKS))])
     layer_s, first_s, last_s = split(job, stages, inside_s, a_block, notes)
     if load.weight_bytes[0]:
-        notes.append(weights_note(load))
+        forward, backward = (short(size, "B") for size in load.weight_bytes)
+        what = f"{forward} of weights and gradients in a layer's forward, {backward} in its backward"
+        notes.append(f"a rank's experts read and write {what}")
     pieces, rules, names = _pieces(layer_s / a_block, first_s, last_s, comms, load)
     once = once_per_step(job, stages, together, notes)
     notes += _left_out(job)
