@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sim_core.arrays import Floats, Ints
+from sim_core.arrays import Floats
 from sim_core.compiled.jit import outer_kernel
 from sim_core.costing.case import Blocks, case_at
 from sim_core.costing.groups import Groups
@@ -21,7 +21,7 @@ from sim_core.step.lower import Lowered
 from sim_core.step.once import Once, gather_parameters
 from sim_core.step.sharding import Layers, run_layers
 from sim_core.timelines.blocks import Timed, split_row
-from sim_core.timelines.spans import GATHER, GRADIENTS, PARAMETERS, REDUCE, Columns, Spans, spans
+from sim_core.timelines.spans import GATHER, GRADIENTS, PARAMETERS, REDUCE, Spans, spans
 from sim_core.workloads.workload import Arrays
 
 
@@ -84,13 +84,13 @@ def gradient_spans(ran: Ran, blocks: Timed) -> list[Spans]:
         for k in range(len(ready_s)):
             start_s[k] = max(stream_s, ready_s[k])
             stream_s = start_s[k] + seconds[k]
-        columns: Columns = {"stage": stage, "stream": GRADIENTS, "kind": REDUCE, "chunk": chunk}
-        drawn.append(spans(len(ready_s), **columns, start_s=start_s, end_s=start_s + seconds, shared_s=longer_s))
+        times = {"start_s": start_s, "end_s": start_s + seconds, "shared_s": longer_s}
+        drawn.append(spans(len(ready_s), stage=stage, stream=GRADIENTS, kind=REDUCE, chunk=chunk, **times))
     return drawn
 
 
-def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats, Floats, Ints, Floats]:
-    """When each bucket of a stage is ready, its seconds, its chunk, seconds of sharing NICs, in the order of sending.
+def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> Floats:
+    """When each bucket of a stage is ready, its seconds, its chunk, seconds of sharing NICs, in the order of sending, [4, n].
 
     A backward that shares NICs is slower from the first bucket on, and so are the buckets until it ends; those that are sent
     beside the backwards that follow are later by as much in all.
@@ -104,7 +104,7 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
         end_s = float(blocks.end_s[of_chunk].max())
         apart = SPLITS[plan.schedule] and bool((blocks.part[of_chunk & (blocks.end_s == end_s)] == WEIGHTS).any())
         lasts.append((end_s, float(duration_s[WEIGHT if apart else UP, stage * chunks + chunk]), chunk))
-    columns: list[tuple[Floats, Floats, Ints, Floats]] = [(np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros(0))]
+    sent: list[Floats] = [np.zeros((4, 0))]
     for end_s, tail_s, chunk in sorted(lasts, key=lambda each: (each[0], -each[2])):
         size = int(ran.tables.split.size[split_row(ran, plan, stage, chunk)])
         begin_s, late_s, before_s = 0.0, 0.0, 0.0
@@ -112,24 +112,21 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
             cell = stage * chunks + chunk
             begin_s, late_s = _shared_s(ran.scratch.program, ran.scratch.times, cell)
             before_s = float(ran.scratch.times.later_s[cell])
-        ready, seconds_of, chunk_of, longer_of = columns[-1]
-        if len(longer_of):
-            columns[-1] = ready, seconds_of + before_s / len(longer_of), chunk_of, longer_of + before_s / len(longer_of)
-        done, seconds = [], []
-        for number, bucket_s in zip(buckets.number[size], buckets.bucket_s[size], strict=True):
-            if bucket_s > 0:
-                done.append((np.arange(int(number)) + 1) / number)
-                seconds.append(np.full(int(number), bucket_s))
-        if done:
-            order = np.argsort(np.concatenate(done), kind="stable")
-            of_chunk = np.full(len(order), chunk, np.int64)
-            part = np.concatenate(done)[order]
-            ready_s = end_s - begin_s - tail_s + part * tail_s
+        if sent[-1].size:
+            sent[-1][[1, 3]] += before_s / sent[-1].shape[1]
+        kinds = zip(buckets.number[size], buckets.bucket_s[size], strict=True)
+        of_kinds = [
+            ((np.arange(int(number)) + 1) / number, np.full(int(number), each_s)) for number, each_s in kinds if each_s > 0
+        ]
+        if of_kinds:
+            part, seconds = np.hstack(of_kinds)
+            order = np.argsort(part, kind="stable")
+            part = part[order]
             shifted_s = late_s * (part - part[0]) / max(1 - part[0], 1e-300)
             longer_s = np.append(np.diff(shifted_s), 0.0)
-            columns.append((ready_s + shifted_s, np.concatenate(seconds)[order] + longer_s, of_chunk, longer_s))
-    ready_of, seconds_of, chunk_of, longer_of = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return ready_of, seconds_of, chunk_of, longer_of
+            ready_s = end_s - begin_s - tail_s + part * tail_s + shifted_s
+            sent.append(np.array([ready_s, seconds[order] + longer_s, np.full(len(part), chunk), longer_s]))
+    return np.concatenate(sent, axis=1)
 
 
 def parameter_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]:
@@ -148,7 +145,7 @@ def parameter_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Sp
         late_s = np.array([float(blocks.late_s[begins & (blocks.chunk == chunk)][0]) for chunk in range(chunks)])
         end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]]) + late_s - early_s[stage]
         start_s = np.concatenate(([-early_s[stage]], end_s[:-1]))
-        columns: Columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER}
+        columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER}
         more_s = np.diff(late_s, prepend=0.0)
         inside, before = np.flatnonzero(end_s > 0), np.flatnonzero(start_s < 0)
         times = {"start_s": np.maximum(start_s[inside], 0.0), "end_s": end_s[inside], "shared_s": more_s[inside]}
@@ -177,11 +174,13 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
             for kind, stream, start_s, end_s, more_s in _sent(scratch.layers, count, way, plan, longer_s):
                 begin_s, micro_batch = blocks.start_s[mine][:, None], blocks.micro_batch[mine]
                 rows = len(micro_batch) * len(start_s)
-                columns: Columns = {"stage": stage, "stream": stream, "kind": kind, "chunk": chunk}
                 drawn.append(
                     spans(
                         rows,
-                        **columns,
+                        stage=stage,
+                        stream=stream,
+                        kind=kind,
+                        chunk=chunk,
                         micro_batch=np.repeat(micro_batch, len(start_s)),
                         start_s=(begin_s + start_s).ravel(),
                         end_s=(begin_s + end_s).ravel(),

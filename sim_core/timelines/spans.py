@@ -5,9 +5,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
-from sim_core.metrics import PARTS
-
-Columns = dict[str, Floats | Ints | int]
+from sim_core.metrics import METRICS, PARTS
 
 STREAMS: Final = ("compute", "beside", "sends", "gradients", "parameters")
 """Rows of a stage: its blocks and waits; the other block of a pair; messages to other stages; gradients and parameters of
@@ -36,8 +34,10 @@ CONTENTION, OPTIMIZER_STEP, COLLECTIVE, GATHER, REDUCE, SEND_DOWN, SEND_UP = ran
 
 _OF: Final = {name: at for at, name in enumerate(PARTS)}
 FORWARD_PART, BACKWARD_PART, RECOMPUTE_PART = (_OF[f"compute_{name}_s"] for name in ("forward", "backward", "recompute"))
-TP_PART, EP_PART, CP_PART, PP_PART, DP_PART = (_OF[f"{name}_exposed_s"] for name in ("tp", "ep", "cp", "pp", "dp"))
+EP_PART, PP_PART, DP_PART = (_OF[f"{name}_exposed_s"] for name in ("ep", "pp", "dp"))
 LAUNCH_PART, BUBBLE_PART, OPTIMIZER_PART = _OF["launch_s"], _OF["bubble_s"], _OF["optimizer_s"]
+PART_OF: Final = {METRICS.index(name): at for name, at in _OF.items()}
+"""The part that is a metric."""
 
 
 class Spans(NamedTuple):
@@ -68,17 +68,10 @@ def spans(rows: int, **columns: Ints | Floats | int) -> Spans:
     return Spans(*map(column, Spans._fields))
 
 
-def of_part(part: int, seconds: Floats) -> Floats:
-    """All seconds in one part, [n, PARTS]."""
-    parts = np.zeros((len(seconds), len(PARTS)))
-    parts[:, part] = seconds
-    return parts
-
-
 def joined(parts: list[Spans]) -> Spans:
     """All spans, by stage and start; those without length are left out."""
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     whole = Spans(*columns)
     kept = np.flatnonzero(whole.end_s > whole.start_s)
     order = kept[np.lexsort((whole.stream[kept], whole.start_s[kept], whole.stage[kept]))]
-    return Spans(**{name: column[order] for name, column in whole._asdict().items()})
+    return Spans(*(column[order] for column in whole))

@@ -7,7 +7,7 @@ from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.lanes import END_S, MESSAGE_S, STAGE
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, LOOP, PLACEMENT, SPLITS, V
-from sim_core.metrics import CP_EXPOSED, DP_EXPOSED, EP_EXPOSED, STEP_TIME, TP_EXPOSED
+from sim_core.metrics import PARTS, STEP_TIME
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran
 from sim_core.terms import EMBEDDING
@@ -18,9 +18,7 @@ from sim_core.timelines.spans import (
     COLLECTIVE,
     COMPUTE,
     CONTENTION,
-    CP_PART,
     DP_PART,
-    EP_PART,
     FORWARD,
     GATHER,
     GRADIENT_WAIT,
@@ -29,19 +27,16 @@ from sim_core.timelines.spans import (
     OPTIMIZER_PART,
     OPTIMIZER_STEP,
     PARAMETER_WAIT,
+    PART_OF,
     PP_PART,
     SEND_DOWN,
     SEND_UP,
     SENDS,
     STAGE_WAIT,
-    TP_PART,
     Spans,
-    of_part,
     spans,
 )
 from sim_core.workloads.workload import AFTER_GRADIENTS, ONCE_ON_FIRST_STAGE
-
-_PART = {TP_EXPOSED: TP_PART, EP_EXPOSED: EP_PART, CP_EXPOSED: CP_PART, DP_EXPOSED: DP_PART}
 
 
 def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
@@ -91,8 +86,9 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
 
 
 def _waits(stage: Ints, kind: int, part: int, start_s: Floats, end_s: Floats) -> Spans:
-    seconds = end_s - start_s
-    return spans(len(stage), stage=stage, stream=COMPUTE, kind=kind, start_s=start_s, end_s=end_s, parts=of_part(part, seconds))
+    parts = np.zeros((len(stage), len(PARTS)))
+    parts[:, part] = end_s - start_s
+    return spans(len(stage), stage=stage, stream=COMPUTE, kind=kind, start_s=start_s, end_s=end_s, parts=parts)
 
 
 def _part_of_messages(ran: Ran, plan: Plan, first_cost_s: Floats, first_s: Floats) -> Floats:
@@ -201,6 +197,6 @@ def _once(ran: Ran, plan: Plan) -> list[tuple[int, int, Floats]]:
         sends = here & (at_end if step.comm_group[k] == EMBEDDING else True)
         seconds = np.where(sends, once.comm_s[size, k], 0.0)
         if seconds.any():
-            part = _PART[int(TOTAL_OF[step.comm_group[k]]) + EXPOSED]
+            part = PART_OF[int(TOTAL_OF[step.comm_group[k]]) + EXPOSED]
             work.append((COLLECTIVE, part, seconds))
     return [*work, (OPTIMIZER_STEP, OPTIMIZER_PART, optimizer_s)]

@@ -81,7 +81,8 @@ def statistics(job: Job) -> JobStatistics:
             busy_s = operation.duration_s - wait_s
             compute_s = 0.0 if operation.parts or operation.group else min(operation.compute_s, busy_s)
             sums[rank.stage] += (compute_s, busy_s - compute_s, wait_s, operation.gap_s)
-    ranks = Counter(rank.stage for rank in job.ranks)
+    first, pp, ranks = job.ranks[0], job.layout.pp, Counter(rank.stage for rank in job.ranks)
+    gpipe = pp > 1 and forwards_ahead([o.name for o in first.operations]) == job.layout.ga > pp - first.stage
     return JobStatistics(
         operations=tuple(
             OperationStatistics(
@@ -101,7 +102,7 @@ def statistics(job: Job) -> JobStatistics:
         ),
         stragglers=tuple(_stragglers(job)),
         unknown_waits=unknown,
-        schedule=_schedule(job),
+        schedule="interleaved 1f1b" if job.layout.vpp > 1 else "gpipe" if gpipe else "1f1b",
     )
 
 
@@ -145,15 +146,6 @@ def _stragglers(job: Job) -> Iterator[Straggler]:
             for rank, mean in means.items():
                 if middle > 0 and mean > STRAGGLER * middle:
                     yield Straggler(rank=rank, stage=stage, name=name, factor=mean / middle)
-
-
-def _schedule(job: Job) -> str:
-    """The pipeline schedule, from the number of forwards before the first backward."""
-    if job.layout.vpp > 1:
-        return "interleaved 1f1b"
-    rank, pp = job.ranks[0], job.layout.pp
-    ahead = forwards_ahead([operation.name for operation in rank.operations])
-    return "gpipe" if ahead == job.layout.ga > pp - rank.stage and pp > 1 else "1f1b"
 
 
 @dataclass(frozen=True, kw_only=True)

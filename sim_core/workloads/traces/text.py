@@ -128,16 +128,16 @@ def read_trace_text(path: str, data: bytes | None = None) -> TraceText:
         data = Path(path).read_bytes()
     lines = text_lines(path, data, expected="rank:N:operation(key=value,...)", may_be_cut=True)
     reader = _Reader(path)
-    rows = [reader.row(line, split_line(path, line, text.strip(), unended=False)) for line, text in lines[:-1]]
-    line, text = lines[-1]
-    truncated = False
-    try:
-        rows.append(reader.row(line, split_line(path, line, text.strip(), unended=not data.endswith(b"\n"))))
-    except Unclosed:
-        if len(lines) == 1:
-            raise
-        truncated = True
-        reader.warnings.add(line, "the last line is truncated: its operation is skipped")
+    rows, truncated = [], False
+    for line, text in lines:
+        last = line == lines[-1][0]
+        try:
+            rows.append(reader.row(line, split_line(path, line, text.strip(), unended=last and not data.endswith(b"\n"))))
+        except Unclosed:
+            if not last or len(lines) == 1:
+                raise
+            truncated = True
+            reader.warnings.add(line, "the last line is truncated: its operation is skipped")
     return TraceText(
         path=path,
         rank=reader.places.get("rank", (None, 0))[0],
@@ -154,6 +154,7 @@ class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
         self.line = 0
+        self.owner = ("", 0)  # the operation, or one of its sub-operations, with its number from 1
         self.warnings = Warnings(path)
         self.places: dict[str, tuple[int, int]] = {}  # rank and stage, each with the first line that has it
         self.named: dict[tuple[str, str], str] = {}
@@ -175,8 +176,8 @@ class _Reader:
         if extra is not None:
             self._near_misses(extra, KEYS, texts.values)
         calls = tuple(self._call(k, values, unknown) for k, (values, unknown) in enumerate(texts.parts, 1))
-        common = self._common(name, 0, duration, timestamp, group, shape, dtype, extra)
-        word = _STATE[state] if state in _STATE else self._word(f"mg_state of {name}", state, _STATE)
+        common = self._common((name, 0), (duration, timestamp, group, shape, dtype), extra)
+        word = _STATE[state] if state in _STATE else self._word("mg_state", state, _STATE)
         return TraceRow(line, name, micro_batch, word, _text(description), calls, *common)
 
     def _call(self, number: int, values: Texts, extra: Extra) -> TraceCall:
@@ -188,37 +189,33 @@ class _Reader:
             self._unknown("comm_func", name, COMM_FUNCTIONS)
         if extra is not None:
             self._near_misses(extra, PART_KEYS, values)
-        common = self._common(name, number, duration, timestamp, group, shape, dtype, extra)
+        common = self._common((name, number), (duration, timestamp, group, shape, dtype), extra)
         return TraceCall(name, _text(function) or _text(source), *common)
 
-    def _common(
-        self,
-        name: str,
-        part: int,
-        duration: str | None,
-        timestamp: str | None,
-        group: str | None,
-        shape: str | None,
-        dtype: str | None,
-        extra: Extra,
-    ) -> tuple[float, float, str, Shape, str, Extra]:
-        """The last values of an operation (`part` 0) or sub-operation (from 1)."""
+    def _common(self, owner: tuple[str, int], texts: Texts, extra: Extra) -> tuple[float, float, str, Shape, str, Extra]:
+        """The last values of an operation or sub-operation."""
+        self.owner = owner
+        duration, timestamp, group, shape, dtype = texts
         if duration is None:
             near = difflib.get_close_matches("duration", extra or (), n=1, cutoff=0.7)
             found = f"the unknown key `{near[0]}`" if near else ""
-            raise self._fail(f"{_owner(name, part)} has no `duration`", found=found, expected="duration=MILLISECONDS")
-        duration_s = self._seconds("duration", name, part, duration, 0.0)
-        end_s = math.nan if timestamp in _ABSENT else self._seconds("timestamp", name, part, str(timestamp), -_MOST_MS)
+            raise self._fail(f"{self._of()} has no `duration`", found=found, expected="duration=MILLISECONDS")
+        duration_s = self._seconds("duration", duration, 0.0)
+        end_s = math.nan if timestamp in _ABSENT else self._seconds("timestamp", str(timestamp), -_MOST_MS)
         if group not in _GROUP:
             self._unknown("group", str(group), GROUPS)
-        sizes = self.shapes[shape] if shape in self.shapes else self._shape(str(shape), _owner(name, part))
-        word = _DTYPE[dtype] if dtype in _DTYPE else self._word(f"input__dtype of {_owner(name, part)}", dtype, _DTYPE)
+        sizes = self.shapes[shape] if shape in self.shapes else self._shape(str(shape))
+        word = _DTYPE[dtype] if dtype in _DTYPE else self._word("input__dtype", dtype, _DTYPE)
         return duration_s, end_s, _text(group), sizes, word, extra
+
+    def _of(self) -> str:
+        name, part = self.owner
+        return f"sub-operation {part}" + f" ({name})" * bool(name) if part else name
 
     def _fail(self, what: str, *, found: str, expected: str) -> FormatError:
         return FormatError(self.path, self.line, what, found=found, expected=expected)
 
-    def _seconds(self, what: str, name: str, part: int, text: str, least: float) -> float:
+    def _seconds(self, what: str, text: str, least: float) -> float:
         """The seconds of a number of milliseconds."""
         try:
             value = float(text[:_NUMBER_LENGTH])
@@ -227,7 +224,7 @@ class _Reader:
         if len(text) > _NUMBER_LENGTH or not least <= value <= _MOST_MS or "_" in text or not text.isascii():
             length = f" in up to {_NUMBER_LENGTH} characters" if len(text) > _NUMBER_LENGTH else ""
             expected = f"milliseconds, {'-2^53' if least else '0'} to 2^53{length}"
-            raise self._fail(f"{what} of {_owner(name, part)}", found=shown(text), expected=expected)
+            raise self._fail(f"{what} of {self._of()}", found=shown(text), expected=expected)
         return value / 1e3
 
     def _whole(self, what: str, text: str | None) -> int:
@@ -244,10 +241,10 @@ class _Reader:
         if before != value:
             raise self._fail(what, found=str(value), expected=f"{before} as on line {line} (one file per rank)")
 
-    def _shape(self, text: str, owner: str) -> Shape:
+    def _shape(self, text: str) -> Shape:
         """Sizes of `[2, 3]` or `[[2, 3]]`."""
         bare = text[1:-1].strip() if text.startswith("[[") and text.endswith("]]") else text
-        what, found = f"input__shape of {owner}", shown(text)
+        what, found = f"input__shape of {self._of()}", shown(text)
         if not _SIZES.match(bare):
             raise self._fail(what, found=found, expected="[SIZE, ...], up to 64 sizes, or None")
         sizes = tuple(int(size) for size in bare[1:-1].split(",") if size.strip())
@@ -261,7 +258,7 @@ class _Reader:
         words = [word for key, word in valid.items() if key == word]
         hint = nearest((text or "").removeprefix("torch."), words)
         found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
-        raise self._fail(f"unknown {what}", found=found, expected=" ".join(words))
+        raise self._fail(f"unknown {what} of {self._of()}", found=found, expected=" ".join(words))
 
     def _unknown(self, what: str, text: str, valid: tuple[str, ...]) -> None:
         """Warn about a word outside its open list, which is kept; one warning per word."""
@@ -282,12 +279,6 @@ class _Reader:
                 self.near[key, absent] = near
             if near:
                 self._unknown("key", key, absent)
-
-
-def _owner(name: str, part: int) -> str:
-    if not part:
-        return name
-    return f"sub-operation {part} ({name})" if name else f"sub-operation {part}"
 
 
 def _text(text: str | None) -> str:
