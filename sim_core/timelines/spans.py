@@ -74,4 +74,4 @@ def joined(parts: list[Spans]) -> Spans:
     whole = Spans(*columns)
     kept = np.flatnonzero(whole.end_s > whole.start_s)
     order = kept[np.lexsort((whole.stream[kept], whole.start_s[kept], whole.stage[kept]))]
-    return Spans(*(column[order] for column in whole))
+    return Spans(**{name: column[order] for name, column in whole._asdict().items()})
