@@ -28,7 +28,7 @@ heads are exchanged for tokens; or that among `cp_a2a_size` ranks, and a ring ov
 
 DISPATCHERS: Final = ("alltoall", "flex", "hierarchical")
 FLEX, HIERARCHICAL = 1, 2
-"""How tokens reach their experts (Megatron's --moe-token-dispatcher-type): a copy for each expert; one to each remote node, as
+"""How tokens reach their experts (as Megatron-LM names it): a copy for each expert; one to each remote node, as
 DeepEP and HybridEP do behind `flex`; a copy for each expert in two stages, between nodes and then inside them."""
 
 NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK, MODULES = 0, 1, 2, 3, 4, 5, 6
@@ -37,7 +37,7 @@ CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block", "
 `modules`: some of RECOMPUTE_MODULES (models/recompute.py), which a plan names: `layernorm+moe_act`."""
 
 
-# --- made by benchmarks/plan_fields.py from the rows of fields.py: do not edit
+# --- made by docs/made/plan_fields.py from the rows of fields.py: do not edit
 class Plans(NamedTuple):
     """Plans as columns of equal length."""
 
