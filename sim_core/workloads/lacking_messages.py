@@ -167,7 +167,7 @@ def _of_unit(modelled: Modelled, unit: Unit, part: float, base: BasePlan, groups
     for group in groups if part > 0 else ():
         # sizes on TP are those of any tp above 1, on EP of any ep above 1
         tp, ep = (max(base.tp, 2), base.ep) if group == TP else (base.tp, max(base.ep, 2))
-        sent = messages(modelled.model, unit, modelled.keys_at(base._replace(tp=tp, ep=ep)), modelled.stack.kernels)
+        sent = messages(modelled.model, unit, modelled.keys_at(base._replace(tp=tp, ep=ep)), modelled.stack)
         for k, name in enumerate(sent.names):
             on_tp = sent.group[k] in (TP, ETP)
             size = float(sent.bytes[0, k]) * part

@@ -56,8 +56,6 @@ def stages_of_log(log: Job) -> StageDurations:
         notes.append(f"what {inside} ranks of a stage tell one another is in its durations (tp {tp}, cp {cp})")
     return StageDurations(
         path=log.path,
-        pp=pp,
-        vpp=vpp,
         micro_batches=micro_batches,
         forward_s=forward_s,
         backward_s=backward_s,

@@ -93,7 +93,7 @@ def logged(plan: Launched) -> str:
     values: dict[str, object] = {
         flag[2:].replace("-", "_"): " ".join(words) if words else True for flag, words in flags.items()
     }
-    values |= {megatron.WORLD.name: plan.number_of("all_gpus"), megatron.DP.name: plan.number_of("dp")}
+    values |= {megatron.WORLD.name: plan["all_gpus"], megatron.DP.name: plan["dp"]}
     values.setdefault("transformer_impl", "transformer_engine")
     steps = (
         re.sub(r"global batch size: +\d+", f"global batch size: {plan.fields['global_batch']}", iteration(step, 1000.0))
