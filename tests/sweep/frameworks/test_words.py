@@ -16,7 +16,7 @@ from sweep.frameworks import deepspeed, megatron, names, nanotron, torchtitan
 from sweep.frameworks.plan import Launched
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
-from sweep.inputs.logs.found import PLAN_FIELDS
+from sweep.inputs.told import PLAN_FIELDS
 from sweep.spec.spec import SweepSpec
 from tests.conftest import ROOT
 from tests.sweep.inputs.specimens import dump, iteration
