@@ -29,9 +29,10 @@ from sweep.commands.shared import AsJson, FactSets, needs, print_warnings, refus
 from sweep.evaluation.one_plan import facts_of, of_sets, prepare_plan, row_of, simai_parts
 from sweep.exits import EXIT_FAILED_PLANS
 from sweep.inputs.launches import read_launch
-from sweep.inputs.log import Log, read_log
+from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, MODEL, SPEC, WORKLOAD, cannot, is_trace, recognised, unknown
 from sweep.inputs.stages import read_stages
+from sweep.inputs.told import Job
 from sweep.inputs.traces.profile import read_profile
 from sweep.options import readable, wrong
 from sweep.runs.logs import row_of as row_of_log
@@ -100,7 +101,7 @@ def inspect_command(
         of_traces = {"--step-name": step_name, "--without-last-step": without_last_step}
         takes(f"{files[0]} (no profiler trace)", of_traces, "--set, --micro-batch, --record and --json")
     facts = [*(sets or []), *_record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
-    values, logs = list[dict[str, object]](), list[Log]()
+    values, logs = list[dict[str, object]](), list[Job]()
     for path in paths:
         if path in model_names() or Path(path).name == "config.json":
             raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
@@ -169,7 +170,7 @@ def _told(path: str, facts: list[str], sets: list[str], step_name: str | None, *
         return warnings, partial(workload_values, path, workload, warnings), partial(print_workload, path, workload)
 
 
-def _write_rows(logs: list[Log], path: Path, hardware: str, console: Console) -> None:
+def _write_rows(logs: list[Job], path: Path, hardware: str, console: Console) -> None:
     """Write the logs that can be rows, and say of the others why they cannot."""
     taken: list[dict[str, object]] = []
     for log in logs:
