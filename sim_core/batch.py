@@ -7,27 +7,25 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import Addresses, inlined_kernel, inner_kernel, outer_kernel
-from sim_core.compiled.references import call, reference
+from sim_core.compiled.references import call, reference, row_at
 from sim_core.compiled.vectors import LANES
 from sim_core.costing.blocks import cost_blocks
-from sim_core.costing.case import Blocks, case_at
-from sim_core.costing.groups import Groups, group_plans
+from sim_core.costing.case import Tables, case_at
+from sim_core.costing.groups import group_plans
 from sim_core.costing.recomputed import flops_again
 from sim_core.costing.updates import update_table
 from sim_core.engine.codes import chunks_of, most_blocks, most_cells, most_events, most_scratch
 from sim_core.engine.lanes import Lanes, allocate_lanes, engine_for, put, take, take_beside
 from sim_core.engine.orders import fill_order, order_writers
-from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape
+from sim_core.engine.program import MESSAGES, STREAMS, Shape
 from sim_core.engine.sequence import Sequence, allocate_sequence
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import Plans, alike_in_order, by_order
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
-from sim_core.step.gradients import Buckets
-from sim_core.step.lower import Lowered
-from sim_core.step.once import Once
-from sim_core.step.whole import Scratch, allocate_scratch, begin_step, finish_step
+from sim_core.step.scratch import Scratch, allocate_scratch
+from sim_core.step.whole import begin_step, finish_step
 from sim_core.workloads.workload import Arrays, Workload
 
 _NOT_FINITE = REASON["result_not_finite"]
@@ -37,14 +35,6 @@ CELLS: Final = 2**25
 """Numbers in the table of splits of a batch (256 MiB): plans of very many virtual stages come in smaller batches."""
 PIECE: Final = 2**20
 """Events of a piece of a sequence, 40 bytes each: few steps have more, and run in several."""
-
-
-class Tables(NamedTuple):
-    """The tables of a batch of plans; each has the row of every plan."""
-
-    groups: Groups
-    split: Split
-    blocks: Blocks
 
 
 def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
@@ -102,23 +92,12 @@ def allocate_together(arrays: Arrays, plans: Plans, split: Split, rows: Ints) ->
         program=_widened(scratch.program),
         low=_widened(scratch.low),
         buckets=_widened(scratch.buckets),
-        once=scratch.once._replace(
-            gathered_s=np.repeat(scratch.once.gathered_s[None], LANES, axis=0),
-            after_s=np.repeat(scratch.once.after_s[None], LANES, axis=0),
-        ),
         sums=np.repeat(scratch.sums[None], LANES, axis=0),
-    )
-    first = scratch._replace(
-        program=_first(kept.program),
-        low=_first(kept.low),
-        buckets=_first(kept.buckets),
-        once=scratch.once._replace(gathered_s=kept.once.gathered_s[0], after_s=kept.once.after_s[0]),
-        sums=kept.sums[0],
     )
     order, ran = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64), np.zeros(2, np.int64)
     sequence, lanes = allocate_sequence(events, max(PIECE, of_one_stage), stages, cells), allocate_lanes(events, stages, cells)
     return Together(
-        one=first,
+        one=_of_lane(kept, 0),
         kept=kept,
         writers=order_writers(schedule),
         order=order,
@@ -132,68 +111,24 @@ def allocate_together(arrays: Arrays, plans: Plans, split: Split, rows: Ints) ->
 
 def _widened(columns: Any) -> Any:
     """The same arrays with one more axis."""
-    return type(columns)(
-        *(np.repeat(column[None], LANES, axis=0) if isinstance(column, np.ndarray) else column for column in columns)
-    )
+    return type(columns)(*(np.repeat(column[None], LANES, axis=0) for column in columns))
 
 
-def _first(columns: Any) -> Any:
-    """The arrays of the first lane."""
-    return type(columns)(*(column[0] if isinstance(column, np.ndarray) else column for column in columns))
-
-
-@inlined_kernel
-def scratch_of(kept: Scratch, lane: int) -> Scratch:
+def _of_lane(kept: Scratch, lane: int) -> Scratch:
     """The scratch of one lane."""
-    program, low, buckets, once = kept.program, kept.low, kept.buckets, kept.once
     return Scratch(
-        program=Program(
-            duration_s=program.duration_s[lane],
-            message_s=program.message_s[lane],
-            gate_start_s=program.gate_start_s[lane],
-            gate_end_s=program.gate_end_s[lane],
-            gathered_s=program.gathered_s[lane],
-            beside_s=program.beside_s[lane],
-            shares=program.shares[lane],
-        ),
+        program=row_at(kept.program, lane),
         times=kept.times,
-        low=Lowered(
-            passes=low.passes[lane],
-            again=low.again[lane],
-            extra_s=low.extra_s[lane],
-            nic_s=low.nic_s[lane],
-            carried_s=low.carried_s[lane],
-            longer=low.longer,  # only the timeline of a plan alone reads it
-            pairs_s=low.pairs_s[lane],
-            hideable_s=low.hideable_s[lane],
-            beside=low.beside[lane],
-            send_nic_s=low.send_nic_s[lane],
-        ),
+        low=row_at(kept.low, lane),
+        longer=kept.longer,  # only the timeline of a plan alone reads it
         layers=kept.layers,
-        buckets=Buckets(
-            costed=buckets.costed[lane],
-            number=buckets.number[lane],
-            bucket_s=buckets.bucket_s[lane],
-            first_s=buckets.first_s[lane],
-            most=buckets.most[lane],
-            total_s=buckets.total_s[lane],
-            nic_s=buckets.nic_s[lane],
-        ),
-        reduced_s=kept.reduced_s,
-        once=Once(
-            costed=once.costed,
-            compute_s=once.compute_s,
-            comm_s=once.comm_s,
-            optimizer_s=once.optimizer_s,
-            update_s=once.update_s,
-            gathered_s=once.gathered_s[lane],
-            early_s=once.early_s,
-            waited_s=once.waited_s,
-            free_s=once.free_s,
-            after_s=once.after_s[lane],
-        ),
+        buckets=row_at(kept.buckets, lane),
+        once=kept.once,
         sums=kept.sums[lane],
     )
+
+
+scratch_of = inlined_kernel(_of_lane)
 
 
 @outer_kernel
@@ -211,8 +146,7 @@ def run_rows(
 ) -> None:
     """Simulate legal plans; consecutive plans with the same order of blocks share its sequence, and run together."""
     arrays, hardware, plans = reference(arrays), reference(hardware), reference(plans)
-    groups, split, blocks = reference(tables.groups), reference(tables.split), reference(tables.blocks)
-    together = reference(together)
+    tables, together = reference(tables), reference(together)
     order, sequence, lanes, kept = together.order, together.sequence, together.lanes, together.kept
     writers, of_order, engine, ran = together.writers, together.of_order, together.engine, together.ran
     begin = 0
@@ -229,7 +163,7 @@ def run_rows(
             used = min(end - begin, LANES)
             streams, crowds = False, False
             for lane in range(used):
-                case = reference(case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]))
+                case = reference(case_at(arrays, hardware, plans, tables, rows[begin + lane]))
                 own = reference(scratch_of(kept, lane))
                 begin_step(case, own)
                 streams, crowds = streams or own.program.shares[STREAMS], crowds or own.program.shares[MESSAGES]
@@ -237,7 +171,7 @@ def run_rows(
             call(engine[0], reference(shape), order, sequence, anew, streams, crowds, lanes, ran)
             anew = False
             for lane in range(used):
-                case = reference(case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]))
+                case = reference(case_at(arrays, hardware, plans, tables, rows[begin + lane]))
                 own = reference(scratch_of(kept, lane))
                 if ran[1] == 1:
                     take(lanes, lane, pp, cells, own.times)

@@ -6,14 +6,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
-from sim_core.batch import Tables, batches, scratch_for, tables_of
+from sim_core.batch import batches, scratch_for, tables_of
 from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.compiled.references import reference
-from sim_core.costing.case import Case, case_at
+from sim_core.costing.case import Case, Tables, case_at
 from sim_core.costing.running import as_run, placed_by_cost
 from sim_core.costing.stage_activations import micro_batches_to_fill
 from sim_core.distinct import distinct_rows
-from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, PLACEMENT
+from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, replicas, slice_plans
@@ -22,7 +22,8 @@ from sim_core.simulator import arrays_of, legality, simulate
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.once import slowest_after_s
-from sim_core.step.whole import Scratch, begin_step
+from sim_core.step.scratch import Scratch
+from sim_core.step.whole import begin_step
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
 
@@ -206,30 +207,30 @@ def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, reason: I
 def _bound_rows(
     arrays: Arrays, hardware: HardwareColumns, plans: Plans, tables: Tables, rows: Ints, scratch: Scratch, step_s: Floats
 ) -> None:
-    arrays, hardware, plans, scratch = reference(arrays), reference(hardware), reference(plans), reference(scratch)
-    groups, split, blocks = reference(tables.groups), reference(tables.split), reference(tables.blocks)
+    arrays, hardware, plans = reference(arrays), reference(hardware), reference(plans)
+    tables, scratch = reference(tables), reference(scratch)
     for i in rows:
-        step_s[i] = _bound_one(reference(case_at(arrays, hardware, plans, groups, split, blocks, i)), scratch)
+        step_s[i] = _bound_one(reference(case_at(arrays, hardware, plans, tables, i)), scratch)
 
 
 @inner_kernel
 def _bound_one(case: Case, scratch: Scratch) -> float:
     """As `simulate` runs one step, but for the pipeline; metrics are not summed."""
-    plan, program, times, unused = case.plan, scratch.program, scratch.times, scratch.sums
+    plan, times = case.plan, scratch.times
     begin_step(case, scratch)
-    bound_pipeline(plan, program, times)
+    bound_pipeline(case, scratch)
     barrier_s = 0.0
-    if PLACEMENT[plan.schedule] != BOTH_WAYS and plan.post_validation == 0:
-        barrier_s = reduce_gradients(case, scratch.low, program, times, scratch.buckets, scratch.reduced_s, unused)
+    if case.placement != BOTH_WAYS and plan.post_validation == 0:
+        barrier_s = reduce_gradients(case, scratch)
     else:
         for stage in range(plan.pp):
             barrier_s = max(barrier_s, times.free_s[stage])
-    slowest_s = slowest_after_s(plan, scratch.once)
+    slowest_s = slowest_after_s(case, scratch)
     if plan.post_validation == 0:
         return barrier_s + slowest_s
     longest_s = 0.0  # steps without a barrier: a stage at least computes, and ends its own step
     for stage in range(plan.pp):
-        longest_s = max(longest_s, times.idle_s[stage] + scratch.once.after_s[stage])
+        longest_s = max(longest_s, times.idle_s[stage] + scratch.low.after_s[stage])
     return longest_s
 
 

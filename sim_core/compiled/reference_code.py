@@ -1,6 +1,7 @@
 """What numba makes of `references`; imported before the first kernel is compiled."""
 
 import hashlib
+from operator import getitem
 from typing import Any
 
 from llvmlite import ir
@@ -10,7 +11,7 @@ from numba.core.imputils import impl_ret_borrowed, lower_builtin, lower_getattr_
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global
 from numba.extending import models, register_model
 
-from sim_core.compiled.references import call, reference
+from sim_core.compiled.references import call, reference, row_at
 
 
 class Reference(types.Type):
@@ -37,7 +38,7 @@ class _Model(models.PrimitiveModel):
 class _OfReference(AbstractTemplate):
     def generic(self, arguments: Any, keywords: Any) -> Any:
         (kind,) = arguments
-        return (kind if isinstance(kind, Reference) else Reference(kind))(kind)
+        return Reference(_tuple_of(kind))(kind)
 
 
 @lower_builtin(reference, types.BaseNamedTuple)  # type: ignore[untyped-decorator]
@@ -68,6 +69,32 @@ def _field(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
     if isinstance(field, types.BaseNamedTuple):
         return pointer
     return impl_ret_borrowed(context, builder, field, builder.load(pointer))
+
+
+@infer_global(row_at)
+class _OfRow(AbstractTemplate):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        columns, row = _tuple_of(arguments[0]), arguments[1]
+        items = [self.context.resolve_function_type(getitem, (array, row), {}).return_type for array in columns.types]
+        return types.NamedTuple(items, columns.instance_class)(*arguments)
+
+
+@lower_builtin(row_at, types.BaseNamedTuple, types.Integer)  # type: ignore[untyped-decorator]
+@lower_builtin(row_at, Reference, types.Integer)  # type: ignore[untyped-decorator]
+def _row(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    (kind, row), columns = signature.args, arguments[0]
+    if isinstance(kind, Reference):
+        columns = builder.load(columns)
+    items = []
+    for at, array in enumerate(_tuple_of(kind).types):
+        item = context.get_function(getitem, context.typing_context.resolve_function_type(getitem, (array, row), {}))
+        items.append(item(builder, (builder.extract_value(columns, at), arguments[1])))
+    return context.make_tuple(builder, signature.return_type, items)
+
+
+def _tuple_of(kind: Any) -> Any:
+    """The type of a named tuple, by reference or not."""
+    return kind.of if isinstance(kind, Reference) else kind
 
 
 def kind_of_example(value: Any) -> Any:

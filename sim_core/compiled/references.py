@@ -14,6 +14,11 @@ def reference(fields: T) -> T:
     return fields
 
 
+def row_at(columns: Any, row: int) -> Any:
+    """One row of a named tuple of arrays: the same named tuple, of what each array has there."""
+    return type(columns)(*(column[row] for column in columns))
+
+
 def call(kernel: Any, *arguments: Any) -> None:
     """Call a kernel of which compiled code has the address (`jit.addresses`), plain Python the function itself."""
     kernel(*arguments)

@@ -7,7 +7,7 @@ order of ranks.
 from typing import NamedTuple
 
 from sim_core.compiled.jit import inner_kernel, outer_kernel
-from sim_core.hardware.table import Device, Links
+from sim_core.hardware.table import Device
 from sim_core.models.description import Experts
 from sim_core.planning.placement import Placement, crosses_nodes
 from sim_core.terms import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
@@ -56,17 +56,17 @@ def _ways(count: int, chosen: int) -> float:
 
 
 @inner_kernel
-def nic_bandwidth(at: Placement, links: Links) -> float:
+def nic_bandwidth(at: Placement, device: Device) -> float:
     """Bytes/s of one GPU's share of the NICs, while its group and those side by side with it use theirs.
 
     One GPU alone reaches all of it, a full node `fabric_efficiency`; between, the loss grows with the GPUs.
     """
-    using = min(at.most * at.stride, links.gpus_per_node)
-    return links.nic_bandwidth * (1 - (1 - links.fabric_efficiency) * (using - 1) / max(links.gpus_per_node - 1, 1))
+    using = min(at.most * at.stride, device.gpus_per_node)
+    return device.nic_bandwidth * (1 - (1 - device.fabric_efficiency) * (using - 1) / max(device.gpus_per_node - 1, 1))
 
 
 @outer_kernel
-def crowding(at: Placement, links: Links) -> float:
+def crowding(at: Placement, device: Device) -> float:
     """How many times as long a ring takes because of the links that leave its leaves and pods; at least 1.
 
     Each ring leaves a leaf once, by the NICs of one node. A leaf full of groups with `per_leaf` ranks in it, `most` of them on
@@ -74,36 +74,36 @@ def crowding(at: Placement, links: Links) -> float:
     """
     crowded = 1.0
     if at.per_leaf > 0:
-        crowded = max(crowded, links.leaf_oversubscription * at.most / at.per_leaf)
+        crowded = max(crowded, device.leaf_oversubscription * at.most / at.per_leaf)
     if at.per_pod > 0:
-        crowded = max(crowded, links.pod_oversubscription * at.most / at.per_pod)
+        crowded = max(crowded, device.pod_oversubscription * at.most / at.per_pod)
     return crowded
 
 
 @inner_kernel
-def ring_bandwidth(at: Placement, links: Links) -> float:
+def ring_bandwidth(at: Placement, device: Device) -> float:
     """`nic_bandwidth` of a ring, or of a tree in the order of ranks, which may leave leaves and pods."""
-    return nic_bandwidth(at, links) / crowding(at, links)
+    return nic_bandwidth(at, device) / crowding(at, device)
 
 
 @inner_kernel
-def off_rail(links: Links) -> bool:
+def off_rail(device: Device) -> bool:
     """Whether a message to another place of a node leaves its leaf: NIC k is on leaf k, and NVLink does not hand over first."""
-    return bool(links.rails and not links.pxn)
+    return bool(device.rails and not device.pxn)
 
 
 @inner_kernel
-def leaving_s(at: Placement, links: Links, direct: bool) -> float:
+def leaving_s(at: Placement, device: Device, direct: bool) -> float:
     """Seconds a byte, times the ranks outside its leaf or pod, of what a rank sends to all others; `direct`: by its own NIC."""
     slowest = 0.0
     if at.per_leaf > 0:
-        slowest = max(slowest, links.leaf_oversubscription * (at.ranks - at.per_leaf))
+        slowest = max(slowest, device.leaf_oversubscription * (at.ranks - at.per_leaf))
     if at.per_pod > 0:
-        slowest = max(slowest, links.pod_oversubscription * (at.ranks - at.per_pod))
-    if direct and at.nodes > 1 and off_rail(links):
+        slowest = max(slowest, device.pod_oversubscription * (at.ranks - at.per_pod))
+    if direct and at.nodes > 1 and off_rail(device):
         on_leaf = at.per_leaf // at.most if at.per_leaf > 0 else at.nodes  # one rank of each node
-        slowest = max(slowest, links.leaf_oversubscription * (at.ranks - at.fewest - (on_leaf - 1)))
-    return slowest / nic_bandwidth(at, links)
+        slowest = max(slowest, device.leaf_oversubscription * (at.ranks - at.fewest - (on_leaf - 1)))
+    return slowest / nic_bandwidth(at, device)
 
 
 @outer_kernel
@@ -111,11 +111,11 @@ def crowded_send(stage: int, pp: int, all_gpus: int, device: Device) -> float:
     """`crowding` of the sends from the ranks of a stage to those of the next (of the last: to the first)."""
     crowded, stage_gpus = 1.0, all_gpus // pp
     if device.gpus_per_leaf > 0 and _leaves(stage, pp, all_gpus, device.gpus_per_leaf):
-        crowded = max(crowded, device.links.leaf_oversubscription * min(stage_gpus / device.gpus_per_leaf, 1.0))
+        crowded = max(crowded, device.leaf_oversubscription * min(stage_gpus / device.gpus_per_leaf, 1.0))
     if device.gpus_per_pod > 0 and _leaves(stage, pp, all_gpus, device.gpus_per_pod):
-        crowded = max(crowded, device.links.pod_oversubscription * min(stage_gpus / device.gpus_per_pod, 1.0))
-    if off_rail(device.links) and stage_gpus % device.gpus_per_node != 0:
-        crowded = max(crowded, device.links.leaf_oversubscription)
+        crowded = max(crowded, device.pod_oversubscription * min(stage_gpus / device.gpus_per_pod, 1.0))
+    if off_rail(device) and stage_gpus % device.gpus_per_node != 0:
+        crowded = max(crowded, device.leaf_oversubscription)
     return crowded
 
 
@@ -126,7 +126,7 @@ def _leaves(stage: int, pp: int, all_gpus: int, inside: int) -> bool:
 
 
 @inner_kernel
-def nic_s(kind: int, size: float, at: Placement, links: Links) -> float:
+def nic_s(kind: int, size: float, at: Placement, device: Device) -> float:
     """Seconds for which the NICs that a rank owns are needed for its part of a collective (not of a dispatch); 0 in a node.
 
     The bytes that leave a node, over its members' NICs: of an all-reduce of two nodes once, of more nodes twice.
@@ -134,17 +134,11 @@ def nic_s(kind: int, size: float, at: Placement, links: Links) -> float:
     if at.nodes <= 1 or size <= 0:
         return 0.0
     if kind == SEND_RECEIVE:
-        return crowding(at, links) * size / (links.nic_bandwidth * links.fabric_efficiency)
+        return crowding(at, device) * size / (device.nic_bandwidth * device.fabric_efficiency)
     if kind == ALL_TO_ALL:
-        return size * (at.ranks - at.fewest) / at.ranks / nic_bandwidth(at, links)
+        return size * (at.ranks - at.fewest) / at.ranks / nic_bandwidth(at, device)
     passes = min(at.nodes - 1, 2) if kind == ALL_REDUCE else 1
-    return passes * size * (at.ranks - 1) / at.ranks / (at.fewest * ring_bandwidth(at, links))
-
-
-@inner_kernel
-def dispatch_nic_s(size: float, routing: Routing, at: Placement, links: Links) -> float:
-    """`nic_s` of a dispatch to experts that sends a token to each remote node once (collectives.dispatch_s)."""
-    return reached(at.nodes, routing) / routing.topk * nic_s(ALL_TO_ALL, size, at, links)
+    return passes * size * (at.ranks - 1) / at.ranks / (at.fewest * ring_bandwidth(at, device))
 
 
 @outer_kernel

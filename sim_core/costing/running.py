@@ -5,13 +5,14 @@ from typing import Final
 import numpy as np
 
 from sim_core.costing.balance import divided
+from sim_core.costing.memory import shardings
 from sim_core.hardware.table import HardwareTable
 from sim_core.models.precision import IN_ANY_LAYOUT
 from sim_core.planning.columns import BALANCED_COST, EVENT, Plans
 from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import check
 from sim_core.planning.placing import placed, with_lists
-from sim_core.terms import AS_STACK, OPTIMIZER_SHARDED
+from sim_core.terms import OPTIMIZER_SHARDED
 from sim_core.workloads.workload import Workload
 
 TOGETHER: Final = 8192
@@ -27,9 +28,7 @@ def as_run(workload: Workload, hardware: HardwareTable, plans: Plans) -> Plans:
     plans = _loaded(workload, hardware, placed(workload, placed_by_cost(workload, hardware, plans)))
     if framework.hides_sharded:
         return plans
-    own = np.where(plans.pp > 1, framework.sharding_in_pipeline, framework.sharding)
-    sharding = np.where(plans.sharding == AS_STACK, own, plans.sharding)
-    hides = (sharding != OPTIMIZER_SHARDED).astype(np.int64)
+    hides = (shardings(framework, plans) != OPTIMIZER_SHARDED).astype(np.int64)
     return plans._replace(overlap_grad=plans.overlap_grad * hides, overlap_param=plans.overlap_param * hides)
 
 

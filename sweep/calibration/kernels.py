@@ -10,7 +10,7 @@ import numpy as np
 
 from sim_core import Floats, FormatError, Hardware, SpecError, shown
 from sim_core.documents import parse_json
-from sim_core.hardware.kernels.attention import attention_backward_s, attention_forward_s
+from sim_core.hardware.kernels.attention import attention_s
 from sim_core.hardware.kernels.device import load_kernels, precisions
 from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.hardware.surface import AttentionSurface, GemmSurface, Surface
@@ -309,9 +309,8 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
             of = cast(Dtype, dtype)
             surface = AttentionSurface(dtype=of, phase=named, head_dim=dim, heads=axes[0], sequence=axes[1], us=us)
             heads, s = (np.array(sizes, np.int64) for sizes in zip(*kept, strict=True))
-            cost = attention_forward_s if phase == "forward" else attention_backward_s
             each = np.full(len(s), dim)
-            preset_s = cost(kernels, dtype, np.ones_like(s), s, heads, heads, each).seconds
+            preset_s = attention_s(kernels, dtype, np.ones_like(s), s, heads, heads, each, phase=named).seconds
             flops: Floats = (2.0 if phase == "forward" else 5.0) * heads * s.astype(np.float64) ** 2 * dim
             part = _Part(surface, what, np.array(list(kept.values())) * 1e-6, preset_s, np.asarray(flops, np.float64))
             slower = float(np.median(part.measured_s / part.preset_s))
