@@ -195,7 +195,8 @@ def _hidden_s(one: Pass, k: int, total: Floats) -> Floats:
     names, beside = (sent.operators[k],), int(sent.beside[k])
     if sent.kind[k] == SEND_RECEIVE:  # each hop beside a step of attention, of which there is one more
         steps = rows.groups.ranks[rows.place, CP_RING]
-        return np.minimum(total, one.compute_s(names, beside) * (steps - 1) / steps)
+        hidden: Floats = np.minimum(total, one.compute_s(names, beside) * (steps - 1) / steps)
+        return hidden
     hidden = np.zeros(len(total))
     if beside >= 0 and stack.hides_backward_tp:
         hidden = np.minimum(total, one.compute_s(names, beside))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -93,7 +93,7 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
 
     of_dtype = f"peak_flops_{dtype}"
     gpus, of_nic = column("gpus_per_node"), column("nic_bandwidth") * column("nic_efficiency")
-    numbers: dict[str, Floats | Ints | Bools] = {
+    numbers: dict[str, Any] = {
         "compute_scale": np.ones(len(variants)) if measured_on is None else measured_on.value(of_dtype) / column(of_dtype),
         "memory_bytes": column("memory"),
         "nvlink_bandwidth": column("nvlink_bandwidth") * column("nvlink_efficiency"),
@@ -107,5 +107,4 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
     for key in HardwareNumbers._fields:
         if key not in numbers:  # as stated
             numbers[key] = column(key) == 1 if KEYS[key][1] == SWITCH else column(key)
-    columns = HardwareColumns(**numbers)  # type: ignore[arg-type]  # by name, as the fields are annotated
-    return HardwareTable(columns, tuple(variants), measured_on)
+    return HardwareTable(HardwareColumns(**numbers), tuple(variants), measured_on)

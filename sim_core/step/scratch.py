@@ -13,13 +13,13 @@ from sim_core.workloads.workload import Arrays
 class Lowered(NamedTuple):
     """What a plan keeps beside its program and its buckets while pipelines run."""
 
-    passes: Floats  # [units] passes of one micro-batch through each unit, summed over all stages ...
-    again: Floats  # [units] ... and those with recompute
     extra_s: Floats  # [4] seconds that stragglers and jitter add to FORWARD_S, BACKWARD_S, RECOMPUTE_S; of LAUNCH_S, apart
     nic_s: Floats  # [2, cells, 2] of NICs that a block's own messages need, by direction; and of those that nothing hides
+    beside: Floats  # [7] what `beside_stream` was asked last, the rate first, and what it said
+    passes: Floats  # [units] passes of one micro-batch through each unit, summed over all stages ...
+    again: Floats  # [units] ... and those with recompute
     pairs_s: Floats  # [cells] by which sharing NICs makes a forward beside a backward longer, with both their pipeline messages
     hideable_s: Floats  # [cells] of messages of experts that a forward beside a backward hides at most
-    beside: Floats  # [7] what `beside_stream` was asked last, the rate first, and what it said
     carried_s: Floats  # [stages] for which a stage's NICs are needed until its gradients are reduced, as far as is counted yet
     send_nic_s: Floats  # [stages] of NICs for one pipeline message between a stage and the next (of the last: the first)
     gathered_s: Floats  # [stages] of the step until all parameters have arrived that are gathered behind first forwards
@@ -62,9 +62,9 @@ class Once(NamedTuple):
     """Work of a stage once per step, one row for each distinct number of layers per stage of a plan."""
 
     costed: Bools  # [sizes]
+    optimizer_s: Floats  # [sizes] of a modelled AdamW
     compute_s: Floats  # [sizes, step pieces]
     comm_s: Floats  # [sizes, step pieces]
-    optimizer_s: Floats  # [sizes] of a modelled AdamW
     update_s: Floats  # [stages] of the modelled optimizer
     early_s: Floats  # [stages] by how much a stage is through with its step before the slowest, and gathers parameters
     waited_s: Floats  # [stages] by how much later first forwards have ended because of parameters ...
@@ -88,14 +88,16 @@ class Scratch(NamedTuple):
 def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes: int) -> Scratch:
     """For steps of up to `stages` stages, `cells` virtual stages and `layers` layers; `sizes`: see Split."""
     units, pieces, layers = arrays.unit_layers.shape[0], arrays.step.role.shape[0], layers + 2
-    of_cells, of_stages = (np.zeros((2, cells, 2)), *np.zeros((2, cells)), np.zeros(7)), np.zeros((4, stages))
     return Scratch(
         program=allocate_program(stages, cells),
         times=allocate_times(stages, cells),
-        low=Lowered(*np.zeros((2, units)), np.zeros(4), *of_cells, *of_stages),
+        low=Lowered(
+            np.zeros(4), np.zeros((2, cells, 2)), np.zeros(7),
+            *np.zeros((2, units)), *np.zeros((2, cells)), *np.zeros((4, stages)),
+        ),
         longer=Longer(np.zeros((2, stages)), np.zeros((2, cells)), np.zeros(stages)),
         layers=Layers(np.zeros(layers, np.int64), *np.zeros((4, layers)), *np.zeros((2, units))),
         buckets=Buckets(np.zeros(sizes, np.bool_), *np.zeros((2, sizes, pieces)), *np.zeros((4, sizes))),
-        once=Once(np.zeros(sizes, np.bool_), *np.zeros((2, sizes, pieces)), np.zeros(sizes), *np.zeros((5, stages))),
+        once=Once(np.zeros(sizes, np.bool_), np.zeros(sizes), *np.zeros((2, sizes, pieces)), *np.zeros((5, stages))),
         sums=np.zeros(len(METRICS)),
-    )
+    )  # fmt: skip
