@@ -19,7 +19,7 @@ from sim_core.engine.lanes import Lanes, allocate_lanes, engine_for, put, take, 
 from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import MESSAGES, STREAMS, Shape
 from sim_core.engine.sequence import Sequence, allocate_sequence
-from sim_core.hardware.table import HardwareColumns, HardwareTable
+from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import Plans, alike_in_order, by_order
 from sim_core.planning.legality import REASON
@@ -59,7 +59,7 @@ def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: I
     split = split_plans(workload.arrays, plans, rows)
     blocks = cost_blocks(workload, hardware, plans, groups, split, rows, launches)
     updates = update_table(workload, hardware, plans, groups, split, rows, blocks.updates)
-    return Tables(groups=groups, split=split, blocks=blocks._replace(updates=updates))
+    return Tables(workload.arrays, hardware.columns, plans, groups, split, blocks._replace(updates=updates))
 
 
 class Together(NamedTuple):
@@ -133,9 +133,6 @@ scratch_of = inlined_kernel(_of_lane)
 
 @outer_kernel
 def run_rows(
-    arrays: Arrays,
-    hardware: HardwareColumns,
-    plans: Plans,
     tables: Tables,
     rows: Ints,
     together: Together,
@@ -145,8 +142,8 @@ def run_rows(
     recomputed: Floats,
 ) -> None:
     """Simulate legal plans; consecutive plans with the same order of blocks share its sequence, and run together."""
-    arrays, hardware, plans = reference(arrays), reference(hardware), reference(plans)
     tables, together = reference(tables), reference(together)
+    plans = tables.plans
     order, sequence, lanes, kept = together.order, together.sequence, together.lanes, together.kept
     writers, of_order, engine, ran = together.writers, together.of_order, together.engine, together.ran
     begin = 0
@@ -163,7 +160,7 @@ def run_rows(
             used = min(end - begin, LANES)
             streams, crowds = False, False
             for lane in range(used):
-                case = reference(case_at(arrays, hardware, plans, tables, rows[begin + lane]))
+                case = reference(case_at(tables, rows[begin + lane]))
                 own = reference(scratch_of(kept, lane))
                 begin_step(case, own)
                 streams, crowds = streams or own.program.shares[STREAMS], crowds or own.program.shares[MESSAGES]
@@ -171,7 +168,7 @@ def run_rows(
             call(engine[0], reference(shape), order, sequence, anew, streams, crowds, lanes, ran)
             anew = False
             for lane in range(used):
-                case = reference(case_at(arrays, hardware, plans, tables, rows[begin + lane]))
+                case = reference(case_at(tables, rows[begin + lane]))
                 own = reference(scratch_of(kept, lane))
                 if ran[1] == 1:
                     take(lanes, lane, pp, cells, own.times)

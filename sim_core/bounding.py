@@ -14,7 +14,7 @@ from sim_core.costing.running import as_run, placed_by_cost
 from sim_core.costing.stage_activations import micro_batches_to_fill
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED
-from sim_core.hardware.table import HardwareColumns, HardwareTable
+from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, replicas, slice_plans
 from sim_core.planning.legality import BESIDE_GA, MAX_BATCH, micro_batches_unfit
@@ -25,7 +25,7 @@ from sim_core.step.once import slowest_after_s
 from sim_core.step.scratch import Scratch
 from sim_core.step.whole import begin_step
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
-from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
+from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Workload
 
 ROUNDING: Final = 1 - 1e-9
 """The bound adds the same seconds as the engine in another order; this is more than all rounding of a step."""
@@ -199,18 +199,15 @@ def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, reason: I
     for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
         tables = tables_of(workload, hardware, plans, rows)
         scratch = scratch_for(workload.arrays, plans, tables.split, rows)
-        _bound_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, step_s)
+        _bound_rows(tables, rows, scratch, step_s)
     return step_s * ROUNDING
 
 
 @outer_kernel
-def _bound_rows(
-    arrays: Arrays, hardware: HardwareColumns, plans: Plans, tables: Tables, rows: Ints, scratch: Scratch, step_s: Floats
-) -> None:
-    arrays, hardware, plans = reference(arrays), reference(hardware), reference(plans)
+def _bound_rows(tables: Tables, rows: Ints, scratch: Scratch, step_s: Floats) -> None:
     tables, scratch = reference(tables), reference(scratch)
     for i in rows:
-        step_s[i] = _bound_one(reference(case_at(arrays, hardware, plans, tables, i)), scratch)
+        step_s[i] = _bound_one(reference(case_at(tables, i)), scratch)
 
 
 @inner_kernel

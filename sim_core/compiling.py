@@ -59,13 +59,12 @@ def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
         few = can_run[[int(np.argmin((virtual * plans.ga)[can_run]))]]  # few of them, and few blocks
         plans, rows = as_run(workload, hardware, slice_plans(plans, few)), np.zeros(1, np.int64)
         tables = tables_of(workload, hardware, plans, rows)
-        arrays, again = workload.arrays, again_flops(workload)
-        together = allocate_together(arrays, plans, tables.split, rows)
+        together, again = allocate_together(workload.arrays, plans, tables.split, rows), again_flops(workload)
     if not PLAIN_PYTHON:  # of no rows: what they would call need not be there
         together = together._replace(writers=np.zeros(len(together.writers), np.int64), engine=np.zeros(1, np.int64))
     reason, metrics, recomputed = rows.copy(), np.empty((len(METRICS), 1)), np.empty(1)
     with _collecting_less():
-        run_rows(arrays, hardware.columns, plans, tables, rows[:0], together, again, reason, metrics, recomputed)
+        run_rows(tables, rows[:0], together, again, reason, metrics, recomputed)
     return True
 
 

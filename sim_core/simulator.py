@@ -128,7 +128,7 @@ def _simulate(
         failed = np.zeros(len(rows), np.int64)
         for number, framework in enumerate(hosts.frameworks):
             arrays, on = workload.arrays._replace(framework=framework), np.flatnonzero(hosts.plan[rows] == number)
-            run_rows(arrays, hardware.columns, own, tables, on, scratch, again, failed, of_own[:-1], of_own[-1])
+            run_rows(tables._replace(arrays=arrays), on, scratch, again, failed, of_own[:-1], of_own[-1])
         reason[rows], metrics[:, rows], recomputed[rows] = failed, of_own[:-1], of_own[-1]
         if not workload.from_file:
             measured[rows] = measured_share(workload.arrays, tables.blocks, own.layers, each)
@@ -155,7 +155,7 @@ def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
         with_tried = replace(workload, arrays=tried)
         tables, metrics = tables_of(with_tried, table, own, row), np.full((len(METRICS), 1), np.nan)
         scratch = allocate_together(tried, own, tables.split, row)
-        run_rows(tried, table.columns, own, tables, row, scratch, again_flops(with_tried), row.copy(), metrics, np.empty(1))
+        run_rows(tables, row, scratch, again_flops(with_tried), row.copy(), metrics, np.empty(1))
         return float(metrics[STEP_TIME, 0])
 
     fitted = at_step if of_stages else at_replayed
@@ -245,9 +245,7 @@ def _run_alone(workload: Workload, hardware: HardwareTable, plans: Plans) -> Ran
     together = allocate_together(workload.arrays, plans, tables.split, rows)
     metrics = np.empty((len(METRICS), 1))
     again, recomputed = again_flops(workload), np.empty(1)
-    run_rows(
-        workload.arrays, hardware.columns, plans, tables, rows, together, again, np.zeros(1, np.int64), metrics, recomputed
-    )
+    run_rows(tables, rows, together, again, np.zeros(1, np.int64), metrics, recomputed)
     plan = plan_at(plans, 0)
     shape = Shape(plan.schedule, plan.pp, plan.vpp, plan.ga, plan.overlap_pp == 1)
     events = np.empty((events_of(shape.schedule, shape.pp, shape.vpp, shape.ga), RECORDED))

@@ -83,8 +83,8 @@ def _timeline(ran: Ran, hardware: HardwareTable) -> Timeline:
     waits, first_s = wait_spans(ran, blocks)
     parts = [block_spans(ran, hardware, blocks), *waits, *after_spans(ran, first_s)]
     parts += gradient_spans(ran, blocks)
-    parts += layer_spans(ran, hardware, blocks)
-    parts += parameter_spans(ran, hardware, blocks)
+    parts += layer_spans(ran, blocks)
+    parts += parameter_spans(ran, blocks)
     drawn = joined(parts)
     memory, sends = _memory_held(ran, blocks), arrows_between(ran, drawn)
     return Timeline(spans=drawn, sends=sends, held=memory, metrics=ran.metrics, stages=int(ran.plans.pp[0]))

@@ -34,14 +34,14 @@ from sim_core.costing.modelled import cost_model_blocks, pipelines_over_nodes
 from sim_core.costing.recorded import layer_scales
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import APART
-from sim_core.hardware.table import HardwareColumns, HardwareTable
+from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.planning.columns import Plans
 from sim_core.planning.keys import layer_columns
 from sim_core.planning.split import Split
 from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales, times_base
-from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays, Workload
+from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Workload
 
 TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL, CP_TOTAL, CP_TOTAL], np.int64)
 """The metric of a group's communication, by group. The metric after it is the exposed part."""
@@ -71,7 +71,7 @@ def cost_blocks(
     if modelled:
         fill_ratios(arrays, modelled, hardware, plans, chosen, blocks)
     scales = layer_scales(workload, hardware, plans, chosen)
-    _cost_rows(arrays, hardware.columns, plans, Tables(groups, split, blocks), chosen, scales, modelled is not None)
+    _cost_rows(Tables(arrays, hardware.columns, plans, groups, split, blocks), chosen, scales, modelled is not None)
     if modelled and not arrays.pieces.attention_core.any():
         add_core(arrays, modelled, hardware, plans, chosen, blocks)
     return blocks
@@ -90,12 +90,10 @@ def _keys(workload: Workload, hardware: HardwareTable, plans: Plans, groups: Gro
 
 
 @outer_kernel
-def _cost_rows(
-    arrays: Arrays, hardware: HardwareColumns, plans: Plans, tables: Tables, first: Ints, layer: Floats, by_model: bool
-) -> None:
-    arrays, hardware, plans, tables = reference(arrays), reference(hardware), reference(plans), reference(tables)
+def _cost_rows(tables: Tables, first: Ints, layer: Floats, by_model: bool) -> None:
+    tables = reference(tables)
     for i in first:
-        _cost(reference(case_at(arrays, hardware, plans, tables, i)), layer, by_model)
+        _cost(reference(case_at(tables, i)), layer, by_model)
 
 
 @inner_kernel
@@ -130,15 +128,16 @@ def _cost(case: Case, layer: Floats, by_model: bool) -> None:  # noqa: C901, PLR
         forward_s = pieces.compute_s[p, FORWARD] * forward
         weight_s = pieces.compute_s[p, WEIGHT_GRADIENT] * backward
         backward_s = pieces.compute_s[p, INPUT_GRADIENT] * backward + weight_s
-        blocks.work[row, unit, FORWARD_S] += forward_s
-        blocks.work[row, unit, BACKWARD_S] += backward_s
+        work, rerun, apart_s = blocks.work[row, unit], blocks.again[row, unit], blocks.apart_s[row, unit]
+        work[FORWARD_S] += forward_s
+        work[BACKWARD_S] += backward_s
         again_s = rerun_s(plan, again, forward_s, pieces.rerun_s[p] * forward)
-        blocks.again[row, unit, RECOMPUTE_S] += again_s
+        rerun[RECOMPUTE_S] += again_s
         blocks.forward_s[row, unit] += forward_s
         blocks.backward_s[row, unit] += backward_s
         blocks.piece_backward_s[row, p] = backward_s
-        blocks.apart_s[row, unit, WEIGHT_GRADIENTS] += weight_s
-        blocks.apart_s[row, unit, WEIGHT_COMPUTE] += weight_s
+        apart_s[WEIGHT_GRADIENTS] += weight_s
+        apart_s[WEIGHT_COMPUTE] += weight_s
         blocks.again_s[row, unit] += again_s
         for phase in range(3):
             kind = pieces.comm_kind[p, phase]
@@ -160,15 +159,15 @@ def _cost(case: Case, layer: Floats, by_model: bool) -> None:  # noqa: C901, PLR
                     nic_s[unit, 2, 0] += again * of_nics
                     nic_s[unit, 2, 1] += again * of_nics * open_part
             total = TOTAL_OF[group]
-            blocks.work[row, unit, total] += seconds
-            blocks.work[row, unit, total + EXPOSED] += exposed
+            work[total] += seconds
+            work[total + EXPOSED] += exposed
             if group == EP:
-                blocks.apart_s[row, unit, EXPERTS_FORWARD if phase == FORWARD else EXPERTS_BACKWARD] += exposed
+                apart_s[EXPERTS_FORWARD if phase == FORWARD else EXPERTS_BACKWARD] += exposed
             if phase == WEIGHT_GRADIENT:
-                blocks.apart_s[row, unit, WEIGHT_GRADIENTS] += exposed
+                apart_s[WEIGHT_GRADIENTS] += exposed
             if phase == FORWARD:
-                blocks.again[row, unit, total] += again * seconds
-                blocks.again[row, unit, total + EXPOSED] += again * exposed
+                rerun[total] += again * seconds
+                rerun[total + EXPOSED] += again * exposed
                 blocks.forward_s[row, unit] += exposed
                 blocks.again_s[row, unit] += again * exposed
             else:

@@ -55,8 +55,11 @@ class Blocks(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """The tables of a batch of plans; each has the row of every plan."""
+    """A batch of plans, and the tables that they share; each has the row of every plan."""
 
+    arrays: Arrays
+    hardware: HardwareColumns
+    plans: Plans
     groups: Groups
     split: Split
     blocks: Blocks
@@ -131,13 +134,13 @@ def copies_embedding(plan: Plan) -> bool:
 
 
 @inlined_kernel
-def case_at(arrays: Arrays, hardware: HardwareColumns, plans: Plans, tables: Tables, i: int) -> Case:
+def case_at(tables: Tables, i: int) -> Case:
     """The case of plan `i`, which must be legal; `tables` by reference."""
-    plan, split, blocks = plan_at(plans, i), tables.split, tables.blocks
+    plan, arrays, split, blocks = plan_at(tables.plans, i), tables.arrays, tables.split, tables.blocks
     return Case(
         arrays=arrays,
         plan=plan,
-        device=device_at(hardware, plan.hardware),
+        device=device_at(tables.hardware, plan.hardware),
         placement=PLACEMENT[plan.schedule],
         chunks=chunks_of(plan.schedule, plan.vpp),
         jitter=1 + arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0),

@@ -10,8 +10,20 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.compiled.jit import inlined_kernel, inner_kernel, outer_kernel
-from sim_core.costing.fabric import Routing, crowding, leaving_s, nic_bandwidth, reached, ring_bandwidth
-from sim_core.costing.inside import MESH, crosses_sockets, hops_inside, inside_bandwidth, one_link, spread_s
+from sim_core.costing.fabric import (
+    MESH,
+    Routing,
+    crosses_sockets,
+    crowding,
+    hops_inside,
+    inside_bandwidth,
+    leaving_s,
+    nic_bandwidth,
+    one_link,
+    reached,
+    ring_bandwidth,
+    spread_s,
+)
 from sim_core.hardware.table import Device
 from sim_core.planning.placement import Placement
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, COLLECTIVES, NO_COMM, REDUCE_SCATTER, SEND_RECEIVE

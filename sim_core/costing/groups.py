@@ -176,14 +176,24 @@ def group_s(groups: Groups, row: int, device: Device, kind: int, group: int, siz
 
 
 @inner_kernel
-def dispatch_group_s(groups: Groups, row: int, device: Device, dispatcher: int, routing: Routing, size: float) -> float:
-    """Seconds of a dispatch to experts, FLEX or HIERARCHICAL, on the slowest EP group of a plan."""
-    slowest = 0.0
+def dispatched_s(
+    groups: Groups, row: int, device: Device, dispatcher: int, routing: Routing, size: float
+) -> tuple[float, float]:
+    """Seconds of a dispatch to experts, FLEX or HIERARCHICAL, on the slowest EP group of a plan; and those of the NICs.
+
+    FLEX sends a token to each remote node once (collectives.dispatch_s).
+    """
+    slowest, longest = 0.0, 0.0
     for k in range(groups.first[row, EP], groups.end[row, EP]):
         at = placement_at(groups, row, EP, k)
-        seconds = dispatch_s(size, routing, at, device) if dispatcher == FLEX else two_stage_s(size, at, device)
-        slowest = max(slowest, seconds)
-    return slowest
+        of_nics = nic_s(ALL_TO_ALL, size, at, device)
+        if dispatcher == FLEX:
+            slowest = max(slowest, dispatch_s(size, routing, at, device))
+            of_nics = reached(at.nodes, routing) / routing.topk * of_nics
+        else:
+            slowest = max(slowest, two_stage_s(size, at, device))
+        longest = max(longest, of_nics)
+    return slowest, longest
 
 
 @inner_kernel
@@ -192,14 +202,4 @@ def group_nic_s(groups: Groups, row: int, device: Device, kind: int, group: int,
     longest = 0.0
     for k in range(groups.first[row, group], groups.end[row, group]):
         longest = max(longest, nic_s(kind, size, placement_at(groups, row, group, k), device))
-    return longest
-
-
-@inner_kernel
-def dispatch_group_nic_s(groups: Groups, row: int, device: Device, routing: Routing, size: float) -> float:
-    """`group_nic_s` of a dispatch to experts that sends a token to each remote node once (FLEX; collectives.dispatch_s)."""
-    longest = 0.0
-    for k in range(groups.first[row, EP], groups.end[row, EP]):
-        at = placement_at(groups, row, EP, k)
-        longest = max(longest, reached(at.nodes, routing) / routing.topk * nic_s(ALL_TO_ALL, size, at, device))
     return longest

@@ -77,18 +77,6 @@ def first_stage_dense(arrays: Arrays, pp: int) -> float:
     return float(min(arrays.dense_layers, layers // pp)) if layers % pp == 0 else arrays.dense_layers / pp
 
 
-@inner_kernel
-def ends_held(number: int, parts: int) -> int:
-    """Ends of the model on part `number` of `parts`: embedding, head, or both."""
-    return int(number == 0) + int(number == parts - 1)
-
-
-@inner_kernel
-def expert_replicas(arrays: Arrays, dp: float, tp: int, ep: int) -> float:
-    """Ranks that hold the same experts."""
-    return dp / ep * (tp if arrays.shares.whole_experts else 1)
-
-
 PARAMETER_BYTES = 2.0
 
 

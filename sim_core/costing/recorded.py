@@ -118,7 +118,7 @@ def with_recorded(workload: Workload, hardware: HardwareTable) -> Arrays:
     _sum(workload.recorded, groups, columns, workload.base, workload.arrays.gradient_width, seconds, sends_s)
     recorded_s, modelled_s = seconds
     known = (recorded_s > 0) & (modelled_s > 0)
-    factor = np.where(known, recorded_s / np.where(known, modelled_s, 1.0), 1.0)
+    factor = np.divide(recorded_s, modelled_s, out=np.ones_like(recorded_s), where=known)
     for place in range(2):
         for group, kin in KIN.items():
             if not known[place, group] and known[place, kin]:

@@ -8,7 +8,7 @@ from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import kernel
 from sim_core.compiled.references import reference
 from sim_core.costing.fabric import Routing, routing_of
-from sim_core.costing.groups import Groups, dispatch_group_nic_s, dispatch_group_s, group_nic_s, group_s
+from sim_core.costing.groups import Groups, dispatched_s, group_nic_s, group_s
 from sim_core.costing.one_collective import devices_by_node, one_node_factor
 from sim_core.costing.operators import UnitCost, sum_of
 from sim_core.distinct import distinct_rows
@@ -142,19 +142,14 @@ def seconds_of_messages(
             bytes_ = size[row, k]
             if not bytes_ > 0:
                 continue
-            of_experts = dispatcher > 0 and kind[k] == ALL_TO_ALL and group[k] == EP
-            if device.shared_nics and of_experts and dispatcher == FLEX:
-                nic[row, k] = dispatch_group_nic_s(groups, at, device, routing, bytes_)
-            elif device.shared_nics:
-                nic[row, k] = group_nic_s(groups, at, device, kind[k], group[k], bytes_)
-            if of_experts:
-                seconds[row, k] = dispatch_group_s(groups, at, device, dispatcher, routing, bytes_)
-                continue
-            seconds[row, k] = group_s(groups, at, device, kind[k], group[k], bytes_)
-            if kind[k] == SEND_RECEIVE:  # a hop of a ring
-                hops = groups.ranks[at, group[k]] - 1
-                seconds[row, k] *= hops
-                nic[row, k] *= hops
+            if dispatcher > 0 and kind[k] == ALL_TO_ALL and group[k] == EP:
+                seconds[row, k], nic[row, k] = dispatched_s(groups, at, device, dispatcher, routing, bytes_)
+            else:
+                hops = groups.ranks[at, group[k]] - 1 if kind[k] == SEND_RECEIVE else 1  # of a ring
+                seconds[row, k] = hops * group_s(groups, at, device, kind[k], group[k], bytes_)
+                nic[row, k] = hops * group_nic_s(groups, at, device, kind[k], group[k], bytes_)
+            if not device.shared_nics:
+                nic[row, k] = 0.0
     return seconds, nic
 
 

@@ -27,19 +27,18 @@ def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str
             passes[unit] = float(here)
     around = dp * tp if arrays.shares.whole_experts else dp
     ranks = (tp, ep, dp, around // ep, pp, 1, 1)  # cp is not recorded
+    pieces, step = arrays.pieces, arrays.step
+    messages = [
+        (pieces.comm_kind[k, phase], pieces.comm_group[k, phase],
+         pieces.comm_bytes[k, phase] * scale[pieces.comm_rule[k, phase]] * passes[unit] * ga)
+        for k, unit in enumerate(pieces.unit) for phase in range(3)
+    ]  # fmt: skip
+    for kind, group, size, rule in zip(step.comm_kind, step.comm_group, step.comm_bytes, step.comm_rule, strict=True):
+        factor = stage_factor(arrays, scale, tp, int(rule), layers, 2 if pp == 1 else 1, without)
+        messages.append((kind, group, size * factor))
     sent: dict[tuple[str, str], float] = {}
-
-    def add(kind: int, group: int, size: float) -> None:
+    for kind, group, size in messages:
         if kind != NO_COMM and size > 0 and ranks[group] > 1:
             key = (GROUP_NAMES[group], COLLECTIVES[kind].name)
-            sent[key] = sent.get(key, 0.0) + size
-
-    pieces, step = arrays.pieces, arrays.step
-    for k, unit in enumerate(pieces.unit):
-        for phase in range(3):
-            size = pieces.comm_bytes[k, phase] * scale[pieces.comm_rule[k, phase]] * passes[unit] * ga
-            add(int(pieces.comm_kind[k, phase]), int(pieces.comm_group[k, phase]), float(size))
-    for k, rule in enumerate(step.comm_rule):
-        factor = stage_factor(arrays, scale, tp, int(rule), layers, 2 if pp == 1 else 1, without)
-        add(int(step.comm_kind[k]), int(step.comm_group[k]), float(step.comm_bytes[k] * factor))
+            sent[key] = sent.get(key, 0.0) + float(size)
     return sent

@@ -62,12 +62,9 @@ class Group(NamedTuple):
         return self.ranks * self.fullest - self.in_matrices if self.aligned else np.zeros(len(self.elements))
 
 
-class Layouts(NamedTuple):
-    """The distinct layouts of a batch of plans."""
-
-    rows: Ints  # those plans of the batch that have another optimizer than AdamW
-    key: Ints  # [rows] the layout of each
-    layouts: tuple[tuple[Optimizer, tuple[Group, Group]], ...]  # groups of DENSE, EXPERTS
+Layouts = tuple[Ints, Ints, list[tuple[Optimizer, tuple[Group, Group]]]]
+"""Those plans of a batch that have another optimizer than AdamW; the layout of each of them; and the groups, DENSE and EXPERTS,
+of each layout."""
 
 
 def layouts_of(workload: Workload, modelled: Modelled, plans: Plans, split: Split, rows: Ints) -> Layouts:
@@ -91,7 +88,7 @@ def layouts_of(workload: Workload, modelled: Modelled, plans: Plans, split: Spli
             _group(modelled, held_by_stages, one, optimizer, *how, int(ranks[at, which]), which) for which in (DENSE, EXPERTS)
         )
         found.append((optimizer, (dense, experts)))
-    return Layouts(rows, key, tuple(found))
+    return rows, key, found
 
 
 def _ranks_of(arrays: Arrays, plans: Plans) -> Ints:
@@ -178,12 +175,11 @@ def _begun(load: Ints, each: int, level: int) -> Ints:
 
 def further_bytes(workload: Workload, modelled: Modelled, plans: Plans, split: Split, rows: Ints) -> tuple[Ints, Floats]:
     """The layout of each plan, [plans], -1: AdamW; and bytes of state on the fullest rank beyond AdamW's, [layouts, stages]."""
-    found = layouts_of(workload, modelled, plans, split, rows)
-    key = np.full(len(plans.tp), -1, np.int64)
-    key[found.rows] = found.key
-    adam = modelled.stack.adam_bytes
-    bytes_ = np.zeros((len(found.layouts), int(plans.pp[rows].max(initial=1))))
-    for number, (optimizer, groups) in enumerate(found.layouts):
+    others, of_other, layouts = layouts_of(workload, modelled, plans, split, rows)
+    key, adam = np.full(len(plans.tp), -1, np.int64), modelled.stack.adam_bytes
+    key[others] = of_other
+    bytes_ = np.zeros((len(layouts), int(plans.pp[rows].max(initial=1))))
+    for number, (optimizer, groups) in enumerate(layouts):
         for group in groups:
             if optimizer.orthogonal:
                 own = (adam - MOMENTS + optimizer.state) * group.fullest if group.shares else 0.0
@@ -201,18 +197,17 @@ def update_table(
     modelled = workload.modelled
     if modelled is None or workload.from_file or not plans.optimizer[rows].any():
         return none
-    found = layouts_of(workload, modelled, plans, split, rows)
-    place = groups.alike[groups.key[found.rows], TP]
-    columns = [found.key, plans.hardware[found.rows], plans.device_speed[found.rows].view(np.int64), place]
-    of_row, first = distinct_rows(np.stack(columns, axis=1))
+    others, of_other, layouts = layouts_of(workload, modelled, plans, split, rows)
+    speed, place = plans.device_speed[others].view(np.int64), groups.alike[groups.key[others], TP]
+    of_row, first = distinct_rows(np.stack([of_other, plans.hardware[others], speed, place], axis=1))
     key = none.key.copy()
-    key[found.rows] = of_row
-    seconds, padding = np.zeros((len(first), int(plans.pp[found.rows].max()))), np.ones((len(first), 2))
+    key[others] = of_row
+    seconds, padding = np.zeros((len(first), int(plans.pp[others].max()))), np.ones((len(first), 2))
     devices, of_variant = devices_of(hardware)
-    routing = routing_of(modelled.model.experts)
+    routing, adam = routing_of(modelled.model.experts), modelled.stack.optimizer_bytes
     for number, at in enumerate(first):
-        optimizer, both = found.layouts[found.key[at]]
-        row = found.rows[at : at + 1]
+        optimizer, both = layouts[of_other[at]]
+        row = others[at : at + 1]
         plan, hbm = slice_plans(plans, row), float(hardware.columns.hbm_bandwidth[plans.hardware[row[0]]])
         further = 2 * (optimizer.state - MOMENTS) + optimizer.traffic  # bytes that it moves of each weight, beyond AdamW's
         for which, group in enumerate(both):
@@ -230,10 +225,10 @@ def update_table(
             on_tp = np.full(len(sent), TP, np.int64)
             each, _ = seconds_of_messages(hardware.columns, plan, groups, groups.key[row], sent, on_tp, size, routing)
             kinds_s += (each.reshape(-1, len(SENT)) * [times for _, times in SENT]).sum(axis=1)
-            moved = modelled.stack.optimizer_bytes + 2 * (optimizer.state - MOMENTS) + optimizer.traffic
+            moved = adam + 2 * (optimizer.state - MOMENTS) + optimizer.traffic
             kinds_s += [moved * kind.elements / hbm for kind in group.kinds]
             busiest = [(share @ kinds_s).max(initial=0.0) for share in group.shares]
-            more = np.array(busiest) - modelled.stack.optimizer_bytes * group.in_matrices / group.ranks / hbm
+            more = np.array(busiest) - adam * group.in_matrices / group.ranks / hbm
             padding[number, which] = (1 + group.padding / np.maximum(group.elements, 1.0)).max()
             seconds[number, : len(more)] += more
     return Updates(key, seconds, padding)

@@ -11,7 +11,7 @@ from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.case import Case, collective_of, held_factor, nic_of, row_of_chunk, shard_ranks, shares_nics
 from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD, group_nodes
-from sim_core.costing.memory import default_bucket_bytes, ends_held, expert_replicas, stage_factor
+from sim_core.costing.memory import default_bucket_bytes, stage_factor
 from sim_core.engine.program import KINDS, LONGER, OF_INPUTS, OF_WEIGHTS, SENT, STREAMS, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, SPLITS
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
@@ -92,9 +92,11 @@ def _cost_buckets(case: Case, role: int, row: int, size: int, buckets: Buckets) 
             bucket = framework.bucket_bytes
     if role == GATHER_PARAMETERS:
         bucket *= PARAMETER_BYTES * GATHERED[case.plan.precision] / width  # the same parameters, in fewer bytes
-    ring_wait_s = 0.0
-    if role == REDUCE_GRADIENTS and case.sharding == UNSHARDED and framework.ring_wait_s > 0:
-        ring_wait_s = _ring_wait_s(case, row)
+    ring_wait_s = 0.0  # of rings that sum gradients tensor by tensor, over several nodes (stack: `reduced_tensors`)
+    across = case.plan.pp > 1 and case.plan.all_gpus > case.device.gpus_per_node
+    if role == REDUCE_GRADIENTS and case.sharding == UNSHARDED and framework.ring_wait_s > 0 and across:
+        boundaries = group_nodes(case.groups, case.group, DP) - 1
+        ring_wait_s = framework.ring_wait_s * boundaries * (case.split.end[row] - case.split.begin[row])
     first_s, most, total_s, nic_s = 0.0, 1.0, 0.0, 0.0
     kinds = 0
     for k in range(step.role.shape[0]):
@@ -122,23 +124,14 @@ def _cost_buckets(case: Case, role: int, row: int, size: int, buckets: Buckets) 
 
 
 @inner_kernel
-def _ring_wait_s(case: Case, row: int) -> float:
-    """What the rings wait that sum the gradients of the virtual stage in `row` of the split, tensor by tensor, in a pipeline
-    over several nodes (stack: `reduced_tensors`, `ring_step_in_pipelines`)."""
-    if case.plan.pp == 1 or case.plan.all_gpus <= case.device.gpus_per_node:
-        return 0.0
-    boundaries = group_nodes(case.groups, case.group, DP) - 1
-    return float(case.arrays.framework.ring_wait_s * boundaries * (case.split.end[row] - case.split.begin[row]))
-
-
-@inner_kernel
 def _of_virtual(case: Case, rule: int, row: int) -> float:
     """Factor from a once-per-step quantity of the workload to that of the virtual stage in `row` of the split."""
     factor = held_factor(case, rule, row)
     if factor >= 0:
         return factor
     layers, without = float(case.split.end[row] - case.split.begin[row]), float(case.split.dense[row])
-    ends = ends_held(row - case.first, case.plan.pp * case.plan.vpp)
+    virtual = row - case.first
+    ends = int(virtual == 0) + int(virtual == case.plan.pp * case.plan.vpp - 1)
     return stage_factor(case.arrays, case.blocks.scale[case.block], case.plan.tp, rule, layers, ends, without)
 
 
@@ -262,7 +255,7 @@ def _exchange_s(case: Case, row: int) -> float:
         if step.role[k] == REDUCE_GRADIENTS:
             ranks = float(case.dp)
             if step.comm_group[k] == DP_EP:
-                ranks = expert_replicas(case.arrays, ranks, plan.tp, plan.ep)
+                ranks = ranks / plan.ep * (plan.tp if case.arrays.shares.whole_experts else 1)  # with the same experts
             sent += step.comm_bytes[k] * _of_virtual(case, step.comm_rule[k], row) / ranks
     return send_s(sent * width_scale(case), plan.all_gpus > case.device.gpus_per_node, case.device)
 

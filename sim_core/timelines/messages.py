@@ -9,9 +9,8 @@ from sim_core.costing.case import Tables, case_at
 from sim_core.engine.codes import WEIGHTS, chunks_of, virtual_of
 from sim_core.engine.program import DOWN, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
-from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.metrics import STEP_TIME
-from sim_core.planning.columns import Plan, Plans, plan_at
+from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran
 from sim_core.step.gradients import shared_s
 from sim_core.step.once import gather_parameters
@@ -19,14 +18,13 @@ from sim_core.step.scratch import Layers, Scratch
 from sim_core.step.sharding import run_layers
 from sim_core.timelines.blocks import Timed
 from sim_core.timelines.spans import GATHER, GRADIENTS, PARAMETERS, REDUCE, Columns, Spans, spans
-from sim_core.workloads.workload import Arrays
 
 
 @outer_kernel
-def _gather(arrays: Arrays, hardware: HardwareColumns, plans: Plans, tables: Tables, scratch: Scratch) -> None:
+def _gather(tables: Tables, scratch: Scratch) -> None:
     """Cost the gather of parameters again, for its buckets."""
     tables, scratch = reference(tables), reference(scratch)
-    gather_parameters(reference(case_at(arrays, hardware, plans, tables, 0)), scratch)
+    gather_parameters(reference(case_at(tables, 0)), scratch)
 
 
 @outer_kernel
@@ -36,12 +34,10 @@ def _shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
 
 
 @outer_kernel
-def _layers(
-    arrays: Arrays, hardware: HardwareColumns, plans: Plans, tables: Tables, layers: Layers, virtual: int, way: int
-) -> int:
+def _layers(tables: Tables, layers: Layers, virtual: int, way: int) -> int:
     """Run the layers of one block again, for their gathers and scatters; returns their number."""
     tables = reference(tables)
-    return run_layers(reference(case_at(arrays, hardware, plans, tables, 0)), virtual, way, layers)
+    return run_layers(reference(case_at(tables, 0)), virtual, way, layers)
 
 
 def gradient_spans(ran: Ran, blocks: Timed) -> list[Spans]:
@@ -111,14 +107,14 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
     return ready_of, seconds_of, chunk_of, longer_of
 
 
-def parameter_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]:
+def parameter_spans(ran: Ran, blocks: Timed) -> list[Spans]:
     """Parameters of each virtual stage that are gathered once a step, behind the first forwards."""
     plan, tables, scratch = plan_at(ran.plans, 0), ran.tables, ran.scratch
     if plan.overlap_param == 0:
         return []
     early_s, step_s = scratch.once.early_s.copy(), float(ran.metrics[STEP_TIME])  # costing the buckets again changes the first
     again = scratch._replace(sums=np.zeros_like(ran.metrics))
-    _gather(ran.workload.arrays, hardware.columns, ran.plans, tables, again)
+    _gather(tables, again)
     chunks, first = chunks_of(plan.schedule, plan.vpp), int(tables.split.offset[tables.split.key[0]])
     drawn = []
     for stage in range(plan.pp):
@@ -138,17 +134,16 @@ def parameter_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Sp
     return drawn
 
 
-def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]:
+def layer_spans(ran: Ran, blocks: Timed) -> list[Spans]:
     """Gathers of parameters and scatters of gradients of sharded layers, in every block."""
     plan, tables, scratch = plan_at(ran.plans, 0), ran.tables, ran.scratch
-    inputs = ran.workload.arrays, hardware.columns, ran.plans, tables
     if PLACEMENT[plan.schedule] == BOTH_WAYS or SPLITS[plan.schedule]:
         return []
     drawn = []
     for virtual in range(plan.pp * plan.vpp):
         stage, chunk = virtual % plan.pp, virtual // plan.pp
         for way in (DOWN, UP):
-            count = int(_layers(*inputs, scratch.layers, virtual, way))
+            count = int(_layers(tables, scratch.layers, virtual, way))
             if count == 0:
                 return []
             mine = (blocks.stage == stage) & (blocks.chunk == chunk) & (blocks.backward == way)
