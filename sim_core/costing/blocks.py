@@ -27,7 +27,6 @@ from sim_core.costing.case import (
     nic_of,
     rerun_s,
     rerun_share,
-    shares_nics,
 )
 from sim_core.costing.groups import N_GROUPS, Groups
 from sim_core.costing.modelled import cost_model_blocks, pipelines_over_nodes
@@ -150,7 +149,7 @@ def _cost(case: Case, layer: Floats, by_model: bool) -> None:  # noqa: C901, PLR
             overlaps = (group == TP and plan.overlap_tp == 1) or (group == EP and plan.overlap_ep == 1)
             if overlaps and phase != WEIGHT_GRADIENT and not (phase == INPUT_GRADIENT and APART[plan.schedule]):
                 exposed -= min(seconds, forward_s if phase == FORWARD else weight_s)
-            if shares_nics(case) and seconds > 0:
+            if case.shares and seconds > 0:
                 of_nics, open_part = nic_of(case, kind, group, size, seconds), exposed / seconds
                 way = 0 if phase == FORWARD else 1
                 nic_s[unit, way, 0] += of_nics

@@ -76,6 +76,7 @@ class Case(NamedTuple):
     jitter: float  # by how many times compute is longer because some rank is always a little late
     dp: int  # ranks with the same dense parameters: data-parallel and context-parallel ones
     sharding: int  # one of terms.SHARDINGS; AS_STACK: as recorded
+    shares: bool  # groups that send at the same time share NICs; recorded messages took what they took beside each other
     groups: Groups
     group: int
     split: Split
@@ -137,15 +138,17 @@ def copies_embedding(plan: Plan) -> bool:
 def case_at(tables: Tables, i: int) -> Case:
     """The case of plan `i`, which must be legal; `tables` by reference."""
     plan, arrays, split, blocks = plan_at(tables.plans, i), tables.arrays, tables.split, tables.blocks
+    device = device_at(tables.hardware, plan.hardware)
     return Case(
         arrays=arrays,
         plan=plan,
-        device=device_at(tables.hardware, plan.hardware),
+        device=device,
         placement=PLACEMENT[plan.schedule],
         chunks=chunks_of(plan.schedule, plan.vpp),
         jitter=1 + arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0),
         dp=plan.all_gpus // (plan.tp * plan.pp),
         sharding=sharding_of(arrays, plan),
+        shares=bool(device.shared_nics and not arrays.recorded_messages),
         groups=tables.groups,
         group=tables.groups.key[i],
         split=split,
@@ -184,12 +187,6 @@ def collective_of(case: Case, kind: int, group: int, size: float) -> float:
     if group >= N_GROUPS:  # shards and replicas: no file records them
         return float(seconds)
     return float(seconds * case.arrays.message_factor[int(between_nodes(case.groups, case.group, group)), group])
-
-
-@inner_kernel
-def shares_nics(case: Case) -> bool:
-    """Whether groups that send at the same time share NICs; recorded messages took what they took beside each other."""
-    return bool(case.device.shared_nics and not case.arrays.recorded_messages)
 
 
 @inner_kernel

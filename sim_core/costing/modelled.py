@@ -19,7 +19,7 @@ from sim_core.costing.case import (
 )
 from sim_core.costing.groups import Groups
 from sim_core.costing.operators import rows_of_units, shapes_of, sum_of, unit_cost
-from sim_core.costing.sending import Filled, Pass, dynamic, exposed_s, message_s
+from sim_core.costing.sending import Pass, dynamic, exposed_s, message_s
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, LAUNCH_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.models.description import LAYER
@@ -55,7 +55,7 @@ def cost_model_blocks(
     """Fill the rows of `blocks`; row k is that of plan `first[k]`, with `launches[k]`."""
     shapes, shape, picked = shapes_of(modelled, hardware, plans, first)
     plans, base = slice_plans(plans, first), workload.base
-    rows = Filled(modelled, hardware, plans, groups, groups.key[first], shape, 1 / plans.device_speed, launches)
+    rows = modelled, hardware, plans, groups, groups.key[first], shape, 1 / plans.device_speed, launches
     for row in picked:
         ratios = plans.micro_batch[row] / base.micro_batch / plans.cp[row], plans.tp[row] / base.tp, plans.ep[row] / base.ep
         rule_scales(*ratios, 1.0, 1.0, EXPONENTS, blocks.scale[row])
@@ -63,7 +63,7 @@ def cost_model_blocks(
     for at, times, unit in rows_of_units(modelled.model):
         cost, keys = unit_cost(modelled, unit, shapes), shapes.keys
         sent = messages(modelled.model, unit, keys, modelled.stack.kernels)
-        _add_unit(blocks, at, Pass(rows, unit, cost._replace(seconds=cost.seconds * times), sent), times)
+        _add_unit(blocks, at, Pass(*rows, unit, cost._replace(seconds=cost.seconds * times), sent), times)
         trained, still = held(modelled.model, unit, keys), frozen(modelled.model, unit, keys)
         for column, mine in enumerate((trained.dense, trained.experts, still.dense, still.experts)):
             blocks.held[:, at, column] += mine[shape] * times
@@ -71,22 +71,22 @@ def cost_model_blocks(
 
 def _add_unit(blocks: Blocks, at: int, one: Pass, times: int) -> None:
     """Add one unit to the table; its messages run `times` times."""
-    rows, cost, sent, operators, unit = one.rows, one.cost, one.sent, one.cost.operators, one.unit
-    shape, speed, modelled = rows.shape, rows.speed, rows.modelled
+    cost, sent, operators, shape, speed, modelled = one.cost, one.sent, one.cost.operators, one.shape, one.speed, one.modelled
+    work, rerun, apart_s, nic_s = blocks.work[:, at], blocks.again[:, at], blocks.apart_s[:, at], blocks.nic_s[:, at]
     of_phase = [sum_of(cost.seconds, operators.phase == phase)[shape] * speed for phase in range(3)]
     ran_s = [of_phase[FORWARD], of_phase[INPUT_GRADIENT] + of_phase[WEIGHT_GRADIENT], np.zeros(len(shape))]
     blocks.measured_s[:, at] += sum_of(cost.measured * cost.seconds, operators.phase >= 0)[shape] * speed
-    blocks.work[:, at, FORWARD_S] += ran_s[0]
-    blocks.work[:, at, BACKWARD_S] += ran_s[1]
-    how = rows.plans.checkpointing
-    mask = np.where(how == MODULES, rows.plans.checkpoint_layers, np.where(how == SELECTIVE, CORE_ATTN, ALL))
+    work[:, FORWARD_S] += ran_s[0]
+    work[:, BACKWARD_S] += ran_s[1]
+    how = one.plans.checkpointing
+    mask = np.where(how == MODULES, one.plans.checkpoint_layers, np.where(how == SELECTIVE, CORE_ATTN, ALL))
     for modules in np.unique(mask):  # that recompute runs again
         some = mask == modules
         redone = cost.seconds * share_again(
-            operators, int(modules), norms_apart(modelled.model, unit, modelled.stack.fused_norms)
+            operators, int(modules), norms_apart(modelled.model, one.unit, modelled.stack.fused_norms)
         )
         ran_s[AGAIN][some] = (sum_of(redone, operators.phase == FORWARD)[shape] * speed)[some]
-    blocks.again[:, at, RECOMPUTE_S] += ran_s[AGAIN]
+    rerun[:, RECOMPUTE_S] += ran_s[AGAIN]
     seconds, of_nics = (of_one * times for of_one in message_s(one))
     exposed = np.zeros((3, len(shape)))  # of forward, backward, recompute
     for k in range(len(sent.names)):
@@ -98,19 +98,19 @@ def _add_unit(blocks: Blocks, at: int, one: Pass, times: int) -> None:
         backwards = int(sent.phase[k] != FORWARD)
         nic = of_nics[:, k]
         nic = np.stack([nic, nic * out / np.maximum(total, 1e-30)], axis=1)
-        blocks.nic_s[:, at, backwards] += nic
-        blocks.work[:, at, metric] += total
-        blocks.work[:, at, metric + EXPOSED] += out
+        nic_s[:, backwards] += nic
+        work[:, metric] += total
+        work[:, metric + EXPOSED] += out
         exposed[backwards] += out
         if group == EP:
-            blocks.apart_s[:, at, EXPERTS_BACKWARD if backwards else EXPERTS_FORWARD] += out
+            apart_s[:, EXPERTS_BACKWARD if backwards else EXPERTS_FORWARD] += out
         if not backwards:
             again = np.array([modules == ALL or sent.operators[k] in operators_of(modules) for modules in mask])
-            blocks.again[:, at, metric] += np.where(again, total, 0.0)
-            blocks.again[:, at, metric + EXPOSED] += np.where(again, out, 0.0)
+            rerun[:, metric] += np.where(again, total, 0.0)
+            rerun[:, metric + EXPOSED] += np.where(again, out, 0.0)
             exposed[AGAIN] += np.where(again, out, 0.0)
-            blocks.nic_s[:, at, AGAIN] += np.where(again[:, None], nic, 0.0)
-    blocks.apart_s[:, at, WEIGHT_COMPUTE] += of_phase[WEIGHT_GRADIENT]
+            nic_s[:, AGAIN] += np.where(again[:, None], nic, 0.0)
+    apart_s[:, WEIGHT_COMPUTE] += of_phase[WEIGHT_GRADIENT]
     _launch(
         blocks, at, one, [mine + out for mine, out in zip(ran_s, exposed, strict=True)], of_phase[WEIGHT_GRADIENT], mask == ALL
     )
@@ -128,8 +128,8 @@ def _host_s(one: Pass) -> tuple[list[Floats], list[Floats]]:
     The GEMMs of the experts of a rank run one after another, each with casts of its operands (Megatron-LM's TEGroupedMLP on
     Transformer Engine's GroupedLinear): small kernels behind a wait for counts, which the device has run dry.
     """
-    rows, sent, plans, model, stack = one.rows, one.sent, one.rows.plans, one.rows.modelled.model, one.rows.modelled.stack
-    none = np.zeros(len(rows.shape))
+    sent, plans, model, stack = one.sent, one.plans, one.modelled.model, one.modelled.stack
+    none = np.zeros(len(one.shape))
     if stack.graphs == "full":
         return [none, none], [none, none]
     experts = model.experts if one.unit.moe else None
@@ -140,11 +140,11 @@ def _host_s(one: Pass) -> tuple[list[Floats], list[Floats]]:
     launch_s, wait_s = [], []
     for phase, launch in enumerate((stack.host_forward, stack.host_backward)):
         mine = (sent.phase != FORWARD) == bool(phase)
-        calls = (sent.bytes[:, mine] > 0).sum(axis=1)[rows.shape]
-        dense_s = share * (launch * rows.launches) + stack.host_collective * calls
+        calls = (sent.bytes[:, mine] > 0).sum(axis=1)[one.shape]
+        dense_s = share * (launch * one.launches) + stack.host_collective * calls
         if stack.ring_step_in_pipelines:
-            each = stack.ring_step_in_pipelines + (rows.nodes(TP) - 1) * stack.ring_step_across
-            each = np.where(pipelines_over_nodes(rows.hardware, plans), each, 0.0)
+            each = stack.ring_step_in_pipelines + (one.nodes(TP) - 1) * stack.ring_step_across
+            each = np.where(pipelines_over_nodes(one.hardware, plans), each, 0.0)
             dense_s = dense_s + each * one.ring_steps()[:, mine].sum(axis=1)
         if experts is None:
             launch_s.append(left * dense_s)
@@ -166,6 +166,7 @@ def _launch(blocks: Blocks, at: int, one: Pass, ran_s: list[Floats], weights_s: 
     `weights_s`: of the backward, what weight gradients take; where these run apart, each part has kernels of its own to launch.
     `whole`: whether recompute runs all of a layer.
     """
+    apart_s = blocks.apart_s[:, at]
     forward_s, backward_s, again_s = ran_s
     inputs_s = backward_s - weights_s
     if one.unit.kind == LAYER:  # the ends are a few kernels
@@ -174,16 +175,16 @@ def _launch(blocks: Blocks, at: int, one: Pass, ran_s: list[Floats], weights_s: 
         forward_s = np.maximum(forward_s + wait_forward, host_forward)
         backward_s = np.maximum(backward_s + wait_backward, host_backward)
         again_s = np.where(whole, np.maximum(again_s + wait_forward, host_forward), again_s)
-        blocks.apart_s[:, at, LAUNCH_FORWARD] += host_forward
-        blocks.apart_s[:, at, LAUNCH_BACKWARD] += host_backward
+        apart_s[:, LAUNCH_FORWARD] += host_forward
+        apart_s[:, LAUNCH_BACKWARD] += host_backward
         weights_s = np.maximum(weights_s, WEIGHT_LAUNCHES * host_backward)
         inputs_s = np.maximum(inputs_s, (1 - WEIGHT_LAUNCHES) * host_backward)
-    blocks.apart_s[:, at, WAIT_FORWARD] += forward_s - ran_s[0]
-    blocks.apart_s[:, at, WAIT_BACKWARD] += backward_s - ran_s[1]
+    apart_s[:, WAIT_FORWARD] += forward_s - ran_s[0]
+    apart_s[:, WAIT_BACKWARD] += backward_s - ran_s[1]
     blocks.forward_s[:, at] += forward_s
     blocks.backward_s[:, at] += backward_s
     blocks.again_s[:, at] += again_s
     blocks.work[:, at, LAUNCH_S] += forward_s - ran_s[0] + (backward_s - ran_s[1])
     blocks.again[:, at, LAUNCH_S] += again_s - ran_s[AGAIN]
-    blocks.apart_s[:, at, WEIGHT_GRADIENTS] += weights_s
-    blocks.apart_s[:, at, WAIT_APART] += np.maximum(inputs_s + weights_s - backward_s, 0.0)
+    apart_s[:, WEIGHT_GRADIENTS] += weights_s
+    apart_s[:, WAIT_APART] += np.maximum(inputs_s + weights_s - backward_s, 0.0)

@@ -16,7 +16,7 @@ from sim_core.errors import SpecError, nearest
 from sim_core.hardware.description import KERNEL_DIR, Hardware, read_hardware
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at, hardware_table
 from sim_core.planning.placement import Placement
-from sim_core.terms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, kinds_by
+from sim_core.terms import kinds_by
 
 OPERATIONS: Final = kinds_by("operation")
 
@@ -42,9 +42,6 @@ def _seconds(hardware: HardwareColumns, kind: int, sizes: Floats, at: Placement)
     for i in range(sizes.shape[0]):
         seconds[i] = collective_s(kind, sizes[i], at, links)
     return seconds
-
-
-_KINDS: Final = {"all_reduce": ALL_REDUCE, "all_gather": ALL_GATHER, "reduce_scatter": REDUCE_SCATTER}
 
 
 def devices_by_node(hardware: HardwareTable) -> tuple[list[Hardware], Ints]:
@@ -76,10 +73,10 @@ def one_node_factor(hardware: Hardware, kind: int, ranks: Ints, size: Floats) ->
 def _factors(device: str, kind: int) -> tuple[Floats, Ints, Floats] | None:
     """log2 of the bytes, [s]; ranks, [r]; measured over modelled seconds, [r, s]."""
     document = _document()
-    name = next((name for name, known in _KINDS.items() if known == kind), "")
-    if device not in document["devices"] or not name:
+    measured = document["devices"].get(device, {})
+    name = next((name for name, known in OPERATIONS.items() if known == kind), "")
+    if name not in measured:
         return None
-    measured = document["devices"][device]
     sizes = np.array(document["bytes"], np.float64)
     counts = sorted(measured[name])
     seconds = np.array([measured[name][n] for n in counts]) * 1e-6

@@ -30,8 +30,8 @@ SMALL: Final = 1e5
 """Bytes up to which a tensor-parallel ring is not counted."""
 
 
-class Filled(NamedTuple):
-    """The rows of the block table that are being filled."""
+class Pass(NamedTuple):
+    """One pass of a unit in all rows of the block table that are being filled."""
 
     modelled: Modelled
     hardware: HardwareTable
@@ -41,32 +41,26 @@ class Filled(NamedTuple):
     shape: Ints  # [rows] the key of the model
     speed: Floats  # [rows] on seconds of compute
     launches: Floats  # [rows] on what the host takes to launch a layer
+    unit: Unit
+    cost: UnitCost
+    sent: Messages
 
     def nodes(self, group: int) -> Ints:
         """Nodes of the group that lies on the most, [rows]."""
         nodes: Ints = self.groups.placed[self.groups.end[self.place, group] - 1, 0]
         return nodes
 
-
-class Pass(NamedTuple):
-    """One pass of a unit in all rows."""
-
-    rows: Filled
-    unit: Unit
-    cost: UnitCost
-    sent: Messages
-
     def compute_s(self, names: tuple[str, ...], phase: int) -> Floats:
         """Seconds of some operators in one phase, [rows]."""
         operators = self.cost.operators
         mine = np.array([name in names for name in operators.names]) & (operators.phase == phase)
-        return sum_of(self.cost.seconds, mine)[self.rows.shape] * self.rows.speed
+        return sum_of(self.cost.seconds, mine)[self.shape] * self.speed
 
     def ring_steps(self) -> Floats:
         """Steps of each tensor-parallel ring, [rows, messages]; 0 for other messages."""
-        ranks = self.rows.groups.ranks[self.rows.place, TP]
+        ranks = self.groups.ranks[self.place, TP]
         steps = np.where(self.sent.kind == ALL_REDUCE, 2.0, 1.0)[None, :] * (ranks - 1)[:, None]
-        return np.where((self.sent.group == TP)[None, :] & (self.sent.bytes[self.rows.shape] > SMALL), steps, 0.0)
+        return np.where((self.sent.group == TP)[None, :] & (self.sent.bytes[self.shape] > SMALL), steps, 0.0)
 
 
 def dynamic(model: Model, stack: Stack) -> bool:
@@ -77,15 +71,15 @@ def dynamic(model: Model, stack: Stack) -> bool:
 
 def message_s(one: Pass) -> tuple[Floats, Floats]:
     """Seconds of each message on the groups of each row, [rows, messages]; and those for which it needs the NICs."""
-    rows, sent, stack = one.rows, one.sent, one.rows.modelled.stack
-    plans, groups, place, columns = rows.plans, rows.groups, rows.place, rows.hardware.columns
-    size = np.ascontiguousarray(sent.bytes[rows.shape]) * _narrower(one)
+    sent, stack, plans, groups, place = one.sent, one.modelled.stack, one.plans, one.groups, one.place
+    columns = one.hardware.columns
+    size = np.ascontiguousarray(sent.bytes[one.shape]) * _narrower(one)
     group = np.where(sent.group == ETP, TP, sent.group)
-    routing = routing_of(rows.modelled.model.experts)
+    routing = routing_of(one.modelled.model.experts)
     seconds, nic = seconds_of_messages(columns, plans, groups, place, sent.kind, group, size, routing)
-    devices, of_variant = devices_by_node(rows.hardware)
+    devices, of_variant = devices_by_node(one.hardware)
     device = of_variant[plans.hardware]
-    alike, picked = distinct_rows(np.column_stack([rows.shape, place, device, plans.overlap_tp]))
+    alike, picked = distinct_rows(np.column_stack([one.shape, place, device, plans.overlap_tp]))
     for k in range(len(sent.names)):
         inside = groups.placed[groups.end[place[picked], group[k]] - 1, 0] == 1  # the last one has the most nodes
         factor = np.ones(len(picked))
@@ -97,10 +91,10 @@ def message_s(one: Pass) -> tuple[Floats, Floats]:
         seconds[:, k] *= factor[alike]
     if stack.ring_step_across:
         own, _ = seconds_of_messages(columns, plans, groups, place, sent.kind, group, np.minimum(size, 1.0), routing)
-        least = one.ring_steps() * np.where(rows.nodes(TP) > 1, stack.ring_step_across, 0.0)[:, None]
+        least = one.ring_steps() * np.where(one.nodes(TP) > 1, stack.ring_step_across, 0.0)[:, None]
         seconds += np.maximum(least - own, 0.0)
-    if stack.metadata_across and rows.modelled.model.experts is not None:  # what ranks exchange before a dispatch
-        exchanged = (plans.dispatcher == FLEX) & (rows.nodes(EP) > 1) & (plans.ep > 1)
+    if stack.metadata_across and one.modelled.model.experts is not None:  # what ranks exchange before a dispatch
+        exchanged = (plans.dispatcher == FLEX) & (one.nodes(EP) > 1) & (plans.ep > 1)
         counts = np.array([operator == "routing" for operator in sent.operators]) & (size > 0) & exchanged[:, None]
         seconds = np.where(counts, np.maximum(seconds, stack.metadata_across), seconds)
     return seconds, np.minimum(nic, seconds)
@@ -108,10 +102,10 @@ def message_s(one: Pass) -> tuple[Floats, Floats]:
 
 def _narrower(one: Pass) -> Floats:
     """Bytes of each message over those of its activations, [rows, messages]: of sums of products that run in fewer bits."""
-    sent, plans, devices = one.sent, one.rows.plans, one.rows.modelled.stack.sums_in_8_bits
+    sent, plans, devices = one.sent, one.plans, one.modelled.stack.sums_in_8_bits
     narrower = np.ones((len(plans.tp), len(sent.names)))
     if devices:
-        on = np.array([device.kernels.tables in devices for device in one.rows.hardware.variants])[plans.hardware]
+        on = np.array([device.kernels.tables in devices for device in one.hardware.variants])[plans.hardware]
         sums = (sent.kind == REDUCE_SCATTER) & (sent.group == TP) & (sent.phase == FORWARD)
         sums &= np.array([operator in GATHERED_GRADIENTS for operator in sent.operators], np.bool_)
         narrower[np.ix_(on & (plans.overlap_tp == 1) & (plans.precision >= WIDE), sums)] = 0.5
@@ -155,7 +149,7 @@ def seconds_of_messages(
 
 def exposed_s(one: Pass, k: int, total: Floats) -> Floats:
     """Seconds of message k that nothing hides, and those by which it slows what hides it."""
-    sent, stack, plans = one.sent, one.rows.modelled.stack, one.rows.plans
+    sent, stack, plans = one.sent, one.modelled.stack, one.plans
     kind, group, operator, phase = sent.kind[k], sent.group[k], sent.operators[k], int(sent.phase[k])
     hidden = _hidden_s(one, k, total)
     out: Floats = total - hidden * (1 - stack.contention)
@@ -186,10 +180,10 @@ def exposed_s(one: Pass, k: int, total: Floats) -> Floats:
 
 def _hidden_s(one: Pass, k: int, total: Floats) -> Floats:
     """Seconds of message k that run beside compute without `overlap_tp` and `overlap_ep`."""
-    rows, sent, stack, plans = one.rows, one.sent, one.rows.modelled.stack, one.rows.plans
+    sent, stack, plans = one.sent, one.modelled.stack, one.plans
     names, beside = (sent.operators[k],), int(sent.beside[k])
     if sent.kind[k] == SEND_RECEIVE:  # each hop beside a step of attention, of which there is one more
-        steps = rows.groups.ranks[rows.place, CP_RING]
+        steps = one.groups.ranks[one.place, CP_RING]
         hidden: Floats = np.minimum(total, one.compute_s(names, beside) * (steps - 1) / steps)
         return hidden
     hidden = np.zeros(len(total))
@@ -210,10 +204,10 @@ def _behind_other_s(one: Pass, operator: str, phase: int, total: Floats) -> Floa
     core/models/common/model_chunk_schedule_plan.py): a combine of the backward beside attention's forward, one of the forward
     beside its backward, dispatches beside the experts both ways; where the host waits for counts, no more than it was measured.
     """
-    stack = one.rows.modelled.stack
+    stack = one.modelled.stack
     if stack.overlap_ep_hidden is None:
         window = one.compute_s(_OF_EXPERTS, phase) / 2
-    elif dynamic(one.rows.modelled.model, stack):
+    elif dynamic(one.modelled.model, stack):
         return total * stack.overlap_ep_hidden
     elif operator == "unpermute":
         attention = tuple(name for name in one.cost.operators.names if name not in _OF_EXPERTS)

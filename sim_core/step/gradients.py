@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from sim_core.compiled.jit import inner_kernel
-from sim_core.costing.case import Case, collective_of, held_factor, nic_of, row_of_chunk, shard_ranks, shares_nics
+from sim_core.costing.case import Case, collective_of, held_factor, nic_of, row_of_chunk, shard_ranks
 from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD, group_nodes
 from sim_core.costing.memory import default_bucket_bytes, stage_factor
@@ -158,7 +158,7 @@ def _bucket_s(case: Case, role: int, kind: int, group: int, size: float) -> tupl
 @inner_kernel
 def _both_s(case: Case, kind: int, group: int, size: float) -> tuple[float, float]:
     seconds = collective_of(case, kind, group, size)
-    return seconds, nic_of(case, kind, group, size, seconds) if shares_nics(case) else 0.0
+    return seconds, nic_of(case, kind, group, size, seconds) if case.shares else 0.0
 
 
 @inner_kernel

@@ -14,7 +14,6 @@ from sim_core.costing.case import (
     Case,
     collective_of,
     row_of_chunk,
-    shares_nics,
 )
 from sim_core.costing.collectives import send_s
 from sim_core.costing.fabric import crowded_send
@@ -63,7 +62,7 @@ def _cost_sends(case: Case, scratch: Scratch) -> None:
         between = all_gpus > device.gpus_per_node if last else crosses_nodes(stage, all_gpus // pp, device.gpus_per_node)
         crowded = crowded_send(stage, pp, all_gpus, device) if leaves else 1.0
         cost = send_s(size, between, device, crowded) * case.arrays.message_factor[int(between), N_GROUPS]
-        if between and shares_nics(case) and size > 0:
+        if between and case.shares and size > 0:
             nic_s[stage] = max(cost - device.nic_latency, 0.0)
         cost += gather_s + case.arrays.framework.message_host_s
         message_s[DOWN, (stage + 1) % pp] = message_s[UP, stage] = cost
@@ -79,7 +78,7 @@ def _fill_blocks(case: Case, scratch: Scratch) -> None:
     work, again, unit_again_s, unit_nic_s = case.blocks.work, case.blocks.again, case.blocks.again_s, case.blocks.nic_s
     unit_forward_s, unit_backward_s = case.blocks.forward_s, case.blocks.backward_s
     nic_s, all_passes, all_again, extra_s = low.nic_s, low.passes, low.again, low.extra_s
-    duration_s, begin_s, sharing = scratch.program.duration_s, case.arrays.framework.micro_batch_host_s, shares_nics(case)
+    duration_s, begin_s, sharing = scratch.program.duration_s, case.arrays.framework.micro_batch_host_s, case.shares
     all_passes[:] = 0.0
     all_again[:] = 0.0
     extra_s[:] = 0.0

@@ -7,7 +7,7 @@ with nothing gathered and ends with its last scatter, as in PyTorch.
 """
 
 from sim_core.compiled.jit import inner_kernel, outer_kernel
-from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks, shares_nics
+from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks
 from sim_core.costing.fabric import shared_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.engine.program import DOWN, UP
@@ -132,7 +132,7 @@ def _cost_units(case: Case, layers: Layers) -> float:
         scatter_s = collective_of(case, REDUCE_SCATTER, SHARD, width * dense)
         scatter_s += collective_of(case, REDUCE_SCATTER, EXPERT_SHARD, width * experts)
         layers.unit_scatter_s[unit] = scatter_s
-        if shares_nics(case) and scatter_s > 0:
+        if case.shares and scatter_s > 0:
             whole_s += scatter_s
             nic_s += nic_of(case, REDUCE_SCATTER, SHARD, width * dense, scatter_s)
             nic_s += nic_of(case, REDUCE_SCATTER, EXPERT_SHARD, width * experts, scatter_s)

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from sim_core.compiled.jit import inner_kernel, outer_kernel
-from sim_core.costing.case import Case, shares_nics
+from sim_core.costing.case import Case
 from sim_core.costing.fabric import beside_stream, left_beside, shared_s
 from sim_core.costing.groups import Groups, between_nodes
 from sim_core.engine.codes import neighbour_stage, rounds_of
@@ -92,7 +92,7 @@ def share_sends(case: Case, scratch: Scratch) -> None:
     program.shares[:] = False
     if pairs:
         low.pairs_s[: pp * chunks] = 0.0
-    if pp == 1 or not shares_nics(case) or not in_background(plan):
+    if pp == 1 or not case.shares or not in_background(plan):
         return
     beside_s, nic_s, duration_s = program.beside_s, low.nic_s, program.duration_s
     beside_s[CROWDED : CLEARED + 2, : pp * chunks] = 0.0
@@ -172,7 +172,7 @@ def cost_last_backwards(case: Case, scratch: Scratch) -> None:
     """Fill what `beside_s` says of backwards and gradients. Of n buckets n - 1 are ready before the backward ends."""
     plan, chunks, beside_s = case.plan, case.chunks, scratch.program.beside_s
     scratch.buckets.costed[:] = False
-    if not shares_nics(case) or plan.overlap_grad == 0 or SPLITS[plan.schedule]:
+    if not case.shares or plan.overlap_grad == 0 or SPLITS[plan.schedule]:
         for cell in range(plan.pp * chunks):
             beside_s[KINDS + LONGER, cell], beside_s[KINDS + SENT, cell] = 0.0, 1.0
             beside_s[READY, cell], beside_s[OWN, cell] = 0.0, 0.0
