@@ -28,17 +28,16 @@ def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str
     around = dp * tp if arrays.shares.whole_experts else dp
     ranks = (tp, ep, dp, around // ep, pp, 1, 1)  # cp is not recorded
     pieces, step = arrays.pieces, arrays.step
-    messages = [
-        (pieces.comm_kind[k, phase], pieces.comm_group[k, phase],
-         pieces.comm_bytes[k, phase] * scale[pieces.comm_rule[k, phase]] * passes[unit] * ga)
-        for k, unit in enumerate(pieces.unit) for phase in range(3)
-    ]  # fmt: skip
-    for kind, group, size, rule in zip(step.comm_kind, step.comm_group, step.comm_bytes, step.comm_rule, strict=True):
-        factor = stage_factor(arrays, scale, tp, int(rule), layers, 2 if pp == 1 else 1, without)
-        messages.append((kind, group, size * factor))
+    of_pieces = (pieces.comm_bytes * scale[pieces.comm_rule] * passes[pieces.unit, None] * ga).ravel()
+    ends = 2 if pp == 1 else 1
+    of_step = [stage_factor(arrays, scale, tp, int(rule), layers, ends, without) for rule in step.comm_rule] * step.comm_bytes
+    kinds, groups, sizes = (
+        np.append(*columns).tolist()
+        for columns in ((pieces.comm_kind, step.comm_kind), (pieces.comm_group, step.comm_group), (of_pieces, of_step))
+    )
     sent: dict[tuple[str, str], float] = {}
-    for kind, group, size in messages:
+    for kind, group, size in zip(kinds, groups, sizes, strict=True):
         if kind != NO_COMM and size > 0 and ranks[group] > 1:
             key = (GROUP_NAMES[group], COLLECTIVES[kind].name)
-            sent[key] = sent.get(key, 0.0) + float(size)
+            sent[key] = sent.get(key, 0.0) + size
     return sent

@@ -32,7 +32,7 @@ from sim_core.planning.columns import Plans, slice_plans
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, OPTIMIZER_SHARDED
-from sim_core.workloads.workload import TP, Arrays, Modelled, Workload
+from sim_core.workloads.workload import TP, Modelled, Workload
 
 DENSE, EXPERTS = 0, 1
 SENT: Final = ((ALL_GATHER, 1.0), (ALL_REDUCE, float(NS_STEPS)))
@@ -62,7 +62,7 @@ class Group(NamedTuple):
         return self.ranks * self.fullest - self.in_matrices if self.aligned else np.zeros(len(self.elements))
 
 
-Layouts = tuple[Ints, Ints, list[tuple[Optimizer, tuple[Group, Group]]]]
+Layouts = tuple[Ints, Ints, list[tuple[Optimizer, tuple[Group, ...]]]]
 """Those plans of a batch that have another optimizer than AdamW; the layout of each of them; and the groups, DENSE and EXPERTS,
 of each layout."""
 
@@ -70,7 +70,11 @@ of each layout."""
 def layouts_of(workload: Workload, modelled: Modelled, plans: Plans, split: Split, rows: Ints) -> Layouts:
     """The distinct layouts of the plans in `rows`, which must be legal."""
     rows = rows[plans.optimizer[rows] != ADAMW]
-    ranks = _ranks_of(workload.arrays, slice_plans(plans, rows))
+    others, arrays = slice_plans(plans, rows), workload.arrays
+    dense = dense_shards(others)  # ranks that divide the state of a dense weight; below, of one of experts; 1: none is divided
+    experts = np.maximum(dense * (others.tp if arrays.shares.whole_experts else 1) // others.ep, 1)
+    sharded = shardings(arrays.framework, others) >= OPTIMIZER_SHARDED
+    ranks = np.where(sharded[:, None], np.stack([dense, experts], axis=1), 1)
     # what the stages of each plan hold, as an index of the distinct [stages, units]: whatever chunks they are made of
     of_split, first = distinct_rows(np.stack([split.key[rows], PLACEMENT[plans.schedule[rows]]], axis=1))
     passes = [_stage_passes(split, plans, int(row)) for row in rows[first]]
@@ -84,19 +88,11 @@ def layouts_of(workload: Workload, modelled: Modelled, plans: Plans, split: Spli
         one = Keys(*(column[number : number + 1] for column in keys))
         optimizer, held_by_stages = ROWS[plans.optimizer[rows[at]]], passes[stands[of_stages[at]]]
         how = int(plans.muon_tp_mode[rows[at]]), bool(plans.muon_aligned[rows[at]])
-        dense, experts = (
+        both = (
             _group(modelled, held_by_stages, one, optimizer, *how, int(ranks[at, which]), which) for which in (DENSE, EXPERTS)
         )
-        found.append((optimizer, (dense, experts)))
+        found.append((optimizer, tuple(both)))
     return rows, key, found
-
-
-def _ranks_of(arrays: Arrays, plans: Plans) -> Ints:
-    """Ranks that divide the state of a dense weight, and of one of experts, [plans, 2]; 1 where nothing is divided."""
-    dense = dense_shards(plans)
-    experts = np.maximum(dense * (plans.tp if arrays.shares.whole_experts else 1) // plans.ep, 1)
-    sharded = shardings(arrays.framework, plans) >= OPTIMIZER_SHARDED
-    return np.where(sharded[:, None], np.stack([dense, experts], axis=1), 1)
 
 
 @kernel
