@@ -139,6 +139,7 @@ def case_at(tables: Tables, i: int) -> Case:
     """The case of plan `i`, which must be legal; `tables` by reference."""
     plan, arrays, split, blocks = plan_at(tables.plans, i), tables.arrays, tables.split, tables.blocks
     device = device_at(tables.hardware, plan.hardware)
+    shares = bool(device.shared_nics and not arrays.recorded_messages)
     return Case(
         arrays=arrays,
         plan=plan,
@@ -148,7 +149,7 @@ def case_at(tables: Tables, i: int) -> Case:
         jitter=1 + arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0),
         dp=plan.all_gpus // (plan.tp * plan.pp),
         sharding=sharding_of(arrays, plan),
-        shares=bool(device.shared_nics and not arrays.recorded_messages),
+        shares=shares,
         groups=tables.groups,
         group=tables.groups.key[i],
         split=split,

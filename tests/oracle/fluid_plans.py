@@ -147,7 +147,7 @@ def _gathers(one: Plan, plan: Given, ran: Ran) -> list[list[Gather]]:
     if one.overlap_param == 0:
         return []
     early = ran.scratch.once.early_s.copy()
-    parameter_spans(ran, plan.hardware, timed(ran))  # costs the buckets of parameters into the scratch
+    parameter_spans(ran, timed(ran))  # costs the buckets of parameters into the scratch
     return [_of_stage(ran, row, float(early_s)) for row, early_s in zip(_sizes(one, ran), early, strict=False)]
 
 
