@@ -6,12 +6,14 @@ logarithms of sizes and rate, clamped outside.
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import product
+from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.arrays import Bools, Floats, Ints
+from sim_core.arrays import Bools, Floats
 from sim_core.hardware.description import KERNEL_DIR
 from sim_core.hardware.surface import AttentionSurface, GemmSurface
 
@@ -46,22 +48,20 @@ def interpolate(grid: Grid, at: Sequence[Floats]) -> Found:
 
 
 def _some(grid: Grid, at: Sequence[Floats]) -> Found:
-    strides = [int(np.prod(grid.log_rate.shape[axis + 1 :], dtype=np.int64)) for axis in range(len(grid.axes))]
-    inside = np.ones(len(at[0]), np.bool_)
-    corners: list[tuple[Ints, Floats]] = [(np.zeros(len(inside), np.int64), np.ones(len(inside)))]  # (node, its share)
-    for axis, x, stride in zip(grid.axes, at, strides, strict=True):
+    inside, flat, missing = np.ones(len(at[0]), np.bool_), grid.log_rate.ravel(), grid.missing.ravel()
+    stride, sides = flat.size, []  # of each axis (step to the node, its share), below and above
+    for axis, x in zip(grid.axes, at, strict=True):
+        stride //= len(axis)
         position = np.interp(x, axis, np.arange(len(axis), dtype=np.float64))
         below = np.minimum(position.astype(np.int64), len(axis) - 2)
         upper = position - below
         inside &= (x >= axis[0] - SLACK) & (x <= axis[-1] + SLACK)
-        lower, first = 1 - upper, below * stride
-        corners = [
-            (node + step, share * part) for node, share in corners for step, part in ((first, lower), (first + stride, upper))
-        ]
-    flat, missing = grid.log_rate.ravel(), grid.missing.ravel()
-    log_rate = sum((share * flat[node] for node, share in corners), np.zeros(len(inside)))
-    if missing.any():
-        for node, share in corners:
+        sides.append(((below * stride, 1 - upper), ((below + 1) * stride, upper)))
+    log_rate, gaps = np.zeros(len(inside)), missing.any()
+    for corner in product(*sides):
+        node, share = sum(step for step, _ in corner), prod(part for _, part in corner)
+        log_rate += share * flat[node]
+        if gaps:
             inside &= ~missing[node] | (share < SLACK)
     return Found(np.exp(log_rate), inside)
 
