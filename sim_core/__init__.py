@@ -67,7 +67,6 @@ from sim_core.models.readers.argument import (
     OF_SWITCH as OF_SWITCH,
     OFF as OFF,
     Argument as Argument,
-    Asked as Asked,
     Dump as Dump,
     Rules as Rules,
     arguments_in as arguments_in,

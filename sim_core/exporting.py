@@ -17,7 +17,7 @@ from sim_core.planning.legality import EXPLANATIONS, REASONS
 from sim_core.simai.moved import move_text
 from sim_core.simulator import Results, simulate
 from sim_core.workloads.facts import Facts
-from sim_core.workloads.simai.parameters import read_sizes
+from sim_core.workloads.simai.parameters import read_file
 from sim_core.workloads.simai.records import choices_of, with_records
 from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import read_simai_text, write_simai_text
@@ -83,8 +83,7 @@ def _read_back(text: str, hardware: HardwareTable, written_for: Plans, facts: Fa
     label = "the exported text"
     try:
         parsed = read_simai_text(label, text.encode())
-        sections = sections_of(parsed, [])
-        read = workload_from_simai(sections, read_sizes(sections, facts), facts, [])
+        read = workload_from_simai(read_file(sections_of(parsed, []), facts), [])
         own = {**read.base._asdict(), "layers": read.layers, "checkpointing": FILE, "checkpoint_layers": 0}
         columns: dict[str, Any] = {name: np.full(1, value, np.int64) for name, value in own.items()}
         plans = written_for._replace(**columns)

@@ -62,7 +62,7 @@ def cost_model_blocks(
     blocks.scale[:] = blocks.scale[picked[shape]]
     for at, times, unit in rows_of_units(modelled.model):
         cost, keys = unit_cost(modelled, unit, shapes), shapes.keys
-        sent = messages(modelled.model, unit, keys, modelled.stack.kernels)
+        sent = messages(modelled.model, unit, keys, modelled.stack)
         _add_unit(blocks, at, Pass(*rows, unit, cost._replace(seconds=cost.seconds * times), sent), times)
         trained, still = held(modelled.model, unit, keys), frozen(modelled.model, unit, keys)
         for column, mine in enumerate((trained.dense, trained.experts, still.dense, still.experts)):

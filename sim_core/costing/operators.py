@@ -94,7 +94,7 @@ def rows_of_units(model: Model) -> Iterator[tuple[int, int, Unit]]:
 
 def unit_cost(modelled: Modelled, unit: Unit, shapes: Shapes) -> UnitCost:
     """Seconds of all operators of a unit, each shape on its device."""
-    ops = operators(modelled.model, unit, shapes.keys, modelled.stack.kernels)
+    ops = operators(modelled.model, unit, shapes.keys, modelled.stack)
     seconds, measured = np.zeros(ops.m.shape), np.zeros(ops.m.shape, np.bool_)
     for number, kernels in enumerate(shapes.devices):
         for precision in np.unique(shapes.keys.precision):

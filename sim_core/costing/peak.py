@@ -222,8 +222,8 @@ def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> 
     kept = np.zeros((len(shapes), units, SAVED + len(RECOMPUTE_MODULES)))
     trained, frozen = np.zeros((len(shapes), units, 2)), np.zeros((len(shapes), units if model.lora else 0, 2))
     for at, times, unit in rows_of_units(model):
-        kept[:, at, :LOGITS] += activation_bytes(model, unit, keys, flash=stack.flash_attention, kept=stack.kept) * times
-        kept[:, at, SAVED:] += module_bytes(model, unit, keys, flash=stack.flash_attention, kept=stack.kept)
+        kept[:, at, :LOGITS] += activation_bytes(model, unit, keys, stack) * times
+        kept[:, at, SAVED:] += module_bytes(model, unit, keys, stack)
         kept[:, at, LOGITS] += logits_bytes(model, unit, keys, stack.logit_bytes) * times
         for of, weights in ((trained, held), (frozen, frozen_bytes)) if model.lora else ((trained, held),):
             mine = weights(model, unit, keys)

@@ -26,8 +26,8 @@ from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.hardware.table import HardwareTable
 from sim_core.models.description import EMBEDDING, HEAD
 from sim_core.models.keys import Keys
-from sim_core.models.optimizers import ADAMW, MOMENTS, NS_STEPS, ROWS, Local, Optimizer, local_of, matrices_of
-from sim_core.models.weights import EXPERT, KV_HEADS, REPLICATED, held
+from sim_core.models.optimizers import ADAMW, MOMENTS, NS_STEPS, ROWS, Local, Optimizer, local_of
+from sim_core.models.weights import EXPERT, KV_HEADS, REPLICATED, TABLES, held, trained
 from sim_core.planning.columns import Plans, slice_plans
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split
@@ -122,10 +122,12 @@ def _group(
         elements[at] += mine
         ends = unit.kind in (EMBEDDING, HEAD)  # a matrix, but not one for Muon
         factors[at] += mine / model.hidden + model.hidden if ends and mine else mine
-        for matrix in matrices_of(model, unit):
-            if (matrix.sharding == EXPERT) == (which == EXPERTS):
+        for weights in trained(model, unit):
+            if weights.part in TABLES or (weights.sharding == EXPERT) != (which == EXPERTS):
+                continue
+            for matrix in weights.matrices:
                 count = times * max(matrix.number // (int(key.ep[0]) if which == EXPERTS else 1), 1)
-                local = local_of(matrix, divided.get(matrix.sharding, tp), tp_mode)
+                local = local_of(matrix, divided.get(weights.sharding, tp), tp_mode)
                 number.setdefault(local, np.zeros(units, np.int64))[at] += count
                 in_matrices[at] += count * local.elements
                 factors[at] += count * (matrix.rows + matrix.columns - local.elements)

@@ -28,7 +28,7 @@ heads are exchanged for tokens; or that among `cp_a2a_size` ranks, and a ring ov
 
 DISPATCHERS: Final = ("alltoall", "flex", "hierarchical")
 FLEX, HIERARCHICAL = 1, 2
-"""How tokens reach their experts (Megatron's --moe-token-dispatcher-type): a copy for each expert; one to each remote node, as
+"""How tokens reach their experts (as Megatron-LM names it): a copy for each expert; one to each remote node, as
 DeepEP and HybridEP do behind `flex`; a copy for each expert in two stages, between nodes and then inside them."""
 
 NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK, MODULES = 0, 1, 2, 3, 4, 5, 6

@@ -3,6 +3,7 @@
 import re
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -25,8 +26,9 @@ from sim_core.documents import parse_yaml
 from sim_core.limits import LARGEST, whole_number
 from sweep.commands.shared import check_output, prepared_spec
 from sweep.frameworks.stacks import nearest_stack
-from sweep.inputs.job import OF_MODEL, Job, job_of
+from sweep.inputs.job import OF_MODEL, job_of
 from sweep.inputs.registry import explained
+from sweep.inputs.told import Job
 from sweep.options import of_option
 from sweep.runs.devices import FORMS, presets_of
 from sweep.runs.table import NotSimulated
@@ -205,7 +207,7 @@ def _whole(job: Job, stack: str | None, given: dict[str, Any]) -> tuple[Job, lis
         open_names = [name for name in open_names if name != "schedule"]
     untold = [name for name in open_names if job.plan[name] is None]
     taken += [f"--set {name}={str(DEFAULTS[name]).lower()}" for name in untold]
-    return job._replace(stack=stack or job.stack), taken
+    return replace(job, stack=stack or job.stack), taken
 
 
 def _preset(name: str) -> str:

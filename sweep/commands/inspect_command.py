@@ -34,9 +34,10 @@ from sweep.commands.shared import (
 )
 from sweep.evaluation.one_plan import facts_of, of_sets
 from sweep.inputs.launches import read_launch
-from sweep.inputs.log import Log, read_log
+from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, MODEL, SPEC, WORKLOAD, cannot, is_trace, recognised, unknown
 from sweep.inputs.stages import read_stages
+from sweep.inputs.told import Job
 from sweep.inputs.traces.profile import read_profile
 from sweep.runs.logs import row_of
 from sweep.runs.table import runs_text
@@ -89,7 +90,7 @@ def command(
     needs("--rows", rows, {"--hardware": hardware or None})
     _check_for_traces(files, {"--step-name": step_name, "--without-last-step": without_last_step})
     facts = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
-    logs: list[Log] = []
+    logs: list[Job] = []
     for path in map(str, files):
         _check_no_model(path)
         if suggest:
@@ -180,7 +181,7 @@ def _write_stages(files: list[str], step_name: str | None, path: Path, console: 
     print_stage_durations(str(path), recorded, console)
 
 
-def _write_rows(logs: list[Log], path: Path | None, hardware: str, console: Console) -> None:
+def _write_rows(logs: list[Job], path: Path | None, hardware: str, console: Console) -> None:
     """Write the logs that can be rows if a `path` is given, and say of the others why they cannot."""
     if path is None:
         return

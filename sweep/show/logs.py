@@ -6,8 +6,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from sim_core import plural, short
-from sweep.inputs.launch.job import Launch
-from sweep.inputs.log import Log
+from sweep.inputs.told import Job
 from sweep.wording import plain_values, word
 
 WORDS: Final = {
@@ -19,7 +18,7 @@ ONE_JOB: Final = 0.04
 """Two jobs of the same plan differ by so much (two of bigscience's logs of 64 V100: 128,960 and 123,896 ms)."""
 
 
-def print_log(log: Log, console: Console) -> None:
+def print_log(log: Job, console: Console) -> None:
     """Print what a log tells."""
     console.print(f"{log.path}: log of {log.framework or 'a run of an unknown framework'}")
     _line("plan", plan_words(log.plan) if not log.refused else f"not known: {log.refused}", console)
@@ -37,7 +36,7 @@ def print_log(log: Log, console: Console) -> None:
     print_missing(log.missing, log.notes, console)
 
 
-def print_launch(launch: Launch, console: Console) -> None:
+def print_launch(launch: Job, console: Console) -> None:
     """Print what a launch file states."""
     console.print(f"{launch.path}: launch file of {launch.framework}")
     _line("plan", plan_words(launch.plan), console)
@@ -47,7 +46,7 @@ def print_launch(launch: Launch, console: Console) -> None:
         _line("kept", plural(len(launch.kept), "setting") + " without a part in plan or model", console)
 
 
-def launch_values(launch: Launch) -> dict[str, object]:
+def launch_values(launch: Job) -> dict[str, object]:
     """What a launch file states as plain values, for JSON; None: left to the moment of the launch."""
     values = plain_values(launch, "path framework plan model missing notes kept")
     return {"path": values.pop("path"), "kind": "launch", "framework": values.pop("framework"), "step_time_s": None, **values}
@@ -79,7 +78,7 @@ def print_missing(missing: tuple[str, ...], notes: tuple[str, ...], console: Con
         console.print(f"  note: {note}")
 
 
-def _step(log: Log) -> str:
+def _step(log: Job) -> str:
     if log.step_time_s is None:
         first = "" if log.first_step_s is None else f"; the first interval took {short(log.first_step_s, 's')} a step"
         return f"none{first}"
@@ -93,7 +92,7 @@ def _line(what: str, text: str, console: Console) -> None:
     console.print(f"  {what:13} {text}")
 
 
-def log_values(log: Log) -> dict[str, object]:
+def log_values(log: Job) -> dict[str, object]:
     """What a log tells as plain values, for JSON; seconds, GiB, None: not told."""
     names = (
         "framework state step_time_s steps interval first_step_s spread rounding plan refused model parameters "

@@ -59,7 +59,7 @@ def meant(plan: Launched) -> dict[str, object]:
     }
     unused |= {"overlap_param": plan.sharding == "none", "dispatcher": plan.fields["ep"] == 1}
     unused |= {"reshard_after_forward": plan.sharding != "parameters"}
-    unused |= {"dp_shard": plan.fields["dp_shard"] in (0, plan.number_of("dp") * plan.number_of("cp"))}
+    unused |= {"dp_shard": plan.fields["dp_shard"] in (0, plan["dp"] * plan["cp"])}
     unused |= {"overlap_pp": plan.fields["pp"] == 1, "schedule": plan.fields["pp"] == 1}
     return {name: value for name, value in fields.items() if not unused.get(name)}
 
