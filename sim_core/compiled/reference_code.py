@@ -1,7 +1,7 @@
 """What numba makes of `references`; imported before the first kernel is compiled."""
 
 import hashlib
-from operator import getitem
+import operator
 from typing import Any
 
 from llvmlite import ir
@@ -27,6 +27,11 @@ class Reference(types.Type):
         return self.of.types[self.of.fields.index(name)]
 
 
+def _by_reference(kind: Any) -> Any:
+    """The type as it goes from kernel to kernel: a named tuple by reference."""
+    return Reference(kind) if isinstance(kind, types.BaseNamedTuple) else kind
+
+
 @register_model(Reference)
 class _Model(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
@@ -37,8 +42,7 @@ class _Model(models.PrimitiveModel):
 @infer_global(reference)
 class _OfReference(AbstractTemplate):
     def generic(self, arguments: Any, keywords: Any) -> Any:
-        (kind,) = arguments
-        return Reference(_tuple_of(kind))(kind)
+        return _by_reference(arguments[0])(*arguments)
 
 
 @lower_builtin(reference, types.BaseNamedTuple)  # type: ignore[untyped-decorator]
@@ -58,8 +62,7 @@ class _Fields(AttributeTemplate):
     def generic_resolve(self, kind: Any, name: str) -> Any:  # type: ignore[override]
         if name not in kind.of.fields:
             return None
-        field = kind.field(name)
-        return Reference(field) if isinstance(field, types.BaseNamedTuple) else field
+        return _by_reference(kind.field(name))
 
 
 @lower_getattr_generic(Reference)  # type: ignore[untyped-decorator]
@@ -74,33 +77,38 @@ def _field(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
 @infer_global(row_at)
 class _OfRow(AbstractTemplate):
     def generic(self, arguments: Any, keywords: Any) -> Any:
-        columns, row = _tuple_of(arguments[0]), arguments[1]
-        items = [self.context.resolve_function_type(getitem, (array, row), {}).return_type for array in columns.types]
-        return types.NamedTuple(items, columns.instance_class)(*arguments)
+        columns, row = arguments
+        return _kind_of_row(columns)(columns, _passed(row))
 
 
-@lower_builtin(row_at, types.BaseNamedTuple, types.Integer)  # type: ignore[untyped-decorator]
-@lower_builtin(row_at, Reference, types.Integer)  # type: ignore[untyped-decorator]
-def _row(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    (kind, row), columns = signature.args, arguments[0]
-    if isinstance(kind, Reference):
-        columns = builder.load(columns)
-    items = []
-    for at, array in enumerate(_tuple_of(kind).types):
-        item = context.get_function(getitem, context.typing_context.resolve_function_type(getitem, (array, row), {}))
-        items.append(item(builder, (builder.extract_value(columns, at), arguments[1])))
-    return context.make_tuple(builder, signature.return_type, items)
+def _kind_of_row(kind: Any) -> Any:
+    if isinstance(kind, types.Array):
+        return kind.copy(ndim=kind.ndim - 1) if kind.ndim > 1 else kind.dtype
+    if not isinstance(kind, types.BaseNamedTuple | Reference):
+        return kind
+    named: Any = getattr(kind, "of", kind)
+    return types.BaseTuple.from_types([_kind_of_row(one) for one in named.types], named.instance_class)
 
 
-def _tuple_of(kind: Any) -> Any:
-    """The type of a named tuple, by reference or not."""
-    return kind.of if isinstance(kind, Reference) else kind
+@lower_builtin(row_at, types.Any, types.int64)  # type: ignore[untyped-decorator]
+def _taken(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return _row(context, builder, signature.args[0], *arguments)
+
+
+def _row(context: Any, builder: Any, kind: Any, value: Any, row: Any) -> Any:
+    if isinstance(kind, types.Array):
+        return context.get_function(operator.getitem, _kind_of_row(kind)(kind, types.int64))(builder, (value, row))
+    if isinstance(kind, types.BaseNamedTuple):
+        kind, value = Reference(kind), cgutils.alloca_once_value(builder, value)
+    if not isinstance(kind, Reference):
+        return value
+    fields = [(_by_reference(kind.field(name)), _field(context, builder, kind, value, name)) for name in kind.of.fields]
+    return context.make_tuple(builder, _kind_of_row(kind), [_row(context, builder, *field, row) for field in fields])
 
 
 def kind_of_example(value: Any) -> Any:
     """The type of an argument of a kernel that is called by its address; a named tuple goes by reference."""
-    kind = _passed(typeof(value))
-    return Reference(kind) if isinstance(kind, types.BaseNamedTuple) else kind
+    return _by_reference(_passed(typeof(value)))
 
 
 def _passed(kind: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from typing import Any, TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
 
 
@@ -15,8 +17,10 @@ def reference(fields: T) -> T:
 
 
 def row_at(columns: Any, row: int) -> Any:
-    """One row of a named tuple of arrays: the same named tuple, of what each array has there."""
-    return type(columns)(*(column[row] for column in columns))
+    """Row `row` of all arrays in a named tuple, and in those inside it: a number, or an array with one axis fewer."""
+    if isinstance(columns, tuple):
+        return type(columns)(*(row_at(column, row) for column in columns))
+    return columns[row] if isinstance(columns, np.ndarray) else columns
 
 
 def call(kernel: Any, *arguments: Any) -> None:

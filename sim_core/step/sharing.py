@@ -12,7 +12,7 @@ from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.costing.case import Case
 from sim_core.costing.fabric import beside_stream, left_beside, shared_s
 from sim_core.costing.groups import Groups, between_nodes
-from sim_core.engine.codes import neighbour_stage, rounds_of
+from sim_core.engine.codes import rounds_of
 from sim_core.engine.program import (
     CLEARED,
     CROWDED,
@@ -27,6 +27,7 @@ from sim_core.engine.program import (
     SENT,
     STREAMS,
     UP,
+    sender_of,
 )
 from sim_core.engine.schedules import DEEPSPEED, LOOP, PAIRS, SPLITS
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, PP_TOTAL, TP_TOTAL
@@ -56,7 +57,8 @@ def link_of(case: Case, way: int, stage: int, chunk: int) -> int:
         if way == DOWN:
             return stage if stage < pp - 1 or chunk < case.plan.vpp - 1 else -1
         return stage - 1 if stage > 0 else (pp - 1 if chunk > 0 else -1)
-    there = neighbour_stage(case.placement, stage, chunk, 1 if way == DOWN else -1, pp, case.chunks)
+    back = UP if way == DOWN else DOWN
+    there = sender_of(case.placement, back, stage, chunk, pp, case.chunks) // case.chunks  # that sends back
     return -1 if there < 0 or there == stage else min(stage, there)
 
 

@@ -177,7 +177,7 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
     """Seconds by part of a forward, of a whole backward and of the weight gradient in it, [cells, PARTS] each."""
     arrays, split, table = ran.workload.arrays, ran.tables.split, ran.tables.blocks
     plain = ran.plans._replace(checkpointing=np.full(1, NONE, np.int64), checkpoint_layers=np.zeros(1, np.int64))
-    whole = tables_of(ran.workload, hardware, plain, np.zeros(1, np.int64)).blocks
+    whole = tables_of(ran.workload, hardware, plain).blocks
     once = whole.again[whole.key[0]]  # every forward run again once: what of these seconds is in the forward
     work, again, apart = (column[table.key[0]] for column in (table.work, table.again, table.apart_s))
     chunks = chunks_of(plan.schedule, plan.vpp)
