@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sim_core.arrays import Ints
 from sim_core.engine.schedules import SENDS
 from sim_core.errors import SpecError, nearest, shown
-from sim_core.limits import gpus_of
+from sim_core.limits import product
 from sim_core.planning.columns import Plans
 from sim_core.planning.fields import ALTERNATIVES, DEFAULTS, FIELDS, Field, Value
 from sim_core.workloads.workload import Workload
@@ -87,7 +87,7 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
             _check_bounds(FIELDS[name], coded[name], FIELDS[name].bounds)
     model_parallel = coded["tp"] * coded["cp"] * coded["pp"]
     if "dp" in coded:
-        coded["all_gpus"] = gpus_of(coded["dp"], model_parallel)
+        coded["all_gpus"] = product(coded["dp"], model_parallel)
     if "global_batch" in coded:
         batch = np.maximum(coded["all_gpus"] // model_parallel, 1) * coded["micro_batch"]
         coded["ga"] = np.where(coded["global_batch"] % batch == 0, coded["global_batch"] // batch, 0)

@@ -145,11 +145,13 @@ def export_notes(prepared: Prepared, number: int, text: str) -> list[str]:
     return notes
 
 
-def simai_text(prepared: Prepared, path: Path | None, number: int, *, ffn: int | None, heads: int | None) -> str:
-    """The workload file at `path` under plan `number`. Raises SimError if the plan cannot run or be expressed."""
+def simai_text(prepared: Prepared, section: WorkloadSpec, base: Path, number: int) -> str:
+    """The workload file of a spec in the folder `base` under plan `number`. Raises SimError if the plan cannot run or be
+    expressed."""
     sweep = prepared.sweep
-    if path is None:
+    if section.path is None:
         raise SpecError("workload.model: a model has no SimAI text; only SimAI texts can be exported")
+    path = base / section.path
     if sweep.workload.kind != SIMAI:
         raise SpecError(f"{path}: found a workload of kind {sweep.workload.kind}; only SimAI texts can be exported")
     if sweep.workload.modelled:
@@ -157,4 +159,5 @@ def simai_text(prepared: Prepared, path: Path | None, number: int, *, ffn: int |
     row = row_of(prepared.without_sample(), number) if number < sweep.space.size else {}
     if row and row["status"] != "ok":
         raise SpecError(f"plan {number} is {row['status']}: {row['reason']}")
-    return export_simai(str(path), sweep.workload, sweep.hardware, plans_of(prepared, number), ffn=ffn, heads=heads)
+    plans = plans_of(prepared, number)
+    return export_simai(str(path), sweep.workload, sweep.hardware, plans, ffn=section.ffn, heads=section.heads)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sim_core import SpecError, model_document, parameters, parse_model
-from sweep.commands.export_command import json_text
+from sweep.commands.plans_commands import json_text
 from sweep.evaluation.preparation import prepare
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import launched
