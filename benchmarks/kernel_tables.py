@@ -206,14 +206,14 @@ def write_csv(name: str, source: str, query: str, raw: Path) -> None:
 
 def main() -> None:
     """Write the tables or the sample, or print errors."""
-    raw, *how = *sys.argv[1:], "", ""
-    if not Path(raw).is_dir() or not raw:
+    given = sys.argv[1:]
+    if not given or not Path(given[0]).is_dir():
         print(__doc__)
         sys.exit(2)
-    if how[0] == "--errors":
+    if "--errors" in given:
         print_errors()
     else:
-        (sample if how[0] == "--sample" else write)(Path(raw))
+        (sample if "--sample" in given else write)(Path(given[0]))
 
 
 if __name__ == "__main__":
