@@ -155,10 +155,10 @@ class _Moved:
         # a file with dense layers is read as the first stage, others have none
         as_first = self.arrays.dense_layers and (rest == rest[0]).all()
         if as_first or (self.kinds[of_stage:] == self.kinds[:-of_stage]).all():
-            return self.kinds[:of_stage].tolist()
+            return list(map(int, self.kinds[:of_stage]))
         units, counts = np.unique(self.kinds, return_counts=True)
         if self.plan.fidelity == SIMAI and not (counts % pp).any():  # which counts the mean stage
-            return np.repeat(units, counts // pp).tolist()
+            return list(map(int, np.repeat(units, counts // pp)))
         raise SpecError(f"pp {pp}: the stages hold different layers; one file cannot describe unequal stages")
 
     def _factor(self, rule: int) -> float:
@@ -188,10 +188,10 @@ class _Moved:
         factor = self.scale[moving.COMPUTE] / NS
         times = self.pieces.compute_s[rows] * factor
         # how often the backward runs the forward of each piece again, and its nanoseconds in that
-        again = np.full(len(rows), part.again)
+        again: Floats = np.full(len(rows), part.again)
         if self.plan.checkpointing == SELECTIVE:
             again *= self.pieces.attention_core[rows]
-        again_ns = again * times[:, FORWARD]
+        again_ns: Floats = again * times[:, FORWARD]
         if self.plan.checkpointing == FILE:
             again, again_ns = self.pieces.rerun[rows], self.pieces.rerun_s[rows] * factor
         records: list[Record] = []

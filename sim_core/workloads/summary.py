@@ -54,7 +54,7 @@ def summarize(workload: Workload) -> Summary:
         step_compute_s=float(arrays.step.compute_s.sum()),
         parameters_per_rank=_parameters(workload, DP, runs),
         expert_parameters_per_rank=_parameters(workload, DP_EP, runs),
-        pieces=tuple((name, *sums) for name, sums in by_name.items()),
+        pieces=tuple((name, count, ahead_s, back_s) for name, (count, ahead_s, back_s) in by_name.items()),
         traffic=_traffic(workload, runs),
     )
 

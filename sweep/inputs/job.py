@@ -25,7 +25,8 @@ def job_of(path: str, *, given: Mapping[str, Any] | None = None, model: Mapping[
 
     Raises SpecError where the plan is not known, OSError.
     """
-    row, given = recognised(path), given or {}
+    row = recognised(path)
+    given = given or {}
     if row is None or row.kind not in (LOG, LAUNCH):
         return None
     job = read_log(path) if row.kind == LOG else read_launch(path)

@@ -4,7 +4,7 @@ import re
 from datetime import datetime
 from typing import Final
 
-from sweep.frameworks.plan import Plan
+from sweep.frameworks.plan import Plan, Value
 from sweep.frameworks.torchtitan import IN_PIPELINE, PAGE, schedule_named
 from sweep.frameworks.torchtitan_models import preset_of
 from sweep.inputs.logs.found import LogReader, Steps, number, whole
@@ -28,7 +28,7 @@ ARGUMENTS: Final = re.compile(r"Building (\S+) .{0,40}with \S*Args\((.*)$")
 ARGUMENT: Final = re.compile(r"\b(dim|n_layers|n_heads|n_kv_heads|vocab_size|hidden_dim)=(\d{1,9})\b")
 SCHEDULE: Final = re.compile(r"\bUsing pipeline schedule (\S+) with (\d{1,6}) microbatches and (\d{1,6}) stages")
 CAPACITY: Final = re.compile(r"(?:CUDA|GPU) capacity: (.{3,60}?)(?: \(\d+\))? with [\d.]+GiB memory")
-APPLIED: Final = (
+APPLIED: Final[tuple[tuple[re.Pattern[str], str, Value], ...]] = (
     (re.compile(r"Applied full activation checkpointing"), "checkpointing", "full"),
     (re.compile(r"Applied (?:selective|memory_budget) activation checkpointing"), "checkpointing", "selective"),
     (re.compile(r"Float8.{0,40}training active|Swapped to Float8Linear"), "precision", "fp8_tensorwise"),

@@ -66,10 +66,10 @@ def gemms(events: Events, chosen: Bools) -> Gemms:
             times[shape].append((kernels[row], fills[row]))
             read += kernels[row]
     rows = []
-    for shape, each in times.items():
-        of_kernels, of_fills = np.array(each).T
+    for each, seconds in times.items():
+        of_kernels, of_fills = np.array(seconds).T
         both = np.median(of_kernels), of_kernels.min(), of_kernels.sum(), of_fills.sum(), np.median(of_kernels + of_fills)
-        rows.append(Gemm(shape, len(each), *map(float, both)))
+        rows.append(Gemm(each, len(seconds), *map(float, both)))
     rows.sort(key=lambda gemm: -gemm.total_s)
     by_name = np.array(["gemm" in name.lower() or name.startswith("Cijk_") for name in events.names], np.bool_)
     named, whole = (float(events.gpu.dur_us[mask].sum()) * MICRO for mask in (compute & by_name[events.gpu.name], compute))

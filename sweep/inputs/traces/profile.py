@@ -145,9 +145,8 @@ def _recording(events: Events, last_step: bool) -> Recording:
         f"{plural(events.doubtful, 'event')} without a time, left out" if events.doubtful else "",
     )
     warnings = [f"{events.name}: {each}" for each in doubts if each]
-    number, steps, memory = _rank(events, place, warnings), _steps(events), None
-    if events.memory_events:
-        memory = events.allocated_bytes, events.reserved_bytes, events.memory_events
+    number, steps = _rank(events, place, warnings), _steps(events)
+    memory = (events.allocated_bytes, events.reserved_bytes, events.memory_events) if events.memory_events else None
     devices = events.about.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices else None
     device = first.get("name") if isinstance(first, dict) else None
