@@ -189,7 +189,7 @@ MEGATRON_FSDP: Choice = Choice(
 STRATEGY = Choice(
     "data_parallel_sharding_strategy", field="sharding", leaves_open=True, write=lambda plan: STRATEGIES.get(plan.sharding)
 )  # fmt: skip
-CHECKPOINT_FORMAT = Choice("ckpt_format", write=lambda plan: FSDP_CHECKPOINTS if plan.sharding in STRATEGIES else None)
+CHECKPOINT_FORMAT: Choice = Choice("ckpt_format", write=lambda plan: FSDP_CHECKPOINTS if plan.sharding in STRATEGIES else None)
 TORCH_FSDP = Choice("use_torch_fsdp2", OF_SWITCH)
 OVERLAP_GRAD: Choice = Choice(
     "overlap_grad_reduce", OF_SWITCH, "overlap_grad", read=lambda dump: OVERLAP_GRAD.on(dump),
@@ -227,7 +227,7 @@ BF16: Choice = Choice(
     "bf16", OF_SWITCH, write=lambda plan: plan["precision"] != "fp16",
     refuses=lambda r: ((r.has(BF16) and r.has(FP16), f"{BF16.flag} and {FP16.flag} exclude each other"),),
 )  # fmt: skip
-FP16 = Choice("fp16", OF_SWITCH, write=lambda plan: plan["precision"] == "fp16")
+FP16: Choice = Choice("fp16", OF_SWITCH, write=lambda plan: plan["precision"] == "fp16")
 FP8: Choice = Choice(
     "fp8_format", field="precision", older=("fp8",), read=precision,
     write=lambda plan: ("e4m3" if plan["precision"] in _E4M3 else "hybrid") if plan["precision"] in RECIPES.values() else None,
@@ -236,7 +236,7 @@ FP8: Choice = Choice(
 FP8_RECIPE = Choice(
     "fp8_recipe", field="precision", write=lambda plan: {ours: name for name, ours in RECIPES.items()}.get(plan["precision"])
 )  # fmt: skip
-FP4 = Choice("fp4_format", older=("fp4",), write=lambda plan: "e2m1" if plan["precision"] == "nvfp4" else None)
+FP4: Choice = Choice("fp4_format", older=("fp4",), write=lambda plan: "e2m1" if plan["precision"] == "nvfp4" else None)
 
 
 def _optimizer_in(dump: Dump) -> str | None:

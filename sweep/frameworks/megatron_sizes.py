@@ -257,7 +257,7 @@ CP_TYPE: Size = Size(
         {"all_gather": "allgather"}.get(kind := plan["cp_comm_type"], kind) if plan["cp"] > 1 else None
     ),
 )  # fmt: skip
-A2A_SIZES = Size("hierarchical_context_parallel_sizes", field="cp_a2a_size", read=_a2a_size, write=_a2a_sizes)
+A2A_SIZES: Size = Size("hierarchical_context_parallel_sizes", field="cp_a2a_size", read=_a2a_size, write=_a2a_sizes)
 OLD_EP = Size("expert_parallel", OF_SWITCH)
 """Of early cores, which take the size from ranks that they do not state."""
 EP: Size = Size(
