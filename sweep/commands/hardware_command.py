@@ -8,7 +8,8 @@ import typer
 from sim_core import hardware_yaml, preset_names, read_hardware, shown
 from sweep.commands.shared import AsJson, needs, takes, write_json
 from sweep.options import OptionError
-from sweep.show.inputs import print_gemm, print_hardware, print_presets
+from sweep.show.inputs import gemm_screen, hardware_lines, presets_screen
+from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
 
 MOST: Final = 10**9
@@ -30,13 +31,13 @@ def command(
         write_json(documents[0] if name else documents)
         return
     if name is not None and gemm is not None:
-        print_gemm(read_hardware(name), _sizes(gemm), own_console())
+        print_sections(gemm_screen(read_hardware(name), _sizes(gemm)), own_console())
     elif name is None:
-        print_presets([read_hardware(preset) for preset in preset_names()], own_console())
+        print_sections(presets_screen([read_hardware(preset) for preset in preset_names()]), own_console())
     elif as_yaml:
         sys.stdout.write(hardware_yaml(read_hardware(name)))
     else:
-        print_hardware(read_hardware(name), own_console())
+        print_sections(hardware_lines(read_hardware(name)), own_console())
 
 
 def _sizes(option: str) -> tuple[int, int, int]:

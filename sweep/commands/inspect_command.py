@@ -40,11 +40,12 @@ from sweep.inputs.stages import read_stages
 from sweep.inputs.traces.profile import read_profile
 from sweep.runs.logs import row_of
 from sweep.runs.table import runs_text
-from sweep.show.inputs import print_workload, workload_values
-from sweep.show.logs import launch_values, log_values, print_launch, print_log
-from sweep.show.profiles import print_profile, profile_values
+from sweep.show.inputs import workload_screen, workload_values
+from sweep.show.logs import launch_lines, launch_values, log_lines, log_values
+from sweep.show.profiles import profile_screen, profile_values
+from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
-from sweep.show.traces import job_values, print_job, print_stage_durations
+from sweep.show.traces import durations_lines, job_screen, job_values
 
 
 def command(
@@ -106,12 +107,12 @@ def command(
             logs.append(read_log(path))
             values.append(log_values(logs[-1]))
             if shown:
-                print_log(logs[-1], shown)
+                print_sections(log_lines(logs[-1]), shown)
         elif kind == LAUNCH:
             launch = read_launch(path)
             values.append(launch_values(launch))
             if shown:
-                print_launch(launch, shown)
+                print_sections(launch_lines(launch), shown)
         else:
             with of_sets(sets or []):
                 values.append(_workload(path, facts, shown))
@@ -152,7 +153,7 @@ def _profile(path: str, without_last_step: bool, step_name: str | None, console:
     if console is None:
         return profile_values(profile)
     print_warnings(profile.warnings, console)
-    print_profile(profile, console)
+    print_sections(profile_screen(profile), console)
     return {}
 
 
@@ -164,20 +165,20 @@ def _workload(path: str, given: list[str], console: Console | None) -> dict[str,
         if console is None:
             return job_values(path, job)
         print_warnings(job.warnings, console)
-        print_job(path, job, console)
+        print_sections(job_screen(path, job), console)
         return {}
     workload, warnings = read_workload(path, facts)
     if console is None:
         return workload_values(path, workload, warnings)
     print_warnings(warnings, console)
-    print_workload(path, workload, console)
+    print_sections(workload_screen(path, workload), console)
     return {}
 
 
 def _write_stages(files: list[str], step_name: str | None, path: Path, console: Console) -> None:
     recorded = read_stages(files, step_name)
     write_text(stage_document(recorded), path)
-    print_stage_durations(str(path), recorded, console)
+    print_sections(durations_lines(str(path), recorded), console)
 
 
 def _write_rows(logs: list[Log], path: Path | None, hardware: str, console: Console) -> None:

@@ -10,7 +10,8 @@ from sim_core import Model, SpecError, model_document, model_names, model_yaml, 
 from sim_core.documents import parse_yaml
 from sweep.commands.shared import AsJson, needs, takes, write_json
 from sweep.options import of_option, wrong
-from sweep.show.inputs import model_values, print_model, print_models
+from sweep.show.inputs import model_screen, model_values, models_screen
+from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
 
 
@@ -33,7 +34,7 @@ def command(
         if as_json:
             write_json([model_values(model) for model in models])
         else:
-            print_models(models, own_console())
+            print_sections(models_screen(models), own_console())
         return
     with of_option("--set") if sets else nullcontext():
         model = read_model(name)  # what is wrong without `sets` is no fault of theirs
@@ -44,7 +45,7 @@ def command(
     elif as_yaml:
         sys.stdout.write(model_yaml(model))
     else:
-        print_model(model, own_console())
+        print_sections(model_screen(model), own_console())
 
 
 def _changed(model: Model, then: Model, sets: list[str]) -> Model:

@@ -41,7 +41,7 @@ from sweep.show.ranked import disagreement_of, print_ranking
 from sweep.show.sections import print_sections
 from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console, screen
-from sweep.show.tuned import print_standing
+from sweep.show.tuned import standing_screen
 from sweep.tuning.placing import names_plans
 from sweep.tuning.tuner import Tuner
 from sweep.uncertainty.judging import OwnRuns
@@ -133,7 +133,7 @@ def command(
         takes("--measured", others, "with a table of plans only --by, --where, --top, --format and --output")
         tuner = Tuner(folder, by=by, where=where, file=measured, read_only=True)
         standing = tuner.standing(top or TOP)
-        _write(standing, partial(print_standing, tuner, standing), form, output)
+        _write(standing, partial(print_sections, standing_screen(tuner, standing)), form, output)
     else:
         ranking = rank(
             folder,

@@ -10,8 +10,9 @@ from sim_core import STAGES, SpecError, kind_of, replay
 from sweep.commands.shared import AsJson, FactSets, Step, print_warnings, refuse_result, traces_at, write_json
 from sweep.evaluation.one_plan import stages_replayed
 from sweep.inputs.registry import is_trace
+from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
-from sweep.show.traces import print_replay, print_stages, replay_values
+from sweep.show.traces import replay_screen, replay_values, stages_lines
 
 
 def command(
@@ -33,7 +34,7 @@ def command(
         if as_json:
             write_json(values)
         else:
-            print_stages(trace, values, console)
+            print_sections(stages_lines(trace, values), console)
         return
     refuse_result(Path(trace), "the traces of a job")
     if is_trace(trace):
@@ -44,4 +45,4 @@ def command(
     if as_json:
         write_json(replay_values(replayed))
     else:
-        print_replay(trace, replayed, console)
+        print_sections(replay_screen(trace, replayed), console)

@@ -43,7 +43,8 @@ from sweep.results.folder import Folder
 from sweep.results.store import Store
 from sweep.show.progress import clock, progress_display
 from sweep.show.ranked import print_ranking
-from sweep.show.results import print_reasons
+from sweep.show.results import reason_lines
+from sweep.show.sections import print_sections
 from sweep.show.tables import rows_text
 from sweep.show.terminal import own_console
 from sweep.spec.spec import SweepSpec
@@ -105,7 +106,7 @@ def _dry_run(
         sample = dry_run(prepared)
     short_run = _by_default(executor, workers) and count * sample.seconds_per_plan < SHORT_S
     at_once = 0 if short_run else _at_once(executor, workers)
-    print_reasons(sample.reasons, console, f"Of {sample.probed:,} plans spread over the space")
+    print_sections(reason_lines(sample.reasons, f"Of {sample.probed:,} plans spread over the space"), console)
     if left < count:
         console.print(f"{folder} holds {count - left:,} of {count:,} plans; {left:,} are left.")
     seconds, size = (sample.seconds(left, at_once), sample.size(left, at_once)) if left else (0.0, 0.0)

@@ -25,7 +25,7 @@ from sweep.outputs import write_file
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store, newest
 from sweep.runs.table import Row
-from sweep.show.checks import print_checks
+from sweep.show.checks import check_lines
 from sweep.show.sections import print_sections
 from sweep.show.tables import say
 from sweep.show.terminal import Terminated, exit_code, form_of, own_console, signals_end_at_once, sigterm_raises
@@ -272,7 +272,7 @@ def introduce(spec: SweepSpec, prepared: Prepared, console: Console, *, verbose:
     for note in prepared.notes:
         if verbose or note.startswith(_ALWAYS):
             say(f"  note: {note}", console)
-    print_checks(prepared.sweep.workload.checks, console)
+    print_sections(check_lines(prepared.sweep.workload.checks), console)
 
 
 def say_if_compiling(console: Console, what: str = STEP) -> None:

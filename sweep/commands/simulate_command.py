@@ -11,8 +11,9 @@ from sweep.commands.shared import AsJson, MicroBatch, Records, print_warnings, r
 from sweep.evaluation.one_plan import prepare_plan, row_of, simai_parts
 from sweep.exits import EXIT_FAILED_PLANS
 from sweep.options import of_option, wrong
-from sweep.show.checks import plausibility_lines, print_checks
-from sweep.show.results import print_plan, print_simai_parts
+from sweep.show.checks import check_lines, plausibility_lines
+from sweep.show.results import plan_lines, simai_lines
+from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
 
 
@@ -66,16 +67,12 @@ def command(
         write_json({"result": row, "notes": [*prepared.warnings, *prepared.notes]})
         raise typer.Exit(0 if row["status"] == "ok" else EXIT_FAILED_PLANS)
     print_warnings(prepared.warnings, console)
-    print_checks(prepared.sweep.workload.checks, console)
+    print_sections(check_lines(prepared.sweep.workload.checks), console)
     row = row_of(prepared)
     if fidelity is Fidelity.simai and row["reason"] in ("", "memory_exceeds_device"):  # the tool checks no memory
-        print_simai_parts(simai_parts(prepared), console)
-    print_plan(row, prepared.sweep.space.named, prepared.notes, console, parts=fidelity is Fidelity.event)
-    facts = prepared.provenance["plausibility"]
-    utilisation = [] if row["mfu"] is None else [(row["tflops_per_gpu"], row["mfu"])]
-    hfu = [] if row["hfu"] in (None, row["mfu"]) else [row["hfu"]]
-    measured = [] if row["measured_share"] is None else [row["measured_share"]]
-    for line in plausibility_lines(facts, utilisation, hfu, measured):
-        console.print(line)
+        print_sections(simai_lines(simai_parts(prepared)), console)
+    print_sections(plan_lines(row, prepared.sweep.space.named, parts=fidelity is Fidelity.event), console)
+    print_sections((f"  note: {note}" for note in prepared.notes), console)
+    print_sections(plausibility_lines(prepared.provenance["plausibility"], [row]), console)
     if row["status"] != "ok":
         raise typer.Exit(EXIT_FAILED_PLANS)

@@ -6,7 +6,8 @@ import typer
 
 from sim_core import read_stack, stack_names
 from sweep.commands.shared import AsJson, write_json
-from sweep.show.inputs import print_stack, print_stacks
+from sweep.show.inputs import stack_lines, stacks_screen
+from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
 
 
@@ -19,6 +20,6 @@ def command(
         documents = [read_stack(each).model_dump(mode="json") for each in ([name] if name else stack_names())]
         write_json(documents[0] if name else documents)
     elif name is None:
-        print_stacks([read_stack(each) for each in stack_names()], own_console())
+        print_sections(stacks_screen([read_stack(each) for each in stack_names()]), own_console())
     else:
-        print_stack(read_stack(name), own_console())
+        print_sections(stack_lines(read_stack(name)), own_console())

@@ -6,7 +6,8 @@ from sim_core import plural, short
 from sweep.commands.shared import AsJson, Directory, result_at, write_json
 from sweep.listing import standing
 from sweep.show.progress import clock
-from sweep.show.results import print_reasons
+from sweep.show.results import reason_lines
+from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
 from sweep.wording import cell
 
@@ -34,4 +35,4 @@ def command(directory: Directory = None, as_json: AsJson = False) -> None:
     console = own_console()
     console.print("\n".join(lines))
     if result.done:
-        print_reasons({"": result.ok} | result.reasons, console, "Plans by reason")
+        print_sections(reason_lines({"": result.ok} | result.reasons, "Plans by reason"), console)

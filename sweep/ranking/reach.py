@@ -6,7 +6,7 @@ beyond the bound is neither checked nor read. Only the columns that a choice nee
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sweep.columns import LONGER, SHORTER
@@ -39,7 +39,7 @@ class Gathered:
     columns: Collection[str]  # what a choice needs
     condition: str
     every: bool  # all rows of all files, from the start
-    _found: bool = field(default=False)  # the table `gathered` has them
+    found: bool = False  # the table `gathered` has them
 
     def __post_init__(self) -> None:
         if self.every:
@@ -50,8 +50,8 @@ class Gathered:
         more."""
         if self.every:
             return
-        self._found = count is not None and self._gather(count + 1)
-        if self._found:
+        self.found = count is not None and self._gather(count + 1)
+        if self.found:
             self._show()
         else:
             self.rows.ask(self.columns)
@@ -65,9 +65,9 @@ class Gathered:
 
     def compare(self, basis: Basis) -> None:
         """Have the rows that may tie with the best of their group, and those in CHOSEN."""
-        if self._found and (basis.spread is None or basis.differences is None):  # nothing ties
+        if self.found and (basis.spread is None or basis.differences is None):  # nothing ties
             self._show()
-        elif self._found and self.by in (SHORTER if self.descending else LONGER):  # the best is the fastest
+        elif self.found and self.by in (SHORTER if self.descending else LONGER):  # the best is the fastest
             reach = widest(basis) ** _ROUNDING * _ROUNDING
             raw = f"-least(bound, best / {reach!r})" if self.descending else f"greatest(bound, best * {reach!r})"
             limits = self._limits(f"SELECT {raw}::DOUBLE{self._groups} FROM {BOUNDS}")

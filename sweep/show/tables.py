@@ -11,7 +11,7 @@ from rich.console import Console
 
 
 def print_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], console: Console, *, left: Collection[int] = (), gap: int = 3
+    headings: Sequence[str], rows: Sequence[Sequence[str]], console: Console, *, left: Collection[int] = (), gap: int
 ) -> None:
     """Print rows of text, right-aligned but for the columns `left`, `gap` spaces apart; rows may be wider than the terminal.
 
@@ -29,12 +29,6 @@ def say(text: str, console: Console) -> None:
     if console.is_terminal:
         text = textwrap.fill(text, max(console.width - 1, 20), break_long_words=False, break_on_hyphens=False)
     console.print(text)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of name, value and text as indented lines; the last cell is as long as it is."""
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)][:-1]
-    return ["  " + "  ".join([*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows]
 
 
 def rows_text(table: pa.Table, form: str) -> str:
