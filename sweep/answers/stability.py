@@ -93,21 +93,21 @@ def stability(
             f"--stable: found --by {ranking.by}, expected a column in proportion to time: {', '.join(LONGER + SHORTER)}"
         )
     groups = []
-    places = ranking.rows["rank"].to_numpy()
-    starts = np.flatnonzero(places == 1)
-    for start, end in zip(starts, [*starts[1:], len(places)], strict=True):
-        rows = ranking.rows.slice(start, min(end - start, candidates))
-        cost = _cost(ranking.rows.slice(start, end - start), ranking.by)
+    starts = np.flatnonzero(ranking.rows["rank"].to_numpy() == 1)
+    for start, end in itertools.pairwise([*starts, len(ranking.rows)]):
+        rows, beyond = ranking.rows.slice(start, min(end - start, candidates)), end - start > candidates
+        # what is ranked by, in proportion to the time of a step
+        values = ranking.rows[ranking.by].to_numpy()[start:end].astype(np.float64)
+        cost = values if ranking.by in LONGER else 1 / values
         moved = moves(opened, rows["plan"].to_numpy(), sigmas, draws)
-        drawn = np.log(cost[: len(rows)]) + moved
-        best = drawn.argmin(1)
+        best = (np.log(cost[: len(rows)]) + moved).argmin(1)
         groups.append(
             Stability(
                 group={name: rows[name][0].as_py() for name in ranking.per},
                 rows=rows,
                 wins=np.bincount(best, minlength=len(rows)) / draws,
-                beyond=int(end - start > candidates),
-                behind=float(np.log(cost[-1] / cost[0])) if end - start > candidates else np.inf,
+                beyond=int(beyond),
+                behind=float(np.log(cost[-1] / cost[0])) if beyond else np.inf,
                 reach=float((moved[:, :1] - moved).max()),
             )
         )
@@ -150,14 +150,14 @@ def _of_stack(sweep: Sweep, numbers: Ints, sigmas: Mapping[str, float], drawn: M
         return logs
 
     total = np.zeros((len(drawn["compute"]), len(numbers)))
-    moving = [name for name in SIGMAS if sigmas[name] > 0]
-    alone = {(name, sign): simulated((name, sign)) for name in moving for sign in (-1, 1)}
-    share = {(name, sign): np.maximum(sign * drawn[name], 0) / AT for name, sign in alone}
+    corners = [(name, sign) for name in SIGMAS if sigmas[name] > 0 for sign in (-1, 1)]
+    alone = {corner: simulated(corner) for corner in corners}
+    share = {(name, sign): np.maximum(sign * drawn[name], 0) / AT for name, sign in corners}
     for corner, change in alone.items():
         total += share[corner][:, None] * change
-    for first, second in PAIRS:
-        if first in moving and second in moving:
-            for corner, other in itertools.product(((first, -1), (first, 1)), ((second, -1), (second, 1))):
+    for pair in PAIRS:
+        for corner, other in itertools.product(corners, corners):
+            if (corner[0], other[0]) == pair:
                 together = simulated(corner, other) - alone[corner] - alone[other]
                 total += (share[corner] * share[other])[:, None] * together
     return total
@@ -172,13 +172,6 @@ def step_s(*inputs: *Inputs) -> Floats:
             f"--stable: a plan of the result cannot run in this version of the simulator ({lost[0]}); run the sweep again"
         )
     return np.asarray(columns["step_time_s"], np.float64)
-
-
-def _cost(rows: pa.Table, by: str) -> Floats:
-    """What is ranked by, in proportion to the time of a step."""
-    values = rows[by].to_numpy().astype(np.float64)
-    cost: Floats = values if by in LONGER else 1 / values
-    return cost
 
 
 def stable_rows(groups: Sequence[Stability], top: int) -> pa.Table:

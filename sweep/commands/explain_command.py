@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sweep.answers.asked import compared, explained
+from sweep.answers.against import compared
+from sweep.answers.asked import explained
 from sweep.answers.explanation import explain
 from sweep.commands.shared import existing_result, tell, there
 from sweep.reopening import BEST, plan_number, reopened

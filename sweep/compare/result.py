@@ -9,7 +9,7 @@ Values = dict[str, Any]
 """Plan columns and their values."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Champion:
     """The best plan of one group in one result. `value` is that of the column ranked by."""
 
@@ -36,7 +36,7 @@ class Group:
     worse: float | None = None  # relative change of the best value, above 0 is worse; None if one side has none
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Shift:
     """The old and new step time of one plan, or the mean of many, and the parts that changed, largest first."""
 
@@ -61,17 +61,17 @@ class Shift:
 class Steps:
     """Step times of the plans that can run on both sides. Changes are relative, quantiles are over all these plans."""
 
-    plans: int
-    slower: int
-    faster: int
-    same: int
-    quantiles: tuple[tuple[float, float], ...]  # (0..1, change)
-    histogram: tuple[tuple[float, float, int], ...]  # from, to, plans
-    mean: Shift | None
-    causes: tuple[tuple[str, int], ...]  # breakdown column, number of plans whose step it changed most
+    plans: int = 0
+    slower: int = 0
+    faster: int = 0
+    same: int = 0
+    quantiles: tuple[tuple[float, float], ...] = ()  # (0..1, change)
+    histogram: tuple[tuple[float, float, int], ...] = ()  # from, to, plans
+    mean: Shift | None = None
+    causes: tuple[tuple[str, int], ...] = ()  # breakdown column, number of plans whose step it changed most
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Moved:
     """Plans that changed status, by the reason why they cannot run now, else why they could not before (or `ok`).
 
