@@ -10,7 +10,7 @@ from sim_core import plural
 from sweep.answers.variation import PlanOfResult, Variation
 from sweep.columns import LONGER, NO_CHOICE, SHORTER
 from sweep.ranking.error_bars import GroupBars
-from sweep.ranking.query import columns_of, results
+from sweep.ranking.query import columns_of, plan_columns, results
 from sweep.ranking.ranking import TOP, rank
 from sweep.ranking.selection import quoted
 from sweep.uncertainty.evidence import OF_PLANS, basis_of
@@ -73,8 +73,7 @@ def nearest_running(plan: PlanOfResult) -> Variation | None:
     """The plan with a result that has the fewest other values than this one, of these the fastest; None if none runs."""
     row = plan.row
     with results(plan.opened.folder) as connection:
-        names = list(columns_of(connection))
-        compared = [name for name in names[: names.index("status")] if name in row and name not in NO_CHOICE]
+        compared = [name for name in plan_columns(columns_of(connection), NO_CHOICE) if name in row]
         apart = " + ".join(f"({quoted(name)} IS DISTINCT FROM ?)::INT" for name in compared) or "0"
         nearest = connection.sql(
             f"SELECT {', '.join(['plan', *compared, 'status'])} FROM results WHERE status = 'ok' AND hardware = ? "

@@ -1,6 +1,6 @@
 """A section: what is said of a file, a plan, a result or two of them, as data that terminal, page and JSON render alike."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,10 @@ class Section:
     figures: Sequence[tuple[str, dict[str, Any]]] = ()
     html: str = ""
     below: Sequence["Section"] = ()
+
+
+Screen = Iterator[Section | str]
+"""Sections, and lines by themselves."""
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *left: int, gap: int = 3) -> Section:

@@ -7,8 +7,7 @@ beside compute, and draws are interpolated between these.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,8 +45,7 @@ _SHOWN: Final = (
 """Columns that tell plans apart."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stability:
+class Stability(NamedTuple):
     """Of one group: the plans simulated, [k], and the part of the draws in which each is the best."""
 
     group: dict[str, Any]  # values of `per`

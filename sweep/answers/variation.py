@@ -140,7 +140,7 @@ def pinned(plan: PlanOfResult) -> dict[str, Any]:
     return document | {"workload": workload, "hardware": hardware, "fixed": fixed}
 
 
-def prepared(document: Mapping[str, Any], base: Path) -> Prepared:
+def prepared(document: Values, base: Path) -> Prepared:
     """The sweep of a spec that is changed here. Raises SpecError."""
     try:
         return prepare(SweepSpec.model_validate(document), base)

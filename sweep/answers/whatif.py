@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sim_core import EXPLANATIONS, SpecError, Workload, named, plural
 from sweep.answers.among import within
@@ -64,8 +64,7 @@ class Question:
         return [text.format(value) for text, value in said.items() if value is not None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class WhatIf:
+class WhatIf(NamedTuple):
     """The plan now beside the same plan under the change, and beside the best plan then.
 
     Each row has `sequence` and `nic_bandwidth`, and the interval of its step where errors are known.

@@ -11,7 +11,7 @@ from sweep.commands.shared import RESULTS, AsJson, write_json
 from sweep.listing import results_below
 from sweep.results.folder import folder_at
 from sweep.show.progress import clock
-from sweep.show.tables import print_table
+from sweep.show.sections import print_table
 from sweep.show.terminal import own_console
 from sweep.wording import cell
 

@@ -11,7 +11,7 @@ from sweep.evaluation.preparation import Prepared
 from sweep.ranking.ranking import Ranking
 from sweep.reopening import Reopened
 from sweep.results.folder import Folder
-from sweep.show.tables import say
+from sweep.show.sections import say
 from sweep.spec.spec import SweepSpec
 
 

@@ -38,8 +38,7 @@ from sweep.runs.own import own_runs
 from sweep.runs.simulation import run_rows
 from sweep.runs.table import read_table
 from sweep.show.ranked import disagreement_of, print_ranking
-from sweep.show.sections import print_sections
-from sweep.show.tables import rows_text
+from sweep.show.sections import print_sections, rows_text
 from sweep.show.terminal import own_console, screen
 from sweep.show.tuned import standing_screen
 from sweep.tuning.placing import names_plans

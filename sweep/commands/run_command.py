@@ -44,8 +44,7 @@ from sweep.results.store import Store
 from sweep.show.progress import clock, progress_display
 from sweep.show.ranked import print_ranking
 from sweep.show.results import reason_lines
-from sweep.show.sections import print_sections
-from sweep.show.tables import rows_text
+from sweep.show.sections import print_sections, rows_text
 from sweep.show.terminal import own_console
 from sweep.spec.spec import SweepSpec
 

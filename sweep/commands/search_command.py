@@ -37,7 +37,7 @@ from sweep.search.objective import Objective
 from sweep.search.search import Answer, as_search, run_search
 from sweep.show.progress import progress_display
 from sweep.show.ranked import print_ranking
-from sweep.show.tables import rows_text
+from sweep.show.sections import rows_text
 from sweep.show.terminal import own_console
 
 

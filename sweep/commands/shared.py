@@ -26,8 +26,7 @@ from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store, newest
 from sweep.runs.table import Row
 from sweep.show.checks import check_lines
-from sweep.show.sections import print_sections
-from sweep.show.tables import say
+from sweep.show.sections import print_sections, say
 from sweep.show.terminal import Terminated, exit_code, form_of, own_console, signals_end_at_once, sigterm_raises
 from sweep.spec.spec import SweepSpec, load_spec
 

@@ -5,7 +5,7 @@ from sweep.ranking.ranking import rank
 from sweep.results.citation import DIGITS, citation_of
 from sweep.results.store import Store
 from sweep.show.answer import answer_of
-from sweep.show.tables import say
+from sweep.show.sections import say
 from sweep.show.terminal import own_console
 
 

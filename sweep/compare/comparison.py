@@ -7,9 +7,9 @@ from sim_core import PARTS
 from sim_core.masking import masked
 from sweep.compare.changes import input_changes
 from sweep.compare.pairs import SIDES, Pairs, known_column, listed, paired
-from sweep.compare.result import Champion, Comparison, Group, Moved, Shift, Steps, Values
+from sweep.compare.result import MOVES, Champion, Comparison, Group, Moved, Shift, Steps, Values
 from sweep.ranking.query import columns_of
-from sweep.ranking.selection import check_ordered, grouped_by, ordering, quoted, same_group
+from sweep.ranking.selection import Order, check_ordered, grouped_by, ordering, quoted, same_group
 from sweep.results.folder import Location
 
 SAME: Final = 1e-9
@@ -58,15 +58,11 @@ def compare(
             groups=tuple(_groups(pairs, order, groups)),
             steps=_steps(pairs),
             largest=tuple(_largest(pairs, top)),
-            became_infeasible=_moved(pairs, "old_status = 'ok' AND new_status = 'infeasible'", top),
-            became_failed=_moved(pairs, "old_status <> 'failed' AND new_status = 'failed'", top),
-            became_feasible=_moved(pairs, "old_status <> 'ok' AND new_status = 'ok'", top),
-            new_plans=_moved(pairs, "old_plan IS NULL", top),
-            vanished_plans=_moved(pairs, "new_plan IS NULL", top),
+            moved={name: _moved(pairs, condition, top) for name, (condition, *_) in MOVES.items()},
         )
 
 
-def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str]) -> list[Group]:
+def _groups(pairs: Pairs, order: Order, per: Sequence[str]) -> list[Group]:
     """The best plan of each group on both sides, and how the old one ranks in the new result."""
     by, descending = quoted(order[0][0]), order[0][1]
     before, after = (_champions(pairs, side, order, per) for side in SIDES)
@@ -100,7 +96,7 @@ def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str])
     return groups
 
 
-def _window(order: Sequence[tuple[str, bool]], per: Sequence[str]) -> str:
+def _window(order: Order, per: Sequence[str]) -> str:
     """SQL for the ranking within each group."""
     ranking = ", ".join(f"{quoted(name)} {'DESC' if more else 'ASC'}" for name, more in order)
     return f"{f'PARTITION BY {listed(per)} ' if per else ''}ORDER BY {ranking}"
@@ -112,9 +108,7 @@ def _sortable(value: Any) -> tuple[bool, float, str]:
     return not number, float(value) if number else 0.0, str(value)
 
 
-def _champions(
-    pairs: Pairs, side: str, order: Sequence[tuple[str, bool]], per: Sequence[str]
-) -> dict[tuple[Any, ...], Champion]:
+def _champions(pairs: Pairs, side: str, order: Order, per: Sequence[str]) -> dict[tuple[Any, ...], Champion]:
     """The best plan of each group of one side."""
     (name, more), *_ = order
     groups, by = [quoted(each) for each in per], quoted(name)

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import duckdb
 
 from sim_core import HARDWARE_KEYS, METRIC_ROWS, PARTS, PLAN_DEFAULTS, SpecError, named, nearest
 from sweep.options import OptionError
-from sweep.ranking.query import columns_of, opened
+from sweep.ranking.query import columns_of, opened, plan_columns
 from sweep.ranking.selection import quoted
 from sweep.results.folder import Location
 from sweep.results.store import Store
@@ -17,7 +16,6 @@ from sweep.results.store import Store
 LATER: Final = tuple(row.name for row in METRIC_ROWS if row.later)
 """Parts of a step that results of earlier versions lack: they are 0 there."""
 SIDES: Final = ("old", "new")
-_NUMBER: Final = "plan"
 _ALWAYS: Final = ("fidelity",)  # to match by if no column varies
 _RANGE: Final = 1 << 19  # plan numbers that are matched at a time
 _IDLE: Final = (
@@ -38,8 +36,7 @@ _CHANGES: Final = ", ".join(
 )
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(NamedTuple):
     """The database, the provenances, and the columns by which plans are matched.
 
     `varying` are the plan columns of both sides with more than one value. `without` are hardware columns with one value on
@@ -93,7 +90,7 @@ def _checked(connection: duckdb.DuckDBPyConnection, side: str, path: Location) -
 def _same_columns(connection: duckdb.DuckDBPyConnection, provenances: Sequence[dict[str, Any]]) -> list[str]:
     """Create views of both results with the plan columns of either; a column that one lacks has its held value there."""
     stored = [list(columns_of(connection, f"{side}_results")) for side in SIDES]
-    of_plans = dict.fromkeys(name for names in stored for name in names[: names.index("status")] if name != _NUMBER)
+    of_plans = dict.fromkeys(name for names in stored for name in plan_columns(names, ("plan",)))
     for side, names, provenance in zip(SIDES, stored, provenances, strict=True):
         added = [f"{_held(name, provenance)} AS {quoted(name)}" for name in of_plans if name not in names]
         added += [f"0.0 AS {part}" for part in LATER if part not in names]

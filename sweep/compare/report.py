@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sim_core import PLAN_FIELDS, plural
 from sweep.answers.section import Section
-from sweep.compare.result import Comparison, Group, Moved, Point, Shift, Steps
+from sweep.compare.result import MOVES, Comparison, Group, Moved, Point, Shift, Steps
 from sweep.wording import SHORT_PART, Values, cell, heading, values_text
 
 MAX_GROUPS: Final = 40
@@ -20,21 +20,9 @@ Figure = dict[str, Any]
 
 def sections(both: Comparison) -> list[Section]:
     """The whole comparison. Empty sections are left out, except for the inputs and the step times."""
-    further = [
-        _largest(both),
-        _moved("Became infeasible", both.became_infeasible, "by new reason"),
-        _moved("Now failing", both.became_failed, "by new reason"),
-        _moved("Became feasible", both.became_feasible, "by old reason"),
-        _moved("New plans", both.new_plans, "by status or reason"),
-        _moved("Vanished plans", both.vanished_plans, "by old status or reason"),
-    ]
-    return [
-        _head(both),
-        _inputs(both),
-        _groups(both),
-        _steps(both.steps),
-        *(part for part in further if part.lines or part.table),
-    ]
+    further = [_largest(both), *(_moved(both.moved[name], *words) for name, (_, *words) in MOVES.items())]
+    told = (part for part in further if part.lines or part.table)
+    return [_head(both), _inputs(both), _groups(both), _steps(both.steps), *told]
 
 
 def percent(change: float) -> str:
@@ -138,7 +126,7 @@ def _largest(both: Comparison) -> Section:
     return Section(heading="Largest changes", table=[heads, *rows] if rows else ())
 
 
-def _moved(title: str, moved: Moved, by: str) -> Section:
+def _moved(moved: Moved, title: str, by: str) -> Section:
     lines = [f"{plural(moved.plans)}, {by}: " + ", ".join(f"{why} {count:,}" for why, count in moved.reasons)] * bool(
         moved.plans
     )

@@ -1,10 +1,18 @@
 """What a comparison finds, as plain immutable data from which every form of the report is made."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from sweep.compare.changes import Change
 
+MOVES: Final = {
+    "became_infeasible": ("old_status = 'ok' AND new_status = 'infeasible'", "Became infeasible", "by new reason"),
+    "became_failed": ("old_status <> 'failed' AND new_status = 'failed'", "Now failing", "by new reason"),
+    "became_feasible": ("old_status <> 'ok' AND new_status = 'ok'", "Became feasible", "by old reason"),
+    "new_plans": ("old_plan IS NULL", "New plans", "by status or reason"),
+    "vanished_plans": ("new_plan IS NULL", "Vanished plans", "by old status or reason"),
+}
+"""How plans may have moved: the condition on a pair, the heading of its section, and what its reasons are."""
 Values = dict[str, Any]
 """Plan columns and their values."""
 
@@ -82,6 +90,11 @@ class Moved:
     reasons: tuple[tuple[str, int], ...]
     best: tuple[Values, ...]
 
+    @property
+    def text(self) -> str:
+        """The reasons on one line."""
+        return ", ".join(f"{why} {count:,}" for why, count in self.reasons)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -106,15 +119,12 @@ class Comparison:
     groups: tuple[Group, ...]
     steps: Steps
     largest: tuple[Shift, ...]
-    became_infeasible: Moved
-    became_failed: Moved
-    became_feasible: Moved
-    new_plans: Moved
-    vanished_plans: Moved
+    moved: dict[str, Moved]  # those of MOVES
 
     def as_data(self) -> dict[str, Any]:
         """As data for JSON, including texts derived from other fields."""
         data = asdict(self)
+        data |= data.pop("moved")
         for change, row in zip(self.inputs, data["inputs"], strict=True):
             row["text"] = change.text
         for shift, row in zip(self.largest, data["largest"], strict=True):

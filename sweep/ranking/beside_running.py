@@ -1,15 +1,14 @@
 """The best plan of a result beside the job that runs: how much less time its step is expected to take, with an interval."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from sweep.columns import LONGER, SHORTER
-from sweep.ranking.query import Rows
+from sweep.ranking.query import Rows, plan_columns
 from sweep.ranking.selection import quoted
 from sweep.spec.running import Running, Value
 from sweep.uncertainty.evidence import LEVEL, Basis, t3_quantile
@@ -19,8 +18,7 @@ FOLLOWING: Final = ("dp", "ga")
 """Fields of plans that follow from others."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Beside:
+class Beside(NamedTuple):
     """The job that runs, among the plans of a result. `ratio`: step of the best plan over its own, at least, expected, at
     most (LEVEL); None where nothing tells. `reason`: why its plan has no simulated step; "" if it has."""
 
@@ -89,10 +87,10 @@ def _ratio(rows: pa.Table, mine: int, best: int, by: str, basis: Basis) -> tuple
         return None
     if mine == best:
         return 1.0, 1.0, 1.0
-    names, numbers = rows.column_names, rows["plan"].to_pylist()
+    numbers = rows["plan"].to_pylist()
     pair = rows.take([numbers.index(mine), numbers.index(best)])
     own, least = pair[by].to_pylist() if by in LONGER else (1 / amount for amount in pair[by].to_pylist())
-    points = coordinates(pair, [name for name in names[: names.index("status")] if name not in (*NO_CHOICE, "plan")])
+    points = coordinates(pair, plan_columns(rows.column_names, (*NO_CHOICE, "plan")))
     variance = basis.differences.variogram(distances(points, 0), squares(points, 0))[1]
     width, ratio = t3_quantile((1 + LEVEL) / 2) * float(variance) ** 0.5, least / own
     return float(ratio * np.exp(-width)), float(ratio), float(ratio * np.exp(width))

@@ -5,7 +5,7 @@ Computed from the columns of a result when it is ranked, so for results of any e
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import duckdb
 import numpy as np
@@ -39,8 +39,7 @@ class GroupBars:
     tied: int  # plans with other numbers that tie with it
 
 
-@dataclass(frozen=True, kw_only=True)
-class ErrorBars:
+class ErrorBars(NamedTuple):
     """Of a ranking. `columns`: COLUMNS for its rows, null where unknown."""
 
     columns: pa.Table
@@ -63,7 +62,7 @@ def error_bars(
     """Error bars of the chosen `rows` among all that meet the `condition`, which compete in each group `per`."""
     if basis.spread is None:
         unknown = [pa.nulls(len(rows), kind) for kind in (pa.float64(), pa.float64(), pa.bool_())]
-        return ErrorBars(columns=pa.table(unknown, list(COLUMNS)), groups=(), why=basis.why, own=0)
+        return ErrorBars(pa.table(unknown, list(COLUMNS)), (), basis.why, 0)
     why, timed = basis.why, by in (*LONGER, *SHORTER)
     if not timed:
         by, why = "step_time_s", f"{why}; {by} is no time: no plans tie"
@@ -93,7 +92,7 @@ def error_bars(
     advised = list(dict.fromkeys(group[at].tolist()))[: ADVISED if timed else 0]
     members = (np.flatnonzero(group == number) for number in advised)
     groups = tuple(_group_bars(candidates, values, judged, member, per) for member in members)
-    return ErrorBars(columns=columns, groups=groups, why=why, own=0 if own is None else len(own.error))
+    return ErrorBars(columns, groups, why, 0 if own is None else len(own.error))
 
 
 def _group_bars(candidates: pa.Table, seconds: Floats, judged: Judgement, member: Ints, per: Sequence[str]) -> GroupBars:

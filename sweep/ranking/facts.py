@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import duckdb
 
@@ -15,8 +14,7 @@ _TOO_LARGE: Final = "memory_exceeds_device"
 NEEDED_MEMORY: Final = ("peak_memory_bytes", "state_bytes", "device_memory_bytes")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Told:
+class Told(NamedTuple):
     """Rows by what became of them; columns of plans that vary among those ranked, and the values of those that do not."""
 
     total: int

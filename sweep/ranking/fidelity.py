@@ -6,11 +6,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from sim_core import FIDELITIES, PARTS, SpecError
-from sweep.ranking.query import NAMED, columns_of, results
+from sweep.ranking.query import NAMED, columns_of, plan_columns, results
 from sweep.ranking.selection import quoted
 from sweep.results.folder import Location
-
-_NOT_OF_THE_PLAN = ("plan", "fidelity")
 
 
 class Disagreement(NamedTuple):
@@ -29,8 +27,7 @@ class Disagreement(NamedTuple):
 def compare_fidelity(directory: Location, *, top: int, where: str | None) -> Disagreement:
     """Pair the rows of a sweep over `fidelity: [event, simai]`. Raises SpecError if there is no pair."""
     with results(directory, where) as connection:
-        names = list(columns_of(connection))
-        keys = [name for name in names[: names.index("status")] if name not in _NOT_OF_THE_PLAN]
+        keys = plan_columns(columns_of(connection), ("plan", "fidelity"))
         on = " AND ".join(f'e."{name}" = s."{name}"' for name in keys)
         plan = ", ".join(f'e."{name}"' for name in keys)
         parts = ", ".join(f"s.{part} - e.{part} AS {part}" for part in PARTS)

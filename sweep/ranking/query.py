@@ -1,9 +1,10 @@
 """Query results: a database with the rows of stores as tables, locked against everything else; its errors become one line."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 import duckdb
@@ -164,6 +165,11 @@ def opened(**tables: Location) -> Iterator[duckdb.DuckDBPyConnection]:
         for name, paths in files.items():
             connection.register(name, connection.read_parquet([str(path) for path in paths]))
         yield connection
+
+
+def plan_columns(columns: Iterable[str], without: Collection[str]) -> list[str]:
+    """The columns of a result that are its plans': those before the status."""
+    return [name for name in takewhile(lambda name: name != "status", columns) if name not in without]
 
 
 def columns_of(connection: duckdb.DuckDBPyConnection, name: str = "results") -> dict[str, str]:

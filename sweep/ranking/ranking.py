@@ -5,7 +5,7 @@ DuckDB runs the queries.
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,13 +18,14 @@ from sweep.ranking.beside_running import Beside, beside_running
 from sweep.ranking.chances import runs_probability
 from sweep.ranking.error_bars import COLUMNS as BARS, ErrorBars, error_bars
 from sweep.ranking.facts import NEEDED_MEMORY, Told, asked, told
-from sweep.ranking.query import Rows, columns_in, parts
+from sweep.ranking.query import Rows, columns_in, parts, plan_columns
 from sweep.ranking.reach import Gathered
 from sweep.ranking.selection import (
     ALIKE,
     CHOSEN,
     DIFFERING,
     FRONT,
+    Order,
     Question,
     check_ordered,
     check_type,
@@ -131,7 +132,7 @@ def rank(
         )
         running = None if front or per else beside_running(connection, provenance, rows, by, basis)
     if beside:  # of a search
-        bars = replace(bars, why=f"{bars.why}; ties are counted among the plans that were simulated")
+        bars = bars._replace(why=f"{bars.why}; ties are counted among the plans that were simulated")
     for name in BARS:
         rows = rows.append_column(name, bars.columns[name])
     rows = rows.append_column(RUNS, runs_probability(rows, provenance))
@@ -187,23 +188,22 @@ def first_plans(source: Rows, directory: Location, by: str | None, where: str | 
 
 
 def _choose(
-    source: Rows, order: Sequence[tuple[str, bool]], per: Sequence[str], top: int | None, where: str | None,
-    *, front: Sequence[tuple[str, bool]] = (), every: bool = False, measured: bool = False,
+    source: Rows, order: Order, per: Sequence[str], top: int | None, where: str | None,
+    *, front: Order = (), every: bool = False, measured: bool = False,
 ) -> tuple[Told, Gathered, str]:  # fmt: skip
     """Fill the table CHOSEN; what is known of all rows, those at hand, and the condition that the chosen ones meet."""
     connection, schema, (by, descending) = source.connection, source.columns, order[0]
     condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
-    names = list(schema)
-    plan_columns = [name for name in names[: names.index("status")] if name not in IDENTITY]
-    facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
-    needed = {*(facts.varying if facts else plan_columns), *per, *(name for name, _ in order), *IDENTITY, *NUMBERS, *SIZES}
+    of_plans = plan_columns(schema, IDENTITY)
+    facts = told(source.indexes(), by, of_plans) if not (where or front or measured) else None
+    needed = {*(facts.varying if facts else of_plans), *per, *(name for name, _ in order), *IDENTITY, *NUMBERS, *SIZES}
     if facts is None:  # the rows themselves have to tell
         needed |= {*NEEDED_MEMORY} | (columns_in(where, schema) if where else set())
     reach = Gathered(source, by, descending, per, schema if measured else needed, condition, every=facts is None)
     if where:
         check_type(connection, where)
         condition += f" AND coalesce(({where}\n), false)"
-    facts = facts or asked(connection, schema, by, plan_columns, where or "true", condition)
+    facts = facts or asked(connection, schema, by, of_plans, where or "true", condition)
     if front:
         find_fronts(connection, condition, front, per)
         condition = f"plan IN (SELECT plan FROM {FRONT})"
@@ -216,7 +216,7 @@ def _choose(
         every=every,
         have=reach.bound,
     )
-    select(connection, question, names)
+    select(connection, question, list(schema))
     return facts, reach, condition
 
 

@@ -4,8 +4,7 @@ No row but those in question is sorted: the least values of each group bound wha
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import duckdb
 import numpy as np
@@ -16,6 +15,8 @@ from sweep.columns import NUMBERS, SIZES, higher_is_better, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.query import NAMED
 
+Order = Sequence[tuple[str, bool]]
+"""Columns to rank by in turn, each with whether more is better."""
 CHOSEN: Final = "chosen"
 """Table of the selected plans: rank, plan, ALIKE and DIFFERING."""
 ALIKE: Final = "alike"
@@ -31,12 +32,11 @@ _FIRST: Final = 200  # more rows than asked for are looked at first, twice as ma
 _MOST: Final = 1_000_000  # DuckDB's limit of min(value, n)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Question:
+class Question(NamedTuple):
     """Which rows are asked for: `top` of each group `per` of the rows that meet `condition`, in this order."""
 
     condition: str
-    order: Sequence[tuple[str, bool]]  # columns, each with whether more is better
+    order: Order
     per: Sequence[str]
     top: int | None  # None: all
     plan_columns: Sequence[str]
@@ -154,9 +154,7 @@ def chosen_rows(connection: duckdb.DuckDBPyConnection, names: Sequence[str], per
     ).to_arrow_table()
 
 
-def find_fronts(
-    connection: duckdb.DuckDBPyConnection, condition: str, columns: Sequence[tuple[str, bool]], per: Sequence[str]
-) -> None:
+def find_fronts(connection: duckdb.DuckDBPyConnection, condition: str, columns: Order, per: Sequence[str]) -> None:
     """Fill the table FRONT with the plans of each group that no other beats in one column without losing in another.
 
     `columns`: with whether more is better.

@@ -1,10 +1,8 @@
 """The content of a report: every number of the page, as plain data, read in one pass over a result."""
 
 import itertools
-import json
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +23,6 @@ from sweep.results.folder import Location
 from sweep.results.store import Store
 from sweep.show.ranked import error_lines
 from sweep.tuning.record import NAME, SKIP, Run, read_record, runs_of
-from sweep.validation.figures import RECORDED
 
 ROWS: Final = 3000
 """Plans that the page holds in full; of the others it has counts, densities, fronts and best values."""
@@ -93,8 +90,7 @@ def content_of(directory: Location, record: Path | None = None) -> dict[str, Any
             for axis in columns.axes
         },
         "error": list(error_lines(ranking.error_bars, ranking.per)),
-        "provenance": _provenance(provenance),
-        "validation": _validation(provenance),
+        "provenance": provenance,
     }
 
 
@@ -150,38 +146,6 @@ def _rows(connection: duckdb.DuckDBPyConnection, columns: Columns, chosen: list[
 
 def _digits(values: list[Any]) -> list[Any]:
     return [None if value is None or value != value else float(f"{value:.6g}") for value in values]
-
-
-def _provenance(provenance: dict[str, Any]) -> dict[str, Any]:
-    """Where the numbers come from: the spec, the hardware, the files, the notes."""
-    files = provenance.get("inputs", {}).get("files", {})
-    return {
-        "sweep": provenance.get("sweep", ""),
-        "simulator": provenance.get("model", ""),
-        "version": version("training-plan-sweep"),
-        "spec": json.dumps(provenance.get("spec", {}), indent=1),
-        "notes": list(provenance.get("notes", ())),
-        "held": list(provenance.get("held", ())),
-        "checks": list(provenance.get("checks", ())),
-        "files": [{"role": role, **file} for role, file in files.items()],
-        "hardware": list(dict.fromkeys(device.get("name", "") for device in provenance.get("hardware", ()))),
-        "stated": provenance.get("plausibility", {}).get("stated", ""),
-    }
-
-
-def _validation(provenance: dict[str, Any]) -> dict[str, Any]:
-    """Recorded errors of measured runs on a device of this kind, else of all; of files nothing is recorded."""
-    model = (provenance.get("spec", {}).get("workload") or {}).get("model")
-    devices = {str(device.get("name", "")).split("-")[0] for device in provenance.get("hardware", ())}
-    known = [figures for figures in json.loads(RECORDED.read_text(encoding="utf-8")) if figures["simulated"]]
-    same = [figures for figures in known if str(figures["hw"]).split("-")[0].split(" ")[0] in devices]
-    columns = ("set", "hw", "simulated", "mape", "mape_dense", "mape_experts", "worst")
-    return {
-        "of_model": model is not None,
-        "devices": sorted(devices),
-        "same": bool(same),
-        "rows": [{name: figures[name] for name in columns} for figures in (same or known)],
-    }
 
 
 def _counts(code: Ints, number: int) -> Ints:

@@ -1,15 +1,18 @@
 """The report as sections of one HTML page, and the data and scripts that fill them."""
 
 import html
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 from sweep.answers.section import Section
 from sweep.columns import PERCENT, REPORTED, higher_is_better
 from sweep.show.sections import html_of, html_section, html_table, page, paragraphs, soft
 from sweep.tuning.record import SLOW
-from sweep.wording import SHORT_PART, cell, heading as short_name
+from sweep.validation.figures import RECORDED
+from sweep.wording import SHORT_PART, Values, cell, heading as short_name
 
 LABELS: Final = {
     **REPORTED, "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "measured_s": "measured",
@@ -17,7 +20,7 @@ LABELS: Final = {
 PEAK: Final = "peak_memory_bytes"
 
 
-def report_page(content: Mapping[str, Any]) -> str:
+def report_page(content: Values) -> str:
     """The page of `content_of` a result."""
     names = [axis["name"] for axis in content["axes"]]
     rows, head = content["rows"], content["head"]
@@ -25,7 +28,7 @@ def report_page(content: Mapping[str, Any]) -> str:
     shown = [name for name in order if any(value is not None for value in rows.get(name, ()))]
     labels = {name: [_label(name), _unit(name)] for name in (*names, *rows, *content["parts"])}
     labels |= {name: [name.removesuffix("_bytes"), "B"] for name in content["memory"]}
-    data = {key: value for key, value in content.items() if key not in ("provenance", "validation", "head", "measured")}
+    data = {key: value for key, value in content.items() if key not in ("provenance", "head", "measured")}
     ran, whole = content["ran"], len(rows["plan"])
     by = f"{'highest' if content['descending'] else 'lowest'} {_label(content['by'])}"
     groups = f", for each {', '.join(map(_label, content['per']))}" if content["per"] else ""
@@ -49,7 +52,7 @@ def report_page(content: Mapping[str, Any]) -> str:
     )
 
 
-def _winner(of: Mapping[str, Any], opened: str) -> str:
+def _winner(of: Values, opened: str) -> str:
     """The best plan of a group: what it is, what is expected of it, what launches it."""
     name = f"Best plan{' of ' + of['group'] if of['group'] else ''}: plan {of['plan']}"
     words = html_of(Section(lines=of["words"])) + "".join(html_section(each, 4, []) for each in of["answers"])
@@ -77,7 +80,7 @@ def _unit(name: str) -> str:
     return next((unit for end, unit in ends.items() if name.endswith(end)), "")
 
 
-def _sections(content: Mapping[str, Any]) -> list[Section]:
+def _sections(content: Values) -> list[Section]:
     reasons = [(f"{each['n']:,}", each["reason"], each["why"]) for each in content["reasons"]]
     counts = html_table(("plans", "reason", "meaning"), reasons, right=(0,), wrapped=(2,))
     trade = f'{_box("controls", "trade-controls")}<div id="trade-legend"></div>{_box("plot", "trade-offs")}'
@@ -113,7 +116,7 @@ def _sections(content: Mapping[str, Any]) -> list[Section]:
         ),
         ("What cannot run", "", counts + _box("controls", "reason-controls") + _box("plot", "reasons")),
         ("Within the error", "", paragraphs(content["error"])),
-        ("Validation", "", _validation(content["validation"])),
+        ("Validation", "", _validation(content["provenance"])),
         ("Where it comes from", "", _provenance(content["provenance"])),
     ]
     return [Section(heading=heading, note=note, html=text) for heading, note, text in parts]
@@ -132,7 +135,7 @@ def _box(kind: str, name: str) -> str:
     return f'<div class="{kind}" id="{name}"></div>'
 
 
-def _measured(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+def _measured(runs: Sequence[Values]) -> list[tuple[str, str, str]]:
     """Plans that were run, both numbers side by side; none if none was."""
     simulated = ("simulated", "measured / simulated", "measured memory", "simulated", "as simulated")
     rows = []
@@ -149,30 +152,38 @@ def _measured(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     return [("Measured", note, table)] * bool(rows)
 
 
-def _validation(known: Mapping[str, Any]) -> str:
-    if not known["of_model"]:
+def _validation(provenance: Values) -> str:
+    """Recorded errors of measured runs on a device of this kind, else of all; of files nothing is recorded."""
+    devices = sorted({str(device.get("name", "")).split("-")[0] for device in provenance.get("hardware", ())})
+    known = [figures for figures in json.loads(RECORDED.read_text(encoding="utf-8")) if figures["simulated"]]
+    same = [figures for figures in known if str(figures["hw"]).split("-")[0].split(" ")[0] in devices]
+    if (provenance.get("spec", {}).get("workload") or {}).get("model") is None:
         told = "The compute times of this sweep are those of its workload file; errors below are of plans of models in numbers."
-    elif known["same"]:
-        told = f"Training runs that others measured on {', '.join(known['devices'])}, simulated: error of the step."
+    elif same:
+        told = f"Training runs that others measured on {', '.join(devices)}, simulated: error of the step."
     else:
-        told = f"No measured runs on {', '.join(known['devices']) or 'this device'} are known; those on other devices:"
-
-    def share(value: float | None) -> str:
-        return "\u2013" if value is None else f"{value:.1f} %"
-
-    errors = ("mape", "mape_dense", "mape_experts", "worst")
-    rows = [(each["set"], each["hw"], each["simulated"], *(share(each[name]) for name in errors)) for each in known["rows"]]
+        told = f"No measured runs on {', '.join(devices) or 'this device'} are known; those on other devices:"
+    rows = []
+    for each in same or known:
+        errors = (each[name] for name in ("mape", "mape_dense", "mape_experts", "worst"))
+        shares = ("\u2013" if error is None else f"{error:.1f} %" for error in errors)
+        rows.append((each["set"], each["hw"], each["simulated"], *shares))
     head = ("set", "device", "runs", "mean error", "dense models", "with experts", "worst")
     return paragraphs([told]) + html_table(head, rows, right=range(2, 7))
 
 
-def _provenance(origin: Mapping[str, Any]) -> str:
-    """Hashes, files, notes and the spec itself."""
-    rows = [("sweep", origin["sweep"]), ("simulator", f"{origin['simulator']}, version {origin['version']}")]
-    rows += [("hardware", ", ".join(origin["hardware"]))] if origin["hardware"] else []
-    rows += [(f"file ({file['role']})", f"{file['path']}, sha256 {file['sha256']}") for file in origin["files"]]
-    rows += [("FLOPs", origin["stated"])] if origin["stated"] else []
-    rows += [("held", "; ".join(origin["held"]))] if origin["held"] else []
-    rows += [("note", note) for note in origin["notes"]] + [("doubtful record", check) for check in origin["checks"]]
-    spec = f"<details><summary>the spec</summary><pre>{html.escape(origin['spec'])}</pre></details>"
-    return html_table(("", ""), rows, wrapped=(1,)) + spec
+def _provenance(origin: Values) -> str:
+    """Where the numbers come from: hashes, hardware, files, notes and the spec itself."""
+    devices = dict.fromkeys(device.get("name", "") for device in origin.get("hardware", ()))
+    held, stated = origin.get("held", ()), origin.get("plausibility", {}).get("stated", "")
+    simulator = f"{origin.get('model', '')}, version {version('training-plan-sweep')}"
+    rows = [("sweep", origin.get("sweep", "")), ("simulator", simulator)]
+    rows += [("hardware", ", ".join(devices))] if devices else []
+    for role, file in origin.get("inputs", {}).get("files", {}).items():
+        rows.append((f"file ({role})", f"{file['path']}, sha256 {file['sha256']}"))
+    rows += [("FLOPs", stated)] if stated else []
+    rows += [("held", "; ".join(held))] if held else []
+    rows += [("note", note) for note in origin.get("notes", ())]
+    rows += [("doubtful record", check) for check in origin.get("checks", ())]
+    spec = html.escape(json.dumps(origin.get("spec", {}), indent=1))
+    return html_table(("", ""), rows, wrapped=(1,)) + f"<details><summary>the spec</summary><pre>{spec}</pre></details>"

@@ -1,7 +1,6 @@
 """A result as coded columns: what the charts of a page need of every row, in memory for a million rows."""
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import duckdb
 import numpy as np
@@ -9,7 +8,7 @@ import pyarrow as pa
 
 from sim_core import Bools, Floats, Ints
 from sweep.columns import REPORTED
-from sweep.ranking.query import columns_of
+from sweep.ranking.query import columns_of, plan_columns
 from sweep.ranking.selection import ordering, quoted
 
 MOST_VALUES: Final = 40
@@ -17,8 +16,7 @@ MOST_VALUES: Final = 40
 IDENTITY: Final = ("plan", "fidelity", "dp")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Axis:
+class Axis(NamedTuple):
     """A plan column with more than one value: the values in order, and the code of each row."""
 
     name: str
@@ -26,8 +24,7 @@ class Axis:
     code: Ints  # [rows]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Columns:
+class Columns(NamedTuple):
     """All rows of a result, [n]; measures of rows without a result are NaN."""
 
     plan: Ints
@@ -43,17 +40,16 @@ class Columns:
 def read_columns(connection: duckdb.DuckDBPyConnection, provenance: dict[str, Any]) -> Columns:
     """The columns of the results that a connection has. Raises SpecError."""
     schema = columns_of(connection)
-    names = list(schema)
-    plan_columns = [name for name in names[: names.index("status")] if name not in IDENTITY]
+    of_plans = plan_columns(schema, IDENTITY)
     by, descending = ordering(None, None, provenance, schema)[0]
     measured = list(dict.fromkeys([by, *(name for name in REPORTED if name in schema)]))
-    chosen = ", ".join(map(quoted, ["plan", "status", "reason", *plan_columns]))
+    chosen = ", ".join(map(quoted, ["plan", "status", "reason", *of_plans]))
     chosen += "".join(f", CAST({quoted(name)} AS DOUBLE) AS {quoted(name)}" for name in measured)
     table = connection.sql(f"SELECT {chosen} FROM results").to_arrow_table()
     measures = {name: table[name].to_numpy() for name in measured}
     plan, status = table["plan"].to_numpy(), _axis(table, "status")
     ran = np.array([value == "ok" for value in status.values])[status.code] & ~np.isnan(measures[by])
-    axes = (_axis(table, name) for name in plan_columns)
+    axes = (_axis(table, name) for name in of_plans)
     rows = np.flatnonzero(ran)
     return Columns(
         plan=plan,
@@ -76,4 +72,4 @@ def _axis(table: pa.Table, name: str) -> Axis:
     order = sorted(used, key=lambda k: (values[k] is None, values[k]))
     place = np.zeros(len(values), np.int64)
     place[order] = np.arange(len(order))
-    return Axis(name=name, values=tuple(values[k] for k in order), code=place[codes])
+    return Axis(name, tuple(values[k] for k in order), place[codes])

@@ -1,10 +1,10 @@
 """Lines about what makes a workload or a result doubtful: its checks, its share of the hardware's peak."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from sim_core import HIGHEST_MFU, LOWEST_MFU, Check, plural
-from sweep.wording import span
+from sweep.wording import Values, span
 
 LEAST_SHARE: Final = 0.01
 """Runs are warned of checks that concern at least this part of the file's compute, or an unknown part."""
@@ -25,7 +25,7 @@ def check_lines(checks: Sequence[Check]) -> Iterator[str]:
     yield from (f"  note: kept as chosen: {check.brief()}" for check in checks if check.kept)
 
 
-def plausibility_lines(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, verbose: bool = True) -> Iterator[str]:
+def plausibility_lines(facts: Values, rows: Sequence[Values], *, verbose: bool = True) -> Iterator[str]:
     """What of the utilisation of results, by column, is hard to believe; `verbose`: after that itself.
 
     `facts`: those that the run stored (`sweep/evaluation/preparation.py`).

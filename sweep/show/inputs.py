@@ -25,14 +25,14 @@ from sim_core import (
 )
 from sim_core.hardware.kernels.device import load_kernels, measured_kernels, precisions
 from sim_core.hardware.kernels.gemm import GEMM_PHASES, gemm_s
-from sweep.answers.section import Section, table
+from sweep.answers.section import Screen, table
 from sweep.wording import word
 
 MOST_PIECES: Final = 12
 UNNUMBERED: Final = ("name", "source")
 
 
-def workload_screen(path: str, workload: Workload) -> Iterator[Section | str]:
+def workload_screen(path: str, workload: Workload) -> Screen:
     """What a workload file holds."""
     summary, base, model = summarize(workload), workload.base, implied_model(workload)
     ranks, ga, checks = base.tp * base.pp, base.ga, workload.checks
@@ -128,7 +128,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"  {name:{widths[0]}}  {value:{widths[1]}}  {text}" for name, value, text in rows]
 
 
-def gemm_screen(hardware: Hardware, shape: tuple[int, int, int]) -> Iterator[Section | str]:
+def gemm_screen(hardware: Hardware, shape: tuple[int, int, int]) -> Screen:
     """The seconds of a GEMM [m, k] x [k, n] in each precision of a device."""
     kernels, rows = load_kernels(hardware), []
     m, n, k = (np.array([size], np.int64) for size in shape)
@@ -141,7 +141,7 @@ def gemm_screen(hardware: Hardware, shape: tuple[int, int, int]) -> Iterator[Sec
     yield f"gemm_scale for your machine: seconds that you measured / seconds above x {hardware.value('gemm_scale'):g}"
 
 
-def presets_screen(presets: Sequence[Hardware]) -> Iterator[Section | str]:
+def presets_screen(presets: Sequence[Hardware]) -> Screen:
     """The main numbers of the presets in a table."""
     of_gpu, of_node = ("peak_flops_bf16", "memory", "memory_bandwidth"), ("gpus_per_node", "nvlink_bandwidth")
     columns = (*of_gpu, *of_node, "nics_per_node", "nic_bandwidth")
@@ -161,7 +161,7 @@ def stack_lines(stack: Stack) -> Iterator[str]:
     yield from _aligned(rows)
 
 
-def stacks_screen(stacks: Sequence[Stack]) -> Iterator[Section | str]:
+def stacks_screen(stacks: Sequence[Stack]) -> Screen:
     """The main facts of the stacks in a table."""
     of_host = ("host_forward", "host_backward", "host_step")
     columns = ("sharding", "flash_attention", "fp8", *of_host, "gradient_bytes", "placement")
@@ -170,7 +170,7 @@ def stacks_screen(stacks: Sequence[Stack]) -> Iterator[Section | str]:
     yield ("`sweep stack NAME` shows all facts with their sources; workload.stack takes a name, or a preset and other values.")
 
 
-def models_screen(models: Sequence[Model]) -> Iterator[Section | str]:
+def models_screen(models: Sequence[Model]) -> Screen:
     """The main numbers of models in a table."""
     headings = ("parameters", "active", "layers", "hidden", "heads", "kv", "ffn", "experts", "vocabulary", "sequence")
     rows = []
@@ -193,7 +193,7 @@ def model_values(model: Model) -> dict[str, object]:
     return {**model.model_dump(mode="json"), "parameters": counted, "flops_per_token": flops}
 
 
-def model_screen(model: Model) -> Iterator[Section | str]:
+def model_screen(model: Model) -> Screen:
     """The numbers of one model."""
     counts, rows = parameters(model), []
     yield model.name

@@ -1,12 +1,12 @@
 """Screens of logs and launch files: what a run or a launch tells of framework, plan, model, step, and what is missing."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from sim_core import plural, short
 from sweep.inputs.launch.job import Launch
 from sweep.inputs.log import Log
-from sweep.wording import plain_values, word
+from sweep.wording import Values, plain_values, word
 
 WORDS: Final = {
     "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "step_time_s": "steady step",
@@ -49,14 +49,14 @@ def _told(facts: Mapping[str, str], of: Log | Launch) -> Iterator[str]:
     yield from (f"  note: {note}" for note in of.notes)
 
 
-def _plan_words(plan: Mapping[str, Any]) -> str:
+def _plan_words(plan: Values) -> str:
     """A plan on one line, with what is not known left out."""
     known = {name: value for name, value in plan.items() if value is not None}
     order = [*(name for name in SIZES if name in known), *(name for name in known if name not in SIZES)]
     return ", ".join(f"{WORDS.get(name, name)} {word(known[name])}" for name in order) or "not known"
 
 
-def _model_words(model: Mapping[str, Any]) -> str:
+def _model_words(model: Values) -> str:
     """The numbers of a model on one line."""
     parts = (
         f"{name} ({', '.join(f'{key} {inner}' for key, inner in value.items())})"

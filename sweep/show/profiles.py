@@ -1,10 +1,10 @@
 """Screens of profiler traces: how each rank's GPU spent its time, its collectives and GEMMs, and what the files lack."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from sim_core import plural, short
-from sweep.answers.section import Section, table
+from sweep.answers.section import Screen, table
 from sweep.inputs.traces.profile import Profile, Rank
 from sweep.wording import plain_values
 
@@ -14,7 +14,7 @@ _TOTALS: Final = ("span", "busy", "compute", "communication", "exposed", "memory
 _FURTHER: Final = ("exposed_memory", "compute_or_memset")
 
 
-def profile_screen(profile: Profile) -> Iterator[Section | str]:
+def profile_screen(profile: Profile) -> Screen:
     """What a profiler's file, archive or folder tells of a job."""
     ranks = profile.ranks
     devices = "".join(f", {device}" for device in sorted({rank.device for rank in ranks if rank.device}))
@@ -43,7 +43,7 @@ def profile_screen(profile: Profile) -> Iterator[Section | str]:
     yield from (f"  note: {each}" for each in profile.notes)
 
 
-def _details(rank: Rank) -> Iterator[Section | str]:
+def _details(rank: Rank) -> Screen:
     """Collectives, GEMMs and memory of a rank."""
 
     def part(rows: Sequence[object]) -> str:

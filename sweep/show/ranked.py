@@ -19,8 +19,7 @@ from sweep.search.candidates import BEATEN, WORSE
 from sweep.show.answer import answer_of
 from sweep.show.checks import plausibility_lines
 from sweep.show.results import reason_lines
-from sweep.show.sections import print_sections
-from sweep.show.tables import print_table, say
+from sweep.show.sections import print_sections, print_table, say
 from sweep.spec.stacks import stack_name
 from sweep.uncertainty.evidence import LEVEL
 from sweep.wording import SHORT_PART, cell, heading, span, values_text

@@ -1,12 +1,12 @@
 """Screens of results: counts by reason, and one plan."""
 
 from collections.abc import Iterator, Mapping, Set
-from typing import Any, Final
+from typing import Final
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, short
 from sweep.columns import measures_of
 from sweep.search.candidates import BEATEN, WORSE
-from sweep.wording import cell
+from sweep.wording import Values, cell
 
 _COUNTED: Final = {
     "where": "the condition given to `rank` is false",
@@ -39,7 +39,7 @@ def simai_lines(parts: Mapping[str, float]) -> Iterator[str]:
 _PLAN: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "schedule", "checkpointing", "hardware")
 
 
-def plan_lines(row: Mapping[str, Any], named: Set[str], *, parts: bool) -> Iterator[str]:
+def plan_lines(row: Values, named: Set[str], *, parts: bool) -> Iterator[str]:
     """One row: the plan with its usual fields and those `named`, its status and, with `parts`, the parts of its step."""
     peak, step_s = row["peak_memory_bytes"], row["step_time_s"]
     plan = [f"{name} {cell(name, row[name])}" for name in row if name in _PLAN or name in named]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from sim_core import Job, Played, Replay, StageDurations, plural, short, statistics
-from sweep.answers.section import Section, table
+from sweep.answers.section import Screen, table
 from sweep.wording import plain_values
 
 MOST_SHOWN = 16
@@ -12,7 +12,7 @@ FAR = 0.03
 """Error of a replay or of the recorded plan above which there is a warning."""
 
 
-def job_screen(path: str, job: Job) -> Iterator[Section | str]:
+def job_screen(path: str, job: Job) -> Screen:
     """What the traces of a job hold."""
     totals, layout = statistics(job), job.layout
     total = layout.pp * layout.ranks_per_stage
@@ -60,7 +60,7 @@ def job_values(path: str, job: Job) -> dict[str, object]:
     }
 
 
-def replay_screen(path: str, replayed: Replay) -> Iterator[Section | str]:
+def replay_screen(path: str, replayed: Replay) -> Screen:
     """A replay beside what was recorded."""
     what, how = ("rank", "its own times") if replayed.of_ranks else ("stage", "its mean times")
     yield f"{path}: replayed, each {what} with {how}"

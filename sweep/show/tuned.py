@@ -1,16 +1,16 @@
 """Screen of `sweep tune`: what was measured, the next plans and why, what they cost, whether to stop."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from sim_core import plural, short
-from sweep.answers.section import Section, table
+from sweep.answers.section import Screen, table
 from sweep.tuning.deciding import LEAST_RUNS, Regret
 from sweep.tuning.record import SKIP, SLOW, Entry
 from sweep.tuning.tuner import DEAR, START_S, STEPS, Proposal, Tuner, plan_values
-from sweep.wording import cell, heading, values_text
+from sweep.wording import Values, cell, heading, values_text
 
 
 def tuned_lines(
@@ -63,7 +63,7 @@ def added_text(entry: Entry) -> str:
     return ", ".join(words)
 
 
-def standing_screen(tuner: Tuner, standing: pa.Table) -> Iterator[Section | str]:
+def standing_screen(tuner: Tuner, standing: pa.Table) -> Screen:
     """Plans in the order of what is expected after the runs, measured beside simulated."""
     names = standing.column_names
     yield table(
@@ -104,7 +104,7 @@ def tuned_json(tuner: Tuner, proposals: Sequence[Proposal], limit: float) -> dic
     }
 
 
-def _values(tuner: Tuner, row: Mapping[str, Any]) -> str:
+def _values(tuner: Tuner, row: Values) -> str:
     """What tells a plan from the others, after a colon; nothing of the only one."""
     return f": {values_text({name: row[name] for name in names})}" if (names := tuner.varying) else ""
 
