@@ -52,7 +52,7 @@ def compared(first: Explanation, second: Explanation) -> Section:
         signed = f"{'-' if delta < 0 else '+'}{short(abs(delta), unit)}" if delta else "0"
         rows += [(label, *(short(value, unit) for value in values), signed)] if any(values) else []
     return Section(
-        heading=f"plan {first.plan} against plan {second.plan}",
+        f"plan {first.plan} against plan {second.plan}",
         table=(("", f"plan {first.plan}", f"plan {second.plan}", "difference"), *rows),
         left=(0,),
         gap=3,

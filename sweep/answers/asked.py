@@ -26,8 +26,8 @@ def of_plan(plan: Explanation) -> Iterator[Section]:
     shape = plan.shape
     stages = [] if shape is None else shape.memory.T.tolist()  # bytes; NaN: unknown
     yield Section(
-        heading=f"plan {plan.plan}",
-        lines=plan.told,
+        f"plan {plan.plan}",
+        plan.told,
         values={
             "plan": plan.plan,
             "row": plan.row,
@@ -42,7 +42,7 @@ def of_plan(plan: Explanation) -> Iterator[Section]:
         },
     )
     if not plan.runs:
-        yield Section(heading=f"{plan.row['status']}: {plan.reason}", apart=True)
+        yield Section(f"{plan.row['status']}: {plan.reason}", apart=True)
 
 
 def of_step(plan: Explanation) -> Iterator[Section]:
@@ -58,7 +58,7 @@ def of_step(plan: Explanation) -> Iterator[Section]:
     ]
     lines += [f"bubble: {_bubble(plan)}"] if plan.waiting else []
     step = f"step {short(row['step_time_s'], 's')}, {short(row['samples_per_s'], '')} samples/s{rate}"
-    yield Section(heading=step, lines=lines, apart=True)
+    yield Section(step, lines, apart=True)
 
 
 def _bubble(plan: Explanation) -> str:
@@ -93,7 +93,7 @@ def of_memory(plan: Explanation) -> Iterator[Section]:
     if peak is None:
         if state is not None:
             told = f"memory: state {short(state, 'B')} of {short(have, 'B')}; activations are unknown"
-            yield Section(heading=told, apart=True)
+            yield Section(told, apart=True)
         return
     table: list[tuple[str, ...]] = []
     if shape is not None:
@@ -105,7 +105,7 @@ def of_memory(plan: Explanation) -> Iterator[Section]:
                 table.append((name.removesuffix("_bytes"), *(short(float(values[stage]), "B") for stage in stages)))
     room = f"{short(have - peak, 'B')} of head-room" if have >= peak else f"{short(peak - have, 'B')} too much"
     told = f"memory {short(peak, 'B')} of {short(have, 'B')} on the fullest stage, {room}"
-    yield Section(heading=told, apart=True, table=table, left=(0,), gap=3)
+    yield Section(told, apart=True, table=table, left=(0,), gap=3)
 
 
 def of_bottleneck(plan: Explanation) -> Iterator[Section]:
@@ -121,7 +121,7 @@ def of_bottleneck(plan: Explanation) -> Iterator[Section]:
         lines = lines or ["no single change makes it smaller and the plan faster"]
     bubble = plan.waiting and dataclasses.asdict(plan.waiting)
     values = {"bottleneck": told, "bubble": bubble, "mfu_of": plan.peak or None}
-    yield Section(heading=heading, lines=lines, values=values, apart=True)
+    yield Section(heading, lines, values=values, apart=True)
 
 
 def of_changes(plan: Explanation) -> Iterator[Section]:
@@ -143,7 +143,7 @@ def of_changes(plan: Explanation) -> Iterator[Section]:
         table.append((each.change, step, f"{each.gain():+.1%}" if runs else "-", mfu, memory))
     narrow = any(each.after["mfu"] is not None and str(each.after.get("precision", ""))[:3] in NARROW for each in running)
     yield Section(
-        heading=heading if running or runs else "no change of one axis makes it run",
+        heading if running or runs else "no change of one axis makes it run",
         table=table if running else (),
         left=(0,),
         gap=3,
@@ -159,10 +159,10 @@ def of_changes(plan: Explanation) -> Iterator[Section]:
     lines = [f"{', '.join(changes)}: {why}" for why, changes in refused.items()]
     lines += [f"{plural(same, 'other change')}: as the plan itself"] if same else []
     if lines:
-        yield Section(heading="" if not refused else "cannot run:" if runs else "for another reason:", lines=lines)
+        yield Section("" if not refused else "cannot run:" if runs else "for another reason:", lines)
     if near is not None and nearest is not None:
         changed = ", ".join(f"{name} {cell(name, value)}" for name, value in nearest.chosen.items())
-        yield Section(heading=f"nearest plan of the result that runs: {near['plan']}, with {changed}")
+        yield Section(f"nearest plan of the result that runs: {near['plan']}, with {changed}")
 
 
 def _is_the_same(of: Variation) -> bool:
@@ -192,13 +192,13 @@ def of_rivals(plan: Explanation) -> Iterator[Section]:
     if of.tied:
         more = f" and {of.bars.tied - len(of.tied):,} more" if of.bars.tied > len(of.tied) else ""
         lines += [ties_of(of.bars), f"those that tie with plan {of.best}: {', '.join(map(str, of.tied))}{more}"]
-    yield Section(heading="within the error", lines=lines, values={"within": dataclasses.asdict(of)}, apart=True)
+    yield Section("within the error", lines, values={"within": dataclasses.asdict(of)}, apart=True)
 
 
 def of_measuring(plan: Explanation) -> Iterator[Section]:
     """What of its prediction to measure first, and what to know of the result."""
     if plan.first:
-        yield Section(heading="to measure first", lines=plan.first, apart=True)
+        yield Section("to measure first", plan.first, apart=True)
     notes = list(plan.opened.notes)
     yield Section(notes=notes, values={"measure_first": plan.first, "notes": notes})
 

@@ -205,7 +205,7 @@ def sections_of(constraints: Sequence[Relaxed], notes: tuple[str, ...]) -> Itera
     for group in dict.fromkeys(tuple(each.group.items()) for each in constraints):
         yield _of_group([each for each in constraints if tuple(each.group.items()) == group])
     none = "No constraint: the spec has no `where`, --where is not given, and every plan fits into its device."
-    yield Section(heading="" if constraints else none, notes=notes)
+    yield Section("" if constraints else none, notes=notes)
 
 
 def _of_group(constraints: Sequence[Relaxed]) -> Section:
@@ -224,4 +224,4 @@ def _of_group(constraints: Sequence[Relaxed]) -> Section:
             needs = f"; needs {memory[0]}, has {memory[1]}" if memory else ""
             wins = f"plan {row.get('plan')} has {values_text(each.chosen) or 'the same values'}{needs}"
             below.append(f"{name}: {wins}; it alone keeps {plural(each.excluded)} out")
-    return Section(heading=f"{told}{best}", table=rows, left=(0,), cut=0, below_table=below)
+    return Section(f"{told}{best}", table=rows, left=(0,), cut=0, below_table=below)

@@ -1,11 +1,11 @@
 """A section: what is said of a file, a plan, a result or two of them, as data that terminal, page and JSON render alike."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Section:
     """A heading, sentences, a list of lines, a table of text with its headings in the first row, sentences below it, notes.
 
@@ -14,8 +14,9 @@ class Section:
     """
 
     heading: str = ""
-    sentences: Sequence[str] = ()
     lines: Sequence[str] = ()
+    _: KW_ONLY
+    sentences: Sequence[str] = ()
     table: Sequence[Sequence[str]] = ()
     left: Collection[int] | None = None  # columns of the table that hold words, the others hold numbers; None: all
     gap: int = 2  # spaces between its columns on a terminal

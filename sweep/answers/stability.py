@@ -184,7 +184,7 @@ def stable_rows(groups: Sequence[Stability], top: int) -> pa.Table:
 def sections_of(groups: Sequence[Stability], sigmas: Mapping[str, float], top: int) -> Iterator[Section]:
     """The plans with the most wins of each group."""
     moved = ", ".join(f"{name} {sigma:g}" for name, sigma in sigmas.items())
-    yield Section(heading=f"{DRAWS:,} draws, standard deviations of ln(time): {moved}")
+    yield Section(f"{DRAWS:,} draws, standard deviations of ln(time): {moved}")
     for group in groups:
         rows = [row for row in stable_rows([group], top).to_pylist() if row[WINS] > 0]
         known = group.rows.column_names
@@ -195,7 +195,7 @@ def sections_of(groups: Sequence[Stability], sigmas: Mapping[str, float], top: i
         verdict = "so the rest cannot win" if group.reach < group.behind else "so one of the rest may win: raise --candidates"
         rest = f". The rest are {behind:.1%} and more behind; no plan gained more than {gained:.1%} on the first: {verdict}."
         yield Section(
-            heading=f"{values_text(group.group)}:" if group.group else "",
+            f"{values_text(group.group)}:" if group.group else "",
             table=((*map(heading, names), WINS), *cells),
             left=(),
             below_table=(told + (rest if group.beyond else "; there are no more."),),

@@ -212,7 +212,7 @@ def section_of(answer: WhatIf) -> Section:
     if any(ends):
         rows.insert(len(differing) + 1, (f"its interval, {LEVEL:.0%}", *ends))
     return Section(
-        heading=f"what if: {answer.same.change}",
+        f"what if: {answer.same.change}",
         sentences=list(_in_words(answer)),
         table=[("", *plans), *rows],
         left=(0,),

@@ -56,12 +56,12 @@ def _head(both: Comparison) -> Section:
         lines.append(f"Failed plans: {both.old_failed:,} old, {both.new_failed:,} new")
     if both.matched_without:
         lines.append(f"{', '.join(both.matched_without)}: differs for all plans, so plans are matched without it")
-    return Section(heading=f"{both.name}: what changed", lines=lines)
+    return Section(f"{both.name}: what changed", lines)
 
 
 def _inputs(both: Comparison) -> Section:
     lines = [change.text + ("" if change.moves_results else " (changes no result)") for change in both.inputs]
-    return Section(heading="Inputs", lines=lines or ["No input changed."])
+    return Section("Inputs", lines or ["No input changed."])
 
 
 def _groups(both: Comparison) -> Section:
@@ -75,7 +75,7 @@ def _groups(both: Comparison) -> Section:
         lines.append(f"and {plural(left, 'more group')} (all in the JSON form)")
     if not rows:
         lines.append("No plan can run on either side.")
-    return Section(heading=BEST_PLAN, lines=lines, table=[heads, *rows] if rows else ())
+    return Section(BEST_PLAN, lines, table=[heads, *rows] if rows else ())
 
 
 def _group_row(group: Group, both: Comparison) -> list[str]:
@@ -94,9 +94,9 @@ def _group_row(group: Group, both: Comparison) -> list[str]:
 
 def _steps(steps: Steps) -> Section:
     if not steps.plans:
-        return Section(heading="Step times", lines=("No plan can run on both sides.",))
+        return Section("Step times", ("No plan can run on both sides.",))
     if steps.same == steps.plans:
-        return Section(heading="Step times", lines=(f"{plural(steps.plans)} on both sides, none changed.",))
+        return Section("Step times", (f"{plural(steps.plans)} on both sides, none changed.",))
     at = dict(steps.quantiles)
     lines = [
         f"{plural(steps.plans)} on both sides: {steps.slower:,} slower, {steps.faster:,} faster, {steps.same:,} the same",
@@ -108,7 +108,7 @@ def _steps(steps: Steps) -> Section:
         lines.append(f"mean {before} -> {after}: {_parts_text(mean)}")
     if steps.causes:
         lines.append("mostly due to " + ", ".join(f"{name} ({plural(count)})" for name, count in steps.causes))
-    return Section(heading="Step times", lines=lines)
+    return Section("Step times", lines)
 
 
 def _parts_text(shift: Shift) -> str:
@@ -123,7 +123,7 @@ def _largest(both: Comparison) -> Section:
         steps = (cell("step_time_s", seconds) for seconds in (shift.old_s, shift.new_s))
         told = (percent(shift.change), shift.cause or "-", _parts_text(shift))
         rows.append((str(shift.values["plan"]), plan_text(shift.values), *steps, *told))
-    return Section(heading="Largest changes", table=[heads, *rows] if rows else ())
+    return Section("Largest changes", table=[heads, *rows] if rows else ())
 
 
 def _moved(moved: Moved, title: str, by: str) -> Section:
@@ -131,7 +131,7 @@ def _moved(moved: Moved, title: str, by: str) -> Section:
         moved.plans
     )
     rows = [(str(row["plan"]), plan_text(row), cell("step_time_s", row["step_time_s"])) for row in moved.best]
-    return Section(heading=title, lines=lines, table=[("plan", "fastest of them", "step"), *rows] if rows else ())
+    return Section(title, lines, table=[("plan", "fastest of them", "step"), *rows] if rows else ())
 
 
 def paged(parts: Sequence[Section], both: Comparison | None, history: Sequence[Point]) -> Section:

@@ -33,12 +33,12 @@ def write_reports(
 
 def _sections(sweep: SweepRecord, both: Comparison | None) -> list[Section]:
     if sweep.status == "failed":
-        failure = [Section(heading=f"{sweep.name}: failed", lines=(sweep.error,))]
+        failure = [Section(f"{sweep.name}: failed", (sweep.error,))]
         return failure + (sections(both) if both is not None else [])
     verdict = tuple(f"regression: {text}" for text in sweep.regressions) or ("nothing beyond the thresholds",)
     first = sweep.error or "the first night: nothing to compare with"
     against = (f"compared with night {sweep.baseline}" if sweep.baseline else first,)
-    head, *rest = sections(both) if both is not None else [Section(heading=sweep.name)]
+    head, *rest = sections(both) if both is not None else [Section(sweep.name)]
     if not sweep.baseline:  # compared with itself: only the best plans are of interest
-        return [Section(heading=sweep.name, lines=against), *(part for part in rest if part.heading == BEST_PLAN)]
-    return [Section(heading=sweep.name, lines=(*verdict, *against, *head.lines)), *rest]
+        return [Section(sweep.name, against), *(part for part in rest if part.heading == BEST_PLAN)]
+    return [Section(sweep.name, (*verdict, *against, *head.lines)), *rest]

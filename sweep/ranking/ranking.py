@@ -249,7 +249,7 @@ def outcome(directory: Location) -> tuple[int, int]:
     """Numbers of rows with a result and of rows that failed, in `directory`. Raises SpecError."""
     with parts(directory) as rows:
         statuses = rows.statuses()
-    return statuses.get("ok", 0), statuses.get("failed", 0)
+    return statuses["ok"], statuses["failed"]
 
 
 def objectives_of(spec: SweepSpec) -> tuple[str, bool]:

@@ -160,26 +160,18 @@ def find_fronts(connection: duckdb.DuckDBPyConnection, condition: str, columns: 
     `columns`: with whether more is better.
     """
     known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name, _ in columns)
-    values = ", ".join(f"{'-' if more else ''}{quoted(name)}::DOUBLE AS v{k}" for k, (name, more) in enumerate(columns))
-    groups = ", ".join(f"{quoted(name)} AS g{k}" for k, name in enumerate(per))
-    reader = connection.sql(
-        f"SELECT plan, {values}{', ' + groups if groups else ''} FROM {NAMED} WHERE {condition} AND {known}"
-    ).to_arrow_reader(_BATCH)
-    fronts: dict[tuple[object, ...], tuple[Ints, Floats]] = {}
-    keys = [f"g{k}" for k in range(len(per))]
-    for batch in map(pa.Table.from_batches, ([each] for each in reader)):
-        number = group_numbers(batch, keys)
-        for group in np.unique(number):
-            rows = batch.take(np.flatnonzero(number == group))
-            key = tuple(rows[name][0].as_py() for name in keys)
-            plans = rows.column("plan").to_numpy()
-            points = np.stack([rows.column(f"v{k}").to_numpy() for k in range(len(columns))], axis=1)
-            if key in fronts:
-                plans, points = np.concatenate([fronts[key][0], plans]), np.concatenate([fronts[key][1], points])
-            keep = best_of(points)
-            fronts[key] = plans[keep], points[keep]
-    plans = np.concatenate([plans for plans, _ in fronts.values()]) if fronts else np.zeros(0, np.int64)
-    connection.register("front_plans", pa.table({"plan": plans}))
+    values = "".join(f", {'-' if more else ''}{quoted(name)}::DOUBLE AS v{k}" for k, (name, more) in enumerate(columns))
+    groups = "".join(f", {quoted(name)} AS g{k}" for k, name in enumerate(per))
+    reader = connection.sql(f"SELECT plan{values}{groups} FROM {NAMED} WHERE {condition} AND {known}").to_arrow_reader(_BATCH)
+    front = reader.schema.empty_table()
+    for batch in reader:  # the fronts so far beside it
+        rows = pa.concat_tables([front, pa.Table.from_batches([batch])]).unify_dictionaries()
+        number = group_numbers(rows, [f"g{k}" for k in range(len(per))])
+        points = np.stack([rows[f"v{k}"].to_numpy() for k in range(len(columns))], axis=1)
+        members = (np.flatnonzero(number == group) for group in np.unique(number))
+        kept = [member[best_of(points[member])] for member in members]
+        front = rows.take(np.concatenate([np.zeros(0, np.int64), *kept]))
+    connection.register("front_plans", front.select(["plan"]))
     connection.execute(f"CREATE TEMP TABLE {FRONT} AS SELECT plan FROM front_plans").fetchall()
 
 

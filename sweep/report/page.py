@@ -119,7 +119,7 @@ def _sections(content: Values) -> list[Section]:
         ("Validation", "", _validation(content["provenance"])),
         ("Where it comes from", "", _provenance(content["provenance"])),
     ]
-    return [Section(heading=heading, note=note, html=text) for heading, note, text in parts]
+    return [Section(heading, note=note, html=text) for heading, note, text in parts]
 
 
 _RANKING: Final = (

@@ -234,7 +234,7 @@ def disagreement_of(both: Disagreement) -> Section:
     names = [name for name in both.rows.column_names if name not in PARTS or any(both.rows[name].to_pylist())]
     rows = [tuple(cell(name, row[name]) for name in names) for row in both.rows.to_pylist()]
     return Section(
-        heading=f"{plural(both.pairs)} in both fidelities. simai / event: median {both.median:.3f}, "
+        f"{plural(both.pairs)} in both fidelities. simai / event: median {both.median:.3f}, "
         f"5 to 95 % {both.low:.3f} to {both.high:.3f}. "
         f"Rank correlation {correlation}; {plural(both.best_in_common)} are in the best {both.best} of both.",
         sentences=("Largest differences; parts are simai - event:",),
