@@ -74,18 +74,18 @@ release: $(READY)  ## sdist and wheel of the version that the changelog describe
 	.ci/release
 
 validate: $(READY)  ## measured training runs against their simulation (fails where a figure got worse)
-	$(BIN)/python -m benchmarks.validation_page --check
+	$(BIN)/python -m docs.made.validation_page --check
 
 validation: $(READY)  ## record the figures anew and remake what docs/ shows of them
-	$(BIN)/python -m benchmarks.validation_page
+	$(BIN)/python -m docs.made.validation_page
 
 reference: $(READY)  ## remake what is made from the code: pages of commands and axes, the columns of plans, tables
-	$(BIN)/python -m benchmarks.plan_fields
-	$(BIN)/python benchmarks/commands_page.py
-	$(BIN)/python -m benchmarks.docs_tables
+	$(BIN)/python -m docs.made.plan_fields
+	$(BIN)/python docs/made/commands_page.py
+	$(BIN)/python -m docs.made.docs_tables
 
 rooms: $(READY)  ## print what every file of the sources is for
-	@$(BIN)/python benchmarks/rooms_page.py
+	@$(BIN)/python docs/made/rooms_page.py
 
 bench: $(READY)  ## the measured claims
 	$(BIN)/python -m benchmarks.bench

@@ -25,21 +25,11 @@ from benchmarks.measuring import ROOT, ROUNDS, Figure
 from benchmarks.plan_rates import reader_rows, space_rows, worker_rows
 
 RECORDED: Final = ROOT / "benchmarks" / "recorded.json"
-GROUPS: Final = {
-    group.__name__.removesuffix("_rows"): group
-    for group in (
-        engine_rows,
-        reader_rows,
-        worker_rows,
-        space_rows,
-        calculon_rows,
-        command_rows,
-        million_rows,
-        ray_rows,
-        intake_rows,
-        memory_rows,
-    )
-}
+ALL: Final = (
+    engine_rows, reader_rows, worker_rows, space_rows, calculon_rows, command_rows, million_rows, ray_rows, intake_rows,
+    memory_rows,
+)  # fmt: skip
+GROUPS: Final = {group.__name__.removesuffix("_rows"): group for group in ALL}
 
 
 def machine() -> str:
@@ -86,13 +76,7 @@ def main() -> None:
 
 def line(figure: Figure, before: float | None) -> str:
     """A figure as it is printed; `before`: the recorded one."""
-    told = (
-        f"{figure.value:,.0f}"
-        if figure.value >= 100
-        else f"{figure.value:.1f}"
-        if figure.value >= 10
-        else f"{figure.value:.2f}"
-    )
+    told = f"{figure.value:,.{0 if figure.value >= 100 else 1 if figure.value >= 10 else 2}f}"
     ratio = f"x {figure.value / before:.2f}" if before else ""
     note = f"\n    {figure.note}" if figure.note else ""
     return f"{figure.what:72} {told:>12} {figure.unit:22} {ratio:>9}  {figure.bar}{note}"

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from sim_core import Floats, SimError, Stack, read_stack
-from sweep.calibration.stack_fit import fit_stack
+from sweep.calibration.report import run_name, stack_lines
 from sweep.calibration.stack_launch import runs_at_hand, smallest_model
-from sweep.calibration.stack_report import run_name, stack_lines
+from sweep.calibration.steps import fit_stack
 from sweep.runs.simulation import Run, StepsByStack, seconds_by_stack
 from sweep.runs.table import Row, read_table
 from sweep.validation.figures import figures_of

@@ -9,6 +9,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -67,6 +68,14 @@ class Compared(NamedTuple):
         """Predicted over measured."""
         return [predicted / measured for predicted, measured in zip(self.predicted, self.table.seconds, strict=True)]
 
+    @property
+    def by_decade(self) -> dict[int, list[float]]:
+        """Ratios by the power of ten of their sizes."""
+        ratios: dict[int, list[float]] = defaultdict(list)
+        for size, ratio in zip(self.table.sizes, self.ratios, strict=True):
+            ratios[int(math.log10(size))].append(ratio)
+        return dict(sorted(ratios.items()))
+
 
 def published() -> list[Measured]:
     """The tables that ship with the product."""
@@ -110,11 +119,9 @@ def compare(tables: Iterable[Measured]) -> list[Compared]:
     compared = []
     for table in tables:
         hardware, nodes = hardware_of(table)
-        try:
+        with suppress(SpecError):
             predicted = collective_seconds(table.operation, table.sizes, table.ranks, nodes, hardware)
-        except SpecError:
-            continue
-        compared.append(Compared(table, tuple(float(seconds) for seconds in predicted)))
+            compared.append(Compared(table, tuple(map(float, predicted))))
     return compared
 
 
@@ -135,11 +142,8 @@ def summary(compared: Sequence[Compared]) -> Summary:
             errors["large" if size >= LARGE else "small"].append(abs(ratio - 1) * 100)
             if not 0.5 <= ratio <= 2:
                 beyond[each.table.name] = beyond.get(each.table.name, 0) + 1
-    return Summary(
-        {name: len(values) for name, values in errors.items()},
-        {name: float(np.median(values)) for name, values in errors.items()},
-        beyond,
-    )
+    median = {name: float(np.median(values)) for name, values in errors.items()}
+    return Summary({name: len(values) for name, values in errors.items()}, median, beyond)
 
 
 def as_json(compared: Sequence[Compared]) -> str:
@@ -147,7 +151,7 @@ def as_json(compared: Sequence[Compared]) -> str:
     rows = []
     for each in compared:
         table = {"table": each.table.name} | {key: getattr(each.table, key) for key in STATED}
-        for decade, ratios in _by_decade(each).items():
+        for decade, ratios in each.by_decade.items():
             bias = (float(np.mean(ratios)) - 1) * 100
             error = float(np.median(np.abs(np.array(ratios) - 1))) * 100
             sizes = {"bytes_from": 10**decade, "sizes": len(ratios), "bias": round(bias, 2), "median_error": round(error, 2)}
@@ -157,12 +161,12 @@ def as_json(compared: Sequence[Compared]) -> str:
 
 def as_markdown(compared: Sequence[Compared]) -> str:
     """Predicted over measured seconds by operation, nodes and decade of bytes; a line for each table."""
-    decades = sorted({decade for each in compared for decade in _by_decade(each)})
+    decades = sorted({decade for each in compared for decade in each.by_decade})
     sizes = [f"{10 ** (decade % 3)} {('B', 'kB', 'MB', 'GB')[decade // 3]}" for decade in decades]
     heading = f"| table | hardware | fabric | operation | nodes x GPUs | {' | '.join(sizes)} |"
     lines = [heading, "|---|---|---|---|---|" + "--:|" * len(decades)]
-    for each in sorted(compared, key=lambda each: _order(each.table)):
-        table, by_decade = each.table, _by_decade(each)
+    for each in sorted(compared, key=lambda one: (not one.table.held, one.table.operation, one.table.nodes, one.table.name)):
+        table, by_decade = each.table, each.by_decade
         cells = [f"{float(np.median(by_decade[decade])):.2f}" if decade in by_decade else "" for decade in decades]
         fabric = table.fabric if table.quality == "ok" else f"{table.fabric} ({table.quality})"
         where = f"{table.nodes} x {table.ranks // table.nodes}"
@@ -176,18 +180,6 @@ def as_markdown(compared: Sequence[Compared]) -> str:
     off = ", ".join(f"{name} ({count})" for name, count in sorted(total.beyond_two.items())) or "none"
     lines.append(f"Off by more than a factor of 2: {off}.")
     return "\n".join(lines)
-
-
-def _order(table: Measured) -> tuple[bool, str, int, str]:
-    return not table.held, table.operation, table.nodes, table.name
-
-
-def _by_decade(compared: Compared) -> dict[int, list[float]]:
-    """Ratios by the power of ten of their sizes."""
-    ratios: dict[int, list[float]] = defaultdict(list)
-    for size, ratio in zip(compared.table.sizes, compared.ratios, strict=True):
-        ratios[int(math.log10(size))].append(ratio)
-    return dict(sorted(ratios.items()))
 
 
 if __name__ == "__main__":

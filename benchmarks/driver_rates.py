@@ -8,9 +8,8 @@ import sys
 import tempfile
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,13 +49,12 @@ if __name__ == "__main__":
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Driven:
-    """What a run of its own process took: seconds to start the executor and to run, peak memory of the driver alone."""
+class Driven(NamedTuple):
+    """What a run of its own process took: peak memory of the driver alone, seconds to start the executor and to run."""
 
+    peak_mb: float
     start_s: float
     seconds: float
-    peak_mb: float
 
 
 def driven(plans: int, kind: str = "local", writer: str = "auto") -> Driven:
@@ -65,10 +63,10 @@ def driven(plans: int, kind: str = "local", writer: str = "auto") -> Driven:
         script = Path(folder) / "driver.py"
         script.write_text(DRIVER.format(spec=EXAMPLE, plans=plans, kind=kind, writer=writer), encoding="utf-8")
         done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=ROOT)
-    count, peak_kb, start_s, seconds = done.stdout.split()
-    if int(count) != plans:
-        raise SystemExit(f"{count} of {plans} plans were simulated")
-    return Driven(start_s=float(start_s), seconds=float(seconds), peak_mb=int(peak_kb) / 1024)
+    count, peak_kb, *seconds = map(float, done.stdout.split())
+    if count != plans:
+        raise SystemExit(f"{count:.0f} of {plans} plans were simulated")
+    return Driven(peak_kb / 1024, *seconds)
 
 
 def memory_rows() -> Rows:
@@ -82,10 +80,11 @@ def memory_rows() -> Rows:
 def ray_rows() -> Rows:
     """Ray beside local processes, turn by turn, start-up apart."""
     plans = 1_000_000
-    taken: dict[str, list[Driven]] = {"local": [], "driver": [], "worker": []}
+    kinds = {"local": ("local", "auto"), "driver": ("ray", "driver"), "worker": ("ray", "worker")}
+    taken: dict[str, list[Driven]] = {name: [] for name in kinds}
     for _ in range(3):
-        for writer, runs in taken.items():
-            runs.append(driven(plans, "local" if writer == "local" else "ray", writer if writer != "local" else "auto"))
+        for name, kind in kinds.items():
+            taken[name].append(driven(plans, *kind))
     median = {writer: statistics.median(run.seconds for run in runs) for writer, runs in taken.items()}
     yield Figure(f"{plans:,} plans, 2 workers, --executor local", median["local"], "s")
     for writer in ("driver", "worker"):

@@ -120,16 +120,8 @@ def case_rows(name: str, shape: Shape, library: ctypes.CDLL | None) -> Rows:
     program.duration_s[:] = np.random.default_rng(0).uniform(1, 2, program.duration_s.shape)
     program.message_s[:] = 0.1
     program.duration_s[WEIGHT] /= 2  # weight gradients: of the whole backward, a part
-    fill_order(
-        order_writers(np.array([schedule])),
-        schedule,
-        pp,
-        vpp,
-        ga,
-        0,
-        order,
-        np.empty(most_scratch(*map(np.array, (schedule, pp, ga))), np.int64),
-    )
+    scratch = np.empty(most_scratch(*map(np.array, (schedule, pp, ga))), np.int64)
+    fill_order(order_writers(np.array([schedule])), schedule, pp, vpp, ga, 0, order, scratch)
     blocks = int((order >= 0).sum())
     sequence, lanes = allocate_sequence(events, events, pp, cells), allocate_lanes(events, pp, cells)
     turns = fill_sequence(shape, order, sequence)

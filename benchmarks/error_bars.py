@@ -9,7 +9,6 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -65,8 +64,7 @@ MARGIN: Final = 1.0
 """Points by which a class outside these bounds may be further outside than when the figures were recorded."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Residuals:
+class Residuals(NamedTuple):
     """A row is a measured run that was simulated. `job`: runs of one number differ in nothing but their plan."""
 
     error: Floats  # ln(measured / simulated)
@@ -79,10 +77,7 @@ class Residuals:
 
     def chosen(self, rows: Bools) -> "Residuals":
         """Some of the rows."""
-        return Residuals(
-            error=self.error[rows], set=self.set[rows], experts=self.experts[rows], job=self.job[rows],
-            sizes=self.sizes[rows], choices=self.choices[rows], traits=self.traits[rows],
-        )  # fmt: skip
+        return Residuals._make(column[rows] for column in self)
 
 
 class Pairs(NamedTuple):
@@ -96,12 +91,12 @@ class Pairs(NamedTuple):
 
     def chosen(self, rows: Bools) -> "Pairs":
         """Some of the pairs."""
-        return Pairs(self.error[rows], self.doublings[rows], self.squares[rows], self.set[rows], self.experts[rows])
+        return Pairs._make(column[rows] for column in self)
 
 
 def pairs_of(runs: Residuals) -> Pairs:
     """All pairs of different plans of each job. Of a plan that was measured twice, the mean."""
-    errors, apart, squares, sets, experts = [], [], [], [], []
+    pairs = []
     for job in np.unique(runs.job):
         rows = np.flatnonzero(runs.job == job)
         if len(rows) < 2:
@@ -113,13 +108,10 @@ def pairs_of(runs: Residuals) -> Pairs:
         first = [np.flatnonzero(plan == number)[0] for number in range(plan.max() + 1)]
         mean = np.array([runs.error[rows][plan == number].mean() for number in range(plan.max() + 1)])
         for left, right in zip(*np.triu_indices(len(mean), 1), strict=True):
-            errors.append(mean[left] - mean[right])
-            apart.append(doublings[first[left], first[right]])
-            squares.append(squared[first[left], first[right]])
-            sets.append(runs.set[rows[0]])
-            experts.append(runs.experts[rows[0]])
-    error, doublings, squared = (np.array(values, np.float64) for values in (errors, apart, squares))
-    return Pairs(error, doublings, squared, np.array(sets, np.str_), np.array(experts, np.bool_))
+            at = first[left], first[right]
+            pairs.append((mean[left] - mean[right], doublings[at], squared[at], runs.set[rows[0]], runs.experts[rows[0]]))
+    kinds = (np.float64, np.float64, np.float64, np.str_, np.bool_)
+    return Pairs._make(np.array([pair[k] for pair in pairs], kind) for k, kind in enumerate(kinds))
 
 
 def fit(runs: Residuals) -> Evidence:
@@ -203,28 +195,18 @@ def fit_moves(errors: Mapping[str, Sequence[float]]) -> Moved:
     jobs = list(errors)
     error = np.concatenate([np.array(errors[job]) for job in jobs])
     of_job = np.repeat(jobs, [len(errors[job]) for job in jobs])
-
-    def bounds(rows: Bools) -> Floats:
-        return weighted(error[rows], _equal(of_job[rows]), LEVELS)
-
-    low, middle, high = bounds(np.ones(len(error), np.bool_))
+    alike = _equal(of_job)
+    low, middle, high = map(float, weighted(error, alike, LEVELS))
     left_out = np.zeros(len(error), np.bool_)
     for job in jobs if len(jobs) > 1 else ():
         out = of_job == job
-        least, _, most = bounds(~out)
+        least, _, most = weighted(error[~out], _equal(of_job[~out]), LEVELS)
         left_out[out] = (error[out] >= least) & (error[out] <= most)
-    alike = _equal(of_job)
     return Moved(
-        low=float(low),
-        middle=float(middle),
-        high=float(high),
-        mean=float(np.abs(error) @ alike),
-        worst=float(np.abs(error).max()),
-        inside=float(100 * ((error >= low) & (error <= high)) @ alike),
-        left_out=float(100 * left_out @ alike),
-        moves=len(error),
-        jobs=len(jobs),
-    )
+        low=low, middle=middle, high=high, mean=float(np.abs(error) @ alike), worst=float(np.abs(error).max()),
+        inside=float(100 * ((error >= low) & (error <= high)) @ alike), left_out=float(100 * left_out @ alike),
+        moves=len(error), jobs=len(jobs),
+    )  # fmt: skip
 
 
 def _percent(sets: npt.NDArray[np.str_], inside: Bools) -> dict[str, float]:
@@ -237,24 +219,17 @@ def _percent(sets: npt.NDArray[np.str_], inside: Bools) -> dict[str, float]:
 
 def spreads(runs: Residuals) -> dict[str, Spread]:
     """The spread of each class, of plans without other traits."""
-    widths = fit_widths(runs)
+    widths, found = fit_widths(runs), {}
     at = [trait.name for trait in TRAITS].index(EXPERTS)
-    return {kind: _spread(runs, experts, widths, float(np.exp(widths.by_trait[at] * experts))) for experts, kind in CLASSES}
-
-
-def _spread(runs: Residuals, experts: bool, widths: Widths, factor: float) -> Spread:
-    of_class = runs.experts == experts
-    between, within = _variances(runs, _weights(runs, experts))
-    half = min(widths.base * factor, WIDEST / 2)
-    return Spread(
-        low=widths.middle - half,
-        middle=widths.middle,
-        high=widths.middle + half,
-        between=between**0.5,
-        within=within**0.5,
-        runs=int(of_class.sum()),
-        sets=len(np.unique(runs.set[of_class])),
-    )
+    for experts, kind in CLASSES:
+        of_class = runs.experts == experts
+        between, within = _variances(runs, _weights(runs, experts))
+        middle, half = widths.middle, min(widths.base * float(np.exp(widths.by_trait[at] * experts)), WIDEST / 2)
+        found[kind] = Spread(
+            low=middle - half, middle=middle, high=middle + half, between=between**0.5, within=within**0.5,
+            runs=int(of_class.sum()), sets=len(np.unique(runs.set[of_class])),
+        )  # fmt: skip
+    return found
 
 
 def _weights(runs: Residuals, experts: bool) -> Floats:
@@ -347,29 +322,22 @@ def residuals(runs: Sequence[Run]) -> Residuals:
     """Errors of the runs with quality ok that were simulated and have a time."""
     timed = [run for run in runs if run.scored]
     jobs: dict[tuple[str, ...], int] = {}
+    experts = np.array([run.row.has_experts for run in timed], np.bool_)
+    stated = np.array([bool(run.row.text("release") or run.row.text("features")) for run in timed], np.bool_)
+    launch_s, step_s, share = np.array([[run.launch_s, run.step_s, run.measured_share] for run in timed]).reshape(-1, 3).T
+    traits = {
+        EXPERTS: experts, UNSTATED: experts & ~stated,
+        HOST_BOUND: host_bound(launch_s, step_s), ASSUMED_KERNELS: assumed_kernels(share),
+    }  # fmt: skip
     return Residuals(
         error=np.array([math.log(run.measured_s / run.step_s) for run in timed], np.float64),
         set=np.array([run.row.text("set") for run in timed], np.str_),
-        experts=np.array([run.row.has_experts for run in timed], np.bool_),
+        experts=experts,
         job=np.array([jobs.setdefault(tuple(run.row.text(key) for key in OF_JOB), len(jobs)) for run in timed], np.int64),
         sizes=np.log2([[run.row.size(key) for key in OF_PLAN] for run in timed]).reshape(len(timed), len(OF_PLAN)),
         choices=np.array([[run.row.text(key) for key in WORDS] for run in timed], np.str_).reshape(len(timed), len(WORDS)),
-        traits=np.stack([_trait(trait.name, timed) for trait in TRAITS], 1),
+        traits=np.stack([np.asarray(traits[trait.name], np.float64) for trait in TRAITS], 1),
     )
-
-
-def _trait(name: str, runs: Sequence[Run]) -> Floats:
-    """How much of a trait each run has, [n]."""
-    experts = np.array([run.row.has_experts for run in runs], np.bool_)
-    stated = np.array([bool(run.row.text("release") or run.row.text("features")) for run in runs], np.bool_)
-    of_plans = np.array([[run.launch_s, run.step_s, run.measured_share] for run in runs], np.float64).reshape(len(runs), 3)
-    values = {
-        EXPERTS: experts,
-        UNSTATED: experts & ~stated,
-        HOST_BOUND: host_bound(of_plans[:, 0], of_plans[:, 1]),
-        ASSUMED_KERNELS: assumed_kernels(of_plans[:, 2]),
-    }
-    return np.asarray(values[name], np.float64)
 
 
 def evidence_of(runs: Sequence[Run]) -> Evidence:
@@ -406,13 +374,8 @@ def bars_table(evidence: Evidence) -> str:
         apart = float(np.sqrt(differences.variogram(np.array(1.0), np.array(1.0))))
         held = f"{evidence.coverage[kind]:.0f}" if kind in evidence.coverage else "-"
         lines.append(f"| {name} | {spread.runs} | {spread.sets} | {low:+.0%} to {high:+.0%} | {held} | {apart:.1%} |")
-    lines += [
-        "",
-        "What moves both ends away from the middle, until they are a factor of 2 apart:",
-        "",
-        "| what | factor |",
-        "|---|--:|",
-    ]
+    lines += ["", "What moves both ends away from the middle, until they are a factor of 2 apart:"]
+    lines += ["", "| what | factor |", "|---|--:|"]
     lines += [f"| {trait.doc} | {evidence.widening[trait.name]:.2f} |" for trait in TRAITS]
     lines += ["", "Left out, one set after the other:", "", "| set | runs held, % | pairs of plans held, % |", "|---|--:|--:|"]
     by_set = {name: percent for name, percent in evidence.coverage.items() if name not in KINDS}

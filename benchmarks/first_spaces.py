@@ -44,8 +44,6 @@ DENSE = [
     )
     for gpus in sizes
 ]
-ODD = [("llama3-70b", "H100-SXM", 1024, layers) for layers in (68, 72, 76, 88, 92)]
-LONG = [("llama3-70b", "H100-SXM", 512, 32768), ("llama3-8b", "H100-SXM", 128, 131072)]
 EXPERTS = [
     ("deepseek-v3", "H800-SXM", 2048),
     ("deepseek-v3", "H100-SXM", 1024),
@@ -60,7 +58,12 @@ EXPERTS = [
     ("kimi-k2", "H100-SXM", 2048),
     ("gpt-oss-120b", "H100-SXM", 64),
 ]
-Case = tuple[str, str, int, int | None, int | None]
+CASES: list[tuple[str, str, int, int | None, int | None]] = [
+    *((*case, None, None) for case in DENSE + EXPERTS),
+    *(("llama3-70b", "H100-SXM", 1024, layers, None) for layers in (68, 72, 76, 88, 92)),
+    ("llama3-70b", "H100-SXM", 512, None, 32768),
+    ("llama3-8b", "H100-SXM", 128, None, 131072),
+]
 """Model, device, GPUs, other number of layers, other sequence."""
 SPLITS = {"even": 0, "embedding_as_layer": 1, "loss_as_layer": 1, "embedding_and_loss_as_layer": 2}
 """Splits in equal runs, with the ends that count as layers."""
@@ -76,9 +79,9 @@ def sweep(*arguments: object) -> str:
     return done.stdout
 
 
-def divisors(number: int) -> list[int]:
-    """All of them."""
-    return [n for n in range(1, number + 1) if number % n == 0]
+def divisors(number: int, most: int | None = None) -> list[int]:
+    """All of them up to `most`."""
+    return [n for n in range(1, (most or number) + 1) if number % n == 0]
 
 
 def wider(spec: dict[str, Any], layers: int, gpus: int, device: Hardware, has_experts: bool) -> dict[str, Any]:
@@ -87,9 +90,9 @@ def wider(spec: dict[str, Any], layers: int, gpus: int, device: Hardware, has_ex
     axes["pp, vpp, layer_split"] = placements(axes, layers, gpus)
     for key in ("pp", "vpp", "layer_split"):
         axes.pop(key, None)
-    axes["tp"] = sorted({*axes.get("tp", [1]), *(n for n in (1, 2, 4, 8) if gpus % n == 0)})
     axes["cp"] = [n for n in (1, 2, 4, 8) if gpus % n == 0]
-    axes["micro_batch"] = [n for n in range(1, 9) if spec["fixed"]["global_batch"] % n == 0]
+    axes["tp"] = sorted({*axes.get("tp", [1]), *axes["cp"]})
+    axes["micro_batch"] = divisors(spec["fixed"]["global_batch"], 8)
     if "overlap_tp" in axes or not has_experts:  # some stacks do not have it
         axes["overlap_tp"] = [False, True]
     spans = [f"{kind}:{k}" for kind in ("block", "every") for k in (1, 2, 4)]
@@ -119,14 +122,10 @@ def placements(axes: dict[str, Any], layers: int, gpus: int) -> list[list[Any]]:
     return found
 
 
-def fixed(spec: dict[str, Any], values: dict[str, str]) -> dict[str, Any]:
-    """A space without the axes of `values`, where these are among theirs."""
+def best(spec: dict[str, Any], values: dict[str, str], at: Path) -> dict[str, Any]:
+    """The best plan of a space, without the axes of `values` where these are among theirs."""
     of_axes = {key: [value for value in spec["axes"].get(key, []) if str(value).lower() == values[key]][:1] for key in values}
-    return {**spec, "axes": spec["axes"] | {key: value for key, value in of_axes.items() if value}}
-
-
-def best(spec: dict[str, Any], at: Path) -> dict[str, Any]:
-    """The best plan of a space."""
+    spec = {**spec, "axes": spec["axes"] | {key: value for key, value in of_axes.items() if value}}
     at.with_suffix(".yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
     return dict(json.loads(sweep("search", at.with_suffix(".yaml"), "--out", at, "--json"))[0])
 
@@ -145,13 +144,8 @@ def main() -> int:
         with given.out.open(newline="") as file:
             rows += [row | {"behind": float(row["behind"])} for row in csv.DictReader(file)]
     known = {row["case"] for row in rows}
-    cases: list[Case] = [(*case, None, None) for case in DENSE + EXPERTS]
-    cases += [(model, device, gpus, layers, None) for model, device, gpus, layers in ODD]
-    cases += [(model, device, gpus, None, sequence) for model, device, gpus, sequence in LONG]
-    for model, device, gpus, layers, sequence in cases:
-        name = (
-            f"{model} x{gpus} {device}" + (f" {layers} layers" if layers else "") + (f" {sequence} tokens" if sequence else "")
-        )
+    for model, device, gpus, layers, sequence in CASES:
+        name = f"{model} x{gpus} {device}{f' {layers} layers' if layers else ''}{f' {sequence} tokens' if sequence else ''}"
         if given.only not in name or name in known:
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -166,7 +160,7 @@ def main() -> int:
             spec = yaml.safe_load((at / "init.yaml").read_text())
             count = int(layers or json.loads(sweep("model", model, "--json"))["layers"])
             wide_spec = wider(spec, count, gpus, read_hardware(device), "ep" in spec["axes"])
-            own, wide = best(fixed(spec, values), at / "own"), best(fixed(wide_spec, values), at / "wide")
+            own, wide = best(spec, values, at / "own"), best(wide_spec, values, at / "wide")
         behind = own["step_time_s"] / wide["step_time_s"] - 1
         keys = {*spec["axes"], *spec["fixed"], "overlap_shared_experts"}
         told = {key: wide[key] for key in wide if key in keys and wide[key] != own.get(key)}

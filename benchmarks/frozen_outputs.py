@@ -24,6 +24,7 @@ PLANS = 200
 """Plans that are exported of each example and format."""
 CLOCK = re.compile(
     r"\b\d+(?:\.\d+)? ?(?:ms|s|min|h)\b(?= on |, \d|$)|in \d[\d.,]* (?:ms|s|min)\b|\d+ (?:seconds?|minutes?) ago"
+    r"|Compiling the engine.*\n|About [\d,]+ plans/s.*"
 )
 HASH = re.compile(r"\b[0-9a-f]{12,64}\b|(?<=-)[0-9a-f]{8}\b")
 DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?")
@@ -69,12 +70,19 @@ def files(root: Path, *folders: str) -> Iterator[Path]:
         yield from sorted(path for path in (root / folder).rglob("*") if path.is_file() and path.stat().st_size < 2**23)
 
 
+def python(checkout: Path, *words: object) -> str:
+    """What Python prints with the sources of a checkout."""
+    environment, command = os.environ | {"PYTHONPATH": str(checkout)}, [sys.executable, *map(str, words)]
+    return subprocess.run(command, cwd=checkout, env=environment, check=False, stdout=subprocess.PIPE, text=True).stdout
+
+
 def specimens(checkout: Path, scratch: Path) -> Path:
     """The made-up files of the tests, written where commands can read them."""
     folder = scratch / "specimens"
     folder.mkdir(exist_ok=True)
-    code = "import json; from tests.sweep.inputs.specimens import FILES; print(json.dumps(dict(FILES)))"
-    texts = subprocess.run([sys.executable, "-c", code], cwd=checkout, check=True, capture_output=True, text=True).stdout
+    texts = python(
+        checkout, "-c", "import json; from tests.sweep.inputs.specimens import FILES; print(json.dumps(dict(FILES)))"
+    )
     for name, text in json.loads(texts).items():
         (folder / re.sub(r"[^\w.-]", "_", name)).write_text(text)
     return folder
@@ -126,11 +134,7 @@ def exported(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
     """Plans spread over each example's space, in each format."""
     for stem in EXPORTED:
         spec = f"{checkout}/examples/{stem}.yaml"
-        counted = subprocess.run(
-            [sys.executable, "-m", "sweep", "run", spec, "--dry-run"],
-            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(checkout)}, cwd=checkout, check=False,
-        ).stdout  # fmt: skip
-        found = re.search(r"([\d,]+) plans", counted)
+        found = re.search(r"([\d,]+) plans", python(checkout, "-m", "sweep", "run", spec, "--dry-run"))
         plans = int(found[1].replace(",", "")) if found else 100
         step = max(plans // (PLANS // 10), 1)
         for number in range(step // 2, plans, step):
@@ -146,16 +150,8 @@ def validated(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
         table = shared / "validation" / f"{name}.csv"
         converter = checkout / "benchmarks" / "import_runs.py"
         if converter.exists():  # earlier checkouts read such tables themselves
-            table_of_runs = scratch / f"{name}.csv"
-            environment = os.environ | {"PYTHONPATH": str(checkout)}
-            said = subprocess.run(
-                [sys.executable, str(converter), str(table), "-o", str(table_of_runs)],
-                capture_output=True,
-                env=environment,
-                check=False,
-            )
-            sys.stderr.write(said.stderr.decode()[-2000:])
-            table = table_of_runs
+            python(checkout, converter, table, "-o", scratch / f"{name}.csv")
+            table = scratch / f"{name}.csv"
         yield f"{name}.json", ("validate", str(table), "--rows", "--format", "json")
 
 
@@ -167,11 +163,7 @@ def swept(checkout: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
     for stem in SWEPT:
         out = scratch / "results" / stem
         if not out.exists():
-            words = ["run", f"{checkout}/examples/{stem}.yaml", "--out", str(out), "--quiet"]
-            environment = os.environ | {"PYTHONPATH": str(checkout)}
-            subprocess.run(
-                [sys.executable, "-m", "sweep", *words], check=True, cwd=checkout, env=environment, capture_output=True
-            )
+            python(checkout, "-m", "sweep", "run", f"{checkout}/examples/{stem}.yaml", "--out", out, "--quiet")
         yield stem, out
 
 
@@ -241,64 +233,23 @@ def previous(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
             yield f"{command}_{out.name}.json", (*words, "--json")
 
 
-MISTAKES = (
-    "fixed.tensor_model_parallel_size=2",
-    "axes.tp_size=[1]",
-    "fixed.nodes=4",
-    "fixed.tp=zero",
-    "axes.tp=[0]",
-    "fixed.zero_stage=1",
-    "axes.schedule=[1f2b]",
-    "fixed.hardware=H100",
-    "hardware=H1000",
-    "model.layers=0",
-    "model.experts.count=8",
-    "restart=10",
-    "axes.pipeline_model_parallel_size=[2]",
-    "fixed.global_batch=7",
-    "axes.recompute=[full]",
-    "fixed.precision=fp7",
-    "workload=x",
-    "stack=megatron",
-    "stack.release=2",
-    "fixed.checkpointing=ful",
-    "where=tp >",
-    "where=nonsense = 3",
-    "sample.n=0",
-    "budget=-3",
-    "straggler.factor=0",
-    "per=[nothing]",
-    "fixed.optimizer=adam",
-    "axes.dispatcher=[none]",
-    "fixed.overlap_grad_reduce=true",
-    "stragglers=3",
-    "axes.micro-batch-size=[1]",
-    "fixed.sequence_parallel=true",
-    "hardware.nic_bandwidth=fast",
-    "objectives=[mfuu]",
-)
-WRONG_WORDS = (
-    ("rnk",),
-    ("rank", "nowhere"),
-    ("explain",),
-    ("init", "bert"),
-    ("init", "qwen3-235b"),
-    ("model", "lama3"),
-    ("hardware", "H10"),
-    ("stack", "megatrn"),
-    ("run", "nowhere.yaml"),
-    ("rank", "--by", "x"),
-    ("run",),
-)
+MISTAKES = """fixed.tensor_model_parallel_size=2|axes.tp_size=[1]|fixed.nodes=4|fixed.tp=zero|axes.tp=[0]|fixed.zero_stage=1
+axes.schedule=[1f2b]|fixed.hardware=H100|hardware=H1000|model.layers=0|model.experts.count=8|restart=10
+axes.pipeline_model_parallel_size=[2]|fixed.global_batch=7|axes.recompute=[full]|fixed.precision=fp7|workload=x|stack=megatron
+stack.release=2|fixed.checkpointing=ful|where=tp >|where=nonsense = 3|sample.n=0|budget=-3|straggler.factor=0|per=[nothing]
+fixed.optimizer=adam|axes.dispatcher=[none]|fixed.overlap_grad_reduce=true|stragglers=3|axes.micro-batch-size=[1]
+fixed.sequence_parallel=true|hardware.nic_bandwidth=fast|objectives=[mfuu]"""
+WRONG_WORDS = """rnk|rank nowhere|explain|init bert|init qwen3-235b|model lama3|hardware H10|stack megatrn|run nowhere.yaml
+rank --by x|run"""
 
 
 def refused(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
     """Mistakes, and the line that answers each."""
     spec = f"{checkout}/examples/llama3_70b_h100.yaml"
-    for at, mistake in enumerate(MISTAKES):
+    for at, mistake in enumerate(re.split(r"[|\n]", MISTAKES)):
         yield f"set_{at}", ("run", spec, "--dry-run", "--set", mistake)
-    for at, words in enumerate(WRONG_WORDS):
-        yield f"words_{at}", words
+    for at, words in enumerate(re.split(r"[|\n]", WRONG_WORDS)):
+        yield f"words_{at}", words.split()
 
 
 SECTIONS: dict[str, Callable[[Path, Path, Path], Iterator[Case]]] = {

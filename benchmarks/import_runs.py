@@ -34,7 +34,18 @@ from benchmarks.importing.stacks import (
 from benchmarks.importing.table import Row, read_table
 from sim_core import FormatError, SpecError
 from sim_core.models.features import with_capacity
-from sweep.runs.table import FAILED, FIRST_STAGE, KINDS, LABELS, NOT_MODELLED, OUT_OF_MEMORY, REFUSED, NotSimulated, runs_text
+from sweep.runs.table import (
+    FAILED,
+    FIRST_STAGE,
+    KINDS,
+    LABELS,
+    NOT_MODELLED,
+    OUT_OF_MEMORY,
+    QUALITIES,
+    REFUSED,
+    NotSimulated,
+    runs_text,
+)
 
 SIZES: Final = {
     "all_gpus": "gpus", "tp": "tp", "cp": "cp", "pp": "pp", "vpp": "vpp", "ep": "ep", "micro_batch": "mbs",
@@ -59,12 +70,10 @@ def run_of(row: Row) -> dict[str, Any]:
     """A row as one of a table of runs: values by its columns; `reason` says why it has no plan."""
     run: dict[str, Any] = {name: row.text(name) for name in LABELS}
     run |= {"model_name": row.text("model"), "dispatcher_library": row.text("dispatcher")}
-    run |= {name: row.count(column) for name, column in SIZES.items() if row.text(column)}
-    if not row.text("gbs") and row.text("ga"):
-        run["ga"] = row.count("ga")
-    run |= {"sequence_parallel": {"1": "true", "0": "false"}.get(row.text("sp"), ""), **_outcome(row)}
+    if run["quality"] not in QUALITIES:
+        run["quality"] = ""
     reasons = list[str]()
-    for part in (_asked, _hardware, _trained):
+    for part in (_outcome, _sizes, _asked, _hardware, _trained):
         try:
             run |= part(row)
         except (NotSimulated, SpecError) as error:
@@ -72,6 +81,16 @@ def run_of(row: Row) -> dict[str, Any]:
             if part is _asked:
                 break
     return run | {"reason": next(iter(reasons), "")}
+
+
+def _sizes(row: Row) -> dict[str, Any]:
+    missing = [name for name in ("set", "gpus", "model") if not row.text(name)]
+    if missing:
+        raise NotSimulated(f"not stated: {', '.join(missing)}")
+    run: dict[str, Any] = {name: row.count(column) for name, column in SIZES.items() if row.text(column)}
+    if not row.text("gbs") and row.text("ga"):
+        run["ga"] = row.count("ga")
+    return run | {"sequence_parallel": row.switch("sp")}
 
 
 def _asked(row: Row) -> dict[str, Any]:
@@ -121,7 +140,7 @@ def _outcome(row: Row) -> dict[str, Any]:
     return {
         "state": state,
         "step_time_s": None if milliseconds is None else milliseconds / 1e3,
-        "peak_memory_gib": row.text("mem_gib"),
+        "peak_memory_gib": row.text("mem_gib") if row.number("mem_gib") else "",
         "memory_kind": NOT_MODELLED if keeps_tensors(row) else kind,
     }
 

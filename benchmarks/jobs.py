@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import argparse
 import csv
-import itertools
 import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,27 +49,39 @@ BARS = {
     "replay, stages": (0.3, None),
     "sweep, all files": (1.0, 3.0),
     "sweep, rank 0": (3.0, 10.0),
-    "moves": (4.0, 10.0),
+    "moved, all files": (4.0, 10.0),
     "moved, single ranks": (5.0, None),
     "resized, single ranks": (15.0, None),
     "regret": (None, 2.0),
     "subset beyond the worst rank": (None, ALIKE),
 }
 """Percent: mean, greatest."""
+ALL_FILES = "all files"
 OF_EXPERTS = ("replay, stages",)
 """Bars for jobs with experts only."""
+
+
+def refused(why: object) -> float:
+    print(f"  refused: {why}", file=sys.stderr)
+    return np.nan
+
+
+def replayed_s(job: Job, *, of_ranks: bool = False) -> float:
+    """Seconds of a replay, NaN where refused."""
+    try:
+        return replay(job, of_ranks=of_ranks).step_s
+    except SimError as error:
+        return refused(error)
 
 
 Moves = dict[str, dict[str, list[float]]]
 """ln(measured / simulated) by kind of move and completeness of the files, and by job."""
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(NamedTuple):
     """A job with its measured step."""
 
     name: str
-    folder: Path
     facts: Facts
     batch: int
     step_s: float
@@ -98,8 +110,8 @@ def recorded_jobs(folder: Path) -> list[Recorded]:
     for row in csv.DictReader((folder / "jobs.csv").open(encoding="utf-8")):
         facts = Facts(layers=int(row["layers"]))
         batch = int(row["gpus"]) // int(row["tp"]) // int(row["pp"]) * int(row["micro_batch"]) * int(row["micro_batches"])
-        path = folder / row["job"]
-        found.append(Recorded(row["job"], path, facts, batch, float(row["step_ms"]) / 1e3, read_traces(str(path), facts)))
+        job = read_traces(str(folder / row["job"]), facts)
+        found.append(Recorded(row["job"], facts, batch, float(row["step_ms"]) / 1e3, job))
     return found
 
 
@@ -107,14 +119,9 @@ def workload_of(job: Job) -> Workload:
     return workload_from_job(job, Facts())
 
 
-def simulated_s(job: Job, device: Hardware, like: Job | None = None, *, loaded: bool = False, resized: bool = False) -> float:
-    """The step of a job's traces, at its own plan or at that of the job `like`; `loaded` as its experts were, `resized` to its
-    sequence and experts."""
-    return step_s(workload_of(job), device, like or job, loaded=loaded, resized=resized)
-
-
 def step_s(workload: Workload, device: Hardware, like: Job, *, loaded: bool = False, resized: bool = False) -> float:
-    """The step of a workload at the plan of the job `like`."""
+    """The step of a workload at the plan of the job `like`; `loaded` as its experts were, `resized` to its sequence and
+    experts. Seconds, NaN where refused."""
     at = like.layout
     names = ("tp", "pp", "vpp", "ep", "ga", "micro_batch")
     plan = {name: getattr(at, name) for name in names} | {"all_gpus": at.tp * at.pp * at.dp}
@@ -127,7 +134,7 @@ def step_s(workload: Workload, device: Hardware, like: Job, *, loaded: bool = Fa
     columns = plans(workload, **plan, **extra)
     found = simulate(workload, table, columns)
     if found.reason[0]:
-        raise SimError(found.named()["reason"][0])
+        return refused(found.named()["reason"][0])
     return float(found.named()["step_time_s"][0])
 
 
@@ -140,41 +147,30 @@ def of_ranks(recorded: Recorded, ranks: list[int], facts: Facts) -> Job:
         return read_traces(folder, facts)
 
 
-def tried(made: object) -> float:
-    """Seconds, NaN where refused."""
-    try:
-        return float(made())  # type: ignore[operator]
-    except SimError as error:
-        print(f"  refused: {error}", file=sys.stderr)
-        return np.nan
-
-
 def own_plan(job: Recorded, device: Hardware, subsets: int, errors: dict[str, list[float]]) -> None:
     one = of_ranks(job, [0], job.facts)
     columns = {
-        "replay, stages": tried(lambda: replay(job.job).step_s),
-        "replay, ranks": tried(lambda: replay(job.job, of_ranks=True).step_s),
-        "replay, rank 0": tried(lambda: replay(one).step_s),
-        "sweep, all files": tried(lambda: simulated_s(job.job, device)),
-        "sweep, rank 0": tried(lambda: simulated_s(one, device)),
+        "replay, stages": replayed_s(job.job),
+        "replay, ranks": replayed_s(job.job, of_ranks=True),
+        "replay, rank 0": replayed_s(one),
+        "sweep, all files": step_s(workload_of(job.job), device, job.job),
+        "sweep, rank 0": step_s(workload_of(one), device, one),
     }
     percent = {name: 100 * (found / job.step_s - 1) for name, found in columns.items()}
     for name, off in percent.items():
         errors[name].append(off)
     world = len(job.job.ranks)
-    chance = random.Random(job.name)
     half = list(range(world // 2))
-    several = [
-        half,
-        [r + world // 2 for r in half],
-        *(sorted(chance.sample(range(world), k % (world - 2) + 2)) for k in range(subsets)),
-    ]
-    alone, some = (
-        [abs(100 * (tried(lambda: simulated_s(of_ranks(job, ranks, job.facts), device)) / job.step_s - 1)) for ranks in each]  # noqa: B023
-        for each in ([[r] for r in range(world)] if subsets else [], several if subsets else [])
-    )
+    several = [half, [r + world // 2 for r in half], *drawn(job, world, subsets)]
     line = "".join(f"{off:10.2f}" for off in percent.values())
     if subsets:
+        alone, some = (
+            [
+                abs(100 * (step_s(workload_of(part), device, part) / job.step_s - 1))
+                for part in (of_ranks(job, ranks, job.facts) for ranks in each)
+            ]
+            for each in ([[r] for r in range(world)], several)
+        )
         worst, worst_some = np.nanmax(alone), np.nanmax(some)
         errors["subset beyond the worst rank"].append(max(worst_some - worst, 0.0))
         line += (
@@ -183,52 +179,12 @@ def own_plan(job: Recorded, device: Hardware, subsets: int, errors: dict[str, li
     print(f"{job.name:24}{line}", flush=True)
 
 
-def moves(jobs: list[Recorded], device: Hardware, errors: dict[str, list[float]]) -> None:
-    models: dict[tuple[object, ...], list[Recorded]] = defaultdict(list)
-    for job in jobs:
-        models[job.model].append(job)
-    for group in models.values():
-        if len({job.plan for job in group}) < 2:
-            continue
-        for source in group:
-            answers = {}
-            for target in group:
-                found_s = tried(lambda: simulated_s(source.job, device, target.job))  # noqa: B023
-                answers[target.name] = found_s
-                if target.plan != source.plan:
-                    off = 100 * (found_s / target.step_s - 1)
-                    errors["moves"].append(off)
-                    loaded_s = tried(lambda: simulated_s(source.job, device, target.job, loaded=True))  # noqa: B023
-                    errors["moves, load known"].append(100 * (loaded_s / target.step_s - 1))
-                    stays = 100 * (source.step_s / target.step_s - 1)
-                    errors["moves, naive"].append(stays)
-                    print(f"{source.name} {source.plan} -> {target.plan}  {off:7.2f}   as it was {stays:7.2f}", flush=True)
-            measured = {job.name: job.step_s for job in group}
-            picked = min(answers, key=lambda name: answers[name])
-            regret = 100 * (measured[picked] / min(measured.values()) - 1)
-            errors["regret"].append(regret)
-            print(f"{source.name} {source.plan} picks {picked}: regret {regret:.2f}")
-
-
-def resizings(jobs: list[Recorded], device: Hardware, errors: dict[str, list[float]]) -> None:
-    """Moves to another sequence or number of experts, among jobs with experts that are otherwise alike."""
-    some = [job for job in jobs if job.job.has_experts]
-    for source, target in itertools.permutations(some, 2):
-        if source.resized == target.resized or source.alike != target.alike:
-            continue
-        for name, loaded in (("sequence and experts", False), ("sequence and experts, load known", True)):
-            found_s = tried(lambda: simulated_s(source.job, device, target.job, loaded=loaded, resized=True))  # noqa: B023
-            errors[name].append(100 * (found_s / target.step_s - 1))
-        errors["sequence and experts, naive"].append(100 * (source.step_s / target.step_s - 1))
-        print(f"{source.name} {source.resized} -> {target.name} {target.resized}  {errors[name][-1]:7.2f}", flush=True)
-
-
 def some_ranks(job: Recorded, subsets: int) -> Iterator[tuple[str, list[int]]]:
     """Files of a job, by what they are: all, one whole expert group (of each stage, of one), single, at random."""
     layout = job.job.layout
     a_stage = layout.tp * layout.dp
     world = a_stage * layout.pp
-    yield "all files", list(range(world))
+    yield ALL_FILES, list(range(world))
     for first in range(0, layout.dp if layout.ep > 1 else 0, layout.ep):
         group = range(first * layout.tp, (first + layout.ep) * layout.tp)
         stages = [[stage * a_stage + rank for rank in group] for stage in range(layout.pp)]
@@ -236,13 +192,17 @@ def some_ranks(job: Recorded, subsets: int) -> Iterator[tuple[str, list[int]]]:
             yield "whole group of each stage", [rank for stage in stages for rank in stage]
         yield from (("whole group of one stage", stage) for stage in stages)
     yield from (("single ranks", [rank]) for rank in range(world))
+    yield from (("random ranks", ranks) for ranks in drawn(job, world, subsets))
+
+
+def drawn(job: Recorded, world: int, subsets: int) -> list[list[int]]:
+    """Random subsets of a job's ranks, the same each time."""
     chance = random.Random(job.name)
-    for number in range(subsets):
-        yield "random ranks", sorted(chance.sample(range(world), number % (world - 2) + 2))
+    return [sorted(chance.sample(range(world), number % (world - 2) + 2)) for number in range(subsets)]
 
 
-def partial_moves(jobs: list[Recorded], device: Hardware, errors: dict[str, list[float]], subsets: int) -> Moves:
-    """Moves of jobs with experts from some files, and dense jobs at their own plan; their errors by what the files are."""
+def moves(jobs: list[Recorded], device: Hardware, errors: dict[str, list[float]], subsets: int) -> Moves:
+    """Moves of jobs with experts, and dense jobs at their own plan, from all files and from some; errors by what these are."""
     found: Moves = defaultdict(lambda: defaultdict(list))
     for source in jobs:
         targets = [(kind, job) for job in jobs if (kind := _kind(source, job))]
@@ -252,7 +212,23 @@ def partial_moves(jobs: list[Recorded], device: Hardware, errors: dict[str, list
                 ratio = step_s(workload, device, target.job, resized=kind == RESIZED) / target.step_s
                 errors[f"{kind}, {what}"].append(100 * (ratio - 1))
                 found[f"{kind}, {workload.files}"][source.name].append(-float(np.log(ratio)))
+                if what == ALL_FILES and kind != DENSE:
+                    known_s = step_s(workload, device, target.job, loaded=True, resized=kind == RESIZED)
+                    errors[f"{kind}, load known"].append(100 * (known_s / target.step_s - 1))
+                    errors[f"{kind}, naive"].append(100 * (source.step_s / target.step_s - 1))
+                    told = f"{100 * (ratio - 1):7.2f}   as it was {errors[f'{kind}, naive'][-1]:7.2f}"
+                    print(f"{source.name} {source.plan} -> {target.name} {target.plan}  {kind} {told}", flush=True)
+        picks(source, [job for job in jobs if job.model == source.model], device, errors)
     return found
+
+
+def picks(source: Recorded, group: list[Recorded], device: Hardware, errors: dict[str, list[float]]) -> None:
+    """The regret of the plan that the sweep of one job would pick of those that jobs of its model ran with."""
+    if len({job.plan for job in group}) > 1:
+        workload = workload_of(source.job)
+        picked = min(group, key=lambda job: step_s(workload, device, job.job))
+        errors["regret"].append(100 * (picked.step_s / min(job.step_s for job in group) - 1))
+        print(f"{source.name} {source.plan} picks {picked.name}: regret {errors['regret'][-1]:.2f}", flush=True)
 
 
 def _kind(source: Recorded, target: Recorded) -> str:
@@ -277,9 +253,7 @@ def main() -> int:
     print(f"{'percent of the step':24}" + "".join(f"{n:>10}" for n in ("stages", "ranks", "rank 0", "sweep", "sweep 0")))
     for job in jobs:
         own_plan(job, device, given.subsets, errors)
-    moves(jobs, device, errors)
-    resizings(jobs, device, errors)
-    bars = {kind: fit_moves(of_jobs) for kind, of_jobs in partial_moves(jobs, device, errors, given.subsets).items()}
+    bars = {kind: fit_moves(of_jobs) for kind, of_jobs in moves(jobs, device, errors, given.subsets).items()}
     for kind, bar in bars.items():
         print(f"error bar, {kind}: {bar}")
     if given.record:

@@ -37,9 +37,8 @@ SEQUENCES: Final = (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 102
 BATCHES: Final = (1, 2, 4, 8, 16, 32)
 HEAD_DIMS: Final = (64, 128, 192, 256)
 FASTEST_ATTENTION: Final = 0.8  # of the peak; FlashAttention-3 reaches 0.75 on an H100 (arXiv 2407.08608)
-FALLBACK_ATTENTION: Final = (
-    0.2  # of the bf16 peak; heads of 192 on Blackwell: at most 0.13, a ninth of the rate that SimuMax measured
-)
+FALLBACK_ATTENTION: Final = 0.2
+"""Of the bf16 peak; heads of 192 on Blackwell: at most 0.13, a ninth of the rate that SimuMax measured."""
 SMALLEST: Final = {"gemm": (1024, 1024, 1024), "attention": (4, 1, 1024, 1)}
 """Sizes from which errors are counted."""
 
@@ -104,7 +103,7 @@ def attention_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
     found: dict[str, npt.NDArray[Any]] = {}
     query = """SELECT b, s, heads, kv_heads, us_median FROM read_parquet($raw)
                WHERE device = $device AND dtype = $dtype AND head_dim = $head_dim"""
-    peaks = {name: peak_of(device, name) / 1e12 for name in ("bf16", "fp8")}
+    peaks = {name: read_hardware(owner_of(device)).value(f"peak_flops_{name}") / 1e12 for name in ("bf16", "fp8")}
     for given, dtype in PRECISIONS.items():
         for head_dim in HEAD_DIMS:
             chosen = {"raw": str(raw / "attention_forward.parquet"), "device": device, "dtype": given, "head_dim": head_dim}
@@ -116,11 +115,6 @@ def attention_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
             if len(rate) and np.nanmax(rate) > FALLBACK_ATTENTION * peaks["bf16"]:
                 found[f"attention:{dtype}:{head_dim}"] = on_grid(rows, attention_axes(), rate)
     return found
-
-
-def peak_of(device: str, dtype: str) -> float:
-    """A peak of a device, from the preset that owns its tables."""
-    return read_hardware(owner_of(device)).value(f"peak_flops_{dtype}")
 
 
 def attention_axes() -> dict[str, tuple[int, ...]]:
@@ -164,25 +158,18 @@ def print_errors() -> None:
     """Median and 90th percentile of the errors in percent, per device, precision and axis."""
     kinds = {"gemm": ("m", "n", "k"), "attention": ("heads", "", "sequence", "batch")}
     for kind, axes in kinds.items():
-        named = [name for name in axes if name]
-        print(f"| {kind} on | precision | {' | '.join(named)} |\n|---|---|{'--:|' * len(named)}")
+        named = {axis: name for axis, name in enumerate(axes) if name}
+        print(f"| {kind} on | precision | {' | '.join(named.values())} |\n|---|---|{'--:|' * len(named)}")
         for device in measured_devices():
-            for dtype, grids in tables_of(kind, device).items():
-                cells = []
-                for axis, name in enumerate(axes):
-                    if name:
-                        off = np.concatenate([errors(grid, axis, SMALLEST[kind]) for grid in grids]) * 100
-                        cells.append(f"{np.median(off):.1f} / {np.quantile(off, 0.9):.0f}")
+            tables = read_tables(device)
+            grids = {dtype: [grid] for dtype, grid in tables.gemm.items()}
+            if kind == "attention":  # one per head size
+                grids = {dtype: list(by_size.values()) for dtype, by_size in tables.attention.items()}
+            for dtype, of_dtype in grids.items():
+                off = [np.concatenate([errors(grid, axis, SMALLEST[kind]) for grid in of_dtype]) * 100 for axis in named]
+                cells = [f"{np.median(each):.1f} / {np.quantile(each, 0.9):.0f}" for each in off]
                 print(f"| {device} | {dtype} | {' | '.join(cells)} |")
         print()
-
-
-def tables_of(kind: str, device: str) -> dict[str, list[Grid]]:
-    """Grids of a device by precision; attention has one per head size."""
-    tables = read_tables(device)
-    if kind == "gemm":
-        return {dtype: [grid] for dtype, grid in tables.gemm.items()}
-    return {dtype: list(by_size.values()) for dtype, by_size in tables.attention.items()}
 
 
 def sample(raw: Path) -> None:
@@ -217,19 +204,17 @@ def write_csv(name: str, source: str, query: str, raw: Path) -> None:
     print(f"{path.name:24} {len(lines)} rows")
 
 
-def main(arguments: list[str]) -> int:
+def main() -> None:
     """Write the tables or the sample, or print errors."""
-    if not arguments or not Path(arguments[0]).is_dir():
+    raw, *how = *sys.argv[1:], "", ""
+    if not Path(raw).is_dir() or not raw:
         print(__doc__)
-        return 2
-    if "--errors" in arguments:
+        sys.exit(2)
+    if how[0] == "--errors":
         print_errors()
-    elif "--sample" in arguments:
-        sample(Path(arguments[0]))
     else:
-        write(Path(arguments[0]))
-    return 0
+        (sample if how[0] == "--sample" else write)(Path(raw))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -4,9 +4,8 @@ python -m benchmarks.leaderboard
 """
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,8 +36,8 @@ class Predictor(NamedTuple):
 
     name: str
     predicted: Mapping[int, Run]  # by position among the runs, those that it says something of
-    times: bool = True  # else it only orders the plans of a job
-    memory: bool = True
+    orders: bool = False  # it says no seconds and no memory
+    beside: bool = False  # another simulator, on its own rows
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,8 @@ class Standing:
 def leaderboard(runs: Sequence[Run]) -> list[Standing]:
     """All predictors on the runs that we simulate: on all, then set by set where it has several jobs or other simulators."""
     chosen = [run for run in runs if not run.reason and (run.row.quality == OK or run.row.out_of_memory)]
-    board = _predictors(chosen)
-    own, others = [one for one in board if one.name not in _simulators()], [one for one in board if one.name in _simulators()]
-    everywhere = list(range(len(chosen)))
+    board, everywhere = _predictors(chosen), list(range(len(chosen)))
+    own, others = [one for one in board if not one.beside], [one for one in board if one.beside]
     standings = [_standing(EVERYTHING, one, everywhere) for one in own]
     for name in sorted({run.row.text("set") for run in chosen}):
         members = [at for at in everywhere if chosen[at].row.text("set") == name]
@@ -88,33 +86,31 @@ def _standing(rows: str, predictor: Predictor, members: Sequence[int]) -> Standi
         rows=rows,
         predictor=predictor.name,
         runs=len(timed),
-        mape=mean([abs(run.error) for run in timed]) if predictor.times else None,
+        mape=None if predictor.orders else mean([abs(run.error) for run in timed]),
         spearman=mean([job.spearman for job in jobs if job.spearman is not None]),
         regret=mean([job.regret for job in jobs]),
         regret_worst=max((job.regret for job in jobs), default=None),
         jobs=len(jobs),
-        memory_mape=mean(np.abs(read)) if predictor.memory else None,
-        oom_precision=share(right, len(called)) if predictor.memory else None,
-        oom_recall=share(right, len(failed)) if predictor.memory else None,
+        memory_mape=None if predictor.orders else mean(np.abs(read)),
+        oom_precision=None if predictor.orders else share(right, len(called)),
+        oom_recall=None if predictor.orders else share(right, len(failed)),
         oom_runs=len(failed),
     )
 
 
 def _predictors(runs: Sequence[Run]) -> list[Predictor]:
-    def each(predict: Callable[[Run], Run]) -> dict[int, Run]:
-        return {at: predict(run) for at, run in enumerate(runs)}
-
-    stated = [
-        Predictor(
-            name, {at: _stated(run, by_id[run.row.text("id")]) for at, run in enumerate(runs) if run.row.text("id") in by_id}
-        )
-        for name, by_id in _simulators().items()
-    ]
+    stated: dict[str, dict[int, Run]] = {}
+    at_id = {run.row.text("id"): at for at, run in enumerate(runs)}
+    with STATED.open(encoding="utf-8", newline="") as file:
+        for cells in csv.DictReader(file):
+            of_simulator = stated.setdefault(cells["simulator"], {})
+            if (at := at_id.get(cells["id"])) is not None:
+                of_simulator[at] = _stated(runs[at], cells)
     return [
-        Predictor(OURS, each(lambda run: run)),
-        Predictor(NAIVE, each(_naive)),
-        Predictor(THUMB, each(_by_thumb), times=False, memory=False),
-        *stated,
+        Predictor(OURS, dict(enumerate(runs))),
+        Predictor(NAIVE, dict(enumerate(map(_naive, runs)))),
+        Predictor(THUMB, dict(enumerate(map(_by_thumb, runs))), orders=True),
+        *(Predictor(name, predicted, beside=True) for name, predicted in stated.items()),
     ]
 
 
@@ -124,15 +120,10 @@ def _naive(run: Run) -> Run:
     peak, memory = (row.hardware.value(name) for name in ("peak_flops_bf16", "memory"))
     sequences = plan.get("global_batch") or plan["ga"] * plan["micro_batch"] * _data_parallel(row)
     compute_s = model_flops_per_token(model) * (model.sequence or 0) * sequences / plan["all_gpus"] / peak / USUAL_MFU
+    micro_batches = max(plan.get("ga") or sequences / (plan["micro_batch"] * _data_parallel(row)), 1.0)
+    bubble = (plan["pp"] - 1) / (plan["vpp"] * micro_batches)  # over work, of 1F1B (Narayanan et al. 2021, arXiv 2104.04473)
     held = _state_bytes(row, model)
-    return run._replace(step_s=compute_s * (1 + _bubble(row)), peak_bytes=held, device_bytes=held, fits=held <= memory)
-
-
-def _bubble(row: Row) -> float:
-    """Waiting over work of 1F1B, interleaved or not (Narayanan et al. 2021, arXiv 2104.04473)."""
-    plan = row.plan
-    micro_batches = plan.get("ga") or plan["global_batch"] / (plan["micro_batch"] * _data_parallel(row))
-    return float((plan["pp"] - 1) / (plan["vpp"] * max(micro_batches, 1.0)))
+    return run._replace(step_s=compute_s * (1 + bubble), peak_bytes=held, device_bytes=held, fits=held <= memory)
 
 
 def _state_bytes(row: Row, model: Model) -> float:
@@ -167,16 +158,6 @@ def _stated(run: Run, cells: Mapping[str, str]) -> Run:
         step_s=run.measured_s / (1 + float(cells["tflops_error_pct"]) / 100),
         peak_bytes=held, device_bytes=held, fits=True, fragmentation=1.0,
     )  # fmt: skip
-
-
-@cache
-def _simulators() -> dict[str, dict[str, dict[str, str]]]:
-    """The cells of STATED by simulator and id of the run."""
-    by_name: dict[str, dict[str, dict[str, str]]] = {}
-    with STATED.open(encoding="utf-8", newline="") as file:
-        for cells in csv.DictReader(file):
-            by_name.setdefault(cells["simulator"], {})[cells["id"]] = cells
-    return by_name
 
 
 def leaderboard_table(standings: Sequence[Standing]) -> str:

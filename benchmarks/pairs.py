@@ -14,8 +14,8 @@ import argparse
 import csv
 import sys
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -24,6 +24,7 @@ from sim_core import (
     FIDELITIES,
     Facts,
     Hardware,
+    Plans,
     SimError,
     SpecError,
     Workload,
@@ -48,11 +49,9 @@ MODELS = Path(__file__).parent / "pairs_models.yaml"
 AXES = ("tp", "pp", "ep", "dp", "micro_batch", "ga")
 
 
-@dataclass(frozen=True)
-class Moved:
+class Moved(NamedTuple):
     """One pair in one fidelity. `step`, `state`, and `sent` of a kind of collective (the furthest off), which only a file
-    calibrated by its model has, are percent above B's own; NaN where unknown.
-    """
+    calibrated by its model has, are percent above B's own; NaN where unknown."""
 
     name: str
     fidelity: str
@@ -73,7 +72,7 @@ class Moved:
         return abs(self.step) <= self.bar and not abs(self.state) > STATE_BAR
 
 
-def outcomes(folder: Path, table: Path, device: Hardware, models: dict[str, object]) -> list[Moved]:
+def outcomes(folder: Path, table: Path, device: Hardware, models: dict[str, dict[str, object]]) -> list[Moved]:
     found = []
     for row in _rows(table):
         a, b = ({axis: int(row[f"{side}_{axis}"]) for axis in AXES} for side in "ab")
@@ -87,21 +86,14 @@ def outcomes(folder: Path, table: Path, device: Hardware, models: dict[str, obje
             reason, step, state = _result(moved, device, b, fidelity)
             sent = np.nan
             if reason and row["model"] in models:
-                whole = _calibrated(moved, models[row["model"]], row["model"], device)
+                named = {"name": row["model"], "source": "the pairs", **models[row["model"]]}
+                whole = calibrated(moved, parse_model(named, row["model"]), read_stack("megatron-core"), device)
                 reason, step, state = _result(whole, device, b, fidelity)
                 sent = np.nan if reason else _furthest(whole, own, b)
             refused, own_step, own_state = _result(own, device, b, fidelity)
-            found.append(
-                Moved(
-                    name=row["name"],
-                    fidelity=fidelity,
-                    reason=reason or (f"B: {refused}" if refused else ""),
-                    step=(step / own_step - 1) * 100,
-                    state=(state / own_state - 1) * 100,
-                    bar=bar,
-                    sent=sent,
-                )
-            )
+            reason = reason or (f"B: {refused}" if refused else "")
+            percent = (step / own_step - 1) * 100, (state / own_state - 1) * 100
+            found.append(Moved(row["name"], fidelity, reason, *percent, bar=bar, sent=sent))
     return found
 
 
@@ -121,32 +113,24 @@ def _rows(table: Path) -> list[dict[str, str]]:
     return rows
 
 
-def _calibrated(recorded: Workload, numbers: object, name: str, device: Hardware) -> Workload:
-    named = {"name": name, "source": "the pairs", **(numbers if isinstance(numbers, dict) else {})}
-    return calibrated(recorded, parse_model(named, name), read_stack("megatron-core"), device)
+def _columns(workload: Workload, plan: dict[str, int], **more: str) -> Plans:
+    """A plan at vpp 1."""
+    sizes = {axis: value for axis, value in plan.items() if axis != "dp"}
+    return plans(workload, **sizes, all_gpus=plan["tp"] * plan["pp"] * plan["dp"], vpp=1, **more)
 
 
 def _furthest(moved: Workload, own: Workload, plan: dict[str, int]) -> float:
     """Percent by which the bytes of the worst kind of collective are off."""
-    sizes = {axis: value for axis, value in plan.items() if axis != "dp"} | {"vpp": 1}
-    gpus = plan["tp"] * plan["pp"] * plan["dp"]
-    here, there = (sent_bytes(each, plans(each, **sizes, all_gpus=gpus)) for each in (moved, own))
+    here, there = (sent_bytes(each, _columns(each, plan)) for each in (moved, own))
     off = [(here.get(key, 0.0) / there[key] - 1) * 100 if there.get(key) else np.inf for key in here.keys() | there.keys()]
     return max(off, key=abs)
 
 
 def _result(workload: Workload, device: Hardware, plan: dict[str, int], fidelity: str) -> tuple[str, float, float]:
     """Reason, step and state of a workload under a plan."""
-    axes = {axis: value for axis, value in plan.items() if axis != "dp"}
-    gpus = plan["tp"] * plan["pp"] * plan["dp"]
-    columns = plans(workload, **axes, all_gpus=gpus, vpp=1, fidelity=fidelity)
-    results = simulate(workload, hardware_table([device], measured_on=None), columns).named()
+    table = hardware_table([device], measured_on=None)
+    results = simulate(workload, table, _columns(workload, plan, fidelity=fidelity)).named()
     return str(results["reason"][0]), float(results["step_time_s"][0]), float(results["state_bytes"][0])
-
-
-def _refused(why: str) -> int:
-    sys.stderr.write(f"error: {why}\n")
-    return 1
 
 
 def main() -> int:
@@ -161,10 +145,9 @@ def main() -> int:
         device = read_hardware(given.hardware).with_values({"memory": "1e9 GB"})
         models = yaml.safe_load(given.models.read_text(encoding="utf-8")) or {}
         found = outcomes(given.folder, given.csv or given.folder / "pairs.csv", device, models)
-    except OSError as error:
-        return _refused(f"{error.filename}: {error.strerror}")
-    except SimError as error:
-        return _refused(str(error))
+    except (OSError, SimError) as error:
+        sys.stderr.write(f"error: {f'{error.filename}: {error.strerror}' if isinstance(error, OSError) else error}\n")
+        return 1
     for each in found:
         if given.all or not (each.right or each.reason):
             told = f"sent {each.sent:+8.3f} % (by the model)" if each.by_model else each.reason

@@ -55,10 +55,8 @@ def rows(out: Path) -> pa.Table:
 def bits(column: pa.ChunkedArray) -> tuple[bytes, bytes]:
     """Where a column is null, and the bytes of what it holds elsewhere."""
     array = column.combine_chunks()
-    nulls = pc.is_null(array).to_numpy(zero_copy_only=False).tobytes()
-    if pa.types.is_floating(array.type):
-        return nulls, array.fill_null(0).to_numpy().tobytes()
-    return nulls, repr(array.to_pylist()).encode()
+    held = array.fill_null(0).to_numpy().tobytes() if pa.types.is_floating(array.type) else repr(array.to_pylist()).encode()
+    return pc.is_null(array).to_numpy(zero_copy_only=False).tobytes(), held
 
 
 def differences(old: pa.Table, new: pa.Table) -> Iterator[str]:

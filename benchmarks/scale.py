@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.measuring import EXAMPLE
-from sweep.evaluation.preparation import Prepared, prepare
+from sweep.evaluation.preparation import prepare
 from sweep.evaluation.slices import Receipt, SliceQueue, SliceTask
 from sweep.execution import run_sweep
 from sweep.results.sealing import sealed_text
@@ -61,16 +61,11 @@ class Fleet:
             yield receipt
 
 
-def prepared(plans: int) -> Prepared:
-    """A sweep of so many plans."""
-    sets = ["axes.tp=[4]", "axes.vpp=[1]", "axes.micro_batch={range: [1, 1000]}", "axes.ga={range: [1, 1000]}"]
-    sets += ["axes.all_gpus={range: [128, 128000, 128]}", "where=[]", f"sample.n={plans}"]
-    return prepare(load_spec(EXAMPLE, sets), EXAMPLE.parent)
-
-
 def simulated(plans: int, workers: int, rate: float) -> None:
     """Drive one sweep, then list what it left as a resumed run would, and print what that took."""
-    sweep = prepared(plans)
+    sets = ["axes.tp=[4]", "axes.vpp=[1]", "axes.micro_batch={range: [1, 1000]}", "axes.ga={range: [1, 1000]}"]
+    sets += ["axes.all_gpus={range: [128, 128000, 128]}", "where=[]", f"sample.n={plans}"]
+    sweep = prepare(load_spec(EXAMPLE, sets), EXAMPLE.parent)
     with tempfile.TemporaryDirectory() as place:
         store, folder = Store(directory=place), Path(place)
         fleet = Fleet(workers=workers, rate=rate, folder=folder)
@@ -85,11 +80,10 @@ def simulated(plans: int, workers: int, rate: float) -> None:
         listed_s = time.perf_counter() - begun
     ideal_s = plans / rate / workers
     provenance = len(sealed_text(sweep.provenance))
-    each_kb = provenance / 1e3
     print(
         f"{rate:>9,.0f} plans/s a worker: {fleet.now_s:>8,.0f} s ({fleet.now_s / ideal_s - 1:+.0%} to {ideal_s:,.0f}), "
         f"{files:>9,} files, driver {driver_s:.1f} CPU-s, {grown_mb:+.0f} MB; listing {listed_s:.2f} s, {len(missing)} gaps; "
-        f"provenance {files * provenance / 1e6:,.0f} MB ({each_kb:.0f} kB a file)",
+        f"provenance {files * provenance / 1e6:,.0f} MB ({provenance / 1e3:.0f} kB a file)",
         flush=True,
     )
 

@@ -1,7 +1,7 @@
 """Loops that look for the best plan of a job, replayed on grids of measured plans: `sweep tune` beside others.
 
     python benchmarks/tuning.py [GRID.csv...] [--set ultrascale] [--stack megatron-core] [--model llama-1B-mha] [--gpus 256]
-        [--least 4] [--erratic] [--prior MODEL:GPUS] [--jobs] [--picture FILE]
+        [--least 4] [--erratic] [--prior MODEL:GPUS] [--jobs]
 
 A GRID is a table of runs, as `sweep validate` reads it; without one the published runs that ship are replayed. A job is what is
 alike but for its plan; its plans are the rows of quality `ok` and the `failed` ones, and it is replayed if four of them
@@ -10,8 +10,8 @@ Each loop proposes plans that the simulation says fit, one after the other, and 
 peak memory, or a failure. Regret is how much slower the best plan measured so far is than the best of the grid, at most 300 %;
 a loop without a measured plan has all of it. GPU-hours: 2 minutes of start and 20 steps a run, 2 minutes of one that fails.
 `--stack` simulates all rows as that stack, as for a framework that nobody knows; without it each row as its own. `--erratic`
-also replays rows that are slower than they should be (sleep,
-sixty_four_nodes, sibling): a filter of bad luck, by which to judge when to stop. `--prior llama-1B-mha:128,256` replays jobs of
+also replays rows that are slower than they should be (sleep, sixty_four_nodes, sibling): a filter of bad luck, by which to
+judge when to stop. `--prior llama-1B-mha:128,256` replays jobs of
 other models with five runs of each of these jobs as their prior, `--prior :8,16` larger jobs with those of the same model on
 so few GPUs; may be given again. Optuna's TPE and scikit-learn's process take
 part where they are installed.
@@ -26,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -75,9 +76,6 @@ class Job:
     seconds: Floats  # NaN where it failed
     peak: Floats  # ln(measured / simulated memory), NaN where unknown
     full: Floats  # 1 where the grid says out of memory
-    features: Floats  # [n, k]: log2 of sizes, codes of choices
-    model_ranks: Floats  # tp * pp
-    micro_batch: Floats
     best: float  # of all plans of the grid that ran
     told: tuple[int, ...] = ()  # rows behind the candidates: runs of other jobs
 
@@ -92,32 +90,20 @@ class Job:
         )  # fmt: skip
 
 
-def jobs_of(
-    paths: Sequence[Path],
-    stack: str | None,
-    model: str | None,
-    gpus: int | None,
-    *,
-    of: str | None = None,
-    erratic: bool = False,
-    least: int = LEAST_PLANS,
-) -> Iterator[Job]:
-    """The jobs of some grids, or of the published runs. `of`: only this set. `least`: plans that ran."""
-    qualities = (*SOUND, *ERRATIC) if erratic else SOUND
+def jobs_of(given: argparse.Namespace) -> Iterator[Job]:
+    """The jobs of some grids, or of the published runs, as the command's options ask."""
+    qualities = (*SOUND, *ERRATIC) if given.erratic else SOUND
     together: dict[tuple[str, ...], list[Row]] = defaultdict(list)
-    for row in chain.from_iterable(map(read_table, paths)) if paths else published_rows():
-        asked = model in (None, row.text("model_name")) and of in (None, row.text("set"))
-        if asked and row.quality in qualities and row.size("all_gpus") <= (gpus or 2**31):
+    for row in chain.from_iterable(map(read_table, given.grids)) if given.grids else published_rows():
+        asked = given.model in (None, row.text("model_name")) and given.set in (None, row.text("set"))
+        if asked and row.quality in qualities and row.size("all_gpus") <= (given.gpus or 2**31):
             together[tuple(row.text(key) for key in OF_JOB)].append(row)
     for rows in together.values():
-        if sum(row.number("step_time_s") is not None for row in rows) >= least:
-            try:
-                job = _job(rows, stack, least)
-            except (NotSimulated, SimError, ValidationError) as error:
-                sys.stderr.write(f"{_name(rows)}: not replayed: {' '.join(str(error).split())[:200]}\n")
-                continue
-            if job is not None:
+        try:
+            if (job := _job(rows, given.stack, given.least)) is not None:
                 yield job
+        except (NotSimulated, SimError, ValidationError) as error:
+            sys.stderr.write(f"{_name(rows)}: not replayed: {' '.join(str(error).split())[:200]}\n")
 
 
 def _name(rows: Sequence[Row]) -> str:
@@ -128,22 +114,21 @@ def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
     """The job of some rows; None if fewer than `least` different plans ran. Raises NotSimulated, SimError."""
     measured: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     names: list[str] = []
-    for row in rows:
+    for row in rows if sum(row.number("step_time_s") is not None for row in rows) >= least else ():
         if row.text("reason"):
             raise NotSimulated(row.text("reason"))
         values = row.plan
         names = list(values)
-        measured[tuple(map(_hashable, values.values()))].append(row)
+        measured[tuple(tuple(value) if isinstance(value, list) else value for value in values.values())].append(row)
     varying = [name for at, name in enumerate(names) if len({values[at] for values in measured}) > 1]
     held = {name: next(iter(measured))[at] for at, name in enumerate(names) if name not in varying}
     if not varying or sum(any(row.number("step_time_s") for row in same) for same in measured.values()) < least:
         return None
     listed = [[value for name, value in zip(names, values, strict=True) if name in varying] for values in measured]
-    described = rows[0].model
     spec = SweepSpec.model_validate(
         {
             "name": "replay",
-            "workload": {"model": model_document(described), "stack": stack or rows[0].stack().name.partition(" ")[0]},
+            "workload": {"model": model_document(rows[0].model), "stack": stack or rows[0].stack().name.partition(" ")[0]},
             "hardware": parse_yaml(hardware_yaml(rows[0].hardware), "hardware")[0],
             "axes": {",".join(varying): listed} if len(varying) > 1 else {varying[0]: [value for (value,) in listed]},
             "fixed": held,
@@ -171,15 +156,8 @@ def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
         seconds=seconds[kept],
         peak=np.log(peak[kept] / candidates.memory),
         full=np.array([float(any(row.out_of_memory for row in runs[at])) for at in kept]),
-        features=candidates.axes.linear,
-        model_ranks=(chosen["tp"].to_numpy() * chosen["pp"].to_numpy()).astype(np.float64),
-        micro_batch=chosen["micro_batch"].to_numpy().astype(np.float64),
         best=float(np.nanmin(seconds)),
     )
-
-
-def _hashable(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _mean(rows: Sequence[Row], column: str) -> float:
@@ -238,7 +216,8 @@ def in_order(job: Job, seed: int) -> Iterator[int]:
 
 def by_rule(job: Job, seed: int) -> Iterator[int]:
     """The least tp * pp, then the largest micro-batch: a rule of thumb."""
-    yield from _fitting(job, np.lexsort((job.candidates.simulated, -job.micro_batch, job.model_ranks)))
+    tp, pp, micro_batch = (job.rows[name].to_numpy() for name in ("tp", "pp", "micro_batch"))
+    yield from _fitting(job, np.lexsort((job.candidates.simulated, -micro_batch, tp * pp)))
 
 
 def at_random(job: Job, seed: int) -> Iterator[int]:
@@ -255,13 +234,14 @@ def by_tpe(job: Job, seed: int) -> Iterator[int]:
     optuna = import_module("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=5))
-    columns = [np.unique(job.features[:, k]).tolist() for k in range(job.features.shape[1])]
+    features = job.candidates.axes.linear
+    columns = [np.unique(column).tolist() for column in features.T]
     left = set(np.flatnonzero(job.fits).tolist())
     slowest = 10 * float(np.nanmax(job.seconds))
     while left:
         trial = study.ask()
         wanted = np.array([trial.suggest_categorical(str(k), values) for k, values in enumerate(columns)])
-        row = min(left, key=lambda at: (float(np.abs(job.features[at] - wanted).sum()), at))
+        row = min(left, key=lambda at: (float(np.abs(features[at] - wanted).sum()), at))
         left.remove(row)
         yield row
         study.tell(trial, slowest if np.isnan(job.seconds[row]) else float(job.seconds[row]))
@@ -271,10 +251,10 @@ def by_process(job: Job, seed: int) -> Iterator[int]:
     """scikit-learn's Gaussian process (Matern, a length for each axis) with expected improvement and three random starts."""
     processes = import_module("sklearn.gaussian_process")
     norm = import_module("scipy.stats").norm
-    rows = np.random.default_rng(seed).permutation(np.flatnonzero(job.fits))
+    rows, features = np.random.default_rng(seed).permutation(np.flatnonzero(job.fits)), job.candidates.axes.linear
     picked = [int(row) for row in rows[:3]]
     yield from picked
-    kernel = processes.kernels.Matern(np.ones(job.features.shape[1]), nu=2.5) + processes.kernels.WhiteKernel(1e-3)
+    kernel = processes.kernels.Matern(np.ones(features.shape[1]), nu=2.5) + processes.kernels.WhiteKernel(1e-3)
     while len(picked) < len(rows):
         ran = [row for row in picked if not np.isnan(job.seconds[row])]
         left = np.array([row for row in rows if row not in picked])
@@ -282,8 +262,8 @@ def by_process(job: Job, seed: int) -> Iterator[int]:
             row = int(left[0])
         else:
             process = processes.GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed)
-            process.fit(job.features[ran], np.log(job.seconds[ran]))
-            mean, sd = process.predict(job.features[left], return_std=True)
+            process.fit(features[ran], np.log(job.seconds[ran]))
+            mean, sd = process.predict(features[left], return_std=True)
             better = (np.log(job.seconds[ran]).min() - mean) / np.maximum(sd, 1e-9)
             row = int(left[np.argmax(sd * (better * norm.cdf(better) + norm.pdf(better)))])
         picked.append(row)
@@ -330,24 +310,14 @@ def replay(job: Job, loop: Loop, seed: int) -> Replay:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stop:
-    """Where `sweep tune` advises to stop: after how many runs, what it expects, and the regret there."""
-
-    runs: int
-    said: float
-    regret: float
-
-
-def stop_of(job: Job) -> Stop | None:
-    """None where it does not within 16 runs."""
+def stop_of(job: Job) -> tuple[int, float, float] | None:
+    """Where `sweep tune` advises to stop: after how many runs, what it expects, the regret there. None: not within 16 runs."""
     picked: list[int] = []
     for row in islice(tuned(job, 0), min(16, len(job.seconds))):
         picked.append(row)
         belief = believe(job.candidates, job.known(picked))
         if belief.regret is not None and stops(belief, len(picked), ENOUGH):
-            best = float(np.nanmin(job.seconds[picked]))
-            return Stop(runs=len(picked), said=belief.regret.mean, regret=best / job.best - 1)
+            return len(picked), belief.regret.mean, float(np.nanmin(job.seconds[picked])) / job.best - 1
     return None
 
 
@@ -360,7 +330,7 @@ def loop_table(jobs: Sequence[Job]) -> tuple[list[str], dict[str, list[Replay]]]
     ]
     replays: dict[str, list[Replay]] = {}
     for name, (loop, seeds, package) in LOOPS.items():
-        if package and not _installed(package):
+        if package and find_spec(package) is None:
             sys.stderr.write(f"{name}: left out, {package} is not installed\n")
             continue
         of_jobs = [[replay(job, loop, seed) for seed in range(seeds)] for job in jobs]
@@ -384,24 +354,16 @@ def _bootstrap(values: Floats) -> str:
     return f"{low:.1f} to {high:.1f}"
 
 
-def _installed(package: str) -> bool:
-    try:
-        import_module(package)
-    except ModuleNotFoundError:
-        return False
-    return True
-
-
 def stop_lines(jobs: Sequence[Job]) -> list[str]:
     """How often it advises to stop, after how many runs, and how true that is."""
     stopped = [stop for job in jobs if (stop := stop_of(job)) is not None]
     if not stopped:
         return [f"Stops at an expected regret of {ENOUGH:.0%}: none in {len(jobs)} jobs."]
-    regret = np.array([stop.regret for stop in stopped])
+    runs, said, regret = np.array(stopped).T
     return [
-        f"Stops at an expected regret of {ENOUGH:.0%}: in {len(stopped)} of {len(jobs)} jobs, after "
-        f"{np.mean([stop.runs for stop in stopped]):.1f} runs; said {np.mean([stop.said for stop in stopped]):.1%}, "
-        f"real {regret.mean():.1%}, worst {regret.max():.1%}; {np.mean(regret <= ENOUGH):.0%} really are at most {ENOUGH:.0%}."
+        f"Stops at an expected regret of {ENOUGH:.0%}: in {len(stopped)} of {len(jobs)} jobs, after {runs.mean():.1f} runs; "
+        f"said {said.mean():.1%}, real {regret.mean():.1%}, worst {regret.max():.1%}; "
+        f"{np.mean(regret <= ENOUGH):.0%} really are at most {ENOUGH:.0%}."
     ]
 
 
@@ -415,37 +377,7 @@ def job_lines(jobs: Sequence[Job], replays: dict[str, list[Replay]]) -> Iterator
         yield f"| {job.name} | {len(job.seconds)} | {ran} | {' | '.join(cells)} |"
 
 
-WIDTH, HEIGHT, LEFT, TOP = 640, 320, 60, 20
-COLOURS = ("#0b6e4f", "#1f4e79", "#b8860b", "#7a7a7a", "#8b2e2e", "#6a3d9a")
-
-
-def picture(replays: dict[str, list[Replay]]) -> str:
-    """Mean regret by runs, a line for each loop, as SVG; the scale is that of ln(1 + percent)."""
-    most = np.log1p(100 * MOST)
-    wide, high = WIDTH - LEFT - 170, HEIGHT - TOP - 40
-
-    def at(place: int, percent: float) -> str:
-        return f"{LEFT + wide * place / (len(AFTER) - 1):.0f},{TOP + high * (1 - np.log1p(percent) / most):.0f}"
-
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">']
-    for percent in (0, 1, 2, 5, 10, 20, 50, 100, 300):
-        y = at(0, percent).partition(",")[2]
-        parts.append(f'<path d="M{LEFT} {y}H{LEFT + wide}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y}" text-anchor="end">{percent} %</text>')
-    for place, runs in enumerate(AFTER):
-        x = at(place, 0).partition(",")[0]
-        parts.append(f'<text x="{x}" y="{HEIGHT - 18}" text-anchor="middle">{runs}</text>')
-    parts.append(f'<text x="{LEFT + wide / 2:.0f}" y="{HEIGHT - 3}" text-anchor="middle">runs</text>')
-    for number, (name, of_jobs) in enumerate(replays.items()):
-        mean = 100 * np.mean([each.regret for each in of_jobs], 0)
-        points = " ".join(at(place, percent) for place, percent in enumerate(mean))
-        colour, below = COLOURS[number % len(COLOURS)], TOP + 14 + 18 * number
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="{LEFT + wide + 20}" y="{below}" fill="{colour}">{name}</text>')
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def main() -> int:
+def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("grids", nargs="*", type=Path, metavar="GRID")
@@ -455,36 +387,27 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, help="only jobs on up to so many GPUs")
     parser.add_argument("--least", type=int, default=LEAST_PLANS, help="plans of a job that ran")
     parser.add_argument("--erratic", action="store_true", help="also rows that are slower than they should be")
-    parser.add_argument(
-        "--prior", action="append", metavar="MODEL:GPUS", help="replay with runs of these jobs, and no other loop"
-    )
+    parser.add_argument("--prior", action="append", metavar="MODEL:GPUS", help="replay with runs of these jobs, no other loop")
     parser.add_argument("--jobs", action="store_true", help="print each job")
-    parser.add_argument("--picture", type=Path, help="write mean regret by runs to this file (SVG)")
     given = parser.parse_args()
     begun = time.process_time()
-    jobs = list(
-        jobs_of(given.grids, given.stack, given.model, given.gpus, of=given.set, erratic=given.erratic, least=given.least)
-    )
+    jobs = list(jobs_of(given))
     if not jobs:
-        sys.stderr.write(f"no job of these grids has {given.least} plans that ran\n")
-        return 1
+        sys.exit(f"no job of these grids has {given.least} plans that ran")
     made = time.process_time()
     if given.prior:
-        sys.stdout.write("\n".join(prior_lines(jobs, given.prior)) + "\n")
-        return 0
+        print(*prior_lines(jobs, given.prior), sep="\n")
+        return
     lines, replays = loop_table(jobs)
-    sys.stdout.write(
-        f"{len(jobs)} jobs, {np.mean([len(job.seconds) for job in jobs]):.0f} plans a job, stack "
-        f"{given.stack or 'of each row'}. Regret in percent: mean / worst.\n\n" + "\n".join(lines) + "\n\n"
+    plans = np.mean([len(job.seconds) for job in jobs])
+    print(
+        f"{len(jobs)} jobs, {plans:.0f} plans a job, stack {given.stack or 'of each row'}. Regret in percent: mean / worst.\n"
     )
-    sys.stdout.write("\n".join(stop_lines(jobs)) + "\n")
-    if given.picture:
-        given.picture.write_text(picture(replays), encoding="utf-8")
+    print(*lines, "", *stop_lines(jobs), sep="\n")
     if given.jobs:
-        sys.stdout.write("\n" + "\n".join(job_lines(jobs, replays)) + "\n")
+        print("", *job_lines(jobs, replays), sep="\n")
     sys.stderr.write(f"CPU seconds: {made - begun:.1f} to simulate, {time.process_time() - made:.1f} to replay\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

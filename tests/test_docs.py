@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import docs_tables, tables, validation_page
+from docs.made import docs_tables, tables, validation_page
 from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, model_names, preset_names, read_hardware, simulate
 from sim_core.models.description import Experts, Mla, Model, Window
 from sim_core.models.readers.hugging_face import FAMILIES
@@ -119,12 +119,12 @@ def test_every_gap_of_a_file_is_documented() -> None:
 
 
 def test_the_page_of_commands_is_current() -> None:
-    made = runpy.run_path(str(ROOT / "benchmarks" / "commands_page.py"))["page"]()
+    made = runpy.run_path(str(ROOT / "docs" / "made" / "commands_page.py"))["page"]()
     assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == made, "make reference"
 
 
 def test_what_every_file_is_for_can_be_printed() -> None:
-    made = runpy.run_path(str(ROOT / "benchmarks" / "rooms_page.py"))["page"]()
+    made = runpy.run_path(str(ROOT / "docs" / "made" / "rooms_page.py"))["page"]()
     lines = [line for line in made.splitlines() if line.startswith("| `")]
     assert len(lines) > 200
     assert [line for line in lines if not re.fullmatch(r"\| `[\w./]+` \| \S.* \|", line)] == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import plan_fields
+from docs.made import plan_fields
 from sim_core.planning.fields import FIELDS
 from tests.conftest import GPT7B, ROOT
 
@@ -91,14 +91,14 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("extended")
     for name in ("sim_core", "sweep"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("benchmarks/plan_fields.py", "docs/axes.md"):
+    for name in ("docs/made/plan_fields.py", "docs/axes.md"):
         (folder / name).parent.mkdir()
         shutil.copy(ROOT / name, folder / name)
     recipe = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").partition("**An axis of plans")[2]
     row, formula = (textwrap.dedent(code) for code in re.findall(r" *```text\n(.*?) *```", recipe, re.DOTALL)[:2])
     replace(folder / "sim_core/planning/fields.py", r"_ROWS: Final = \(\n", "\\g<0>" + row + OTHER_ROWS)
     replace(folder / "sim_core/costing/case.py", r"(def compute_factor.*?\n    )return .*?\n", "\\g<1>" + formula)
-    python(folder, "-m", "benchmarks.plan_fields")
+    python(folder, "-m", "docs.made.plan_fields")
     shutil.copy(GPT7B, folder / "workload.txt")
     (folder / "s.yaml").write_text(SPEC, encoding="utf-8")
     return folder

@@ -103,7 +103,7 @@ def test_a_rate_from_its_recipe(copy: Copy) -> None:
     copy.run("-c", f"from sweep.columns import SHORTER; assert {name!r} in SHORTER")  # so its plans may tie
     copy.run("-m", "sweep", "report", "result", "--output", "report.html")
     assert "samples/GPU-hour" in (copy.folder / "report.html").read_text(encoding="utf-8")
-    copy.run("-m", "benchmarks.docs_tables")
+    copy.run("-m", "docs.made.docs_tables")
     assert f"| `{name}` | 1/h | high | " in (copy.folder / "docs" / "results.md").read_text(encoding="utf-8")
     copy.run("-c", f"from sweep.search.objective import Objective as O; O(column='{name}', descending=True, per=(), best=1)")
 
@@ -204,7 +204,7 @@ def test_a_schedule_from_its_recipe(copy: Copy) -> None:
     assert step <= 1 + 1e-9  # messages hide where there are more micro-batches in flight
     assert 0.95 < bubble <= 1 + 1e-9
     assert told[1] == "vpp_needs_1f1b;schedule_needs_overlap_pp;"
-    copy.run("-m", "benchmarks.docs_tables")
+    copy.run("-m", "docs.made.docs_tables")
     table = (copy.folder / "docs" / "schedules.md").read_text(encoding="utf-8")
     assert "| `1f1b-eager` | 1 | any | always in the background |" in table
 
@@ -234,7 +234,7 @@ def test_a_metric_from_its_recipe(copy: Copy) -> None:
     copy.run("-m", "sweep", "run", "spec.yaml", "--set", "axes.fidelity=[event, simai]", "--out", "result")
     rows = json.loads(copy.run("-m", "sweep", "rank", "result", "--format", "json", "--columns", "all"))
     assert {row["fidelity"]: row["gather_total_s"] > 0 for row in rows} == {"event": True, "simai": False}
-    copy.run("-m", "benchmarks.docs_tables")
+    copy.run("-m", "docs.made.docs_tables")
     assert "| `gather_total_s` | s | low | " in (copy.folder / "docs" / "results.md").read_text(encoding="utf-8")
 
 
@@ -301,7 +301,7 @@ def test_a_memory_term_from_its_recipe(copy: Copy) -> None:
     peaks, own = (list(map(float, line.split())) for line in copy.run("-c", MEMORY).splitlines())
     assert own == [2.0**25] * 2
     assert [after - least for after, least in zip(peaks, before, strict=True)] == pytest.approx([1.05 * 2**25] * 2)
-    copy.run("-m", "benchmarks.docs_tables")
+    copy.run("-m", "docs.made.docs_tables")
     assert "| `workspace_bytes` | bytes | low | " in (copy.folder / "docs" / "results.md").read_text(encoding="utf-8")
 
 

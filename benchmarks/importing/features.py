@@ -37,6 +37,8 @@ def recipe_of(row: Row) -> Recipe:
     chooses for its plan (overlap) is then left to the row's other columns; kernels are those of the release.
     """
     features = split_features(row.text("features"))
+    if part := next((part for part in row.text("features").split(";") if part.strip() and "=" not in part), ""):
+        raise NotSimulated(f"features: found {shown(part.strip())}, expected key=value; ...")
     try:
         recipe = read_features({**_usual(row), **features}, others=True)
     except SpecError as error:
@@ -48,31 +50,28 @@ def _usual(row: Row) -> Mapping[str, str]:
     """What the row's release sets; of a row without one, the last. Nothing where the features were read from the recipe."""
     if WHOLE in split_features(row.text("features")):
         return {}
-    defaults = _of_round(row) or (_defaults(row) if row.text("experts") else None)
+    of_round = _named(row, ROUNDS)  # of MLPerf, that a row was submitted to
+    if row.text("release") in releases_of(of_round):
+        return release_defaults(of_round, row.text("release"), *_run_on(row)).features
+    defaults = _defaults(row) if row.text("experts") else None
     return {} if defaults is None else defaults.features
 
 
-def _of_round(row: Row) -> Defaults | None:
-    """The settings of the round of MLPerf that a row was submitted to; None of other rows."""
-    stack = next((stack for words, stack in ROUNDS if words in row.text("framework").lower()), "")
-    named = row.text("release") in releases_of(stack)
-    return (
-        release_defaults(stack, row.text("release"), _model(row), row.text("hw").removeprefix("AMD Instinct "))
-        if named
-        else None
-    )
+def _named(row: Row, stacks: Sequence[tuple[str, str]]) -> str:
+    return next((stack for words, stack in stacks if words in row.text("framework").lower()), "")
 
 
-def _model(row: Row) -> str:
-    return row.text("model").lower().rpartition(":")[2]
+def _run_on(row: Row) -> tuple[str, str]:
+    """Model and device."""
+    return row.text("model").lower().rpartition(":")[2], row.text("hw").removeprefix("AMD Instinct ")
 
 
 def _defaults(row: Row) -> Defaults | None:
     """The defaults of a row's release; None where its framework has none."""
-    stack = next((stack for words, stack in RELEASED if words in row.text("framework").lower()), None)
-    if stack is None:
+    stack = _named(row, RELEASED)
+    if not stack:
         return None
-    model, device = _model(row), row.text("hw")
+    model, device = _run_on(row)
     try:
         return release_defaults(stack, row.text("release") or last_release(stack), model, device)
     except SpecError:  # no number

@@ -20,10 +20,7 @@ WIDE_HEADS: Final = ("qwen3",)
 """Families with a preset for some models whose heads are wider than hidden / heads, which no column states."""
 
 STARTS: Final = (
-    (
-        ("gpt", "megatron", "mt-nlg", "turing", "mpt"),
-        FAMILIES["gpt"],
-    ),  # MPT's benchmark has positions and biases
+    (("gpt", "megatron", "mt-nlg", "turing", "mpt"), FAMILIES["gpt"]),  # MPT's benchmark has positions and biases
     (("bloom",), FAMILIES["bloom"]),
     (("opt",), FAMILIES["opt"]),
     (("nemotron",), FAMILIES["nemotron"]),
@@ -32,12 +29,8 @@ STARTS: Final = (
 )
 """The family by the beginning of a model's name."""
 OTHER: Final[dict[str, object]] = {
-    "gated": False,
-    "activation": "gelu",
-    "norm": "layernorm",
-    "position": "rotary",
-    "tied": False,
-}
+    "gated": False, "activation": "gelu", "norm": "layernorm", "position": "rotary", "tied": False,
+}  # fmt: skip
 WITHOUT_MTP: Final = ("automodel",)
 """Frameworks that train no multi-token prediction: AutoModel's TFLOP/s over tokens/s are those of DeepSeek-V3 without it (216
 over 865.3, 250 over 1,001.5: 250 GFLOP a token; 261 with it), and of Nemotron-3 Super (334 over 4,497; its

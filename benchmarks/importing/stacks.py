@@ -12,24 +12,12 @@ from sweep.runs.logs import ENDS_AS_LAYERS, FP32_GRADIENTS
 from sweep.runs.table import NotSimulated
 
 STACKS: Final = (
-    ("primus", "primus"),
-    ("(rocm)", "primus"),
-    ("automodel", "nemo-automodel"),
-    ("torchtitan", "torchtitan"),
-    ("nanotron", "nanotron"),
-    ("llm-foundry", "llm-foundry"),
-    ("maxtext", "maxtext"),
-    ("paxml", "maxtext"),
-    ("megatron-deepspeed", "megatron-deepspeed"),
-    ("megatron-bridge", "nemo"),
-    ("megatron-core", "megatron-core"),
-    ("nemo framework", "nemo"),
-    ("nemo,", "nemo"),
-    ("nemo 25", "nemo"),
-    ("nvidia release", "nemo"),
-    ("nemo", "nemo-24"),
+    ("primus", "primus"), ("(rocm)", "primus"), ("automodel", "nemo-automodel"), ("torchtitan", "torchtitan"),
+    ("nanotron", "nanotron"), ("llm-foundry", "llm-foundry"), ("maxtext", "maxtext"), ("paxml", "maxtext"),
+    ("megatron-deepspeed", "megatron-deepspeed"), ("megatron-bridge", "nemo"), ("megatron-core", "megatron-core"),
+    ("nemo framework", "nemo"), ("nemo,", "nemo"), ("nemo 25", "nemo"), ("nvidia release", "nemo"), ("nemo", "nemo-24"),
     ("megatron-lm", "megatron-2022"),
-)
+)  # fmt: skip
 """Words in a framework's name, and its stack; the first that match decide.
 
 NVIDIA's containers ("NVIDIA Release 25.09") train with NeMo on Megatron-Core."""
@@ -119,17 +107,16 @@ def stack_name(row: Row, model: Model) -> str:
 
 def overlaps(row: Row) -> bool:
     """Whether gradients and parameters travel beside compute; sharded parameters always do."""
-    reducing = any(words in row.text("framework").lower() for words in REDUCING)
-    return sharded(row) or reducing or _recipe_overlaps(row)
+    return sharded(row) or _is_of(row, (*REDUCING, *OVERLAPPING))
 
 
 def overlaps_tp(row: Row) -> bool:
     """Whether tensor-parallel messages travel beside compute."""
-    return _recipe_overlaps(row) or ASYNC_TP in row.text("notes").lower()
+    return _is_of(row, OVERLAPPING) or ASYNC_TP in row.text("notes").lower()
 
 
-def _recipe_overlaps(row: Row) -> bool:
-    return any(words in row.text("framework").lower() for words in OVERLAPPING)
+def _is_of(row: Row, frameworks: tuple[str, ...]) -> bool:
+    return any(words in row.text("framework").lower() for words in frameworks)
 
 
 def sharded(row: Row) -> bool:
@@ -162,10 +149,12 @@ def checkpointing_of(row: Row) -> str:
     2,973 tokens/s with the former and 2,904 with the latter: docs/performance.md at 0413364).
     """
     stated = row.text("recompute").lower() or str(recipe_of(row).plan.get("checkpointing", ""))
-    if not stated and any(words in row.text("framework").lower() for words in JAX):
+    if not stated and _is_of(row, JAX):
         return "full"
     if stated == CUSTOM and (saved := split_features(row.text("features")).get(SAVED)):
-        return _custom(saved.split("+"))
+        # all runs again but what it saves and what is cheap: an output projection and norms, at most 5 % of a forward
+        again = "mlp" if "context" in saved.split("+") else "core_attn+mlp"
+        return "full" if saved == "decoder_layer_input" else again
     if stated in POLICIES:
         return POLICIES[stated]
     if "(op)" in stated:
@@ -178,14 +167,6 @@ def checkpointing_of(row: Row) -> str:
     return checkpointing or "none"
 
 
-def _custom(saved: list[str]) -> str:
-    """What runs again where a layer saves these tensors: all but those that it needs besides are cheap. Its output projection,
-    or norms, are not counted: at most 5 % of a forward."""
-    if saved == ["decoder_layer_input"]:
-        return "full"
-    return "mlp" if "context" in saved else "core_attn+mlp"
-
-
 def keeps_tensors(row: Row) -> bool:
     """Whether its layers keep single tensors (JAX's policies), or some on the host: whole modules do not tell its memory."""
     features = split_features(row.text("features"))
@@ -195,10 +176,10 @@ def keeps_tensors(row: Row) -> bool:
 
 def layer_split(row: Row) -> str | list[int]:
     """Where its layers lie: as its recipe says, or, where we know none, stages that differ by at most one layer."""
-    framework, layers, parts = row.text("framework").lower(), row.count("layers"), row.count("pp", 1) * row.count("vpp", 1)
-    if "megatron-bridge" in framework and layers == LAYOUT_LAYERS:
+    layers, parts = row.count("layers"), row.count("pp", 1) * row.count("vpp", 1)
+    if _is_of(row, ("megatron-bridge",)) and layers == LAYOUT_LAYERS:
         return LAYOUTS.get(parts, "balanced")
-    if any(words in framework for words in ACCOUNTING) and layers % parts and (layers + 2) % parts == 0:
+    if _is_of(row, ACCOUNTING) and layers % parts and (layers + 2) % parts == 0:
         return ENDS_AS_LAYERS
     return "balanced"
 

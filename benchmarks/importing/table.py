@@ -1,15 +1,13 @@
-"""Tables of measured runs in free text (CSV), read and checked: a `Row` each."""
+"""Tables of measured runs in free text (CSV), read: a `Row` each, which says what a cell should have been when it is asked."""
 
 import csv
-import math
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim_core import FormatError, shown
 from sim_core.limits import whole_number
-from sweep.runs.table import FAILED, OK, QUALITIES
+from sweep.runs.table import FAILED, LARGEST_NUMBER, OK, QUALITIES, NotSimulated, check_columns, number_in
 from sweep.spec.document import cells_by_column, read_csv
 
 DATA: Final = Path(__file__).parent.parent / "data"
@@ -32,15 +30,12 @@ WORDS: Final = (
 )  # fmt: skip
 COLUMNS: Final = (*COUNTS, *NUMBERS, *SWITCHES, *WORDS)
 MOST: Final = 2**31 - 1
-LARGEST_NUMBER: Final = 1e15
 OTHER_CAUSES: Final = ("empty stage", "micro-batches <", "inconsistent")
 """In the notes of a run that failed: causes other than memory."""
-CLOSE: Final = 0.8
-"""How alike a heading must be to a column that is missing to be taken for a slip of the pen."""
 
 
 class Row(NamedTuple):
-    """A measured run: texts by column, checked; an empty text is "not stated"."""
+    """A measured run: texts by column; an empty text is "not stated"."""
 
     where: str  # path:line
     values: Mapping[str, str]
@@ -50,22 +45,37 @@ class Row(NamedTuple):
         return self.values.get(key, "")
 
     def count(self, key: str, default: int = 0) -> int:
-        """A whole number of at least 1."""
-        return int(float(text)) if (text := self.text(key)) else default
+        """A whole number of at least 1. Raises NotSimulated."""
+        value = self.number(key)
+        if value is not None and not (value <= MOST and value == int(value)):
+            raise NotSimulated(f"{key}: found {shown(self.text(key))}, expected {whole_number(1, MOST)}")
+        return default if value is None else int(value)
 
     def number(self, key: str) -> float | None:
-        """A number above 0, or None."""
-        return float(text) if (text := self.text(key)) else None
+        """A number above 0, or None. Raises NotSimulated."""
+        if not (text := self.text(key)):
+            return None
+        if not 0 < (value := number_in(text)) <= LARGEST_NUMBER:
+            raise NotSimulated(f"{key}: found {shown(text)}, expected a number above 0 and up to {LARGEST_NUMBER:g}")
+        return value
+
+    def switch(self, key: str) -> bool | None:
+        """Whether it is 1, or None. Raises NotSimulated."""
+        if self.text(key) not in ("", "0", "1"):
+            raise NotSimulated(f"{key}: found {shown(self.text(key))}, expected 0, 1 or nothing")
+        return self.text(key) == "1" if self.text(key) else None
 
     @property
     def quality(self) -> str:
-        """How far its publisher's figures can be trusted; without the column: ok."""
-        return self.text("quality") or OK
+        """How far its publisher's figures can be trusted; without the column: ok. Raises NotSimulated."""
+        if (text := self.text("quality") or OK) not in QUALITIES:
+            raise NotSimulated(f"quality: found {shown(text)}, expected one of {', '.join(QUALITIES)}")
+        return text
 
     @property
     def out_of_memory(self) -> bool:
         """It did not run because a GPU's memory was too small; of runs that failed: their notes name no other cause."""
-        return self.text("oom") == "1" or (self.quality == FAILED and not self.other_cause)
+        return bool(self.switch("oom")) or (self.quality == FAILED and not self.other_cause)
 
     @property
     def other_cause(self) -> str:
@@ -95,25 +105,21 @@ def _shared() -> dict[str, dict[str, str]]:
 def _read(path: Path, shared: Mapping[str, str]) -> list[Row]:
     """The runs of a table, whose heading lacks the columns that all runs share."""
     name, lines = str(path), read_csv(path)
-    heading = next(lines, None)
-    if heading is None:
-        raise FormatError(name, 1, "empty file", expected=f"a heading with at least {', '.join(REQUIRED)}")
-    columns = heading[1]
-    _check_columns(name, [*shared, *columns])
-    annotates = "set" not in (*shared, *columns)
+    _, columns = next(lines, (1, []))
+    annotates = "id" in columns and not set(REQUIRED) & {*shared, *columns}
+    check_columns(name, [*shared, *columns], COLUMNS, () if annotates else REQUIRED)
     published = {row.text("id"): row.values for row in published_rows()} if annotates else {}
     more = _annotations() if path.resolve() == COMMITTED.resolve() else {}
     rows = []
     for number, cells in lines:
         values = {**shared, **cells_by_column(path, number, columns, cells)}
-        if published:
-            values = _over(name, number, published, values)
-        values |= more.get(values.get("id", ""), {})
-        row = Row(f"{name}:{number}", values)
-        _check(name, number, row)
-        rows.append(row)
+        if annotates and values["id"] not in published:
+            raise FormatError(name, number, "id", found=shown(values["id"]), expected="that of a published run")
+        if annotates:
+            values = {**published[values["id"]], **{column: value for column, value in values.items() if value}}
+        rows.append(Row(f"{name}:{number}", values | more.get(values.get("id", ""), {})))
     if not rows:
-        raise FormatError(name, heading[0], "no runs", expected="a row a run below the heading")
+        raise FormatError(name, 1, "no runs", expected="a row a run below the heading")
     return rows
 
 
@@ -123,63 +129,3 @@ def _annotations() -> dict[str, dict[str, str]]:
     _, columns = next(lines)
     cells = [cells_by_column(ANNOTATIONS, number, columns, values) for number, values in lines]
     return {row["id"]: {column: value for column, value in row.items() if value} for row in cells}
-
-
-def _check_columns(name: str, columns: Sequence[str]) -> None:
-    """Raises FormatError for columns that are missing, misspelt or there twice; others that we do not know have no effect."""
-    twice = [column for column in columns if columns.count(column) > 1]
-    if twice:
-        raise FormatError(name, 1, f"column {shown(twice[0])}", found="it twice", expected="each name once")
-    missing = [column for column in COLUMNS if column not in columns]
-    for column in columns:
-        if column not in COLUMNS and (close := get_close_matches(column[:100], missing, n=1, cutoff=CLOSE)):
-            raise FormatError(name, 1, "column", found=shown(column), expected=close[0])
-    annotates = "id" in columns and not set(REQUIRED) & set(columns)
-    for column in () if annotates else REQUIRED:
-        if column not in columns:
-            heading = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
-            raise FormatError(name, 1, f"column {column}", found=shown(heading, 100), expected="it in the heading")
-
-
-def _over(name: str, line: int, published: Mapping[str, Mapping[str, str]], values: dict[str, str]) -> dict[str, str]:
-    """A published run with what the cells of a line say in place of its own."""
-    if values["id"] not in published:
-        raise FormatError(name, line, "id", found=shown(values["id"]), expected="that of a published run")
-    return {**published[values["id"]], **{column: value for column, value in values.items() if value}}
-
-
-def _check(name: str, line: int, row: Row) -> None:
-    """Numbers are numbers within bounds, and a run has a name, a size, and a time or a reason not to have one."""
-
-    def wrong(column: str, expected: str) -> FormatError:
-        return FormatError(name, line, column, found=shown(row.text(column)), expected=expected)
-
-    for column in COUNTS:
-        if (text := row.text(column)) and not _is_number(text, MOST, whole=True):
-            raise wrong(column, whole_number(1, MOST))
-    for column in NUMBERS:
-        if (text := row.text(column)) and not _is_number(text, LARGEST_NUMBER, whole=False):
-            raise wrong(column, f"a number above 0 and up to {LARGEST_NUMBER:g}")
-    for column in SWITCHES:
-        if row.text(column) not in ("", "0", "1"):
-            raise wrong(column, "0, 1 or nothing")
-    if row.quality not in QUALITIES:
-        raise wrong("quality", "one of " + ", ".join(QUALITIES))
-    if part := next((part for part in row.text("features").split(";") if part.strip() and "=" not in part), ""):
-        raise FormatError(name, line, "features", found=shown(part.strip()), expected="key=value; ...")
-    for column in ("set", "gpus", "model"):
-        if not row.text(column):
-            raise wrong(column, "a number" if column == "gpus" else "a name")
-
-
-def _is_number(text: str, most: float, *, whole: bool) -> bool:
-    value = _number(text)
-    return math.isfinite(value) and 0 < value <= most and (not whole or value == int(value))
-
-
-def _number(text: str) -> float:
-    """The number in a cell; NaN if it holds none."""
-    try:
-        return float(text) if text.isascii() and "_" not in text and len(text) <= 40 else math.nan
-    except ValueError:
-        return math.nan

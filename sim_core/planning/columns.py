@@ -37,7 +37,7 @@ CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block", "
 `modules`: some of RECOMPUTE_MODULES (models/recompute.py), which a plan names: `layernorm+moe_act`."""
 
 
-# --- made by benchmarks/plan_fields.py from the rows of fields.py: do not edit
+# --- made by docs/made/plan_fields.py from the rows of fields.py: do not edit
 class Plans(NamedTuple):
     """Plans as columns of equal length."""
 

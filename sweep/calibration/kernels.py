@@ -1,10 +1,12 @@
 """The kernels that measure_kernels.py measured, made into a hardware file, and how far they are from those of the preset."""
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -15,9 +17,9 @@ from sim_core.hardware.kernels.device import load_kernels, precisions
 from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.hardware.surface import AttentionSurface, GemmSurface, Surface
 from sim_core.limits import whole_number
+from sweep.calibration.nccl_text import text_of
 
 FORMAT: Final = "sweep kernels 1"
-LARGEST_FILE: Final = 64 * 2**20
 LARGEST_SIZE: Final = 2**31 - 1
 LARGEST_US: Final = 1e9
 DTYPES: Final = ("bf16", "fp16", "fp8")
@@ -40,7 +42,6 @@ WORDS: Final = {
 OF_LAYERS: Final = ("forward_us", "backward_us", "host_forward_us", "host_backward_us")
 IGNORED: Final = ("layer", "launch", "trace", "skipped", "conditions", "reference", "end")
 LONGEST_WORD: Final = 200
-Dtype = Literal["bf16", "fp16", "fp8"]
 OTHER_KERNEL: Final = 1.3
 """Attention slower than the preset by this factor is another kernel (FlashAttention-2, where the tables hold a later one)."""
 WORK: Final = (("below 0.1 TFLOP", 0.0, 1e11), ("0.1 to 1 TFLOP", 1e11, 1e12), ("1 TFLOP and more", 1e12, np.inf))
@@ -57,18 +58,19 @@ class Kernel(NamedTuple):
     launch_bound: bool
 
 
-class Measured(NamedTuple):
+@dataclass(kw_only=True)
+class Measured:
     """The contents of a file of measured kernels."""
 
     path: str
-    header: Mapping[str, Any]
-    kernels: Mapping[str, list[Kernel]]  # by kind
-    skipped: list[tuple[str, str]]  # kind and reason
-    conditions: list[Mapping[str, Any]]
-    references: list[float]  # us of the same large GEMM, at the start and at the end
-    layers: list[Mapping[str, Any]]  # whole layers, with what the host needed
-    launches: list[Mapping[str, Any]]
-    complete: bool
+    header: Mapping[str, Any] = field(default_factory=dict)
+    kernels: Mapping[str, list[Kernel]] = field(default_factory=lambda: {kind: [] for kind in SIZES})  # by kind
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # kind and reason
+    conditions: list[Mapping[str, Any]] = field(default_factory=list)
+    references: list[float] = field(default_factory=list)  # us of the same large GEMM, at the start and at the end
+    layers: list[Mapping[str, Any]] = field(default_factory=list)  # whole layers, with what the host needed
+    launches: list[Mapping[str, Any]] = field(default_factory=list)
+    complete: bool = False
 
     def text(self, key: str) -> str:
         """A word of the header; empty where it has none."""
@@ -76,93 +78,85 @@ class Measured(NamedTuple):
         return "" if value is None else " ".join(str(value).split())[:LONGEST_WORD]
 
 
+class _Line(NamedTuple):
+    """A line of a file as an object."""
+
+    path: str
+    number: int
+    row: Mapping[str, Any]
+
+    def fault(self, what: str, found: str, expected: str) -> FormatError:
+        return FormatError(self.path, self.number, what, found=found, expected=expected)
+
+    def whole(self, key: str, least: int = 1, most: int = LARGEST_SIZE) -> int:
+        """A size. Raises FormatError."""
+        value = self.row.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.fault(key, shown(value), whole_number(least, LARGEST_SIZE))
+        return value
+
+    def us(self, key: str = "us") -> float:
+        """A time. Raises FormatError."""
+        us = self.row.get(key)
+        if not isinstance(us, int | float) or isinstance(us, bool) or not 0 < us < LARGEST_US:
+            raise self.fault(key, shown(us), f"microseconds above 0 and below {LARGEST_US:g}")
+        return float(us)
+
+    def word(self, kind: str, key: str) -> str:
+        """A name, one of few where the key has only these. Raises FormatError."""
+        value, valid = self.row.get(key), {"dtype": DTYPES, "phase": PHASES.get(kind, ())}.get(key, ())
+        if not isinstance(value, str) or len(value) > LONGEST_WORD or (valid and value not in valid):
+            raise self.fault(key, shown(value), ", ".join(valid) or "a name")
+        return value
+
+
 def read_kernels(path: Path) -> Measured:
     """A file of the script. Raises FormatError (`path:line: what`). A last line that was cut off is left out."""
-    name = str(path)
-    if path.stat().st_size > LARGEST_FILE:
-        raise FormatError(name, 1, "file size", found=f"{path.stat().st_size:,} bytes", expected=f"at most {LARGEST_FILE:,}")
-    text = path.read_bytes().decode("utf-8", errors="replace")
-    whole = text.endswith("\n")
-    lines = text.splitlines()
-    measured = Measured(name, {}, {kind: [] for kind in SIZES}, [], [], [], [], [], complete=False)
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or (number == len(lines) and not whole):
+    name, text = str(path), text_of(path)
+    measured = Measured(path=name)
+    for number, written in enumerate(text.splitlines()[: None if text.endswith("\n") else -1], 1):
+        if not written.strip():
             continue
-        row = _object(name, number, line)
-        if not measured.header:
-            measured = measured._replace(header=_header(name, number, row))
-            continue
-        measured = _with_row(measured, number, row)
+        row, _ = parse_json(written, name, number)
+        if not isinstance(row, dict):
+            expected = "a line of measure_kernels.py"
+            raise FormatError(name, number, "not a JSON object", found=shown(written), expected=expected)
+        line = _Line(name, number, row)
+        if measured.header:
+            _take(measured, line)
+        elif row.get("kind") != "header" or row.get("format") != FORMAT:
+            stated = shown(row.get("format", row.get("kind")))
+            raise line.fault("format", stated, f"{FORMAT!r}, as measure_kernels.py writes it")
+        else:
+            measured.header = row
     if not measured.header:
         raise FormatError(name, 1, "empty file", expected="the lines of measure_kernels.py")
     return measured
 
 
-def _with_row(measured: Measured, number: int, row: Mapping[str, Any]) -> Measured:
-    """The same with a line after the header. Raises FormatError."""
-    name, kind = measured.path, row.get("kind")
+def _take(measured: Measured, line: _Line) -> None:
+    """Add a line after the header. Raises FormatError."""
+    row, kind = line.row, line.row.get("kind")
     if kind in SIZES:
-        measured.kernels[str(kind)].append(_kernel(name, number, str(kind), row))
+        sizes = tuple(line.whole(key, most=LARGEST_SIZE * (8 if key == "bytes" else 1)) for key in SIZES[kind])
+        words = tuple(line.word(kind, key) for key in WORDS[kind])
+        measured.kernels[kind].append(Kernel(words, sizes, line.us(), row.get("launch_bound") is True))
     elif kind == "skipped":
         measured.skipped.append((shown(row.get("of"), 20), shown(row.get("why"), 160)))
     elif kind == "conditions":
         measured.conditions.append(row)
     elif kind == "reference":
-        measured.references.append(_us(name, number, row))
+        measured.references.append(line.us())
     elif kind == "layer":
-        measured.layers.append(_layer(name, number, row))
+        sizes_of = {key: line.whole(key, least) for key, least in (("tokens", 1), ("hidden", 1), ("experts", 0))}
+        times = {key: line.us(key) for key in (*OF_LAYERS, *({"graph_us"} & row.keys()))}
+        measured.layers.append({**row, **sizes_of, **times})
     elif kind == "launch":
         measured.launches.append(row)
     elif kind == "end":
-        return measured._replace(complete=row.get("complete") is True)
+        measured.complete = row.get("complete") is True
     elif kind != "trace":
-        raise FormatError(name, number, "kind", found=shown(kind), expected=f"one of {', '.join((*SIZES, *IGNORED))}")
-    return measured
-
-
-def _object(name: str, number: int, line: str) -> Mapping[str, Any]:
-    row, _ = parse_json(line, name, number)
-    if not isinstance(row, dict):
-        raise FormatError(name, number, "not a JSON object", found=shown(line), expected="a line of measure_kernels.py")
-    return row
-
-
-def _header(name: str, number: int, row: Mapping[str, Any]) -> Mapping[str, Any]:
-    if row.get("kind") != "header" or row.get("format") != FORMAT:
-        stated = shown(row.get("format", row.get("kind")))
-        raise FormatError(name, number, "format", found=stated, expected=f"{FORMAT!r}, as measure_kernels.py writes it")
-    return row
-
-
-def _kernel(name: str, number: int, kind: str, row: Mapping[str, Any]) -> Kernel:
-    for key in SIZES[kind]:
-        value = row.get(key)
-        most = LARGEST_SIZE * (8 if key == "bytes" else 1)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
-            raise FormatError(name, number, key, found=shown(value), expected=whole_number(1, LARGEST_SIZE))
-    for key in WORDS[kind]:
-        value, valid = row.get(key), DTYPES if key == "dtype" else PHASES[kind] if key == "phase" else None
-        if not isinstance(value, str) or len(value) > LONGEST_WORD or (valid is not None and value not in valid):
-            raise FormatError(name, number, key, found=shown(value), expected=", ".join(valid) if valid else "a name")
-    words, sizes = tuple(row[key] for key in WORDS[kind]), tuple(row[key] for key in SIZES[kind])
-    return Kernel(words, sizes, _us(name, number, row), row.get("launch_bound") is True)
-
-
-def _layer(name: str, number: int, row: Mapping[str, Any]) -> Mapping[str, Any]:
-    for key in ("tokens", "hidden"):
-        if not isinstance(row.get(key), int) or not 0 < row[key] <= LARGEST_SIZE:
-            raise FormatError(name, number, key, found=shown(row.get(key)), expected=whole_number(1, LARGEST_SIZE))
-    experts = row.get("experts")
-    if not isinstance(experts, int) or not 0 <= experts <= LARGEST_SIZE:
-        raise FormatError(name, number, "experts", found=shown(experts), expected=whole_number(0, LARGEST_SIZE))
-    return {**row, **{key: _us(name, number, row, key) for key in (*OF_LAYERS, *(("graph_us",) if "graph_us" in row else ()))}}
-
-
-def _us(name: str, number: int, row: Mapping[str, Any], key: str = "us") -> float:
-    us = row.get(key)
-    if not isinstance(us, int | float) or isinstance(us, bool) or not math.isfinite(us) or not 0 < us < LARGEST_US:
-        raise FormatError(name, number, key, found=shown(us), expected=f"microseconds above 0 and below {LARGEST_US:g}")
-    return float(us)
+        raise line.fault("kind", shown(kind), f"one of {', '.join((*SIZES, *IGNORED))}")
 
 
 class Class(NamedTuple):
@@ -197,34 +191,31 @@ class _Part(NamedTuple):
 def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
     """`base` with the kernels of a file. Raises SpecError if none can be used."""
     notes = list(_notes(measured, base))
-    bare = base.model_copy(update={"surface": None}).with_values({"gemm_scale": 1, "sustained_scale": 1, "narrow_scale": 1})
-    gemm = list(_gemm_parts(measured, bare, notes))
-    attention = list(_attention_parts(measured, bare, notes))
+    scales = ("gemm_scale", "sustained_scale", "narrow_scale")
+    bare = base.model_copy(update={"surface": None}).with_values(dict.fromkeys(scales, 1))
+    gemm, attention = list(_gemm_parts(measured, bare, notes)), list(_attention_parts(measured, bare, notes))
     if not gemm:
         raise SpecError(f"{measured.path}: nothing to use: found no GEMM of two sizes or more on every axis")
-    source = _source(measured)
+    words = [measured.text("device"), *(f"{key} {text}" for key in ("driver", "cuda", "hip") if (text := measured.text(key)))]
+    under = f"after {measured.text('warm_up_s')} s at full load"
+    source = ", ".join((*words, f"PyTorch {measured.text('torch')}", measured.text("date"), under, measured.path))
     surface = Surface(
         source=source,
         gemm=tuple(cast(GemmSurface, part.surface) for part in gemm),
         attention=tuple(cast(AttentionSurface, part.surface) for part in attention),
     )
     under_load = {"value": 1, "source": f"the kernels of this file were measured under sustained load: {source}"}
-    values: dict[str, object] = dict.fromkeys(("gemm_scale", "sustained_scale", "narrow_scale"), under_load)
+    values: dict[str, object] = dict.fromkeys(scales, under_load)
     memory = _memory(measured, base, notes)
     if memory is not None:
-        stated = f"bytes over seconds of element-wise kernels: {source}"
-        values["hbm_efficiency"] = {"value": round(memory, 4), "source": stated}
+        values["hbm_efficiency"] = {
+            "value": round(memory, 4),
+            "source": f"bytes over seconds of element-wise kernels: {source}",
+        }
     hardware = base.with_values(values).model_copy(update={"surface": surface, "name": name})
     parts = (*gemm, *attention)
     classes = tuple(each for part in parts for each in classes_of(part.name, part.measured_s / part.preset_s, part.flops))
-    left_out = tuple(_without_a_size(part, hardware) for part in gemm)
-    return KernelFit(hardware, classes, left_out, tuple(notes))
-
-
-def _source(measured: Measured) -> str:
-    words = [measured.text("device"), *(f"{key} {text}" for key in ("driver", "cuda", "hip") if (text := measured.text(key)))]
-    under = f"after {measured.text('warm_up_s')} s at full load"
-    return ", ".join((*words, f"PyTorch {measured.text('torch')}", measured.text("date"), under, measured.path))
+    return KernelFit(hardware, classes, tuple(_without_a_size(part, hardware) for part in gemm), tuple(notes))
 
 
 def _notes(measured: Measured, base: Hardware) -> Iterator[str]:
@@ -278,20 +269,18 @@ def _gemm_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterato
     kernels = load_kernels(bare)
     for (dtype, phase), rows in _grouped(measured.kernels["gemm"]).items():
         what = f"GEMM {phase.replace('_', ' ')}, {dtype}"
-        kept = _settled(rows, what, notes)
+        best = _settled(rows, what, notes)
         if dtype not in precisions(kernels):
             notes.append(f"{what}: left out, {bare.name} has no peak of {dtype}")
             continue
-        axes, us = _on_grid(kept)
+        axes, us, seconds = _on_grid(best)
         if not us:
             notes.append(f"{what}: left out, fewer than two sizes on an axis")
             continue
-        named = cast(Literal["forward", "input_gradient", "weight_gradient"], phase)
-        surface = GemmSurface(dtype=cast(Dtype, dtype), phase=named, m=axes[0], n=axes[1], k=axes[2], us=us)
-        m, n, k = (np.array(sizes, np.int64) for sizes in zip(*kept, strict=True))
-        preset_s = gemm_s(kernels, dtype, m, n, k, phase=named).seconds
-        flops = np.asarray(2.0 * m * n * k, np.float64)
-        yield _Part(surface, what, np.array(list(kept.values())) * 1e-6, preset_s, flops)
+        surface = GemmSurface(dtype=cast(Any, dtype), phase=cast(Any, phase), m=axes[0], n=axes[1], k=axes[2], us=us)
+        m, n, k = np.array(list(best), np.int64).T
+        preset_s = gemm_s(kernels, dtype, m, n, k, phase=surface.phase).seconds
+        yield _Part(surface, what, seconds, preset_s, 2.0 * m * n * k)
 
 
 def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterator[_Part]:
@@ -299,23 +288,20 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
     for (dtype, phase), rows in _grouped(measured.kernels["attention"]).items():
         for dim in sorted({row.sizes[2] for row in rows}):
             what = f"attention {phase}, {dtype}, heads of {dim}"
-            of_dim = [row for row in rows if row.sizes[2] == dim]
-            kept = {sizes[:2]: us for sizes, us in _settled(of_dim, what, notes).items()}
-            axes, us = _on_grid(kept)
+            of_dim = [row._replace(sizes=row.sizes[:2]) for row in rows if row.sizes[2] == dim]
+            best = _settled(of_dim, what, notes)
+            axes, us, seconds = _on_grid(best)
             if not us or dtype not in precisions(kernels):
                 notes.append(f"{what}: left out, fewer than two sizes on an axis, or no peak of {dtype}")
                 continue
-            named = cast(Literal["forward", "backward"], phase)
-            of = cast(Dtype, dtype)
-            surface = AttentionSurface(dtype=of, phase=named, head_dim=dim, heads=axes[0], sequence=axes[1], us=us)
-            heads, s = (np.array(sizes, np.int64) for sizes in zip(*kept, strict=True))
-            cost = attention_forward_s if phase == "forward" else attention_backward_s
-            each = np.full(len(s), dim)
-            preset_s = cost(kernels, dtype, np.ones_like(s), s, heads, heads, each).seconds
-            flops: Floats = (2.0 if phase == "forward" else 5.0) * heads * s.astype(np.float64) ** 2 * dim
-            part = _Part(surface, what, np.array(list(kept.values())) * 1e-6, preset_s, np.asarray(flops, np.float64))
-            slower = float(np.median(part.measured_s / part.preset_s))
-            fastest = Counter(_fastest(of_dim)).most_common(1)[0][0]
+            surface = AttentionSurface(
+                dtype=cast(Any, dtype), phase=cast(Any, phase), head_dim=dim, heads=axes[0], sequence=axes[1], us=us
+            )
+            heads, s = np.array(list(best), np.int64).T
+            cost, operations = (attention_forward_s, 2.0) if phase == "forward" else (attention_backward_s, 5.0)
+            preset_s = cost(kernels, dtype, np.ones_like(s), s, heads, heads, np.full(len(s), dim)).seconds
+            slower = float(np.median(seconds / preset_s))
+            fastest = Counter(row.words[-1] for row in _best(of_dim).values()).most_common(1)[0][0]
             if slower > OTHER_KERNEL and bare.kernels.tables:
                 notes.append(
                     f"{what}: left out, {slower:.2f} x the preset: {fastest} of this PyTorch is another kernel than "
@@ -323,7 +309,8 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
                 )
                 continue
             notes.append(f"{what}: mostly {fastest}")
-            yield part
+            flops = operations * heads * s.astype(np.float64) ** 2 * dim
+            yield _Part(surface, what, seconds, preset_s, flops)
 
 
 def _grouped(rows: Sequence[Kernel]) -> Mapping[tuple[str, ...], list[Kernel]]:
@@ -334,57 +321,43 @@ def _grouped(rows: Sequence[Kernel]) -> Mapping[tuple[str, ...], list[Kernel]]:
     return groups
 
 
-def _settled(rows: Sequence[Kernel], what: str, notes: list[str]) -> dict[tuple[int, ...], float]:
-    """Microseconds by shape: of several kernels the fastest; those that waited for their launch are left out."""
-    kept: dict[tuple[int, ...], float] = {}
-    for row in rows:
-        if not row.launch_bound:
-            kept[row.sizes] = min(row.us, kept.get(row.sizes, np.inf))
-    waited = {row.sizes for row in rows} - set(kept)
-    if waited:
-        notes.append(f"{what}: {len(waited)} shapes left out, the host took as long to launch them as the GPU to run them")
-    return dict(sorted(kept.items()))
-
-
-def _fastest(rows: Sequence[Kernel]) -> list[str]:
-    """The kernel that was fastest, by shape."""
+def _best(rows: Iterable[Kernel]) -> dict[tuple[int, ...], Kernel]:
+    """The fastest kernel of each shape."""
     best: dict[tuple[int, ...], Kernel] = {}
     for row in rows:
         if row.sizes not in best or row.us < best[row.sizes].us:
             best[row.sizes] = row
-    return [row.words[-1] for row in best.values()]
+    return best
 
 
-def _on_grid(kept: Mapping[tuple[int, ...], float]) -> tuple[list[tuple[int, ...]], tuple[float | None, ...]]:
-    """Axes, and times row by row; no times where an axis has one size."""
-    if not kept:
-        return [], ()
-    axes = [tuple(sorted({sizes[axis] for sizes in kept})) for axis in range(len(next(iter(kept))))]
-    if any(len(axis) < 2 for axis in axes):
-        return axes, ()
-    shapes = [
-        tuple(int(size) for size in shape) for shape in np.stack([x.ravel() for x in np.meshgrid(*axes, indexing="ij")], 1)
-    ]
-    return axes, tuple(_rounded(kept.get(shape)) for shape in shapes)
+def _settled(rows: Sequence[Kernel], what: str, notes: list[str]) -> dict[tuple[int, ...], float]:
+    """Microseconds by shape, of the fastest kernel; those that waited for their launch are left out."""
+    best = _best(row for row in rows if not row.launch_bound)
+    if waited := {row.sizes for row in rows} - best.keys():
+        notes.append(f"{what}: {len(waited)} shapes left out, the host took as long to launch them as the GPU to run them")
+    return {sizes: best[sizes].us for sizes in sorted(best)}
 
 
-def _rounded(us: float | None) -> float | None:
-    return None if us is None else float(f"{us:.5g}")
+def _on_grid(best: Mapping[tuple[int, ...], float]) -> tuple[list[tuple[int, ...]], tuple[float | None, ...], Floats]:
+    """Axes, and times row by row, none where an axis has one size; seconds by shape."""
+    axes = [tuple(sorted(set(sizes))) for sizes in zip(*best, strict=True)]
+    shapes = itertools.product(*axes) if best and all(len(axis) > 1 for axis in axes) else ()
+    us = tuple(float(f"{best[shape]:.5g}") if shape in best else None for shape in shapes)
+    return axes, us, np.array(list(best.values())) * 1e-6
 
 
 def _memory(measured: Measured, base: Hardware, notes: list[str]) -> float | None:
     """Part of the memory bandwidth that element-wise kernels reach: all bytes over all seconds of the larger arrays."""
-    rows = [row for row in measured.kernels["memory"] if not row.launch_bound]
     largest: dict[str, Kernel] = {}
-    for row in rows:
-        if row.words[0] not in largest or row.sizes > largest[row.words[0]].sizes:
+    for row in measured.kernels["memory"]:
+        if not row.launch_bound and (row.words[0] not in largest or row.sizes > largest[row.words[0]].sizes):
             largest[row.words[0]] = row
     if not largest:
         return None
-    reached = {name: row.sizes[0] / (row.us * 1e-6) / base.value("memory_bandwidth") for name, row in largest.items()}
-    notes.append("part of the memory bandwidth: " + ", ".join(f"{name} {part:.2f}" for name, part in reached.items()))
-    total = sum(row.sizes[0] for row in largest.values()) / sum(row.us for row in largest.values()) * 1e6
-    part = total / base.value("memory_bandwidth")
+    bandwidth = base.value("memory_bandwidth")
+    reached = (f"{name} {row.sizes[0] / (row.us * 1e-6) / bandwidth:.2f}" for name, row in largest.items())
+    notes.append(f"part of the memory bandwidth: {', '.join(reached)}")
+    part = sum(row.sizes[0] for row in largest.values()) / sum(row.us for row in largest.values()) * 1e6 / bandwidth
     if not 0.1 <= part <= 1:
         notes.append(f"hbm_efficiency: left at {base.value('hbm_efficiency'):g}, {part:.2f} of the bandwidth of {base.name}")
         return None

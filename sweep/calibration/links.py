@@ -1,13 +1,17 @@
-"""Numbers of a network, fitted to measured collectives: one at a time, and only those that the measurements determine."""
+"""Numbers of a network, fitted to measured collectives on a machine: one at a time, and only those that these determine."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core import Hardware, SpecError, collective_seconds
+from sim_core import Hardware, SpecError, collective_seconds, preset_names, read_hardware
 from sweep.calibration.nccl_text import Table
+from sweep.options import wrong
+from sweep.runs.devices import preset_of
+from sweep.runs.table import NotSimulated
 
 LARGE: Final = 2**26
 """Bytes from which the time of a message depends on bandwidths; up to SMALL it depends on latencies."""
@@ -42,7 +46,7 @@ class Fitted(NamedTuple):
     left: str = ""  # why it stays as it was; empty: the fitted value is taken
 
 
-class Fit(NamedTuple):
+class LinksFit(NamedTuple):
     """The hardware with the fitted numbers that are taken, and the median error of each table before and after, percent."""
 
     hardware: Hardware
@@ -57,75 +61,62 @@ class _Number(NamedTuple):
     least: float
     most: float
     unit: str
-    tells: Callable[[Placed, int], bool]
+    operations: tuple[str, ...]
+    nodes: str  # "one"; "several", of several ranks each; "single", of one rank each; "any" but one
+
+    def tells(self, placed: Placed, size: int) -> bool:
+        """Whether a size of a table determines it: bandwidths large messages, latencies small ones."""
+        ranks, nodes = placed.table.ranks, placed.nodes
+        kinds = {"one"} if nodes == 1 else {"any", "several" if ranks > nodes else "single"}
+        large = size <= SMALL if self.unit else size >= LARGE
+        return placed.table.operation in self.operations and self.nodes in kinds and large
 
 
-def _one_node(*operations: str) -> Callable[[Placed, int], bool]:
-    return lambda placed, size: placed.nodes == 1 and placed.table.operation in operations and size >= LARGE
-
-
-def _large_between(several: bool) -> Callable[[Placed, int], bool]:
-    """Large messages of collectives over nodes, of several ranks on each or of one."""
-    return lambda placed, size: (
-        placed.nodes > 1
-        and placed.table.operation != "send_receive"
-        and size >= LARGE
-        and (placed.table.ranks > placed.nodes) == several
-    )
-
-
-def _small_between(*operations: str) -> Callable[[Placed, int], bool]:
-    return lambda placed, size: placed.nodes > 1 and placed.table.operation in operations and size <= SMALL
-
-
+_COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 NUMBERS: Final[Mapping[str, _Number]] = {
-    "nvlink_efficiency": _Number(0.05, 1.0, "", _one_node("all_gather", "reduce_scatter", "all_to_all", "send_receive")),
-    "nvls_efficiency": _Number(0.3, 1.0, "", _one_node("all_reduce")),
-    "nic_efficiency": _Number(0.02, 1.0, "", _large_between(several=False)),
-    "fabric_efficiency": _Number(0.02, 1.0, "", _large_between(several=True)),
-    "nic_latency": _Number(1e-7, 1e-3, "s", _small_between("all_reduce", "all_to_all")),
-    "net_overhead": _Number(1e-8, 1e-4, "s", _small_between("all_gather", "reduce_scatter")),
+    "nvlink_efficiency": _Number(0.05, 1.0, "", (*_COLLECTIVES[1:], "send_receive"), "one"),
+    "nvls_efficiency": _Number(0.3, 1.0, "", ("all_reduce",), "one"),
+    "nic_efficiency": _Number(0.02, 1.0, "", _COLLECTIVES, "single"),
+    "fabric_efficiency": _Number(0.02, 1.0, "", _COLLECTIVES, "several"),
+    "nic_latency": _Number(1e-7, 1e-3, "s", ("all_reduce", "all_to_all"), "any"),
+    "net_overhead": _Number(1e-8, 1e-4, "s", ("all_gather", "reduce_scatter"), "any"),
 }
 """In the order in which they are fitted."""
 
 
-def fit(hardware: Hardware, placed: Sequence[Placed], source: str) -> Fit:
+def fit(hardware: Hardware, placed: Sequence[Placed], source: str) -> LinksFit:
     """Fit each number that the tables determine; the others stay as they are. Raises SpecError if there is none."""
-    names = [name for name in NUMBERS if _told(name, hardware, placed)]
+    told = {
+        name: sum(number.tells(each, row.size) for each in placed for row in each.table.rows)
+        for name, number in NUMBERS.items()
+        if name != "nvls_efficiency" or hardware.value("nvls")
+    }
+    names = [name for name, sizes in told.items() if sizes]
     if not names:
         raise SpecError(
             f"nothing to fit: found {len(placed)} tables, expected messages of {LARGE >> 20} MB or more, "
             f"or of {SMALL >> 10} kB or less between nodes"
         )
-    left: dict[str, Fitted] = {}
+    left: dict[str, str] = {}
+    fitted: dict[str, float] = {}
     while True:
-        values = _fitted([name for name in names if name not in left], hardware, placed)
-        worst = _not_taken(values, hardware, placed)
-        if worst is None:
+        values: dict[str, float] = {}
+        for name in [name for name in names if name not in left] * PASSES:  # each with the others as they are
+            values[name] = _best(name, hardware, placed, values)
+        fitted |= values
+        if (worst := _not_taken(values, hardware, placed)) is None:
             break
-        name, why = worst
-        left[name] = Fitted(name, hardware.value(name), values[name], _told(name, hardware, placed), why)
-    fitted = _with(hardware, values, source)
-    errors = tuple((each, _median(hardware, each), _median(fitted, each)) for each in placed)
+        left[worst[0]] = worst[1]
+    after = _with(hardware, values, source)
+    ratios = [(each, _ratios(hardware, each), _ratios(after, each)) for each in placed]
     far = tuple(
         (each, row.size, ratio)
-        for each in placed
-        for row, ratio in zip(each.table.rows, _ratios(fitted, each), strict=True)
+        for each, _, then in ratios
+        for row, ratio in zip(each.table.rows, then, strict=True)
         if not 1 / FAR <= ratio <= FAR
     )
-    numbers = tuple(
-        left.get(name) or Fitted(name, hardware.value(name), values[name], _told(name, hardware, placed)) for name in names
-    )
-    return Fit(fitted, numbers, errors, far)
-
-
-def _fitted(names: Sequence[str], hardware: Hardware, placed: Sequence[Placed]) -> dict[str, float]:
-    """The numbers, each fitted with the others as they are."""
-    values: dict[str, float] = {}
-    for _ in range(PASSES):
-        for name in names:
-            values[name] = _best(name, hardware, placed, values)
-    return values
+    numbers = tuple(Fitted(name, hardware.value(name), fitted[name], told[name], left.get(name, "")) for name in names)
+    return LinksFit(after, numbers, tuple((each, _median(before), _median(then)) for each, before, then in ratios), far)
 
 
 def _not_taken(values: Mapping[str, float], hardware: Hardware, placed: Sequence[Placed]) -> tuple[str, str] | None:
@@ -142,17 +133,16 @@ def _not_taken(values: Mapping[str, float], hardware: Hardware, placed: Sequence
     return (least, NO_BETTER) if least and gains[least] <= 0 else None
 
 
-def _off(hardware: Hardware, placed: Sequence[Placed], values: Mapping[str, float]) -> float:
-    """Mean of |log(predicted / measured)| over all sizes of all tables."""
+def _off(hardware: Hardware, placed: Sequence[Placed], values: Mapping[str, float], told: _Number | None = None) -> float:
+    """Mean of |log(predicted / measured)| over all sizes of all tables, or those that determine a number."""
     tried = _with(hardware, values, "trial")
-    return float(np.mean([abs(math.log(ratio)) for each in placed for ratio in _ratios(tried, each)]))
-
-
-def _told(name: str, hardware: Hardware, placed: Sequence[Placed]) -> int:
-    """How many measured sizes determine a number."""
-    if name == "nvls_efficiency" and not hardware.value("nvls"):
-        return 0
-    return sum(NUMBERS[name].tells(each, row.size) for each in placed for row in each.table.rows)
+    off_by = [
+        abs(math.log(ratio))
+        for each in placed
+        for row, ratio in zip(each.table.rows, _ratios(tried, each), strict=True)
+        if told is None or told.tells(each, row.size)
+    ]
+    return float(np.mean(off_by))
 
 
 def _best(name: str, hardware: Hardware, placed: Sequence[Placed], values: Mapping[str, float]) -> float:
@@ -163,18 +153,11 @@ def _best(name: str, hardware: Hardware, placed: Sequence[Placed], values: Mappi
     number = NUMBERS[name]
 
     def off(exponent: float) -> float:
-        tried = _with(hardware, {**values, name: math.exp(exponent)}, "trial")
-        off_by = [
-            abs(math.log(ratio))
-            for each in placed
-            for row, ratio in zip(each.table.rows, _ratios(tried, each), strict=True)
-            if number.tells(each, row.size)
-        ]
-        return float(np.mean(off_by))
+        return _off(hardware, placed, {**values, name: math.exp(exponent)}, number)
 
-    grid = np.linspace(math.log(number.least), math.log(number.most), GRID)
-    best = int(np.argmin([off(float(exponent)) for exponent in grid]))
-    low, high = float(grid[max(best - 1, 0)]), float(grid[min(best + 1, GRID - 1)])
+    grid = np.linspace(math.log(number.least), math.log(number.most), GRID).tolist()
+    best = int(np.argmin([off(exponent) for exponent in grid]))
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
     for _ in range(STEPS):
         left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
         if off(left) <= off(right):
@@ -188,17 +171,86 @@ def _with(hardware: Hardware, values: Mapping[str, float], source: str) -> Hardw
     rounded = {name: float(f"{value:.4g}") for name, value in values.items()}
     return hardware.with_values(
         {
-            name: {"value": f"{value!r} {NUMBERS[name].unit}".strip() if NUMBERS[name].unit else value, "source": source}
+            name: {"value": f"{value!r} {unit}" if (unit := NUMBERS[name].unit) else value, "source": source}
             for name, value in rounded.items()
         }
     )
 
 
 def _ratios(hardware: Hardware, placed: Placed) -> list[float]:
+    """Predicted over measured seconds of each size of a table."""
     sizes = [row.size for row in placed.table.rows]
     predicted = collective_seconds(placed.table.operation, sizes, placed.table.ranks, placed.nodes, hardware)
     return [float(seconds) / row.seconds for seconds, row in zip(predicted, placed.table.rows, strict=True)]
 
 
-def _median(hardware: Hardware, placed: Placed) -> float:
-    return float(np.median([abs(ratio - 1) for ratio in _ratios(hardware, placed)])) * 100
+def _median(ratios: Sequence[float]) -> float:
+    return float(np.median([abs(ratio - 1) for ratio in ratios])) * 100
+
+
+MOST_OF_HOST: Final = 16
+"""GPUs of a host at most; a node of more is a rack, whose hosts share NVLink."""
+
+
+def named_preset(gpu: str, where: str, valid: str) -> str:
+    """The preset of a GPU as it calls itself. Raises SpecError."""
+    try:
+        return preset_of(gpu)
+    except NotSimulated as error:
+        raise SpecError(f"{where}: {error}: say --device, {valid}{', '.join(preset_names())}") from None
+
+
+def machine_of(device: str | None, tables: Sequence[Table], nics: str | None, gpus: int | None) -> Hardware:
+    """What to start from: the preset named, or that of the GPU in the logs, with GPUs and NICs of the node as stated.
+
+    Raises SpecError, also where the hosts of the logs may have more GPUs than they list.
+    """
+    if device is None:
+        names = sorted({table.gpu for table in tables if table.gpu})
+        if len(names) != 1:
+            why = f"found {', '.join(names)}" if names else "the logs do not name the GPU"
+            raise SpecError(f"calibrate nccl: {why}: say --device, valid: {', '.join(preset_names())}")
+        device = named_preset(names[0], "calibrate nccl", "valid: ")
+    hardware = read_hardware(device)
+    if gpus is not None:
+        share = max(1, round(hardware.value("nics_per_node") * gpus / hardware.value("gpus_per_node")))
+        hardware = hardware.with_values({"gpus_per_node": gpus, "nics_per_node": share})
+    if nics is not None:
+        hardware = hardware.with_values(nics_of(nics))
+    if gpus is None:
+        _check_node(tables, hardware)
+    return hardware
+
+
+def nics_of(text: str) -> dict[str, int | str]:
+    """The numbers of a node's NICs, of `--nics 8x400G`. Raises OptionError."""
+    count, times, speed = text.lower().partition("x")
+    number = speed.rstrip("g")
+    if not (times and count.isascii() and count.isdigit() and int(count[:6]) > 0 and number.replace(".", "", 1).isdigit()):
+        raise wrong("--nics", text, "a number of NICs and Gb/s, such as 8x400G")
+    return {"nics_per_node": int(count), "nic_bandwidth": f"{float(number)} Gb/s"}
+
+
+def _check_node(tables: Sequence[Table], hardware: Hardware) -> None:
+    """Raise SpecError where hosts list several ranks, but fewer than the preset's node has: they say nothing of the other GPUs.
+
+    One rank on each tells of a NIC alone, whatever the node.
+    """
+    listed = max((math.ceil(table.ranks / table.nodes) for table in tables if table.nodes), default=0)
+    most = int(hardware.value("gpus_per_node"))
+    if 1 < listed < most <= MOST_OF_HOST:
+        raise SpecError(
+            f"calibrate nccl: the logs list {listed} ranks on a host, {hardware.name} has {most} GPUs a node: "
+            f"say --gpus-per-node {listed} if these are all of them (and --nics), or {most}"
+        )
+
+
+def place(path: Path, table: Table, hardware: Hardware) -> Placed | str:
+    """A table with the nodes of its ranks; or why it cannot be used."""
+    most = int(hardware.value("gpus_per_node"))
+    nodes = table.nodes if table.nodes is not None and most <= MOST_OF_HOST else math.ceil(table.ranks / most)
+    if table.operation not in (*_COLLECTIVES, "send_receive"):
+        return f"{path}:{table.line}: {table.operation} is not modelled"
+    if not nodes <= table.ranks <= nodes * most:
+        return f"{path}:{table.line}: {table.ranks} ranks on {nodes} nodes, but {hardware.name} has {most} GPUs a node"
+    return Placed(str(path), table, nodes)

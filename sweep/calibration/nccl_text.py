@@ -1,11 +1,13 @@
 """nccl-tests output (text of any version since 2017, or `-J` JSON) as tables: operation, ranks, seconds by size."""
 
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sim_core import FormatError, shown
 
@@ -39,7 +41,6 @@ _START = re.compile(r"Collective test starting:\s*(\w+?)(?:_perf)?(?:_mpi)?\s*$"
 _RANK = re.compile(
     r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)$", re.IGNORECASE
 )
-_VERSION = re.compile(r"NCCL version\s*:?\s*([0-9][\w.+-]*)|nccl-library=(\d+)")
 _HEADER = re.compile(r"nThread\s+\d+\s+nGpus\s+\d+|^#\s*size\s+count\s+type|bytes\s+N\s+type")
 
 
@@ -81,39 +82,24 @@ def row_of(number: int, line: str) -> Line | None:
         return None
     size, rest = int(tokens[0]), tokens[3:]
     operation = rest[0] if rest[0][0].isalpha() and rest[0] != "N/A" else ""
-    for milliseconds in (False, True):
-        blocks = _blocks(size, rest, milliseconds)
-        if blocks:
-            return Line(number, size, int(tokens[1]), tokens[2], operation, blocks, milliseconds)
-    return Line(number, size, int(tokens[1]), tokens[2], operation, (), False)
+    in_us, in_ms = (_blocks(size, rest, unit) for unit in (1e3, 1e6))
+    return Line(number, size, int(tokens[1]), tokens[2], operation, in_us or in_ms, bool(in_ms and not in_us))
 
 
-def _blocks(size: int, tokens: list[str], milliseconds: bool) -> tuple[Block, ...]:
-    """Up to two placements: three numbers of which the second is size over the first."""
+def _blocks(size: int, tokens: list[str], unit: float) -> tuple[Block, ...]:
+    """Up to two placements: a time, a bandwidth that is the size over it, and that of the bus."""
     blocks: list[Block] = []
     at = 0
     while at + 2 < len(tokens) and len(blocks) < 2:
-        block = _block(tokens[at : at + 4])
-        if block is not None and _agrees(size, block, milliseconds):
-            blocks.append(block)
-            at += 4
-        else:
-            at += 1
+        at += 1
+        if all(_NUMBER.match(token) for token in tokens[at - 1 : at + 2]):
+            time, algorithm, bus = map(float, tokens[at - 1 : at + 2])
+            rate = size / time / unit if time > 0 else math.nan
+            known = algorithm > 0 or rate < ROUNDING
+            if known and bus <= 2 * algorithm + 0.02 and abs(rate - algorithm) <= ROUNDING + ROUNDING * rate:
+                blocks.append(Block(time, algorithm, bus, "".join(tokens[at + 2 : at + 3])))
+                at += 3
     return tuple(blocks)
-
-
-def _block(tokens: list[str]) -> Block | None:
-    if not all(_NUMBER.match(token) for token in tokens[:3]):
-        return None
-    time, algorithm, bus = (float(token) for token in tokens[:3])
-    return Block(time, algorithm, bus, tokens[3] if len(tokens) > 3 else "")
-
-
-def _agrees(size: int, block: Block, milliseconds: bool) -> bool:
-    if block.time <= 0 or block.bus > 2 * block.algorithm + 0.02:
-        return False
-    rate = size / block.time / (1e6 if milliseconds else 1e3)
-    return abs(rate - block.algorithm) <= ROUNDING + ROUNDING * rate and (block.algorithm > 0 or rate < ROUNDING)
 
 
 class Measured(NamedTuple):
@@ -131,23 +117,38 @@ class Table(NamedTuple):
     ranks: int
     nodes: int | None  # hosts in the rank list
     gpu: str
-    nccl: str
-    dtype: str
     rows: tuple[Measured, ...]
     left_out: int  # rows with wrong results, without size or inconsistent
 
 
+@dataclass
 class _Head:
     """What stands above a table."""
 
-    def __init__(self, ranks: int | None = None) -> None:
-        self.ranks = ranks  # as the user states them
-        self.operation = ""
-        self.hosts: dict[int, str] = {}
-        self.groups: Counter[str] = Counter()
-        self.gpu = ""
-        self.nccl = ""
-        self.cpu_times = False
+    ranks: int | None = None  # as the user states them
+    operation: str = ""
+    hosts: dict[int, str] = field(default_factory=dict)
+    groups: Counter[str] = field(default_factory=Counter)
+    gpu: str = ""
+    cpu_times: bool = False
+
+    def take(self, line: str) -> None:
+        """Read what a line above a table tells."""
+        if match := _START.search(line):
+            self.operation = OPERATIONS.get(match[1].lower(), match[1].lower())
+        elif match := _RANK.search(line):
+            self.hosts[int(match[1])] = match[3]
+            self.groups[match[2] or "0"] += 1
+            self.gpu = self.gpu or match[4].strip()
+        self.cpu_times = self.cpu_times or "cputime" in line
+
+
+def text_of(path: Path) -> str:
+    """The text of a file. Raises FormatError if it is too large, OSError."""
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise FormatError(str(path), 1, "file size", found=f"{size:,} bytes", expected=f"at most {LARGEST_FILE:,}")
+    return path.read_bytes().decode("utf-8", errors="replace")
 
 
 def read_nccl(path: Path, ranks: int | None = None) -> list[Table]:
@@ -155,83 +156,52 @@ def read_nccl(path: Path, ranks: int | None = None) -> list[Table]:
 
     Raises FormatError (`path:line: what`): nothing is guessed, and a broken file is one line.
     """
-    name = str(path)
-    if path.stat().st_size > LARGEST_FILE:
-        raise FormatError(name, 1, "file size", found=f"{path.stat().st_size:,} bytes", expected=f"at most {LARGEST_FILE:,}")
-    text = path.read_bytes().decode("utf-8", errors="replace")
+    name, text = str(path), text_of(path)
     if text.lstrip()[:1] == "{":
-        return _from_json(name, text, ranks)
+        return [_from_json(name, text, ranks)]
     tables: list[Table] = []
-    head, rows, headers = _Head(ranks), list[Line](), 0
+    head, rows, what = _Head(ranks), list[Line](), "no row of nccl-tests"
     for number, raw in enumerate(text.splitlines(), 1):
         line = bare(raw)
-        row = row_of(number, line)
-        if row is not None:
+        if (row := row_of(number, line)) is not None:
             rows.append(row)
             continue
         if _HEADER.search(line):
-            headers += 1
-        if rows and _begins(line):
+            what = "a heading of nccl-tests without rows"
+        anew = bool(_START.search(line)) or "nThread" in line  # a program, which lists its ranks
+        if rows and (anew or line.replace("#", "").split()[:3] == ["size", "count", "type"]):
             tables.append(_table(name, head, rows))
-            rows, head = [], _next_head(head, line)
-        _take(head, line)
+            rows, head = [], _Head(ranks) if anew else replace(head, operation="", cpu_times=False)
+        head.take(line)
     if rows:
         tables.append(_table(name, head, rows))
     if not tables:
-        what = "a heading of nccl-tests without rows" if headers else "no row of nccl-tests"
         raise FormatError(name, 1, "not nccl-tests output", found=what, expected="rows of size, count, type, time, bandwidths")
     return tables
 
 
-def _begins(line: str) -> bool:
-    """Whether a line is above the next table."""
-    return bool(_START.search(line)) or "nThread" in line or line.replace("#", "").split()[:3] == ["size", "count", "type"]
-
-
-def _next_head(old: _Head, line: str) -> _Head:
-    """After a table: a new program lists its ranks anew; of a heading alone, the ranks are those before."""
-    head = _Head(old.ranks)
-    head.nccl = old.nccl
-    if not (_START.search(line) or "nThread" in line):
-        head.hosts, head.groups, head.gpu = old.hosts, old.groups, old.gpu
-    return head
-
-
-def _take(head: _Head, line: str) -> None:
-    if match := _START.search(line):
-        head.operation = OPERATIONS.get(match[1].lower(), match[1].lower())
-    elif match := _RANK.search(line):
-        head.hosts[int(match[1])] = match[3]
-        head.groups[match[2] or "0"] += 1
-        head.gpu = head.gpu or match[4].strip()
-    elif match := _VERSION.search(line):
-        head.nccl = head.nccl or match[1] or match[2]
-    if "cputime" in line:
-        head.cpu_times = True
-
-
 def _table(name: str, head: _Head, lines: Sequence[Line]) -> Table:
     first = lines[0].number
-    if head.cpu_times:
-        raise FormatError(name, first, "times", found="CPU times (-C)", expected="times of the operation")
     kept = [line for line in lines if line.size and line.blocks]
+
+    def fault(what: str, found: str, expected: str) -> FormatError:
+        return FormatError(name, first, what, found=found, expected=expected)
+
+    if head.cpu_times:
+        raise fault("times", "CPU times (-C)", "times of the operation")
     if not kept:
-        raise FormatError(name, first, "rows", found="times and bandwidths that disagree", expected="size / time = algbw")
+        raise fault("rows", "times and bandwidths that disagree", "size / time = algbw")
     if len({line.milliseconds for line in kept if line.blocks[0].algorithm > 0.1}) > 1:
-        raise FormatError(name, first, "times", found="microseconds and milliseconds", expected="one unit")
+        raise fault("times", "microseconds and milliseconds", "one unit")
     unit = 1e-3 if any(line.milliseconds for line in kept) else 1e-6
     ranks, operation = _meaning(name, first, head, kept)
-    rows, wrong = [], len(lines) - len(kept)
-    for line in kept:
-        good = [block.time for block in line.blocks if not _is_wrong(block)]
-        wrong += not good
-        if good:
-            rows.append(Measured(line.size, min(good) * unit))
+    good = [(line.size, [block.time for block in line.blocks if not _is_wrong(block)]) for line in kept]
+    rows = tuple(Measured(size, min(times) * unit) for size, times in good if times)
     if not rows:
-        raise FormatError(name, first, "#wrong", found="wrong results in every row", expected="rows to trust")
+        raise fault("#wrong", "wrong results in every row", "rows to trust")
     # a list of other ranks is a part of them, or several groups
     nodes = len(set(head.hosts.values())) or None if len(head.hosts) == ranks else None
-    return Table(first, operation, ranks, nodes, head.gpu, head.nccl, kept[0].dtype, tuple(rows), wrong)
+    return Table(first, operation, ranks, nodes, head.gpu, rows, len(lines) - len(rows))
 
 
 def _is_wrong(block: Block) -> bool:
@@ -271,12 +241,10 @@ def _operation(parts: float, ratio: float | None, listed: int, line: Line) -> st
 
     It follows from the ratio of the bandwidths, the share of a rank, the reduction, and how results are checked.
     """
-    if ratio is None:
+    if ratio is None or ratio < 0.45:  # of two ranks already half of it is sent: one rank alone
         return ""
     if ratio > 1.05:
         return "all_reduce"
-    if ratio < 0.45:
-        return ""  # of two ranks already half of it is sent: one rank alone
     if parts > 1.5 or ratio < 0.995:
         if line.operation not in ("none", ""):
             return "reduce_scatter"
@@ -304,19 +272,18 @@ def bus_factor(operation: str, ranks: int) -> float:
     return (ranks - 1) / ranks if operation in SHARED else 1.0
 
 
-def _from_json(name: str, text: str, ranks: int | None) -> list[Table]:
+def _from_json(name: str, text: str, ranks: int | None) -> Table:
     """The file of `-J`, or one object a line as rccl-tests writes them."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        return [_json_lines(name, text)]
+        return _json_lines(name, text)
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):
         keys = ", ".join(list(document)[:4]) if isinstance(document, dict) else type(document).__name__
         what = f"JSON with {shown(keys)}"
         raise FormatError(name, 1, "not nccl-tests output", found=what, expected="results, as -J writes them")
     head = _Head(ranks)
-    arguments = " ".join(map(str, document.get("args") or ()))
-    if program := re.search(r"(\w+?)_perf", arguments):
+    if program := re.search(r"(\w+?)_perf", " ".join(map(str, document.get("args") or ()))):
         head.operation = OPERATIONS.get(program[1].lower(), "")
     config = document.get("config")
     for device in (config.get("devices") if isinstance(config, dict) else None) or ():
@@ -324,53 +291,46 @@ def _from_json(name: str, text: str, ranks: int | None) -> list[Table]:
             head.hosts[len(head.hosts)] = str(device.get("hostname", ""))
             head.groups[str(device.get("group", 0))] += 1
             head.gpu = head.gpu or str(device.get("device_info", ""))
-    head.nccl = str(document.get("nccl_version", ""))
-    return [_table(name, head, _json_rows(name, document["results"]))]
-
-
-def _json_rows(name: str, results: Iterable[Any]) -> list[Line]:
     lines = []
-    for number, result in enumerate(results, 1):
+    for number, result in enumerate(document["results"], 1):
         if not isinstance(result, dict) or str(result.get("type")) not in ELEMENT_BYTES:
             where, expected = f"results[{number - 1}]", "size, count, type, out_of_place"
             raise FormatError(name, 1, where, found=shown(result), expected=expected)
         cells = [str(result.get(key, "")).strip() for key in ("size", "count", "type", "redop", "root")]
-        for place in ("out_of_place", "in_place"):
-            block = result.get(place)
+        for block in (result.get("out_of_place"), result.get("in_place")):
             if isinstance(block, dict):
                 wrong = block.get("nwrong")
                 cells += [str(block.get(key, "")) for key in ("time", "alg_bw", "bus_bw")]
                 cells.append("N/A" if wrong is None else str(wrong))
-        row = row_of(number, " ".join(cell for cell in cells if cell))
-        if row is not None:
-            lines.append(row)
+        if (line := row_of(number, " ".join(filter(None, cells)))) is not None:
+            lines.append(line)
     if not lines:
         raise FormatError(name, 1, "results", found="no row of numbers", expected="size, count, type, out_of_place")
-    return lines
+    return _table(name, head, lines)
 
 
 def _json_lines(name: str, text: str) -> Table:
-    head, lines, line = _Head(), list[Line](), 1
-    for line, raw in enumerate(text.splitlines(), 1):
+    head, lines, number = _Head(), list[Line](), 1
+    for number, raw in enumerate(text.splitlines(), 1):
         if not raw.strip():
             continue
         try:
             row = json.loads(raw)
         except (ValueError, RecursionError):
             expected = "one object a line, or the file of -J"
-            raise FormatError(name, line, "not JSON", found=shown(raw), expected=expected) from None
+            raise FormatError(name, number, "not JSON", found=shown(raw), expected=expected) from None
         if not isinstance(row, dict) or "busBw" not in row:
-            raise FormatError(name, line, "not a row", found=shown(raw), expected="size, time, algBw, busBw")
+            raise FormatError(name, number, "not a row", found=shown(raw), expected="size, time, algBw, busBw")
         head.operation = OPERATIONS.get(str(row.get("name", "")).lower(), "")
         ranks = row.get("gpus")
         if isinstance(ranks, int) and 0 < ranks < 10**6:
             head.hosts = dict.fromkeys(range(ranks), "")
-        dtype = str(row.get("type"))
-        count = str(int(row["size"]) // ELEMENT_BYTES.get(dtype, 1)) if str(row.get("size", "")).isdigit() else ""
-        numbers = [row.get(key) for key in ("redop", "time", "algBw", "busBw", "#wrong")]
-        measured = row_of(line, " ".join(map(str, (row.get("size"), count, dtype, *numbers))))
-        if measured is not None:
-            lines.append(measured)
+        size, dtype = str(row.get("size")), str(row.get("type"))
+        count = int(size) // ELEMENT_BYTES.get(dtype, 1) if size.isdigit() else ""
+        cells = (size, count, dtype, *(row.get(key) for key in ("redop", "time", "algBw", "busBw", "#wrong")))
+        if (line := row_of(number, " ".join(map(str, cells)))) is not None:
+            lines.append(line)
     if not lines:
-        raise FormatError(name, line, "not nccl-tests output", found="no row of numbers", expected="size, time, algBw, busBw")
+        expected = "size, time, algBw, busBw"
+        raise FormatError(name, number, "not nccl-tests output", found="no row of numbers", expected=expected)
     return _table(name, head, lines)

@@ -1,4 +1,4 @@
-"""The runs that tell a stack's numbers, made for a model and a device: launch flags, and a table to fill with their steps."""
+"""Which runs tell the numbers of a stack: chosen among measured ones, or made: launch flags, and a table to fill."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,16 +9,86 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from sim_core import Hardware, Model, SpecError, Stack, model_document, model_names
-from sweep.calibration.stack_choice import PURPOSES, Chosen, Sizes, chosen
 from sweep.evaluation.evaluation import evaluate
-from sweep.evaluation.preparation import Prepared, prepare
+from sweep.evaluation.preparation import prepare
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.runs.logs import LLAMA, usual_overlaps
-from sweep.runs.table import NotSimulated, Row, runs_text
+from sweep.runs.table import NotSimulated, Row
 from sweep.spec.document import first_error
 from sweep.spec.spec import SweepSpec
+
+
+class Purpose(NamedTuple):
+    """A run that tells something: its sizes in nodes of g GPUs, and why."""
+
+    name: str
+    nodes: int
+    tp: float  # over g; 0: no tensor parallelism
+    pp: int
+    largest: bool  # micro-batch: the largest at hand, else the least
+    tells: str
+
+
+PURPOSES: Final = (
+    Purpose("host-bound", 1, 1, 1, False, "host time of a layer: kernels too small to keep the host waiting"),
+    Purpose("pipeline across nodes", 2, 1, 2, False, "what a pipeline over two nodes adds: messages, waits of rings"),
+    Purpose("tp across nodes", 2, 2, 1, False, "a step of a ring between nodes"),
+    Purpose("full device", 1, 0, 1, False, "compute, and the host without tensor parallelism"),
+    Purpose("reduction across nodes", 2, 0, 1, True, "gradients and parameters over two nodes, the optimizer, the fixed step"),
+    Purpose("large messages", 1, 1, 1, True, "collectives of a layer that are large: contention, what is exposed"),
+    Purpose("tp of half a node", 1, 0.5, 1, False, "the host with fewer ranks in a ring"),
+    Purpose("pipeline in a node", 1, 0.5, 2, False, "messages of a pipeline inside a node"),
+    Purpose("large pipeline across nodes", 2, 1, 2, True, "large messages of a pipeline between nodes"),
+    Purpose("large tp across nodes", 2, 2, 1, True, "bandwidth of a ring between nodes"),
+    Purpose("reduction in a node", 1, 0, 1, True, "gradients inside a node, the optimizer, the fixed step"),
+)
+"""In the order in which they are asked for: what moves steps most comes first."""
+FEWEST: Final = 3
+USUAL: Final = 5
+
+
+class Sizes(NamedTuple):
+    """A plan that may be run, or was."""
+
+    gpus: int
+    tp: int
+    pp: int
+    micro_batch: int
+    shares_optimizer: bool = True  # as most stacks do, or there is nothing to share
+
+
+class Chosen(NamedTuple):
+    """A purpose and the plan that serves it, by its place; None: none at hand does."""
+
+    purpose: Purpose
+    at: int | None
+
+
+def chosen(plans: Sequence[Sizes], runs: int, nodes: int, gpus_per_node: int) -> list[Chosen]:
+    """The purposes on at most so many nodes in their order, with the plan of each, until `runs` of them have one."""
+    found: list[Chosen] = []
+    for purpose in PURPOSES:
+        if purpose.nodes > nodes or sum(one.at is not None for one in found) == runs:
+            continue
+        taken = {one.at for one in found}
+        fitting = [at for at, plan in enumerate(plans) if at not in taken and serves(plan, purpose, gpus_per_node)]
+        sign = -1 if purpose.largest else 1
+        found.append(
+            Chosen(
+                purpose,
+                min(fitting, key=lambda at: (sign * plans[at].micro_batch, not plans[at].shares_optimizer), default=None),
+            )
+        )
+    return found
+
+
+def serves(plan: Sizes, purpose: Purpose, gpus_per_node: int) -> bool:
+    """Whether a plan has the sizes of a purpose."""
+    tp = max(int(purpose.tp * gpus_per_node), 1)
+    return (plan.gpus, plan.tp, plan.pp) == (purpose.nodes * gpus_per_node, tp, purpose.pp)
+
 
 SMALL: Final[Mapping[str, Any]] = {
     "name": "llama-1b", "layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 32, "ffn": 8192, "vocabulary": 131072,
@@ -54,11 +124,21 @@ def runs_to_make(
     known = prepared.sweep.workload.modelled
     if known is None:
         raise SpecError("--plan: found a workload file, expected a model")
-    made = []
-    for number, one in enumerate([one for one in found if one.at is not None], start=1):
-        plan = fits[one.at or 0]
-        row = _row(number, known.model, stack, device, rows[plan], global_batch, one.purpose.name)
-        made.append((one, row, _text(prepared, plan, known.stack)))
+    text = torchtitan_text if known.stack.name.startswith("torchtitan") else megatron_text
+    name = known.model.name
+    as_all: dict[str, object] = {
+        "set": "calibrate", "framework": stack, "hw": device, "model_name": name,
+        "model": name if name in model_names() else model_document(known.model), "stack": stack, "hardware": device,
+        "global_batch": global_batch, "precision": "bf16", "checkpointing": "none", "layer_split": "balanced",
+        "sequence_parallel": True, **usual_overlaps(stack),
+    }  # fmt: skip
+    made = list[tuple[Chosen, dict[str, object], str]]()
+    for one in found:
+        if one.at is not None:
+            plan = fits[one.at]
+            sizes = dict(zip(AXIS.split(","), rows[plan], strict=False))
+            row = {"id": len(made) + 1, **as_all, **sizes, "notes": one.purpose.name}
+            made.append((one, row, text(launched(prepared, plan))))
     return Asked(known.model, known.stack, device, made, [one for one in found if one.at is None])
 
 
@@ -71,9 +151,9 @@ def runs_at_hand(rows: Sequence[Row], hardware: Hardware | None, runs: int, node
     if len(nodes_of) > 1:
         raise SpecError(f"--plan: found nodes of {' and '.join(map(str, sorted(nodes_of)))} GPUs, expected one: say --set")
     smallest = smallest_model([row for row, _ in known])
-    known = [(row, sizes) for row, sizes in known if row.text("model_name") == smallest]
-    found = chosen([sizes for _, (sizes, _) in known], runs, nodes, nodes_of.pop())
-    return [known[one.at][0] for one in found if one.at is not None], [one for one in found if one.at is None]
+    rows, plans = zip(*((row, plan) for row, (plan, _) in known if row.text("model_name") == smallest), strict=True)
+    found = chosen(plans, runs, nodes, nodes_of.pop())
+    return [rows[one.at] for one in found if one.at is not None], [one for one in found if one.at is None]
 
 
 def smallest_model(rows: Sequence[Row]) -> str:
@@ -97,23 +177,15 @@ def _sizes(row: Row, hardware: Hardware | None) -> tuple[Sizes, int] | None:
     return Sizes(plan["all_gpus"], plan["tp"], plan["pp"], plan["micro_batch"], shared), per_node
 
 
-def table_text(rows: Sequence[Mapping[str, object]]) -> str:
-    """A table of runs to fill: everything but `step_time_s`."""
-    return runs_text(rows)
-
-
 def _candidates(per_node: int, nodes: int, global_batch: int) -> list[Sizes]:
     """Plans that may serve some purpose: GPUs, tp, pp and micro-batches that divide the batch."""
-    plans: dict[Sizes, None] = {}
+    found = []
     for purpose in PURPOSES:
         gpus, tp, pp = purpose.nodes * per_node, max(int(purpose.tp * per_node), 1), purpose.pp
-        if purpose.nodes > nodes or gpus % (tp * pp):
-            continue
-        dp = gpus // (tp * pp)
-        for power in range(global_batch.bit_length()):
-            if global_batch % (dp * 2**power) == 0:
-                plans[Sizes(gpus, tp, pp, 2**power)] = None
-    return list(plans)
+        if purpose.nodes <= nodes and gpus % (tp * pp) == 0:
+            sizes = [2**power for power in range(global_batch.bit_length())]
+            found += [Sizes(gpus, tp, pp, size) for size in sizes if global_batch % (gpus // (tp * pp) * size) == 0]
+    return list(dict.fromkeys(found))
 
 
 def _spec(model: str | None, stack: str, device: str, rows: Sequence[Sizes], global_batch: int) -> SweepSpec:
@@ -128,19 +200,3 @@ def _spec(model: str | None, stack: str, device: str, rows: Sequence[Sizes], glo
         return SweepSpec.model_validate(document)
     except ValidationError as error:
         raise first_error(error, "--plan", {}, SweepSpec) from None
-
-
-def _text(prepared: Prepared, plan: int, stack: Stack) -> str:
-    plan_of = launched(prepared, plan)
-    return torchtitan_text(plan_of) if stack.name.startswith("torchtitan") else megatron_text(plan_of)
-
-
-def _row(number: int, model: Model, stack: str, device: str, sizes: Sizes, batch: int, purpose: str) -> dict[str, object]:
-    gpus, tp, pp, micro_batch, _ = sizes
-    return {
-        "id": number, "set": "calibrate", "framework": stack, "hw": device, "model_name": model.name,
-        "model": model.name if model.name in model_names() else model_document(model), "stack": stack, "hardware": device,
-        "all_gpus": gpus, "tp": tp, "pp": pp, "micro_batch": micro_batch, "global_batch": batch, "precision": "bf16",
-        "checkpointing": "none", "layer_split": "balanced", "sequence_parallel": True, **usual_overlaps(stack),
-        "notes": purpose,
-    }  # fmt: skip

@@ -58,37 +58,32 @@ def lines(hosts: Sequence[Host]) -> Iterator[str]:
 def _host(recording: Recording) -> Host:
     events, joins, chosen = recording.events, recording.joins, recording.chosen
     launches = np.unique(joins.launch[chosen & joins.linked])
-    spreads, notes = list[Spread](), list[str]()
-    spreads += _spread("host time of a launch", events.host.dur_us[launches] * MICRO)
-    spreads += _spread("from one launch to the next", _apart(events.host.us[launches], events.host.thread[launches]) * MICRO)
-    layers = np.array([duration for _, duration in events.layers]) * MICRO
-    spreads += _spread("host time of a layer's forward", layers)
+    start, thread = events.host.us[launches], events.host.thread[launches]
+    order, notes = np.lexsort((start, thread)), list[str]()
+    apart: Floats = np.diff(start[order])[np.diff(thread[order]) == 0]  # of successive launches of a thread
+    layers = np.array([duration for _, duration in events.layers])
     if not len(layers):
         notes.append("host time of a layer: not in the file (with_stack or with_modules names the layers)")
-    spreads += _spread("host time of a step", np.array([step.host_s for step in recording.rank.steps]))
     late, gaps = _gaps(recording)
-    spreads += _spread("gap of the GPU", gaps * MICRO)
+    found = {
+        "host time of a launch": events.host.dur_us[launches] * MICRO,
+        "from one launch to the next": apart * MICRO,
+        "host time of a layer's forward": layers * MICRO,
+        "host time of a step": np.array([step.host_s for step in recording.rank.steps]),
+        "gap of the GPU": gaps * MICRO,
+    }
     totals = recording.rank.totals
     if totals is not None and len(gaps) and totals.span_s:
         waited = float(late.sum()) * MICRO
         idle, late_share = totals.idle_s / totals.span_s, waited / totals.span_s
         notes.append(f"gaps: {idle:.1%} of the span; in {late_share:.1%} of it the host had not yet launched")
-    spreads += _exposed(recording)
-    return Host(recording.rank.name, tuple(spreads), tuple(notes))
+    spreads = tuple(_spread(what, values) for what, values in found.items() if len(values))
+    return Host(recording.rank.name, (*spreads, *_exposed(recording)), tuple(notes))
 
 
-def _spread(what: str, values: Floats, is_share: bool = False) -> Iterator[Spread]:
-    if len(values):
-        low, middle, high = (float(x) for x in np.quantile(values, (0.1, 0.5, 0.9)))
-        yield Spread(what, len(values), low, middle, high, is_share)
-
-
-def _apart(start: Floats, thread: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Floats:
-    """Microseconds between the starts of successive launches of a thread."""
-    order = np.lexsort((start, thread))
-    same = thread[order][1:] == thread[order][:-1]
-    apart: Floats = np.diff(start[order])[same]
-    return apart
+def _spread(what: str, values: Floats, is_share: bool = False) -> Spread:
+    low, middle, high = (float(x) for x in np.quantile(values, (0.1, 0.5, 0.9)))
+    return Spread(what, len(values), low, middle, high, is_share)
 
 
 def _gaps(recording: Recording) -> tuple[Floats, Floats]:
@@ -99,11 +94,10 @@ def _gaps(recording: Recording) -> tuple[Floats, Floats]:
     first, last = union(start, start + events.gpu.dur_us[chosen])
     gaps = first[1:] - last[:-1]
     next_launch = dict(zip(start.tolist(), launched.tolist(), strict=True))
-    late = np.array(
-        [max(0.0, min(at, next_launch[at]) - end) for at, end in zip(first[1:].tolist(), last[:-1].tolist(), strict=True)]
-    )
+    ends = zip(first[1:].tolist(), last[:-1].tolist(), strict=True)
+    late = np.array([max(0.0, min(at, next_launch[at]) - end) for at, end in ends], np.float64)
     long = gaps >= SHORTEST_GAP_US
-    return late[long] if len(late) else late, gaps[long]
+    return late[long], gaps[long]
 
 
 def _exposed(recording: Recording) -> Iterator[Spread]:
@@ -114,15 +108,9 @@ def _exposed(recording: Recording) -> Iterator[Spread]:
     for call in recording.calls:
         near = slice(int(np.searchsorted(last, call.start_us)), int(np.searchsorted(first, call.end_us)))
         one = np.array([call.start_us]), np.array([call.end_us])
-        lasting = length(*one)
-        if lasting > 0:
-            shares[call.key].append(
-                1 - common(one, (np.clip(first[near], *_of(one)), np.clip(last[near], *_of(one)))) / lasting
-            )
+        if (lasting := length(*one)) > 0:
+            covered = (np.clip(first[near], call.start_us, call.end_us), np.clip(last[near], call.start_us, call.end_us))
+            shares[call.key].append(1 - common(one, covered) / lasting)
     for key, each in shares.items():
         size = "" if key.bytes is None else f" of {short(key.bytes, 'B')}"
-        yield from _spread(f"exposed: {key.kind}{size} ({key.role})", np.array(each), is_share=True)
-
-
-def _of(one: tuple[Floats, Floats]) -> tuple[float, float]:
-    return float(one[0][0]), float(one[1][0])
+        yield _spread(f"exposed: {key.kind}{size} ({key.role})", np.array(each), is_share=True)

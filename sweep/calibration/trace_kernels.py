@@ -1,5 +1,6 @@
 """The GEMMs of a profiler's files made into a hardware file: under load, and only at the shapes that were measured."""
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from sim_core.hardware.kernels.device import load_kernels, precisions
 from sim_core.hardware.kernels.gemm import gemm_of_device_s, gemm_s
 from sim_core.hardware.surface import GemmSurface, Surface
 from sweep.calibration.kernels import Class, KernelFit, classes_of
-from sweep.inputs.traces.gemms import Gemm, Shape
+from sweep.inputs.traces.gemms import Gemm
 from sweep.inputs.traces.profile import Rank
 
 MOST_SHAPES: Final = 16
@@ -77,8 +78,9 @@ def _measured(ranks: Iterable[Rank], notes: list[str]) -> Iterator[_Measured]:
             if gemm.shape.dtype not in _DTYPES or gemm.shape.batch != 1 or phase is None:
                 left.add(gemm.shape)
                 continue
-            named = cast(Phase, phase)
-            times[gemm.shape.dtype, named][_layer(gemm.shape, named)].append(gemm)
+            m, n, k = gemm.shape.m, gemm.shape.n, gemm.shape.k
+            layer = {"forward": (m, n, k), "input_gradient": (m, k, n), "weight_gradient": (k, m, n)}[phase]
+            times[gemm.shape.dtype, cast(Phase, phase)][layer].append(gemm)
     if left:
         notes.append(
             f"left out: {plural(len(left), 'shape')} in other precisions, in batches, or with both operands transposed"
@@ -95,34 +97,22 @@ def _measured(ranks: Iterable[Rank], notes: list[str]) -> Iterator[_Measured]:
         yield _Measured(cast(Literal["bf16", "fp16"], dtype), phase, seconds)
 
 
-def _layer(shape: Shape, phase: Phase) -> Layer:
-    """m tokens, n and k channels of the layer that a GEMM is a phase of."""
-    m, n, k = shape.m, shape.n, shape.k
-    return {"forward": (m, n, k), "input_gradient": (m, k, n), "weight_gradient": (k, m, n)}[phase]
-
-
 def _surface(each: _Measured, base: Hardware) -> GemmSurface:
     """The measured times on a grid with a border at which the device is as it was.
 
     A grid's times are multiplied by `gemm_scale` and `sustained_scale`, which stay; measured ones are divided by them here.
     """
-    axes = [_with_border({layer[axis] for layer in each.seconds}) for axis in range(3)]
-    m, n, k = (grid.ravel() for grid in np.meshgrid(*map(np.array, axes), indexing="ij"))
-    border = np.zeros(len(m), np.bool_)
-    for sizes, axis in zip((m, n, k), range(3), strict=True):
-        measured = {layer[axis] for layer in each.seconds}
-        border |= ~np.isin(sizes, list(measured))
+    inner = [set(sizes) for sizes in zip(*each.seconds, strict=True)]
+    axes = [tuple(sorted({max(1, min(sizes) - 1), *sizes, max(sizes) + 1})) for sizes in inner]
+    layers = list(itertools.product(*axes))
     scale = base.value("gemm_scale") * base.value("sustained_scale")
-    as_before = gemm_of_device_s(load_kernels(base), each.dtype, m, n, k, phase=each.phase)
+    as_before = gemm_of_device_s(load_kernels(base), each.dtype, *np.array(layers, np.int64).T, phase=each.phase)
     us: list[float | None] = []
-    for layer, edge, seconds in zip(zip(m.tolist(), n.tolist(), k.tolist(), strict=True), border, as_before, strict=True):
+    for layer, seconds in zip(layers, as_before, strict=True):
+        edge = any(size not in sizes for size, sizes in zip(layer, inner, strict=True))
         found = each.seconds.get(layer)
         us.append(float(f"{seconds * 1e6:.8g}") if edge else None if found is None else float(f"{found * 1e6 / scale:.6g}"))
     return GemmSurface(dtype=each.dtype, phase=each.phase, m=axes[0], n=axes[1], k=axes[2], us=tuple(us))
-
-
-def _with_border(sizes: set[int]) -> tuple[int, ...]:
-    return tuple(sorted({max(1, min(sizes) - 1), *sizes, max(sizes) + 1}))
 
 
 def _classes(each: _Measured, base: Hardware) -> Iterator[Class]:
@@ -130,7 +120,7 @@ def _classes(each: _Measured, base: Hardware) -> Iterator[Class]:
     m, n, k = (np.array(sizes, np.int64) for sizes in zip(*each.seconds, strict=True))
     plain = base.model_copy(update={"surface": None})
     of_base = gemm_s(load_kernels(plain), each.dtype, m, n, k, phase=each.phase).seconds
-    ratio = np.asarray(np.array(list(each.seconds.values())) / of_base, np.float64)
+    ratio = np.array(list(each.seconds.values())) / of_base
     return classes_of(
         f"GEMM {each.phase.replace('_', ' ')}, {each.dtype}", ratio, np.asarray(2.0 * m * n * k, np.float64), _WORK
     )

@@ -5,6 +5,7 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -51,84 +52,62 @@ class Bound(NamedTuple):
     why: str
 
 
-class _Rank(NamedTuple):
-    number: int
-    world: int | None
-    groups: Mapping[str, tuple[int, ...]]  # ranks by name
-    calls: tuple[Call, ...]
-    offset_us: float  # from the file's times to those of the clock
-
-
 def of_recordings(recordings: Iterable[Recording]) -> tuple[list[Transfer], list[Bound], list[str]]:
     """Transfers of the ranks of a job, bounds, and names of its GPUs."""
-    ranks, devices = list[_Rank](), set[str]()
+    found: _Calls = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    devices = set[str]()
     for number, each in enumerate(recordings):
         place, base = each.rank.place, each.events.about.get("baseTimeNanoseconds", 0)
         groups = {group.name: group.ranks for group in place.groups}
         offset = each.events.origin_us + (base * 1e-3 if isinstance(base, int) else 0.0)
         rank = number if each.rank.rank is None else each.rank.rank
-        ranks.append(_Rank(rank, place.world, groups, each.calls, offset))
+        for call in each.calls:
+            members = groups.get(call.group, ())
+            size = call.key.group_size or place.world
+            if not members and size is not None and size == place.world:
+                members = tuple(range(size))
+            found[members][call.key][rank].append((call, offset))
         devices |= {each.rank.device} - {""}
     transfers, bounds = list[Transfer](), list[Bound]()
-    for members, of_group in _by_group(ranks).items():
-        _match(members, of_group, transfers, bounds)
+    for members, by_key in found.items():
+        recorded = {rank for by_rank in by_key.values() for rank in by_rank}
+        absent = len(set(members) - recorded)
+        for key, by_rank in by_key.items():
+            # by the number that NCCL gives calls, else by time
+            rows = [
+                sorted(
+                    by_rank.get(rank, ()), key=lambda row: (-1 if row[0].sequence is None else row[0].sequence, row[0].start_us)
+                )
+                for rank in members
+            ]
+            lengths = [len(each) for each in rows]
+            met = None
+            if not members:
+                why = "the file does not tell the ranks of the group"
+            elif len(members) < 2:
+                why = "a group of one rank"
+            elif absent:
+                why = f"{len(members) - absent} of {len(members)} ranks of the group are there"
+            elif len(set(lengths)) > 1:
+                why = f"ranks recorded {min(lengths)} to {max(lengths)} calls"
+            else:
+                met = _meet(rows)
+                why = f"the ranks' ends differ by more than {TOGETHER_US:g} us: these are not the same calls"
+            if met is not None:
+                low, high = (float(x) for x in np.quantile(met[0], (0.1, 0.9)))
+                transfers.append(Transfer(key, len(members), len(met[0]), *met, (low, high)))
+            else:
+                every = [call.end_us - call.start_us for each in by_rank.values() for call, _ in each]
+                bounds.append(Bound(key, len(every), min(every) * MICRO, why))
     return transfers, bounds, sorted(devices)
 
 
-def _by_group(ranks: Sequence[_Rank]) -> dict[tuple[int, ...], dict[int, list[tuple[Call, float]]]]:
-    """Calls by the ranks of their group and by rank; a call without a group is one of all ranks."""
-    found: dict[tuple[int, ...], dict[int, list[tuple[Call, float]]]] = defaultdict(lambda: defaultdict(list))
-    for rank in ranks:
-        for call in rank.calls:
-            members = rank.groups.get(call.group, ())
-            size = call.key.group_size or rank.world
-            if not members and size is not None and size == rank.world:
-                members = tuple(range(size))
-            found[members][rank.number].append((call, rank.offset_us))
-    return found
+_Calls = dict[tuple[int, ...], dict[Key, dict[int, list[tuple[Call, float]]]]]
+"""By the ranks of their group, key and rank, with what leads from a file's times to those of the clock, in microseconds; a call
+without a group is one of all ranks."""
 
 
-def _match(
-    members: tuple[int, ...],
-    of_group: Mapping[int, list[tuple[Call, float]]],
-    transfers: list[Transfer],
-    bounds: list[Bound],
-) -> None:
-    """Transfers of one group, or bounds where ranks are absent, or their calls do not meet."""
-    by_key: dict[Key, dict[int, list[tuple[Call, float]]]] = defaultdict(lambda: defaultdict(list))
-    for rank, recorded in of_group.items():
-        for call, offset in recorded:
-            by_key[call.key][rank].append((call, offset))
-    absent = sorted(set(members) - set(of_group))
-    for key, rows_by_rank in by_key.items():
-        rows = [sorted(rows_by_rank.get(rank, ()), key=_order) for rank in members]
-        why = ""
-        if not members:
-            why = "the file does not tell the ranks of the group"
-        elif len(members) < 2:
-            why = "a group of one rank"
-        elif absent:
-            why = f"{len(members) - len(absent)} of {len(members)} ranks of the group are there"
-        elif len({len(each) for each in rows}) > 1:
-            why = f"ranks recorded {min(map(len, rows))} to {max(map(len, rows))} calls"
-        else:
-            seconds, between = _meet(rows)
-            if seconds is not None:
-                low, high = (float(x) for x in np.quantile(seconds, (0.1, 0.9)))
-                transfers.append(Transfer(key, len(members), len(seconds), seconds, between, (low, high)))
-                continue
-            why = f"the ranks' ends differ by more than {TOGETHER_US:g} us: these are not the same calls"
-        every = [call.end_us - call.start_us for each in rows_by_rank.values() for call, _ in each]
-        bounds.append(Bound(key, len(every), min(every) * MICRO, why))
-
-
-def _order(row: tuple[Call, float]) -> tuple[int, float]:
-    """By the number that NCCL gives calls, else by time."""
-    call = row[0]
-    return (call.sequence if call.sequence is not None else -1, call.start_us)
-
-
-def _meet(rows: Sequence[Sequence[tuple[Call, float]]]) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+def _meet(rows: Sequence[Sequence[tuple[Call, float]]]) -> tuple[tuple[float, ...], tuple[float, ...] | None] | None:
     """Seconds of each call, and those between the last start and the first end; None where ends do not agree."""
     start = np.array([[call.start_us + offset for call, offset in each] for each in rows])
     lasting = np.array([[call.end_us - call.start_us for call, _ in each] for each in rows])
@@ -136,7 +115,7 @@ def _meet(rows: Sequence[Sequence[tuple[Call, float]]]) -> tuple[tuple[float, ..
     apart = end - end[0]
     clocks = np.median(apart, axis=1)  # how far each rank's clock is from the first one's
     if (np.abs(apart - clocks[:, None]) > TOGETHER_US).any(axis=0).mean() > DOUBTFUL:
-        return None, None
+        return None
     seconds = tuple((lasting.min(axis=0) * MICRO).tolist())
     if (np.abs(clocks) > TOGETHER_US).any():
         return seconds, None
@@ -160,60 +139,43 @@ class _OfRank(NamedTuple):
 
 def of_rank_table(path: Path) -> tuple[list[Transfer], list[Bound]]:
     """Transfers by the means and minima of each rank. Raises FormatError, OSError."""
+    name = str(path)
     if path.stat().st_size > LARGEST_FILE:
-        raise FormatError(str(path), 1, "file size", found=f"{path.stat().st_size:,} bytes", expected="a table by rank")
+        raise FormatError(name, 1, "file size", found=f"{path.stat().st_size:,} bytes", expected="a table by rank")
     found: dict[tuple[str, Key], dict[int, _OfRank]] = defaultdict(dict)
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         rows = csv.DictReader(file)
         for row in rows:
-            group, rank, key, of_rank = _row(str(path), rows.line_num, row)
-            found[group, key][rank] = of_rank
+            line = rows.line_num
+            whole, number_of = partial(_whole, name, line, row), partial(_number, name, line, row)
+            rank, size = whole("rank"), whole("Group size")
+            elements = max(whole("In msg nelems"), whole("Out msg nelems"))
+            dtype, kind = row.get("dtype") or "", (row.get("Collective name") or "").lower()
+            if dtype not in BYTES or kind not in KINDS:
+                what, expected = f"{shown(kind)} of {shown(dtype)}", "as PyTorch's profiler names them"
+                raise FormatError(name, line, "Collective name, dtype", found=what, expected=expected)
+            number = whole("operation_count") if row.get("operation_count") else 1
+            mean_us, least_us = map(number_of, ("dur_mean", "dur_min"))
+            group = f"{row.get('Process Group Name')} {row.get('Process Group Ranks')}"
+            key = Key(KINDS[kind], "unknown", size, elements * BYTES[dtype])
+            found[group, key][rank] = _OfRank(number, mean_us * MICRO, least_us * MICRO)
     transfers, bounds = list[Transfer](), list[Bound]()
-    for (_, key), ranks in found.items():
-        numbers = {each.number for each in ranks.values()}
-        least_s = min(each.least_s for each in ranks.values())
+    for (_, key), by_rank in found.items():
+        ranks = list(by_rank.values())
+        numbers = {each.number for each in ranks}
+        last, least_s = min(ranks, key=lambda each: each.mean_s), min(each.least_s for each in ranks)
+        if len(ranks) == key.group_size and len(numbers) == 1:
+            # the rank that is always last has no call longer than all of another; where ranks take turns, the middle of minima
+            seconds = last.mean_s
+            if least_s < (1 - TURNS) * last.least_s:
+                seconds = float(np.median([each.least_s for each in ranks if each.least_s < last.mean_s]))
+            transfers.append(Transfer(key, len(ranks), numbers.pop(), (seconds,), None, (least_s, last.mean_s)))
+            continue
+        why = f"ranks recorded {min(numbers)} to {max(numbers)} calls"
         if len(ranks) != key.group_size:
             why = f"{len(ranks)} of {key.group_size} ranks of the group are there"
-        elif len(numbers) > 1:
-            why = f"ranks recorded {min(numbers)} to {max(numbers)} calls"
-        else:
-            most_s = min(each.mean_s for each in ranks.values())
-            seconds = (_of_ranks(list(ranks.values())),)
-            transfers.append(Transfer(key, len(ranks), numbers.pop(), seconds, None, (least_s, most_s)))
-            continue
         bounds.append(Bound(key, max(numbers), least_s, why))
     return transfers, bounds
-
-
-def _of_ranks(ranks: Sequence[_OfRank]) -> float:
-    """Seconds of a transfer: the mean of the rank that is always last; the middle of their minima where ranks take turns.
-
-    A rank is always last if none has a call that is shorter than all of its own.
-    """
-    last = min(ranks, key=lambda each: each.mean_s)
-    least_s = min(each.least_s for each in ranks)
-    if least_s >= (1 - TURNS) * last.least_s:
-        return last.mean_s
-    return float(np.median([each.least_s for each in ranks if each.least_s < last.mean_s]))
-
-
-def _row(path: str, line: int, row: Mapping[str, str | None]) -> tuple[str, int, Key, _OfRank]:
-    """Group, rank, key, and the rank's calls."""
-    rank, size = (_whole(path, line, row, name) for name in ("rank", "Group size"))
-    elements = max(_whole(path, line, row, name) for name in ("In msg nelems", "Out msg nelems"))
-    dtype, name = row.get("dtype") or "", (row.get("Collective name") or "").lower()
-    if dtype not in BYTES or name not in KINDS:
-        what = f"{shown(name)} of {shown(dtype)}"
-        raise FormatError(path, line, "Collective name, dtype", found=what, expected="as PyTorch's profiler names them")
-    number = _whole(path, line, row, "operation_count") if row.get("operation_count") else 1
-    mean_us, least_us = (_number(path, line, row, column) for column in ("dur_mean", "dur_min"))
-    key = Key(KINDS[name], "unknown", size, elements * BYTES[dtype])
-    return (
-        f"{row.get('Process Group Name')} {row.get('Process Group Ranks')}",
-        rank,
-        key,
-        _OfRank(number, mean_us * MICRO, least_us * MICRO),
-    )
 
 
 def _number(path: str, line: int, row: Mapping[str, str | None], name: str) -> float:
@@ -243,7 +205,7 @@ def tables(transfers: Sequence[Transfer], gpu: str) -> list[Table]:
     found = []
     for (kind, ranks), sizes in sorted(rows.items()):
         of_size = tuple(Measured(size, float(np.median(seconds))) for size, seconds in sorted(sizes.items()))
-        found.append(Table(1, kind, ranks, None, gpu, "", "under load", of_size, 0))
+        found.append(Table(1, kind, ranks, None, gpu, of_size, 0))
     return found
 
 

@@ -7,18 +7,36 @@ from typing import Annotated, Final
 
 import typer
 
-from sim_core import Hardware, SimError, SpecError, hardware_yaml, plural, read_hardware, read_model, read_stack, stack_yaml
+from sim_core import (
+    Hardware,
+    SimError,
+    SpecError,
+    Stack,
+    hardware_yaml,
+    plural,
+    read_hardware,
+    read_model,
+    read_stack,
+    stack_yaml,
+)
 from sweep.arguments import CheckedCommand, CheckedGroup
+from sweep.calibration.fitting import Fit
 from sweep.calibration.kernels import fit_kernels, read_kernels
-from sweep.calibration.links import AT_BOUND, Placed, fit
+from sweep.calibration.links import AT_BOUND, Placed, fit, machine_of, named_preset, nics_of, place
 from sweep.calibration.nccl_text import Table, read_nccl
-from sweep.calibration.nodes import machine_of, named_preset, nics_of, place
-from sweep.calibration.report import kernels_lines, links_lines, runs_lines
-from sweep.calibration.runs import fit_runs
-from sweep.calibration.stack_choice import FEWEST, PURPOSES, USUAL
-from sweep.calibration.stack_fit import StackFit, fit_rest, fit_stack
-from sweep.calibration.stack_launch import Asked, runs_at_hand, runs_to_make, table_text
-from sweep.calibration.stack_report import missing_lines, page_of_fit, rest_line, stack_lines, workload_lines
+from sweep.calibration.report import (
+    hardware_of_fit,
+    kernels_lines,
+    links_lines,
+    missing_lines,
+    page_of_fit,
+    rest_line,
+    runs_lines,
+    stack_lines,
+    workload_lines,
+)
+from sweep.calibration.stack_launch import FEWEST, PURPOSES, USUAL, Asked, runs_at_hand, runs_to_make
+from sweep.calibration.steps import fit_rest, fit_runs, fit_stack
 from sweep.calibration.trace_host import lines as host_lines, of_recordings as hosts_of
 from sweep.calibration.trace_kernels import fit_trace_kernels
 from sweep.calibration.transfers import is_rank_table, lines as transfer_lines, of_rank_table, of_recordings, tables
@@ -27,7 +45,7 @@ from sweep.inputs.registry import is_trace
 from sweep.inputs.traces.profile import read_profile, recordings
 from sweep.options import OptionError, of_option
 from sweep.outputs import write_file
-from sweep.runs.table import read_table
+from sweep.runs.table import read_table, runs_text
 from sweep.spec.stacks import STACK
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
@@ -177,7 +195,7 @@ def runs(
     with of_option("--device"):
         start = None if device is None else read_hardware(device)
     fitted = fit_runs(rows_of_set(read_table(table), only), start, str(table))
-    named = fitted.hardware.model_copy(update={"name": name or f"{fitted.hardware.name} calibrated"})
+    named = hardware_of_fit(fitted, str(table)).model_copy(update={"name": name or f"{fitted.base.name} calibrated"})
     _write(named, output, runs_lines(fitted))
 
 
@@ -250,7 +268,7 @@ def _write_asked(asked: Asked, output: Path | None) -> None:
     for number, (one, _, text) in enumerate(asked.runs, start=1):
         lines += [f"# Run {number}, {one.purpose.name}. It tells: {one.purpose.tells}.", text]
     lines += [f"# {line}" for line in missing_lines(asked.missing)]
-    table = table_text([row for _, row, _ in asked.runs])
+    table = runs_text(row for _, row, _ in asked.runs)  # to fill: everything but `step_time_s`
     if output is None:
         lines += ["# Write the median step of each run (a dozen steps after warm-up do) into iter_ms of this table, then", NEXT]
         sys.stdout.write("\n".join([*lines, *(f"# {line}" for line in table.splitlines()), ""]))
@@ -260,7 +278,7 @@ def _write_asked(asked: Asked, output: Path | None) -> None:
 
 
 def _write_stack(
-    fit: StackFit, base: str | None, name: str | None, source: str, output: Path | None, further: list[str]
+    fit: Fit[Stack], base: str | None, name: str | None, source: str, output: Path | None, further: list[str]
 ) -> None:
     """The report, the lines of a spec to paste, and the page."""
     lines = [*stack_lines(fit), *further, *workload_lines(fit, base or fit.base.name)]

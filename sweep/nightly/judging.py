@@ -1,6 +1,7 @@
 """How a sweep is judged: the night that it is compared with, made whole again, and the regressions beyond the thresholds."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,8 +44,11 @@ def make_whole(base: Baseline, nights: Nights, specs: Path, compute: Callable[[P
     provenance, why = _state(store)
     if not why:
         return ""
-    prepared = _inputs(provenance, specs)
-    if prepared is None:
+    prepared = None
+    if provenance is not None:
+        with suppress(SimError, ValidationError, OSError):
+            prepared = prepare(stored_spec(provenance["spec"]), specs)
+    if prepared is None or provenance is None or prepared.sweep.identity != provenance["sweep"]:
         raise SpecError(
             f"the baseline, night {base.night}, cannot be trusted: {why}, and its inputs are no longer at hand; set `baseline` "
             f"to another night, or delete {nights.folder(base.night)} to compare with the night before it"
@@ -61,23 +65,12 @@ def _state(store: Store) -> tuple[dict[str, Any] | None, str]:
         return None, str(error).partition("; ")[0]
     if provenance is None:
         return None, f"{store.folder}: its results are gone"
-    damaged = store.damaged(provenance["sweep"])
-    missing = sum(part.rows for part in store.missing(int(provenance.get("rows", 0)), without=damaged))
+    damaged, rows = store.damaged(provenance["sweep"]), int(provenance.get("rows", 0))
+    missing = sum(part.rows for part in store.missing(rows, without=damaged))
     if not damaged and not missing:
         return provenance, ""
     files = f"{plural(len(damaged), 'damaged file')}, " if damaged else ""
-    return provenance, f"{store.folder}: {files}{missing:,} of {int(provenance.get('rows', 0)):,} plans are missing"
-
-
-def _inputs(provenance: dict[str, Any] | None, specs: Path) -> Prepared | None:
-    """The sweep of a provenance, if its inputs and the simulator are what they were; otherwise None."""
-    if provenance is None:
-        return None
-    try:
-        prepared = prepare(stored_spec(provenance["spec"]), specs)
-    except (SimError, ValidationError, OSError):
-        return None
-    return prepared if prepared.sweep.identity == provenance["sweep"] else None
+    return provenance, f"{store.folder}: {files}{missing:,} of {rows:,} plans are missing"
 
 
 def regressions(both: Comparison, limits: Thresholds) -> list[str]:
@@ -105,11 +98,9 @@ def _of_group(group: Group, both: Comparison, limits: Thresholds) -> str | None:
     if limits.best is not None and group.worse is not None and group.worse > limits.best:
         values = f"{cell(both.by, group.old.value)} -> {cell(both.by, group.new.value)}"
         change = percent(group.new.value / group.old.value - 1)
-        name = heading(both.by)
-        return f"{where}best {name} {values}, {change} (threshold {percent(limits.best)[1:]})"
-    if limits.champion_rank is not None:
-        rank = group.old_plan_rank
-        if rank is None or rank > limits.champion_rank:
-            now = f"now ranks {rank:,}" if rank else f"is now {group.old_plan_status}"
-            return f"{where}the best plan of the baseline {now} (threshold {limits.champion_rank})"
-    return None
+        return f"{where}best {heading(both.by)} {values}, {change} (threshold {percent(limits.best)[1:]})"
+    rank, limit = group.old_plan_rank, limits.champion_rank
+    if limit is None or (rank is not None and rank <= limit):
+        return None
+    now = f"now ranks {rank:,}" if rank else f"is now {group.old_plan_status}"
+    return f"{where}the best plan of the baseline {now} (threshold {limit})"

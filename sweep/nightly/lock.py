@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from sim_core import SpecError
@@ -111,7 +111,5 @@ class Lease:
 
     def _beat(self) -> None:
         while not self._stop.wait(self.lease_s / _BEATS):
-            try:
+            with suppress(OSError):  # the next beat tries again; `check` raises if that takes too long
                 self._write(_HELD)
-            except OSError:
-                continue  # the next beat tries again; `check` raises if that takes too long

@@ -6,7 +6,7 @@ import os
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -64,11 +64,10 @@ class Runtime:
 class _NightlySweep:
     """One sweep of tonight: prepared, or None if that failed; then its record and comparison."""
 
-    entry: SweepEntry
     specs: Path  # the folder of its spec
-    prepared: Prepared | None
     record: SweepRecord
-    comparison: Comparison | None = field(default=None)
+    prepared: Prepared | None = None
+    comparison: Comparison | None = None
 
 
 def root_of(spec: NightlySpec, base: Path) -> Folder:
@@ -93,15 +92,16 @@ def run_night(spec: NightlySpec, base: Path, runtime: Runtime) -> Outcome:
             ranked.append([sweep.record.name, sweep.record.identity or sweep.record.error, own])
         depends = [ranked, [spec.thresholds.model_dump(), spec.baseline]]  # what the outcome depends on but for past nights
         inputs = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
-        latest = past[-1] if past else None
+        latest, night = past[-1] if past else None, None
         if latest is not None and latest.finished is not None and latest.inputs == inputs and latest.code != EXIT_FAILURES:
             return _nothing_to_do(spec, nights, latest)
-        if latest is not None and latest.finished is None and latest.inputs == inputs:
-            night, past = latest, past[:-1]
-            runtime.log(f"Night {night.night} was interrupted: resuming it.")
-        else:
-            if latest is not None and latest.finished is None:
+        if latest is not None and latest.finished is None:
+            if latest.inputs == inputs:
+                night, past = latest, past[:-1]
+                runtime.log(f"Night {night.night} was interrupted: resuming it.")
+            else:
                 runtime.log(f"Night {latest.night} was interrupted and its inputs have changed since: it stays as it is.")
+        if night is None:
             night = nights.begin(spec.name, inputs, runtime.now(), past)
             runtime.log(f"Night {night.night}: {plural(len(sweeps), 'sweep')}.")
         night.sweeps = [sweep.record for sweep in sweeps]
@@ -112,7 +112,7 @@ def run_night(spec: NightlySpec, base: Path, runtime: Runtime) -> Outcome:
             nights.write(night)
         _conclude(night, runtime)
         write_reports(nights, night, [*past, night], [sweep.comparison for sweep in sweeps], spec.history)
-        night.undelivered = [label for label, notify in spec.notified() if wanted(notify, night.code or 0)]
+        night.undelivered = wanted(spec, night.code or 0)
         nights.write(night)
         outcome = _notified(spec, nights, night)
         _delete_expired(spec, nights, [*past, night], runtime)
@@ -134,17 +134,16 @@ def _check_root(spec: NightlySpec, nights: Nights, past: Sequence[Night]) -> Non
 
 
 def _prepared(entry: SweepEntry, base: Path) -> _NightlySweep:
-    record = SweepRecord(name=entry.label)
-    path = base / entry.spec
+    record, path = SweepRecord(name=entry.label), base / entry.spec
+    tonight = _NightlySweep(specs=path.parent, record=record)
     try:
-        prepared = prepare(load_spec(path, entry.set), path.parent)
+        tonight.prepared = prepared = prepare(load_spec(path, entry.set), path.parent)
     except (SimError, OSError) as error:
         record.error = _one_line(error) if str(path) in str(error) else f"{masked(path)}: {_one_line(error)}"
-        return _NightlySweep(entry=entry, specs=path.parent, prepared=None, record=record)
-    record.identity = prepared.sweep.identity
+        return tonight
+    record.identity, record.rows = prepared.sweep.identity, prepared.sweep.space.count
     record.results = f"{entry.label}-{record.identity[:8]}"
-    record.rows = prepared.sweep.space.count
-    return _NightlySweep(entry=entry, specs=path.parent, prepared=prepared, record=record)
+    return tonight
 
 
 def _one_line(error: BaseException) -> str:
@@ -155,39 +154,37 @@ def _one_line(error: BaseException) -> str:
 def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequence[Night], runtime: Runtime) -> None:
     """Run one sweep and judge it. Any failure is recorded for this sweep and does not affect the others."""
     record = sweep.record
-    if sweep.prepared is None:
-        record.status = "failed"
+    record.status = "failed"
+    if sweep.prepared is not None:
+        try:
+            for text in sweep.prepared.warnings:
+                runtime.log(f"{record.name}: warning: {text}")
+            record.computed = _computed(sweep.prepared, Store(directory=nights.results(record.results)), runtime)
+            _judge(sweep, spec, nights, past, runtime)
+            record.status = "done"
+        except Exception as error:  # noqa: BLE001 (a bug that one sweep hits must not end the others)
+            record.error = _one_line(error)
+            if not isinstance(error, SimError | OSError):
+                runtime.log(traceback.format_exc())
+                record.error = f"{type(error).__name__}: {record.error}"
+    if record.status == "failed":
         runtime.log(f"{record.name}: failed: {record.error}")
         return
-    try:
-        for text in sweep.prepared.warnings:
-            runtime.log(f"{record.name}: warning: {text}")
-        record.computed = _computed(sweep.prepared, Store(directory=nights.results(record.results)), runtime)
-        _judge(sweep, spec, nights, past, runtime)
-    except Exception as error:  # noqa: BLE001 (a bug that one sweep hits must not end the others)
-        record.status, record.error = "failed", _one_line(error)
-        if not isinstance(error, SimError | OSError):
-            runtime.log(traceback.format_exc())
-            record.error = f"{type(error).__name__}: {record.error}"
-        runtime.log(f"{record.name}: failed: {record.error}")
-    else:
-        record.status = "done"
-        against = f"against {record.baseline}" if record.baseline else record.error or "nothing to compare with yet"
-        runtime.log(f"{record.name}: {plural(record.rows)}, {record.computed:,} of them simulated tonight; {against}")
-        for text in record.regressions:
-            runtime.log(f"  regression: {text}")
+    against = f"against {record.baseline}" if record.baseline else record.error or "nothing to compare with yet"
+    runtime.log(f"{record.name}: {plural(record.rows)}, {record.computed:,} of them simulated tonight; {against}")
+    for text in record.regressions:
+        runtime.log(f"  regression: {text}")
 
 
 def _computed(prepared: Prepared, store: Store, runtime: Runtime) -> int:
     """Compute what a result lacks; returns the number of plans."""
-    complete = store.provenance() is not None and store.is_whole(prepared.sweep.identity, prepared.sweep.space.count)
-    started: AbstractContextManager[Executor] = nullcontext(InlineExecutor())
-    if not complete:
-        started = runtime.executor(prepared.provenance["spec"]["store"]["writer"], store.folder)
+    if store.provenance() is not None and store.is_whole(prepared.sweep.identity, prepared.sweep.space.count):
+        with runtime.progress() as watch:
+            return run_sweep(prepared, store, InlineExecutor(), watch=watch, log=runtime.log).done
+    started = runtime.executor(prepared.provenance["spec"]["store"]["writer"], store.folder)
     with started as executor, runtime.progress() as watch:
-        if not complete:
-            with runtime.making_ready():
-                warm_up(prepared.sweep)
+        with runtime.making_ready():
+            warm_up(prepared.sweep)
         return run_sweep(prepared, store, executor, watch=watch, log=runtime.log).done
 
 
@@ -226,12 +223,9 @@ def _conclude(night: Night, runtime: Runtime) -> None:
     failures = [f"{sweep.name}: {sweep.error}" for sweep in night.sweeps if sweep.error]
     worse = [f"{sweep.name}: {text}" for sweep in night.sweeps for text in sweep.regressions]
     changes = list(dict.fromkeys(text for sweep in night.sweeps for text in sweep.changes))
-    parts = []
-    for word, texts in (("failure", failures), ("regression", worse)):
-        if texts:
-            parts.append(f"{plural(len(texts), word)}: {_some(texts)}")
-    if not parts:
-        parts.append("Nothing beyond the thresholds")
+    counted = {"failure": failures, "regression": worse}
+    parts = [f"{plural(len(texts), word)}: {_some(texts)}" for word, texts in counted.items() if texts]
+    parts = parts or ["Nothing beyond the thresholds"]
     if changes:
         parts.append(f"changed: {_some(changes)}")
     elif any(sweep.baseline for sweep in night.sweeps):
@@ -255,8 +249,7 @@ def _nothing_to_do(spec: NightlySpec, nights: Nights, latest: Night) -> Outcome:
     code = (latest.code or 0) if spec.baseline != PREVIOUS else 0
     summary = f"Nothing to do: the inputs are those of night {latest.night}, which ended with: {latest.summary}"
     told = {"text": summary, "code": code, "outcome": OUTCOMES[code], "did_nothing": True}
-    labels = [label for label, notify in spec.notified() if wanted(notify, code)]
-    problems = deliver_all(spec, labels, body_of(latest, nights.folder(latest.night)) | told)
+    problems = deliver_all(spec, wanted(spec, code), body_of(latest, nights.folder(latest.night)) | told)
     return _outcome(nights, latest, code, summary, problems.values(), did_nothing=True)
 
 
@@ -286,10 +279,8 @@ def _delete_expired(spec: NightlySpec, nights: Nights, known: Sequence[Night], r
             nights.write(night)
     protected = {known[-1].night, *(night.night for night in known if night.pinned)}
     finished = [night for night in known if night.finished is not None]
-    for name in {sweep.name for night in finished for sweep in night.sweeps}:
-        done = [night for night in finished if (sweep := night.sweep(name)) is not None and sweep.status == "done"]
-        protected |= {night.night for night in done[-1:]}
-    protected |= {sweep.baseline for sweep in known[-1].sweeps if sweep.baseline}
+    last_done = {sweep.name: night.night for night in finished for sweep in night.sweeps if sweep.status == "done"}
+    protected |= {*last_done.values(), *(sweep.baseline for sweep in known[-1].sweeps if sweep.baseline)}
     now = min([runtime.now(), *(night.started for night in known[-2:-1])])  # so that one wrong clock deletes nothing
     gone = expired(known, spec.keep, now, protected)
     kept = [night for night in known if night not in gone]

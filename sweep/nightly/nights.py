@@ -5,6 +5,7 @@ ROOT/results/gpt7b-3b3888d9/             a sweep's result, named by its identity
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -78,12 +79,11 @@ def _opened(data: bytes) -> Night:
     record, sealed = unsealed(data)
     night = Night.model_validate(record)
     entries: list[tuple[type[_Record], dict[str, Any]]] = [(Night, record)]
-    entries += [(SweepRecord, sweep) for sweep in record.get("sweeps", ())]
-    for kind, entry in entries:
-        lacking = kind.model_fields.keys() - entry.keys() - set(_ADDED)
-        unknown = set() if sealed else entry.keys() - kind.model_fields.keys()
-        if lacking or unknown:
-            raise ValueError(f"{', '.join(sorted(lacking or unknown))}: {'missing' if lacking else 'unknown'}")
+    for kind, entry in entries + [(SweepRecord, sweep) for sweep in record.get("sweeps", ())]:
+        if lacking := kind.model_fields.keys() - entry.keys() - set(_ADDED):
+            raise ValueError(f"{', '.join(sorted(lacking))}: missing")
+        if not sealed and (unknown := entry.keys() - kind.model_fields.keys()):
+            raise ValueError(f"{', '.join(sorted(unknown))}: unknown")
     return night
 
 
@@ -103,24 +103,22 @@ class Nights:
 
     def read(self) -> list[Night]:
         """All nights, oldest first, by their number. Raises SpecError if a record is damaged, OSError."""
-        names = [name for name in (self.root / "nights").subfolders() if _NAME.match(name)]
-        nights = [night for name in names if (night := self._read(name)) is not None]
+        nights = []
+        for name in filter(_NAME.match, (self.root / "nights").subfolders()):
+            try:
+                night = _opened(self.folder(name).read_bytes(RECORD))
+                if night.night != name:
+                    raise ValueError(f"it is that of night {night.night}")
+                nights.append(night)
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                fault = str(error)
+                if isinstance(error, ValidationError):
+                    first = error.errors()[0]
+                    fault = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
+                raise SpecError(f"{self.folder(name) / RECORD}: is damaged ({fault}); delete this night") from None
         return sorted(nights, key=lambda night: night.number)
-
-    def _read(self, name: str) -> Night | None:
-        try:
-            night = _opened(self.folder(name).read_bytes(RECORD))
-            if night.night != name:
-                raise ValueError(f"it is that of night {night.night}")
-        except FileNotFoundError:
-            return None
-        except ValidationError as error:
-            fault = error.errors()[0]
-            where = ".".join(map(str, fault["loc"])) or "content"
-            raise SpecError(f"{self.folder(name) / RECORD}: is damaged ({where}: {fault['msg']}); delete this night") from None
-        except ValueError as error:
-            raise SpecError(f"{self.folder(name) / RECORD}: is damaged ({error}); delete this night") from None
-        return night
 
     def write(self, night: Night) -> None:
         """Write the record of a night, sealed, atomically."""
@@ -166,33 +164,26 @@ def expired(nights: Sequence[Night], keep: Keep, now: datetime, protected: Colle
     """
     if keep.nights is None and keep.days is None:
         return []
-    newest = {night.night for night in nights[-keep.nights :]} if keep.nights else set()
-    days = timedelta(days=keep.days or 0)
+    older, days = nights[: -keep.nights] if keep.nights else nights, timedelta(days=keep.days or 0)
     young = {night.night for night in nights if timedelta(0) <= now - night.started < days}
-    return [night for night in nights if night.night not in newest | young | set(protected)]
+    return [night for night in older if night.night not in young | set(protected)]
 
 
 def history_of(nights: Sequence[Night], name: str) -> list[Point]:
     """The history of one sweep for the plots: the nights in which it was done, each with a label of its own."""
-    done = [
-        (night, sweep)
-        for night in nights
-        if night.finished is not None and (sweep := night.sweep(name)) is not None and sweep.status == "done"
-    ]
+    done = []
+    for night in nights:
+        if night.finished is not None and (sweep := night.sweep(name)) is not None and sweep.status == "done":
+            # to the minute; to the second, then its name, where that would name two nights
+            texts = [night.started.astimezone(UTC).strftime(f"%Y-%m-%d %H:%M{seconds}") for seconds in ("", ":%S")]
+            done.append(([*texts, night.night], sweep))
+    forms = [Counter(form) for form in zip(*(texts for texts, _ in done), strict=True)]
     return [
-        Point(label=label, feasible=sweep.feasible, best_step_s=sweep.best_step_s, champion_rank=sweep.champion_rank)
-        for label, (_, sweep) in zip(_labels([night for night, _ in done]), done, strict=True)
-    ]
-
-
-def _labels(nights: Sequence[Night]) -> list[str]:
-    """The start of each night to the minute; to the second, then its name, where that would name two nights."""
-    forms: Sequence[Callable[[Night], str]] = (
-        lambda night: night.started.astimezone(UTC).strftime("%Y-%m-%d %H:%M"),
-        lambda night: night.started.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
-        lambda night: night.night,
-    )
-    return [
-        next(text for form in forms if (text := form(night)) and [form(other) for other in nights].count(text) == 1)
-        for night in nights
+        Point(
+            label=next(text for text, form in zip(texts, forms, strict=True) if form[text] == 1),
+            feasible=sweep.feasible,
+            best_step_s=sweep.best_step_s,
+            champion_rank=sweep.champion_rank,
+        )
+        for texts, sweep in done
     ]

@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, wait
 from email.message import Message
 from http.client import HTTPException, InvalidURL
 from typing import IO, Any, Final
@@ -36,9 +37,9 @@ class _Refused(Exception):
     """The receiver would refuse again: no further attempt."""
 
 
-def wanted(notify: Notify, code: int) -> bool:
-    """Whether `notify` is for outcomes with this exit code."""
-    return code >= _LEAST_CODE[notify.when]
+def wanted(spec: NightlySpec, code: int) -> list[str]:
+    """Labels of the notifications that are for outcomes with this exit code."""
+    return [label for label, notify in spec.notified() if code >= _LEAST_CODE[notify.when]]
 
 
 def body_of(night: Night, folder: Folder) -> dict[str, Any]:
@@ -61,8 +62,11 @@ def body_of(night: Night, folder: Folder) -> dict[str, Any]:
 
 def deliver_all(spec: NightlySpec, labels: Collection[str], body: Mapping[str, Any]) -> dict[str, str]:
     """Send `body` to the notifications with these labels; returns `label: problem` of those that failed, by label."""
-    chosen = [(label, notify) for label, notify in spec.notified() if label in labels]
-    return {label: f"{label}: {problem}" for label, notify in chosen if (problem := deliver(notify, body))}
+    return {
+        label: f"{label}: {problem}"
+        for label, notify in spec.notified()
+        if label in labels and (problem := deliver(notify, body))
+    }
 
 
 def deliver(notify: Notify, body: Mapping[str, Any], pause: Callable[[float], None] = time.sleep) -> str | None:
@@ -87,31 +91,24 @@ def deliver(notify: Notify, body: Mapping[str, Any], pause: Callable[[float], No
 
 def _post(notify: Notify, data: bytes) -> None:
     """POST within the time limit, which is for the whole exchange: a receiver may send its answer byte by byte."""
-    failed: list[BaseException | None] = []
+    done: Future[None] = Future()
 
     def exchange() -> None:
         try:
             _exchange(notify, data)
-            failed.append(None)
+            done.set_result(None)
         except (_Refused, SpecError, OSError, HTTPException, ValueError) as error:
-            failed.append(error)
+            done.set_exception(error)
 
-    thread = threading.Thread(target=exchange, daemon=True)
-    thread.start()
-    thread.join(notify.timeout)
-    if not failed:
+    threading.Thread(target=exchange, daemon=True).start()
+    if not wait([done], notify.timeout).done:
         raise OSError(f"the receiver did not answer within {notify.timeout:g} s")
-    if failed[0] is not None:
-        raise failed[0]
+    done.result()
 
 
 def _exchange(notify: Notify, data: bytes) -> None:
-    request = urllib.request.Request(
-        notify.target,
-        data=data,
-        method="POST",
-        headers={"Content-Type": "application/json", "User-Agent": "training-plan-sweep"},
-    )
+    headers = {"Content-Type": "application/json", "User-Agent": "training-plan-sweep"}
+    request = urllib.request.Request(notify.target, data, headers, method="POST")
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=2 * notify.timeout):
             return

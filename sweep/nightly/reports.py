@@ -32,13 +32,12 @@ def write_reports(
 
 
 def _sections(sweep: SweepRecord, both: Comparison | None) -> list[Section]:
+    compared = [] if both is None else sections(both)
     if sweep.status == "failed":
-        failure = [Section(f"{sweep.name}: failed", (sweep.error,))]
-        return failure + (sections(both) if both is not None else [])
-    verdict = tuple(f"regression: {text}" for text in sweep.regressions) or ("nothing beyond the thresholds",)
-    first = sweep.error or "the first night: nothing to compare with"
-    against = (f"compared with night {sweep.baseline}" if sweep.baseline else first,)
-    head, *rest = sections(both) if both is not None else [Section(sweep.name)]
+        return [Section(f"{sweep.name}: failed", (sweep.error,)), *compared]
     if not sweep.baseline:  # compared with itself: only the best plans are of interest
-        return [Section(sweep.name, against), *(part for part in rest if part.heading == BEST_PLAN)]
-    return [Section(sweep.name, (*verdict, *against, *head.lines)), *rest]
+        first = sweep.error or "the first night: nothing to compare with"
+        return [Section(sweep.name, (first,)), *(part for part in compared[1:] if part.heading == BEST_PLAN)]
+    verdict = [f"regression: {text}" for text in sweep.regressions] or ["nothing beyond the thresholds"]
+    lines = (*verdict, f"compared with night {sweep.baseline}", *(line for part in compared[:1] for line in part.lines))
+    return [Section(sweep.name, lines), *compared[1:]]

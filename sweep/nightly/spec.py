@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -138,10 +139,9 @@ class NightlySpec(_Model):
 
     @model_validator(mode="after")
     def _distinct(self) -> "NightlySpec":
-        labels = [entry.label for entry in self.sweeps]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise ValueError(f"sweeps: two are named {shown(label)}; give one of them another `name:`")
+        (label, count), *_ = Counter(entry.label for entry in self.sweeps).most_common()
+        if count > 1:
+            raise ValueError(f"sweeps: two are named {shown(label)}; give one of them another `name:`")
         return self
 
 

@@ -208,18 +208,18 @@ def _hardware(text: str) -> Hardware:
 def read_table(path: Path) -> list[Row]:
     """The runs of a table. Raises FormatError (`path:line: column: found X, expected Y`)."""
     name, lines = str(path), read_csv(path)
-    heading = next(lines, None)
-    if heading is None:
-        raise FormatError(name, 1, "empty file", expected=f"a heading with at least {', '.join(REQUIRED)}")
-    columns = heading[1]
-    _check_columns(name, columns)
+    _, columns = next(lines, (1, []))
+    if len(FREE_TEXT & set(columns)) > 1 and "all_gpus" not in columns:
+        hint = f"a table of runs: python benchmarks/import_runs.py {name} -o RUNS.csv makes one of it"
+        raise FormatError(name, 1, "heading", found="columns in free text (iter_ms, gpus, dtype, ...)", expected=hint)
+    check_columns(name, columns, COLUMNS, REQUIRED)
     rows = []
     for number, cells in lines:
         row = Row(f"{name}:{number}", cells_by_column(path, number, columns, cells))
         _check(name, number, row)
         rows.append(row)
     if not rows:
-        raise FormatError(name, heading[0], "no runs", expected="a row a run below the heading")
+        raise FormatError(name, 1, "no runs", expected="a row a run below the heading")
     return rows
 
 
@@ -248,19 +248,18 @@ def cell_of(value: object) -> str:
     return json.dumps(value) if isinstance(value, bool | list) else str(value)
 
 
-def _check_columns(name: str, columns: Sequence[str]) -> None:
+def check_columns(name: str, columns: Sequence[str], known: Sequence[str], required: Sequence[str]) -> None:
     """Raises FormatError for columns that are missing, misspelt or there twice; others that we do not know have no effect."""
-    if len(FREE_TEXT & set(columns)) > 1 and "all_gpus" not in columns:
-        hint = f"a table of runs: python benchmarks/import_runs.py {name} -o RUNS.csv makes one of it"
-        raise FormatError(name, 1, "heading", found="columns in free text (iter_ms, gpus, dtype, ...)", expected=hint)
+    if not columns:
+        raise FormatError(name, 1, "empty file", expected=f"a heading with at least {', '.join(required)}")
     twice = [column for column in columns if columns.count(column) > 1]
     if twice:
         raise FormatError(name, 1, f"column {shown(twice[0])}", found="it twice", expected="each name once")
-    missing = [column for column in COLUMNS if column not in columns]
+    missing = [column for column in known if column not in columns]
     for column in columns:
-        if column not in COLUMNS and (close := get_close_matches(column[:100], missing, n=1, cutoff=CLOSE)):
+        if column not in known and (close := get_close_matches(column[:100], missing, n=1, cutoff=CLOSE)):
             raise FormatError(name, 1, "column", found=shown(column), expected=close[0])
-    for column in REQUIRED:
+    for column in required:
         if column not in columns:
             heading = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
             raise FormatError(name, 1, f"column {column}", found=shown(heading, 100), expected="it in the heading")
@@ -276,13 +275,13 @@ def _check(name: str, line: int, row: Row) -> None:
         if (text := row.text(column)) and (expected := _misfit(column, text)):
             raise wrong(column, expected)
     for column in NUMBERS:
-        if (text := row.text(column)) and not 0 < _number(text) <= LARGEST_NUMBER:
+        if (text := row.text(column)) and not 0 < number_in(text) <= LARGEST_NUMBER:
             raise wrong(column, f"a number above 0 and up to {LARGEST_NUMBER:g}")
     for column, words in WORDS.items():
         if (text := row.text(column)) and text.removesuffix(FIRST_STAGE) not in words:
             raise wrong(column, "one of " + ", ".join(words))
     for column, what in (("set", "a name"), ("all_gpus", "a number")):
-        if not row.text(column):
+        if not row.text(column) and not row.text("reason"):
             raise wrong(column, what)
     for column in CELLS[:3]:
         try:
@@ -299,14 +298,14 @@ def _misfit(name: str, text: str) -> str:
     if field.words:
         return "" if text in field.words else "one of " + ", ".join(field.words)
     if field.kind in ("number", "ratio", "factor"):
-        value = _number(text)
+        value = number_in(text)
         fits = field.least <= value <= field.most and (field.kind != "number" or text.isdigit())
         least, most = field.least, field.most
         return "" if fits else whole_number(int(least), int(most)) if field.kind == "number" else f"{least:g} to {most:g}"
     return ""
 
 
-def _number(text: str) -> float:
+def number_in(text: str) -> float:
     """The number in a cell; NaN if it holds none."""
     try:
         return float(text) if text.isascii() and "_" not in text and len(text) <= 40 else float("nan")

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import yaml
 
-from sim_core import Hardware, Model, Stack, parse_model, plural, read_hardware, read_stack
+from sim_core import Hardware, Stack, parse_model, plural, read_hardware, read_stack
 from sweep.frameworks.stacks import WITHOUT_PAGE, page_of
 from sweep.inputs.job import Job
 from sweep.starting.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
-from sweep.starting.wide_axes import Lines, is_torus, wide_axes
+from sweep.starting.wide_axes import is_torus, wide_axes
 
 OF_THE_JOB: Final = ("all_gpus", "dp", "ga", "global_batch", "sequence", "sequence_parallel")
 """What a plan of a job holds besides the fields that a sweep varies or keeps."""
@@ -31,20 +31,30 @@ RACK: Final = 64
 def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
     """The text of a spec around a job, to be written into the folder `base`. Raises SpecError."""
     device, place = _machine(job, hardware, base)
-    model = parse_model({"name": job.name, "source": "the job"} | dict(job.model), job.path)
-    lines = wide_axes(model, device, read_stack(job.stack), gpus, model.sequence or 0)
+    model, stack = parse_model({"name": job.name, "source": "the job"} | dict(job.model), job.path), read_stack(job.stack)
+    lines = wide_axes(model, device, stack, gpus, model.sequence or 0)
     lines["checkpointing"] = RECOMPUTE, "what the backward computes again"
     for name in (*page_of(job.stack).lacks, *WITHOUT_PAGE.get(job.framework, ())):
         lines.pop(name, None)
-    plan, stack = _plan(job, model, lines), read_stack(job.stack)
+    # the fields of the job's plan, those of axes that its file does not name among them
+    plan: dict[str, Any] = {name: own for name, own in job.plan.items() if own is not None and name not in OF_THE_JOB}
+    plan |= {name: DEFAULTS[name] for name in lines if name in DEFAULTS and name not in plan}
+    if ONE_LIST in lines:
+        by_cost = [BY_COST] * (BY_COST in lines[ONE_LIST][0])
+        why = "as many layers on each stage, or at most one apart" + ", or by cost" * len(by_cost)
+        lines[ONE_LIST] = ["even", "balanced", *by_cost], why
+        plan.setdefault(ONE_LIST, "balanced" if model.layers % (plan["pp"] * plan["vpp"]) else "even")
     if "pp" in lines and _as_stack(plan, stack):
         plan["sharding"] = AS_STACK
         lines["sharding"] = AS_STACK, f"as {stack.name} does: {stack.sharding}; where pp > 1 {stack.sharding_in_pipeline}"
     for name, value in plan.items():
         values, why = lines.get(name, (value, ""))
         if isinstance(values, list) and name not in HELD:
+            if value not in values:
+                numbers = all(isinstance(each, int) for each in (*values, value))
+                values = sorted([*values, value]) if numbers else [*values, value]
             told = "the last, a number of layers for each virtual stage" if isinstance(value, list) else on_one_line(value)
-            lines[name] = _among(values, value), f"{why}; the job has {told}"
+            lines[name] = values, f"{why}; the job has {told}"
         else:
             lines[name] = value, why if name == "sharding" and why else "as the job has it"
     lines["global_batch"] = job.plan.get("global_batch"), "sequences of a step, as the job has them"
@@ -53,25 +63,11 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
         *(f"  {line}" for line in yaml.safe_dump({"model": dict(job.model)}, sort_keys=False).rstrip("\n").split("\n")),
         shown_line("stack", job.stack, "the framework whose behaviour is simulated", 2),
     ]
-    if job.plan.get("sequence_parallel") is not None and (job.plan["sequence_parallel"] or plan.get("tp") != 1):
-        top.append(shown_line("sequence_parallel", bool(job.plan["sequence_parallel"]), "as the job has it", 2))
+    shared = job.plan.get("sequence_parallel")
+    if shared or (shared is not None and plan.get("tp") != 1):
+        top.append(shown_line("sequence_parallel", bool(shared), "as the job has it", 2))
     objective = shown_line("- minimize", "step_time", SAME, 2)
     return spec_text(job.name, gpus, device, place, top, lines, objective, _running(job, plan))
-
-
-def _plan(job: Job, model: Model, lines: Lines) -> dict[str, Any]:
-    """Fields of the job's plan, those of axes that its file does not name among them."""
-    plan = {name: value for name, value in job.plan.items() if value is not None and name not in OF_THE_JOB}
-    for name in lines:
-        if name in DEFAULTS:
-            plan.setdefault(name, DEFAULTS[name])
-    if ONE_LIST in lines:
-        by_cost = [BY_COST] * (BY_COST in lines[ONE_LIST][0])
-        why = "as many layers on each stage, or at most one apart" + ", or by cost" * len(by_cost)
-        lines[ONE_LIST] = ["even", "balanced", *by_cost], why
-        equal = model.layers % (plan["pp"] * plan["vpp"]) == 0
-        plan.setdefault(ONE_LIST, "even" if equal else "balanced")
-    return plan
 
 
 def _as_stack(plan: dict[str, Any], stack: Stack) -> bool:
@@ -101,10 +97,3 @@ def _machine(job: Job, hardware: str, base: Path) -> tuple[Hardware, str]:
     own = {"gpus_per_node": job.gpus_per_node, "nics_per_node": max(1, round(nics * (job.gpus_per_node or 1) / node))}
     why = f"its log has {plural(job.gpus_per_node, 'GPU')} a node; NICs in proportion"
     return device.with_values(own), shown_line("hardware", {"preset": place, **own}, why)
-
-
-def _among(values: list[Any], value: object) -> list[Any]:
-    """The values of an axis with that of the job."""
-    if value in values:
-        return values
-    return sorted([*values, value]) if all(isinstance(each, int) for each in (*values, value)) else [*values, value]

@@ -39,12 +39,9 @@ _WHY: Final = {
 def starter_name(source: str) -> str:
     """A name for the sweep of a model or file: letters, digits, dots and dashes. Raises SpecError."""
     path = Path(source)
+    stem = path.name if source in model_names() or path.is_dir() else path.stem.partition(".simai")[0]
     if path.name == "config.json" or (path / "config.json").is_file():
         stem = read_model(source).name
-    elif source in model_names() or path.is_dir():
-        stem = path.name
-    else:
-        stem = path.stem.partition(".simai")[0]
     return "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "-" for c in stem).strip("-.") or "sweep"
 
 
@@ -54,10 +51,10 @@ def starter(
     gpus: int,
     base: Path,
     *,
-    sequence: int | None = None,
-    micro_batch: int | None = None,
-    global_batch: int | None = None,
-    stack: str | None = None,
+    sequence: int | None,
+    micro_batch: int | None,
+    global_batch: int | None,
+    stack: str | None,
 ) -> str:
     """The text of a spec for a model (name or file) or a workload file, to be written into the folder `base`.
 
@@ -65,9 +62,10 @@ def starter(
     """
     device = read_hardware(hardware)
     is_model = source in model_names() or Path(source).suffix in _MODEL_SUFFIXES or (Path(source) / "config.json").is_file()
-    if is_model and micro_batch is not None:
-        raise wrong("--micro-batch", micro_batch, f"none: {source} is a model, which no micro-batch has made")
+    objective = shown_line("- maximize", "mfu", f"{SAME}: also the fastest", 2)
     if is_model:
+        if micro_batch is not None:
+            raise wrong("--micro-batch", micro_batch, f"none: {source} is a model, which no micro-batch has made")
         model = read_model(source, {} if sequence is None else {"sequence": sequence})
         top, lines = _of_model(source, model, device, gpus, base, stack)
     else:
@@ -76,13 +74,10 @@ def starter(
         if stack is not None:
             raise wrong("--stack", stack, f"none: the times of {source} are of the framework that it was recorded with")
         facts = Facts(sequence=sequence, micro_batch=micro_batch)
-        workload, _ = read_workload(source, facts)
-        top, lines = _of_file(source, workload, facts, device, gpus, base)
+        top, lines = _of_file(source, read_workload(source, facts)[0], facts, device, gpus, base)
+        objective = shown_line("- minimize", "step_time", SAME, 2)
     if global_batch is not None:
         lines["global_batch"] = global_batch, "sequences of a step, as given"
-    objective = shown_line("- maximize", "mfu", f"{SAME}: also the fastest", 2)
-    if not is_model:
-        objective = shown_line("- minimize", "step_time", SAME, 2)
     return spec_text(starter_name(source), gpus, device, _hardware(hardware, device, gpus, base), top, lines, objective)
 
 
@@ -150,11 +145,12 @@ def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path
 def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gpus: int, base: Path) -> tuple[list[str], Lines]:
     """The file with what is known of it; axes and fixed values around its own plan."""
     own, node = workload.base, domain(device) if is_torus(device) else int(device.value("gpus_per_node"))
-    top = ["workload:", shown_line("path", place_of(source, base), "`sweep inspect` shows what it holds", 2)]
-    if facts.micro_batch:
-        top.append(shown_line("micro_batch", facts.micro_batch, "that the file was made with", 2))
-    if facts.sequence:
-        top.append(shown_line("sequence", facts.sequence, "tokens", 2))
+    said = {
+        "path": (place_of(source, base), "`sweep inspect` shows what it holds"),
+        "micro_batch": (facts.micro_batch, "that the file was made with"),
+        "sequence": (facts.sequence, "tokens"),
+    }
+    top = ["workload:", *(shown_line(key, value, why, 2) for key, (value, why) in said.items() if value)]
     tp = [n for n in sorted({*doubled(node), own.tp}) if gpus % n == 0] or [1]
     lines: Lines = {"tp": (tp, f"the file has {own.tp}")}
     if own.ep > 1:
@@ -163,10 +159,8 @@ def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gp
     lines["micro_batch"] = sorted({own.micro_batch, 2 * own.micro_batch}), f"the file has {own.micro_batch}"
     lines["checkpointing"] = ["none", "full"], "what the backward computes again"
     lines["all_gpus"] = gpus, ""
-    lines["global_batch"] = (
-        step_batch(TOKENS, gpus, workload.sequence or 4096, max(tp) * max(lines["pp"][0])),
-        "sequences of a step",
-    )
+    batch = step_batch(TOKENS, gpus, workload.sequence or 4096, max(tp) * max(lines["pp"][0]))
+    lines["global_batch"] = batch, "sequences of a step"
     return top, lines
 
 
@@ -174,8 +168,8 @@ def _stages(layers: int, gpus: int) -> Lines:
     """Axes of the pipeline, and how layers lie on it: evenly where the layers have enough divisors."""
     even = [n for n in range(1, min(_MOST_PP, layers) + 1) if layers % n == 0 and gpus % n == 0]
     if len(even) >= 3:
-        deepest = [v for v in range(2, _MOST_VPP + 1) if any(layers % (n * v) == 0 for n in even[1:])]
-        often = sorted(deepest, key=lambda v: (-sum(layers % (n * v) == 0 for n in even[1:]), v))[:3]
+        fits = {v: sum(layers % (n * v) == 0 for n in even[1:]) for v in range(2, _MOST_VPP + 1)}
+        often = sorted((v for v, times in fits.items() if times), key=lambda v: -fits[v])[:3]
         return {
             "pp": (even, f"divides {layers} layers"),
             "vpp": (sorted([1, *often]), "interleaving; pp x vpp divides the layers"),
@@ -192,11 +186,12 @@ def _stages(layers: int, gpus: int) -> Lines:
 def _hardware(name: str, device: Hardware, gpus: int, base: Path) -> str:
     """The device; of a rack whose GPUs are no power of two, the part that groups fill; of TPUs, a slice of the job's chips."""
     place, node = place_of(name, base), int(device.value("gpus_per_node"))
-    own = min(gpus, node) if is_torus(device) else domain(device)
-    if own == node and not is_torus(device):
+    own, why = domain(device), ONE_RACK
+    if is_torus(device):
+        own, why = min(gpus, node), "a slice is a node: its chips meet over the torus"
+    elif own == node:
         return shown_line("hardware", place, "`sweep hardware` lists the presets")
     nics = max(1, round(own * device.value("nics_per_node") / node))
-    why = "a slice is a node: its chips meet over the torus" if is_torus(device) else ONE_RACK
     return shown_line("hardware", {"preset": place, "gpus_per_node": own, "nics_per_node": nics}, why)
 
 
@@ -211,7 +206,7 @@ def place_of(source: str, base: Path) -> str:
         return str(path.absolute())
 
 
-def shown_line(key: str, value: object, why: str = "", indent: int = 0) -> str:
+def shown_line(key: str, value: object, why: str, indent: int = 0) -> str:
     """A key with its value as YAML, and a comment that says why."""
     text = f"{' ' * indent}{key}: {on_one_line(value)}"
     return f"{text:{COMMENT_AT - 2}}  # {why}" if why else text

@@ -35,21 +35,30 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
     """Axes and fixed values for a model on `gpus` devices; a list is an axis."""
     node = domain(device)
     beyond = "would need several axes of the torus" if is_torus(device) else "would leave the node"
-    lines: Lines = {"tp": (_tp(model, node, gpus), f"divides {model.heads} heads; more than {node} {beyond}")}
+    tp = [
+        n
+        for n in doubled(node)
+        if gpus % n == 0 and not (model.heads % n or (model.ffn or 0) % n or (model.kv_heads % n and n % model.kv_heads))
+    ]
+    lines: Lines = {"tp": (tp or [1], f"divides {model.heads} heads; more than {node} {beyond}")}
     if model.compressed:
         lines["tp"] = [1], "Megatron-LM's compressed attention has no tensor parallelism (NVIDIA/Megatron-LM issue 4868)"
     cp = [n for n in doubled(min(node, 8)) if gpus % n == 0 and sequence % (2 * n) == 0]
     if sequence >= _LONG and len(cp) > 1:
         lines["cp"] = cp, "context parallelism: ranks that share a sequence"
     if model.experts:
-        lines |= _of_experts(model, node, gpus)
+        count = model.experts.count
+        ep = [n for n in doubled(max(_MOST_EP, node)) if count % n == 0 and gpus % n == 0]
+        lines["ep"] = ep, f"divides {count} experts"
+        lines["dispatcher"] = ["alltoall", "flex"], "flex: DeepEP, HybridEP"
+        lines["overlap_ep"] = [False, True], "all-to-alls beside the experts' GEMMs"
     lines |= _stages(model, gpus)
     lines["micro_batch"] = doubled(_MOST_MICRO_BATCH), "sequences"
     lines["checkpointing"] = _recompute(model), "what the backward computes again"
     if len(lines["tp"][0]) > 1:
         lines["overlap_tp"] = [False, True], page_of(stack.name).overlap_tp
-    recipes = _narrow(device) if stack.fp8 and model.experts else []
-    if recipes:
+    has = precisions_on(load_kernels(device)) if stack.fp8 and model.experts else ()
+    if recipes := [recipe for kind, recipe in _RECIPES.items() if kind in has]:
         lines["precision"] = ["bf16", *recipes], "of linear layers, experts among them"
     if len(stack.schedules) > 1:
         lines["schedule"] = list(stack.schedules), f"those that {stack.name} has"
@@ -73,38 +82,27 @@ def domain(device: Hardware) -> int:
     return min(int(device.value("gpus_per_node")), _RING if is_torus(device) else _ROOM)
 
 
-def _of_experts(model: Model, node: int, gpus: int) -> Lines:
-    """Axes of how experts lie on GPUs and how tokens reach them."""
-    if model.experts is None:
-        return {}
-    count = model.experts.count
-    ep = [n for n in doubled(max(_MOST_EP, node)) if count % n == 0 and gpus % n == 0]
-    lines: Lines = {"ep": (ep, f"divides {count} experts")}
-    lines["dispatcher"] = ["alltoall", "flex"], "flex: DeepEP, HybridEP"
-    lines["overlap_ep"] = [False, True], "all-to-alls beside the experts' GEMMs"
-    return lines
-
-
-def _tp(model: Model, node: int, gpus: int) -> list[int]:
-    """Sizes within an NVLink domain that divide heads, MLP and GPUs."""
-    fits = [n for n in doubled(node) if not (model.heads % n or (model.kv_heads % n and n % model.kv_heads))]
-    return [n for n in fits if gpus % n == 0 and (model.ffn is None or model.ffn % n == 0)] or [1]
-
-
 def _stages(model: Model, gpus: int) -> Lines:
     """Axes of the pipeline: all stages and chunks that divide the layers, with and without the ends that count as layers."""
     layers = model.layers
     most = min(_MOST_PP, layers, gpus)
     counted = sorted({layers + ends for ends in _SPLITS.values()})
     fitting = [n for n in range(1, most + 1) if gpus % n == 0 and (n & (n - 1) == 0 or any(own % n == 0 for own in counted))]
-    chunks = {own // n // rest for own in counted for n in fitting[1:] if own % n == 0 for rest in _divisors(own // n)}
+    chunks = {
+        chunk
+        for own in counted
+        for n in fitting[1:]
+        if own % n == 0
+        for chunk in range(1, own // n + 1)
+        if own // n % chunk == 0
+    }
     lines: Lines = {"pp": (fitting, f"divides {gpus} GPUs")}
     if len(fitting) > 1:
         few = {n for n in _FEW_CHUNKS if 2 * n <= layers}
         why = f"interleaving: pp x vpp divides {layers} layers, or those with embedding and loss; balanced splits take any"
         lines["vpp"] = sorted({1, *few, *chunks}), why
-        splits, why = [*_SPLITS, "balanced"], "Megatron's default, its account options, at most one layer apart"
-        lines["layer_split"] = ([*splits, "balanced_cost"], f"{why}, by cost") if _is_uneven(model) else (splits, why)
+        by_cost, why = _is_uneven(model), "Megatron's default, its account options, at most one layer apart"
+        lines["layer_split"] = [*_SPLITS, "balanced", *["balanced_cost"] * by_cost], why + ", by cost" * by_cost
     return lines
 
 
@@ -128,12 +126,6 @@ def _recompute(model: Model) -> list[str]:
     return ["none", "selective", "moe_act", "layernorm+moe_act", *mla, "moe", "full"]
 
 
-def _narrow(device: Hardware) -> list[str]:
-    """The recipes of 8 bits with fine scales that a device has tensor cores for."""
-    has = precisions_on(load_kernels(device))
-    return [recipe for kind, recipe in _RECIPES.items() if kind in has]
-
-
 def step_batch(tokens: int, gpus: int, sequence: int, most_split: int) -> int:
     """Sequences of a step of about `tokens`: as many as that, if replicas can share them, else a near number that they can.
 
@@ -150,7 +142,3 @@ def step_batch(tokens: int, gpus: int, sequence: int, most_split: int) -> int:
 def doubled(most: int) -> list[int]:
     """Powers of two up to `most`."""
     return [2**k for k in range(int(math.log2(max(most, 1))) + 1)]
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]

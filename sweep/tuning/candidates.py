@@ -38,32 +38,27 @@ def candidates_of(sweep: Sweep, plans: Ints, by: str = "step_time_s") -> tuple[C
     `by`: a column in proportion to time, or its inverse.
     """
     rows = rows_of(sweep, plans)
-    varying = [name for name in plan_columns(rows) if len(rows[name].unique()) > 1]
-    return _made(sweep, rows, axes_of(coordinates(rows, varying)), by), rows
+    return _made(sweep, rows, axes_of(coordinates(rows, varying(rows))), by), rows
 
 
 def joined(own: Candidates, rows: pa.Table, sweep: Sweep, others: Sequence[tuple[Sweep, Ints]]) -> Candidates:
     """The candidates, and behind them plans of other jobs: what two jobs share falls with the doublings between them."""
-    varying = [name for name in plan_columns(rows) if len(rows[name].unique()) > 1]
-    tables, sizes = [rows], [_size(sweep, rows)]
-    for other, plans in others:
-        tables.append(rows_of(other, plans))
-        sizes.append(_size(other, tables[-1]))
-    varying = [name for name in varying if all(name in table.column_names for table in tables)]
-    every = pa.concat_tables([_plain(table.select(varying)) for table in tables], promote_options="permissive")
-    axes = axes_of(coordinates(every, varying))._replace(own=rows.num_rows)
-    parts = [own] + [_made(other, table, axes, "step_time_s") for (other, _), table in zip(others, tables[1:], strict=True)]
-    sweeps, size = (sweep, *(other for other, _ in others)), np.concatenate(sizes)
-    apart = np.abs(size[:, None] - size[None]).sum(2)
+    jobs = [(sweep, rows), *((other, rows_of(other, plans)) for other, plans in others)]
+    names = [name for name in varying(rows) if all(name in table.column_names for _, table in jobs)]
+    plain = [  # words as texts, not as codes of one table
+        pa.table([each.cast(pa.string()) if pa.types.is_dictionary(each.type) else each for each in part.itercolumns()], names)
+        for part in (table.select(names) for _, table in jobs)
+    ]
+    axes = axes_of(coordinates(pa.concat_tables(plain, promote_options="permissive"), names))._replace(own=rows.num_rows)
+    parts = [own] + [_made(other, table, axes, "step_time_s") for other, table in jobs[1:]]
+    size = np.concatenate([_size(*job) for job in jobs])
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
     return Candidates(
         **columns,
         draws=np.concatenate([part.draws for part in parts], 1),
         axes=axes,
-        memory_error=guesses_by_plan(
-            [name for each, table in zip(sweeps, tables, strict=True) for name in _stacks(each, table)]
-        ),
-        alike=np.exp(-apart / JOB_RANGE),
+        memory_error=guesses_by_plan([name for job in jobs for name in _stacks(*job)]),
+        alike=np.exp(-np.abs(size[:, None] - size[None]).sum(2) / JOB_RANGE),
         rivals=len(own.plans),
     )
 
@@ -73,10 +68,10 @@ def rows_of(sweep: Sweep, plans: Ints) -> pa.Table:
     return pa.Table.from_batches([evaluate(sweep, plans)])
 
 
-def plan_columns(rows: pa.Table) -> list[str]:
-    """Columns that define a plan and do not follow from others."""
+def varying(rows: pa.Table) -> list[str]:
+    """Columns that tell plans apart: those that define a plan, follow from no other, and differ."""
     names = rows.column_names
-    return [name for name in names[: names.index("status")] if name not in NO_CHOICE]
+    return [name for name in names[: names.index("status")] if name not in NO_CHOICE and len(rows[name].unique()) > 1]
 
 
 def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str) -> Candidates:
@@ -111,9 +106,3 @@ def _size(sweep: Sweep, rows: pa.Table) -> Floats:
     """Doublings of the GPUs of each plan and of the model, [n, 2]."""
     gpus = np.log2(rows["all_gpus"].to_numpy().astype(np.float64))
     return np.stack([gpus, np.full(len(gpus), np.log2(sweep.flops_per_token or 1.0))], 1)
-
-
-def _plain(rows: pa.Table) -> pa.Table:
-    """Words as texts, not as codes of one table."""
-    columns = [column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column for column in rows.itercolumns()]
-    return pa.table(columns, rows.column_names)

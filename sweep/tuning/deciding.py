@@ -52,11 +52,8 @@ class Known:
 
     def with_run(self, row: int, seconds: float) -> "Known":
         """These and one more that ran."""
-        return Known(
-            rows=np.append(self.rows, row), seconds=np.append(self.seconds, seconds), peak=np.append(self.peak, np.nan),
-            out_of_memory=np.append(self.out_of_memory, False), crashed=np.append(self.crashed, False),
-            slow=np.append(self.slow, False),
-        )  # fmt: skip
+        told = {"rows": row, "seconds": seconds, "peak": np.nan}
+        return Known(**{name: np.append(values, told.get(name, False)) for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +72,6 @@ class Belief:
     log_s: Floats
     sd: Floats
     runs: Floats
-    posterior: Posterior
     log_cost: Floats  # expected ln of what is ranked by
     best: int | None  # row of the best measured plan
     least: float | None  # ln of what it costs
@@ -97,18 +93,17 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     floor = np.full(len(chance), -np.inf)
     floor[known.rows[stopped]] = np.log(known.seconds[stopped])
     log_s = np.maximum(candidates.mean + posterior.mean, floor)
-    finished = timed & ~known.slow & (known.rows < rivals) & ~np.isin(known.rows, skipped)
+    own = known.rows < rivals
+    finished = np.flatnonzero(timed & ~known.slow & own & ~np.isin(known.rows, skipped))
     costs = np.log(known.seconds[finished]) + candidates.offset[known.rows[finished]]
-    best = None if not finished.any() else int(known.rows[finished][np.argmin(costs)])
-    least = None if best is None else float(costs.min())
-    judged = posterior if (known.rows < rivals).sum() >= LEAST_RUNS else posterior.likeliest
+    least = float(costs.min()) if len(costs) else None
+    judged = posterior if own.sum() >= LEAST_RUNS else posterior.likeliest
     return Belief(
         log_s=log_s,
         sd=posterior.sd,
         runs=chance,
-        posterior=posterior,
         log_cost=log_s + candidates.offset,
-        best=best,
+        best=int(known.rows[finished][costs.argmin()]) if len(costs) else None,
         least=least,
         regret=None if least is None else _regret(candidates, judged, chance, floor, least),
     )
@@ -133,14 +128,13 @@ def score(belief: Belief) -> Floats:
     """
     chance = np.maximum(belief.runs, 1e-12)
     if belief.least is None:
-        first: Floats = belief.log_cost + WORTH_OF_RUN / chance
-        return first
+        return belief.log_cost + WORTH_OF_RUN / chance
     sd = np.maximum(belief.sd, 1e-9)
     z = (belief.least - belief.log_cost) / sd
     near, density = np.maximum(z, FAR), -0.5 * z**2 - 0.5 * np.log(2 * np.pi)
     gain = np.log(near * normal(near) + np.exp(-0.5 * near**2) / np.sqrt(2 * np.pi))
-    later: Floats = -np.log(chance) - np.log(sd) - np.where(z > FAR, gain, density - 2 * np.log(np.maximum(-z, -FAR)))
-    return later
+    log_gain = np.where(z > FAR, gain, density - 2 * np.log(np.maximum(-z, -FAR)))
+    return np.asarray(-np.log(chance) - np.log(sd) - log_gain, np.float64)
 
 
 def stops(belief: Belief, runs: int, limit: float) -> bool:

@@ -10,13 +10,13 @@ import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from sim_core import SpecError
 from sweep.inputs.log import Log, read_log
 from sweep.options import OptionError
 from sweep.tuning.record import CRASH, OK, OUT_OF_MEMORY, Entry
-from sweep.tuning.tuner import Proposal, Tuner, plan_values
+from sweep.tuning.tuner import Proposal, Tuner
 
 LOGS: Final = "tune-logs"
 FIELDS: Final = ("flags", "plan", "log")
@@ -42,13 +42,11 @@ def told_by_log(tuner: Tuner, plan: int, path: Path) -> Log:
     """The log of a plan. Raises SpecError if it is of another plan, or tells neither a step nor a failure; OSError."""
     log = read_log(path)
     row = tuner.row(plan)
-    for name in _SAME:
+    for name in (*_SAME, "checkpointing"):
         told, own = log.plan.get(name), row.get(name)
-        if told is not None and own is not None and int(told) != int(own):
+        comparable = {told, own} <= _WHOLE if name == "checkpointing" else None not in (told, own)
+        if comparable and told != own:
             raise SpecError(f"{path}: is a log of another plan: found {name} {told}, expected {own} of plan {plan}")
-    told, own = log.plan.get("checkpointing"), row.get("checkpointing")
-    if told != own and {told, own} <= _WHOLE:
-        raise SpecError(f"{path}: is a log of another plan: found checkpointing {told}, expected {own} of plan {plan}")
     if log.state == OK and log.step_time_s is None:
         raise SpecError(f"{path}: found no steady step; --failed crash, if it did not run")
     return log
@@ -57,9 +55,7 @@ def told_by_log(tuner: Tuner, plan: int, path: Path) -> Log:
 def tell_log(tuner: Tuner, plan: int, path: Path, note: str = "") -> Entry:
     """Write down what a log says of a plan, and return it. Raises SpecError, OSError."""
     log = told_by_log(tuner, plan, path)
-    outcome: float | str = log.state
-    if log.state == OK and log.step_time_s is not None:
-        outcome = log.step_time_s
+    outcome = log.step_time_s if log.state == OK and log.step_time_s is not None else log.state
     return tuner.tell(plan, outcome, peak_memory_gib=log.peak_memory_gib, log=str(path), note=note)
 
 
@@ -70,7 +66,7 @@ def launch(
     say: Callable[[str], None],
     *,
     limit: float,
-    budget: int | None = None,
+    budget: int | None,
 ) -> None:
     """Run one plan after the other until the loop advises to stop, `budget` runs are done, or no plan is left.
 
@@ -88,12 +84,16 @@ def launch(
 def _run(tuner: Tuner, proposal: Proposal, template: str, flags_of: Callable[[int], str], say: Callable[[str], None]) -> None:
     """One run, or what a run that was begun before has left.
 
-    The log is locked by its writers: one that outlived its launcher is waited for.
+    The log is locked until it and all copies of it in other processes are closed: one that outlived its launcher is waited for.
     """
     plan, path = proposal.plan, tuner.file.parent / LOGS / f"plan-{proposal.plan}.log"
     path.parent.mkdir(exist_ok=True)
     with path.open("ab") as log:
-        _lock(log, lambda: say(f"plan {plan}: waits for a run that was begun before ({path})"))
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"plan {plan}: waits for a run that was begun before ({path})")
+            fcntl.flock(log, fcntl.LOCK_EX)
         if plan in tuner.runs:  # another process was as far
             return
         if path.stat().st_size and _told(tuner, plan, path):
@@ -109,15 +109,6 @@ def _run(tuner: Tuner, proposal: Proposal, template: str, flags_of: Callable[[in
         if not _told(tuner, plan, path):
             tuner.tell(plan, CRASH, log=str(path), note=f"exit code {ended}, no step in its log")
     say(f"plan {plan}: {_word(tuner, plan)}")
-
-
-def _lock(log: BinaryIO, waits: Callable[[], None]) -> None:
-    """Hold a file until it and all copies of it in other processes are closed."""
-    try:
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        waits()
-        fcntl.flock(log, fcntl.LOCK_EX)
 
 
 def _told(tuner: Tuner, plan: int, path: Path) -> bool:
@@ -139,6 +130,5 @@ def _word(tuner: Tuner, plan: int) -> str:
 
 def values_of(row: Mapping[str, object]) -> str:
     """A plan by the columns that say most."""
-    values = plan_values(row)
-    shown = [f"{name} {values[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch") if name in values]
-    return ", ".join(shown)
+    names = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch")
+    return ", ".join(f"{name} {row[name]}" for name in names if name in row)

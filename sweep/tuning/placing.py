@@ -1,13 +1,12 @@
 """Runs of a table as plans of a result: rows that `sweep inspect` writes, as a loop takes them, by device, model and plan."""
 
 import csv
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 
-from sim_core import Model, SpecError
+from sim_core import SpecError
 from sweep.ranking.query import results
 from sweep.ranking.selection import quoted
 from sweep.reopening import Reopened
@@ -33,20 +32,15 @@ def entries_of_runs(path: Path, opened: Reopened) -> tuple[list[Entry], list[str
     with results(opened.folder) as connection:
         for row in read_table(path):
             try:
-                _check_model(row, known.model)
+                for name in MODEL:
+                    if (stated := getattr(row.model, name)) != (own := getattr(known.model, name)):
+                        raise NotSimulated(f"a run of another model: found {name} {stated}, expected {own}")
                 entries.append(_entry(row, _plan(connection, row)))
             except NotSimulated as why:
                 others.append(f"{row.where}: {why}: left out")
     if not entries:
         raise SpecError("; ".join([f"{path}: none of its runs is a plan of this result", *others[:3]]))
     return entries, others
-
-
-def _check_model(row: Row, model: Model) -> None:
-    """Raises NotSimulated for a run of another model."""
-    for name in MODEL:
-        if (stated := getattr(row.model, name)) != (own := getattr(model, name)):
-            raise NotSimulated(f"a run of another model: found {name} {stated}, expected {own}")
 
 
 def _plan(connection: duckdb.DuckDBPyConnection, row: Row) -> int:
@@ -61,11 +55,8 @@ def _plan(connection: duckdb.DuckDBPyConnection, row: Row) -> int:
     if not found:
         stated = ", ".join(f"{name} {value}" for name, value in must.items() if name in SIZES)
         raise NotSimulated(f"no plan of this result: {stated} on {must['hardware']}")
-    return int(max(found, key=lambda one: _likeness(one, wanted))["plan"])
-
-
-def _likeness(one: Mapping[str, Any], wanted: Mapping[str, object]) -> tuple[bool, int]:
-    return one["status"] == OK, sum(one[name] == value for name, value in wanted.items())
+    alike = [(one["status"] == OK, sum(one[name] == value for name, value in wanted.items())) for one in found]
+    return int(found[alike.index(max(alike))]["plan"])
 
 
 def names_plans(path: Path) -> bool:
@@ -81,7 +72,7 @@ def _entry(row: Row, plan: int) -> Entry:
     return Entry(
         plan=plan,
         state=OUT_OF_MEMORY if row.out_of_memory else OK,
-        step_time_s=None if row.out_of_memory or seconds is None else seconds,
+        step_time_s=None if row.out_of_memory else seconds,
         peak_memory_gib=row.number("peak_memory_gib"),
         log=row.text("source"),
         where=row.where,

@@ -124,21 +124,20 @@ def append(path: Path, identity: str, entry: Entry) -> None:
     with _locked(path):
         read_record(path, identity)
         text = path.read_text(encoding="utf-8-sig") if path.exists() else ",".join(COLUMNS) + "\n"
-        lines = text if text.endswith("\n") else text + "\n"
-        heading = next(csv.reader(io.StringIO(lines)))
         buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
+        buffer.write(text if text.endswith("\n") else text + "\n")
+        heading = next(csv.reader(io.StringIO(text)))
         cells = {
-            "plan": str(entry.plan),
+            "plan": entry.plan,
             "state": entry.state,
-            "step_time_s": "" if entry.step_time_s is None else repr(float(entry.step_time_s)),
-            "peak_memory_gib": "" if entry.peak_memory_gib is None else repr(float(entry.peak_memory_gib)),
+            "step_time_s": None if entry.step_time_s is None else float(entry.step_time_s),
+            "peak_memory_gib": None if entry.peak_memory_gib is None else float(entry.peak_memory_gib),
             "log": " ".join(entry.log.split()),
             "note": " ".join(entry.note.split()),
             "sweep": identity[:IDENTITY_CHARACTERS],
         }
-        writer.writerow([cells.get(column.strip(), "") for column in heading])
-        folder_at(path.parent).write_bytes(path.name, (lines + buffer.getvalue()).encode())
+        csv.writer(buffer, lineterminator="\n").writerow([cells.get(column.strip()) for column in heading])
+        folder_at(path.parent).write_bytes(path.name, buffer.getvalue().encode())
 
 
 @contextmanager
@@ -163,16 +162,15 @@ def runs_of(entries: Sequence[Entry]) -> dict[int, Run]:
     by_plan: dict[int, list[Entry]] = {}
     for entry in entries:
         by_plan.setdefault(entry.plan, []).append(entry)
-    return {plan: _run(plan, same) for plan, same in by_plan.items()}
-
-
-def _run(plan: int, same: Sequence[Entry]) -> Run:
-    states = [entry.state for entry in same]
-    state = SKIP if states[-1] == SKIP else next(word for word in STATES if word in states)
-    times = tuple(entry.step_time_s for entry in same if entry.state == state and entry.step_time_s is not None)
-    peaks = [entry.peak_memory_gib for entry in same if entry.peak_memory_gib is not None]
-    step = (max(times) if state == SLOW else float(np.median(times))) if times else None
-    return Run(plan=plan, state=state, step_time_s=step, peak_memory_gib=max(peaks, default=None), times=times)
+    runs = {}
+    for plan, same in by_plan.items():
+        states = [entry.state for entry in same]
+        state = SKIP if states[-1] == SKIP else next(word for word in STATES if word in states)
+        times = tuple(entry.step_time_s for entry in same if entry.state == state and entry.step_time_s is not None)
+        peaks = [entry.peak_memory_gib for entry in same if entry.peak_memory_gib is not None]
+        step = (max(times) if state == SLOW else float(np.median(times))) if times else None
+        runs[plan] = Run(plan=plan, state=state, step_time_s=step, peak_memory_gib=max(peaks, default=None), times=times)
+    return runs
 
 
 def doubts(runs: Mapping[int, Run]) -> list[str]:

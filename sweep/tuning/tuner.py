@@ -1,5 +1,6 @@
 """A loop over a result: which plan to run next, told what came out; all that it knows is in the result and in its tune.csv."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -8,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sim_core import EXPLANATIONS, Ints, SpecError, short
 from sweep.columns import LONGER, SHORTER
@@ -17,10 +19,9 @@ from sweep.options import OptionError, of_option, wrong
 from sweep.ranking.beside_running import plan_of_running
 from sweep.ranking.query import NAMED, Rows, columns_in, parts
 from sweep.ranking.ranking import first_plans
-from sweep.ranking.selection import quoted
 from sweep.reopening import Reopened, reopened
 from sweep.results.folder import Location
-from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, plan_columns, rows_of
+from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, rows_of, varying
 from sweep.tuning.deciding import Belief, Candidates, Known, believe, score, stops
 from sweep.tuning.record import (
     CRASH,
@@ -97,9 +98,11 @@ class Tuner:
         """
         self.opened: Reopened = opened or reopened(directory, spec)
         folder = self.opened.folder
-        if file is None and folder.local is None:
-            raise SpecError(f"{folder}: no local folder; --file FILE says where {NAME} is to be")
-        self.file: Path = file if file is not None else Path(str(folder.local)) / NAME
+        if file is None:
+            if folder.local is None:
+                raise SpecError(f"{folder}: no local folder; --file FILE says where {NAME} is to be")
+            file = Path(folder.local) / NAME
+        self.file: Path = file
         self.identity = str(self.opened.provenance["sweep"])
         self._by, self._where, self._priors = by, where, tuple(prior)
         self._read_only = read_only or entries is not None
@@ -111,9 +114,8 @@ class Tuner:
     @property
     def runs(self) -> dict[int, Run]:
         """Own runs by plan: those of the file, and the job that runs today. Raises FormatError, SpecError."""
-        made = self.made
-        today = self._running[0]
-        return made if today is None or today.plan in made else {today.plan: today, **made}
+        made, today = self.made, self._running[0]
+        return made if today is None or today.plan in made else {today.plan: today} | made
 
     @property
     def made(self) -> dict[int, Run]:
@@ -130,14 +132,13 @@ class Tuner:
     def _running(self) -> tuple[Run | None, list[str]]:
         """The job that the spec says to run today, as a run, and what there is to say of it."""
         running = self.opened.spec.running
-        if running is None or running.step_time_s is None:
+        if running is None or (step := running.step_time_s) is None:
             return None, []
         with parts(self.opened.folder) as source:
             plan = plan_of_running(source, running)
         if plan is None:
             return None, ["the job that runs today (`running:` of the spec) is none of these plans, and tells nothing here"]
-        step, reason = running.step_time_s, self.row(plan, legal=False)["reason"]
-        if reason not in ("", None, _FULL):
+        if (reason := self.row(plan, legal=False)["reason"]) not in ("", None, _FULL):
             return None, [f"the job that runs today, plan {plan}, cannot run, as simulated ({reason}), and tells nothing here"]
         said = f"plan {plan} runs today (`running:` of the spec), {short(step, 's')}: it counts as a run, and for no budget"
         return Run(plan=plan, state=OK, step_time_s=step, peak_memory_gib=None, times=(step,)), [said]
@@ -152,20 +153,18 @@ class Tuner:
         """
         if self._read_only:
             raise SpecError(f"{self.file}: is only read here")
-        state = OK if isinstance(outcome, int | float) else outcome
+        state, seconds = (outcome, step_time_s) if isinstance(outcome, str) else (OK, float(outcome))
         if state not in STATES:
             raise SpecError(
                 f"plan {plan}: found {state!r}, expected seconds of a step, or one of {', '.join((*FAILURES, SKIP))}"
             )
-        seconds = float(outcome) if isinstance(outcome, int | float) else step_time_s
         if seconds is not None and not seconds > 0:
             raise SpecError(f"plan {plan}: found a step of {seconds:g} s, expected a time above 0")
         row = self.row(plan, legal=state != SKIP)
         if state == OK and seconds is not None:
             self._check_step(row, seconds)
-        if state == SLOW and seconds is None:
-            best = self.best
-            seconds = None if best is None else DEAR * best.step_time_s if best.step_time_s else None
+        if state == SLOW and seconds is None and (best := self.best) is not None and best.step_time_s:
+            seconds = DEAR * best.step_time_s
         entry = Entry(plan=plan, state=state, step_time_s=seconds, peak_memory_gib=peak_memory_gib, log=log, note=note)
         append(self.file, self.identity, entry)
         return entry
@@ -173,8 +172,8 @@ class Tuner:
     @property
     def best(self) -> Run | None:
         """The best measured plan."""
-        belief = self.belief
-        return None if belief.best is None else self.runs[int(self._basis.candidates.plans[belief.best])]
+        best = self.belief.best
+        return None if best is None else self.runs[int(self._basis.candidates.plans[best])]
 
     # what to do
 
@@ -198,16 +197,13 @@ class Tuner:
 
         The second and third of a batch are chosen as if those before had come out as expected.
         """
-        belief = self.belief
+        belief = now = self.belief
         basis, runs = self._basis, self.runs
         known, skipped = basis.known(runs), basis.skipped(runs)
         proposals: list[Proposal] = []
-        now = belief
         for _ in range(n):
             least = score(now)
-            least[known.rows] = np.inf
-            least[skipped] = np.inf
-            least[basis.rivals :] = np.inf
+            least[[*known.rows, *skipped, *range(basis.rivals, len(least))]] = np.inf
             row = int(least.argmin())
             if not np.isfinite(least[row]):
                 break
@@ -220,27 +216,25 @@ class Tuner:
     @property
     def varying(self) -> list[str]:
         """Plan columns that tell the candidates apart."""
-        rows = self._basis.rows
-        return [name for name in plan_columns(rows) if len(rows[name].unique()) > 1]
+        return varying(self._basis.rows)
 
     def stops(self, limit: float = REGRET) -> bool:
         """Whether another run is not expected to pay: an advice."""
-        runs = [run for run in self.runs.values() if run.state != SKIP]
-        return stops(self.belief, len(runs), limit)
+        return stops(self.belief, sum(run.state != SKIP for run in self.runs.values()), limit)
 
     def standing(self, top: int) -> pa.Table:
         """The first plans by what is expected after the runs; failed and skipped ones last. Intervals hold four of five."""
         belief, basis, runs = self.belief, self._basis, self.runs
         order = np.argsort(np.where(belief.runs > 0, belief.log_cost, np.inf)[: basis.rivals], kind="stable")[:top]
         plans = basis.candidates.plans[order].tolist()
-        steps = [runs[plan].step_time_s if plan in runs and runs[plan].state == OK else None for plan in plans]
+        known = [runs.get(plan) for plan in plans]
         expected, width = belief.log_s[order], MIDDLE * belief.sd[order]
         columns = {
             "rank": pa.array(range(1, len(plans) + 1)),
             "plan": pa.array(plans, pa.int64()),
             **{name: basis.rows[name].combine_chunks().take(pa.array(order)) for name in self.varying},
-            "state": pa.array([runs[plan].state if plan in runs else None for plan in plans], pa.string()),
-            "measured_s": pa.array(steps, pa.float64()),
+            "state": pa.array([run and run.state for run in known], pa.string()),
+            "measured_s": pa.array([run.step_time_s if run and run.state == OK else None for run in known], pa.float64()),
             "step_time_s": pa.array(basis.candidates.simulated[order]),
             "expected_s": pa.array(np.exp(expected)),
             "expected_low_s": pa.array(np.exp(expected - width)),
@@ -250,27 +244,26 @@ class Tuner:
         return pa.table(columns)
 
     def _proposal(self, belief: Belief, row: int) -> Proposal:
-        candidates, described = self._basis.candidates, self._basis.rows
-        values = {name: described[name][row].as_py() for name in described.column_names}
+        (values,) = self._basis.rows.slice(row, 1).to_pylist()
         expected = float(np.exp(belief.log_s[row]))
         return Proposal(
-            plan=int(candidates.plans[row]),
+            plan=values["plan"],
             row=values,
-            simulated_s=float(candidates.simulated[row]),
+            simulated_s=float(self._basis.candidates.simulated[row]),
             expected_s=expected,
             sd=float(belief.sd[row]),
             runs_probability=float(belief.runs[row]),
-            gpu_minutes=(START_S + STEPS * expected) / 60 * int(values["all_gpus"]),
+            gpu_minutes=(START_S + STEPS * expected) / 60 * values["all_gpus"],
             gain=None if belief.least is None else float(np.expm1(belief.least - belief.log_cost[row])),
         )
 
     def row(self, plan: int, *, legal: bool = True) -> dict[str, Any]:
         """The row of a plan, by column. Raises SpecError if the result does not hold it; if `legal`, also if it cannot run."""
         self._check_number(plan)
-        row: dict[str, Any] = rows_of(self.opened.prepared.sweep, np.array([plan], np.int64)).to_pylist()[0]
+        (row,) = rows_of(self.opened.prepared.sweep, np.array([plan])).to_pylist()
         if legal:
             _check_legal(row)
-        return row
+        return dict(row)
 
     def _check_number(self, plan: int) -> None:
         size = self.opened.prepared.sweep.space.size
@@ -282,9 +275,9 @@ class Tuner:
 
         Half, since MFU counts the whole square of attention.
         """
-        plan = int(row["plan"])
+        plan = row["plan"]
         if row["reason"] == _FULL:
-            (row,) = rows_of(boundless(self.opened.prepared.sweep), np.array([plan], np.int64)).to_pylist()
+            (row,) = rows_of(boundless(self.opened.prepared.sweep), np.array([plan])).to_pylist()
         least = (row["step_time_s"] or 0.0) * (row["mfu"] or 0.0) * bits_of(str(row.get("precision", ""))) / 16
         if seconds < least / 2:
             raise SpecError(
@@ -294,10 +287,9 @@ class Tuner:
 
     def _refresh(self) -> None:
         """Take in plans that another process told of and that are no candidates yet."""
-        basis = self._basis
         told = {run.plan for run in self.runs.values() if run.state != SKIP}
-        if not told <= set(basis.candidates.plans[: basis.rivals].tolist()):
-            self.__dict__.pop("_basis", None)
+        if not told <= set(self._basis.candidates.plans[: self._basis.rivals].tolist()):
+            del self._basis
 
     @cached_property
     def _basis(self) -> "_Basis":
@@ -305,30 +297,30 @@ class Tuner:
         with parts(self.opened.folder, self._where) as source:
             by, first = first_plans(source, self.opened.folder, self._by, self._where, MOST)
             full = _too_full(source, self._where)
-        if by not in (*LONGER, *SHORTER):
-            expected = f"a column in proportion to time: {', '.join(LONGER + SHORTER)}"
-            raise OptionError(f"--by {by}: expected {expected}")
-        runs = [run for run in self.runs.values() if run.state != SKIP]
-        told = np.array(sorted(run.plan for run in runs), np.int64)
-        for run in runs:
-            self._check_number(run.plan)
+        if by not in LONGER + SHORTER:
+            raise OptionError(f"--by {by}: expected a column in proportion to time: {', '.join(LONGER + SHORTER)}")
+        told = {plan: run for plan, run in sorted(self.runs.items()) if run.state != SKIP}
+        for plan in told:
+            self._check_number(plan)
         if self._where and not len(first) and not len(full):
             raise OptionError(f"--where {self._where!r}: false for all plans that can run")
-        numbers = np.unique(np.concatenate([first[: MOST - len(full)], full, told]))
+        numbers = np.unique(np.concatenate([first[: MOST - len(full)], full, np.array([*told], np.int64)]))
         if not len(numbers):
             raise SpecError(f"{self.opened.folder}: no plan of it can run")
         sweep = self.opened.prepared.sweep
         candidates, rows = candidates_of(sweep, numbers, by)
-        for run, row in zip(sorted(runs, key=lambda run: run.plan), _rows_at(rows, told), strict=True):
+        for row in rows.filter(pc.is_in(rows["plan"], pa.array([*told], pa.int64()))).to_pylist():
             _check_legal(row)
+            run = told[row["plan"]]
             if run.state == OK and run.times:
                 self._check_step(row, min(run.times))
         if own := [path for path in self._priors if path.resolve() == self.file.resolve()]:
             raise OptionError(f"--prior {own[0]}: are the runs of this result, expected those of another")
         priors = [_prior_runs(path) for path in self._priors]
         if priors:
-            candidates = joined(candidates, rows, sweep, [(other, plans) for other, plans, _ in priors])
-        return _Basis(candidates, rows, [run for _, _, runs in priors for run in runs])
+            others = [(other, np.array([run.plan for run in runs], np.int64)) for other, runs in priors]
+            candidates = joined(candidates, rows, sweep, others)
+        return _Basis(candidates, rows, [run for _, runs in priors for run in runs])
 
 
 def _too_full(source: Rows, where: str | None) -> Ints:
@@ -338,18 +330,11 @@ def _too_full(source: Rows, where: str | None) -> Ints:
         return np.zeros(0, np.int64)
     files = [file for file in source.reading.files if file.index is None or _FULL in (row[1] for row in file.index.statuses)]
     source.ask(needed | (columns_in(where, source.columns) if where else set()), files)
-    also = f"AND coalesce(({where}\n), false)" if where else ""
-    part = f"{quoted('peak_memory_bytes')} / {quoted('device_memory_bytes')}"
     found = source.connection.sql(
-        f"SELECT plan FROM {NAMED} WHERE reason = '{_FULL}' AND {part} <= {TOO_FULL} {also} "
-        f"ORDER BY {part}, plan LIMIT {FULLEST}"
-    ).fetchall()
-    return np.array([plan for (plan,) in found], np.int64)
-
-
-def _rows_at(rows: pa.Table, plans: Ints) -> list[dict[str, Any]]:
-    """The rows of some plans, in order."""
-    return list(rows.take(pa.array(np.flatnonzero(np.isin(rows["plan"].to_numpy(), plans)))).to_pylist())
+        f"SELECT plan FROM {NAMED} WHERE reason = '{_FULL}' AND peak_memory_bytes / device_memory_bytes <= {TOO_FULL} "
+        f"AND coalesce(({where or 'true'}\n), false) ORDER BY peak_memory_bytes / device_memory_bytes, plan LIMIT {FULLEST}"
+    )
+    return np.asarray(found.fetchnumpy()["plan"], np.int64)
 
 
 def _check_legal(row: Mapping[str, Any]) -> None:
@@ -359,16 +344,15 @@ def _check_legal(row: Mapping[str, Any]) -> None:
         raise SpecError(f"plan {row['plan']}: cannot run, as simulated: {reason} ({EXPLANATIONS.get(reason, reason)})")
 
 
-def _prior_runs(path: Path) -> tuple[Sweep, Ints, list[Run]]:
-    """The sweep of another result, the plans that ran there, and their runs. Raises SpecError."""
+def _prior_runs(path: Path) -> tuple[Sweep, list[Run]]:
+    """The sweep of another result, and the runs there. Raises SpecError."""
     if not path.is_file():
         raise wrong("--prior", path, f"the {NAME} of another result, in its folder")
     with of_option(f"--prior {path}"):
         other = Tuner(path.parent, file=path)
-    runs = [run for run in other.runs.values() if run.state != SKIP]
-    if not runs:
+    if not (runs := [run for run in other.runs.values() if run.state != SKIP]):
         raise OptionError(f"--prior {path}: found no runs, expected the {NAME} of another result, in its folder")
-    return other.opened.prepared.sweep, np.array([run.plan for run in runs], np.int64), runs
+    return other.opened.prepared.sweep, runs
 
 
 class _Basis:
@@ -381,29 +365,29 @@ class _Basis:
     def known(self, runs: Mapping[int, Run]) -> Known:
         """The runs that tell something; those of other jobs once there is one of this job."""
         own = [run for run in runs.values() if run.state != SKIP]
+        every = [*own, *self._priors] if own else []
         at = np.searchsorted(self.candidates.plans[: self.rivals], [run.plan for run in own])
-        every, rows = list(own), at.astype(np.int64)
-        if own:
-            every += self._priors
-            rows = np.concatenate([rows, np.arange(self.rivals, self.rivals + len(self._priors))])
-        peaks = np.array([np.nan if run.peak_memory_gib is None else run.peak_memory_gib * 2**30 for run in every], np.float64)
-        timed = [run.step_time_s if run.state in (OK, SLOW) and run.step_time_s else np.nan for run in every]
+        rows = np.append(at, range(self.rivals, self.rivals + len(every) - len(own))).astype(np.int64)
+        peaks = np.array([run.peak_memory_gib for run in every], np.float64) * 2**30
+        timed = [run.step_time_s if run.state in (OK, SLOW) and run.step_time_s else None for run in every]
+        out_of_memory, crashed, slow = (
+            np.array([run.state == state for run in every], np.bool_) for state in (OUT_OF_MEMORY, CRASH, SLOW)
+        )
         return Known(
             rows=rows,
             seconds=np.array(timed, np.float64),
-            peak=np.log(peaks / self.candidates.memory[rows]) if len(rows) else peaks,
-            out_of_memory=np.array([run.state == OUT_OF_MEMORY for run in every], np.bool_),
-            crashed=np.array([run.state == CRASH for run in every], np.bool_),
-            slow=np.array([run.state == SLOW for run in every], np.bool_),
+            peak=np.log(peaks / self.candidates.memory[rows]),
+            out_of_memory=out_of_memory,
+            crashed=crashed,
+            slow=slow,
         )
 
     def skipped(self, runs: Mapping[int, Run]) -> list[int]:
         """Rows of plans that cannot be run here."""
         plans = [run.plan for run in runs.values() if run.state == SKIP]
-        return [int(row) for row in np.flatnonzero(np.isin(self.candidates.plans[: self.rivals], plans))]
+        return np.flatnonzero(np.isin(self.candidates.plans[: self.rivals], plans)).tolist()
 
 
 def plan_values(row: Mapping[str, Any]) -> dict[str, Any]:
     """Every plan column of a row of a result."""
-    names = list(row)
-    return {name: row[name] for name in names[: names.index("status")]}
+    return dict(itertools.takewhile(lambda cell: cell[0] != "status", row.items()))

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -83,12 +83,12 @@ OF_PLANS: Final = ("launch_s", "step_time_s", "measured_share")
 
 def host_bound(launch_s: Floats, step_s: Floats) -> Floats:
     """The trait HOST_BOUND; unknown times (NaN) count as none."""
-    return np.asarray(np.minimum(np.nan_to_num(launch_s / step_s), MOST_HOST_BOUND) / QUARTER, np.float64)
+    return np.minimum(np.nan_to_num(launch_s / step_s), MOST_HOST_BOUND) / QUARTER
 
 
 def assumed_kernels(measured_share: Floats) -> Floats:
     """The trait ASSUMED_KERNELS; an unknown share (NaN) counts as none measured."""
-    return np.asarray(1 - np.nan_to_num(measured_share), np.float64)
+    return 1 - np.nan_to_num(measured_share)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class Differences:
 
     def variogram(self, doublings: Floats, squares: Floats) -> Floats:
         """Variance of the error of ln(ratio) of two plans so far apart (`process.variogram`)."""
-        return np.asarray(self.size**2 * variogram(doublings, squares), np.float64)
+        return self.size**2 * variogram(doublings, squares)
 
 
 def size_of(deviation: float, doublings: float) -> float:
@@ -174,14 +174,14 @@ class Basis:
     def wider(self, rows: pa.Table) -> Floats:
         """By which factor the interval of each row is wider than `spread`, [n], by those of OF_PLANS that it has."""
         factor = np.ones(rows.num_rows)
-        if self.spread is None or not self.widening:
+        if self.spread is None:
             return factor
         known = {name: rows[name].to_numpy().astype(np.float64) for name in OF_PLANS if name in rows.column_names}
-        if HOST_BOUND in self.widening and {"launch_s", "step_time_s"} <= known.keys():
-            factor *= self.widening[HOST_BOUND] ** host_bound(known["launch_s"], known["step_time_s"])
-        if ASSUMED_KERNELS in self.widening and "measured_share" in known:
-            factor *= self.widening[ASSUMED_KERNELS] ** assumed_kernels(known["measured_share"])
-        return np.asarray(np.minimum(factor, max(WIDEST / (self.spread.high - self.spread.low), 1.0)), np.float64)
+        if {"launch_s", "step_time_s"} <= known.keys():
+            factor *= self.widening.get(HOST_BOUND, 1.0) ** host_bound(known["launch_s"], known["step_time_s"])
+        if "measured_share" in known:
+            factor *= self.widening.get(ASSUMED_KERNELS, 1.0) ** assumed_kernels(known["measured_share"])
+        return np.minimum(factor, max(WIDEST / (self.spread.high - self.spread.low), 1.0))
 
 
 UNMET: Final = Basis(
@@ -196,13 +196,9 @@ and 7 of LiBai with that of 2022, each counting the same, by `benchmarks/error_b
 def recorded() -> Evidence:
     """The evidence of the published runs (`make validation`)."""
     plain: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
-    return Evidence(
-        spreads={name: Spread(**values) for name, values in plain["spreads"].items()},
-        widening=plain["widening"],
-        differences={name: Differences(**values) for name, values in plain["differences"].items()},
-        coverage=plain["coverage"],
-        pair_coverage=plain["pair_coverage"],
-    )
+    for key, kind in (("spreads", Spread), ("differences", Differences)):
+        plain[key] = {name: kind(**values) for name, values in plain[key].items()}
+    return Evidence(**plain)
 
 
 def recorded_moves() -> Mapping[str, Moved]:
@@ -212,46 +208,40 @@ def recorded_moves() -> Mapping[str, Moved]:
 
 def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) -> Basis:
     """Which evidence concerns a result, by its provenance: a model in numbers, a recorded job, or none (files)."""
-    evidence = evidence or recorded()
-    inputs = provenance.get("inputs", {}).get("workload", {})
+    workload, start = provenance.get("spec", {}).get("workload") or {}, provenance.get("start")
+    has_experts = bool(provenance.get("inputs", {}).get("workload", {}).get("expert_parameters_per_rank"))
     if unmet := provenance.get("unmet"):
         capped = UNMET.spread and UNMET.spread.widened(1.0)
         return replace(UNMET, spread=capped, why=f"{', '.join(unmet)}: no page of its own; {UNMET.why}")
-    if (provenance.get("spec", {}).get("workload") or {}).get("model"):
-        name = EXPERTS if inputs.get("expert_parameters_per_rank") else DENSE
-        spread = evidence.spreads[name]
-        why = f"{spread.runs} measured runs of {KINDS[name]} in {plural(spread.sets, 'set')}"
-        stack = provenance["spec"]["workload"].get("stack")
-        if name == EXPERTS and not _states_switches(stack):
-            spread = spread.widened(evidence.widening[UNSTATED])
-        if name == EXPERTS and (release := _unknown_release(stack)):
-            spread = _further(spread, RELEASE_CHANGE)
-            why += f"; release {release} is not known, and from one to the next a plan changed by {RELEASE_CHANGE:.0%}"
-        few = {device: FEW_RUNS[device] for each in provenance.get("hardware", ()) if (device := each["name"]) in FEW_RUNS}
-        if few:
-            spread = _further(spread, DEVICE_FACTOR / math.sqrt(1 + min(few.values())))
-            runs = ", ".join(f"{device}: {count} model{'s' * (count != 1)}" for device, count in few.items())
-            why += f"; few of them on this device ({runs}), so wider"
-        return Basis(spread=spread, differences=evidence.differences[name], why=why, widening=evidence.widening)
-    if provenance.get("start"):
-        files = provenance["start"].get("files", "ranks")
-        if files == STAGES:
-            return _of_schedules()
-        return _of_moves(provenance["spec"], files, dense=not inputs.get("expert_parameters_per_rank"))
+    if workload.get("model"):
+        devices = [each["name"] for each in provenance.get("hardware", ())]
+        return _of_model(workload.get("stack"), devices, EXPERTS if has_experts else DENSE, evidence or recorded())
+    if start and start.get("files") == STAGES:
+        return _of_schedules()
+    if start:
+        return _of_moves(provenance["spec"], start.get("files", "ranks"), dense=not has_experts)
     return Basis(spread=None, differences=None, why="no measured runs say how near a file of this kind is")
 
 
-def _states_switches(stack: object) -> bool:
-    """Whether a spec's `stack` says more of how experts run than a name."""
-    return isinstance(stack, Mapping) and bool({"release", "features"} & set(stack))
-
-
-def _unknown_release(stack: object) -> str:
-    """The release that `workload.stack` names and we do not know; else empty."""
-    if not isinstance(stack, Mapping) or "release" not in stack:
-        return ""
-    release = str(stack["release"])
-    return "" if release in releases_of(str(stack.get("preset", ""))) else release
+def _of_model(stack: object, devices: Sequence[str], kind: str, evidence: Evidence) -> Basis:
+    """The evidence of the published runs; wider where a spec's `stack` says nothing, or nothing that we know, of how experts
+    run, and on devices of few runs."""
+    spread = evidence.spreads[kind]
+    why = f"{spread.runs} measured runs of {KINDS[kind]} in {plural(spread.sets, 'set')}"
+    stated = stack if isinstance(stack, Mapping) else {}
+    if kind == EXPERTS:
+        if not {"release", "features"} & set(stated):
+            spread = spread.widened(evidence.widening[UNSTATED])
+        release = str(stated.get("release", ""))
+        if "release" in stated and release and release not in releases_of(str(stated.get("preset", ""))):
+            spread = _further(spread, RELEASE_CHANGE)
+            why += f"; release {release} is not known, and from one to the next a plan changed by {RELEASE_CHANGE:.0%}"
+    few = {device: FEW_RUNS[device] for device in devices if device in FEW_RUNS}
+    if few:
+        spread = _further(spread, DEVICE_FACTOR / math.sqrt(1 + min(few.values())))
+        runs = ", ".join(f"{device}: {plural(count, 'model')}" for device, count in few.items())
+        why += f"; few of them on this device ({runs}), so wider"
+    return Basis(spread=spread, differences=evidence.differences[kind], why=why, widening=evidence.widening)
 
 
 def _further(spread: Spread, unknown: float) -> Spread:
@@ -267,29 +257,25 @@ def _further(spread: Spread, unknown: float) -> Spread:
 def _of_schedules() -> Basis:
     """The evidence of stage durations: one pipeline under two schedules, each from the other."""
     off = np.log(SCHEDULES_FROM_EACH_OTHER)
-    spread = Spread(
-        low=-SCHEDULE_INTERVAL,
-        middle=0.0,
-        high=SCHEDULE_INTERVAL,
-        between=0.0,
-        within=float(np.sqrt(np.mean(off**2))),
-        runs=len(off),
-        sets=1,
+    within, pairs = float(np.sqrt(np.mean(off**2))), len(off)
+    return Basis(
+        spread=Spread(
+            low=-SCHEDULE_INTERVAL, middle=0.0, high=SCHEDULE_INTERVAL, between=0.0, within=within, runs=pairs, sets=1
+        ),
+        differences=Differences(size=size_of(within, 1.0), pairs=pairs, sets=1),
+        why=f"one pipeline of 8 GPUs under 1F1B and interleaved, each from the other: within {np.abs(off).max():.1%}, stated "
+        f"as +-{SCHEDULE_INTERVAL:.0%}; for another schedule, vpp, number of micro-batches or split, not for tp or dp",
     )
-    differences = Differences(size=size_of(spread.within, 1.0), pairs=len(off), sets=1)
-    why = (
-        f"one pipeline of 8 GPUs under 1F1B and interleaved, each from the other: within {np.abs(off).max():.1%}, stated as "
-        f"+-{SCHEDULE_INTERVAL:.0%}; for another schedule, vpp, number of micro-batches or split, not for tp or dp"
-    )
-    return Basis(spread=spread, differences=differences, why=why)
 
 
 def _of_moves(spec: Mapping[str, Any], files: str, *, dense: bool) -> Basis:
     """The evidence of recorded jobs, from as many files, for what a spec changes."""
     named = {name for key in (*spec.get("axes", ()), *spec.get("fixed", ())) for name in key.split(",")}
-    kind = RESIZED if {"sequence", "experts", "micro_batch"} & named else MOVED
-    every = recorded_moves()
+    kind, where = MOVED, "another pp or ep"
+    if {"sequence", "experts", "micro_batch"} & named:
+        kind, where = RESIZED, "another sequence and number of experts"
     files = "ranks" if dense and files == "groups" else files
+    every = recorded_moves()
     of_kind, moved = every[f"{kind}, {files}"], every[f"{MOVED}, {files}"]
     judged = [of_kind, every[f"{DENSE}, {files}"]] if dense else [of_kind]
     spread = Spread(
@@ -302,7 +288,6 @@ def _of_moves(spec: Mapping[str, Any], files: str, *, dense: bool) -> Basis:
         sets=1,
     )
     size = size_of(moved.mean * MEAN_TO_SD, MOVED_DOUBLINGS)
-    where = "another sequence and number of experts" if kind == RESIZED else "another pp or ep"
     why = (
         f"{of_kind.moves} moves of {of_kind.jobs} recorded jobs of one cluster to {where}, from {FILES[files]}; of a job that "
         f"is left out, the bounds of the others hold {of_kind.left_out:.0f} %"

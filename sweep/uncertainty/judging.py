@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import FOLLOWING, Bools, Floats, Ints
-from sweep.uncertainty.evidence import CONFIDENCE, WIDEST, Basis, Differences, Spread, t3_cdf, t3_quantile
+from sweep.uncertainty.evidence import CONFIDENCE, WIDEST, Basis, t3_cdf, t3_quantile
 from sweep.uncertainty.process import DOUBLING, NEAR, NOISE, OWN, RANGE, SIZES, Runs, condition, variogram
 
 NO_CHOICE: Final = (*FOLLOWING, "dp_shard", "plan", "fidelity", "status", "reason")
@@ -39,14 +39,14 @@ def coordinates(rows: pa.Table, columns: Sequence[str], count: int | None = None
     for name in columns:
         if name in NO_CHOICE:
             continue
-        column = rows.column(name)
-        kind = column.type
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            values = column.to_numpy().astype(np.float64)
+        column = rows.column(name).combine_chunks()
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+            values = column.to_numpy(zero_copy_only=False).astype(np.float64)
             if len(values) and values.min() > 0:
                 sizes.append(np.log2(values))
                 continue
-        choices.append(_codes(column))
+        codes = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        choices.append(codes.indices.to_numpy(zero_copy_only=False).astype(np.float64).astype(np.int64))
         weights.append(OTHER_DEVICE if name == DEVICE else 1.0)
     n = rows.num_rows if count is None else count
     return Coordinates(
@@ -91,12 +91,6 @@ def all_distances(points: Coordinates, others: Ints | None = None) -> Floats:
     chosen = range(len(points.sizes)) if others is None else others.tolist()
     columns = [distances(points, at) for at in chosen]
     return np.stack(columns, 1) if columns else np.zeros((len(points.sizes), 0))
-
-
-def _codes(column: pa.ChunkedArray) -> Ints:
-    combined = column.combine_chunks()
-    encoded = combined if pa.types.is_dictionary(combined.type) else combined.dictionary_encode()
-    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.float64).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,18 +138,29 @@ def judge(
         chance = np.where(np.arange(n) == best, 1.0, np.nan)
         unknown = np.full(n, np.nan)
         return Judgement(best=best, low=unknown, high=unknown, expected=unknown, chance=chance, tie=chance == 1)
-    known = _Known(rows, columns, basis.spread, basis.differences, own)
-    order = np.log(seconds) + known.mean
+    spread, size = basis.spread, basis.differences.size
+    after, points = None, coordinates(rows, columns)
+    mean, narrowing = np.full(n, spread.middle), np.ones(n)
+    if own is not None and len(own.error):
+        columns = [name for name in columns if name in own.plans.column_names]
+        table = pa.concat_tables([rows.select(columns), own.plans.select(columns).cast(rows.select(columns).schema)])
+        points = coordinates(table.unify_dictionaries(), columns, n + len(own.error))
+        after = _After(points, spread.between**2, size**2, own.error - spread.middle)
+        mean = spread.middle + after.mean
+        narrowing = np.minimum(after.narrowing, WIDEST / (spread.high - spread.low))
+    order = np.log(seconds) + mean
     best = _best(order, groups)
-    variance = known.difference_variance(best)
+    every = np.append(best, np.arange(n, len(points.sizes)))
+    variance: Floats = size**2 * variogram(distances(points, every), squares(points, every))[:n]
+    if after is not None:
+        variance = after.difference_variance(best, variance)
     chance = 1 - t3_cdf((order - order[best]) / np.sqrt(np.maximum(variance, np.finfo(np.float64).tiny)))
     chance[best] = 1.0
-    spread = basis.spread
     return Judgement(
         best=best,
-        low=np.exp(known.mean - (spread.middle - spread.low) * known.narrowing),
-        high=np.exp(known.mean + (spread.high - spread.middle) * known.narrowing),
-        expected=np.exp(known.mean),
+        low=np.exp(mean - (spread.middle - spread.low) * narrowing),
+        high=np.exp(mean + (spread.high - spread.middle) * narrowing),
+        expected=np.exp(mean),
         chance=chance,
         tie=chance >= 1 - CONFIDENCE,
     )
@@ -178,67 +183,35 @@ def _best(values: Floats, group: Ints) -> Ints:
     return best
 
 
-class _Known:
-    """The errors of plans after own runs: `mean` [n] and by how much intervals are narrower, `narrowing` [n]."""
-
-    def __init__(
-        self, rows: pa.Table, columns: Sequence[str], spread: Spread, differences: Differences, own: OwnRuns | None
-    ) -> None:
-        n, runs = rows.num_rows, 0 if own is None else len(own.error)
-        self._n, self._differences, self._after = n, differences, None
-        self.mean, self.narrowing = np.full(n, spread.middle), np.ones(n)
-        if own is None or not runs:
-            self._points = coordinates(rows, columns)
-            return
-        columns = [name for name in columns if name in own.plans.column_names]
-        table = pa.concat_tables([rows.select(columns), own.plans.select(columns).cast(rows.select(columns).schema)])
-        self._points = coordinates(table.unify_dictionaries(), columns, n + runs)
-        self._after = _After(self._points, spread.between**2, differences.size**2, own.error - spread.middle)
-        self.mean = spread.middle + self._after.mean
-        self.narrowing = np.minimum(self._after.narrowing, WIDEST / (spread.high - spread.low))
-
-    def difference_variance(self, to: Ints) -> Floats:
-        """Variance of the error of the ratio of each plan to the one at `to`, [n]."""
-        every = np.append(to, np.arange(self._n, len(self._points.sizes)))
-        unit = variogram(distances(self._points, every), squares(self._points, every))[: self._n]
-        before: Floats = self._differences.size**2 * unit
-        return before if self._after is None else self._after.difference_variance(to, before)
-
-
 class _After:
     """Errors of plans, less their middle, after runs, which are the last of the points; a mixture over `process.SIZES`."""
 
     def __init__(self, points: Coordinates, fixed: float, scale: float, error: Floats) -> None:
-        n, runs = len(points.sizes) - len(error), np.arange(len(points.sizes) - len(error), len(points.sizes))
-        apart, vectors = all_distances(points, runs), features(points)
+        n = len(points.sizes) - len(error)
+        apart, vectors = all_distances(points, np.arange(n, len(points.sizes))), features(points)
         vectors = vectors - vectors[:n].mean(0)
         own = OWN**2 * (apart == 0)
         sized = scale * (NEAR**2 * np.exp(-apart / RANGE) + DOUBLING**2 * vectors @ vectors[n:].T + own)
         alone = scale * (NEAR**2 + OWN**2 + DOUBLING**2 * (vectors[:n] ** 2).sum(1))
-        told = condition(
-            np.full((len(runs), len(runs)), fixed), sized[n:], Runs(runs - n, error, np.zeros(len(runs), np.bool_))
-        )
+        m = len(error)
+        told = condition(np.full((m, m), fixed), sized[n:], Runs(np.arange(m), error, np.zeros(m, np.bool_)))
         kept = ~told.aside
-        self._weights = told.weights
-        self._shared = [fixed + size**2 * sized[:n, kept] for size in SIZES]
-        among = [fixed + size**2 * sized[n:][np.ix_(kept, kept)] + NOISE**2 * np.eye(int(kept.sum())) for size in SIZES]
-        self._inverse = [np.linalg.inv(each) for each in among]
-        solved = list(zip(self._shared, self._inverse, strict=True))
-        self._means = np.stack([shared @ (inverse @ error[kept]) for shared, inverse in solved])
-        self.mean = self._weights @ self._means
-        left = np.stack([
-            fixed + size**2 * alone - np.einsum("ij,jk,ik->i", shared, inverse, shared)
-            for size, (shared, inverse) in zip(SIZES, solved, strict=True)
-        ])  # fmt: skip
-        variance = self._weights @ (np.maximum(left, 0.0) + (self._means - self.mean) ** 2)
+        self._sizes = []  # weight and size, what plans share with runs, inverse among runs, mean
+        left = []
+        for weight, size in zip(told.weights, SIZES, strict=True):
+            shared = fixed + size**2 * sized[:n, kept]
+            inverse = np.linalg.inv(fixed + size**2 * sized[n:][np.ix_(kept, kept)] + NOISE**2 * np.eye(int(kept.sum())))
+            self._sizes.append((weight, size, shared, inverse, shared @ (inverse @ error[kept])))
+            left.append(fixed + size**2 * alone - np.einsum("ij,jk,ik->i", shared, inverse, shared))
+        means = np.stack([mean for *_, mean in self._sizes])
+        self.mean = told.weights @ means
+        variance = told.weights @ (np.maximum(np.stack(left), 0.0) + (means - self.mean) ** 2)
         self.narrowing = np.sqrt(variance / (fixed + alone))
 
     def difference_variance(self, to: Ints, before: Floats) -> Floats:
         """Variance of the difference to the plans at `to`, [n], which was `before` at size 1."""
         total = np.zeros(len(before))
-        for weight, size, shared, inverse, mean in zip(
-            self._weights, SIZES, self._shared, self._inverse, self._means, strict=True
-        ):
+        for weight, size, shared, inverse, mean in self._sizes:
             apart, moved = shared - shared[to], (mean - mean[to]) - (self.mean - self.mean[to])
             total += weight * (size**2 * before - np.einsum("ij,jk,ik->i", apart, inverse, apart) + moved**2)
         return total

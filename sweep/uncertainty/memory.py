@@ -149,7 +149,10 @@ def runs_probability(
     `guesses`: before any run; which it is, the runs tell. `alike`, [n, n]: how much plans of two jobs share.
     """
     load = np.log(np.where(np.isnan(part), LEAST_LOAD, part))
-    told, noise, blamed = _told(load, outcomes)
+    told, noise = outcomes.peak.copy(), np.full(len(outcomes.peak), PEAK_NOISE)  # of ln(real / simulated); NaN: nothing
+    full = outcomes.out_of_memory | (outcomes.crashed & (load[outcomes.rows] > np.log(DOUBTFUL)))
+    told[full] = np.maximum(np.log(FAILED_AT) - load[outcomes.rows[full]], 0.0)
+    noise[full] = FAILED_WIDTH
     failed, known = outcomes.out_of_memory | outcomes.crashed, ~np.isnan(told)
     ran, rows = outcomes.rows[~failed & ~known], outcomes.rows[known]
     alike_runs = 1.0 if alike is None else alike[rows]
@@ -165,7 +168,10 @@ def runs_probability(
             width = np.sqrt(np.maximum(variance, LEAST_WIDTH**2))
             fits.append(normal((np.log(USABLE) - load - mean - expected) / width))
             likelihood.append(np.log(share) + log + np.log(np.maximum(fits[-1][ran], LEAST_LOAD)).sum())
-    chance: Floats = weights_of(np.array(likelihood)) @ np.array(fits) * _neighbours(axes, outcomes, blamed, alike)
+    near = np.exp(-axes.apart[:, outcomes.rows] / NEIGHBOUR_RANGE) * (1.0 if alike is None else alike[:, outcomes.rows])
+    good, bad = near @ (~failed).astype(np.float64), near @ (outcomes.crashed & ~full).astype(np.float64)
+    usual = (USUAL * NEIGHBOURS + good) / (NEIGHBOURS + good + bad)  # of plans that fit, by what near plans did
+    chance: Floats = weights_of(np.array(likelihood)) @ np.array(fits) * usual
     chance[outcomes.rows[failed]] = 0.0
     chance[outcomes.rows[~failed]] = 1.0
     return chance
@@ -174,21 +180,3 @@ def runs_probability(
 def normal(z: Floats) -> Floats:
     """Distribution function of the standard normal."""
     return 0.5 * (1 + np.array([erf(value / 2**0.5) for value in z]))
-
-
-def _told(load: Floats, outcomes: Outcomes) -> tuple[Floats, Floats, Bools]:
-    """What each run tells of ln(real / simulated), NaN for nothing, with its standard deviation; crashes blamed on the rest."""
-    told, noise = outcomes.peak.copy(), np.full(len(outcomes.peak), PEAK_NOISE)
-    full = outcomes.out_of_memory | (outcomes.crashed & (load[outcomes.rows] > np.log(DOUBTFUL)))
-    told[full] = np.maximum(np.log(FAILED_AT) - load[outcomes.rows[full]], 0.0)
-    noise[full] = FAILED_WIDTH
-    return told, noise, outcomes.crashed & ~full
-
-
-def _neighbours(axes: Axes, outcomes: Outcomes, blamed: Bools, alike: Floats | None) -> Floats:
-    """Chance that a plan which fits runs, by what near plans did, [n]."""
-    near = np.exp(-axes.apart[:, outcomes.rows] / NEIGHBOUR_RANGE) * (1.0 if alike is None else alike[:, outcomes.rows])
-    ran = ~(outcomes.out_of_memory | outcomes.crashed)
-    good, bad = near @ ran.astype(np.float64), near @ blamed.astype(np.float64)
-    chance: Floats = (USUAL * NEIGHBOURS + good) / (NEIGHBOURS + good + bad)
-    return chance

@@ -55,15 +55,19 @@ class Shared(NamedTuple):
     own: Floats
 
 
-@dataclass(frozen=True)
-class Runs:
-    """Measured runs: rows of the candidates, [m], and ln(measured / prior mean), [m]. `least`: at least so slow (stopped).
-    `others`: of other jobs, which tell nothing of the size of this one's errors."""
+class Runs(NamedTuple):
+    """Measured runs, [m]: rows of the candidates, and ln(measured / prior mean). `least`: at least so slow (stopped).
+    `others`: of other jobs, which tell nothing of the size of this one's errors. `noise`: standard deviation of the error."""
 
     rows: Ints
     error: Floats
     least: Bools
-    others: Bools | None = None
+    others: Bools | bool = False
+    noise: Floats | float = NOISE
+
+    def of(self, kept: Bools | list[int]) -> "Runs":
+        """Some of them."""
+        return Runs(*(np.broadcast_to(column, len(self.rows))[kept] for column in self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +82,7 @@ class Posterior:
     @property
     def mean(self) -> Floats:
         """Over all sizes, [n]."""
-        return np.asarray(self.weights @ self.means, np.float64)
+        return self.weights @ self.means
 
     @property
     def sd(self) -> Floats:
@@ -120,49 +124,43 @@ def variogram(doublings: Floats, squares: Floats) -> Floats:
     """Variance of the difference between the errors of two plans, of size 1: `doublings` between them, by axis and squared in
     sum `squares`. That of `prior` without draws, as far as SLOPE_ENDS."""
     near = 2 * OWN**2 + 2 * NEAR**2 * (1 - np.exp(-doublings / RANGE))
-    return np.asarray(near + DOUBLING**2 * np.minimum(squares, SLOPE_ENDS), np.float64)
+    return near + DOUBLING**2 * np.minimum(squares, SLOPE_ENDS)
 
 
 def along(axes: Axes, rows: Ints | slice = slice(None)) -> Floats:
     """What errors share that are linear in the axes, with a slope of 1, [rows, n]."""
-    shared: Floats = _centred(axes)[rows] @ _centred(axes).T
-    return shared
+    centred = _centred(axes)
+    return centred[rows] @ centred.T
 
 
 def along_itself(axes: Axes) -> Floats:
     """The same of each plan alone, [n]."""
-    own: Floats = (_centred(axes) ** 2).sum(1)
-    return own
+    return np.asarray((_centred(axes) ** 2).sum(1), np.float64)
 
 
 def _centred(axes: Axes) -> Floats:
-    centred: Floats = axes.linear - axes.linear[: axes.own].mean(0)
-    return centred
+    return np.asarray(axes.linear - axes.linear[: axes.own].mean(0), np.float64)
 
 
 def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
     """What runs tell of all plans."""
     aside = np.zeros(len(runs.rows), np.bool_)
-    exact = ~runs.least
-    while (exact & ~aside).sum() > 1:
-        excess = _excess(fixed, sized, runs, exact & ~aside)
+    while (~runs.least & ~aside).sum() > 1:
+        excess = _excess(fixed, sized, runs, ~runs.least & ~aside)
         worst = int(excess.argmax())
         if excess[worst] <= 0:
             break
         aside[worst] = True
-    kept = exact & ~aside
-    of_others = _others(runs)
-    rows, error, noise, others = runs.rows[kept], runs.error[kept], np.full(int(kept.sum()), NOISE), of_others[kept]
-    for one in np.flatnonzero(runs.least):
-        row, least = int(runs.rows[one]), float(runs.error[one])
-        mean, sd = _expected(fixed, sized, rows, error, row, noise, others)
+    told = runs.of(~runs.least & ~aside)
+    for one in np.flatnonzero(runs.least).tolist():
+        bound, least = runs.of([one]), float(runs.error[one])
+        mean, sd = _expected(fixed, sized, told, bound.rows)
         aside[one] = least - mean > max(OUTLIER, OUTLIER_SD * sd)
-        told = None if aside[one] else beyond(least, mean, sd)
-        if told is not None:
-            rows, error, noise = np.append(rows, row), np.append(error, told[0]), np.append(noise, told[1])
-            others = np.append(others, of_others[one])
-    likelihood, parts = by_size(fixed, sized, rows, error, noise, others)
-    means, covariances = np.stack([mean for mean, _ in parts]), np.stack([covariance for _, covariance in parts])
+        if not aside[one] and (measured := beyond(least, mean, sd)) is not None:
+            bound = bound._replace(error=np.array(measured[:1]), noise=np.array(measured[1:]))
+            told = Runs(*map(np.append, told, bound))
+    likelihood, parts = by_size(fixed, sized, told)
+    means, covariances = (np.stack(part) for part in zip(*parts, strict=True))
     for row, told_of_itself in zip(runs.rows[aside], runs.error[aside], strict=True):
         means[:, row] = told_of_itself
         covariances[:, row, :] = covariances[:, :, row] = 0.0
@@ -183,32 +181,20 @@ def beyond(least: float, mean: float, sd: float) -> tuple[float, float] | None:
     return mean + sd * hazard / narrower, sd * ((1 - narrower) / narrower) ** 0.5
 
 
-def _others(runs: Runs) -> Bools:
-    return np.zeros(len(runs.rows), np.bool_) if runs.others is None else runs.others
-
-
-def by_size(
-    fixed: Floats, sized: Floats, rows: Ints, error: Floats, noise: Floats | float = NOISE, others: Bools | None = None
-) -> tuple[Floats, list[tuple[Floats, Floats]]]:
-    """After some errors with their `noise`, for each of the SIZES: ln of its likelihood, mean and covariance of all plans.
+def by_size(fixed: Floats, sized: Floats, runs: Runs) -> tuple[Floats, list[tuple[Floats, Floats]]]:
+    """After some runs, for each of the SIZES: ln of its likelihood, mean and covariance of all plans.
 
     The likelihood is that of what is not of `others`, once these are known.
     """
     likelihood, parts = [], []
     for size in SIZES:
         covariance = fixed + size**2 * sized
-        if not len(rows):
-            parts.append((np.zeros(len(fixed)), covariance))
-            likelihood.append(0.0)
-            continue
-        among = covariance[np.ix_(rows, rows)] + np.eye(len(rows)) * np.square(noise)
-        root = np.linalg.cholesky(among)
-        half = np.linalg.solve(root, np.column_stack([error, covariance[rows]]))
-        parts.append((half[:, 1:].T @ half[:, 0], covariance - half[:, 1:].T @ half[:, 1:]))
-        likelihood.append(_log_likelihood(root, half[:, 0]))
-        if others is not None and others.any():
+        among, log, mean, told = _solved(covariance[runs.rows], runs.rows, runs.error, runs.noise)
+        parts.append((mean, covariance - told.T @ told))
+        if len(others := np.flatnonzero(runs.others)):
             root = np.linalg.cholesky(among[np.ix_(others, others)])
-            likelihood[-1] -= _log_likelihood(root, np.linalg.solve(root, error[others]))
+            log -= _log_likelihood(root, np.linalg.solve(root, runs.error[others]))
+        likelihood.append(log)
     return _with_prior(likelihood), parts
 
 
@@ -218,18 +204,24 @@ def marginals_by_size(
     """As `by_size`, with the variance of each plan alone, of covariances that are known of the runs alone."""
     likelihood, parts = [], []
     for size in SIZES:
-        told, variance = fixed.runs + size**2 * sized.runs, fixed.own + size**2 * sized.own
-        root = np.linalg.cholesky(told[:, rows] + np.diag(np.square(noise)))
-        half = np.linalg.solve(root, np.column_stack([error, told]))
-        parts.append((half[:, 1:].T @ half[:, 0], variance - (half[:, 1:] ** 2).sum(0)))
-        likelihood.append(_log_likelihood(root, half[:, 0]))
+        _, log, mean, told = _solved(fixed.runs + size**2 * sized.runs, rows, error, noise)
+        parts.append((mean, fixed.own + size**2 * sized.own - (told**2).sum(0)))
+        likelihood.append(log)
     return _with_prior(likelihood), parts
+
+
+def _solved(shared: Floats, rows: Ints, error: Floats, noise: Floats | float) -> tuple[Floats, float, Floats, Floats]:
+    """Of runs whose covariance with all plans is `shared`, [m, n]: that among them, ln of the likelihood, the mean of all
+    plans, and the root of what is told of their covariance, [m, n]."""
+    among = shared[:, rows] + np.eye(len(rows)) * np.square(noise)
+    root = np.linalg.cholesky(among)
+    half = np.linalg.solve(root, np.column_stack([error, shared]))
+    return among, _log_likelihood(root, half[:, 0]), half[:, 1:].T @ half[:, 0], half[:, 1:]
 
 
 def _with_prior(likelihood: list[float]) -> Floats:
     """ln of the likelihood of each of the SIZES, and of what is expected of it."""
-    weighed: Floats = np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2
-    return weighed
+    return np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2
 
 
 def _log_likelihood(root: npt.NDArray[Any], half: npt.NDArray[Any]) -> float:
@@ -242,22 +234,13 @@ def weights_of(log: Floats) -> Floats:
     return np.asarray(weights / weights.sum(), np.float64)
 
 
-def _expected(
-    fixed: Floats,
-    sized: Floats,
-    rows: Ints,
-    error: Floats,
-    row: int,
-    noise: Floats | float = NOISE,
-    others: Bools | None = None,
-) -> tuple[float, float]:
-    """Mean and standard deviation of one plan's error after others."""
-    at = np.append(rows, row)
+def _expected(fixed: Floats, sized: Floats, runs: Runs, row: Ints) -> tuple[float, float]:
+    """Mean and standard deviation of one plan's error after runs."""
+    at = np.append(runs.rows, row)
     square = np.ix_(at, at)
-    likelihood, parts = by_size(fixed[square], sized[square], np.arange(len(rows)), error, noise, others)
+    likelihood, parts = by_size(fixed[square], sized[square], runs._replace(rows=np.arange(len(runs.rows))))
     weights = weights_of(likelihood)
-    means = np.array([part[0][-1] for part in parts])
-    variances = np.array([part[1][-1, -1] for part in parts])
+    means, variances = (np.array([part[k].flat[-1] for part in parts]) for k in range(2))
     mean = float(weights @ means)
     return mean, float(weights @ (variances + (means - mean) ** 2)) ** 0.5
 
@@ -268,7 +251,6 @@ def _excess(fixed: Floats, sized: Floats, runs: Runs, kept: Bools) -> Floats:
     for one in np.flatnonzero(kept):
         rest = kept.copy()
         rest[one] = False
-        others = _others(runs)[rest]
-        mean, sd = _expected(fixed, sized, runs.rows[rest], runs.error[rest], int(runs.rows[one]), others=others)
+        mean, sd = _expected(fixed, sized, runs.of(rest), runs.rows[one : one + 1])
         excess[one] = runs.error[one] - mean - max(OUTLIER, OUTLIER_SD * sd)
     return excess

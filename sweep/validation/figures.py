@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -67,7 +67,7 @@ class Figures:
     other_quality: dict[str, int] = field(default_factory=dict)
     unmet: dict[str, int] = field(default_factory=dict)  # simulated runs of frameworks without a page, by the nearest stack
     failed: dict[str, int] = field(default_factory=dict)  # runs without a step, by what is predicted of them
-    classes: dict[str, dict[str, float | None]] = field(default_factory=dict)  # of the runs of other qualities, by quality
+    classes: dict[str, dict[str, object]] = field(default_factory=dict)  # of the runs of other qualities, by quality
 
 
 def figures(runs: Sequence[Run]) -> list[Figures]:
@@ -80,28 +80,31 @@ def figures(runs: Sequence[Run]) -> list[Figures]:
 
 def by_quality(runs: Sequence[Run]) -> list[Figures]:
     """One for each quality that runs have, in the order of QUALITIES, as if these were the runs to score."""
-    parts = {name: [run for run in runs if run.row.quality == name] for name in QUALITIES}
-    return [figures_of(name, "", part, quality=name) for name, part in parts.items() if part]
+    return [figures_of(name, "", part, quality=name) for name in QUALITIES if (part := _of_quality(runs, name))]
 
 
 def by_release(runs: Sequence[Run]) -> list[Figures]:
     """One for each release of its framework that runs of quality ok state, in the order of the names."""
-    stated = [run for run in runs if run.row.text("release") and run.row.quality == OK]
-    releases = sorted({run.row.text("release") for run in stated})
-    return [figures_of(name, "", [run for run in stated if run.row.text("release") == name]) for name in releases]
+    parts: dict[str, list[Run]] = defaultdict(list)
+    for run in _of_quality(runs, OK):
+        parts[run.row.text("release")].append(run)
+    return [figures_of(name, "", part) for name, part in sorted(parts.items()) if name]
+
+
+def _of_quality(runs: Iterable[Run], quality: str) -> list[Run]:
+    return [run for run in runs if run.row.quality == quality]
 
 
 def figures_of(name: str, hw: str, all_runs: Sequence[Run], *, quality: str = OK) -> Figures:
     """Figures of the runs given, as one set."""
-    runs = [run for run in all_runs if run.row.quality == quality]
+    runs = _of_quality(all_runs, quality)
     timed = [run for run in runs if run.timed]
-    dense = [run.error for run in timed if not run.row.has_experts]
-    experts = [run.error for run in timed if run.row.has_experts]
-    errors = np.array([run.error for run in timed], np.float64)
-    memory = np.array([error for run in runs if (error := run.memory_error) is not None], np.float64)
+    dense, experts = ([run for run in timed if run.row.has_experts == has] for has in (False, True))
+    errors = [run.error for run in timed]
+    memory = [error for run in runs if (error := run.memory_error) is not None]
     asked = [run for run in all_runs if not run.reason and (run.row.quality == quality or run.row.out_of_memory)]
     called = [run for run in asked if not run.fits]
-    failed = [run for run in asked if run.row.out_of_memory]
+    failed = sum(run.row.out_of_memory for run in asked)
     right = sum(run.row.out_of_memory for run in called)
     structural = [run for run in all_runs if run.row.text("state") == REFUSED]
     jobs = rankings(timed)
@@ -109,10 +112,8 @@ def figures_of(name: str, hw: str, all_runs: Sequence[Run], *, quality: str = OK
         set=name,
         hw=hw,
         runs=len(runs),
-        simulated=sum(not run.reason for run in runs),
-        mape=mean(np.abs(errors)),
-        bias=mean(errors),
-        worst=float(errors[abs(errors).argmax()]) if len(errors) else None,
+        **_errors(runs),
+        worst=max(errors, key=abs, default=None),
         mape_fastest=mean([error for job in jobs for error in job.fastest]),
         spearman=mean([job.spearman for job in jobs if job.spearman is not None]),
         pairs_right=share(sum(job.right for job in jobs), sum(job.pairs for job in jobs)),
@@ -122,44 +123,45 @@ def figures_of(name: str, hw: str, all_runs: Sequence[Run], *, quality: str = OK
         memory_mape=mean(np.abs(memory)),
         memory_bias=mean(memory),
         memory_runs=len(memory),
-        oom_runs=len(failed),
+        oom_runs=failed,
         oom_called=len(called),
         oom_precision=share(right, len(called)),
-        oom_recall=share(right, len(failed)),
-        mape_dense=mean(np.abs(dense)),
-        mape_experts=mean(np.abs(experts)),
-        bias_dense=mean(dense),
-        bias_experts=mean(experts),
+        oom_recall=share(right, failed),
+        mape_dense=_errors(dense)["mape"],
+        mape_experts=_errors(experts)["mape"],
+        bias_dense=_errors(dense)["bias"],
+        bias_experts=_errors(experts)["bias"],
         runs_dense=len(dense),
         runs_experts=len(experts),
-        measured_s=mean([run.measured_s for run in timed]),
-        predicted_s=mean([run.step_s for run in timed]),
         structural=len(structural),
         structural_named=sum(run.reason.startswith(PLAN_REASON) for run in structural),
-        not_simulated=dict(sorted(Counter(run.reason for run in runs if run.reason).items())),
-        unmet=dict(sorted(Counter(run.unmet for run in runs if run.unmet).items())),
-        failed=dict(Counter(_predicted(run) for run in all_runs if run.row.quality == FAILED).most_common()),
-        other_quality=dict(sorted(Counter(run.row.quality for run in all_runs if run.row.quality != quality).items())),
+        not_simulated=_counted(run.reason for run in runs),
+        unmet=_counted(run.unmet for run in runs),
+        failed=dict(Counter(_predicted(run) for run in _of_quality(all_runs, FAILED)).most_common()),
+        other_quality=_counted(run.row.quality for run in all_runs if run.row.quality != quality),
         classes={
-            name: _errors([run for run in all_runs if run.row.quality == name])
-            for name in QUALITIES
-            if name != quality and any(run.row.quality == name for run in all_runs)
+            other: {"runs": len(part)} | {key: _rounded(key, value) for key, value in _errors(part).items()}
+            for other in QUALITIES
+            if other != quality and (part := _of_quality(all_runs, other))
         },
     )
 
 
-def _errors(runs: Sequence[Run]) -> dict[str, float | None]:
-    """How far off we are on runs that do not count."""
+def _errors(runs: Sequence[Run]) -> dict[str, Any]:
+    """How many runs were simulated, how far off they are, and the means of their steps."""
     timed = [run for run in runs if run.timed]
-    found: dict[str, float | None] = {
-        "runs": len(runs),
+    errors = [run.error for run in timed]
+    return {
         "simulated": sum(not run.reason for run in runs),
-        "mape": mean([abs(run.error) for run in timed]),
-        "bias": mean([run.error for run in timed]),
+        "mape": mean(np.abs(errors)),
+        "bias": mean(errors),
         "measured_s": mean([run.measured_s for run in timed]),
         "predicted_s": mean([run.step_s for run in timed]),
     }
-    return {key: value if value is None else round(value, 6 if key.endswith("_s") else 3) for key, value in found.items()}
+
+
+def _counted(words: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(filter(None, words)).items()))
 
 
 def _predicted(run: Run) -> str:
@@ -207,16 +209,11 @@ def _ranking(plans: Collection[Sequence[Run]]) -> Ranking:
 
 def _spearman(measured: Floats, predicted: Floats) -> float | None:
     """Correlation of ranks; ties share the mean of theirs. None if one of them is constant."""
-    ranks = [_ranks(values) for values in (measured, predicted)]
-    if any(np.ptp(rank) == 0 for rank in ranks):
-        return None
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-
-
-def _ranks(values: Floats) -> Floats:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[inverse], np.float64)
+    ranks = []
+    for values in (measured, predicted):
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[inverse])
+    return None if any(np.ptp(rank) == 0 for rank in ranks) else float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def mean(values: Sequence[float] | Floats) -> float | None:
@@ -254,37 +251,36 @@ def worse(rows: Sequence[Figures]) -> list[str]:
 
     Where more runs are simulated than when it was recorded, the figures are of other runs and are not compared.
     """
-    recorded: list[dict[str, Any]] = json.loads(RECORDED.read_text(encoding="utf-8"))
-    now = {(row["set"], row["hw"]): row for row in json.loads(as_json(rows))}
+    now = {(row["set"], row["hw"]): row for row in as_objects(rows)}
     lines = []
-    for old in recorded:
+    for old in _recorded():
         new = now.get((old["set"], old["hw"]))
-        if new is None or new["simulated"] < old["simulated"]:
-            count = 0 if new is None else new["simulated"]
-            lines.append(f"{old['set']}, {old['hw'] or 'no device'}: simulated {count}, recorded {old['simulated']}")
-        elif new["simulated"] == old["simulated"]:
-            lines += _worse(old, new)
+        count = 0 if new is None else new["simulated"]
+        found: Iterable[str] = ()
+        if new is None or count < old["simulated"]:
+            found = (f"simulated {count}, recorded {old['simulated']}",)
+        elif count == old["simulated"]:
+            found = _worse(old, new)
+        lines += [f"{old['set']}, {old['hw'] or 'no device'}: {what}" for what in found]
     return lines
+
+
+def _recorded() -> list[dict[str, Any]]:
+    recorded: list[dict[str, Any]] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return recorded
 
 
 def more_simulated(rows: Sequence[Figures]) -> bool:
     """Whether runs are simulated that were not when the figures were recorded."""
-    recorded = sum(int(row["simulated"]) for row in json.loads(RECORDED.read_text(encoding="utf-8")))
-    return sum(row.simulated for row in rows) > recorded
+    return sum(row.simulated for row in rows) > sum(int(row["simulated"]) for row in _recorded())
 
 
-def _worse(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    lines = []
+def _worse(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Figures of the same runs that are worse than they were by more than their margin."""
     for key, margin in MARGINS.items():
-        if old[key] is None:
+        if old[key] is None or (key == "oom_precision" and not new["oom_called"]):  # no run is called, so none wrongly
             continue
-        if key == "oom_precision" and not new["oom_called"]:
-            continue  # no run is called, so none wrongly
         falls = margin < 0 or key == "oom_recall"
-        change = None if new[key] is None else (old[key] - new[key] if falls else new[key] - old[key])
-        if change is None or change > abs(margin) + 1e-9:
+        if new[key] is None or (old[key] - new[key]) * (1 if falls else -1) > abs(margin) + 1e-9:
             value = "nothing" if new[key] is None else f"{new[key]:g}"
-            lines.append(
-                f"{old['set']}, {old['hw'] or 'no device'}: {key} {value}, recorded {old[key]:g}, margin {abs(margin):g}"
-            )
-    return lines
+            yield f"{key} {value}, recorded {old[key]:g}, margin {abs(margin):g}"

@@ -1,6 +1,6 @@
 """Figures, runs, networks and ablations as Markdown tables."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -79,29 +79,27 @@ def as_qualities(classes: Sequence[Figures]) -> str:
 
 def as_releases(releases: Sequence[Figures]) -> str:
     """Errors by release of the framework, of models without and with experts."""
-    if not any(row.runs_dense or row.runs_experts for row in releases):
-        return "No run that is simulated states the release of its framework."
     lines = [
-        "| release | dense: runs | MAPE % | bias % | with experts: runs | MAPE % | bias % |",
-        "|---|" + "--:|" * 6,
-    ]
-    lines += [
         f"| {row.set} | {row.runs_dense} | {cell(row.mape_dense)} | {cell(row.bias_dense, sign=True)} "
         f"| {row.runs_experts} | {cell(row.mape_experts)} | {cell(row.bias_experts, sign=True)} |"
         for row in releases
         if row.runs_dense or row.runs_experts
     ]
-    return "\n".join(lines)
+    if not lines:
+        return "No run that is simulated states the release of its framework."
+    heading = "| release | dense: runs | MAPE % | bias % | with experts: runs | MAPE % | bias % |"
+    return "\n".join([heading, "|---|" + "--:|" * 6, *lines])
 
 
 def as_rows(runs: Sequence[Run]) -> str:
     """Every run that counts and was simulated: measured and predicted seconds, error; release and switches if any has some."""
     shown = [run for run in runs if not run.reason and run.row.quality in (OK, FAILED)]
     stated = any(run.row.text(column) for run in shown for column in STATED.values())
-    heading = "| run | model | plan | Gb/s of a node | measured s | predicted s | error % | memory % |"
-    lines = [heading, "|---|---|---|" + "--:|" * 5]
-    if stated:
-        lines = [lines[0] + "".join(f" {column} |" for column in STATED), lines[1] + "---|" * len(STATED)]
+    headings = "".join(f" {column} |" for column in STATED if stated)
+    lines = [
+        f"| run | model | plan | Gb/s of a node | measured s | predicted s | error % | memory % |{headings}",
+        "|---|---|---|" + "--:|" * 5 + "---|" * len(STATED) * stated,
+    ]
     for run in shown:
         plan = " ".join(f"{key} {run.row.text(name)}" for key, name in SIZES.items() if run.row.text(name))
         measured, error = FAILED if run.row.quality == FAILED else "out of memory" if run.row.out_of_memory else "-", "-"
@@ -151,44 +149,43 @@ def as_networks(runs: Sequence[Run]) -> str:
     used = Counter(
         (run.row.text("hw"), run.row.text("interconnect"), run.network, run.network_stated) for run in runs if not run.reason
     )
-    lines = ["| hardware | interconnect | Gb/s of a node | of | runs |", "|---|---|--:|---|--:|"]
-    for (device, cell, network, stated), count in sorted(used.items()):
-        text = cell.replace("|", "/")[:100] or "-"
-        lines.append(f"| {device} | {text} | {network:g} | {'the row' if stated else 'the preset'} | {count} |")
-    return "\n".join(lines)
+    lines = [
+        f"| {device} | {text.replace('|', '/')[:100] or '-'} | {network:g} | the {'row' if stated else 'preset'} | {count} |"
+        for (device, text, network, stated), count in sorted(used.items())
+    ]
+    return "\n".join(["| hardware | interconnect | Gb/s of a node | of | runs |", "|---|---|--:|---|--:|", *lines])
 
 
 def ablation_table(base: Mapping[str, float], without: Mapping[str, Mapping[str, float]]) -> str:
     """Mean absolute error by set: with everything, then without each piece."""
-    lines = ["| set | all | " + " | ".join(without) + " |", "|---|--:|" + "--:|" * len(without)]
-    for name, error in base.items():
-        lines.append(f"| {name} | {error:.1f} | " + " | ".join(f"{errors[name]:.1f}" for errors in without.values()) + " |")
-    return "\n".join(lines)
+    lines = [
+        "| " + " | ".join((name, *(f"{errors[name]:.1f}" for errors in (base, *without.values())))) + " |" for name in base
+    ]
+    return "\n".join(["| " + " | ".join(("set", "all", *without)) + " |", "|---|--:|" + "--:|" * len(without), *lines])
 
 
 def _left_out(figures: Sequence[Figures]) -> str:
     """Runs that were not simulated, by reason, and those not counted because of their quality."""
-    reasons: Counter[str] = Counter()
-    where: dict[str, set[str]] = {}
+    sets: dict[str, set[str]] = defaultdict(set)
+    not_simulated, unmet, failed, other = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for row in figures:
-        for reason, count in row.not_simulated.items():
-            reasons[reason] += count
-            where.setdefault(reason, set()).add(row.set)
+        for reason in row.not_simulated:
+            sets[reason].add(row.set)
+        not_simulated.update(row.not_simulated)
+        unmet.update(row.unmet)
+        failed.update(row.failed)
+        other.update(row.other_quality)
     lines = []
-    if reasons:
+    if not_simulated:
         lines += ["", "Not simulated:", "", "| runs | why | sets |", "|--:|---|---|"]
-        lines += [f"| {count} | {reason} | {', '.join(sorted(where[reason]))} |" for reason, count in reasons.most_common()]
-    unmet = sum((Counter(row.unmet) for row in figures), Counter[str]())
-    if unmet:
-        named = ", ".join(f"{count} of {what}" for what, count in unmet.most_common())
-        lines += ["", f"Simulated with the nearest stack, because their framework has no page: {named}."]
-    failed = sum((Counter(row.failed) for row in figures), Counter[str]())
-    if failed:
-        lines += ["", f"Predicted of runs that failed: {', '.join(f'{count} {what}' for what, count in failed.most_common())}."]
-    other = sum((Counter(row.other_quality) for row in figures), Counter[str]())
-    if other:
-        named = ", ".join(f"{count} {quality}" for quality, count in other.most_common())
-        lines += ["", f"Not counted, because of their quality: {named}."]
+        lines += [f"| {count} | {why} | {', '.join(sorted(sets[why]))} |" for why, count in not_simulated.most_common()]
+    for what, of, counted in (
+        ("Simulated with the nearest stack, because their framework has no page", " of", unmet),
+        ("Predicted of runs that failed", "", failed),
+        ("Not counted, because of their quality", "", other),
+    ):
+        if counted:
+            lines += ["", f"{what}: {', '.join(f'{count}{of} {name}' for name, count in counted.most_common())}."]
     return "\n".join(lines)
 
 

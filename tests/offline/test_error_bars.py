@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -153,9 +153,8 @@ def test_what_widens_an_interval_is_found_again() -> None:
     known = traits(experts)
     known[:, -1] = last
     size = 0.05 * np.where(experts, 1.5, 1) * np.where(last, 2, 1)
-    runs = replace(
-        drawn(generator, 80, 20, 0, 0), error=size * generator.standard_normal(len(number)), experts=experts, traits=known
-    )
+    runs = drawn(generator, 80, 20, 0, 0)
+    runs = runs._replace(error=size * generator.standard_normal(len(number)), experts=experts, traits=known)
     widths = fit_widths(runs)
     assert np.exp(widths.by_trait[0]) == pytest.approx(1.5, rel=0.2)
     assert np.exp(widths.by_trait[-1]) == pytest.approx(2, rel=0.2)

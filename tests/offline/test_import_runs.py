@@ -193,7 +193,7 @@ def test_release_dispatcher_and_features_of_a_table(tmp_path: Path) -> None:
     assert "'recipe'" not in done.stderr
     assert "release" not in sweep("validate", table(tmp_path / "plain.csv", [{}]), "--rows").stdout
     wrong = free_table(tmp_path / "wrong.csv", [{"features": "cuda_graph=none;graphs"}])
-    assert converted(wrong).stderr == f"error: {wrong}:2: features: found 'graphs', expected key=value; ...\n"
+    assert f"not read: 1 x features: found 'graphs', expected key=value; ... (first: {wrong}:2)" in converted(wrong).stderr
 
 
 def test_the_runs_that_ship_are_those_of_the_tables(tmp_path: Path) -> None:
@@ -219,6 +219,26 @@ def test_a_row_that_cannot_be_read_is_kept_and_told(tmp_path: Path) -> None:
     assert (device.text("id"), device.text("reason"), device.plan["tp"]) == ("7", "no preset of device TPUv5p", 2)
     assert (plan.text("model"), plan.number("step_time_s")) == ("", 2.0)
     assert failed.out_of_memory
+
+
+WRONG = {
+    "gpus": "8-16", "tp": "2.5", "gbs": "0", "iter_ms": "about 2000", "mem_gib": "-3", "oom": "yes", "sp": "on", "model": "",
+    "set": "", "quality": "fine", "features": "graphs",
+}  # fmt: skip
+
+
+def test_a_cell_that_decides_is_never_guessed(tmp_path: Path) -> None:
+    """One row with each wrong cell: all are kept and listed, and the table that is made can be validated."""
+    runs = tmp_path / "runs.csv"
+    done = converted(free_table(tmp_path / "mine.csv", [{}, *({column: text} for column, text in WRONG.items())]), "-o", runs)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith("12 runs, 1 with a plan\n")
+    for column, text in WRONG.items():
+        assert (f"{column}: found '{text}'" if text else f"not stated: {column}") in done.stderr
+    rows = read_tables(runs)
+    assert [bool(one.text("reason")) for one in rows] == [False] + [True] * len(WRONG)
+    assert [one.number("step_time_s") for one in rows][4] is None
+    assert sweep("validate", runs).returncode == 0
 
 
 def test_a_node_of_fewer_gpus_has_its_share_of_the_nics() -> None:

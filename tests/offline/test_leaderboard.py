@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from benchmarks import tables
 from benchmarks.importing.table import Row as Told
 from benchmarks.leaderboard import EVERYTHING, NAIVE, OURS, THUMB, Standing, leaderboard, leaderboard_table
+from docs.made import tables
 from sweep.runs.simulation import Run, run_rows
 from sweep.runs.table import published_rows
 from tests.offline.free_text import imported

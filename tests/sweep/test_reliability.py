@@ -15,7 +15,7 @@ import boto3
 import pyarrow as pa
 import pytest
 
-from benchmarks import tables
+from docs.made import tables
 from sweep.evaluation.slices import FIRST_ROWS, LONGEST_S, MAX_ROWS, MIN_ROWS, SHORTEST_S, Receipt, SliceQueue
 from sweep.results.slice_file import Slice
 from sweep.results.store import Store

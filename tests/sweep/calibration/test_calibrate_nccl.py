@@ -70,7 +70,7 @@ TIMES = [plain(size) for size in SIZES]
 def test_operation_ranks_and_times_are_read(operation: str, named: bool, tmp_path: Path) -> None:
     (table,) = read_nccl(log(tmp_path / "a.log", operation, 2, 8, TIMES, named=named))
     assert (table.operation, table.ranks, table.nodes) == (OURS.get(operation, operation), 16, 2)
-    assert (table.gpu, table.nccl) == ("NVIDIA H100 80GB HBM3", "2.26.2+cuda12.8")
+    assert table.gpu == "NVIDIA H100 80GB HBM3"
     assert [row.size for row in table.rows] == list(SIZES)
     assert [row.seconds for row in table.rows] == pytest.approx(TIMES, rel=1e-3)
 

@@ -9,8 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim_core import Hardware, hardware_table, plans, read_hardware, read_model, read_stack, simulate, workload_from_model
-from sweep.calibration.runs import PLAN, Steps, choose, fit_runs, left_out
+from sim_core import (
+    Floats,
+    Hardware,
+    hardware_table,
+    plans,
+    read_hardware,
+    read_model,
+    read_stack,
+    simulate,
+    workload_from_model,
+)
+from sweep.calibration.fitting import Problem, fit, left_out
+from sweep.calibration.report import hardware_of_fit
+from sweep.calibration.steps import NOISE, OF_DEVICE, PLAN, SURE, fit_runs
 from sweep.runs.simulation import seconds_on
 from sweep.runs.table import published_rows
 from tests.offline.free_text import convert
@@ -91,8 +103,8 @@ def test_runs_on_one_node_tell_nothing_of_the_network(true_ms: list[float], tmp_
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        (2, "found 2 runs to fit, expected at least 3"),
-        (1, "found 1 run to fit, expected at least 3"),
+        (2, "found 2 runs of 2 plans to fit, expected at least 3 plans"),
+        (1, "found 1 run of 1 plan to fit, expected at least 3 plans"),
     ],
 )
 def test_too_few_runs_are_refused(rows: int, told: str, true_ms: list[float], tmp_path: Path) -> None:
@@ -105,7 +117,7 @@ def test_one_plan_measured_often_tells_nothing(true_ms: list[float], tmp_path: P
     path = table(tmp_path / "runs.csv", [PLANS[0]] * 5, [true_ms[0] * x for x in (1, 1.01, 0.99, 1.005, 0.995)])
     done = sweep("calibrate", "runs", path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "1 different plans tell at most 0 numbers" in done.stderr
+    assert "found 5 runs of 1 plan to fit, expected at least 3 plans" in done.stderr
 
 
 def test_runs_of_two_networks_are_refused(true_ms: list[float], tmp_path: Path) -> None:
@@ -129,24 +141,33 @@ def test_half_of_the_published_runs_of_a_stack_predict_the_other_half(first: int
         [row for row, plan in zip(rows, plans_of, strict=True) if number[plan] % 2 == half] for half in (first, 1 - first)
     )
     done = fit_runs(told, None, "half")
-    assert [one.name for one in done.numbers if one.error is not None] == ["compute"]
+    assert list(done.facts) == ["sustained_scale"]
     timed = [row for row in others if row.number("step_time_s") is not None]
-    for hardware, least, most in ((timed[0].hardware, 12, 20), (done.hardware, 0, 9)):
+    for hardware, least, most in ((timed[0].hardware, 12, 20), (hardware_of_fit(done, "half"), 0, 9)):
         measured = [row.number("step_time_s") or 0 for row in timed]
         off = [abs(seconds_on(row, [hardware])[0] / second - 1) * 100 for row, second in zip(timed, measured, strict=True)]
         assert least < np.mean(off) < most
 
 
-def made(compute: float, network: float, fixed: float, shares: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> Steps:
-    """Steps of compute, messages and the rest, that are known in closed form; measured with given factors."""
-    c, n = np.log(np.linspace(0.5, 2, 13)), np.log(np.linspace(0.2, 1.03, 10))
+WIDTHS, MOST = np.array(list(OF_DEVICE.values())).T
+
+
+def made(compute: float, network: float, fixed: float, shares: Floats) -> Problem:
+    """Steps of compute, messages and the rest, that are known in closed form; measured with given factors.
+
+    The third number is a part of the median step."""
     work, message, rest = shares.T
-    seconds = work[:, None, None] * np.exp(c)[:, None] + message[:, None, None] / np.exp(n) + rest[:, None, None]
-    truth = work * compute + message / network + rest + fixed
-    return Steps(c, n, seconds, truth, np.arange(len(shares)))
+    measured = work * compute + message / network + rest + fixed
+
+    def simulate(values: Floats) -> Floats:
+        far = values * WIDTHS
+        return np.asarray(work * np.exp(far[0]) + message / np.exp(far[1]) + rest + far[2] * np.median(measured), np.float64)
+
+    low, high = np.array([-8.0, -8.0, 0.0]), np.full(3, 8.0)
+    return Problem(simulate, measured, low, high, np.ones(len(shares), np.bool_), MOST / WIDTHS, NOISE, SURE)
 
 
-def shares(rows: int, seed: int = 5) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def shares(rows: int, seed: int = 5) -> Floats:
     random = np.random.default_rng(seed)
     return np.stack([random.uniform(0.5, 8, rows), random.uniform(0.05, 3, rows), random.uniform(0.05, 1, rows)], 1)
 
@@ -154,34 +175,35 @@ def shares(rows: int, seed: int = 5) -> np.ndarray[tuple[int, int], np.dtype[np.
 def test_noise_widens_the_standard_errors_and_the_truth_stays_within_three() -> None:
     random = np.random.default_rng(3)
     for noise in (0.005, 0.02):
-        steps = made(1.2, 0.7, 0.1, shares(24))
-        steps = steps._replace(measured_s=steps.measured_s * np.exp(random.normal(0, noise, 24)))
-        found = choose(steps)
-        assert "compute" not in found.reasons
-        off = np.abs(found.values - [np.log(1.2), np.log(0.7), 0.1])
-        fitted = ~np.isnan(found.errors)
-        assert (off[fitted] < 3 * found.errors[fitted] + 0.01).all()
+        problem = made(1.2, 0.7, 0.1, shares(24))
+        known = np.array([np.log(1.2), np.log(0.7), 0.1 / np.median(problem.measured_s)])
+        problem = problem._replace(measured_s=problem.measured_s * np.exp(random.normal(0, noise, 24)))
+        found, told, left = fit(problem, [np.zeros(3)])
+        assert told[0]
+        off = np.abs(found.values * WIDTHS - known)
+        assert (off[told] < 3 * (left * WIDTHS)[told] + 0.01).all()
 
 
 def test_runs_left_out_take_no_part() -> None:
     """A run that was measured wrongly cannot draw its own prediction."""
-    steps = made(1.2, 1.0, 0.0, shares(8))
-    measured = steps.measured_s.copy()
+    problem = made(1.2, 1.0, 0.0, shares(8))
+    measured = problem.measured_s.copy()
     measured[3] *= 2
-    assert left_out(steps._replace(measured_s=measured))[3] == pytest.approx(-50, abs=1)
+    off = left_out(problem._replace(measured_s=measured), [np.zeros(3)], np.arange(8))
+    assert off[3] == pytest.approx(-50, abs=1)
 
 
 def test_what_grows_together_is_not_told_apart() -> None:
     """Compute and messages are the same part of every step; nothing else changes."""
     alike = np.outer([1.0, 2, 3, 4, 5, 6], [1.0, 0.5, 0.2])
-    found = choose(made(1.3, 1.0, 0.0, alike))
-    assert "network" in found.reasons
-    assert not np.isnan(found.errors[0])
+    _, told, _ = fit(made(1.3, 1.0, 0.0, alike), [np.zeros(3)])
+    assert told.tolist() == [True, False, False]
 
 
 def test_steps_that_are_as_predicted_are_left_alone() -> None:
     random = np.random.default_rng(1)
-    steps = made(1.0, 1.0, 0.0, shares(12))
-    found = choose(steps._replace(measured_s=steps.measured_s * np.exp(random.normal(0, 0.03, 12))))
-    assert len(found.reasons) == 3
+    problem = made(1.0, 1.0, 0.0, shares(12))
+    problem = problem._replace(measured_s=problem.measured_s * np.exp(random.normal(0, 0.03, 12)))
+    found, told, _ = fit(problem, [np.zeros(3)])
+    assert not told.any()
     assert (found.values == 0).all()

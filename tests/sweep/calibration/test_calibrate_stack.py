@@ -9,10 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from sim_core import STACK_FACTS, Floats, SpecError, read_stack, stack_names, stack_yaml
-from sweep.calibration.stack_choice import PURPOSES, Sizes, chosen
-from sweep.calibration.stack_fit import NOISE, Problem, StackFit, deviations, fit, fit_stack
-from sweep.calibration.stack_numbers import NUMBERS, OF_EXPERTS, bounds_of, facts_at, starts_of
-from sweep.calibration.stack_report import page_of_fit, stack_lines
+from sweep.calibration.fitting import Fit, Problem, deviations, fit
+from sweep.calibration.numbers import NUMBERS, OF_EXPERTS, bounds_of, facts_at, starts_of
+from sweep.calibration.report import page_of_fit, stack_lines
+from sweep.calibration.stack_launch import PURPOSES, Sizes, chosen
+from sweep.calibration.steps import STACK_NOISE as NOISE, fit_stack
 from sweep.cli import app
 from sweep.runs.simulation import UNCHANGED, run_rows
 from sweep.runs.table import published_rows, read_table
@@ -76,7 +77,7 @@ def problem_of(measured_s: Floats) -> Problem:
         layers = np.array([max(host_s, 2e-3), max(host_s, 2e-3) + ring_s, max(host_s, 2e-3) + in_pipelines_s, 20e-3])
         return np.asarray(layers * 16 * 256, np.float64)
 
-    return Problem(simulate, measured_s, low, high, np.ones(len(measured_s), np.bool_))
+    return Problem(simulate, measured_s, low, high, np.ones(len(measured_s), np.bool_), 0.7, NOISE, 0.0)
 
 
 def test_numbers_behind_a_maximum_are_found_from_another_start() -> None:
@@ -84,7 +85,7 @@ def test_numbers_behind_a_maximum_are_found_from_another_start() -> None:
     measured_s = 16 * 256 * np.array([4.4e-3, 4.4e-3 + 150 * 44e-6, 4.4e-3 + 150 * 250e-6, 20e-3])
     problem, stack = problem_of(measured_s), read_stack("megatron-core")
     starts = starts_of(stack, NUMBERS, problem.low, problem.high)
-    found, told = fit(problem, starts)
+    found, told, _ = fit(problem, starts)
     names = [number.name for number in NUMBERS]
     assert [name for name, seen in zip(names, told, strict=True) if seen] == [
         "host", "ring_step_in_pipelines", "ring_step_across",
@@ -95,7 +96,7 @@ def test_numbers_behind_a_maximum_are_found_from_another_start() -> None:
     assert facts["ring_step_across"] == pytest.approx(44e-6, rel=0.05)
     assert facts["ring_step_in_pipelines"] == pytest.approx(250e-6, rel=0.05)
     assert facts["host_message"] == stack.host_message
-    alone, _ = fit(problem, starts[:1])
+    alone, _, _ = fit(problem, starts[:1])
     assert alone.cost > 20 * found.cost
 
 
@@ -104,7 +105,7 @@ def test_the_interval_of_a_number_is_that_of_the_noise_and_of_its_width() -> Non
     problem = problem_of(16 * 256 * np.array([4.4e-3, 4.4e-3, 4.4e-3, 20e-3]))
     at = [number.name for number in NUMBERS].index("host")
     problem = problem._replace(fitted=np.array([True, False, False, True]))
-    found, told = fit(problem, starts_of(read_stack("megatron-core"), NUMBERS, problem.low, problem.high))
+    found, told, _ = fit(problem, starts_of(read_stack("megatron-core"), NUMBERS, problem.low, problem.high))
     assert told[at]
     expected = 1 / np.sqrt(1 + (np.log(3) / NOISE) ** 2)
     assert deviations(problem, found)[at] == pytest.approx(expected, rel=0.05)
@@ -115,7 +116,7 @@ def test_the_interval_of_a_number_is_that_of_the_noise_and_of_its_width() -> Non
 def test_a_fit_that_predicts_no_run_left_out_says_so(left_out: float, said: bool) -> None:
     row = published_rows()[0]
     before, after, out = (np.full(3, each) for each in (10.0, 2.0, left_out))
-    page = StackFit(read_stack("megatron-core"), (), (row,) * 3, before, after, out, 1, ())
+    page = Fit(read_stack("megatron-core"), (), (row,) * 3, before, after, out, 1, ())
     assert any(line.startswith("warning: runs left out") for line in stack_lines(page)) == said
 
 
@@ -211,7 +212,8 @@ def test_what_a_fact_says_of_both_ways_moves_together() -> None:
         return np.asarray(passes * (5e-3 + sum(facts["host_experts"]) + experts * sum(facts["host_expert"])))
 
     known = passes * (5e-3 + sum(page.host_experts) + 4e-3 + experts * (sum(page.host_expert) + 120e-6))
-    found, told = fit(Problem(seconds, known, low, high, np.ones(4, np.bool_)), starts_of(page, OF_EXPERTS, low, high))
+    problem = Problem(seconds, known, low, high, np.ones(4, np.bool_), 0.7, NOISE, 0.0)
+    found, told, _ = fit(problem, starts_of(page, OF_EXPERTS, low, high))
     assert [number.name for number, seen in zip(OF_EXPERTS, told, strict=True) if seen] == ["host_experts", "host_expert"]
     facts = facts_at(page, OF_EXPERTS, found.values)
     assert facts["host_experts"] == pytest.approx([each + 2e-3 for each in page.host_experts], rel=0.05)

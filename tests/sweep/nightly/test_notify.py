@@ -14,7 +14,7 @@ import pytest
 
 from sim_core import SpecError
 from sweep.nightly.notify import deliver, wanted
-from sweep.nightly.spec import Notify
+from sweep.nightly.spec import NightlySpec, Notify
 from tests.sweep.conftest import rows
 from tests.sweep.nightly.conftest import Sandbox
 
@@ -170,7 +170,9 @@ def test_a_command_that_fails_hangs_or_is_not_there() -> None:
 
 @pytest.mark.parametrize(("when", "codes"), [("always", {0, 1, 2}), ("regressions", {1, 2}), ("failures", {2})])
 def test_who_wants_to_hear_what(when: Any, codes: set[int]) -> None:
-    assert {code for code in (0, 1, 2) if wanted(Notify(command=("x",), when=when), code)} == codes
+    notify = {"command": ["x"], "when": when}
+    spec = NightlySpec.model_validate({"name": "n", "root": "r", "sweeps": ["a.yaml"], "notify": notify})
+    assert {code for code in (0, 1, 2) if wanted(spec, code)} == codes
 
 
 def test_a_night_tells_those_who_want_to_hear(sandbox: Sandbox, receiver: Receiver) -> None:

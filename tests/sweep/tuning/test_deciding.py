@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sweep.tuning.deciding import WORTH_OF_RUN, Candidates, Known, believe, score, stops
-from sweep.uncertainty.process import Axes
+from sweep.uncertainty.process import Axes, Runs, condition, prior
 
 
 def candidates(seconds: list[float]) -> Candidates:
@@ -55,9 +55,11 @@ def test_runs_that_come_as_simulated_end_the_loop() -> None:
 
 def test_before_four_runs_the_range_is_that_of_the_likeliest_size() -> None:
     """No size of errors is ruled out by one run: the largest of them would make any regret likely."""
-    belief = believe(candidates([2.0] * 60), known([0], [2.0]))
+    plans, one = candidates([2.0] * 60), np.array([0])
+    run = Runs(rows=one, error=np.log(2.0) - plans.mean[one], least=one > 0)
+    assert condition(*prior(plans.axes, plans.draws), run).weights.max() < 0.5
+    belief = believe(plans, known([0], [2.0]))
     assert belief.regret is not None
-    assert belief.posterior.weights.max() < 0.5
     assert belief.regret.p90 < 0.5
     wild = believe(candidates([2.0] * 60), known([0], [8.0])).regret
     assert wild is not None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-DATA: Final = Path(__file__).parent.parent / "docs" / "data"
+DATA: Final = Path(__file__).parent.parent / "data"
 
 
 def cells_of(lines: Iterable[str]) -> list[list[str]]:

@@ -11,11 +11,11 @@ from typing import Final
 
 from sim_core.planning.fields import FIELDS, Field
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parent.parent.parent
 COLUMNS: Final = ROOT / "sim_core" / "planning" / "columns.py"
 PAGE: Final = ROOT / "docs" / "axes.md"
-SOURCE: Final = ("# --- made by benchmarks/plan_fields.py from the rows of fields.py: do not edit", "# --- end of what is made")
-TABLE: Final = ("<!-- made by benchmarks/plan_fields.py -->", "<!-- end of what is made -->")
+SOURCE: Final = ("# --- made by docs/made/plan_fields.py from the rows of fields.py: do not edit", "# --- end of what is made")
+TABLE: Final = ("<!-- made by docs/made/plan_fields.py -->", "<!-- end of what is made -->")
 
 
 def main() -> None:

@@ -9,11 +9,10 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parent.parent.parent
 HEAD: Final = """# Rooms
 
 The first line of each file. A file may import only what stands below it: the order is that of the import contracts in
@@ -23,25 +22,18 @@ The first line of each file. A file may import only what stands below it: the or
 
 def page() -> str:
     """All of it: a table for each package, the packages in the order of their contracts."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
-    layers = {
-        contract["containers"][0]: [name for layer in contract["layers"] for name in re.findall(r"\w+", layer)]
-        for contract in contracts
-        if contract["type"] == "layers"
-    }
-    return "\n".join([HEAD, *(line for package in sorted(layers) for line in _room(package, layers[package]))])
-
-
-def _room(package: str, names: list[str]) -> Iterator[str]:
-    folder = ROOT / package.replace(".", "/")
-    yield f"## {folder.relative_to(ROOT)}/\n{_first_line(folder / '__init__.py')}\n"
-    yield "| file | what it is for |\n|---|---|"
-    for name in names:
-        inner = folder / name
-        shown, path = (f"{name}/", inner / "__init__.py") if inner.is_dir() else (f"{name}.py", folder / f"{name}.py")
-        yield f"| `{shown}` | {_first_line(path)} |"
-    yield ""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    lines = [HEAD]
+    for contract in sorted((each for each in contracts if each["type"] == "layers"), key=lambda each: each["containers"][0]):
+        folder = ROOT / contract["containers"][0].replace(".", "/")
+        lines += [f"## {folder.relative_to(ROOT)}/", _first_line(folder / "__init__.py"), ""]
+        lines += ["| file | what it is for |", "|---|---|"]
+        for name in re.findall(r"\w+", " ".join(contract["layers"])):
+            is_folder = (folder / name).is_dir()
+            first = _first_line(folder / name / "__init__.py" if is_folder else folder / f"{name}.py")
+            lines.append(f"| `{name}{'/' if is_folder else '.py'}` | {first} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _first_line(path: Path) -> str:

@@ -1,6 +1,6 @@
 """Records the figures of all measured runs: docs/data/, what docs/validation.md and docs/leaderboard.md show of it, plots.
 
-    python -m benchmarks.validation_page [--check]
+    python -m docs.made.validation_page [--check]
 
 The words of the pages are in them; this replaces what is between their markers. Recorded are
 figures, error bars and highest MFUs, by which later ones and results are judged. `--check` writes nothing: exit code 5 where
@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from benchmarks import tables
 from benchmarks.error_bars import bars_table, evidence_of, highest, out_of_bounds, record
 from benchmarks.leaderboard import leaderboard, leaderboard_table
+from docs.made import tables
 from sweep.runs.simulation import ABLATIONS, Run, errors_without, run_rows
 from sweep.runs.table import published_rows
 from sweep.uncertainty import evidence, highest as highest_mfu
 from sweep.validation.figures import RECORDED, as_json, by_quality, by_release, figures, figures_of, worse
 from sweep.validation.report import ablation_table, as_markdown, as_qualities, as_releases
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
+DOCS: Final = Path(__file__).parent.parent
 COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
 WIDTH, HEIGHT, LEFT, TOP = 560, 380, 60, 20
 EXIT_WORSE: Final = 5
@@ -75,14 +76,13 @@ def plot(points: Sequence[tuple[float, float, str]], x_title: str, y_title: str,
 
 def residuals(runs: Sequence[Run], key: str) -> str:
     """Errors over a column of the plan; runs with the same value lie side by side."""
-    values = sorted({run.row.size(key) for run in runs})
-    seen: dict[int, int] = {}
+    seen: Counter[int] = Counter()
     points = []
     for run in runs:
         value = run.row.size(key)
-        seen[value] = seen.get(value, 0) + 1
+        seen[value] += 1
         points.append((value * (1 + 0.03 * (seen[value] % 9 - 4)), run.error, run.row.text("set")))
-    ticks = [2.0**k for k in range(math.floor(math.log2(values[0])) - 1, math.ceil(math.log2(values[-1])) + 2)]
+    ticks = [2.0**k for k in range(math.floor(math.log2(min(seen))) - 1, math.ceil(math.log2(max(seen))) + 2)]
     return plot(points, NAMES.get(key, key), "error %", ticks, log_y=False)
 
 
@@ -95,23 +95,19 @@ def between(text: str, name: str, made: str) -> str:
 
 
 def shown() -> list[tuple[str, str, list[list[str]]]]:
-    """What pages show of docs/data/: the page, its marker, the rows."""
+    """What pages show of docs/data/: the page, its marker, the rows; figures of the sets with many runs, and of all."""
+    heading, *rows = tables.read("validation")
+    at = [heading.index(name) for name in SHOWN]
+    many = [row for row in rows if int(row[heading.index("simulated")]) >= LEAST_RUNS]
     return [
-        ("validation.md", "figures", sets_shown()),
+        ("validation.md", "figures", [[row[k] for k in at] for row in [heading, *many]]),
         ("validation.md", "error bars", tables.read("error_bars")),
         ("leaderboard.md", "leaderboard", [row[1:] for row in tables.read("leaderboard") if row[0] in ("runs of", "all")]),
     ]
 
 
-def sets_shown() -> list[list[str]]:
-    """Figures of the sets with many runs, and of all."""
-    heading, *rows = tables.read("validation")
-    at = [heading.index(name) for name in SHOWN]
-    many = [row for row in rows if int(row[heading.index("simulated")]) >= LEAST_RUNS]
-    return [[row[k] for k in at] for row in [heading, *many]]
-
-
 def main() -> int:
+    """Record the figures, or compare them with those that are recorded."""
     runs = run_rows(published_rows())
     by_set, bars = figures(runs), evidence_of(runs)
     if sys.argv[1:] == ["--check"]:
@@ -125,10 +121,8 @@ def main() -> int:
     folder = DOCS / "validation"
     folder.mkdir(exist_ok=True)
     pairs = [(run.measured_s, run.step_s, run.row.text("set")) for run in timed]
-    low, high = (
-        math.floor(math.log10(min(map(min, ((x, y) for x, y, _ in pairs))))),
-        math.ceil(math.log10(max(x for x, *_ in pairs))),
-    )
+    low = math.floor(math.log10(min(min(x, y) for x, y, _ in pairs)))
+    high = math.ceil(math.log10(max(x for x, *_ in pairs)))
     times = plot(pairs, "measured s", "predicted s", [10.0**k for k in range(low, high + 1)], log_y=True)
     (folder / "times.svg").write_text(times, encoding="utf-8")
     for key in ("tp", "pp", "micro_batch", "all_gpus"):

@@ -16,13 +16,13 @@ from typing import Final
 from pydantic_core import PydanticUndefined
 
 import sim_core.engine.schedules as engine_schedules
-from benchmarks import tables
+from docs.made import tables
 from sim_core import EXPLANATIONS, STACK_FACTS, Stack, short
 from sim_core.engine.schedules import ANY_VPP, BACKGROUND, BOTH_WAYS, IN_GROUPS, IN_ROUNDS, ROWS, TWICE_PP, Schedule
 from sweep.columns import ROWS as COLUMNS, Column
 from sweep.inputs.registry import PAGE, ROWS as INPUTS
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
+DOCS: Final = Path(__file__).parent.parent
 _NUMBER: Final = {IN_GROUPS: "with vpp > 1 in groups", IN_ROUNDS: "ga div pp equal rounds", TWICE_PP: "at least 2 pp"}
 
 

@@ -1,6 +1,6 @@
 """The size of the house against its budget: lines and tokens of each room, words of the pages. `make check` runs it.
 
-    python benchmarks/budget.py [--now]
+    python .ci/budget.py [--now]
 
 `budget.csv` has a row a room: a folder of `sim_core` or `sweep`, `*` for the files at their top, and the wholes. A room that
 is above its budget, has no row, or a row without a room is an error. Raise a budget in a commit of its own that says what the
@@ -49,14 +49,14 @@ def room_of(path: Path) -> tuple[str, ...]:
     top, *inside = path.parts
     if path.suffix == ".md":
         return ("Markdown",)
-    if top == "benchmarks":
+    if top in ("benchmarks", "docs"):
         return (top,)
     return (f"{top}/{inside[0] if len(inside) > 1 else '*'}", "sim_core + sweep")
 
 
 def sizes() -> dict[str, Counter[str]]:
     """Lines, tokens and words of every room, of the files that git tracks."""
-    asked = ["git", "ls-files", "-z", "sim_core/*.py", "sweep/*.py", "benchmarks/*.py", "*.md"]
+    asked = ["git", "ls-files", "-z", "sim_core/*.py", "sweep/*.py", "benchmarks/*.py", "docs/*.py", "*.md"]
     listed = subprocess.run(asked, cwd=HERE, capture_output=True, text=True, check=True).stdout
     found: dict[str, Counter[str]] = {}
     for name in filter(None, listed.split("\0")):
@@ -65,7 +65,7 @@ def sizes() -> dict[str, Counter[str]]:
         text = (HERE / name).read_text()
         if name.endswith(".md"):
             size = Counter(words=len(text.split()))
-        elif name.startswith("benchmarks"):
+        elif name.startswith(("benchmarks", "docs")):
             size = Counter(lines=text.count("\n"))
         else:
             size = Counter(lines=text.count("\n"), tokens=tokens_of(text) if COUNTED else 0)

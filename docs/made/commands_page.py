@@ -11,7 +11,7 @@ import typer
 
 from sweep.cli import COMMANDS, app
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "commands.md"
+PAGE: Final = Path(__file__).parent.parent / "commands.md"
 HEAD: Final = """# Commands
 
 Made from the code by `make reference`. `sweep COMMAND --help` (or `-h`) prints the options of a command with their defaults.
