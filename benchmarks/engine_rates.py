@@ -50,10 +50,10 @@ def fill(program: Program, shape: Shape, lanes: Lanes) -> None:
 
 
 @outer_kernel
-def together(repeat: int, shape: Shape, order: Ints, sequence: Sequence, turns: int, lanes: Lanes) -> None:
+def together(repeat: int, shape: Shape, order: Ints, sequence: Sequence, lanes: Lanes, ran: Ints) -> None:
     """Run LANES plans many times."""
     for _ in range(repeat):
-        run_lanes(shape, order, sequence, turns, False, False, lanes)
+        run_lanes(shape, order, sequence, False, False, False, lanes, ran)
 
 
 @outer_kernel
@@ -124,16 +124,16 @@ def case_rows(name: str, shape: Shape, library: ctypes.CDLL | None) -> Rows:
     fill_order(order_writers(np.array([schedule])), schedule, pp, vpp, ga, 0, order, scratch)
     blocks = int((order >= 0).sum())
     sequence, lanes = allocate_sequence(events, events, pp, cells), allocate_lanes(events, pp, cells)
-    turns = fill_sequence(shape, order, sequence)
+    ran = np.array([fill_sequence(shape, order, sequence), 0])
     fill(program, shape, lanes)
     repeat, several = BLOCKS // blocks + 1, BLOCKS // (blocks * LANES) + 1
     clock, unit = time.process_time, "M block events/CPU-s"
-    together_s = median_s(lambda: together(several, shape, order, sequence, turns, lanes), clock) / several
+    together_s = median_s(lambda: together(several, shape, order, sequence, lanes, ran), clock) / several
     find_s = median_s(lambda: find(repeat, shape, order, sequence), clock) / repeat
     yield Figure(f"engine: {name}", blocks / (find_s + together_s) / 1e6, unit, ">= 30 M", "one plan, its sequence included")
     yield Figure(f"  {LANES} plans of one order at once", blocks * LANES / together_s / 1e6, unit, ">= 270 M")
     yield Figure("  to find their sequence", blocks / find_s / 1e6, unit)
     if library is not None:
-        one, eight = rates_in_c(library, lanes, sequence, (turns, rule_of(shape), pp), blocks)
+        one, eight = rates_in_c(library, lanes, sequence, (int(ran[0]), rule_of(shape), pp), blocks)
         yield Figure("  ends alone in C, one plan", one / 1e6, unit)
         yield Figure(f"  ends alone in C, {LANES} plans at once", eight / 1e6, unit)

@@ -7,26 +7,24 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import Addresses, inlined_kernel, inner_kernel, outer_kernel
-from sim_core.compiled.references import call, reference
+from sim_core.compiled.references import call, reference, row_at
 from sim_core.compiled.vectors import LANES
 from sim_core.costing.blocks import cost_blocks
-from sim_core.costing.case import Blocks, case_at
+from sim_core.costing.case import Blocks, Case, case_at
 from sim_core.costing.groups import Groups, group_plans
-from sim_core.costing.recomputed import flops_again
+from sim_core.costing.recomputed import again_flops, flops_again
 from sim_core.costing.updates import update_table
+from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import chunks_of, most_blocks, most_cells, most_events, most_scratch
-from sim_core.engine.lanes import Lanes, allocate_lanes, engine_for, put, take, take_beside
+from sim_core.engine.lanes import Lanes, allocate_lanes, engine_for, put, take
 from sim_core.engine.orders import fill_order, order_writers
-from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape
+from sim_core.engine.program import MESSAGES, STREAMS, Shape
 from sim_core.engine.sequence import Sequence, allocate_sequence
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.metrics import STEP_TIME
-from sim_core.planning.columns import Plans, alike_in_order, by_order
+from sim_core.metrics import METRICS, STEP_TIME
+from sim_core.planning.columns import Plans, by_order, order_table, slice_plans
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
-from sim_core.step.gradients import Buckets
-from sim_core.step.lower import Lowered
-from sim_core.step.once import Once
 from sim_core.step.whole import Scratch, allocate_scratch, begin_step, finish_step
 from sim_core.workloads.workload import Arrays, Workload
 
@@ -40,15 +38,18 @@ PIECE: Final = 2**20
 
 
 class Tables(NamedTuple):
-    """The tables of a batch of plans; each has the row of every plan."""
+    """All that the cases of a batch of plans are made of; each table has the row of every plan."""
 
+    arrays: Arrays
+    hardware: HardwareColumns
+    plans: Plans
     groups: Groups
     split: Split
     blocks: Blocks
 
 
-def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
-    """The rows in batches, sorted by schedule, so that consecutive plans share the order of blocks."""
+def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[tuple[Ints, Plans]]:
+    """The rows in batches, and their plans, sorted by schedule, so that consecutive plans share the order of blocks."""
     ordered = by_order(plans, rows)
     virtual = np.cumsum(plans.pp[ordered] * plans.vpp[ordered])
     most = CELLS // (2 * len(arrays.unit_layers) + 3)  # columns of a Split
@@ -56,27 +57,42 @@ def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
     while begin < len(ordered):
         before = virtual[begin - 1] if begin else 0
         end = min(begin + BATCH, max(begin + 1, int(np.searchsorted(virtual, before + most, side="right"))))
-        yield ordered[begin:end]
+        yield ordered[begin:end], slice_plans(plans, ordered[begin:end])  # one after the other in memory
         begin = end
 
 
-def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints, launches: Floats | None = None) -> Tables:
-    """What the plans in `rows`, which must be legal, share: places of their groups, layers of their stages, cost of a layer.
+def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches: Floats | None = None) -> Tables:
+    """What plans, which must be legal, share: places of their groups, layers of their stages, cost of a layer.
 
-    `launches`, [rows]: on what the host takes to launch a layer of a model.
+    `launches`, [plans]: on what the host takes to launch a layer of a model.
     """
+    rows = np.arange(len(plans.tp))
     groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
     split = split_plans(workload.arrays, plans, rows)
     blocks = cost_blocks(workload, hardware, plans, groups, split, rows, launches)
     updates = update_table(workload, hardware, plans, groups, split, rows, blocks.updates)
-    return Tables(groups=groups, split=split, blocks=blocks._replace(updates=updates))
+    return Tables(workload.arrays, hardware.columns, plans, groups, split, blocks._replace(updates=updates))
 
 
-class Together(NamedTuple):
-    """Memory for LANES plans at once."""
+@inlined_kernel
+def case_of(tables: Tables, i: int) -> Case:
+    """The case of plan `i`."""
+    return case_at(tables.arrays, tables.hardware, tables.plans, tables.groups, tables.split, tables.blocks, i)
 
-    one: Scratch  # of the first lane
-    kept: Scratch  # what a plan keeps while the pipelines run has one more axis, [LANES, ...]: see scratch_of
+
+def scratch_for(tables: Tables) -> Scratch:
+    """Scratch large enough for each plan."""
+    plans = tables.plans
+    cells = most_cells(plans.schedule, plans.pp, plans.vpp)
+    return allocate_scratch(tables.arrays, int(plans.pp.max()), cells, int(plans.layers.max()), tables.split.sizes)
+
+
+class Batch(NamedTuple):
+    """Legal plans with the memory in which LANES of them run at once, and what comes of them."""
+
+    tables: Tables
+    alike: Ints  # [plans] the same number for those with the same order of blocks, sent in the same way
+    scratch: Scratch  # of all lanes: its arrays have one more axis, [LANES, ...]
     writers: Addresses  # of the orders of blocks
     order: Ints  # the order of blocks, flat: row_of codes per stage
     of_order: Ints  # scratch of fill_order
@@ -84,42 +100,29 @@ class Together(NamedTuple):
     lanes: Lanes
     engine: Addresses  # which runs the lanes
     ran: Ints  # what it says: the turns of the sequence; 1 if it has run
+    again: Floats  # FLOPs that recompute runs again, see again_flops
+    reason: Ints  # [plans] 0 for a result
+    metrics: Floats  # [METRICS, plans] NaN without one
+    recomputed: Floats  # [plans]
 
 
-def scratch_for(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> Scratch:
-    """Scratch large enough for each plan in `rows`."""
-    stages, cells = int(plans.pp[rows].max()), most_cells(plans.schedule[rows], plans.pp[rows], plans.vpp[rows])
-    return allocate_scratch(arrays, stages, cells, int(plans.layers[rows].max()), split.sizes)
-
-
-def allocate_together(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> Together:
-    """Memory large enough for any of the plans in `rows`."""
-    scratch = scratch_for(arrays, plans, split, rows)
-    schedule, pp, vpp, ga = plans.schedule[rows], plans.pp[rows], plans.vpp[rows], plans.ga[rows]
+def batch_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches: Floats | None = None) -> Batch:
+    """Legal plans, ready for `run_rows`; `launches`: see tables_of."""
+    tables, schedule, pp, vpp, ga = (
+        tables_of(workload, hardware, plans, launches),
+        plans.schedule,
+        plans.pp,
+        plans.vpp,
+        plans.ga,
+    )
     events, stages, cells = most_events(schedule, pp, vpp, ga), int(pp.max()), most_cells(schedule, pp, vpp)
     of_one_stage = int((3 * vpp * ga + pp).max())
-    kept = scratch._replace(
-        program=_widened(scratch.program),
-        low=_widened(scratch.low),
-        buckets=_widened(scratch.buckets),
-        once=scratch.once._replace(
-            gathered_s=np.repeat(scratch.once.gathered_s[None], LANES, axis=0),
-            after_s=np.repeat(scratch.once.after_s[None], LANES, axis=0),
-        ),
-        sums=np.repeat(scratch.sums[None], LANES, axis=0),
-    )
-    first = scratch._replace(
-        program=_first(kept.program),
-        low=_first(kept.low),
-        buckets=_first(kept.buckets),
-        once=scratch.once._replace(gathered_s=kept.once.gathered_s[0], after_s=kept.once.after_s[0]),
-        sums=kept.sums[0],
-    )
     order, ran = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64), np.zeros(2, np.int64)
     sequence, lanes = allocate_sequence(events, max(PIECE, of_one_stage), stages, cells), allocate_lanes(events, stages, cells)
-    return Together(
-        one=first,
-        kept=kept,
+    return Batch(
+        tables=tables,
+        alike=distinct_rows(order_table(plans))[0],
+        scratch=_for_lanes(scratch_for(tables)),
         writers=order_writers(schedule),
         order=order,
         of_order=np.empty(most_scratch(schedule, pp, ga), np.int64),
@@ -127,144 +130,68 @@ def allocate_together(arrays: Arrays, plans: Plans, split: Split, rows: Ints) ->
         lanes=lanes,
         engine=engine_for(order, sequence, lanes, ran),
         ran=ran,
+        again=again_flops(workload),
+        reason=np.zeros(len(pp), np.int64),
+        metrics=np.full((len(METRICS), len(pp)), np.nan),
+        recomputed=np.full(len(pp), np.nan),
     )
 
 
-def _widened(columns: Any) -> Any:
-    """The same arrays with one more axis."""
-    return type(columns)(
-        *(np.repeat(column[None], LANES, axis=0) if isinstance(column, np.ndarray) else column for column in columns)
-    )
-
-
-def _first(columns: Any) -> Any:
-    """The arrays of the first lane."""
-    return type(columns)(*(column[0] if isinstance(column, np.ndarray) else column for column in columns))
-
-
-@inlined_kernel
-def scratch_of(kept: Scratch, lane: int) -> Scratch:
-    """The scratch of one lane."""
-    program, low, buckets, once = kept.program, kept.low, kept.buckets, kept.once
-    return Scratch(
-        program=Program(
-            duration_s=program.duration_s[lane],
-            message_s=program.message_s[lane],
-            gate_start_s=program.gate_start_s[lane],
-            gate_end_s=program.gate_end_s[lane],
-            gathered_s=program.gathered_s[lane],
-            beside_s=program.beside_s[lane],
-            shares=program.shares[lane],
-        ),
-        times=kept.times,
-        low=Lowered(
-            passes=low.passes[lane],
-            again=low.again[lane],
-            extra_s=low.extra_s[lane],
-            nic_s=low.nic_s[lane],
-            carried_s=low.carried_s[lane],
-            longer=low.longer,  # only the timeline of a plan alone reads it
-            pairs_s=low.pairs_s[lane],
-            hideable_s=low.hideable_s[lane],
-            beside=low.beside[lane],
-            send_nic_s=low.send_nic_s[lane],
-        ),
-        layers=kept.layers,
-        buckets=Buckets(
-            costed=buckets.costed[lane],
-            number=buckets.number[lane],
-            bucket_s=buckets.bucket_s[lane],
-            first_s=buckets.first_s[lane],
-            most=buckets.most[lane],
-            total_s=buckets.total_s[lane],
-            nic_s=buckets.nic_s[lane],
-        ),
-        reduced_s=kept.reduced_s,
-        once=Once(
-            costed=once.costed,
-            compute_s=once.compute_s,
-            comm_s=once.comm_s,
-            optimizer_s=once.optimizer_s,
-            update_s=once.update_s,
-            gathered_s=once.gathered_s[lane],
-            early_s=once.early_s,
-            waited_s=once.waited_s,
-            free_s=once.free_s,
-            after_s=once.after_s[lane],
-        ),
-        sums=kept.sums[lane],
-    )
+def _for_lanes(columns: Any) -> Any:
+    """The same arrays with one more axis, [LANES, ...]."""
+    if isinstance(columns, tuple):
+        return type(columns)(*map(_for_lanes, columns))
+    return np.repeat(columns[None], LANES, axis=0)
 
 
 @outer_kernel
-def run_rows(
-    arrays: Arrays,
-    hardware: HardwareColumns,
-    plans: Plans,
-    tables: Tables,
-    rows: Ints,
-    together: Together,
-    again: Floats,
-    reason: Ints,
-    metrics: Floats,
-    recomputed: Floats,
-) -> None:
-    """Simulate legal plans; consecutive plans with the same order of blocks share its sequence, and run together."""
-    arrays, hardware, plans = reference(arrays), reference(hardware), reference(plans)
-    groups, split, blocks = reference(tables.groups), reference(tables.split), reference(tables.blocks)
-    together = reference(together)
-    order, sequence, lanes, kept = together.order, together.sequence, together.lanes, together.kept
-    writers, of_order, engine, ran = together.writers, together.of_order, together.engine, together.ran
+def run_rows(batch: Batch, rows: Ints) -> None:
+    """Simulate plans of a batch; consecutive ones with the same order of blocks share its sequence, and run together."""
+    batch = reference(batch)
+    tables, plans, order, sequence, lanes = batch.tables, batch.tables.plans, batch.order, batch.sequence, batch.lanes
     begin = 0
     while begin < len(rows):
         i = rows[begin]
         end = begin + 1
-        while end < len(rows) and alike_in_order(plans, i, rows[end]):
+        while end < len(rows) and batch.alike[rows[end]] == batch.alike[i]:
             end += 1
         shape = Shape(plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i], plans.overlap_pp[i] == 1)
         pp, cells = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp)
-        fill_order(writers, shape.schedule, pp, shape.vpp, shape.ga, plans.microbatch_group_size[i], order, of_order)
+        group = plans.microbatch_group_size[i]
+        fill_order(batch.writers, shape.schedule, pp, shape.vpp, shape.ga, group, order, batch.of_order)
         anew = True
         while begin < end:
             used = min(end - begin, LANES)
             streams, crowds = False, False
             for lane in range(used):
-                case = reference(case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]))
-                own = reference(scratch_of(kept, lane))
-                begin_step(case, own)
+                own = reference(row_at(batch.scratch, lane))
+                begin_step(reference(case_of(tables, rows[begin + lane])), own)
                 streams, crowds = streams or own.program.shares[STREAMS], crowds or own.program.shares[MESSAGES]
                 put(own.program, shape, lane, lanes)
-            call(engine[0], reference(shape), order, sequence, anew, streams, crowds, lanes, ran)
+            call(batch.engine[0], reference(shape), order, sequence, anew, streams, crowds, lanes, batch.ran)
             anew = False
             for lane in range(used):
-                case = reference(case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]))
-                own = reference(scratch_of(kept, lane))
-                if ran[1] == 1:
-                    take(lanes, lane, pp, cells, own.times)
-                    if streams or crowds:
-                        take_beside(lanes, lane, pp, cells, own.times)
-                    finish_step(case, order, own)
+                own = reference(row_at(batch.scratch, lane))
+                if batch.ran[1] == 1:
+                    take(lanes, lane, pp, cells, streams or crowds, own.times)
+                    finish_step(reference(case_of(tables, rows[begin + lane])), order, own)
                 else:
                     own.sums[STEP_TIME] = np.nan
-                _keep(plans, rows[begin + lane], own, again, reason, metrics, recomputed)
+                _keep(batch, rows[begin + lane], own)
             begin += used
 
 
 @inner_kernel
-def _keep(plans: Plans, i: int, scratch: Scratch, again: Floats, reason: Ints, metrics: Floats, recomputed: Floats) -> None:
+def _keep(batch: Batch, i: int, scratch: Scratch) -> None:
     """Write the result of a plan, or that it has none."""
-    sums = scratch.sums
-    if not _all_finite(sums) or not sums[STEP_TIME] > 0:
-        reason[i] = _NOT_FINITE
+    sums, plans = scratch.sums, batch.tables.plans
+    finite = sums[STEP_TIME] > 0
+    for value in sums:
+        finite = finite and np.isfinite(value)
+    if not finite:
+        batch.reason[i] = _NOT_FINITE
         return
-    for m in range(metrics.shape[0]):
-        metrics[m, i] = sums[m]
-    recomputed[i] = flops_again(again, scratch.low.again, plans.checkpointing[i], plans.checkpoint_layers[i])
-
-
-@inner_kernel
-def _all_finite(values: Floats) -> bool:
-    for value in values:  # noqa: SIM110 (a generator would allocate)
-        if not np.isfinite(value):
-            return False
-    return True
+    for m in range(len(sums)):
+        batch.metrics[m, i] = sums[m]
+    again = scratch.low.again
+    batch.recomputed[i] = flops_again(batch.again, again, plans.checkpointing[i], plans.checkpoint_layers[i])

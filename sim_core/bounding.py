@@ -6,15 +6,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
-from sim_core.batch import Tables, batches, scratch_for, tables_of
-from sim_core.compiled.jit import inner_kernel, outer_kernel
+from sim_core.batch import Tables, batches, case_of, scratch_for, tables_of
+from sim_core.compiled.jit import outer_kernel
 from sim_core.compiled.references import reference
-from sim_core.costing.case import Case, case_at
 from sim_core.costing.running import as_run, placed_by_cost
 from sim_core.costing.stage_activations import micro_batches_to_fill
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, PLACEMENT
-from sim_core.hardware.table import HardwareColumns, HardwareTable
+from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, replicas, slice_plans
 from sim_core.planning.legality import BESIDE_GA, MAX_BATCH, micro_batches_unfit
@@ -24,7 +23,7 @@ from sim_core.step.gradients import reduce_gradients
 from sim_core.step.once import slowest_after_s
 from sim_core.step.whole import Scratch, begin_step
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
-from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
+from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Workload
 
 ROUNDING: Final = 1 - 1e-9
 """The bound adds the same seconds as the engine in another order; this is more than all rounding of a step."""
@@ -66,13 +65,14 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
     """
     plans = placed_by_cost(workload, hardware, plans)
     reason, memory = legality(workload, hardware, plans)
-    arrays = arrays_of(workload, hardware)
-    step_s = _bounds(replace(workload, arrays=arrays), hardware, as_run(workload, hardware, plans), reason)
+    exact = replace(workload, arrays=arrays_of(workload, hardware))
+    rows = np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))
+    step_s = _bounds(exact, hardware, as_run(workload, hardware, plans), rows)
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
     if len(by_simai):
         simulated = simulate(workload, hardware, slice_plans(plans, by_simai))
         reason[by_simai], step_s[by_simai] = simulated.reason, simulated.metrics[STEP_TIME]
-    return Bounds(reason=reason, step_time_s=step_s, memory=memory)
+    return Bounds(reason, step_s, memory)
 
 
 def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
@@ -84,16 +84,12 @@ def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
     plans = placed_by_cost(workload, hardware, plans)
     reason, memory = legality(workload, hardware, plans)
     workload, hardware = _without_replicas(workload, hardware)
-    plans = as_run(workload, hardware, plans)
-    step_s = np.full(len(reason), np.nan)
-    rows = np.flatnonzero(reason == 0)
+    plans, step_s, rows = as_run(workload, hardware, plans), np.full(len(reason), np.nan), np.flatnonzero(reason == 0)
     if len(rows):
         some, of = _some_micro_batches(plans, rows)
-        exact = np.ones_like(reason)
-        exact[some] = 0
-        step_s = _bounds(workload, hardware, plans, exact)
+        step_s = _bounds(workload, hardware, plans, some)
         step_s[rows] = _between(plans.ga[rows], plans.ga[of], step_s[of])
-    return Bounds(reason=reason, step_time_s=step_s, memory=memory)
+    return Bounds(reason, step_s, memory)
 
 
 def coarse_bounds_over(
@@ -117,8 +113,7 @@ def coarse_bounds_over(
         some = slice_plans(plans, cells // len(ga))._replace(ga=ga[cells % len(ga)])
         some = placed_by_cost(workload, hardware, some)
         workload, hardware = _without_replicas(workload, hardware)
-        some = as_run(workload, hardware, some)
-        some_s = _bounds(workload, hardware, some, np.zeros_like(cells))
+        some_s = _bounds(workload, hardware, as_run(workload, hardware, some), np.arange(len(cells)))
         known, known_s = ga[number][:, :, None], some_s[of.reshape(number.shape)][:, :, None]
         found_s = known_s[-1] * (ga / known[-1]) * ROUNDING  # of illegal plans, too, which are not kept
         if not rough:
@@ -192,45 +187,38 @@ def ignored_columns(workload: Workload, schedules: Ints, shardings: Ints) -> fro
     return frozenset(once if (schedules == DEEPSPEED).any() else once | {"overlap_grad"})
 
 
-def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, reason: Ints) -> Floats:
-    """Bounds of the legal plans of the event engine; NaN of all others."""
-    step_s = np.full(len(reason), np.nan)
-    for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
-        tables = tables_of(workload, hardware, plans, rows)
-        scratch = scratch_for(workload.arrays, plans, tables.split, rows)
-        _bound_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, step_s)
+def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> Floats:
+    """Bounds of the plans in `rows`, which must be legal, in the event engine; NaN of all others."""
+    step_s = np.full(len(plans.tp), np.nan)
+    for some, own in batches(workload.arrays, plans, rows):
+        tables, own_s = tables_of(workload, hardware, own), np.empty(len(some))
+        _bound_rows(tables, scratch_for(tables), own_s)
+        step_s[some] = own_s
     return step_s * ROUNDING
 
 
 @outer_kernel
-def _bound_rows(
-    arrays: Arrays, hardware: HardwareColumns, plans: Plans, tables: Tables, rows: Ints, scratch: Scratch, step_s: Floats
-) -> None:
-    arrays, hardware, plans, scratch = reference(arrays), reference(hardware), reference(plans), reference(scratch)
-    groups, split, blocks = reference(tables.groups), reference(tables.split), reference(tables.blocks)
-    for i in rows:
-        step_s[i] = _bound_one(reference(case_at(arrays, hardware, plans, groups, split, blocks, i)), scratch)
-
-
-@inner_kernel
-def _bound_one(case: Case, scratch: Scratch) -> float:
-    """As `simulate` runs one step, but for the pipeline; metrics are not summed."""
-    plan, program, times, unused = case.plan, scratch.program, scratch.times, scratch.sums
-    begin_step(case, scratch)
-    bound_pipeline(plan, program, times)
-    barrier_s = 0.0
-    if PLACEMENT[plan.schedule] != BOTH_WAYS and plan.post_validation == 0:
-        barrier_s = reduce_gradients(case, scratch.low, program, times, scratch.buckets, scratch.reduced_s, unused)
-    else:
-        for stage in range(plan.pp):
-            barrier_s = max(barrier_s, times.free_s[stage])
-    slowest_s = slowest_after_s(plan, scratch.once)
-    if plan.post_validation == 0:
-        return barrier_s + slowest_s
-    longest_s = 0.0  # steps without a barrier: a stage at least computes, and ends its own step
-    for stage in range(plan.pp):
-        longest_s = max(longest_s, times.idle_s[stage] + scratch.once.after_s[stage])
-    return longest_s
+def _bound_rows(tables: Tables, scratch: Scratch, step_s: Floats) -> None:
+    """As `simulate` runs steps, but for their pipelines; metrics are not summed."""
+    tables, scratch = reference(tables), reference(scratch)
+    program, times, once, unused = scratch.program, scratch.times, scratch.once, scratch.sums
+    for i in range(len(step_s)):
+        case = reference(case_of(tables, i))
+        plan = case.plan
+        begin_step(case, scratch)
+        bound_pipeline(plan, program, times)
+        longest_s = 0.0
+        if plan.post_validation == 1:  # a step without a barrier: a stage at least computes, and ends its own step
+            for stage in range(plan.pp):
+                longest_s = max(longest_s, times.idle_s[stage] + once.after_s[stage])
+        else:
+            if PLACEMENT[plan.schedule] != BOTH_WAYS:
+                longest_s = reduce_gradients(case, scratch.low, program, times, scratch.buckets, scratch.reduced_s, unused)
+            else:
+                for stage in range(plan.pp):
+                    longest_s = max(longest_s, times.free_s[stage])
+            longest_s += slowest_after_s(plan, once)
+        step_s[i] = longest_s
 
 
 def reasons_over(workload: Workload, hardware: HardwareTable, plans: Plans, ga: Ints) -> Ints:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from sim_core.arrays import Ints
-from sim_core.batch import allocate_together, batches, run_rows, tables_of
+from sim_core.batch import batch_of, batches, run_rows
 from sim_core.compiled.jit import (
     COMPILE_AFTER_S as COMPILE_AFTER_S,
     in_plain_python as in_plain_python,
@@ -25,11 +25,9 @@ from sim_core.compiled.kept import (
     is_compiled as is_compiled,
 )
 from sim_core.compiled.sources import source_hash as source_hash, source_hashes as source_hashes
-from sim_core.costing.recomputed import again_flops
 from sim_core.costing.running import as_run
 from sim_core.engine.orders import order_writers
 from sim_core.hardware.table import HardwareTable
-from sim_core.metrics import METRICS
 from sim_core.planning.columns import EVENT, Plans, slice_plans
 from sim_core.planning.legality import check
 from sim_core.simulator import legality, plain_python_s as plain_python_s
@@ -38,35 +36,34 @@ from sim_core.workloads.workload import Workload
 
 def compile_tables(workload: Workload, hardware: HardwareTable, plans: Plans) -> None:
     """Compile all that `simulate` runs beside `run_rows`, by running it, and the engine, which it calls."""
-    with in_plain_python():
-        can_run = np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
+    can_run = _legal(workload, plans)
     with _collecting_less():
-        loaded = as_run(workload, hardware, plans)
-        for rows in batches(workload.arrays, loaded, can_run):
-            tables = tables_of(workload, hardware, loaded, rows)
-            allocate_together(workload.arrays, loaded, tables.split, rows)
+        for _, some in batches(workload.arrays, as_run(workload, hardware, plans), can_run):
+            batch_of(workload, hardware, some)
             break
         legality(workload, hardware, plans)
 
 
 def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> bool:
     """Compile `run_rows` alone, for the types of tables that plain Python makes of one of `plans`. False if none can run."""
+    can_run = _legal(workload, plans)
+    if not len(can_run):
+        return False
+    blocks = plans.pp * plans.vpp * plans.ga  # few of them, and few rows of tables
+    few = slice_plans(plans, can_run[[int(np.argmin(blocks[can_run]))]])
     with in_plain_python():
-        can_run = np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
-        if not len(can_run):
-            return False
-        virtual = plans.pp * plans.vpp  # rows of tables
-        few = can_run[[int(np.argmin((virtual * plans.ga)[can_run]))]]  # few of them, and few blocks
-        plans, rows = as_run(workload, hardware, slice_plans(plans, few)), np.zeros(1, np.int64)
-        tables = tables_of(workload, hardware, plans, rows)
-        arrays, again = workload.arrays, again_flops(workload)
-        together = allocate_together(arrays, plans, tables.split, rows)
+        batch = batch_of(workload, hardware, as_run(workload, hardware, few))
     if not PLAIN_PYTHON:  # of no rows: what they would call need not be there
-        together = together._replace(writers=np.zeros(len(together.writers), np.int64), engine=np.zeros(1, np.int64))
-    reason, metrics, recomputed = rows.copy(), np.empty((len(METRICS), 1)), np.empty(1)
+        batch = batch._replace(writers=np.zeros(len(batch.writers), np.int64), engine=np.zeros(1, np.int64))
     with _collecting_less():
-        run_rows(arrays, hardware.columns, plans, tables, rows[:0], together, again, reason, metrics, recomputed)
+        run_rows(batch, np.zeros(0, np.int64))
     return True
+
+
+def _legal(workload: Workload, plans: Plans) -> Ints:
+    """The plans that the event engine can run, [n]."""
+    with in_plain_python():
+        return np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
 
 
 @contextmanager

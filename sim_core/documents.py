@@ -72,8 +72,7 @@ class _Shipped(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[m
 
 for _loader in (_Loader, _Shipped):
     _plain_numbers(_loader)
-_Shipped.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+    _loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 _LastCounts.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _last_of_each)
 
 

@@ -7,17 +7,12 @@ import numpy as np
 from sim_core.errors import FormatError, SpecError
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import STEP_TIME
-from sim_core.planning.columns import (
-    FILE,
-    Plan,
-    Plans,
-    slice_plans,
-)
-from sim_core.planning.legality import EXPLANATIONS, REASONS
+from sim_core.planning.columns import FILE, Plans, plan_at, slice_plans
+from sim_core.planning.legality import refuse
 from sim_core.simai.moved import move_text
 from sim_core.simulator import Results, simulate
 from sim_core.workloads.facts import Facts
-from sim_core.workloads.simai.parameters import read_sizes
+from sim_core.workloads.simai.parameters import read_file
 from sim_core.workloads.simai.records import choices_of, with_records
 from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import read_simai_text, write_simai_text
@@ -45,9 +40,8 @@ def export_simai(
     """
     chosen = slice_plans(plans, slice(row, row + 1))
     expected = _simulated(workload, hardware, chosen)
-    plan = Plan(**{name: getattr(chosen, name)[0].item() for name in Plan._fields})
     parsed = with_records(read_simai_text(path, all_gpus=workload.base.all_gpus), choices_of(workload.records))
-    text = write_simai_text(*move_text(parsed, workload, plan))
+    text = write_simai_text(*move_text(parsed, workload, plan_at(chosen, 0)))
     facts = Facts(
         sequence=workload.sequence,
         micro_batch=int(chosen.micro_batch[0]),
@@ -72,9 +66,7 @@ def export_simai(
 
 def _simulated(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
     results = simulate(workload, hardware, plans)
-    reason = REASONS[int(results.reason[0])]
-    if reason:
-        raise SpecError(f"{reason}: {EXPLANATIONS[reason]}")
+    refuse(int(results.reason[0]))
     return results
 
 
@@ -82,12 +74,10 @@ def _read_back(text: str, hardware: HardwareTable, written_for: Plans, facts: Fa
     """The results of a text under the plan that it was written for."""
     label = "the exported text"
     try:
-        parsed = read_simai_text(label, text.encode())
-        sections = sections_of(parsed, [])
-        read = workload_from_simai(sections, read_sizes(sections, facts), facts, [])
+        sections = sections_of(read_simai_text(label, text.encode()), [])
+        read = workload_from_simai(read_file(sections, facts), [])
         own = {**read.base._asdict(), "layers": read.layers, "checkpointing": FILE, "checkpoint_layers": 0}
         columns: dict[str, Any] = {name: np.full(1, value, np.int64) for name, value in own.items()}
-        plans = written_for._replace(**columns)
-        return _simulated(read, hardware, plans)
+        return _simulated(read, hardware, written_for._replace(**columns))
     except (FormatError, SpecError) as error:
         raise SpecError(f"the text would not read back: {error}") from None

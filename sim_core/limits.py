@@ -1,7 +1,7 @@
 """The largest whole numbers that files, specs and callers may give: no product of them leaves 64 bits.
 
 The products that the simulator forms as integers are pp * vpp * ga, pp * vpp * layers, tp * pp * dp, tp * cp * pp,
-tp * pp * ep, and twice each; the longest are below 2^58. `gpus_of` cuts tp * cp * pp * dp. The number of sequences in a step,
+tp * pp * ep, and twice each; the longest are below 2^58. `product` cuts tp * cp * pp * dp. The number of sequences in a step,
 dp * micro_batch * ga, is formed in floating point.
 All are far beyond any job: 65,536 stages, a million layers, 2^24 micro-batches in a step, 2^40 GPUs.
 """
@@ -30,9 +30,9 @@ LARGEST: Final[Mapping[str, int]] = {
 their rows (planning/fields.py)."""
 
 
-def gpus_of(dp: Ints, model_parallel: Ints) -> Ints:
-    """dp x (tp x cp x pp), cut at 2^62 if it would leave 64 bits; such plans are infeasible (numbers_too_large)."""
-    return np.where(dp.astype(np.float64) * model_parallel < 2.0**62, dp * model_parallel, 2**62)
+def product(a: Ints, b: Ints) -> Ints:
+    """a x b, cut at 2^62 if it would leave 64 bits; such plans are infeasible (numbers_too_large)."""
+    return np.where(a.astype(np.float64) * b < 2.0**62, a * b, 2**62)
 
 
 def whole_number(least: int, most: int) -> str:

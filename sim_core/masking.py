@@ -46,8 +46,7 @@ def _users(text: str) -> Iterator[tuple[int, int]]:
         at = start.end()
         after = _AFTER_HOST.search(text, at)
         host = text[at : after.start() if after else None]
-        has_password = ":" in host or "%3a" in host.lower()
-        end = last if has_password else at + host.rfind("@") if "@" in host else -1
+        end = last if (":" in host or "%3a" in host.lower()) else at + host.rfind("@") if "@" in host else -1
         if done <= at <= end:
             done = end + 1
             if any(mark in text[at:end] for mark in "?&#"):

@@ -1,23 +1,24 @@
 """The ledger of what a simulation gives of a step: one row per metric and per term of memory, and their places in results."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Literal
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """Seconds of a step, a mean over the stages. The parts of a step add up to it; an exposed part follows its total."""
 
     name: str
     of: Literal["step", "part", "total"]
+    doc: str
+    _: KW_ONLY
     summed: bool  # over the pieces of a unit, in the block table; else from the run of the pipeline
     heading: str = ""  # of a column in a table
     later: bool = False  # results of version 0.1.0 lack it: 0 there
-    doc: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MemoryTerm:
     """Bytes on a rank of the fullest stage."""
 
@@ -39,23 +40,23 @@ _BUBBLE: Final = (
 )
 
 METRIC_ROWS: Final = (
-    Metric(name="compute_forward_s", of="part", summed=True, heading="fwd", doc=_COMPUTE),
-    Metric(name="compute_backward_s", of="part", summed=True, heading="bwd", doc=_COMPUTE),
-    Metric(name="compute_recompute_s", of="part", summed=True, heading="recomp", doc=_COMPUTE),
-    Metric(name="launch_s", of="part", summed=True, heading="launch", later=True, doc=_LAUNCH),
-    Metric(name="tp_total_s", of="total", summed=True, doc=_TOTAL),
-    Metric(name="tp_exposed_s", of="part", summed=True, heading="TP", doc=_EXPOSED),
-    Metric(name="ep_total_s", of="total", summed=True, doc=_TOTAL),
-    Metric(name="ep_exposed_s", of="part", summed=True, heading="EP", doc=_EXPOSED),
-    Metric(name="cp_total_s", of="total", summed=True, doc=_TOTAL),
-    Metric(name="cp_exposed_s", of="part", summed=True, heading="CP", later=True, doc=_EXPOSED),
-    Metric(name="pp_total_s", of="total", summed=False, doc=_TOTAL),
-    Metric(name="pp_exposed_s", of="part", summed=False, heading="PP", doc=_EXPOSED),
-    Metric(name="dp_total_s", of="total", summed=True, doc=_TOTAL),
-    Metric(name="dp_exposed_s", of="part", summed=True, heading="DP", doc=_EXPOSED),
-    Metric(name="bubble_s", of="part", summed=False, heading="bubble", doc=_BUBBLE),
-    Metric(name="optimizer_s", of="part", summed=False, heading="optim", doc="optimizer and other once-per-step compute"),
-    Metric(name="step_time_s", of="step", summed=False, heading="step", doc="seconds of a training step"),
+    Metric("compute_forward_s", "part", _COMPUTE, summed=True, heading="fwd"),
+    Metric("compute_backward_s", "part", _COMPUTE, summed=True, heading="bwd"),
+    Metric("compute_recompute_s", "part", _COMPUTE, summed=True, heading="recomp"),
+    Metric("launch_s", "part", _LAUNCH, summed=True, heading="launch", later=True),
+    Metric("tp_total_s", "total", _TOTAL, summed=True),
+    Metric("tp_exposed_s", "part", _EXPOSED, summed=True, heading="TP"),
+    Metric("ep_total_s", "total", _TOTAL, summed=True),
+    Metric("ep_exposed_s", "part", _EXPOSED, summed=True, heading="EP"),
+    Metric("cp_total_s", "total", _TOTAL, summed=True),
+    Metric("cp_exposed_s", "part", _EXPOSED, summed=True, heading="CP", later=True),
+    Metric("pp_total_s", "total", _TOTAL, summed=False),
+    Metric("pp_exposed_s", "part", _EXPOSED, summed=False, heading="PP"),
+    Metric("dp_total_s", "total", _TOTAL, summed=True),
+    Metric("dp_exposed_s", "part", _EXPOSED, summed=True, heading="DP"),
+    Metric("bubble_s", "part", _BUBBLE, summed=False, heading="bubble"),
+    Metric("optimizer_s", "part", "optimizer and other once-per-step compute", summed=False, heading="optim"),
+    Metric("step_time_s", "step", "seconds of a training step", summed=False, heading="step"),
 )
 """In the order of display."""
 
@@ -64,45 +65,37 @@ METRICS: Final = tuple(row.name for row in sorted(METRIC_ROWS, key=lambda row: n
 N_SUMS: Final = sum(row.summed for row in METRIC_ROWS)
 PARTS: Final = tuple(row.name for row in METRIC_ROWS if row.of == "part")
 
-FORWARD_S: Final = METRICS.index("compute_forward_s")
-BACKWARD_S: Final = METRICS.index("compute_backward_s")
-RECOMPUTE_S: Final = METRICS.index("compute_recompute_s")
-LAUNCH_S: Final = METRICS.index("launch_s")
-TP_TOTAL: Final = METRICS.index("tp_total_s")
-TP_EXPOSED: Final = METRICS.index("tp_exposed_s")
-EP_TOTAL: Final = METRICS.index("ep_total_s")
-EP_EXPOSED: Final = METRICS.index("ep_exposed_s")
-CP_TOTAL: Final = METRICS.index("cp_total_s")
-CP_EXPOSED: Final = METRICS.index("cp_exposed_s")
-DP_TOTAL: Final = METRICS.index("dp_total_s")
-DP_EXPOSED: Final = METRICS.index("dp_exposed_s")
-PP_TOTAL: Final = METRICS.index("pp_total_s")
-PP_EXPOSED: Final = METRICS.index("pp_exposed_s")
-BUBBLE: Final = METRICS.index("bubble_s")
-OPTIMIZER: Final = METRICS.index("optimizer_s")
-STEP_TIME: Final = METRICS.index("step_time_s")
+(
+    FORWARD_S, BACKWARD_S, RECOMPUTE_S, LAUNCH_S, TP_TOTAL, TP_EXPOSED, EP_TOTAL, EP_EXPOSED, CP_TOTAL, CP_EXPOSED, DP_TOTAL,
+    DP_EXPOSED, PP_TOTAL, PP_EXPOSED, BUBBLE, OPTIMIZER, STEP_TIME,
+) = map(METRICS.index, (
+    "compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s", "tp_total_s", "tp_exposed_s", "ep_total_s",
+    "ep_exposed_s", "cp_total_s", "cp_exposed_s", "dp_total_s", "dp_exposed_s", "pp_total_s", "pp_exposed_s", "bubble_s",
+    "optimizer_s", "step_time_s",
+))  # fmt: skip
+"""Places in METRICS."""
 
 MEMORY_ROWS: Final = (
-    MemoryTerm(name="state_bytes", of="tensors", doc="weights, gradients and optimizer state"),
-    MemoryTerm(name="activation_bytes", of="tensors", doc="activations in flight at their peak, without logits"),
-    MemoryTerm(name="logits_bytes", of="tensors", doc="logits and loss"),
-    MemoryTerm(name="communication_bytes", of="tensors", doc="buffers of gathered and received activations"),
-    MemoryTerm(name="allocator_bytes", of="beside", doc="what the allocator loses to fragments (5 % of the tensors)"),
+    MemoryTerm("state_bytes", "tensors", "weights, gradients and optimizer state"),
+    MemoryTerm("activation_bytes", "tensors", "activations in flight at their peak, without logits"),
+    MemoryTerm("logits_bytes", "tensors", "logits and loss"),
+    MemoryTerm("communication_bytes", "tensors", "buffers of gathered and received activations"),
+    MemoryTerm("allocator_bytes", "beside", "what the allocator loses to fragments (5 % of the tensors)"),
     MemoryTerm(
-        name="reserved_bytes",
-        of="beside",
-        doc="context, communicators and their buffers (2 GiB, of `megatron-deepspeed` 2 GB more; see the [stack](stacks.md))",
+        "reserved_bytes",
+        "beside",
+        "context, communicators and their buffers (2 GiB, of `megatron-deepspeed` 2 GB more; see the [stack](stacks.md))",
     ),
-    MemoryTerm(name="peak_memory_bytes", of="sum", doc="the sum of all these, which the device must have"),
+    MemoryTerm("peak_memory_bytes", "sum", "the sum of all these, which the device must have"),
 )
 MEMORY: Final = tuple(row.name for row in MEMORY_ROWS)
-STATE_BYTES: Final = MEMORY.index("state_bytes")
-ACTIVATION_BYTES: Final = MEMORY.index("activation_bytes")
-LOGITS_BYTES: Final = MEMORY.index("logits_bytes")
-COMMUNICATION_BYTES: Final = MEMORY.index("communication_bytes")
-ALLOCATOR_BYTES: Final = MEMORY.index("allocator_bytes")
-RESERVED_BYTES: Final = MEMORY.index("reserved_bytes")
-PEAK_BYTES: Final = MEMORY.index("peak_memory_bytes")
+(
+    STATE_BYTES, ACTIVATION_BYTES, LOGITS_BYTES, COMMUNICATION_BYTES, ALLOCATOR_BYTES, RESERVED_BYTES, PEAK_BYTES,
+) = map(MEMORY.index, (
+    "state_bytes", "activation_bytes", "logits_bytes", "communication_bytes", "allocator_bytes", "reserved_bytes",
+    "peak_memory_bytes",
+))  # fmt: skip
+"""Places in MEMORY."""
 ALLOCATED: Final = slice(0, sum(row.of == "tensors" for row in MEMORY_ROWS))
 """Places of what tensors take: the first ones."""
 

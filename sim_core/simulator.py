@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.arrays import Floats, Ints
-from sim_core.batch import Tables, allocate_together, batches, run_rows, tables_of
+from sim_core.batch import Tables, batch_of, batches, run_rows
 from sim_core.compiled.jit import quickest
+from sim_core.compiled.references import row_at
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.operators import measured_share
 from sim_core.costing.peak import peak_memory
@@ -25,7 +26,7 @@ from sim_core.metrics import MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
 from sim_core.models.precision import ON_DEVICES
 from sim_core.planning.building import check_plans, plans as plans_of
 from sim_core.planning.columns import EVENT, SIMAI, Plans, plan_at, slice_plans
-from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
+from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check, refuse
 from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
 from sim_core.step.whole import Scratch
 from sim_core.workloads.moving import N_RULES
@@ -90,7 +91,28 @@ def simulate(
     """
     _check_arguments(workload, hardware, plans)
     with quickest(plain_python_s(workload, plans)):
-        return _simulate(workload, hardware, plans, checked, hosts)
+        plans = placed_by_cost(workload, hardware, plans)
+        known, memory = checked or _legality(workload, hardware, plans)
+        plans, reason = as_run(workload, hardware, plans), known.copy()
+        workload = replace(workload, arrays=arrays_of(workload, hardware))
+        hosts = hosts or Hosts(np.zeros(len(reason), np.int64), np.ones(1), (workload.arrays.framework,))
+        metrics = np.full((len(METRICS), len(reason)), np.nan)
+        measured, recomputed = np.full((2, len(reason)), np.nan)
+        for rows, own in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
+            batch = batch_of(workload, hardware, own, hosts.launches[hosts.plan[rows]])
+            for number, framework in enumerate(hosts.frameworks):
+                tables = batch.tables._replace(arrays=workload.arrays._replace(framework=framework))
+                run_rows(batch._replace(tables=tables), np.flatnonzero(hosts.plan[rows] == number))
+            reason[rows], metrics[:, rows], recomputed[rows] = batch.reason, batch.metrics, batch.recomputed
+            if not workload.from_file:
+                measured[rows] = measured_share(workload.arrays, batch.tables.blocks, own.layers, np.arange(len(rows)))
+        by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
+        if len(by_simai):
+            no_nic = REASON["nics_fewer_than_ranks"]
+            simai_rows(workload.arrays, hardware.columns, bus_tables(), plans, by_simai, no_nic, _NOT_FINITE, reason, metrics)
+            recomputed[by_simai] = flops_again_simai(workload, again_flops(workload), plans, by_simai)
+        measured[reason != 0] = recomputed[reason != 0] = np.nan
+        return Results(reason, metrics, memory, measured, recomputed)
 
 
 PLAN_S: Final = 5e-3
@@ -108,39 +130,6 @@ def plain_python_s(workload: Workload, plans: Plans) -> float:
     return seconds
 
 
-def _simulate(
-    workload: Workload, hardware: HardwareTable, plans: Plans, checked: Checked | None, hosts: Hosts | None
-) -> Results:
-    plans = placed_by_cost(workload, hardware, plans)
-    known, memory = checked or _legality(workload, hardware, plans)
-    reason = known.copy()
-    plans = as_run(workload, hardware, plans)
-    workload = replace(workload, arrays=arrays_of(workload, hardware))
-    hosts = hosts or Hosts(np.zeros(len(reason), np.int64), np.ones(1), (workload.arrays.framework,))
-    metrics = np.full((len(METRICS), len(reason)), np.nan)
-    measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
-    for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
-        own, each = slice_plans(plans, rows), np.arange(len(rows))  # one after the other in memory
-        tables = tables_of(workload, hardware, own, each, hosts.launches[hosts.plan[rows]])
-        scratch = allocate_together(workload.arrays, own, tables.split, each)
-        of_own = np.full((len(METRICS) + 1, len(rows)), np.nan)
-        failed = np.zeros(len(rows), np.int64)
-        for number, framework in enumerate(hosts.frameworks):
-            arrays, on = workload.arrays._replace(framework=framework), np.flatnonzero(hosts.plan[rows] == number)
-            run_rows(arrays, hardware.columns, own, tables, on, scratch, again, failed, of_own[:-1], of_own[-1])
-        reason[rows], metrics[:, rows], recomputed[rows] = failed, of_own[:-1], of_own[-1]
-        if not workload.from_file:
-            measured[rows] = measured_share(workload.arrays, tables.blocks, own.layers, each)
-    measured[reason != 0] = np.nan
-    by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
-    if len(by_simai):
-        no_nic = REASON["nics_fewer_than_ranks"]
-        simai_rows(workload.arrays, hardware.columns, bus_tables(), plans, by_simai, no_nic, _NOT_FINITE, reason, metrics)
-        recomputed[by_simai] = flops_again_simai(workload, again, plans, by_simai)
-    recomputed[reason != 0] = np.nan
-    return Results(reason=reason, metrics=metrics, memory=memory, measured_share=measured, recomputed_flops=recomputed)
-
-
 def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
     """The columns of a workload with what was recorded of its messages and of its step."""
     arrays = with_recorded(workload, hardware)
@@ -148,17 +137,14 @@ def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
     of_stages = workload.kind == STAGES  # whose messages are not recorded, as those of traces are
     if workload.replayed_s is None or (workload.recorded is None and not of_stages) or check(workload, own)[0]:
         return arrays
-    table, row = hardware_table([recorded_on(hardware)], None), np.zeros(1, np.int64)
+    table = hardware_table([recorded_on(hardware)], None)
 
     def step_s(tried: Arrays) -> float:
-        with_tried = replace(workload, arrays=tried)
-        tables, metrics = tables_of(with_tried, table, own, row), np.full((len(METRICS), 1), np.nan)
-        scratch = allocate_together(tried, own, tables.split, row)
-        run_rows(tried, table.columns, own, tables, row, scratch, again_flops(with_tried), row.copy(), metrics, np.empty(1))
-        return float(metrics[STEP_TIME, 0])
+        batch = batch_of(replace(workload, arrays=tried), table, own)
+        run_rows(batch, np.zeros(1, np.int64))
+        return float(batch.metrics[STEP_TIME, 0])
 
-    fitted = at_step if of_stages else at_replayed
-    return fitted(arrays, workload.replayed_s, step_s)
+    return (at_step if of_stages else at_replayed)(arrays, workload.replayed_s, step_s)
 
 
 def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> Checked:
@@ -205,8 +191,7 @@ def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, r
     sums = np.zeros(len(SIMAI_PARTS))
     if reason == 0 and not simai_one(workload.arrays, hardware.columns, bus_tables(), plans, row, np.empty(N_RULES), sums):
         reason = REASON["nics_fewer_than_ranks"]
-    if reason:
-        raise SpecError(f"{REASONS[reason]}: {EXPLANATIONS[REASONS[reason]]}")
+    refuse(reason)
     return dict(zip(SIMAI_PARTS, sums.tolist(), strict=True))
 
 
@@ -230,25 +215,15 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
     alone = slice_plans(plans, slice(row, row + 1))
     alone = alone._replace(fidelity=np.full(1, EVENT, np.int64))
     with quickest(plain_python_s(workload, alone)):
-        return _run_alone(workload, hardware, alone)
-
-
-def _run_alone(workload: Workload, hardware: HardwareTable, plans: Plans) -> Ran:
-    reason = REASONS[int(_legality(workload, hardware, plans)[0][0])]
-    if reason:
-        raise SpecError(f"the plan cannot run: {reason} ({EXPLANATIONS[reason]})")
-    plans = as_run(workload, hardware, plans)
-    workload = replace(workload, arrays=arrays_of(workload, hardware))
-    rows = np.zeros(1, np.int64)
-    tables = tables_of(workload, hardware, plans, rows)
-    together = allocate_together(workload.arrays, plans, tables.split, rows)
-    metrics = np.empty((len(METRICS), 1))
-    again, recomputed = again_flops(workload), np.empty(1)
-    run_rows(
-        workload.arrays, hardware.columns, plans, tables, rows, together, again, np.zeros(1, np.int64), metrics, recomputed
-    )
-    plan = plan_at(plans, 0)
-    shape = Shape(plan.schedule, plan.pp, plan.vpp, plan.ga, plan.overlap_pp == 1)
-    events = np.empty((events_of(shape.schedule, shape.pp, shape.vpp, shape.ga), RECORDED))
-    ran = record(shape, together.order, together.one.program, together.sequence, together.lanes, events)
-    return Ran(workload, plans, tables, together.one, together.order, events[:ran], metrics[:, 0])
+        reason = REASONS[int(_legality(workload, hardware, alone)[0][0])]
+        if reason:
+            raise SpecError(f"the plan cannot run: {reason} ({EXPLANATIONS[reason]})")
+        alone = as_run(workload, hardware, alone)
+        workload = replace(workload, arrays=arrays_of(workload, hardware))
+        batch = batch_of(workload, hardware, alone)
+        run_rows(batch, np.zeros(1, np.int64))
+        plan, scratch = plan_at(alone, 0), row_at(batch.scratch, 0)
+        shape = Shape(plan.schedule, plan.pp, plan.vpp, plan.ga, plan.overlap_pp == 1)
+        events = np.empty((events_of(shape.schedule, shape.pp, shape.vpp, shape.ga), RECORDED))
+        ran = record(shape, batch.order, scratch.program, batch.sequence, batch.lanes, events)
+        return Ran(workload, alone, batch.tables, scratch, batch.order, events[:ran], batch.metrics[:, 0])

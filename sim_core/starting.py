@@ -1,6 +1,6 @@
 """How near a simulation of a recording starts: its step at the recorded plan beside the recorded one."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from sim_core.simulator import simulate
 from sim_core.workloads.workload import Workload
 
 
-@dataclass(frozen=True, kw_only=True)
-class Start:
+class Start(NamedTuple):
     """Seconds of a step at the recorded plan on the hardware of the recording. `simulated_s` is NaN if the plan cannot run
     there, for `reason`. `compared_s` is the end of the stages that have a trace, as `recorded_s` is."""
 

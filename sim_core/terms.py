@@ -16,18 +16,12 @@ class Collective(NamedTuple):
 
 
 COLLECTIVES: Final = (
-    Collective(name="none", operation="", simai="NONE", op_table="NONE", call=""),
-    Collective(name="all-reduce", operation="all_reduce", simai="ALLREDUCE", op_table="ALLREDUCE", call="allreduce"),
-    Collective(name="all-gather", operation="all_gather", simai="ALLGATHER", op_table="ALLGATHER", call="allgather"),
-    Collective(
-        name="reduce-scatter",
-        operation="reduce_scatter",
-        simai="REDUCESCATTER",
-        op_table="REDUCESCATTER",
-        call="reduce_scatter",
-    ),
-    Collective(name="all-to-all", operation="all_to_all", simai="ALLTOALL", op_table="ALLTOALL", call="all_to_all"),
-    Collective(name="send", operation="send_receive", simai="", op_table="SENDRECV", call=""),
+    Collective("none", "", simai="NONE", op_table="NONE", call=""),
+    Collective("all-reduce", "all_reduce", simai="ALLREDUCE", op_table="ALLREDUCE", call="allreduce"),
+    Collective("all-gather", "all_gather", simai="ALLGATHER", op_table="ALLGATHER", call="allgather"),
+    Collective("reduce-scatter", "reduce_scatter", simai="REDUCESCATTER", op_table="REDUCESCATTER", call="reduce_scatter"),
+    Collective("all-to-all", "all_to_all", simai="ALLTOALL", op_table="ALLTOALL", call="all_to_all"),
+    Collective("send", "send_receive", simai="", op_table="SENDRECV", call=""),
 )
 """All kinds of messages; columns hold their positions."""
 NO_COMM, ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECEIVE = range(len(COLLECTIVES))
@@ -38,14 +32,8 @@ def kinds_by(words: Literal["operation", "simai", "op_table", "call"]) -> dict[s
     return {getattr(row, words): kind for kind, row in enumerate(COLLECTIVES) if getattr(row, words)}
 
 
-TP: Final = 0
-EP: Final = 1
-DP: Final = 2
-DP_EP: Final = 3
-EMBEDDING: Final = 4
-CP_A2A: Final = 5
-CP_RING: Final = 6
 GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP", "EMBEDDING", "CP_A2A", "CP_RING")
+TP, EP, DP, DP_EP, EMBEDDING, CP_A2A, CP_RING = range(len(GROUP_NAMES))
 """EMBEDDING: a rank of the first stage and its partner on the last, which share tied weights. CP_A2A: context-parallel ranks
 that exchange heads for tokens; CP_RING: those that pass or gather keys and values. One of the two may be all of them."""
 

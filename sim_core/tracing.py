@@ -75,19 +75,21 @@ SPANS: Final = 3
 def timeline(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Timeline:
     """The step of one plan in the event engine, with all that its stages do and wait for. Raises SpecError if it cannot run."""
     with quickest(SPANS * plain_python_s(workload, plans)):
-        return _timeline(run_alone(workload, hardware, plans, row), hardware)
-
-
-def _timeline(ran: Ran, hardware: HardwareTable) -> Timeline:
-    blocks = timed(ran)
-    waits, first_s = wait_spans(ran, blocks)
-    parts = [block_spans(ran, hardware, blocks), *waits, *after_spans(ran, first_s)]
-    parts += gradient_spans(ran, blocks)
-    parts += layer_spans(ran, hardware, blocks)
-    parts += parameter_spans(ran, hardware, blocks)
-    drawn = joined(parts)
-    memory, sends = _memory_held(ran, blocks), arrows_between(ran, drawn)
-    return Timeline(spans=drawn, sends=sends, held=memory, metrics=ran.metrics, stages=int(ran.plans.pp[0]))
+        ran = run_alone(workload, hardware, plans, row)
+        blocks = timed(ran)
+        waits, first_s = wait_spans(ran, blocks)
+        drawn = joined(
+            [
+                block_spans(ran, hardware, blocks),
+                *waits,
+                *after_spans(ran, first_s),
+                *gradient_spans(ran, blocks),
+                *layer_spans(ran, hardware, blocks),
+                *parameter_spans(ran, hardware, blocks),
+            ]
+        )
+        held, sends = _memory_held(ran, blocks), arrows_between(ran, drawn)
+        return Timeline(drawn, sends, held, ran.metrics, stages=int(ran.plans.pp[0]))
 
 
 def _memory_held(ran: Ran, blocks: Timed) -> Held:

@@ -107,15 +107,11 @@ def short(value: float, unit: str) -> str:
     """An SI number as short text: `short(3.2e9, 'B')` is `3.2 GB`."""
     if unit == SWITCH:
         return "yes" if value else "no"
-    if unit == "s":
-        for factor, prefix in ((1.0, ""), (1e-3, "m"), (1e-6, "u")):
-            if abs(value) >= factor:
-                return f"{value / factor:.4g} {prefix}s"
-        return f"{value / 1e-9:.4g} ns"
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for prefix in ("", "m", "u") if unit == "s" else "PTGMk":
+        factor = _PREFIX[prefix]
         if abs(value) >= factor:
             return f"{value / factor:.4g} {prefix}{unit}"
-    return f"{value:.4g} {unit}".rstrip()
+    return f"{value / 1e-9:.4g} ns" if unit == "s" else f"{value:.4g} {unit}".rstrip()
 
 
 def plural(number: int, word: str = "plan") -> str:

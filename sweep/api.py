@@ -150,26 +150,24 @@ class Result:
 
     def timeline(self, plan: int | str = BEST, path: Path | str = "timeline.json", *, stages: Sequence[int] = ()) -> Path:
         """Write the step of a plan, or some of its stages, for ui.perfetto.dev; returns the file."""
-        number = self._number(plan)
 
         def chosen(count: int) -> list[int]:
-            wrong = [stage for stage in stages if not 0 <= stage < count]
-            if wrong:
-                raise SpecError(f"stages: found {shown(wrong[0])}, expected stages from 0 to {count - 1}")
-            return sorted({int(stage) for stage in stages}) or list(range(count))
+            for stage in stages:
+                if not 0 <= stage < count:
+                    raise SpecError(f"stages: found {shown(stage)}, expected stages from 0 to {count - 1}")
+            return sorted(set(map(int, stages))) or list(range(count))
 
-        drawn_plan(self._opened, number, chosen, Path(path))
+        drawn_plan(self._opened, self._number(plan), chosen, Path(path))
         return Path(path)
 
     def export(self, plan: int | str = BEST, form: Form | None = None) -> str:
         """A plan as flags of Megatron-LM, a torchtitan file or a SimAI text, by default what suits the workload."""
-        prepared, number = self._opened.prepared, self._number(plan)
+        opened, number = self._opened, self._number(plan)
+        prepared = opened.prepared
         form = form or ("simai" if prepared.sweep.workload.kind == SIMAI else "megatron")
-        forms = {"megatron": megatron_text, "torchtitan": torchtitan_text}
         if form == "simai":
-            workload = self._opened.spec.workload
-            path = None if workload.path is None else self._opened.base / workload.path
-            return simai_text(prepared, path, number, ffn=workload.ffn, heads=workload.heads)
+            return simai_text(prepared, opened.spec.workload, opened.base, number)
+        forms = {"megatron": megatron_text, "torchtitan": torchtitan_text}
         if form not in forms:
             raise SpecError(f"form: found {shown(form)}, {nearest(form, (*forms, 'simai'))}")
         return forms[form](launched(prepared, number))
@@ -189,7 +187,7 @@ class Result:
     ) -> Tuner:
         """What `sweep tune` asks and tells. `file`: of the runs; `prior`: those of smaller jobs of the same stack."""
         own = None if file is None else Path(file)
-        return Tuner(self.folder, by=by, where=where, file=own, prior=[Path(each) for each in prior], spec=self.spec)
+        return Tuner(self.folder, by=by, where=where, file=own, prior=list(map(Path, prior)), spec=self.spec)
 
     @cached_property
     def _opened(self) -> Reopened:
@@ -242,43 +240,35 @@ def run(
     What the command prints as a warning is one here. Raises SimError, OSError; an interrupted run goes on when it is called
     again.
     """
-    base = Path(spec).parent if isinstance(spec, Path | str) else Path()
+    path = Path(spec) if isinstance(spec, Path | str) else None
     if isinstance(spec, Path | str):
         checked = load_spec(Path(spec))
     else:
         checked = spec if isinstance(spec, SweepSpec) else checked_spec(plain(spec), "spec")
-    prepared = prepare(checked, base)
+    prepared = prepare(checked, path.parent if path else Path())
     for warning in prepared.warnings:
         warnings.warn(warning, stacklevel=2)
     folder = folder_at(out or _RESULTS / f"{checked.name}-{prepared.sweep.identity[:8]}")
     store = Store(directory=folder)
     store.check(prepared.provenance, fresh=fresh)
-    if not isinstance(executor, str):
-        run_sweep(prepared, store, executor, fresh=fresh)
-    else:
-        if executor not in list(Kind):
-            raise SpecError(f"executor: found {shown(executor)}, {nearest(executor, list(Kind))}")
-        kind = Kind(executor)
-        count = workers if kind is Kind.local else workers or None
-        with opened(kind, count, slice_limit, checked.store.writer, folder) as running:
+    if isinstance(executor, str) and executor not in list(Kind):
+        raise SpecError(f"executor: found {shown(executor)}, {nearest(executor, list(Kind))}")
+    if isinstance(executor, str):
+        count = workers or None if executor == Kind.ray else workers
+        with opened(Kind(executor), count, slice_limit, checked.store.writer, folder) as running:
             run_sweep(prepared, store, running, fresh=fresh)
-    return Result(folder=folder, spec=Path(spec) if isinstance(spec, Path | str) else None)
+    else:
+        run_sweep(prepared, store, executor, fresh=fresh)
+    return Result(folder=folder, spec=path)
 
 
 def _told(sections: Sequence[Section]) -> Told:
     """Sections as a text, and their values as JSON holds them."""
     out = io.StringIO()
-    # rich would write to the cell of a notebook, not to the file
     console = Console(
-        file=out,
-        width=_WIDE,
-        no_color=True,
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-        force_jupyter=False,
-        force_terminal=False,
-    )
+        file=out, width=_WIDE, no_color=True, markup=False, highlight=False, soft_wrap=True, force_terminal=False,
+        force_jupyter=False,  # else it would write to the cell of a notebook, not to the file
+    )  # fmt: skip
     print_sections(sections, console)
     return Told(text=out.getvalue(), values=json.loads(json.dumps(values_of(sections), default=str)))
 

@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -46,31 +45,30 @@ COMMANDS: Final = {
 }
 """What each command is for: its docstring (a test compares them)."""
 
+_TOGETHER: Final = {
+    "running": ("run", "search"),
+    "results": ("ls", "status", "show", "report", "compare", "compact"),
+    "plans": ("explain", "whatif", "export"),
+    "files": ("inspect", "simulate"),
+    "recorded": ("replay", "timeline"),
+    "presets": ("hardware", "stack", "model"),
+}
+"""Modules of several commands; any other command has one of its own."""
 HELP: Final = {"help_option_names": ["-h", "--help"]}
-
-
 _THREADS: Final = "OPENBLAS_NUM_THREADS"
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let NumPy, where it is imported within, have one thread, unless the user says otherwise: its matrices have some hundred
-    rows here, and on a busy machine a second thread waits in a loop for fifty times as long as they take."""
-    if _THREADS in os.environ:
-        yield
-        return
-    os.environ[_THREADS] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[_THREADS]  # not for what a command starts
+def implementation(name: str) -> Any:
+    """The function of a command, or the Typer of several; its module is imported now."""
+    module = next((f"{module}_commands" for module, names in _TOGETHER.items() if name in names), f"{name}_command")
+    return getattr(import_module(f"sweep.commands.{module}"), f"{name}_command")
 
 
 class _OnDemand(TyperCommand):
     """A command whose module is imported when it runs: `sweep --help` need not load the simulator."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        loaded = import_module(f"sweep.commands.{self.name}_command").command
+        loaded = implementation(str(self.name))
         if not isinstance(loaded, typer.Typer):  # a Typer: a command of several
             function, loaded = loaded, typer.Typer(add_completion=False, context_settings=HELP)
             loaded.command(self.name, cls=CheckedCommand)(function)
@@ -86,27 +84,31 @@ class _Commands(CheckedGroup):
             self.add_command(_OnDemand(name=name, help=purpose))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is asked for. NumPy is imported here, if it is one."""
-        with _one_thread():
+        """The command that is asked for. NumPy is imported here, if it is one, and has one thread, unless the user says
+        otherwise: its matrices have some hundred rows here, and on a busy machine a second thread waits in a loop for fifty
+        times as long as they take."""
+        before = os.environ.get(_THREADS)
+        os.environ.setdefault(_THREADS, "1")
+        try:
             return super().resolve_command(ctx, args)
+        finally:
+            if before is None:
+                del os.environ[_THREADS]  # not for what a command starts
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)
 
 
 def _version(wanted: bool) -> None:
-    if wanted:
-        sys.stdout.write(f"{version('training-plan-sweep')}, model {_model_version()}\n")
-        raise typer.Exit
-
-
-def _model_version() -> str:
-    """`sim_core.source_hash()` without importing the package, which takes longer than the rest of the command."""
+    if not wanted:
+        return
     package = find_spec("sim_core")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("sim_core")
-    hash_of_sources: str = run_path(str(Path(package.origin).parent / "compiled" / "sources.py"))["source_hash"]()
-    return hash_of_sources
+    # without importing the package, which takes longer than the rest of the command
+    sources = run_path(str(Path(package.origin).parent / "compiled" / "sources.py"))
+    sys.stdout.write(f"{version('training-plan-sweep')}, model {sources['source_hash']()}\n")
+    raise typer.Exit
 
 
 @app.callback()
@@ -123,8 +125,11 @@ def main() -> None:
     try:
         run()
     except SystemExit as end:
-        if "ray" in sys.modules:
-            _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+        if "ray" in sys.modules:  # whose threads crash an orderly end once the cluster is lost
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError):
+                    stream.flush()
+            os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
 
 
@@ -137,14 +142,6 @@ def _explained(error: Any) -> Any:
     from sweep.inputs.registry import explained
 
     return explained(error.path, error)
-
-
-def _leave(code: int) -> None:
-    """End this process at once: Ray's threads crash an orderly end once the cluster is lost."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
-            stream.flush()
-    os._exit(code)
 
 
 def run() -> None:

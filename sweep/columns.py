@@ -1,7 +1,7 @@
 """Columns of a result: the ledger of measures, one row each; the schema, other names of columns, and what defines a plan."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -20,8 +20,9 @@ from sim_core import (
     SpecError,
     quantity,
 )
+from sim_core.limits import product
 from sweep.spec.other_names import meant
-from sweep.spec.space import Space, has_simai, number_axes, product, to_plans
+from sweep.spec.space import Space, has_simai, number_axes, to_plans
 from sweep.spec.values import FIELDS, STACK_AXIS
 
 DEVICE_MEMORY: Final = "device_memory_bytes"
@@ -30,7 +31,7 @@ Better = Literal["high", "low", "neither"]
 Moves = Literal["proportional", "inverse", "neither"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Column:
     """A measure of a plan. Ranking, ties and searches follow from its row, so what they read has no default.
 
@@ -42,6 +43,7 @@ class Column:
     unit: str  # "%": a fraction that is shown in percent
     better: Better
     with_time: Moves  # how it moves with the seconds of a step, or of a sample
+    _: KW_ONLY
     bounded: bool = True  # by a bound of the step: nothing else that it needs is known only by a simulation
     heading: str = ""  # in tables; accepted wherever a column is named
     label: str = ""  # in a report, which lacks columns without a label unless plans are ranked by them
@@ -74,66 +76,45 @@ _DEVICE: Final = "what the device has, as CUDA reports it (79.1 GiB of an H100 o
 _SIMULATED: Final = {row.name: row for row in METRIC_ROWS}
 _STEP: Final = _SIMULATED["step_time_s"]
 
-ROWS: Final = (
+ROWS: Final = (  # name, of, unit, better, with_time
+    Column(_STEP.name, "step", "s", "low", "proportional", heading=_STEP.heading, label="step time", doc=_STEP.doc),
+    Column("samples_per_s", "rate", "1/s", "high", "inverse", heading="samples/s", label="samples/s", doc=_THROUGHPUT),
+    Column("tokens_per_s", "rate", "1/s", "high", "inverse", heading="tokens/s", doc=_THROUGHPUT),
     Column(
-        name=_STEP.name, of="step", unit="s", better="low", with_time="proportional", heading=_STEP.heading, label="step time",
-        doc=_STEP.doc,
-    ),
-    Column(
-        name="samples_per_s", of="rate", unit="1/s", better="high", with_time="inverse", heading="samples/s", label="samples/s",
-        doc=_THROUGHPUT,
-    ),
-    Column(
-        name="tokens_per_s", of="rate", unit="1/s", better="high", with_time="inverse", heading="tokens/s", doc=_THROUGHPUT
-    ),
-    Column(
-        name="gpu_s_per_sample", of="rate", unit="s", better="low", with_time="proportional", heading="gpu-s/sample",
-        label="GPU-s/sample", doc="GPU-seconds per sequence: compares plans of any size and batch",
+        "gpu_s_per_sample", "rate", "s", "low", "proportional", heading="gpu-s/sample", label="GPU-s/sample",
+        doc="GPU-seconds per sequence: compares plans of any size and batch",
     ),
     *(
-        Column(name=name, of="part", unit="s", better="low", with_time="neither", heading=_SIMULATED[name].heading,
-               doc=_SIMULATED[name].doc)
+        Column(name, "part", "s", "low", "neither", heading=_SIMULATED[name].heading, doc=_SIMULATED[name].doc)
         for name in PARTS
     ),
     *(
-        Column(name=row.name, of="total", unit="s", better="low", with_time="neither", doc=row.doc)
-        for row in (_SIMULATED[name] for name in METRICS) if row.of == "total"
+        Column(row.name, "total", "s", "low", "neither", doc=row.doc)
+        for row in map(_SIMULATED.__getitem__, METRICS) if row.of == "total"
     ),
     *(
         Column(
-            name=row.name, of="memory", unit="bytes", better="low", with_time="neither", doc=row.doc,
-            heading="peak_memory" if row.of == "sum" else "", label="peak memory" if row.of == "sum" else "",
+            row.name, "memory", "bytes", "low", "neither", doc=row.doc,
+            heading="peak_memory" * (row.of == "sum"), label="peak memory" * (row.of == "sum"),
         )
         for row in MEMORY_ROWS
     ),
-    Column(name=DEVICE_MEMORY, of="memory", unit="bytes", better="neither", with_time="neither", doc=_DEVICE),
-    Column(name="mfu", of="utilisation", unit="%", better="high", with_time="inverse", label="MFU", doc=_MFU),
+    Column(DEVICE_MEMORY, "memory", "bytes", "neither", "neither", doc=_DEVICE),
+    Column("mfu", "utilisation", "%", "high", "inverse", label="MFU", doc=_MFU),
     # what recompute runs again is known only when it is simulated
-    Column(name="hfu", of="utilisation", unit="%", better="high", with_time="inverse", bounded=False, doc=_HFU),
-    Column(name="tflops_per_gpu", of="utilisation", unit="TFLOP/s", better="high", with_time="inverse", doc=_PER_GPU),
-    Column(
-        name="tokens_per_s_per_gpu", of="utilisation", unit="1/s", better="high", with_time="inverse", heading="tok/s/GPU",
-        doc=_PER_GPU,
-    ),
-    Column(name="measured_share", of="utilisation", unit="", better="high", with_time="neither", doc=_MEASURED),
-    Column(name="training_days", of="cost", unit="days", better="low", with_time="proportional", doc=_COST),
-    Column(name="gpu_hours", of="cost", unit="h", better="low", with_time="proportional", label="GPU-hours", doc=_COST),
-    Column(name="usd", of="cost", unit="USD", better="low", with_time="proportional", label="USD", doc=_COST),
-    Column(name="energy_mwh", of="cost", unit="MWh", better="low", with_time="proportional", doc=_COST),
-    Column(
-        name="goodput", of="goodput", unit="%", better="high", with_time="neither",
-        doc=f"{_FAILURES}part of the time that is work which counts",
-    ),
-    Column(
-        name="checkpoint_interval_s", of="goodput", unit="s", better="neither", with_time="neither",
-        doc=f"{_FAILURES}work between checkpoints",
-    ),
-    Column(
-        name="effective_tokens_per_s", of="goodput", unit="1/s", better="high", with_time="inverse",
-        doc=f"{_FAILURES}`tokens_per_s` x goodput",
-    ),
-    Column(name="step_time_p50_s", of="tail", unit="s", better="low", with_time="neither", doc=_TAIL),
-    Column(name="step_time_p95_s", of="tail", unit="s", better="low", with_time="neither", doc=_TAIL),
+    Column("hfu", "utilisation", "%", "high", "inverse", bounded=False, doc=_HFU),
+    Column("tflops_per_gpu", "utilisation", "TFLOP/s", "high", "inverse", doc=_PER_GPU),
+    Column("tokens_per_s_per_gpu", "utilisation", "1/s", "high", "inverse", heading="tok/s/GPU", doc=_PER_GPU),
+    Column("measured_share", "utilisation", "", "high", "neither", doc=_MEASURED),
+    Column("training_days", "cost", "days", "low", "proportional", doc=_COST),
+    Column("gpu_hours", "cost", "h", "low", "proportional", label="GPU-hours", doc=_COST),
+    Column("usd", "cost", "USD", "low", "proportional", label="USD", doc=_COST),
+    Column("energy_mwh", "cost", "MWh", "low", "proportional", doc=_COST),
+    Column("goodput", "goodput", "%", "high", "neither", doc=f"{_FAILURES}part of the time that is work which counts"),
+    Column("checkpoint_interval_s", "goodput", "s", "neither", "neither", doc=f"{_FAILURES}work between checkpoints"),
+    Column("effective_tokens_per_s", "goodput", "1/s", "high", "inverse", doc=f"{_FAILURES}`tokens_per_s` x goodput"),
+    Column("step_time_p50_s", "tail", "s", "low", "neither", doc=_TAIL),
+    Column("step_time_p95_s", "tail", "s", "low", "neither", doc=_TAIL),
 )  # fmt: skip
 """All measures, in the order of a result."""
 COLUMNS: Final = {row.name: row for row in ROWS}
@@ -167,9 +148,8 @@ NO_CHOICE: Final = ("rank", "plan", *FOLLOWING, "fidelity", "status", "reason")
 """Columns before the measures that are no choice of a plan."""
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
-    **{"number": pa.int64(), "switch": pa.bool_(), "ratio": pa.float64(), "factor": pa.float64()},
-    **{"word": _WORD, "label": _WORD},
-}
+    "number": pa.int64(), "switch": pa.bool_(), "ratio": pa.float64(), "factor": pa.float64(), "word": _WORD, "label": _WORD,
+}  # fmt: skip
 """Types of the columns of plan fields, by kind."""
 
 
@@ -211,21 +191,21 @@ def names_of_hardware(columns: Sequence[str]) -> list[str]:
 
 def result_schema(space: Space) -> pa.Schema:
     """Columns of the result, without provenance."""
-    fields = [pa.field("plan", pa.int64(), nullable=False)]
-    fields += [pa.field(field.name, _KIND[field.kind], nullable=False) for field in plan_columns(space)]
-    fields += [pa.field(STACK_AXIS, _WORD, nullable=False)] if space.stack_names else []
-    fields += [pa.field("hardware", _WORD, nullable=False)]
-    fields += [pa.field(column_name(name), pa.float64(), nullable=False) for name in number_axes(space.labels)]
-    fields += [pa.field(name, _WORD, nullable=False) for name in ("fidelity", "status", "reason")]
-    fields += [pa.field(name, pa.float64()) for name in MEASURES]
-    return pa.schema(fields)
+    types = {"plan": pa.int64()} | {field.name: _KIND[field.kind] for field in plan_columns(space)}
+    types |= ({STACK_AXIS: _WORD} if space.stack_names else {}) | {"hardware": _WORD}
+    types |= {column_name(name): pa.float64() for name in number_axes(space.labels)}
+    types |= dict.fromkeys(("fidelity", "status", "reason"), _WORD)
+    defining = [pa.field(name, kind, nullable=False) for name, kind in types.items()]
+    return pa.schema([*defining, *(pa.field(name, pa.float64()) for name in MEASURES)])
 
 
 def plan_columns(space: Space) -> list[PlanField]:
     """Fields of plans with a column each before that of the hardware, in their order; that of the fidelity comes after it."""
     simai = has_simai(space)
-    others = [field for name, field in FIELDS.items() if name != "fidelity" and (not field.unusual or name in space.named)]
-    return [field for field in others if simai or not field.only_simai]
+    return [
+        field for name, field in FIELDS.items()
+        if name != "fidelity" and (not field.unusual or name in space.named) and (simai or not field.only_simai)
+    ]  # fmt: skip
 
 
 def column_name(label: str) -> str:
@@ -243,19 +223,20 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
     }
     described = {"plan": pa.array(numbers)}
     for field in (*plan_columns(space), FIELDS["fidelity"]):
+        name = field.name
         if field.label:
-            described[field.name] = words(columns[field.name], space.labels[field.name])
+            described[name] = words(columns[name], space.labels[name])
         elif field.words:
-            described[field.name] = words(values[field.name], field.words)
+            described[name] = words(values[name], field.words)
         else:
-            described[field.name] = pa.array(values[field.name] == 1 if field.kind == "switch" else values[field.name])
+            described[name] = pa.array(values[name] == 1 if field.kind == "switch" else values[name])
     if space.stack_names:
         described[STACK_AXIS] = words(columns[STACK_AXIS], space.stack_names)
     described["hardware"] = words(columns.get("hardware", np.zeros_like(numbers)), space.hardware_names)
     for label in number_axes(space.labels):
-        unit = HARDWARE_KEYS[column_name(label)][1]
-        si = np.array([quantity(value, unit) for value in space.labels[label]])
-        described[column_name(label)] = pa.array(si[columns[label]])
+        name = column_name(label)
+        si = np.array([quantity(value, HARDWARE_KEYS[name][1]) for value in space.labels[label]])
+        described[name] = pa.array(si[columns[label]])
     return described
 
 

@@ -77,18 +77,17 @@ def _opened(files: Sequence[Path], *, many: bool = False) -> duckdb.DuckDBPyConn
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
         "python_enable_replacements": "false",  # a name in a query is never a variable of this program
+        "async_threads": "1",  # more take 40 MB, and read files in memory no faster
     }
-    if not files:
-        config |= {"threads": "1", "memory_limit": _MEMORY}
-    config["async_threads"] = "1"  # more take 40 MB, and read files in memory no faster
-    connection = duckdb.connect(config=config)
+    connection = duckdb.connect(config=config if files else config | {"threads": "1", "memory_limit": _MEMORY})
     names = ", ".join("'" + str(path).replace("'", "''") + "'" for path in files)
-    connection.execute(f"SET allowed_paths = [{names}]").fetchall()
-    if many:
-        connection.execute("LOAD parquet").fetchall()
-        connection.execute("SET parquet_metadata_cache = true").fetchall()
-    connection.execute("SET enable_external_access = false").fetchall()
-    connection.execute("SET lock_configuration = true").fetchall()
+    for statement in (
+        f"SET allowed_paths = [{names}]",
+        *("LOAD parquet", "SET parquet_metadata_cache = true") * many,
+        "SET enable_external_access = false",
+        "SET lock_configuration = true",
+    ):
+        connection.execute(statement).fetchall()
     return connection
 
 
@@ -160,14 +159,13 @@ def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
     except (duckdb.Error, RecursionError):
         raise SpecError(f"cannot be read, expected {_CONDITION}") from None
     if answer.get("error"):
-        if answer.get("error_type") == "parser":
-            near = re.search(r'at or near "([^"]+)"', str(answer.get("error_message")))
-            at = f" at {shown(near[1], 40)}" if near else ""
-            hints = [
-                hint for sign, hint in (_OPERATOR_HINTS | {"||": "either is OR", "==": "equal is ="}).items() if sign in text
-            ]
-            raise SpecError(f"cannot be read{at}, expected {_CONDITION}{'; ' * bool(hints)}{', '.join(hints)}")
-        raise SpecError(f"found a statement, expected {_CONDITION}")
+        if answer.get("error_type") != "parser":
+            raise SpecError(f"found a statement, expected {_CONDITION}")
+        near = re.search(r'at or near "([^"]+)"', str(answer.get("error_message")))
+        at = f" at {shown(near[1], 40)}" if near else ""
+        signs = _OPERATOR_HINTS | {"||": "either is OR", "==": "equal is ="}
+        hints = ", ".join(hint for sign, hint in signs.items() if sign in text)
+        raise SpecError(f"cannot be read{at}, expected {_CONDITION}{'; ' * bool(hints)}{hints}")
     nodes = [statement["node"] for statement in answer["statements"]]
     bare = len(nodes) == 1 and nodes[0]["type"] == "SELECT_NODE" and len(nodes[0]["select_list"]) == 1
     for key, value in nodes[0].items() if bare else ():
@@ -190,16 +188,16 @@ def _check_tree(tree: Any, names: set[str], columns: Collection[str], later: Col
         if kind == "FUNCTION" and called not in FUNCTIONS and called not in _OPERATORS:
             hint = _OPERATOR_HINTS.get(called) or nearest(called, FUNCTIONS)
             raise SpecError(f"found the function {called!r}, expected {_CONDITION}; {hint}")
-        if kind == "COLUMN_REF":
-            name = ".".join(node.get("column_names", []))
-            if name.lower() in NOT_STORED and name.lower() not in names:
-                raise SpecError(f"no row holds {name.lower()}: {NOT_STORED[name.lower()]}")
-            if name.lower() not in names:
-                hint = " (it is only known after the run: use sweep rank --where)" if name in later else ""
-                near = f"a text needs quotes: '{name}'" if name.lower() in _WORDS else nearest(name, columns)
-                raise SpecError(f"unknown column {name!r}{hint}, {near}")
+        name = ".".join(node.get("column_names", []))
+        lower = name.lower()
+        if kind == "COLUMN_REF" and lower not in names:
+            if lower in NOT_STORED:
+                raise SpecError(f"no row holds {lower}: {NOT_STORED[lower]}")
+            hint = " (it is only known after the run: use sweep rank --where)" if name in later else ""
+            near = f"a text needs quotes: '{name}'" if lower in _WORDS else nearest(name, columns)
+            raise SpecError(f"unknown column {name!r}{hint}, {near}")
         target = node.get("type_name") or (node.get("cast_type") or {}).get("id")
-        if target and re.sub(r"\W.*", "", str(target)).upper() not in _TYPES:
+        if target and re.split(r"\W", str(target))[0].upper() not in _TYPES:
             raise SpecError(f"found the type {target}, expected one of {', '.join(_TYPES)}")
 
 
@@ -235,12 +233,11 @@ def check_constraints(where: Sequence[str], described: Mapping[str, pa.Array]) -
                 check_condition(expression, described, MEASURES, [*other_names(names), *names_of_hardware(names)])
                 connection.sql(f"SELECT plan {_FROM} WHERE ({expression}\n)").to_arrow_table()
                 values = connection.sql(f"SELECT {expression}\n {_FROM}").to_arrow_table().schema
-            except SpecError as error:
-                raise SpecError(f"where: {expression!r}: {error}") from None
-            except duckdb.Error as error:
-                raise SpecError(f"where: {expression!r}: {in_short(error)}") from None
-            if len(values) != 1 or not pa.types.is_boolean(values.field(0).type):
-                raise SpecError(f"where: {expression!r}: found a value of type {values.field(0).type}, expected true or false")
+                if len(values) != 1 or not pa.types.is_boolean(values.field(0).type):
+                    raise SpecError(f"found a value of type {values.field(0).type}, expected true or false")
+            except (SpecError, duckdb.Error) as error:
+                told = in_short(error) if isinstance(error, duckdb.Error) else error
+                raise SpecError(f"where: {expression!r}: {told}") from None
 
 
 def _named(described: Mapping[str, pa.Array]) -> pa.Table:

@@ -86,12 +86,11 @@ def run_sweep(
         for name in store.drop_damaged(prepared.sweep.identity):
             log(f"{store.folder / name}: is damaged and will be recomputed")
         missing = store.missing(count)
-        left = sum(part.rows for part in missing)
-        progress = Progress(total=count, resumed=count - left)
+        progress = Progress(total=count, resumed=count - sum(part.rows for part in missing))
         if not missing:
             return progress
         plain = SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
-        task = plain if task_of is None else task_of(provenance)
+        task = task_of(provenance) if task_of else plain
         watch(progress)
         for _ in range(ROUNDS if store.folder.local is None else 1):
             queue = SliceQueue(gaps=deque(missing), workers=executor.workers, width=width)

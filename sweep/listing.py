@@ -1,7 +1,7 @@
 """The results below a folder, each in one line, and one of them in detail: what is done, how fast it grows, the best plan."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sim_core import SpecError
 from sweep.ranking.ranking import rank
@@ -14,9 +14,9 @@ class Listed:
     """One result. `state`: complete, running, incomplete or damaged; `best`: of the column `by`, None if there is none."""
 
     folder: str
-    name: str
-    done: int
-    total: int
+    name: str = ""
+    done: int = 0
+    total: int = 0
     state: str
     age_s: float
     by: str = ""
@@ -40,23 +40,16 @@ def listed(place: Folder, age_s: float) -> Listed:
         provenance = store.provenance() or {}
         total = int(provenance.get("rows", 0))
         done = total - sum(part.rows for part in store.missing(total))
-        running = store.is_running()
-        state = "running" if running else "complete" if done == total else "incomplete"
+        state = "running" if store.is_running() else "complete" if done == total else "incomplete"
         first = rank(place, top=1, per=[]) if done else None
     except SpecError:  # a damaged file: the commands that read it say which
-        return Listed(folder=str(place), name="", done=0, total=0, state="damaged", age_s=age_s)
-    rows = [] if first is None else first.rows.to_pylist()
-    return Listed(
-        folder=str(place),
-        name=str(provenance.get("name", "")),
-        done=done,
-        total=total,
-        state=state,
-        age_s=age_s,
-        by="" if first is None else first.by,
-        best=rows[0][first.by] if first is not None and rows else None,
-        plan=rows[0]["plan"] if rows else None,
-    )
+        return Listed(folder=str(place), state="damaged", age_s=age_s)
+    name = str(provenance.get("name", ""))
+    found = Listed(folder=str(place), name=name, done=done, total=total, state=state, age_s=age_s)
+    if first is None:
+        return found
+    best = first.best or {}
+    return replace(found, by=first.by, best=best.get(first.by), plan=best.get("plan"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +77,7 @@ def standing(folder: Folder) -> Standing:
     brief = listed(folder, now - begun)
     of_this_run = sum(part.rows for part in parts if files.get(part.file_name, (0.0, 0))[0] >= begun)
     growing = brief.state == "running" and of_this_run > 0
-    own = [files[name] for name in files if name in (MANIFEST, OLD_MANIFEST) or name.startswith("part-")]
+    own = [file for name, file in files.items() if name in (MANIFEST, OLD_MANIFEST) or name.startswith("part-")]
     ranked = rank(folder, top=1, per=[]) if parts else None
     return Standing(
         **vars(brief),

@@ -1,6 +1,6 @@
 """An option of a command that cannot be: one line with the option, what was found and what was expected, and exit code 2."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -28,6 +28,13 @@ def of_option(option: str) -> Iterator[None]:
         raise
     except SpecError as error:
         raise OptionError(f"{option}: {error}") from None
+
+
+def readable(option: str, read: Callable[[str], object], value: str | None) -> None:
+    """Raise OptionError if what an option names, where it is given, cannot be read."""
+    if value is not None:
+        with of_option(option):
+            read(value)
 
 
 @contextmanager

@@ -17,9 +17,9 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a text to a file that the user named; `-` is standard output. Raises OSError, which names it."""
-    if str(path) == "-":
+def write_file(path: Path | None, text: str) -> None:
+    """Write a text to a file that the user named; to standard output for none, or `-`. Raises OSError, which names it."""
+    if path is None or str(path) == "-":
         sys.stdout.write(text)
         return
     with naming(path):

@@ -1,6 +1,7 @@
 """A result opened again: its sweep, prepared from the inputs that are at hand, to simulate more than is stored."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -52,14 +53,13 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
         prepared = prepare(spec, base).without_sample()
     except SimError as error:
         raise SpecError(f"{store.folder}: its sweep cannot be prepared again: {error}") from None
-    notes = []
+    notes: tuple[str, ...] = ()
     if differences(prepared.provenance["code"], provenance.get("code", {})):
-        notes.append("the result is of another version of the simulator; what follows is simulated by this one")
+        notes = ("the result is of another version of the simulator; what follows is simulated by this one",)
     elif provenance.get("search", provenance).get("of", provenance["sweep"]) != prepared.sweep.identity:
-        notes.append(
-            "hardware or model files have changed since the result was made; what follows is simulated with those of now"
-        )
-    return Reopened(folder=store.folder, spec=spec, base=base, prepared=prepared, provenance=provenance, notes=tuple(notes))
+        changed = "hardware or model files have changed since the result was made"
+        notes = (f"{changed}; what follows is simulated with those of now",)
+    return Reopened(folder=store.folder, spec=spec, base=base, prepared=prepared, provenance=provenance, notes=notes)
 
 
 def plan_number(opened: Reopened, text: str, option: str = "PLAN") -> int:
@@ -77,44 +77,30 @@ def plan_number(opened: Reopened, text: str, option: str = "PLAN") -> int:
 
 def _base(provenance: dict[str, Any], folder: Folder, spec_file: Path | None) -> Path:
     """The folder that the paths of the spec are relative to: there, every file is what it was."""
-    files = provenance.get("inputs", {}).get("files", {})
+    files = provenance.get("inputs", {}).get("files", {}).values()
     if spec_file is not None:
         return spec_file if spec_file.is_dir() else spec_file.parent
-    if not files:
-        return Path.cwd()
     for base in _folders(folder):
-        if all(_same(base, file) for file in files.values()):
-            return base
-    paths = ", ".join(sorted(str(file.get("path")) for file in files.values()))
+        with suppress(OSError, SimError):
+            if all(contents_at(base / str(file["path"]))["sha256"] == file["sha256"] for file in files):
+                return base
+    paths = ", ".join(sorted(str(file.get("path")) for file in files))
     raise SpecError(
         f"{folder}: its files are not found from here, or have changed: {paths}; --spec FILE says where its spec is"
     )
 
 
 def _folders(folder: Folder) -> Iterator[Path]:
-    """The working directory, folders below it, then those above the result."""
+    """The working directory, folders below it that can be read, then those above the result."""
     level, seen = [Path.cwd()], 0
     for _ in range(_DEPTH + 1):
         yield from level
         seen += len(level)
         if seen > _MOST_FOLDERS:
             break
-        level = [inner for outer in level for inner in _inside(outer)]
+        above, level = level, []
+        for outer in above:
+            with suppress(OSError):
+                level += [each for each in sorted(outer.iterdir()) if each.is_dir() and not each.name.startswith(".")]
     if folder.local is not None:
         yield from folder.local.absolute().parents
-
-
-def _inside(folder: Path) -> list[Path]:
-    """The folders in it that can be read."""
-    try:
-        return [each for each in sorted(folder.iterdir()) if each.is_dir() and not each.name.startswith(".")]
-    except OSError:
-        return []
-
-
-def _same(base: Path, file: dict[str, Any]) -> bool:
-    """Whether the file at this place has the recorded contents."""
-    try:
-        return bool(contents_at(base / str(file["path"]))["sha256"] == file["sha256"])
-    except (OSError, SimError):
-        return False

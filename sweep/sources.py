@@ -68,6 +68,8 @@ def sources_of(entry: str, root: Path = ROOT) -> list[str]:
 
 def differences(expected: Code, found: Code) -> str:
     """Where `found` is not the expected code, in words; empty if it is."""
-    others = [part for part in expected if expected[part] != found.get(part)]
-    named = [f"{part}: found {found.get(part, 'none')}, expected {expected[part]}" for part in others[:_MOST_NAMED]]
-    return "; ".join(named + [f"and {len(others) - _MOST_NAMED} more"] * (len(others) > _MOST_NAMED))
+    others = [
+        f"{part}: found {found.get(part, 'none')}, expected {own}" for part, own in expected.items() if own != found.get(part)
+    ]
+    more = len(others) - _MOST_NAMED
+    return "; ".join(others[:_MOST_NAMED] + [f"and {more} more"] * (more > 0))

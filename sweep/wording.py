@@ -37,27 +37,22 @@ def cell(name: str, value: Any) -> str:
             return f"{value:.1%}"
         if name.endswith("_s") and not name.endswith("per_s"):
             return short(value, "s") if abs(value) >= ROUNDING_S else "0"
-        if name.endswith("_bytes"):
-            return short(value, "B")
-        if name.endswith("bandwidth"):
-            return short(value, "B/s")
-        if name.endswith("latency"):
-            return short(value, "s")
+        for ending, unit in (("_bytes", "B"), ("bandwidth", "B/s"), ("latency", "s")):
+            if name.endswith(ending):
+                return short(value, unit)
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     return word(value)
 
 
 def word(value: object) -> str:
     """A value that needs no unit."""
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    return str(value) if not isinstance(value, bool) else "yes" if value else "no"
 
 
 def plain_values(record: object, names: str) -> dict[str, object]:
     """Some fields of a record for JSON, lists and dicts in place of tuples and mappings; None: an empty text."""
-    values: dict[str, object] = {}
-    for name in names.split():
-        value = getattr(record, name)
-        values[name] = dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
-        if value == "":
-            values[name] = None
-    return values
+
+    def plain(value: object) -> object:
+        return dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
+
+    return {name: None if (value := getattr(record, name)) == "" else plain(value) for name in names.split()}

@@ -9,10 +9,10 @@ import numpy as np
 from sim_core import Floats, Ints
 from sim_core.compiled.jit import outer_kernel
 from sim_core.engine.codes import chunks_of, events_of, most_scratch, row_of
-from sim_core.engine.lanes import RECORDED, Lanes, allocate_lanes, put, record, run_lanes, take, take_beside
+from sim_core.engine.lanes import RECORDED, Lanes, allocate_lanes, put, record, run_lanes, take
 from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape, Times, allocate_program, allocate_times
-from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence
+from sim_core.engine.sequence import Sequence, allocate_sequence
 
 
 class Pipeline(NamedTuple):
@@ -50,20 +50,19 @@ def put_into(program: Program, shape: Shape, lane: int, lanes: Lanes) -> None:
 
 @outer_kernel
 def take_from(lanes: Lanes, lane: int, pp: int, cells: int, times: Times) -> None:
-    """`take` and `take_beside` for Python."""
-    take(lanes, lane, pp, cells, times)
-    take_beside(lanes, lane, pp, cells, times)
+    """`take` for Python."""
+    take(lanes, lane, pp, cells, True, times)
 
 
 def run_one(given: Pipeline, lane: int = 0) -> bool:
     """Run the program in one lane and fill the times; False for a contradictory order."""
     shape, order, program, sequence, lanes, times = given
     put_into(program, shape, lane, lanes)
-    turns = fill_sequence(shape, order, sequence)
-    ran = run_lanes(shape, order, sequence, turns, bool(program.shares[STREAMS]), bool(program.shares[MESSAGES]), lanes)
-    if ran:
+    ran = np.zeros(2, np.int64)
+    run_lanes(shape, order, sequence, True, bool(program.shares[STREAMS]), bool(program.shares[MESSAGES]), lanes, ran)
+    if ran[1]:
         take_from(lanes, lane, shape.pp, cells_of(shape), times)
-    return bool(ran)
+    return bool(ran[1])
 
 
 def events_in(given: Pipeline) -> Floats:

@@ -213,8 +213,8 @@ def test_a_metric_from_its_recipe(copy: Copy) -> None:
     """The oracle fails until it knows the metric, which then is in results and docs."""
     row, value, in_simai, second = blocks("A metric")
     metric, index = row.split("\n")
-    copy.insert("sim_core/metrics.py", '    Metric(name="bubble_s"', f"    {metric},\n")
-    copy.insert("sim_core/metrics.py", "OPTIMIZER: Final", f"{index}\n")
+    copy.insert("sim_core/metrics.py", '    Metric("bubble_s"', f"    {metric},\n")
+    copy.insert("sim_core/metrics.py", "MEMORY_ROWS: Final", f"{index}\n")
     once, model = "sim_core/step/once.py", "sim_core/simai/model.py"
     copy.replace(once, "DP_TOTAL, OPTIMIZER\n", "DP_TOTAL, GATHER_TOTAL, OPTIMIZER\n")
     copy.insert(once, "        if not overlapped:\n", f"        {value}\n")
@@ -290,11 +290,11 @@ def test_a_memory_term_from_its_recipe(copy: Copy) -> None:
     term, index = row.split("\n")
     before = list(map(float, copy.run("-c", MEMORY).split()))
     metrics, peak = "sim_core/metrics.py", "sim_core/costing/peak.py"
-    copy.insert(metrics, '    MemoryTerm(name="peak_memory_bytes"', f"    {term},\n")
+    copy.insert(metrics, '    MemoryTerm("peak_memory_bytes"', f"    {term},\n")
     assert "memory terms: found tensors, tensors" in copy.run("-c", "import sim_core", fails=True)
     copy.replace(metrics, f"    {term},\n", "")
-    copy.insert(metrics, '    MemoryTerm(name="allocator_bytes"', f"    {term},\n")
-    copy.insert(metrics, "ALLOCATOR_BYTES: Final", f"{index}\n")
+    copy.insert(metrics, '    MemoryTerm("allocator_bytes"', f"    {term},\n")
+    copy.insert(metrics, "ALLOCATED: Final", f"{index}\n")
     assert "memory term workspace_bytes: sim_core/metrics.py has a row" in copy.run("-c", MEMORY, fails=True)
     copy.replace(peak, "    STATE_BYTES,\n", "    STATE_BYTES,\n    WORKSPACE_BYTES,\n")
     copy.insert(peak, "    memory[ALLOCATOR_BYTES] = (", f"    {value}\n")

@@ -6,7 +6,7 @@ from typing import Final
 
 from benchmarks.importing.table import Row
 from sim_core import SpecError, nearest, shown
-from sim_core.models.features import FEATURES, Recipe, feature_aliases, read_features, split_features
+from sim_core.models.features import ALIASES, FEATURES, Recipe, read_features, split_features
 from sim_core.models.releases import Defaults, last_release, release_defaults, releases_of
 from sweep.runs.table import NotSimulated
 
@@ -80,7 +80,7 @@ def _defaults(row: Row) -> Defaults | None:
 
 def unknown_features(rows: Sequence[Row]) -> list[str]:
     """A line for each release that we do not know, and for each key: it has no effect."""
-    used = (*FEATURES, *feature_aliases())
+    used = (*FEATURES, *ALIASES)
     known = {*used, *ELSEWHERE, *WITHOUT_EFFECT}
     cells = [(row.where, split_features(row.text("features"))) for row in rows]
     found = Counter(key for _, features in cells for key in features if key not in known)

@@ -43,29 +43,24 @@ def _with(text: str, marks: tuple[str, str], lines: Iterator[str]) -> str:
 
 def _source() -> Iterator[str]:
     rows = [row for row in FIELDS.values() if not row.stands_for]
-    scalars = [row for row in rows if not row.wide]
-    yield from ("class Plans(NamedTuple):", '    """Plans as columns of equal length."""', "")
-    yield from (f"    {row.name}: {'Floats' if row.is_real else 'Ints'}{_comment(row)}" for row in rows)
-    yield from ("", "", "class Plan(NamedTuple):", '    """One row of `Plans` as scalars."""', "")
-    yield from (f"    {row.name}: {'float' if row.is_real else 'int'}" for row in scalars)
-    yield from ("", "", "@outer_kernel", "def plan_at(plans: Plans, i: int) -> Plan:", '    """Row `i` as scalars."""')
-    yield from ("    return Plan(", *(f"        {row.name}=plans.{row.name}[i]," for row in scalars), "    )", "", "")
+    yield "class Columns(NamedTuple, Generic[Whole, Real]):"
+    yield from ('    """Fields of plans: columns of equal length, or the numbers of one plan."""', "")
+    yield from (f"    {row.name}: {'Ints' if row.wide else 'Real' if row.is_real else 'Whole'}{_comment(row)}" for row in rows)
+    yield from ("", "", "class Plans(Columns[Ints, Floats]):", '    """Plans as columns of equal length."""', "", "")
     ordering = sorted((row.name for row in rows if row.orders_blocks), key=lambda name: name != "schedule")
     sending = [row.name for row in rows if row.sends_blocks]
     yield from _tuple("ORDER_COLUMNS", ordering)
     yield '"""What the order of blocks follows from; the schedule first: batches of one schedule need the least memory."""'
     yield from _tuple("SEND_COLUMNS", sending)
     yield '"""What else decides which block waits for which."""'
-    yield from _tuple("SPLIT_COLUMNS", [row.name for row in scalars if row.moves_split])
+    yield from _tuple("SPLIT_COLUMNS", [row.name for row in rows if row.moves_split and not row.wide])
     yield '"""What the layers of a virtual stage follow from, besides the list in `virtual_layers`."""'
-    pairs = [f"plans.{name}[i] == plans.{name}[k]" for name in (*ordering, *sending)]
-    yield from ("", "", "@inner_kernel", "def alike_in_order(plans: Plans, i: int, k: int) -> bool:")
-    yield '    """Whether two plans have the same order of blocks, and send alike."""'
-    yield from ("    return bool(", f"        {pairs[0]}", *(f"        and {pair}" for pair in pairs[1:]), "    )", "", "")
+    yield from ("", "")
 
 
 def _tuple(name: str, words: Iterable[str]) -> Iterator[str]:
-    yield from (f"{name}: Final = (", *(f'    "{word}",' for word in words), ")")
+    listed = ", ".join(f'"{word}"' for word in words)
+    yield f"{name}: Final = ({listed})"
 
 
 def _comment(row: Field) -> str:
@@ -78,7 +73,7 @@ def _table() -> Iterator[str]:
     for row in FIELDS.values():
         if row.is_set:
             names = f"`{row.name}`" + (f" ({', '.join(f'`{name}`' for name in row.aliases)})" if row.aliases else "")
-            default = row.unset or f"`{str(row.default).lower()}`"
+            default = row.unset or ("the workload's" if row.default is None else f"`{str(row.default).lower()}`")
             yield f"| {names} | {_values(row)} | {default} | {row.doc}{'. ' if row.more else ''}{row.more} |"
 
 

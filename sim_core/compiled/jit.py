@@ -34,12 +34,16 @@ def outer_kernel(function: F) -> F:
     return _compiled(function, _nrt=False)
 
 
-def inner_kernel(function: F) -> F:
-    """An outer kernel that only kernels may call.
+inner_kernel = outer_kernel
+"""An outer kernel that only kernels may call.
 
-    It has no wrapper for Python, and is optimised and made machine code in its callers alone (inner_code.py).
-    """
-    return _compiled(function, _nrt=False)
+It has no wrapper for Python, and is optimised and made machine code in its callers alone (inner_code.py).
+"""
+addressed_kernel = outer_kernel
+"""An outer kernel that others call by its address (`references.call`); it returns nothing.
+
+It is no part of its callers: compiled once for all of them, and only when its address is asked for.
+"""
 
 
 def inlined_kernel(function: F) -> F:
@@ -49,14 +53,6 @@ def inlined_kernel(function: F) -> F:
     tuples takes them by reference (references.py) instead: inlining a whole step tripled the time of compilation.
     """
     return _compiled(function, _nrt=False, forceinline=True)
-
-
-def addressed_kernel(function: F) -> F:
-    """An outer kernel that others call by its address (`references.call`); it returns nothing.
-
-    It is no part of its callers: compiled once for all of them, and only when its address is asked for.
-    """
-    return _compiled(function, _nrt=False)
 
 
 _PLAIN: Final = ContextVar("plain", default=False)

@@ -29,61 +29,58 @@ class Place(NamedTuple):
     takes: str | None = None  # the first parameters, without `self`; the others have defaults. None: no function
 
 
-PLACES: Final = (
-    # sealed_code.py: files of our own in place of numba's
-    Place("numba.core.caching.Cache.__init__", "sealed_code", "py_func"),
-    Place("numba.core.caching.FunctionCache._impl_class", "sealed_code"),
-    Place("numba.core.caching.CompileResultCacheImpl.__init__", "sealed_code", "py_func"),
-    Place("numba.core.caching.CompileResultCacheImpl.get_filename_base", "sealed_code", "fullname abiflags"),
-    Place("numba.core.caching.CompileResultCacheImpl.locator", "sealed_code"),
-    Place("numba.core.caching.CompileResultCacheImpl.filename_base", "sealed_code"),
-    Place("numba.core.caching.IndexDataCacheFile.__init__", "sealed_code", "cache_path filename_base source_stamp"),
-    Place("numba.core.caching.IndexDataCacheFile.save", "sealed_code", "key data"),
-    Place("numba.core.caching.IndexDataCacheFile.load", "sealed_code", "key"),
-    Place("numba.core.caching.IndexDataCacheFile._load_index", "sealed_code", ""),
-    Place("numba.core.caching.IndexDataCacheFile._load_data", "sealed_code", "name"),
-    Place("numba.core.caching.IndexDataCacheFile._data_path", "sealed_code", "name"),
-    Place("numba.core.caching.IndexDataCacheFile._open_for_write", "sealed_code", "filepath"),
-    # kept.py: what a cache asks of the folder of a function
-    Place("numba.core.caching._CacheLocator.ensure_cache_path", "kept", ""),
-    Place("numba.core.caching._CacheLocator.get_cache_path", "kept", ""),
-    Place("numba.core.caching._CacheLocator.get_source_stamp", "kept", ""),
-    Place("numba.core.caching._CacheLocator.get_disambiguator", "kept", ""),
-    # jit.py: a function in numba, for Python, for kernels, by its address
-    Place("numba.core.dispatcher.Dispatcher._numba_type_", "jit"),
-    Place("numba.core.dispatcher.Dispatcher.get_call_template", "jit", "args kws"),
-    Place("numba.core.ccallback.CFunc.__init__", "jit", "pyfunc sig locals options"),
-    Place("numba.core.ccallback.CFunc.compile", "jit", ""),
-    Place("numba.core.ccallback.CFunc.address", "jit"),
-    # inner_code.py: less work for each kernel
-    Place("numba.core.codegen.JITCodeLibrary._optimize_final_module", "inner_code", ""),
-    Place("numba.core.codegen.JITCodeLibrary._finalize_final_module", "inner_code", ""),
-    Place("numba.core.codegen.JITCodeLibrary._get_module_for_linking", "inner_code", ""),
-    Place("numba.core.codegen.JITCodeLibrary.enable_object_caching", "inner_code", ""),
-    Place("numba.core.codegen.JITCPUCodegen._module_pass_manager", "inner_code", ""),
-    Place("numba.core.compiler.Compiler.define_pipelines", "inner_code", ""),
-    Place("numba.core.compiler_machinery.PassManager.finalize", "inner_code", ""),
-    *(
-        Place(f"numba.core.untyped_passes.{name}", "inner_code")
-        for name in (
-            *("DeadBranchPrune", "FindLiterallyCalls", "InlineClosureLikes", "InlineInlinables", "LiteralUnroll"),
-            *("LiteralPropagationSubPipelinePass", "MakeFunctionToJitFunction", "RewriteSemanticConstants", "WithLifting"),
-        )
-    ),
-    *(
-        Place(f"numba.core.typed_passes.{name}", "inner_code")
-        for name in ("DumpParforDiagnostics", "InlineOverloads", "NopythonRewrites")
-    ),
-    Place("numba.core.types.functions.BaseFunction.get_call_type", "inner_code", "context args kws"),
-    # reference_code.py, vector_code.py: types of our own
-    Place("numba.core.imputils.lower_builtin", "reference_code", "func"),
-    Place("numba.core.imputils.lower_getattr_generic", "reference_code", "ty"),
-    Place("numba.core.imputils.impl_ret_borrowed", "reference_code", "ctx builder retty ret"),
-    Place("numba.core.cgutils.alloca_once_value", "reference_code", "builder value"),
-    Place("numba.core.cgutils.gep_inbounds", "reference_code", "builder ptr"),
-    Place("numba.core.typing.templates.AbstractTemplate", "reference_code"),
-    Place("numba.core.typing.templates.AttributeTemplate.resolve", "reference_code", "value attr"),
-    Place("numba.core.typing.templates.ConcreteTemplate", "vector_code"),
-    Place("numba.core.typing.templates.infer_getattr", "reference_code", "item"),
-    Place("numba.core.typing.templates.infer_global", "vector_code", "val"),
+_USED: Final[dict[str, dict[str, dict[str, str | None]]]] = {
+    "sealed_code": {  # files of our own in place of numba's
+        "caching": {"Cache.__init__": "py_func", "FunctionCache._impl_class": None,
+            "CompileResultCacheImpl.__init__": "py_func",
+            "CompileResultCacheImpl.get_filename_base": "fullname abiflags", "CompileResultCacheImpl.locator": None,
+            "CompileResultCacheImpl.filename_base": None,
+            "IndexDataCacheFile.__init__": "cache_path filename_base source_stamp",
+            "IndexDataCacheFile.save": "key data", "IndexDataCacheFile.load": "key",
+            "IndexDataCacheFile._load_index": "", "IndexDataCacheFile._load_data": "name",
+            "IndexDataCacheFile._data_path": "name", "IndexDataCacheFile._open_for_write": "filepath"},
+    },
+    "kept": {  # what a cache asks of the folder of a function
+        "caching": {"_CacheLocator.ensure_cache_path": "", "_CacheLocator.get_cache_path": "",
+            "_CacheLocator.get_source_stamp": "", "_CacheLocator.get_disambiguator": ""},
+    },
+    "jit": {  # a function in numba, for Python, for kernels, by its address
+        "dispatcher": {"Dispatcher._numba_type_": None, "Dispatcher.get_call_template": "args kws"},
+        "ccallback": {"CFunc.__init__": "pyfunc sig locals options", "CFunc.compile": "", "CFunc.address": None},
+    },
+    "inner_code": {  # less work for each kernel
+        "codegen": {"JITCodeLibrary._optimize_final_module": "", "JITCodeLibrary._finalize_final_module": "",
+            "JITCodeLibrary._get_module_for_linking": "", "JITCodeLibrary.enable_object_caching": "",
+            "JITCPUCodegen._module_pass_manager": ""},
+        "compiler": {"Compiler.define_pipelines": ""},
+        "compiler_machinery": {"PassManager.finalize": ""},
+        "untyped_passes": dict.fromkeys((
+            "DeadBranchPrune", "FindLiterallyCalls", "InlineClosureLikes", "InlineInlinables", "LiteralUnroll",
+            "LiteralPropagationSubPipelinePass", "MakeFunctionToJitFunction", "RewriteSemanticConstants",
+            "WithLifting",
+        )),
+        "typed_passes": dict.fromkeys((
+            "DumpParforDiagnostics", "InlineOverloads", "NopythonRewrites",
+        )),
+        "types.functions": {"BaseFunction.get_call_type": "context args kws"},
+    },
+    "reference_code": {  # types of our own
+        "imputils": {"lower_builtin": "func", "lower_getattr_generic": "ty",
+            "impl_ret_borrowed": "ctx builder retty ret"},
+        "cgutils": {"alloca_once_value": "builder value", "gep_inbounds": "builder ptr"},
+        "typing.templates": {"AbstractTemplate": None, "AttributeTemplate.resolve": "value attr",
+            "infer_getattr": "item"},
+    },
+    "vector_code": {  # likewise
+        "typing.templates": {"ConcreteTemplate": None, "infer_global": "val"},
+    },
+}  # fmt: skip
+"""By the file of this room, the module below numba.core, and the name there: the first parameters without `self`; the others
+have defaults. None: no function."""
+
+PLACES: Final = tuple(
+    Place(f"numba.core.{module}.{name}", used, takes)
+    for used, modules in _USED.items()
+    for module, names in modules.items()
+    for name, takes in names.items()
 )

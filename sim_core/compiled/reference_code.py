@@ -1,6 +1,7 @@
 """What numba makes of `references`; imported before the first kernel is compiled."""
 
 import hashlib
+import operator
 from typing import Any
 
 from llvmlite import ir
@@ -10,7 +11,7 @@ from numba.core.imputils import impl_ret_borrowed, lower_builtin, lower_getattr_
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global
 from numba.extending import models, register_model
 
-from sim_core.compiled.references import call, reference
+from sim_core.compiled.references import call, reference, row_at
 
 
 class Reference(types.Type):
@@ -26,6 +27,11 @@ class Reference(types.Type):
         return self.of.types[self.of.fields.index(name)]
 
 
+def _by_reference(kind: Any) -> Any:
+    """The type as it goes from kernel to kernel: a named tuple by reference."""
+    return Reference(kind) if isinstance(kind, types.BaseNamedTuple) else kind
+
+
 @register_model(Reference)
 class _Model(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
@@ -36,8 +42,7 @@ class _Model(models.PrimitiveModel):
 @infer_global(reference)
 class _OfReference(AbstractTemplate):
     def generic(self, arguments: Any, keywords: Any) -> Any:
-        (kind,) = arguments
-        return (kind if isinstance(kind, Reference) else Reference(kind))(kind)
+        return _by_reference(arguments[0])(*arguments)
 
 
 @lower_builtin(reference, types.BaseNamedTuple)  # type: ignore[untyped-decorator]
@@ -57,8 +62,7 @@ class _Fields(AttributeTemplate):
     def generic_resolve(self, kind: Any, name: str) -> Any:  # type: ignore[override]
         if name not in kind.of.fields:
             return None
-        field = kind.field(name)
-        return Reference(field) if isinstance(field, types.BaseNamedTuple) else field
+        return _by_reference(kind.field(name))
 
 
 @lower_getattr_generic(Reference)  # type: ignore[untyped-decorator]
@@ -70,10 +74,41 @@ def _field(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
     return impl_ret_borrowed(context, builder, field, builder.load(pointer))
 
 
+@infer_global(row_at)
+class _OfRow(AbstractTemplate):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        columns, row = arguments
+        return _kind_of_row(columns)(columns, _passed(row))
+
+
+def _kind_of_row(kind: Any) -> Any:
+    if isinstance(kind, types.Array):
+        return kind.copy(ndim=kind.ndim - 1) if kind.ndim > 1 else kind.dtype
+    if not isinstance(kind, types.BaseNamedTuple | Reference):
+        return kind
+    named: Any = getattr(kind, "of", kind)
+    return types.BaseTuple.from_types([_kind_of_row(one) for one in named.types], named.instance_class)
+
+
+@lower_builtin(row_at, types.Any, types.int64)  # type: ignore[untyped-decorator]
+def _taken(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return _row(context, builder, signature.args[0], *arguments)
+
+
+def _row(context: Any, builder: Any, kind: Any, value: Any, row: Any) -> Any:
+    if isinstance(kind, types.Array):
+        return context.get_function(operator.getitem, _kind_of_row(kind)(kind, types.int64))(builder, (value, row))
+    if isinstance(kind, types.BaseNamedTuple):
+        kind, value = Reference(kind), cgutils.alloca_once_value(builder, value)
+    if not isinstance(kind, Reference):
+        return value
+    fields = [(_by_reference(kind.field(name)), _field(context, builder, kind, value, name)) for name in kind.of.fields]
+    return context.make_tuple(builder, _kind_of_row(kind), [_row(context, builder, *field, row) for field in fields])
+
+
 def kind_of_example(value: Any) -> Any:
     """The type of an argument of a kernel that is called by its address; a named tuple goes by reference."""
-    kind = _passed(typeof(value))
-    return Reference(kind) if isinstance(kind, types.BaseNamedTuple) else kind
+    return _by_reference(_passed(typeof(value)))
 
 
 def _passed(kind: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from typing import Any, TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
 
 
@@ -12,6 +14,13 @@ def reference(fields: T) -> T:
     and far quicker to compile. A named tuple inside one by reference is by reference, too.
     """
     return fields
+
+
+def row_at(columns: Any, row: int) -> Any:
+    """Row `row` of all arrays in a named tuple, and in those inside it: a number, or an array with one axis fewer."""
+    if isinstance(columns, tuple):
+        return type(columns)(*(row_at(column, row) for column in columns))
+    return columns[row] if isinstance(columns, np.ndarray) else columns
 
 
 def call(kernel: Any, *arguments: Any) -> None:

@@ -5,9 +5,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple, cast
-
-import numpy as np
+from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parent.parent
 WHOLE: Final = "*"
@@ -62,38 +60,33 @@ def function_hashes(root: Path = ROOT) -> dict[str, str]:
     part of it: compiled code takes them as arguments.
     """
     modules = read_modules(root)
-    symbols = symbols_in(modules)
-    texts = (f"{module}\0{name}\0{modules[module].texts[name]}".encode() for module, name in symbols)
-    digests = np.array([list(hashlib.sha256(text).digest()) for text in texts], np.uint8)
-    size, hashes = len(symbols) // 8 + 1, {}
-    for symbol, bits in made_of(modules, symbols).items():
-        if symbol.name in modules[symbol.module].functions:
-            own = np.unpackbits(np.frombuffer(bits.to_bytes(size, "little"), np.uint8), bitorder="little")
-            hashes[f"{symbol.module}.{symbol.name}"] = hashlib.sha256(digests[np.flatnonzero(own)].tobytes()).hexdigest()[:16]
+    texts = {Symbol(module, name): text for module, each in modules.items() for name, text in each.texts.items()}
+    digests = {one: hashlib.sha256(f"{one.module}\0{one.name}\0{text}".encode()).digest() for one, text in texts.items()}
+    named, hashes = names_in(modules), {}
+    for module, each in modules.items():
+        for name in each.functions:
+            of = b"".join(digests[one] for one in sorted(made_of(Symbol(module, name), named)))
+            hashes[f"{module}.{name}"] = hashlib.sha256(of).hexdigest()[:16]
     return hashes
 
 
-def symbols_in(modules: Mapping[str, Module]) -> list[Symbol]:
-    """All that the top levels of the modules define, sorted."""
-    return [Symbol(module, name) for module in sorted(modules) for name in sorted(modules[module].texts)]
-
-
-def made_of(modules: Mapping[str, Module], symbols: list[Symbol]) -> dict[Symbol, int]:
-    """Each symbol with those that it names, directly or not, and itself: bit k stands for `symbols[k]`."""
-    named = {
-        one: {_definition(modules, Symbol(one.module, name)) for name in modules[one.module].uses[one.name]} - {None}
-        for one in symbols
+def names_in(modules: Mapping[str, Module]) -> dict[Symbol, set[Symbol]]:
+    """Of each symbol of the package those that it names."""
+    return {
+        Symbol(module, name): {one for word in used if (one := _definition(modules, Symbol(module, word)))}
+        for module, each in modules.items()
+        for name, used in each.uses.items()
     }
-    bits = {one: 1 << number for number, one in enumerate(symbols)}
-    changed = True
-    while changed:
-        changed = False
-        for one, others in named.items():
-            new = bits[one]
-            for other in others:
-                new |= bits[cast(Symbol, other)]
-            changed, bits[one] = changed or new != bits[one], new
-    return bits
+
+
+def made_of(symbol: Symbol, named: Mapping[Symbol, set[Symbol]]) -> set[Symbol]:
+    """A symbol and all that it names, directly or not."""
+    found, left = {symbol}, [symbol]
+    while left:
+        new = named[left.pop()] - found
+        found |= new
+        left += new
+    return found
 
 
 def read_modules(root: Path = ROOT) -> dict[str, Module]:

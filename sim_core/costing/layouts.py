@@ -16,8 +16,8 @@ from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT
 from sim_core.models.description import EMBEDDING, HEAD, LAYER
 from sim_core.models.keys import Keys
-from sim_core.models.optimizers import ADAMW, MOMENTS, ROWS, Local, Matrix, Optimizer, local_of, matrices_of
-from sim_core.models.weights import EXPERT, KV_HEADS, REPLICATED, held
+from sim_core.models.optimizers import ADAMW, MOMENTS, ROWS, Local, Optimizer, local_of
+from sim_core.models.weights import EXPERT, KV_HEADS, REPLICATED, TABLES, held, trained
 from sim_core.planning.columns import Plans
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split
@@ -144,10 +144,12 @@ def _group(modelled: Modelled, passes: Ints, key: Keys, optimizer: Optimizer, ho
         elements[at] += mine
         ends = unit.kind in (EMBEDDING, HEAD)  # a matrix, but not one for Muon
         factors[at] += mine / model.hidden + model.hidden if ends and mine else mine
-        for matrix in matrices_of(model, unit):
-            if (matrix.sharding == EXPERT) == (which == EXPERTS):
+        for weights in trained(model, unit):
+            if weights.part in TABLES or (weights.sharding == EXPERT) != (which == EXPERTS):
+                continue
+            for matrix in weights.matrices:
                 count = times * max(matrix.number // (int(key.ep[0]) if which == EXPERTS else 1), 1)
-                local = local_of(matrix, _parts(matrix, key, model.kv_heads), how.tp_mode)
+                local = local_of(matrix, _parts(weights.sharding, key, model.kv_heads), how.tp_mode)
                 number.setdefault(local, np.zeros(units, np.int64))[at] += count
                 in_matrices[at] += count * local.elements
                 factors[at] += count * (matrix.rows + matrix.columns - local.elements)
@@ -162,10 +164,10 @@ def _group(modelled: Modelled, passes: Ints, key: Keys, optimizer: Optimizer, ho
     return Group(ranks, passes @ elements, passes @ in_matrices, passes @ factors, kinds, shares, aligned)
 
 
-def _parts(matrix: Matrix, key: Keys, kv_heads: int) -> int:
+def _parts(sharding: int, key: Keys, kv_heads: int) -> int:
     """Tensor-parallel ranks that divide a matrix."""
     tp = int(key.tp[0])
-    return {REPLICATED: 1, KV_HEADS: min(tp, kv_heads), EXPERT: int(key.etp[0])}.get(matrix.sharding, tp)
+    return {REPLICATED: 1, KV_HEADS: min(tp, kv_heads), EXPERT: int(key.etp[0])}.get(sharding, tp)
 
 
 def shared_out(cost: Ints, number: Ints, ranks: int) -> Ints:

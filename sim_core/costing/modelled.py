@@ -287,7 +287,7 @@ def cost_model_blocks(
         if unit.kind == LAYER:
             at, number = number, number + 1
         cost = unit_cost(modelled, unit, keys, devices, table[picked, -1])
-        sent = messages(model, unit, keys, stack.kernels)
+        sent = messages(model, unit, keys, stack)
         times = 1 if unit.kind == LAYER else unit.number
         cost = cost._replace(seconds=cost.seconds * times)
         _add_unit(blocks, at, filled, cost, sent, unit, times)

@@ -58,7 +58,7 @@ def devices_of(hardware: HardwareTable) -> tuple[list[Kernels], Ints]:
 
 def unit_cost(modelled: Modelled, unit: Unit, keys: Keys, devices: list[Kernels], of_shape: Ints) -> UnitCost:
     """Seconds of all operators of a unit, each shape on its device."""
-    ops = operators(modelled.model, unit, keys, modelled.stack.kernels)
+    ops = operators(modelled.model, unit, keys, modelled.stack)
     seconds, measured = np.zeros(ops.m.shape), np.zeros(ops.m.shape, np.bool_)
     for number, kernels in enumerate(devices):
         for precision in np.unique(keys.precision):

@@ -223,8 +223,8 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
         if unit.kind == LAYER:
             at, number = number, number + 1
         times = 1 if unit.kind == LAYER else unit.number
-        kept[:, at, :LOGITS] += activation_bytes(model, unit, keys, flash=stack.flash_attention, kept=stack.kept) * times
-        kept[:, at, SAVED:] += module_bytes(model, unit, keys, flash=stack.flash_attention, kept=stack.kept)
+        kept[:, at, :LOGITS] += activation_bytes(model, unit, keys, stack) * times
+        kept[:, at, SAVED:] += module_bytes(model, unit, keys, stack)
         kept[:, at, LOGITS] += logits_bytes(model, unit, keys, stack.logit_bytes) * times
         mine = held(model, unit, keys)
         parameters[:, at] += np.stack([mine.dense, mine.experts], axis=1) * times

@@ -11,7 +11,7 @@ import numpy as np
 
 from sim_core.arrays import Ints
 from sim_core.compiled.jit import inner_kernel, kernel, outer_kernel
-from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, HALF_V, LOOP, ORDER, PLACEMENT, SPLITS, THIRD_V, V
+from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, HALF_V, LOOP, ORDER, PLACEMENT, SPLITS, THIRD_V
 
 WHOLE, INPUT, WEIGHTS, PAIRED = 0, 1, 2, 3
 """Parts: all of a forward or backward; the input gradient; the weight gradient; a forward that runs beside the next block."""
@@ -69,7 +69,7 @@ def most_events(schedule: Ints, pp: Ints, vpp: Ints, ga: Ints) -> int:
 def most_scratch(schedule: Ints, pp: Ints, ga: Ints) -> int:
     """Numbers that the longest order of some plans needs as scratch."""
     compacted = (ORDER[schedule] == HALF_V) | (ORDER[schedule] == THIRD_V)
-    return int(np.where(compacted, pp * (22 * ga + 18 * pp + 16) + 2 * ga, 4 * pp + 6).max())
+    return int(np.where(compacted, pp * (22 * ga + 18 * pp + 16) + 2 * ga, 4 * pp + 7).max())
 
 
 def most_cells(schedule: Ints, pp: Ints, vpp: Ints) -> int:
@@ -84,28 +84,3 @@ def virtual_of(placement: int, stage: int, chunk: int, pp: int) -> int:
         return chunk * pp + stage
     mirrored = pp - 1 - stage
     return mirrored if placement == BOTH_WAYS else chunk * pp + mirrored
-
-
-@inner_kernel
-def neighbour_stage(placement: int, stage: int, chunk: int, step: int, pp: int, chunks: int) -> int:
-    """The stage with the virtual stage after (`step` 1) or before (-1) that of a chunk, maybe the same; -1: the model ends."""
-    following = virtual_of(placement, stage, chunk, pp) + step
-    if following < 0 or following >= (pp if placement == BOTH_WAYS else pp * chunks):
-        return -1
-    if placement == LOOP:
-        return int((stage + step) % pp)
-    there = stage + (step if chunk % 2 == 0 else -step)
-    return there if 0 <= there < pp else stage  # a V turns round within its first and last stage
-
-
-@inner_kernel
-def following_cell(placement: int, stage: int, chunk: int, pp: int, chunks: int) -> int:
-    """The cell (stage * chunks + chunk) of the virtual stage after that of a chunk; -1: the model ends."""
-    virtual = virtual_of(placement, stage, chunk, pp)
-    if virtual == (pp if placement == BOTH_WAYS else pp * chunks) - 1:
-        return -1
-    if placement == LOOP:
-        return (stage + 1) * chunks + chunk if stage < pp - 1 else chunk + 1
-    if placement == V and virtual_of(placement, stage, chunk + 1, pp) == virtual + 1:
-        return stage * chunks + chunk + 1
-    return (stage + (1 if chunk % 2 == 0 else -1)) * chunks + chunk

@@ -22,7 +22,6 @@ from sim_core.engine.program import (
     OF_INPUTS,
     OF_WEIGHTS,
     OWN,
-    PAIR,
     READY,
     SENT,
     STREAMS,
@@ -121,20 +120,16 @@ def put(program: Program, shape: Shape, lane: int, lanes: Lanes) -> None:
     pp, split, duration_s, message_s = shape.pp, SPLITS[shape.schedule], program.duration_s, program.message_s
     cells = pp * chunks_of(shape.schedule, shape.vpp)
     for cell in range(cells):
-        lanes.duration_s[DOWN * cells + cell, lane] = duration_s[DOWN, cell]
-        lanes.duration_s[UP * cells + cell, lane] = duration_s[UP, cell]
+        for kind in range(INPUT_GRADIENT if split else WEIGHT):
+            lanes.duration_s[kind * cells + cell, lane] = duration_s[kind, cell]
+        if split:
+            lanes.duration_s[INPUT_GRADIENT * cells + cell, lane] = duration_s[UP, cell] - duration_s[WEIGHT, cell]
         lanes.gate_start_s[cell, lane] = program.gate_start_s[cell]
         lanes.gate_end_s[cell, lane] = program.gate_end_s[cell]
     for stage in range(pp):
         lanes.cost_s[DOWN * pp + stage, lane] = message_s[DOWN, stage]
         lanes.cost_s[UP * pp + stage, lane] = message_s[UP, stage]
-    if split:
-        for cell in range(cells):
-            lanes.duration_s[WEIGHT * cells + cell, lane] = duration_s[WEIGHT, cell]
-            lanes.duration_s[PAIR * cells + cell, lane] = duration_s[PAIR, cell]
-            lanes.duration_s[INPUT_GRADIENT * cells + cell, lane] = duration_s[UP, cell] - duration_s[WEIGHT, cell]
-    elif shape.schedule == DEEPSPEED:
-        for stage in range(pp):
+        if shape.schedule == DEEPSPEED:
             lanes.cost_s[MEETING * pp + stage, lane] = message_s[DOWN, stage] + message_s[UP, max(stage - 1, 0)]
     _put_beside(program, split, pp, cells, lane, lanes)
 
@@ -146,83 +141,60 @@ def _put_beside(program: Program, split: bool, pp: int, cells: int, lane: int, l
     Numbers that nothing is to come of stay those of an earlier plan, or of another cell of it: where `through_s` and `most_s`
     are 0 they count for nothing. SENT is never 0.
     """
-    rows, beside_s, streams = lanes.beside_s, program.beside_s, program.shares[STREAMS]
+    rows, beside_s, streams, crowds = lanes.beside_s, program.beside_s, program.shares[STREAMS], program.shares[MESSAGES]
     for stage in range(pp):
         lanes.through_s[stage, lane] = program.gathered_s[stage] if streams else 0.0
-    if streams:
-        for row in range(CROWDED):
-            for cell in range(cells):
-                rows[cell * CROWDED + row, lane] = beside_s[row, cell]
-    else:
-        for cell in range(cells):
-            rows[cell * CROWDED + READY : (cell + 1) * CROWDED, lane] = 0.0
-    lanes.most_s[0, lane] = np.inf if program.shares[MESSAGES] else 0.0
-    if not program.shares[MESSAGES]:
-        return
-    longer_s, cleared = lanes.longer_s, lanes.cleared
     for cell in range(cells):
-        for way in (DOWN, UP):
-            longer_s[way * cells + cell, lane] = beside_s[CROWDED + way, cell]
-            cleared[way * cells + cell, lane] = beside_s[CLEARED + way, cell]
-    if split:
+        for row in range(0 if streams else READY, CROWDED):
+            rows[cell * CROWDED + row, lane] = beside_s[row, cell] if streams else 0.0
+    lanes.most_s[0, lane] = np.inf if crowds else 0.0
+    for kind in range((NO_WORK if split else WEIGHT) if crowds else 0):
+        way = UP if kind == INPUT_GRADIENT else kind
         for cell in range(cells):
-            longer_s[INPUT_GRADIENT * cells + cell, lane] = beside_s[CROWDED + UP, cell]
-            cleared[INPUT_GRADIENT * cells + cell, lane] = beside_s[CLEARED + UP, cell]
-            for kind in (WEIGHT, PAIR):
-                longer_s[kind * cells + cell, lane] = 0.0
-                cleared[kind * cells + cell, lane] = 0.0
+            lanes.longer_s[kind * cells + cell, lane] = beside_s[CROWDED + way, cell] if way <= UP else 0.0
+            lanes.cleared[kind * cells + cell, lane] = beside_s[CLEARED + way, cell] if way <= UP else 0.0
 
 
 @inlined_kernel
-def take(lanes: Lanes, lane: int, pp: int, cells: int, times: Times) -> None:
-    """Read from a lane what the rest of a step needs, but for what is sent beside blocks."""
+def take(lanes: Lanes, lane: int, pp: int, cells: int, shares: bool, times: Times) -> None:
+    """Read from a lane what the rest of a step needs; `shares`: also what became of what is sent beside blocks."""
     for cell in range(cells):
         times.first_s[cell] = lanes.first_s[cell, lane]
         times.last_s[OF_INPUTS, cell] = lanes.last_s[OF_INPUTS * cells + cell, lane]
         times.last_s[OF_WEIGHTS, cell] = lanes.last_s[OF_WEIGHTS * cells + cell, lane]
+        if shares:
+            times.shared[cell] = lanes.shared[cell, lane]
+            times.later_s[cell] = lanes.later_s[cell, lane]
     for stage in range(pp):
         times.free_s[stage] = lanes.free_s[stage, lane]
         times.message_s[stage] = lanes.message_s[stage, lane]
         times.exposed_s[stage] = lanes.exposed_s[stage, lane]
         times.idle_s[stage] = lanes.idle_s[stage, lane]
         times.gated_s[stage] = lanes.gated_s[stage, lane]
-
-
-@inlined_kernel
-def take_beside(lanes: Lanes, lane: int, pp: int, cells: int, times: Times) -> None:
-    """Read from a lane what became of what is sent beside its blocks."""
-    for cell in range(cells):
-        times.shared[cell] = lanes.shared[cell, lane]
-        times.later_s[cell] = lanes.later_s[cell, lane]
-    for stage in range(pp):
-        times.slowed_s[stage] = lanes.slowed_s[stage, lane]
-        times.crowded_s[stage] = lanes.crowded_s[stage, lane]
-        times.gathers_late_s[stage] = lanes.gathers_late_s[stage, lane]
-
-
-@outer_kernel
-def run_lanes(shape: Shape, order: Ints, sequence: Sequence, turns: int, streams: bool, crowds: bool, lanes: Lanes) -> bool:
-    """Run the pipelines of all lanes along a sequence of `turns` turns. False for a contradictory order.
-
-    `streams`, `crowds`: whether blocks of any lane share NICs with streams, with pipeline messages.
-    """
-    return bool(_run(shape, order, sequence, turns, streams, crowds, lanes, lanes.noted, False) > 0)
+        if shares:
+            times.slowed_s[stage] = lanes.slowed_s[stage, lane]
+            times.crowded_s[stage] = lanes.crowded_s[stage, lane]
+            times.gathers_late_s[stage] = lanes.gathers_late_s[stage, lane]
 
 
 @addressed_kernel
-def _run_together(
+def run_lanes(
     shape: Shape, order: Ints, sequence: Sequence, anew: bool, streams: bool, crowds: bool, lanes: Lanes, ran: Ints
 ) -> None:
-    """`run_lanes`, of a sequence that is found first if the order of blocks is `anew`. `ran`: its turns; 1 if it has run."""
+    """Run the pipelines of all lanes along a sequence, which is found first if the order of blocks is `anew`.
+
+    `streams`, `crowds`: whether blocks of any lane share NICs with streams, with pipeline messages. `ran`, [2]: the turns of
+    the sequence, for the next lanes with this order; 1, or 0 for a contradictory order.
+    """
     if anew:
         ran[0] = fill_sequence(shape, order, sequence)
-    ran[1] = run_lanes(shape, order, sequence, ran[0], streams, crowds, lanes)
+    ran[1] = _run(shape, order, sequence, ran[0], streams, crowds, lanes, lanes.noted, False) > 0
 
 
 def engine_for(order: Ints, sequence: Sequence, lanes: Lanes, ran: Ints) -> Addresses:
     """What kernels call to run lanes in this memory; it is compiled or loaded now, apart from them."""
     shape = Shape(0, 0, 0, 0, False)
-    return addresses([_run_together], np.zeros(1, np.int64), (shape, order, sequence, False, False, False, lanes, ran))
+    return addresses([run_lanes], np.zeros(1, np.int64), (shape, order, sequence, False, False, False, lanes, ran))
 
 
 @outer_kernel
@@ -249,18 +221,12 @@ def _run(
 ) -> int:
     """Walk a sequence, piece by piece; returns the number of events, 0 for a contradictory order."""
     pp, cells, rule = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp), rule_of(shape)
-    lanes.duration_s[NO_WORK * cells] = 0.0
-    lanes.cost_s[NO_MESSAGE * pp] = 0.0
-    lanes.slot_s[NOTHING] = 0.0
-    lanes.free_s[:pp] = 0.0
-    lanes.message_s[:pp] = 0.0
-    lanes.exposed_s[:pp] = 0.0
-    lanes.idle_s[:pp] = 0.0
-    lanes.gated_s[:pp] = 0.0
-    lanes.gathers_late_s[:pp] = 0.0
-    lanes.behind_s[:pp] = 0.0
-    lanes.slowed_s[:pp] = 0.0
-    lanes.crowded_s[:pp] = 0.0
+    lanes.duration_s[NO_WORK * cells], lanes.cost_s[NO_MESSAGE * pp], lanes.slot_s[NOTHING] = 0.0, 0.0, 0.0
+    for of_stages in (
+        lanes.free_s, lanes.message_s, lanes.exposed_s, lanes.idle_s, lanes.gated_s, lanes.gathers_late_s, lanes.behind_s,
+        lanes.slowed_s, lanes.crowded_s,
+    ):  # fmt: skip
+        of_stages[:pp] = 0.0
     before: int = 0
     if sequence.state[PIECE] > 0:  # the plans before have run it to its end
         turns = fill_sequence(shape, order, sequence)
@@ -322,8 +288,12 @@ def _walk(  # noqa: PLR0915
                 seconds = seconds + more
                 crowded = crowded + more
             end = start + seconds
-            if max(event[at, FIRST], event[at, LAST]) >= 0:
-                end = _end_of(event[at, FIRST], event[at, LAST], stage, cells, start, alone, seconds, streams, lanes, recorded)
+            begins, last = event[at, FIRST], event[at, LAST]
+            if max(begins, last) >= 0:
+                if begins >= 0:
+                    end = _first_forward_end(begins, stage, start, alone, seconds, streams, lanes)
+                if last >= 0:
+                    end = _end_beside(last, stage, cells, start, alone, seconds, end, streams, lanes)
             store(slot_s, event[at, WRITTEN], end)
             free = end
             if recorded:
@@ -368,65 +338,53 @@ def _note(
 
 
 @inlined_kernel
-def _end_of(
-    first: int,
-    last: int,
-    stage: int,
-    cells: int,
-    start: Floats,
-    alone: Floats,
-    seconds: Floats,
-    streams: bool,
-    lanes: Lanes,
-    recorded: bool,
+def _first_forward_end(
+    cell: int, stage: int, start: Floats, alone: Floats, seconds: Floats, streams: bool, lanes: Lanes
 ) -> Floats:
-    """End of a first forward, which waits for its parameters, or of a block beside a stream.
-
-    `first`, `last`: the cell, and what is kept or shared, of a first forward and of a last backward (`engine/sequence.py`).
-    """
-    end, gated_s = start + seconds, lanes.gated_s
-    if first >= 0:
-        if streams:
-            gated = _first_forward_end(first, stage, start, alone, seconds, lanes)
-        else:
-            gated = larger(larger(start, load(lanes.gate_start_s, first)) + seconds, load(lanes.gate_end_s, first))
-        store(gated_s, stage, load(gated_s, stage) + (gated - end))
-        end = gated
-        store(lanes.first_s, first, end)
-    if last >= ARRIVED * cells:
-        if streams:
-            store(lanes.through_s, stage, smaller(load(lanes.through_s, stage), end))
-        return end
-    if last >= BESIDE_GRADIENTS * cells and not (streams and any_above(load(lanes.through_s, stage), start)):
-        return end
-    longer = zeros()
-    if last >= BESIDE_GATHER * cells:
-        longer = _beside_stream(last - BESIDE_GATHER * cells, DOWN, stage, start, alone, lanes.gathers_late_s, lanes)
-    elif last >= BESIDE_GRADIENTS * cells:
-        longer = _beside_stream(last - BESIDE_GRADIENTS * cells, UP, stage, start, alone, lanes.behind_s, lanes)
-    elif last >= OF_BOTH * cells and streams:
-        longer = _last_backward(last - OF_BOTH * cells, stage, start, seconds, lanes)
-    end = end + longer
-    if recorded:
-        store(lanes.noted, SLOWED_S, longer)
-    if 0 <= last < BESIDE_GRADIENTS * cells:
-        kept = last - OF_BOTH * cells if last >= OF_BOTH * cells else last
-        store(lanes.last_s, kept, end)
-        if last >= OF_BOTH * cells:
-            store(lanes.last_s, OF_WEIGHTS * cells + kept, end)
+    """End of the first forward of a cell, which waits for its parameters, maybe beside the gather of others."""
+    gate_start, gate_end = load(lanes.gate_start_s, cell), load(lanes.gate_end_s, cell)
+    if streams:
+        row, late = cell * CROWDED, load(lanes.gathers_late_s, stage)
+        begun = larger(start, gate_start + late)
+        part, behind = _beside(row, stage, begun, alone, lanes)
+        store(lanes.gathers_late_s, stage, late + behind)
+        longer, later = part * load(lanes.beside_s, row + LONGER), part * load(lanes.beside_s, row + LATER)
+        end = larger(begun + seconds + longer, gate_end + (late + behind) + later)
+    else:
+        end = larger(larger(start, gate_start) + seconds, gate_end)
+    store(lanes.gated_s, stage, load(lanes.gated_s, stage) + (end - (start + seconds)))
+    store(lanes.first_s, cell, end)
     return end
 
 
 @inlined_kernel
-def _first_forward_end(cell: int, stage: int, start: Floats, alone: Floats, seconds: Floats, lanes: Lanes) -> Floats:
-    """End of the first forward of a cell that could start at `start`, but for its parameters, beside the gather of others."""
-    beside_s, row, late = lanes.beside_s, cell * CROWDED, load(lanes.gathers_late_s, stage)
-    start = larger(start, load(lanes.gate_start_s, cell) + late)
-    part, behind = _beside(beside_s, row, stage, start, alone, lanes)
-    store(lanes.gathers_late_s, stage, late + behind)
-    later = part * load(beside_s, row + LATER)
-    longer = part * load(beside_s, row + LONGER)
-    return larger(start + seconds + longer, load(lanes.gate_end_s, cell) + (late + behind) + later)
+def _end_beside(
+    last: int, stage: int, cells: int, start: Floats, alone: Floats, seconds: Floats, end: Floats, streams: bool, lanes: Lanes
+) -> Floats:
+    """End of a block that would end at `end`, after which something is kept, or beside a stream: `last`, see sequence.py."""
+    if last >= ARRIVED * cells:
+        if streams:
+            store(lanes.through_s, stage, smaller(load(lanes.through_s, stage), end))
+        return end
+    if last >= BESIDE_GRADIENTS * cells:
+        longer = zeros()
+        if streams and any_above(load(lanes.through_s, stage), start):
+            if last >= BESIDE_GATHER * cells:
+                longer = _beside_stream(last - BESIDE_GATHER * cells, DOWN, stage, start, alone, lanes.gathers_late_s, lanes)
+            else:
+                longer = _beside_stream(last - BESIDE_GRADIENTS * cells, UP, stage, start, alone, lanes.behind_s, lanes)
+            store(lanes.noted, SLOWED_S, longer)
+        return end + longer
+    both = last >= OF_BOTH * cells
+    kept = last - OF_BOTH * cells if both else last
+    if both and streams:
+        longer = _last_backward(kept, stage, start, seconds, lanes)
+        store(lanes.noted, SLOWED_S, longer)
+        end = end + longer
+    store(lanes.last_s, kept, end)
+    if both:
+        store(lanes.last_s, OF_WEIGHTS * cells + kept, end)
+    return end
 
 
 @inlined_kernel
@@ -436,7 +394,7 @@ def _beside_stream(cell: int, way: int, stage: int, start: Floats, alone: Floats
     `late_s` [stages]: by how much the stream is later.
     """
     row = cell * CROWDED + KINDS * way
-    part, behind = _beside(lanes.beside_s, row, stage, start, alone, lanes)
+    part, behind = _beside(row, stage, start, alone, lanes)
     store(late_s, stage, load(late_s, stage) + behind)
     longer = part * load(lanes.beside_s, row + LONGER)
     store(lanes.slowed_s, stage, load(lanes.slowed_s, stage) + longer)
@@ -444,11 +402,11 @@ def _beside_stream(cell: int, way: int, stage: int, start: Floats, alone: Floats
 
 
 @inlined_kernel
-def _beside(beside_s: Floats, row: int, stage: int, start: Floats, alone: Floats, lanes: Lanes) -> tuple[Floats, Floats]:
+def _beside(row: int, stage: int, start: Floats, alone: Floats, lanes: Lanes) -> tuple[Floats, Floats]:
     """The part of a block that the stream of its stage is beside, and by how many seconds the stream is later for that."""
-    through, sent = load(lanes.through_s, stage), load(beside_s, row + SENT)
+    through, sent = load(lanes.through_s, stage), load(lanes.beside_s, row + SENT)
     part = smaller(larger(through - start, zeros()), sent) / sent
-    behind = part * (alone + load(beside_s, row + LONGER) - sent)
+    behind = part * (alone + load(lanes.beside_s, row + LONGER) - sent)
     store(lanes.through_s, stage, through + behind)
     return part, behind
 

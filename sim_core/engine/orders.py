@@ -44,6 +44,8 @@ from sim_core.engine.schedules import (
 )
 
 PERIOD = 6
+AT: Final = 6
+"""Where scratch holds the next place in the row of a stage."""
 _FREE = -1
 _F0, _F1, _B1, _B0 = 0, 1, 2, 3
 """Kinds in the order of a micro-batch in a V: down, up, and back."""
@@ -145,48 +147,46 @@ def _entry(k: int, group: int, vpp: int, ga: int) -> tuple[int, int]:
 def _fill_zb_v(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Ints, scratch: Ints) -> None:
     """Two chunks in a V. The order is that of at least 2 pp - 1 micro-batches, of which those beyond `ga` are left out."""
     for stage in range(pp):
-        _fill_zb_v_stage(order[stage * 6 * ga : (stage + 1) * 6 * ga], pp, stage, ga, scratch[:6])
+        _fill_zb_v_stage(order[stage * 6 * ga : (stage + 1) * 6 * ga], pp, stage, ga, scratch[: AT + 1])
 
 
 @inner_kernel
 def _fill_zb_v_stage(row: Ints, pp: int, stage: int, ga: int, done: Ints) -> None:
+    """`done`: F0, F1, B0, B1, W0, W1, and the next place."""
     total = max(ga, 2 * pp - 1)
-    done[:] = 0  # F0, F1, B0, B1, W0, W1
-    at = 0
+    done[:] = 0
     for _ in range(2 * (pp - stage) - 1):
-        at = _next(row, at, done, 0, ga)
+        _next(row, done, 0, ga)
     for _ in range(stage):
-        at = _next(row, at, done, 1, ga)
-        at = _next(row, at, done, 0, ga)
+        _next(row, done, 1, ga)
+        _next(row, done, 0, ga)
     for _ in range(pp - stage):
         for what in (1, 3, 5):
-            at = _next(row, at, done, what, ga)
+            _next(row, done, what, ga)
     while done[1] < done[0] or done[0] < total:
         if done[0] < total:
-            at = _next(row, at, done, 0, ga)
+            _next(row, done, 0, ga)
         for what in (2, 4, 1, 3, 5):
-            at = _next(row, at, done, what, ga)
+            _next(row, done, what, ga)
     for _ in range(stage):
-        at = _next(row, at, done, 2, ga)
-        at = _next(row, at, done, 3, ga)
+        _next(row, done, 2, ga)
+        _next(row, done, 3, ga)
     for _ in range(pp - stage):
-        at = _next(row, at, done, 2, ga)
-        at = _next(row, at, done, 4, ga)
+        _next(row, done, 2, ga)
+        _next(row, done, 4, ga)
     for what in (5, 4):
         while done[what] < total:
-            at = _next(row, at, done, what, ga)
+            _next(row, done, what, ga)
 
 
 @inner_kernel
-def _next(row: Ints, at: int, done: Ints, what: int, ga: int) -> int:
-    """Append the next block of a kind and chunk; returns the next place."""
-    micro_batch = done[what]
+def _next(row: Ints, done: Ints, what: int, ga: int) -> None:
+    """Append the next block of a kind and chunk."""
+    micro_batch, kind = done[what], what // 2
     done[what] += 1
-    if micro_batch >= ga:
-        return at
-    kind = what // 2
-    row[at] = block_code(int(kind > 0), what % 2, micro_batch, kind if kind > 0 else WHOLE)
-    return at + 1
+    if micro_batch < ga:
+        row[done[AT]] = block_code(int(kind > 0), what % 2, micro_batch, kind if kind > 0 else WHOLE)
+        done[AT] += 1
 
 
 @addressed_kernel
@@ -203,68 +203,67 @@ def _fill_halfway(schedule: int, pp: int, vpp: int, ga: int, group: int, order: 
 
 
 @inner_kernel
-def _fill_halfway_stage(row: Ints, half: int, deep: int, rounds: int, near: int, scratch: Ints) -> None:
-    """One stage, the `deep`-th from its end of a half of `half` stages."""
-    far = 1 - near
-    scratch[:6] = 0
-    done = scratch[:4].reshape(2, 2)  # forwards and backwards of each chunk
-    queue = scratch[4:6]  # weight gradients put off so far, and how many of them have run
-    waiting = scratch[6:]  # all that were put off
-    inner = half - deep - 1
-    at = 0
+def _fill_halfway_stage(row: Ints, half: int, deep: int, rounds: int, near: int, done: Ints) -> None:
+    """One stage, the `deep`-th from its end of a half of `half` stages.
+
+    `done`: forwards and backwards of each chunk, weight gradients put off so far, how many of them have run, the next place;
+    then all that were put off.
+    """
+    far, inner = 1 - near, half - deep - 1
+    done[: AT + 1] = 0
     for _ in range(2 * inner):
-        at = _forward(row, at, done, near, WHOLE)
+        _forward(row, done, near, WHOLE)
     for _ in range(deep + 1):
-        at = _forward(row, at, done, near, WHOLE)
-        at = _forward(row, at, done, far, WHOLE)
+        _forward(row, done, near, WHOLE)
+        _forward(row, done, far, WHOLE)
     for _ in range(inner):
-        at = _backward(row, at, done, far, True, waiting, queue)
-        at = _weights(row, at, waiting, queue)
-        at = _forward(row, at, done, far, WHOLE)
+        _backward(row, done, far, True)
+        _weights(row, done)
+        _forward(row, done, far, WHOLE)
     for turn in range(rounds - 2 * half + deep + 1):
         apart = turn == 0 and inner == 0  # this forward is what the backward needs
-        at = _forward(row, at, done, near, WHOLE if apart else PAIRED)
-        at = _backward(row, at, done, far, False, waiting, queue)
-        at = _forward(row, at, done, far, PAIRED)
-        at = _backward(row, at, done, near, False, waiting, queue)
+        _forward(row, done, near, WHOLE if apart else PAIRED)
+        _backward(row, done, far, False)
+        _forward(row, done, far, PAIRED)
+        _backward(row, done, near, False)
     for _ in range(inner):
-        at = _backward(row, at, done, far, False, waiting, queue)
-        at = _forward(row, at, done, far, PAIRED)
-        at = _backward(row, at, done, near, False, waiting, queue)
+        _backward(row, done, far, False)
+        _forward(row, done, far, PAIRED)
+        _backward(row, done, near, False)
     turning = (deep + 1) // 2
     for turn in range(deep + 1):
-        at = _backward(row, at, done, far, turn > turning or (turn == turning and deep % 2 == 1), waiting, queue)
-        at = _backward(row, at, done, near, turn >= turning, waiting, queue)
+        _backward(row, done, far, turn > turning or (turn == turning and deep % 2 == 1))
+        _backward(row, done, near, turn >= turning)
     for _ in range(inner):
-        at = _weights(row, at, waiting, queue)
-        at = _backward(row, at, done, near, True, waiting, queue)
+        _weights(row, done)
+        _backward(row, done, near, True)
     for _ in range(deep + 1):
-        at = _weights(row, at, waiting, queue)
+        _weights(row, done)
 
 
 @inner_kernel
-def _forward(row: Ints, at: int, done: Ints, chunk: int, part: int) -> int:
-    row[at] = block_code(0, chunk, done[0, chunk], part)
-    done[0, chunk] += 1
-    return at + 1
+def _forward(row: Ints, done: Ints, chunk: int, part: int) -> None:
+    row[done[AT]] = block_code(0, chunk, done[chunk], part)
+    done[chunk] += 1
+    done[AT] += 1
 
 
 @inner_kernel
-def _backward(row: Ints, at: int, done: Ints, chunk: int, apart: bool, waiting: Ints, queue: Ints) -> int:
-    micro_batch = done[1, chunk]
-    row[at] = block_code(1, chunk, micro_batch, INPUT if apart else WHOLE)
-    done[1, chunk] += 1
+def _backward(row: Ints, done: Ints, chunk: int, apart: bool) -> None:
+    micro_batch = done[2 + chunk]
+    row[done[AT]] = block_code(1, chunk, micro_batch, INPUT if apart else WHOLE)
+    done[2 + chunk] += 1
+    done[AT] += 1
     if apart:
-        waiting[queue[0]] = block_code(1, chunk, micro_batch, WEIGHTS)
-        queue[0] += 1
-    return at + 1
+        done[AT + 1 + done[4]] = block_code(1, chunk, micro_batch, WEIGHTS)
+        done[4] += 1
 
 
 @inner_kernel
-def _weights(row: Ints, at: int, waiting: Ints, queue: Ints) -> int:
-    row[at] = waiting[queue[1]]
-    queue[1] += 1
-    return at + 1
+def _weights(row: Ints, done: Ints) -> None:
+    row[done[AT]] = done[AT + 1 + done[5]]
+    done[5] += 1
+    done[AT] += 1
 
 
 @inner_kernel

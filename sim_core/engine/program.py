@@ -16,8 +16,8 @@ import numpy as np
 
 from sim_core.arrays import Bools, Floats
 from sim_core.compiled.jit import inner_kernel
-from sim_core.engine.codes import following_cell, virtual_of
-from sim_core.engine.schedules import LOOP, V
+from sim_core.engine.codes import virtual_of
+from sim_core.engine.schedules import BOTH_WAYS, LOOP
 
 DOWN, UP = 0, 1
 """Directions of blocks and messages: forward runs down the stages, backward up."""
@@ -105,17 +105,12 @@ def allocate_times(stages: int, cells: int) -> Times:
 
 @inner_kernel
 def sender_of(placement: int, way: int, stage: int, chunk: int, pp: int, chunks: int) -> int:
-    """The cell whose blocks send to those of a chunk, by direction; -1: none does."""
-    if way == UP:
-        return following_cell(placement, stage, chunk, pp, chunks)
-    virtual = virtual_of(placement, stage, chunk, pp)
-    if virtual == 0:
+    """The cell whose blocks send to those of a chunk, by direction: that before it in the model, or after it; -1: none is."""
+    virtual = virtual_of(placement, stage, chunk, pp) + (1 if way == UP else -1)
+    if virtual < 0 or virtual >= (pp if placement == BOTH_WAYS else pp * chunks):
         return -1
-    if placement == LOOP:
-        return (stage - 1) * chunks + chunk if stage > 0 else (pp - 1) * chunks + chunk - 1
-    if placement == V and chunk > 0 and virtual_of(placement, stage, chunk - 1, pp) == virtual - 1:
-        return stage * chunks + chunk - 1
-    return (stage - 1 if chunk % 2 == 0 else stage + 1) * chunks + chunk
+    there, at = chunk if placement == BOTH_WAYS else virtual // pp, virtual % pp
+    return int((at if placement == LOOP or there % 2 == 0 else pp - 1 - at) * chunks + there)
 
 
 @inner_kernel

@@ -4,7 +4,7 @@ To add a schedule: a row here, its order in `orders.py`, its second opinion in `
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import numpy as np
@@ -24,7 +24,7 @@ MORE: Final = 3
 """Any vpp above 2."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Schedule:
     """A schedule. Nothing that changes a step has a default: a row that does not say how it sends is an error.
 
@@ -34,6 +34,7 @@ class Schedule:
 
     name: str
     order: int
+    _: KW_ONLY
     placement: int
     backwards: int
     sends: int  # of vpp 1, where the plan does not say; interleaved chunks always send in the background
@@ -65,36 +66,36 @@ def _late(p: int, v: int, F: float, I: float, W: float, **_: float) -> float:  #
 
 ROWS: Final = (
     Schedule(
-        name="gpipe", order=FORWARDS_FIRST, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING, sends_otherwise=True,
+        "gpipe", FORWARDS_FIRST, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING, sends_otherwise=True,
         vpp=1, micro_batches=ANY_NUMBER, bubble=_fill, in_simai=True,
         what="all forwards, then all backwards", source="Huang et al. 2019, figure 2",
     ),
     Schedule(
-        name="1f1b", order=ALTERNATING, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING, sends_otherwise=True,
+        "1f1b", ALTERNATING, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING, sends_otherwise=True,
         vpp=ANY_VPP, micro_batches=IN_GROUPS, bubble=_fill, in_simai=True, tried_with_vpp=(1, 2, MORE),
         what="one forward, one backward; with vpp > 1 interleaved, micro-batches in groups of `microbatch_group_size` "
         "(Megatron's `--microbatch-group-size-per-virtual-pipeline-stage`; 0: pp)",
         source="arXiv 2104.04473, section 2.2; Megatron-Core",
     ),
     Schedule(
-        name="1f1b-deepspeed", order=ALTERNATING, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING,
+        "1f1b-deepspeed", ALTERNATING, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING,
         sends_otherwise=False, vpp=1, micro_batches=ANY_NUMBER, bubble=_fill,
         what="the order of 1f1b; neighbours meet before each block, gradients are reduced at the end",
         source="DeepSpeed, `TrainSchedule`",
     ),
     Schedule(
-        name="looped-bfs", order=FORWARDS_FIRST, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING,
+        "looped-bfs", FORWARDS_FIRST, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING,
         sends_otherwise=True, vpp=ANY_VPP, micro_batches=ANY_NUMBER,
         bubble=lambda p, m, v, T, **_: (p - 1 + (v - 1) * max(p - m, 0)) * T / v, tried_with_vpp=(MORE,),
         what="each run of layers takes all micro-batches in turn", source="arXiv 2211.05953",
     ),
     Schedule(
-        name="zb-h1", order=WEIGHTS_LATE, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
+        "zb-h1", WEIGHTS_LATE, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
         vpp=1, micro_batches=ANY_NUMBER, bubble=_late, holds_if=lambda m, p, **_: m >= p, tried_with_vpp=(1,),
         what="weight gradients apart and late", source="arXiv 2401.10241, section 2.1",
     ),
     Schedule(
-        name="zb-h2", order=WEIGHTS_LATER, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
+        "zb-h2", WEIGHTS_LATER, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
         vpp=1, micro_batches=ANY_NUMBER,
         bubble=lambda p, F, I, W, **_: (p - 1) * max(F + I - 2 * W, I - F, F),  # noqa: E741
         holds_if=lambda m, p, **_: m >= 2 * p - 1,
@@ -102,13 +103,13 @@ ROWS: Final = (
         what="zb-h1 with twice as many micro-batches kept", source="arXiv 2401.10241, section 2.2",
     ),
     Schedule(
-        name="interleaved-zb", order=WEIGHTS_LATE, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND,
+        "interleaved-zb", WEIGHTS_LATE, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND,
         sends_otherwise=False, vpp=ANY_VPP, micro_batches=IN_ROUNDS, bubble=_late, holds_if=lambda m, p, **_: m % p == 0,
         tried_with_vpp=(2, MORE),
         what="interleaved, weight gradients apart", source="PyTorch, `ScheduleInterleavedZeroBubble`",
     ),
     Schedule(
-        name="zb-v", order=ZERO_BUBBLE_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
+        "zb-v", ZERO_BUBBLE_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
         vpp=2, micro_batches=ANY_NUMBER,
         bubble=lambda p, F, **_: (p - 1) / 2 * F,
         holds_if=lambda m, p, F, I, W, **_: F == I == W and m >= 2 * p - 1,  # noqa: E741
@@ -117,23 +118,23 @@ ROWS: Final = (
         source="arXiv 2401.10241, section 6; PyTorch, `ScheduleZBVZeroBubble`",
     ),
     Schedule(
-        name="v-half", order=HALF_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
+        "v-half", HALF_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
         vpp=2, micro_batches=ANY_NUMBER, bubble=None, tried_with_vpp=(2,),
         what="a V with about half of the activations of 1f1b", source="arXiv 2405.15362",
     ),
     Schedule(
-        name="v-min", order=THIRD_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
+        "v-min", THIRD_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
         vpp=2, micro_batches=ANY_NUMBER, bubble=None,
         what="a V with about a third of the activations of 1f1b", source="arXiv 2405.15362",
     ),
     Schedule(
-        name="dualpipe", order=HALFWAY, placement=BOTH_WAYS, backwards=IN_PAIRS, sends=BACKGROUND, sends_otherwise=False,
+        "dualpipe", HALFWAY, placement=BOTH_WAYS, backwards=IN_PAIRS, sends=BACKGROUND, sends_otherwise=False,
         vpp=1, micro_batches=TWICE_PP, bubble=None,
         what="micro-batches from both ends; each stage holds two runs of layers, the job two copies of the model",
         source="arXiv 2412.19437, section 3.2.1",
     ),
     Schedule(
-        name="dualpipev", order=HALFWAY, placement=V, backwards=IN_PAIRS, sends=BACKGROUND, sends_otherwise=False,
+        "dualpipev", HALFWAY, placement=V, backwards=IN_PAIRS, sends=BACKGROUND, sends_otherwise=False,
         vpp=2, micro_batches=TWICE_PP, bubble=None, tried_with_vpp=(2,),
         what="dualpipe folded into a V, with one copy of the model", source="DeepSeek's DualPipe repository",
     ),
@@ -141,28 +142,21 @@ ROWS: Final = (
 """All schedules; a plan names one by its position."""
 
 SCHEDULES: Final = tuple(row.name for row in ROWS)
-GPIPE: Final = SCHEDULES.index("gpipe")
-ONE_F_ONE_B: Final = SCHEDULES.index("1f1b")
-DEEPSPEED: Final = SCHEDULES.index("1f1b-deepspeed")
-LOOPED_BFS: Final = SCHEDULES.index("looped-bfs")
-ZB_H1: Final = SCHEDULES.index("zb-h1")
-INTERLEAVED_ZB: Final = SCHEDULES.index("interleaved-zb")
-DUALPIPE: Final = SCHEDULES.index("dualpipe")
-DUALPIPEV: Final = SCHEDULES.index("dualpipev")
+GPIPE, ONE_F_ONE_B, DEEPSPEED, LOOPED_BFS, ZB_H1, INTERLEAVED_ZB, DUALPIPE, DUALPIPEV = map(
+    SCHEDULES.index, ("gpipe", "1f1b", "1f1b-deepspeed", "looped-bfs", "zb-h1", "interleaved-zb", "dualpipe", "dualpipev")
+)
 
 # Columns of the ledger, by the position of a schedule
-ORDER: Final = np.array([row.order for row in ROWS])
-PLACEMENT: Final = np.array([row.placement for row in ROWS])
-SPLITS: Final = np.array([row.backwards != WHOLE_BACKWARDS for row in ROWS])
+_COLUMNS: Final = ("order", "placement", "backwards", "sends", "sends_otherwise", "vpp", "micro_batches")
+ORDER, PLACEMENT, _BACKWARDS, SENDS, SENDS_OTHERWISE, VPP, MICRO_BATCHES = (
+    np.array([getattr(row, name) for row in ROWS]) for name in _COLUMNS
+)
+SPLITS: Final = _BACKWARDS != WHOLE_BACKWARDS
 """Whether a schedule runs weight gradients apart, at least some."""
-PAIRS: Final = np.array([row.backwards == IN_PAIRS for row in ROWS])
+PAIRS: Final = _BACKWARDS == IN_PAIRS
 """Whether it runs a forward and a backward of different micro-batches at the same time."""
 APART: Final = SPLITS & ~PAIRS
 """Whether it runs all of them apart: then no message hides behind the weight gradient of its own piece."""
-SENDS: Final = np.array([row.sends for row in ROWS])
-SENDS_OTHERWISE: Final = np.array([row.sends_otherwise for row in ROWS])
-VPP: Final = np.array([row.vpp for row in ROWS])
-MICRO_BATCHES: Final = np.array([row.micro_batches for row in ROWS])
 IN_SIMAI: Final = tuple(row.name for row in ROWS if row.in_simai)
 
 

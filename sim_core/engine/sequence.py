@@ -82,19 +82,11 @@ def allocate_sequence(events: int, room: int, stages: int, cells: int) -> Sequen
     `room`: events of a piece, at least those of one stage, and one for each stage.
     """
     room = min(room, events)
-    return Sequence(
-        event=np.empty((room, COLUMNS), np.int32),
-        turn=np.empty((room, 2), np.int32),
-        slot=np.empty(events, np.int32),
-        posted=np.empty(events, np.int32),
-        readers=np.empty(events + 2, np.int32),
-        unused=np.empty(events + 2, np.int32),
-        sent=np.empty(2 * cells, np.int32),
-        cost=np.empty(2 * cells, np.int32),
-        position=np.empty(stages, np.int64),
-        pending=np.empty(stages, np.int64),
-        state=np.empty(8, np.int64),
-    )
+    event, turn = np.empty((room, COLUMNS), np.int32), np.empty((room, 2), np.int32)
+    sizes = events, events, events + 2, events + 2, 2 * cells, 2 * cells
+    slot, posted, readers, unused, sent, cost = (np.empty(size, np.int32) for size in sizes)
+    position, pending, state = (np.empty(size, np.int64) for size in (stages, stages, 8))
+    return Sequence(event, turn, slot, posted, readers, unused, sent, cost, position, pending, state)
 
 
 @kernel
@@ -125,15 +117,15 @@ def fill_sequence(shape: Shape, order: Ints, sequence: Sequence) -> int:
     if schedule == DEEPSPEED:
         sequence.position[:pp], sequence.pending[:pp] = NOTHING, NOTHING
         state[LEFT], state[SLOTS] = 2 * (ga + pp - 1), 2 + 2 * pp
-    elif rule_of(shape) == BLOCKING:
+        return int(_fill(shape, order, sequence))
+    _link(PLACEMENT[schedule], pp, chunks, rounds, sequence)
+    if rule_of(shape) == BLOCKING:
         state[LEFT] += pp  # each stage's last send
         sequence.posted[: 2 * blocks] = -1
         for stage in range(pp):
             sequence.pending[stage] = -1
             code = order[stage * 2 * ga]
             sequence.posted[((code & 1) * pp + stage) * ga + (code >> MICRO_BATCH_SHIFT)] = NOTHING
-    else:
-        _link(PLACEMENT[schedule], pp, chunks, rounds, sequence)
     return int(_fill(shape, order, sequence))
 
 
@@ -146,15 +138,38 @@ def fill_next(shape: Shape, order: Ints, sequence: Sequence) -> int:
 
 @inner_kernel
 def _fill(shape: Shape, order: Ints, sequence: Sequence) -> int:
+    """Sweep the stages down and up; each writes events until one must wait for a message."""
     schedule, pp, vpp, ga = shape.schedule, shape.pp, shape.vpp, shape.ga
     if schedule == DEEPSPEED:
         return int(_meet(pp, ga, sequence))
-    if rule_of(shape) == BLOCKING:
-        return int(_block(order, pp, ga, sequence))
     chunks, rounds, codes = chunks_of(schedule, vpp), rounds_of(schedule, ga), row_of(schedule, vpp, ga)
-    if SPLITS[schedule]:  # each call is inlined with its constant: whole backwards pay for no parts
-        return int(_send(order, codes, pp, chunks, rounds, True, sequence))
-    return int(_send(order, codes, pp, chunks, rounds, False, sequence))
+    state, position, blocking, split = sequence.state, sequence.position, rule_of(shape) == BLOCKING, SPLITS[schedule]
+    left, turn, sweep, moved = state[LEFT], state[TURN], state[SWEEP], state[MOVED]
+    turns, at = 0, 0
+    while left > 0:
+        if turn == pp:
+            if moved == 0:
+                return 0
+            turn, moved, sweep = 0, 0, sweep + 1
+        stage = turn if sweep % 2 == 0 else pp - 1 - turn
+        first, events = position[stage], 0
+        if at + codes + int(blocking) - first > sequence.event.shape[0]:
+            break
+        if blocking:
+            while position[stage] <= codes and _block(order, pp, ga, stage, at + events, sequence):
+                events += 1
+        elif split:  # each call is inlined with its constant: whole backwards pay for no parts
+            events = _send(order, codes, stage, at, pp, chunks, rounds, True, sequence)
+        else:
+            events = _send(order, codes, stage, at, pp, chunks, rounds, False, sequence)
+        for _ in range(events if split else min(events, 1)):
+            turns = _add_turn(sequence, turns, stage, 1 if split else events)
+        at += events
+        moved += position[stage] - first
+        left -= position[stage] - first
+        turn += 1
+    state[EVENTS], state[LEFT], state[TURN], state[SWEEP], state[MOVED] = at, left, turn, sweep, moved
+    return turns
 
 
 @inner_kernel
@@ -172,137 +187,99 @@ def _link(placement: int, pp: int, chunks: int, rounds: int, sequence: Sequence)
 
 
 @inlined_kernel
-def _send(order: Ints, codes: int, pp: int, chunks: int, rounds: int, split: bool, sequence: Sequence) -> int:  # noqa: C901, PLR0915
-    """Sends in the background. With weight gradients apart (`split`) each event is a turn: each wait is added up by itself."""
-    event, slot_of, position, sent, state = sequence.event, sequence.slot, sequence.position, sequence.sent, sequence.state
-    cost_of, room = sequence.cost, event.shape[0]
-    cells = pp * chunks
+def _message(sequence: Sequence, row: int, micro_batch: int) -> tuple[int, int]:
+    """The slot of the end whose message a block waits for, -1 if that has not run; and the row of its cost."""
+    sent = sequence.sent[row]
+    return sequence.slot[sent + micro_batch] if sent >= 0 else NOTHING, sequence.cost[row]
+
+
+@inlined_kernel
+def _send(  # noqa: C901, PLR0915
+    order: Ints, codes: int, stage: int, begin: int, pp: int, chunks: int, rounds: int, split: bool, sequence: Sequence
+) -> int:
+    """A turn of a stage that sends in the background, from event `begin` on; returns the number of its events.
+
+    With weight gradients apart (`split`) each event is a turn: each wait is added up by itself.
+    """
+    event, slot_of, sent, cells = sequence.event, sequence.slot, sequence.sent, pp * chunks
     streams = sequence.pending  # chunks of a stage whose first forward has run, and those whose last backward has
-    left, turn, sweep, moved = state[LEFT], state[TURN], state[SWEEP], state[MOVED]
-    turns, at = 0, 0
-    while left > 0:
-        if turn == pp:
-            if moved == 0:
-                return 0
-            turn, moved, sweep = 0, 0, sweep + 1
-        stage = turn if sweep % 2 == 0 else pp - 1 - turn
-        first = position[stage]
-        if at + codes - first > room:
-            break
-        k = first
-        begun = at
-        while k < codes:
-            code = order[stage * codes + k]
-            if code < 0:
-                k += 1
-                continue
-            direction = code & 1
-            part = (code >> PART_SHIFT) & PART_MASK if split else WHOLE
-            micro_batch = code >> MICRO_BATCH_SHIFT
-            cell = stage * chunks + ((code >> CHUNK_SHIFT) & CHUNK_MASK)
-            row = direction * cells + cell
-            received, cost = NOTHING, NO_MESSAGE * pp
-            duration, readers, last = row, 0, -1
-            if part == WEIGHTS:
-                if slot_of[row * rounds + micro_batch] < 0:
-                    break
-                duration = WEIGHT * cells + cell
-                if micro_batch == rounds - 1:
-                    last = OF_WEIGHTS * cells + cell
-            else:
-                if sent[row] >= 0:
-                    received = slot_of[sent[row] + micro_batch]
-                    if received < 0:
-                        break
-                    cost = cost_of[row]
-                readers = 1 if sent[(1 - direction) * cells + cell] >= 0 else 0
-                if part == INPUT:
-                    duration = INPUT_GRADIENT * cells + cell
-                if direction == UP and micro_batch == rounds - 1:
-                    last = (OF_INPUTS if part == INPUT else OF_BOTH) * cells + cell
-                    streams[stage] += 1
-                elif direction == DOWN and micro_batch == 0:
-                    streams[stage] += 1
-                    if not split and streams[stage] == chunks:
-                        last = ARRIVED * cells + cell
-                elif not split and direction == DOWN and streams[stage] < chunks:
-                    last = BESIDE_GATHER * cells + cell
-                elif not split and direction == UP and streams[stage] > chunks:
-                    last = BESIDE_GRADIENTS * cells + cell
-            if split:
-                event[at, POSTED], event[at, POSTED_COST] = NOTHING, NO_MESSAGE * pp
-            if part == PAIRED:
-                code = order[stage * codes + k + 1]
-                other = stage * chunks + ((code >> CHUNK_SHIFT) & CHUNK_MASK)
-                other_micro_batch = code >> MICRO_BATCH_SHIFT
-                if sent[UP * cells + other] >= 0:
-                    posted = slot_of[sent[UP * cells + other] + other_micro_batch]
-                    if posted < 0:
-                        break
-                    event[at, POSTED], event[at, POSTED_COST] = posted, cost_of[UP * cells + other]
-                    _read_slot(sequence, posted)
-                readers += 1 if sent[DOWN * cells + other] >= 0 else 0
-                duration = PAIR * cells + cell
-                if other_micro_batch == rounds - 1:
-                    last = OF_BOTH * cells + other
-            written = _write_slot(sequence, received, readers)
-            if part != WEIGHTS:
-                slot_of[row * rounds + micro_batch] = written
-            if part == PAIRED:
-                slot_of[(UP * cells + other) * rounds + other_micro_batch] = written
-            event[at, DURATION] = duration
-            event[at, RECEIVED], event[at, RECEIVED_COST] = received, cost
-            event[at, WRITTEN] = written
-            event[at, FIRST], event[at, LAST] = cell if micro_batch == 0 and direction == DOWN else -1, last
-            at += 1
-            k += 2 if part == PAIRED else 1
-            if split:
-                turns = _add_turn(sequence, turns, stage, 1)
-        if k > first:
-            position[stage] = k
-            if not split:
-                turns = _add_turn(sequence, turns, stage, at - begun)
-            moved += k - first
-            left -= k - first
-        turn += 1
-    state[EVENTS], state[LEFT], state[TURN], state[SWEEP], state[MOVED] = at, left, turn, sweep, moved
-    return turns
+    k, at = sequence.position[stage], begin
+    while k < codes:
+        code = order[stage * codes + k]
+        if code < 0:
+            k += 1
+            continue
+        direction = code & 1
+        part = (code >> PART_SHIFT) & PART_MASK if split else WHOLE
+        micro_batch = code >> MICRO_BATCH_SHIFT
+        cell = stage * chunks + ((code >> CHUNK_SHIFT) & CHUNK_MASK)
+        row = direction * cells + cell
+        received, cost = NOTHING, NO_MESSAGE * pp
+        duration, readers, last = row, 0, -1
+        if part == WEIGHTS:
+            if slot_of[row * rounds + micro_batch] < 0:
+                break
+            duration = WEIGHT * cells + cell
+            if micro_batch == rounds - 1:
+                last = OF_WEIGHTS * cells + cell
+        else:
+            received, cost = _message(sequence, row, micro_batch)
+            if received < 0:
+                break
+            readers = 1 if sent[(1 - direction) * cells + cell] >= 0 else 0
+            if part == INPUT:
+                duration = INPUT_GRADIENT * cells + cell
+            if direction == UP and micro_batch == rounds - 1:
+                last = (OF_INPUTS if part == INPUT else OF_BOTH) * cells + cell
+                streams[stage] += 1
+            elif direction == DOWN and micro_batch == 0:
+                streams[stage] += 1
+                if not split and streams[stage] == chunks:
+                    last = ARRIVED * cells + cell
+            elif not split and direction == DOWN and streams[stage] < chunks:
+                last = BESIDE_GATHER * cells + cell
+            elif not split and direction == UP and streams[stage] > chunks:
+                last = BESIDE_GRADIENTS * cells + cell
+        if split:
+            event[at, POSTED], event[at, POSTED_COST] = NOTHING, NO_MESSAGE * pp
+        if part == PAIRED:
+            code = order[stage * codes + k + 1]
+            other = stage * chunks + ((code >> CHUNK_SHIFT) & CHUNK_MASK)
+            other_micro_batch = code >> MICRO_BATCH_SHIFT
+            posted, posted_cost = _message(sequence, UP * cells + other, other_micro_batch)
+            if posted < 0:
+                break
+            event[at, POSTED], event[at, POSTED_COST] = posted, posted_cost
+            _read_slot(sequence, posted)
+            readers += 1 if sent[DOWN * cells + other] >= 0 else 0
+            duration = PAIR * cells + cell
+            if other_micro_batch == rounds - 1:
+                last = OF_BOTH * cells + other
+        written = _write_slot(sequence, received, readers)
+        if part != WEIGHTS:
+            slot_of[row * rounds + micro_batch] = written
+        if part == PAIRED:
+            slot_of[(UP * cells + other) * rounds + other_micro_batch] = written
+        event[at, DURATION] = duration
+        event[at, RECEIVED], event[at, RECEIVED_COST] = received, cost
+        event[at, WRITTEN] = written
+        event[at, FIRST], event[at, LAST] = cell if micro_batch == 0 and direction == DOWN else -1, last
+        at += 1
+        k += 2 if part == PAIRED else 1
+    sequence.position[stage] = k
+    return at - begin
 
 
 @inner_kernel
-def _block(order: Ints, pp: int, ga: int, sequence: Sequence) -> int:
-    """Blocking sends and one chunk per stage: each stage's last send is an event, too."""
-    state, position, room, row = sequence.state, sequence.position, sequence.event.shape[0], 2 * ga
-    left, turn, sweep, moved = state[LEFT], state[TURN], state[SWEEP], state[MOVED]
-    turns, at = 0, 0
-    while left > 0:
-        if turn == pp:
-            if moved == 0:
-                return 0
-            turn, moved, sweep = 0, 0, sweep + 1
-        stage = turn if sweep % 2 == 0 else pp - 1 - turn
-        if at + row + 1 - position[stage] > room:
-            break
-        ran = 0
-        while position[stage] <= row and _block_of(order, pp, ga, stage, at + ran, sequence):
-            ran += 1
-        if ran > 0:
-            turns, at = _add_turn(sequence, turns, stage, ran), at + ran
-            moved += ran
-            left -= ran
-        turn += 1
-    state[EVENTS], state[LEFT], state[TURN], state[SWEEP], state[MOVED] = at, left, turn, sweep, moved
-    return turns
+def _block(order: Ints, pp: int, ga: int, stage: int, at: int, sequence: Sequence) -> bool:
+    """Write the next block of a stage that blocks while it sends, or its last send, as event `at`.
 
-
-@inner_kernel
-def _block_of(order: Ints, pp: int, ga: int, stage: int, at: int, sequence: Sequence) -> bool:
-    """Write the next block of a stage, or its last send, as event `at`. False if what it waits for has not been."""
-    event, slot_of, posted_at, waiting = sequence.event, sequence.slot, sequence.posted, sequence.pending[stage]
-    k, half, row = sequence.position[stage], pp * ga, 2 * ga
+    One chunk per stage. False if what it waits for has not been.
+    """
+    event, k, row, waiting = sequence.event, sequence.position[stage], 2 * ga, sequence.pending[stage]
     posted, posted_cost = NOTHING, NO_MESSAGE * pp
     if waiting >= 0:
-        posted, posted_cost = posted_at[waiting], UP * pp + stage - 1 if waiting >= half else DOWN * pp + stage + 1
+        posted, posted_cost = sequence.posted[waiting], UP * pp + stage - 1 if waiting >= pp * ga else DOWN * pp + stage + 1
         if posted < 0:
             return False
     received, cost, duration, written = NOTHING, NO_MESSAGE * pp, NO_WORK * pp, UNREAD
@@ -312,41 +289,30 @@ def _block_of(order: Ints, pp: int, ga: int, stage: int, at: int, sequence: Sequ
     else:
         code = order[stage * row + k]
         direction, micro_batch = code & 1, code >> MICRO_BATCH_SHIFT
-        block = direction * half + stage * ga + micro_batch
-        if stage < pp - 1 if direction else stage > 0:
-            received, cost = slot_of[block + (ga if direction else -ga)], direction * pp + stage
-            if received < 0:
-                return False
         duration = direction * pp + stage
+        received, cost = _message(sequence, duration, micro_batch)
+        if received < 0:
+            return False
         begins = stage if micro_batch == 0 and direction == DOWN else -1
         last = OF_BOTH * pp + stage if micro_batch == ga - 1 and direction == UP else -1
-        if stage > 0 if direction else stage < pp - 1:
-            following = block + (-ga if direction else ga)
+        if sequence.sent[(1 - direction) * pp + stage] >= 0:
+            following = (duration + (1 if direction == DOWN else -1)) * ga + micro_batch
         _read_slot(sequence, posted)
-        written = _keep_end(order, pp, ga, stage, received, following, sequence)
-        slot_of[block] = written
+        readers, upcoming = 1 if following >= 0 else 0, -1
+        if k + 1 < row:  # a neighbour may send to the block after it, whose receive is posted at its end
+            code = order[stage * row + k + 1]
+            upcoming = ((code & 1) * pp + stage) * ga + (code >> MICRO_BATCH_SHIFT)
+            readers += 1 if sequence.sent[(code & 1) * pp + stage] >= 0 else 0
+        written = _write_slot(sequence, received, readers)
+        sequence.slot[duration * ga + micro_batch] = written
+        if upcoming >= 0:
+            sequence.posted[upcoming] = written
     event[at, DURATION] = duration
     event[at, RECEIVED], event[at, RECEIVED_COST] = received, cost
     event[at, POSTED], event[at, POSTED_COST] = posted, posted_cost
     event[at, WRITTEN], event[at, FIRST], event[at, LAST] = written, begins, last
     sequence.position[stage], sequence.pending[stage] = k + 1, following
     return True
-
-
-@inner_kernel
-def _keep_end(order: Ints, pp: int, ga: int, stage: int, received: int, following: int, sequence: Sequence) -> int:
-    """The slot for the end of a stage's next block, which read `received`, sends to the block `following` unless that is -1,
-    and posts what a neighbour sends to the block after it."""
-    row, k = 2 * ga, sequence.position[stage]
-    readers, upcoming = 1 if following >= 0 else 0, -1
-    if k + 1 < row:
-        code = order[stage * row + k + 1]
-        upcoming = (code & 1) * pp * ga + stage * ga + (code >> MICRO_BATCH_SHIFT)
-        readers += 1 if (stage < pp - 1 if code & 1 else stage > 0) else 0
-    written = _write_slot(sequence, received, readers)
-    if upcoming >= 0:
-        sequence.posted[upcoming] = written
-    return int(written)
 
 
 @inner_kernel

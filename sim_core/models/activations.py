@@ -1,6 +1,6 @@
 """Bytes of activations that a unit keeps from forward to backward, by recompute mode, as columns over keys."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, 
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.recompute import RECOMPUTE_MODULES, norms_apart
 from sim_core.models.recurrent import kept_bytes
+from sim_core.models.stack import Stack
 from sim_core.models.weights import sequence_of
 
 MODES: Final = ("none", "selective", "full")
@@ -19,22 +20,7 @@ LOGIT: Final = 8.0
 """Bytes per logit from head to backward: bf16 logits and their gradient, fp32 softmax (Megatron-LM)."""
 
 
-class Kept(NamedTuple):
-    """What a framework keeps of some activations."""
-
-    logit: float = LOGIT  # bytes per logit
-    expert_outputs: bool = True  # of routed copies; not kept where their probabilities are applied before the second GEMM
-    activation_input: float = 2.0  # bytes of an element that enters the activation of an MLP
-    narrow_attention: bool = False  # queries, keys, values and the output in 8 bits where linear layers run so
-    fused_norms: bool = True  # norms within linear layers keep no output of their own
-    attention_output: float | None = None  # of an element of core attention's output; None: 2, and those of a narrower copy
-
-
-MEGATRON: Final = Kept()
-"""Megatron-LM before core 0.12."""
-
-
-def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kept = MEGATRON) -> Floats:
+def activation_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floats:
     """Bytes kept for one micro-batch and one unit, [n, MODES]. Raises SpecError if the sequence is unknown.
 
     Korthikanti et al. 2022 (arXiv 2205.05198), section 4, itemised so that it holds for other layers, too: their eq. 2 and 4
@@ -42,27 +28,36 @@ def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept:
     layer needs `none` of one layer besides.
     """
     shape = shape_of(model, keys, sequence_of(model))
+    local, none = shape.local * model.hidden, np.zeros(len(keys.tp))
     if unit.kind == EMBEDDING:
-        mask = shape.local * model.hidden if model.hidden_dropout else np.zeros(len(keys.tp))
-        norm = 2.0 * shape.local * model.hidden if model.embedding_norm else 0.0
+        mask = local if model.hidden_dropout else none
+        norm = 2.0 * local if model.embedding_norm else 0.0
         return np.stack([mask + norm] * len(MODES), axis=1)
-    ends = _head(model, shape, kept.logit) if unit.kind in (HEAD, MTP) else np.zeros(len(keys.tp))
+    ends = none
+    if unit.kind in (HEAD, MTP):  # inputs of the final norm and of the logits; the logits
+        streams = 2.0 * model.residual_streams if model.residual_streams > 1 else 0.0
+        ends = (4.0 + streams) * shape.local * model.hidden + _logits(shape, stack.logit_bytes)
     if unit.kind == HEAD:
         return np.stack([ends] * len(MODES), axis=1)
     if unit.kind == MTP:  # inputs of two norms, their concatenation
         ends = ends + 8.0 * shape.local * model.hidden
-    core = np.zeros(len(keys.tp)) if flash or not unit.attends else _core(model, shape)
-    block_inputs = shape.local * model.hidden * _local_width(model, unit, shape)
-    whole = block_inputs + _mixer(model, unit, shape, kept) + _channel(model, unit, shape, kept) + core
+    core = none if stack.flash_attention or not unit.attends else _core(model, shape)
+    # inputs of norms, of attention and MLP, dropout masks
+    masks = 1.0 * unit.blocks if model.hidden_dropout else 0.0
+    width = 1.0 * model.norms_per_layer * unit.blocks + _normed_widths(model, unit, shape).sum(axis=0) + masks
+    channel = none
+    if unit.channel != NONE:
+        channel = _experts(model, shape, stack) if unit.moe else _mlp(model, shape, stack, model.ffn or 0)
+    whole = local * width + _mixer(model, unit, shape, stack) + channel + core
     whole = whole + compressed.streams_bytes(model, shape, unit.blocks)
     of_input = 2.0 * shape.local * model.hidden * model.residual_streams
     return np.stack([whole + ends, whole - core + ends, of_input + ends], axis=1)
 
 
-def _mixer(model: Model, unit: Unit, shape: Shape, kept: Kept) -> Floats:
+def _mixer(model: Model, unit: Unit, shape: Shape, stack: Stack) -> Floats:
     """Inside the sequence mixer of a layer."""
     if unit.mixer == ATTENTION:
-        return _attention(model, shape, kept)
+        return _attention(model, shape, stack)
     if unit.mixer == RECURRENT and model.recurrent:
         return kept_bytes(model.recurrent, shape)
     if unit.mixer == COMPRESSED and model.compressed:
@@ -70,14 +65,7 @@ def _mixer(model: Model, unit: Unit, shape: Shape, kept: Kept) -> Floats:
     return np.zeros(len(shape.tp))
 
 
-def _channel(model: Model, unit: Unit, shape: Shape, kept: Kept) -> Floats:
-    """Inside the channel mixer of a layer."""
-    if unit.channel == NONE:
-        return np.zeros(len(shape.tp))
-    return _experts(model, shape, kept) if unit.moe else _mlp(model, shape, kept, model.ffn or 0, shape.tp)
-
-
-def module_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kept = MEGATRON) -> Floats:
+def module_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floats:
     """Bytes of them that a layer does not keep where a module runs again, [n, RECOMPUTE_MODULES].
 
     Of `layernorm`, `mla_up_proj` and `moe_act` the outputs (Megatron-LM, CheckpointWithoutOutput), of the others all but the
@@ -87,9 +75,9 @@ def module_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kep
     saved = np.zeros((len(keys.tp), len(RECOMPUTE_MODULES)))
     if unit.kind != LAYER:
         return saved
-    if not flash and unit.attends:
+    if not stack.flash_attention and unit.attends:
         saved[:, 0] = _core(model, shape)
-    normed = _normed_widths(model, unit, shape)[list(norms_apart(model, unit, kept.fused_norms))].sum(axis=0)
+    normed = _normed_widths(model, unit, shape)[list(norms_apart(model, unit, stack.fused_norms))].sum(axis=0)
     saved[:, 1] = normed * shape.local * model.hidden
     if model.mla and unit.attends:
         latents = (model.mla.q_rank or 0) + model.mla.kv_rank
@@ -102,14 +90,14 @@ def module_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kep
     experts = model.experts
     if experts and unit.moe:
         saved[:, 3] = shape.routed * shape.stored * experts.ffn / shape.etp
-        saved[:, 5] = _experts(model, shape, kept)
-        saved[:, 6] = _mlp(model, shape, kept, experts.shared_ffn, shape.tp) if experts.shared_ffn else 0.0
+        saved[:, 5] = _experts(model, shape, stack)
+        saved[:, 6] = _mlp(model, shape, stack, experts.shared_ffn) if experts.shared_ffn else 0.0
     elif unit.channel != NONE:
-        saved[:, 4] = _mlp(model, shape, kept, model.ffn or 0, shape.tp)
+        saved[:, 4] = _mlp(model, shape, stack, model.ffn or 0)
     return saved
 
 
-def logits_bytes(model: Model, unit: Unit, keys: Keys, logit: float = LOGIT) -> Floats:
+def logits_bytes(model: Model, unit: Unit, keys: Keys, logit: float) -> Floats:
     """Those of logits and loss among them, [n]."""
     if unit.kind not in (HEAD, MTP):
         return np.zeros(len(keys.tp))
@@ -141,39 +129,33 @@ def _context_buffers(model: Model, shape: Shape) -> Floats:
     return np.where(shape.ring > 1, ring, 0.0) + np.where(shape.a2a > 1, exchanged, 0.0)
 
 
-def _local_width(model: Model, unit: Unit, shape: Shape) -> Floats:
-    """Bytes per local token and hidden element: inputs of norms, of attention and MLP, dropout masks."""
-    norms = 1.0 * model.norms_per_layer * unit.blocks
-    masks = 1.0 * unit.blocks if model.hidden_dropout else 0.0
-    width: Floats = norms + _normed_widths(model, unit, shape).sum(axis=0) + masks
-    return width
-
-
 def _normed_widths(model: Model, unit: Unit, shape: Shape) -> Floats:
-    """The same of the outputs of the two norms, [2, n], which are the inputs of attention and of the MLP.
+    """Bytes per local token and hidden element of the outputs of the two norms, [2, n]: the inputs of attention and MLP.
 
     In 16 bits all that reads one shares it. In fewer, each linear layer keeps a cast of its own (two down projections with
     latents, shared experts), and the router keeps 16 bits: with 8 bits 5 bytes of a layer of DeepSeek-V3.
     """
     narrow = shape.stored < 2.0
     latent = model.mla is not None or model.compressed is not None
-    attention = np.where(narrow & latent, 2 * shape.stored, shape.stored) * (unit.mixer != NONE)
+    attention, channel = np.where(narrow & latent, 2 * shape.stored, shape.stored), shape.stored
     if model.lora is not None:
-        attention = np.full(len(shape.tp), _adapted(model, "qkv")) * (unit.mixer != NONE)
-        if not unit.moe:
-            return np.stack([attention, np.full(len(shape.tp), _adapted(model, "fc1") * (unit.channel != NONE))])
-    if not unit.moe:
-        return np.stack([attention, shape.stored * (unit.channel != NONE)])
-    shared = bool(model.experts and model.experts.shared_ffn)
-    return np.stack([attention, 2.0 + np.where(narrow & shared, shape.stored, 0.0)])
+        attention, channel = (np.full(len(shape.tp), _adapted(model, name)) for name in ("qkv", "fc1"))
+    if unit.moe:
+        shared = bool(model.experts and model.experts.shared_ffn)
+        channel = 2.0 + np.where(narrow & shared, shape.stored, 0.0)
+    return np.stack([attention * (unit.mixer != NONE), channel * (unit.channel != NONE)])
 
 
-def _attention(model: Model, shape: Shape, kept: Kept) -> Floats:
+def _attention(model: Model, shape: Shape, stack: Stack) -> Floats:
     """Queries, keys, values and the output of core attention; with mla the latents before and after their norms.
 
     The projection's input is that output, or a narrower copy of it.
     """
-    each = np.where(shape.stored < 2.0, shape.stored, 0.0) if kept.attention_output is None else kept.attention_output - 2.0
+    each = (
+        np.where(shape.stored < 2.0, shape.stored, 0.0)
+        if stack.attention_output_bytes is None
+        else stack.attention_output_bytes - 2.0
+    )
     if model.lora is not None:  # without a dropout the adapter keeps the output itself
         each = _adapted(model, "projection") if model.lora.dropout else 0.0
     copy = each * shape.tokens * shape.heads * model.v_head_dim
@@ -187,7 +169,7 @@ def _attention(model: Model, shape: Shape, kept: Kept) -> Floats:
         return shape.local * (latents - narrower) + shape.tokens * (2.0 * shape.heads * each + indexed) + copy
     width = ((3 if model.output_gate else 2) * shape.heads + 2 * shape.kv_heads) * model.head_dim
     normed = (shape.heads + shape.kv_heads) * model.head_dim if model.qk_norm or model.qk_norm_whole else 0.0
-    inputs = np.where(shape.stored < 2.0, 1.0, 2.0) if kept.narrow_attention else 2.0
+    inputs = np.where(shape.stored < 2.0, 1.0, 2.0) if stack.fp8_attention else 2.0
     return shape.tokens * (inputs * width + 2.0 * normed) + copy
 
 
@@ -197,10 +179,10 @@ def _core(model: Model, shape: Shape) -> Floats:
     return per_score * shape.micro_batch * shape.heads * shape.sequence**2 / shape.cp
 
 
-def _mlp(model: Model, shape: Shape, kept: Kept, ffn: int, parts: Floats) -> Floats:
+def _mlp(model: Model, shape: Shape, stack: Stack, ffn: int) -> Floats:
     """Output of fc1 (both halves with a gate) and input of fc2."""
     entering = shape.stored if model.lora is None else _adapted(model, "fc2")
-    return shape.tokens * (kept.activation_input * (2 if model.gated else 1) + entering) * ffn / parts
+    return shape.tokens * (stack.activation_input_bytes * (2 if model.gated else 1) + entering) * ffn / shape.tp
 
 
 def _adapted(model: Model, name: str) -> float:
@@ -210,22 +192,16 @@ def _adapted(model: Model, name: str) -> float:
     return 3.0 if model.lora.dropout else 2.0
 
 
-def _experts(model: Model, shape: Shape, kept: Kept) -> Floats:
+def _experts(model: Model, shape: Shape, stack: Stack) -> Floats:
     """Per routed copy the input and output of its expert, and the inner ones of its MLP."""
     experts = model.experts
     if experts is None:
         raise ValueError(f"{model.name} has no experts")
-    inner = (kept.activation_input * (2 if model.gated else 1) + shape.stored) * experts.ffn / shape.etp
-    outputs = 2.0 if kept.expert_outputs else 0.0
+    inner = (stack.activation_input_bytes * (2 if model.gated else 1) + shape.stored) * experts.ffn / shape.etp
+    outputs = 2.0 if stack.expert_outputs_kept else 0.0  # else probabilities are applied before the second GEMM
     routed = shape.routed * ((outputs + shape.stored) * (experts.latent or model.hidden) + inner)
     routed = routed + shape.local * shape.stored * experts.latent
-    return routed + (_mlp(model, shape, kept, experts.shared_ffn, shape.tp) if experts.shared_ffn else 0.0)
-
-
-def _head(model: Model, shape: Shape, logit: float) -> Floats:
-    """Inputs of the final norm and of the logits; the logits."""
-    streams = 2.0 * model.residual_streams if model.residual_streams > 1 else 0.0
-    return (4.0 + streams) * shape.local * model.hidden + _logits(shape, logit)
+    return routed + (_mlp(model, shape, stack, experts.shared_ffn) if experts.shared_ffn else 0.0)
 
 
 def _logits(shape: Shape, logit: float) -> Floats:

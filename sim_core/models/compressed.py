@@ -1,4 +1,4 @@
-"""DeepSeek-V4's compressed attention and hyper-connections: weights, FLOPs, kernels, activations, messages of a layer.
+"""DeepSeek-V4's compressed attention and hyper-connections: FLOPs, kernels, activations, messages of a layer.
 
 Attention: DeepSeek-V4, section 2.3, as in Megatron-LM (experimental_attention_variant/csa.py) and NVIDIA-NeMo/Automodel
 (components/models/deepseek_v4/layers.py). Every query reads a window of tokens, and entries that are weighted sums of `ratio`
@@ -15,43 +15,18 @@ from sim_core.models import traffic
 from sim_core.models.description import Compressed, Indexer, Model, Unit
 from sim_core.models.keys import Shape
 from sim_core.models.rows import FUSED, Rows
+from sim_core.models.stack import Stack
 from sim_core.terms import FORWARD, INPUT_GRADIENT
 
 WIDE: Final = 2.0
 """Bytes of an element in 16 bits."""
 POOLED: Final = 2
 """Projections of a compressor: what is summed, and the weights of the sum."""
-Pair = tuple[float, float]
 
 
 def overlap_of(compressed: Compressed, ratio: int) -> int:
     """Widths of a head that a compressor projects to: two where entries overlap, none without entries."""
     return (2 if ratio == compressed.chosen else 1) if ratio else 0
-
-
-def weights_by_sharding(model: Model, unit: Unit, compressed: Compressed) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(matrices, vectors) of one layer: those divided over tensor-parallel ranks, and those that each holds."""
-    h, width = model.hidden, model.heads * model.head_dim
-    divided = compressed.q_rank * width + width * compressed.out_rank + compressed.out_groups * compressed.out_rank * h
-    whole, vectors = h * (compressed.q_rank + model.head_dim), compressed.q_rank + model.head_dim
-    pools = [(overlap_of(compressed, unit.ratio), model.head_dim)]
-    indexer = model.indexer if unit.ratio == compressed.chosen else None
-    if indexer:
-        whole += compressed.q_rank * indexer.heads * indexer.head_dim + h * indexer.heads
-        pools.append((2, indexer.head_dim))
-    for overlap, size in pools:
-        whole += POOLED * h * overlap * size
-        vectors += (unit.ratio * overlap + 1) * size if overlap else 0
-    return (divided, model.heads), (whole, vectors)
-
-
-def streams_weights(model: Model, sublayers: int, *, head: bool = False) -> tuple[int, int]:
-    """(matrix, vectors) of the hyper-connections of so many sublayers, or of the head that joins the streams."""
-    n = model.residual_streams
-    if n == 1:
-        return 0, 0
-    columns, vectors = (n, n + 1) if head else ((n + 2) * n, (n + 2) * n + 3)
-    return sublayers * columns * n * model.hidden, sublayers * vectors
 
 
 def keys_read(compressed: Compressed, indexer: Indexer | None, ratio: int, sequence: float) -> tuple[float, float]:
@@ -76,22 +51,22 @@ def core_flops(model: Model, unit: Unit, compressed: Compressed, sequence: int) 
     return flops
 
 
-def add_operators(rows: Rows, model: Model, unit: Unit, compressed: Compressed, shape: Shape, norm: Pair, rotary: Pair) -> None:
-    """Projections, compressor, indexer, core attention, the grouped projection of its output.
-
-    `norm`, `rotary`: bytes of an element, forward and backward.
-    """
+def add_operators(rows: Rows, model: Model, unit: Unit, compressed: Compressed, shape: Shape, stack: Stack) -> None:
+    """Projections, compressor, indexer, core attention, the grouped projection of its output."""
     h, d, ratio = model.hidden, model.head_dim, unit.ratio
     rows.gemm("q_down", shape.local, compressed.q_rank, h)
     rows.gemm("q_up", shape.tokens, shape.heads * d, compressed.q_rank)
     rows.gemm("kv_down", shape.local, d, h)
-    rows.both("qk_norm", norm, shape.local * (compressed.q_rank + d), kernels=(2.0, 2.0))
-    rows.both("rotary", rotary, shape.tokens * (shape.heads + 1) * d)
-    overlap = overlap_of(compressed, ratio)
-    if overlap:
-        _pool(rows, "compressor", model, shape, overlap * d)
-    if model.indexer and ratio == compressed.chosen:
-        _indexer(rows, model, compressed, model.indexer, shape)
+    rows.both("qk_norm", stack.norm_bytes, shape.local * (compressed.q_rank + d), kernels=(2.0, 2.0))
+    rows.both("rotary", stack.rotary_bytes, shape.tokens * (shape.heads + 1) * d)
+    if ratio:
+        _pool(rows, "compressor", model, shape, overlap_of(compressed, ratio) * d)
+    if model.indexer and ratio == compressed.chosen:  # scores of all entries before a query, on every tensor-parallel rank
+        indexer = model.indexer
+        rows.gemm("indexer_q", shape.tokens, indexer.heads * indexer.head_dim, compressed.q_rank)
+        _pool(rows, "indexer_k", model, shape, 2 * indexer.head_dim)
+        rows.gemm("indexer_weights", shape.tokens, indexer.heads, h, linear=False)
+        add_scores(rows, indexer, shape, shape.sequence / compressed.chosen)
     keys = sum(keys_read(compressed, model.indexer, ratio, shape.sequence))
     queries = shape.tokens * shape.heads
     rows.product("attention", FORWARD, queries, keys, 2.0 * d, kind=FUSED, core=True)
@@ -105,14 +80,6 @@ def _pool(rows: Rows, name: str, model: Model, shape: Shape, width: int) -> None
     """Two projections in one product, not in 8 bits, and their weighted sum."""
     rows.gemm(name, shape.local, POOLED * width, model.hidden, linear=False)
     rows.both(f"{name}_pool", traffic.POOL, shape.local * POOLED * width, kernels=(2.0, 3.0))
-
-
-def _indexer(rows: Rows, model: Model, compressed: Compressed, indexer: Indexer, shape: Shape) -> None:
-    """Scores of all entries before a query in narrow heads, on every tensor-parallel rank."""
-    rows.gemm("indexer_q", shape.tokens, indexer.heads * indexer.head_dim, compressed.q_rank)
-    _pool(rows, "indexer_k", model, shape, 2 * indexer.head_dim)
-    rows.gemm("indexer_weights", shape.tokens, indexer.heads, model.hidden, linear=False)
-    add_scores(rows, indexer, shape, shape.sequence / compressed.chosen)
 
 
 def add_scores(rows: Rows, indexer: Indexer, shape: Shape, keys: float) -> None:

@@ -1,6 +1,6 @@
 """`Model`: what costs time or memory in a transformer, as numbers, from and to mappings; each error in one line."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
@@ -35,9 +35,14 @@ COMPRESSED: Final = "compressed"
 MLP: Final = "mlp"
 NONE: Final = "none"
 SYMBOLS: Final = {
-    "*": (ATTENTION, NONE), "M": (RECURRENT, NONE), "G": (RECURRENT, NONE), "-": (NONE, MLP), "E": (NONE, "experts"),
+    "*": (ATTENTION, NONE, False), "M": (RECURRENT, NONE, False), "G": (RECURRENT, NONE, False), "-": (NONE, MLP, False),
+    "E": (NONE, MLP, True),
 }  # fmt: skip
-"""Layers of a pattern as Megatron-LM writes it (--hybrid-override-pattern): one mixer each."""
+"""Layers of a pattern as Megatron-LM writes it (--hybrid-override-pattern): one mixer each, and whether it has experts."""
+
+
+Rules = list[tuple[object, str]]
+"""What the numbers of a model must agree on: (true where it is violated, message)."""
 
 
 class Mla(Record):
@@ -129,16 +134,6 @@ class Recurrent(Record):
     groups: Count
     conv: Count = 4  # tokens that the short convolution sees
     chunk: Annotated[Count, Field(le=4096)]
-
-
-class Kind(NamedTuple):
-    """What tells layers apart, in the order of the fields of `Unit`."""
-
-    moe: bool
-    window: int
-    mixer: str
-    channel: str
-    ratio: int = 0
 
 
 class Unit(NamedTuple):
@@ -259,11 +254,10 @@ class Model(Record):
                 raise ValueError(message)
         return self
 
-    def _contradictions(self) -> list[tuple[bool, str]]:
-        """What the numbers must agree on: (whether it is violated, message)."""
+    def _contradictions(self) -> Rules:
         experts, window = self.experts, self.window
-        rules = [
-            (self.heads % self.kv_heads != 0, f"kv_heads: found {self.kv_heads}, expected a divisor of heads {self.heads}"),
+        rules: Rules = [
+            (self.heads % self.kv_heads, f"kv_heads: found {self.kv_heads}, expected a divisor of heads {self.heads}"),
             (
                 self.position == "learned" and self.positions is None,
                 "positions: missing, expected the rows of the learned table (position: learned)",
@@ -273,7 +267,7 @@ class Model(Record):
                 f"positions: found {self.positions}, expected none with position: {self.position}",
             ),
             (
-                bool(self.positions and self.sequence and self.sequence > self.positions),
+                self.positions and self.sequence and self.sequence > self.positions,
                 f"sequence: found {self.sequence}, expected at most positions {self.positions}",
             ),
         ]
@@ -299,14 +293,14 @@ class Model(Record):
             ),
         ]
 
-    def _hybrid_rules(self) -> list[tuple[bool, str]]:
+    def _hybrid_rules(self) -> Rules:
         """What a pattern and recurrent layers need."""
         pattern, recurrent, full = self.pattern, self.recurrent, self.full_attention
         letters = (pattern or "").replace("|", "")
         unknown = [letter for letter in letters if letter not in SYMBOLS]
         needs = recurrent is not None and full is None and not {*letters} & {"M", "G"}
-        rules = [
-            (bool(unknown), f"pattern: found {shown(''.join(unknown[:1]))}, expected letters of {' '.join(SYMBOLS)} and |"),
+        rules: Rules = [
+            (unknown, f"pattern: found {shown(''.join(unknown[:1]))}, expected letters of {' '.join(SYMBOLS)} and |"),
             (
                 pattern is not None and len(letters) != self.layers,
                 f"pattern: found {len(letters)} layers, expected {self.layers}, as in layers",
@@ -319,29 +313,29 @@ class Model(Record):
             (needs, "recurrent: found without layers that use it, expected a pattern with M or G, or full_attention"),
             ("E" in letters and self.experts is None, "experts: missing, expected those of the layers E of the pattern"),
             (
-                self.indexer is not None and self.mla is None and self.compressed is None,
+                self.indexer and self.mla is None and self.compressed is None,
                 "indexer: found without mla, which it needs",
             ),
             *self._compressed_rules(),
             (
-                self.lora is not None and len({*self.lora.targets}) < max(len(self.lora.targets), 1),
+                self.lora and len({*self.lora.targets}) < max(len(self.lora.targets), 1),
                 "lora.targets: expected at least one, each once",
             ),
             (
-                self.lora is not None and "qkv" in self.lora.targets and self.mla is not None,
+                self.lora and "qkv" in self.lora.targets and self.mla is not None,
                 "lora.targets: found qkv, but with mla there is no such matrix",
             ),
             (
-                self.lora is not None and bool({"fc1", "fc2"} & {*self.lora.targets}) and self.ffn is None,
+                self.lora and bool({"fc1", "fc2"} & {*self.lora.targets}) and self.ffn is None,
                 "lora.targets: found fc1 or fc2, but experts have no adapters here",
             ),
         ]
         if recurrent is not None:
             heads, groups = recurrent.heads, recurrent.groups
-            rules.append((heads % groups != 0, f"recurrent.groups: found {groups}, expected a divisor of heads {heads}"))
+            rules.append((heads % groups, f"recurrent.groups: found {groups}, expected a divisor of heads {heads}"))
         return rules + (_layer_list("full_attention", full, self.layers) if isinstance(full, tuple) else [])
 
-    def _compressed_rules(self) -> list[tuple[bool, str]]:
+    def _compressed_rules(self) -> Rules:
         """What DeepSeek-V4's attention needs, and what cannot stand beside it."""
         compressed = self.compressed
         if compressed is None:
@@ -350,15 +344,15 @@ class Model(Record):
         beside = next((name for name, there in others.items() if there is not None), "")
         found, groups = len(compressed.ratios), compressed.out_groups
         return [
-            (bool(beside), f"compressed: found beside {beside}, expected one of both"),
+            (beside, f"compressed: found beside {beside}, expected one of both"),
             (self.kv_heads != 1, f"kv_heads: found {self.kv_heads}, expected 1 with compressed"),
             (found != self.layers, f"compressed.ratios: found {found} layers, expected {self.layers}"),
-            (self.heads % groups != 0, f"compressed.out_groups: found {groups}, expected a divisor of heads {self.heads}"),
+            (self.heads % groups, f"compressed.out_groups: found {groups}, expected a divisor of heads {self.heads}"),
             (
                 self.indexer is None and compressed.chosen in compressed.ratios,
                 f"indexer: missing, expected that of the layers of ratio {compressed.chosen}",
             ),
-            (self.lora is not None, "lora: found beside compressed, whose matrices have no adapters here"),
+            (self.lora, "lora: found beside compressed, whose matrices have no adapters here"),
         ]
 
     @property
@@ -382,18 +376,18 @@ class Model(Record):
     @cached_property
     def layer_units(self) -> tuple[Unit, ...]:
         """The kinds of layer, in the order in which they first appear."""
-        kinds = dict.fromkeys(self._kinds)
-        return tuple(Unit(_name(kind, kinds), LAYER, self._kinds.count(kind), *kind) for kind in kinds)
+        kinds = [*dict.fromkeys(self._kinds)]
+        return tuple(kind._replace(name=_name(kind, kinds), number=self._kinds.count(kind)) for kind in kinds)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """Embedding, kinds of layer, head, then the layer of multi-token prediction if there is one."""
         last = self._kinds[-1]
         if self.pattern is not None:  # of a hybrid: attention and the channel mixer that it has (Nemotron-3)
-            last = Kind(any(kind.moe for kind in self._kinds), 0, ATTENTION, MLP)
-        last = last._replace(ratio=0)  # DeepSeek-V4: a window alone
-        mtp = (Unit(MTP, MTP, self.mtp_layers, *last),) if self.mtp_layers else ()
-        return (Unit(EMBEDDING, EMBEDDING, 1, False, 0), *self.layer_units, Unit(HEAD, HEAD, 1, False, 0), *mtp)
+            last = Unit("", LAYER, 1, any(kind.moe for kind in self._kinds), 0)
+        last = last._replace(name=MTP, kind=MTP, number=self.mtp_layers, ratio=0)  # DeepSeek-V4: a window alone
+        ends = (Unit(EMBEDDING, EMBEDDING, 1, False, 0), Unit(HEAD, HEAD, 1, False, 0))
+        return (ends[0], *self.layer_units, ends[1], *([last] if self.mtp_layers else []))
 
     @cached_property
     def unit_of_layer(self) -> tuple[int, ...]:
@@ -402,31 +396,22 @@ class Model(Record):
         return tuple(kinds.index(kind) for kind in self._kinds)
 
     @cached_property
-    def _kinds(self) -> list[Kind]:
-        """What each layer is."""
-        letters = None if self.pattern is None else self.pattern.replace("|", "")
+    def _kinds(self) -> list[Unit]:
+        """What each layer is, as a unit of one layer without a name."""
+        letters, compressed, full = (self.pattern or "").replace("|", ""), self.compressed, self.full_attention
+        dense = self.experts.dense_layers if self.experts else self.layers
         kinds = []
         for layer in range(self.layers):
-            if letters is not None:
-                mixer, inside = SYMBOLS[letters[layer]]
-                moe, channel = inside == "experts", NONE if inside == NONE else MLP
-            else:
-                mixer, channel, moe = ATTENTION if self._attends(layer) else RECURRENT, MLP, self._has_experts(layer)
-            if self.compressed:
-                kinds.append(Kind(moe, 0, COMPRESSED, channel, self.compressed.ratios[layer]))
-                continue
-            kinds.append(Kind(moe, self._window(layer) if mixer == ATTENTION else 0, mixer, channel))
+            attends = full is None or (layer in full if isinstance(full, tuple) else (layer + 1) % full == 0)
+            moe = layer >= dense if isinstance(dense, int) else layer not in dense
+            mixer, channel = ATTENTION if attends else RECURRENT, MLP
+            if letters:
+                mixer, channel, moe = SYMBOLS[letters[layer]]
+            window = self._window(layer) if mixer == ATTENTION else 0
+            kinds.append(Unit("", LAYER, 1, moe, window, mixer, channel))
+            if compressed:
+                kinds[-1] = kinds[-1]._replace(mixer=COMPRESSED, ratio=compressed.ratios[layer])
         return kinds
-
-    def _attends(self, layer: int) -> bool:
-        full = self.full_attention
-        return full is None or (layer in full if isinstance(full, tuple) else (layer + 1) % full == 0)
-
-    def _has_experts(self, layer: int) -> bool:
-        if self.experts is None:
-            return False
-        dense = self.experts.dense_layers
-        return layer >= dense if isinstance(dense, int) else layer not in dense
 
     def _window(self, layer: int) -> int:
         if self.window is None:
@@ -442,7 +427,7 @@ class Model(Record):
         return self.window.tokens if inside else 0
 
 
-def _packing_limits(packing: Packing | None, sequence: int | None) -> list[tuple[bool, str]]:
+def _packing_limits(packing: Packing | None, sequence: int | None) -> Rules:
     """Lengths that fit into a sequence: none is longer, which bounds their spread (Bhatia and Davis 2000)."""
     if packing is None or sequence is None:
         return []
@@ -456,11 +441,11 @@ def _packing_limits(packing: Packing | None, sequence: int | None) -> list[tuple
     ]
 
 
-def _group_limits(experts: Experts) -> list[tuple[bool, str]]:
+def _group_limits(experts: Experts) -> Rules:
     """A token has to find `topk` experts in the groups that it may use (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)."""
     groups, allowed, count = experts.groups, experts.topk_groups, experts.count
     return [
-        (count % groups != 0, f"experts.groups: found {groups}, expected a divisor of count {count}"),
+        (count % groups, f"experts.groups: found {groups}, expected a divisor of count {count}"),
         (allowed > groups, f"experts.topk_groups: found {allowed}, expected at most groups {groups}"),
         (
             experts.topk * groups > allowed * count,
@@ -470,17 +455,17 @@ def _group_limits(experts: Experts) -> list[tuple[bool, str]]:
     ]
 
 
-def _layer_list(key: str, layers: tuple[int, ...], count: int) -> list[tuple[bool, str]]:
+def _layer_list(key: str, layers: tuple[int, ...], count: int) -> Rules:
     beyond = [layer for layer in layers if layer >= count]
     return [
-        (bool(beyond), f"{key}: found {beyond[:1]}, expected layers 0 to {count - 1}"),
+        (beyond, f"{key}: found {beyond[:1]}, expected layers 0 to {count - 1}"),
         (len(set(layers)) < len(layers), f"{key}: found a layer twice"),
     ]
 
 
-def _name(kind: Kind, kinds: Iterable[Kind]) -> str:
+def _name(kind: Unit, every: Sequence[Unit]) -> str:
     """`layer`, with what tells it from the other kinds in front."""
-    words, every = [], list(kinds)
+    words = []
     if len({each.mixer for each in every}) > 1:
         words.append({NONE: ""}.get(kind.mixer, kind.mixer))
     if kind.mixer == ATTENTION and len({each.window for each in every if each.mixer == ATTENTION}) > 1:
@@ -545,13 +530,10 @@ def _first_fault(error: ValidationError) -> str:
         message = fault["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if key else message
     if fault["type"] == "literal_error" and path:
-        return f"{key}: found {shown(fault['input'])}, {nearest(str(fault['input']), _literals(path))}"
+        words = {"activation": Activation, "norm": Norm, "position": Position}.get(path[-1])
+        known = ["all", "even", "odd", "a list of layers"] if words is None else get_args(words)
+        return f"{key}: found {shown(fault['input'])}, {nearest(str(fault['input']), known)}"
     return f"{key}: found {shown(fault['input'])}, expected {_expected(fault['type'], fault['msg'])}"
-
-
-def _literals(path: list[str]) -> list[str]:
-    words = {"activation": Activation, "norm": Norm, "position": Position}
-    return list(get_args(words[path[-1]])) if path[-1] in words else ["all", "even", "odd", "a list of layers"]
 
 
 def _expected(kind: str, message: str) -> str:
@@ -565,11 +547,8 @@ def _expected(kind: str, message: str) -> str:
 def model_document(model: Model) -> dict[str, Any]:
     """The numbers that differ from their defaults, as a mapping that `parse_model` reads back."""
     document = model.model_dump(mode="json", exclude_defaults=True)
-    if model.mla is not None or model.kv_heads == model.heads:
-        del document["kv_heads"]
-    if model.mla is not None or model.head_dim * model.heads == model.hidden:
-        del document["head_dim"]
-    return document
+    follows = {"kv_heads": model.kv_heads == model.heads, "head_dim": model.head_dim * model.heads == model.hidden}
+    return {key: value for key, value in document.items() if not (follows.get(key) or (model.mla and key in follows))}
 
 
 def model_yaml(model: Model, comments: Mapping[str, str] | None = None) -> str:

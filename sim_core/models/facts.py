@@ -3,26 +3,27 @@
 from collections.abc import Mapping
 from math import isclose
 from types import NoneType
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from sim_core.errors import SpecError, shown
 from sim_core.units import quantity, short
 
 SWITCH: Final = "true or false"
 DEVICES: Final = "devices"
+CODE: Final = "none: read it in the framework's code"
 
 
 class Fact(NamedTuple):
     """One row of the page of facts: the annotation of a field of `Stack`.
 
-    `unit`: `s`, `B`, `` for plain numbers, SWITCH for true or false, DEVICES for a list of them, else the words it may be,
-    joined by " | ".
+    `unit`: `s`, `B`, `` for plain numbers, DEVICES for a list of them; of a field that is true or false SWITCH, of one with
+    some words these, joined by " | " (`of`).
     """
 
-    unit: str
     what: str
     used_by: str
-    told_by: str = ""
+    unit: str = ""
+    told_by: str = CODE
     least: float = 0.0
     most: float = 1e15
     among: tuple[float, ...] = ()  # the only values, where few are meant
@@ -34,7 +35,9 @@ class Fact(NamedTuple):
     def of(self, kind: Any) -> "Fact":
         """This fact as the field that it annotates has it, by the type of that field."""
         kinds = kind, *get_args(kind)
-        return self._replace(pair=tuple[float, float] in kinds, optional=NoneType in kinds)
+        words = next((" | ".join(get_args(each)) for each in kinds if get_origin(each) is Literal), self.unit)
+        unit = SWITCH if bool in kinds else words
+        return self._replace(unit=unit, pair=tuple[float, float] in kinds, optional=NoneType in kinds)
 
     def read(self, value: object) -> Any:
         """The value in SI. Raises SpecError: what was found, what was expected."""

@@ -28,19 +28,23 @@ class Feature(NamedTuple):
     what: str
 
 
-def _switch(value: str) -> bool:
-    if value.lower() in YES:
-        return True
-    if value.lower() in NO:
-        return False
-    raise SpecError(f"found {shown(value)}, expected 0 or 1")
+def _reader(pick: Callable[[str], Any], expected: str) -> Callable[[str], Any]:
+    """Reads a value by `pick`, which gives None for what is not `expected`."""
+
+    def read(value: str) -> Any:
+        if (found := pick(value)) is None:
+            raise SpecError(f"found {shown(value)}, expected {expected}")
+        return found
+
+    return read
 
 
+_switch = _reader(lambda value: {**dict.fromkeys(YES, True), **dict.fromkeys(NO, False)}.get(value.lower()), "0 or 1")
 WHOLE: Final = r"mcore|full(?:[ _](?:iteration|layer))?(?: \(.*\))?"
 """Implementations of graphs that launch a whole layer or step: `mcore`, `full layer (enable_cuda_graph)`."""
 
 
-def _graphs(value: str) -> str:
+def _graphs(value: str) -> str | None:
     """`none`, `full`, or modules as in `transformer_engine:attn+moe_router+moe_preprocess`."""
     implementation, _, modules = value.lower().partition(":")
     if implementation in NO:
@@ -49,26 +53,19 @@ def _graphs(value: str) -> str:
     if "full_iteration" in named or re.fullmatch(WHOLE, named[0]):
         return "full"
     captured = [word for word, module in (("attention", "attn"), ("router", "moe_router")) if module in named]
-    if not captured and not {"mlp", "moe", "mamba", "moe_preprocess"} & set(named):
-        expected = "none, full_iteration, or modules such as transformer_engine:attn+moe_router"
-        raise SpecError(f"found {shown(value)}, expected {expected}")
-    return " and ".join(captured) or "none"
+    known = captured or {"mlp", "moe", "mamba", "moe_preprocess"} & set(named)
+    return " and ".join(captured) or "none" if known else None
 
 
-def _number(value: str) -> float:
+def _number(value: str) -> float | None:
     try:
-        number = float(value)
+        return number if 0 < (number := float(value)) < 1e3 else None
     except ValueError:
-        number = 0.0
-    if not 0 < number < 1e3:
-        raise SpecError(f"found {shown(value)}, expected a number above 0")
-    return number
+        return None
 
 
-def _block(value: str) -> str:
-    if not (value.isascii() and value.isdigit() and 0 < int(value) < 1000):
-        raise SpecError(f"found {shown(value)}, expected a number of layers")
-    return f"block:{int(value)}"
+def _block(value: str) -> str | None:
+    return f"block:{int(value)}" if value.isascii() and value.isdigit() and 0 < int(value) < 1000 else None
 
 
 DISPATCHERS: Final = {
@@ -84,40 +81,32 @@ def dispatcher_named(name: str) -> str | None:
     return next((word for word, names in DISPATCHERS.items() if re.fullmatch(names, name.strip().lower())), None)
 
 
-def _dispatcher(value: str) -> str:
-    if (word := dispatcher_named(value)) is None:
-        raise SpecError(f"found {shown(value)}, expected alltoall, deepep, hybridep or hierarchical")
-    return word
-
-
 CP_COMM_TYPES: Final = ("p2p", "all_gather", "a2a")
 """Words of a plan's `cp_comm_type` that need no second number."""
 
 
-def _cp_comm_type(value: str) -> str:
-    if value not in CP_COMM_TYPES:
-        raise SpecError(f"found {shown(value)}, expected {', '.join(CP_COMM_TYPES)}")
-    return value
-
-
+_EXPERTS_LIBRARY = _reader(dispatcher_named, "alltoall, deepep, hybridep or hierarchical")
+_CP_WAY = _reader(dict(zip(CP_COMM_TYPES, CP_COMM_TYPES, strict=True)).get, ", ".join(CP_COMM_TYPES))
+_GRAPHS = _reader(_graphs, "none, full_iteration, or modules such as transformer_engine:attn+moe_router")
+_ABOVE_0, _LAYERS = _reader(_number, "a number above 0"), _reader(_block, "a number of layers")
 FEATURES: Final[Mapping[str, Feature]] = {
-    "cuda_graph": Feature("facts", "graphs", _graphs, "none, full_iteration, or the modules of a layer that graphs launch"),
+    "cuda_graph": Feature("facts", "graphs", _GRAPHS, "none, full_iteration, or the modules of a layer that graphs launch"),
     "fused_grouped_mlp": Feature("facts", "fused_experts", _switch, "the experts' GEMMs, activation and casts are one kernel"),
     "router_fusion": Feature("facts", "fused_router", _switch, "kernels of the router are fused"),
     "fp8_attention": Feature("facts", "fp8_attention", _switch, "core attention in 8 bits"),
-    "dispatcher": Feature("plan", "dispatcher", _dispatcher, "how tokens reach their experts: alltoall, deepep, hybridep"),
+    "dispatcher": Feature("plan", "dispatcher", _EXPERTS_LIBRARY, "how tokens reach their experts: alltoall, deepep, hybridep"),
     "ep_overlap": Feature("plan", "overlap_ep", _switch, "dispatch and combine beside compute of another micro-batch"),
     "shared_expert_overlap": Feature("plan", "overlap_shared_experts", _switch, "shared experts beside dispatch and combine"),
     "tp_overlap": Feature("plan", "overlap_tp", _switch, "tensor-parallel messages beside GEMMs"),
-    "cp_comm_type": Feature("plan", "cp_comm_type", _cp_comm_type, "how context-parallel ranks compute attention"),
+    "cp_comm_type": Feature("plan", "cp_comm_type", _CP_WAY, "how context-parallel ranks compute attention"),
     "fp8_activation_input": Feature(
         "facts",
         "activation_input_bytes",
         lambda value: 1.0 if _switch(value) else 2.0,
         "what enters the activation is kept in 8 bits",
     ),
-    "recompute_layers": Feature("plan", "checkpointing", _block, "layers of a stage that run again as a whole"),
-    "capacity_factor": Feature("experts", "capacity_factor", _number, "tokens of an expert over the mean, at most"),
+    "recompute_layers": Feature("plan", "checkpointing", _LAYERS, "layers of a stage that run again as a whole"),
+    "capacity_factor": Feature("experts", "capacity_factor", _ABOVE_0, "tokens of an expert over the mean, at most"),
     "pad_to_capacity": Feature("experts", "pad_to_capacity", _switch, "every expert computes its full capacity"),
 }
 """The options that change what is simulated; the other names of some are in ALIASES."""
@@ -130,11 +119,6 @@ ALIASES: Final[Mapping[str, str]] = {
     "moe_a2a_overlap": "ep_overlap",
     "overlap_moe_expert_parallel_comm": "ep_overlap",
 }
-
-
-def feature_aliases() -> tuple[str, ...]:
-    """Other names of FEATURES."""
-    return tuple(ALIASES)
 
 
 def split_features(text: str) -> dict[str, str]:

@@ -27,23 +27,14 @@ class Keys(NamedTuple):
     load: Ints  # millionths: tokens of the busiest rank over the mean; 0: the model's own
 
 
-def make_keys(
-    *,
-    tp: npt.ArrayLike = 1,
-    cp: npt.ArrayLike = 1,
-    ep: npt.ArrayLike = 1,
-    etp: npt.ArrayLike = 1,
-    sequence_parallel: npt.ArrayLike = 0,
-    micro_batch: npt.ArrayLike = 1,
-    a2a: npt.ArrayLike = 1,
-    gathers: npt.ArrayLike = 0,
-    precision: npt.ArrayLike = 0,
-    load: npt.ArrayLike = 0,
-) -> Keys:
-    """Keys from numbers or columns of one length. `sequence_parallel` has no effect where tp is 1, as in Megatron-LM."""
-    columns = (tp, cp, ep, etp, sequence_parallel, micro_batch, a2a, gathers, precision, load)
-    arrays = [np.atleast_1d(np.asarray(column, np.int64)) for column in columns]
-    keys = Keys(*(np.ascontiguousarray(column) for column in np.broadcast_arrays(*arrays)))
+def make_keys(**given: npt.ArrayLike) -> Keys:
+    """Keys from numbers or columns of one length by the names of the fields; what is not given is off, sizes are 1.
+
+    `sequence_parallel` has no effect where tp is 1, as in Megatron-LM.
+    """
+    columns = dict.fromkeys(Keys._fields, 1) | dict.fromkeys(("sequence_parallel", "gathers", "precision", "load"), 0) | given
+    arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(column, np.int64)) for column in columns.values()))
+    keys = Keys(*map(np.ascontiguousarray, arrays))
     return keys._replace(sequence_parallel=np.where(keys.tp > 1, keys.sequence_parallel, 0))
 
 
@@ -54,24 +45,25 @@ def refusals(model: Model, keys: Keys, sequence: int) -> dict[str, Bools]:
     them; experts with tp need sequence parallelism, moe_layer.py; chunks of half a rank's tokens need 2 cp of them), and
     Transformer Engine's (context_parallel.py: an all-to-all divides heads and key-value heads; a ring knows no windows).
     """
-    tp, experts = keys.tp, model.experts
-    ffns = [model.ffn] if model.ffn else []
-    ffns += [experts.shared_ffn] if experts and experts.shared_ffn else []
+    tp, experts, state, no = keys.tp, model.experts, model.recurrent, np.zeros(len(keys.tp), np.bool_)
+    ffns = [size for size in (model.ffn, experts and experts.shared_ffn) if size]
     kv_fits = (model.kv_heads % tp == 0) | (tp % model.kv_heads == 0)
     count, ffn = (experts.count, experts.ffn) if experts else (1, 1)
-    has_experts = np.full(len(tp), experts is not None)
+    has_experts = no | (experts is not None)
     windowed = any(unit.window for unit in model.layer_units) and not (model.window and model.window.chunked)
-    state = model.recurrent
-    scanned = np.zeros(len(tp), np.bool_) if state is None else (state.heads % tp != 0) | (state.groups % tp != 0)
-    apart = np.zeros(len(tp), np.bool_) if state is None else state.heads % (tp * keys.cp) != 0
+    scanned = (state.heads % tp != 0) | (state.groups % tp != 0) if state else no
+    apart = state.heads % (tp * keys.cp) != 0 if state else no
     if model.compressed:
         scanned = scanned | (model.compressed.out_groups % tp != 0)
-    if state is not None and state.kind != "mamba2":  # heads of queries and keys are exchanged for tokens, too
-        apart |= state.groups % (tp * keys.cp) != 0
+    if state and state.kind != "mamba2":  # heads of queries and keys are exchanged for tokens, too
+        apart = apart | (state.groups % (tp * keys.cp) != 0)
+    # sizes of linear layers, which the scales of their precision must divide
+    parts = [(model.heads * model.v_head_dim, tp), *((size, tp) for size in ffns), *([(ffn, keys.etp)] if experts else [])]
+    sizes = [no + model.hidden, keys.micro_batch * sequence // keys.cp, *(size // by for size, by in parts)]
     return {
         "heads_not_divisible_by_tp": (model.heads % tp != 0) | scanned,
         "kv_heads_do_not_fit_tp": ~kv_fits & (model.mla is None),
-        "ffn_not_divisible_by_tp": np.any([size % tp != 0 for size in ffns], axis=0) if ffns else np.zeros(len(tp), np.bool_),
+        "ffn_not_divisible_by_tp": np.any([no, *(size % tp != 0 for size in ffns)], axis=0),
         "sequence_not_divisible_by_tp": (keys.sequence_parallel == 1) & (sequence % (tp * keys.cp) != 0),
         "experts_not_divisible_by_ep": has_experts & (count % keys.ep != 0),
         "expert_ffn_not_divisible_by_etp": has_experts & (ffn % keys.etp != 0),
@@ -81,17 +73,8 @@ def refusals(model: Model, keys: Keys, sequence: int) -> dict[str, Bools]:
         | (np.maximum(model.kv_heads // tp, 1) % keys.a2a != 0)
         | apart,
         "window_needs_whole_keys": (keys.cp > keys.a2a) & (keys.gathers == 0) & windowed,
-        "sizes_unfit_precision": _unfit(model, keys, ffns, sequence),
+        "sizes_unfit_precision": np.any([size % MULTIPLE[keys.precision] != 0 for size in sizes], axis=0),
     }
-
-
-def _unfit(model: Model, keys: Keys, ffns: list[int], sequence: int) -> Bools:
-    """Keys whose linear layers have a size that the scales of their precision do not divide."""
-    parts = [(model.heads * model.v_head_dim, keys.tp), *((ffn, keys.tp) for ffn in ffns)]
-    parts += [(model.experts.ffn, keys.etp)] if model.experts else []
-    sizes = [np.full(len(keys.tp), model.hidden), keys.micro_batch * sequence // keys.cp, *(size // by for size, by in parts)]
-    unfit: Bools = np.any([size % MULTIPLE[keys.precision] != 0 for size in sizes], axis=0)
-    return unfit
 
 
 class Shape(NamedTuple):
@@ -122,26 +105,27 @@ def shape_of(model: Model, keys: Keys, sequence: int) -> Shape:
 
     A capacity cuts what exceeds it; with padding every expert computes its full capacity.
     """
-    tp, ep, etp = (column.astype(np.float64) for column in (keys.tp, keys.ep, keys.etp))
+    tp, cp, ep, etp, a2a, gathers, micro_batch = (
+        column.astype(np.float64) for column in (keys.tp, keys.cp, keys.ep, keys.etp, keys.a2a, keys.gathers, keys.micro_batch)
+    )
     tokens = keys.micro_batch * sequence / keys.cp
     local = tokens / np.where(keys.sequence_parallel == 1, tp, 1.0)
     experts, load, topk = model.experts, np.ones(len(keys.tp)), 0
     if experts:
-        capacity = experts.capacity_factor
+        capacity, topk = experts.capacity_factor, experts.topk
         load = np.where(keys.load > 0, keys.load / MILLIONTHS, experts.imbalance)
-        load = load if capacity is None else np.minimum(load, capacity)
-        load = np.full(len(keys.tp), capacity) if capacity is not None and experts.pad_to_capacity else load
-        topk = experts.topk
+        if capacity is not None:
+            load = np.full(len(keys.tp), capacity) if experts.pad_to_capacity else np.minimum(load, capacity)
     return Shape(
         sequence=float(sequence),
         tokens=tokens,
         local=local,
-        micro_batch=keys.micro_batch.astype(np.float64),
+        micro_batch=micro_batch,
         tp=tp,
-        cp=keys.cp.astype(np.float64),
-        a2a=keys.a2a.astype(np.float64),
-        ring=keys.cp / keys.a2a,
-        gathers=keys.gathers.astype(np.float64),
+        cp=cp,
+        a2a=a2a,
+        ring=cp / a2a,
+        gathers=gathers,
         heads=model.heads / tp,
         kv_heads=np.maximum(model.kv_heads / tp, 1.0),
         vocabulary=padded_vocabulary(model, keys.tp).astype(np.float64),

@@ -7,20 +7,23 @@ import numpy as np
 from sim_core.arrays import Floats, Ints
 from sim_core.models.description import (
     COMPRESSED,
-    EMBEDDING as EMBEDDING_UNIT,
+    EMBEDDING,
     HEAD,
     LAYER,
+    MTP,
     NONE,
     RECURRENT,
     Compressed,
+    Experts,
     Lora,
+    Mla,
     Model,
     Recurrent,
     Unit,
 )
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.recurrent import sizes_of
-from sim_core.models.stack import Kernels
+from sim_core.models.stack import Stack
 from sim_core.models.weights import sequence_of
 from sim_core.terms import (
     ALL_GATHER,
@@ -62,12 +65,9 @@ class Messages(NamedTuple):
 
 
 _WORDS: Final = {
-    ALL_REDUCE: "all_reduce",
-    ALL_GATHER: "all_gather",
-    REDUCE_SCATTER: "reduce_scatter",
-    ALL_TO_ALL: "all_to_all",
+    ALL_REDUCE: "all_reduce", ALL_GATHER: "all_gather", REDUCE_SCATTER: "reduce_scatter", ALL_TO_ALL: "all_to_all",
     SEND_RECEIVE: "send_receive",
-}
+}  # fmt: skip
 
 
 class _Rows:
@@ -81,10 +81,10 @@ class _Rows:
         self._bytes.append(moved)
 
     def stacked(self, keys: int) -> Messages:
-        names, kind, group, phase, operator, beside = zip(*self._rows, strict=True) if self._rows else ((),) * 6
-        columns = [np.array(column, np.int64) for column in (kind, group, phase, beside)]
+        names, *columns, operators, beside = zip(*self._rows, strict=True) if self._rows else ((),) * 6
+        kind, group, phase = (np.array(column, np.int64) for column in columns)
         moved = np.stack(self._bytes, axis=1) if self._bytes else np.zeros((keys, 0))
-        return Messages(names, columns[0], columns[1], columns[2], operator, columns[3], moved)
+        return Messages(names, kind, group, phase, operators, np.array(beside, np.int64), moved)
 
 
 class _Region(NamedTuple):
@@ -96,7 +96,7 @@ class _Region(NamedTuple):
     lora: Lora | None  # all weights but those of adapters are frozen
 
 
-def messages(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Messages:
+def messages(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Messages:
     """The collectives of one unit for one micro-batch. Raises SpecError if the sequence is unknown.
 
     Tensor parallelism: Shoeybi et al. 2019 (arXiv 1909.08053), section 3; with sequence parallelism Korthikanti et al. 2022
@@ -104,26 +104,21 @@ def messages(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Messages
     """
     shape = shape_of(model, keys, sequence_of(model))
     parallel, sequence = keys.tp > 1, keys.sequence_parallel == 1
-    region = _Region(
-        (parallel & ~sequence).astype(np.float64),
-        (parallel & sequence).astype(np.float64),
-        shape.stored / ELEMENT,
-        model.lora,
-    )
-    rows = _Rows()
-    if unit.kind == EMBEDDING_UNIT:
-        _embedding(rows, model, shape, region)
-    elif unit.kind == LAYER:
+    plain, scattered = ((parallel & way).astype(np.float64) for way in (~sequence, sequence))
+    region, rows = _Region(plain, scattered, shape.stored / ELEMENT, model.lora), _Rows()
+    hidden = ELEMENT * shape.tokens * model.hidden
+    if unit.kind in (EMBEDDING, MTP):  # every rank looks up its rows of the vocabulary; the sum is the embedding
+        _row(rows, "embedding", hidden, region, linear=False)
+    if unit.kind == MTP:
+        _column(rows, "mtp_projection", 2 * hidden, region)
+        rows.add(ALL_GATHER, TP, FORWARD, "mtp_projection", hidden * (plain + scattered))
+    if unit.kind in (LAYER, MTP):
         _layer(rows, model, unit, shape, region)
-    elif unit.kind == HEAD:
-        _head(rows, model, shape, region, kernels)
-    else:
-        _embedding(rows, model, shape, region)
-        _column(rows, "mtp_projection", 2 * ELEMENT * shape.tokens * model.hidden, region)
-        whole = ELEMENT * shape.tokens * model.hidden * (region.plain + region.scattered)
-        rows.add(ALL_GATHER, TP, FORWARD, "mtp_projection", whole)
-        _layer(rows, model, unit, shape, region)
-        _head(rows, model, shape, region, kernels)
+    if unit.kind in (HEAD, MTP):  # the vocabulary-parallel loss: the maximum, the target's logit and the sum, fp32 per token
+        _column(rows, "logits", hidden, region, linear=False)
+        each = 4.0 * shape.tokens * (plain + scattered)
+        for sums in (1.0, 2.0) if stack.fused_loss else (1.0, 1.0, 1.0):
+            rows.add(ALL_REDUCE, TP, FORWARD, "loss", sums * each)
     return rows.stacked(len(keys.tp))
 
 
@@ -146,10 +141,8 @@ def _column(rows: _Rows, name: str, whole: Floats, region: _Region, *, linear: b
     rows.add(REDUCE_SCATTER, TP, INPUT_GRADIENT, name, whole * region.scattered, WEIGHT_GRADIENT)
 
 
-def _row(rows: _Rows, name: str, whole: Floats, region: _Region, *, summed: bool = True, linear: bool = True) -> None:
-    """The output of a row-parallel GEMM; `summed` False: another region adds it to its own sum."""
-    if not summed:
-        return
+def _row(rows: _Rows, name: str, whole: Floats, region: _Region, *, linear: bool = True) -> None:
+    """The output of a row-parallel GEMM."""
     rows.add(ALL_REDUCE, TP, FORWARD, name, whole * region.plain)
     rows.add(REDUCE_SCATTER, TP, FORWARD, name, whole * region.scattered)
     rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, whole * region.scattered * (region.narrow if linear else 1.0))
@@ -166,21 +159,19 @@ def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region)
         _row(rows, "projection", whole, region)
     elif unit.mixer != NONE:
         if model.mla:
-            _latents(rows, model, shape, region)
+            _latents(rows, model, model.mla, shape, region)
         else:
             _column(rows, "qkv", whole, region)
         _context(rows, model, unit, shape)
-        _row(rows, "projection", whole, region, summed=not model.parallel_residual)  # GPT-NeoX adds both, then reduces once
-    if unit.channel == NONE:
-        return
-    if not unit.moe:
-        _column(rows, "fc1", whole, region)
-        _row(rows, "fc2", whole, region)
-        return
-    _experts(rows, model, shape)
-    if model.experts and model.experts.shared_ffn:
-        _column(rows, "shared_fc1", whole, region)
-        _row(rows, "shared_fc2", whole, region)
+        if not model.parallel_residual:  # GPT-NeoX adds both, then reduces once
+            _row(rows, "projection", whole, region)
+    experts = model.experts if unit.moe else None
+    if experts:
+        _experts(rows, experts, experts.latent or model.hidden, shape)
+    if unit.channel != NONE and (experts is None or experts.shared_ffn):
+        prefix = "shared_" if experts else ""
+        _column(rows, f"{prefix}fc1", whole, region)
+        _row(rows, f"{prefix}fc2", whole, region)
 
 
 def _scanned(rows: _Rows, mixer: Recurrent, shape: Shape) -> None:
@@ -237,11 +228,8 @@ def _context(rows: _Rows, model: Model, unit: Unit, shape: Shape) -> None:
     rows.add(REDUCE_SCATTER, CP_RING, INPUT_GRADIENT, "attention", gathered * keys * shape.ring)
 
 
-def _latents(rows: _Rows, model: Model, shape: Shape, region: _Region) -> None:
+def _latents(rows: _Rows, model: Model, mla: Mla, shape: Shape, region: _Region) -> None:
     """Latents are computed on local tokens, then gathered: far fewer bytes than the hidden state."""
-    mla = model.mla
-    if mla is None:
-        return
     q_width, q = (mla.q_rank, "q_up") if mla.q_rank else (model.hidden, "q")
     _column(rows, q, ELEMENT * shape.tokens * q_width, region)
     _column(rows, "kv_up", ELEMENT * shape.tokens * mla.kv_rank, region)
@@ -250,17 +238,15 @@ def _latents(rows: _Rows, model: Model, shape: Shape, region: _Region) -> None:
     rows.add(REDUCE_SCATTER, TP, INPUT_GRADIENT, "kv_down", rotated)
 
 
-def _experts(rows: _Rows, model: Model, shape: Shape) -> None:
+def _experts(rows: _Rows, experts: Experts, width: int, shape: Shape) -> None:
     """Dispatch and combine; with expert tensor parallelism the ranks of an expert gather and reduce.
 
     Counts of tokens come first: 4 bytes for each expert and rank of tp x ep, on the TP group if there is one (as in AICB).
     """
-    experts = model.experts.count if model.experts else 0
     ep, etp, tp = ((size > 1).astype(np.float64) for size in (shape.ep, shape.etp, shape.tp))
-    width = model.experts.latent if model.experts and model.experts.latent else model.hidden
     sent = ELEMENT * shape.sent * width
     gathered = sent * shape.etp
-    counts = 4.0 * experts * shape.tp * shape.ep
+    counts = 4.0 * experts.count * shape.tp * shape.ep
     rows.add(ALL_GATHER, TP, FORWARD, "routing", counts * tp)
     rows.add(ALL_GATHER, EP, FORWARD, "routing", counts * ep * (1 - tp))
     for phase in (FORWARD, INPUT_GRADIENT):
@@ -268,17 +254,3 @@ def _experts(rows: _Rows, model: Model, shape: Shape) -> None:
         rows.add((ALL_GATHER, REDUCE_SCATTER)[phase], ETP, phase, "experts_fc1", gathered * etp)
         rows.add((REDUCE_SCATTER, ALL_GATHER)[phase], ETP, phase, "experts_fc2", gathered * etp)
         rows.add(ALL_TO_ALL, EP, phase, "unpermute", sent * ep)
-
-
-def _embedding(rows: _Rows, model: Model, shape: Shape, region: _Region) -> None:
-    """Every rank looks up its rows of the vocabulary; the sum is the embedding."""
-    _row(rows, "embedding", ELEMENT * shape.tokens * model.hidden, region, linear=False)
-
-
-def _head(rows: _Rows, model: Model, shape: Shape, region: _Region, kernels: Kernels) -> None:
-    """Logits, then the vocabulary-parallel loss: the maximum, the target's logit and the sum, fp32 per token."""
-    _column(rows, "logits", ELEMENT * shape.tokens * model.hidden, region, linear=False)
-    each = 4.0 * shape.tokens * (region.plain + region.scattered)
-    rows.add(ALL_REDUCE, TP, FORWARD, "loss", each)
-    for sums in (2.0,) if kernels.fused_loss else (1.0, 1.0):
-        rows.add(ALL_REDUCE, TP, FORWARD, "loss", sums * each)

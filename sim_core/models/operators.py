@@ -4,12 +4,11 @@ from typing import Final
 
 import numpy as np
 
-from sim_core.arrays import Floats
 from sim_core.models import compressed, recurrent, traffic
-from sim_core.models.description import COMPRESSED, EMBEDDING, HEAD, LAYER, NONE, RECURRENT, Indexer, Mla, Model, Unit
+from sim_core.models.description import COMPRESSED, EMBEDDING, HEAD, LAYER, MTP, NONE, RECURRENT, Experts, Mla, Model, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.rows import GROUPED_GEMM, AttentionShape, Operators, Rows
-from sim_core.models.stack import Kernels
+from sim_core.models.stack import Stack
 from sim_core.models.weights import WIDE_BYTES, held, sequence_of
 from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
@@ -17,42 +16,45 @@ FUSED_CASTS: Final = (("experts_fc2", FORWARD), ("experts_fc1", INPUT_GRADIENT))
 """GEMMs whose operand the fused kernel before them writes in 8 bits: the activation's output, and its input's gradient."""
 
 
-def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kernels) -> None:
+def _layer(rows: Rows, model: Model, unit: Unit, shape: Shape, stack: Stack) -> None:
     """All operators of one layer, in forward order; backward rows stand beside their forward."""
     if unit.mixer != NONE:
-        _norm(rows, model, shape, kernels, "attention_norm")
+        _norm(rows, model, shape, stack, "attention_norm")
         if unit.mixer == RECURRENT and model.recurrent:
             recurrent.add_operators(rows, model, model.recurrent, shape)
         elif unit.mixer == COMPRESSED and model.compressed:
-            compressed.add_operators(rows, model, unit, model.compressed, shape, kernels.norm_bytes, kernels.rotary_bytes)
+            compressed.add_operators(rows, model, unit, model.compressed, shape, stack)
         else:
-            _attention(rows, model, unit, shape, kernels)
-        _residual(rows, model, shape, "attention_residual")
+            _attention(rows, model, unit, shape, stack)
+        _residual(rows, model, shape, "attention")
     if unit.channel == NONE:
         return
-    _norm(rows, model, shape, kernels, "mlp_norm")
-    if unit.moe:
-        _experts(rows, model, shape, kernels)
+    _norm(rows, model, shape, stack, "mlp_norm")
+    if unit.moe and model.experts:
+        _experts(rows, model, model.experts, shape, stack)
     else:
-        _mlp(rows, model, shape, kernels, "", model.ffn or 0)
-    _residual(rows, model, shape, "mlp_residual")
+        _mlp(rows, model, shape, stack, "", model.ffn or 0)
+    _residual(rows, model, shape, "mlp")
 
 
-def _attention(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kernels) -> None:
+def _attention(rows: Rows, model: Model, unit: Unit, shape: Shape, stack: Stack) -> None:
     """Projections, core attention, the projection of its output."""
     if model.mla:
-        _latent_projections(rows, model, model.mla, shape, kernels)
-        if model.indexer:
-            _indexer(rows, model, model.mla, model.indexer, shape)
+        _latent_projections(rows, model, model.mla, shape, stack)
     else:
-        _projections(rows, model, shape, kernels)
-    if any(kernels.attention_copies):
-        rows.both("attention_copies", kernels.attention_copies, shape.tokens * shape.heads * model.head_dim, kernels=(6.0, 8.0))
-    if kernels.flash_attention and (kernels.fused_window_sinks or not (model.attention_sinks and unit.window)):
+        _projections(rows, model, shape, stack)
+    if any(stack.attention_copies):
+        rows.both("attention_copies", stack.attention_copies, shape.tokens * shape.heads * model.head_dim, kernels=(6.0, 8.0))
+    sinks_apart = model.attention_sinks and unit.window and not (stack.fused_window_sinks or stack.fp8_attention)
+    if stack.flash_attention and not sinks_apart:  # in 8 bits all kernels are fused
         rows.flash(_attention_shape(model, unit, shape))
-        _ring(rows, model, shape, kernels)
-        if kernels.fp8_attention:
-            _attention_casts(rows, model, shape)
+        _ring(rows, model, shape, stack)
+        # around attention in 8 bits queries, keys and values are cast, its output cast back; backward the gradients of each
+        # (Transformer Engine, attention/dot_product_attention/backends.py)
+        narrow = np.where(shape.stored < WIDE_BYTES, 1.0, 0.0)
+        width = (shape.heads + shape.kv_heads) * (model.head_dim + model.v_head_dim)
+        for phase in (FORWARD, INPUT_GRADIENT) if stack.fp8_attention else ():
+            rows.memory("attention_casts", phase, traffic.CAST * narrow * shape.tokens * width, kernels=2 * narrow)
     else:
         _unfused_attention(rows, model, shape)
     if model.output_gate:
@@ -62,34 +64,25 @@ def _attention(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kern
         rows.memory("projection_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * shape.local * model.hidden)
 
 
-def _indexer(rows: Rows, model: Model, mla: Mla, indexer: Indexer, shape: Shape) -> None:
-    """The lightning indexer on every tensor-parallel rank: it scores the causal half of all keys, whatever attention reads."""
-    width = indexer.heads * indexer.head_dim
-    rows.gemm("indexer_q", shape.tokens, width, mla.q_rank or model.hidden)
-    rows.gemm("indexer_k", shape.tokens, indexer.head_dim, model.hidden)
-    rows.gemm("indexer_weights", shape.tokens, indexer.heads, model.hidden, linear=False)
-    compressed.add_scores(rows, indexer, shape, model.attended(shape.sequence))
-
-
-def _norm(rows: Rows, model: Model, shape: Shape, kernels: Kernels, name: str) -> None:
+def _norm(rows: Rows, model: Model, shape: Shape, stack: Stack, name: str) -> None:
     """The norm before a block; with four norms per layer one after it, too."""
     after = model.norms_per_layer // 2
-    rows.both(name, kernels.norm_bytes, after * shape.local * model.hidden, kernels=(after, after))
+    rows.both(name, stack.norm_bytes, after * shape.local * model.hidden, kernels=(after, after))
 
 
-def _residual(rows: Rows, model: Model, shape: Shape, name: str) -> None:
+def _residual(rows: Rows, model: Model, shape: Shape, block: str) -> None:
     if model.residual_streams > 1:
-        compressed.add_streams(rows, model, shape, name.removesuffix("_residual"))
+        compressed.add_streams(rows, model, shape, block)
         return
     elements = shape.local * model.hidden
     forward, backward = traffic.RESIDUAL
     if model.hidden_dropout:
         forward += traffic.DROPOUT[0]
-        rows.memory(f"{name}_dropout", INPUT_GRADIENT, traffic.DROPOUT[1] * elements)
-    rows.both(name, (forward, backward), elements)
+        rows.memory(f"{block}_residual_dropout", INPUT_GRADIENT, traffic.DROPOUT[1] * elements)
+    rows.both(f"{block}_residual", (forward, backward), elements)
 
 
-def _projections(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
+def _projections(rows: Rows, model: Model, shape: Shape, stack: Stack) -> None:
     """Queries, keys and values in one GEMM; their norm and rotation."""
     width = (shape.heads * (2 if model.output_gate else 1) + 2 * shape.kv_heads) * model.head_dim
     rows.gemm("qkv", shape.tokens, width, model.hidden)
@@ -97,12 +90,12 @@ def _projections(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> No
         rows.memory("qkv_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * shape.tokens * width)
     turned = shape.tokens * (shape.heads + shape.kv_heads) * model.head_dim
     if model.qk_norm or model.qk_norm_whole:
-        rows.both("qk_norm", kernels.norm_bytes, turned, kernels=(2.0, 2.0))
+        rows.both("qk_norm", stack.norm_bytes, turned, kernels=(2.0, 2.0))
     if model.position == "rotary":
-        rows.both("rotary", kernels.rotary_bytes, turned)
+        rows.both("rotary", stack.rotary_bytes, turned)
 
 
-def _latent_projections(rows: Rows, model: Model, mla: Mla, shape: Shape, kernels: Kernels) -> None:
+def _latent_projections(rows: Rows, model: Model, mla: Mla, shape: Shape, stack: Stack) -> None:
     """Megatron-LM (core, multi_latent_attention.py): down projections are not divided by tp, but work on local tokens."""
     if mla.q_rank:
         rows.gemm("q_down", shape.local, mla.q_rank, model.hidden)
@@ -112,9 +105,14 @@ def _latent_projections(rows: Rows, model: Model, mla: Mla, shape: Shape, kernel
     rows.gemm("kv_down", shape.local, mla.kv_rank + mla.rope_head_dim, model.hidden)
     rows.gemm("kv_up", shape.tokens, shape.heads * (mla.nope_head_dim + mla.v_head_dim), mla.kv_rank)
     if model.qk_norm:
-        rows.both("qk_norm", kernels.norm_bytes, shape.local * ((mla.q_rank or 0) + mla.kv_rank), kernels=(2.0, 2.0))
+        rows.both("qk_norm", stack.norm_bytes, shape.local * ((mla.q_rank or 0) + mla.kv_rank), kernels=(2.0, 2.0))
     if model.position == "rotary":  # queries and keys are copied whole: each head's key gets the rotated part
-        rows.both("rotary", kernels.rotary_bytes, 2 * shape.tokens * shape.heads * model.head_dim, kernels=(2.0, 2.0))
+        rows.both("rotary", stack.rotary_bytes, 2 * shape.tokens * shape.heads * model.head_dim, kernels=(2.0, 2.0))
+    if indexer := model.indexer:  # on every tensor-parallel rank; it scores the causal half of all keys
+        rows.gemm("indexer_q", shape.tokens, indexer.heads * indexer.head_dim, mla.q_rank or model.hidden)
+        rows.gemm("indexer_k", shape.tokens, indexer.head_dim, model.hidden)
+        rows.gemm("indexer_weights", shape.tokens, indexer.heads, model.hidden, linear=False)
+        compressed.add_scores(rows, indexer, shape, model.attended(shape.sequence))
 
 
 def _attention_shape(model: Model, unit: Unit, shape: Shape) -> AttentionShape:
@@ -136,16 +134,7 @@ def _attention_shape(model: Model, unit: Unit, shape: Shape) -> AttentionShape:
     )
 
 
-def _attention_casts(rows: Rows, model: Model, shape: Shape) -> None:
-    """Around attention in 8 bits: queries, keys and values are cast, its output cast back; backward the gradients of each
-    (Transformer Engine, attention/dot_product_attention/backends.py)."""
-    width = (shape.heads + shape.kv_heads) * (model.head_dim + model.v_head_dim)
-    narrow = np.where(shape.stored < WIDE_BYTES, 1.0, 0.0)
-    for phase in (FORWARD, INPUT_GRADIENT):
-        rows.memory("attention_casts", phase, traffic.CAST * narrow * shape.tokens * width, kernels=2 * narrow)
-
-
-def _ring(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
+def _ring(rows: Rows, model: Model, shape: Shape, stack: Stack) -> None:
     """What a ring adds to attention: the output of each step is scaled and added to that of the steps before; so are gradients.
 
     Transformer Engine (context_parallel.py): of the causal half, a step has three quarters of a rank's queries and of the keys
@@ -156,7 +145,7 @@ def _ring(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
         return
     values, queries = shape.heads * model.v_head_dim, shape.heads * model.head_dim
     keys = shape.kv_heads * (model.head_dim + model.v_head_dim)
-    forward, backward = kernels.ring_sum_bytes
+    forward, backward = stack.ring_sum_bytes
     rows.memory("attention_sums", FORWARD, forward * further * shape.tokens * values, kernels=further, core=True)
     rows.memory("attention_sums", INPUT_GRADIENT, backward * further * shape.tokens * (queries + keys), kernels=2 * further)
 
@@ -184,57 +173,47 @@ def _unfused_attention(rows: Rows, model: Model, shape: Shape) -> None:
     rows.memory("qkv_gradient_concat", INPUT_GRADIENT, traffic.QKV_GRADIENT_CONCAT * shape.tokens * shape.heads * d)
 
 
-def _mlp(rows: Rows, model: Model, shape: Shape, kernels: Kernels, prefix: str, ffn: int) -> None:
+def _mlp(rows: Rows, model: Model, shape: Shape, stack: Stack, prefix: str, ffn: int) -> None:
     """A tensor-parallel MLP; with a gate its two halves are one GEMM."""
     first = 2 if model.gated else 1
     width = ffn / shape.tp
     rows.gemm(f"{prefix}fc1", shape.tokens, first * width, model.hidden)
-    rows.both(f"{prefix}activation", kernels.gated_bytes if model.gated else traffic.UNGATED, shape.tokens * width)
+    rows.both(f"{prefix}activation", stack.gated_bytes if model.gated else traffic.UNGATED, shape.tokens * width)
     rows.gemm(f"{prefix}fc2", shape.tokens, model.hidden, width)
     if model.mlp_bias:
         elements = first * shape.tokens * width + shape.local * model.hidden
         rows.memory(f"{prefix}mlp_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * elements, kernels=2.0)
 
 
-def _experts(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
+def _experts(rows: Rows, model: Model, experts: Experts, shape: Shape, stack: Stack) -> None:
     """Router, permutation, grouped GEMMs over the experts of a rank, shared experts."""
-    experts = model.experts
-    if experts is None:
-        raise ValueError(f"{model.name} has no experts")
     h, first = experts.latent or model.hidden, 2 if model.gated else 1
     rows.gemm("router", shape.local, experts.count, model.hidden, linear=False)
     if experts.latent:
         rows.gemm("latent_down", shape.local, experts.latent, model.hidden)
         rows.gemm("latent_up", shape.local, model.hidden, experts.latent)
-    scores = traffic.SCORES * shape.local * experts.count
-    fusion = 1.0 if kernels.fused_router else traffic.UNFUSED_ROUTER
-    for phase, launches in zip((FORWARD, INPUT_GRADIENT), traffic.ROUTER_KERNELS, strict=True):
-        rows.memory("routing", phase, scores, kernels=launches * fusion)
-    moved = (traffic.PERMUTE, traffic.PERMUTE)
-    rows.both("permute", moved, shape.sent * h)
+    fusion = 1.0 if stack.fused_router else traffic.UNFUSED_ROUTER
+    forward, backward = traffic.ROUTER_KERNELS
+    rows.both("routing", traffic.SCORES, shape.local * experts.count, kernels=(forward * fusion, backward * fusion))
+    rows.both("permute", traffic.PERMUTE, shape.sent * h)
     each = shape.routed / shape.experts
     width = experts.ffn / shape.etp
     rows.gemm("experts_fc1", each, first * width, h, batch=shape.experts, kind=GROUPED_GEMM)
-    if not kernels.fused_experts:
-        rows.both("experts_activation", kernels.gated_bytes if model.gated else traffic.UNGATED, shape.routed * width)
+    if not stack.fused_experts:
+        rows.both("experts_activation", stack.gated_bytes if model.gated else traffic.UNGATED, shape.routed * width)
     rows.gemm("experts_fc2", each, h, width, batch=shape.experts, kind=GROUPED_GEMM)
-    if model.mlp_bias and not kernels.fused_experts:
+    if model.mlp_bias and not stack.fused_experts:
         elements = shape.routed * (first * width + h)
         rows.memory("experts_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * elements, kernels=2.0)
-        if any(kernels.expert_bias_bytes):
-            rows.both("experts_output_bias", kernels.expert_bias_bytes, shape.routed * h)
-    rows.both("unpermute", moved, shape.sent * h)
+        if any(stack.expert_bias_bytes):
+            rows.both("experts_output_bias", stack.expert_bias_bytes, shape.routed * h)
+    rows.both("unpermute", traffic.PERMUTE, shape.sent * h)
     if experts.shared_ffn:
-        _mlp(rows, model, shape, kernels, "shared_", experts.shared_ffn)
+        _mlp(rows, model, shape, stack, "shared_", experts.shared_ffn)
         rows.both("shared_add", traffic.RESIDUAL, shape.local * model.hidden)
 
 
-def add_accumulation(rows: Rows, weights: Floats, per_weight: float) -> None:
-    """Gradients of one micro-batch added to those of the step."""
-    rows.memory("gradient_accumulation", WEIGHT_GRADIENT, per_weight * weights, trained=True)
-
-
-def add_embedding(rows: Rows, model: Model, shape: Shape) -> None:
+def _embedding(rows: Rows, model: Model, shape: Shape) -> None:
     """Look-up of the rank's rows for all tokens; the gradient of the table is written whole."""
     rows.both("embedding", traffic.EMBEDDING, shape.tokens * model.hidden)
     rows.memory("embedding_table", WEIGHT_GRADIENT, traffic.EMBEDDING_TABLE * shape.vocabulary * model.hidden / shape.tp)
@@ -245,29 +224,20 @@ def add_embedding(rows: Rows, model: Model, shape: Shape) -> None:
         rows.both("embedding_dropout", traffic.UNFUSED_DROPOUT, local)
 
 
-def add_head(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
+def _head(rows: Rows, model: Model, shape: Shape, stack: Stack) -> None:
     """Final norm, logits over the rank's part of the vocabulary, cross entropy; streams are joined before."""
     if model.residual_streams > 1:
         compressed.add_joined(rows, model, shape)
-    rows.both("final_norm", kernels.norm_bytes, shape.local * model.hidden)
+    rows.both("final_norm", stack.norm_bytes, shape.local * model.hidden)
     columns = shape.vocabulary / shape.tp
     rows.gemm("logits", shape.tokens, columns, model.hidden, linear=False)
     if model.logit_softcap:
         rows.both("logit_softcap", traffic.SOFTCAP, shape.tokens * columns)
-    counted = traffic.LOSS_FUSED if kernels.fused_loss else traffic.LOSS_UNFUSED
-    rows.both("loss", kernels.loss_bytes or counted, shape.tokens * columns)
+    counted = traffic.LOSS_FUSED if stack.fused_loss else traffic.LOSS_UNFUSED
+    rows.both("loss", stack.loss_bytes or counted, shape.tokens * columns)
 
 
-def add_mtp(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kernels) -> None:
-    """DeepSeek-V3 (arXiv 2412.19437), section 2.2: embedding again, two norms, a projection of 2h to h, a layer, the head."""
-    add_embedding(rows, model, shape)
-    rows.both("mtp_norms", kernels.norm_bytes, 2 * shape.local * model.hidden, kernels=(2.0, 2.0))
-    rows.gemm("mtp_projection", shape.tokens, model.hidden / shape.tp, 2 * model.hidden)
-    add_layer(rows, model, unit, shape, kernels)
-    add_head(rows, model, shape, kernels)
-
-
-def operators(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Operators:
+def operators(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Operators:
     """The operators of one unit for one micro-batch. Raises SpecError if the sequence is unknown.
 
     Keys must be free of `refusals`. Operators of the backward stand beside those of the forward; the order in which a rank
@@ -275,15 +245,17 @@ def operators(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Operato
     """
     shape = shape_of(model, keys, sequence_of(model))
     rows = Rows(len(keys.tp), model.lora)
-    if unit.kind == EMBEDDING:
-        add_embedding(rows, model, shape)
-    elif unit.kind == HEAD:
-        add_head(rows, model, shape, kernels)
-    elif unit.kind == LAYER:
-        add_layer(rows, model, unit, shape, kernels)
-    else:
-        add_mtp(rows, model, unit, shape, kernels)
-    rows.casts(keys.precision, shape.tokens / shape.local, fused=FUSED_CASTS if kernels.fused_experts else ())
+    if unit.kind in (EMBEDDING, MTP):
+        _embedding(rows, model, shape)
+    if unit.kind == MTP:  # DeepSeek-V3 (arXiv 2412.19437), section 2.2: two norms, a projection of 2h to h, a layer, the head
+        rows.both("mtp_norms", stack.norm_bytes, 2 * shape.local * model.hidden, kernels=(2.0, 2.0))
+        rows.gemm("mtp_projection", shape.tokens, model.hidden / shape.tp, 2 * model.hidden)
+    if unit.kind in (LAYER, MTP):
+        _layer(rows, model, unit, shape, stack)
+    if unit.kind in (HEAD, MTP):
+        _head(rows, model, shape, stack)
+    rows.casts(keys.precision, shape.tokens / shape.local, fused=FUSED_CASTS if stack.fused_experts else ())
     mine = held(model, unit, keys)
-    add_accumulation(rows, mine.dense + mine.experts, kernels.accumulation_bytes)
+    added = stack.accumulation_bytes * (mine.dense + mine.experts)  # gradients of one micro-batch to those of the step
+    rows.memory("gradient_accumulation", WEIGHT_GRADIENT, added, trained=True)
     return rows.stacked()

@@ -49,10 +49,9 @@ ON_DEVICES: Final = PRECISIONS + tuple(
 """PRECISIONS, and after them what becomes of some on devices that take FP8 operands in any layout."""
 
 PRECISION_NAMES: Final = tuple(one.name for one in PRECISIONS)
-STORED: Final = np.array([one.stored for one in ON_DEVICES])
-MULTIPLE: Final = np.array([one.multiple for one in ON_DEVICES])
-GATHERED: Final = np.array([one.gathered for one in ON_DEVICES])
-COPIES: Final = np.array([one.copies for one in ON_DEVICES])
+STORED, MULTIPLE, GATHERED, COPIES = (
+    np.array([getattr(one, field) for one in ON_DEVICES]) for field in ("stored", "multiple", "gathered", "copies")
+)
 IN_ANY_LAYOUT: Final[Ints] = np.array(
     [max(k for k, other in enumerate(ON_DEVICES) if other.name == one.name) for one in ON_DEVICES], np.int64
 )

@@ -72,7 +72,11 @@ def _read(path: Path, name: str, values: Mapping[str, object]) -> tuple[dict[str
     of_file = {"name": path.stem, "source": str(path)}
     try:
         if path.suffix not in (".json", ".yaml", ".yml"):
-            return of_file | _of_text(path.read_text(encoding="utf-8"), path, values), {}
+            flags = flags_of_text(path.read_text(encoding="utf-8"))
+            if LAYERS.flag not in flags and HIDDEN.flag not in flags:
+                expected = f"expected Megatron-LM arguments ({LAYERS.flag} ...), YAML or a config.json"
+                raise SpecError(f"{path}: found no model: {expected}")
+            return of_file | read_megatron(flags, str(path), values), {}
         document, lines = read_document(path, "layers, hidden, heads, ... or MODEL_ARGS")
     except OSError as error:
         raise SpecError(f"model {str(path)!r}: {error.strerror}: {path}") from None
@@ -92,11 +96,3 @@ def _read(path: Path, name: str, values: Mapping[str, object]) -> tuple[dict[str
     if of_megatron is not None:
         return of_file | read_megatron(of_megatron, str(path), values), {}
     return of_file | document, lines
-
-
-def _of_text(text: str, path: Path, values: Mapping[str, object]) -> dict[str, Any]:
-    """The numbers in Megatron-LM arguments."""
-    flags = flags_of_text(text)
-    if LAYERS.flag not in flags and HIDDEN.flag not in flags:
-        raise SpecError(f"{path}: found no model: expected Megatron-LM arguments ({LAYERS.flag} ...), YAML or a config.json")
-    return read_megatron(flags, str(path), values)

@@ -24,7 +24,7 @@ _OPERATORS: Final = {
     "mhc": ("attention_streams", "mlp_streams"),
 }
 RECOMPUTE_MODULES: Final = tuple(_OPERATORS)
-"""Modules of a layer by the names of Megatron-LM's --recompute-modules (core 0.20, transformer_config.py). Bit k of a mask is
+"""Modules of a layer by Megatron-LM's names (core 0.20, transformer_config.py). Bit k of a mask is
 the k-th. `moe` holds `moe_act` and `shared_experts`."""
 CORE_ATTN, LAYERNORM, MLA_UP_PROJ, MOE_ACT, MLP, MOE, SHARED_EXPERTS, MHC = (1 << k for k in range(len(RECOMPUTE_MODULES)))
 ALL: Final = -1
@@ -96,9 +96,7 @@ def module_flops(model: Model, unit: Unit) -> Floats:
         flops[2] = 2.0 * model.heads * up
     elif model.compressed and unit.mixer == COMPRESSED:
         flops[2] = 2.0 * model.compressed.q_rank * model.heads * model.head_dim
-    flops[7] = sum(
-        2.0 * weights.elements for weights in weights_of(model, unit) if weights.part == "streams" and weights.matrix
-    )
+    flops[7] = sum(2.0 * each.elements for each in weights_of(model, unit) if each.part == "streams" and each.matrices)
     experts = model.experts
     if experts and unit.moe:
         flops[6] = each * experts.shared_ffn

@@ -37,19 +37,14 @@ def sizes_of(mixer: Recurrent) -> Sizes:
 
     FLOPs of the core as Megatron-Bridge's flop_utils.py counts them (51885cf): 7 D N for Mamba-2, 8 P d d for the delta rules.
     """
-    inner, shared = mixer.heads * mixer.head_dim, mixer.groups * mixer.state
-    if mixer.kind == "mamba2":
-        channels = inner + 2 * shared
-        vectors = 3 * mixer.heads + channels  # the convolution has a bias
-        return Sizes(2 * inner + 2 * shared + mixer.heads, channels, inner, 0, vectors, inner, 7.0 * inner * mixer.state)
-    core = 8.0 * inner * mixer.state
+    heads, size, inner = mixer.heads, mixer.head_dim, mixer.heads * mixer.head_dim
+    channels = inner + 2 * mixer.groups * mixer.state
+    core = 8.0 * inner * mixer.state + 2.0 * mixer.conv * channels
+    if mixer.kind == "mamba2":  # its convolution has a bias
+        return Sizes(inner + channels + heads, channels, inner, 0, 3 * heads + channels, inner, 7.0 * inner * mixer.state)
     if mixer.kind == "gated_delta":
-        channels = inner + 2 * shared
-        core += 2.0 * mixer.conv * channels
-        return Sizes(2 * inner + 2 * shared + 2 * mixer.heads, channels, inner, 0, 2 * mixer.heads, mixer.head_dim, core)
-    channels = inner + 2 * shared
-    core += 2.0 * mixer.conv * channels
-    return Sizes(channels + mixer.heads, channels, inner, mixer.head_dim, mixer.heads + inner, mixer.head_dim, core)
+        return Sizes(inner + channels + 2 * heads, channels, inner, 0, 2 * heads, size, core)
+    return Sizes(channels + heads, channels, inner, size, heads + inner, size, core)
 
 
 class Product(NamedTuple):

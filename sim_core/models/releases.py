@@ -1,8 +1,8 @@
 """Releases of a framework: what the recipes of each set by model and device, as features; a row or a spec may say otherwise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sim_core.documents import read_document
 from sim_core.errors import SpecError, nearest, shown
@@ -44,14 +44,13 @@ def releases_of(stack: str) -> Mapping[str, tuple[Rule, ...]]:
     document, _ = read_document(path, "source, releases")
     releases: dict[str, tuple[Rule, ...]] = {}
     for name, page in document["releases"].items():
-        releases[str(name)] = releases[page["as"]] if "as" in page else tuple(map(_rule, page["rules"]))
+        rules = []
+        for rule in page.get("rules", ()):
+            features = split_features(rule["features"])
+            read_features(features)  # raises
+            rules.append(Rule(tuple(rule.get("models", ())), tuple(rule.get("devices", ())), features))
+        releases[str(name)] = releases[page["as"]] if "as" in page else tuple(rules)
     return releases
-
-
-def _rule(page: Mapping[str, Any]) -> Rule:
-    features = split_features(page["features"])
-    read_features(features)
-    return Rule(tuple(page.get("models", ())), tuple(page.get("devices", ())), features)
 
 
 def release_defaults(stack: str, release: str, model: str, device: str) -> Defaults:
@@ -63,7 +62,13 @@ def release_defaults(stack: str, release: str, model: str, device: str) -> Defau
     if not releases:
         raise SpecError(f"release: found {shown(release)}, but the releases of {stack} are not described")
     taken = release if release in releases else _last_before(stack, release)
-    return Defaults(_first(releases[taken], model.lower(), device.upper()), taken, release in releases)
+    of = model.lower(), device.upper()
+    fitting = (
+        rule.features
+        for rule in releases[taken]
+        if all(not names or name.startswith(names) for names, name in zip((rule.models, rule.devices), of, strict=True))
+    )
+    return Defaults(next(fitting, {}), taken, release in releases)
 
 
 def last_release(stack: str) -> str:
@@ -85,10 +90,3 @@ def _number(release: str) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts) or len(parts) not in (2, 3):
         raise SpecError(f"release: found {shown(release)}, expected year and month such as 26.04")
     return tuple(map(int, parts))
-
-
-def _first(rules: Sequence[Rule], model: str, device: str) -> Mapping[str, str]:
-    for rule in rules:
-        if (not rule.models or model.startswith(rule.models)) and (not rule.devices or device.startswith(rule.devices)):
-            return rule.features
-    return {}

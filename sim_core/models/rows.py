@@ -84,37 +84,44 @@ class Rows:
         self._numbers: list[tuple[Number, ...]] = []
         self._attention: AttentionShape | None = None
 
-    def _add(self, name: str, kind: int, phase: int, core: bool, *numbers: Number, linear: bool = False) -> None:
+    def _add(
+        self,
+        name: str,
+        kind: int,
+        phase: int,
+        *,
+        size: tuple[Number, Number, Number] = (0.0, 0.0, 0.0),
+        batch: Number = 0.0,
+        flops: Number = 0.0,
+        moved: Number = 0.0,
+        kernels: Number = 1.0,
+        core: bool = False,
+        linear: bool = False,
+    ) -> None:
         self._names.append(name)
         self._columns.append((kind, phase, linear, core))
-        self._numbers.append(numbers)
+        self._numbers.append((*size, batch, flops, moved, kernels))
 
     def gemm(
         self, name: str, m: Number, n: Number, k: Number, *, batch: Number = 1.0, kind: int = GEMM, linear: bool = True
     ) -> None:
         """A GEMM with weights: forward (m, n, k), input gradient (m, k, n), weight gradient (n, k, m) if they are trained."""
-        self._with_weights(name, m, n, k, batch, kind, linear, trained=self._lora is None)
-        if self._lora is not None and name in self._lora.targets:
-            rank = float(self._lora.rank)
-            self._with_weights(f"{name}_lora_a", m, rank, k, batch, kind, False, trained=True)
-            self._with_weights(f"{name}_lora_b", m, n, rank, batch, kind, False, trained=True)
-            self._adapted(name, np.multiply(m, n), np.multiply(m, k), dropout=self._lora.dropout > 0)
-
-    def _adapted(self, name: str, leaving: Number, entering: Number, *, dropout: bool) -> None:
-        """Kernels around an adapter (NeMo, ParallelLinearAdapter): what enters is dropped out, what leaves is scaled and added
-        to the frozen product; backward the other way round."""
-        self.memory(f"{name}_lora_add", FORWARD, (SCALE + RESIDUAL[0]) * leaving, kernels=2.0)
-        self.memory(f"{name}_lora_add", INPUT_GRADIENT, SCALE * leaving + RESIDUAL[1] * entering, kernels=2.0)
-        if dropout:
-            self.both(f"{name}_lora_dropout", UNFUSED_DROPOUT, entering)
-
-    def _with_weights(
-        self, name: str, m: Number, n: Number, k: Number, batch: Number, kind: int, linear: bool, *, trained: bool
-    ) -> None:
-        sizes = {FORWARD: (m, n, k), INPUT_GRADIENT: (m, k, n), WEIGHT_GRADIENT: (n, k, m)}
-        for phase, size in sizes.items():
-            if trained or phase != WEIGHT_GRADIENT:
-                self.product(name, phase, *size, batch=batch, kind=kind, linear=linear)
+        lora = self._lora
+        made = [(name, m, n, k, linear, lora is None)]
+        if lora is not None and name in lora.targets:
+            made += [(f"{name}_lora_a", m, lora.rank, k, False, True), (f"{name}_lora_b", m, n, lora.rank, False, True)]
+        for each, rows, columns, inner, narrow, trained in made:
+            sizes = {FORWARD: (rows, columns, inner), INPUT_GRADIENT: (rows, inner, columns)}
+            for phase, size in (sizes | ({WEIGHT_GRADIENT: (columns, inner, rows)} if trained else {})).items():
+                self.product(each, phase, *size, batch=batch, kind=kind, linear=narrow)
+        if lora is not None and len(made) > 1:
+            # around an adapter (NeMo, ParallelLinearAdapter): what enters is dropped out, what leaves is scaled and added to
+            # the frozen product; backward the other way round
+            leaving, entering = np.multiply(m, n), np.multiply(m, k)
+            self.memory(f"{name}_lora_add", FORWARD, (SCALE + RESIDUAL[0]) * leaving, kernels=2.0)
+            self.memory(f"{name}_lora_add", INPUT_GRADIENT, SCALE * leaving + RESIDUAL[1] * entering, kernels=2.0)
+            if lora.dropout > 0:
+                self.both(f"{name}_lora_dropout", UNFUSED_DROPOUT, entering)
 
     def product(
         self,
@@ -130,8 +137,7 @@ class Rows:
         linear: bool = False,
     ) -> None:
         """One matrix product."""
-        flops = 2.0 * m * n * k * batch
-        self._add(name, kind, phase, core, m, n, k, batch, flops, 0.0, 1.0, linear=linear)
+        self._add(name, kind, phase, size=(m, n, k), batch=batch, flops=2.0 * m * n * k * batch, core=core, linear=linear)
 
     def casts(self, precision: Ints, ranks: Floats, *, fused: Sequence[tuple[str, int]] = ()) -> None:
         """Kernels that cast the inputs of linear layers, and the gradients of their outputs; `precision` in ON_DEVICES, [n].
@@ -177,8 +183,8 @@ class Rows:
         share = window * (1 - window / (2 * shape.keys)) / shape.keys  # of the square; 1/2 without a window
         pairs = shape.sequences * shape.heads * shape.queries * shape.keys * share
         d, v = shape.head_dim, shape.v_head_dim
-        self._add("attention", ATTENTION, FORWARD, True, 0.0, 0.0, 0.0, 1.0, 2.0 * pairs * (d + v), 0.0, 1.0)
-        self._add("attention", ATTENTION, INPUT_GRADIENT, False, 0.0, 0.0, 0.0, 1.0, 2.0 * pairs * (3 * d + 2 * v), 0.0, 1.0)
+        self._add("attention", ATTENTION, FORWARD, batch=1.0, flops=2.0 * pairs * (d + v), core=True)
+        self._add("attention", ATTENTION, INPUT_GRADIENT, batch=1.0, flops=2.0 * pairs * (3 * d + 2 * v))
 
     def memory(
         self, name: str, phase: int, moved: Number, *, kernels: Number = 1.0, core: bool = False, trained: bool = False
@@ -186,7 +192,7 @@ class Rows:
         """A kernel that moves `moved` bytes. Gradients of weights only where they are `trained`, or nothing is frozen."""
         if phase == WEIGHT_GRADIENT and self._lora is not None and not trained:
             return
-        self._add(name, MEMORY, phase, core, 0.0, 0.0, 0.0, 0.0, 0.0, moved, kernels)
+        self._add(name, MEMORY, phase, moved=moved, kernels=kernels, core=core)
 
     def both(
         self, name: str, per_element: tuple[float, float], elements: Number, *, kernels: tuple[float, float] = (1.0, 1.0)
@@ -202,19 +208,4 @@ class Rows:
             for column, value in enumerate(columns):
                 numbers[column, :, row] = value
         kind, phase, linear, core = (np.array(column, np.int64) for column in zip(*self._columns, strict=True))
-        m, n, k, batch, flops, moved, kernels = numbers
-        return Operators(
-            names=tuple(self._names),
-            kind=kind,
-            phase=phase,
-            linear=linear == 1,
-            core=core == 1,
-            m=m,
-            n=n,
-            k=k,
-            batch=batch,
-            flops=flops,
-            bytes=moved,
-            kernels=kernels,
-            attention=self._attention,
-        )
+        return Operators._make((tuple(self._names), kind, phase, linear == 1, core == 1, *numbers, self._attention))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from sim_core.documents import located, read_document
 from sim_core.engine.schedules import SCHEDULES
 from sim_core.errors import SpecError, named, nearest, shown
-from sim_core.models.activations import Kept
-from sim_core.models.facts import DEVICES, SWITCH, Fact, split_sources
-from sim_core.models.traffic import FUSED_ACCUMULATION, GATED, NORM, RING_STEP, ROTARY
+from sim_core.models.facts import DEVICES, Fact, split_sources
+from sim_core.models.traffic import GATED, NORM, RING_STEP, ROTARY
 from sim_core.records import Record
 
 STACK_DIR: Final = Path(__file__).parent / "stacks"
@@ -21,7 +20,6 @@ Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 Placement = Literal["even", "cost"]
 Graphs = Literal["none", "attention", "router", "attention and router", "full"]
 GRAPHS: Final = get_args(Graphs)
-SHARDING_WORDS: Final = "none | optimizer | gradients | parameters"
 Pair = tuple[float, float]
 
 HOST_BOUND: Final = "tp 8, micro-batch 1, a small model: step / layers / micro-batches is the floor"
@@ -34,29 +32,9 @@ MANY: Final = "a small model, micro-batches of 1 and of 4, the same batch"
 FULL: Final = "tp 1, pp 1: a model that fills the device"
 REDUCTION: Final = "dp over two nodes, ga 1"
 MEMORY: Final = "peak memory of a run"
-CODE: Final = "none: read it in the framework's code"
 EXPERTS: Final = "experts, micro-batch 1, one node: with the dispatcher in question, as a graph and without"
 MANY_EXPERTS: Final = "experts, micro-batch 1, one node: 4 and 16 experts a rank"
 EXPERTS_ACROSS: Final = "experts over two nodes, with overlap_ep and without"
-
-
-class Kernels(NamedTuple):
-    """Choices that change the operators of a model. Their speed is not described here."""
-
-    flash_attention: bool = True  # else scores, softmax and context are kernels of their own
-    fused_loss: bool = True
-    accumulation_bytes: float = FUSED_ACCUMULATION  # per weight and micro-batch
-    attention_copies: Pair = (0.0, 0.0)  # bytes per element of the queries, forward and backward
-    norm_bytes: Pair = NORM  # per element
-    rotary_bytes: Pair = ROTARY  # per element of queries and keys
-    ring_sum_bytes: Pair = RING_STEP  # per step of a ring after the first and element
-    gated_bytes: Pair = GATED  # of a gated activation, per element of ffn
-    loss_bytes: Pair | None = None  # per logit; None: as counted of a fused loss, or of one that is not
-    fused_window_sinks: bool = True
-    fp8_attention: bool = False
-    fused_router: bool = True
-    fused_experts: bool = False  # activation and casts inside the grouped GEMMs
-    expert_bias_bytes: Pair = (0.0, 0.0)  # of the bias of experts' outputs, per element of a routed copy
 
 
 class Stack(Record):
@@ -68,13 +46,13 @@ class Stack(Record):
     """Of the facts that have one of their own."""
 
     # Kernels
-    flash_attention: Annotated[bool, Fact(SWITCH, "core attention is one kernel", "operators", CODE)]
+    flash_attention: Annotated[bool, Fact("core attention is one kernel", "operators")]
     attention_scale: Annotated[
         float | dict[str, float],
         Fact(
-            "",
             "time of core attention over that of the measured kernels, by their device",
             "operators",
+            "",
             FULL,
             least=0.1,
             most=10,
@@ -82,174 +60,153 @@ class Stack(Record):
         ),
     ]
     attention_copies: Annotated[
-        Pair, Fact("B", "copies around core attention, per element of the queries", "operators", CODE, most=1e3)
+        Pair, Fact("copies around core attention, per element of the queries", "operators", "B", most=1e3)
     ] = (0.0, 0.0)
-    norm_bytes: Annotated[Pair, Fact("B", "traffic of a norm, per element", "operators", CODE, most=1e3)] = NORM
+    norm_bytes: Annotated[Pair, Fact("traffic of a norm, per element", "operators", "B", most=1e3)] = NORM
     rotary_bytes: Annotated[
-        Pair, Fact("B", "traffic of the rotation, per element of queries and keys", "operators", CODE, most=1e3)
+        Pair, Fact("traffic of the rotation, per element of queries and keys", "operators", "B", most=1e3)
     ] = ROTARY
     ring_sum_bytes: Annotated[
         Pair,
         Fact(
-            "B",
             "traffic of adding up a ring's attention, per step after the first and element of its output, of its gradients",
             "operators",
-            CODE,
+            "B",
             most=1e3,
         ),
     ] = RING_STEP
-    gated_bytes: Annotated[
-        Pair, Fact("B", "traffic of a gated activation, per element of ffn", "operators", CODE, most=1e3)
-    ] = GATED
-    fused_loss: Annotated[bool, Fact(SWITCH, "the loss is one kernel", "operators", CODE)]
+    gated_bytes: Annotated[Pair, Fact("traffic of a gated activation, per element of ffn", "operators", "B", most=1e3)] = GATED
+    fused_loss: Annotated[bool, Fact("the loss is one kernel", "operators")]
     fused_norms: Annotated[
-        bool, Fact(SWITCH, "a norm is part of the linear layer that reads it, as Transformer Engine has it", "operators", CODE)
+        bool, Fact("a norm is part of the linear layer that reads it, as Transformer Engine has it", "operators")
     ] = True
     loss_bytes: Annotated[
-        Pair | None,
-        Fact("B", "traffic of the loss per logit; without it as counted by fused_loss", "operators", CODE, most=1e3),
+        Pair | None, Fact("traffic of the loss per logit; without it as counted by fused_loss", "operators", "B", most=1e3)
     ] = None
     fp8: Annotated[
-        bool,
-        Fact(SWITCH, "linear layers run in 8 and 4 bits, parameters are gathered in 8 where the recipe can", "legality", CODE),
+        bool, Fact("linear layers run in 8 and 4 bits, parameters are gathered in 8 where the recipe can", "legality")
     ]
     accumulation_bytes: Annotated[
         float,
         Fact(
-            "B",
             "gradient accumulation, per weight and micro-batch; in a kernel of its own 6, of fp32 10",
             "operators",
-            CODE,
+            "B",
             most=100,
         ),
     ]
 
     # The host
     host_forward: Annotated[
-        float, Fact("s", "CPU time to launch the forward of a layer, which never takes less", "layers", HOST_BOUND, most=1)
+        float, Fact("CPU time to launch the forward of a layer, which never takes less", "layers", "s", HOST_BOUND, most=1)
     ]
-    host_backward: Annotated[float, Fact("s", "the same of its backward", "layers", HOST_BOUND, most=1)]
-    host_without_tp: Annotated[float, Fact("", "part of both that is left at tp 1", "layers", WITHOUT_TP, most=1)] = 1.0
+    host_backward: Annotated[float, Fact("the same of its backward", "layers", "s", HOST_BOUND, most=1)]
+    host_without_tp: Annotated[float, Fact("part of both that is left at tp 1", "layers", "", WITHOUT_TP, most=1)] = 1.0
     host_collective: Annotated[
         float,
         Fact(
-            "s", "further CPU time to launch a collective of a layer; not known of any stack", "layers", COLLECTIVES, most=0.1
+            "further CPU time to launch a collective of a layer; not known of any stack", "layers", "s", COLLECTIVES, most=0.1
         ),
     ] = 0.0
     host_micro_batch: Annotated[
         float,
         Fact(
-            "s",
             "CPU time of a virtual stage to begin a micro-batch, for which the device waits; not known of any stack",
             "pipeline",
+            "s",
             MANY,
             most=1,
         ),
     ] = 0.0
-    host_message: Annotated[float, Fact("s", "CPU time of a pipeline message", "pipeline", PIPELINE, most=10)] = 0.0
+    host_message: Annotated[float, Fact("CPU time of a pipeline message", "pipeline", "s", PIPELINE, most=10)] = 0.0
     message_sleep: Annotated[
-        float, Fact("s", "a pipeline message waits so long besides, because its ends sleep", "pipeline", PIPELINE, most=10)
+        float, Fact("a pipeline message waits so long besides, because its ends sleep", "pipeline", "s", PIPELINE, most=10)
     ] = 0.0
     host_gather: Annotated[
-        float, Fact("s", "CPU time per layer and rank to gather parameters once a step", "gradients", REDUCTION, most=0.1)
+        float, Fact("CPU time per layer and rank to gather parameters once a step", "gradients", "s", REDUCTION, most=0.1)
     ] = 0.0
-    host_step: Annotated[float, Fact("s", "of a step besides all else", "optimizer", REDUCTION, most=10)]
+    host_step: Annotated[float, Fact("of a step besides all else", "optimizer", "s", REDUCTION, most=10)]
 
     # Collectives of a layer
     hides_backward_tp: Annotated[
-        bool, Fact(SWITCH, "tensor-parallel collectives of the backward run beside GEMMs of the same operator", "layers", LARGE)
+        bool, Fact("tensor-parallel collectives of the backward run beside GEMMs of the same operator", "layers", "", LARGE)
     ]
     own_part_first: Annotated[
-        bool, Fact(SWITCH, "a gather runs beside the product of the rank's own part, 1/tp of the GEMM", "layers", CODE)
+        bool, Fact("a gather runs beside the product of the rank's own part, 1/tp of the GEMM", "layers")
     ] = False
-    contention: Annotated[float, Fact("", "part of a hidden collective that its GEMM is slower by", "layers", LARGE, most=1)]
-    overlap_contention: Annotated[float, Fact("", "the same of a collective that `overlap_tp` hides", "layers", LARGE, most=1)]
+    contention: Annotated[float, Fact("part of a hidden collective that its GEMM is slower by", "layers", "", LARGE, most=1)]
+    overlap_contention: Annotated[float, Fact("the same of a collective that `overlap_tp` hides", "layers", "", LARGE, most=1)]
     tp_parts: Annotated[
         float,
-        Fact(
-            "",
-            "parts in which a product is made and its sum sent, where `overlap_tp`; 0: one for each rank",
-            "layers",
-            CODE,
-            most=64,
-        ),
+        Fact("parts in which a product is made and its sum sent, where `overlap_tp`; 0: one for each rank", "layers", most=64),
     ]
     sums_in_8_bits: Annotated[
         tuple[str, ...],
         Fact(
-            DEVICES,
             "where layers run in 8 bits and `overlap_tp`, sums of products are sent in 8 bits, on devices with these kernels",
             "layers",
-            CODE,
+            DEVICES,
         ),
     ] = ()
     ring_step_across: Annotated[
-        float, Fact("s", "least time of a step of a tensor-parallel ring between nodes", "layers", ACROSS, most=0.1)
+        float, Fact("least time of a step of a tensor-parallel ring between nodes", "layers", "s", ACROSS, most=0.1)
     ] = 0.0
     ring_step_in_pipelines: Annotated[
         float,
-        Fact("s", "CPU time per step of a tensor-parallel ring where pp > 1 on several nodes", "layers", PIPELINE, most=0.1),
+        Fact("CPU time per step of a tensor-parallel ring where pp > 1 on several nodes", "layers", "s", PIPELINE, most=0.1),
     ] = 0.0
-    experts_with_tp: Annotated[bool, Fact(SWITCH, "tensor parallelism divides experts, too", "layers", CODE)]
+    experts_with_tp: Annotated[bool, Fact("tensor parallelism divides experts, too", "layers")]
 
     # Pipeline
     placement: Annotated[
-        Placement,
-        Fact("even | cost", "layers by number, or by what they and the head cost: a plan's even and balanced", "split", CODE),
+        Placement, Fact("layers by number, or by what they and the head cost: a plan's even and balanced", "split")
     ] = "even"
     schedules: Annotated[
         tuple[str, ...],
-        Fact(" | ".join(SCHEDULES), "pipeline schedules that it has; others are simulated, too", "init", CODE, several=True),
+        Fact("pipeline schedules that it has; others are simulated, too", "init", " | ".join(SCHEDULES), several=True),
     ] = ("1f1b",)
-    fills_pipeline: Annotated[
-        bool, Fact(SWITCH, "refuses fewer than pp - 1 micro-batches, and stages without a layer", "legality", CODE)
-    ] = False
+    fills_pipeline: Annotated[bool, Fact("refuses fewer than pp - 1 micro-batches, and stages without a layer", "legality")] = (
+        False
+    )
     scatters_sends: Annotated[
-        bool,
-        Fact(
-            SWITCH, "without sequence parallelism, too, a rank sends 1/tp to the next stage, which gathers it", "pipeline", CODE
-        ),
+        bool, Fact("without sequence parallelism, too, a rank sends 1/tp to the next stage, which gathers it", "pipeline")
     ]
     jitter: Annotated[
         float,
         Fact(
-            "",
             "compute is slower by this for each doubling of the GPUs beyond 8: a step waits for its slowest rank",
             "blocks",
+            "",
             FULL,
             most=1,
         ),
     ]
 
     # Gradients, parameters, optimizer
-    sharding: Annotated[
-        Sharding, Fact(SHARDING_WORDS, "what data-parallel ranks share, unless the plan says otherwise", "gradients", CODE)
+    sharding: Annotated[Sharding, Fact("what data-parallel ranks share, unless the plan says otherwise", "gradients")]
+    sharding_in_pipeline: Annotated[Sharding | None, Fact("the same where pp > 1, if it is another", "gradients")] = None
+    gradient_bytes: Annotated[
+        float, Fact("of an element that is reduced: 2 or 4", "gradients", "B", least=2, most=4, among=(2, 4))
     ]
-    sharding_in_pipeline: Annotated[
-        Sharding | None, Fact(SHARDING_WORDS, "the same where pp > 1, if it is another", "gradients", CODE)
-    ] = None
-    gradient_bytes: Annotated[float, Fact("B", "of an element that is reduced: 2 or 4", "gradients", CODE, 2, 4, among=(2, 4))]
-    reduces_whole: Annotated[
-        bool, Fact(SWITCH, "gradients are all-reduced although ranks share the optimizer", "gradients", CODE)
-    ] = False
+    reduces_whole: Annotated[bool, Fact("gradients are all-reduced although ranks share the optimizer", "gradients")] = False
     hides_sharded: Annotated[
         bool,
         Fact(
-            SWITCH,
             "gradients are reduced and parameters gathered behind compute where ranks share the optimizer",
             "gradients",
+            "",
             REDUCTION,
         ),
     ] = True
     bucket_bytes: Annotated[
-        float, Fact("B", "bucket of gradients where ranks share nothing; 0: Megatron's rule", "gradients", CODE, most=1e12)
+        float, Fact("bucket of gradients where ranks share nothing; 0: Megatron's rule", "gradients", "B", most=1e12)
     ] = 0.0
     pair_contention: Annotated[
         float,
         Fact(
-            "",
             "part of the messages of experts by which a pair of DualPipe takes longer: SMs that send, ends that nothing hides",
             "layers",
+            "",
             LARGE,
             most=1,
         ),
@@ -257,19 +214,17 @@ class Stack(Record):
     reduced_tensors: Annotated[
         float,
         Fact(
-            "",
             "messages of a layer's gradients where ranks share nothing; in pipelines each waits `ring_step_in_pipelines`",
             "gradients",
-            CODE,
             most=1e3,
         ),
     ] = 0.0
     dp_contention: Annotated[
         float,
         Fact(
-            "",
             "part of hidden gradients and parameters that the compute beside them is slower by",
             "gradients",
+            "",
             REDUCTION,
             most=1,
         ),
@@ -277,9 +232,9 @@ class Stack(Record):
     optimizer_bytes: Annotated[
         float,
         Fact(
-            "B",
             "traffic per weight of a rank's share and step: fused Adam 36, FSDP's 30, not fused 54",
             "optimizer",
+            "B",
             REDUCTION,
             least=1,
             most=1e3,
@@ -288,9 +243,9 @@ class Stack(Record):
     whole_bytes: Annotated[
         float,
         Fact(
-            "B",
             "traffic per weight that a rank holds and step, whatever it shares: clipping, copies",
             "optimizer",
+            "B",
             REDUCTION,
             most=1e3,
         ),
@@ -299,27 +254,27 @@ class Stack(Record):
     # Memory
     weight_bytes: Annotated[
         float,
-        Fact("B", "16-bit weights and gradients that a rank keeps beside the fp32 ones, per weight", "memory", MEMORY, most=8),
+        Fact("16-bit weights and gradients that a rank keeps beside the fp32 ones, per weight", "memory", "B", MEMORY, most=8),
     ]
     adam_bytes: Annotated[
-        float, Fact("B", "fp32 weights, two moments, copies of gradients for them, per weight", "memory", MEMORY, most=32)
+        float, Fact("fp32 weights, two moments, copies of gradients for them, per weight", "memory", "B", MEMORY, most=32)
     ]
     bucket_copies: Annotated[
-        float, Fact("B", "copies of gradients in buckets where ranks share nothing, per weight", "memory", MEMORY, most=8)
+        float, Fact("copies of gradients in buckets where ranks share nothing, per weight", "memory", "B", MEMORY, most=8)
     ] = 0.0
-    logit_bytes: Annotated[float, Fact("B", "kept per logit from head to backward", "memory", MEMORY, most=64)]
+    logit_bytes: Annotated[float, Fact("kept per logit from head to backward", "memory", "B", MEMORY, most=64)]
     expert_outputs_kept: Annotated[
-        bool, Fact(SWITCH, "false: probabilities of routed copies are applied before the experts' second GEMM", "memory", CODE)
+        bool, Fact("false: probabilities of routed copies are applied before the experts' second GEMM", "memory")
     ]
     activation_input_bytes: Annotated[
-        float, Fact("B", "kept of an element that enters the activation of an MLP", "memory", MEMORY, most=16)
+        float, Fact("kept of an element that enters the activation of an MLP", "memory", "B", MEMORY, most=16)
     ]
     attention_output_bytes: Annotated[
         float | None,
         Fact(
-            "B",
             "kept of an element of core attention's output; else 16 bits and the projection's narrower copy",
             "memory",
+            "B",
             MEMORY,
             most=64,
         ),
@@ -327,87 +282,83 @@ class Stack(Record):
     queued_bytes: Annotated[
         float,
         Fact(
-            "B",
             "products that wait for their messages, per token and hidden element, at tp > 1 and pp 1: the host runs ahead",
             "memory",
+            "B",
             MEMORY,
             most=1e3,
         ),
     ] = 0.0
     reserved: Annotated[
-        float, Fact("B", "memory of a device that no tensor can have: context, communicators", "memory", MEMORY, most=1e11)
+        float, Fact("memory of a device that no tensor can have: context, communicators", "memory", "B", MEMORY, most=1e11)
     ]
-    fragmentation: Annotated[float, Fact("", "allocated over used memory", "memory", MEMORY, 1, 2)]
+    fragmentation: Annotated[float, Fact("allocated over used memory", "memory", "", MEMORY, 1, 2)]
 
     # Experts
     host_experts: Annotated[
         Pair,
         Fact(
-            "s",
             "CPU time of a layer with experts besides that of a dense one: router, permutation, dispatch",
             "experts",
+            "s",
             EXPERTS,
             most=1,
         ),
     ] = (0.0, 0.0)
     host_alltoall: Annotated[
-        Pair, Fact("s", "further CPU time of the dispatcher alltoall where it waits for counts", "experts", EXPERTS, most=1)
+        Pair, Fact("further CPU time of the dispatcher alltoall where it waits for counts", "experts", "s", EXPERTS, most=1)
     ] = (0.0, 0.0)
     host_expert: Annotated[
         Pair,
         Fact(
-            "s", "CPU time to launch the GEMMs of an expert, for which the device waits, too", "experts", MANY_EXPERTS, most=0.1
+            "CPU time to launch the GEMMs of an expert, for which the device waits, too", "experts", "s", MANY_EXPERTS, most=0.1
         ),
     ] = (0.0, 0.0)
     host_expert_casts: Annotated[
-        Pair, Fact("s", "the same of its casts, in 8 and 4 bits", "experts", MANY_EXPERTS, most=0.1)
+        Pair, Fact("the same of its casts, in 8 and 4 bits", "experts", "s", MANY_EXPERTS, most=0.1)
     ] = (0.0, 0.0)
     host_expert_padding: Annotated[
         Pair,
         Fact(
-            "s",
             "the same of padding its tokens, in 8 and 4 bits with the dispatcher alltoall",
             "experts",
+            "s",
             MANY_EXPERTS,
             most=0.1,
         ),
     ] = (0.0, 0.0)
     host_overlap_ep: Annotated[
         float,
-        Fact("", "CPU time of a layer with experts under overlap_ep over that without", "experts", EXPERTS, least=1, most=10),
+        Fact("CPU time of a layer with experts under overlap_ep over that without", "experts", "", EXPERTS, least=1, most=10),
     ] = 1.0
     overlap_ep_hidden: Annotated[
         float | None,
         Fact(
-            "",
             "part of dispatch and combine that overlap_ep hides where the host waits for counts; else what experts hide",
             "experts",
+            "",
             EXPERTS_ACROSS,
             most=1,
         ),
     ] = None
     metadata_across: Annotated[
         float,
-        Fact("s", "least time of what flex exchanges between nodes before a dispatch", "experts", EXPERTS_ACROSS, most=0.1),
+        Fact("least time of what flex exchanges between nodes before a dispatch", "experts", "s", EXPERTS_ACROSS, most=0.1),
     ] = 0.0
-    graphs: Annotated[
-        Graphs, Fact(" | ".join(GRAPHS), "what CUDA graphs launch; full leaves no CPU time and no wait", "experts", EXPERTS)
-    ] = "none"
+    graphs: Annotated[Graphs, Fact("what CUDA graphs launch; full leaves no CPU time and no wait", "experts", "", EXPERTS)] = (
+        "none"
+    )
     router_share: Annotated[
-        float, Fact("", "part of host_experts that graphs of the router take over", "experts", EXPERTS, most=1)
+        float, Fact("part of host_experts that graphs of the router take over", "experts", "", EXPERTS, most=1)
     ] = 1.0
-    fp8_attention: Annotated[
-        bool, Fact(SWITCH, "core attention runs in 8 bits, too, where linear layers do", "operators", CODE)
-    ] = False
-    fused_window_sinks: Annotated[
-        bool, Fact(SWITCH, "attention with learned sinks in a window is one kernel, too", "operators", CODE)
-    ] = True
-    fused_router: Annotated[bool, Fact(SWITCH, "the router is 31 kernels, else 72", "operators", CODE)] = True
-    fused_experts: Annotated[
-        bool, Fact(SWITCH, "the experts' GEMMs are one kernel with activation, casts and biases", "operators", CODE)
-    ] = False
+    fp8_attention: Annotated[bool, Fact("core attention runs in 8 bits, too, where linear layers do", "operators")] = False
+    fused_window_sinks: Annotated[bool, Fact("attention with learned sinks in a window is one kernel, too", "operators")] = True
+    fused_router: Annotated[bool, Fact("the router is 31 kernels, else 72", "operators")] = True
+    fused_experts: Annotated[bool, Fact("the experts' GEMMs are one kernel with activation, casts and biases", "operators")] = (
+        False
+    )
     expert_bias_bytes: Annotated[
-        Pair, Fact("B", "traffic of the biases of experts' outputs, per element of a routed copy", "operators", CODE, most=1e3)
+        Pair, Fact("traffic of the biases of experts' outputs, per element of a routed copy", "operators", "B", most=1e3)
     ] = (0.0, 0.0)
 
     def attention_on(self, device: str) -> float:
@@ -415,43 +366,14 @@ class Stack(Record):
         scale = self.attention_scale
         return scale.get(device, 1.0) if isinstance(scale, dict) else scale
 
-    @property
-    def kept(self) -> Kept:
-        """What it keeps of some activations."""
-        return Kept(
-            self.logit_bytes,
-            self.expert_outputs_kept,
-            self.activation_input_bytes,
-            self.fp8_attention,
-            self.fused_norms,
-            self.attention_output_bytes,
-        )
-
-    @property
-    def kernels(self) -> Kernels:
-        """Its choices of kernels."""
-        return Kernels(
-            flash_attention=self.flash_attention,
-            fused_loss=self.fused_loss,
-            accumulation_bytes=self.accumulation_bytes,
-            attention_copies=self.attention_copies,
-            norm_bytes=self.norm_bytes,
-            rotary_bytes=self.rotary_bytes,
-            ring_sum_bytes=self.ring_sum_bytes,
-            gated_bytes=self.gated_bytes,
-            loss_bytes=self.loss_bytes,
-            fp8_attention=self.fp8_attention,
-            fused_window_sinks=self.fused_window_sinks or self.fp8_attention,  # in 8 bits all kernels are fused
-            fused_router=self.fused_router,
-            fused_experts=self.fused_experts,
-            expert_bias_bytes=(0.0, 0.0) if self.fused_experts else self.expert_bias_bytes,
-        )
-
     def with_facts(self, facts: Mapping[str, object]) -> "Stack":
         """A copy with some facts replaced. Raises SpecError on an unknown name or a bad value."""
         values, sources = _read_facts(facts)
         given = {name: sources.get(name, "given without a source") for name in values}
-        changed = ", ".join(f"{name} {_text(facts[name])}" for name in values)
+        stated = {
+            name: fact["value"] if isinstance(fact, Mapping) and "value" in fact else fact for name, fact in facts.items()
+        }
+        changed = ", ".join(f"{name} {stated[name]}" for name in values)
         name = f"{self.name} ({changed})" if changed else self.name
         return self.model_copy(update=values | {"name": name, "sources": {**self.sources, **given}})
 
@@ -463,10 +385,6 @@ STACK_FACTS: Final[Mapping[str, Fact]] = {
     if isinstance(mark, Fact)
 }
 """Every fact of a stack by name, in the order of the page."""
-
-
-def _text(value: object) -> str:
-    return str(value["value"] if isinstance(value, Mapping) and "value" in value else value)
 
 
 def _read_facts(page: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:

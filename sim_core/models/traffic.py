@@ -43,14 +43,14 @@ LOSS_FUSED: Final = (18.0, 10.0)
 """Vocabulary-parallel cross entropy per logit: copy to fp32, maximum, subtract, exponential, sum. Count."""
 SOFTCAP: Final = (4.0, 6.0)
 """tanh of logits. Count."""
-SCORES: Final = 8.0
+SCORES: Final = (8.0, 8.0)
 """Router: fp32 scores read once, probabilities written once."""
 ROUTER_KERNELS: Final = (15.0, 12.0)
 """Small kernels of top-k, maps, counts, auxiliary loss, forward and backward."""
 UNFUSED_ROUTER: Final = 72 / 31
 """Kernels of the router without fusion over those with it (NVIDIA, "Optimizing DeepSeek-V3 Training Performance on NVIDIA GB200
 NVL72", section 2.1.4, Megatron-LM docs/discussions)."""
-PERMUTE: Final = 4.0
+PERMUTE: Final = (4.0, 4.0)
 """Per routed copy and hidden element: permute and unpermute, forward and backward. Count."""
 
 CONVOLUTION: Final = (4.0, 12.0)
@@ -67,8 +67,5 @@ POOL: Final = (4.0, 12.0)
 """Entries of compressed attention, per element of two projections in 32 bits: reads; backward reads, writes gradients and reads
 them in 16 bits for two products. Count."""
 
-FUSED_ACCUMULATION: Final = 3.0
-"""Per weight and micro-batch: the weight gradient is added to fp32 in its GEMM (Megatron-LM's gradient accumulation fusion, on
-by default). It moves 6 bytes more than the plain GEMM; half of it taken as hidden behind the product: an estimate."""
 GRADIENT_CLEAR: Final = 4.0
 """Per weight on a rank and step: the fp32 gradient buffer is set to zero."""

@@ -8,20 +8,7 @@ import numpy as np
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError
 from sim_core.models import compressed
-from sim_core.models.description import (
-    ATTENTION,
-    COMPRESSED,
-    EMBEDDING,
-    HEAD,
-    LAYER,
-    MLP,
-    MTP,
-    RECURRENT,
-    Lora,
-    Model,
-    Recurrent,
-    Unit,
-)
+from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, LAYER, MLP, MTP, RECURRENT, Lora, Model, Unit
 from sim_core.models.keys import Keys, padded_vocabulary
 from sim_core.models.precision import COPIES
 from sim_core.models.recurrent import sizes_of
@@ -38,93 +25,112 @@ VOCABULARY: Final = 4
 """Rows of the vocabulary: padded, then divided among tensor-parallel ranks."""
 
 PARTS: Final = (
-    "embedding",
-    "positions",
-    "attention",
-    "recurrent",
-    "mlp",
-    "routed_experts",
-    "shared_experts",
-    "router",
-    "norms",
-    "streams",
-    "head",
-    "mtp",
-    "adapters",
-)
-
-
+    "embedding", "positions", "attention", "recurrent", "mlp", "routed_experts", "shared_experts", "router", "norms", "streams",
+    "head", "mtp", "adapters",
+)  # fmt: skip
+TABLES: Final = ("embedding", "positions", "head")
+"""Parts whose matrices Muon leaves to Adam."""
 WIDE_BYTES: Final = 2.0
 """Of an element of 16 bits."""
 
 
+class Matrix(NamedTuple):
+    """Matrices that an optimizer sees one by one: `number` of `rows` outputs x `columns` inputs each.
+
+    As Megatron-LM stores them (core/optimizer/emerging_optimizers.py): queries, keys, values apart (--muon-split-qkv), both
+    halves of a gated MLP as one.
+    """
+
+    rows: int
+    columns: int
+    number: int = 1
+    by_rows: bool = True  # tensor parallelism divides the rows, else the columns
+
+
 class Weights(NamedTuple):
-    """Weights of one part of a unit."""
+    """Weights of one part of a unit that are divided alike: matrices, or vectors (biases and norms)."""
 
     part: str  # one of PARTS
-    elements: int
     sharding: int
-    matrix: bool = True  # else a vector: a bias or a norm
+    matrices: tuple[Matrix, ...] = ()
+    vectors: int = 0  # weights in them
     adapter: bool = False  # trained beside frozen weights
 
+    @property
+    def elements(self) -> int:
+        """How many weights."""
+        return sum(matrix.rows * matrix.columns * matrix.number for matrix in self.matrices) + self.vectors
 
-def weights_of(model: Model, unit: Unit) -> tuple[Weights, ...]:
+
+def weights_of(model: Model, unit: Unit) -> list[Weights]:
     """The weights of one unit (one layer of a kind)."""
-    h, norm = model.hidden, norm_width(model)
+    h, norm, n = model.hidden, norm_width(model), model.residual_streams
+    joined = [Weights("streams", REPLICATED, (Matrix(n, n * h),)), Weights("streams", REPLICATED, vectors=n + 1)] * (n > 1)
     if unit.kind == EMBEDDING:
-        positions = (Weights("positions", model.positions * h, REPLICATED),) if model.positions else ()
-        norms = (Weights("norms", norm, REPLICATED, False),) if model.embedding_norm else ()
-        return (Weights("embedding", model.vocabulary * h, VOCABULARY), *positions, *norms)
+        found = [Weights("embedding", VOCABULARY, (Matrix(model.vocabulary, h),))]
+        found += [Weights("positions", REPLICATED, (Matrix(model.positions, h),))] if model.positions else []
+        return found + ([Weights("norms", REPLICATED, vectors=norm)] if model.embedding_norm else [])
     if unit.kind == HEAD:
-        head = () if model.tied else (Weights("head", model.vocabulary * h, VOCABULARY),)
-        return (Weights("norms", norm, REPLICATED, False), *head, *_streams(model, 1, head=True))
-    layer = (
-        *(_attention(model) if unit.mixer == ATTENTION else ()),
-        *(_compressed(model, unit) if unit.mixer == COMPRESSED else ()),
-        *(_recurrent(model, model.recurrent) if unit.mixer == RECURRENT and model.recurrent else ()),
-        *(_channel(model, unit) if unit.channel == MLP else ()),
-        Weights("norms", model.norms_per_layer // 2 * unit.blocks * norm, REPLICATED, False),
-        *_streams(model, unit.blocks),
-    )
-    layer = (*layer, *(_adapters(model, unit, model.lora) if model.lora else ()))
+        head = [] if model.tied else [Weights("head", VOCABULARY, (Matrix(model.vocabulary, h),))]
+        return [Weights("norms", REPLICATED, vectors=norm), *head, *joined]
+    mixers = {ATTENTION: _latents if model.mla else _attention, COMPRESSED: _compressed, RECURRENT: _recurrent}
+    found = mixers[unit.mixer](model, unit) if unit.mixer in mixers else []
+    if unit.channel == MLP:
+        found += _experts(model) if unit.moe else _mlp(model, "mlp", model.ffn or 0)
+    found.append(Weights("norms", REPLICATED, vectors=model.norms_per_layer // 2 * unit.blocks * norm))
+    if n > 1:  # hyper-connections of each block
+        gates = (n + 2) * n
+        found.append(Weights("streams", REPLICATED, (Matrix(gates, n * h, unit.blocks),)))
+        found.append(Weights("streams", REPLICATED, vectors=unit.blocks * (gates + 3)))
+    if model.lora:
+        found += _adapters(model, unit, model.lora)
     if unit.kind == MTP:  # DeepSeek-V3 (arXiv 2412.19437), section 2.2: two norms, a projection of 2h to h, a layer, a norm
-        joined = _streams(model, 1, head=True)
-        return (*layer, Weights("mtp", 2 * h * h, TENSOR), Weights("norms", 3 * norm, REPLICATED, False), *joined)
-    return layer
+        found += [Weights("mtp", TENSOR, (Matrix(h, 2 * h),)), Weights("norms", REPLICATED, vectors=3 * norm), *joined]
+    return found
 
 
-def _channel(model: Model, unit: Unit) -> tuple[Weights, ...]:
-    return _experts(model) if unit.moe else _mlp(model, "mlp", model.ffn or 0)
-
-
-def _compressed(model: Model, unit: Unit) -> tuple[Weights, ...]:
-    if model.compressed is None:
-        return ()
-    divided, whole = compressed.weights_by_sharding(model, unit, model.compressed)
-    return tuple(
-        Weights("attention", elements, sharding, matrix)
-        for sharding, pair in ((TENSOR, divided), (REPLICATED, whole))
-        for matrix, elements in zip((True, False), pair, strict=True)
+def _compressed(model: Model, unit: Unit) -> list[Weights]:
+    mixer, h, d = model.compressed, model.hidden, model.head_dim
+    if mixer is None:
+        return []
+    width, overlap = model.heads * d, compressed.overlap_of(mixer, unit.ratio)
+    indexer = model.indexer if unit.ratio == mixer.chosen else None
+    pools = [(overlap, d)] if overlap else []
+    scoring = []
+    if indexer:
+        scoring = [Matrix(indexer.heads * indexer.head_dim, mixer.q_rank), Matrix(indexer.heads, h)]
+        pools.append((2, indexer.head_dim))
+    pooling = [Matrix(each * size, h, compressed.POOLED) for each, size in pools]
+    vectors = mixer.q_rank + d + sum((unit.ratio * each + 1) * size for each, size in pools)
+    output = (
+        Matrix(mixer.out_rank, width // mixer.out_groups, mixer.out_groups),
+        Matrix(h, mixer.out_groups * mixer.out_rank, by_rows=False),
     )
+    return [
+        Weights("attention", REPLICATED, (Matrix(mixer.q_rank, h), Matrix(d, h))),
+        Weights("attention", TENSOR, (Matrix(width, mixer.q_rank),)),
+        Weights("attention", REPLICATED, (*scoring, *pooling)),
+        Weights("attention", TENSOR, output),
+        Weights("attention", TENSOR, vectors=model.heads),
+        Weights("attention", REPLICATED, vectors=vectors),
+    ]
 
 
-def _streams(model: Model, sublayers: int, *, head: bool = False) -> tuple[Weights, ...]:
-    matrix, vectors = compressed.streams_weights(model, sublayers, head=head)
-    return (Weights("streams", matrix, REPLICATED), Weights("streams", vectors, REPLICATED, False)) if matrix else ()
-
-
-def _recurrent(model: Model, mixer: Recurrent) -> tuple[Weights, ...]:
+def _recurrent(model: Model, _: Unit) -> list[Weights]:
     """Of a mixer with a state; heads and groups are divided, the narrow first projections of gates are not."""
-    sizes, h = sizes_of(mixer), model.hidden
+    mixer, h = model.recurrent, model.hidden
+    if mixer is None:
+        return []
+    sizes = sizes_of(mixer)
     weights = [
-        Weights("recurrent", h * sizes.projected + sizes.inner * h, TENSOR),
-        Weights("recurrent", mixer.conv * sizes.convolved + sizes.vectors, TENSOR, False),
-        Weights("recurrent", sizes.normed, TENSOR if sizes.normed == sizes.inner else REPLICATED, False),
+        Weights("recurrent", TENSOR, (Matrix(sizes.projected, h), Matrix(h, sizes.inner, by_rows=False))),
+        Weights("recurrent", TENSOR, vectors=mixer.conv * sizes.convolved + sizes.vectors),
+        Weights("recurrent", TENSOR if sizes.normed == sizes.inner else REPLICATED, vectors=sizes.normed),
     ]
     if sizes.low_rank:
-        weights.append(Weights("recurrent", 2 * h * sizes.low_rank, REPLICATED))
-        weights.append(Weights("recurrent", 2 * sizes.low_rank * sizes.inner, TENSOR))
-    return tuple(weights)
+        weights.append(Weights("recurrent", REPLICATED, (Matrix(sizes.low_rank, h, 2),)))
+        weights.append(Weights("recurrent", TENSOR, (Matrix(sizes.inner, sizes.low_rank, 2),)))
+    return weights
 
 
 def norm_width(model: Model, width: int | None = None) -> int:
@@ -132,89 +138,95 @@ def norm_width(model: Model, width: int | None = None) -> int:
     return (width or model.hidden) * (2 if model.norm == "layernorm" else 1)
 
 
-def _attention(model: Model) -> tuple[Weights, ...]:
+def _latents(model: Model, _: Unit) -> list[Weights]:
+    """Of attention with latents; the lightning indexer is on every tensor-parallel rank (Megatron-LM, dsa.py)."""
+    mla, h, a, indexer = model.mla, model.hidden, model.heads, model.indexer
+    if mla is None:
+        return []
+    q, kv, rope = mla.q_rank or 0, mla.kv_rank, mla.rope_head_dim
+    down = ([Matrix(q, h)] if q else []) + [Matrix(kv + rope, h)]
+    up = Matrix(a * model.head_dim, q or h), Matrix(a * (mla.nope_head_dim + mla.v_head_dim), kv)
+    output = Matrix(h, a * mla.v_head_dim, by_rows=False)
+    weights = [Weights("attention", REPLICATED, tuple(down))]
+    if indexer:
+        width, d = indexer.heads * indexer.head_dim, indexer.head_dim
+        weights.append(Weights("attention", REPLICATED, (Matrix(width, q or h), Matrix(d, h), Matrix(indexer.heads, h))))
+        weights.append(Weights("attention", REPLICATED, vectors=2 * d))
+    weights += [Weights("attention", TENSOR, up), Weights("attention", TENSOR, (output,))]
+    vectors = (h if model.projection_bias else 0) + (norm_width(model, kv + q) if model.qk_norm else 0)
+    vectors += kv + rope + q if model.qkv_bias else 0
+    return [*weights, Weights("attention", REPLICATED, vectors=vectors)]
+
+
+def _attention(model: Model, _: Unit) -> list[Weights]:
     h, a, k, d = model.hidden, model.heads, model.kv_heads, model.head_dim
-    projection = Weights("attention", a * model.v_head_dim * h, TENSOR)
+    weights = [
+        Weights("attention", TENSOR, (Matrix(a * d, h, 2 if model.output_gate else 1),)),
+        Weights("attention", KV_HEADS, (Matrix(k * d, h, 2),)),
+        Weights("attention", TENSOR, (Matrix(h, a * d, by_rows=False),)),
+    ]
     vectors = h if model.projection_bias else 0
-    if model.mla:
-        q, kv, rope = model.mla.q_rank, model.mla.kv_rank, model.mla.rope_head_dim
-        down = h * (kv + rope) + (h * q if q else 0)
-        up = (q or h) * a * d + kv * a * (model.mla.nope_head_dim + model.v_head_dim)
-        if model.qk_norm:
-            vectors += norm_width(model, kv + (q or 0))
-        if model.qkv_bias:
-            vectors += kv + rope + (q or 0)
-        matrices = (Weights("attention", down, REPLICATED), Weights("attention", up, TENSOR), projection, *_indexer(model))
-        return (*matrices, Weights("attention", vectors, REPLICATED, False)) if vectors else matrices
-    queries = h * a * d * (2 if model.output_gate else 1)
-    weights = [Weights("attention", queries, TENSOR), Weights("attention", 2 * h * k * d, KV_HEADS), projection]
     if model.qkv_bias:
-        weights += [Weights("attention", a * d, TENSOR, False), Weights("attention", 2 * k * d, KV_HEADS, False)]
+        weights += [Weights("attention", TENSOR, vectors=a * d), Weights("attention", KV_HEADS, vectors=2 * k * d)]
     if model.attention_sinks:
-        weights.append(Weights("attention", a, TENSOR, False))
+        weights.append(Weights("attention", TENSOR, vectors=a))
     if model.qk_norm_whole:
-        weights += [Weights("attention", norm_width(model, a * d), TENSOR, False)]
-        weights += [Weights("attention", norm_width(model, k * d), KV_HEADS, False)]
+        weights.append(Weights("attention", TENSOR, vectors=norm_width(model, a * d)))
+        weights.append(Weights("attention", KV_HEADS, vectors=norm_width(model, k * d)))
     elif model.qk_norm:
         vectors += 2 * norm_width(model, d)
-    if vectors:
-        weights.append(Weights("attention", vectors, REPLICATED, False))
-    return tuple(weights)
+    return [*weights, Weights("attention", REPLICATED, vectors=vectors)]
 
 
-def _indexer(model: Model) -> tuple[Weights, ...]:
-    """Of the lightning indexer: on every tensor-parallel rank (Megatron-LM, experimental_attention_variant/dsa.py)."""
-    indexer, mla = model.indexer, model.mla
-    if indexer is None or mla is None:
-        return ()
-    width = indexer.heads * indexer.head_dim
-    matrices = (mla.q_rank or model.hidden) * width + model.hidden * (indexer.head_dim + indexer.heads)
-    return (Weights("attention", matrices, REPLICATED), Weights("attention", 2 * indexer.head_dim, REPLICATED, False))
-
-
-def _adapters(model: Model, unit: Unit, lora: Lora) -> tuple[Weights, ...]:
+def _adapters(model: Model, unit: Unit, lora: Lora) -> list[Weights]:
     """Pairs of narrow matrices beside the targets of a layer; the side of a target that is divided is divided here, too."""
-    h, a, d, first = model.hidden, model.heads, model.head_dim, 2 if model.gated else 1
-    sides: dict[str, tuple[int, int]] = {}  # whole, divided
+    a, d, first = model.heads, model.head_dim, 2 if model.gated else 1
+    divided: dict[str, int] = {}  # the side of each target
     if unit.mixer == ATTENTION:
-        sides |= {"qkv": (h, (a + 2 * model.kv_heads) * d), "projection": (h, a * model.v_head_dim)}
+        divided |= {"qkv": (a + 2 * model.kv_heads) * d, "projection": a * model.v_head_dim}
     if unit.channel == MLP and not unit.moe:
-        sides |= {"fc1": (h, first * (model.ffn or 0)), "fc2": (h, model.ffn or 0)}
+        divided |= {"fc1": first * (model.ffn or 0), "fc2": model.ffn or 0}
     weights = []
-    for name in lora.targets:
-        whole, divided = sides.get(name, (0, 0))
-        weights.append(Weights("adapters", lora.rank * whole, REPLICATED, adapter=True))
-        weights.append(Weights("adapters", lora.rank * divided, TENSOR, adapter=True))
-    return tuple(weights)
+    for name in (name for name in lora.targets if name in divided):
+        whole, part = Matrix(lora.rank, model.hidden), Matrix(divided[name], lora.rank)
+        if name in ("projection", "fc2"):  # the input is divided, and the adapter's first matrix
+            whole, part = Matrix(model.hidden, lora.rank), Matrix(lora.rank, divided[name], by_rows=False)
+        weights.append(Weights("adapters", REPLICATED, (whole,), adapter=True))
+        weights.append(Weights("adapters", TENSOR, (part,), adapter=True))
+    return weights
 
 
-def _mlp(model: Model, part: str, ffn: int) -> tuple[Weights, ...]:
-    """A dense MLP, or that of all shared experts."""
+def _pair(model: Model, ffn: int, width: int, number: int = 1) -> tuple[Matrix, Matrix]:
+    """The matrices of an MLP."""
     first = 2 if model.gated else 1
-    matrices = Weights(part, (first + 1) * model.hidden * ffn, TENSOR)
-    if not model.mlp_bias:
-        return (matrices,)
-    return (matrices, Weights(part, first * ffn, TENSOR, False), Weights(part, model.hidden, REPLICATED, False))
+    return Matrix(first * ffn, width, number), Matrix(width, ffn, number, by_rows=False)
 
 
-def _experts(model: Model) -> tuple[Weights, ...]:
-    experts = model.experts
+def _mlp(model: Model, part: str, ffn: int) -> list[Weights]:
+    """A dense MLP, or that of all shared experts."""
+    weights = [Weights(part, TENSOR, _pair(model, ffn, model.hidden))]
+    if model.mlp_bias:
+        weights.append(Weights(part, TENSOR, vectors=(2 if model.gated else 1) * ffn))
+        weights.append(Weights(part, REPLICATED, vectors=model.hidden))
+    return weights
+
+
+def _experts(model: Model) -> list[Weights]:
+    experts, h = model.experts, model.hidden
     if experts is None:
         raise ValueError(f"{model.name} has no experts")
-    first = 2 if model.gated else 1
-    matrices = experts.count * (first + 1) * (experts.latent or model.hidden) * experts.ffn
-    weights = [Weights("router", model.hidden * experts.count, REPLICATED), Weights("routed_experts", matrices, EXPERT)]
-    if experts.latent:
-        weights.append(Weights("shared_experts", 2 * model.hidden * experts.latent, TENSOR))
+    count, latent, first = experts.count, experts.latent, 2 if model.gated else 1
+    weights = [Weights("router", REPLICATED, (Matrix(count, h),))]
+    weights.append(Weights("routed_experts", EXPERT, _pair(model, experts.ffn, latent or h, count)))
+    if latent:
+        weights.append(Weights("shared_experts", TENSOR, (Matrix(latent, h), Matrix(h, latent, by_rows=False))))
     if experts.shared_gate:
-        weights.append(Weights("shared_experts", model.hidden, REPLICATED))
+        weights.append(Weights("shared_experts", REPLICATED, (Matrix(1, h),)))
     if experts.router_bias:
-        weights.append(Weights("router", experts.count, REPLICATED, False))
+        weights.append(Weights("router", REPLICATED, vectors=count))
     if model.mlp_bias:
-        weights.append(Weights("routed_experts", experts.count * (first * experts.ffn + model.hidden), EXPERT, False))
-    if experts.shared_ffn:
-        weights += _mlp(model, "shared_experts", experts.shared_ffn)
-    return tuple(weights)
+        weights.append(Weights("routed_experts", EXPERT, vectors=count * (first * experts.ffn + h)))
+    return weights + (_mlp(model, "shared_experts", experts.shared_ffn) if experts.shared_ffn else [])
 
 
 class Held(NamedTuple):
@@ -225,14 +237,19 @@ class Held(NamedTuple):
     replicated: Floats  # of the dense ones: those that every tensor-parallel rank holds
 
 
-def trained(model: Model, unit: Unit) -> tuple[Weights, ...]:
+def trained(model: Model, unit: Unit) -> list[Weights]:
     """The weights of one unit that are trained: all, or adapters beside frozen ones."""
-    return tuple(weights for weights in weights_of(model, unit) if weights.adapter or model.lora is None)
+    return [weights for weights in weights_of(model, unit) if weights.adapter or model.lora is None]
+
+
+def _still(model: Model, unit: Unit) -> list[Weights]:
+    """Those that are not."""
+    return [weights for weights in weights_of(model, unit) if model.lora and not weights.adapter]
 
 
 def frozen(model: Model, unit: Unit, keys: Keys) -> Held:
     """Parameters of one unit on a rank that are not trained."""
-    return _held(model, _frozen(model, unit), keys)
+    return _held(model, _still(model, unit), keys)
 
 
 def frozen_bytes(model: Model, unit: Unit, keys: Keys) -> Held:
@@ -240,14 +257,10 @@ def frozen_bytes(model: Model, unit: Unit, keys: Keys) -> Held:
 
     In 4 bits those of 16 stay (what NVIDIA's fine-tuning in NVFP4 keeps is not published).
     """
-    narrow = [weights for weights in _frozen(model, unit) if weights.matrix and unit.kind == LAYER]
+    narrow = [weights for weights in _still(model, unit) if weights.matrices and unit.kind == LAYER]
     fewer = np.minimum(COPIES[keys.precision], 0.0)
     parts = zip(frozen(model, unit, keys), _held(model, narrow, keys), strict=True)
     return Held(*(WIDE_BYTES * every + fewer * of_layers for every, of_layers in parts))
-
-
-def _frozen(model: Model, unit: Unit) -> list[Weights]:
-    return [weights for weights in weights_of(model, unit) if model.lora and not weights.adapter]
 
 
 def held(model: Model, unit: Unit, keys: Keys) -> Held:
@@ -260,29 +273,21 @@ def held(model: Model, unit: Unit, keys: Keys) -> Held:
 
 
 def _held(model: Model, weights_held: Iterable[Weights], keys: Keys) -> Held:
-    total = Held(*(np.zeros(len(keys.tp)) for _ in Held._fields))
+    tp = keys.tp.astype(np.float64)
+    share = {
+        REPLICATED: np.ones(len(tp)),
+        TENSOR: 1 / tp,
+        KV_HEADS: np.maximum(1 / tp, 1 / model.kv_heads),
+        VOCABULARY: padded_vocabulary(model, keys.tp) / model.vocabulary / tp,
+        EXPERT: 1.0 / (keys.ep * keys.etp),
+    }
+    total = Held(*(np.zeros(len(tp)) for _ in Held._fields))
     for weights in weights_held:
-        mine = weights.elements * _share(model, weights, keys)
-        if weights.sharding == EXPERT:
-            total.experts[:] += mine
-            continue
-        total.dense[:] += mine
+        mine = weights.elements * share[weights.sharding]
+        (total.experts if weights.sharding == EXPERT else total.dense)[:] += mine
         if weights.sharding == REPLICATED:
             total.replicated[:] += mine
     return total
-
-
-def _share(model: Model, weights: Weights, keys: Keys) -> Floats:
-    tp = keys.tp.astype(np.float64)
-    if weights.sharding == REPLICATED:
-        return np.ones(len(tp))
-    if weights.sharding == KV_HEADS:
-        return np.maximum(1 / tp, 1 / model.kv_heads)
-    if weights.sharding == VOCABULARY:
-        return padded_vocabulary(model, keys.tp) / model.vocabulary / tp
-    if weights.sharding == EXPERT:
-        return 1.0 / (keys.ep * keys.etp)
-    return 1 / tp
 
 
 BACKWARD_PER_FORWARD: Final = 2
@@ -320,11 +325,11 @@ def forward_flops(model: Model, unit: Unit) -> float:
         return 0.0
     if unit.kind == HEAD:
         return head
-    elements = 0.0
+    elements, experts = 0.0, model.experts
     for weights in weights_of(model, unit):
-        if weights.matrix:
-            routed = weights.part == "routed_experts" and model.experts is not None
-            elements += weights.elements * (model.experts.topk / model.experts.count if routed and model.experts else 1)
+        if weights.matrices:
+            routed = experts is not None and weights.part == "routed_experts"
+            elements += weights.elements * (experts.topk / experts.count if experts and routed else 1)
     return 2 * elements + core_flops(model, unit) + (head if unit.kind != LAYER else 0.0)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sim_core.arrays import Ints
 from sim_core.engine.schedules import SENDS
 from sim_core.errors import SpecError, nearest, shown
-from sim_core.limits import gpus_of
+from sim_core.limits import product
 from sim_core.planning.columns import Plans
 from sim_core.planning.fields import ALTERNATIVES, DEFAULTS, FIELDS, Field, Value
 from sim_core.workloads.workload import Workload
@@ -24,8 +24,7 @@ def check_plans(plans: Plans, variants: int) -> None:
     rows = len(plans.tp)
     for name, column in plans._asdict().items():
         field = FIELDS[name]
-        kind = np.float64 if field.is_real else np.int64
-        dimensions = 2 if field.wide else 1
+        kind, dimensions = np.float64 if field.is_real else np.int64, 2 if field.wide else 1
         if column.ndim != dimensions or column.dtype != kind or not column.flags.c_contiguous:
             found = f"{column.ndim} dimensions of {column.dtype}"
             raise SpecError(f"plans.{name}: found {found}, expected {dimensions} of {np.dtype(kind)}, contiguous")
@@ -80,8 +79,7 @@ def _values(name: str, value: Any) -> list[Any]:
 def _columns(rows: dict[str, list[Any]]) -> Plans:
     coded: dict[str, Any] = {}
     for name, values in rows.items():
-        field = FIELDS[name]
-        coded |= field.columns_of([_checked(field, value) for value in values])
+        coded |= FIELDS[name].columns_of([_checked(FIELDS[name], value) for value in values])
     if "overlap_pp" not in coded:
         coded["overlap_pp"] = sends_in_background(coded["schedule"], coded["vpp"])
     for name in ("dp", "tp", "cp", "pp", "global_batch", "micro_batch"):  # products of these must fit into 64 bits
@@ -89,7 +87,7 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
             _check_bounds(FIELDS[name], coded[name], FIELDS[name].bounds)
     model_parallel = coded["tp"] * coded["cp"] * coded["pp"]
     if "dp" in coded:
-        coded["all_gpus"] = gpus_of(coded["dp"], model_parallel)
+        coded["all_gpus"] = product(coded["dp"], model_parallel)
     if "global_batch" in coded:
         batch = np.maximum(coded["all_gpus"] // model_parallel, 1) * coded["micro_batch"]
         coded["ga"] = np.where(coded["global_batch"] % batch == 0, coded["global_batch"] // batch, 0)

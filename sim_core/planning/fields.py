@@ -39,7 +39,7 @@ class Field:
     default: Value | None = None
     """Its value where neither the user nor the workload's own plan sets it. None: the workload sets it, or it follows."""
     unset: str = ""
-    """The same in words, where there is no default, or none that a user may write."""
+    """The same in words, where it is not the workload's own plan that sets it, or a user may not write the default."""
     least: float = 1
     most: float = 1
     """Bounds of what a user may set: of a number, ratio or factor."""
@@ -110,6 +110,7 @@ class Field:
         return self.columns_of(values)[self.name]
 
 
+_ONLY_IN_EVENT: Final[dict[str, Any]] = {"in_simai": False, "in_text": False}
 _FACTOR: Final = (1e-9, 1e9)
 _LARGEST_GPUS: Final = 2**62
 """GPUs are a product of dp, tp, cp and pp; too many have a reason code."""
@@ -117,19 +118,19 @@ _LARGEST_GPUS: Final = 2**62
 _ROWS: Final = (
     Field(
         "tp", "number", "tensor parallelism: ranks that share a layer", most=LARGEST["tp"], costs_layer=True,
-        aliases=("model_parallel_NPU_group", "tensor_parallel"), unset="the workload's",
+        aliases=("model_parallel_NPU_group", "tensor_parallel"),
     ),
     Field(
-        "pp", "number", "pipeline parallelism: stages", most=LARGEST["pp"], aliases=("pipeline_parallel",),
-        unset="the workload's", moves_split=True, orders_blocks=True,
+        "pp", "number", "pipeline parallelism: stages", most=LARGEST["pp"], aliases=("pipeline_parallel",), moves_split=True,
+        orders_blocks=True,
     ),
     Field(
-        "vpp", "number", "virtual stages on a stage: interleaving", most=LARGEST["vpp"], unset="the workload's",
+        "vpp", "number", "virtual stages on a stage: interleaving", most=LARGEST["vpp"],
         moves_split=True, orders_blocks=True,
     ),
     Field(
         "ep", "number", "expert parallelism: ranks that share out the experts", most=LARGEST["ep"], costs_layer=True,
-        aliases=("expert_parallel",), unset="the workload's",
+        aliases=("expert_parallel",),
     ),
     Field(
         "dp", "number", "data parallelism: replicas", most=LARGEST["dp"], stands_for="all_gpus", unset="all_gpus / (tp cp pp)",
@@ -141,10 +142,10 @@ _ROWS: Final = (
     ),
     Field(
         "micro_batch", "number", "sequences of a micro-batch", most=LARGEST["micro_batch"], heading="mbs", aliases=("mbs",),
-        unset="the workload's", costs_layer=True,
+        costs_layer=True,
     ),
     Field(
-        "ga", "number", "micro-batches of a replica in a step", most=LARGEST["ga"], unset="the workload's", orders_blocks=True,
+        "ga", "number", "micro-batches of a replica in a step", most=LARGEST["ga"], orders_blocks=True,
         follows=True, column=(0, LARGEST["ga"]),  # 0 where dp * micro_batch does not divide the global batch
     ),
     Field(
@@ -213,7 +214,7 @@ _ROWS: Final = (
     ),
     Field(
         "cp", "number", "context parallelism: ranks that share a sequence; of models", default=1, most=LARGEST["cp"],
-        aliases=("context_parallel",), unusual=True, in_simai=False, in_text=False, costs_layer=True,
+        aliases=("context_parallel",), unusual=True, **_ONLY_IN_EVENT, costs_layer=True,
     ),
     Field(
         "cp_comm_type", "word", "how context-parallel ranks compute attention", default="p2p", words=CP_COMM_TYPES,
@@ -225,13 +226,13 @@ _ROWS: Final = (
     ),
     Field(
         "sharding", "word", "what data-parallel ranks divide; of models", default="stack", words=SHARDINGS, unusual=True,
-        in_simai=False, in_text=False,
+        **_ONLY_IN_EVENT,
         more="`stack`: as the framework does; `optimizer`: ZeRO-1; `gradients`: ZeRO-2; `parameters`: ZeRO-3, FSDP "
         "([parallelism.md](parallelism.md)).",
     ),
     Field(
         "dp_shard", "number", "ranks of dp x cp that divide them; 0: all", default=0, least=0, most=MOST_IN_STEP, unusual=True,
-        in_simai=False, in_text=False, more="Fewer than all: the groups are replicas of each other (HSDP).",
+        **_ONLY_IN_EVENT, more="Fewer than all: the groups are replicas of each other (HSDP).",
     ),
     Field(
         "reshard_after_forward", "switch", "a layer's parameters are freed after its forward and gathered again", default=True,
@@ -243,7 +244,7 @@ _ROWS: Final = (
     ),
     Field(
         "optimizer", "word", "what updates the weights; of models", default="adamw", words=OPTIMIZERS, unusual=True,
-        in_simai=False, in_text=False,
+        **_ONLY_IN_EVENT,
         more="`adamw`: in the precisions of the stack. `muon` orthogonalises matrices and leaves all else to AdamW "
         "([layers.md](layers.md#optimizers)).",
     ),
@@ -258,11 +259,11 @@ _ROWS: Final = (
     ),
     Field(
         "precision", "word", "precision of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES,
-        unusual=True, in_simai=False, in_text=False, costs_layer=True,
+        unusual=True, **_ONLY_IN_EVENT, costs_layer=True,
     ),
     Field(
         "dispatcher", "word", "how tokens reach their experts; of models", default="alltoall", words=DISPATCHERS, unusual=True,
-        in_simai=False, in_text=False, costs_layer=True,
+        **_ONLY_IN_EVENT, costs_layer=True,
         more="`flex`: DeepEP, HybridEP, one copy to each remote node; `hierarchical`: two stages, between nodes, then inside.",
     ),
     Field(
@@ -270,7 +271,7 @@ _ROWS: Final = (
         costs_layer=True,
     ),
     Field(
-        "layers", "number", "layers of the model", most=LARGEST["layers"], unset="the workload's", unusual=True, in_simai=False,
+        "layers", "number", "layers of the model", most=LARGEST["layers"], unusual=True, in_simai=False,
         moves_split=True,
     ),
     Field(
@@ -293,11 +294,11 @@ _ROWS: Final = (
     ),
     Field(
         "gradient_precision", "word", "precision of gradients on the wire", default="recorded", words=PRECISIONS, unusual=True,
-        in_simai=False, in_text=False,
+        **_ONLY_IN_EVENT,
     ),
     Field(
         "expert_imbalance", "label", "tokens of the fullest rank over the mean", default="recorded", label=IMBALANCE,
-        unusual=True, in_simai=False, in_text=False, costs_layer=True,
+        unusual=True, **_ONLY_IN_EVENT, costs_layer=True,
         more="`recorded`: of a model, its `experts.imbalance`. `zipf:S`: popularity of the k-th expert in proportion to k^-S "
         "([traces.md](traces.md)).",
     ),
@@ -307,11 +308,11 @@ _ROWS: Final = (
     ),
     Field(
         "straggler_factor", "factor", "how many times as long compute takes on straggler_stage", default=1.0, least=1e-3,
-        most=1e3, column=_FACTOR, unusual=True, in_simai=False, in_text=False,
+        most=1e3, column=_FACTOR, unusual=True, **_ONLY_IN_EVENT,
     ),
     Field(
         "device_speed", "factor", "compute runs this many times as fast", default=1.0, least=1e-3, most=1e3, column=_FACTOR,
-        unusual=True, in_simai=False, in_text=False, costs_layer=True,
+        unusual=True, **_ONLY_IN_EVENT, costs_layer=True,
     ),
     Field("hardware", "inner", "row of the HardwareTable", default=0, column=(0, 0), costs_layer=True),
 )  # fmt: skip

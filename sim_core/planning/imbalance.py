@@ -74,8 +74,7 @@ def _fullest(total: float, ranks: int) -> float:
     """
     number = max(GAMMAS, GAMMAS_A_RANK * ranks)
     shares = np.sort(np.random.default_rng(0).gamma(total / ranks, size=number))
-    below = (np.arange(number + 1) / number) ** ranks
-    return float(shares @ np.diff(below) / shares.mean())
+    return float(shares @ np.diff((np.arange(number + 1) / number) ** ranks) / shares.mean())
 
 
 @cache

@@ -1,6 +1,7 @@
 """Values of plans that are texts with numbers in them: the codes of `block:2`, `8,10,10,8`, `zipf:1.0`."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ def checkpointing_codes(labels: Sequence[str]) -> tuple[Ints, Ints]:
         counted = word in ("every", "block")
         if word in CHECKPOINTING and colon and not counted:
             raise SpecError(f"checkpointing: found {shown(label)}, expected '{word}', without a number")
-        if word not in CHECKPOINTING[:MODULES] or counted != bool(colon) or (counted and not _is_span(span)):
+        if word not in CHECKPOINTING[:MODULES] or counted != bool(colon) or (counted and not (_is_count(span) and int(span))):
             forms = [f"{name}:K" if name in ("every", "block") else name for name in CHECKPOINTING[:MODULES]]
             hint = nearest(label, forms)
             if not hint.startswith("nearest"):
@@ -59,9 +60,9 @@ def checkpointing_codes(labels: Sequence[str]) -> tuple[Ints, Ints]:
     return np.array(kinds, np.int64), np.array(spans, np.int64)
 
 
-def _is_span(text: str) -> bool:
-    """Whether `text` is a number of layers above 0."""
-    return text.isascii() and text.isdecimal() and len(text) < 7 and int(text) > 0
+def _is_count(text: str) -> bool:
+    """Whether `text` is a number of layers."""
+    return text.isascii() and text.isdecimal() and len(text) < 7
 
 
 def split_text(value: object) -> str:
@@ -72,7 +73,7 @@ def split_text(value: object) -> str:
         return value
     if isinstance(entries, Sequence | np.ndarray) and len(entries) > 0:
         texts = [str(entry).strip() for entry in entries if not isinstance(entry, bool)]
-        if len(texts) == len(entries) and all(text.isascii() and text.isdecimal() and len(text) < 7 for text in texts):
+        if len(texts) == len(entries) and all(map(_is_count, texts)):
             return ",".join(str(int(text)) for text in texts)
     hint = nearest(str(value), words)
     raise SpecError(f"layer_split: found {shown(value)}, {hint}; or the layers of each virtual stage: [8, 10, 10, 8]")
@@ -96,21 +97,14 @@ def imbalance_codes(labels: Sequence[str]) -> tuple[Floats]:
 def _imbalance_code(label: str) -> float:
     if label in IMBALANCES:
         return IMBALANCES[label]
-    word, colon, exponent = label.partition(":")
-    number, zipf = _finite(exponent if colon else label), colon == ":" and word == "zipf"
-    least = 1e-6 if zipf else 1.0
-    if (colon and not zipf) or number is None or not least <= number <= MOST_IMBALANCE:
+    _, colon, exponent = label.partition(":")
+    zipf, number = label.startswith("zipf:"), np.nan
+    with suppress(ValueError):
+        number = float(exponent if colon else label)
+    if (colon and not zipf) or not (1e-6 if zipf else 1.0) <= number <= MOST_IMBALANCE:
         hint = nearest(label, (*IMBALANCES, "zipf:1.0"))
         raise SpecError(f"expert_imbalance: found {shown(label)}, {hint}; or tokens of the fullest rank over the mean, from 1")
     return -number if zipf else number
-
-
-def _finite(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if np.isfinite(number) else None
 
 
 RECOMPUTE: Final = Label(

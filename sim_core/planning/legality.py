@@ -23,6 +23,7 @@ from sim_core.engine.schedules import (
     TWICE_PP,
     VPP,
 )
+from sim_core.errors import SpecError
 from sim_core.limits import LARGEST
 from sim_core.models.description import MLP as MLP_CHANNEL, Model
 from sim_core.models.keys import refusals
@@ -180,20 +181,22 @@ def check(workload: Workload, plans: Plans) -> Ints:
     Fidelity simai has stages but no schedule and no chunks, so rules about these do not apply to it.
     """
     plans = placed(workload, plans)
-    event = plans.fidelity == EVENT
+    event, layers = plans.fidelity == EVENT, plans.layers
     parts = np.where(event, plans.pp * plans.vpp, plans.pp)
-    model_parallel = plans.tp * plans.cp * plans.pp
-    dp = replicas(plans)
+    model_parallel, dp = plans.tp * plans.cp * plans.pp, replicas(plans)
     sharing = dp * plans.cp  # ranks with the same dense parameters
     around = sharing * plans.tp if workload.arrays.shares.whole_experts else sharing  # ranks that share experts out
-    interleaved = plans.vpp > 1
+    interleaved, needs_vpp, placement = event & (plans.vpp > 1), VPP[plans.schedule], PLACEMENT[plans.schedule]
     unfit = micro_batches_unfit(workload, plans)
-    layers = plans.layers
     slots = layers + EXTRA_LAYERS[plans.layer_split]
-    simai = ~event & (False if event.all() else _unknown_to_simai(workload, plans))
     spanned = (plans.checkpointing == EVERY) | (plans.checkpointing == BLOCK)
     in_background = (SENDS[plans.schedule] == BACKGROUND) & ~SENDS_OTHERWISE[plans.schedule]
-    batch = dp.astype(np.float64) * plans.micro_batch * plans.ga
+    batch, inner = dp.astype(np.float64) * plans.micro_batch * plans.ga, plans.cp_a2a_size
+    fits_cp = (inner > 1) & (inner < plans.cp) & (plans.cp % inner == 0)
+    before = (
+        np.arange(plans.virtual_layers.shape[1]) < (plans.pp * plans.vpp - 2)[:, None]
+    )  # the last two may hold the head alone
+    empty = (plans.layer_split == LISTED) & ((plans.virtual_layers == 0) & before).any(axis=1)
     conditions = {
         "numbers_too_large": (plans.all_gpus > MAX_GPUS) | (batch > MAX_BATCH),
         "tp_pp_exceeds_gpus": model_parallel > plans.all_gpus,
@@ -206,23 +209,23 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "expert_load_unknown": loads_unknown(workload, plans),
         "sequence_not_movable": _unmovable(workload, plans.sequence, workload.sequence, workload.arrays.sequence),
         "experts_not_movable": _unmovable(workload, plans.experts, workload.experts, workload.arrays.experts),
-        "cp_a2a_size_unfit": _a2a_size_unfit(plans),
+        "cp_a2a_size_unfit": np.where(plans.cp_comm_type == A2A_P2P, ~fits_cp, inner != 1),
         "ep_not_dividing_dp": around % plans.ep != 0,
-        "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
-        "vpp_needs_1f1b": event & (interleaved & (VPP[plans.schedule] == 1)),
-        "v_needs_vpp_2": event & (VPP[plans.schedule] == 2) & (plans.vpp != 2),
-        "dualpipe_needs_even_pp": event & (PLACEMENT[plans.schedule] == BOTH_WAYS) & (plans.pp % 2 != 0),
+        "vpp_needs_pp": interleaved & (plans.pp == 1),
+        "vpp_needs_1f1b": interleaved & (needs_vpp == 1),
+        "v_needs_vpp_2": event & (needs_vpp == 2) & (plans.vpp != 2),
+        "dualpipe_needs_even_pp": event & (placement == BOTH_WAYS) & (plans.pp % 2 != 0),
         "dualpipe_needs_more_microbatches": unfit["dualpipe_needs_more_microbatches"],
         "more_chunks_than_layers": (plans.layer_split != LISTED) & (parts > slots),
         "layers_not_alike": (layers != workload.layers) & (workload.arrays.layer_unit < 0),
         "layers_not_divisible": ~np.isin(plans.layer_split, (BALANCED, BALANCED_COST, LISTED)) & (slots % parts != 0),
         "layer_list_unfit": event & (plans.layer_split == LISTED) & _unfit(plans),
-        "stage_without_layers": event & _without_layers(workload, plans),
+        "stage_without_layers": event & empty & workload.arrays.framework.fills_pipeline,  # nanotron, models/base.py
         "fewer_microbatches_than_stages": unfit["fewer_microbatches_than_stages"],
         "microbatches_not_multiple_of_pp": unfit["microbatches_not_multiple_of_pp"],
         "microbatch_group_does_not_fit": unfit["microbatch_group_does_not_fit"],
         "microbatches_not_in_rounds": unfit["microbatches_not_in_rounds"],
-        "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
+        "vpp_needs_overlap_pp": interleaved & (plans.overlap_pp == 0),
         "schedule_needs_overlap_pp": event & (plans.pp > 1) & in_background & (plans.overlap_pp == 0),
         "deepspeed_overlaps_nothing": event & (plans.schedule == DEEPSPEED) & (plans.overlap_pp + plans.overlap_grad > 0),
         "weight_gradients_unknown": event & SPLITS_BACKWARD[plans.schedule] & (not workload.has_weight_gradients),
@@ -238,8 +241,11 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > _largest(plans, slots)),
         "straggler_beyond_pp": (plans.straggler_factor != 1) & (plans.straggler_stage >= plans.pp),
         **_unfit_sharding(workload, plans),
-        **_unfit_optimizer(workload, plans),
-        "not_in_simai": simai,
+        "optimizer_not_recorded": (plans.optimizer != ADAMW) & workload.from_file,
+        # Megatron-LM, core/optimizer/layer_wise_optimizer.py: no FSDP, and one instance of the optimizer
+        "muon_needs_whole_matrices": (plans.optimizer == MUON)
+        & ((_sharding(workload, plans) >= GRADIENTS_SHARDED) | (plans.dp_shard > 0)),
+        "not_in_simai": ~event & (False if event.all() else _unknown_to_simai(workload, plans)),
         **_refused(workload, plans),
         "step_too_large": unfit["step_too_large"],
     }
@@ -247,14 +253,10 @@ def check(workload: Workload, plans: Plans) -> Ints:
     return np.select(list(conditions.values()), codes, default=np.int64(0))
 
 
-def _without_layers(workload: Workload, plans: Plans) -> Bools:
-    """Plans with a stage that holds nothing, where the framework builds none such (nanotron, models/base.py)."""
-    if not workload.arrays.framework.fills_pipeline:
-        return np.zeros(len(plans.tp), np.bool_)
-    layers, virtual = plans.virtual_layers, plans.pp * plans.vpp
-    before = np.arange(layers.shape[1]) < (virtual - 2)[:, None]  # the last two may hold the head alone, and the loss
-    empty: Bools = (plans.layer_split == LISTED) & ((layers == 0) & before).any(axis=1)
-    return empty
+def refuse(code: int) -> None:
+    """Raise SpecError for the reason code of a plan that cannot run."""
+    if code:
+        raise SpecError(f"{REASONS[code]}: {EXPLANATIONS[REASONS[code]]}")
 
 
 def _unmovable(workload: Workload, asked: Ints, own: int | None, recorded: float) -> Bools:
@@ -272,8 +274,7 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, Bools]:
     unfused = (plans.cp > 1) & (not modelled.stack.flash_attention)
     narrow = (plans.precision >= WIDE) & (not modelled.stack.fp8)
     refused = refusals(modelled.model, keys, workload.sequence)
-    reasons = {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow}
-    return {**reasons, **refused}
+    return {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow, **refused}
 
 
 def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, Bools]:
@@ -294,12 +295,11 @@ def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, Bools]:
     refused = (mask & SHARED_EXPERTS > 0) & (plans.overlap_shared_experts == 1)
     refused |= (mask & MOE > 0) & (plans.overlap_ep == 1)
     refused |= (mask & (LAYERNORM | MOE_ACT) > 0) & (plans.precision == FP8_DELAYED)
-    unfit = (mask & lacking > 0) | refused | ((mask > 0) & (model is None))
     return {
         "shared_experts_unknown": (plans.overlap_shared_experts == 1) & (not shared),
         "shared_experts_beside_twice": (plans.overlap_shared_experts == 1) & (plans.overlap_ep == 1),
         "overlap_ep_unfit": _unfit_overlap(model, plans),
-        "recompute_modules_unfit": unfit,
+        "recompute_modules_unfit": ((mask & lacking > 0) | refused | ((mask > 0) & (model is None))),
     }
 
 
@@ -313,14 +313,6 @@ def _unfit_overlap(model: Model | None, plans: Plans) -> Bools:
     again = np.isin(plans.checkpointing, (FULL, EVERY, BLOCK))
     overlaps = (plans.fidelity == EVENT) & (plans.overlap_ep == 1) & (plans.ep > 1) & (PLACEMENT[plans.schedule] != BOTH_WAYS)
     unfit: Bools = overlaps & (several | again | (model is not None and model.mtp_layers > 1))
-    return unfit
-
-
-def _a2a_size_unfit(plans: Plans) -> Bools:
-    """Plans whose `cp_a2a_size` is not one of their `cp_comm_type`."""
-    inner = plans.cp_a2a_size
-    fits = (inner > 1) & (inner < plans.cp) & (plans.cp % inner == 0)
-    unfit: Bools = np.where(plans.cp_comm_type == A2A_P2P, ~fits, inner != 1)
     return unfit
 
 
@@ -338,18 +330,6 @@ def _unfit_sharding(workload: Workload, plans: Plans) -> dict[str, Bools]:
         "dp_shard_not_dividing_dp": dp % np.where(some, plans.dp_shard, 1) != 0,
         "ep_does_not_fit_dp_shard": some & (ranks % plans.ep != 0) & (plans.ep % ranks != 0),
         "sharding_not_in_schedule": (some | (sharding >= GRADIENTS_SHARDED)) & apart,
-    }
-
-
-def _unfit_optimizer(workload: Workload, plans: Plans) -> dict[str, Bools]:
-    """Plans whose optimizer is unknown, or does not fit what ranks divide, by reason.
-
-    Megatron-LM, core/optimizer/layer_wise_optimizer.py: no FSDP, and one instance of the optimizer.
-    """
-    muon, sharding = plans.optimizer == MUON, _sharding(workload, plans)
-    return {
-        "optimizer_not_recorded": (plans.optimizer != ADAMW) & workload.from_file,
-        "muon_needs_whole_matrices": muon & ((sharding >= GRADIENTS_SHARDED) | (plans.dp_shard > 0)),
     }
 
 
@@ -407,6 +387,8 @@ def micro_batches_unfit(workload: Workload, plans: Plans) -> dict[str, Bools]:
     event, asks = plans.fidelity == EVENT, MICRO_BATCHES[plans.schedule]
     megatron = event & (plans.vpp > 1) & (asks == IN_GROUPS)
     group = np.where(plans.microbatch_group_size > 0, plans.microbatch_group_size, plans.pp)
+    left = plans.ga % group  # groups that Megatron-Core interleaves: core/pipeline_parallel/schedules.py
+    fits = (plans.pp <= group) & (group <= plans.ga) & ((left == 0) | (left >= plans.pp))
     rounds = np.maximum(plans.ga // plans.pp, 1)
     blocks = np.where(SPLITS_BACKWARD[plans.schedule], 3.0, 2.0) * (plans.pp * plans.vpp) * plans.ga
     too_few = (asks == TWICE_PP) & (plans.ga < 2 * plans.pp)
@@ -416,14 +398,7 @@ def micro_batches_unfit(workload: Workload, plans: Plans) -> dict[str, Bools]:
         "dualpipe_needs_more_microbatches": event & (too_few | odd),
         "fewer_microbatches_than_stages": event & (plans.ga < plans.pp - 1) & workload.arrays.framework.fills_pipeline,
         "microbatches_not_multiple_of_pp": megatron & (group == plans.pp) & (plans.ga % plans.pp != 0),
-        "microbatch_group_does_not_fit": megatron & ~_group_fits(plans, group),
+        "microbatch_group_does_not_fit": megatron & ~fits,
         "microbatches_not_in_rounds": event & (asks == IN_ROUNDS) & (plans.ga % rounds != 0),
         "step_too_large": event & (blocks > MAX_BLOCKS),
     }
-
-
-def _group_fits(plans: Plans, group: Ints) -> Bools:
-    """Groups of micro-batches that Megatron-Core interleaves (core/pipeline_parallel/schedules.py)."""
-    left = plans.ga % group
-    fits: Bools = (plans.pp <= group) & (group <= plans.ga) & ((left == 0) | (left >= plans.pp))
-    return fits

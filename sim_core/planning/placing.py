@@ -12,8 +12,7 @@ from sim_core.workloads.workload import Workload
 
 def with_lists(plans: Plans, rows: Ints, of_row: Ints, lists: Sequence[Ints]) -> Plans:
     """The plans with those in `rows` divided by one of the `lists` of layers of each virtual stage, number `of_row` each."""
-    width = max(plans.virtual_layers.shape[1], *map(len, lists))
-    layers = np.full((len(plans.tp), width), -1, np.int64)
+    layers = np.full((len(plans.tp), max(plans.virtual_layers.shape[1], *map(len, lists))), -1, np.int64)
     layers[:, : plans.virtual_layers.shape[1]] = plans.virtual_layers
     for kind, stages in enumerate(lists):
         layers[rows[of_row == kind], : len(stages)] = stages

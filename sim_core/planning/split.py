@@ -84,8 +84,7 @@ def layers_of(kind: Ints, virtual: int) -> int:
 @kernel
 def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
     splits, units = kinds.shape[0], arrays.unit_layers.shape[0]
-    offset = np.zeros(splits, np.int64)
-    stage_offset = np.zeros(splits, np.int64)
+    offset, stage_offset = np.zeros(splits, np.int64), np.zeros(splits, np.int64)
     rows, stages, longest = 0, 0, 0
     for k in range(splits):
         offset[k], stage_offset[k] = rows, stages
@@ -137,19 +136,7 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
             distinct = _find(seen, distinct, of_stage, stage_size, row)
         sizes = max(sizes, distinct)
     return Split(
-        key=key,
-        offset=offset,
-        stage_offset=stage_offset,
-        begin=begin,
-        end=end,
-        size=size,
-        layers=layers,
-        passes=passes,
-        dense=dense,
-        stage_layers=stage_layers,
-        stage_dense=stage_dense,
-        stage_size=stage_size,
-        sizes=sizes,
+        key, offset, stage_offset, begin, end, size, layers, passes, dense, stage_layers, stage_dense, stage_size, sizes
     )
 
 

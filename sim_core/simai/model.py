@@ -70,6 +70,12 @@ SIMAI_PARTS: Final = (
 )  # fmt: skip
 _FWD, _BWD, _RERUN, _STEP, _TP, _EP, _DP, _DP_EP = 0, 1, 2, 3, 4, 5, 6, 7
 _TP_OUT, _EP_OUT, _DP_OUT, _BUBBLE, _PIPE = 8, 9, 10, 11, 12
+_OF_PARTS: Final = (
+    (FORWARD_S, _FWD), (BACKWARD_S, _BWD), (RECOMPUTE_S, _RERUN), (TP_TOTAL, _TP), (TP_EXPOSED, _TP_OUT), (EP_TOTAL, _EP),
+    (EP_EXPOSED, _EP_OUT), (DP_EXPOSED, _DP_OUT), (PP_TOTAL, _PIPE), (PP_EXPOSED, _PIPE), (BUBBLE, _BUBBLE),
+    (OPTIMIZER, _STEP),
+)  # fmt: skip
+"""Metrics that are one part of a breakdown each."""
 
 
 class BusTables(NamedTuple):
@@ -314,12 +320,9 @@ def _add_collective(
     out[_TP + group] += count * nanoseconds
     if phase == WEIGHT_GRADIENT:
         out[_DP_OUT] += count * nanoseconds * (1 - plan.dp_overlap_ratio)
-    elif group == EP:
-        hidden = plan.ep_overlap_ratio if forward_on_ep else plan.tp_overlap_ratio
-        out[_EP_OUT] += count * nanoseconds * (1 - hidden)
     else:
         hidden = plan.ep_overlap_ratio if forward_on_ep else plan.tp_overlap_ratio
-        out[_TP_OUT] += count * nanoseconds * (1 - hidden)
+        out[_EP_OUT if group == EP else _TP_OUT] += count * nanoseconds * (1 - hidden)
     return nanoseconds
 
 
@@ -349,20 +352,9 @@ def simai_rows(
         if not np.all(np.isfinite(sums)) or not step_s > 0:
             reason[i] = not_finite
             continue
-        metrics[FORWARD_S, i] = sums[_FWD] * 1e-9
-        metrics[BACKWARD_S, i] = sums[_BWD] * 1e-9
-        metrics[RECOMPUTE_S, i] = sums[_RERUN] * 1e-9
-        metrics[LAUNCH_S, i] = 0.0
-        metrics[TP_TOTAL, i] = sums[_TP] * 1e-9
-        metrics[TP_EXPOSED, i] = sums[_TP_OUT] * 1e-9
-        metrics[EP_TOTAL, i] = sums[_EP] * 1e-9
-        metrics[EP_EXPOSED, i] = sums[_EP_OUT] * 1e-9
-        metrics[CP_TOTAL, i] = 0.0
-        metrics[CP_EXPOSED, i] = 0.0
+        for metric, part in _OF_PARTS:
+            metrics[metric, i] = sums[part] * 1e-9
+        for metric in (LAUNCH_S, CP_TOTAL, CP_EXPOSED):
+            metrics[metric, i] = 0.0
         metrics[DP_TOTAL, i] = (sums[_DP] + sums[_DP_EP]) * 1e-9
-        metrics[DP_EXPOSED, i] = sums[_DP_OUT] * 1e-9
-        metrics[PP_TOTAL, i] = sums[_PIPE] * 1e-9
-        metrics[PP_EXPOSED, i] = sums[_PIPE] * 1e-9
-        metrics[BUBBLE, i] = sums[_BUBBLE] * 1e-9
-        metrics[OPTIMIZER, i] = sums[_STEP] * 1e-9
         metrics[STEP_TIME, i] = step_s

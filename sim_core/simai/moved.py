@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core.arrays import Floats, Ints
+from sim_core.arrays import Floats
 from sim_core.costing.memory import first_stage_dense, stage_factor
 from sim_core.errors import SpecError
 from sim_core.planning.columns import (
@@ -55,10 +55,9 @@ def move_text(text: SimaiText, workload: Workload, plan: Plan) -> tuple[Header, 
         if not field.in_text and getattr(plan, field.name) != field.codes_of([field.default or 0])[0]:
             raise SpecError(f"{field.name}: cannot be expressed in this format")
     base = workload.base
-    own = (plan.tp, plan.pp, plan.ep, plan.ga, plan.micro_batch, plan.layers) == (
-        base.tp, base.pp, base.ep, base.ga, base.micro_batch, workload.layers,
-    )  # fmt: skip
-    unchanged = own and (plan.checkpointing in (NONE, FILE))
+    sizes = ("tp", "pp", "ep", "ga", "micro_batch")
+    own = plan.layers == workload.layers and all(getattr(plan, name) == getattr(base, name) for name in sizes)
+    unchanged = own and plan.checkpointing in (NONE, FILE)
     keeps_ids = unchanged and plan.checkpointing == FILE
     scale = np.empty(moving.N_RULES)
     moving.rule_scales(
@@ -66,13 +65,8 @@ def move_text(text: SimaiText, workload: Workload, plan: Plan) -> tuple[Header, 
     )
     sent = workload.arrays.p2p_bytes * scale[workload.arrays.p2p_rule]
     header = Header(
-        policy=text.header.policy,
-        tp=plan.tp,
-        ep=plan.ep,
-        pp=plan.pp,
-        vpp=plan.vpp,
-        ga=plan.ga,
-        all_gpus=plan.all_gpus,
+        text.header.policy,
+        **{name: getattr(plan, name) for name in ("tp", "ep", "pp", "vpp", "ga", "all_gpus")},
         checkpoints=text.header.checkpoints if keeps_ids else (),
         checkpoint_initiates=text.header.checkpoint_initiates if keeps_ids else (),
         pp_comm=_whole_bytes(sent) if plan.pp > 1 else 0,
@@ -93,30 +87,29 @@ class _Moved:
         self.sections = sections_of(text, [])
         self.line = text.at(range(len(text.order)))
         self.kinds = np.diff(workload.arrays.unit_layers, axis=1).argmax(axis=0)  # [layers] the unit of each
-        self.of_unit = self._records_of_units()
+        # the records of each unit, as they stand in the file
+        micro, stop, arrays = self.sections.micro, len(self.sections.micro) - self.sections.tail, workload.arrays
+        self.of_unit = {arrays.first_unit: micro[: self.sections.head], arrays.last_unit: micro[stop:]}
+        for layer, unit in zip(self.sections.layers, self.kinds.tolist(), strict=False):
+            self.of_unit.setdefault(unit, micro[layer.start : layer.stop])
 
     def records(self) -> list[Record]:
         """All lines, in the order of the text."""
-        before = [self._once(self.line[k]) for k in self.sections.before]
-        after = [self._once(self.line[k]) for k in self.sections.after]
+        before, after = ([self._once(self.line[k]) for k in lines] for lines in (self.sections.before, self.sections.after))
         parts = self._parts()
         work = {part: self._work(part) for part in dict.fromkeys(parts)}
         repetitions = self._repetitions()
         if len(before) + repetitions * sum(len(work[part][0]) for part in parts) + len(after) > MAX_LINES:
             raise SpecError(f"ga {self.plan.ga}: the text would have more than {MAX_LINES} lines")
         lines = {part: _in_whole_ns(*work[part], repetitions) for part in work}
-        if self.sections.head:
-            lines[parts[0]][0] = self._with_excess(lines[parts[0]][0])
+        if self.sections.head:  # the embedding of the first micro-batch has a time that it has there only
+            step = self.workload.arrays.step
+            rows = np.flatnonzero(step.role == ONCE_ON_FIRST_STAGE)
+            excess = round(sum(step.compute_s[k] / NS * self._factor(step.compute_rule[k]) for k in rows))
+            first, *rest = lines[parts[0]][0]
+            forward, of_input, of_weights = first.compute_ns
+            lines[parts[0]][0] = [first._replace(compute_ns=(forward, of_input, of_weights + excess)), *rest]
         return [*before, *(record for k in range(repetitions) for part in parts for record in lines[part][k]), *after]
-
-    def _records_of_units(self) -> dict[int, list[Record]]:
-        """The records of each unit, as they stand in the file."""
-        first, arrays = self.sections.micro, self.workload.arrays
-        stop = len(first) - self.sections.tail
-        records = {arrays.first_unit: first[: self.sections.head], arrays.last_unit: first[stop:]}
-        for layer, unit in zip(self.sections.layers, self.kinds.tolist(), strict=False):
-            records.setdefault(unit, first[layer.start : layer.stop])
-        return records
 
     def _repetitions(self) -> int:
         """Micro-batches to write: fidelity simai counts those in the file, in proportion to `ga`."""
@@ -160,12 +153,12 @@ class _Moved:
             return [self.workload.arrays.layer_unit] * of_stage
         rest = self.kinds[self.workload.arrays.dense_layers :]
         # a file with dense layers is read as the first stage, others have none
-        as_first = bool(self.workload.arrays.dense_layers) and bool((rest == rest[0]).all())
+        as_first = self.workload.arrays.dense_layers and (rest == rest[0]).all()
         if as_first or (self.kinds[of_stage:] == self.kinds[:-of_stage]).all():
-            return [int(unit) for unit in self.kinds[:of_stage]]
+            return self.kinds[:of_stage].tolist()
         units, counts = np.unique(self.kinds, return_counts=True)
         if self.plan.fidelity == SIMAI and not (counts % pp).any():  # which counts the mean stage
-            return [int(unit) for unit in np.repeat(units, counts // pp)]
+            return np.repeat(units, counts // pp).tolist()
         raise SpecError(f"pp {pp}: the stages hold different layers; one file cannot describe unequal stages")
 
     def _factor(self, rule: int) -> float:
@@ -175,21 +168,15 @@ class _Moved:
         without = first_stage_dense(self.workload.arrays, self.plan.pp)
         return stage_factor(self.workload.arrays, self.scale, self.plan.tp, rule, layers, ends, without)
 
-    def _with_excess(self, head: list[Record]) -> list[Record]:
-        """The embedding of the first micro-batch, with the time that it has there only."""
-        step = self.workload.arrays.step
-        rows = np.flatnonzero(step.role == ONCE_ON_FIRST_STAGE)
-        excess = round(sum(step.compute_s[k] / NS * self._factor(step.compute_rule[k]) for k in rows))
-        forward, of_input, of_weights = head[0].compute_ns
-        return [head[0]._replace(compute_ns=(forward, of_input, of_weights + excess)), *head[1:]]
-
     def _once(self, record: Record) -> Record:
         """A once-per-step record."""
         compute, comm = rules_of(record, in_layer=False)
         factor = self._factor(compute)
-        times = [round(ns * factor) if factor != 1 else ns for ns in record.compute_ns]
-        sizes = [_moved_bytes(sent, self._factor(rule)) for sent, rule in zip(record.comm_bytes, comm, strict=True)]
-        return record._replace(compute_ns=(times[0], times[1], times[2]), comm_bytes=(sizes[0], sizes[1], sizes[2]))
+        sizes = zip(record.comm_bytes, map(self._factor, comm), strict=True)
+        return record._replace(
+            compute_ns=tuple(round(ns * factor) if factor != 1 else ns for ns in record.compute_ns),
+            comm_bytes=tuple(_moved_bytes(*each) for each in sizes),
+        )
 
     def _work(self, part: _Part) -> tuple[list[Record], Floats]:
         """Records of a part with their sizes, and nanoseconds [records, 3].
@@ -200,30 +187,24 @@ class _Moved:
         rows = np.flatnonzero(self.pieces.unit == part.unit)
         factor = self.scale[moving.COMPUTE] / NS
         times = self.pieces.compute_s[rows] * factor
-        again, again_ns = self._again(rows, part.again, times[:, FORWARD], factor)
+        # how often the backward runs the forward of each piece again, and its nanoseconds in that
+        again = np.full(len(rows), part.again)
+        if self.plan.checkpointing == SELECTIVE:
+            again *= self.pieces.attention_core[rows]
+        again_ns = again * times[:, FORWARD]
+        if self.plan.checkpointing == FILE:
+            again, again_ns = self.pieces.rerun[rows], self.pieces.rerun_s[rows] * factor
         records: list[Record] = []
         columns: list[tuple[float, float, float]] = []
         for k, (row, record) in enumerate(zip(rows, self.of_unit[part.unit], strict=True)):
-            rules = self.pieces.comm_rule[row]
-            sizes = [_moved_bytes(sent, self.scale[rule]) for sent, rule in zip(record.comm_bytes, rules, strict=True)]
-            record = record._replace(comm_bytes=(sizes[0], sizes[1], sizes[2]))
+            sizes = zip(record.comm_bytes, self.scale[self.pieces.comm_rule[row]].tolist(), strict=True)
+            record = record._replace(comm_bytes=tuple(_moved_bytes(*each) for each in sizes))
             apart = self._apart(int(row), record, float(again[k]), part)
             records += [record, *([_again_record(record, float(again[k]))] * apart)]
             forward, of_input, of_weights = times[k].tolist()
-            if apart:
-                columns += [(forward, of_input, of_weights), *([(0.0, 0.0, again_ns[k] / apart)] * apart)]
-            else:
-                columns.append((forward, of_input + again_ns[k], of_weights))
+            columns.append((forward, of_input + (0.0 if apart else again_ns[k]), of_weights))
+            columns += [(0.0, 0.0, again_ns[k] / apart)] * apart if apart else []
         return records, np.array(columns)
-
-    def _again(self, rows: Ints, times: float, forward_ns: Floats, factor: float) -> tuple[Floats, Floats]:
-        """How often the backward runs the forward of each piece again, and its nanoseconds in that."""
-        if self.plan.checkpointing == FILE:
-            return self.pieces.rerun[rows], self.pieces.rerun_s[rows] * factor
-        again = np.full(len(rows), times)
-        if self.plan.checkpointing == SELECTIVE:
-            again *= self.pieces.attention_core[rows]
-        return again, again * forward_ns
 
     def _apart(self, row: int, record: Record, again: float, part: _Part) -> int:
         """Records needed for forwards that run again; all layers of a text have equally many, to be told apart."""
@@ -246,12 +227,12 @@ class _Moved:
 
 def _again_record(record: Record, again: float) -> Record:
     """The forward of a record, run in the backward; its collective hides behind its compute, as in the forward."""
-    collective = record.collective[FORWARD] if again else "NONE"
+    sent = (record.collective[FORWARD], record.suffix[FORWARD], record.comm_bytes[FORWARD]) if again else ("NONE", "", 0)
     return record._replace(
         name=record.name[:_NAME_LENGTH] + RECOMPUTE,
-        collective=("NONE", collective, "NONE"),
-        suffix=("", record.suffix[FORWARD] if again else "", ""),
-        comm_bytes=(0, record.comm_bytes[FORWARD] if again else 0, 0),
+        collective=("NONE", sent[0], "NONE"),
+        suffix=("", sent[1], ""),
+        comm_bytes=(0, sent[2], 0),
     )
 
 
@@ -269,8 +250,8 @@ def _in_whole_ns(records: list[Record], times: Floats, repetitions: int) -> list
     for times_ns in whole:
         key = times_ns.tobytes()
         if key not in by_times:
-            rows = [[int(ns) for ns in row] for row in times_ns.tolist()]
-            by_times[key] = [record._replace(compute_ns=(f, i, w)) for record, (f, i, w) in zip(records, rows, strict=True)]
+            rows = zip(records, times_ns.tolist(), strict=True)
+            by_times[key] = [record._replace(compute_ns=tuple(map(int, row))) for record, row in rows]
         lines.append(by_times[key])
     return lines
 

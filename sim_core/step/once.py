@@ -14,8 +14,8 @@ from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of, held_factor, once_s, shard_ranks
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.memory import stage_factor
-from sim_core.engine.codes import chunks_of, following_cell, virtual_of
-from sim_core.engine.program import DOWN, STREAMS, Program, Times, message_into
+from sim_core.engine.codes import chunks_of, virtual_of
+from sim_core.engine.program import DOWN, STREAMS, UP, Program, Times, message_into, sender_of
 from sim_core.engine.schedules import BOTH_WAYS, LOOP, LOOPED_BFS, PLACEMENT, V
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.planning.columns import Plan
@@ -156,7 +156,7 @@ def _fill_waited(plan: Plan, program: Program, times: Times, once: Once) -> None
                 now_s = max(now_s, free_s[stage] + seconds)
             free_s[stage] = now_s + between * seconds
             waited_s[stage] = max(waited_s[stage], times.first_s[cell] - now_s)
-            cell = following_cell(placement, stage, chunk, pp, chunks)
+            cell = sender_of(placement, UP, stage, chunk, pp, chunks)
             if cell >= 0:
                 link = message_into(placement, DOWN, cell // chunks, cell % chunks, pp, chunks)
                 now_s += program.message_s[DOWN, link] if link >= 0 else 0.0

@@ -12,7 +12,7 @@ from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.costing.case import Case, shares_nics
 from sim_core.costing.fabric import beside_stream, left_beside, shared_s
 from sim_core.costing.groups import Groups, between_nodes
-from sim_core.engine.codes import chunks_of, neighbour_stage, rounds_of
+from sim_core.engine.codes import chunks_of, rounds_of
 from sim_core.engine.program import (
     CLEARED,
     CROWDED,
@@ -28,6 +28,7 @@ from sim_core.engine.program import (
     STREAMS,
     UP,
     Program,
+    sender_of,
 )
 from sim_core.engine.schedules import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, PP_TOTAL, TP_TOTAL
@@ -57,7 +58,8 @@ def link_of(plan: Plan, way: int, stage: int, chunk: int) -> int:
         if way == DOWN:
             return stage if stage < pp - 1 or chunk < plan.vpp - 1 else -1
         return stage - 1 if stage > 0 else (pp - 1 if chunk > 0 else -1)
-    there = neighbour_stage(placement, stage, chunk, 1 if way == DOWN else -1, pp, chunks_of(plan.schedule, plan.vpp))
+    chunks = chunks_of(plan.schedule, plan.vpp)
+    there = sender_of(placement, UP if way == DOWN else DOWN, stage, chunk, pp, chunks) // chunks  # that sends back
     return -1 if there < 0 or there == stage else min(stage, there)
 
 

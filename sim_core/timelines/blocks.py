@@ -40,7 +40,7 @@ from sim_core.engine.lanes import (
 from sim_core.engine.program import DOWN, UP, WEIGHT
 from sim_core.engine.schedules import PLACEMENT, SPLITS
 from sim_core.hardware.table import HardwareTable
-from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, LAUNCH_S, PARTS, PP_EXPOSED, RECOMPUTE_S, TP_EXPOSED
+from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, LAUNCH_S, PARTS, RECOMPUTE_S, TP_EXPOSED
 from sim_core.planning.columns import BLOCK, FILE, NONE, Plan, plan_at
 from sim_core.planning.split import count_layers
 from sim_core.simulator import Ran
@@ -52,27 +52,22 @@ from sim_core.timelines.spans import (
     BACKWARD_PART,
     BESIDE,
     COMPUTE,
-    CP_PART,
     DP_PART,
     EP_PART,
     FORWARD,
     FORWARD_PART,
     INPUT_GRADIENT,
     LAUNCH_PART,
-    PP_PART,
+    PART_OF,
     RECOMPUTE_PART,
-    TP_PART,
     WEIGHT_GRADIENT as WEIGHT_BLOCK,
     Spans,
     spans,
 )
 from sim_core.workloads.workload import Arrays
 
-_EXPOSED = {TP_EXPOSED: TP_PART, EP_EXPOSED: EP_PART, CP_EXPOSED: CP_PART}
-_IDLE = _EXPOSED | {LAUNCH_S: LAUNCH_PART}
+_IDLE = (TP_EXPOSED, EP_EXPOSED, CP_EXPOSED, LAUNCH_S)
 """What a device waits for in a block."""
-_OWNERS = _EXPOSED | {PP_EXPOSED: PP_PART}
-"""What blocks that share NICs with pipeline messages are longer by."""
 
 
 class Timed(NamedTuple):
@@ -149,7 +144,8 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
     for part, seconds, name in ((INPUT, backward - weight, INPUT_GRADIENT), (WEIGHTS, weight, WEIGHT_BLOCK)):
         of_part = (blocks.part == part) & (blocks.backward == 1)
         parts[of_part], kind[of_part] = seconds[cell[of_part]], name
-    owner = _OWNERS.get(owner_of(plan, ran.tables.groups, int(ran.tables.groups.key[0])) + EXPOSED, DP_PART)
+    # what blocks that share NICs with pipeline messages are longer by
+    owner = PART_OF.get(owner_of(plan, ran.tables.groups, int(ran.tables.groups.key[0])) + EXPOSED, DP_PART)
     parts[:, DP_PART] += blocks.longer_s
     parts[:, owner] += blocks.crowded_s
     rows = np.flatnonzero(second)
@@ -182,22 +178,25 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
     """Seconds by part of a forward, of a whole backward and of the weight gradient in it, [cells, PARTS] each."""
     arrays, split, table = ran.workload.arrays, ran.tables.split, ran.tables.blocks
     plain = ran.plans._replace(checkpointing=np.full(1, NONE, np.int64), checkpoint_layers=np.zeros(1, np.int64))
-    whole = tables_of(ran.workload, hardware, plain, np.zeros(1, np.int64)).blocks
+    whole = tables_of(ran.workload, hardware, plain).blocks
     once = whole.again[whole.key[0]]  # every forward run again once: what of these seconds is in the forward
     work, again, apart = (column[table.key[0]] for column in (table.work, table.again, table.apart_s))
-    chunks, first = chunks_of(plan.schedule, plan.vpp), split.offset[split.key[0]]
+    chunks = chunks_of(plan.schedule, plan.vpp)
+    jitter = 1 + arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0)
     forward, backward, weight = (np.zeros((plan.pp * chunks, len(PARTS))) for _ in range(3))
     duration_s = ran.scratch.program.duration_s
     in_weights = LAUNCH_PART if ran.workload.modelled and not ran.workload.from_file else _group_of_weights(arrays)
     for cell in range(plan.pp * chunks):
         stage, chunk = divmod(cell, chunks)
-        row = first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)
-        passes, slower = split.passes[row].astype(np.float64), 1 + _slowness(ran, plan, stage)
+        row = split_row(ran, plan, stage, chunk)
+        factor = plan.straggler_factor if stage == plan.straggler_stage else 1.0
+        passes, slower = split.passes[row].astype(np.float64), 1 + float(factor * jitter - 1)  # as `slowness` in step/lower.py
         redone = _redone(ran, plan, row)
         forward[cell, FORWARD_PART] = slower * (passes @ work[:, FORWARD_S])
         backward[cell, BACKWARD_PART] = slower * (passes @ work[:, BACKWARD_S])
         backward[cell, RECOMPUTE_PART] = slower * (redone @ again[:, RECOMPUTE_S])
-        for metric, part in _IDLE.items():
+        for metric in _IDLE:
+            part = PART_OF[metric]
             forward[cell, part] = passes @ once[:, metric]
             backward[cell, part] = passes @ (work[:, metric] - once[:, metric]) + redone @ again[:, metric]
         # what is left of a block are gathers and scatters of sharded layers
@@ -214,31 +213,26 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
     return forward, backward, weight
 
 
+def split_row(ran: Ran, plan: Plan, stage: int, chunk: int) -> int:
+    """The row of a chunk in the split of a plan."""
+    split = ran.tables.split
+    return int(split.offset[split.key[0]]) + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)
+
+
 def _redone(ran: Ran, plan: Plan, row: int) -> Floats:
     """Passes of each unit that the backward of a virtual stage runs again."""
     split, arrays = ran.tables.split, ran.workload.arrays
-    if plan.checkpointing == FILE:
-        passes: Floats = split.passes[row].astype(np.float64)
-        return passes
-    if plan.checkpointing == NONE:
-        return np.zeros(split.passes.shape[1])
     if plan.checkpointing != BLOCK:
-        layers: Floats = split.layers[row].astype(np.float64)
-        return layers
+        passes: Floats = (split.passes if plan.checkpointing == FILE else split.layers)[row].astype(np.float64)
+        return passes * (plan.checkpointing != NONE)
     begin = int(split.begin[row])
     end = min(begin + plan.checkpoint_layers, int(split.end[row]))
     units = range(split.passes.shape[1])
     return np.array([count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin, end) for unit in units], np.float64)
 
 
-def _slowness(ran: Ran, plan: Plan, stage: int) -> float:
-    """As `slowness` in step/lower.py, for one plan."""
-    jitter = 1 + ran.workload.arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0)
-    return float((plan.straggler_factor if stage == plan.straggler_stage else 1.0) * jitter - 1)
-
-
 def _group_of_weights(arrays: Arrays) -> int:
     """The part that collectives of weight gradients belong to: that of the first; no format has those of several groups."""
     sent = np.flatnonzero(arrays.pieces.comm_kind[:, WEIGHT_GRADIENT] != NO_COMM)
     group = int(arrays.pieces.comm_group[sent[0], WEIGHT_GRADIENT]) if len(sent) else 0
-    return _EXPOSED.get(int(TOTAL_OF[group]) + EXPOSED, DP_PART)
+    return PART_OF.get(int(TOTAL_OF[group]) + EXPOSED, DP_PART)

@@ -1,12 +1,14 @@
 """Gradients and parameters of data-parallel ranks, bucket by bucket or layer by layer, behind the blocks."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from sim_core.arrays import Floats, Ints
+from sim_core.arrays import Floats
 from sim_core.compiled.jit import outer_kernel
 from sim_core.costing.case import Blocks, case_at
 from sim_core.costing.groups import Groups
-from sim_core.engine.codes import WEIGHTS, chunks_of, virtual_of
+from sim_core.engine.codes import WEIGHTS, chunks_of
 from sim_core.engine.program import DOWN, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
 from sim_core.hardware.table import HardwareColumns, HardwareTable
@@ -18,8 +20,8 @@ from sim_core.step.gradients import Buckets, shared_s
 from sim_core.step.lower import Lowered
 from sim_core.step.once import Once, gather_parameters
 from sim_core.step.sharding import Layers, run_layers
-from sim_core.timelines.blocks import Timed
-from sim_core.timelines.spans import GATHER, GRADIENTS, PARAMETERS, REDUCE, Columns, Spans, spans
+from sim_core.timelines.blocks import Timed, split_row
+from sim_core.timelines.spans import GATHER, GRADIENTS, PARAMETERS, REDUCE, Spans, spans
 from sim_core.workloads.workload import Arrays
 
 
@@ -82,19 +84,19 @@ def gradient_spans(ran: Ran, blocks: Timed) -> list[Spans]:
         for k in range(len(ready_s)):
             start_s[k] = max(stream_s, ready_s[k])
             stream_s = start_s[k] + seconds[k]
-        columns: Columns = {"stage": stage, "stream": GRADIENTS, "kind": REDUCE, "chunk": chunk}
-        drawn.append(spans(len(ready_s), **columns, start_s=start_s, end_s=start_s + seconds, shared_s=longer_s))
+        times = {"start_s": start_s, "end_s": start_s + seconds, "shared_s": longer_s}
+        drawn.append(spans(len(ready_s), stage=stage, stream=GRADIENTS, kind=REDUCE, chunk=chunk, **times))
     return drawn
 
 
-def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats, Floats, Ints, Floats]:
-    """When each bucket of a stage is ready, its seconds, its chunk, seconds of sharing NICs, in the order of sending.
+def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> Floats:
+    """When each bucket of a stage is ready, its seconds, its chunk, seconds of sharing NICs, in the order of sending, [4, n].
 
     A backward that shares NICs is slower from the first bucket on, and so are the buckets until it ends; those that are sent
     beside the backwards that follow are later by as much in all.
     """
-    split, buckets, duration_s = ran.tables.split, ran.scratch.buckets, ran.scratch.program.duration_s
-    chunks, first = chunks_of(plan.schedule, plan.vpp), int(split.offset[split.key[0]])
+    buckets, duration_s = ran.scratch.buckets, ran.scratch.program.duration_s
+    chunks = chunks_of(plan.schedule, plan.vpp)
     mine = (blocks.stage == stage) & (blocks.backward == 1)
     lasts = []
     for chunk in range(chunks):
@@ -102,32 +104,29 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
         end_s = float(blocks.end_s[of_chunk].max())
         apart = SPLITS[plan.schedule] and bool((blocks.part[of_chunk & (blocks.end_s == end_s)] == WEIGHTS).any())
         lasts.append((end_s, float(duration_s[WEIGHT if apart else UP, stage * chunks + chunk]), chunk))
-    columns: list[tuple[Floats, Floats, Ints, Floats]] = [(np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros(0))]
+    sent: list[Floats] = [np.zeros((4, 0))]
     for end_s, tail_s, chunk in sorted(lasts, key=lambda each: (each[0], -each[2])):
-        size = int(split.size[first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)])
+        size = int(ran.tables.split.size[split_row(ran, plan, stage, chunk)])
         begin_s, late_s, before_s = 0.0, 0.0, 0.0
         if plan.overlap_grad == 1 and not SPLITS[plan.schedule]:
             cell = stage * chunks + chunk
             begin_s, late_s = _shared_s(ran.scratch.program, ran.scratch.times, cell)
             before_s = float(ran.scratch.times.later_s[cell])
-        ready, seconds_of, chunk_of, longer_of = columns[-1]
-        if len(longer_of):
-            columns[-1] = ready, seconds_of + before_s / len(longer_of), chunk_of, longer_of + before_s / len(longer_of)
-        done, seconds = [], []
-        for number, bucket_s in zip(buckets.number[size], buckets.bucket_s[size], strict=True):
-            if bucket_s > 0:
-                done.append((np.arange(int(number)) + 1) / number)
-                seconds.append(np.full(int(number), bucket_s))
-        if done:
-            order = np.argsort(np.concatenate(done), kind="stable")
-            of_chunk = np.full(len(order), chunk, np.int64)
-            part = np.concatenate(done)[order]
-            ready_s = end_s - begin_s - tail_s + part * tail_s
+        if sent[-1].size:
+            sent[-1][[1, 3]] += before_s / sent[-1].shape[1]
+        kinds = zip(buckets.number[size], buckets.bucket_s[size], strict=True)
+        of_kinds = [
+            ((np.arange(int(number)) + 1) / number, np.full(int(number), each_s)) for number, each_s in kinds if each_s > 0
+        ]
+        if of_kinds:
+            part, seconds = np.hstack(of_kinds)
+            order = np.argsort(part, kind="stable")
+            part = part[order]
             shifted_s = late_s * (part - part[0]) / max(1 - part[0], 1e-300)
             longer_s = np.append(np.diff(shifted_s), 0.0)
-            columns.append((ready_s + shifted_s, np.concatenate(seconds)[order] + longer_s, of_chunk, longer_s))
-    ready_of, seconds_of, chunk_of, longer_of = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return ready_of, seconds_of, chunk_of, longer_of
+            ready_s = end_s - begin_s - tail_s + part * tail_s + shifted_s
+            sent.append(np.array([ready_s, seconds[order] + longer_s, np.full(len(part), chunk), longer_s]))
+    return np.concatenate(sent, axis=1)
 
 
 def parameter_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]:
@@ -138,15 +137,15 @@ def parameter_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Sp
     inputs = ran.workload.arrays, hardware.columns, ran.plans, tables.groups, tables.split, tables.blocks
     early_s, step_s = scratch.once.early_s.copy(), float(ran.metrics[STEP_TIME])  # costing the buckets again changes the first
     _gather(*inputs, scratch.low, scratch.program, scratch.buckets, scratch.once, np.zeros_like(ran.metrics))
-    chunks, first = chunks_of(plan.schedule, plan.vpp), int(tables.split.offset[tables.split.key[0]])
+    chunks = chunks_of(plan.schedule, plan.vpp)
     drawn = []
     for stage in range(plan.pp):
-        rows = [first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp) for chunk in range(chunks)]
+        rows = [split_row(ran, plan, stage, chunk) for chunk in range(chunks)]
         begins = (blocks.stage == stage) & (blocks.micro_batch == 0) & (blocks.backward == 0)
         late_s = np.array([float(blocks.late_s[begins & (blocks.chunk == chunk)][0]) for chunk in range(chunks)])
         end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]]) + late_s - early_s[stage]
         start_s = np.concatenate(([-early_s[stage]], end_s[:-1]))
-        columns: Columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER}
+        columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER}
         more_s = np.diff(late_s, prepend=0.0)
         inside, before = np.flatnonzero(end_s > 0), np.flatnonzero(start_s < 0)
         times = {"start_s": np.maximum(start_s[inside], 0.0), "end_s": end_s[inside], "shared_s": more_s[inside]}
@@ -172,14 +171,16 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
                 return []
             mine = (blocks.stage == stage) & (blocks.chunk == chunk) & (blocks.backward == way)
             longer_s = float(scratch.low.longer.layers_s[way, stage * plan.vpp + chunk])
-            for kind, stream, start_s, end_s, more_s in _longer(_sent(scratch.layers, count, way, plan), longer_s):
+            for kind, stream, start_s, end_s, more_s in _sent(scratch.layers, count, way, plan, longer_s):
                 begin_s, micro_batch = blocks.start_s[mine][:, None], blocks.micro_batch[mine]
                 rows = len(micro_batch) * len(start_s)
-                columns: Columns = {"stage": stage, "stream": stream, "kind": kind, "chunk": chunk}
                 drawn.append(
                     spans(
                         rows,
-                        **columns,
+                        stage=stage,
+                        stream=stream,
+                        kind=kind,
+                        chunk=chunk,
                         micro_batch=np.repeat(micro_batch, len(start_s)),
                         start_s=(begin_s + start_s).ravel(),
                         end_s=(begin_s + end_s).ravel(),
@@ -189,24 +190,13 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
     return drawn
 
 
-def _longer(sent: list[tuple[int, int, Floats, Floats]], longer_s: float) -> list[tuple[int, int, Floats, Floats, Floats]]:
-    """The messages of a block, each longer by its part of `longer_s`; those after it begin later by as much."""
-    if not sent:
-        return []
-    begin_s, seconds = (
-        np.concatenate(each) for each in zip(*((start, stop - start) for _, _, start, stop in sent), strict=True)
-    )
-    part = longer_s / max(float(seconds.sum()), 1e-300)
-    longer = []
-    for kind, stream, start_s, stop_s in sent:
-        later_s = part * np.array([seconds[begin_s < at].sum() for at in start_s])
-        more_s = part * (stop_s - start_s)
-        longer.append((kind, stream, start_s + later_s, stop_s + later_s + more_s, more_s))
-    return longer
+def _sent(
+    layers: Layers, count: int, way: int, plan: Plan, longer_s: float
+) -> Iterator[tuple[int, int, Floats, Floats, Floats]]:
+    """Gathers and scatters of one block, from its begin on, as `forward_s` and `backward_s` of step/sharding.py order them.
 
-
-def _sent(layers: Layers, count: int, way: int, plan: Plan) -> list[tuple[int, int, Floats, Floats]]:
-    """Gathers and scatters of one block, from its begin on, as `forward_s` and `backward_s` of step/sharding.py order them."""
+    Each is longer by its part of `longer_s`; those after it begin later by as much.
+    """
     waits = way == UP and plan.overlap_grad == 0
     ahead = plan.prefetch_layers if plan.overlap_param == 1 and not waits else 0
     order = np.arange(count) if way == DOWN else np.arange(count)[::-1]
@@ -229,9 +219,12 @@ def _sent(layers: Layers, count: int, way: int, plan: Plan) -> list[tuple[int, i
             stream_s = begin_s + gather_s[k]
             gathers.append((begin_s, stream_s))
     scatter_up_to(count)
-    messages = []
+    begins_s, ends_s = np.array([*gathers, *scatters]).reshape(-1, 2).T
+    seconds = ends_s - begins_s
+    part = longer_s / max(float(seconds.sum()), 1e-300)
     for kind, stream, times in ((GATHER, PARAMETERS, gathers), (REDUCE, GRADIENTS, scatters)):
         if times:
             start_s, stop_s = np.array(times).T
-            messages.append((kind, stream, start_s, stop_s))
-    return messages
+            later_s = part * np.array([seconds[begins_s < at].sum() for at in start_s])
+            more_s = part * (stop_s - start_s)
+            yield kind, stream, start_s + later_s, stop_s + later_s + more_s, more_s

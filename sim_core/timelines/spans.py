@@ -1,13 +1,11 @@
 """Spans of a timeline as columns: where, what, when, and which parts of the step their seconds are."""
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
-from sim_core.metrics import PARTS
-
-Columns = dict[str, Floats | Ints | int]
+from sim_core.metrics import METRICS, PARTS
 
 STREAMS: Final = ("compute", "beside", "sends", "gradients", "parameters")
 """Rows of a stage: its blocks and waits; the other block of a pair; messages to other stages; gradients and parameters of
@@ -36,8 +34,10 @@ CONTENTION, OPTIMIZER_STEP, COLLECTIVE, GATHER, REDUCE, SEND_DOWN, SEND_UP = ran
 
 _OF: Final = {name: at for at, name in enumerate(PARTS)}
 FORWARD_PART, BACKWARD_PART, RECOMPUTE_PART = (_OF[f"compute_{name}_s"] for name in ("forward", "backward", "recompute"))
-TP_PART, EP_PART, CP_PART, PP_PART, DP_PART = (_OF[f"{name}_exposed_s"] for name in ("tp", "ep", "cp", "pp", "dp"))
+EP_PART, PP_PART, DP_PART = (_OF[f"{name}_exposed_s"] for name in ("ep", "pp", "dp"))
 LAUNCH_PART, BUBBLE_PART, OPTIMIZER_PART = _OF["launch_s"], _OF["bubble_s"], _OF["optimizer_s"]
+PART_OF: Final = {METRICS.index(name): at for name, at in _OF.items()}
+"""The part that is a metric."""
 
 
 class Spans(NamedTuple):
@@ -55,27 +55,17 @@ class Spans(NamedTuple):
 
 
 _WHOLE: Final = ("stage", "stream", "kind", "chunk", "micro_batch")
-_SECONDS: Final = ("start_s", "end_s", "shared_s")
 
 
 def spans(rows: int, **columns: Ints | Floats | int) -> Spans:
     """Spans from columns and scalars; without `parts` they are behind the blocks."""
-    defaults: Columns = {"chunk": -1, "micro_batch": -1, "parts": np.zeros((rows, len(PARTS))), "shared_s": np.zeros(rows)}
-    all_columns = defaults | columns
-    stage, stream, kind, chunk, micro_batch = (
-        np.broadcast_to(np.asarray(all_columns[name], np.int64), rows) for name in _WHOLE
-    )
-    start_s, end_s, shared_s = (np.broadcast_to(np.asarray(all_columns[name], np.float64), rows) for name in _SECONDS)
-    return Spans(
-        stage, stream, kind, chunk, micro_batch, start_s, end_s, np.asarray(all_columns["parts"], np.float64), shared_s
-    )
+    given: dict[str, Floats | Ints | float] = {"chunk": -1, "micro_batch": -1, "parts": 0.0, "shared_s": 0.0, **columns}
 
+    def column(name: str) -> Any:
+        values = np.asarray(given[name], np.int64 if name in _WHOLE else np.float64)
+        return np.broadcast_to(values, (rows, len(PARTS)) if name == "parts" else rows)
 
-def of_part(part: int, seconds: Floats) -> Floats:
-    """All seconds in one part, [n, PARTS]."""
-    parts = np.zeros((len(seconds), len(PARTS)))
-    parts[:, part] = seconds
-    return parts
+    return Spans(*map(column, Spans._fields))
 
 
 def joined(parts: list[Spans]) -> Spans:

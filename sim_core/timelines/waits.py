@@ -7,7 +7,7 @@ from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.lanes import END_S, MESSAGE_S, STAGE
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, LOOP, PLACEMENT, SPLITS, V
-from sim_core.metrics import CP_EXPOSED, DP_EXPOSED, EP_EXPOSED, STEP_TIME, TP_EXPOSED
+from sim_core.metrics import PARTS, STEP_TIME
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran
 from sim_core.terms import EMBEDDING
@@ -18,9 +18,7 @@ from sim_core.timelines.spans import (
     COLLECTIVE,
     COMPUTE,
     CONTENTION,
-    CP_PART,
     DP_PART,
-    EP_PART,
     FORWARD,
     GATHER,
     GRADIENT_WAIT,
@@ -29,19 +27,16 @@ from sim_core.timelines.spans import (
     OPTIMIZER_PART,
     OPTIMIZER_STEP,
     PARAMETER_WAIT,
+    PART_OF,
     PP_PART,
     SEND_DOWN,
     SEND_UP,
     SENDS,
     STAGE_WAIT,
-    TP_PART,
     Spans,
-    of_part,
     spans,
 )
 from sim_core.workloads.workload import AFTER_GRADIENTS, ONCE_ON_FIRST_STAGE
-
-_PART = {TP_EXPOSED: TP_PART, EP_EXPOSED: EP_PART, CP_EXPOSED: CP_PART, DP_EXPOSED: DP_PART}
 
 
 def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
@@ -65,15 +60,19 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
     else:
         gated_s = np.where(gated, np.maximum(start_s - ready_s, 0.0), 0.0)
     waited_s = start_s - free_s - gated_s
-    last = np.searchsorted(stage, np.arange(plan.pp), side="right") - 1
-    ended_s, (through_s, last_message_s) = end_s[last], _last_events(ran, plan)
+    each = np.arange(plan.pp)
+    last = np.searchsorted(stage, each, side="right") - 1
+    # end of the last event of each stage, and seconds of a message at most in what it waited for
+    events = ran.events[np.argsort(ran.events[:, STAGE], kind="stable")]
+    through_s, last_message_s = events[np.searchsorted(events[:, STAGE], each, side="right") - 1][:, (END_S, MESSAGE_S)].T
+    ended_s = end_s[last]
     after_s = through_s - ended_s  # waiting until the last message has gone
     if plan.schedule == DEEPSPEED:
         of_slots = _part_of_messages(ran, plan, message_s[begins], ready_s[begins])
         message_s, last_message_s = waited_s * of_slots[stage], after_s * of_slots
     else:
         message_s, last_message_s = np.minimum(waited_s, message_s), np.minimum(after_s, last_message_s)
-    idle_end_s, each = free_s + waited_s - message_s, np.arange(plan.pp)
+    idle_end_s = free_s + waited_s - message_s
     waits = [
         _waits(stage, STAGE_WAIT, BUBBLE_PART, free_s, idle_end_s),
         _waits(stage, MESSAGE_WAIT, PP_PART, idle_end_s, free_s + waited_s),
@@ -87,15 +86,9 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
 
 
 def _waits(stage: Ints, kind: int, part: int, start_s: Floats, end_s: Floats) -> Spans:
-    seconds = end_s - start_s
-    return spans(len(stage), stage=stage, stream=COMPUTE, kind=kind, start_s=start_s, end_s=end_s, parts=of_part(part, seconds))
-
-
-def _last_events(ran: Ran, plan: Plan) -> tuple[Floats, Floats]:
-    """End of the last event of each stage, and seconds of a message at most in what it waited for, [stages]."""
-    events = ran.events[np.argsort(ran.events[:, STAGE], kind="stable")]
-    last = events[np.searchsorted(events[:, STAGE], np.arange(plan.pp), side="right") - 1]
-    return last[:, END_S], last[:, MESSAGE_S]
+    parts = np.zeros((len(stage), len(PARTS)))
+    parts[:, part] = end_s - start_s
+    return spans(len(stage), stage=stage, stream=COMPUTE, kind=kind, start_s=start_s, end_s=end_s, parts=parts)
 
 
 def _part_of_messages(ran: Ran, plan: Plan, first_cost_s: Floats, first_s: Floats) -> Floats:
@@ -204,6 +197,6 @@ def _once(ran: Ran, plan: Plan) -> list[tuple[int, int, Floats]]:
         sends = here & (at_end if step.comm_group[k] == EMBEDDING else True)
         seconds = np.where(sends, once.comm_s[size, k], 0.0)
         if seconds.any():
-            part = _PART[int(TOTAL_OF[step.comm_group[k]]) + EXPOSED]
+            part = PART_OF[int(TOTAL_OF[step.comm_group[k]]) + EXPOSED]
             work.append((COLLECTIVE, part, seconds))
     return [*work, (OPTIMIZER_STEP, OPTIMIZER_PART, optimizer_s)]

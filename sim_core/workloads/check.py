@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sim_core.units import short
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Check:
     """One doubt about records of a file, with its evidence. It changes no result; the user decides (`workload.records`).
 

@@ -3,15 +3,15 @@
 What the recording has stays.
 """
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from sim_core.models.messages import pipeline_bytes
 from sim_core.models.weights import REPLICATED, weights_of
 from sim_core.workloads import moving
-from sim_core.workloads.lacking_messages import SIMAI, Message, sizes_of, with_messages
+from sim_core.workloads.lacking_messages import SIMAI, sizes_of, with_messages
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,
@@ -41,8 +41,7 @@ LEAST_OPTIMIZER_S: Final = 1e-6
 """A SimAI text without times has 1 ns in each once-per-step record, and none of an optimizer."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rank:
+class Rank(NamedTuple):
     """Parameters of a rank under the recorded plan, by the model: dense ones with both ends, and those of experts."""
 
     dense: float
@@ -62,17 +61,11 @@ def rank_of(of_model: Workload, base: BasePlan) -> Rank:
     padding = moving.padded(shares.vocabulary, base.tp) / shares.vocabulary
     ends, head = (total * part / base.tp * padding for part in (shares.ends, shares.head))
     dense = layers + ends + head + total * shares.whole
-    divided = base.pp * base.ep * (1 if shares.whole_experts else base.tp)
-    of_rank = Shares(
-        ends=ends / dense,
-        head=head / dense,
-        whole=total * shares.whole / dense,
-        replicated=replicated / dense,
-        vocabulary=shares.vocabulary,
-        whole_experts=shares.whole_experts,
+    of_rank = shares._replace(
+        ends=ends / dense, head=head / dense, whole=total * shares.whole / dense, replicated=replicated / dense
     )
-    experts = _reduced_parameters(of_model.arrays, moving.EXPERT_PARAMETERS) / divided
-    return Rank(dense=dense, experts=experts, shares=of_rank)
+    divided = base.pp * base.ep * (1 if shares.whole_experts else base.tp)
+    return Rank(dense, _reduced_parameters(of_model.arrays, moving.EXPERT_PARAMETERS) / divided, of_rank)
 
 
 def _reduced_parameters(arrays: Arrays, rule: int) -> float:
@@ -92,17 +85,17 @@ def optimizer_of(of_model: Workload, base: BasePlan) -> Optimizer:
 
 def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tuple[Workload, tuple[str, ...]]:
     """The recording with what it lacks, and what that is, in words."""
-    arrays, names = recorded.arrays, recorded.names
-    lacking = {
-        TP: "collectives on TP" if not recorded.has_tp_messages else "",
-        EP: "all-to-alls of experts" if recorded.has_experts and not recorded.has_ep_messages else "",
-    }
-    told = [what for what in lacking.values() if what]
-    if told:
-        arrays, names, formed = with_messages(recorded, modelled, [group for group, what in lacking.items() if what])
-        if TP in formed:
-            gradient = Message(ALL_REDUCE, TP, sizes_of(modelled, arrays.base).activation, moving.FIXED)  # `embedding_grads`
-            arrays = arrays._replace(step=_with_rows(arrays.step, [(AFTER_GRADIENTS, gradient)]))
+    arrays, names, told = recorded.arrays, recorded.names, list[str]()
+    groups, rows = list[int](), list[StepRow]()
+    if not recorded.has_tp_messages:
+        groups, told = [TP], ["collectives on TP"]
+    if recorded.has_experts and not recorded.has_ep_messages:
+        groups, told = [*groups, EP], [*told, "all-to-alls of experts"]
+    if groups:
+        arrays, names, formed = with_messages(recorded, modelled, groups)
+        if TP in formed:  # `embedding_grads`
+            size = sizes_of(modelled, arrays.base).activation
+            rows = [StepRow(AFTER_GRADIENTS, INPUT_GRADIENT, comm_kind=ALL_REDUCE, comm_group=TP, comm_bytes=size)]
     if not arrays.p2p_bytes > 0:
         told.append("pipeline sends")
         size = float(pipeline_bytes(modelled.model, modelled.keys_at(arrays.base))[0])
@@ -111,71 +104,62 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
     if recorded.kind == SIMAI and float(arrays.step.compute_s.sum()) < LEAST_OPTIMIZER_S:
         told.append("optimizer")
         arrays = arrays._replace(optimizer=optimizer_of(of_model, arrays.base))
-    arrays = _with_gradients(replace(recorded, arrays=arrays), of_model, modelled, told)
+    gradients, shares = _gradients(replace(recorded, arrays=arrays), of_model, modelled, told)
+    step = StepPieces(*(np.concatenate(both) for both in zip(arrays.step, step_pieces(rows + gradients), strict=True)))
     known = (recorded.gradients_known[0] or not arrays.layered_gradients, True)
+    arrays = arrays._replace(step=step, shares=shares)
     whole = replace(recorded, arrays=arrays, names=names, gradients_known=known, ends_known=True, replicated_known=True)
     return whole, tuple(told)
 
 
-def _with_rows(step: StepPieces, sent: list[tuple[int, Message]]) -> StepPieces:
-    """Step pieces with more messages, each with its role."""
-    if not sent:
-        return step
-    rows = [
-        StepRow(role, INPUT_GRADIENT if role == AFTER_GRADIENTS else WEIGHT_GRADIENT, 0.0, moving.FIXED, *message)
-        for role, message in sent
-    ]
-    return StepPieces(*(np.concatenate(both) for both in zip(step, step_pieces(rows), strict=True)))
-
-
-def _with_gradients(recorded: Workload, of_model: Workload, modelled: Modelled, told: list[str]) -> Arrays:
-    """Columns with gradients that the recording lacks, and how its parameters divide where that is unknown, which is `told`."""
+def _gradients(recorded: Workload, of_model: Workload, modelled: Modelled, told: list[str]) -> tuple[list[StepRow], Shares]:
+    """Messages of gradients that the recording lacks, and how its parameters divide where that is unknown; `told` takes it."""
     arrays, (has_dense, has_experts) = recorded.arrays, recorded.gradients_known
     step, shares, width = arrays.step, arrays.shares, arrays.gradient_width
     if shares.ends and not shares.vocabulary:  # its padding depends on tp
         shares = shares._replace(vocabulary=of_model.arrays.shares.vocabulary)
     dense_known, experts_known = has_dense or arrays.layered_gradients, has_experts or not recorded.has_experts
     if dense_known and experts_known and recorded.ends_known:
-        return arrays._replace(shares=shares)
+        return [], shares
     rank = rank_of(of_model, arrays.base)
-    rows: list[tuple[int, Message]] = []
     sharded = bool((step.role == GATHER_PARAMETERS).any()) if has_dense else modelled.stack.sharding != "none"
+    rows: list[StepRow] = []
+
+    def reduce(group: int, count: float, rule: int) -> None:
+        """Gradients, and the values of parameters where an optimizer is sharded."""
+        kind, where = REDUCE_SCATTER if sharded else ALL_REDUCE, WEIGHT_GRADIENT
+        sent = [(REDUCE_GRADIENTS, kind, width), (GATHER_PARAMETERS, ALL_GATHER, PARAMETER_BYTES)]
+        for role, kind, each in sent[: 1 + sharded]:
+            rows.append(StepRow(role, where, comm_kind=kind, comm_group=group, comm_bytes=each * count, comm_rule=rule))
+
     if not dense_known:
         told.append("gradients")
-        rows += _reduced(DP, rank.dense, moving.PARAMETERS, width, sharded=sharded)
+        reduce(DP, rank.dense, moving.PARAMETERS)
         shares = rank.shares
     elif not recorded.ends_known:
         told.append("the embedding's part of the parameters")
-        shares = _shares(arrays, rank, recorded)
+        shares = _shares(arrays, rank, has_experts)
     if not experts_known:
         told.append("gradients of experts")
-        experts = rank.experts / (1 - shares.shared)  # a SimAI text counts shared experts here, too
-        rows += _reduced(DP_EP, experts, moving.EXPERT_PARAMETERS, width, sharded=sharded)
-    return arrays._replace(step=_with_rows(step, rows), shares=shares)
+        # a SimAI text counts shared experts here, too
+        reduce(DP_EP, rank.experts / (1 - shares.shared), moving.EXPERT_PARAMETERS)
+    return rows, shares
 
 
-def _reduced(group: int, count: float, rule: int, width: float, *, sharded: bool) -> list[tuple[int, Message]]:
-    """Messages of some parameters: their gradients, and their values where an optimizer is sharded."""
-    rows = [(REDUCE_GRADIENTS, Message(REDUCE_SCATTER if sharded else ALL_REDUCE, group, width * count, rule))]
-    if sharded:
-        rows.append((GATHER_PARAMETERS, Message(ALL_GATHER, group, PARAMETER_BYTES * count, rule)))
-    return rows
-
-
-def _shares(arrays: Arrays, rank: Rank, recorded: Workload) -> Shares:
-    """How the recorded parameters divide: layers are the model's, what they leave is the embedding as the file counts it."""
-    mixed = _reduced_parameters(arrays, moving.ALL_PARAMETERS)
-    known = recorded.gradients_known[1]
+def _shares(arrays: Arrays, rank: Rank, known: bool) -> Shares:
+    """How the recorded parameters divide: layers are the model's, what they leave is the embedding as the file counts it.
+    `known`: whether messages of experts' gradients are."""
+    mixed, of_rank = _reduced_parameters(arrays, moving.ALL_PARAMETERS), rank.shares
     experts = arrays.shares.experts if known or not mixed else min(rank.experts / mixed, 1.0)
     dense = _reduced_parameters(arrays, moving.PARAMETERS) + mixed * (1 - experts)
-    layers = rank.dense * (1 - rank.shares.ends - rank.shares.head - rank.shares.whole)
-    whole = rank.dense * rank.shares.whole
+    layers = rank.dense * (1 - of_rank.ends - of_rank.head - of_rank.whole)
+    whole = rank.dense * of_rank.whole
     if dense <= layers + whole:  # it counts its layers otherwise
-        return rank.shares._replace(experts=experts, shared=arrays.shares.shared)
+        return of_rank._replace(experts=experts, shared=arrays.shares.shared)
     return arrays.shares._replace(
         ends=(dense - layers - whole) / dense,
         whole=whole / dense,
-        vocabulary=rank.shares.vocabulary,
+        vocabulary=of_rank.vocabulary,
         experts=experts,
-        replicated=rank.dense * rank.shares.replicated / dense,
+        replicated=rank.dense * of_rank.replicated / dense,
     )

@@ -64,9 +64,9 @@ class Message(NamedTuple):
 def messages_of_record(name: str, nth: int, sizes: Sizes) -> tuple[Message | None, Message | None]:
     """The messages of forward and input gradient; `nth`: records of this name that precede it in the layer."""
     whole, routed = sizes.activation, sizes.routed
+    gathered, scattered = (Message(kind, TP, routed, moving.ACTIVATION) for kind in (ALL_GATHER, REDUCE_SCATTER))
     if name == EXPERTS:
         exchanged = Message(ALL_TO_ALL, EP, routed / sizes.tp, moving.SHARDED_ACTIVATION)
-        gathered, scattered = _on_tp(ALL_GATHER, routed), _on_tp(REDUCE_SCATTER, routed)
         each = (
             (Message(ALL_GATHER, TP, sizes.counts, moving.EXPERT_COUNTS), None),
             (exchanged._replace(bytes=exchanged.bytes * sizes.dispatch), exchanged),
@@ -76,16 +76,12 @@ def messages_of_record(name: str, nth: int, sizes: Sizes) -> tuple[Message | Non
         )
         return each[nth] if nth < len(each) else (None, None)
     if name in ("embedding_layer", "attention_layer", "mlp_layer"):
-        return _on_tp(ALL_REDUCE, whole), None
+        return Message(ALL_REDUCE, TP, whole, moving.ACTIVATION), None
     if name.endswith("_column"):
-        return _on_tp(ALL_GATHER, whole), _on_tp(REDUCE_SCATTER, 0.0)
+        return gathered._replace(bytes=whole), scattered._replace(bytes=0.0)
     if name.endswith("_row"):
-        return _on_tp(REDUCE_SCATTER, whole), _on_tp(ALL_GATHER, whole)
+        return scattered._replace(bytes=whole), gathered._replace(bytes=whole)
     return None, None
-
-
-def _on_tp(kind: int, size: float) -> Message:
-    return Message(kind, TP, size, moving.ACTIVATION)
 
 
 SIMAI: Final = "simai"
@@ -101,30 +97,23 @@ def with_messages(recorded: Workload, modelled: Modelled, groups: list[int]) -> 
         formed = [group for group in groups if (in_form.has_tp_messages if group == TP else in_form.has_ep_messages)]
         arrays = in_form.arrays if formed else arrays
     left = [group for group in groups if group not in formed]
-    if not left:
-        return arrays, recorded.names, formed
-    return *_with_pieces(arrays, recorded.names, modelled, left), formed
+    columns, names = _with_pieces(arrays, recorded.names, modelled, left) if left else (arrays, recorded.names)
+    return columns, names, formed
 
 
 def sizes_of(modelled: Modelled, base: BasePlan) -> Sizes:
     """Sizes of the generator's messages."""
     model = modelled.model
     shape = shape_of(model, modelled.keys_at(base), sequence_of(model))
-    whole = float(ELEMENT * shape.tokens[0] * model.hidden)
-    sent = float(ELEMENT * shape.sent[0] * model.hidden) * base.tp
+    whole, sent = (float(ELEMENT * tokens[0] * model.hidden) for tokens in (shape.tokens, shape.sent))
     counts = float(COUNT_BYTES) * (model.experts.count if model.experts else 0) * base.tp * base.ep
-    return Sizes(activation=whole, routed=sent, counts=counts, tp=base.tp, dispatch=FP8_DISPATCH if model.mla else 1.0)
+    return Sizes(whole, sent * base.tp, counts, base.tp, FP8_DISPATCH if model.mla else 1.0)
 
 
 def _in_its_form(recorded: Workload, modelled: Modelled, groups: list[int]) -> Pieces:
     """The pieces of a SimAI text with the generator's messages where a record has none."""
     given, sizes = recorded.arrays.pieces, sizes_of(modelled, recorded.base)
-    pieces = given._replace(
-        comm_kind=given.comm_kind.copy(),
-        comm_group=given.comm_group.copy(),
-        comm_bytes=given.comm_bytes.copy(),
-        comm_rule=given.comm_rule.copy(),
-    )
+    pieces = Pieces(*(column.copy() for column in given))
     before: Counter[tuple[int, str]] = Counter()
     for k, name in enumerate(recorded.names):
         at = int(pieces.unit[k]), name
@@ -137,8 +126,8 @@ def _in_its_form(recorded: Workload, modelled: Modelled, groups: list[int]) -> P
 
 def _put(pieces: Pieces, row: int, phase: int, sent: Message) -> None:
     """Fill in a message."""
-    pieces.comm_kind[row, phase], pieces.comm_group[row, phase] = sent.kind, sent.group
-    pieces.comm_bytes[row, phase], pieces.comm_rule[row, phase] = sent.bytes, sent.rule
+    for column, value in zip((pieces.comm_kind, pieces.comm_group, pieces.comm_bytes, pieces.comm_rule), sent, strict=True):
+        column[row, phase] = value
 
 
 def _with_pieces(
@@ -150,16 +139,17 @@ def _with_pieces(
         if TP in groups and end < 0:
             ends[at], tables = len(tables), np.concatenate([tables, np.zeros_like(tables[:1])])
     shares = unit_shares(arrays, modelled)
-    added = [
-        (to, phase, message)
+    units = [
+        (to, kind, part, groups)
         for to, of_kinds in enumerate(shares.tolist())
         for kind, part in zip(modelled.model.layer_units, of_kinds, strict=True)
-        for phase, message in _of_unit(modelled, kind, part, arrays.base, groups)
     ]
-    for unit in modelled.model.units:
-        if unit.kind != LAYER and TP in groups:
-            to = ends[unit.kind != EMBEDDING_UNIT]
-            added += [(to, phase, message) for phase, message in _of_unit(modelled, unit, unit.number, arrays.base, [TP])]
+    units += [
+        (ends[unit.kind != EMBEDDING_UNIT], unit, unit.number, [TP])
+        for unit in modelled.model.units
+        if unit.kind != LAYER and TP in groups
+    ]
+    added = [(to, *sent) for to, unit, part, on in units for sent in _of_unit(modelled, unit, part, arrays.base, on)]
     more = no_work(len(added))._replace(unit=np.array([unit for unit, _, _ in added], np.int64))
     for k, (to, phase, message) in enumerate(added):
         _put(more, k, phase, message)
@@ -177,7 +167,7 @@ def _of_unit(modelled: Modelled, unit: Unit, part: float, base: BasePlan, groups
     for group in groups if part > 0 else ():
         # sizes on TP are those of any tp above 1, on EP of any ep above 1
         tp, ep = (max(base.tp, 2), base.ep) if group == TP else (base.tp, max(base.ep, 2))
-        sent = messages(modelled.model, unit, modelled.keys_at(base._replace(tp=tp, ep=ep)), modelled.stack.kernels)
+        sent = messages(modelled.model, unit, modelled.keys_at(base._replace(tp=tp, ep=ep)), modelled.stack)
         for k, name in enumerate(sent.names):
             on_tp = sent.group[k] in (TP, ETP)
             size = float(sent.bytes[0, k]) * part

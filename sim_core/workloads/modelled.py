@@ -137,22 +137,19 @@ def _head_layers(model: Model) -> float:
 
 def _parameters(model: Model) -> tuple[float, float, float, float, float]:
     """Dense parameters of layers; of experts; of one end; of a stage that is both ends beyond that; positions."""
-    keys = make_keys()
-    dense = experts = 0.0
-    first = last = whole = 0.0
+    dense = experts = first = last = whole = 0.0
     for unit in model.units:
-        of_unit = held(model, unit, keys)
-        if unit.kind == LAYER:
-            dense += unit.number * float(of_unit.dense[0])
-            experts += unit.number * float(of_unit.experts[0])
-            continue
-        everywhere = sum(w.elements for w in trained(model, unit) if w.sharding == REPLICATED)
-        sharded = float(of_unit.dense[0]) - everywhere
+        of_unit = held(model, unit, make_keys())
+        here = float(of_unit.dense[0])
         if unit.kind == EMBEDDING:
-            first, whole = sharded, whole + everywhere
+            everywhere = sum(w.elements for w in trained(model, unit) if w.sharding == REPLICATED)
+            first, whole = here - everywhere, whole + everywhere
+            continue
+        experts += unit.number * float(of_unit.experts[0])
+        if unit.kind == LAYER:
+            dense += unit.number * here
         else:
-            last += unit.number * (sharded + everywhere)
-            experts += unit.number * float(of_unit.experts[0])
+            last += unit.number * here
     if model.tied:
         return dense, experts, first, last, whole
     return dense, experts, max(first, last), min(first, last), whole
@@ -161,15 +158,14 @@ def _parameters(model: Model) -> tuple[float, float, float, float, float]:
 def _step(model: Model, stack: Stack, dense: float, experts: float) -> StepPieces:
     """Gradients, parameters gathered once a step if the plan does so, and the tied embedding's gradient."""
     rows: list[StepRow] = []
+    reduction = ALL_REDUCE if stack.sharding == "none" or stack.reduces_whole else REDUCE_SCATTER
     for group, count, rule in ((DP, dense, moving.PARAMETERS), (DP_EP, experts, moving.EXPERT_PARAMETERS)):
-        if not count:
-            continue
-        reduction = ALL_REDUCE if stack.sharding == "none" or stack.reduces_whole else REDUCE_SCATTER
         for role, kind, width in (
             (REDUCE_GRADIENTS, reduction, stack.gradient_bytes),
             (GATHER_PARAMETERS, ALL_GATHER, PARAMETER_BYTES),
         ):
-            rows.append(StepRow(role, comm_kind=kind, comm_group=group, comm_bytes=width * count, comm_rule=rule))
+            if count:
+                rows.append(StepRow(role, comm_kind=kind, comm_group=group, comm_bytes=width * count, comm_rule=rule))
     if model.tied and model.lora is None:
         tied = stack.gradient_bytes * float(model.vocabulary * model.hidden)
         rows.append(

@@ -1,7 +1,6 @@
 """What a result is held against: the work of a token by the model's parameters, and records with too much of the compute."""
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from sim_core.models.weights import model_flops_per_token
 from sim_core.units import short
@@ -18,8 +17,7 @@ FLOPS_PER_PARAMETER: Final = 6
 """Per token, 2 in the forward and 4 in the backward (Kaplan et al. 2020, section 2.1); attention's products are left out."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plausibility:
+class Plausibility(NamedTuple):
     """`flops_per_token` of the model (about, if `approximate`), None with the reason in `missing`; doubts as lines."""
 
     flops_per_token: float | None
@@ -34,46 +32,38 @@ def implied_model(workload: Workload) -> ImpliedModel:
     if workload.implied is not None:
         return workload.implied
     summary, base = summarize(workload), workload.base
-    ranks = base.tp * base.pp
-    if summary.parameters_per_rank is None or not all(workload.gradients_known):
-        return ImpliedModel(
-            layers=workload.layers, sequence=workload.sequence, missing=("parameters: no messages of gradients",)
-        )
-    dense = summary.parameters_per_rank * ranks
-    experts = (summary.expert_parameters_per_rank or 0.0) * ranks * base.ep
-    ranks_text = f"{short(summary.parameters_per_rank, '')} of a rank x tp {base.tp} x pp {base.pp}"
-    how = [f"parameters {short(dense, '')}: {ranks_text}, by the messages of gradients"]
-    if experts:
-        how.append(f"experts {short(experts, '')}, likewise")
+    ranks, of_rank = base.tp * base.pp, summary.parameters_per_rank
+    if of_rank is None or not all(workload.gradients_known):
+        missing = ("parameters: no messages of gradients",)
+        return ImpliedModel(layers=workload.layers, sequence=workload.sequence, missing=missing)
+    dense, experts = of_rank * ranks, (summary.expert_parameters_per_rank or 0.0) * ranks * base.ep
+    how = f"{short(of_rank, '')} of a rank x tp {base.tp} x pp {base.pp}, by the messages of gradients"
     return ImpliedModel(
         layers=workload.layers,
         sequence=workload.sequence,
         parameters=dense + experts,
         active=None if workload.has_experts else dense,
-        how=tuple(how),
+        how=(f"parameters {short(dense, '')}: {how}", *([f"experts {short(experts, '')}, likewise"] if experts else [])),
         missing=("active parameters: experts per token",) if workload.has_experts else (),
     )
 
 
 def plausibility(workload: Workload) -> Plausibility:
     """What the results of a workload are held against."""
+    doubts = tuple(_dominant(workload)) if workload.from_file else ()
     if workload.modelled:
         flops = model_flops_per_token(workload.modelled.model)
         told = f"{short(flops, 'FLOP')} a token, forward and backward, with the whole square of attention"
-        doubts = tuple(_dominant(workload)) if workload.from_file else ()
-        return Plausibility(flops_per_token=flops, approximate=False, stated=told, missing=(), doubts=doubts)
+        return Plausibility(flops, False, told, (), doubts)
     model = implied_model(workload)
-    missing = list(model.missing) if model.active is None else []
+    missing = model.missing if model.active is None else ()
     if workload.sequence is None:
-        missing.append("tokens: workload.sequence")
+        missing = (*missing, "tokens: workload.sequence")
+    if model.active is None:
+        return Plausibility(None, model.approximate, "", missing, doubts)
     bound = "about " if model.approximate else ""
-    return Plausibility(
-        flops_per_token=None if model.active is None else FLOPS_PER_PARAMETER * model.active,
-        approximate=model.approximate,
-        stated="" if model.active is None else f"{FLOPS_PER_PARAMETER} x {bound}{short(model.active, '')} parameters x tokens",
-        missing=tuple(missing),
-        doubts=tuple(_dominant(workload)),
-    )
+    told = f"{FLOPS_PER_PARAMETER} x {bound}{short(model.active, '')} parameters x tokens"
+    return Plausibility(FLOPS_PER_PARAMETER * model.active, model.approximate, told, missing, doubts)
 
 
 def layer_flops(workload: Workload) -> float:

@@ -4,18 +4,19 @@ import glob
 import os
 import zlib
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim_core.errors import SpecError
-from sim_core.workloads.facts import Facts
+from sim_core.workloads.facts import FACTS, Facts
 from sim_core.workloads.op_table.text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.op_table.workload import workload_from_op_table
 from sim_core.workloads.simai.checks import checks_of
-from sim_core.workloads.simai.file import file_of
 from sim_core.workloads.simai.model import model_of
+from sim_core.workloads.simai.parameters import read_file
 from sim_core.workloads.simai.records import choices_of, with_records
+from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.suggestion import Suggestion, suggested_model
 from sim_core.workloads.simai.text import read_simai_text
 from sim_core.workloads.simai.workload import workload_from_simai
@@ -66,30 +67,22 @@ def _simai(path: str, facts: Facts) -> Read:
     choices = choices_of(records)
     text = with_records(read_simai_text(path, all_gpus=facts.all_gpus), choices)
     warnings = list(text.warnings)
-    file = file_of(text, facts, warnings)
-    implied = model_of(file.sizes, facts)
-    workload = replace(
-        workload_from_simai(file.sections, file.sizes, facts, warnings),
+    file = read_file(sections_of(text, warnings), facts)
+    workload, implied = workload_from_simai(file, warnings), model_of(file)
+    told = replace(
+        workload,
         sequence=implied.sequence,
-        experts=file.sizes.number or None,
+        experts=file.number or None,
         checks=checks_of(file, choices),
         implied=implied,
         records=records,
     )
-    return workload, tuple(warnings)
+    return told, tuple(warnings)
 
 
 def _trace(path: str, facts: Facts) -> Read:
     job = read_traces(path, facts)
     return workload_from_job(job, facts), job.warnings
-
-
-def _op_table(path: str, facts: Facts) -> Read:
-    return workload_from_op_table(read_op_table_text(path), facts)
-
-
-def _stages(path: str, facts: Facts) -> Read:
-    return workload_from_stages(read_stage_text(path), layers=facts.layers, micro_batch=facts.micro_batch), ()
 
 
 class Format(NamedTuple):
@@ -109,19 +102,28 @@ _OF_A_JOB: Final = ("tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts", "s
 FORMATS: Final = (
     Format(SIMAI, None, _simai, (*_COMMON, "ffn", "all_gpus", "experts", "heads", "records")),
     Format(TRACE, looks_like_trace, _trace, (*_COMMON, *_OF_A_JOB)),
-    Format(OP_TABLE, looks_like_op_table, _op_table, (*_COMMON, "all_gpus", "repeat", "bytes_per_element")),
-    Format(STAGES, looks_like_stages, _stages, ("micro_batch", "layers")),
-)
+    Format(
+        OP_TABLE, looks_like_op_table, lambda path, facts: workload_from_op_table(read_op_table_text(path), facts),
+        (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
+    ),
+    Format(
+        STAGES, looks_like_stages,
+        lambda path, facts: (
+            workload_from_stages(read_stage_text(path), layers=facts.layers, micro_batch=facts.micro_batch), ()
+        ),
+        ("micro_batch", "layers"),
+    ),
+)  # fmt: skip
 
 
 def _format(path: str, facts: Facts) -> Format:
     """The format of a file. Raises SpecError for facts that it does not take, OSError."""
     kind = kind_of(path)
     found = next(each for each in FORMATS if each.kind == kind)
-    for field in fields(facts):
-        if getattr(facts, field.name) is not None and field.name not in found.takes:
-            kinds = ", ".join(other.kind for other in FORMATS if field.name in other.takes)
-            raise SpecError(f"workload.{field.name}: the file is of kind {kind}; this key is for {kinds}")
+    for name in FACTS:
+        if getattr(facts, name) is not None and name not in found.takes:
+            kinds = ", ".join(other.kind for other in FORMATS if name in other.takes)
+            raise SpecError(f"workload.{name}: the file is of kind {kind}; this key is for {kinds}")
     return found
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from sim_core.arrays import Floats
 from sim_core.terms import COLLECTIVES
 from sim_core.workloads.workload import DP, DP_EP, FORWARD, GROUP_NAMES, NO_COMM, REDUCE_GRADIENTS, Workload
@@ -42,11 +44,9 @@ def summarize(workload: Workload) -> Summary:
             times[unit] += 1
     runs = times[arrays.pieces.unit]
     compute_s = arrays.pieces.compute_s * runs[:, None]
-    by_name: dict[str, tuple[float, float, float]] = {}
-    for k, name in enumerate(workload.names):
-        count, forward_s, backward_s = by_name.get(name, (0.0, 0.0, 0.0))
-        here = compute_s[k]
-        by_name[name] = (count + runs[k], forward_s + here[FORWARD], backward_s + here[FORWARD + 1 :].sum())
+    by_name: dict[str, Floats] = {}
+    for name, count, (forward_s, *backward_s) in zip(workload.names, runs, compute_s, strict=False):
+        by_name[name] = by_name.get(name, np.zeros(3)) + np.array((count, forward_s, sum(backward_s)))
     return Summary(
         layers_per_stage=workload.layers / pp,
         forward_s=float(compute_s[:, FORWARD].sum()),
@@ -70,18 +70,22 @@ def _parameters(workload: Workload, group: int, runs: Floats) -> float | None:
 
 def _traffic(workload: Workload, runs: Floats) -> tuple[Traffic, ...]:
     pieces, step = workload.arrays.pieces, workload.arrays.step
-    sums: dict[tuple[bool, int, int], tuple[float, float]] = {}
+    sums: dict[tuple[bool, int, int], Floats] = {}
     rows = [
-        (False, int(pieces.comm_group[k, phase]), int(pieces.comm_kind[k, phase]), runs[k], pieces.comm_bytes[k, phase])
+        (False, pieces.comm_group[k, phase], pieces.comm_kind[k, phase], runs[k], pieces.comm_bytes[k, phase])
         for k in range(len(runs))
         for phase in range(3)
     ]
-    rows += [(True, int(step.comm_group[k]), int(step.comm_kind[k]), 1.0, step.comm_bytes[k]) for k in range(len(step.role))]
+    rows += [
+        (True, *each) for each in zip(step.comm_group, step.comm_kind, np.ones(len(step.role)), step.comm_bytes, strict=True)
+    ]
     for per_step, group, kind, count, size in rows:
         if kind != NO_COMM and size > 0:
-            n, total = sums.get((per_step, group, kind), (0.0, 0.0))
-            sums[per_step, group, kind] = (n + float(count), total + float(count * size))
+            key = per_step, int(group), int(kind)
+            sums[key] = sums.get(key, np.zeros(2)) + np.array((count, count * size))
     return tuple(
-        Traffic(group=GROUP_NAMES[group], collective=COLLECTIVES[kind].name, per_step=per_step, count=n, bytes=total)
-        for (per_step, group, kind), (n, total) in sorted(sums.items())
+        Traffic(
+            group=GROUP_NAMES[group], collective=COLLECTIVES[kind].name, per_step=per_step, count=float(n), bytes=float(total)
+        )
+        for (per_step, group, kind), (n, total) in sorted(sums.items(), key=lambda each: each[0])
     )

@@ -254,34 +254,12 @@ class Modelled:
 
     def keys_at(self, base: "BasePlan") -> Keys:
         """The keys of the model for one plan, [1]."""
-        return self.keys(*(np.array([size]) for size in (base.tp, base.ep, base.micro_batch)))
+        return self.keys(**{name: np.array([getattr(base, name)]) for name in ("tp", "ep", "micro_batch")})
 
-    def keys(
-        self,
-        tp: Ints,
-        ep: Ints,
-        micro_batch: Ints,
-        *,
-        cp: Ints | int = 1,
-        a2a: Ints | int = 1,
-        gathers: Ints | int = 0,
-        precision: Ints | int = 0,
-        load: Ints | int = 0,
-    ) -> Keys:
-        """The keys of the model for some plans, [n]."""
+    def keys(self, tp: Ints, **others: Ints) -> Keys:
+        """The keys of the model for some plans, [n]; `others`: columns of `make_keys`."""
         split = self.stack.experts_with_tp and self.model.experts is not None
-        return make_keys(
-            tp=tp,
-            ep=ep,
-            etp=tp if split else np.ones_like(tp),
-            sequence_parallel=np.full_like(tp, self.sequence_parallel),
-            micro_batch=micro_batch,
-            cp=cp,
-            a2a=a2a,
-            gathers=gathers,
-            precision=precision,
-            load=load,
-        )
+        return make_keys(tp=tp, etp=tp if split else 1, sequence_parallel=self.sequence_parallel, **others)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,8 +56,8 @@ def lines(hosts: Sequence[Host]) -> Iterator[str]:
 
 
 def _host(recording: Recording) -> Host:
-    events, joins, chosen = recording.events, recording.joins, recording.chosen
-    launches = np.unique(joins.launch[chosen & joins.linked])
+    events = recording.events
+    launches = np.unique(events.launch[recording.chosen & events.linked])
     start, thread = events.host.us[launches], events.host.thread[launches]
     order, notes = np.lexsort((start, thread)), list[str]()
     apart: Floats = np.diff(start[order])[np.diff(thread[order]) == 0]  # of successive launches of a thread
@@ -88,9 +88,10 @@ def _spread(what: str, values: Floats, is_share: bool = False) -> Spread:
 
 def _gaps(recording: Recording) -> tuple[Floats, Floats]:
     """Gaps in which no stream works, in microseconds: what of each the host had not launched what follows; their length."""
-    events, joins, chosen = recording.events, recording.joins, recording.chosen & recording.joins.linked
+    events = recording.events
+    chosen = recording.chosen & events.linked
     start = events.gpu.us[chosen]
-    launched = events.host.us[joins.launch[chosen]]
+    launched = events.host.us[events.launch[chosen]]
     first, last = union(start, start + events.gpu.dur_us[chosen])
     gaps = first[1:] - last[:-1]
     next_launch = dict(zip(start.tolist(), launched.tolist(), strict=True))
@@ -102,7 +103,7 @@ def _gaps(recording: Recording) -> tuple[Floats, Floats]:
 
 def _exposed(recording: Recording) -> Iterator[Spread]:
     """The part of each collective during which nothing computes, by kind, role of the group and size."""
-    events, compute = recording.events, recording.chosen & (recording.kind == Kind.COMPUTE)
+    events, compute = recording.events, recording.chosen & (recording.events.kind == Kind.COMPUTE)
     first, last = union(events.gpu.us[compute], (events.gpu.us + events.gpu.dur_us)[compute])
     shares: dict[Key, list[float]] = defaultdict(list)
     for call in recording.calls:

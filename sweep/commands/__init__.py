@@ -1,1 +1,1 @@
-"""One file per command, `NAME_command.py` with the function `command`: parse, call, print."""
+"""Commands, each a function `NAME_command`: its options, its call and its printer."""

@@ -2,16 +2,16 @@
 
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
+from typer import Argument, Context, Exit, Option, Typer
 
 from sim_core import (
     Hardware,
     SimError,
     SpecError,
-    Stack,
     hardware_yaml,
     plural,
     read_hardware,
@@ -20,7 +20,6 @@ from sim_core import (
     stack_yaml,
 )
 from sweep.arguments import CheckedCommand, CheckedGroup
-from sweep.calibration.fitting import Fit
 from sweep.calibration.kernels import fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit, machine_of, named_preset, nics_of, place
 from sweep.calibration.nccl_text import Table, read_nccl
@@ -43,7 +42,7 @@ from sweep.calibration.transfers import is_rank_table, lines as transfer_lines, 
 from sweep.commands.shared import check_output, needs, rows_of_set, takes, write_text
 from sweep.inputs.registry import is_trace
 from sweep.inputs.traces.profile import read_profile, recordings
-from sweep.options import OptionError, of_option
+from sweep.options import OptionError, of_option, readable
 from sweep.outputs import write_file
 from sweep.runs.table import read_table, runs_text
 from sweep.spec.stacks import STACK
@@ -55,9 +54,10 @@ DEVICE: Final = "H100-SXM"
 """Of runs to make, unless another is named."""
 NEXT: Final = "# sweep calibrate stack RUNS.csv"
 
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.")]
+Output = Annotated[Path | None, Option("--output", "-o", help="File to write. Default: standard output.")]
+OnlySet = Annotated[str | None, Option("--set", help="Only the runs of this set.")]
 
-command = typer.Typer(
+calibrate_command = Typer(
     cls=CheckedGroup,
     help="Make a hardware file or a stack of your own from measurements: nccl-tests, kernels of a GPU, steps of jobs.",
     no_args_is_help=True,
@@ -67,31 +67,29 @@ command = typer.Typer(
 )
 
 
-@command.command(cls=CheckedCommand)
+@calibrate_command.command(cls=CheckedCommand)
 def nccl(
     logs: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             help="The output of nccl-tests (text, or the JSON of -J), one file or several; or profiler traces of all ranks."
         ),
     ],
-    device: Annotated[
-        str | None, typer.Option(help="Preset or YAML to start from. Default: the GPU that the logs name.")
-    ] = None,
+    device: Annotated[str | None, Option(help="Preset or YAML to start from. Default: the GPU that the logs name.")] = None,
     output: Output = None,
-    ranks: Annotated[int | None, typer.Option(min=2, help="GPUs, where a log does not say.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="Where logs list no hosts, or some GPUs of theirs.")] = None,
-    nics: Annotated[str | None, typer.Option(help="The NICs of a node, as 8x400G; default: the preset's.")] = None,
+    ranks: Annotated[int | None, Option(min=2, help="GPUs, where a log does not say.")] = None,
+    gpus_per_node: Annotated[int | None, Option(min=1, help="Where logs list no hosts, or some GPUs of theirs.")] = None,
+    nics: Annotated[str | None, Option(help="The NICs of a node, as 8x400G; default: the preset's.")] = None,
 ) -> None:
     """Make a hardware file of your own from nccl-tests output, and print how well it fits."""
     check_output(output)
-    if device is not None:
-        with of_option("--device"):
-            read_hardware(device)
+    readable("--device", read_hardware, device)
     if nics is not None:
         nics_of(nics)
-    recorded = [path for path in logs if is_trace(str(path)) or (path.is_file() and is_rank_table(path))]
-    read: list[tuple[Path, Table]] = _recorded_tables(recorded)
+    by_rank = [path for path in logs if path.is_file() and is_rank_table(path)]
+    traces = [path for path in logs if path not in by_rank and is_trace(str(path))]
+    recorded = [path for path in logs if path in (*by_rank, *traces)]
+    read = [(recorded[0], table) for table in _recorded_tables(by_rank, traces)] if recorded else []
     for path in logs:
         try:
             read += [(path, table) for table in read_nccl(path, ranks)] if path not in recorded else []
@@ -100,16 +98,11 @@ def nccl(
     if not read:
         raise SpecError(f"calibrate nccl: no table in {len(logs)} {'file' if len(logs) == 1 else 'files'}")
     hardware = machine_of(device, [table for _, table in read], nics, gpus_per_node)
-    placed: list[Placed] = []
-    for path, table in read:
-        placing = place(path, table, hardware)
-        if isinstance(placing, Placed):
-            placed.append(placing)
-        else:
-            sys.stderr.write(f"left out: {placing}\n")
+    placings = [place(path, table, hardware) for path, table in read]
+    sys.stderr.write("".join(f"left out: {placing}\n" for placing in placings if not isinstance(placing, Placed)))
     names = ", ".join(sorted({path.name for path in logs}))
-    source = f"nccl-tests: {names[:200]}" if not recorded else "collectives of a profiled job, under load"
-    fitted = fit(hardware, placed, f"fitted to {source}")
+    source = "collectives of a profiled job, under load" if recorded else f"nccl-tests: {names[:200]}"
+    fitted = fit(hardware, [each for each in placings if isinstance(each, Placed)], f"fitted to {source}")
     _write(fitted.hardware, output, links_lines(fitted))
     bound = [number.key for number in fitted.numbers if number.left.startswith(AT_BOUND)]
     if bound:
@@ -117,36 +110,29 @@ def nccl(
             f"at its bound: {', '.join(bound)}: the GPUs, NICs or NVLink are not those of {hardware.name}: "
             "say --gpus-per-node, --nics\n"
         )
-        raise typer.Exit(EXIT_BOUND)
+        raise Exit(EXIT_BOUND)
 
 
-def _recorded_tables(paths: list[Path]) -> list[tuple[Path, Table]]:
+def _recorded_tables(by_rank: list[Path], traces: list[Path]) -> list[Table]:
     """Tables of what all ranks of a group recorded; prints transfers and upper bounds. Raises SpecError if no link follows."""
-    if not paths:
-        return []
-    by_rank = [path for path in paths if path.is_file() and is_rank_table(path)]
-    traces = [path for path in paths if path not in by_rank]
     transfers, bounds, devices = of_recordings(each for path in traces for each in recordings(str(path)))
     for path in by_rank:
         more, upper = of_rank_table(path)
         transfers, bounds = [*transfers, *more], [*bounds, *upper]
-    for line in transfer_lines(transfers, bounds):
-        sys.stderr.write(f"{line}\n")
+    sys.stderr.write("".join(f"{line}\n" for line in transfer_lines(transfers, bounds)))
     found = tables(transfers, devices[0] if len(devices) == 1 else "")
     if not found:
         why = "no size is in the files" if transfers else "a recorded duration contains the wait for the last rank"
         raise SpecError(f"calibrate nccl: no link can be fitted: {why}; expected all ranks of a group, with sizes")
-    return [(paths[0], table) for table in found]
+    return found
 
 
-@command.command(cls=CheckedCommand)
+@calibrate_command.command(cls=CheckedCommand)
 def kernels(
-    file: Annotated[Path | None, typer.Argument(help="What the script wrote, or a profiler trace.")] = None,
-    script: Annotated[bool, typer.Option("--script", help="Print the script to run where the GPU is.")] = False,
-    device: Annotated[
-        str | None, typer.Option(help="Preset or YAML to start from. Default: the GPU that the file names.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the hardware. Default: the preset's, with `measured`.")] = None,
+    file: Annotated[Path | None, Argument(help="What the script wrote, or a profiler trace.")] = None,
+    script: Annotated[bool, Option("--script", help="Print the script to run where the GPU is.")] = False,
+    device: Annotated[str | None, Option(help="Preset or YAML to start from. Default: the GPU that the file names.")] = None,
+    name: Annotated[str | None, Option(help="Name of the hardware. Default: the preset's, with `measured`.")] = None,
     output: Output = None,
 ) -> None:
     """Make a hardware file of your own from kernels measured on one GPU, and print how far they are from the preset's."""
@@ -158,36 +144,28 @@ def kernels(
     if file is None:
         raise OptionError("FILE: found none, expected what measure_kernels.py has written; --script prints that script")
     check_output(output, new=True)
-    if is_trace(str(file)):
-        _kernels_of_trace(file, device, name, output)
-        return
-    measured = read_kernels(file)
+    ranks = read_profile(str(file)).ranks if is_trace(str(file)) else None
+    measured = read_kernels(file) if ranks is None else None
     if device is None:
-        device = named_preset(measured.text("device"), f"calibrate kernels: {measured.path}", "a YAML file or one of ")
-    with of_option("--device"):
-        base = read_hardware(device)
-    fitted = fit_kernels(measured, base, name or f"{base.name} measured")
-    _write(fitted.hardware, output, kernels_lines(fitted, base))
-
-
-def _kernels_of_trace(file: Path, device: str | None, name: str | None, output: Path | None) -> None:
-    profile = read_profile(str(file))
-    if device is None:
-        gpu = next((rank.device for rank in profile.ranks if rank.device), "")
+        gpu = measured.text("device") if measured else next((rank.device for rank in ranks or () if rank.device), "")
         device = named_preset(gpu, f"calibrate kernels: {file}", "a YAML file or one of ")
-    base = read_hardware(device)
-    fitted = fit_trace_kernels(profile.ranks, base, name or f"{base.name} under load")
+    with of_option("--device") if measured else nullcontext():
+        base = read_hardware(device)
+    if measured:
+        fitted = fit_kernels(measured, base, name or f"{base.name} measured")
+    else:
+        fitted = fit_trace_kernels(ranks or (), base, name or f"{base.name} under load")
     _write(fitted.hardware, output, kernels_lines(fitted, base))
 
 
-@command.command(cls=CheckedCommand)
+@calibrate_command.command(cls=CheckedCommand)
 def runs(
-    table: Annotated[Path, typer.Argument(help="CSV of runs with the columns of `sweep validate FILE.csv`.")],
+    table: Annotated[Path, Argument(help="CSV of runs with the columns of `sweep validate FILE.csv`.")],
     device: Annotated[
-        str | None, typer.Option(help="Preset or YAML to start from. Default: the device and network that the rows state.")
+        str | None, Option(help="Preset or YAML to start from. Default: the device and network that the rows state.")
     ] = None,
-    only: Annotated[str | None, typer.Option("--set", help="Only the runs of this set.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the hardware. Default: the preset's, with `calibrated`.")] = None,
+    only: OnlySet = None,
+    name: Annotated[str | None, Option(help="Name of the hardware. Default: the preset's, with `calibrated`.")] = None,
     output: Output = None,
 ) -> None:
     """Fit up to three numbers (compute, network, fixed seconds) to measured steps; refuse what they cannot tell."""
@@ -199,51 +177,46 @@ def runs(
     _write(named, output, runs_lines(fitted))
 
 
-@command.command(cls=CheckedCommand)
+@calibrate_command.command(cls=CheckedCommand)
 def stack(
-    context: typer.Context,
+    context: Context,
     table: Annotated[
         Path | None,
-        typer.Argument(help="CSV of 3 to 30 short runs with the columns of `sweep validate FILE.csv`; or a profiler trace."),
+        Argument(help="CSV of 3 to 30 short runs with the columns of `sweep validate FILE.csv`; or a profiler trace."),
     ] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Print which runs to make; with a table, fit those of its runs alone.")
+        bool, Option("--plan", help="Print which runs to make; with a table, fit those of its runs alone.")
     ] = False,
-    nodes: Annotated[int, typer.Option(min=1, max=2, help="Nodes that runs may take (--plan).")] = 2,
-    runs: Annotated[int, typer.Option(min=FEWEST, max=len(PURPOSES), help="How many runs (--plan).")] = USUAL,
+    nodes: Annotated[int, Option(min=1, max=2, help="Nodes that runs may take (--plan).")] = 2,
+    runs: Annotated[int, Option(min=FEWEST, max=len(PURPOSES), help="How many runs (--plan).")] = USUAL,
     base: Annotated[
-        str | None, typer.Option("--stack", help="Stack or YAML page to start from. Default: that of the runs' framework.")
+        str | None, Option("--stack", help="Stack or YAML page to start from. Default: that of the runs' framework.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Preset or YAML of the hardware. Default: what the runs state; H100-SXM for --plan.")
+        str | None, Option(help="Preset or YAML of the hardware. Default: what the runs state; H100-SXM for --plan.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model of the runs to make (--plan). Default: one of 1B parameters.")
-    ] = None,
-    global_batch: Annotated[int, typer.Option(min=1, max=2**20, help="Sequences a step of the runs to make (--plan).")] = 64,
-    only: Annotated[str | None, typer.Option("--set", help="Only the runs of this set.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the stack. Default: the page's, with `calibrated`.")] = None,
+    model: Annotated[str | None, Option(help="Model of the runs to make (--plan). Default: one of 1B parameters.")] = None,
+    global_batch: Annotated[int, Option(min=1, max=2**20, help="Sequences a step of the runs to make (--plan).")] = 64,
+    only: OnlySet = None,
+    name: Annotated[str | None, Option(help="Name of the stack. Default: the page's, with `calibrated`.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page to write (YAML); of runs to make, a table to fill (CSV).")
+        Path | None, Option("--output", "-o", help="The page to write (YAML); of runs to make, a table to fill (CSV).")
     ] = None,
 ) -> None:
     """Fit the numbers of a software stack to a few short runs, or print which runs would tell them."""
     check_output(output, new=True)
-    of_plan = ("nodes", "runs", "model", "global_batch")
-    sources = {f"--{name.replace('_', '-')}": context.get_parameter_source(name) for name in of_plan}
-    needs("--plan", plan, {name: True for name, source in sources.items() if source and source.name == "COMMANDLINE"})
+    sources = {name: context.get_parameter_source(name) for name in ("nodes", "runs", "model", "global_batch")}
+    said = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    needs("--plan", plan, {f"--{name.replace('_', '-')}": True for name in said})
     if table is None:
         if not plan:
             raise SpecError("calibrate stack: found no RUNS.csv, expected one, or --plan, which prints the runs to make")
-        preset = device or DEVICE
+        preset, page_name = device or DEVICE, base or STACK
         with of_option("--device"):
             hardware = read_hardware(preset)
-        with of_option("--stack"):
-            read_stack(base or STACK)
-        if model is not None:
-            with of_option("--model"):
-                read_model(model)
-        asked = runs_to_make(model, base or STACK, preset, hardware, nodes=nodes, runs=runs, global_batch=global_batch)
+        readable("--stack", read_stack, page_name)
+        readable("--model", read_model, model)
+        asked = runs_to_make(model, page_name, preset, hardware, nodes=nodes, runs=runs, global_batch=global_batch)
         _write_asked(asked, output)
         return
     if is_trace(str(table)):
@@ -251,15 +224,19 @@ def stack(
         return
     page = None if base is None else read_stack(base)
     own = None if device is None else read_hardware(device)
-    rows = rows_of_set(read_table(table), only)
-    if not plan:
-        _write_stack(fit_stack(rows, page, own, str(table)), base, name, str(table), output, [])
-        return
-    at_hand, missing = runs_at_hand(rows, own, runs, nodes)
-    fitted = fit_stack(at_hand, page, own, str(table))
-    before, after = fit_rest(fitted, [row for row in rows if row not in at_hand], page, own)
-    further = [*missing_lines(missing), *([rest_line(len(before), before, after)] if len(before) else [])]
-    _write_stack(fitted, base, name, str(table), output, further)
+    rows, further = rows_of_set(read_table(table), only), []
+    if plan:
+        at_hand, missing = runs_at_hand(rows, own, runs, nodes)
+        fitted = fit_stack(at_hand, page, own, str(table))
+        before, after = fit_rest(fitted, [row for row in rows if row not in at_hand], page, own)
+        further = [*missing_lines(missing), *([rest_line(len(before), before, after)] if len(before) else [])]
+    else:
+        fitted = fit_stack(rows, page, own, str(table))
+    lines = [*stack_lines(fitted), *further, *workload_lines(fitted, base or fitted.base.name)]
+    if output is not None:
+        write_file(output, stack_yaml(page_of_fit(fitted, name or f"{fitted.base.name} calibrated", str(table))))
+        lines.append(f"{output}: a page; use it as `workload.stack: {output}`")
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def _write_asked(asked: Asked, output: Path | None) -> None:
@@ -271,30 +248,16 @@ def _write_asked(asked: Asked, output: Path | None) -> None:
     table = runs_text(row for _, row, _ in asked.runs)  # to fill: everything but `step_time_s`
     if output is None:
         lines += ["# Write the median step of each run (a dozen steps after warm-up do) into iter_ms of this table, then", NEXT]
-        sys.stdout.write("\n".join([*lines, *(f"# {line}" for line in table.splitlines()), ""]))
+        lines += [f"# {line}" for line in table.splitlines()]
     else:
         write_file(output, table)
-        sys.stdout.write("\n".join([*lines, f"# {output}: the table of these runs: fill iter_ms, then", NEXT, ""]))
-
-
-def _write_stack(
-    fit: Fit[Stack], base: str | None, name: str | None, source: str, output: Path | None, further: list[str]
-) -> None:
-    """The report, the lines of a spec to paste, and the page."""
-    lines = [*stack_lines(fit), *further, *workload_lines(fit, base or fit.base.name)]
-    if output is not None:
-        page = page_of_fit(fit, name or f"{fit.base.name} calibrated", source)
-        write_file(output, stack_yaml(page))
-        lines.append(f"{output}: a page; use it as `workload.stack: {output}`")
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+        lines += [f"# {output}: the table of these runs: fill iter_ms, then", NEXT]
+    sys.stdout.write("\n".join([*lines, ""]))
 
 
 def _write(hardware: Hardware, output: Path | None, report: Iterable[str]) -> None:
     """The hardware file with a report of the fit: on standard error if the file goes to standard output."""
-    text, lines = hardware_yaml(hardware), "".join(f"{line}\n" for line in report)
-    if output is None:
-        sys.stdout.write(text)
-        sys.stderr.write(lines)
-    else:
-        write_file(output, text)
-        sys.stdout.write(f"{lines}{output}: a hardware file; use it as `hardware: {output}`\n")
+    write_file(output, hardware_yaml(hardware))
+    (sys.stderr if output is None else sys.stdout).write("".join(f"{line}\n" for line in report))
+    if output is not None:
+        sys.stdout.write(f"{output}: a hardware file; use it as `hardware: {output}`\n")

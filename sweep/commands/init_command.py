@@ -3,10 +3,11 @@
 import re
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
+from typer import Argument, Option
 
 from sim_core import (
     Model,
@@ -25,9 +26,10 @@ from sim_core.documents import parse_yaml
 from sim_core.limits import LARGEST, whole_number
 from sweep.commands.shared import check_output, prepared_spec
 from sweep.frameworks.stacks import nearest_stack
-from sweep.inputs.job import OF_MODEL, Job, job_of
+from sweep.inputs.job import OF_MODEL, job_of
 from sweep.inputs.registry import explained
-from sweep.options import of_option
+from sweep.inputs.told import Job
+from sweep.options import readable
 from sweep.runs.devices import FORMS, presets_of
 from sweep.runs.table import NotSimulated
 from sweep.show.terminal import own_console
@@ -45,47 +47,41 @@ UNTOLD: Final = {"overlap_tp": "tp", "precision": "", "schedule": "pp"}
 _MISSING: Final = re.compile(r"model: (\w+: missing;|not in this file;)")
 
 
-def command(
+def init_command(
     workload: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="MODEL|FILE",
             help="A model by name (`sweep model`) or config.json; a launch file; a log of a run; a workload file.",
         ),
     ],
-    hardware: Annotated[
-        str | None, typer.Option(help=f"Preset or YAML file. Default: the log's device, else {HARDWARE}.")
-    ] = None,
+    hardware: Annotated[str | None, Option(help=f"Preset or YAML file. Default: the log's device, else {HARDWARE}.")] = None,
     gpus: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST["all_gpus"], help=f"GPUs of the job. Default: the file's, else {GPUS}.")
+        int | None, Option(min=1, max=LARGEST["all_gpus"], help=f"GPUs of the job. Default: the file's, else {GPUS}.")
     ] = None,
     sequence: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST["sequence"], help="Tokens of a sequence. Default: the model's.")
+        int | None, Option(min=1, max=LARGEST["sequence"], help="Tokens of a sequence. Default: the model's.")
     ] = None,
     micro_batch: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST["micro_batch"], help="Micro-batch that a file was made with.")
+        int | None, Option(min=1, max=LARGEST["micro_batch"], help="Micro-batch that a file was made with.")
     ] = None,
     stack: Annotated[
-        str | None, typer.Option(help="Software stack, a name or YAML page (`sweep stack`). Default: the job's, else the best.")
+        str | None, Option(help="Software stack, a name or YAML page (`sweep stack`). Default: the job's, else the best.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model of a log or launch file that does not tell it.")] = None,
+    model: Annotated[str | None, Option(help="The model of a log or launch file that does not tell it.")] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", help="What the file does not tell: global_batch=256; of a log or launch file also vocabulary=..."
-        ),
+        Option("--set", help="What the file does not tell: global_batch=256; of a log or launch file also vocabulary=..."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="File to write. Default: NAME.yaml here, NAME-sweep.yaml beside a model of that name."
-        ),
+        Option("--output", "-o", help="File to write. Default: NAME.yaml here, NAME-sweep.yaml beside a model of that name."),
     ] = None,
 ) -> None:
     """Write a commented spec for a model, a workload file or a job that runs, ready to run and to change."""
-    given: dict[str, Any] = dict(_given(each) for each in sets or ())
-    given |= {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
-    job = _job(workload, given, gpus, model)
+    given = {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
+    given = dict(map(_given, sets or ())) | given
+    job = _job(workload, given, gpus, model) if Path(workload).is_file() else None
     if job is None:
         _only_batch(workload, given, model)
     name = starter_name(workload) if job is None else job.name
@@ -93,13 +89,11 @@ def command(
     if output is None and path.exists() and Path(workload).exists() and path.samefile(workload):
         path = Path(f"{name}-sweep.yaml")
     check_output(path, new=True)
-    if hardware:
-        with of_option("--hardware"):
-            hardware = _preset(hardware)
-            read_hardware(hardware)
-    if stack:
-        with of_option("--stack"):
-            read_stack(stack)
+    if hardware and hardware not in preset_names() and set(FORMS) & set(hardware.upper().split("-")):
+        with suppress(NotSimulated):  # a device as logs and tables name it, V100-SXM-32GB
+            hardware = presets_of(hardware)[-1]
+    readable("--hardware", read_hardware, hardware)
+    readable("--stack", read_stack, stack)
     size_of_job = gpus or (job.plan.get("all_gpus") if job else None)
     taken = [f"--hardware {HARDWARE}"] * (not (hardware or (job and job.device))) + [f"--gpus {GPUS}"] * (not size_of_job)
     if job is None:
@@ -123,31 +117,39 @@ def command(
     console = own_console()
     if taken:
         console.print(f"note: not given, so taken: {', '.join(taken)}")
-    for note in () if job is None else job.notes:
-        if not (
-            _MISSING.match(note) or ("checkpointing" in given and note.startswith("recompute:"))
-        ):  # what was missing has been given: the spec is whole
+    for note in job.notes if job else ():  # what was missing has been given: the spec is whole
+        if not _MISSING.match(note) and not ("checkpointing" in given and note.startswith("recompute:")):
             console.print(f"note: {note}")
     size = prepared.sweep.space.size
     best = " --best 20" if suited(size) == "search" else ""
     console.print(f"{path}: {plural(size)}. Next: sweep {suited(size)} {path}{best}")
 
 
+def _job(path: str, given: dict[str, Any], gpus: int | None, model: str | None) -> Job | None:
+    """The job of a log or launch file, on `gpus` GPUs and with another model where they are given."""
+    numbers = None if model is None else model_document(read_model(model))
+    if numbers is not None:
+        numbers = {key: value for key, value in numbers.items() if key not in ("name", "source")}
+    return job_of(path, given=given | ({"all_gpus": gpus} if gpus else {}), model=numbers)
+
+
 def _only_batch(source: str, given: dict[str, Any], model: str | None) -> None:
     """Raise SpecError if more is said of a model or a workload file than starter() takes."""
     if model is not None:
         raise SpecError(f"{source}: --model is for logs and launch files")
-    if others := [name for name in given if name not in TAKEN]:
-        name, hint = others[0], "change it in the spec that this writes"
-        if name in Model.model_fields:
-            change = f"sweep model {source} --set {name}={given[name]} --yaml > mine.yaml"
-            hint = f"`{change}` writes a changed model to start from" if source in model_names() else "change it in the file"
-        raise SpecError(f"--set {name}: only a log or a launch file takes it; {hint}")
+    name = next((name for name in given if name not in TAKEN), None)
+    if name is None:
+        return
+    hint = "change it in the spec that this writes"
+    if name in Model.model_fields:
+        change = f"sweep model {source} --set {name}={given[name]} --yaml > mine.yaml"
+        hint = f"`{change}` writes a changed model to start from" if source in model_names() else "change it in the file"
+    raise SpecError(f"--set {name}: only a log or a launch file takes it; {hint}")
 
 
 def _of_model_or_file(source: str, hardware: str, gpus: int, base: Path, given: dict[str, Any]) -> str:
     """The spec of a model or a workload file. Raises SimError; of a file of another kind or a device it says what that is."""
-    named = [name for name in preset_names() if name.lower() == source.lower() or name.lower().startswith(f"{source.lower()}-")]
+    named = [name for name in preset_names() if f"{name}-".lower().startswith(f"{source}-".lower())]
     if named and not Path(source).exists():
         which = f" ({', '.join(named)})" if len(named) > 1 else ""
         raise SpecError(f"{source}: is a device{which}, not a model: `sweep init MODEL --hardware {named[-1]}`")
@@ -163,10 +165,10 @@ def _given(assignment: str) -> tuple[str, Any]:
     name = ALIASES.get(name.strip(), name.strip())
     if not equals or not name:
         raise SpecError(f"--set {assignment}: expected NAME=VALUE, such as global_batch=256")
-    if name in Model.model_fields and name not in (*FIELDS, *OF_MODEL):
-        change = f"`sweep model MODEL --set {assignment} --yaml > mine.yaml` writes a changed model to start from"
-        raise SpecError(f"--set {assignment}: is a number of the model; {change}")
     if name not in (*FIELDS, *OF_MODEL):
+        if name in Model.model_fields:
+            change = f"`sweep model MODEL --set {assignment} --yaml > mine.yaml` writes a changed model to start from"
+            raise SpecError(f"--set {assignment}: is a number of the model; {change}")
         raise SpecError(f"--set {assignment}: unknown name, {nearest(name, (*FIELDS, *OF_MODEL))}")
     try:
         value, _ = parse_yaml(text, "--set")
@@ -182,47 +184,27 @@ def _given(assignment: str) -> tuple[str, Any]:
         raise SpecError(str(error)) from None
 
 
-def _job(path: str, given: dict[str, Any], gpus: int | None, model: str | None) -> Job | None:
-    """The job of a log or launch file, on `gpus` GPUs where they are given."""
-    if not Path(path).is_file():
-        return None
-    numbers = None
-    if model is not None:
-        numbers = {key: value for key, value in model_document(read_model(model)).items() if key not in ("name", "source")}
-    return job_of(path, given={**given, **({"all_gpus": gpus} if gpus else {})}, model=numbers)
-
-
 def _whole(job: Job, stack: str | None, given: dict[str, Any]) -> tuple[Job, list[str]]:
     """The job with a stack, and what is taken as its file does not tell it."""
     taken = []
-    if not (stack or job.stack):
+    stack = stack or job.stack
+    if not stack:
         stack = nearest_stack(str(job.plan.get("sharding") or ""))
         taken.append(f"--stack {stack} (the nearest: {job.framework} has no page)")
     if not job.plan.get("sequence") and "sequence" not in given:
         taken.append(f"--sequence {job.model['sequence']} (the model's)")
-    open_names = [name for name, size in UNTOLD.items() if name in job.plan and job.plan.get(size, 2) != 1]
-    if len(read_stack(stack or job.stack).schedules) < 2:
-        open_names = [name for name in open_names if name != "schedule"]
-    untold = [name for name in open_names if job.plan[name] is None]
-    taken += [f"--set {name}={str(DEFAULTS[name]).lower()}" for name in untold]
-    return job._replace(stack=stack or job.stack), taken
-
-
-def _preset(name: str) -> str:
-    """What `--hardware` names; of a device as logs and tables name it (V100-SXM-32GB) the preset."""
-    if name not in preset_names() and set(FORMS) & set(name.upper().split("-")):
-        with suppress(NotSimulated):
-            return presets_of(name)[-1]
-    return name
+    for name, size in UNTOLD.items():
+        matters = job.plan.get(size, 2) != 1 and (name != "schedule" or len(read_stack(stack).schedules) > 1)
+        if name in job.plan and job.plan[name] is None and matters:
+            taken.append(f"--set {name}={str(DEFAULTS[name]).lower()}")
+    return replace(job, stack=stack), taken
 
 
 def _device(job: Job) -> str:
     """The preset of the device that a log names. Raises SpecError where none is."""
     if not job.device and job.step_time_s is not None:
         raise SpecError(f"{job.path}: the log names no device; give --hardware (`sweep hardware` lists the presets)")
-    if not job.device:
-        return HARDWARE
     try:
-        return presets_of(job.device)[-1]
+        return presets_of(job.device)[-1] if job.device else HARDWARE
     except NotSimulated as error:
         raise SpecError(f"{job.path}: {error}; give --hardware") from None

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import typer
 from rich.console import Console
+from typer import Option
 
 from sim_core import SpecError
 from sweep.answers import relaxing, stability
@@ -43,7 +43,6 @@ from sweep.show.terminal import own_console, screen
 from sweep.show.tuned import standing_screen
 from sweep.tuning.placing import names_plans
 from sweep.tuning.tuner import Tuner
-from sweep.uncertainty.judging import OwnRuns
 
 
 class Form(StrEnum):
@@ -55,85 +54,85 @@ class Form(StrEnum):
     parquet = "parquet"
 
 
-def command(
+def rank_command(
     directory: Directory = None,
-    by: Annotated[str | None, typer.Option(help="Column to rank by. Default: the spec's first objective.")] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Rows. Default: 20, or 1 per group.")] = None,
-    where: Annotated[str | None, typer.Option(help="Condition in SQL: 'all_gpus <= 512 and tp > 1'.")] = None,
+    by: Annotated[str | None, Option(help="Column to rank by. Default: the spec's first objective.")] = None,
+    top: Annotated[int | None, Option(min=1, help="Rows. Default: 20, or 1 per group.")] = None,
+    where: Annotated[str | None, Option(help="Condition in SQL: 'all_gpus <= 512 and tp > 1'.")] = None,
     per: Annotated[
-        list[str] | None, typer.Option(help="Rank within each value of this column; '' for one ranking. Default: the spec's.")
+        list[str] | None, Option(help="Rank within each value of this column; '' for one ranking. Default: the spec's.")
     ] = None,
-    columns: Annotated[str | None, typer.Option(help="Columns to show, comma-separated; or all.")] = None,
+    columns: Annotated[str | None, Option(help="Columns to show, comma-separated; or all.")] = None,
     pareto: Annotated[
-        str | None, typer.Option(help="Plans that no other beats in all of these columns: step_time,peak_memory.")
+        str | None, Option(help="Plans that no other beats in all of these columns: step_time,peak_memory.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Plans with the same numbers apart, not as one row.")] = False,
-    descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest first, or lowest first.")] = None,
-    form: Annotated[Form | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for parquet).")] = None,
+    every: Annotated[bool, Option("--all", help="Plans with the same numbers apart, not as one row.")] = False,
+    descending: Annotated[bool | None, Option("--descending/--ascending", help="Highest first, or lowest first.")] = None,
+    form: Annotated[Form | None, Option("--format", help="Default: by the suffix of --output, else a table.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="File to write to (needed for parquet).")] = None,
     measured: Annotated[
-        Path | None, typer.Option(help="CSV of your own runs: as tune.csv of `sweep tune`; or a table as for `validate`.")
+        Path | None, Option(help="CSV of your own runs: as tune.csv of `sweep tune`; or a table as for `validate`.")
     ] = None,
     stable: Annotated[
-        bool, typer.Option("--stable", help="How often each plan is the best as compute, network and jitter move.")
+        bool, Option("--stable", help="How often each plan is the best as compute, network and jitter move.")
     ] = False,
     sigma: Annotated[
         list[str] | None,
-        typer.Option(help="With --stable: standard deviation, as compute=0.05 (nvlink, nic, network, jitter)."),
+        Option(help="With --stable: standard deviation, as compute=0.05 (nvlink, nic, network, jitter)."),
     ] = None,
     candidates: Annotated[
         int | None,
-        typer.Option(min=1, max=5000, help=f"With --stable: plans that are simulated. Default: {CANDIDATES}."),
+        Option(min=1, max=5000, help=f"With --stable: plans that are simulated. Default: {CANDIDATES}."),
     ] = None,
-    relaxed: Annotated[bool, typer.Option("--relax", help="What each constraint costs: the best plan without it.")] = False,
+    relaxed: Annotated[bool, Option("--relax", help="What each constraint costs: the best plan without it.")] = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
-    compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
+    compare: Annotated[bool, Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
     form = form_asked(Form, form, output, as_json)
     check_output(output)
     there("--measured", measured)
     needs("--stable", stable, {"--sigma": sigma, "--candidates": candidates})
-    for_a_ranking: dict[str, object] = {"--columns": columns, "--pareto": pareto, "--all": every, "--measured": measured}
-    for_a_ranking["--verbose"] = verbose
-    turned: dict[str, object] = {"--descending/--ascending": descending is not None}
+    shaping: dict[str, object] = {"--columns": columns, "--pareto": pareto, "--all": every}
+    for_a_ranking = shaping | {"--measured": measured, "--verbose": verbose}
+    turned = {"--descending/--ascending": descending is not None}
     if compare:
         others = for_a_ranking | {"--stable": stable, "--relax": relaxed, "--by": by, "--per": per}
         takes("--compare-fidelity", others | turned, "--top, --where, --format and --output")
     elif stable:
-        takes(
-            "--stable",
-            for_a_ranking | turned | {"--relax": relaxed},
-            "--by, --where, --per, --top, --sigma, --candidates, --format and --output",
-        )
+        told = "--by, --where, --per, --top, --sigma, --candidates, --format and --output"
+        takes("--stable", for_a_ranking | turned | {"--relax": relaxed}, told)
     elif relaxed:
         takes("--relax", for_a_ranking | {"--top": top}, "--by, --where, --per, --descending, --format and --output")
     elif pareto:
         takes("--pareto", turned | {"--by": by}, "no order: the front is in the order of its first column")
     groups, shown, front = groups_in(per), names_in("--columns", columns), names_in("--pareto", pareto)
-    folder = result_at(directory)
+    folder, most = result_at(directory), top or TOP
+    write = partial(_write, form, output)
     if compare:
-        both = compare_fidelity(folder, top=top or TOP, where=where)
-        _write(both.rows, partial(print_sections, [disagreement_of(both)]), form, output)
+        both = compare_fidelity(folder, top=most, where=where)
+        write(both.rows, partial(print_sections, [disagreement_of(both)]))
     elif stable:
         sigmas = stability.sigmas_of(sigma or [])
         opened, simulated = reopened(folder), candidates or CANDIDATES
         wins = stability.stability(opened, by=by, where=where, per=groups, sigmas=sigmas, candidates=simulated)
-        told = partial(print_sections, stability.sections_of(wins, sigmas, top or TOP))
-        _write(stability.stable_rows(wins, top or TOP), told, form, output)
+        write(stability.stable_rows(wins, most), partial(print_sections, stability.sections_of(wins, sigmas, most)))
     elif relaxed:
         opened = reopened(folder)
         constraints = relaxing.relax(opened, by=by, where=where, per=groups, descending=descending)
         rows = relaxing.relaxed_rows(constraints, result_schema(opened.prepared.sweep.space))
-        _write(rows, partial(print_sections, relaxing.sections_of(constraints, opened.notes)), form, output)
+        write(rows, partial(print_sections, relaxing.sections_of(constraints, opened.notes)))
     elif measured is not None and names_plans(measured):
-        others = {"--columns": columns, "--pareto": pareto, "--all": every, "--per": per, "--verbose": verbose} | turned
+        others = shaping | {"--per": per, "--verbose": verbose} | turned
         takes("--measured", others, "with a table of plans only --by, --where, --top, --format and --output")
         tuner = Tuner(folder, by=by, where=where, file=measured, read_only=True)
-        standing = tuner.standing(top or TOP)
-        _write(standing, partial(print_sections, standing_screen(tuner, standing)), form, output)
+        standing = tuner.standing(most)
+        write(standing, partial(print_sections, standing_screen(tuner, standing)))
     else:
+        runs = None if measured is None else own_runs(run_rows(read_table(measured)))
+        if runs is not None and not len(runs.error):
+            raise SpecError(f"{measured}: no run could be simulated (sweep validate {measured} says why)")
         ranking = rank(
             folder,
             by=by,
@@ -144,15 +143,14 @@ def command(
             descending=descending,
             pareto=front,
             every=every,
-            measured=_measured(measured) if measured else None,
+            measured=runs,
         )
         if form is Form.table and output is None:
             own_console().print(f"{folder}:")
-        show = partial(print_ranking, ranking, folder=folder, where=where, verbose=verbose)
-        _write(ranking.rows, show, form, output)
+        write(ranking.rows, partial(print_ranking, ranking, folder=folder, where=where, verbose=verbose))
 
 
-def _write(rows: pa.Table, show: Callable[[Console], None], form: Form, output: Path | None) -> None:
+def _write(form: Form, output: Path | None, rows: pa.Table, show: Callable[[Console], None]) -> None:
     """A table on the screen or in a file; else the rows as csv, json or parquet, with all digits."""
     if form is Form.table:
         with screen(output) as console:
@@ -164,11 +162,3 @@ def _write(rows: pa.Table, show: Callable[[Console], None], form: Form, output: 
     else:
         with naming(output):
             pq.write_table(rows, output)
-
-
-def _measured(path: Path) -> OwnRuns:
-    """A user's runs as rows that `sweep validate` simulates. Raises FormatError, SpecError."""
-    runs = own_runs(run_rows(read_table(path)))
-    if not len(runs.error):
-        raise SpecError(f"{path}: no run could be simulated (sweep validate {path} says why)")
-    return runs

@@ -1,10 +1,11 @@
 """`sweep tune`: the best plan of a result after a handful of runs."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Option
 
 from sim_core import SpecError, quantity, shown
 from sweep.commands.shared import AsJson, Directory, print_warnings, result_at, write_json
@@ -19,33 +20,29 @@ from sweep.tuning.tuner import REGRET, Tuner
 GIB = 2**30
 
 
-def command(
+def tune_command(
     directory: Directory = None,
-    add: Annotated[
-        str | None, typer.Option(help="A run to write down: plan=123, with --step, --log, --failed or --skip.")
-    ] = None,
-    step: Annotated[str | None, typer.Option(help="Its measured step: '1.93 s'; of a slow one at least so much.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Its peak memory on a GPU: '61 GiB'.")] = None,
-    log: Annotated[Path | None, typer.Option(help="Its log, of any framework that `sweep inspect` reads.")] = None,
-    failed: Annotated[str | None, typer.Option(help="How it failed: oom, crash, or slow (stopped early).")] = None,
-    skip: Annotated[bool, typer.Option("--skip", help="It cannot be run here: never proposed, and tells nothing.")] = False,
-    note: Annotated[str, typer.Option(help="A remark, kept with the run.")] = "",
-    count: Annotated[int, typer.Option("--next", "-n", min=1, max=64, help="Plans to propose.")] = 1,
-    regret: Annotated[str, typer.Option(help="Expected regret at which it advises to stop.")] = f"{REGRET:.0%}",
-    budget: Annotated[int | None, typer.Option(min=1, help="Runs after which nothing more is proposed.")] = None,
-    by: Annotated[str | None, typer.Option(help="Column to rank by. Default: the spec's first objective.")] = None,
-    where: Annotated[str | None, typer.Option(help="Only plans that meet this condition, in SQL.")] = None,
-    prior: Annotated[list[Path] | None, typer.Option(help=f"{NAME} of a smaller job of the same stack, in its result.")] = None,
+    add: Annotated[str | None, Option(help="A run to write down: plan=123, with --step, --log, --failed or --skip.")] = None,
+    step: Annotated[str | None, Option(help="Its measured step: '1.93 s'; of a slow one at least so much.")] = None,
+    memory: Annotated[str | None, Option(help="Its peak memory on a GPU: '61 GiB'.")] = None,
+    log: Annotated[Path | None, Option(help="Its log, of any framework that `sweep inspect` reads.")] = None,
+    failed: Annotated[str | None, Option(help="How it failed: oom, crash, or slow (stopped early).")] = None,
+    skip: Annotated[bool, Option("--skip", help="It cannot be run here: never proposed, and tells nothing.")] = False,
+    note: Annotated[str, Option(help="A remark, kept with the run.")] = "",
+    count: Annotated[int, Option("--next", "-n", min=1, max=64, help="Plans to propose.")] = 1,
+    regret: Annotated[str, Option(help="Expected regret at which it advises to stop.")] = f"{REGRET:.0%}",
+    budget: Annotated[int | None, Option(min=1, help="Runs after which nothing more is proposed.")] = None,
+    by: Annotated[str | None, Option(help="Column to rank by. Default: the spec's first objective.")] = None,
+    where: Annotated[str | None, Option(help="Only plans that meet this condition, in SQL.")] = None,
+    prior: Annotated[list[Path] | None, Option(help=f"{NAME} of a smaller job of the same stack, in its result.")] = None,
     measured: Annotated[
-        Path | None, typer.Option(help=f"Read the runs from this table, of plans or of `inspect --rows`; {NAME} stays.")
+        Path | None, Option(help=f"Read the runs from this table, of plans or of `inspect --rows`; {NAME} stays.")
     ] = None,
-    file: Annotated[Path | None, typer.Option(help=f"Default: {NAME} in the folder of the result.")] = None,
+    file: Annotated[Path | None, Option(help=f"Default: {NAME} in the folder of the result.")] = None,
     launching: Annotated[
-        str | None, typer.Option("--launch", help="Run this command for plan after plan: 'sbatch run.sh {flags}'.")
+        str | None, Option("--launch", help="Run this command for plan after plan: 'sbatch run.sh {flags}'.")
     ] = None,
-    spec: Annotated[
-        Path | None, typer.Option(help="Where the spec of the result lies now, if its files are not found.")
-    ] = None,
+    spec: Annotated[Path | None, Option(help="Where the spec of the result lies now, if its files are not found.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which plan to run next, take in what came out, and say when to stop."""
@@ -77,21 +74,35 @@ def command(
         opened=opened,
         entries=entries,
     )
-    added = _add(tuner, add, step, memory, log, failed, note, skip=skip)
-    if added is not None and not as_json:
-        own_console().print(f"added: {added_text(added)}")
+    of_run = {
+        "--step": step,
+        "--memory": memory,
+        "--log": log,
+        "--failed": failed,
+        "--skip": skip or None,
+        "--note": note or None,
+    }
+    if add is not None:
+        added = _added(tuner, add, of_run)
+        if not as_json:
+            own_console().print(f"added: {added_text(added)}")
+    elif stray := [name for name, value in of_run.items() if value is not None]:
+        raise OptionError(f"{stray[0]}: of which run? expected --add plan=NUMBER beside it")
+
+    def flags(plan: int) -> str:
+        return flags_of(tuner, plan)
+
     if launching is not None:
         from sweep.tuning.launching import launch
 
-        say = own_console().print
-        launch(tuner, launching, lambda plan: flags_of(tuner, plan), say, limit=limit, budget=budget)
+        launch(tuner, launching, flags, own_console().print, limit=limit, budget=budget)
         count = 1
     left = count if budget is None else min(count, max(budget - len(tuner.made), 0))
     proposals = tuner.ask(left) if left else []
     if as_json:
         write_json(tuned_json(tuner, proposals, limit))
     else:
-        told = tuned_lines(tuner, proposals, limit, lambda plan: flags_of(tuner, plan), spent=not left)
+        told = tuned_lines(tuner, proposals, limit, flags, spent=not left)
         print_sections(told, own_console())
 
 
@@ -108,25 +119,16 @@ def flags_of(tuner: Tuner, plan: int) -> str:
         return f"none: {error}"
 
 
-def _add(
-    tuner: Tuner, add: str | None, step: str | None, memory: str | None, log: Path | None, failed: str | None, note: str,
-    *, skip: bool,
-) -> Entry | None:  # fmt: skip
-    """Write down the run that the options tell of, and return it. Raises SpecError."""
-    if add is None:
-        given = {
-            "--step": step,
-            "--memory": memory,
-            "--log": log,
-            "--failed": failed,
-            "--skip": skip or None,
-            "--note": note or None,
-        }
-        if stray := [name for name, value in given.items() if value is not None]:
-            raise OptionError(f"{stray[0]}: of which run? expected --add plan=NUMBER beside it")
-        return None
-    plan = _plan(add)
-    chosen = [name for name, there in {"--log": log, "--failed": failed, "--skip": skip}.items() if there]
+def _added(tuner: Tuner, add: str, of_run: Mapping[str, Any]) -> Entry:
+    """Write down the run that the options tell of. Raises SpecError."""
+    step, memory, log, failed, skip, note = of_run.values()
+    name, equals, number = (part.strip() for part in add.partition("="))
+    if not equals:
+        name, number = "plan", name
+    if name != "plan" or not number.isascii() or not number.isdigit() or len(number) > 18:
+        raise OptionError(f"--add {add}: found {shown(add)}, expected plan=NUMBER, as in column plan of `sweep rank`")
+    plan = int(number)
+    chosen = [name for name in ("--log", "--failed", "--skip") if of_run[name]]
     if len(chosen) > 1 or (chosen != ["--failed"] and chosen and step):
         raise OptionError(f"--add {add}: found {' and '.join([*chosen, *(['--step'] if step else [])])}, expected one of them")
     seconds = None if step is None else _quantity("--step", step, "s")
@@ -134,29 +136,17 @@ def _add(
     if log is not None:
         from sweep.tuning.launching import tell_log
 
-        return tell_log(tuner, plan, log, note)
-    if skip:
-        return tuner.tell(plan, SKIP, note=note)
-    if failed is not None:
-        if failed not in FAILURES:
-            raise OptionError(f"--failed {failed}: expected {', '.join(FAILURES)}")
-        if seconds is not None and failed != SLOW:
-            raise OptionError(f"--failed {failed}: takes no --step, only slow does: at least so much")
-        return tuner.tell(plan, failed, step_time_s=seconds, peak_memory_gib=peak, note=note)
-    if seconds is None:
+        return tell_log(tuner, plan, log, note or "")
+    if failed is not None and failed not in FAILURES:
+        raise OptionError(f"--failed {failed}: expected {', '.join(FAILURES)}")
+    if failed is not None and seconds is not None and failed != SLOW:
+        raise OptionError(f"--failed {failed}: takes no --step, only slow does: at least so much")
+    outcome = SKIP if skip else failed or seconds
+    if outcome is None:
         raise OptionError(
             f"--add {add}: how did it go? expected --step '1.93 s', --log FILE, --failed {'|'.join(FAILURES)} or --skip"
         )
-    return tuner.tell(plan, seconds, peak_memory_gib=peak, note=note)
-
-
-def _plan(text: str) -> int:
-    name, equals, number = (part.strip() for part in text.partition("="))
-    if not equals:
-        name, number = "plan", name
-    if name != "plan" or not number.isascii() or not number.isdigit() or len(number) > 18:
-        raise OptionError(f"--add {text}: found {shown(text)}, expected plan=NUMBER, as in column plan of `sweep rank`")
-    return int(number)
+    return tuner.tell(plan, outcome, step_time_s=seconds, peak_memory_gib=None if skip else peak, note=note or "")
 
 
 def _quantity(option: str, text: str, unit: str) -> float:

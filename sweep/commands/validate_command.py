@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes, write_json
 from sweep.options import OptionError
@@ -58,33 +58,27 @@ class By(StrEnum):
     predictor = "predictor"
 
 
-def command(
-    table: Annotated[
-        Path | None, typer.Argument(help="CSV of runs with the same columns. Default: the published runs.")
-    ] = None,
-    form: Annotated[Form | None, typer.Option("--format", help="A table for people (md), or a list of objects.")] = None,
+def validate_command(
+    table: Annotated[Path | None, Argument(help="CSV of runs with the same columns. Default: the published runs.")] = None,
+    form: Annotated[Form | None, Option("--format", help="A table for people (md), or a list of objects.")] = None,
     json_too: AsJson = False,
-    only: Annotated[str | None, typer.Option("--set", help="Only the runs of this set.")] = None,
-    rows: Annotated[bool, typer.Option("--rows", help="Print every run, and each network; as JSON: an object a run.")] = False,
-    by: Annotated[
-        By | None, typer.Option("--by", help="One table alone. As JSON, what an object is of; default: a set.")
-    ] = None,
-    ablate: Annotated[bool, typer.Option("--ablate", help="Also switch pieces of the physics off, one by one.")] = False,
-    of_network: Annotated[bool, typer.Option("--collectives", hidden=True)] = False,
-    record_them: Annotated[bool, typer.Option("--record", hidden=True)] = False,
+    only: Annotated[str | None, Option("--set", help="Only the runs of this set.")] = None,
+    rows: Annotated[bool, Option("--rows", help="Print every run, and each network; as JSON: an object a run.")] = False,
+    by: Annotated[By | None, Option("--by", help="One table alone. As JSON, what an object is of; default: a set.")] = None,
+    ablate: Annotated[bool, Option("--ablate", help="Also switch pieces of the physics off, one by one.")] = False,
+    of_network: Annotated[bool, Option("--collectives", hidden=True)] = False,
+    record_them: Annotated[bool, Option("--record", hidden=True)] = False,
 ) -> None:
     """Simulate measured runs, and say how far off the predictions are and how well plans are ranked."""
     form = form_asked(Form, form, None, json_too)
-    for_runs: dict[str, object] = {"--rows": rows, "--ablate": ablate}
-    for option, given in {"--collectives": of_network, "--record": record_them, "--by predictor": by is By.predictor}.items():
+    for option, given in zip(OFFLINE, (of_network, record_them, by is By.predictor), strict=True):
         if given:
             raise OptionError(f"{option}: is now `{OFFLINE[option]}` in a checkout of the project")
     if form is Form.json:
         takes("--format json", {"--ablate": ablate}, "TABLE, --set, --rows and --by")
     if by:
-        takes("--by", for_runs, "TABLE, --set and --format")
-    rows_given = rows_of_set(published_rows() if table is None else read_table(table), only)
-    runs = run_rows(rows_given)
+        takes("--by", {"--rows": rows, "--ablate": ablate}, "TABLE, --set and --format")
+    runs = run_rows(rows_of_set(published_rows() if table is None else read_table(table), only))
     by_set = figures(runs)
     if form is Form.json:
         write_json(row_objects(runs) if rows else _objects(runs, by_set, by or By.set))
@@ -95,8 +89,14 @@ def command(
         sys.stdout.write("\n".join(_sections(runs, by_set, rows=rows, networks=networks)) + "\n")
     if ablate:
         sys.stdout.write("\n" + ablation_table(*errors_without([run.row for run in runs if run.scored])) + "\n")
-    if table is None and only is None:
-        _hold(by_set)
+    if table is not None or only is not None:
+        return
+    lines = worse(by_set)  # than the figures recorded of the published runs
+    sys.stderr.write("".join(f"worse than recorded: {line}\n" for line in lines))
+    if lines:
+        raise Exit(EXIT_WORSE)
+    if more_simulated(by_set):
+        sys.stderr.write("more runs are simulated than when the figures were recorded: make validation\n")
 
 
 def _objects(runs: list[Run], by_set: list[Figures], by: By) -> list[dict[str, Any]]:
@@ -106,12 +106,9 @@ def _objects(runs: list[Run], by_set: list[Figures], by: By) -> list[dict[str, A
 
 
 def _table(runs: list[Run], by_set: list[Figures], by: By) -> str:
-    tables = {
-        By.set: lambda: as_markdown(by_set, figures_of("all", "", runs)),
-        By.quality: lambda: as_qualities(by_quality(runs)),
-        By.release: lambda: as_releases(by_release(runs)),
-    }
-    return tables[by]()
+    if by is By.set:
+        return as_markdown(by_set, figures_of("all", "", runs))
+    return as_qualities(by_quality(runs)) if by is By.quality else as_releases(by_release(runs))
 
 
 def _sections(runs: list[Run], by_set: list[Figures], *, rows: bool, networks: bool) -> Iterator[str]:
@@ -126,13 +123,3 @@ def _sections(runs: list[Run], by_set: list[Figures], *, rows: bool, networks: b
         yield f"\nNetworks:\n\n{as_networks(runs)}"
     if rows:
         yield f"\n{as_rows(runs)}"
-
-
-def _hold(by_set: list[Figures]) -> None:
-    """Hold the figures of the published runs to those recorded."""
-    lines = worse(by_set)
-    sys.stderr.write("".join(f"worse than recorded: {line}\n" for line in lines))
-    if lines:
-        raise typer.Exit(EXIT_WORSE)
-    if more_simulated(by_set):
-        sys.stderr.write("more runs are simulated than when the figures were recorded: make validation\n")

@@ -3,16 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
-from sim_core import (
-    HARDWARE_KEYS,
-    Hardware,
-    HardwareTable,
-    Workload,
-    memory_basis,
-    plausibility,
-    short,
-    start_of,
-)
+from sim_core import HARDWARE_KEYS, Hardware, HardwareTable, Workload, memory_basis, plausibility, short, start_of
 from sweep.spec.space import Space
 from sweep.spec.spec import SweepSpec
 from sweep.spec.values import FIELDS

@@ -1,6 +1,6 @@
 """Positions -> Arrow batch: decode, check, simulate. This is all that a worker runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -69,20 +69,6 @@ class _Part(NamedTuple):
         return whole
 
 
-def _parts(sweep: Sweep, positions: Ints) -> list[_Part]:
-    """The plans at some positions, by the stack that they have of an axis; in one part without such an axis."""
-    if sweep.others and len(positions):
-        stacks = sweep.stacks_of(sweep.space.numbers(positions))
-        by_stack = [(sweep.of_stack(stack), np.flatnonzero(stacks == stack)) for stack in np.unique(stacks).tolist()]
-    else:
-        by_stack = [(sweep, np.arange(len(positions)))]
-    parts = []
-    for own, rows in by_stack:
-        described, plans = describe_rows(sweep.space, positions[rows])
-        parts.append(_Part(own, rows, described, plans, satisfied(sweep.where, described)))
-    return parts
-
-
 def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.RecordBatch:
     """One row per position. With `lost`, a reason code, legal plans are not simulated but failed for that reason."""
 
@@ -97,8 +83,7 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
             values |= with_stragglers(sweep.stragglers, *part.given, values["step_time_s"])
         return _batch(part, results.reason, values)
 
-    parts = _parts(sweep, positions)
-    return _in_order(parts, map(rows, parts))
+    return _rows(sweep, positions, rows)
 
 
 def bounded(sweep: Sweep, positions: Ints, *, coarse: bool = False) -> pa.RecordBatch:
@@ -110,8 +95,7 @@ def bounded(sweep: Sweep, positions: Ints, *, coarse: bool = False) -> pa.Record
         known = dict(zip(("step_time_s", *MEMORY), (lower.step_time_s, *lower.memory), strict=True))
         return _batch(part, lower.reason, known)
 
-    parts = _parts(sweep, positions)
-    return _in_order(parts, map(rows, parts))
+    return _rows(sweep, positions, rows)
 
 
 def bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tuple[pa.RecordBatch, Ints, Floats]:
@@ -120,23 +104,30 @@ def bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tup
     `rough`: see `sim_core.coarse_bounds_over`. And the rows of the plans as if each step took a second, with no reason: from
     these follows what a bound means for a column.
     """
-    parts = _parts(sweep, positions)
     reason, step_s = np.zeros((len(positions), len(ga)), np.int64), np.zeros((len(positions), len(ga)))
-    batches = []
-    for part in parts:
+
+    def rows(part: _Part) -> pa.RecordBatch:
         reasons, bound_s = coarse_bounds_over(*part.given, ga, rough=rough)
         reason[part.rows], step_s[part.rows] = part.among(reasons, EXCLUDED), part.among(bound_s)
         every = part._replace(kept=np.ones_like(part.kept))
-        batches.append(_batch(every, np.zeros_like(part.rows), {"step_time_s": np.ones(len(part.rows))}))
-    return _in_order(parts, batches), reason, step_s
+        return _batch(every, np.zeros_like(part.rows), {"step_time_s": np.ones(len(part.rows))})
+
+    return _rows(sweep, positions, rows), reason, step_s
 
 
-def _in_order(parts: Sequence[_Part], batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of all parts in the order of the positions."""
-    if len(parts) == 1:
-        return next(iter(batches))
+def _rows(sweep: Sweep, positions: Ints, rows: Callable[[_Part], pa.RecordBatch]) -> pa.RecordBatch:
+    """The `rows` of plans in the order of their positions; plans with each stack of an axis are a part."""
+    stacks = sweep.stacks_of(sweep.space.numbers(positions)) if sweep.others else np.zeros(len(positions), np.int64)
+    batches, places = [], []
+    for stack in np.unique(stacks).tolist() or [0]:
+        own = np.flatnonzero(stacks == stack)
+        described, plans = describe_rows(sweep.space, positions[own])
+        batches.append(rows(_Part(sweep.of_stack(stack), own, described, plans, satisfied(sweep.where, described))))
+        places.append(own)
+    if len(batches) == 1:
+        return batches[0]
     (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return joined.take(pa.array(np.argsort(np.concatenate([part.rows for part in parts]))))
+    return joined.take(pa.array(np.argsort(np.concatenate(places))))
 
 
 def _batch(part: _Part, reasons: Ints, known: Mapping[str, Floats]) -> pa.RecordBatch:

@@ -86,8 +86,7 @@ def _files(spec: SweepSpec, base: Path) -> dict[str, str]:
     files = {} if spec.workload.path is None else {"workload": spec.workload.path}
     preset = (spec.workload.model or {}).get("preset")
     if isinstance(preset, str) and preset not in model_names():
-        role = "model" if files else "workload"
-        files[role] = f"{preset}/config.json" if (base / preset).is_dir() else preset
+        files["model" if files else "workload"] = f"{preset}/config.json" if (base / preset).is_dir() else preset
     for stated in spec.values_of(STACK_AXIS) or [spec.workload.stack]:
         if page := stated_stack(stated).page:
             files[f"stack {page}"] = page

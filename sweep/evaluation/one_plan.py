@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from sim_core import (
     CHECKPOINTING,
@@ -43,12 +42,7 @@ def prepare_plan(workload: Mapping[str, Any], hardware: str, fidelity: str, sets
 
     Raises SimError.
     """
-    document: dict[str, Any] = {
-        "name": "plan",
-        "workload": dict(workload),
-        "hardware": hardware,
-        "fixed": {"fidelity": fidelity},
-    }
+    document = {"name": "plan", "workload": dict(workload), "hardware": hardware, "fixed": {"fidelity": fidelity}}
     applied = apply_sets(document, sets, within="fixed", example="tp=8")
     try:
         spec = checked_spec(applied, "--set")
@@ -68,10 +62,8 @@ def of_sets(sets: Sequence[str]) -> Iterator[None]:
     except SpecError as error:
         text = str(error)
         if text.startswith("workload.records: "):
-            named, rest = text.removeprefix("workload.records: "), "--record "
-            if named.startswith("the file "):
-                rest = "--record: "
-            raise OptionError(rest + named) from None
+            named = text.removeprefix("workload.records: ")
+            raise OptionError(f"--record{':' if named.startswith('the file ') else ''} {named}") from None
         for assignment in reversed(sets):
             if re.search(rf"\b{re.escape(assignment.partition('=')[0].strip().rpartition('.')[2])}: ", text):
                 raise OptionError(f"--set {assignment}: {text}") from None
@@ -102,13 +94,11 @@ def stages_replayed(path: str, sets: Sequence[str]) -> dict[str, float]:
 
 def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:
     """The result row of plan `number`; says so on stderr if the engine is compiled first, which a step of many events needs."""
-    space, workload = prepared.sweep.space, prepared.sweep.workload
-    plans = to_plans(space.decode(np.array([number], np.int64)), space)
-    if not is_compiled() and plain_python_s(workload, plans) > COMPILE_AFTER_S:
+    sweep, at = prepared.sweep, np.array([number], np.int64)
+    plans = to_plans(sweep.space.decode(at), sweep.space)
+    if not is_compiled() and plain_python_s(sweep.workload, plans) > COMPILE_AFTER_S:
         sys.stderr.write("Compiling the engine: once per version, about half a minute\n")
-    batch = evaluate(prepared.sweep, np.array([number], np.int64))
-    rows = pa.Table.from_batches([batch]).to_pylist()
-    return dict(rows[0])
+    return dict(evaluate(sweep, at).to_pylist()[0])
 
 
 def plans_of(prepared: Prepared, number: int = 0) -> Plans:
@@ -144,8 +134,7 @@ def export_notes(prepared: Prepared, number: int, text: str) -> list[str]:
     kind, micro_batch = CHECKPOINTING[int(plans.checkpointing[0])], int(plans.micro_batch[0])
     ids = int(text.split(" checkpoints: ", 1)[1].split()[0])
     notes = []
-    runs_again = kind != "none" and (kind != "file" or prepared.sweep.workload.arrays.pieces.rerun.any())
-    if runs_again and not ids:
+    if (kind != "none" and (kind != "file" or prepared.sweep.workload.arrays.pieces.rerun.any())) and not ids:
         notes.append(
             f"checkpointing {kind}: what runs again is work of the backward in the text; read it with `none` or `file`"
         )
@@ -156,17 +145,19 @@ def export_notes(prepared: Prepared, number: int, text: str) -> list[str]:
     return notes
 
 
-def simai_text(prepared: Prepared, path: Path | None, number: int, *, ffn: int | None, heads: int | None) -> str:
-    """The workload file at `path` under plan `number`. Raises SimError if the plan cannot run or be expressed."""
-    kind = prepared.sweep.workload.kind
-    if path is None:
+def simai_text(prepared: Prepared, section: WorkloadSpec, base: Path, number: int) -> str:
+    """The workload file of a spec in the folder `base` under plan `number`. Raises SimError if the plan cannot run or be
+    expressed."""
+    sweep = prepared.sweep
+    if section.path is None:
         raise SpecError("workload.model: a model has no SimAI text; only SimAI texts can be exported")
-    if kind != SIMAI:
-        raise SpecError(f"{path}: found a workload of kind {kind}; only SimAI texts can be exported")
-    if prepared.sweep.workload.modelled:
+    path = base / section.path
+    if sweep.workload.kind != SIMAI:
+        raise SpecError(f"{path}: found a workload of kind {sweep.workload.kind}; only SimAI texts can be exported")
+    if sweep.workload.modelled:
         raise SpecError(f"{path}: calibrated by workload.model, which a text does not hold; export it without the model")
-    row = row_of(prepared.without_sample(), number) if number < prepared.sweep.space.size else {}
+    row = row_of(prepared.without_sample(), number) if number < sweep.space.size else {}
     if row and row["status"] != "ok":
         raise SpecError(f"plan {number} is {row['status']}: {row['reason']}")
-    sweep = prepared.sweep
-    return export_simai(str(path), sweep.workload, sweep.hardware, plans_of(prepared, number), ffn=ffn, heads=heads)
+    plans = plans_of(prepared, number)
+    return export_simai(str(path), sweep.workload, sweep.hardware, plans, ffn=section.ffn, heads=section.heads)

@@ -9,15 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sim_core import (
-    HardwareTable,
-    Ints,
-    SpecError,
-    Workload,
-    hardware_table,
-    one_line,
-    read_hardware,
-)
+from sim_core import HardwareTable, Ints, SpecError, Workload, hardware_table, one_line, read_hardware
 from sim_core.compiling import source_hash
 from sweep.columns import describe_rows, measures_of, result_column, result_schema
 from sweep.conditions import check_constraints
@@ -80,8 +72,7 @@ class Prepared:
 
     def without_sample(self) -> "Prepared":
         """The same sweep over every plan of the space, so that positions are plan numbers."""
-        space = replace(self.sweep.space, sample=None)
-        return replace(self, sweep=replace(self.sweep, space=space))
+        return replace(self, sweep=replace(self.sweep, space=replace(self.sweep.space, sample=None)))
 
 
 def prepare(spec: SweepSpec, base: Path) -> Prepared:
@@ -93,8 +84,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     read = [workload_of(section, base, device) for section in sections]
     workloads, warnings = [workload for workload, _ in read], dict.fromkeys(line for _, lines in read for line in lines)
     workload = workloads[0]
-    stated = [stated_stack(section.stack) for section in sections]
-    without_page = [stack.name for stack in stated if stack.framework]
+    without_page = [stack.name for stack in (stated_stack(section.stack) for section in sections) if stack.framework]
     measured_on = read_hardware(spec.workload.measured_on, base) if spec.workload.measured_on else None
     space, variants = build_space(spec, workload, base)
     table = hardware_table(variants, measured_on, workload.dtype)
@@ -104,8 +94,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     notes += [
         f"stack {name}: it has no page, so intervals are wide (`sweep calibrate stack` makes one)" for name in without_page
     ]
-    facts = held_against(workload, variants, space)
-    content, code = content_of(workloads), row_code()
+    facts, content, code = held_against(workload, variants, space), content_of(workloads), row_code()
     identity = identity_of(spec, workload, content, table, space, code)
     sweep = Sweep(
         workload=workload,

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from sim_core import REASON, SimError, SpecError
+from sim_core import REASON, Ints, SimError, SpecError
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Sweep
 from sweep.evaluation.warming import warm_up
@@ -95,7 +95,15 @@ class SliceTask:
 
     def encode(self, part: Slice) -> pa.Buffer:
         """Simulate a slice; returns its file, to be stored."""
-        return encoded(evaluate(self.sweep, np.arange(part.start, part.stop)), self.provenance, part)
+        return self.file_of(evaluate(self.sweep, self.positions(part)), part)
+
+    def positions(self, part: Slice) -> Ints:
+        """The positions of a slice in the sweep."""
+        return np.arange(part.start, part.stop)
+
+    def file_of(self, batch: pa.RecordBatch, part: Slice) -> pa.Buffer:
+        """The file of the rows of a slice."""
+        return encoded(batch, self.provenance, part)
 
     def store(self, part: Slice, data: pa.Buffer) -> None:
         """Raises OSError."""
@@ -104,8 +112,7 @@ class SliceTask:
     def give_up(self, part: Slice, reason: str) -> Receipt:
         """Store a slice that failed at every attempt: its legal plans become `failed`, with `reason`."""
         begun = time.perf_counter()
-        batch = evaluate(self.sweep, np.arange(part.start, part.stop), REASON[reason])
-        self.store(part, encoded(batch, self.provenance, part))
+        self.store(part, self.file_of(evaluate(self.sweep, self.positions(part), REASON[reason]), part))
         return Receipt(part=part, seconds=time.perf_counter() - begun)
 
 
@@ -153,12 +160,11 @@ class SliceQueue:
             return self.returned.popleft()
         if not self.gaps:
             return None
-        rows = self._rows()
-        gap = self.gaps.popleft()
-        rows = min(rows, gap.rows)
-        if gap.rows > rows:
-            self.gaps.appendleft(Slice(gap.start + rows, gap.stop))
-        return Slice(gap.start, gap.start + rows), 0
+        rows, gap = self._rows(), self.gaps.popleft()
+        stop = min(gap.start + rows, gap.stop)
+        if stop < gap.stop:
+            self.gaps.appendleft(Slice(stop, gap.stop))
+        return Slice(gap.start, stop), 0
 
     def _rows(self) -> int:
         """Rows of the next slice, by the speed of the workers and by what is left."""
@@ -205,16 +211,12 @@ class SliceQueue:
         After its first loss a slice runs again, because the cause may be outside (a killed process). After the second it is
         halved: log2(rows) more losses isolate the plan at fault, and no other plan is given up.
         """
-        losses += 1
-        if losses == 1:
-            self.returned.append((part, losses))
+        middle = (part.start + part.stop) // 2
+        if losses == 0:
+            self.returned.append((part, 1))
         elif part.rows > 1:
-            middle = (part.start + part.stop) // 2
-            self.returned.append((Slice(part.start, middle), 1))
-            self.returned.append((Slice(middle, part.stop), 1))
-        else:
-            return False
-        return True
+            self.returned += [(Slice(part.start, middle), 1), (Slice(middle, part.stop), 1)]
+        return losses == 0 or part.rows > 1
 
 
 def resolve(answer: object, taken: tuple[Slice, int], task: SliceTask, queue: SliceQueue) -> Receipt | None:

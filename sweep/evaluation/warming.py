@@ -41,8 +41,7 @@ def warm_up(sweep: Sweep, what: str = STEP) -> float:
     use_kernels()
     with compiling_alone(what):
         if not is_compiled(what) and len(os.sched_getaffinity(0)) > 1:
-            some = describe_rows(sweep.space, spread(sweep.space.count, WARM_UP_PLANS))[1]
-            given = sweep.workload, sweep.hardware, some
+            given = sweep.workload, sweep.hardware, describe_rows(sweep.space, spread(sweep.space.count, WARM_UP_PLANS))[1]
             with _steps_compiled_meanwhile(given):
                 compile_tables(*given)
         compile_orders(sweep.space.codes("schedule"))  # the few plans below may not have all of them
@@ -62,8 +61,8 @@ def _shortest(sweep: Sweep, positions: Ints) -> Ints:
 
     Millions of micro-batches would take minutes, and their kernels are the same.
     """
-    can_run = np.array(evaluate(sweep, positions, lost=FIRST_FAILURE).column("reason").to_pylist()) == REASONS[FIRST_FAILURE]
-    legal = positions[can_run]
+    reasons = np.array(evaluate(sweep, positions, lost=FIRST_FAILURE).column("reason").to_pylist())
+    legal = positions[reasons == REASONS[FIRST_FAILURE]]
     plans = describe_rows(sweep.space, legal)[1]
     blocks = np.where(plans.fidelity == FIDELITIES.index("event"), 2 * plans.pp * plans.vpp * plans.ga, 0)
     order = np.argsort(blocks, kind="stable")

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -108,8 +108,7 @@ class LocalExecutor:
             part, outcome = answer
             losses = worker.storing.pop(part, None)
             if losses is None and worker.computing is not None:
-                losses, worker.computing = worker.computing[1], None
-                worker.deadline = math.inf
+                losses, worker.computing, worker.deadline = worker.computing[1], None, math.inf
             return resolve(outcome, (part, losses or 0), task, queue)
         return None
 
@@ -120,11 +119,9 @@ class LocalExecutor:
         many such false starts in a row end the run.
         """
         taken, storing = worker.computing, list(worker.storing.items())
-        worker.dead, worker.computing = True, None
-        worker.storing.clear()
+        worker.dead, worker.computing, worker.storing = True, None, {}
         if taken is None:
-            for part, losses in storing:
-                queue.returned.append((part, max(losses, 1)))
+            queue.returned.extend((part, max(losses, 1)) for part, losses in storing)
             return None
         queue.returned.extend(storing)
         if worker.ready:
@@ -153,22 +150,15 @@ def _start(taken: tuple[Slice, int], deadline: float) -> _Worker:
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
-    with _sigint_ignored():  # inherited: the driver handles Ctrl-C, also while a worker imports
-        process.start()
+    can_set = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if can_set else None
+    try:
+        process.start()  # inherits that: the driver handles Ctrl-C, also while a worker imports
+    finally:
+        if can_set:
+            signal.signal(signal.SIGINT, before)
     theirs.close()
     return _Worker(process=process, pipe=ours, computing=taken, deadline=deadline)
-
-
-@contextmanager
-def _sigint_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _send(worker: _Worker, what: SliceTask | Slice) -> None:
@@ -201,33 +191,28 @@ def _work(pipe: Connection, driver: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         pipe.send(loaded())
-        task = pipe.recv()
+        task: SliceTask = pipe.recv()
         attempt(task.warm_up)  # an input error is raised again by the slice that has it
         pipe.send(_READY)
     except (EOFError, OSError):
         return
     writing = threading.Lock()  # of the pipe
-    with ThreadPoolExecutor(MOST_STORING) as storing:
+
+    def tell(message: object) -> None:
+        with writing:
+            pipe.send(message)
+
+    def store(receipt: Receipt, data: pa.Buffer) -> None:
+        outcome = attempt(partial(task.kept, receipt, data))
+        with suppress(OSError):  # the driver is gone
+            tell((receipt.part, outcome))
+
+    with ThreadPoolExecutor(MOST_STORING) as storing, suppress(EOFError, OSError):
         while True:
-            try:
-                part = pipe.recv()
-                outcome = attempt(partial(task.computed, part))
-                if isinstance(outcome, tuple):
-                    _tell(pipe, writing, _COMPUTED)
-                    storing.submit(_store, pipe, writing, task, *outcome)
-                else:
-                    _tell(pipe, writing, (part, outcome))
-            except (EOFError, OSError):
-                return
-
-
-def _store(pipe: Connection, writing: threading.Lock, task: SliceTask, receipt: Receipt, data: pa.Buffer) -> None:
-    """Store a slice and report its outcome."""
-    outcome = attempt(partial(task.kept, receipt, data))
-    with suppress(OSError):  # the driver is gone
-        _tell(pipe, writing, (receipt.part, outcome))
-
-
-def _tell(pipe: Connection, writing: threading.Lock, message: object) -> None:
-    with writing:
-        pipe.send(message)
+            part = pipe.recv()
+            outcome = attempt(partial(task.computed, part))
+            if isinstance(outcome, tuple):
+                tell(_COMPUTED)
+                storing.submit(store, *outcome)
+            else:
+                tell((part, outcome))

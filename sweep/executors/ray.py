@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
 import ray
@@ -111,15 +111,12 @@ class RayExecutor:
 
         Raises ClusterLost if the head is lost; Ray itself would wait a minute for it, and then end this process.
         """
-        first: list[Any] = []
-        others: list[Any] = []
+        done: list[Any] = []
         end = time.monotonic() + self.start_s + self.limit_s + _GRACE_S
-        while not first and (left := end - time.monotonic()) > 0:
-            first, others = ray.wait(references, num_returns=1, timeout=min(left, LOOK_EVERY_S))
+        while not done and (left := end - time.monotonic()) > 0:
+            done, _ = ray.wait(references, num_returns=1, timeout=min(left, LOOK_EVERY_S))
             self.head.check()
-        if not first or not others:
-            return list(first)
-        return [*first, *ray.wait(others, num_returns=len(others), timeout=0)[0]]
+        return list(ray.wait(references, num_returns=len(references), timeout=0)[0]) if done else []
 
     def _quiet(self, submitted: dict[Any, tuple[Slice, int]], queue: SliceQueue, before: int) -> int:
         """No slice came back for longer than one may take: submit them again, and give up after MAX_QUIET times.
@@ -142,11 +139,9 @@ class RayExecutor:
         if answer == _BUSY:
             queue.returned.append(taken)
             return None
-        if isinstance(answer, ClusterError):
-            raise answer
         if isinstance(answer, Loss) and answer.reason == "worker_lost":
             taken = (taken[0], max(taken[1], 1))  # Ray has already retried it
-        return resolve(answer, taken, task, queue)
+        return resolve(answer, taken, task, queue)  # raises a ClusterError
 
 
 def _answer(task: SliceTask, reference: Any) -> object:
@@ -168,8 +163,10 @@ def _answer(task: SliceTask, reference: Any) -> object:
 
 @lru_cache(maxsize=1)
 def unpacked(packed: bytes) -> SliceTask:
-    """The task of a run. Ray hands arrays out read-only, a type of their own for numba: all kernels would compile again."""
+    """The task of a run, whose engine this process has loaded. Ray hands arrays out read-only, a type of their own for numba:
+    all kernels would compile again."""
     task: SliceTask = pickle.loads(packed)
+    attempt(task.warm_up)  # an input error is raised again by the slice that has it
     return task
 
 
@@ -181,22 +178,13 @@ def _slice(code: Code, packed: bytes, part: Slice, at_driver: bool, limit_s: flo
     """
     address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     check_code(code, loaded(), f"a worker on node {address} ({socket.gethostname()})")
-    task = unpacked(packed)
     if any(thread.name == _SLICE_THREAD for thread in threading.enumerate()):
         return _BUSY  # the previous slice hangs in this process, which is about to end
-    if task.sweep.identity not in _warm():
-        attempt(task.warm_up)  # an input error is raised again by the slice that has it
-        _warm().add(task.sweep.identity)
+    task = unpacked(packed)
     outcome = _within(limit_s, partial(attempt, partial(task.computed, part)))
     if at_driver or not isinstance(outcome, tuple):
         return outcome
     return attempt(partial(task.kept, *outcome))  # a slow store has no time limit
-
-
-@cache
-def _warm() -> set[str]:
-    """Sweeps whose engine this process has loaded."""
-    return set()
 
 
 def _within(limit_s: float, action: Callable[[], Result]) -> Result | Loss:

@@ -64,9 +64,8 @@ class Head:
     def loss(self, why: Exception | None = None) -> ClusterLost:
         """The error to raise, after an error of Ray's; from now on the cluster counts as lost."""
         parts = {f"the head at {self.gcs}": self.gcs, f"the raylet of this node at {self.raylet}": self.raylet}
-        silent = [f"no answer from {part}" for part, address in parts.items() if _refusal(address)]
-        said = " ".join(str(why).split()) or type(why).__name__
-        self.lost = self.lost or f"Ray is lost: {(silent or [said])[0]}"
+        silent = next((f"no answer from {part}" for part, address in parts.items() if _refusal(address)), "")
+        self.lost = self.lost or f"Ray is lost: {silent or ' '.join(str(why).split()) or type(why).__name__}"
         return ClusterLost(self.lost)
 
 

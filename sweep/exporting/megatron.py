@@ -29,7 +29,7 @@ def not_said(plan: Launched) -> list[str]:
     told = {
         f"straggler_factor {straggler} on stage {fields['straggler_stage']}": straggler != 1.0,
         f"dp_shard {fields['dp_shard']}: replicas of sharded groups": (
-            plan.sharding in choices.STRATEGIES and 0 < plan.number_of("dp_shard") < plan.number_of("dp") * plan.number_of("cp")
+            plan.sharding in choices.STRATEGIES and 0 < plan["dp_shard"] < plan["dp"] * plan["cp"]
         ),
         f"prefetch_layers {fields['prefetch_layers']}": plan.sharding == "parameters" and fields["prefetch_layers"] != 1,
         "reshard_after_forward: false": plan.sharding == "parameters" and not fields["reshard_after_forward"],
@@ -48,7 +48,7 @@ def flags_text(plan: Launched) -> str:
 def _accepted(plan: Launched) -> dict[str, tuple[str, ...]]:
     """The flags. Raises SpecError if Megatron-LM would refuse them."""
     flags = megatron.flags_of_plan(plan)
-    broken = megatron.refused(flags, plan.number_of("all_gpus"))
+    broken = megatron.refused(flags, plan["all_gpus"])
     if broken:
         raise SpecError(f"plan {plan.number}: Megatron-LM refuses it: {'; '.join(broken)}")
     return flags
@@ -61,10 +61,10 @@ def _rows(flags: dict[str, tuple[str, ...]]) -> list[str]:
 def megatron_text(plan: Launched) -> str:
     """A file for bash that sets the array of flags. Raises SpecError if Megatron-LM would refuse them."""
     flags = _accepted(plan)
-    world = plan.number_of("all_gpus")
+    world = plan["all_gpus"]
     host = plan.gpus_per_node if plan.gpus_per_node <= LARGEST_HOST else TRAY
     lines = [
-        f"# Plan {plan.number} of the sweep {plan.name}: {world} x {plan.fields['hardware']}, simulated step "
+        f"# Plan {plan.number} of the sweep {plan.name}: {world} x {plan['hardware']}, simulated step "
         f"{plan.row['step_time_s']:.4g} s.",
         f"# Flags of Megatron-LM {VERSION}, by `sweep export`; older and newer versions may differ.",
         f"# torchrun --nproc-per-node {min(host, world)} --nnodes {-(-world // host)} "
@@ -76,7 +76,7 @@ def megatron_text(plan: Launched) -> str:
         "initialisation.",
         *(f"# Without a flag: {line}" for line in not_said(plan)),
     ]
-    fsdp, grouped = choices.MEGATRON_FSDP.flag in flags, plan.number_of("tp") > 1 or plan.number_of("cp") > 1
+    fsdp, grouped = choices.MEGATRON_FSDP.flag in flags, plan["tp"] > 1 or plan["cp"] > 1
     if grouped and not fsdp:
         lines += ["# needed before Blackwell for tp or cp > 1", "export CUDA_DEVICE_MAX_CONNECTIONS=1"]
     elif fsdp:

@@ -22,9 +22,9 @@ def _not_said(plan: Launched) -> list[str]:
         f"model {plan.model.name if plan.model else ''}: [model] name and flavor": True,
         f"checkpointing {fields['checkpointing']}": fields["checkpointing"] not in ("none", "full"),
         f"precision {fields['precision']}: converters of [model]": fields["precision"] != "bf16",
-        f"cp_comm_type {fields['cp_comm_type']}: {torchtitan.ROTATE.name}": plan.number_of("cp") > 1,
-        f"dispatcher {fields['dispatcher']}": plan.number_of("ep") > 1 and fields["dispatcher"] != "alltoall",
-        f"bucket_bytes {fields['bucket_bytes']}": plan.number_of("bucket_bytes") > 0,
+        f"cp_comm_type {fields['cp_comm_type']}: {torchtitan.ROTATE.name}": plan["cp"] > 1,
+        f"dispatcher {fields['dispatcher']}": plan["ep"] > 1 and fields["dispatcher"] != "alltoall",
+        f"bucket_bytes {fields['bucket_bytes']}": plan["bucket_bytes"] > 0,
         f"prefetch_layers {fields['prefetch_layers']}": fields["prefetch_layers"] != 1,
         f"stack {plan.stack}: the step is simulated as that framework runs it": bool(plan.stack)
         and not plan.stack.startswith(torchtitan.PAGE),
@@ -46,7 +46,7 @@ def torchtitan_text(plan: Launched) -> str:
     if flavor:
         model["model"] = {torchtitan.NAME.name: flavor[0], torchtitan.FLAVOR.name: flavor[1]}
     lines = [
-        f"# Plan {plan.number} of the sweep {plan.name}: {plan.number_of('all_gpus')} x {plan.fields['hardware']}, "
+        f"# Plan {plan.number} of the sweep {plan.name}: {plan['all_gpus']} x {plan['hardware']}, "
         f"simulated step {plan.row['step_time_s']:.4g} s.",
         f"# For torchtitan {VERSION}, the last version that reads TOML (later ones take Python and --section.key flags).",
         *(f"# Without a key: {line}" for line in _not_said(plan)[bool(flavor) :]),

@@ -3,6 +3,7 @@
 from typing import Final
 
 from sim_core import OF_NUMBER, Argument, arguments_in
+from sweep.frameworks import megatron_sizes as sizes
 from sweep.frameworks.plan import Launched
 
 ZERO: Final = ("none", "optimizer", "gradients", "parameters")
@@ -20,7 +21,7 @@ Word = Argument[Launched]
 DEEPSPEED = Word("deepspeed", stack=PAGE)
 ZERO_STAGE = Word("zero_stage", OF_NUMBER, "sharding", leaves_open=True, stack=PAGE)
 BATCH = Word("train_batch_size", OF_NUMBER, "global_batch", is_sign=True)
-MICRO_BATCH = Word("train_micro_batch_size_per_gpu", OF_NUMBER, "micro_batch", is_sign=True)
+MICRO_BATCH = Word(f"train_{sizes.MICRO_BATCH.name}_per_gpu", OF_NUMBER, "micro_batch", is_sign=True)
 GA = Word("gradient_accumulation_steps", OF_NUMBER, "ga")
 ZERO_SECTION = Word("zero_optimization", field="sharding", is_sign=True)
 STAGE = Word("stage", OF_NUMBER, "sharding")

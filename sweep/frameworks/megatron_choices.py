@@ -1,6 +1,7 @@
 """Megatron-LM's arguments of experts, recompute, sharding, precision, optimizer; what it refuses of them (core 0.20)."""
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 from sim_core import OF_NUMBER, OF_SWITCH, OFF, Argument, Dump, Rules, SpecError, megatron_arguments as model
@@ -26,13 +27,12 @@ NS_STEPS: Final = "5"
 CORE_ATTENTION: Final = "core_attn"
 
 
-def _dispatcher(plan: Launched) -> str | None:
-    dispatcher = str(plan.fields["dispatcher"])
-    if not has_experts(plan):
-        return None
-    if dispatcher not in DISPATCHERS:
-        raise SpecError(f"plan {plan.number}: Megatron-LM has no dispatcher {dispatcher}, only {', '.join(DISPATCHERS)}")
-    return dispatcher
+def _known(plan: Launched, field: str, words: Collection[str]) -> str:
+    """The word of a field, if Megatron-LM has it. Raises SpecError."""
+    word = str(plan[field])
+    if word not in words:
+        raise SpecError(f"plan {plan.number}: Megatron-LM has no {field} {word}, only {', '.join(words)}")
+    return word
 
 
 def _dispatcher_in(dump: Dump) -> str | None:
@@ -40,35 +40,32 @@ def _dispatcher_in(dump: Dump) -> str | None:
     return "flex" if DEEPEP.on(dump) else given if given in DISPATCHERS else None
 
 
-def _gathers(r: Launch) -> bool:
-    return r.word(DISPATCHER, "allgather") == "allgather"
-
-
 def _refuses_overlap_ep(r: Launch) -> Rules:
-    flag, there = OVERLAP_EP.flag, r.has(OVERLAP_EP)
+    flag, there, shared = OVERLAP_EP.flag, r.has(OVERLAP_EP), r.has(OVERLAP_SHARED)
+    gathers = r.word(DISPATCHER, "allgather") == "allgather"
     return (
-        (
-            r.has(OVERLAP_SHARED) and _gathers(r),
-            f"{OVERLAP_SHARED.flag} needs the dispatcher alltoall or flex",
-        ),
-        (there and r.has(OVERLAP_SHARED), f"{flag} does not go with {OVERLAP_SHARED.flag}"),
+        (shared and gathers, f"{OVERLAP_SHARED.flag} needs the dispatcher alltoall or flex"),
+        (there and shared, f"{flag} does not go with {OVERLAP_SHARED.flag}"),
         (there and r.pp > 1 and r.vpp == 1, f"{flag} with pp > 1 needs virtual stages"),
         (there and r.ep == 1, f"{flag} needs ep > 1"),
         (there and r.word(GRANULARITY, "") == "full", f"{flag} does not go with full recompute"),
-        (there and _gathers(r), f"{flag} needs the dispatcher alltoall or flex"),
+        (there and gathers, f"{flag} needs the dispatcher alltoall or flex"),
         (there and r.number(model.MTP, 0) > 1, f"{flag} allows one {model.MTP.flag}"),
     )
 
 
-DISPATCHER = Choice("moe_token_dispatcher_type", field="dispatcher", read=_dispatcher_in, write=_dispatcher)
-FLEX_BACKEND: Choice = Choice(
+DISPATCHER = Choice(
+    "moe_token_dispatcher_type", field="dispatcher", read=_dispatcher_in,
+    write=lambda plan: _known(plan, "dispatcher", DISPATCHERS) if has_experts(plan) else None,
+)  # fmt: skip
+FLEX_BACKEND = Choice(
     "moe_flex_dispatcher_backend", field="dispatcher",
-    write=lambda plan: "deepep" if has_experts(plan) and plan.fields["dispatcher"] == "flex" else None,
+    write=lambda plan: "deepep" if has_experts(plan) and plan["dispatcher"] == "flex" else None,
 )  # fmt: skip
 DEEPEP = Choice("moe_enable_deepep", OF_SWITCH)
 OVERLAP_EP: Choice = Choice(
     "overlap_moe_expert_parallel_comm", OF_SWITCH, "overlap_ep", read=lambda dump: OVERLAP_EP.on(dump) or None,
-    write=lambda plan: bool(plan.fields["overlap_ep"]) and plan.number_of("ep") > 1, refuses=_refuses_overlap_ep,
+    write=lambda plan: bool(plan["overlap_ep"]) and plan["ep"] > 1, refuses=_refuses_overlap_ep,
 )  # fmt: skip
 OVERLAP_SHARED: Choice = Choice(
     "moe_shared_expert_overlap", OF_SWITCH, "overlap_shared_experts", read=lambda dump: OVERLAP_SHARED.on(dump) or None,
@@ -82,23 +79,19 @@ def checkpointing(dump: Dump) -> str:
     if ACTIVATIONS.on(dump) and granularity in OFF:
         granularity = "selective"
     if granularity == "full" or CHECKPOINT.on(dump):
-        return _full(dump)
+        number = LAYERS.whole(dump) or 1
+        if METHOD.word(dump, OLD_METHOD.word(dump)) == "block":
+            return f"block:{number}"
+        return "full" if number == 1 else f"every:{number}"
     if granularity == "selective":
         modules = [module for module in re.findall(r"\w+", MODULES.word(dump)) if module != "None"]
         return "selective" if modules in ([], [CORE_ATTENTION]) else "+".join(modules)
     return "full" if OLD_METHOD.word(dump, "None") not in OFF else "none"
 
 
-def _full(dump: Dump) -> str:
-    number = LAYERS.whole(dump) or 1
-    if METHOD.word(dump, OLD_METHOD.word(dump)) == "block":
-        return f"block:{number}"
-    return "full" if number == 1 else f"every:{number}"
-
-
 def _recompute(plan: Launched) -> tuple[str, str, str, tuple[str, ...] | None]:
     """Granularity, method, layers and modules of a plan; empty: left out."""
-    kind, _, layers = str(plan.fields["checkpointing"]).partition(":")
+    kind, _, layers = plan["checkpointing"].partition(":")
     if kind in ("none", "file"):
         return "", "", "", None
     if kind in ("full", "every", "block"):
@@ -140,12 +133,12 @@ GRANULARITY: Choice = Choice(
     "recompute_granularity", field="checkpointing", leaves_open=True, read=checkpointing,
     write=lambda plan: _recompute(plan)[0] or None, refuses=_refuses_full,
 )  # fmt: skip
-METHOD: Choice = Choice("recompute_method", field="checkpointing", write=lambda plan: _recompute(plan)[1] or None)
-LAYERS: Choice = Choice(
+METHOD = Choice("recompute_method", field="checkpointing", write=lambda plan: _recompute(plan)[1] or None)
+LAYERS = Choice(
     "recompute_num_layers", OF_NUMBER, "checkpointing", older=("checkpoint_num_layers",),
     write=lambda plan: _recompute(plan)[2] or None,
 )  # fmt: skip
-MODULES: Choice = Choice(
+MODULES = Choice(
     "recompute_modules", field="checkpointing", write=lambda plan: _recompute(plan)[3], refuses=_refuses_modules
 )  # fmt: skip
 ACTIVATIONS, CHECKPOINT = Choice("recompute_activations", OF_SWITCH), Choice("checkpoint_activations", OF_SWITCH)
@@ -166,8 +159,8 @@ def sharding(dump: Dump) -> str:
 
 def _instances(plan: Launched) -> int | None:
     """Replicas of groups that share the optimizer."""
-    ranks = plan.number_of("dp") * plan.number_of("cp")
-    shard = plan.number_of("dp_shard") or ranks
+    ranks = plan["dp"] * plan["cp"]
+    shard = plan["dp_shard"] or ranks
     return ranks // shard if plan.sharding == "optimizer" and shard < ranks else None
 
 
@@ -175,13 +168,13 @@ def _shares(r: Launch) -> bool:
     return r.has(DISTRIBUTED) or r.has(MEGATRON_FSDP)
 
 
-DISTRIBUTED: Choice = Choice(
+DISTRIBUTED = Choice(
     "use_distributed_optimizer", OF_SWITCH, "sharding", read=sharding, write=lambda plan: plan.sharding == "optimizer"
 )  # fmt: skip
 INSTANCES: Choice = Choice(
     "num_distributed_optimizer_instances", OF_NUMBER, "dp_shard", write=_instances,
     refuses=lambda r: (
-        (r.dp * r.cp % r.number(INSTANCES, 1) != 0, f"{INSTANCES.flag} must divide dp x cp"),
+        (r.dp * r.cp % r.number(INSTANCES, 1), f"{INSTANCES.flag} must divide dp x cp"),
     ),
 )  # fmt: skip
 MEGATRON_FSDP: Choice = Choice(
@@ -193,18 +186,18 @@ MEGATRON_FSDP: Choice = Choice(
         ),
     ),
 )  # fmt: skip
-STRATEGY: Choice = Choice(
+STRATEGY = Choice(
     "data_parallel_sharding_strategy", field="sharding", leaves_open=True, write=lambda plan: STRATEGIES.get(plan.sharding)
 )  # fmt: skip
-CHECKPOINT_FORMAT: Choice = Choice("ckpt_format", write=lambda plan: FSDP_CHECKPOINTS if plan.sharding in STRATEGIES else None)
+CHECKPOINT_FORMAT = Choice("ckpt_format", write=lambda plan: FSDP_CHECKPOINTS if plan.sharding in STRATEGIES else None)
 TORCH_FSDP = Choice("use_torch_fsdp2", OF_SWITCH)
 OVERLAP_GRAD: Choice = Choice(
     "overlap_grad_reduce", OF_SWITCH, "overlap_grad", read=lambda dump: OVERLAP_GRAD.on(dump),
-    write=lambda plan: bool(plan.fields["overlap_grad"]),
+    write=lambda plan: bool(plan["overlap_grad"]),
 )  # fmt: skip
 OVERLAP_PARAM: Choice = Choice(
     "overlap_param_gather", OF_SWITCH, "overlap_param", read=lambda dump: OVERLAP_PARAM.on(dump),
-    write=lambda plan: bool(plan.fields["overlap_param"]) and plan.sharding != "none",
+    write=lambda plan: bool(plan["overlap_param"]) and plan.sharding != "none",
     refuses=lambda r: (
         (r.has(OVERLAP_PARAM) and not _shares(r), f"{OVERLAP_PARAM.flag} needs {DISTRIBUTED.flag}"),
         (r.has(OVERLAP_PARAM) and not r.has(OVERLAP_GRAD), f"{OVERLAP_PARAM.flag} needs {OVERLAP_GRAD.flag}"),
@@ -213,7 +206,7 @@ OVERLAP_PARAM: Choice = Choice(
 BUCKET: Choice = Choice(
     "ddp_bucket_size", OF_NUMBER, "bucket_bytes",
     read=lambda dump: elements * SUM_BYTES if (elements := BUCKET.whole(dump)) else None,
-    write=lambda plan: plan.number_of("bucket_bytes") // SUM_BYTES or None,
+    write=lambda plan: plan["bucket_bytes"] // SUM_BYTES or None,
 )  # fmt: skip
 REDUCE_IN_BF16: Choice = Choice(
     "grad_reduce_in_bf16", OF_SWITCH, "gradient_precision", read=lambda dump: "bf16" if REDUCE_IN_BF16.on(dump) else None,
@@ -230,31 +223,20 @@ def precision(dump: Dump) -> str:
     return "bf16" if BF16.on(dump) else "fp16" if FP16.on(dump) else "fp32"
 
 
-def _precision(plan: Launched) -> str:
-    return str(plan.fields["precision"])
-
-
 BF16: Choice = Choice(
-    "bf16", OF_SWITCH, write=lambda plan: _precision(plan) != "fp16",
+    "bf16", OF_SWITCH, write=lambda plan: plan["precision"] != "fp16",
     refuses=lambda r: ((r.has(BF16) and r.has(FP16), f"{BF16.flag} and {FP16.flag} exclude each other"),),
 )  # fmt: skip
-FP16: Choice = Choice("fp16", OF_SWITCH, write=lambda plan: _precision(plan) == "fp16")
+FP16 = Choice("fp16", OF_SWITCH, write=lambda plan: plan["precision"] == "fp16")
 FP8: Choice = Choice(
     "fp8_format", field="precision", older=("fp8",), read=precision,
-    write=lambda plan: ("e4m3" if _precision(plan) in _E4M3 else "hybrid") if _precision(plan) in RECIPES.values() else None,
+    write=lambda plan: ("e4m3" if plan["precision"] in _E4M3 else "hybrid") if plan["precision"] in RECIPES.values() else None,
     refuses=lambda r: ((r.has(FP8) and r.has(FP4), f"{FP8.flag} and {FP4.flag} exclude each other"),),
 )  # fmt: skip
-FP8_RECIPE: Choice = Choice(
-    "fp8_recipe", field="precision", write=lambda plan: {ours: name for name, ours in RECIPES.items()}.get(_precision(plan))
+FP8_RECIPE = Choice(
+    "fp8_recipe", field="precision", write=lambda plan: {ours: name for name, ours in RECIPES.items()}.get(plan["precision"])
 )  # fmt: skip
-FP4: Choice = Choice("fp4_format", older=("fp4",), write=lambda plan: "e2m1" if _precision(plan) == "nvfp4" else None)
-
-
-def _optimizer(plan: Launched) -> str | None:
-    name = str(plan.fields["optimizer"])
-    if name not in _WRITTEN_OPTIMIZERS:
-        raise SpecError(f"plan {plan.number}: Megatron-LM has no optimizer {name}, only {', '.join(_WRITTEN_OPTIMIZERS)}")
-    return _WRITTEN_OPTIMIZERS[name]
+FP4 = Choice("fp4_format", older=("fp4",), write=lambda plan: "e2m1" if plan["precision"] == "nvfp4" else None)
 
 
 def _optimizer_in(dump: Dump) -> str | None:
@@ -273,12 +255,10 @@ def optimizer_notes(dump: Dump) -> list[str]:
 
 
 OPTIMIZER: Choice = Choice(
-    "optimizer", field="optimizer", read=_optimizer_in, write=_optimizer,
+    "optimizer", field="optimizer", read=_optimizer_in,
+    write=lambda plan: _WRITTEN_OPTIMIZERS[_known(plan, "optimizer", _WRITTEN_OPTIMIZERS)],
     refuses=lambda r: (
-        (
-            r.word(OPTIMIZER, "adam") == "sgd" and _shares(r),
-            f"{OPTIMIZER.flag} sgd does not go with {DISTRIBUTED.flag}",
-        ),
+        (r.word(OPTIMIZER, "adam") == "sgd" and _shares(r), f"{OPTIMIZER.flag} sgd does not go with {DISTRIBUTED.flag}"),
     ),
 )  # fmt: skip
 MUON_TP: Choice = Choice(
@@ -286,15 +266,13 @@ MUON_TP: Choice = Choice(
     read=lambda dump: (
         MUON_TP.word(dump, "blockwise") if _optimizer_in(dump) == "muon" and (TP.whole(dump) or 1) > 1 else None
     ),
-    write=lambda plan: (
-        str(plan.fields["muon_tp_mode"]) if plan.fields["optimizer"] == "muon" and plan.number_of("tp") > 1 else None
-    ),
+    write=lambda plan: plan["muon_tp_mode"] if plan["optimizer"] == "muon" and plan["tp"] > 1 else None,
 )  # fmt: skip
 MUON_UNALIGNED: Choice = Choice(
     "no_use_layer_wise_param_layout", OF_SWITCH, "muon_aligned",
     read=lambda dump: False if _optimizer_in(dump) == "muon" and MUON_UNALIGNED.on(dump) else None,
     write=lambda plan: (
-        plan.fields["optimizer"] == "muon" and plan.sharding == "optimizer" and not plan.fields["muon_aligned"]
+        plan["optimizer"] == "muon" and plan.sharding == "optimizer" and not plan["muon_aligned"]
     ),
 )  # fmt: skip
 MUON_STEPS = Choice("muon_num_ns_steps", OF_NUMBER)

@@ -2,10 +2,10 @@
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from sim_core import OF_NUMBER, OF_SWITCH, Argument, Asked, Dump, Rules, megatron_arguments as model
+from sim_core import OF_NUMBER, OF_SWITCH, Argument, Dump, Rules, megatron_arguments as model
 from sweep.frameworks.plan import Launched
 
 Size = Argument[Launched]
@@ -44,11 +44,16 @@ def pp_in(dump: Dump) -> int:
     return PP.whole(dump) or 1
 
 
-class Launch(Asked):
-    """What a script asks for on `world` GPUs, with Megatron-LM's defaults."""
+def of_plan(field: str) -> Callable[[Launched], Any]:
+    """A field of a plan as it stands."""
+    return lambda plan: plan[field]
+
+
+class Launch:
+    """Flags with their values, as a script has them: what it asks for on `world` GPUs, with Megatron-LM's defaults."""
 
     def __init__(self, flags: Mapping[str, tuple[str, ...]], world: int) -> None:
-        super().__init__(flags)
+        self._flags: Final = flags
         self.world: Final = world
         self.tp, self.pp, self.cp, self.ep = (self.number(size, 1) for size in (TP, PP, CP, EP))
         self.etp: Final = self.number(EXPERT_TP, self.tp)
@@ -63,59 +68,63 @@ class Launch(Asked):
         self.batch: Final = self.number(GLOBAL_BATCH, self.micro * self.dp)
         self.sequence_parallel: Final = self.has(SEQUENCE_PARALLEL) and self.tp > 1
 
+    def has(self, argument: Argument[Any]) -> bool:
+        return argument.flag in self._flags
+
+    def words(self, argument: Argument[Any]) -> tuple[str, ...]:
+        return self._flags.get(argument.flag, ())
+
+    def word(self, argument: Argument[Any], default: str) -> str:
+        return next(iter(self.words(argument)), default)
+
+    def number(self, argument: Argument[Any], default: int) -> int:
+        return int(self.word(argument, str(default)))
+
 
 def _refuses_tp(r: Launch) -> Rules:
     groups = r.number(model.KV_HEADS, 1)
     divided = (model.MAMBA_HEADS, model.LINEAR_GROUPS, model.LINEAR_HEADS)
     return (
-        (r.world % (r.tp * r.pp * r.cp) != 0, "tp x pp x cp must divide the GPUs"),
-        (r.number(model.HEADS, r.tp) % r.tp != 0, f"tp must divide {model.HEADS.flag}"),
+        (r.world % (r.tp * r.pp * r.cp), "tp x pp x cp must divide the GPUs"),
+        (r.number(model.HEADS, r.tp) % r.tp, f"tp must divide {model.HEADS.flag}"),
         (
-            r.has(model.GROUPED) and groups % r.tp != 0 and r.tp % groups != 0,
+            r.has(model.GROUPED) and groups % r.tp != 0 and r.tp % groups,
             f"tp must divide {model.KV_HEADS.flag}, or be a multiple of it",
         ),
-        *((r.number(each, r.tp * r.cp) % (r.tp * r.cp) != 0, f"tp x cp must divide {each.flag}") for each in divided),
-        (r.number(model.MAMBA_GROUPS, r.tp) % r.tp != 0, f"tp must divide {model.MAMBA_GROUPS.flag}"),
+        *((r.number(each, r.tp * r.cp) % (r.tp * r.cp), f"tp x cp must divide {each.flag}") for each in divided),
+        (r.number(model.MAMBA_GROUPS, r.tp) % r.tp, f"tp must divide {model.MAMBA_GROUPS.flag}"),
         (r.has(model.MLA) and r.has(model.GROUPED), f"{model.MLA.flag} and {model.GROUPED.flag} exclude each other"),
     )
 
 
 def _refuses_pp(r: Launch) -> Rules:
     return (
-        (not r.stages and r.layers % r.pp != 0, f"pp must divide {model.LAYERS.flag}"),
+        (not r.stages and r.layers % r.pp, f"pp must divide {model.LAYERS.flag}"),
         (r.vpp > 1 and r.pp == 1, "virtual stages need pp > 1"),
         (
             r.vpp > 1 and r.pp == 2 and r.has(NO_OVERLAP_PP),
             f"virtual stages without {NO_OVERLAP_PP.flag.replace('no-', '')} need pp > 2",
         ),
-        (not r.stages and r.vpp > 1 and r.layers // r.pp % r.vpp != 0, "virtual stages must divide the layers of a stage"),
+        (not r.stages and r.vpp > 1 and r.layers // r.pp % r.vpp, "virtual stages must divide the layers of a stage"),
         (r.vpp > 1 and r.batch // (r.micro * r.dp) < r.pp, "virtual stages need at least pp micro-batches"),
     )
 
 
 def _refuses_stages(r: Launch) -> Rules:
     return (
-        (bool(r.layout) and r.stages % r.pp != 0, f"pp must divide the stages of {LAYOUT.flag}"),
-        (bool(r.pattern) and r.stages % r.pp != 0, f"pp must divide the parts of {model.PATTERN.flag}"),
-        (bool(r.pattern and r.layout), f"{model.PATTERN.flag} and {LAYOUT.flag} exclude each other"),
-        (bool(r.layout) and sum(r.layout) != r.layers, f"{LAYOUT.flag} must hold {model.LAYERS.flag} layers"),
-        (bool(r.layout) and r.has(STAGES_OF_RANK), f"{LAYOUT.flag} and {STAGES_OF_RANK.flag} exclude each other"),
+        (r.layout and r.stages % r.pp, f"pp must divide the stages of {LAYOUT.flag}"),
+        (r.pattern and r.stages % r.pp, f"pp must divide the parts of {model.PATTERN.flag}"),
+        (r.pattern and r.layout, f"{model.PATTERN.flag} and {LAYOUT.flag} exclude each other"),
+        (r.layout and sum(r.layout) != r.layers, f"{LAYOUT.flag} must hold {model.LAYERS.flag} layers"),
+        (r.layout and r.has(STAGES_OF_RANK), f"{LAYOUT.flag} and {STAGES_OF_RANK.flag} exclude each other"),
     )
 
 
 def _refuses_cp(r: Launch) -> Rules:
     tokens = r.number(model.SEQUENCE, 0)
     return (
-        (r.cp > 1 and tokens % (2 * r.cp) != 0, f"2 x cp must divide {model.SEQUENCE.flag}"),
+        (r.cp > 1 and tokens % (2 * r.cp), f"2 x cp must divide {model.SEQUENCE.flag}"),
         (tokens > r.number(model.POSITIONS, tokens), f"{model.POSITIONS.flag} must be at least {model.SEQUENCE.flag}"),
-    )
-
-
-def _refuses_cp_type(r: Launch) -> Rules:
-    sizes = r.words(A2A_SIZES)
-    return (
-        (r.word(CP_TYPE, "p2p") == "a2a+p2p" and not sizes, f"{CP_TYPE.flag} a2a+p2p needs {A2A_SIZES.flag}"),
-        (bool(sizes) and math.prod(map(int, sizes)) != r.cp, f"{A2A_SIZES.flag} must multiply to cp"),
     )
 
 
@@ -139,8 +148,8 @@ def _layout(plan: Launched) -> str | None:
 
 
 def _stages_of_rank(plan: Launched) -> int | None:
-    vpp = plan.number_of("vpp")
-    return vpp if vpp > 1 and not _is_cut(plan) and len({*stages_of(plan)}) == 1 else None
+    equal = len({*stages_of(plan)}) == 1
+    return plan["vpp"] if plan["vpp"] > 1 and equal and not _is_cut(plan) else None
 
 
 def virtual_stages(dump: Dump) -> int:
@@ -165,9 +174,9 @@ def _split(dump: Dump) -> list[int] | None:
     if cut and len(cut) == stages:
         return cut
     first, last = ([] if (count := end.whole(dump)) is None else [count] for end in (FIRST_STAGE, LAST_STAGE))
-    left = stages - len(first + last)
-    if (first or last) and layers and stages > 1 and vpp == 1 and left and (layers - sum(first + last)) % left == 0:
-        return [*first, *[(layers - sum(first + last)) // left] * left, *last]
+    left, inside = stages - len(first + last), (layers or 0) - sum(first + last)
+    if (first or last) and layers and stages > 1 and vpp == 1 and left and inside % left == 0:
+        return [*first, *[inside // left] * left, *last]
     return None
 
 
@@ -181,32 +190,32 @@ def _a2a_size(dump: Dump) -> int | None:
 
 
 def _a2a_sizes(plan: Launched) -> tuple[str, ...] | None:
-    cp, a2a = plan.number_of("cp"), plan.number_of("cp_a2a_size")
-    return (str(a2a), str(cp // a2a)) if cp > 1 and plan.fields["cp_comm_type"] == "a2a+p2p" else None
+    cp, a2a = plan["cp"], plan["cp_a2a_size"]
+    return (str(a2a), str(cp // a2a)) if cp > 1 and plan["cp_comm_type"] == "a2a+p2p" else None
 
 
 OLD_TP = Size("model_parallel_size", OF_NUMBER, "tp", is_sign=True)
 OLD_PP = Size("pipe_parallel_size", OF_NUMBER, "pp")
 TP: Size = Size(
     "tensor_model_parallel_size", OF_NUMBER, "tp", leaves_open=True, is_sign=True, refuses=_refuses_tp,
-    read=lambda dump: TP.whole(dump) or OLD_TP.whole(dump) or 1, write=lambda plan: plan.number_of("tp"),
+    read=lambda dump: TP.whole(dump) or OLD_TP.whole(dump) or 1, write=of_plan("tp"),
 )  # fmt: skip
 PP: Size = Size(
     "pipeline_model_parallel_size", OF_NUMBER, "pp", leaves_open=True, is_sign=True, refuses=_refuses_pp,
-    read=pp_in, write=lambda plan: plan.number_of("pp"),
+    read=pp_in, write=of_plan("pp"),
 )  # fmt: skip
 CP: Size = Size(
     "context_parallel_size", OF_NUMBER, "cp", leaves_open=True, stack="megatron-core", refuses=_refuses_cp,
-    read=lambda dump: CP.whole(dump) or 1, write=lambda plan: plan.number_of("cp"),
+    read=lambda dump: CP.whole(dump) or 1, write=of_plan("cp"),
 )  # fmt: skip
 MICRO_BATCH: Size = Size(
     "micro_batch_size", OF_NUMBER, "micro_batch", leaves_open=True, is_sign=True,
-    read=lambda dump: MICRO_BATCH.whole(dump) or None, write=lambda plan: plan.number_of("micro_batch"),
+    read=lambda dump: MICRO_BATCH.whole(dump) or None, write=of_plan("micro_batch"),
 )  # fmt: skip
 GLOBAL_BATCH: Size = Size(
     "global_batch_size", OF_NUMBER, "global_batch", leaves_open=True,
-    read=lambda dump: GLOBAL_BATCH.whole(dump) or None, write=lambda plan: plan.number_of("global_batch"),
-    refuses=lambda r: ((r.batch % (r.micro * r.dp) != 0, f"micro-batch x dp must divide {GLOBAL_BATCH.flag}"),),
+    read=lambda dump: GLOBAL_BATCH.whole(dump) or None, write=of_plan("global_batch"),
+    refuses=lambda r: ((r.batch % (r.micro * r.dp), f"micro-batch x dp must divide {GLOBAL_BATCH.flag}"),),
 )  # fmt: skip
 LAYOUT = Size("pipeline_model_parallel_layout", field="layer_split", read=_split, write=_layout, refuses=_refuses_stages)
 FIRST_STAGE = Size("decoder_first_pipeline_num_layers", OF_NUMBER, "layer_split", is_kept=True)
@@ -220,28 +229,32 @@ GROUP_SIZE: Size = Size(
     "microbatch_group_size_per_virtual_pipeline_stage", OF_NUMBER, "microbatch_group_size",
     read=lambda dump: GROUP_SIZE.whole(dump) or None,
     write=lambda plan: (
-        size if plan.number_of("vpp") > 1 and (size := plan.number_of("microbatch_group_size")) not in (0, plan.number_of("pp"))
+        size if plan["vpp"] > 1 and (size := plan["microbatch_group_size"]) not in (0, plan["pp"])
         else None
     ),
 )  # fmt: skip
 NO_OVERLAP_PP: Size = Size(
     "no_overlap_p2p_communication", OF_SWITCH, "overlap_pp",
     read=lambda dump: False if NO_OVERLAP_PP.on(dump) and virtual_stages(dump) > 1 else None,
-    write=lambda plan: plan.number_of("vpp") > 1 and not plan.fields["overlap_pp"],
+    write=lambda plan: plan["vpp"] > 1 and not plan["overlap_pp"],
 )  # fmt: skip
 SEQUENCE_PARALLEL: Size = Size("sequence_parallel", OF_SWITCH, "sequence_parallel", write=lambda plan: plan.sequence_parallel)
 TP_OVERLAP: Size = Size(
     "tp_comm_overlap", OF_SWITCH, "overlap_tp", read=lambda dump: TP_OVERLAP.on(dump),
-    write=lambda plan: bool(plan.fields["overlap_tp"]) and plan.number_of("tp") > 1,
+    write=lambda plan: bool(plan["overlap_tp"]) and plan["tp"] > 1,
     refuses=lambda r: (
         (r.has(TP_OVERLAP) and not r.sequence_parallel, f"{TP_OVERLAP.flag} needs {SEQUENCE_PARALLEL.flag}"),
     ),
 )  # fmt: skip
 CP_TYPE: Size = Size(
-    "cp_comm_type", field="cp_comm_type", refuses=_refuses_cp_type,
+    "cp_comm_type", field="cp_comm_type",
+    refuses=lambda r: (
+        (r.word(CP_TYPE, "p2p") == "a2a+p2p" and not r.words(A2A_SIZES), f"{CP_TYPE.flag} a2a+p2p needs {A2A_SIZES.flag}"),
+        (bool(r.words(A2A_SIZES)) and math.prod(map(int, r.words(A2A_SIZES))) != r.cp, f"{A2A_SIZES.flag} must multiply to cp"),
+    ),
     read=lambda dump: kind if (kind := _cp_type(dump)) != "p2p" else None,
     write=lambda plan: (
-        {"all_gather": "allgather"}.get(kind := str(plan.fields["cp_comm_type"]), kind) if plan.number_of("cp") > 1 else None
+        {"all_gather": "allgather"}.get(kind := plan["cp_comm_type"], kind) if plan["cp"] > 1 else None
     ),
 )  # fmt: skip
 A2A_SIZES = Size("hierarchical_context_parallel_sizes", field="cp_a2a_size", read=_a2a_size, write=_a2a_sizes)
@@ -250,27 +263,27 @@ OLD_EP = Size("expert_parallel", OF_SWITCH)
 EP: Size = Size(
     "expert_model_parallel_size", OF_NUMBER, "ep", leaves_open=True,
     read=lambda dump: None if OLD_EP.on(dump) else EP.whole(dump) or 1,
-    write=lambda plan: plan.number_of("ep") if has_experts(plan) else None,
+    write=lambda plan: plan["ep"] if has_experts(plan) else None,
     refuses=lambda r: (
         (r.ep > 1 and not r.experts, f"{EP.flag} needs {model.EXPERTS.flag}"),
-        (bool(r.experts) and r.experts % r.ep != 0, f"ep must divide {model.EXPERTS.flag}"),
+        (r.experts and r.experts % r.ep, f"ep must divide {model.EXPERTS.flag}"),
         (
-            bool(r.experts) and r.tp > 1 and not r.sequence_parallel,
+            r.experts and r.tp > 1 and not r.sequence_parallel,
             f"experts with tp > 1 need {SEQUENCE_PARALLEL.flag}",
         ),
         (
             r.has(model.PAD_TO_CAPACITY) and not r.has(model.CAPACITY),
             f"{model.PAD_TO_CAPACITY.flag} needs {model.CAPACITY.flag}",
         ),
-        (bool(r.experts) and r.world % (r.etp * r.ep * r.pp) != 0, "etp x ep x pp must divide the GPUs"),
+        (r.experts and r.world % (r.etp * r.ep * r.pp), "etp x ep x pp must divide the GPUs"),
     ),
 )  # fmt: skip
 EXPERT_TP: Size = Size(
     "expert_tensor_parallel_size", OF_NUMBER,
-    write=lambda plan: (plan.number_of("tp") if plan.experts_with_tp else 1) if has_experts(plan) else None,
+    write=lambda plan: (plan["tp"] if plan.experts_with_tp else 1) if has_experts(plan) else None,
 )  # fmt: skip
 
 
 def has_experts(plan: Launched) -> bool:
     """Whether a plan is launched with the arguments of experts."""
-    return plan.number_of("ep") > 1 or (plan.model is not None and plan.model.experts is not None)
+    return plan["ep"] > 1 or (plan.model is not None and plan.model.experts is not None)

@@ -13,7 +13,7 @@ SEQUENCE: Final = "encoder_seq_length"
 RENAMED: Final[Mapping[str, Argument[Any]]] = {
     SEQUENCE: model.SEQUENCE, "sequence_length": model.SEQUENCE, "num_moe_experts": model.EXPERTS,
     "activations_checkpoint_granularity": choices.GRANULARITY, "activations_checkpoint_num_layers": choices.LAYERS,
-    "layernorm_type": model.NORM, "vocabulary_size": model.VOCABULARY, "params_global_batch_size": sizes.GLOBAL_BATCH,
+    "layernorm_type": model.NORM, "vocabulary_size": model.VOCABULARY, f"params_{sizes.GLOBAL_BATCH.name}": sizes.GLOBAL_BATCH,
     "overlap_grad_sync": choices.OVERLAP_GRAD, "overlap_param_sync": choices.OVERLAP_PARAM,
     f"ub_{sizes.TP_OVERLAP.name}": sizes.TP_OVERLAP,
 }  # fmt: skip

@@ -21,7 +21,7 @@ class Launched:
 
     name: str
     number: int
-    fields: dict[str, Value]
+    fields: dict[str, Any]
     row: dict[str, Any]
     layers: tuple[tuple[int, ...], ...]
     model: Model | None
@@ -34,9 +34,8 @@ class Launched:
     gpus_per_node: int
     spec: dict[str, Any]
 
-    def number_of(self, field: str) -> int:
-        """A field that is a whole number."""
-        return int(self.fields[field])
+    def __getitem__(self, field: str) -> Any:
+        return self.fields[field]
 
     def besides(self, named: Set[str]) -> list[str]:
         """Fields with another value than the default that a format does not name: no choice of a plan is dropped in silence."""

@@ -1,10 +1,11 @@
 """Keys of torchtitan's TOML (v0.2.2, the last version that reads TOML), read and written; what it refuses."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from sim_core import Argument, Rules, SpecError, arguments_in
-from sweep.frameworks.megatron_sizes import GLOBAL_BATCH as MEGATRON_BATCH
+from sweep.frameworks.megatron_sizes import GLOBAL_BATCH as MEGATRON_BATCH, of_plan
 from sweep.frameworks.plan import Launched
 
 PAGE: Final = "torchtitan"
@@ -32,8 +33,8 @@ def schedule_named(name: str) -> tuple[str, int] | None:
 
 
 def _schedule(plan: Launched) -> str:
-    name = str(plan.fields["schedule"])
-    if name == "1f1b" and plan.number_of("vpp") > 1:
+    name = plan["schedule"]
+    if name == "1f1b" and plan["vpp"] > 1:
         return "Interleaved1F1B"
     known = {ours: each for each, (ours, _) in reversed(SCHEDULES.items())}
     if name not in known:
@@ -46,7 +47,7 @@ def shared(plan: Launched) -> tuple[int, int, str]:
 
     Raises SpecError for what torchtitan cannot do.
     """
-    dp, cp = plan.number_of("dp"), plan.number_of("cp")
+    dp, cp = plan["dp"], plan["cp"]
     if plan.sharding == "none":
         return dp, 1, "never"
     if plan.sharding == "optimizer" and not plan.stack.startswith(PAGE):
@@ -54,38 +55,31 @@ def shared(plan: Launched) -> tuple[int, int, str]:
             f"plan {plan.number}: torchtitan shards parameters or nothing, not the optimizer alone ({plan.sharding}); "
             "sweep with stack: torchtitan, or sharding: parameters"
         )
-    group = plan.number_of("dp_shard") or dp * cp
+    group = plan["dp_shard"] or dp * cp
     if group % cp:
         raise SpecError(
             f"plan {plan.number}: torchtitan shards over whole groups of context parallelism: cp must divide dp_shard"
         )
-    kept = plan.sharding in ("gradients", "optimizer") or not plan.fields["reshard_after_forward"]
+    kept = plan.sharding in ("gradients", "optimizer") or not plan["reshard_after_forward"]
     return dp * cp // group, group // cp, "never" if kept else "always"
 
 
-def _local_batch(plan: Launched) -> int:
-    return plan.number_of("micro_batch") * (plan.number_of("ga") if plan.number_of("pp") > 1 else 1)
-
-
-def _layers_each(plan: Launched) -> int:
-    return -(-plan.number_of("layers") // (plan.number_of("pp") * plan.number_of("vpp")))
-
-
-def _in_pipeline(plan: Launched, value: int) -> int | None:
-    return value if plan.number_of("pp") > 1 else None
+def _in_pipeline(value: Callable[[Launched], int | str]) -> Callable[[Launched], int | str | None]:
+    """What is written of plans with several stages only."""
+    return lambda plan: value(plan) if plan["pp"] > 1 else None
 
 
 def _overlaps_tp(plan: Launched) -> bool:
-    return bool(plan.fields["overlap_tp"]) and plan.number_of("tp") > 1
+    return bool(plan["overlap_tp"]) and plan["tp"] > 1
 
 
 def _refuses_cp(plan: Launched) -> Rules:
-    tp, cp, ep = (plan.number_of(name) for name in ("tp", "cp", "ep"))
+    tp, cp, ep = (plan[name] for name in ("tp", "cp", "ep"))
     unequal = len({count for stage in plan.layers for count in stage}) > 1
     return (
-        (cp > 1 and (plan.sequence or 0) % (tp * 2 * cp) != 0, "tp x 2 cp must divide the sequence"),
-        (plan.number_of("pp") > 1 and unequal, "stages of unequal layers have no key"),
-        (ep > 1 and (shared(plan)[1] * cp * tp) % ep != 0, "ep must divide dp_shard x cp x tp"),
+        (cp > 1 and (plan.sequence or 0) % (tp * 2 * cp), "tp x 2 cp must divide the sequence"),
+        (plan["pp"] > 1 and unequal, "stages of unequal layers have no key"),
+        (ep > 1 and (shared(plan)[1] * cp * tp) % ep, "ep must divide dp_shard x cp x tp"),
     )
 
 
@@ -93,33 +87,29 @@ REPLICATE = Key("data_parallel_replicate_degree", field="dp", write=lambda plan:
 SHARD = Key("data_parallel_shard_degree", field="dp_shard", write=lambda plan: shared(plan)[1])
 OLD_SHARD = Key("data_parallel_degree")
 RESHARD = Key("fsdp_reshard_after_forward", field="reshard_after_forward", write=lambda plan: shared(plan)[2])
-TP = Key("tensor_parallel_degree", field="tp", write=lambda plan: plan.number_of("tp"))
+TP = Key("tensor_parallel_degree", field="tp", write=of_plan("tp"))
 ASYNC_TP = Key("enable_async_tensor_parallel", field="overlap_tp", write=_overlaps_tp)
-CP = Key("context_parallel_degree", field="cp", write=lambda plan: plan.number_of("cp"), refuses=_refuses_cp)
-EP = Key("expert_parallel_degree", field="ep", write=lambda plan: plan.number_of("ep"))
-EXPERT_TP = Key("expert_tensor_parallel_degree", write=lambda plan: plan.number_of("tp") if plan.experts_with_tp else 1)
-PP = Key("pipeline_parallel_degree", field="pp", write=lambda plan: plan.number_of("pp"))
-SCHEDULE = Key(
-    "pipeline_parallel_schedule", field="schedule", write=lambda plan: _schedule(plan) if plan.number_of("pp") > 1 else None
-)
-MICRO_BATCH = Key(
-    "pipeline_parallel_microbatch_size",
-    field="micro_batch",
-    write=lambda plan: _in_pipeline(plan, plan.number_of("micro_batch")),
-)
-FIRST_LESS = Key("pipeline_parallel_first_stage_less_layers", write=lambda plan: _in_pipeline(plan, 0))
-LAST_LESS = Key("pipeline_parallel_last_stage_less_layers", write=lambda plan: _in_pipeline(plan, 0))
-LAYERS_EACH = Key("pipeline_parallel_layers_per_stage", field="vpp", write=lambda plan: _in_pipeline(plan, _layers_each(plan)))
+CP = Key("context_parallel_degree", field="cp", write=lambda plan: plan["cp"], refuses=_refuses_cp)
+EP = Key("expert_parallel_degree", field="ep", write=of_plan("ep"))
+EXPERT_TP = Key("expert_tensor_parallel_degree", write=lambda plan: plan["tp"] if plan.experts_with_tp else 1)
+PP = Key("pipeline_parallel_degree", field="pp", write=lambda plan: plan["pp"])
+SCHEDULE = Key("pipeline_parallel_schedule", field="schedule", write=_in_pipeline(_schedule))
+MICRO_BATCH = Key("pipeline_parallel_microbatch_size", field="micro_batch", write=_in_pipeline(of_plan("micro_batch")))
+FIRST_LESS = Key("pipeline_parallel_first_stage_less_layers", write=_in_pipeline(lambda plan: 0))
+LAST_LESS = Key("pipeline_parallel_last_stage_less_layers", write=_in_pipeline(lambda plan: 0))
+LAYERS_EACH = Key(
+    "pipeline_parallel_layers_per_stage", field="vpp",
+    write=_in_pipeline(lambda plan: -(-plan["layers"] // (plan["pp"] * plan["vpp"]))),
+)  # fmt: skip
 MICRO_BATCHES = Key("pipeline_parallel_microbatches")
 ROTATE = Key("context_parallel_rotate_method", field="cp_comm_type")
-LOCAL_BATCH = Key("local_batch_size", field="micro_batch", older=("batch_size",), section="training", write=_local_batch)
-GLOBAL_BATCH = Key(
-    MEGATRON_BATCH.name, field="global_batch", section="training", write=lambda plan: plan.number_of("global_batch")
-)
+LOCAL_BATCH = Key(
+    "local_batch_size", field="micro_batch", older=("batch_size",), section="training",
+    write=lambda plan: plan["micro_batch"] * (plan["ga"] if plan["pp"] > 1 else 1),
+)  # fmt: skip
+GLOBAL_BATCH = Key(MEGATRON_BATCH.name, field="global_batch", section="training", write=of_plan("global_batch"))
 SEQUENCE = Key("seq_len", field="sequence", section="training", write=lambda plan: plan.sequence or None)
-MODE = Key(
-    "mode", section="activation_checkpoint", write=lambda plan: "full" if plan.fields["checkpointing"] == "full" else "none"
-)
+MODE = Key("mode", section="activation_checkpoint", write=lambda plan: "full" if plan["checkpointing"] == "full" else "none")
 SELECTIVE = Key("selective_ac_option", field="checkpointing", section="activation_checkpoint")
 COMPILE = Key("enable", section="compile", write=lambda plan: True if _overlaps_tp(plan) else None)
 NAME, FLAVOR, CONVERTERS = (Key(name, section="model") for name in ("name", "flavor", "converters"))

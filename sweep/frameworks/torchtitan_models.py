@@ -6,18 +6,20 @@ from typing import Final
 from sim_core import Model, model_document, read_model
 
 PRESETS: Final = {
-    ("llama3", "8b"): "llama3.1-8b", ("llama3", "70b"): "llama3.1-70b", ("llama3", "405b"): "llama3.1-405b",
-    ("llama2", "7b"): "llama2-7b", ("llama2", "13b"): "llama2-13b", ("llama2", "70b"): "llama2-70b",
-    ("llama4", "17bx16e"): "llama4-scout", ("llama4", "17bx128e"): "llama4-maverick",
-    ("llama4", "17bx16e_irope"): "llama4-scout", ("llama4", "17bx128e_irope"): "llama4-maverick",
-    ("deepseek_v3", "16b"): "deepseek-v2", ("deepseek_v3", "236b"): "deepseek-v2", ("deepseek_v3", "671b"): "deepseek-v3",
-    ("qwen3", "0.6b"): "qwen3-0.6b", ("qwen3", "1.7b"): "qwen3-0.6b", ("qwen3", "4b"): "qwen3-0.6b",
-    ("qwen3", "8b"): "qwen3-8b", ("qwen3", "14b"): "qwen3-8b", ("qwen3", "32b"): "qwen3-32b",
-    ("qwen3", "30b-a3b"): "qwen3-30b-a3b", ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
-    ("gpt_oss", "20b"): "gpt-oss-20b", ("gpt_oss", "120b"): "gpt-oss-120b",
-    ("llama3", "debugmodel"): "llama3.1-8b", ("qwen3", "debugmodel"): "qwen3-0.6b",
+    "llama3": {"8b": "llama3.1-8b", "70b": "llama3.1-70b", "405b": "llama3.1-405b", "debugmodel": "llama3.1-8b"},
+    "llama2": {"7b": "llama2-7b", "13b": "llama2-13b", "70b": "llama2-70b"},
+    "llama4": {
+        "17bx16e": "llama4-scout", "17bx128e": "llama4-maverick", "17bx16e_irope": "llama4-scout", "17bx128e_irope":
+        "llama4-maverick",
+    },
+    "deepseek_v3": {"16b": "deepseek-v2", "236b": "deepseek-v2", "671b": "deepseek-v3"},
+    "qwen3": {
+        "0.6b": "qwen3-0.6b", "1.7b": "qwen3-0.6b", "4b": "qwen3-0.6b", "8b": "qwen3-8b", "14b": "qwen3-8b", "32b":
+        "qwen3-32b", "30b-a3b": "qwen3-30b-a3b", "235b-a22b": "qwen3-235b-a22b", "debugmodel": "qwen3-0.6b",
+    },
+    "gpt_oss": {"20b": "gpt-oss-20b", "120b": "gpt-oss-120b"},
 }  # fmt: skip
-"""Name and flavor -> preset."""
+"""Name -> flavor -> preset."""
 CHANGES: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
     ("llama4", "17bx16e"): {"window": None},
     ("llama4", "17bx128e"): {"window": None},
@@ -42,9 +44,9 @@ SMALL: Final = ("llama4", "gpt_oss")
 def flavor_of(model: Model) -> tuple[str, str] | None:
     """The name and flavor of a model, whatever its sequence, as v0.2.2 spells them; None if it has none."""
     own = model_document(model)
-    for name, flavor in PRESETS:
+    for name, flavor in ((name, flavor) for name, flavors in PRESETS.items() if name != "llama2" for flavor in flavors):
         preset, changes = preset_of(name, flavor) or ("", {})
-        if name != "llama2" and own["layers"] == changes.get("layers", own["layers"]):
+        if own["layers"] == changes.get("layers", own["layers"]):
             known = model_document(read_model(preset, changes))
             if all(own.get(key) == value for key, value in known.items() if key not in ("name", "source", "sequence")):
                 return name, flavor if name in SMALL else flavor.upper()
@@ -54,4 +56,5 @@ def flavor_of(model: Model) -> tuple[str, str] | None:
 def preset_of(name: str, flavor: str) -> tuple[str, Mapping[str, object]] | None:
     """The preset of a name and a flavor, and what it has otherwise; None if there is none."""
     key = (name.lower(), flavor.lower())
-    return (PRESETS[key], CHANGES.get(key, {})) if key in PRESETS else None
+    preset = PRESETS.get(key[0], {}).get(key[1])
+    return None if preset is None else (preset, CHANGES.get(key, {}))

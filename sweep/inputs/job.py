@@ -1,36 +1,22 @@
-"""A job as a log or a launch file tells it: model, plan, framework, step; what a spec around it starts from."""
+"""The job of a log or a launch file that a spec can start from: what is given in place of what the file tells."""
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Any, Final
 
 from sim_core import SpecError
 from sweep.frameworks.stacks import WITHOUT_PAGE
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
+from sweep.inputs.told import Job
 
 NEEDED: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch")
 """Fields of a plan without which there is no job to start from."""
 GPUS: Final = "GPUs"
-
-
-class Job(NamedTuple):
-    """A job. `plan`: fields of plans by name, None: not told; `model`: numbers for `sim_core.parse_model`."""
-
-    path: str
-    name: str
-    framework: str
-    stack: str
-    plan: Mapping[str, Any]
-    model: Mapping[str, Any]
-    step_time_s: float | None
-    spread: float
-    device: str
-    gpus_per_node: int | None
-    missing: tuple[str, ...]
-    notes: tuple[str, ...]
+OF_MODEL: Final = ("vocabulary", "sequence")
+"""What may be given that belongs to the model."""
 
 
 def job_of(path: str, *, given: Mapping[str, Any] | None = None, model: Mapping[str, Any] | None = None) -> Job | None:
@@ -39,37 +25,19 @@ def job_of(path: str, *, given: Mapping[str, Any] | None = None, model: Mapping[
 
     Raises SpecError where the plan is not known, OSError.
     """
-    row = recognised(path)
+    row, given = recognised(path), given or {}
     if row is None or row.kind not in (LOG, LAUNCH):
         return None
-    return _of_log(path, given or {}, model) if row.kind == LOG else _of_launch(path, given or {}, model)
-
-
-def _of_log(path: str, given: Mapping[str, Any], model: Mapping[str, Any] | None) -> Job:
-    log = read_log(path)
-    if log.refused and not {"tp", "pp"} <= set(given):
-        raise SpecError(f"{path}: its plan is not known: {log.refused}; give it: --set tp=... --set pp=...")
-    numbers = _model(log.model, log.plan, given, model)
-    return _checked(
-        Job(
-            path=path, name=_name(path), framework=log.framework, stack=log.stack,
-            plan=_plan(log.plan, given, experts="experts" in numbers), model=numbers, step_time_s=log.step_time_s,
-            spread=max(log.spread or 0.0, log.rounding), device=log.device, gpus_per_node=log.gpus_per_node,
-            missing=log.missing, notes=log.notes,
-        )
-    )  # fmt: skip
-
-
-def _of_launch(path: str, given: Mapping[str, Any], model: Mapping[str, Any] | None) -> Job:
-    launch = read_launch(path)
-    numbers = _model(launch.model, launch.plan, given, model)
-    return _checked(
-        Job(
-            path=path, name=_name(path), framework=launch.framework, stack=launch.stack,
-            plan=_plan(launch.plan, given, experts="experts" in numbers), model=numbers, step_time_s=None, spread=0.0,
-            device="", gpus_per_node=None, missing=launch.missing, notes=launch.notes,
-        )
-    )  # fmt: skip
+    job = read_log(path) if row.kind == LOG else read_launch(path)
+    if job.refused and not {"tp", "pp"} <= set(given):
+        raise SpecError(f"{path}: its plan is not known: {job.refused}; give it: --set tp=... --set pp=...")
+    numbers = dict(job.model if model is None else model)
+    if numbers:
+        sequence = {"sequence": job.plan["sequence"]} if job.plan.get("sequence") else {}
+        numbers |= sequence | {name: given[name] for name in OF_MODEL if name in given}
+    job = replace(job, plan=_plan(job.plan, given, experts="experts" in numbers), model=numbers)
+    _check(job)
+    return job
 
 
 def _plan(plan: Mapping[str, Any], given: Mapping[str, Any], *, experts: bool) -> dict[str, Any]:
@@ -86,23 +54,12 @@ def _plan(plan: Mapping[str, Any], given: Mapping[str, Any], *, experts: bool) -
     return merged
 
 
-OF_MODEL: Final = ("vocabulary", "sequence")
-"""What may be given that belongs to the model."""
-
-
-def _model(
-    own: Mapping[str, Any], plan: Mapping[str, Any], given: Mapping[str, Any], model: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    document = dict(own if model is None else model)
-    if plan.get("sequence"):
-        document["sequence"] = plan["sequence"]
-    return {**document, **{name: given[name] for name in OF_MODEL if name in given}} if document else {}
-
-
-def _checked(job: Job) -> Job:
-    """A job that a spec can start from. Raises SpecError that says what is missing and how to give it."""
-    if absent := [name for name in NEEDED if job.plan.get(name) is None]:
-        asked = [GPUS if name == "global_batch" and _follows(job.plan) else name for name in absent]
+def _check(job: Job) -> None:
+    """Whether a spec can start from a job. Raises SpecError that says what is missing and how to give it."""
+    plan = job.plan
+    if absent := [name for name in NEEDED if plan.get(name) is None]:
+        follows = plan.get("micro_batch") and plan.get("ga") and plan.get("all_gpus") is None  # the batch, from the GPUs
+        asked = [GPUS if name == "global_batch" and follows else name for name in absent]
         raise SpecError(f"{job.path}: not told: {', '.join(asked)}; give {_sets(asked)}")
     if not {"layers", "hidden", "heads"} <= set(job.model):
         why = next((f" ({note})" for note in job.notes if note.startswith("model: ")), "")
@@ -111,22 +68,7 @@ def _checked(job: Job) -> Job:
         raise SpecError(f"{job.path}: not told: {', '.join(absent)}; give {_sets(absent)}")
     if not job.stack and job.framework not in WITHOUT_PAGE:
         raise SpecError(f"{job.path}: no stack simulates {job.framework or 'this framework'}")
-    return job
-
-
-def _follows(plan: Mapping[str, Any]) -> bool:
-    """Whether the batch is known once the GPUs are."""
-    return bool(plan.get("micro_batch") and plan.get("ga")) and plan.get("all_gpus") is None
 
 
 def _sets(names: Sequence[str]) -> str:
     return " ".join("--gpus ..." if name == GPUS else f"--set {name}=..." for name in names)
-
-
-def _name(path: str) -> str:
-    """A name for the sweep: that of the file, without the endings of logs."""
-    stem = Path(path).name
-    for ending in (".gz", ".log", ".out", ".txt", ".sh", ".yaml", ".yml", ".toml", ".json"):
-        stem = stem.removesuffix(ending)
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "-._") else "-" for c in stem).strip("-._")
-    return kept[:60] or "job"

@@ -1,69 +1,67 @@
-"""A launch file of any known format as one record: model and plan that it starts."""
+"""A launch file of any known format as one job: model and plan that it starts."""
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sim_core import SpecError
+from sim_core import SpecError, megatron_arguments
 from sim_core.documents import parse_json, parse_yaml
+from sweep.frameworks import deepspeed as of_deepspeed, nanotron as of_nanotron, torchtitan as of_torchtitan
+from sweep.frameworks.megatron_sizes import TP
 from sweep.inputs.launch import deepspeed, exported, megatron, nanotron, nemo, torchtitan
-from sweep.inputs.launch.job import Launch
 from sweep.inputs.text import head_of
+from sweep.inputs.told import Job
 
 MOST_BYTES: Final = 2**20
 """Of a launch file; the largest that we know have 20 KB."""
+NEEDED: Final = ("all_gpus", "tp", "pp", "micro_batch", "global_batch", "sequence")
+"""What a launch has to state for its plan to be simulated."""
 
 
-def read_launch(path: str | Path) -> Launch:
+def read_launch(path: str | Path) -> Job:
     """Read a launch file, by its content. Raises SpecError with the line of a fault, OSError."""
-    place = Path(path)
-    raw = head_of(place, MOST_BYTES + 1)
+    raw = head_of(Path(path), MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
         raise SpecError(f"{path}: found more than {MOST_BYTES:,} bytes, expected a launch file")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SpecError(f"{path}: not UTF-8 text") from None
-    reader = reader_of(text)
-    if reader is None:
+    row = next((row for row in FORMATS if row.recognise(text)), None)
+    if row is None:
         raise SpecError(f"{path}: found no model and no plan of a framework that is known")
-    return reader(str(path), text)
+    job = row.read(str(path), text)
+    absent = [name for name in NEEDED if job.plan.get(name) is None]
+    job.path = str(path)
+    job.missing = (*absent, *(["model"] if not job.model else [] if "vocabulary" in job.model else ["vocabulary"]))
+    return job
 
 
-def _toml(path: str, text: str) -> Launch:
+def _toml(path: str, text: str) -> Job:
     try:
         return torchtitan.read_toml(path, tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"{path}: not valid TOML: {error}") from None
     except (RecursionError, ValueError) as error:
-        raise SpecError(f"{path}: not valid TOML: {str(error).partition(';')[0]}") from None
+        why = str(error) if isinstance(error, tomllib.TOMLDecodeError) else str(error).partition(";")[0]
+        raise SpecError(f"{path}: not valid TOML: {why}") from None
 
 
 def _document(path: str, text: str) -> tuple[Mapping[str, Any], Mapping[tuple[str, ...], int]]:
-    if text.lstrip().startswith("{"):
-        document, lines = parse_json(text, path)
-    else:
-        document, lines = parse_yaml(text, path, last_counts=True)
+    is_json = text.lstrip().startswith("{")
+    document, lines = parse_json(text, path) if is_json else parse_yaml(text, path, last_counts=True)
     if not isinstance(document, Mapping):
         raise SpecError(f"{path}: found no keys, expected those of a launch file")
     return document, lines
 
 
-def _megatron_yaml(path: str, text: str) -> Launch:
-    document, lines = _document(path, text)
-    launch = megatron.read_yaml(path, document, lines)
-    if launch is None:
-        raise SpecError(f"{path}: found no MODEL_ARGS and none of Megatron-LM's names")
-    return launch
+def _of_document(read: Callable[[str, Mapping[str, Any]], Job]) -> Callable[[str, str], Job]:
+    return lambda path, text: read(path, _document(path, text)[0])
 
 
-def reader_of(text: str) -> Callable[[str, str], Launch] | None:
-    """What reads a launch file with this text; None if nothing does."""
-    for name, recognise in SIGNS.items():
-        if recognise(text):
-            return READERS[name]
-    return None
+def _trainer(path: str, text: str) -> Job:
+    if _is_document(text) and "--per" not in text:
+        return deepspeed.read_config_of(_document(path, text)[0])
+    return deepspeed.read_trainer_script(text)
 
 
 def _is_document(text: str) -> bool:
@@ -71,33 +69,50 @@ def _is_document(text: str) -> bool:
     return not text.lstrip().startswith(("#!", "--")) and "--" not in text.partition(":")[0]
 
 
-SIGNS: Final[Mapping[str, Callable[[str], bool]]] = {
-    "exported": lambda text: exported.SIGN.search(text) is not None,
-    "torchtitan": lambda text: torchtitan.SIGN.search(text) is not None and "=" in text and "--" not in text.split("\n")[0],
-    "nanotron": lambda text: nanotron.SIGN.search(text) is not None,
-    "deepspeed": lambda text: text.lstrip().startswith("{") and deepspeed.SIGN.search(text) is not None,
-    "trainer": lambda text: deepspeed.TRAINER_SIGN.search(text) is not None,
-    "megatron yaml": lambda text: megatron.DOCUMENT_SIGN.search(text) is not None and _is_document(text),
-    "nemo": lambda text: nemo.SIGN.search(text) is not None and _is_document(text),
-    "megatron": lambda text: megatron.SIGN.search(text) is not None,
-}
-"""How each format is recognised, in the order in which they are tried."""
+class Format(NamedTuple):
+    """A format of launch files; `known_by`: its sign, in words."""
+
+    name: str
+    known_by: str
+    recognise: Callable[[str], object]
+    read: Callable[[str, str], Job]
 
 
-def _trainer(path: str, text: str) -> Launch:
-    if _is_document(text) and "--per" not in text:
-        document, _ = _document(path, text)
-        return deepspeed.read_config_of(path, document)
-    return deepspeed.read_trainer_script(path, text)
-
-
-READERS: Final[Mapping[str, Callable[[str, str], Launch]]] = {
-    "exported": lambda path, text: exported.read_json(path, _document(path, text)[0]),
-    "torchtitan": _toml,
-    "nanotron": lambda path, text: nanotron.read_yaml(path, _document(path, text)[0]),
-    "deepspeed": lambda path, text: deepspeed.read_config_of(path, _document(path, text)[0]),
-    "trainer": _trainer,
-    "megatron yaml": _megatron_yaml,
-    "nemo": lambda path, text: nemo.read_yaml(path, _document(path, text)[0]),
-    "megatron": megatron.read_script,
-}
+FORMATS: Final[Sequence[Format]] = (
+    Format(
+        "exported plan", "`sweep export --format json`", exported.SIGN.search,
+        _of_document(exported.read_json),
+    ),
+    Format(
+        "torchtitan TOML", f"its degrees of parallelism, such as `{of_torchtitan.TP.name} =`",
+        lambda text: torchtitan.SIGN.search(text) and "=" in text and "--" not in text.split("\n")[0], _toml,
+    ),
+    Format(
+        "nanotron YAML", f"`{of_nanotron.ENGINE.name}:` or `{of_nanotron.GA.name}:`",
+        nanotron.SIGN.search, _of_document(nanotron.read_yaml),
+    ),
+    Format(
+        "DeepSpeed JSON",
+        f"`{of_deepspeed.BATCH.name}`, `{of_deepspeed.MICRO_BATCH.name}` or `{of_deepspeed.ZERO_SECTION.name}`",
+        lambda text: text.lstrip().startswith("{") and deepspeed.SIGN.search(text),
+        lambda path, text: deepspeed.read_config_of(_document(path, text)[0]),
+    ),
+    Format(
+        "arguments of the Hugging Face Trainer", f"`{of_deepspeed.TRAINER_MICRO_BATCH.name}`, as a key or a flag",
+        deepspeed.TRAINER_SIGN.search, _trainer,
+    ),
+    Format(
+        "Megatron-LM YAML", f"`MODEL_ARGS:`, or `{megatron_arguments.LAYERS.name}: 32` and the like",
+        lambda text: megatron.DOCUMENT_SIGN.search(text) and _is_document(text),
+        lambda path, text: megatron.read_yaml(path, *_document(path, text)),
+    ),
+    Format(
+        "NeMo or Megatron-Bridge YAML", f"`{TP.name}:` inside a section",
+        lambda text: nemo.SIGN.search(text) and _is_document(text), _of_document(nemo.read_yaml),
+    ),
+    Format(
+        "Megatron-LM script", f"flags such as `{megatron_arguments.LAYERS.flag}` or `{TP.flag}`",
+        megatron.SIGN.search, megatron.read_script,
+    ),
+)  # fmt: skip
+"""Formats in the order in which they are tried."""

@@ -5,18 +5,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sim_core import SimError, SpecError, looks_like_op_table, looks_like_stages, looks_like_trace, megatron_arguments
-from sweep.frameworks import deepspeed, nanotron, torchtitan
-from sweep.frameworks.megatron_sizes import TP
-from sweep.inputs.launches import SIGNS
+from sim_core import SimError, SpecError, looks_like_op_table, looks_like_stages, looks_like_trace
+from sweep.inputs.launches import FORMATS
 from sweep.inputs.log import OUT_OF_MEMORY, READERS
-from sweep.inputs.logs.deepspeed import DeepSpeedLog
-from sweep.inputs.logs.found import LogReader
 from sweep.inputs.logs.megatron import MegatronLog
-from sweep.inputs.logs.mllog import MllogLog
-from sweep.inputs.logs.nanotron import NanotronLog
-from sweep.inputs.logs.nemo import NemoLog
-from sweep.inputs.logs.torchtitan import TorchtitanLog
 from sweep.inputs.text import HEAD_BYTES, head_of, plain, raw_lines
 from sweep.inputs.traces.opening import is_folder_of_profiles, is_profile
 
@@ -34,9 +26,6 @@ SIMAI_SIGN: Final = re.compile(
     r"\A\s*(?-i:[A-Z][A-Z_]+)\s|hybrid_transformer|parallel_NPU|^\S+[ \t]+-?\d+[ \t]+-?\d+[ \t]+[A-Z]+[ \t]+-?\d+",
     re.IGNORECASE | re.MULTILINE,
 )
-
-
-OF_LAUNCHES: Final = ("inspect", "init")
 OF_MODELS: Final = ("model", "init", "simulate --model")
 
 
@@ -46,21 +35,9 @@ class Reader(NamedTuple):
     name: str
     kind: str
     known_by: str
-    recognise: Callable[[str], bool]  # from the first characters of the file, unpacked
+    recognise: Callable[[str], object]  # from the first characters of the file, unpacked
     does: tuple[str, ...]
     page: str = PAGE
-
-
-def _has(pattern: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda text: pattern.search(text) is not None
-
-
-def _signs(reader: type[LogReader]) -> Callable[[str], bool]:
-    return _has(re.compile("|".join(reader.SIGNS)))
-
-
-def _is_simai(text: str) -> bool:
-    return SIMAI_SIGN.search(text[:FIRST]) is not None
 
 
 OF_WORKLOADS: Final = ("inspect", "init", "simulate", "run")
@@ -82,41 +59,20 @@ ROWS: Final[Sequence[Reader]] = (
         ("inspect", "replay", *OF_WORKLOADS[1:]), "traces.md",
     ),
     Reader("operator table", WORKLOAD, "its heading, or rows of its form", looks_like_op_table, OF_WORKLOADS, "formats.md"),
-    Reader("MLPerf log", LOG, "`:::MLLOG {`", _signs(MllogLog), OF_LOGS),
-    Reader("NeMo log", LOG, "`train_step_timing in s`, or its groups of ranks", _signs(NemoLog), OF_LOGS),
-    Reader(
-        "torchtitan log", LOG, "`step: 10  loss: ... tps: 5,856` (2024: `wps:`), or its device mesh", _signs(TorchtitanLog),
-        OF_LOGS,
-    ),
-    Reader("nanotron log", LOG, "`elapsed_time_per_iteration_ms:`", _signs(NanotronLog), OF_LOGS),
-    Reader(
-        "Megatron-LM log", LOG,
-        "`elapsed time per iteration (ms):`, its dump of arguments, or `using world size:`; Megatron-DeepSpeed, "
-        "Megatron-Bridge and GPT-NeoX print the same", _signs(MegatronLog), (*OF_LOGS, "inspect --stages"),
-    ),
-    Reader("DeepSpeed log", LOG, "`SamplesPerSec=`, `iter time (s):`, its own lines or the Trainer's",
-           _signs(DeepSpeedLog), OF_LOGS),
     *(
-        Reader(name, LAUNCH, known_by, SIGNS[sign], OF_LAUNCHES)
-        for name, sign, known_by in (
-            ("exported plan", "exported", "`sweep export --format json`"),
-            ("torchtitan TOML", "torchtitan", f"its degrees of parallelism, such as `{torchtitan.TP.name} =`"),
-            ("nanotron YAML", "nanotron", f"`{nanotron.ENGINE.name}:` or `{nanotron.GA.name}:`"),
-            (
-                "DeepSpeed JSON", "deepspeed",
-                f"`{deepspeed.BATCH.name}`, `{deepspeed.MICRO_BATCH.name}` or `{deepspeed.ZERO_SECTION.name}`",
-            ),
-            ("arguments of the Hugging Face Trainer", "trainer", f"`{deepspeed.TRAINER_MICRO_BATCH.name}`, as a key or a flag"),
-            ("Megatron-LM YAML", "megatron yaml", f"`MODEL_ARGS:`, or `{megatron_arguments.LAYERS.name}: 32` and the like"),
-            ("NeMo or Megatron-Bridge YAML", "nemo", f"`{TP.name}:` inside a section"),
-            ("Megatron-LM script", "megatron", f"flags such as `{megatron_arguments.LAYERS.flag}` or `{TP.flag}`"),
+        Reader(
+            f"{reader.FRAMEWORK} log", LOG, reader.KNOWN_BY, re.compile("|".join(reader.SIGNS)).search,
+            (*OF_LOGS, "inspect --stages") if reader is MegatronLog else OF_LOGS,
         )
+        for reader in READERS
     ),
-    Reader("log of a run that was out of memory", LOG, "`CUDA out of memory`", _has(OUT_OF_MEMORY), OF_LOGS),
-    Reader("config.json of Hugging Face", MODEL, "`model_type` or `architectures`", _has(CONFIG_SIGN), OF_MODELS, "models.md"),
-    Reader("spec of a sweep", SPEC, "`axes:`, `workload:`", _has(SPEC_SIGN), ("run", "search"), "spec.md"),
-    Reader("model in numbers", MODEL, "`layers: 32`", _has(MODEL_SIGN), OF_MODELS, "models.md"),
-    Reader("SimAI text", WORKLOAD, "its first line, `HYBRID_TRANSFORMER...`", _is_simai, OF_WORKLOADS, "formats.md"),
+    *(Reader(name, LAUNCH, known_by, recognise, ("inspect", "init")) for name, known_by, recognise, _ in FORMATS),
+    Reader("log of a run that was out of memory", LOG, "`CUDA out of memory`", OUT_OF_MEMORY.search, OF_LOGS),
+    Reader("config.json of Hugging Face", MODEL, "`model_type` or `architectures`", CONFIG_SIGN.search, OF_MODELS, "models.md"),
+    Reader("spec of a sweep", SPEC, "`axes:`, `workload:`", SPEC_SIGN.search, ("run", "search"), "spec.md"),
+    Reader("model in numbers", MODEL, "`layers: 32`", MODEL_SIGN.search, OF_MODELS, "models.md"),
+    Reader("SimAI text", WORKLOAD, "its first line, `HYBRID_TRANSFORMER...`",
+           lambda text: SIMAI_SIGN.search(text[:FIRST]), OF_WORKLOADS, "formats.md"),
 )  # fmt: skip
 """Rows in the order in which they are tried."""
 
@@ -128,10 +84,8 @@ def recognised(path: str | Path) -> Reader | None:
         return None
     raw = head_of(place)
     head = raw.decode("utf-8", "replace")
-    for row in ROWS:
-        if (row.kind != LAUNCH or len(raw) < HEAD_BYTES) and row.recognise(
-            head
-        ):  # a log may begin with the flags of its launch
+    for row in ROWS:  # a log may begin with the flags of its launch
+        if (row.kind != LAUNCH or len(raw) < HEAD_BYTES) and row.recognise(head):
             return row
     may_be_log = "\x00" not in head and not head.lstrip().startswith(("{", "["))  # text, and not a document
     return _late_log(place, len(head)) if may_be_log else None

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from sim_core import Floats, SpecError, StageDurations
-from sweep.inputs.log import Log, read_log
+from sweep.inputs.log import read_log
 from sweep.inputs.logs.timers import ALL, LEAST_MOST, ONE, Timers, read_timers
 from sweep.inputs.registry import LOG, is_trace, recognised
+from sweep.inputs.told import Job
 from sweep.inputs.traces.stages import stages_of_profiles
 
 COMPUTE = ("forward-compute", "backward-compute")
@@ -25,17 +26,17 @@ def read_stages(paths: Sequence[str], step_name: str | None = None) -> StageDura
     return stages_of_log(read_log(paths[0]))
 
 
-def stages_of_log(log: Log) -> StageDurations:
+def stages_of_log(log: Job) -> StageDurations:
     """Stage durations from the timers of a Megatron-LM log, whose plan and step are known. Raises SpecError, OSError."""
     timers, plan = read_timers(Path(log.path)), log.plan
     if timers is None or not all(name in timers.seconds and timers.seconds[name].max() > 0 for name in COMPUTE):
         raise SpecError(f"{log.path}: no timers of forward-compute and backward-compute in it; expected {FLAGS}")
     if log.refused:
         raise SpecError(f"{log.path}: the plan is not known: {log.refused}")
-    sizes = {name: plan[name] for name in ("all_gpus", "tp", "pp", "vpp", "dp", "cp", "micro_batch", "global_batch")}
-    gpus, tp, pp, vpp, dp, cp, micro_batch, batch = (size if isinstance(size, int) else 0 for size in sizes.values())
-    if missing := [name for name, size in sizes.items() if not isinstance(size, int)]:
+    names = ("all_gpus", "tp", "pp", "vpp", "dp", "cp", "micro_batch", "global_batch")
+    if missing := [name for name in names if not isinstance(plan[name], int)]:
         raise SpecError(f"{log.path}: the log does not tell {', '.join(missing)}")
+    gpus, tp, pp, vpp, dp, cp, micro_batch, batch = (plan[name] for name in names)
     if pp < 2 or log.step_time_s is None:
         raise SpecError(f"{log.path}: found {'pp 1' if pp < 2 else 'no steady step'}; expected a pipeline with steady steps")
     micro_batches, left = divmod(batch, micro_batch * dp)
@@ -44,18 +45,20 @@ def stages_of_log(log: Log) -> StageDurations:
             f"{log.path}: global batch: found {batch}, expected a multiple of {micro_batch * dp} (micro-batch x dp)"
         )
     times, notes = _by_stage(log.path, timers, pp, vpp, gpus, micro_batches)
-    blocks = times / micro_batches
-    after = _after_s(timers, log.step_time_s)
+    forward_s, backward_s = (_chunks(blocks, vpp) for blocks in times / micro_batches)
+    # what follows the pipeline: the step without `forward-backward`, else the last rank's own reductions and optimizer
+    own = [timers.seconds.get(name) for name in ("backward-params-all-reduce", "optimizer")]
+    after = sum(float(each.max()) for each in own if each is not None)
+    if (pipeline := timers.seconds.get("forward-backward")) is not None:
+        after = max(log.step_time_s - float(pipeline.max()), 0.0)
     layers = log.model.get("layers")
     if (inside := tp * cp) > 1:
         notes.append(f"what {inside} ranks of a stage tell one another is in its durations (tp {tp}, cp {cp})")
     return StageDurations(
         path=log.path,
-        pp=pp,
-        vpp=vpp,
         micro_batches=micro_batches,
-        forward_s=_chunks(blocks[0], vpp),
-        backward_s=_chunks(blocks[1], vpp),
+        forward_s=forward_s,
+        backward_s=backward_s,
         step_s=log.step_time_s,
         spread=log.spread or 0.0,
         steps=log.steps,
@@ -98,11 +101,3 @@ def _chunks(blocks: Floats, vpp: int) -> Floats:
     chunks: Floats = np.repeat(equal[:, None] / vpp, vpp, axis=1)
     chunks[-1, -1] += head
     return chunks
-
-
-def _after_s(timers: Timers, step_s: float) -> float:
-    """What follows the pipeline: the step without `forward-backward`, else the last rank's own reductions and optimizer."""
-    if (pipeline := timers.seconds.get("forward-backward")) is not None:
-        return max(step_s - float(pipeline.max()), 0.0)
-    own = [timers.seconds.get(name) for name in ("backward-params-all-reduce", "optimizer")]
-    return sum(float(each.max()) for each in own if each is not None)

@@ -10,7 +10,8 @@ import pyarrow as pa
 from sweep.columns import LONGER, SHORTER
 from sweep.ranking.query import Rows, plan_columns
 from sweep.ranking.selection import quoted
-from sweep.spec.running import Running, Value
+from sweep.spec.spec import Running
+from sweep.spec.values import Value
 from sweep.uncertainty.evidence import LEVEL, Basis, t3_quantile
 from sweep.uncertainty.judging import NO_CHOICE, coordinates, distances, squares
 

@@ -33,11 +33,10 @@ def citation_of(provenance: Mapping[str, Any]) -> Citation:
     version = f"{provenance.get('version', 'of an earlier version')}"
     made = f"training-plan-sweep {version}, model {provenance.get('model', 'unknown')}"
     kind = "the best" if search else f"{provenance.get('rows', 0):,}"
-    plans = (
-        f"{kind} of {provenance.get('plans', 0):,} plans" if search or provenance.get("rows") != provenance.get("plans") else ""
-    )
-    cite = f"{name}: {plans or f'{kind} plans'} on {devices}; {made}; spec {spec}; data {data}"
-    return Citation(short_name=name, cite=cite, spec=spec, data=data, version=version)
+    if search or provenance.get("rows") != provenance.get("plans"):
+        kind += f" of {provenance.get('plans', 0):,}"
+    cite = f"{name}: {kind} plans on {devices}; {made}; spec {spec}; data {data}"
+    return Citation(name, cite, spec, data, version)
 
 
 def _by_content(value: Any, contents: Mapping[str, str]) -> Any:

@@ -84,8 +84,7 @@ class Folder:
 
     def path(self, name: str = "") -> str:
         """The path of the folder, or of the file `name` in it, as the file system expects it."""
-        parts = (_opened(self.root)[1].rstrip("/"), self.below, name)
-        return "/".join(part for part in parts if part)
+        return "/".join(filter(None, (_opened(self.root)[1].rstrip("/"), self.below, name)))
 
     def make(self) -> None:
         """Create the folder; on an object store there is nothing to create."""
@@ -95,7 +94,7 @@ class Folder:
 
     def is_file(self) -> bool:
         """Whether the path is a file."""
-        return bool(self._info("").type == fs.FileType.File)
+        return bool(self._info().type == fs.FileType.File)
 
     def read_bytes(self, name: str) -> bytes:
         """The bytes of the file `name`. Raises FileNotFoundError."""
@@ -152,7 +151,7 @@ class Folder:
 
     def remove_if_empty(self) -> None:
         """Delete the folder, or its marker on an object store, if nothing is in it."""
-        if self._info("").type == fs.FileType.Directory and not self._infos():
+        if self._info().type == fs.FileType.Directory and not self._infos():
             self._done(lambda: self.filesystem.delete_dir(self.path()))
 
     def probe(self) -> None:
@@ -169,7 +168,7 @@ class Folder:
                 "AWS_REQUEST_CHECKSUM_CALCULATION=when_required (some S3-compatible servers store the checksum with the object)"
             )
 
-    def _info(self, name: str) -> Any:
+    def _info(self, name: str = "") -> Any:
         return self._done(lambda: self.filesystem.get_file_info(self.path(name)), name)
 
     def _infos(self) -> Sequence[Any]:

@@ -4,7 +4,6 @@ Files without an index in their footer, as earlier versions wrote them, and thos
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,6 @@ from sweep.results.store import Store
 
 _TAIL: Final = 1 << 15
 """Bytes that are read from the end of a file: most footers are shorter."""
-_READERS: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,29 +47,17 @@ class Reading:
         def fine(file: File) -> bool:
             return _has(file, [name for name in columns if (file.path, name) not in self._checked])
 
-        self._refuse_but(fine, [file for file in files if (file.path, "") not in self._checked])
-        self._checked |= {(file.path, name) for file in files for name in columns}
+        self._check(files, columns, fine)
 
     def check_whole(self, files: Sequence[File]) -> None:
         """Check every byte of these files. Raises SpecError if one is damaged."""
+        self._check(files, [""], lambda file: is_whole(file.path.read_bytes(), file.part, self.sweep))
 
-        def fine(file: File) -> bool:
-            return is_whole(file.path.read_bytes(), file.part, self.sweep)
-
-        self._refuse_but(fine, [file for file in files if (file.path, "") not in self._checked])
-        self._checked |= {(file.path, "") for file in files}
-
-    def _refuse_but(self, fine: Callable[[File], bool], files: Sequence[File]) -> None:
-        """Raise SpecError unless all of these files are fine."""
-
-        def passes(file: File) -> bool:
-            try:
-                return fine(file)
-            except OSError:
-                return False
-
-        with ThreadPoolExecutor(_READERS) as readers:
-            self.store.refuse([file.part for file, kept in zip(files, readers.map(passes, files), strict=True) if not kept])
+    def _check(self, files: Sequence[File], columns: Collection[str], fine: Callable[[File], bool]) -> None:
+        """Check those of the files that have not been checked as a whole."""
+        left = [file for file in files if (file.path, "") not in self._checked]
+        self.store.refuse([file.part for file in self.store.failing(left, fine)])
+        self._checked |= {(file.path, name) for file in files for name in columns}
 
 
 @contextmanager
@@ -87,15 +73,14 @@ def reading(directory: Location) -> Iterator[Reading]:
         return
     files, lost = [], []
     for part in parts:
-        path = local / part.file_name
         try:
-            index = _index(path)
+            files.append(File(part=part, path=local / part.file_name, index=_index(local / part.file_name)))
         except (OSError, ValueError):
             lost.append(part)
             continue
+        index = files[-1].index
         if index is not None and (index.sweep, index.positions) != (sweep, (part.start, part.stop)):
             lost.append(part)
-        files.append(File(part=part, path=path, index=index))
     store.refuse(lost)
     opened = Reading(store=store, sweep=sweep, files=files)
     opened.check_whole([file for file in files if file.index is None])

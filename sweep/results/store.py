@@ -8,13 +8,13 @@ import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,6 +36,8 @@ NO_RESULTS: Final = "holds no results of a sweep"
 _LEFTOVERS: Final = (".part-", f".{MANIFEST}.")  # files of writers that were killed
 _READERS: Final = 16  # of an object store, which answers late
 _LOCAL_READERS: Final = 4
+
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,21 +173,17 @@ class Store:
     def _schema(self) -> pa.Schema:
         """Columns of the rows that the folder holds; none if it holds none that can be read."""
         for part in self.slices():
-            try:
+            with suppress(OSError, pa.ArrowException):  # damaged
                 return pq.read_schema(BytesIO(self.folder.read_bytes(part.file_name))).remove_metadata()
-            except (OSError, pa.ArrowException):
-                continue  # damaged
         return pa.schema([])
 
     def _provenance_of_slices(self) -> dict[str, Any] | None:
         """The provenance that undamaged slices carry, where they agree; None if there are none."""
         by_sweep: dict[str, dict[str, Any]] = {}
         for part in self._parts():
-            try:
+            with suppress(FileNotFoundError, ValueError):
                 provenance = carried(self.folder.read_bytes(part.file_name), part)
-            except (FileNotFoundError, ValueError):
-                continue
-            by_sweep[provenance["sweep"]] = provenance
+                by_sweep[provenance["sweep"]] = provenance
         return next(iter(by_sweep.values())) if len(by_sweep) == 1 else None
 
     def is_running(self) -> bool:
@@ -219,26 +217,31 @@ class Store:
         """Slices that are unreadable, incomplete or of another sweep."""
         return self._damaged(self._parts(), identity)
 
-    def _damaged(self, parts: Sequence[Slice], identity: str | None, copies: Path | None = None) -> list[Slice]:
+    def _damaged(self, parts: Sequence[Slice], identity: str, copies: Path | None = None) -> list[Slice]:
         """Those of `parts` that are not whole; the others are copied to the folder `copies`, if it is given."""
 
         def whole(part: Slice) -> bool:
-            try:
-                data = self.folder.read_bytes(part.file_name)
-            except FileNotFoundError:
-                return False
-            except OSError:
-                if self.folder.local is None:
-                    raise  # the store cannot be reached; the file may be fine
-                return False
-            if not is_whole(data, part, identity):
-                return False
-            if copies is not None:
+            data = self.folder.read_bytes(part.file_name)
+            kept = is_whole(data, part, identity)
+            if kept and copies is not None:
                 (copies / part.file_name).write_bytes(data)
-            return True
+            return kept
+
+        return self.failing(parts, whole)
+
+    def failing(self, given: Sequence[Given], fine: Callable[[Given], bool]) -> list[Given]:
+        """Those whose files are not `fine`, or cannot be read; raises OSError where the store cannot be reached."""
+
+        def passes(one: Given) -> bool:
+            try:
+                return fine(one)
+            except OSError as error:
+                if self.folder.local is None and not isinstance(error, FileNotFoundError):
+                    raise  # the file may be fine
+                return False
 
         with ThreadPoolExecutor(_READERS if self.folder.local is None else _LOCAL_READERS) as readers:
-            return [part for part, fine in zip(parts, readers.map(whole, parts), strict=True) if not fine]
+            return [one for one, passed in zip(given, readers.map(passes, given), strict=True) if not passed]
 
     def finished(self) -> tuple[str, list[Slice]]:
         """The identity of the sweep, and its finished slices. Raises SpecError if there are none."""
@@ -280,16 +283,15 @@ class Store:
 
     def _parts(self) -> list[Slice]:
         """Slices by file name, in order. Other files in the folder belong to someone else and are never touched."""
-        matches = (_PART.match(name) for name in self.folder.names())
-        return sorted(Slice(int(match[1]), int(match[2])) for match in matches if match)
+        return sorted(Slice(int(at[1]), int(at[2])) for name in self.folder.names() if (at := _PART.match(name)))
 
     def discard(self) -> None:
         """Delete what runs have stored here, the manifest last, and the folder itself if no other files are in it."""
         self._delete(self._parts())
-        present = self.folder.names()
-        leftovers = [name for name in present if name.startswith(_LEFTOVERS)]
-        for name in (*leftovers, *(name for name in (_LOCK, OLD_MANIFEST, MANIFEST) if name in present)):
-            self.folder.delete(name)
+        own = (_LOCK, OLD_MANIFEST, MANIFEST)
+        for name in sorted(self.folder.names(), key=lambda name: own.index(name) if name in own else -1):
+            if name in own or name.startswith(_LEFTOVERS):
+                self.folder.delete(name)
         self.folder.remove_if_empty()
 
     def is_whole(self, identity: str, count: int) -> bool:
@@ -308,8 +310,8 @@ class Store:
         """What the finished slices of a search count beside their rows; empty for other results."""
         if "search" not in (self.provenance() or {}):
             return {}
-        files = (BytesIO(self.folder.read_bytes(part.file_name)) for part in self.slices())
-        return added([counted_in(pq.read_metadata(data)) for data in files])
+        files = (self.folder.read_bytes(part.file_name) for part in self.slices())
+        return added([counted_in(pq.read_metadata(BytesIO(data))) for data in files])
 
     def replace(self, parts: Sequence[Slice], whole: Slice, data: pa.Buffer, identity: str) -> None:
         """Put one file in the place of adjacent slices, once it has been read back. Raises SpecError."""
@@ -329,8 +331,7 @@ class Store:
 def newest(parent: Location) -> Folder:
     """The folder of results below `parent` whose run started last. Raises SpecError if there is none."""
     folder = folder_at(parent)
-    started = ((Store(directory=folder / name).started_s(), name) for name in folder.subfolders())
-    results = [(at, name) for at, name in started if at is not None]
+    results = [(at, name) for name in folder.subfolders() if (at := Store(directory=folder / name).started_s()) is not None]
     if not results:
         raise SpecError(f"{folder}: {NO_RESULTS}")
     return folder / max(results)[1]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sweep.inputs.log import Log
+from sweep.inputs.told import Job
 from sweep.runs.devices import HardwareCell, hardware_cell
 from sweep.runs.table import OUT_OF_MEMORY, NotSimulated
 
@@ -66,7 +66,7 @@ def usual_split(stack: str, layers: int, parts: int) -> str:
     return ENDS_AS_LAYERS if accounting else "balanced"
 
 
-def row_of(log: Log, number: int, device: str = "") -> dict[str, object] | str:
+def row_of(log: Job, number: int, device: str = "") -> dict[str, object] | str:
     """A log as a row of a table; where it cannot be one, why. `device`: of a log that names none."""
     plan, model = log.plan, log.model
     if log.refused:
@@ -114,7 +114,7 @@ def row_of(log: Log, number: int, device: str = "") -> dict[str, object] | str:
     }
 
 
-def _stack(log: Log) -> str | dict[str, object]:
+def _stack(log: Job) -> str | dict[str, object]:
     """The stack of a log. Megatron-LM of 2022 has no rotary positions, gated MLPs or experts: a later core has them."""
     newer = log.model.get("gated") or log.model.get("position") == "rotary" or log.model.get("experts")
     page = "megatron-core" if newer and log.stack == "megatron-2022" else PAGES.get(log.stack, log.stack)
@@ -126,7 +126,7 @@ def _stack(log: Log) -> str | dict[str, object]:
     return {"preset": page, **facts} if facts else page
 
 
-def _model(log: Log) -> dict[str, object]:
+def _model(log: Job) -> dict[str, object]:
     """The sizes of a log's model with what its family has beside them; of no known family, all that the log tells."""
     model, name = log.model, family(log.model)
     if name not in FAMILIES:
@@ -166,7 +166,7 @@ def family(model: Mapping[str, Any]) -> str:
     return "model"
 
 
-def _measured(log: Log) -> dict[str, object]:
+def _measured(log: Job) -> dict[str, object]:
     if log.state == "oom":
         return {"state": OUT_OF_MEMORY, "notes": "out of memory"}
     notes = [f"median of {log.steps} intervals of {log.interval} steps"]

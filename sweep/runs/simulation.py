@@ -1,7 +1,7 @@
 """Measured rows as plans, simulated: seconds of a step, memory, whether it fits; also without some of the physics."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from sim_core import (
     Floats,
     Hardware,
     HardwareTable,
+    Model,
     Plans,
     SpecError,
     Stack,
@@ -104,40 +105,42 @@ class Run(NamedTuple):
         return ((allocated * factor + more) / 2**30 / measured - 1) * 100
 
 
-def run_rows(rows: Sequence[Row], change: Change = UNCHANGED) -> list[Run]:
-    """Simulate each row; rows of the same model, stack and device together."""
-    runs: list[Run | None] = [None] * len(rows)
-    together: dict[tuple[str, ...], list[tuple[int, _Job]]] = defaultdict(list)
-    for number, row in enumerate(rows):
-        try:
-            job = _job(row, change)
-        except (NotSimulated, SpecError) as error:
-            runs[number] = _not_simulated(row, error)
-            continue
-        together[job.key].append((number, job))
-    for numbered in together.values():
-        numbers, jobs = zip(*numbered, strict=True)
-        for number, run in zip(numbers, _simulated(jobs, jobs[0].device, change), strict=True):
-            runs[number] = run
-    return [run for run in runs if run is not None]
-
-
 class _Job(NamedTuple):
     """A row as what is simulated."""
 
     row: Row
+    model: Model
+    stack: Stack
+    sequence_parallel: bool
     workload: Workload
     plan: Plans
     device: Hardware
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Rows that are alike in it can be simulated together."""
-        modelled = self.workload.modelled
-        if modelled is None:
-            raise ValueError("a row is simulated from a model")
-        described = modelled.model.model_dump_json(), modelled.stack.model_dump_json(), str(modelled.sequence_parallel)
-        return (*described, self.device.model_dump_json())
+
+Numbered = list[tuple[int, _Job]]
+
+
+def _alike(numbered: Iterable[tuple[int, _Job]]) -> Iterable[Numbered]:
+    """Jobs of the same model, stack and device: they are simulated together."""
+    together: dict[tuple[str, ...], Numbered] = defaultdict(list)
+    for number, job in numbered:
+        described = (each.model_dump_json() for each in (job.model, job.stack, job.device))
+        together[*described, str(job.sequence_parallel)].append((number, job))
+    return together.values()
+
+
+def run_rows(rows: Sequence[Row], change: Change = UNCHANGED) -> list[Run]:
+    """Simulate each row; rows of the same model, stack and device together."""
+    runs: dict[int, Run] = {}
+    numbered: Numbered = []
+    for number, row in enumerate(rows):
+        try:
+            numbered.append((number, _job(row, change)))
+        except (NotSimulated, SpecError) as error:
+            runs[number] = _not_simulated(row, error)
+    for alike in _alike(numbered):
+        runs |= zip((number for number, _ in alike), _simulated([job for _, job in alike], change), strict=True)
+    return [runs[number] for number in range(len(rows))]
 
 
 def _job(row: Row, change: Change) -> _Job:
@@ -149,80 +152,77 @@ def _job(row: Row, change: Change) -> _Job:
     if row.text("reason") and change.device is None:
         raise NotSimulated(row.text("reason"))
     device = change.device or row.hardware
-    workload = _workload(row, change)
-    return _Job(row, workload, plans(workload, **row.plan), device)
+    model, stack, sequence_parallel = _trained(row, change)
+    workload = workload_from_model(model, stack, sequence_parallel=sequence_parallel)
+    return _Job(row, model, stack, sequence_parallel, workload, plans(workload, **row.plan), device)
 
 
-def _workload(row: Row, change: Change) -> Workload:
-    stack = row.stack(change.base)
-    stated = row.sequence_parallel
+def _trained(row: Row, change: Change) -> tuple[Model, Stack, bool]:
+    """The model of a row, its stack, and whether sequence parallelism is on."""
+    stack, stated = row.stack(change.base), row.sequence_parallel
     sequence_parallel = stack.flash_attention if stated is None else stated  # recipes with TE have it on
-    return workload_from_model(row.model, stack.model_copy(update=change.stack), sequence_parallel=sequence_parallel)
+    return row.model, stack.model_copy(update=change.stack), sequence_parallel
 
 
-def _joined(parts: Sequence[Plans]) -> Plans:
-    """The plans one after another."""
-    width = max(part.virtual_layers.shape[1] for part in parts)
-    lists = [
-        np.pad(part.virtual_layers, ((0, 0), (0, width - part.virtual_layers.shape[1])), constant_values=-1) for part in parts
-    ]
-    columns = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in Plans._fields if name != "virtual_layers"
-    }
-    return Plans(**columns, virtual_layers=np.concatenate(lists))
+def _joined(jobs: Sequence[_Job]) -> Plans:
+    """Their plans one after another."""
+    columns = {name: [getattr(job.plan, name) for job in jobs] for name in Plans._fields}
+    layers = columns.pop("virtual_layers")
+    width = max(part.shape[1] for part in layers)
+    lists = [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-1) for part in layers]
+    parts = {name: np.concatenate(column) for name, column in columns.items()}
+    return Plans(**parts, virtual_layers=np.concatenate(lists))
 
 
-def _not_simulated(row: Row, why: Exception) -> Run:
+def _not_simulated(row: Row, why: object) -> Run:
     return Run(row, reason=str(why)[:LONGEST_REASON])
 
 
-def _simulated(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[Run]:
+def _simulated(jobs: Sequence[_Job], change: Change) -> list[Run]:
     """The runs of jobs of one model and stack on a device; each alone where one of them cannot be costed."""
     try:
-        return _together(jobs, hardware, change)
+        return _together(jobs, change)
     except (NotSimulated, SpecError) as error:
         if len(jobs) == 1:
             return [_not_simulated(jobs[0].row, error)]
-        return [run for job in jobs for run in _simulated([job], hardware, change)]
+        return [run for job in jobs for run in _simulated([job], change)]
 
 
-def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[Run]:
-    workload, grid = jobs[0].workload, _joined([job.plan for job in jobs])
+def _together(jobs: Sequence[_Job], change: Change) -> list[Run]:
+    _, model, stack, _, workload, _, hardware = jobs[0]
+    grid = _joined(jobs)
     table = hardware_table([_without(hardware, change)], None)
     measures = simulate(workload, table, grid).named()
     network, stated = network_of(hardware)
-    known = workload.modelled
-    fragmentation, stack = (1.0, "") if known is None else (known.stack.fragmentation, known.stack.name)
-    unmet = "" if change.base or stack in stack_names() else stack
     tokens = grid.all_gpus // (grid.tp * grid.cp * grid.pp) * grid.micro_batch * grid.ga * (workload.sequence or 0)
     ideal_s = tokens / grid.all_gpus * (plausibility(workload).flops_per_token or 0.0) / hardware.value("peak_flops_bf16")
-    experts = known is not None and known.model.experts is not None
     runs = []
     for number, job in enumerate(jobs):
+        row = job.row
         if measures["reason"][number]:
-            runs.append(_not_simulated(job.row, NotSimulated(PLAN_REASON + measures["reason"][number])))
+            runs.append(_not_simulated(row, PLAN_REASON + measures["reason"][number]))
             continue
         tensors = float(sum(measures[name][number] for name in ALLOCATED))
-        if job.row.text("memory_kind").endswith(FIRST_STAGE) and job.row.size("pp") > 1:
+        if row.text("memory_kind").endswith(FIRST_STAGE) and row.size("pp") > 1:
             memory = shape_of(workload, table, job.plan).memory[:, 0]
             tensors = float(sum(memory[MEMORY.index(name)] for name in ALLOCATED))
-        on_device, known_memory = float(measures["peak_memory_bytes"][number]), job.row.text("memory_kind") != NOT_MODELLED
+        on_device, memory_known = float(measures["peak_memory_bytes"][number]), row.text("memory_kind") != NOT_MODELLED
         runs.append(
             Run(
-                row=job.row,
+                row=row,
                 step_s=float(measures["step_time_s"][number]),
                 peak_bytes=tensors,
                 device_bytes=on_device,
-                fits=on_device <= hardware.value("memory") or not known_memory,
-                memory_known=known_memory,
-                fragmentation=fragmentation,
+                fits=on_device <= hardware.value("memory") or not memory_known,
+                memory_known=memory_known,
+                fragmentation=stack.fragmentation,
                 network=network,
                 network_stated=stated,
-                unmet=unmet,
+                unmet="" if change.base or stack.name in stack_names() else stack.name,
                 launch_s=float(measures["launch_s"][number]),
                 measured_share=float(measures["measured_share"][number]),
                 ideal_s=float(ideal_s[number]),
-                kind=kind_of(hardware.name, experts=experts, precision=job.row.plan["precision"]),
+                kind=kind_of(hardware.name, experts=model.experts is not None, precision=row.plan["precision"]),
             )
         )
     return runs
@@ -230,7 +230,8 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
 
 def seconds_on(row: Row, variants: Sequence[Hardware]) -> Floats:
     """Seconds of the row's step on each hardware, whether or not it fits. Raises NotSimulated, SpecError."""
-    workload = _workload(row, UNCHANGED)
+    model, stack, sequence_parallel = _trained(row, UNCHANGED)
+    workload = workload_from_model(model, stack, sequence_parallel=sequence_parallel)
     grid = plans(workload, **row.plan | {"hardware": list(range(len(variants)))})
     measures = simulate(workload, hardware_table([_without(hardware, UNCHANGED) for hardware in variants], None), grid).named()
     for reason in measures["reason"]:
@@ -252,30 +253,24 @@ def seconds_by_stack(rows: Sequence[Row], base: Stack | None, device: Hardware |
 class StepsByStack:
     """Steps of measured runs under other facts of their stacks: rows and devices are read once, not for each stack."""
 
-    def __init__(self, jobs: "Sequence[_Job]") -> None:
+    def __init__(self, jobs: Sequence[_Job]) -> None:
         self._count = len(jobs)
-        self._groups: list[tuple[list[int], Workload, Plans, HardwareTable]] = []
-        together: dict[tuple[str, ...], list[int]] = defaultdict(list)
-        for number, job in enumerate(jobs):
-            together[job.key].append(number)
-        for numbers in together.values():
-            first = jobs[numbers[0]]
+        self._groups: list[tuple[list[int], _Job, Plans, HardwareTable]] = []
+        for alike in _alike(enumerate(jobs)):
+            first, joined = alike[0][1], _joined([job for _, job in alike])
             table = hardware_table([_without(first.device, UNCHANGED)], None)
-            self._groups.append((numbers, first.workload, _joined([jobs[number].plan for number in numbers]), table))
+            self._groups.append(([number for number, _ in alike], first, joined, table))
 
     def stacks(self) -> list[Stack]:
         """The stack of each group of runs."""
-        return [workload.modelled.stack for _, workload, _, _ in self._groups if workload.modelled is not None]
+        return [first.stack for _, first, _, _ in self._groups]
 
     def seconds(self, facts: Mapping[str, object]) -> Floats:
         """Seconds of each run's step with these facts in SI in place of its stack's own."""
         steps = np.empty(self._count)
-        for numbers, workload, grid, table in self._groups:
-            known = workload.modelled
-            if known is None:
-                raise ValueError("a row is simulated from a model")
-            stack = known.stack.model_copy(update=dict(facts))
-            changed = workload_from_model(known.model, stack, sequence_parallel=known.sequence_parallel)
+        for numbers, first, grid, table in self._groups:
+            stack = first.stack.model_copy(update=dict(facts))
+            changed = workload_from_model(first.model, stack, sequence_parallel=first.sequence_parallel)
             steps[numbers] = simulate(changed, table, grid).named()["step_time_s"]
         return steps
 

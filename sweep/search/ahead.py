@@ -1,8 +1,9 @@
 """What a search knows: the best plans so far, and what is ahead of it: plans or blocks, each with a bound of its cost."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -51,8 +52,7 @@ class Frontier:
         return np.array([self.limit.get(key, np.inf) for key in keys], np.float64)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ahead:
+class Ahead(NamedTuple):
     """Plans, or one plan for each block: the code of its reason (0: legal), the least that it can cost, its group; [rows]."""
 
     reason: Ints
@@ -60,12 +60,49 @@ class Ahead:
     keys: list[bytes]
     group: Ints  # index into `keys`
 
+    def still_open(self, rows: Ints, frontier: Frontier) -> Ints:
+        """Those of some rows whose bound is not worse than what has been found."""
+        return rows[~(self.cost[rows] > frontier.limits(self.keys)[self.group[rows]])]
+
+    def promising(self, frontier: Frontier) -> Ints:
+        """The legal rows that are still open, most promising first: nearest to the best bound of their group."""
+        rows = self.still_open(np.flatnonzero(self.reason == 0), frontier)
+        cost, group, lowest = self.cost[rows], self.group[rows], np.full(len(self.keys), np.inf)
+        finite = np.isfinite(cost)  # not where it is unknown, or a plan never ends: these come last
+        np.minimum.at(lowest, group[finite], cost[finite])
+        above = np.full(len(cost), np.inf)
+        above[finite] = cost[finite] - lowest[group[finite]]
+        return rows[np.argsort(above, kind="stable")]
+
+    def first(self, frontier: Frontier) -> Ints:
+        """The most promising rows of each group, up to as many as are looked for."""
+        rows = self.promising(frontier)
+        rows = rows[np.argsort(self.group[rows], kind="stable")]
+        group = self.group[rows]
+        return rows[np.arange(len(group)) - np.searchsorted(group, group) < frontier.objective.best]
+
+    def rounds(self, frontier: Frontier, plans: Ints, size: int, most: int) -> Iterator[Ints]:
+        """All promising rows, about `size` plans at first and twice as many each time, up to `most`, as long as they are open.
+
+        `plans`, [rows]: how many each stands for.
+        """
+        left = self.promising(frontier)
+        while len(left := self.still_open(left, frontier)):
+            taken = max(1, int(np.searchsorted(np.cumsum(plans[left]), size, side="right")))
+            yield left[:taken]
+            left, size = left[taken:], min(2 * size, most)
+
+    def reasons(self, plans: Ints) -> Counter[str]:
+        """Plans by reason, '' for those that can run; each row stands for some `plans`, [rows]."""
+        of_reason = np.bincount(self.reason, plans).astype(np.int64)
+        return Counter({REASONS[code]: int(count) for code, count in enumerate(of_reason) if count})
+
 
 def of_bounded(rows: pa.RecordBatch, objective: Objective) -> Ahead:
     """What is ahead, from rows of `bounded`."""
     keys, group = group_keys(rows, objective.per)
     reason = rows.column("reason").indices.to_numpy().astype(np.int64)
-    return Ahead(reason=reason, cost=objective.cost(rows), keys=keys, group=group)
+    return Ahead(reason, objective.cost(rows), keys, group)
 
 
 def of_blocks(sweep: Sweep, blocks: Blocks, objective: Objective, families: Ints, *, rough: bool = False) -> Ahead:
@@ -76,8 +113,8 @@ def of_blocks(sweep: Sweep, blocks: Blocks, objective: Objective, families: Ints
     ga = np.array(blocks.micro_batches, np.int64)
     rows, reason, step_s = bounded_over(sweep, standing, ga, rough=rough)
     keys, group = group_keys(rows, objective.per)
-    cost = objective.cost_over(rows, ga, step_s)
-    return Ahead(reason=reason.ravel(), cost=cost.ravel(), keys=keys, group=np.repeat(group, len(ga)))
+    cost = objective.cost_over(rows, ga, step_s).ravel()
+    return Ahead(reason.ravel(), cost, keys, np.repeat(group, len(ga)))
 
 
 def refined(sweep: Sweep, blocks: Blocks, families: Ints, ahead: Ahead, chosen: Ints, frontier: Frontier) -> Ahead:
@@ -87,45 +124,4 @@ def refined(sweep: Sweep, blocks: Blocks, families: Ints, ahead: Ahead, chosen: 
         return ahead
     cost = ahead.cost.copy().reshape(-1, blocks.family)
     cost[better] = of_blocks(sweep, blocks, frontier.objective, families[better]).cost.reshape(-1, blocks.family)
-    return replace(ahead, cost=cost.ravel())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Promise:
-    """The rows of what is ahead that can be in the answer, and the least that they can cost."""
-
-    rows: Ints
-    cost: Floats
-    keys: list[bytes]
-    group: Ints
-    order: Ints  # of `rows`, `cost` and `group`, most promising first: nearest to the best bound of its group
-
-    def still_open(self, left: Ints, frontier: Frontier) -> Ints:
-        """The entries of `left`, a part of `order`, that can still be in the answer, given what was found since."""
-        return left[~(self.cost[left] > frontier.limits(self.keys)[self.group[left]])]
-
-    def first(self, most: int) -> Ints:
-        """The most promising rows of each group, up to `most` of each."""
-        by_group = self.order[np.argsort(self.group[self.order], kind="stable")]
-        group = self.group[by_group]
-        place = np.arange(len(group)) - np.searchsorted(group, group)
-        return self.rows[by_group[place < most]]
-
-
-def promise_of(ahead: Ahead, frontier: Frontier) -> Promise:
-    """The legal rows whose bound is not worse than what has been found."""
-    rows = np.flatnonzero((ahead.reason == 0) & ~(ahead.cost > frontier.limits(ahead.keys)[ahead.group]))
-    cost, group = ahead.cost[rows], ahead.group[rows]
-    lowest = np.full(len(ahead.keys), np.inf)
-    finite = np.isfinite(cost)  # not where it is unknown, or a plan never ends: these come last
-    np.minimum.at(lowest, group[finite], cost[finite])
-    above = np.full(len(cost), np.inf)
-    above[finite] = cost[finite] - lowest[group[finite]]
-    order = np.argsort(above, kind="stable")
-    return Promise(rows=rows, cost=cost, keys=ahead.keys, group=group, order=order)
-
-
-def count_reasons(ahead: Ahead, plans: Ints) -> Counter[str]:
-    """Plans by reason, '' for those that can run; each row stands for some `plans`, [rows]."""
-    of_reason = np.bincount(ahead.reason, plans).astype(np.int64)
-    return Counter({REASONS[code]: int(count) for code, count in enumerate(of_reason) if count})
+    return ahead._replace(cost=cost.ravel())

@@ -1,5 +1,6 @@
 """Blocks of plans: the coarse bound of one plan, which stands for its block, holds for all plans of the block."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -36,12 +37,12 @@ class Blocks:
     @property
     def width(self) -> int:
         """Plans of a block."""
-        return int(np.prod([size for size, _ in self.inner], dtype=np.int64))
+        return math.prod(size for size, _ in self.inner)
 
     @property
     def count(self) -> int:
         """Number of blocks."""
-        return int(np.prod([size for size, _ in self.outer], dtype=np.int64))
+        return math.prod(size for size, _ in self.outer)
 
     @property
     def family(self) -> int:
@@ -73,42 +74,36 @@ def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
     ignored = _ignored(sweep) - asked
     by_cost = (space.codes("layer_split") == BALANCED_COST).any()  # faster messages move layers
     faster = FASTER.keys() - asked if ignored and not by_cost else set()
-    families = bool(ignored) and objective.follows_step and not asked & MICRO_BATCHES
+    families = ignored and objective.follows_step and not asked & MICRO_BATCHES
     apart: tuple[int, ...] = ()
     outer: list[tuple[int, int]] = []
     inner: list[tuple[int, int]] = []
-    best = 0
-    micro_batches = [axis for axis in space.axes if axis.codes.keys() & MICRO_BATCHES]
-    for axis in (*(axis for axis in space.axes if axis not in micro_batches), *micro_batches):  # the last ones are side by side
+    best, many = 0, False
+    for axis in sorted(space.axes, key=lambda axis: bool(axis.codes.keys() & MICRO_BATCHES)):  # the last ones are side by side
         row = _best_row(axis, space, ignored, faster)
         (outer if row is None else inner).append((axis.size, axis.stride))
-        best += 0 if row is None else row * axis.stride
+        best += (row or 0) * axis.stride
+        many |= bool(axis.codes.keys() & MICRO_BATCHES) and axis.size >= MANY
         if families and axis.codes.keys() == {"ga"}:
             apart = tuple(axis.codes["ga"].tolist())
-    pays = bool(ignored) and (bool(inner) or any(axis.size >= MANY for axis in micro_batches))
+    pays = bool(ignored and (inner or many))
     return Blocks(outer=tuple(outer), inner=tuple(inner), micro_batches=apart, best=best, pays=pays)
 
 
 def _ignored(sweep: Sweep) -> frozenset[str]:
     """Columns that the coarse bound does not depend on; none where some plans have the fidelity simai."""
-    codes = {name: np.array([code]) for name, code in sweep.space.held.items()}
-    for axis in sweep.space.axes:
-        codes |= axis.codes
-    if (codes["fidelity"] == FIDELITIES.index("simai")).any():
+    fidelity, schedule, sharding = map(sweep.space.codes, ("fidelity", "schedule", "sharding"))
+    if (fidelity == FIDELITIES.index("simai")).any():
         return frozenset()
-    each = [ignored_columns(workload, codes["schedule"], codes["sharding"]) for workload in sweep.workloads]
-    return each[0].intersection(*each[1:])
+    return frozenset.intersection(*(ignored_columns(workload, schedule, sharding) for workload in sweep.workloads))
 
 
 def _asked_for(sweep: Sweep, objective: Objective) -> set[str]:
     """Columns by which plans of a block differ for the user: in the objective, the groups, or perhaps in a constraint."""
     columns = result_schema(sweep.space).names
     text = set(re.findall(r"\w+", " ".join(sweep.where).lower()))
-    names = {name: {name} for name in columns}
-    for short, name in other_names(columns).items():
-        names[name].add(short)
-    mentioned = {name for name, each in names.items() if any(name.lower() in text for name in each)}
-    return mentioned | {objective.column, *objective.per}
+    names = {**{name: name for name in columns}, **other_names(columns)}
+    return {name for word, name in names.items() if word.lower() in text} | {objective.column, *objective.per}
 
 
 def _best_row(axis: Axis, space: Space, ignored: frozenset[str], faster: set[str]) -> int | None:

@@ -1,8 +1,7 @@
 """Search among some plans: bound all, simulate the most promising, stop when no bound is below the best found."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,7 @@ from sim_core import Bools, Ints
 from sweep.evaluation.evaluation import bounded, evaluate
 from sweep.evaluation.preparation import Sweep
 from sweep.results.slice_file import Slice
-from sweep.search.ahead import Frontier, count_reasons, of_blocks, of_bounded, promise_of, refined
+from sweep.search.ahead import Frontier, of_blocks, of_bounded, refined
 from sweep.search.blocks import Blocks
 from sweep.search.objective import group_keys, same_numbers
 
@@ -30,8 +29,7 @@ MEMBERS: Final = 16_384
 """... up to these."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Searched:
+class Searched(NamedTuple):
     """What came of some plans: rows that can be in the answer, and by reason how many of the others there are."""
 
     rows: pa.RecordBatch
@@ -47,52 +45,38 @@ def search_blocks(sweep: Sweep, blocks: Blocks, part: Slice, frontier: Frontier)
     families = np.arange(part.start // of_family, -(-part.stop // of_family))
     first = int(families[0]) * blocks.family
     number = np.arange(first, first + len(families) * blocks.family)
-    plans = np.maximum(np.minimum((number + 1) * blocks.width, part.stop) - np.maximum(number * blocks.width, part.start), 0)
+    begin, end = np.maximum(number * blocks.width, part.start), np.minimum((number + 1) * blocks.width, part.stop)
+    plans = np.maximum(end - begin, 0)
     ahead = of_blocks(sweep, blocks, frontier.objective, families, rough=True)
-    counted = count_reasons(ahead, plans)
-    ahead = replace(ahead, reason=np.where(plans > 0, ahead.reason, ELSEWHERE))
-    ahead = refined(sweep, blocks, families, ahead, promise_of(ahead, frontier).rows, frontier)
-    promise = promise_of(ahead, frontier)
+    counted = ahead.reasons(plans)
+    ahead = ahead._replace(reason=np.where(plans > 0, ahead.reason, ELSEWHERE))
+    ahead = refined(sweep, blocks, families, ahead, ahead.promising(frontier), frontier)
     counted[BEATEN] = counted.pop("", 0)
-    left, most = promise.order, FIRST_MEMBERS
     searched: list[Searched] = []
-    while True:
-        left = promise.still_open(left, frontier)
-        if not len(left):
-            break
-        rows = promise.rows[left]
-        taken = max(1, int(np.searchsorted(np.cumsum(plans[rows]), most, side="right")))
-        places = np.concatenate([np.arange(0), *(_members(blocks, part, first + row) for row in rows[:taken])])
+    for rows in ahead.rounds(frontier, plans, FIRST_MEMBERS, MEMBERS):
+        places = np.concatenate([np.arange(begin[row], end[row]) for row in rows])
         cuts = range(0, len(places), MEMBERS)  # one block may be a large one
         searched += [search_among(sweep, blocks.numbers(places[cut : cut + MEMBERS]), frontier) for cut in cuts]
-        left, most = left[taken:], min(2 * most, MEMBERS)
     counted[BEATEN] -= sum(each.plans for each in searched)
     for each in searched:
         counted.update(each.counted)
     return _joined(sweep, [each.rows for each in searched], counted, frontier)
 
 
-def _members(blocks: Blocks, part: Slice, block: int) -> Ints:
-    """Places of a block in a slice."""
-    return np.arange(max(block * blocks.width, part.start), min((block + 1) * blocks.width, part.stop))
-
-
 def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
     """Search among `positions`; adds what it simulates to `frontier`."""
-    bounds = bounded(sweep, positions)
+    bounds, each = bounded(sweep, positions), np.ones(len(positions), np.int64)
     ahead = of_bounded(bounds, frontier.objective)
-    counted, promise = count_reasons(ahead, np.ones(len(positions), np.int64)), promise_of(ahead, frontier)
-    left, size = promise.order, max(FIRST_BATCH, len(np.unique(promise.group)))
+    counted, groups = ahead.reasons(each), len(np.unique(ahead.group[ahead.promising(frontier)]))
     tables: list[pa.RecordBatch] = []
-    while True:
-        left = promise.still_open(left, frontier)
-        if not len(left):
-            break
-        chosen, left, size = promise.rows[left[:size]], left[size:], 2 * size
+    for chosen in ahead.rounds(frontier, each, max(FIRST_BATCH, groups), len(positions)):
         simulated = evaluate(sweep, positions[chosen])
         tables.append(simulated)
         frontier.simulated += simulated.num_rows
-        frontier.tightness += _tightness(bounds.take(pa.array(chosen)), simulated)
+        bound_s, step_s = (
+            rows.column("step_time_s").to_numpy(zero_copy_only=False) for rows in (bounds.take(pa.array(chosen)), simulated)
+        )
+        frontier.tightness += float(np.nansum(bound_s / step_s))
         take_in(simulated, frontier)
     counted[BEATEN] = counted.pop("", 0) - sum(table.num_rows for table in tables)
     return _joined(sweep, tables, counted, frontier)
@@ -101,13 +85,12 @@ def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
 def _joined(sweep: Sweep, tables: list[pa.RecordBatch], counted: Counter[str], frontier: Frontier) -> Searched:
     """Simulated rows as one batch; those that cannot be in the answer are counted instead."""
     plans = sum(counted.values()) + sum(table.num_rows for table in tables)
-    if not tables:
-        return Searched(rows=evaluate(sweep, np.empty(0, np.int64)), counted=_plain(counted), plans=plans)
+    tables = tables or [evaluate(sweep, np.empty(0, np.int64))]
     (rows,) = pa.Table.from_batches(tables).unify_dictionaries().combine_chunks().to_batches() or tables[:1]
     kept = in_answer(rows, frontier)
-    reasons = rows.column("reason").filter(pa.array(~kept)).to_pylist()
-    counted.update(reason or WORSE for reason in reasons)
-    return Searched(rows=rows.filter(pa.array(kept)), counted=_plain(counted), plans=plans)
+    counted.update(reason or WORSE for reason in rows.column("reason").filter(pa.array(~kept)).to_pylist())
+    rows = rows.filter(pa.array(kept))
+    return Searched(rows, counted={reason: count for reason, count in sorted(counted.items()) if count}, plans=plans)
 
 
 def in_answer(rows: pa.RecordBatch, frontier: Frontier) -> Bools:
@@ -126,12 +109,3 @@ def take_in(rows: pa.RecordBatch, frontier: Frontier) -> None:
     rows = rows.filter(pa.array(ranked))
     keys, group = group_keys(rows, frontier.objective.per)
     frontier.add(keys, group, cost[ranked], rows.column("plan").to_numpy(), same_numbers(rows))
-
-
-def _tightness(bounds: pa.RecordBatch, simulated: pa.RecordBatch) -> float:
-    bound_s, step_s = (batch.column("step_time_s").to_numpy(zero_copy_only=False) for batch in (bounds, simulated))
-    return float(np.nansum(bound_s / step_s))
-
-
-def _plain(counted: Counter[str]) -> dict[str, int]:
-    return {reason: count for reason, count in sorted(counted.items()) if count}

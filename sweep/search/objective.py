@@ -31,8 +31,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         """Raises SpecError for a column that the bound of a step does not bound."""
-        bounded = self.column not in MEASURES or self.column in KNOWN
-        if not bounded and not self.follows_step:
+        if not (self.column not in MEASURES or self.column in KNOWN) and not self.follows_step:
             direction = "highest" if self.descending else "lowest"
             raise SpecError(
                 f"search: the {direction} {self.column} cannot be bounded without simulating every plan (`sweep run`); "
@@ -46,11 +45,8 @@ class Objective:
 
     def cost(self, rows: pa.RecordBatch) -> Floats:
         """What the search minimises, [rows], in the order of the column; NaN where the column is null."""
-        column = rows.column(self.column)
-        values: Floats = column.to_numpy(zero_copy_only=False).astype(np.float64)
-        if self.descending:
-            return -values
-        return values
+        values: Floats = rows.column(self.column).to_numpy(zero_copy_only=False).astype(np.float64)
+        return -values if self.descending else values
 
     def cost_over(self, rows: pa.RecordBatch, ga: Ints, step_s: Floats) -> Floats:
         """The same of rows whose step takes a second, with other micro-batches, [m], and seconds, [rows, m]."""

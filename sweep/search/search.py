@@ -2,25 +2,24 @@
 
 import hashlib
 import json
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sim_core import REASON, Ints
-from sweep.evaluation.evaluation import evaluate, spread
+from sim_core import Ints
+from sweep.evaluation.evaluation import spread
 from sweep.evaluation.preparation import Prepared, Sweep
-from sweep.evaluation.slices import Receipt, SliceTask
+from sweep.evaluation.slices import SliceTask
 from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor
 from sweep.results.slice_file import Slice, encoded
 from sweep.results.store import Store
-from sweep.search.ahead import Frontier, of_blocks, promise_of, refined
+from sweep.search.ahead import Frontier, of_blocks, refined
 from sweep.search.blocks import Blocks, blocks_of
 from sweep.search.candidates import WORSE, in_answer, search_among, search_blocks, take_in
 from sweep.search.objective import Objective
@@ -55,18 +54,18 @@ class SearchTask(SliceTask):
         }
         return encoded(searched.rows, self.provenance, part, counted)
 
-    def give_up(self, part: Slice, reason: str) -> Receipt:
-        """Store a slice that failed at every attempt: its legal plans become `failed`, the others are counted."""
-        begun = time.perf_counter()
-        batch = evaluate(self.sweep, self.blocks.numbers(np.arange(part.start, part.stop)), REASON[reason])
+    def positions(self, part: Slice) -> Ints:
+        """The plans at the places of a slice."""
+        return self.blocks.numbers(super().positions(part))
+
+    def file_of(self, batch: pa.RecordBatch, part: Slice) -> pa.Buffer:
+        """The file of a slice that was given up: its failed plans are rows, the others are counted."""
         failed = pc.equal(batch.column("status"), "failed")
         counted = Counter(batch.column("reason").filter(pc.invert(failed)).to_pylist())
-        self.store(part, encoded(batch.filter(failed), self.provenance, part, {"plans": dict(counted)}))
-        return Receipt(part=part, seconds=time.perf_counter() - begun)
+        return encoded(batch.filter(failed), self.provenance, part, {"plans": dict(counted)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """What a search did: plans of the space, those simulated, and by reason those that are no rows of the result."""
 
     plans: int
@@ -167,9 +166,9 @@ def seed(sweep: Sweep, blocks: Blocks, objective: Objective) -> Frontier:
 
 def _search_families(sweep: Sweep, blocks: Blocks, families: Ints, frontier: Frontier) -> None:
     """Simulate the plans that stand for the most promising blocks of each group in some families."""
-    ahead, best = of_blocks(sweep, blocks, frontier.objective, families, rough=True), frontier.objective.best
-    ahead = refined(sweep, blocks, families, ahead, promise_of(ahead, frontier).first(best), frontier)
-    first = promise_of(ahead, frontier).first(best)
+    ahead = of_blocks(sweep, blocks, frontier.objective, families, rough=True)
+    ahead = refined(sweep, blocks, families, ahead, ahead.first(frontier), frontier)
+    first = ahead.first(frontier)
     search_among(sweep, blocks.standing_for(families[first // blocks.family] * blocks.family + first % blocks.family), frontier)
 
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from sim_core import plural, short
-from sweep.inputs.launch.job import Launch
-from sweep.inputs.log import Log
+from sweep.inputs.told import Job
 from sweep.wording import Values, plain_values, word
 
 WORDS: Final = {
@@ -18,7 +17,7 @@ ONE_JOB: Final = 0.04
 """Two jobs of the same plan differ by so much (two of bigscience's logs of 64 V100: 128,960 and 123,896 ms)."""
 
 
-def log_lines(log: Log) -> Iterator[str]:
+def log_lines(log: Job) -> Iterator[str]:
     """What a log tells."""
     yield f"{log.path}: log of {log.framework or 'a run of an unknown framework'}"
     peak, node = log.peak_memory_gib, log.gpus_per_node
@@ -34,7 +33,7 @@ def log_lines(log: Log) -> Iterator[str]:
     yield from _told(facts, log)
 
 
-def launch_lines(launch: Launch) -> Iterator[str]:
+def launch_lines(launch: Job) -> Iterator[str]:
     """What a launch file states."""
     yield f"{launch.path}: launch file of {launch.framework}"
     yield from _told({"plan": _plan_words(launch.plan), "model": _model_words(launch.model)}, launch)
@@ -42,7 +41,7 @@ def launch_lines(launch: Launch) -> Iterator[str]:
         yield f"  {'kept':13} {plural(len(launch.kept), 'setting')} without a part in plan or model"
 
 
-def _told(facts: Mapping[str, str], of: Log | Launch) -> Iterator[str]:
+def _told(facts: Mapping[str, str], of: Job) -> Iterator[str]:
     """What a file tells, what it does not, and what to know of it."""
     told = {**facts, "missing": ", ".join(WORDS.get(name, name) for name in of.missing)}
     yield from (f"  {what:13} {text}" for what, text in told.items() if text)
@@ -67,7 +66,7 @@ def _model_words(model: Values) -> str:
     return ", ".join(parts) or "not known"
 
 
-def _step(log: Log) -> str:
+def _step(log: Job) -> str:
     if log.step_time_s is None:
         return "none" if log.first_step_s is None else f"none; the first interval took {short(log.first_step_s, 's')} a step"
     intervals = plural(log.steps, "interval") + (f" of {log.interval} steps" if log.interval > 1 else "")
@@ -76,7 +75,7 @@ def _step(log: Log) -> str:
     return f"{short(log.step_time_s, 's')} (median of {intervals}{spread}; another job of this plan may differ by {doubt:.0%})"
 
 
-def log_values(log: Log) -> dict[str, object]:
+def log_values(log: Job) -> dict[str, object]:
     """What a log tells as plain values, for JSON; seconds, GiB, None: not told."""
     names = (
         "framework state step_time_s steps interval first_step_s spread rounding plan refused model parameters "
@@ -85,7 +84,7 @@ def log_values(log: Log) -> dict[str, object]:
     return {"path": log.path, "kind": "log", **plain_values(log, names)}
 
 
-def launch_values(launch: Launch) -> dict[str, object]:
+def launch_values(launch: Job) -> dict[str, object]:
     """What a launch file states as plain values, for JSON; None: left to the moment of the launch."""
     values = plain_values(launch, "path framework plan model missing notes kept")
     return {"path": values.pop("path"), "kind": "launch", "framework": values.pop("framework"), "step_time_s": None, **values}

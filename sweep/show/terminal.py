@@ -1,11 +1,11 @@
-"""The terminal that a command runs in: its width, its output format, and its signals: SIGTERM is handled as Ctrl-C."""
+"""The terminal that a command runs in: its width, and its signals: SIGTERM is handled as Ctrl-C."""
 
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -14,7 +14,6 @@ from typing import Any, Final, NoReturn
 from rich.console import Console
 
 from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
-from sweep.options import OptionError
 from sweep.outputs import naming
 
 WIDE: Final = 250
@@ -22,7 +21,7 @@ _PLAIN: Final[dict[str, Any]] = {"markup": False, "highlight": False, "soft_wrap
 """Brackets and digits in a line mean nothing; the terminal wraps lines, so that a copied path or command stays whole."""
 
 
-class Terminated(BaseException):
+class _Terminated(BaseException):
     """SIGTERM: ends a run as Ctrl-C does."""
 
 
@@ -52,20 +51,20 @@ def screen(output: Path | None) -> Iterator[Console]:
             yield Console(file=file, width=WIDE, **_PLAIN)
 
 
-def form_of(output: Path | None, forms: Sequence[str], table: str) -> str:
-    """The format that the suffix of `output` names; `table` if it has none, or `.txt`. Raises SpecError."""
-    suffix = output.suffix.removeprefix(".") if output else ""
-    if suffix in ("", "txt"):
-        return table
-    if suffix not in forms:
-        known = ", ".join(f".{form}" for form in forms if form != table)
-        raise OptionError(f"--output {output}: found .{suffix}, expected .txt, {known}, or --format")
-    return suffix
+@contextmanager
+def interruptible(console: Console, text: str) -> Iterator[None]:
+    """End a command that Ctrl-C or SIGTERM stops inside the block with `text` and its exit code."""
+    try:
+        with sigterm_raises():
+            yield
+    except (KeyboardInterrupt, _Terminated) as stop:
+        console.print(text)
+        raise SystemExit(EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED) from None
 
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Make SIGTERM raise `Terminated` inside the block."""
+    """Make SIGTERM raise inside the block, as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
@@ -74,8 +73,8 @@ def sigterm_raises() -> Iterator[None]:
 
 
 @contextmanager
-def signals_end_at_once(say: Callable[[], None]) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the process inside the block, after `say`, with the exit code of a stop at any other time.
+def ended_at_once(console: Console, text: str) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the process inside the block with `text` and the exit code of a stop at any other time.
 
     For compiling: LLVM's callbacks lose what a handler raises, and a handler waits until LLVM is through. The number of the
     signal therefore goes to a thread, which acts while LLVM works.
@@ -86,7 +85,7 @@ def signals_end_at_once(say: Callable[[], None]) -> Iterator[None]:
     def end() -> None:
         number = told.recv(1)
         if number:
-            say()
+            console.print(text)
             sys.stdout.flush()
             os._exit(128 + number[0])
 
@@ -106,14 +105,9 @@ def signals_end_at_once(say: Callable[[], None]) -> Iterator[None]:
         told.close()
 
 
-def exit_code(stop: BaseException) -> int:
-    """Exit code of a command that Ctrl-C or SIGTERM ended."""
-    return EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED
-
-
 def _leave_to_the_thread(number: int, frame: FrameType | None) -> None:
     """What Python does with a signal that a thread is told of."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated
+    raise _Terminated

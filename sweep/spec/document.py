@@ -17,12 +17,11 @@ from sweep.spec.other_names import meant, our_name
 
 Checked = TypeVar("Checked", bound=BaseModel)
 Document = dict[str, Any]
-OPEN_SECTIONS: Final = ("axes", "fixed")
+_OPEN: Final = ("axes", "fixed")
 """Sections whose keys may themselves contain dots (`axes.hardware.nic_bandwidth`)."""
-
-ITS_OWN: Final = ("hardware.", "workload.", "model.", "budget.", "failures.", "stragglers.")
+_ITS_OWN: Final = ("hardware.", "workload.", "model.", "budget.", "failures.", "stragglers.")
 """Sections that `--set` of one plan names; all other keys are those of the plan."""
-SHORT: Final = {"hardware": "preset", "workload": "path", "model": "preset", "budget": "tokens"}
+_SHORT: Final = {"hardware": "preset", "workload": "path", "model": "preset", "budget": "tokens"}
 """Sections that may be given as a text, and the key that it means."""
 _EXPECTED: Final = {
     "string_type": "a text",
@@ -35,13 +34,15 @@ _EXPECTED: Final = {
     "list_type": "a list",
     "invalid_key": "a text as the key",
     "finite_number": "a finite number",
+    "int": "a whole number",
+    "float": "a number",
 }
-_KINDS: Final = {"int": "a whole number", "float": "a number"}
+"""By pydantic's type of an error, or its first word."""
 _BOUNDS: Final = {
-    "greater_than": ("gt", "a number above {}"),
-    "greater_than_equal": ("ge", "a number of at least {}"),
-    "less_than": ("lt", "a number below {}"),
-    "less_than_equal": ("le", "a number of at most {}"),
+    "greater_than": "a number above",
+    "greater_than_equal": "a number of at least",
+    "less_than": "a number below",
+    "less_than_equal": "a number of at most",
 }
 _SIZES: Final = tuple(name for name, field in PLAN_FIELDS.items() if field.unit)
 """Fields of plans that have a unit."""
@@ -69,18 +70,14 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise FormatError(name, line, "not text", found="a null byte", expected="a CSV table")
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    start = 1
-    while True:
-        try:
-            cells = [cell.strip() for cell in next(reader)]
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise FormatError(name, start, "not a CSV row", found=str(error)) from None
-        if any(cells):
-            yield start, cells
-        start = reader.line_num + 1
+    reader, start = csv.reader(io.StringIO(text, newline=""), strict=True), 1
+    try:
+        for row in reader:
+            if any(cells := [cell.strip() for cell in row]):
+                yield start, cells
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise FormatError(name, start, "not a CSV row", found=str(error)) from None
 
 
 def cells_by_column(path: Path, line: int, columns: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
@@ -93,7 +90,7 @@ def cells_by_column(path: Path, line: int, columns: Sequence[str], cells: Sequen
 def apply_sets(document: Document, assignments: Sequence[str], within: str = "", example: str = "axes.tp=[1,2,4]") -> Document:
     """Apply `key.key=value` assignments to the document; values are YAML. Raises SpecError.
 
-    With `within`, keys are those of that section, except those of ITS_OWN. `example`: of what is expected.
+    With `within`, keys are those of that section, except those of _ITS_OWN. `example`: of what is expected.
     """
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -104,10 +101,10 @@ def apply_sets(document: Document, assignments: Sequence[str], within: str = "",
         except SpecError:
             raise OptionError(f"--set {assignment}: the value is not valid YAML") from None
         parts = key.strip().split(".")
-        if within and not key.strip().startswith(ITS_OWN):
+        if within and not key.strip().startswith(_ITS_OWN):
             parts = [within, key.strip()]
-        elif parts[0] in OPEN_SECTIONS:
-            parts = [parts[0], ".".join(parts[1:])] if len(parts) > 1 else parts
+        elif parts[0] in _OPEN:
+            parts = key.strip().split(".", 1)
         workload = document.get("workload")  # which may hold the model
         if parts[0] == "model" and isinstance(workload, dict) and "model" in workload:
             parts = ["workload", *parts]
@@ -125,11 +122,11 @@ def _put(document: Document, parts: Sequence[str], value: object) -> None:
     section = document
     for part in parts[:-1]:
         inner = section.get(part)
-        if part in SHORT and isinstance(inner, str):
-            inner = {SHORT[part]: inner}
+        if part in _SHORT and isinstance(inner, str):
+            inner = {_SHORT[part]: inner}
         section[part] = dict(inner) if isinstance(inner, dict) else {}
         section = section[part]
-    if value is None and parts[0] in OPEN_SECTIONS:
+    if value is None and parts[0] in _OPEN:
         section.pop(parts[-1], None)
     else:
         section[parts[-1]] = value
@@ -146,14 +143,14 @@ def first_error(error: ValidationError, where: str, lines: Mapping[tuple[str, ..
     key = key_path(at)
     if first["type"] == "extra_forbidden":
         ours = our_name(at[-1]) or at[-1]
-        if len(at) == 1 and ours in PLAN_FIELDS:
-            return SpecError(f"{location}: {key}: unknown key, expected axes.{ours} or fixed.{ours}")
-        return SpecError(f"{location}: {key}: unknown key, {meant(at[-1], _fields(model, at[:-1]))}")
-    if first["type"] == "missing":
-        return SpecError(f"{location}: {key}: missing")
-    if first["type"] == "value_error":
-        return SpecError(f"{location}: {f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}")
-    return SpecError(f"{location}: {key}: {told(first, _fields(model, at))}")
+        of_plan = len(at) == 1 and ours in PLAN_FIELDS
+        hint = f"expected axes.{ours} or fixed.{ours}" if of_plan else meant(at[-1], _fields(model, at[:-1]))
+        wrong_with = f"unknown key, {hint}"
+    elif first["type"] == "value_error":
+        wrong_with = first["msg"].removeprefix("Value error, ")
+    else:
+        wrong_with = "missing" if first["type"] == "missing" else told(first, _fields(model, at))
+    return SpecError(": ".join(part for part in (location, key, wrong_with) if part))
 
 
 def with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:
@@ -198,46 +195,38 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The model that an annotation names, directly or inside a tuple or a union."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((model for inner in get_args(annotation) if (model := _model_in(inner)) is not None), None)
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def bare_size(document: Mapping[str, Any]) -> str:
     """What is wrong with a size in a document of a user, a gradient bucket say: without a unit it may mean bytes or MB."""
     fixed, axes = document.get("fixed"), document.get("axes")
-    places = {f"fixed.{name}": [fixed.get(name)] for name in _SIZES} if isinstance(fixed, Mapping) else {}
+    places = [(f"fixed.{name}", fixed.get(name)) for name in _SIZES] if isinstance(fixed, Mapping) else []
     for key, values in axes.items() if isinstance(axes, Mapping) else ():
         names = [name.strip() for name in str(key).split(",")]
         for k in (k for k, name in enumerate(names) if name in _SIZES):
-            if isinstance(values, list):
-                places[f"axes.{key}"] = values if len(names) == 1 else [row[k] for row in values if isinstance(row, list)]
-            elif isinstance(values, Mapping):
-                places[f"axes.{key}"] = [bound for bounds in values.values() for bound in bounds]
-    for where, values in places.items():
-        for value in values:
-            if isinstance(value, int) and value > 0:
-                return f"{where}: found {shown(value)}, expected a size with its unit, such as '100 MB' (or 0)"
-    return ""
+            rows = values if isinstance(values, list) else [bound for bounds in values.values() for bound in bounds]
+            apart = isinstance(values, list) and len(names) > 1
+            places += [(f"axes.{key}", row[k] if apart else row) for row in rows]
+    bare = next(((where, value) for where, value in places if isinstance(value, int) and value > 0), None)
+    return f"{bare[0]}: found {shown(bare[1])}, expected a size with its unit, such as '100 MB' (or 0)" if bare else ""
 
 
 def told(fault: Mapping[str, Any], fields: Sequence[str]) -> str:
     """The value and what was expected, from an entry of `ValidationError.errors()`; `fields` of a section, where it is one."""
-    return f"found {shown(fault['input'])}, expected {_expected(fault, fields)}"
-
-
-def _expected(fault: Mapping[str, Any], fields: Sequence[str]) -> str:
     kind, context = str(fault["type"]), fault.get("ctx", {})
-    if kind in _EXPECTED:
-        return _EXPECTED[kind]
-    if kind in _BOUNDS:
-        name, text = _BOUNDS[kind]
-        bound = context[name]
-        return text.format(f"{bound:,}" if isinstance(bound, int) else f"{bound:g}")
-    if kind.partition("_")[0] in _KINDS:  # int_type, int_parsing, int_from_float, ...
-        return _KINDS[kind.partition("_")[0]]
-    if kind == "literal_error":
-        return str(context["expected"])
-    if kind == "too_short":
-        return f"at least {context['min_length']} value{'s' * (context['min_length'] != 1)}"
-    if kind in ("model_type", "model_attributes_type"):
-        return f"a section with keys such as {', '.join(fields[:3])}"
-    return f"another value ({fault['msg']})"
+    number = kind.partition("_")[0]  # int_type, int_parsing, int_from_float, ...
+    if kind in _EXPECTED or number in _EXPECTED:
+        expected = _EXPECTED.get(kind) or _EXPECTED[number]
+    elif kind in _BOUNDS:
+        text, bound = _BOUNDS[kind], next(iter(context.values()))
+        expected = f"{text} {bound:,}" if isinstance(bound, int) else f"{text} {bound:g}"
+    elif kind == "literal_error":
+        expected = str(context["expected"])
+    elif kind == "too_short":
+        expected = f"at least {context['min_length']} value{'s' * (context['min_length'] != 1)}"
+    elif kind in ("model_type", "model_attributes_type"):
+        expected = f"a section with keys such as {', '.join(fields[:3])}"
+    else:
+        expected = f"another value ({fault['msg']})"
+    return f"found {shown(fault['input'])}, expected {expected}"

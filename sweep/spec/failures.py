@@ -60,28 +60,21 @@ class Failures(Section):
 
     def note(self, checkpoint_bytes: float | None) -> str:
         """What is counted, in one line."""
-        sources = {
-            "per_gpu_hour": (LLAMA_3, "Llama 3's rate"),
-            "write_bandwidth_per_gpu": (TECTONIC, "Llama 3's storage"),
-            "restart": (RESTART_S, "MegaScale's"),
-        }
-        told = {name: f" ({source})" if getattr(self, name) == value else "" for name, (value, source) in sources.items()}
-        size = "a checkpoint of unknown size" if checkpoint_bytes is None else f"a checkpoint of {short(checkpoint_bytes, 'B')}"
+        rate = " (Llama 3's rate)" * (self.per_gpu_hour == LLAMA_3)
+        storage = " (Llama 3's storage)" * (self.write_bandwidth_per_gpu == TECTONIC)
+        restart = " (MegaScale's)" * (self.restart == RESTART_S)
+        size = "unknown size" if checkpoint_bytes is None else short(checkpoint_bytes, "B")
         return (
-            f"failures: {self.per_gpu_hour:.3g} a GPU-hour{told['per_gpu_hour']}, {size} written at "
-            f"{short(self.write_bandwidth_per_gpu, 'B/s')} a GPU{told['write_bandwidth_per_gpu']}, restart in "
-            f"{short(self.restart, 's')}{told['restart']}"
+            f"failures: {self.per_gpu_hour:.3g} a GPU-hour{rate}, a checkpoint of {size} written at "
+            f"{short(self.write_bandwidth_per_gpu, 'B/s')} a GPU{storage}, restart in {short(self.restart, 's')}{restart}"
         )
 
 
 def checkpoint_bytes(workload: Workload) -> float | None:
     """Bytes of weights and optimizer state of the whole model, without gradients; None if its parameters are unknown."""
     of_model = workload.memory_of or workload
-    if of_model.modelled:
-        counts = parameters(of_model.modelled.model)
-        total: float | None = counts.total + counts.mtp
-    else:
-        total = implied_model(workload).parameters
+    counts = parameters(of_model.modelled.model) if of_model.modelled else None
+    total = counts.total + counts.mtp if counts else implied_model(workload).parameters
     kept, divided = of_model.state_width
     return None if total is None else total * (kept - of_model.arrays.gradient_width + divided)
 

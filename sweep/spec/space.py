@@ -17,7 +17,6 @@ import numpy.typing as npt
 from sim_core import (
     FIDELITIES,
     PLAN_DEFAULTS,
-    SCHEDULES,
     Hardware,
     Ints,
     Plans,
@@ -29,6 +28,7 @@ from sim_core import (
     sends_in_background,
     shown,
 )
+from sim_core.limits import product
 from sweep.spec.spec import SweepSpec
 from sweep.spec.stacks import framework_of
 from sweep.spec.values import FIELDS, STACK_AXIS, Value
@@ -119,31 +119,23 @@ def permuted(positions: Ints, size: int, seed: int) -> Ints:
 def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space, list[Hardware]]:
     """The space of a spec, and the hardware variants that its plans refer to by row. Raises SpecError."""
     sizes = [len(values) for values in spec.axes.values()]
-    size = math.prod(sizes)
+    size = stride = math.prod(sizes)
     if size > MAX_SIZE:
         raise SpecError(f"axes: {' x '.join(map(str, sizes))} plans are more than 2^62")
     axes: list[Axis] = []
     labels: dict[str, tuple[Any, ...]] = {}
-    stride = size
     for key, values in spec.axes.items():
-        names = key.split(",")
-        rows = values if len(names) > 1 else [[value] for value in values]
-        codes: dict[str, Ints] = {}
-        for column, name in enumerate(names):
-            codes[name] = _codes(name, [row[column] for row in rows], labels)
-        stride //= len(rows)
-        axes.append(Axis(codes=codes, size=len(rows), stride=stride))
+        stride //= len(values)
+        codes = {name: _codes(name, spec.values_of(name), labels) for name in key.split(",")}
+        axes.append(Axis(codes=codes, size=len(values), stride=stride))
     fixed, defaults = _held(spec, workload, labels)
-    sample = None
-    if spec.sample:
-        sample = (min(spec.sample.n, size), spec.sample.seed)
     variants = _variants(spec, labels, base)
     space = Space(
         axes=tuple(axes),
         held=fixed,
         labels=labels,
         size=size,
-        sample=sample,
+        sample=(min(spec.sample.n, size), spec.sample.seed) if spec.sample else None,
         defaults=tuple(defaults),
         named=frozenset(spec.named),
         hardware_names=tuple(dict.fromkeys(variant.name for variant in variants)),
@@ -159,51 +151,43 @@ def is_labelled(name: str) -> bool:
 
 def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -> Ints:
     """The codes of the values of one field."""
-    if is_labelled(name):
-        texts = [repr(value) for value in values]  # a stack may be a mapping
-        distinct = dict(zip(texts, values, strict=True))
-        order = {text: code for code, text in enumerate(distinct)}
-        labels[name] = tuple(distinct.values())
-        return np.array([order[text] for text in texts], np.int64)
-    return FIELDS[name].codes_of(values)
+    if not is_labelled(name):
+        return FIELDS[name].codes_of(values)
+    distinct = {repr(value): value for value in values}  # a stack may be a mapping
+    labels[name] = tuple(distinct.values())
+    order = {text: code for code, text in enumerate(distinct)}
+    return np.array([order[repr(value)] for value in values], np.int64)
 
 
 def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]]) -> tuple[dict[str, int], list[str]]:
     """Codes of the fields that are not an axis; and, in words, those that the spec does not set."""
-    named = spec.named - set(spec.fixed)
+    named = set(spec.named)
     values: dict[str, Value] = dict(spec.fixed)
     defaults: list[str] = []
     own: dict[str, Value] = {**workload.base._asdict(), "layers": workload.layers, **workload.recorded_fields}
-    if not workload.from_file and not {"all_gpus", "dp"} & (named | set(values)):
+    if not workload.from_file and not {"all_gpus", "dp"} & named:
         own.pop("all_gpus")
         values["dp"] = 1  # a model has no number of GPUs of its own
+        named.add("dp")
         defaults.append("dp: 1")
-    stated = " (of the workload file)" if workload.from_file else ""
     simai = "simai" in (spec.fixed.get("fidelity"), *spec.axes.get("fidelity", ()))
-    following = {field.stands_for for name, field in FIELDS.items() if name in {*named, *values}}
+    following = {FIELDS[name].stands_for for name in named & set(FIELDS)}
     for name, field in FIELDS.items():
-        if name in named or name in values:
-            continue
-        if field.stands_for or name in following:
+        if field.stands_for or name in (named | following):
             continue
         if name == "overlap_pp":
-            defaults.append("overlap_pp: true where vpp > 1 (as Megatron)" + _also_in_background(spec))
+            schedules = list(dict.fromkeys([*spec.axes.get("schedule", ()), spec.fixed.get("schedule", "1f1b")]))
+            codes = FIELDS["schedule"].codes_of(schedules)
+            sends = sends_in_background(codes, np.ones_like(codes))
+            apart = [word for word, background in zip(schedules, sends, strict=True) if background]
+            also = f" and with {', '.join(apart)}" if apart else ""
+            defaults.append(f"overlap_pp: true where vpp > 1 (as Megatron){also}")
             continue
         values[name] = own[name] if name in own else PLAN_DEFAULTS[name]
-        if field.unusual or (field.only_simai and not simai):
-            continue
-        defaults.append(f"{name}: {str(values[name]).lower()}{stated if name in own else ''}")
+        if not field.unusual and (simai or not field.only_simai):
+            stated = " (of the workload file)" if workload.from_file and name in own else ""
+            defaults.append(f"{name}: {str(values[name]).lower()}{stated}")
     return {name: int(_codes(name, [value], labels)[0]) for name, value in values.items()}, defaults
-
-
-def _also_in_background(spec: SweepSpec) -> str:
-    """Which other plans send in the background unless the spec says otherwise."""
-    rows = [values for key, values in spec.axes.items() if key == "schedule"]
-    named = [str(word) for word in (*(rows[0] if rows else ()), spec.fixed.get("schedule", "1f1b"))]
-    codes = np.array([SCHEDULES.index(word) for word in named])
-    apart = sends_in_background(codes, np.ones_like(codes)) == 1
-    words = dict.fromkeys(word for word, split in zip(named, apart, strict=True) if split)
-    return f" and with {', '.join(words)}" if words else ""
 
 
 def _stack_names(labels: Mapping[str, tuple[Any, ...]], base: Path) -> tuple[str, ...]:
@@ -212,42 +196,39 @@ def _stack_names(labels: Mapping[str, tuple[Any, ...]], base: Path) -> tuple[str
         names = tuple(framework_of(stated, base=base).stack.name for stated in labels.get(STACK_AXIS, ()))
     except SpecError as error:
         raise SpecError(f"axes.stack: {error}") from None
-    if len(set(names)) < len(names):
-        twice = next(name for at, name in enumerate(names) if name in names[:at])
-        raise SpecError(f"axes.stack: two entries are named {shown(twice)}; change `name:` in one of the pages")
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise SpecError(f"axes.stack: two entries are named {shown(name)}; change `name:` in one of the pages")
     return names
 
 
 def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -> list[Hardware]:
     """One Hardware per combination of the hardware axes' values, the preset slowest, then in the order of `labels`."""
     top = dict(spec.hardware)
-    named = [str(name) for name in labels.get("hardware", ())]
+    named = list(map(str, labels.get("hardware", ())))
     if named and (set(top) & {"preset", *_HARDWARE}):
         raise SpecError("hardware: is both an axis and given; remove one (`--set hardware=null` removes the given one)")
-    inline = set(_HARDWARE[:4]) <= set(top)
-    if named:
-        roots = [read_hardware(name, base) for name in named]
-    elif inline:
+    if not named and set(_HARDWARE[:4]) <= set(top):
         roots = [parse_hardware({k: top.pop(k) for k in _HARDWARE if k in top}, "hardware")]
-    elif "preset" in top:
-        roots = [read_hardware(str(top.pop("preset")), base)]
+    elif named or "preset" in top:
+        roots = [read_hardware(name, base) for name in named or [str(top.pop("preset"))]]
     else:
         raise SpecError(f"hardware: no preset is given; valid: {', '.join(preset_names())}, or a path")
-    if len({root.name for root in roots}) < len(roots):
-        twice = next(root.name for k, root in enumerate(roots) if root.name in [other.name for other in roots[:k]])
-        raise SpecError(f"axes.hardware: two entries are named {twice!r}; change `name:` in one of the files")
-    numbers = number_axes(labels)
-    count = len(roots) * math.prod(len(labels[name]) for name in numbers)
+    names = [root.name for root in roots]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise SpecError(f"axes.hardware: two entries are named {name!r}; change `name:` in one of the files")
+    numbers = {name.removeprefix("hardware."): labels[name] for name in number_axes(labels)}
+    count = len(roots) * math.prod(map(len, numbers.values()))
     if count > MAX_VARIANTS:
         raise SpecError(f"the hardware axes make {count} variants, more than {MAX_VARIANTS}")
-    keys = [name.removeprefix("hardware.") for name in numbers]
-    for key in keys:
+    for key in numbers:
         if key in top:
             raise SpecError(f"hardware.{key}: is both an axis and given; remove one")
     return [
-        root.with_values({**top, **dict(zip(keys, values, strict=True))})
+        root.with_values({**top, **dict(zip(numbers, values, strict=True))})
         for root in roots
-        for values in itertools.product(*(labels[name] for name in numbers))
+        for values in itertools.product(*numbers.values())
     ]
 
 
@@ -258,20 +239,16 @@ def number_axes(labels: Mapping[str, tuple[Any, ...]]) -> list[str]:
 
 def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
     """The simulator's plans from decoded columns; derives `ga` and `all_gpus` where the spec gives `global_batch` or `dp`."""
-    rows = len(columns["tp"])
-    zeros = np.zeros(rows, np.int64)
     model_parallel = columns["tp"] * columns["cp"] * columns["pp"]  # each of 16 bits: LARGEST
     all_gpus = columns["all_gpus"] if "all_gpus" in columns else product(columns["dp"], model_parallel)
     dp = np.maximum(all_gpus // model_parallel, 1)
-    if "ga" in columns:
-        ga = columns["ga"]
-    else:
-        batch = product(dp, columns["micro_batch"])
-        ga = np.where(columns["global_batch"] % batch == 0, columns["global_batch"] // batch, 0)
-    hardware = columns.get("hardware", zeros)
+    hardware = columns.get("hardware", np.zeros(len(dp), np.int64))
     for name in number_axes(space.labels):
         hardware = hardware * len(space.labels[name]) + columns[name]
-    plans: dict[str, npt.NDArray[Any]] = {**columns, "all_gpus": all_gpus, "ga": ga, "hardware": hardware}
+    plans: dict[str, npt.NDArray[Any]] = {**columns, "all_gpus": all_gpus, "hardware": hardware}
+    if "ga" not in columns:
+        batch = product(dp, columns["micro_batch"])
+        plans["ga"] = np.where(columns["global_batch"] % batch == 0, columns["global_batch"] // batch, 0)
     for name, field in FIELDS.items():
         if is_labelled(name):
             plans |= {own: codes[columns[name]] for own, codes in field.columns_of(space.labels[name]).items()}
@@ -282,12 +259,4 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
 
 def has_simai(space: Space) -> bool:
     """Whether any plan is simulated in fidelity simai; the event engine does not use overlap ratios."""
-    fidelities = space.decode(np.arange(1))["fidelity"].tolist() if space.size else []
-    for axis in space.axes:
-        fidelities += axis.codes.get("fidelity", np.zeros(0, np.int64)).tolist()
-    return FIDELITIES.index("simai") in fidelities
-
-
-def product(a: Ints, b: Ints) -> Ints:
-    """a * b, capped at 2^62 if it would overflow; such plans are infeasible (numbers_too_large)."""
-    return np.where(a.astype(np.float64) * b < 2.0**62, a * b, 2**62)
+    return FIDELITIES.index("simai") in space.codes("fidelity")

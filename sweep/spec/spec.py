@@ -18,7 +18,6 @@ from sweep.spec.budget import Budget
 from sweep.spec.document import apply_sets, bare_size, read_spec, validated, with_line
 from sweep.spec.failures import Failures
 from sweep.spec.other_names import meant
-from sweep.spec.running import Running
 from sweep.spec.stragglers import Stragglers
 from sweep.spec.values import ALIASES, FIELDS, STACK_AXIS, Value, check_value
 from sweep.spec.workloads import STORED, Section, WorkloadSpec, from_text
@@ -40,6 +39,14 @@ class StoreSpec(Section):
     """Who writes the slices of a run on a cluster; `auto`: the workers, if all of them can reach `--out`."""
 
     writer: Literal["auto", "driver", "worker"] = "auto"
+
+
+class Running(Section):
+    """A job that runs: fields of its plan by name, seconds of its step (None: not measured yet), and its log's spread."""
+
+    plan: dict[str, bool | int | float | str] = Field(min_length=1)
+    step_time_s: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    spread: Annotated[float, Field(ge=0, le=10)] = 0.0
 
 
 class Objective(Section):
@@ -85,7 +92,7 @@ class SweepSpec(Section):
     @property
     def named(self) -> set[str]:
         """Fields that are an axis, alone or zipped with others, or have a fixed value."""
-        return {name for key in self.axes for name in key.split(",")} | set(self.fixed)
+        return {*",".join(self.axes).split(","), *self.fixed} - {""}
 
     def values_of(self, name: str) -> list[Any]:
         """The values that an axis, alone or zipped with others, gives a field; empty without one."""
@@ -102,43 +109,38 @@ class SweepSpec(Section):
         if not isinstance(document, Mapping):
             return document
         expanded = dict(document)
-        if "model" in expanded:  # short for workload.model
-            model, section = expanded.pop("model"), expanded.get("workload") or {}
-            if not isinstance(section, Mapping):
-                section = {"path": section}
-            if "model" in section:
-                raise ValueError("model: is given at the top level and under workload; remove one")
-            expanded["workload"] = {**section, "model": model}
+        if "model" in expanded and not isinstance(expanded.get("workload") or {}, Mapping):
+            expanded["workload"] = {"path": expanded["workload"]}
+        fidelities = "axes" if isinstance(expanded.get("fidelity"), list) else "fixed"
+        for key, section in zip(cls.short_forms, ("workload", fidelities), strict=True):
+            inside = expanded.get(section) or {}
+            if key not in expanded:
+                continue
+            value = expanded.pop(key)
+            if isinstance(inside, Mapping):
+                if key in inside:
+                    raise ValueError(f"{key}: is given at the top level and under {section}; remove one")
+                expanded[section] = {**inside, key: value}
         if expanded.get("workload") is None and set(expanded) <= {*cls.model_fields, *cls.short_forms}:
             raise ValueError("workload or model: missing (a workload file, or a model: `sweep model` lists them)")
-        if "fidelity" in expanded:  # may also be given at the top level
-            fidelity = expanded.pop("fidelity")
-            section = "axes" if isinstance(fidelity, list) else "fixed"
-            values = expanded.get(section) or {}
-            if isinstance(values, Mapping):
-                if "fidelity" in values:
-                    raise ValueError(f"fidelity: is given at the top level and under {section}; remove one")
-                expanded[section] = {**values, "fidelity": fidelity}
-        if isinstance(expanded.get("axes"), Mapping):
-            expanded["axes"] = _axes(expanded["axes"])
-        if isinstance(expanded.get("fixed"), Mapping):
-            expanded["fixed"] = _fixed(expanded["fixed"])
+        for section, checked in (("axes", _axes), ("fixed", _fixed)):
+            if isinstance(expanded.get(section), Mapping):
+                expanded[section] = checked(expanded[section])
         return expanded
 
     @model_validator(mode="after")
     def _consistent(self) -> "SweepSpec":
-        for name in (name for key in self.axes for name in key.split(",")):
+        named = self.named
+        for name in ",".join(self.axes).split(","):
             if name in self.fixed:
                 raise ValueError(f"fixed.{name}: is also an axis; remove one")
-        named = self.named
         for a, b in ALTERNATIVES:
             if {a, b} <= named:
                 raise ValueError(f"{a} and {b} are both given, but one follows from the other")
         if self.stragglers and {"straggler_factor", "straggler_stage"} & named:
             raise ValueError("stragglers: is given beside straggler_factor or straggler_stage; remove one")
-        if self.running:
-            for name, value in self.running.plan.items():
-                check_value(_field_name(name, "running.plan"), value, f"running.plan.{name}")
+        for name, value in self.running.plan.items() if self.running else ():
+            check_value(_field_name(name, "running.plan"), value, f"running.plan.{name}")
         if STACK_AXIS in named and self.workload.model is None:
             raise ValueError("axes.stack: needs workload.model; a file's times hold those of its stack")
         if STACK_AXIS in named and self.workload.stack is not None:
@@ -153,12 +155,14 @@ def _field_name(key: object, section: str) -> str:
     name = ALIASES.get(str(key), str(key))
     known = (*FIELDS, STACK_AXIS, "hardware", *(f"hardware.{k}" for k in HARDWARE_KEYS))
     if name not in known:
-        raise ValueError(f"{section}.{named(key)}: unknown name, {meant(str(key), (*known, *ALIASES))}")
-    if section == "fixed" and name.startswith("hardware"):
-        raise ValueError(f"{section}.{named(key)}: fixed hardware belongs under `hardware:`")
-    if section == "fixed" and name == STACK_AXIS:
-        raise ValueError(f"{section}.{named(key)}: a fixed stack belongs under `workload:`")
-    return name
+        wrong = f"unknown name, {meant(str(key), (*known, *ALIASES))}"
+    elif section == "fixed" and name.startswith("hardware"):
+        wrong = "fixed hardware belongs under `hardware:`"
+    elif section == "fixed" and name == STACK_AXIS:
+        wrong = "a fixed stack belongs under `workload:`"
+    else:
+        return name
+    raise ValueError(f"{section}.{named(key)}: {wrong}")
 
 
 def _fixed(section: Mapping[object, object]) -> dict[str, Value]:
@@ -179,9 +183,9 @@ def _axes(section: Mapping[object, object]) -> dict[str, list[Any]]:
         if names == ["layer_split"] and all(isinstance(value, int) for value in listed):
             expected = f"a list of splits; for one list of layers per virtual stage: [{listed}]"
             raise ValueError(f"axes.{key}: found {shown(listed)}, expected {expected}")
-        taken = [name for name in names if any(name in other.split(",") for other in axes)]
-        if taken:
-            raise ValueError(f"axes.{key}: {taken[0]} is given in two axes")
+        for name in names:
+            if name in ",".join(axes).split(","):
+                raise ValueError(f"axes.{key}: {name} is given in two axes")
         checked: list[Any] = []
         for row in listed if len(names) > 1 else [[value] for value in listed]:
             if not isinstance(row, list) or len(row) != len(names):
@@ -198,14 +202,15 @@ def _axes(section: Mapping[object, object]) -> dict[str, list[Any]]:
 def _ladder(key: object, values: object) -> list[Any]:
     """`[a, b]`, `{range: [first, last, step]}` (last included) or `{powers_of_two: [first, last]}` as a list."""
     if isinstance(values, list):
-        if not values:
-            raise ValueError(f"axes.{key}: an empty list, expected at least one value")
-        if len(values) > MAX_AXIS_VALUES:
-            raise ValueError(f"axes.{key}: found {len(values):,} values, expected at most {MAX_AXIS_VALUES:,}")
-        return values
+        if 0 < len(values) <= MAX_AXIS_VALUES:
+            return values
+        found = f"found {len(values):,} values, expected at most {MAX_AXIS_VALUES:,}"
+        raise ValueError(f"axes.{key}: {found if values else 'an empty list, expected at least one value'}")
     if isinstance(values, Mapping) and len(values) == 1:
         ((kind, bounds),) = values.items()
         whole = isinstance(bounds, list) and all(isinstance(b, int) and not isinstance(b, bool) for b in bounds)
+        if kind not in ("range", "powers_of_two"):
+            raise ValueError(f"axes.{key}: unknown ladder, {nearest(str(kind), ('range', 'powers_of_two'))}")
         if kind == "range" and whole and len(bounds) in (2, 3):
             first, last, step = (*bounds, 1)[:3]
             if step < 1 or last < first or (last - first) // step >= MAX_AXIS_VALUES:
@@ -213,18 +218,15 @@ def _ladder(key: object, values: object) -> list[Any]:
                 raise ValueError(f"axes.{key}: range {bounds}: expected {expected}")
             return list(range(first, last + 1, step))
         if kind == "powers_of_two" and whole and len(bounds) == 2 and 1 <= bounds[0] <= bounds[1] <= 2**40:
-            powers = [2**k for k in range(bounds[1].bit_length()) if bounds[0] <= 2**k <= bounds[1]]
-            if not powers:
-                raise ValueError(f"axes.{key}: no power of two is within {bounds}")
-            return powers
-        if kind not in ("range", "powers_of_two"):
-            raise ValueError(f"axes.{key}: unknown ladder, {nearest(str(kind), ('range', 'powers_of_two'))}")
+            if powers := [2**k for k in range(bounds[1].bit_length()) if 2**k >= bounds[0]]:
+                return powers
+            raise ValueError(f"axes.{key}: no power of two is within {bounds}")
         raise ValueError(f"axes.{key}: found {shown(bounds)}, expected {{{kind}: [first, last{', step' * (kind == 'range')}]}}")
-    if key in FIELDS and not isinstance(values, Mapping):
-        if "," not in str(values):
-            check_value(str(key), values, f"axes.{key}")
-        raise ValueError(f"axes.{key}: found {shown(values)}, expected a list, such as [{values}], a range or powers_of_two")
-    raise ValueError(f"axes.{key}: found {shown(values)}, expected a list, a range or powers_of_two")
+    of_field = key in FIELDS and not isinstance(values, Mapping)
+    if of_field and "," not in str(values):
+        check_value(str(key), values, f"axes.{key}")
+    such = f", such as [{values}]" * of_field
+    raise ValueError(f"axes.{key}: found {shown(values)}, expected a list{such}, a range or powers_of_two")
 
 
 def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:

@@ -89,8 +89,7 @@ def framework_of(stated: StackSpec | None, model: str = "", device: str = "", ba
     stack = read_stack(preset, base)
     if framework:
         stack = stack.model_copy(update={"name": assumed(framework, preset)})
-    usual: dict[str, object] = {}
-    notes: tuple[str, ...] = ()
+    usual, notes = dict[str, object](), tuple[str, ...]()
     if release is not None:
         if not isinstance(release, str):
             raise SpecError(f"release: found {shown(release)}, expected a text such as '26.04', in quotes")
@@ -99,9 +98,9 @@ def framework_of(stated: StackSpec | None, model: str = "", device: str = "", ba
     if features is not None and not isinstance(features, str | Mapping):
         raise SpecError(f"features: found {shown(features)}, expected key=value; ..., or a mapping")
     recipe = read_features({**usual, **(split_features(features) if isinstance(features, str) else features or {})})
-    plain = {name: STACK_FACTS[name].plain(value) for name, value in recipe.facts.items()}
-    sources = {name: {"value": value, "source": "its release and features"} for name, value in plain.items()}
-    stack = stack.with_facts({**sources, **facts})
+    source = {"source": "its release and features"}
+    of_recipe = {name: {"value": STACK_FACTS[name].plain(value), **source} for name, value in recipe.facts.items()}
+    stack = stack.with_facts({**of_recipe, **facts})
     for name, fact in STACK_FACTS.items():
         for device in fact.devices(getattr(stack, name)):
             if device not in measured_devices():  # a fact of a device goes with the kernels measured on it

@@ -57,10 +57,9 @@ class Stragglers(Section):
 
 def slowest(stragglers: Stragglers, gpus: npt.NDArray[Any], part: float) -> Floats:
     """How many times as long the compute of the slowest of `gpus` takes, at most, in `part` of all cases, [n]."""
-    ranks, of_plan = np.unique(gpus.astype(np.float64), return_inverse=True)
-
     if stragglers.sigma == 0:
         return np.where(-np.expm1(math.log(part) / gpus) >= stragglers.slow_share, 1.0, stragglers.slowness)
+    ranks, of_plan = np.unique(gpus.astype(np.float64), return_inverse=True)
 
     def enough(times: Floats) -> Bools:
         return _none_beyond(stragglers, ranks, times) >= math.log(part)
@@ -88,9 +87,8 @@ def _none_beyond(stragglers: Stragglers, gpus: Floats, times: Floats) -> Floats:
     beyond = (1 - stragglers.slow_share) * plain + stragglers.slow_share * slow
     with np.errstate(divide="ignore"):
         of_one = np.log1p(-np.minimum(beyond, 1.0))
-    return np.multiply(
-        gpus, of_one, out=np.zeros_like(of_one), where=gpus > 0
-    )  # none of no GPUs: certain, also where of_one is -inf
+    certain = np.zeros_like(of_one)  # none of no GPUs, also where of_one is -inf
+    return np.multiply(gpus, of_one, out=certain, where=gpus > 0)
 
 
 class _Stage(NamedTuple):
@@ -130,18 +128,15 @@ def with_stragglers(
         seconds: Floats = simulate(workload, hardware, slowed).metrics[METRICS.index("step_time_s")]
         return seconds
 
-    slower = np.stack(
-        [np.ones(len(gpus)), *(np.maximum(slowest(stragglers, gpus, part) / usual, 1.0) for part in TAIL.values())]
-    )
+    of_all = [np.maximum(slowest(stragglers, gpus, part) / usual, 1.0) for part in TAIL.values()]
+    slower = np.stack([np.ones(len(gpus)), *of_all])
     usual_s = slowed_s(np.zeros_like(pp), slower[0])
     stages = []
     # the last stage, which often takes longest, and one of the others for all of them
-    for stage, of_stage in ((pp - 1, gpus / pp), ((pp - 1) // 2, gpus - gpus / pp)):
+    for stage, of_stage in ((pp - 1, gpus / pp), ((pp - 1) // 2, gpus - gpus / pp))[: 1 if (pp == 1).all() else 2]:
         half_s = slowed_s(stage, slower[1])
         most_s = half_s if (slower[2] == slower[1]).all() else slowed_s(stage, slower[2])
         stages.append(_Stage(of_stage, slower, np.maximum.accumulate(np.stack([usual_s, half_s, most_s]))))
-        if (pp == 1).all():
-            break
     for name, part in TAIL.items():
 
         def enough(seconds: Floats, part: float = part) -> Bools:

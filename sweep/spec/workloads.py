@@ -70,10 +70,6 @@ class RepeatSpec(Section):
 
     _bounds = field_validator("times", mode="before")(_within_bounds)
 
-    def rows(self) -> Repeat:
-        """These rows as the reader expects them."""
-        return Repeat(first=self.first, last=self.last, times=self.times)
-
 
 class WorkloadSpec(Section):
     """The workload: `path` (a file, a folder of rank traces or a glob) with facts that it does not contain, `model`, or both:
@@ -122,14 +118,15 @@ class WorkloadSpec(Section):
         """A file or a model, each with its own keys, or both."""
         if self.path is None and self.model is None:
             raise ValueError("path or model: missing (a workload file, or a model: `sweep model` lists them)")
-        if self.path is not None and self.model is not None:
-            if self.measured_on is None:
-                raise ValueError("measured_on: missing; a file calibrated by a model needs the device of its times")
+        if self.path is None:
+            refused, why = FILE_KEYS, "is a fact about a file; a model has none (plans are set by axes and fixed)"
+        elif self.model is None:
+            refused, why = MODEL_KEYS, "needs workload.model"
+        elif self.measured_on is None:
+            raise ValueError("measured_on: missing; a file calibrated by a model needs the device of its times")
+        else:
             return self
-        why = "needs workload.model"
-        if self.model is not None:
-            why = "is a fact about a file; a model has none (plans are set by axes and fixed)"
-        for key in MODEL_KEYS if self.model is None else FILE_KEYS:
+        for key in refused:
             if getattr(self, key) is not None:
                 raise ValueError(f"{key}: {why}; remove it")
         return self
@@ -137,7 +134,7 @@ class WorkloadSpec(Section):
     def facts(self) -> Facts:
         """These facts as the readers expect them."""
         facts = {name: getattr(self, name) for name in type(self).model_fields if name not in ("path", "repeat", *MODEL_KEYS)}
-        return Facts(**facts, repeat=None if self.repeat is None else self.repeat.rows())
+        return Facts(**facts, repeat=None if self.repeat is None else Repeat(**dict(self.repeat)))
 
 
 class Unread(SpecError):

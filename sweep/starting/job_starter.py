@@ -7,7 +7,7 @@ import yaml
 
 from sim_core import Hardware, Stack, parse_model, plural, read_hardware, read_stack
 from sweep.frameworks.stacks import WITHOUT_PAGE, page_of
-from sweep.inputs.job import Job
+from sweep.inputs.told import Job
 from sweep.starting.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
 from sweep.starting.wide_axes import is_torus, wide_axes
 
@@ -84,7 +84,14 @@ def _running(job: Job, plan: dict[str, Any]) -> list[str]:
     lines.append(shown_line("plan", own, "", 2))
     if job.step_time_s is not None:
         lines.append(shown_line("step_time_s", float(f"{job.step_time_s:.6g}"), "measured: the median of steady steps", 2))
-        lines.append(shown_line("spread", float(f"{job.spread:.3g}"), "of its steps: (90th - 10th percentile) / median", 2))
+        lines.append(
+            shown_line(
+                "spread",
+                float(f"{max(job.spread or 0.0, job.rounding):.3g}"),
+                "of its steps: (90th - 10th percentile) / median",
+                2,
+            )
+        )
     return lines
 
 

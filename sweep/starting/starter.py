@@ -51,10 +51,10 @@ def starter(
     gpus: int,
     base: Path,
     *,
-    sequence: int | None,
-    micro_batch: int | None,
-    global_batch: int | None,
-    stack: str | None,
+    sequence: int | None = None,
+    micro_batch: int | None = None,
+    global_batch: int | None = None,
+    stack: str | None = None,
 ) -> str:
     """The text of a spec for a model (name or file) or a workload file, to be written into the folder `base`.
 

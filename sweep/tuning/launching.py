@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from sim_core import SpecError
-from sweep.inputs.log import Log, read_log
+from sweep.inputs.log import read_log
+from sweep.inputs.told import Job
 from sweep.options import OptionError
 from sweep.tuning.record import CRASH, OK, OUT_OF_MEMORY, Entry
 from sweep.tuning.tuner import Proposal, Tuner
@@ -38,7 +39,7 @@ def check_template(template: str) -> None:
         raise OptionError(f"--launch {template!r}: expected {{flags}} or {{plan}} in it, which say what is to run")
 
 
-def told_by_log(tuner: Tuner, plan: int, path: Path) -> Log:
+def told_by_log(tuner: Tuner, plan: int, path: Path) -> Job:
     """The log of a plan. Raises SpecError if it is of another plan, or tells neither a step nor a failure; OSError."""
     log = read_log(path)
     row = tuner.row(plan)

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sim_core.models.features import FEATURES, feature_aliases, split_features
+from sim_core.models.features import ALIASES, FEATURES, split_features
 from sweep.runs.simulation import Run
 from sweep.runs.table import FAILED, OK, QUALITIES
 from sweep.validation.figures import Figures
@@ -137,7 +137,7 @@ def row_objects(runs: Sequence[Run]) -> list[dict[str, object]]:
 
 
 def _switches(run: Run) -> str:
-    used = {*FEATURES, *feature_aliases(), *OF_MODEL}
+    used = {*FEATURES, *ALIASES, *OF_MODEL}
     features = split_features(run.row.text("features")).items()
     effective = ";".join(f"{key}={value}" for key, value in features if key in used)
     cells = (run.row.text("release"), run.row.text("dispatcher_library"), effective)

@@ -8,7 +8,7 @@ from sim_core import Model, model_names, read_model
 from sim_core.models.keys import make_keys, refusals
 from sim_core.models.messages import messages
 from sim_core.models.precision import PRECISION_NAMES
-from sim_core.models.stack import Kernels
+from tests.facts import stack_with
 from tests.oracle.layer_messages import NARROW, Message, Rank, Region
 
 RANKS = (
@@ -44,7 +44,7 @@ def compared(model: Model, fused_loss: bool = True) -> None:
         if any(refused[0] for refused in refusals(model, keys, model.sequence).values()):
             continue
         for unit in model.units:
-            found = messages(model, unit, keys, Kernels(fused_loss=fused_loss))
+            found = messages(model, unit, keys, stack_with(fused_loss=fused_loss))
             columns = found.kind, found.group, found.phase, found.operators, found.bytes[0], found.beside
             listed = [Message(*row) for row in zip(*(list(column) for column in columns), strict=True) if row[4] > 0]
             expected = sorted(Region(model, unit, rank, fused_loss).messages())

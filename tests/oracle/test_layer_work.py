@@ -10,7 +10,7 @@ from sim_core.models.description import Unit
 from sim_core.models.keys import make_keys
 from sim_core.models.operators import operators
 from sim_core.models.precision import PRECISIONS
-from sim_core.models.stack import Kernels
+from tests.facts import stack_with
 
 FORWARD = 0
 Shape = tuple[float, float, float, float]
@@ -19,7 +19,7 @@ Shape = tuple[float, float, float, float]
 
 def forward_products(model: Model, unit: Unit, tp: int) -> dict[str, Shape]:
     """Products of the forward of one layer on one rank of tp, by name."""
-    found = operators(model, unit, make_keys(tp=tp, sequence_parallel=1), Kernels())
+    found = operators(model, unit, make_keys(tp=tp, sequence_parallel=1), stack_with())
     columns = found.names, found.phase, found.m[0], found.n[0], found.k[0], found.batch[0]
     return {name: (m, n, k, b) for name, phase, m, n, k, b in zip(*columns, strict=True) if phase == FORWARD and m * n * k > 0}
 
@@ -58,7 +58,7 @@ def test_compressed_attention_keeps_what_its_backward_reads(ratio: int, tp: int)
     model = read_model("deepseek-v4-flash", {"sequence": 4096})
     kept = {}
     for unit in model.layer_units:
-        kept[unit.ratio] = activation_bytes(model, unit, make_keys(tp=tp, sequence_parallel=1), flash=True)[0, 0] / 4096
+        kept[unit.ratio] = activation_bytes(model, unit, make_keys(tp=tp, sequence_parallel=1), stack_with())[0, 0] / 4096
     pooled, entry = {0: (0, 0.0), 4: (2 * 512 + 2 * 128, (512 + 128) / 4), 128: (512, 512 / 128)}[ratio]
     more = 4 * 2 * pooled / tp + 2 * entry
     more += 2 * 64 * 128 + 4 * 512 if ratio == 4 else 0  # queries of the indexer, indices of the best 512
@@ -97,7 +97,7 @@ def test_products_of_a_scan(name: str, heads: int, groups: int, dim: int, state:
             "scan_removed": (chunk, dim, state, by_head),
         }
     assert {name: shape for name, shape in found.items() if name.startswith("scan_")} == expected
-    norms = operators(model, unit, make_keys(tp=tp, sequence_parallel=1), Kernels())
+    norms = operators(model, unit, make_keys(tp=tp, sequence_parallel=1), stack_with())
     launched = {(n, int(p)): k for n, p, k in zip(norms.names, norms.phase, norms.kernels[0], strict=True)}
     assert (launched["mixer_norm", 0], launched["mixer_norm", 1]) == (1, 2)  # backward: of the input, of the weights
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sim_core import Facts, FormatError
-from sim_core.workloads.simai.parameters import read_sizes
+from sim_core.workloads.simai.parameters import read_file
 from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import read_simai_text, write_simai_text
 from sim_core.workloads.simai.workload import workload_from_simai
@@ -84,7 +84,7 @@ def read(data: bytes) -> str:
         text = read_simai_text(PATH, data)
         warnings = list(text.warnings)
         sections = sections_of(text, warnings)
-        workload = workload_from_simai(sections, read_sizes(sections, Facts()), Facts(), warnings)
+        workload = workload_from_simai(read_file(sections, Facts()), warnings)
     except FormatError as error:
         assert str(error), "an error without a text"
         return str(error)

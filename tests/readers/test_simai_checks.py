@@ -14,8 +14,9 @@ from hypothesis import given, settings, strategies as st
 
 from sim_core import Check, Facts, HardwareTable, SpecError, Workload, plans, read_workload, simulate
 from sim_core.workloads.simai.checks import checks_of
-from sim_core.workloads.simai.file import file_of
+from sim_core.workloads.simai.parameters import read_file
 from sim_core.workloads.simai.records import choices_of, with_records
+from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import read_simai_text
 from tests.aicb import write
 from tests.aicb_generator import DEEPSEEK, DENSE, Plan, Text
@@ -362,7 +363,7 @@ def test_any_choice_is_taken_or_refused_in_one_line(records: dict[str, Any]) -> 
         assert "\n" not in str(error)
         assert str(error).startswith("workload.records: ")
     else:
-        assert all(check.full() for check in checks_of(file_of(changed, Facts()), choices_of(records)))
+        assert all(check.full() for check in checks_of(read_file(sections_of(changed, []), Facts()), choices_of(records)))
 
 
 @pytest.mark.parametrize(

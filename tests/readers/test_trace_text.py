@@ -213,7 +213,7 @@ def test_cut_after_a_parenthesis_of_the_description_is_seen() -> None:
 
 def test_absent_values() -> None:
     trace = read("rank:0:forward_step(duration=1)", "rank:0:loss_func(duration=0,timestamp=0)")
-    assert trace.stage is None
+    assert trace.stage == -1
     first, second = trace.rows
     assert math.isnan(first.end_s)
     assert second.end_s == 0

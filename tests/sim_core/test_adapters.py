@@ -15,10 +15,11 @@ from sim_core.models.messages import messages
 from sim_core.models.operators import operators
 from sim_core.models.precision import FP8_DELAYED, IN_ANY_LAYOUT
 from sim_core.models.reading import read_model
-from sim_core.models.stack import Kernels, read_stack
+from sim_core.models.stack import read_stack
 from sim_core.models.weights import frozen, frozen_bytes, held, model_flops_per_token, parameters
 from sim_core.terms import ALL_GATHER, FORWARD, INPUT_GRADIENT, TP, WEIGHT_GRADIENT
 from sim_core.workloads.modelled import workload_from_model
+from tests.facts import stack_with
 
 LORA: dict[str, Any] = {"lora": {"rank": 16, "targets": ("qkv", "projection")}, "sequence": 8192}
 TRAINED = 44_564_480
@@ -49,7 +50,7 @@ def test_frozen_matrices_are_kept_as_they_are_multiplied() -> None:
 
 def test_frozen_matrices_have_two_products_and_adapters_three() -> None:
     model = read_model("llama2-70b", LORA)
-    work = operators(model, model.layer_units[0], make_keys(), Kernels())
+    work = operators(model, model.layer_units[0], make_keys(), stack_with())
     of_weights = {work.names[k] for k in np.flatnonzero(work.phase == WEIGHT_GRADIENT)}
     assert of_weights == {
         "qkv_lora_a", "qkv_lora_b", "projection_lora_a", "projection_lora_b", "gradient_accumulation",
@@ -64,7 +65,7 @@ def test_kernels_around_an_adapter() -> None:
     is added to that of the frozen matrix. No copy of an operand is cast for a weight gradient."""
     model = read_model("llama2-70b", {"lora": LORA["lora"] | {"dropout": 0.1}, "sequence": 8192})
     keys = make_keys(precision=[FP8_DELAYED])
-    work = operators(model, model.layer_units[0], keys, Kernels())
+    work = operators(model, model.layer_units[0], keys, stack_with())
     moved = {(name, phase): size for name, phase, size in zip(work.names, work.phase, work.bytes[0], strict=True)}
     entering, leaving = 8192 * 8192, 8192 * 10240
     assert moved["qkv_lora_dropout", FORWARD] == moved["qkv_lora_dropout", INPUT_GRADIENT] == 5 * entering
@@ -93,12 +94,12 @@ def test_state_and_gradients_are_those_of_adapters() -> None:
 def test_inputs_of_frozen_layers_are_not_kept_or_gathered_for_their_weights() -> None:
     model, whole = read_model("llama2-70b", LORA), read_model("llama2-70b", {"sequence": 8192})
     layer, keys = model.layer_units[0], make_keys(tp=2, sequence_parallel=1)
-    saved = activation_bytes(whole, layer, keys, flash=True) - activation_bytes(model, layer, keys, flash=True)
+    saved = activation_bytes(whole, layer, keys, stack_with()) - activation_bytes(model, layer, keys, stack_with())
     assert saved[0, 0] == 8192 * (2 * 28672 / 2 + 2 * 8192 / 2)  # input of fc2, and of fc1 on its own tokens
     dropped = read_model("llama2-70b", {"lora": LORA["lora"] | {"dropout": 0.1}, "sequence": 8192})
-    more = activation_bytes(dropped, layer, keys, flash=True) - activation_bytes(model, layer, keys, flash=True)
+    more = activation_bytes(dropped, layer, keys, stack_with()) - activation_bytes(model, layer, keys, stack_with())
     assert more[0, 0] == 8192 * (8192 / 2 + 3 * 8192 / 2)  # a mask; the projection's adapter keeps its own input
-    sent = messages(model, layer, keys, Kernels())
+    sent = messages(model, layer, keys, stack_with())
     again = {
         sent.operators[k]
         for k in range(len(sent.names))

@@ -27,7 +27,6 @@ from sim_core.models.description import LAYER
 from sim_core.models.keys import Keys, make_keys
 from sim_core.models.messages import messages
 from sim_core.models.operators import operators
-from sim_core.models.stack import Kernels
 from sim_core.terms import (
     ALL_GATHER,
     ALL_TO_ALL,
@@ -41,6 +40,7 @@ from sim_core.terms import (
     TP,
 )
 from tests.conftest import make_plans
+from tests.facts import stack_with
 
 NAME = "llama3-8b"  # 32 heads, 8 key-value heads of 128, 4096 hidden
 SEQUENCE = 8192
@@ -67,7 +67,7 @@ def sent(keys: Keys, phase: int, kind: int, **sizes: Any) -> float:
     """Bytes of the messages of one layer's attention, of the first key."""
     model = read_model(NAME, {"sequence": SEQUENCE, **sizes})
     unit = next(unit for unit in model.units if unit.kind == LAYER)
-    found = messages(model, unit, keys, Kernels())
+    found = messages(model, unit, keys, stack_with())
     mine = (found.phase == phase) & (found.kind == kind) & np.isin(found.group, (CP_A2A, CP_RING))
     return float(found.bytes[0, mine].sum())
 
@@ -100,7 +100,7 @@ def test_values_of_another_width_are_exchanged_in_theirs() -> None:
     """DeepSeek-V3: queries and keys of 192, values of 128. Queries, keys and values go one way, the output the other."""
     model = read_model("deepseek-v3", {"sequence": SEQUENCE})
     unit = next(unit for unit in model.units if unit.kind == LAYER)
-    found = messages(model, unit, make_keys(cp=8, a2a=8), Kernels())
+    found = messages(model, unit, make_keys(cp=8, a2a=8), stack_with())
     mine = (found.phase == FORWARD) & (found.kind == ALL_TO_ALL) & (found.group == CP_A2A)
     assert sorted(found.bytes[0, mine]) == [2 * SEQUENCE / 8 * 128 * 128, 2 * SEQUENCE / 8 * 128 * (192 + 192 + 128)]
 
@@ -110,7 +110,7 @@ def test_each_further_step_of_a_ring_adds_up_outputs_and_gradients(a2a: int, gat
     """Two reads and a write of 2 bytes for three quarters of the elements: the output, then gradients of 32 + 2 x 8 heads."""
     model = read_model(NAME, {"sequence": SEQUENCE})
     unit = next(unit for unit in model.units if unit.kind == LAYER)
-    found = operators(model, unit, make_keys(cp=8, a2a=a2a, gathers=gathers), Kernels())
+    found = operators(model, unit, make_keys(cp=8, a2a=a2a, gathers=gathers), stack_with())
     for phase, heads in ((FORWARD, 32), (INPUT_GRADIENT, 32 + 2 * 8)):
         mine = np.array([name == "attention_sums" for name in found.names]) & (found.phase == phase)
         assert found.bytes[0, mine].sum() == pytest.approx(steps * 3 / 4 * 6 * SEQUENCE / 8 * heads * 128)
@@ -119,7 +119,7 @@ def test_each_further_step_of_a_ring_adds_up_outputs_and_gradients(a2a: int, gat
 def test_an_all_to_all_divides_key_value_heads() -> None:
     model = read_model(NAME, {"sequence": SEQUENCE})
     unit = next(unit for unit in model.units if unit.kind == LAYER)
-    shape = operators(model, unit, make_keys(tp=2, cp=8, a2a=4, sequence_parallel=1), Kernels()).attention
+    shape = operators(model, unit, make_keys(tp=2, cp=8, a2a=4, sequence_parallel=1), stack_with()).attention
     assert shape is not None
     assert (shape.heads[0], shape.kv_heads[0], shape.queries[0], shape.keys[0]) == (4, 1, SEQUENCE / 2, SEQUENCE)
 
@@ -130,7 +130,7 @@ def test_the_work_of_all_ranks_is_that_of_one(a2a: int, gathers: int) -> None:
     model = read_model(NAME, {"sequence": SEQUENCE})
     for unit in model.units:
         whole, part = (
-            operators(model, unit, keys, Kernels()).flops.sum()
+            operators(model, unit, keys, stack_with()).flops.sum()
             for keys in (make_keys(), make_keys(cp=8, a2a=a2a, gathers=gathers))
         )
         assert part * 8 == pytest.approx(whole, rel=1e-12)

@@ -21,8 +21,8 @@ from sim_core.hardware.kernels.attention import in_8_bits
 from sim_core.models.keys import make_keys
 from sim_core.models.operators import operators
 from sim_core.models.precision import PRECISION_NAMES
-from sim_core.models.stack import Kernels
 from sim_core.terms import FORWARD, INPUT_GRADIENT
+from tests.facts import stack_with
 
 TABLE = hardware_table([read_hardware("H100-SXM").with_values({"memory": "1e6 GB"})], None)
 LAYERS, GA, EXPERTS, EP, TOKENS, HIDDEN, FFN, TOPK = 4, 8, 16, 8, 4096, 2048, 1024, 4
@@ -131,7 +131,7 @@ def test_metadata_crosses_nodes_once_a_layer() -> None:
 def of_layer(model: Model, unit: int = 0, precision: str = "bf16", **kernels: Any) -> dict[tuple[str, int], dict[str, float]]:
     """Bytes, launches and FLOPs of the operators of a layer of one rank, by name and phase."""
     keys = make_keys(ep=EP, precision=PRECISION_NAMES.index(precision))
-    found = operators(model, model.layer_units[unit], keys, Kernels(**kernels))
+    found = operators(model, model.layer_units[unit], keys, stack_with(**kernels))
     rows = zip(found.names, found.phase, found.bytes[0], found.kernels[0], found.flops[0], strict=True)
     return {(name, int(phase)): {"bytes": b, "kernels": k, "flops": f} for name, phase, b, k, f in rows}
 

@@ -19,6 +19,7 @@ from sim_core import (
 from sim_core.models.activations import activation_bytes
 from sim_core.models.description import RECURRENT
 from sim_core.models.keys import make_keys
+from tests.facts import stack_with
 
 SEQUENCE = 8192
 H, D, N, G, P = 2688, 4096, 128, 8, 64
@@ -102,7 +103,7 @@ def test_delta_rules_keep_projections_convolved_inputs_and_states(
     """
     model = read_model(name, {"sequence": SEQUENCE})
     unit = next(unit for unit in model.layer_units if unit.mixer == RECURRENT)._replace(channel="none", moe=False)
-    kept = activation_bytes(model, unit, make_keys(tp=tp, sequence_parallel=1), flash=True)[0, 0] / SEQUENCE
+    kept = activation_bytes(model, unit, make_keys(tp=tp, sequence_parallel=1), stack_with())[0, 0] / SEQUENCE
     q, v = groups * size, heads * size
     projected = 2 * q + v + (2 * v + heads if low_rank else v + 2 * heads)
     inside = 2 * projected + 2 * (2 * q + v) + 2 * heads * size * size / 64 + 2 * v

@@ -24,7 +24,7 @@ from sim_core import batch
 from sim_core.arrays import Ints
 from sim_core.compiled import jit, kept
 from sim_core.compiled.references import call, reference
-from sim_core.compiled.sources import ROOT, Symbol, files_in, function_hashes, made_of, read_modules, symbols_in
+from sim_core.compiled.sources import ROOT, Symbol, files_in, function_hashes, made_of, names_in, read_modules
 from sim_core.compiling import source_hash, source_hashes
 
 
@@ -122,8 +122,7 @@ def test_kernels_lie_in_the_folder_of_what_they_are_made_of() -> None:
 def test_a_function_is_made_of_all_that_it_names() -> None:
     """Against what the functions name at run time, as numba looks it up."""
     modules = read_modules()
-    number = {symbol: at for at, symbol in enumerate(symbols_in(modules))}
-    bits = made_of(modules, list(number))
+    named = names_in(modules)
     for name in modules:
         for value in list(vars(import_module(name)).values()):
             function = getattr(value, "py_func", value)
@@ -131,11 +130,11 @@ def test_a_function_is_made_of_all_that_it_names() -> None:
                 continue
             if function.__name__ == "__getattr__":  # of the module, below a condition
                 continue
-            own = bits[Symbol(name, function.__name__)]
+            own = made_of(Symbol(name, function.__name__), named)
             for used in {one.argval for one in dis.get_instructions(function) if one.opname == "LOAD_GLOBAL"}:
                 other = getattr(function.__globals__.get(used), "py_func", function.__globals__.get(used))
                 if isinstance(other, FunctionType | type) and other.__module__ in modules:
-                    assert own >> number[Symbol(other.__module__, other.__name__)] & 1
+                    assert Symbol(other.__module__, other.__name__) in own
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +160,7 @@ def a_copy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         ("compiled/jit.py", "_nrt=False", "_nrt=True", True),  # in its decorator
         ("compiled/vector_code.py", "builder.fadd(a, b)", "builder.fsub(a, b)", True),  # in what its vectors become
         ("compiled/inner_code.py", "self._finalized = True", "self._finalized = False", True),  # in how it is compiled
-        ("planning/columns.py", "    tp: int", "    tp: float", True),  # a field of an argument
+        ("planning/columns.py", "    tp: Whole", "    tp: Real", True),  # a field of an argument
         ("engine/codes.py", "import numpy as np\n", "import numpy as np\n\nnp.seterr()\n", True),  # a statement of a module
         ("models/reading.py", "def ", "def other_", False),
         ("hardware/presets/H100-SXM.yaml", ":", ": ", False),

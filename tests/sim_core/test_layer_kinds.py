@@ -15,9 +15,9 @@ from sim_core.models.messages import messages, pipeline_bytes
 from sim_core.models.operators import operators
 from sim_core.models.reading import read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES
-from sim_core.models.stack import Kernels
 from sim_core.models.weights import model_flops_per_token, parameters
 from sim_core.terms import ALL_TO_ALL, CP_A2A, CP_RING, EP, FORWARD
+from tests.facts import stack_with
 
 PUBLISHED = {
     "gemma3-27b": 27.009, "gemma3-12b": 11.766, "gemma3-1b": 1.000, "llama4-scout": 107.77, "llama4-maverick": 400.71,
@@ -77,7 +77,7 @@ def test_the_scan_of_mamba_has_the_products_of_its_paper() -> None:
     """Per token and forward 2 Q g N + 2 Q D + 4 D N (arXiv 2405.21060, section 6), of which tensor parallelism divides all."""
     model = read_model("nemotron3-nano-30b-a3b")
     for tp in (1, 4):
-        work = operators(model, unit_of(model, "recurrent_layer"), make_keys(tp=tp, sequence_parallel=1), Kernels())
+        work = operators(model, unit_of(model, "recurrent_layer"), make_keys(tp=tp, sequence_parallel=1), stack_with())
         scan = [k for k, name in enumerate(work.names) if name.startswith("scan_") and work.phase[k] == FORWARD]
         chunk, groups, state, inner = 128, 8, 128, 64 * 64
         by_hand = 2 * chunk * groups * state + 2 * chunk * inner + 4 * inner * state
@@ -87,7 +87,7 @@ def test_the_scan_of_mamba_has_the_products_of_its_paper() -> None:
 def test_a_delta_rule_does_what_its_core_counts_and_more() -> None:
     """Kernels that work in chunks do more than 8 P d d a token, which is what publishers count."""
     model = read_model("qwen3-next-80b-a3b")
-    work = operators(model, unit_of(model, "recurrent_layer"), make_keys(), Kernels())
+    work = operators(model, unit_of(model, "recurrent_layer"), make_keys(), stack_with())
     scan = [k for k, name in enumerate(work.names) if name.startswith("scan_") and work.phase[k] == FORWARD]
     done = work.flops[0, scan].sum() / 4096
     assert 32 * 8 * 128 * 128 * 0.7 < done < 32 * 8 * 128 * 128 * 2
@@ -98,15 +98,15 @@ def test_a_layer_of_a_pattern_is_one_mixer() -> None:
     numbers = {unit.name: unit.number for unit in model.layer_units}
     assert numbers == {"recurrent_layer": 23, "moe_layer": 23, "attention_layer": 6}
     for name, absent in (("recurrent_layer", {"fc1", "attention"}), ("attention_layer", {"fc1", "mixer_in"})):
-        names = set(operators(model, unit_of(model, name), make_keys(), Kernels()).names)
+        names = set(operators(model, unit_of(model, name), make_keys(), stack_with()).names)
         assert not names & absent
-    assert "attention_norm" not in operators(model, unit_of(model, "moe_layer"), make_keys(), Kernels()).names
+    assert "attention_norm" not in operators(model, unit_of(model, "moe_layer"), make_keys(), stack_with()).names
 
 
 def test_latent_experts_dispatch_their_latents() -> None:
     """Super sends 22 copies of 1,024 values of each token, 2 bytes each, where the hidden size would be four times as many."""
     model = read_model("nemotron3-super-120b-a12b")
-    sent = messages(model, unit_of(model, "moe_layer"), make_keys(ep=8), Kernels())
+    sent = messages(model, unit_of(model, "moe_layer"), make_keys(ep=8), stack_with())
     dispatched = [k for k in range(len(sent.names)) if sent.group[k] == EP and sent.kind[k] == ALL_TO_ALL]
     assert set(sent.bytes[0, dispatched]) == {8192 * 22 * 1024 * 2.0}
 
@@ -115,25 +115,25 @@ def test_a_scan_exchanges_heads_over_all_context_parallel_ranks() -> None:
     model = read_model("nemotron3-nano-30b-a3b")
     width = 2 * 4096 + 2 * 8 * 128 + 64  # what the input projection makes of a token
     for a2a, group in ((1, CP_RING), (4, CP_A2A)):
-        sent = messages(model, unit_of(model, "recurrent_layer"), make_keys(cp=4, a2a=a2a), Kernels())
+        sent = messages(model, unit_of(model, "recurrent_layer"), make_keys(cp=4, a2a=a2a), stack_with())
         own = [k for k in range(len(sent.names)) if sent.group[k] == group and sent.phase[k] == FORWARD]
         assert sorted(sent.bytes[0, own]) == [8192 / 4 * 4096 * 2, 8192 / 4 * width * 2]
 
 
 def test_chunks_are_sequences_of_their_own_and_need_no_messages() -> None:
     model = read_model("llama4-scout", {"sequence": 32768})
-    work = operators(model, unit_of(model, "window_layer"), make_keys(), Kernels())
-    whole = operators(model, unit_of(model, "full_layer"), make_keys(), Kernels())
+    work = operators(model, unit_of(model, "window_layer"), make_keys(), stack_with())
+    whole = operators(model, unit_of(model, "full_layer"), make_keys(), stack_with())
     row = work.row("attention", FORWARD)
     assert work.flops[0, row] / whole.flops[0, row] == pytest.approx(1 / 4)
-    sent = messages(model, unit_of(model, "window_layer"), make_keys(cp=4), Kernels())
+    sent = messages(model, unit_of(model, "window_layer"), make_keys(cp=4), stack_with())
     assert not [k for k in range(len(sent.names)) if sent.group[k] in (CP_RING, CP_A2A)]
 
 
 def test_an_indexer_is_on_every_tensor_parallel_rank_and_scores_half_of_the_square() -> None:
     model = read_model("deepseek-v3.2", {"sequence": 8192})
     one, eight = (
-        operators(model, unit_of(model, "moe_layer"), make_keys(tp=tp, sequence_parallel=1), Kernels()) for tp in (1, 8)
+        operators(model, unit_of(model, "moe_layer"), make_keys(tp=tp, sequence_parallel=1), stack_with()) for tp in (1, 8)
     )
     row = one.row("indexer_scores", FORWARD)
     assert one.flops[0, row] == eight.flops[0, row] == 2 * 64 * 128 * 8192 * 8192 / 2
@@ -144,7 +144,7 @@ def test_an_indexer_is_on_every_tensor_parallel_rank_and_scores_half_of_the_squa
 def test_what_is_kept_of_a_scan_is_its_projected_input() -> None:
     """2 (h + 2D + 2gN + P) bytes a token (mamba_ssm's fused path), the norm's input, and the output that is projected back."""
     model = read_model("nemotron-h-8b")
-    kept = activation_bytes(model, unit_of(model, "recurrent_layer"), make_keys(), flash=True)[0, 0]
+    kept = activation_bytes(model, unit_of(model, "recurrent_layer"), make_keys(), stack_with())[0, 0]
     by_hand = 2 * (4096 + 2 * 8192 + 2 * 8 * 128 + 128) + 2 * 4096 + 2 * 8192
     assert kept / 8192 == pytest.approx(by_hand)
 
@@ -213,7 +213,7 @@ def test_a_query_reads_its_window_and_entries_before_it(ratio: int, entries: flo
     model = read_model("deepseek-v4-flash")
     unit = next(unit for unit in model.layer_units if unit.ratio == ratio)
     for tp in (1, 4):
-        work = operators(model, unit, make_keys(tp=tp, sequence_parallel=1), Kernels())
+        work = operators(model, unit, make_keys(tp=tp, sequence_parallel=1), stack_with())
         read = work.flops[0, work.row("attention", FORWARD)] / (4096 * 64 / tp * 4 * 512)
         assert read == pytest.approx(128 - 128 * 127 / 8192 + entries)
         if ratio == 4:  # on every tensor-parallel rank, over the causal half of 1,024 entries
@@ -224,16 +224,16 @@ def test_hyper_connections_read_and_write_four_streams() -> None:
     """(4n + 2) h elements of a sublayer forward; the product of the gates has n h rows and n (n + 2) columns."""
     model = read_model("deepseek-v4-flash")
     unit = unit_of(model, "window_layer")
-    work = operators(model, unit, make_keys(), Kernels())
+    work = operators(model, unit, make_keys(), stack_with())
     for name in ("attention_streams", "mlp_streams"):
         assert work.bytes[0, work.row(name, FORWARD)] == 4096 * 4096 * 2 * 18
     by_part = next(each.by_part for each in parameters(model).units if each.name == "window_layer")
     assert by_part["streams"] == 2 * (4 * 4096 * 24 + 24 + 3)
     plain = parse_model(model.model_dump(exclude_none=True) | {"residual_streams": 1}, "here")
-    more = activation_bytes(model, unit, make_keys(), flash=True) - activation_bytes(plain, unit, make_keys(), flash=True)
+    more = activation_bytes(model, unit, make_keys(), stack_with()) - activation_bytes(plain, unit, make_keys(), stack_with())
     assert more[0].tolist() == [4096 * 4096 * 2 * 2 * (4 + 1)] * 2 + [4096 * 4096 * 2 * 3]  # streams and output, twice; input
     assert pipeline_bytes(model, make_keys())[0] == 4 * pipeline_bytes(plain, make_keys())[0]
-    saved = module_bytes(model, unit, make_keys(), flash=True)[0, RECOMPUTE_MODULES.index("mhc")]
+    saved = module_bytes(model, unit, make_keys(), stack_with())[0, RECOMPUTE_MODULES.index("mhc")]
     assert saved == 4096 * 4096 * 2 * (2 * (4 + 1) - 4)  # all but the streams at the begin of the layer
 
 

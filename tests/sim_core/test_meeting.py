@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 
-from sim_core.workloads.traces.job import Rank
 from sim_core.workloads.traces.layout import Layout
 from sim_core.workloads.traces.meeting import group_of
 from sim_core.workloads.workload import DP, DP_EP, EMBEDDING, EP, TP
@@ -22,8 +21,7 @@ def groups(grid: Grid, rank: int, name: str) -> tuple[int, ...]:
         tp=grid.tp, pp=grid.pp, vpp=1, ep=grid.ep, dp=grid.dp, ga=1, micro_batch=1, layers=None, experts=None, notes=()
     )
     per_stage = grid.tp * grid.dp
-    mine = Rank(path="", rank=rank, stage=rank // per_stage, index=rank % per_stage, operations=(), beside={})
-    return tuple(stage * per_stage + index for stage, index in group_of(layout, mine, name))
+    return tuple(stage * per_stage + index for stage, index in group_of(layout, *divmod(rank, per_stage), name))
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)

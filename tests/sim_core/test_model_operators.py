@@ -14,12 +14,13 @@ from sim_core.models.keys import Keys, make_keys, padded_vocabulary, refusals
 from sim_core.models.messages import ETP, Messages, messages, pipeline_bytes
 from sim_core.models.operators import operators
 from sim_core.models.rows import ATTENTION, GEMM, GROUPED_GEMM, MEMORY, Operators
-from sim_core.models.stack import Kernels
+from sim_core.models.stack import Stack
 from sim_core.models.weights import held
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, EP, FORWARD, INPUT_GRADIENT, REDUCE_SCATTER, TP, WEIGHT_GRADIENT
 from tests.conftest import EXAMPLES
+from tests.facts import stack_with
 
-UNFUSED = Kernels(flash_attention=False, fused_loss=False)
+UNFUSED = stack_with(flash_attention=False, fused_loss=False)
 PAPERS = ("megatron-22b", "gpt3-175b", "megatron-530b", "megatron-1t")  # Korthikanti et al. 2022, table 3
 
 
@@ -27,7 +28,7 @@ def unit_of(model: Model, kind: str, moe: bool = False) -> Unit:
     return next(unit for unit in model.units if unit.kind == kind and unit.moe == moe)
 
 
-def layer_of(model: Model, keys: Keys, kernels: Kernels = UNFUSED, moe: bool = False) -> Operators:
+def layer_of(model: Model, keys: Keys, kernels: Stack = UNFUSED, moe: bool = False) -> Operators:
     return operators(model, unit_of(model, LAYER, moe), keys, kernels)
 
 
@@ -63,7 +64,7 @@ def test_gemms_with_grouped_queries_and_a_gate() -> None:
     """A rank holds at least one key-value head, so tp 16 repeats the 8 of Llama."""
     model = read_model("llama3-70b")
     for tp, kv in ((8, 1), (16, 1), (2, 4)):
-        found = gemms(layer_of(model, make_keys(tp=tp, sequence_parallel=1), Kernels()), FORWARD)
+        found = gemms(layer_of(model, make_keys(tp=tp, sequence_parallel=1), stack_with()), FORWARD)
         assert found == {
             "qkv": (8192, (64 / tp + 2 * kv) * 128, 8192, 1),
             "projection": (8192, 8192, 8192 / tp, 1),
@@ -75,7 +76,7 @@ def test_gemms_with_grouped_queries_and_a_gate() -> None:
 def test_gemms_of_latent_attention_and_experts() -> None:
     """DeepSeek-V3: sizes of arXiv 2412.19437, section 4.2; down projections on the tokens that a rank holds."""
     model, keys = read_model("deepseek-v3"), make_keys(tp=4, ep=8, sequence_parallel=1, micro_batch=1)
-    found = layer_of(model, keys, Kernels(), moe=True)
+    found = layer_of(model, keys, stack_with(), moe=True)
     assert gemms(found, FORWARD) == {
         "q_down": (1024, 1536, 7168, 1),
         "q_up": (4096, 192 * 128 / 4, 1536, 1),
@@ -107,7 +108,7 @@ def test_gemms_of_latent_attention_and_experts() -> None:
 )
 def test_rows_of_an_expert_on_the_busiest_rank(more: dict[str, Any], load: float) -> None:
     model = read_model("mixtral-8x7b", {f"experts.{key}": value for key, value in more.items()} | {"sequence": 4096})
-    found = layer_of(model, make_keys(tp=2, ep=4, etp=2, sequence_parallel=1), Kernels(), moe=True)
+    found = layer_of(model, make_keys(tp=2, ep=4, etp=2, sequence_parallel=1), stack_with(), moe=True)
     m, n, k, count = gemms(found, FORWARD, GROUPED_GEMM)["experts_fc1"]
     assert (m, n, k, count) == (load * 4096 / 2 * 2 * 4 * 2 / 8, 14336, 4096, 2)
 
@@ -140,7 +141,7 @@ def test_flops_of_all_operators_are_the_models_own(name: str) -> None:
     whole = causal = 0.0
     for unit in model.units:
         whole += unit.number * operators(model, unit, make_keys(), UNFUSED).flops.sum() / s
-        causal += unit.number * operators(model, unit, make_keys(), Kernels()).flops.sum() / s
+        causal += unit.number * operators(model, unit, make_keys(), stack_with()).flops.sum() / s
     assert whole == pytest.approx(model_flops_per_token(model) + logits, rel=1e-9)
     squares = 2 * s * model.heads * (model.layers + model.mtp_layers)
     d, v = model.head_dim, model.v_head_dim
@@ -150,7 +151,7 @@ def test_flops_of_all_operators_are_the_models_own(name: str) -> None:
 def test_the_flash_kernel_of_a_window() -> None:
     """Pairs of query and key that the mask leaves, counted one by one (but half of the diagonal)."""
     model = read_model("mistral-7b-v0.1", {"sequence": 64, "window.tokens": 16})
-    found = layer_of(model, make_keys(micro_batch=2), Kernels())
+    found = layer_of(model, make_keys(micro_batch=2), stack_with())
     pairs = sum(min(query + 1, 16) for query in range(64))
     (forward,) = found.flops[0, (found.kind == ATTENTION) & (found.phase == FORWARD)]
     assert forward == pytest.approx(2 * 2 * 32 * pairs * (128 + 128), rel=1e-2)
@@ -171,16 +172,16 @@ def test_memory_traffic_of_a_gpt_layer() -> None:
 
 def test_the_norms_after_the_blocks_of_gemma_and_its_softcap() -> None:
     model, keys = read_model("gemma2-27b"), make_keys()
-    found = layer_of(model, keys, Kernels())
+    found = layer_of(model, keys, stack_with())
     norms = [i for i, name in enumerate(found.names) if name.endswith("_norm") and found.phase[i] == FORWARD]
     assert found.bytes[0, norms].sum() == 4 * 4 * 8192 * 4608
     assert found.kernels[0, norms].sum() == 4
-    assert "logit_softcap" in operators(model, unit_of(model, HEAD), keys, Kernels()).names
+    assert "logit_softcap" in operators(model, unit_of(model, HEAD), keys, stack_with()).names
 
 
 def test_gradient_accumulation_moves_bytes_of_all_weights_of_a_rank() -> None:
     model, keys = read_model("mixtral-8x7b", {"sequence": 4096}), make_keys(tp=2, ep=4, etp=1, sequence_parallel=1)
-    found = layer_of(model, keys, Kernels(accumulation_bytes=10.0), moe=True)
+    found = layer_of(model, keys, stack_with(accumulation_bytes=10.0), moe=True)
     mine = held(model, unit_of(model, LAYER, True), keys)
     assert found.bytes[0, found.names.index("gradient_accumulation")] == 10 * (mine.dense[0] + mine.experts[0])
     assert mine.experts[0] == 2 * 3 * 4096 * 14336
@@ -203,9 +204,9 @@ def test_ranks_hold_all_parameters_together(name: str) -> None:
         assert 4 * experts == counts.by_part["routed_experts"]
 
 
-@pytest.mark.parametrize("kernels", [UNFUSED, Kernels()])
+@pytest.mark.parametrize("kernels", [UNFUSED, stack_with()])
 @pytest.mark.parametrize("name", ["gpt3-175b", "deepseek-v3", "gemma2-27b", "gpt-oss-20b"])
-def test_a_message_finds_its_operators(name: str, kernels: Kernels) -> None:
+def test_a_message_finds_its_operators(name: str, kernels: Stack) -> None:
     """Every operator has one row per phase; what runs beside a message is among them."""
     model, keys = read_model(name), make_keys(tp=2, sequence_parallel=1)
     for unit in model.units:
@@ -319,7 +320,7 @@ def test_messages_of_the_ends() -> None:
     keys = make_keys(tp=[4, 4], sequence_parallel=[0, 1])
     head = messages(model, unit_of(model, HEAD), keys, UNFUSED)
     assert [moved for _, kind, _, moved in sent(head, FORWARD) if kind == ALL_REDUCE] == [8192] * 3
-    fused = messages(model, unit_of(model, HEAD), keys, Kernels())
+    fused = messages(model, unit_of(model, HEAD), keys, stack_with())
     assert [moved for _, kind, _, moved in sent(fused, FORWARD) if kind == ALL_REDUCE] == [8192, 16384]
     embedding = messages(model, unit_of(model, EMBEDDING), keys, UNFUSED)
     assert sent(embedding, FORWARD, 0) == [("embedding", ALL_REDUCE, TP, 16777216)]
@@ -348,11 +349,11 @@ def test_activations_of_a_layer_are_those_of_the_paper(name: str, tp: int) -> No
     model, b = read_model(name), 2
     s, h, a = 2048, model.hidden, model.heads
     keys = make_keys(tp=tp, sequence_parallel=[0, 1], micro_batch=b)
-    plain, sequence = activation_bytes(model, unit_of(model, LAYER), keys, flash=False) / (s * b * h)
+    plain, sequence = activation_bytes(model, unit_of(model, LAYER), keys, stack_with(flash_attention=False)) / (s * b * h)
     scores = 5 * a * s / (h * tp)
     assert plain == pytest.approx([10 + 24 / tp + scores, 10 + 24 / tp, 2])
     assert sequence == pytest.approx([34 / tp + scores, 34 / tp, 2 / tp])
-    flash = activation_bytes(model, unit_of(model, LAYER), keys, flash=True)
+    flash = activation_bytes(model, unit_of(model, LAYER), keys, stack_with())
     assert flash[1] == pytest.approx(s * b * h * np.array([34 / tp, 34 / tp, 2 / tp]))
     assert MODES == ("none", "selective", "full")
 
@@ -360,22 +361,22 @@ def test_activations_of_a_layer_are_those_of_the_paper(name: str, tp: int) -> No
 def test_activations_with_a_gate_and_experts() -> None:
     """Llama: T (8h / sp + (2 (a + 2k) d + 2 a d + 6 f) / t); an expert: 4h + 6f per copy that it gets."""
     model = read_model("llama3-70b")
-    found = activation_bytes(model, unit_of(model, LAYER), make_keys(tp=8, sequence_parallel=1), flash=True)
+    found = activation_bytes(model, unit_of(model, LAYER), make_keys(tp=8, sequence_parallel=1), stack_with())
     assert found[0, 0] == 8192 * (8 * 8192 + 2 * (64 + 16) * 128 + 2 * 8192 + 6 * 28672) / 8
     moe = read_model("mixtral-8x7b", {"sequence": 4096})
-    found = activation_bytes(moe, unit_of(moe, LAYER, True), make_keys(ep=8), flash=True)
+    found = activation_bytes(moe, unit_of(moe, LAYER, True), make_keys(ep=8), stack_with())
     assert found[0, 0] == 4096 * (8 * 4096 + 2 * (32 + 16) * 128 + 2 * 4096 + 2 * (4 * 4096 + 6 * 14336))
-    head = activation_bytes(moe, unit_of(moe, HEAD), make_keys(), flash=True)
+    head = activation_bytes(moe, unit_of(moe, HEAD), make_keys(), stack_with())
     assert head[0].tolist() == [4096 * (4 * 4096 + 8 * 32000)] * 3
 
 
 def test_prediction_layers_have_a_layer_an_embedding_and_a_head() -> None:
     model, keys = read_model("deepseek-v3"), make_keys(tp=2, ep=2, sequence_parallel=1)
     layer, mtp = (unit_of(model, kind, True) for kind in (LAYER, MTP))
-    assert {"embedding", "mtp_projection", "logits", "experts_fc1"} <= set(operators(model, mtp, keys, Kernels()).names)
-    assert {"embedding", "mtp_projection", "logits"} <= set(messages(model, mtp, keys, Kernels()).operators)
+    assert {"embedding", "mtp_projection", "logits", "experts_fc1"} <= set(operators(model, mtp, keys, stack_with()).names)
+    assert {"embedding", "mtp_projection", "logits"} <= set(messages(model, mtp, keys, stack_with()).operators)
     assert (
-        activation_bytes(model, mtp, keys, flash=True) > activation_bytes(model, unit_of(model, HEAD), keys, flash=True)
+        activation_bytes(model, mtp, keys, stack_with()) > activation_bytes(model, unit_of(model, HEAD), keys, stack_with())
     ).all()
     assert held(model, mtp, keys).experts == held(model, layer, keys).experts
 
@@ -394,7 +395,7 @@ def test_many_keys_give_what_each_gives_alone() -> None:
         for i in range(3):
             alone = make_keys(**{name: column[i] for name, column in columns.items()})
             for function in (operators, messages):
-                many, one = function(model, unit, together, Kernels()), function(model, unit, alone, Kernels())
+                many, one = function(model, unit, together, stack_with()), function(model, unit, alone, stack_with())
                 for name in many._fields:
                     column = getattr(many, name)
                     if isinstance(column, np.ndarray) and column.ndim == 2:
@@ -437,7 +438,7 @@ def test_sequence_parallelism_without_tensor_parallelism_is_none() -> None:
 def test_a_model_without_a_sequence_has_no_operators() -> None:
     model = read_model("llama3-8b", {"sequence": None})
     with pytest.raises(SpecError, match=r"model llama3-8b: sequence: missing: give the tokens of a training sequence"):
-        operators(model, unit_of(model, LAYER), make_keys(), Kernels())
+        operators(model, unit_of(model, LAYER), make_keys(), stack_with())
 
 
 # Peak allocated bytes of Megatron-LM on eight A100-PCIe: MooreThreads/SimuMax@4dcaae513, docs/FULL_RESULTS.md (its estimates
@@ -469,9 +470,9 @@ def test_state_and_activations_are_the_memory_that_was_read(
     per_stage, peaks = model.layers // pp, []
     for stage in range(pp):
         units = layers[stage * per_stage : (stage + 1) * per_stage]
-        kept = sum(activation_bytes(model, unit, keys, flash=True)[0, 0] for unit in units) * (pp - stage)
+        kept = sum(activation_bytes(model, unit, keys, stack_with())[0, 0] for unit in units) * (pp - stage)
         if stage == pp - 1:
-            kept += activation_bytes(model, head, keys, flash=True)[0, 0]
+            kept += activation_bytes(model, head, keys, stack_with())[0, 0]
         parts = [held(model, unit, keys) for unit in units]
         parts += [held(model, unit_of(model, EMBEDDING), keys)] * (stage == 0) + [held(model, head, keys)] * (stage == pp - 1)
         dense, experts = (sum(part[kind][0] for part in parts) for kind in (0, 1))

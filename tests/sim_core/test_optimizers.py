@@ -30,6 +30,7 @@ from sim_core.costing.layouts import shared_out
 from sim_core.hardware.kernels.device import load_kernels
 from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.metrics import MEMORY
+from sim_core.models.description import Unit
 from sim_core.models.optimizers import (
     BLOCKWISE,
     DISTRIBUTED,
@@ -37,11 +38,15 @@ from sim_core.models.optimizers import (
     MUON_TP_MODES,
     NS_STEPS,
     ROWS,
-    Matrix,
     local_of,
-    matrices_of,
 )
-from sim_core.models.weights import EXPERT, TENSOR, parameters, trained
+from sim_core.models.weights import EXPERT, TABLES, Matrix, parameters, trained
+
+
+def matrices_of(model: Model, unit: Unit) -> list[Matrix]:
+    """What Muon orthogonalises."""
+    return [matrix for weights in trained(model, unit) if weights.part not in TABLES for matrix in weights.matrices]
+
 
 STATE = MEMORY.index("state_bytes")
 OPTIMIZER, STEP, DP = (METRICS.index(name) for name in ("optimizer_s", "step_time_s", "dp_total_s"))
@@ -89,7 +94,7 @@ def test_modes_do_what_newton_schulz_on_parts_does(mode: int, rows: int, columns
     whole = rng.normal(size=(rows, columns))
     lying = whole.T if by_rows else whole  # the divided side becomes columns
     parts = np.split(lying, tp, axis=1)
-    local = local_of(Matrix(rows, columns, TENSOR, by_rows=by_rows), tp, mode)
+    local = local_of(Matrix(rows, columns, by_rows=by_rows), tp, mode)
     counters = [Counter() for _ in range(tp)]
     if mode == DISTRIBUTED:
         found = np.concatenate(orthogonal(parts, counters), axis=1)
@@ -106,17 +111,15 @@ def test_modes_do_what_newton_schulz_on_parts_does(mode: int, rows: int, columns
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_matrices_are_all_weights_that_are_matrices(name: str) -> None:
+def test_matrices_and_vectors_are_all_weights(name: str) -> None:
     model = read_model(name)
-    for unit in model.units:
-        held: dict[int, int] = {}
-        for weights in trained(model, unit):
-            if weights.matrix and weights.elements and weights.part not in ("embedding", "positions", "head"):
-                held[weights.sharding] = held.get(weights.sharding, 0) + weights.elements
-        found: dict[int, int] = {}
-        for matrix in matrices_of(model, unit):
-            found[matrix.sharding] = found.get(matrix.sharding, 0) + matrix.rows * matrix.columns * matrix.number
-        assert found == held, unit.name
+    for unit, counted in zip(model.units, parameters(model).units, strict=True):
+        mine = [weights for weights in trained(model, unit) if not weights.adapter]
+        matrices = [matrix for weights in mine for matrix in weights.matrices]
+        assert all(min(matrix.rows, matrix.columns, matrix.number) > 0 for matrix in matrices)
+        assert not [weights for weights in mine if weights.matrices and weights.vectors]
+        found = sum(matrix.rows * matrix.columns * matrix.number for matrix in matrices)
+        assert found + sum(weights.vectors for weights in mine) == counted.parameters, unit.name
 
 
 def test_work_of_a_step_is_20_m2n_and_10_m3_of_each_matrix() -> None:
@@ -270,9 +273,8 @@ def test_modes_differ_by_work_and_messages(h100: HardwareTable) -> None:
         for mode in MUON_TP_MODES
     ]
     assert found[BLOCKWISE] < found[DISTRIBUTED] < found[DUPLICATED]
-    assert EXPERT not in {
-        matrix.sharding for matrix in matrices_of(read_model("llama3-8b"), read_model("llama3-8b").layer_units[0])
-    }
+    model = read_model("llama3-8b")
+    assert EXPERT not in {weights.sharding for weights in trained(model, model.layer_units[0])}
 
 
 def test_a_divided_product_is_summed_in_each_step_and_a_gathered_matrix_sent_once() -> None:

@@ -12,9 +12,9 @@ from sim_core.models.description import Model
 from sim_core.models.keys import make_keys
 from sim_core.models.operators import operators
 from sim_core.models.reading import read_model
-from sim_core.models.stack import Kernels
 from sim_core.models.weights import model_flops_per_token
 from sim_core.terms import FORWARD, INPUT_GRADIENT
+from tests.facts import stack_with
 
 TEXTS = (512, 64, 1024, 256, 128, 64)
 """Lengths in tokens: 2,048 in all."""
@@ -43,7 +43,7 @@ def test_attention_works_on_the_squares_of_texts(cp: int) -> None:
     model = packed("llama3-8b")
     counted = [3 * pairs(TEXTS, rank, cp) for rank in range(cp)]
     assert max(counted) <= min(counted) * 1.001 + 3 * len(TEXTS)
-    work = operators(model, model.layer_units[0], make_keys(cp=cp), Kernels())
+    work = operators(model, model.layer_units[0], make_keys(cp=cp), stack_with())
     for phase, products in ((FORWARD, 2), (INPUT_GRADIENT, 5)):
         done = work.flops[0, work.row("attention", phase)]
         assert done == pytest.approx(products * 2 * 32 * 128 * np.mean(counted), rel=0.004)  # the diagonal is half a square
@@ -53,7 +53,7 @@ def test_all_else_is_done_by_tokens() -> None:
     for name in ("llama3-8b", "qwen3-next-80b-a3b", "nemotron-h-8b"):
         one, many = read_model(name, {"sequence": sum(TEXTS) * 3}), packed(name)
         for unit, other in zip(one.units, many.units, strict=True):
-            whole, parts = (operators(m, u, make_keys(), Kernels()) for m, u in ((one, unit), (many, other)))
+            whole, parts = (operators(m, u, make_keys(), stack_with()) for m, u in ((one, unit), (many, other)))
             assert whole.names == parts.names
             differing = {whole.names[k] for k in np.flatnonzero(whole.flops[0] != parts.flops[0])}
             assert differing <= {"attention"}, "a state is reset for nothing"
@@ -74,7 +74,7 @@ def test_windows_are_those_of_equal_texts() -> None:
     model = read_model("gemma3-12b", {"sequence": 4 * text, "packing": {"mean": text}})
     near = next(unit for unit in model.layer_units if unit.window)
     assert near.window == window
-    work = operators(model, near, make_keys(), Kernels())
+    work = operators(model, near, make_keys(), stack_with())
     assert work.flops[0, work.row("attention", FORWARD)] == 2 * 2 * 16 * 256 * 4 * (window * text - window**2 / 2)
 
 

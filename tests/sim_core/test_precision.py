@@ -29,9 +29,9 @@ from sim_core.models.keys import Keys, make_keys
 from sim_core.models.messages import messages
 from sim_core.models.operators import operators
 from sim_core.models.precision import IN_ANY_LAYOUT, PRECISION_NAMES
-from sim_core.models.stack import Kernels
 from sim_core.terms import ALL_GATHER, FORWARD, INPUT_GRADIENT, REDUCE_SCATTER
 from tests.conftest import make_plans
+from tests.facts import stack_with
 
 NAME = "llama3-8b"  # 32 heads, 8 key-value heads of 128, 4096 hidden, MLP of 14336
 SEQUENCE = 8192
@@ -83,7 +83,7 @@ def test_linear_layers_take_the_kernels_of_their_precision_and_logits_do_not(
 def casts(precision: int, **columns: Any) -> list[list[float]]:
     """Bytes of casts over the tokens of a sequence, forward and backward."""
     keys = make_keys(precision=precision, **columns)
-    found = operators(read_model(NAME, {"sequence": SEQUENCE}), unit(LAYER), keys, Kernels())
+    found = operators(read_model(NAME, {"sequence": SEQUENCE}), unit(LAYER), keys, stack_with())
     return [(found.bytes[:, found.row("casts", phase)] / SEQUENCE).tolist() for phase in (FORWARD, INPUT_GRADIENT)]
 
 
@@ -95,7 +95,7 @@ def test_inputs_and_gradients_of_linear_layers_are_cast() -> None:
     """Norms write 1 byte instead of 2, a kernel of its own transposes (2); others read 2 and write 1 twice, as do gradients."""
     forward = 2 * (-1 + 2) * 4096 + 4 * (4096 + FC2)
     assert casts(DELAYED) == [[forward], [4 * (QKV + 4096 + FC1 + 4096)]]
-    found = operators(read_model(NAME, {"sequence": SEQUENCE}), unit(LAYER), two(), Kernels())
+    found = operators(read_model(NAME, {"sequence": SEQUENCE}), unit(LAYER), two(), stack_with())
     assert [found.kernels[:, found.row("casts", phase)].tolist() for phase in (FORWARD, INPUT_GRADIENT)] == [[0, 4], [0, 4]]
     assert found.bytes[0, found.row("casts", FORWARD)] == 0
 
@@ -139,7 +139,7 @@ def test_a_factor_under_load_of_8_bits_alone() -> None:
 
 def test_what_a_linear_layer_gathers_over_tp_is_cast_before() -> None:
     for kind, narrow in ((LAYER, 0.5), (HEAD, 1.0)):
-        found = messages(read_model(NAME, {"sequence": SEQUENCE}), unit(kind), two(tp=8, sequence_parallel=1), Kernels())
+        found = messages(read_model(NAME, {"sequence": SEQUENCE}), unit(kind), two(tp=8, sequence_parallel=1), stack_with())
         gathers, scatters = (found.bytes[:, found.kind == what].sum(axis=1) for what in (ALL_GATHER, REDUCE_SCATTER))
         assert gathers[1] == narrow * gathers[0] > 0
         assert scatters[1] == scatters[0] > 0
@@ -147,7 +147,7 @@ def test_what_a_linear_layer_gathers_over_tp_is_cast_before() -> None:
 
 def test_inputs_are_kept_in_a_byte() -> None:
     """Of a Llama layer: inputs of qkv, of both halves of the MLP and of its second GEMM, and a copy of attention's output."""
-    kept = activation_bytes(read_model(NAME, {"sequence": SEQUENCE}), unit(LAYER), two(), flash=True)
+    kept = activation_bytes(read_model(NAME, {"sequence": SEQUENCE}), unit(LAYER), two(), stack_with())
     assert kept[0, 0] - kept[1, 0] == SEQUENCE * (4096 + 4096 + 14336 - 4096)
     assert kept[0, 2] == kept[1, 2], "the checkpoint of full recompute"
 

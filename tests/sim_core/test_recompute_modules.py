@@ -23,12 +23,13 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
-from sim_core.models.activations import Kept, activation_bytes, module_bytes
+from sim_core.models.activations import activation_bytes, module_bytes
 from sim_core.models.description import LAYER
 from sim_core.models.keys import make_keys
 from sim_core.models.precision import PRECISION_NAMES
 from sim_core.models.recompute import RECOMPUTE_MODULES
 from tests.conftest import make_plans
+from tests.facts import stack_with
 
 S = 4096
 DEEPSEEK = "layernorm+mla_up_proj+moe_act"
@@ -56,10 +57,9 @@ def test_published_savings() -> None:
     model = read_model("deepseek-v3", {"sequence": S})
     unit = next(unit for unit in model.units if unit.kind == LAYER and unit.moe)
     keys = make_keys(ep=64, precision=PRECISION_NAMES.index("fp8_tensorwise"))
-    saved = dict(zip(RECOMPUTE_MODULES, module_bytes(model, unit, keys, flash=True)[0] / 1e9, strict=True))
+    saved = dict(zip(RECOMPUTE_MODULES, module_bytes(model, unit, keys, stack_with())[0] / 1e9, strict=True))
     kept, without = (
-        activation_bytes(model, unit, keys, flash=True, kept=Kept(expert_outputs=outputs))[0, 0] / 1e9
-        for outputs in (True, False)
+        activation_bytes(model, unit, keys, stack_with(expert_outputs_kept=outputs))[0, 0] / 1e9 for outputs in (True, False)
     )
     layers = 30.4 / saved["mla_up_proj"]
     assert layers * saved["layernorm"] == pytest.approx(8.2, rel=0.02)
@@ -83,7 +83,7 @@ def test_memory_is_what_a_micro_batch_no_longer_keeps() -> None:
     found = run(of, pp=4, ep=8, dp=8, checkpointing=["none", "layernorm+moe_act", "moe"]).named()["activation_bytes"]
     norms, inner = 2 * S * 4096, 2 * S * 2 * 14336
     assert found[0] - found[1] == pytest.approx((4 * 2 - 1) * (norms + inner), rel=1e-9)
-    whole = module_bytes(model, unit, make_keys(ep=8), flash=True)[0, RECOMPUTE_MODULES.index("moe")]
+    whole = module_bytes(model, unit, make_keys(ep=8), stack_with())[0, RECOMPUTE_MODULES.index("moe")]
     assert found[0] - found[2] == pytest.approx((4 * 2 - 1) * whole, rel=1e-9)
     assert whole == S * 2 * 2 * (2 * 4096 + 3 * 14336), "copies of 2 experts: input, output; gate, up, their product"
 
@@ -113,7 +113,7 @@ def test_norms_within_linear_layers_do_not_run_again(name: str, norms: int) -> N
     is left in its place, an IdentityOp (Megatron-LM, gpt_layer_specs.py, transformer_layer.py)."""
     model = read_model(name, {"sequence": S})
     unit = next(unit for unit in reversed(model.units) if unit.kind == LAYER)
-    saved = module_bytes(model, unit, make_keys(ep=8), flash=True)[0, RECOMPUTE_MODULES.index("layernorm")]
+    saved = module_bytes(model, unit, make_keys(ep=8), stack_with())[0, RECOMPUTE_MODULES.index("layernorm")]
     assert saved == norms * 2 * S * model.hidden
     sizes: dict[str, Any] = {"experts": {"count": 8, "topk": 2, "ffn": 2048, "dense_layers": 0}} if norms == 2 else {}
     of = workload(name, layers=8, **sizes)

@@ -345,9 +345,9 @@ def test_kernels_move_the_bytes_that_the_page_says() -> None:
     """cp 2 by a ring, of each of 2048 tokens: 2048 of a norm, (32 + 32) x 64 turned, 2048 summed once after the first step."""
     model = parse_model(SMALL, "")
     facts = {"norm_bytes": ["5 B", "9 B"], "rotary_bytes": ["20 B", "21 B"], "ring_sum_bytes": ["28 B", "13 B"]}
-    kernels = read_stack("megatron-core").with_facts(facts).kernels
+    stack = read_stack("megatron-core").with_facts(facts)
     layer = next(unit for unit in model.units if unit.kind == LAYER)
-    found = operators(model, layer, make_keys(cp=2), kernels)
+    found = operators(model, layer, make_keys(cp=2), stack)
     for name, forward, backward in (
         ("attention_norm", 5 * 2048, 9 * 2048),
         ("mlp_norm", 5 * 2048, 9 * 2048),

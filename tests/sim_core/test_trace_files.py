@@ -24,7 +24,7 @@ from sim_core import (
     simulate,
     start_of,
 )
-from sweep.commands.replay_command import command as replay_command
+from sweep.commands.recorded_commands import replay_command
 from tests.trace_jobs import JobSpec, file_name, make_job
 
 SPEC = JobSpec(pp=2, dp=1, ga=4, seed=51)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import pytest
 import typer
 
-from sweep.cli import COMMANDS
+from sweep.cli import COMMANDS, implementation
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import spec_in
 
@@ -21,7 +20,7 @@ def commands() -> dict[str, Any]:
     """Every command with its parameters, those of `sweep calibrate` one by one."""
     found: dict[str, Any] = {}
     for name in COMMANDS:
-        loaded = import_module(f"sweep.commands.{name}_command").command
+        loaded = implementation(name)
         if not isinstance(loaded, typer.Typer):
             function, loaded = loaded, typer.Typer(add_completion=False)
             loaded.command(name)(function)

@@ -12,8 +12,8 @@ Dump = Mapping[str, str]
 """Arguments by name, with their values as a run prints them: True for a switch that is on."""
 Written = str | int | tuple[str, ...] | None
 """What follows a flag. True: nothing, a switch that is on; False and None: the flag is left out."""
-Rules = Sequence[tuple[bool, str]]
-"""Whether each rule is broken, and the rule."""
+Rules = Sequence[tuple[object, str]]
+"""True where a rule is broken, such as a remainder, and the rule."""
 T_contra = TypeVar("T_contra", contravariant=True)
 A = TypeVar("A")
 
@@ -25,7 +25,7 @@ class Argument(Generic[T_contra]):
     `name`: as dumps and YAML spell it; with dashes it is the flag. `field`: the field of a plan, or the number of a model, that
     it decides. `older`: other names of the same, of older versions and of recipes. `read`: its field's value by a dump; None:
     the dump says nothing of it. `write`: what the flag says of a model or plan. `refuses`: the rules about it, by what a script
-    asks for (`Asked`). `leaves_open`: where its value is not known, the field is not. `is_kept`: what a file says of it stays
+    asks for. `leaves_open`: where its value is not known, the field is not. `is_kept`: what a file says of it stays
     beside an exported plan. `is_sign`: a file that has it is of this framework. `stack`: the page of the framework that a dump
     with it is of.
     """
@@ -70,25 +70,6 @@ class Argument(Generic[T_contra]):
         """The text that stands there: of several names the first that is set counts."""
         there = [dump[name] for name in self.names if name in dump]
         return next((text for text in there if text not in OFF), there[0] if there else default)
-
-
-class Asked:
-    """Flags with their values, as a script has them."""
-
-    def __init__(self, flags: Mapping[str, tuple[str, ...]]) -> None:
-        self.flags: Final = flags
-
-    def has(self, argument: Argument[Any]) -> bool:
-        return argument.flag in self.flags
-
-    def words(self, argument: Argument[Any]) -> tuple[str, ...]:
-        return self.flags.get(argument.flag, ())
-
-    def word(self, argument: Argument[Any], default: str) -> str:
-        return next(iter(self.words(argument)), default)
-
-    def number(self, argument: Argument[Any], default: int) -> int:
-        return int(self.word(argument, str(default)))
 
 
 def arguments_in(names: Mapping[str, object], kind: type[A]) -> tuple[A, ...]:

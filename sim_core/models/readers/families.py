@@ -4,157 +4,110 @@ Defaults of missing fields are those of transformers 4.57 and 5.23 for the model
 particular model, the field must be there.
 """
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 from sim_core.models.readers.config_fields import ACTIVATIONS, Config, Document
 
-
-def _all_biased(document: Document) -> Document:
-    return document | {"gated": False, "norm": "layernorm", "qkv_bias": True, "projection_bias": True, "mlp_bias": True}
-
-
-def gpt_neox(config: Config, kind: str) -> Document:
-    config.optional("max_position_embeddings")
-    document: Document = {
-        "layers": config.layers("num_hidden_layers"),
-        "hidden": config.number("hidden_size"),
-        "heads": config.number("num_attention_heads"),
-        "ffn": config.number("intermediate_size"),
-        "vocabulary": config.number("vocab_size"),
-        "tied": config.flag("tie_word_embeddings", False),
-        "activation": config.word(ACTIVATIONS, "hidden_act"),
-        "position": "rotary",
-    }
-    document = _all_biased(document)
-    if not config.flag("attention_bias", True):
-        document |= {"qkv_bias": False, "projection_bias": False}
-    document["hidden_dropout"] = config.share("hidden_dropout")
-    document["attention_dropout"] = config.share("attention_dropout")
-    return document | {"parallel_residual": config.flag("use_parallel_residual", True)}
-
-
-def gpt2(config: Config, kind: str) -> Document:
-    hidden = config.number("n_embd")
-    config.only("add_cross_attention", False, False)
-    document: Document = {
-        "layers": config.layers("n_layer"),
-        "hidden": hidden,
-        "heads": config.number("n_head"),
-        "ffn": config.optional("n_inner") or 4 * hidden,
-        "vocabulary": config.number("vocab_size"),
-        "tied": config.flag("tie_word_embeddings", True),
-        "activation": config.word(ACTIVATIONS, "activation_function"),
-        "position": "learned",
-        "positions": config.number("n_positions"),
-        "hidden_dropout": config.share("resid_pdrop", "embd_pdrop", default=0.1),
-        "attention_dropout": config.share("attn_pdrop", default=0.1),
-    }
-    return _all_biased(document)
-
-
-def opt(config: Config, kind: str) -> Document:
-    document: Document = {
-        "layers": config.layers("num_hidden_layers"),
-        "hidden": config.number("hidden_size"),
-        "heads": config.number("num_attention_heads"),
-        "ffn": config.number("ffn_dim"),
-        "vocabulary": config.number("vocab_size"),
-        "tied": config.flag("tie_word_embeddings", True),
-        "activation": config.word(ACTIVATIONS, "activation_function"),
-        "position": "learned",
-        "positions": config.number("max_position_embeddings") + 2,  # OPTLearnedPositionalEmbedding starts at 2
-        "hidden_dropout": config.share("dropout", default=0.1),
-        "attention_dropout": config.share("attention_dropout"),
-    }
-    config.only("word_embed_proj_dim", document["hidden"], document["hidden"])
-    config.only("do_layer_norm_before", True, True)
-    config.only("_remove_final_layer_norm", False, False)
-    config.only("layer_norm_elementwise_affine", True, True)
-    config.share("activation_dropout")
-    document = _all_biased(document)
-    if not config.flag("enable_bias", True):
-        document |= {"qkv_bias": False, "projection_bias": False, "mlp_bias": False}
-    return document
-
-
-def bloom(config: Config, kind: str) -> Document:
-    hidden = config.number("n_embed", "hidden_size")
-    document: Document = {
-        "layers": config.layers("n_layer", "num_hidden_layers"),
-        "hidden": hidden,
-        "heads": config.number("num_attention_heads", "n_head"),
-        "ffn": config.optional("n_inner") or 4 * hidden,
-        "vocabulary": config.number("vocab_size"),
-        "tied": config.flag("tie_word_embeddings", True),
-        "activation": "gelu",
-        "position": "alibi",
-        "embedding_norm": True,
-        "hidden_dropout": config.share("hidden_dropout"),
-        "attention_dropout": config.share("attention_dropout"),
-    }
-    if config.has("seq_length"):
-        document["sequence"] = config.number("seq_length")
-    return _all_biased(document)
+_BIASED: Final[Document] = {
+    "gated": False, "norm": "layernorm", "qkv_bias": True, "projection_bias": True, "mlp_bias": True,
+}  # fmt: skip
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "layers": ("num_hidden_layers",), "hidden": ("hidden_size",), "heads": ("num_attention_heads",),
+    "activation": ("hidden_act", "hidden_activation", "mlp_hidden_act"),
+}  # fmt: skip
+_OF_GPT2: Final[Mapping[str, tuple[str, ...]]] = {
+    "layers": ("n_layer",), "hidden": ("n_embd",), "heads": ("n_head",), "activation": ("activation_function",),
+}  # fmt: skip
+_OF_BLOOM: Final[Mapping[str, tuple[str, ...]]] = {
+    "layers": ("n_layer", "num_hidden_layers"), "hidden": ("n_embed", "hidden_size"),
+    "heads": ("num_attention_heads", "n_head"), "activation": (),
+}  # fmt: skip
 
 
 def base_of(
-    config: Config, tied: bool, activation: str | None = None, vocabulary: int | None = None, **more: object
+    config: Config,
+    tied: bool = False,
+    activation: str | None = None,
+    vocabulary: int | None = None,
+    names: Mapping[str, tuple[str, ...]] = _NAMES,
+    **more: object,
 ) -> Document:
-    """What all families with the usual names share. `activation`, `vocabulary`: of every model of the family, if not stated."""
-    return {
-        **({} if "pattern" in more and not config.has("num_hidden_layers") else {"layers": config.layers("num_hidden_layers")}),
-        "hidden": config.number("hidden_size"),
-        "heads": config.number("num_attention_heads"),
-        "vocabulary": config.number("vocab_size", default=vocabulary),
-        "tied": config.flag("tie_word_embeddings", tied),
-        "activation": config.word(ACTIVATIONS, "hidden_act", "hidden_activation", "mlp_hidden_act", default=activation),
-        **more,
-    }
+    """What all families have. `activation`, `vocabulary`: of every model of the family, if not stated; `names`: of fields."""
+    at = {**_NAMES, **names}
+    counted = "pattern" in more and not config.has("num_hidden_layers")
+    document = {} if counted else {"layers": config.layers(*at["layers"])}
+    document |= {"hidden": config.number(*at["hidden"]), "heads": config.number(*at["heads"])}
+    document |= {"vocabulary": config.number("vocab_size", default=vocabulary)}
+    document |= {"tied": config.flag("tie_word_embeddings", tied)}
+    stated = config.word(ACTIVATIONS, *at["activation"], default=activation) if at["activation"] else activation
+    return document | {"activation": stated} | more
+
+
+def grouped(config: Config, kv_heads: str | None, head_dim: str | None = None) -> Document:
+    """Key-value heads and the size of a head, where stated. The words: what transformers takes where they are missing; None: as
+    many as heads, and hidden / heads."""
+    document: Document = {}
+    if config.has("num_key_value_heads", kv_heads):
+        document["kv_heads"] = config.number("num_key_value_heads")
+    if config.has("head_dim", head_dim):
+        document["head_dim"] = config.number("head_dim")
+    return document
+
+
+def biased(config: Config, default: bool = False) -> Document:
+    """Biases of attention."""
+    there = config.flag("attention_bias", default)
+    return {"qkv_bias": there, "projection_bias": there}
 
 
 def rotary_of(
-    config: Config,
-    tied: bool = False,
-    gated: bool = True,
-    norm: str = "rmsnorm",
-    activation: str | None = None,
-    vocabulary: int | None = None,
+    config: Config, tied: bool = False, activation: str | None = None, vocabulary: int | None = None, **more: object
 ) -> Document:
     """Pre-norm decoder with rotary positions: Llama and what follows it."""
     config.optional("max_position_embeddings")
-    document = base_of(config, tied, activation, vocabulary, gated=gated, norm=norm, position="rotary")
+    style: Document = {"gated": True, "norm": "rmsnorm", "position": "rotary", **more}
+    document = base_of(config, tied, activation, vocabulary, **style)
     document["attention_dropout"] = config.share("attention_dropout")
-    if gated and norm == "rmsnorm":
+    if style["gated"]:
         config.share("hidden_dropout")
     return document
 
 
-def kv_heads_of(config: Config, document: Document, otherwise: str | None) -> None:
-    """Key-value heads: as many as heads if null, or missing where transformers says so too (`otherwise` None)."""
-    stated = config.has("num_key_value_heads") if otherwise is None else config.stated("num_key_value_heads", otherwise)
-    if stated:
-        document["kv_heads"] = config.number("num_key_value_heads")
+def decoder(
+    config: Config,
+    kv_heads: str | None = None,
+    head_dim: str | None = None,
+    *,
+    tied: bool = False,
+    activation: str | None = None,
+    vocabulary: int | None = None,
+    **more: object,
+) -> Document:
+    """The same with grouped heads that may have biases."""
+    document = rotary_of(config, tied, activation, vocabulary, **more)
+    return document | grouped(config, kv_heads, head_dim) | biased(config)
 
 
-def head_dim_of(config: Config, document: Document, otherwise: str | None = None) -> None:
-    if config.has("head_dim") if otherwise is None else config.stated("head_dim", otherwise):
-        document["head_dim"] = config.number("head_dim")
-
-
-def bias_of(config: Config, document: Document, default: bool = False, projection: bool = True) -> None:
-    if config.flag("attention_bias", default):
-        document |= {"qkv_bias": True} | ({"projection_bias": True} if projection else {})
-
-
-def window_of(config: Config, document: Document, where: str | tuple[int, ...], otherwise: str | None) -> None:
+def window_of(config: Config, layers: int, where: str | tuple[int, ...], otherwise: str | None = None) -> Document:
     """Sliding window in the layers `where`, or in those that `layer_types` names."""
     types = config.words("layer_types", ("full_attention", "sliding_attention"))
     if types is not None:
-        if len(types) != document["layers"]:
-            raise config.error("layer_types", f"found {len(types)} layers, expected {document['layers']}")
         where = tuple(layer for layer, kind in enumerate(types) if kind == "sliding_attention")
-    if config.has("sliding_window") if otherwise is None else config.stated("sliding_window", otherwise):
-        tokens = config.number("sliding_window")
-        if where:
-            document["window"] = {"tokens": tokens, "layers": pattern_of(where, document["layers"])}
+        if len(types) != layers:
+            raise config.error("layer_types", f"found {len(types)} layers, expected {layers}")
+    if not config.has("sliding_window", otherwise):
+        return {}
+    tokens = config.number("sliding_window")
+    return {"window": {"tokens": tokens, "layers": pattern_of(where, layers)}} if where else {}
+
+
+def switched_window_of(config: Config, layers: int, where: str | tuple[int, ...]) -> Document:
+    """The same where a switch of its own says whether there is one."""
+    if config.flag("use_sliding_window", False):
+        return window_of(config, layers, where)
+    config.take("sliding_window", "layer_types")
+    return {}
 
 
 def pattern_of(layers: str | tuple[int, ...], count: int) -> str | list[int]:
@@ -170,77 +123,49 @@ def dense_first(layers: tuple[int, ...]) -> int | list[int]:
     return len(layers) if layers == tuple(range(len(layers))) else list(layers)
 
 
-def llama(config: Config, kind: str) -> Document:
-    document = rotary_of(config) | {"ffn": config.number("intermediate_size")}
-    kv_heads_of(config, document, None)
-    head_dim_of(config, document)
-    bias_of(config, document)
-    document["mlp_bias"] = config.flag("mlp_bias", False)
-    return document
+def ffn_of(config: Config) -> Document:
+    return {"ffn": config.number("intermediate_size")}
 
 
-def mistral(config: Config, kind: str) -> Document:
-    document = rotary_of(config)
-    kv_heads_of(config, document, "8")
-    head_dim_of(config, document)
-    window_of(config, document, "all", "4096" if kind == "mistral" else None)
-    ffn = config.number("intermediate_size")
-    if kind == "mistral":
-        return document | {"ffn": ffn}
-    return document | {"experts": {"count": config.number("num_local_experts"), "topk": topk_of(config), "ffn": ffn}}
+def experts_of(
+    config: Config, count: str = "num_local_experts", ffn: str = "intermediate_size", shared: int = 0, **more: Any
+) -> Document:
+    """Experts, `shared` of the same size besides the routed ones."""
+    each, topk = config.number(ffn), config.number("num_experts_per_tok", "experts_per_token")
+    return {"experts": {"count": config.number(count), "topk": topk, "ffn": each, "shared_ffn": shared * each, **more}}
 
 
-def qwen(config: Config, kind: str) -> Document:
-    document = rotary_of(config)
-    kv_heads_of(config, document, {"qwen2": "32", "qwen3": "32", "qwen3_moe": "4"}[kind])
-    head_dim_of(config, document, "128" if kind == "qwen3" else None)
-    if kind == "qwen2":
-        document["qkv_bias"] = True
-    else:
-        document["qk_norm"] = True
-        bias_of(config, document)
-    full = config.number("max_window_layers", default=document["layers"], least=0)
-    if config.flag("use_sliding_window", False):
-        window_of(config, document, tuple(range(full, document["layers"])), None)
-    else:
-        config.has("sliding_window")
-        config.has("layer_types")
-    if kind != "qwen3_moe":
-        return document | {"ffn": config.number("intermediate_size")}
+def predicted(config: Config, *names: str) -> Document:
+    """Layers of multi-token prediction, by the usual name or others."""
+    return {"mtp_layers": config.number("num_nextn_predict_layers", *names, default=0, least=0)}
+
+
+def spaced_experts_of(config: Config, layers: int, **more: Any) -> Document:
+    """Experts in each n-th layer but some, and the dense MLP of the others: Qwen."""
     step, dense = config.number("decoder_sparse_step", default=1), set(config.numbers("mlp_only_layers") or ())
-    dense |= {layer for layer in range(document["layers"]) if (layer + 1) % step}
-    experts: Document = {"count": config.number("num_experts"), "topk": topk_of(config)}
-    experts["ffn"] = config.number("moe_intermediate_size")
+    dense |= {layer for layer in range(layers) if (layer + 1) % step}
     ffn = config.number("intermediate_size", default=0)
-    if dense:
-        experts["dense_layers"] = dense_first(tuple(sorted(dense)))
-        document["ffn"] = ffn
-    return document | {"experts": experts}
+    if not dense:
+        return experts_of(config, "num_experts", "moe_intermediate_size", **more)
+    first = dense_first(tuple(sorted(dense)))
+    return {"ffn": ffn, **experts_of(config, "num_experts", "moe_intermediate_size", dense_layers=first, **more)}
 
 
-def topk_of(config: Config) -> int:
-    return config.number("num_experts_per_tok", "experts_per_token")
-
-
-def many_experts(config: Config, document: Document, otherwise: str) -> None:
+def many_experts(config: Config, layers: int, otherwise: str) -> Document:
     """Routed and shared experts after the first dense layers: DeepSeek, Kimi, GLM."""
-    config.stated("first_k_dense_replace", otherwise)
+    config.has("first_k_dense_replace", otherwise)
     first = config.number("first_k_dense_replace", least=0)
     every = config.number("moe_layer_freq", default=1)
-    dense = tuple(layer for layer in range(document["layers"]) if layer < first or layer % every)
-    dense = dense_layers_of(config, document["layers"], dense)
-    ffn = config.number("moe_intermediate_size")
-    shared = config.number("n_shared_experts", least=0) if config.stated("n_shared_experts", "1 or 2") else 0
-    document["ffn"] = config.number("intermediate_size")
-    document["experts"] = {
-        "count": config.number("n_routed_experts"),
-        "topk": topk_of(config),
-        **_expert_groups(config),
-        "ffn": ffn,
-        "shared_ffn": shared * ffn,
-        "dense_layers": dense_first(dense),
-    }
-    document["mtp_layers"] = config.number("num_nextn_predict_layers", "num_mtp_layers", default=0, least=0)
+    dense = dense_layers_of(config, layers, tuple(layer for layer in range(layers) if layer < first or layer % every))
+    shared = config.number("n_shared_experts", least=0) if config.has("n_shared_experts", "1 or 2") else 0
+    # groups of experts, and how many of them a token may use; the `greedy` choice of DeepSeek-V2-Lite knows no groups
+    methods = {"greedy": "", "group_limited_greedy": "limited", "noaux_tc": "limited"}
+    limited = config.word(methods, "topk_method", default="noaux_tc")
+    groups, allowed = config.number("n_group", default=1), config.number("topk_group", default=1)
+    more: Document = {"groups": groups, "topk_groups": allowed} if limited and groups > 1 else {}
+    more["dense_layers"] = dense_first(dense)
+    experts = experts_of(config, "n_routed_experts", "moe_intermediate_size", shared, **more)
+    return ffn_of(config) | experts | predicted(config, "num_mtp_layers")
 
 
 def dense_layers_of(config: Config, count: int, otherwise: tuple[int, ...]) -> tuple[int, ...]:
@@ -249,14 +174,6 @@ def dense_layers_of(config: Config, count: int, otherwise: tuple[int, ...]) -> t
     if types is not None and len(types) != count:
         raise config.error("mlp_layer_types", f"found {len(types)} layers, expected {count}")
     return otherwise if types is None else tuple(layer for layer, each in enumerate(types) if each == "dense")
-
-
-def _expert_groups(config: Config) -> Document:
-    """Groups of experts, and how many of them a token may use; the `greedy` choice of DeepSeek-V2-Lite knows no groups."""
-    methods = {"greedy": "", "group_limited_greedy": "limited", "noaux_tc": "limited"}
-    limited = config.word(methods, "topk_method", default="noaux_tc")
-    groups, allowed = config.number("n_group", default=1), config.number("topk_group", default=1)
-    return {"groups": groups, "topk_groups": allowed} if limited and groups > 1 else {}
 
 
 def mla_of(config: Config) -> Document:
@@ -270,76 +187,102 @@ def mla_of(config: Config) -> Document:
     }
 
 
+def gpt_neox(config: Config, kind: str) -> Document:
+    config.optional("max_position_embeddings")
+    document = base_of(config, names={"activation": ("hidden_act",)}, position="rotary", **_BIASED)
+    document |= ffn_of(config) | biased(config, default=True)
+    document |= {key: config.share(key) for key in ("hidden_dropout", "attention_dropout")}
+    return document | {"parallel_residual": config.flag("use_parallel_residual", True)}
+
+
+def gpt2(config: Config, kind: str) -> Document:
+    config.only("add_cross_attention", False)
+    document = base_of(config, tied=True, names=_OF_GPT2, position="learned", **_BIASED)
+    return document | {
+        "ffn": config.optional("n_inner") or 4 * document["hidden"],
+        "positions": config.number("n_positions"),
+        "hidden_dropout": config.share("resid_pdrop", "embd_pdrop", default=0.1),
+        "attention_dropout": config.share("attn_pdrop", default=0.1),
+    }
+
+
+def opt(config: Config, kind: str) -> Document:
+    document = base_of(config, tied=True, names={"activation": ("activation_function",)}, position="learned", **_BIASED)
+    document |= {
+        "ffn": config.number("ffn_dim"),
+        "positions": config.number("max_position_embeddings") + 2,  # OPTLearnedPositionalEmbedding starts at 2
+        "hidden_dropout": config.share("dropout", default=0.1),
+        "attention_dropout": config.share("attention_dropout"),
+    }
+    config.only("word_embed_proj_dim", document["hidden"])
+    config.only("do_layer_norm_before", True)
+    config.only("_remove_final_layer_norm", False)
+    config.only("layer_norm_elementwise_affine", True)
+    config.share("activation_dropout")
+    return document | dict.fromkeys(("qkv_bias", "projection_bias", "mlp_bias"), config.flag("enable_bias", True))
+
+
+def bloom(config: Config, kind: str) -> Document:
+    document = base_of(config, tied=True, names=_OF_BLOOM, activation="gelu", position="alibi", embedding_norm=True, **_BIASED)
+    document["ffn"] = config.optional("n_inner") or 4 * document["hidden"]
+    document |= {key: config.share(key) for key in ("hidden_dropout", "attention_dropout")}
+    return document | ({"sequence": config.number("seq_length")} if config.has("seq_length") else {})
+
+
+def llama(config: Config, kind: str) -> Document:
+    return decoder(config) | ffn_of(config) | {"mlp_bias": config.flag("mlp_bias", False)}
+
+
+def mistral(config: Config, kind: str) -> Document:
+    document = rotary_of(config) | grouped(config, "8")
+    document |= window_of(config, document["layers"], "all", "4096" if kind == "mistral" else None)
+    return document | (ffn_of(config) if kind == "mistral" else experts_of(config))
+
+
+def qwen(config: Config, kind: str) -> Document:
+    document = rotary_of(config) | grouped(config, "4" if kind == "qwen3_moe" else "32", "128" if kind == "qwen3" else None)
+    document |= {"qkv_bias": True} if kind == "qwen2" else {"qk_norm": True, **biased(config)}
+    layers = document["layers"]
+    full = config.number("max_window_layers", default=layers, least=0)
+    document |= switched_window_of(config, layers, tuple(range(full, layers)))
+    return document | (spaced_experts_of(config, layers) if kind == "qwen3_moe" else ffn_of(config))
+
+
 def deepseek(config: Config, kind: str) -> Document:
-    document = rotary_of(config)
-    for unused in ("num_key_value_heads", "head_dim", "qk_head_dim"):
-        config.has(unused)
-    config.stated("q_lora_rank", "1536")
-    document["mla"] = mla_of(config)
-    document["qk_norm"] = True
-    bias_of(config, document)
-    many_experts(config, document, "0" if kind == "deepseek_v2" else "3")
-    return document
+    document = rotary_of(config, qk_norm=True)
+    config.take("num_key_value_heads", "head_dim", "qk_head_dim")
+    config.has("q_lora_rank", "1536")
+    document |= {"mla": mla_of(config)} | biased(config)
+    return document | many_experts(config, document["layers"], "0" if kind == "deepseek_v2" else "3")
 
 
 def glm(config: Config, kind: str) -> Document:
-    document = rotary_of(config)
-    kv_heads_of(config, document, "8")
-    head_dim_of(config, document)
-    bias_of(config, document, projection=False)
-    document["qk_norm"] = config.flag("use_qk_norm", False)
-    many_experts(config, document, "1")
-    return document
+    document = decoder(config, "8") | {"projection_bias": False, "qk_norm": config.flag("use_qk_norm", False)}
+    return document | many_experts(config, document["layers"], "1")
 
 
 def gpt_oss(config: Config, kind: str) -> Document:
-    document = rotary_of(config)
-    kv_heads_of(config, document, "8")
-    head_dim_of(config, document, "64")
-    bias_of(config, document, default=True)
-    window_of(config, document, "even", "128")
-    experts = {"count": config.number("num_local_experts"), "topk": topk_of(config)}
-    experts |= {"ffn": config.number("intermediate_size"), "router_bias": True}
-    return document | {"attention_sinks": True, "mlp_bias": True, "experts": experts}
+    document = rotary_of(config, attention_sinks=True, mlp_bias=True) | grouped(config, "8", "64")
+    document |= biased(config, default=True) | window_of(config, document["layers"], "even", "128")
+    return document | experts_of(config, router_bias=True)
 
 
 def gemma2(config: Config, kind: str) -> Document:
-    document = rotary_of(config, tied=True)
-    kv_heads_of(config, document, "4")
-    head_dim_of(config, document, "256")
-    bias_of(config, document)
-    window_of(config, document, "even", "4096")
-    config.has("attn_logit_softcapping")  # inside the attention kernel
-    document["logit_softcap"] = config.has("final_logit_softcapping")
-    return document | {"ffn": config.number("intermediate_size"), "norms_per_layer": 4}
+    document = decoder(config, "4", "256", tied=True, norms_per_layer=4)
+    config.take("attn_logit_softcapping")  # inside the attention kernel
+    document |= {"logit_softcap": config.has("final_logit_softcapping")}
+    return document | window_of(config, document["layers"], "even", "4096") | ffn_of(config)
 
 
 def nemotron(config: Config, kind: str) -> Document:
-    document = rotary_of(config, gated=False, norm="layernorm") | {"ffn": config.number("intermediate_size")}
-    kv_heads_of(config, document, None)
-    head_dim_of(config, document)
-    bias_of(config, document)
-    document["mlp_bias"] = config.flag("mlp_bias", False)
-    document["hidden_dropout"] = config.share("hidden_dropout")
-    return document
+    document = decoder(config, gated=False, norm="layernorm") | ffn_of(config)
+    return document | {"mlp_bias": config.flag("mlp_bias", False), "hidden_dropout": config.share("hidden_dropout")}
 
 
 def grok(config: Config, kind: str) -> Document:
     """Grok-1 has no class in transformers: names as in conversions of it, shapes from xai-org/grok-1, model.py."""
     config.optional("max_position_embeddings")
-    document: Document = {
-        "layers": config.layers("num_hidden_layers"),
-        "hidden": config.number("hidden_size"),
-        "heads": config.number("num_attention_heads"),
-        "kv_heads": config.number("num_key_value_heads"),
-        "vocabulary": config.number("vocab_size"),
-        "tied": config.flag("tie_word_embeddings", True),
-        "gated": True,
-        "activation": config.word(ACTIVATIONS, "hidden_act", default="gelu"),
-        "norm": "rmsnorm",
-        "norms_per_layer": 4,
-        "position": "rotary",
-        "experts": {"count": config.number("num_experts"), "topk": topk_of(config), "ffn": config.number("intermediate_size")},
-    }
-    head_dim_of(config, document)
-    return document
+    style: Document = {"gated": True, "norm": "rmsnorm", "norms_per_layer": 4, "position": "rotary"}
+    document = base_of(config, True, "gelu", names={"activation": ("hidden_act",)}, **style)
+    document["kv_heads"] = config.number("num_key_value_heads")
+    return document | grouped(config, None) | experts_of(config, "num_experts")

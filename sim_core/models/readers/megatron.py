@@ -15,14 +15,9 @@ Document = dict[str, Any]
 
 SAID: Final = frozenset(argument.flag for argument in of.SAID)
 POSITIONS: Final = {
-    "learned_absolute": "learned",
-    "absolute": "learned",
-    "rope": "rotary",
-    "rotary": "rotary",
-    "yarn": "rotary",
-    "alibi": "alibi",
-    "none": "none",
-}
+    "learned_absolute": "learned", "absolute": "learned", "rope": "rotary", "rotary": "rotary", "yarn": "rotary",
+    "alibi": "alibi", "none": "none",
+}  # fmt: skip
 GPT2_VOCABULARY: Final = 50257
 """Of Megatron's GPT2BPETokenizer with the published files gpt2-vocab.json and gpt2-merges.txt."""
 
@@ -72,15 +67,14 @@ class _Arguments(Values):
                 document[argument.field] = value
         if "pattern" not in self._given:
             given = document.get("layers")
-            experts = self.number(of.EXPERTS, 0) > 1
-            document |= pattern_of(self, given if isinstance(given, int) else None, experts=experts)
-        missing = [argument.flag for argument in (of.LAYERS, of.HIDDEN, of.HEADS) if argument.field not in document]
-        if missing:
-            raise SpecError(f"{self.where}: {missing[0]}: missing")
-        layers = document.get("layers", 0)
+            document |= pattern_of(self, given if isinstance(given, int) else None)
+        for argument in (of.LAYERS, of.HIDDEN, of.HEADS):
+            if argument.field not in document:
+                raise SpecError(f"{self.where}: {argument.flag}: missing")
+        layers, hidden = document["layers"], document["hidden"]
         parts: dict[str, Callable[[], Document]] = {
             "vocabulary": self._vocabulary,
-            "ffn": lambda: {} if "ffn" in document else {"ffn": self._default_ffn(document)},
+            "ffn": lambda: {"ffn": document.get("ffn", int(hidden * 8 / 3 / 64) * 64 if self.has(of.SWIGLU) else 4 * hidden)},
             "position": self._position,
             "mla": lambda: self._attention(document),
             "window": lambda: self._window(layers),
@@ -102,14 +96,10 @@ class _Arguments(Values):
         words = self.optional(of.VOCABULARY)
         if words:
             return {"vocabulary": words + of.NULL_TOKENIZER_ADDS * (kind == of.NULL_TOKENIZER)}
-        files = [PurePath(value).name for value in self.words(of.VOCABULARY_FILE)]
+        files = [PurePath(value).name for place in self.flags.get(of.VOCABULARY_FILE.flag, []) for value in place.values]
         if kind == "GPT2BPETokenizer" or (kind is None and "gpt2-vocab.json" in files):
             return {"vocabulary": GPT2_VOCABULARY}
         raise SpecError(f"{self.where}: vocabulary: missing; Megatron-LM takes it from the tokenizer: give vocabulary=...")
-
-    def _default_ffn(self, document: Document) -> int:
-        hidden = document.get("hidden", 0)
-        return int(hidden * 4 * 2 / 3 / 64) * 64 if self.has(of.SWIGLU) else 4 * hidden
 
     def _style(self) -> Document:
         """Activation, norm, biases, dropout, tying."""
@@ -146,16 +136,9 @@ class _Arguments(Values):
     def _attention(self, document: Document) -> Document:
         if any(map(self.has, (of.MLA, of.Q_RANK, of.KV_RANK))):
             document.pop("head_dim", None)  # without effect
-            return {
-                "mla": {
-                    "q_rank": self.optional(of.Q_RANK),
-                    "kv_rank": self.number(of.KV_RANK, 32),
-                    "nope_head_dim": self.number(of.NOPE_DIM, self.number(of.OLD_NOPE_DIM, 128)),
-                    "rope_head_dim": self.number(of.ROPE_DIM, self.number(of.OLD_ROPE_DIM, 64)),
-                    "v_head_dim": self.number(of.V_DIM, 128),
-                },
-                "qkv_bias": self.has(of.QKV_BIAS),
-            }
+            nope, rope = self.number(of.OLD_NOPE_DIM, 128), self.number(of.OLD_ROPE_DIM, 64)
+            sizes = self.numbers({of.KV_RANK: 32, of.NOPE_DIM: nope, of.ROPE_DIM: rope, of.V_DIM: 128})
+            return {"mla": {"q_rank": self.optional(of.Q_RANK), **sizes}, "qkv_bias": self.has(of.QKV_BIAS)}
         if self.has(of.GROUPED):
             return {"kv_heads": self.number(of.KV_HEADS, 1)}
         deepspeed = self.optional(of.DEEPSPEED_KV_HEADS)
@@ -183,15 +166,11 @@ class _Arguments(Values):
         count = self.number(of.EXPERTS, 0)
         if count < 2 and not (count == 1 and self.has(of.TOPK)):
             return {}
+        ffn, sizes = document.get("ffn", 0), {of.TOPK: 2, of.GROUPS: 1, of.TOPK_GROUPS: 1}
         experts: Document = {
             "count": count,
-            "topk": self.number(of.TOPK, 2),
-            "groups": self.number(of.GROUPS, 1),
-            "topk_groups": self.number(of.TOPK_GROUPS, 1),
-            "ffn": self.number(of.EXPERT_FFN, document.get("ffn", 0)),
-            "shared_ffn": self.number(of.SHARED_FFN, 0),
+            **self.numbers(sizes | {of.EXPERT_FFN: ffn, of.SHARED_FFN: 0, of.LATENT: 0}),
             "shared_gate": self.has(of.SHARED_GATE),
-            "latent": self.number(of.LATENT, 0),
             "pad_to_capacity": self.has(of.PAD_TO_CAPACITY),
         }
         if self.has(of.CAPACITY):

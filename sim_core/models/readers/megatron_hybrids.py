@@ -19,11 +19,14 @@ LINEAR: Final = {"gated_delta_net": "gated_delta", "gdn": "gated_delta", "kda": 
 """Variants of linear attention, and our kinds; KDA in branches of core 0.20."""
 CHUNKS: Final = {"mamba2": 128, "gated_delta": 64, "kda": 64}
 """Tokens of a chunk: MambaMixer's `chunk_size`, and the kernels of flash-linear-attention."""
+_OF_LINEAR: Final = {
+    of.LINEAR_HEADS: 32, of.LINEAR_HEAD_DIM: 128, of.LINEAR_STATE: 128, of.LINEAR_GROUPS: 16, of.LINEAR_CONV: 4,
+}  # fmt: skip
 STACKS: Final = ("megatron.core.models.hybrid.", "megatron.core.models.mamba.")
 """Specifications of layers that are the standard ones of a hybrid."""
 
 
-def pattern_of(flags: Values, layers: int | None, *, experts: bool) -> Document:
+def pattern_of(flags: Values, layers: int | None) -> Document:
     """`pattern`, `layers` and `mtp_layers` of a hybrid; empty for other models. `layers`: as --num-layers says."""
     given = next(filter(flags.has, PATTERNS), None)
     word = flags.word(given) if given else None
@@ -39,20 +42,14 @@ def pattern_of(flags: Values, layers: int | None, *, experts: bool) -> Document:
         raise flags.wrong(flag, f"found {shown(unknown)}, a kind of layer that is not modelled, {known}")
     if layers and len(letters) != layers:
         raise flags.wrong(flag, f"found {len(letters)} layers, expected {layers}, as in {of.LAYERS.flag}")
-    heads = [head for head in heads if head]
-    _check_heads(flags, flag, heads, experts=experts)
+    heads = stated = [head for head in heads if head]
+    if not stated and flags.has(of.MTP_PATTERN):
+        flag, stated = of.MTP_PATTERN.flag, [flags.word(of.MTP_PATTERN) or ""]
+    expected = "*E" if flags.number(of.EXPERTS, 0) > 1 else "*-"  # one of attention and one channel mixer, as described
+    if any(head != expected for head in stated):
+        what = f"found {shown(stated[0])} for multi-token prediction, expected {expected}: others are not modelled"
+        raise flags.wrong(flag, what)
     return {"layers": len(letters), "pattern": main, **({"mtp_layers": len(heads)} if heads else {})}
-
-
-def _check_heads(flags: Values, flag: str, heads: list[str], *, experts: bool) -> None:
-    """Layers of multi-token prediction are one of attention and one channel mixer each, as the model is described."""
-    if not heads and flags.has(of.MTP_PATTERN):
-        flag, heads = of.MTP_PATTERN.flag, [flags.word(of.MTP_PATTERN) or ""]
-    expected = "*E" if experts else "*-"
-    if any(head != expected for head in heads):
-        raise flags.wrong(
-            flag, f"found {shown(heads[0])} for multi-token prediction, expected {expected}: others are not modelled"
-        )
 
 
 def spaced(flags: Values, layers: int) -> str:
@@ -87,11 +84,17 @@ def kinds_of(flags: Values, document: Document) -> Document:
         what = f"found {shown(variant)}, a kind that is not modelled, {nearest(variant, [*LINEAR, 'dsa'])}"
         raise flags.wrong(of.VARIANT.flag, what)
     if variant == "dsa":
-        found["indexer"] = _indexer(flags)
+        sizes = {size.field: flags.optional(size) for size in INDEXER}
+        if missing := next((size.flag for size in INDEXER if sizes[size.field] is None), None):
+            raise flags.wrong(of.VARIANT.flag, f"{missing}: missing")
+        found["indexer"] = sizes
     if "M" in letters:
-        found["recurrent"] = _mamba(flags, document)
+        mamba = flags.numbers({of.MAMBA_HEAD_DIM: 64, of.MAMBA_GROUPS: 8, of.MAMBA_STATE: 128})
+        heads = flags.optional(of.MAMBA_HEADS) or 2 * document.get("hidden", 0) // max(mamba["head_dim"], 1)
+        found["recurrent"] = {"kind": "mamba2", "heads": heads, "chunk": CHUNKS["mamba2"], **mamba}
     elif "G" in letters or variant in LINEAR:
-        found["recurrent"] = _linear(flags, LINEAR.get(variant or "", "gated_delta"))
+        kind = LINEAR.get(variant or "", "gated_delta")
+        found["recurrent"] = {"kind": kind, "chunk": CHUNKS[kind], **flags.numbers(_OF_LINEAR)}
     if variant in LINEAR and not letters:
         found["full_attention"] = _attending(flags, document.get("layers", 0))
     elif flags.has(of.LINEAR_FREQUENCY) and variant not in LINEAR:
@@ -104,37 +107,8 @@ def _attending(flags: Values, layers: int) -> int | list[int]:
     if not flags.has(of.LINEAR_FREQUENCY):
         raise flags.wrong(of.VARIANT.flag, f"{of.LINEAR_FREQUENCY.flag}: missing, expected which layers attend")
     linear = flags.pattern(of.LINEAR_FREQUENCY, layers, lambda layer, n: (layer + 1) % n != 0)
-    for n in range(1, layers + 1):
-        if linear == [(layer + 1) % n != 0 for layer in range(layers)]:
-            return n
-    return [layer for layer, here in enumerate(linear) if not here]
-
-
-def _indexer(flags: Values) -> Document:
-    sizes = {size.field: flags.optional(size) for size in INDEXER}
-    missing = next((size.flag for size in INDEXER if sizes[size.field] is None), None)
-    if missing:
-        raise flags.wrong(of.VARIANT.flag, f"{missing}: missing")
-    return dict(sizes)
-
-
-def _mamba(flags: Values, document: Document) -> Document:
-    head_dim = flags.number(of.MAMBA_HEAD_DIM, 64)
-    heads = flags.optional(of.MAMBA_HEADS) or 2 * document.get("hidden", 0) // max(head_dim, 1)
-    groups, state = flags.number(of.MAMBA_GROUPS, 8), flags.number(of.MAMBA_STATE, 128)
-    return {"kind": "mamba2", "heads": heads, "head_dim": head_dim, "state": state, "groups": groups, "chunk": CHUNKS["mamba2"]}
-
-
-def _linear(flags: Values, kind: str) -> Document:
-    return {
-        "kind": kind,
-        "heads": flags.number(of.LINEAR_HEADS, 32),
-        "head_dim": flags.number(of.LINEAR_HEAD_DIM, 128),
-        "state": flags.number(of.LINEAR_STATE, 128),
-        "groups": flags.number(of.LINEAR_GROUPS, 16),
-        "conv": flags.number(of.LINEAR_CONV, 4),
-        "chunk": CHUNKS[kind],
-    }
+    every = (n for n in range(1, layers + 1) if linear == [(layer + 1) % n != 0 for layer in range(layers)])
+    return next(every, [layer for layer, here in enumerate(linear) if not here])
 
 
 def is_standard(flags: Values) -> bool:

@@ -26,10 +26,6 @@ class Values:
     def has(self, argument: Argument[Any]) -> bool:
         return argument.flag in self.flags
 
-    def words(self, argument: Argument[Any]) -> list[str]:
-        """All values of an argument, wherever it is given."""
-        return [value for place in self.flags.get(argument.flag, []) for value in place.values]
-
     def word(self, argument: Argument[Any]) -> str | None:
         """The one value of a flag. Different values for one flag leave open which one ran."""
         flag = argument.flag
@@ -47,6 +43,10 @@ class Values:
         if "$" in values[0] or "`" in values[0]:
             raise self.wrong(flag, f"found {shown(values[0])}, which this file does not set to one value: expected a value")
         return values[0]
+
+    def numbers(self, defaults: Mapping[Argument[Any], int]) -> dict[str, Any]:
+        """Several whole numbers by their fields, with the values of those that are not given."""
+        return {argument.field: self.number(argument, default) for argument, default in defaults.items()}
 
     def number(self, argument: Argument[Any], default: int) -> int:
         value = self.optional(argument)
@@ -79,15 +79,14 @@ class Values:
         word = self.word(argument) or ""
         if re.fullmatch(r"[0-9]{1,9}", word) and int(word):
             return [rule(layer, int(word)) for layer in range(layers)]
-        numbers: list[bool] = []
         text, times = word.replace(" ", ""), 1
         if whole := re.fullmatch(r"\((.*)\)(?:\*([0-9]{1,4}))?", text):
             text, times = whole[1], int(whole[2] or 1)
+        numbers: list[bool] = []
         for part in text.split("+"):
             match = re.fullmatch(r"\(?\[([01](?:,[01])*)\](?:\*([0-9]{1,6}))?\)?", part)
             if match is None:
-                what = f"found {shown(word)}, expected a whole number or a list such as [0]*3+[1]*58"
-                raise self.wrong(argument.flag, what)
+                raise self.wrong(argument.flag, f"found {shown(word)}, expected a whole number or a list such as [0]*3+[1]*58")
             numbers += [digit == "1" for digit in match[1].split(",")] * int(match[2] or 1)
         numbers *= times
         if len(numbers) != layers:

@@ -63,7 +63,7 @@ def looks_like_op_table(head: str) -> bool:
     whole = head if "\n" not in head else head[: head.rindex("\n")]  # the last line may be truncated
     stripped = (line.strip("\ufeff \t\r") for line in whole.split("\n", 100)[:100])
     lines = [_cells(line) for line in stripped if line][:3]
-    return bool(lines) and (len(set(lines[0]) & set(COLUMNS)) >= 3 or all(_is_row(cells) for cells in lines))
+    return bool(lines) and (len(set(lines[0]) & set(COLUMNS)) >= 3 or all(map(_is_row, lines)))
 
 
 def read_op_table_text(path: str, data: bytes | None = None) -> OpTableText:
@@ -87,7 +87,7 @@ def _cells(text: str) -> list[str]:
 
 def _is_row(cells: list[str]) -> bool:
     """Whether these may be the cells of a row: a name, then number, collective and number repeatedly."""
-    kinds = [bool(_NUMBER.match(cell)) if k % 3 != 2 else cell.upper() in _WORDS for k, cell in enumerate(cells)][1:]
+    kinds = (bool(_NUMBER.match(cell)) if k % 3 != 2 else cell.upper() in _WORDS for k, cell in enumerate(cells) if k)
     return 4 <= len(cells) <= len(COLUMNS) and all(kinds)
 
 

@@ -46,7 +46,11 @@ def workload_from_op_table(text: OpTableText, facts: Facts) -> tuple[Workload, t
     first = 1 if begin else -1
     last = (2 if begin else 1) if end < rows else -1
     units = [0] * (end - begin) + [first] * begin + [last] * (rows - end)
-    compute_s, unprofiled = _compute(text)
+    compute_s = np.array([row.compute_s for row in text.rows])
+    # a backward of 0 was not profiled: two forwards, divided equally between its two halves
+    missing = (compute_s[:, FORWARD] > 0) & (compute_s[:, INPUT_GRADIENT] == 0) & (compute_s[:, WEIGHT_GRADIENT] == 0)
+    for phase in (INPUT_GRADIENT, WEIGHT_GRADIENT):
+        compute_s[missing, phase] = compute_s[missing, FORWARD] * BACKWARD_OVER_FORWARD / 2
     warnings = list(text.warnings)
     pieces = _pieces(text, order, units, compute_s, width, warnings)
     arrays = Arrays(
@@ -77,7 +81,7 @@ def workload_from_op_table(text: OpTableText, facts: Facts) -> tuple[Workload, t
         state_width=(2.0 * width, 2.0 * width) if width >= DEFAULT_WIDTH else (2.0 * width, 12.0),
         dtype="fp32" if width >= DEFAULT_WIDTH else "bf16",
         gradients_known=(bool(pieces.gradient_bytes.any() or (in_groups & (pieces.comm_group == DP)).any()), True),
-        notes=tuple(_notes(text, facts, width, unprofiled)),
+        notes=tuple(_notes(text, facts, width, int(missing.sum()))),
     )
     return workload, tuple(warnings)
 
@@ -101,15 +105,6 @@ def _repeated(text: OpTableText, repeat: Repeat | None) -> tuple[int, int]:
             f"workload.repeat: {repeat.first} (line {text.rows[begin].line}) comes after {repeat.last}, expected before it"
         )
     return begin, end
-
-
-def _compute(text: OpTableText) -> tuple[Floats, int]:
-    """Seconds [n, 3]; a backward of 0 was not profiled: two forwards, divided equally between its two halves."""
-    compute_s = np.array([row.compute_s for row in text.rows])
-    missing = (compute_s[:, FORWARD] > 0) & (compute_s[:, INPUT_GRADIENT] == 0) & (compute_s[:, WEIGHT_GRADIENT] == 0)
-    for phase in (INPUT_GRADIENT, WEIGHT_GRADIENT):
-        compute_s[missing, phase] = compute_s[missing, FORWARD] * BACKWARD_OVER_FORWARD / 2
-    return compute_s, int(missing.sum())
 
 
 def _pieces(

@@ -10,10 +10,9 @@ from typing import Final
 
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
-from sim_core.workloads.simai.file import File, Runs
+from sim_core.workloads.simai.file import File, Runs, first_excess_ns
 from sim_core.workloads.simai.records import FINAL, PHASES, PLACEHOLDER_NS, Choice
 from sim_core.workloads.simai.sections import EMBEDDING
-from sim_core.workloads.simai.sizes import first_excess_ns
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 MEMORY_BANDWIDTH: Final = 1.555e12
@@ -29,28 +28,9 @@ ADAM_BYTES: Final = 30
 FAR_ABOVE: Final = 10
 
 
-def _lookup_s(file: File) -> float:
-    """An embedding lookup: its memory traffic, or its launches; 0 if the activation's size is unknown."""
-    pass_s = file.sizes.activation / MEMORY_BANDWIDTH
-    return LOOKUP_PASSES * max(pass_s, KERNEL_S) if pass_s else 0.0
-
-
-def _runs(records: Runs) -> float:
-    return sum(n for _, n in records)
-
-
-def _names(records: Runs) -> list[str]:
-    return list(dict.fromkeys(record.name for record, _ in records))
-
-
-def _mean_s(records: Runs, phase: int) -> float:
-    """Mean seconds of a phase over the runs."""
-    return sum(r.compute_ns[phase] * n for r, n in records) / _runs(records) * NS if records else 0.0
-
-
 def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
     """The checks that fire. Each compares the file with itself, or with a bound on the work that a record stands for."""
-    kept = {(c.record, c.phase) for c in choices if c.ns is None and c.size is None}
+    kept = {(c.record, c.phase) for c in choices if not c.unit}
     checks = []
     for check in (doubt for look in CHECKS for doubt in look(file)):
         name, _, phase = check.record.partition(".")
@@ -60,47 +40,50 @@ def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
     return tuple(checks)
 
 
+def _lookup_s(file: File) -> float:
+    """An embedding lookup: its memory traffic, or its launches; 0 if the activation's size is unknown."""
+    pass_s = file.activation / MEMORY_BANDWIDTH
+    return LOOKUP_PASSES * max(pass_s, KERNEL_S) if pass_s else 0.0
+
+
+def _number(records: Runs) -> float:
+    return sum(n for _, n in records)
+
+
+def _mean_s(records: Runs, phase: int) -> float:
+    """Mean seconds of a phase over the runs."""
+    return sum(r.compute_ns[phase] * n for r, n in records) / _number(records) * NS if records else 0.0
+
+
 def _time(seconds: float) -> str:
     """A time of three digits, as `workload.records` takes it."""
     return short(float(f"{seconds:.3g}"), "s")
 
 
+def _too(names: list[str]) -> str:
+    return "".join(f", {name} too" for name in names[1:])
+
+
 def _timed(name: str, record: str, found: str, needs_s: float, why: str, effect_s: float) -> Check:
     """A doubt about a time, which the time that the work needs mends."""
     needed = _time(needs_s)
-    return Check(
-        name=name,
-        record=record,
-        found=f"takes {found}",
-        expected=f"about {needed}",
-        why=why,
-        effect_s=effect_s,
-        choice=f"{record}={needed}",
-    )
+    return Check(name, record, f"takes {found}", f"about {needed}", why, effect_s, choice=f"{record}={needed}")
 
 
 def _no_times(file: File) -> Iterator[Check]:
     """Without a profile, AICB writes its placeholder everywhere."""
-    if all(ns <= PLACEHOLDER_NS for r, _ in file.named("") for ns in r.compute_ns):
-        yield Check(
-            name="no times",
-            record="every layer",
-            found="takes 0 or 1 ns",
-            expected="measured times",
-            why="AICB writes these without --aiob_enable: the file holds messages, no compute",
-        )
+    if all(ns <= PLACEHOLDER_NS for r, _ in file.runs for ns in r.compute_ns):
+        why = "AICB writes these without --aiob_enable: the file holds messages, no compute"
+        yield Check("no times", "every layer", "takes 0 or 1 ns", "measured times", why)
 
 
 def _tokens(file: File) -> Iterator[Check]:
     """The loss is reduced with 4 bytes a token, which tells the tokens of a micro-batch."""
-    if file.tokens and file.sizes.tokens and file.tokens != file.sizes.tokens:
-        yield Check(
-            name="tokens",
-            record="cross_entropy1",
-            found=f"reduces 4 bytes of {file.sizes.tokens:,} tokens",
-            expected=f"workload.sequence x micro_batch = {file.tokens:,}",
-            why="One of the two facts is not that of the file, and all rates and moves follow from them",
-        )
+    tokens = (file.facts.sequence or 0) * (file.facts.micro_batch or 0)
+    if tokens and file.tokens and tokens != file.tokens:
+        found, expected = f"reduces 4 bytes of {file.tokens:,} tokens", f"workload.sequence x micro_batch = {tokens:,}"
+        why = "One of the two facts is not that of the file, and all rates and moves follow from them"
+        yield Check("tokens", "cross_entropy1", found, expected, why)
 
 
 def _embedding_forward(file: File) -> Iterator[Check]:
@@ -108,8 +91,8 @@ def _embedding_forward(file: File) -> Iterator[Check]:
     records = file.named(EMBEDDING)
     has_s, needs_s = _mean_s(records, FORWARD), _lookup_s(file)
     if needs_s and has_s > FAR_ABOVE * needs_s:
-        why = f"A lookup moves {short(LOOKUP_PASSES * file.sizes.activation, 'B')}; AICB averages it with its cold start"
-        effect_s = (has_s - needs_s) * _runs(records)
+        why = f"A lookup moves {short(LOOKUP_PASSES * file.activation, 'B')}; AICB averages it with its cold start"
+        effect_s = (has_s - needs_s) * _number(records)
         yield _timed("embedding forward", f"{EMBEDDING}.forward", _time(has_s), needs_s, why, effect_s)
 
 
@@ -118,8 +101,8 @@ def _embedding_gradient(file: File) -> Iterator[Check]:
     records, optimizer = file.named(EMBEDDING), file.step("grad_param_compute")
     if not records:
         return
-    first, last = file.sections.micro[0], file.sections.micro[-1]
-    mine, leaked = first.compute_ns[WEIGHT_GRADIENT], last.compute_ns[WEIGHT_GRADIENT]
+    last = file.sections.micro[-1]
+    mine, leaked = file.sections.micro[0].compute_ns[WEIGHT_GRADIENT], last.compute_ns[WEIGHT_GRADIENT]
     of = max(optimizer.compute_ns) if optimizer else 0
     why, found = [], f"{_time(mine * NS)} in the first micro-batch"
     if mine > PLACEHOLDER_NS and of and 0.5 <= mine / of <= 0.75:  # mean of minimum + mean; no mean exceeds 3 minima
@@ -129,11 +112,11 @@ def _embedding_gradient(file: File) -> Iterator[Check]:
         found += f", {_time(leaked * NS)} in the others"
     if why:
         excess_ns, others_ns = first_excess_ns(file.sections)  # read as once a step
-        of_each = others_ns * NS if excess_ns > 0 else _mean_s(records, WEIGHT_GRADIENT)
-        leaked_s = excess_ns * NS + of_each * _runs(records)
+        number, needs_s = _number(records), _lookup_s(file)
+        leaked_s = excess_ns * NS + (others_ns * NS if excess_ns > 0 else _mean_s(records, WEIGHT_GRADIENT)) * number
         told = f"{'; '.join(why)}: AICB writes what another record left behind; the work is that of a lookup"
-        needs_s, record = _lookup_s(file), f"{EMBEDDING}.weight_gradient"
-        yield _timed("embedding gradient", record, found, needs_s, told, leaked_s - needs_s * _runs(records))
+        record = f"{EMBEDDING}.weight_gradient"
+        yield _timed("embedding gradient", record, found, needs_s, told, leaked_s - needs_s * number)
 
 
 def _optimizer(file: File) -> Iterator[Check]:
@@ -143,7 +126,7 @@ def _optimizer(file: File) -> Iterator[Check]:
     if record is None or gathered is None or dp == 1 or not sum(gathered.comm_bytes):
         return
     has_s = sum(record.compute_ns) * NS
-    needs_s = (file.sizes.dense / dp + file.sizes.experts / (dp // file.header.ep)) * ADAM_BYTES / MEMORY_BANDWIDTH
+    needs_s = (file.dense / dp + file.experts / (dp // file.header.ep)) * ADAM_BYTES / MEMORY_BANDWIDTH
     if max(record.compute_ns) > PLACEHOLDER_NS and has_s > 2 * needs_s:
         why = (
             f"Parameters are gathered, so a rank updates 1/{dp} of them, {ADAM_BYTES} bytes each; AICB adds two timings of "
@@ -155,67 +138,50 @@ def _optimizer(file: File) -> Iterator[Check]:
 def _messages_on_tp(file: File) -> Iterator[Check]:
     """AICB all-reduces on TP 2 bytes of every parameter, without sequence parallelism only, where it means the norms, and the
     size of an activation, where it means a gradient."""
-    sizes, tp = file.sizes, file.header.tp
+    tp = file.header.tp
     rows = (
-        ("layernorm", "layernorm", (2 * sizes.dense, 2 * (sizes.dense + sizes.experts)),
+        ("layernorm", "layernorm", (2 * file.dense, 2 * (file.dense + file.experts)),
          "It is 2 bytes of all parameters of the rank; Megatron reduces norms on TP, and only with sequence parallelism"),
-        ("embedding message", "embedding_grads", (sizes.activation,),
+        ("embedding message", "embedding_grads", (file.activation,),
          "It is an activation; Megatron reduces a tied embedding's gradient between first and last stage, not on TP"),
     )  # fmt: skip
     for name, record_name, doubtful, why in rows:
         record = file.step(record_name)
         size = record.comm_bytes[INPUT_GRADIENT] if record else 0
         if record and size and size in doubtful and record.collective[INPUT_GRADIENT] == "ALLREDUCE":
-            yield Check(
-                name=name,
-                record=record_name,
-                found=f"all-reduces {short(size, 'B')} on TP",
-                expected="nothing",
-                why=why,
-                effect_s=2 * (tp - 1) / tp * size / NVLINK_BANDWIDTH if tp > 1 else None,
-                choice=f"{record_name}=0 B",
-            )
+            effect_s = 2 * (tp - 1) / tp * size / NVLINK_BANDWIDTH if tp > 1 else None
+            found, choice = f"all-reduces {short(size, 'B')} on TP", f"{record_name}=0 B"
+            yield Check(name, record_name, found, "nothing", why, effect_s, choice=choice)
 
 
 def _recompute(file: File) -> Iterator[Check]:
     """AICB doubles attention's forward for --recompute_activations: its time, or without times its messages."""
-    attention, sent = file.named("attention"), 2 * file.sizes.activation
+    attention, sent = file.named("attention"), 2 * file.activation
     timed = [(r, n, r.compute_ns[FORWARD], r.compute_ns[INPUT_GRADIENT]) for r, n in attention]
     doubled = [(r, n, back) for r, n, ahead, back in timed if back > PLACEHOLDER_NS and 0 <= ahead - 2 * back <= 1]
     if doubled:
         once = {r.name: _time(back * NS) for r, _, back in doubled}
-        yield Check(
-            name="recompute",
-            record=f"{next(iter(once))}.forward",
-            found=f"is twice its gradient{''.join(f', {name} too' for name in [*once][1:])}",
-            expected="the same",
-            why="It contains a recompute: checkpointing `none` is not none here, `full` recomputes attention twice",
-            effect_s=sum((r.compute_ns[FORWARD] - back) * n for r, n, back in doubled) * NS,
-            choice=", ".join(f"{name}.forward={time}" for name, time in once.items()),
-        )
-    if sent and (names := _names([(r, n) for r, n in attention if r.comm_bytes[FORWARD] == sent])):
-        activation = short(file.sizes.activation, "B")
-        yield Check(
-            name="recompute messages",
-            record=f"{names[0]}.forward",
-            found=f"sends {short(sent, 'B')}, twice an activation{''.join(f', {name} too' for name in names[1:])}",
-            expected=activation,
-            why="It contains a recompute's message: checkpointing `none` is not none here, `full` sends it twice more",
-            choice=", ".join(f"{name}.forward={activation}" for name in names),
-        )
+        names = list(once)
+        found, choice = f"is twice its gradient{_too(names)}", ", ".join(f"{name}.forward={once[name]}" for name in names)
+        why = "It contains a recompute: checkpointing `none` is not none here, `full` recomputes attention twice"
+        effect_s = sum((r.compute_ns[FORWARD] - back) * n for r, n, back in doubled) * NS
+        yield Check("recompute", f"{names[0]}.forward", found, "the same", why, effect_s, choice=choice)
+    if names := list(dict.fromkeys(r.name for r, _ in attention if sent and r.comm_bytes[FORWARD] == sent)):
+        activation = short(file.activation, "B")
+        found = f"sends {short(sent, 'B')}, twice an activation{_too(names)}"
+        why = "It contains a recompute's message: checkpointing `none` is not none here, `full` sends it twice more"
+        choice = ", ".join(f"{name}.forward={activation}" for name in names)
+        yield Check("recompute messages", f"{names[0]}.forward", found, activation, why, choice=choice)
 
 
 def _no_attention(file: File) -> Iterator[Check]:
     """AICB times latent attention with DeepSeek's kernels only, and writes 0 elsewhere."""
-    attention, mlp = ([max(r.compute_ns) for r, _ in file.named(start)] for start in ("attention", "mlp"))
-    if attention and not any(attention) and max(mlp, default=0) > PLACEHOLDER_NS:
-        yield Check(
-            name="no attention",
-            record=_names(file.named("attention"))[0],
-            found="takes 0 ns, as all records of attention",
-            expected="measured times, as those of the MLP",
-            why="AICB times latent attention with DeepSeek's kernels only: without them the file's layers lack their attention",
-        )
+    attention = file.named("attention")
+    timed = any(max(r.compute_ns) > PLACEHOLDER_NS for r, _ in file.named("mlp"))
+    if attention and timed and not any(max(r.compute_ns) for r, _ in attention):
+        why = "AICB times latent attention with DeepSeek's kernels only: without them the file's layers lack their attention"
+        found, expected = "takes 0 ns, as all records of attention", "measured times, as those of the MLP"
+        yield Check("no attention", attention[0][0].name, found, expected, why)
 
 
 def _logits(file: File) -> Iterator[Check]:
@@ -224,54 +190,45 @@ def _logits(file: File) -> Iterator[Check]:
     if max(times, default=0) <= PLACEHOLDER_NS or any(r.compute_ns[FORWARD] not in times for r, _ in final):
         return
     name, has_s, needs_s = final[0][0].name if final else f"{FINAL}column", _mean_s(final, FORWARD), _logits_s(file)
-    known = f"about {_time(needs_s or 0.0)} in each phase"
-    yield Check(
-        name="logits",
-        record=name,
-        found=f"takes attention's {_time(has_s)}" if final else "is missing",
-        expected="the logits: the time of 0.5 to 1.2 layers" if needs_s is None else known,
-        why="AICB does not write the logits' time" + ("" if needs_s is None else "; here at a layer's rate, by parameters"),
-        effect_s=None if needs_s is None else 3 * (has_s - needs_s) * file.header.ga,
-        choice="" if needs_s is None else f"{name}={_time(needs_s)}",
-    )
+    found, why = f"takes attention's {_time(has_s)}" if final else "is missing", "AICB does not write the logits' time"
+    if needs_s is None:
+        yield Check("logits", name, found, "the logits: the time of 0.5 to 1.2 layers", why)
+        return
+    expected, why = f"about {_time(needs_s)} in each phase", f"{why}; here at a layer's rate, by parameters"
+    effect_s = 3 * (has_s - needs_s) * file.header.ga
+    yield Check("logits", name, found, expected, why, effect_s, choice=f"{name}={_time(needs_s)}")
 
 
 def _logits_s(file: File) -> float | None:
     """Forward of the logits at the rate of a layer, by parameters; None without the vocabulary, or with experts."""
-    sizes, words = file.sizes, file.sizes.shares.vocabulary
-    if not words or not sizes.ends or sizes.moe:
+    words = file.shares.vocabulary
+    if not words or not file.ends or file.moe:
         return None
-    layers = (sizes.dense - sizes.ends - sizes.positions) * file.header.tp
-    inner = [(r, n) for r, n in file.named("") if not r.name.startswith((EMBEDDING, FINAL))]
+    layers = (file.dense - file.ends - file.positions) * file.header.tp
+    inner = [(r, n) for r, n in file.runs if not r.name.startswith((EMBEDDING, FINAL))]
     forward_s = sum(r.compute_ns[FORWARD] * n for r, n in inner) * NS / file.header.ga
-    return forward_s * words * sizes.hidden / layers if layers > 0 else None
+    return forward_s * words * file.hidden / layers if layers > 0 else None
 
 
 def _expert_gradient(file: File) -> Iterator[Check]:
     """AICB writes its placeholder where the experts' weight gradient belongs."""
-    moe = [(r, n) for r, n in file.named("") if "moe" in r.name and r.compute_ns[FORWARD] > PLACEHOLDER_NS]
+    moe = [(r, n) for r, n in file.runs if "moe" in r.name and r.compute_ns[FORWARD] > PLACEHOLDER_NS]
     bare = [(r, n) for r, n in moe if r.compute_ns[WEIGHT_GRADIENT] <= PLACEHOLDER_NS]
     if bare:
         first, needs_s = bare[0][0], _mean_s(bare, FORWARD)
         why = "A weight gradient has the work of its forward; AICB writes a placeholder for experts"
         record, found = f"{first.name}.weight_gradient", f"{first.compute_ns[WEIGHT_GRADIENT]} ns"
-        yield _timed("expert gradient", record, found, needs_s, why, -needs_s * _runs(bare))
+        yield _timed("expert gradient", record, found, needs_s, why, -needs_s * _number(bare))
 
 
 def _chunks(file: File) -> Iterator[Check]:
     """AICB writes the layers of a stage as `vpp`."""
     header = file.header
-    if header.pp > 1 and header.vpp > 1 and header.vpp == file.sizes.layers:
-        micro_s = sum(sum(r.compute_ns) * n for r, n in file.named("")) * NS / header.ga
-        yield Check(
-            name="vpp",
-            record="the header",
-            found=f"has vpp {header.vpp}",
-            expected="1 without interleaving",
-            why=f"AICB writes the layers of a stage, {header.vpp}, which reads as interleaving them and shrinks the bubble",
-            effect_s=-(header.pp - 1) * micro_s * (1 - 1 / header.vpp),
-            choice="vpp=1 (--set, or fixed in a spec; no record)",
-        )
+    if header.pp > 1 and header.vpp > 1 and header.vpp == file.layers:
+        micro_s = sum(sum(r.compute_ns) * n for r, n in file.runs) * NS / header.ga
+        why = f"AICB writes the layers of a stage, {header.vpp}, which reads as interleaving them and shrinks the bubble"
+        effect_s, choice = -(header.pp - 1) * micro_s * (1 - 1 / header.vpp), "vpp=1 (--set, or fixed in a spec; no record)"
+        yield Check("vpp", "the header", f"has vpp {header.vpp}", "1 without interleaving", why, effect_s, choice=choice)
 
 
 CHECKS: Final[tuple[Callable[[File], Iterator[Check]], ...]] = (

@@ -1,7 +1,7 @@
 """Line 1 of a SimAI/AICB workload text: the plan of the recording, in the three generations of its generator."""
 
 import re
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.limits import LARGEST, whole_number
@@ -20,6 +20,8 @@ REFUSED_POLICIES: Final = {
 LIST_KEYS: Final = ("checkpoints", "checkpoint_initiates")
 TP_KEY: Final = "model_parallel_NPU_group"
 HEADER_KEYS: Final = (TP_KEY, "ep", "pp", "vpp", "ga", "all_gpus", *LIST_KEYS, "pp_comm")
+_UNSTATED: Final[dict[str, Any]] = {"vpp": 1, "pp_comm": 0, **dict.fromkeys(LIST_KEYS, ())}
+"""What a header has that lacks a key."""
 _SAME_KEY: Final = {"expert_parallel_npu_group": "ep"}
 """Keys under another name: AICB writes this one into benchmarks of all-reduces."""
 _FIRST: Final = "first generation of AICB, whose header states only the TP group"
@@ -29,7 +31,8 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}:?\Z", re.ASCII)
 
 
 class Header(NamedTuple):
-    """Line 1. `vpp` is 1 and `pp_comm` 0 if the line lacks them; in the first generation, `ep`, `pp` and `ga` are 1."""
+    """Line 1, in the order of HEADER_KEYS. `vpp` is 1 and `pp_comm` 0 if the line lacks them; in the first generation, `ep`,
+    `pp` and `ga` are 1."""
 
     policy: str
     tp: int
@@ -61,20 +64,19 @@ class HeaderLine:
 
     def __init__(self, path: str, line: int, text: str, all_gpus: int | None) -> None:
         self.path, self.line, self.tokens = path, line, text.split()
-        self.values: dict[str, int] = {}
-        self.lists: dict[str, tuple[int, ...]] = {}
+        self.values: dict[str, Any] = {}  # whole numbers, and ids of LIST_KEYS
         self.unknown: list[str] = []
         self.warnings: list[str] = []
         policy = self.tokens[0]
+        if policy in REFUSED_POLICIES:
+            refused = f"policy {policy} is not supported ({REFUSED_POLICIES[policy]})"
+            raise self._fail(refused, expected=f"{RERUN_POLICY} or {POLICY}")
         if policy not in (POLICY, RERUN_POLICY):
-            refused = f"policy {policy} is not supported ({REFUSED_POLICIES.get(policy)})"
-            known = policy in REFUSED_POLICIES
-            found = "" if known else shown(policy)
-            raise self._fail(refused if known else "unknown policy", found=found, expected=f"{RERUN_POLICY} or {POLICY}")
+            raise self._fail("unknown policy", found=shown(policy), expected=f"{RERUN_POLICY} or {POLICY}")
         position = 1
         while position < len(self.tokens):
             position = self._entry(position)
-        self.first_generation = set(self.values) == {TP_KEY} and not self.unknown
+        self.first_generation = self.values.keys() - LIST_KEYS == {TP_KEY} and not self.unknown
         self._complete(all_gpus)
         self.header = self._header(policy)
 
@@ -97,7 +99,7 @@ class HeaderLine:
             raise self._fail("a header key is missing", found=shown(token), expected="`key: value`")
         if not token.endswith(":") and key != "pp_comm":  # some generators omit this colon
             raise self._fail("key without a colon", found=shown(token), expected=f"`{key}:`")
-        if key in self.values or key in self.lists:
+        if key in self.values:
             raise self._fail(f"key `{key}` is repeated")
         if position + 1 >= len(self.tokens) or self.tokens[position + 1].endswith(":"):
             raise self._fail(f"key `{key}` without a value", expected="a number")
@@ -121,7 +123,7 @@ class HeaderLine:
         short = next((k for k, token in enumerate(ids) if token.endswith(":")), len(ids))
         if short < count:
             raise self._fail(f"`{key}` has too few ids", found=f"{short} of {count}", expected=f"{count} layer ids")
-        self.lists[key] = tuple(sorted({self._number(f"id of `{key}`", token) for token in ids}))
+        self.values[key] = tuple(sorted({self._number(f"id of `{key}`", token) for token in ids}))
         after = self.tokens[start + count : start + count + 1]
         if after and _INTEGER.match(after[0]):
             raise self._fail(f"`{key}` has more ids than its count", found=shown(after[0]), expected=f"{count} layer ids")
@@ -140,21 +142,21 @@ class HeaderLine:
 
     def _header(self, policy: str) -> Header:
         needed = [TP_KEY, "ep", "pp", "ga", "all_gpus", *(LIST_KEYS if policy == RERUN_POLICY else ())]
-        missing = [key for key in needed if key not in self.values and key not in self.lists]
+        values = self.values
+        missing = [key for key in needed if key not in values]
         if missing:
             unknown = f"the unknown key `{self.unknown[0]}`" if self.unknown else ""
             expected = " ".join(f"{k}:" for k in needed)
             raise self._fail(f"header key `{missing[0]}:` is missing", found=unknown, expected=expected)
-        v = self.values
-        tp, pp, ep, gpus = v[TP_KEY], v["pp"], v["ep"], v["all_gpus"]
+        header = Header(policy, *({**_UNSTATED, **values}[key] for key in HEADER_KEYS))
+        tp, pp, gpus = header.tp, header.pp, header.all_gpus
         if gpus % (tp * pp):
             how = "exceeds" if tp * pp > gpus else "does not divide"
             raise self._fail(f"model_parallel_NPU_group({tp}) * pp({pp}) = {tp * pp} {how} all_gpus({gpus})")
-        if gpus // (tp * pp) % ep:
-            raise self._fail(f"ep({ep}) does not divide the data-parallel size {gpus // (tp * pp)}")
-        if policy == POLICY and any(self.lists.values()):
+        if gpus // (tp * pp) % header.ep:
+            raise self._fail(f"ep({header.ep}) does not divide the data-parallel size {gpus // (tp * pp)}")
+        if policy == POLICY and (header.checkpoints or header.checkpoint_initiates):
             self._warn(f"{POLICY} runs nothing again: the checkpoint ids have no effect")
-        if "vpp" not in v:
+        if "vpp" not in values:
             self._warn("the header has no `vpp:`, taken as 1")
-        ids, initiates = (self.lists.get(key, ()) for key in LIST_KEYS)
-        return Header(policy, tp, ep, pp, v.get("vpp", 1), v["ga"], gpus, ids, initiates, v.get("pp_comm", 0))
+        return header

@@ -6,104 +6,106 @@ times: in the embedding, and with sequence parallelism in the final projection. 
 
 from sim_core.units import short
 from sim_core.workloads.check import ImpliedModel
-from sim_core.workloads.facts import Facts
+from sim_core.workloads.simai.file import File
 from sim_core.workloads.simai.parameters import WORD_COPIES, gated_width
-from sim_core.workloads.simai.sizes import Sizes
 
 
-def model_of(sizes: Sizes, facts: Facts) -> ImpliedModel:
+def model_of(file: File) -> ImpliedModel:
     """The model that a file implies."""
-    header, micro_batch = sizes.header, facts.micro_batch or 1
+    header, micro_batch = file.header, file.facts.micro_batch or 1
     how, missing = [], []
-    if facts.sequence:
-        how.append(f"sequence {facts.sequence:,}: workload.sequence")
-    elif sizes.sequence:
-        loss = f"{4 * sizes.tokens:,} bytes of cross_entropy1"
-        how.append(f"sequence {int(sizes.sequence):,}: {loss} / 4 / micro-batch {micro_batch}")
+    if file.facts.sequence:
+        how.append(f"sequence {file.facts.sequence:,}: workload.sequence")
+    elif file.sequence:
+        loss = f"{4 * file.tokens:,} bytes of cross_entropy1"
+        how.append(f"sequence {int(file.sequence):,}: {loss} / 4 / micro-batch {micro_batch}")
     else:
         missing.append("the sequence: workload.sequence")
-    activation = f"{sizes.activation:,} bytes of an activation / 2"
-    if sizes.hidden:
-        how.append(f"hidden {sizes.hidden:,}: {activation} / sequence / micro-batch")
-    elif sizes.activation:
-        how.append(f"sequence x hidden {sizes.activation // 2 // micro_batch:,}: {activation} / micro-batch")
+    activation = f"{file.activation:,} bytes of an activation / 2"
+    if file.hidden:
+        how.append(f"hidden {file.hidden:,}: {activation} / sequence / micro-batch")
+    elif file.activation:
+        how.append(f"sequence x hidden {file.activation // 2 // micro_batch:,}: {activation} / micro-batch")
     else:
         missing.append("the hidden size: no message of an activation")
-    words, copies = _words(sizes)
+    words, copies = _words(file)
     if words:
-        ends = short(sizes.ends or 0.0, "")
+        ends = short(file.ends or 0.0, "")
         how.append(f"vocabulary {words:,.0f}: {ends} of a rank's parameters are {copies} x it x hidden / tp")
-    ranks = header.tp * header.pp
     dense = None
-    if not sizes.dense:
+    if not file.dense:
         missing.append("parameters: the file has no message of gradients")
     else:
-        if sizes.ends is None:
+        if file.ends is None:
             missing.append("how often the embedding is counted: workload.sequence or workload.ffn")
-        divided = sizes.dense - (sizes.ends or 0.0) - sizes.positions - sizes.replicated
-        counted = divided * ranks + sizes.replicated * header.pp + words * sizes.hidden
-        third = _third_matrices(sizes)
-        dense = counted + third
-        how.append(_counted(sizes, counted, copies))
-        if third:
-            gated = "the MLP is as wide as AICB's for --swiglu, and AICB counts two of its three matrices"
-            how.append(f"+ {short(third, '')}: {gated}")
-    routed, active, lacking = _experts(sizes, dense)
-    if routed:
-        apart = ", without the shared ones, which are among the dense parameters too" if sizes.shares.shared else ""
-        how.append(f"experts {short(routed, '')}: {short(sizes.experts, '')} of a rank x {ranks * header.ep} ranks{apart}")
+        dense = _dense(file, words, copies, how)
+    routed, active = _experts(file, dense, how, missing)
     return ImpliedModel(
-        layers=sizes.layers * header.pp,
-        hidden=sizes.hidden or None,
-        sequence=int(sizes.sequence) or None,
+        layers=file.layers * header.pp,
+        hidden=file.hidden or None,
+        sequence=int(file.sequence) or None,
         vocabulary=round(words) or None,
         parameters=None if dense is None or routed is None else dense + routed,
         active=active,
-        approximate=sizes.ends is None,
+        approximate=file.ends is None,
         how=tuple(how),
-        missing=(*missing, *lacking),
+        missing=tuple(missing),
     )
 
 
-def _words(sizes: Sizes) -> tuple[float, int]:
+def _words(file: File) -> tuple[float, int]:
     """The vocabulary (0: unknown; padded, if the file tells no other), and how often the parameters count it."""
-    usual = WORD_COPIES[0] + sizes.final
-    if not sizes.ends or not sizes.hidden:
+    usual = WORD_COPIES[0] + file.final
+    if not file.ends or not file.hidden:
         return 0.0, usual
-    counted, words = sizes.ends * sizes.header.tp / sizes.hidden, sizes.shares.vocabulary
+    counted, words = file.ends * file.header.tp / file.hidden, file.shares.vocabulary
     return (words, round(counted / words)) if words else (round(counted / usual), usual)
 
 
-def _counted(sizes: Sizes, dense: float, copies: int) -> str:
-    header, kind = sizes.header, "dense parameters" if sizes.moe else "parameters"
-    ranks = f"{short(sizes.dense, '')} of a rank x tp {header.tp}" + (f" x pp {header.pp}" if header.pp > 1 else "")
-    stages = f" on each of {header.pp} stages" if header.pp > 1 else ""
-    if sizes.ends is None:
-        return f"{kind} about {short(dense, '')}: {ranks}; they count the embedding several times{stages}"
-    total = short(sizes.dense * header.tp * header.pp, "")
-    return f"{kind} {short(dense, '')}: {ranks} = {total}, which counts the embedding {copies} times{stages}; here once"
+def _dense(file: File, words: float, copies: int, how: list[str]) -> float:
+    """Parameters but those of experts: as the file counts them, with the embedding once, and the third matrix of gated MLPs
+    where the MLP has AICB's width for --swiglu."""
+    tp, pp = file.header.tp, file.header.pp
+    replicated = file.shares.replicated * file.dense
+    divided = file.dense - (file.ends or 0.0) - file.positions - replicated
+    counted = divided * (tp * pp) + replicated * pp + words * file.hidden
+    kind = "dense parameters" if file.moe else "parameters"
+    ranks = f"{short(file.dense, '')} of a rank x tp {tp}" + (f" x pp {pp}" if pp > 1 else "")
+    stages = f" on each of {pp} stages" if pp > 1 else ""
+    if file.ends is None:
+        how.append(f"{kind} about {short(counted, '')}: {ranks}; they count the embedding several times{stages}")
+        return counted
+    total = short(file.dense * tp * pp, "")
+    how.append(f"{kind} {short(counted, '')}: {ranks} = {total}, which counts the embedding {copies} times{stages}; here once")
+    gated = gated_width(file.hidden)
+    if file.moe or not abs(file.mlp_width(file.ends + file.positions) - gated) < 1:
+        return counted
+    third = float(file.layers * pp * file.hidden * gated)
+    if third:
+        how.append(
+            f"+ {short(third, '')}: the MLP is as wide as AICB's for --swiglu, and AICB counts two of its three matrices"
+        )
+    return counted + third
 
 
-def _third_matrices(sizes: Sizes) -> float:
-    """Parameters that gated MLPs have beyond those counted, if the MLP has AICB's width for --swiglu; else 0."""
-    if sizes.moe or not sizes.hidden or sizes.ends is None:
-        return 0.0
-    gated = gated_width(sizes.hidden)
-    fits = abs(sizes.mlp_width(sizes.ends + sizes.positions) - gated) < 1
-    return float(sizes.layers * sizes.header.pp * sizes.hidden * gated) if fits else 0.0
-
-
-def _experts(sizes: Sizes, dense: float | None) -> tuple[float | None, float | None, tuple[str, ...]]:
-    """Parameters of all experts, those that a token meets in the whole model, and what is missing."""
-    if not sizes.moe:
-        return 0.0, dense, ()
-    if not sizes.experts:
-        return None, None, ("the experts' parameters: AICB writes no gradients of experts where ep = dp",)
-    header, first = sizes.header, sizes.dense_layers
-    of_stage = sizes.experts * (1 - sizes.shares.shared) * header.tp * header.ep
-    routed = of_stage * (sizes.layers * header.pp - first) / (sizes.layers - first)
-    if not sizes.top:
-        return routed, None, ("active parameters: experts per token (no message of routed tokens)",)
-    if not sizes.number:
-        return routed, None, ("active parameters: workload.experts, the experts of a layer",)
-    return routed, None if dense is None else dense + routed * min(sizes.top / sizes.number, 1.0), ()
+def _experts(file: File, dense: float | None, how: list[str], missing: list[str]) -> tuple[float | None, float | None]:
+    """Parameters of all experts, and those that a token meets in the whole model; None: unknown."""
+    if not file.moe:
+        return 0.0, dense
+    if not file.experts:
+        missing.append("the experts' parameters: AICB writes no gradients of experts where ep = dp")
+        return None, None
+    header, first, shared = file.header, file.sections.dense_layers, file.shares.shared
+    of_stage = file.experts * (1 - shared) * header.tp * header.ep
+    routed = of_stage * (file.layers * header.pp - first) / (file.layers - first)
+    if routed:
+        apart = ", without the shared ones, which are among the dense parameters too" if shared else ""
+        ranks = header.tp * header.pp * header.ep
+        how.append(f"experts {short(routed, '')}: {short(file.experts, '')} of a rank x {ranks} ranks{apart}")
+    if not file.top:
+        missing.append("active parameters: experts per token (no message of routed tokens)")
+    elif not file.number:
+        missing.append("active parameters: workload.experts, the experts of a layer")
+    elif dense is not None:
+        return routed, dense + routed * min(file.top / file.number, 1.0)
+    return routed, None

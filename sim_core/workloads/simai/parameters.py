@@ -5,14 +5,14 @@ What layers leave belongs to embedding and head, and must be a padded vocabulary
 of heads, are tried: those that the user gives, else the generator's defaults.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sim_core.units import short
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.moving import PADDING, padded
+from sim_core.workloads.simai.file import EXPERT_MATRICES, SHARED_MATRICES, File
 from sim_core.workloads.simai.sections import Sections
-from sim_core.workloads.simai.sizes import EXPERT_MATRICES, SHARED_MATRICES, Sizes, sizes_of
 
 QUERY_RANK: Final = 1536
 KEY_RANK: Final = 512
@@ -35,140 +35,133 @@ def gated_width(hidden: float) -> int:
     return int(8 * hidden / 3 / 64) * 64
 
 
-def read_sizes(sections: Sections, facts: Facts) -> Sizes:
-    """The numbers of a text with what its parameters allow: shares, heads and width, or why the embedding's part is unknown."""
-    sizes = sizes_of(sections, facts)
-    parts = sizes.shares
-    if sizes.latent and sizes.with_experts and sizes.number:
-        shared = sizes.shared_matrices
-        parts = parts._replace(shared=shared / (EXPERT_MATRICES * sizes.number / sizes.header.ep + shared))
-    sizes = sizes._replace(shares=parts, replicated_known=not sizes.latent)
-    if sizes.mixed and sizes.moe and not sizes.experts:
-        return sizes._replace(why_unknown="the file has no message of the experts' gradients (ep = dp)")
-    if sizes.mixed:
-        sizes = sizes._replace(shares=parts._replace(experts=sizes.experts / sizes.mixed))
-    if not sizes.dense or not sizes.has_ends:
-        return sizes
-    if lacking := _lacking(sizes):
-        return sizes._replace(why_unknown=lacking)
-    return _with_latents(sizes, facts) if sizes.latent else _with_widths(sizes, facts.ffn)
+def read_file(sections: Sections, facts: Facts) -> File:
+    """What a text tells, with what its parameters allow: shares, heads and width, or why the embedding's part is unknown."""
+    file = File(sections, facts)
+    if file.latent and file.with_experts and file.number:
+        shared = file.shared_matrices
+        file.shares = file.shares._replace(shared=shared / (EXPERT_MATRICES * file.number / file.header.ep + shared))
+    file.why_unknown = _divided(file)
+    return file
 
 
-def _lacking(sizes: Sizes) -> str:
-    """Why the hidden size is unknown; empty if it is known."""
-    if not sizes.activation:
+def _divided(file: File) -> str:
+    """Fill in how the parameters divide; returns why that is unknown, '' where it is known or there is nothing to divide."""
+    if file.mixed:
+        if file.moe and not file.experts:
+            return "the file has no message of the experts' gradients (ep = dp)"
+        file.shares = file.shares._replace(experts=file.experts / file.mixed)
+    sections = file.sections
+    if not file.dense or not (sections.head or sections.tail):
+        return ""
+    if not file.activation:
         return "no message on TP or between stages tells the hidden size"
-    if not sizes.sequence:
+    if not file.sequence:
         return "set workload.sequence"
-    if not sizes.hidden:
-        size = short(sizes.activation, "B")
-        return f"sequences of {sizes.sequence:g} tokens do not divide the TP message of {size}: see workload.sequence"
-    return ""
+    if not file.hidden:
+        size = short(file.activation, "B")
+        return f"sequences of {file.sequence:g} tokens do not divide the TP message of {size}: see workload.sequence"
+    return _with_latents(file) if file.latent else _with_widths(file)
 
 
-def _left(sizes: Sizes, of_layers: float, replicated: float) -> float:
+def _left(file: File, of_layers: float, replicated: float) -> float:
     """Parameters of embedding and head on all tensor-parallel ranks, where layers have `of_layers` on all of them, and each
     rank has `replicated` besides."""
-    return (sizes.dense - replicated - sizes.sequence * sizes.hidden) * sizes.header.tp - of_layers
+    return (file.dense - replicated - file.sequence * file.hidden) * file.header.tp - of_layers
 
 
-def _explained(sizes: Sizes, left: float, replicated: float, *, copies: int, counted: float, vocabulary: float) -> Sizes:
-    """The sizes where embedding and head have what layers leave: so many `copies` of the `counted` rows."""
-    ends, positions = left / sizes.header.tp, sizes.sequence * sizes.hidden
-    told = f"embedding and head: {short(ends + positions, '')} of the file's parameters a rank"
-    parts = sizes.shares._replace(
-        ends=ends / sizes.dense,
-        whole=positions / sizes.dense,
+def _explain(file: File, left: float, replicated: float, *, copies: int, counted: float, vocabulary: float) -> None:
+    """Embedding and head have what layers leave: so many `copies` of the `counted` rows."""
+    ends, positions = left / file.header.tp, file.sequence * file.hidden
+    file.shares = file.shares._replace(
+        ends=ends / file.dense,
+        whole=positions / file.dense,
         vocabulary=float(vocabulary),
-        replicated=replicated / sizes.dense,
+        replicated=replicated / file.dense,
     )
-    return sizes._replace(
-        shares=parts, told=f"{told} ({copies} x vocabulary {counted:.0f} as the generator counts it)", replicated_known=True
-    )
+    told = f"embedding and head: {short(ends + positions, '')} of the file's parameters a rank"
+    file.told = f"{told} ({copies} x vocabulary {counted:.0f} as the generator counts it)"
 
 
-def _with_widths(sizes: Sizes, ffn: int | None) -> Sizes:
+def _with_widths(file: File) -> str:
     """A stage whose attention has four squares: by the width of its MLP, 0 with experts, which are counted apart.
 
     The vocabulary is that of the file or the generator's, or, where the width is known, any. As counted by the older release
     it must be a known one, and no default width may leave the generator's: a wrong width would often fit otherwise.
     """
-    hidden, tp, moe = sizes.hidden, sizes.header.tp, sizes.moe
-    stated = sizes.vocabulary / 2 / hidden or float(VOCABULARY)
+    hidden, tp, moe, ffn = file.hidden, file.header.tp, file.moe, file.facts.ffn
+    stated, replicated = file.vocabulary / 2 / hidden or float(VOCABULARY), file.layers * file.norms
 
-    def fitting(widths: Sequence[float], allowed: Callable[[float, int], float | None]) -> Sizes | None:
+    def fitting(widths: Sequence[float], *, exact: bool = True) -> Iterator[tuple[float, int, float, float]]:
+        """What is left, its copies, and the rows of each as counted and as they are."""
         for width in widths:
-            left = _left(sizes, sizes.layers * (4 * hidden**2 + 2 * hidden * width), sizes.layers * sizes.norms)
+            left = _left(file, file.layers * (4 * hidden**2 + 2 * hidden * width), replicated)
             for copies in WORD_COPIES if left > 0 else ():
-                counted = left / hidden / (copies + sizes.final)
-                words = allowed(counted, copies)
-                if words is not None:
-                    replicated = sizes.layers * sizes.norms
-                    return _explained(sizes, left, replicated, copies=copies, counted=counted, vocabulary=words)
-        return None
-
-    def exact(counted: float, _: int) -> float | None:
-        return stated if counted == padded(stated, tp) else None
-
-    def any_padded(counted: float, copies: int) -> float | None:
-        known = next((float(each) for each in KNOWN_VOCABULARIES if counted == padded(each, tp)), 0.0)
-        fits = not sizes.vocabulary and counted % (PADDING * tp) == 0 and (known or moe or copies == WORD_COPIES[0])
-        return (known or counted) if fits else None
+                counted = left / hidden / (copies + file.final)
+                words = [stated] if exact else KNOWN_VOCABULARIES
+                known = next((float(each) for each in words if counted == padded(each, tp)), 0.0)
+                any_fits = not exact and counted % (PADDING * tp) == 0 and (moe or copies == WORD_COPIES[0])
+                if known or any_fits:
+                    yield left, copies, counted, known or counted
 
     usual = (4.0 * hidden, float(gated_width(hidden)))
     told = (0.0,) if moe else (float(ffn),) if ffn else usual
-    found = fitting(told, exact)
-    if found is None and (moe or (ffn and not fitting(usual, exact))):
-        found = fitting(told, any_padded)
+    found = next(fitting(told), None)
+    if found is None and not file.vocabulary and (moe or (ffn and not any(fitting(usual)))):
+        found = next(fitting(told, exact=False), None)
     if found:
-        return found
-    why = f"layers with workload.ffn {ffn} and hidden size {hidden} leave no padded vocabulary" if ffn else "set workload.ffn"
-    return sizes._replace(why_unknown="what the layers leave is no padded vocabulary" if moe else why)
+        left, copies, counted, words = found
+        _explain(file, left, replicated, copies=copies, counted=counted, vocabulary=words)
+        return ""
+    if moe:
+        return "what the layers leave is no padded vocabulary"
+    return f"layers with workload.ffn {ffn} and hidden size {hidden} leave no padded vocabulary" if ffn else "set workload.ffn"
 
 
-def _with_latents(sizes: Sizes, facts: Facts) -> Sizes:
+def _with_latents(file: File) -> str:
     """A stage with latent attention: by the number of its heads; its ranks and sizes of a head are the generator's."""
-    hidden, tp, layers = sizes.hidden, sizes.header.tp, sizes.layers
+    hidden, tp, layers, given = file.hidden, file.header.tp, file.layers, file.facts.heads
     latents, copies = QUERY_RANK + KEY_RANK, WORD_COPIES[0] + 1  # and once in the final projection
     # down projections, norms of latents and of the layer
     replicated = layers * (hidden * (latents + ROPE) + 2 * latents + 2 * hidden)
     of_a_head = QUERY_RANK * (NOPE + ROPE) + KEY_RANK * (NOPE + VALUE) + VALUE * hidden
-    if not replicated < sizes.dense:
-        return sizes._replace(why_unknown=_OTHER_LATENTS)
-    width, why = _width_of_experts(sizes, facts.ffn)
+    if not replicated < file.dense:
+        return _OTHER_LATENTS
+    width, why = _width_of_experts(file)
     if why:
-        return sizes._replace(why_unknown=why)
+        return why
     pairs = []
     for heads in range(tp, MOST_HEADS + 1, tp):
-        of_mlps = sizes.with_mlp * SHARED_MATRICES * hidden * width
-        words = _left(sizes, of_mlps + layers * heads * of_a_head, replicated) / hidden / copies
+        of_mlps = file.with_mlp * SHARED_MATRICES * hidden * width
+        words = _left(file, of_mlps + layers * heads * of_a_head, replicated) / hidden / copies
         if VOCABULARIES[0] <= words <= VOCABULARIES[1] and words % (PADDING * tp) == 0:
             pairs.append((heads, int(words)))
     if not pairs:
-        return sizes._replace(why_unknown=_OTHER_LATENTS)
-    sizes = sizes._replace(shares=sizes.shares._replace(replicated=replicated / sizes.dense), replicated_known=True)
-    if sizes.with_mlp not in (0, layers):
-        return sizes._replace(why_unknown="some layers have a dense MLP, others have experts alone; set workload.model")
-    sizes = sizes._replace(width=int(width))
-    words_told = [sizes.vocabulary / 2 / hidden] if sizes.vocabulary else KNOWN_VOCABULARIES
-    usual = {padded(each, tp): each for each in words_told}
-    likely = [each for each in pairs if each[0] == facts.heads or (not facts.heads and each[1] in usual)]
+        return _OTHER_LATENTS
+    file.shares, file.replicated_known = file.shares._replace(replicated=replicated / file.dense), True
+    if file.with_mlp not in (0, layers):
+        return "some layers have a dense MLP, others have experts alone; set workload.model"
+    file.width = int(width)
+    usual = {padded(each, tp): each for each in ([file.vocabulary / 2 / hidden] if file.vocabulary else KNOWN_VOCABULARIES)}
+    likely = [each for each in pairs if each[0] == given or (not given and each[1] in usual)]
     if len(likely) != 1:
         choices = " or ".join(f"{heads} with a vocabulary of {rows}" for heads, rows in pairs)
-        return sizes._replace(why_unknown=f"set workload.heads: by the parameters {choices}")
-    ((heads, rows),) = likely
+        return f"set workload.heads: by the parameters {choices}"
+    ((file.heads, rows),) = likely
     left = float(copies * rows * hidden)
-    found = _explained(sizes, left, replicated, copies=copies, counted=rows, vocabulary=usual.get(rows, rows))
-    return found._replace(heads=heads, told=f"latent attention of {heads} heads, experts {width:.0f} wide; {found.told}")
+    _explain(file, left, replicated, copies=copies, counted=rows, vocabulary=usual.get(rows, rows))
+    file.told = f"latent attention of {file.heads} heads, experts {width:.0f} wide; {file.told}"
+    return ""
 
 
-def _width_of_experts(sizes: Sizes, ffn: int | None) -> tuple[float, str]:
-    """Width of an expert and of a dense MLP, and why it is unknown. `ffn`: as the user gives it."""
-    if not sizes.with_experts or not sizes.experts or not sizes.number:
-        lacking = "workload.experts or workload.ffn" if sizes.experts else "workload.ffn"
+def _width_of_experts(file: File) -> tuple[float, str]:
+    """Width of an expert and of a dense MLP, and why it is unknown."""
+    ffn = file.facts.ffn
+    if not file.with_experts or not file.experts or not file.number:
+        lacking = "workload.experts or workload.ffn" if file.experts else "workload.ffn"
         return float(ffn or 0), "" if ffn else f"set {lacking}"
-    matrices = sizes.with_experts * (EXPERT_MATRICES * sizes.number / sizes.header.ep + sizes.shared_matrices)
-    width = sizes.experts * sizes.header.tp / (matrices * sizes.hidden)
+    matrices = file.with_experts * (EXPERT_MATRICES * file.number / file.header.ep + file.shared_matrices)
+    width = file.experts * file.header.tp / (matrices * file.hidden)
     if width != int(width):
-        return 0.0, f"the parameters of experts are not those of {sizes.number} with {EXPERT_MATRICES} matrices each"
+        return 0.0, f"the parameters of experts are not those of {file.number} with {EXPERT_MATRICES} matrices each"
     return width, f"workload.ffn is {ffn}, but experts are {width:.0f} wide" if ffn and ffn != width else ""

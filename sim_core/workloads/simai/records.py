@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -22,12 +22,12 @@ _EXPECTED: Final = "keep, model, a time such as '0.05 ms', or the bytes of its m
 
 
 class Choice(NamedTuple):
-    """The value of one record: nanoseconds or bytes (the other is None); both None: kept. `phase` -1: all."""
+    """The value of one record: nanoseconds (`unit` s), bytes (B), or kept (''). `phase` -1: all."""
 
     record: str
     phase: int
-    ns: int | None
-    size: int | None
+    unit: str
+    amount: int
 
 
 def choices_of(records: Mapping[str, object]) -> tuple[Choice, ...]:
@@ -35,11 +35,10 @@ def choices_of(records: Mapping[str, object]) -> tuple[Choice, ...]:
     choices = []
     for key, value in flat(records):
         record, dot, phase = key.rpartition(".")
-        if not dot:
-            record, phase = key, ""
-        if phase and phase not in PHASES:
+        if dot and phase and phase not in PHASES:
             raise SpecError(f"workload.records: {named(key)}: unknown phase {shown(phase)}, {nearest(phase, PHASES)}")
-        choices.append(Choice(record, PHASES.index(phase) if phase else -1, *_value(key, value)))
+        place = PHASES.index(phase) if dot and phase else -1
+        choices.append(Choice(record if dot else key, place, *_value(key, value)))
     return tuple(choices)
 
 
@@ -52,21 +51,21 @@ def flat(records: Mapping[str, object]) -> Iterator[tuple[str, object]]:
             yield str(key), value
 
 
-def _value(key: str, value: object) -> tuple[int | None, int | None]:
-    """Nanoseconds or bytes; a plain 0 is a time."""
+def _value(key: str, value: object) -> tuple[str, int]:
+    """Unit and amount; a plain 0 is a time."""
     if value == KEEP:
-        return None, None
+        return "", 0
     if value == MODEL:
         raise SpecError(f"workload.records: {named(key)}: model: there is none to take the value from (set workload.model)")
     if value == 0 and not isinstance(value, bool):
-        return 0, None
-    for unit in ("s", "B"):
+        return "s", 0
+    for unit, scale in (("s", 1e9), ("B", 1)):
         try:
-            size = quantity(value, unit) * (1e9 if unit == "s" else 1)
+            size = quantity(value, unit) * scale
         except SpecError:
             continue
         if 0 <= size < 2**62:
-            return (round(size), None) if unit == "s" else (None, round(size))
+            return unit, round(size)
     raise SpecError(f"workload.records: {named(key)}: found {shown(value)}, expected {_EXPECTED}")
 
 
@@ -77,31 +76,27 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
     in a layer, those with a measured time take it. A size is that of each message of the record. A `final_` record that the
     text lacks is added at the end of each micro-batch.
     """
-    absent = {c.record for c in choices if c.ns is not None and c.record.startswith(FINAL)} - {r.name for r in text.records}
-    for name in sorted(absent):
-        text = _with_final(text, name)
+    names = {record.name for record in text.records}
+    for name in sorted({c.record for c in choices if c.unit == "s" and c.record.startswith(FINAL)} - names):
+        text, names = _with_final(text, name), {*names, name}
     records = list(text.records)
-    names = {record.name for record in records}
-    for choice in choices:
-        if choice.record not in names:
-            raise SpecError(
-                f"workload.records: {named(choice.record)}: {text.path} has no such record, {nearest(choice.record, names)}"
-            )
-        mine = [k for k, record in enumerate(records) if record.name == choice.record]
-        if choice.ns is not None:
-            for k in [k for k in mine if _measured(records[k])] or mine:
-                times = records[k].compute_ns
-                phases = [choice.phase] if choice.phase >= 0 else _measured(records[k]) or [0, 1, 2]
-                records[k] = records[k]._replace(compute_ns=tuple(choice.ns if p in phases else times[p] for p in range(3)))
-        elif choice.size is not None:
-            sized = {k: phases for k in mine if (phases := _sent(records[k], choice.phase))}
-            if not sized:
-                where = f".{PHASES[choice.phase]}" if choice.phase >= 0 else ""
-                what = f"workload.records: {named(choice.record)}{where}"
-                raise SpecError(f"{what}: found a size, but the record has no message there")
-            for k, phases in sized.items():
-                sizes = records[k].comm_bytes
-                records[k] = records[k]._replace(comm_bytes=tuple(choice.size if p in phases else sizes[p] for p in range(3)))
+    for record, phase, unit, amount in choices:
+        mine = [k for k, each in enumerate(records) if each.name == record]
+        if not mine:
+            raise SpecError(f"workload.records: {named(record)}: {text.path} has no such record, {nearest(record, names)}")
+        if unit == "s":
+            some = {k: _measured(records[k]) for k in mine}
+            phases = {k: [phase] if phase >= 0 else some[k] or [0, 1, 2] for k in [k for k in mine if some[k]] or mine}
+        else:
+            phases = {k: sent for k in mine if (sent := _sent(records[k], phase))}
+        if unit == "B" and not phases:
+            where = f".{PHASES[phase]}" if phase >= 0 else ""
+            raise SpecError(f"workload.records: {named(record)}{where}: found a size, but the record has no message there")
+        column = "compute_ns" if unit == "s" else "comm_bytes"
+        for k, chosen in phases.items() if unit else ():
+            before = getattr(records[k], column)
+            after: dict[str, Any] = {column: tuple(amount if p in chosen else before[p] for p in range(3))}
+            records[k] = records[k]._replace(**after)
     return replace(text, records=tuple(records))
 
 
@@ -118,7 +113,6 @@ def _sent(record: Record, phase: int) -> list[int]:
 def _with_final(text: SimaiText, name: str) -> SimaiText:
     """The text with a record without time or message at the end of each micro-batch."""
     ends = sections_of(text, []).repetitions[:, -1].astype(np.int64) + 1
-    record = Record(name, -1, (0, 0, 0), ("NONE",) * 3, ("",) * 3, (0, 0, 0), 100)
     header = text.header
 
     def moved(ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -127,7 +121,7 @@ def _with_final(text: SimaiText, name: str) -> SimaiText:
     return replace(
         text,
         header=header._replace(checkpoints=moved(header.checkpoints), checkpoint_initiates=moved(header.checkpoint_initiates)),
-        records=(*text.records, record),
+        records=(*text.records, Record(name, -1, (0, 0, 0), ("NONE",) * 3, ("",) * 3, (0, 0, 0), 100)),
         order=np.insert(text.order, ends, len(text.records)),
         line_of=np.insert(text.line_of, ends, text.line_of[ends - 1]),
     )

@@ -41,6 +41,13 @@ class Sections:
         """Records of the first micro-batch."""
         return self.text.at(self.repetitions[0])
 
+    def has_columns(self, start: str = "attention") -> bool:
+        """Whether attention (or what begins so) stands in columns and rows: the generator's records with sequence parallelism.
+
+        A final record that the user adds to another file (`workload.records`) brings no parameters.
+        """
+        return any(r.name.startswith(start) and r.name.endswith("column") for r in self.micro)
+
     @cached_property
     def once(self) -> list[Record]:
         """The once-per-step records."""
@@ -71,8 +78,7 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
     def warn(line: int, what: str) -> None:
         warnings.append(f"{text.path}:{text.line_of[line]}: {what}")
 
-    names = [record.name for record in text.records]
-    line_names = [names[k] for k in text.order]
+    line_names = [text.records[k].name for k in text.order]
     total = end = len(line_names)
     starts = [k for k, name in enumerate(line_names) if name == EMBEDDING]
     while end > 0 and _AFTER.match(line_names[end - 1]):
@@ -121,15 +127,13 @@ def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
         differs = np.flatnonzero(shapes[begin:end] != shapes[bounds[0] : bounds[1]])
         if len(differs):
             k = int(differs[0])
-            here, first = map(_told, text.at((begin + k, bounds[0] + k)))
+            here, first = (
+                " ".join([record.name, *map("{}{} {}".format, record.collective, record.suffix, record.comm_bytes)])
+                for record in text.at((begin + k, bounds[0] + k))
+            )
             what, expected = f"record {k + 1} of micro-batch {number}", f"{first} as in the first"
             raise FormatError(text.path, int(text.line_of[begin + k]), what, found=here, expected=expected)
     return np.arange(bounds[0], bounds[-1], dtype=np.int64).reshape(-1, size)
-
-
-def _told(record: Record) -> str:
-    columns = zip(record.collective, record.suffix, record.comm_bytes, strict=True)
-    return " ".join([record.name, *(f"{c}{s} {b}" for c, s, b in columns)])
 
 
 def shape_of(record: Record) -> tuple[object, ...]:

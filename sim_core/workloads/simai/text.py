@@ -16,7 +16,7 @@ from sim_core.errors import FormatError, nearest, shown
 from sim_core.terms import kinds_by
 from sim_core.workloads.lines import text_lines
 from sim_core.workloads.simai.header import HEADER_KEYS, LIST_KEYS, RERUN_POLICY, Header, HeaderLine, integer
-from sim_core.workloads.words import words_of
+from sim_core.workloads.words import group_of, words_of
 
 COLLECTIVES: Final = tuple(kinds_by("simai"))
 BROADCAST: Final = "BROADCAST"
@@ -41,6 +41,11 @@ class Record(NamedTuple):
     suffix: tuple[str, ...]
     comm_bytes: tuple[int, ...]
     update: int
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The groups of the three collectives."""
+        return tuple(map(group_of, self.suffix, range(3)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +80,8 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
     records, order = _body(path, lines, kinds)
     line_of = np.array([number for number, _ in lines[2:]], np.int64)
     _check_ids(path, lines[0][0], header, len(order))
-    first_lines = line_of[np.unique(order, return_index=True)[1]].tolist()
     if line.first_generation:
+        first_lines = line_of[np.unique(order, return_index=True)[1]].tolist()
         records = _of_first_generation(path, header, records, first_lines, line.warnings)
     return SimaiText(path=path, header=header, records=records, order=order, line_of=line_of, warnings=tuple(line.warnings))
 
@@ -134,7 +139,7 @@ def _collective(path: str, line: int, column: int, text: str, kinds: tuple[str, 
     if stem in kinds[1:]:
         raise FormatError(path, line, f"{what}: unknown group", found=shown("_" + rest), expected="none, _EP or _DP_EP")
     hint = nearest(text.upper(), kinds)
-    found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
+    found = shown(text) + (f" ({hint})" if hint.startswith("nearest") else "")
     raise FormatError(path, line, f"{what}: unknown collective", found=found, expected=" ".join(kinds))
 
 
@@ -145,37 +150,36 @@ def _of_first_generation(
 
     Raises FormatError for DeepSpeed ZeRO-3, which gathers parameters over DP in columns that belong to the TP group.
     """
-    told = []
     for record, line in zip(records, lines, strict=True):
         if header.tp == 1 and record.collective[:2] == ("NONE", "ALLGATHER"):
             found = f"{record.name} gathers {record.comm_bytes[1]} bytes in the column of a TP group of 1"
             expected = "work of TP and DP; a gather of parameters layer by layer cannot be told in this format"
             raise FormatError(path, line, "DeepSpeed ZeRO-3 sample of AICB's first generation", found=found, expected=expected)
-        told.append(record._replace(collective=tuple("ALLGATHER" if c == BROADCAST else c for c in record.collective)))
     first = next((line for record, line in zip(records, lines, strict=True) if BROADCAST in record.collective), None)
     if first is not None:
         warnings.append(f"{path}:{first}: BROADCAST is taken as ALLGATHER: both send every byte once round a ring")
-    return tuple(told)
+    same = {BROADCAST: "ALLGATHER"}
+    return tuple(record._replace(collective=tuple(same.get(c, c) for c in record.collective)) for record in records)
 
 
 def _check_ids(path: str, line: int, header: Header, records: int) -> None:
     """Checkpoint ids are layer lines (from 0), each initiate has a checkpoint at or before it."""
-    for key, ids in zip(LIST_KEYS, (header.checkpoints, header.checkpoint_initiates), strict=True):
-        for value in ids:
+    first = min(header.checkpoints, default=records)
+    for key in LIST_KEYS:
+        for value in getattr(header, key):
             if value >= records:
                 raise FormatError(path, line, f"id of `{key}`", found=str(value), expected=f"0 to {records - 1}")
-    first = min(header.checkpoints, default=None)
     for value in header.checkpoint_initiates:
-        if first is None or value < first:
+        if value < first:
             expected = "a checkpoint at or before it"
             raise FormatError(path, line, f"id of `{LIST_KEYS[1]}`", found=f"{value}", expected=expected)
 
 
 def write_simai_text(header: Header, records: Sequence[Record]) -> str:
     """The text of a header and its layer lines; `read_simai_text` restores both."""
-    values = (" ".join(map(str, (len(v), *v))) if isinstance(v, tuple) else str(v) for v in header[1:])
-    keys = (f"{key}: {value}" for key, value in zip(HEADER_KEYS, values, strict=True))
-    lines = [" ".join([header.policy, *keys]), str(len(records))]
+    lines = [header.policy, str(len(records))]
+    for key, value in zip(HEADER_KEYS, header[1:], strict=True):
+        lines[0] += f" {key}: {' '.join(map(str, (len(value), *value))) if isinstance(value, tuple) else value}"
     for record in records:
         phases = zip(record.compute_ns, record.collective, record.suffix, record.comm_bytes, strict=True)
         columns = [column for ns, kind, suffix, size in phases for column in (ns, kind + suffix, size)]

@@ -11,12 +11,11 @@ from sim_core.errors import FormatError
 from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
-from sim_core.workloads.facts import Facts
+from sim_core.workloads.simai.file import File, first_excess_ns
 from sim_core.workloads.simai.header import RERUN_POLICY, Header
 from sim_core.workloads.simai.sections import EXPERTS, Sections, shape_of
-from sim_core.workloads.simai.sizes import Sizes, first_excess_ns, has_columns
 from sim_core.workloads.simai.text import Record
-from sim_core.workloads.words import RULE_OF_GROUP, group_of
+from sim_core.workloads.words import RULE_OF_GROUP
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,
@@ -49,13 +48,10 @@ _KIND: Final = kinds_by("simai")
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
-def workload_from_simai(sections: Sections, sizes: Sizes, facts: Facts, warnings: list[str]) -> Workload:
-    """The workload of a text in sections, with the sizes that its records tell; `warnings` takes doubts.
-
-    Raises FormatError if the model has too many kinds of layers.
-    """
-    text = sections.text
-    header, size = text.header, sections.repetitions.shape[1]
+def workload_from_simai(file: File, warnings: list[str]) -> Workload:
+    """The workload of a text; `warnings` takes doubts. Raises FormatError if the model has too many kinds of layers."""
+    sections, facts, header = file.sections, file.facts, file.header
+    text, size = sections.text, sections.repetitions.shape[1]
     base = BasePlan(
         tp=header.tp,
         pp=header.pp,
@@ -74,14 +70,13 @@ def workload_from_simai(sections: Sections, sizes: Sizes, facts: Facts, warnings
     again = np.stack([again, again * compute_ns[:, :, FORWARD]], axis=-1).mean(0) * (1.0, NS)
     units, unit_of_layer = _units(sections, compute_s, warnings)
     places = [[sections.layers[k] for k in np.flatnonzero(unit_of_layer == unit)] for unit in range(units)]
-    ends = [range(sections.head), range(size - sections.tail, size)]
-    places += [[end] for end in ends if end]
+    places += [[end] for end in (range(sections.head), range(size - sections.tail, size)) if end]
     pieces, names = _pieces(sections, places, compute_s, again)
     step = _step_pieces(sections.once, excess_ns * NS)
     # the first stage's layers without experts are the model's only ones
     others = np.resize(unit_of_layer[sections.dense_layers :], len(unit_of_layer))
     all_layers = np.concatenate([unit_of_layer, *([others] * (header.pp - 1))])
-    p2p_bytes, p2p_rule, note = _p2p(sections, pieces, sizes.activation)
+    p2p_bytes, p2p_rule, note = _p2p(file, pieces)
     arrays = Arrays(
         base=base,
         pieces=pieces,
@@ -95,13 +90,13 @@ def workload_from_simai(sections: Sections, sizes: Sizes, facts: Facts, warnings
         layer_unit=int(unit_of_layer[0]) if (unit_of_layer == unit_of_layer[0]).all() else -1,
         gradient_width=4.0,
         layered_gradients=False,
-        shares=sizes.shares,
+        shares=file.shares,
         dense_layers=sections.dense_layers,
         least_forward=LEAST_FORWARD if header.policy == RERUN_POLICY else 0.0,
     )
-    on_experts = (pieces.comm_group == EP) | (pieces.comm_group == DP_EP)
     reduces_experts = bool((step.comm_bytes[step.comm_group == DP_EP] > 0).any())
-    has_experts = reduces_experts or bool((pieces.comm_bytes[on_experts] > 0).any()) or any("moe" in name for name in names)
+    on_experts = bool((pieces.comm_bytes[np.isin(pieces.comm_group, (EP, DP_EP))] > 0).any())
+    has_experts = reduces_experts or on_experts or any("moe" in name for name in names)
     return Workload(
         kind="simai",
         base=base,
@@ -112,26 +107,26 @@ def workload_from_simai(sections: Sections, sizes: Sizes, facts: Facts, warnings
         measured_on=facts.measured_on,
         has_experts=has_experts,
         gradients_known=(True, not has_experts or reduces_experts),
-        ends_known=not sizes.why_unknown,
-        replicated_known=sizes.replicated_known,
-        notes=tuple(note for note in (note, sizes.note, *_notes(sections, sizes, facts.micro_batch)) if note),
+        ends_known=not file.why_unknown,
+        replicated_known=file.replicated_known,
+        notes=tuple(filter(None, (note, file.note, *_notes(file)))),
     )
 
 
-def _notes(sections: Sections, sizes: Sizes, micro_batch: int | None) -> Iterator[str]:
-    header, layers, dense = sections.text.header, sizes.layers, sections.dense_layers
-    if sizes.why_unknown:
-        axes = "pp or layers" if sizes.replicated_known else "tp, pp or layers"
-        unknown = f"the embedding's part of the parameters is unknown ({sizes.why_unknown})"
+def _notes(file: File) -> Iterator[str]:
+    pp, vpp, dense = file.header.pp, file.header.vpp, file.sections.dense_layers
+    if file.why_unknown:
+        axes = "pp or layers" if file.replicated_known else "tp, pp or layers"
+        unknown = f"the embedding's part of the parameters is unknown ({file.why_unknown})"
         yield f"{unknown}: plans with other {axes} are infeasible"
-    yield sizes.told
-    if micro_batch is None:
+    yield file.told
+    if file.facts.micro_batch is None:
         yield "the file does not state its micro-batch: taken as 1 (set workload.micro_batch)"
-    if header.pp > 1:
+    if pp > 1:
         such = "such layers each" if not dense else f"layers each, without the {dense} that have no experts"
-        yield f"the file has one of {header.pp} stages; the others are assumed to have {layers} {such}"
-    if header.pp == 1 and header.vpp > 1:
-        yield f"vpp: {header.vpp} with pp: 1 is a number of layers, not of virtual stages: taken as 1"
+        yield f"the file has one of {pp} stages; the others are assumed to have {file.layers} {such}"
+    elif vpp > 1:
+        yield f"vpp: {vpp} with pp: 1 is a number of layers, not of virtual stages: taken as 1"
 
 
 def _units(sections: Sections, compute_s: Floats, warnings: list[str]) -> tuple[int, Ints]:
@@ -139,20 +134,12 @@ def _units(sections: Sections, compute_s: Floats, warnings: list[str]) -> tuple[
     text, of_stage = sections.text, len(sections.layers)
     layers = of_stage * text.header.pp
     shapes = [shape_of(record) for record in sections.micro]
+    places = [slice(layer.start, layer.stop) for layer in sections.layers]
     for timed in (True, False):
-        ids: dict[object, int] = {}
-        unit_of_layer = np.array(
-            [
-                ids.setdefault(
-                    (tuple(shapes[layer.start : layer.stop]), compute_s[layer.start : layer.stop].tobytes() if timed else b""),
-                    len(ids),
-                )
-                for layer in sections.layers
-            ],
-            np.int64,
-        )
+        kinds = [(tuple(shapes[at]), compute_s[at].tobytes() if timed else b"") for at in places]
+        ids = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         if len(ids) * layers <= MAX_LAYER_TABLE:
-            return len(ids), unit_of_layer
+            return len(ids), np.array([ids[kind] for kind in kinds], np.int64)
         if timed:
             warnings.append(
                 f"{text.path}:{text.line_of[0]}: too many kinds of layers; those that differ only in times are averaged"
@@ -185,7 +172,7 @@ def _pieces(sections: Sections, places: list[list[range]], compute_s: Floats, ag
         # equal times give exactly that time
         compute_s=np.array([t[0] if (t == t[0]).all() else t.mean(axis=0) for t in (compute_s[at] for _, at in lines)]),
         comm_kind=np.array([[_KIND[c] for c in r.collective] for r in records], np.int64),
-        comm_group=np.array([[group_of(r.suffix[p], p) for p in range(3)] for r in records], np.int64),
+        comm_group=np.array([r.groups for r in records], np.int64),
         comm_bytes=np.array([r.comm_bytes for r in records], np.float64),
         comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records], np.int64),
         rerun=rerun[:, 0].copy(),
@@ -212,8 +199,7 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
             kind = _KIND[record.collective[phase]]
             if kind == NO_COMM or record.comm_bytes[phase] == 0:
                 continue
-            group = group_of(record.suffix[phase], phase)
-            role = AFTER_GRADIENTS
+            group, role = record.groups[phase], AFTER_GRADIENTS
             if group in (DP, DP_EP):
                 role = GATHER_PARAMETERS if kind == ALL_GATHER else REDUCE_GRADIENTS
             rows.append(
@@ -224,7 +210,7 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
                     comm_group=group,
                     comm_bytes=float(record.comm_bytes[phase]),
                     comm_rule=comm_rules[phase],
-                    forward_on_ep=group_of(record.suffix[FORWARD], FORWARD) == EP,
+                    forward_on_ep=record.groups[FORWARD] == EP,
                 )
             )
     return step_pieces(rows)
@@ -232,8 +218,7 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
 
 def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, ...]]:
     """Rules of a record's compute, and of its collectives in the three phases (docs/moving.md)."""
-    groups = [group_of(record.suffix[phase], phase) for phase in range(3)]
-    comm = [RULE_OF_GROUP[group] for group in groups]
+    comm = [RULE_OF_GROUP[group] for group in record.groups]
     if record.name == "embedding_norm":  # the whole vocabulary at any tp
         return moving.COMPUTE, (moving.FIXED,) * 3
     if in_layer:
@@ -241,28 +226,25 @@ def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, ...]]:
         return moving.COMPUTE, (moving.EXPERT_COUNTS if counts else comm[0], *comm[1:])
     if record.name == "grad_norm":
         return moving.FIXED, (moving.ALL_PARAMETERS,) * 3
+    on_tp = moving.ACTIVATION if record.name.startswith("cross_entropy") else moving.FIXED
     if record.name == "layernorm":  # its size is the rank's parameters, 2 bytes each
         on_tp = moving.PARAMETERS
-    else:
-        on_tp = moving.ACTIVATION if record.name.startswith("cross_entropy") else moving.FIXED
-    comm = [rule if group in (DP, DP_EP) else on_tp for rule, group in zip(comm, groups, strict=True)]
     compute = moving.PARAMETERS if record.name == "grad_param_compute" else moving.FIXED
-    return compute, tuple(comm)
+    return compute, tuple(rule if group in (DP, DP_EP) else on_tp for rule, group in zip(comm, record.groups, strict=True))
 
 
-def _p2p(sections: Sections, pieces: Pieces, activation: int) -> tuple[float, int, str]:
+def _p2p(file: File, pieces: Pieces) -> tuple[float, int, str]:
     """Bytes that one rank sends to the next stage: `pp_comm`, else the activation that the TP collectives carry; the rule that
     moves them, and a note."""
-    header = sections.text.header
-    on_tp = (pieces.comm_kind != NO_COMM) & (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
-    scattered = on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))
+    header = file.header
+    on_tp = pieces.comm_kind[(pieces.comm_kind != NO_COMM) & (pieces.comm_group == TP) & (pieces.comm_bytes > 0)]
     # a text of tp 1 has no message that tells
-    sharded = bool(scattered.any()) if on_tp.any() else has_columns(sections.micro)
+    sharded = bool(np.isin(on_tp, (ALL_GATHER, REDUCE_SCATTER)).any()) if len(on_tp) else file.sections.has_columns()
     rule = moving.SHARDED_ACTIVATION if sharded else moving.ACTIVATION
     if header.pp_comm:
         return float(header.pp_comm), rule, ""
-    if not activation:
+    if not file.activation:
         return 0.0, rule, "the size of a pipeline send is unknown (no pp_comm, no TP message): plans with pp > 1 are infeasible"
-    size = activation / (header.tp if sharded else 1)
+    size = file.activation / (header.tp if sharded else 1)
     why = f"its TP message / tp {header.tp}" if sharded else "its TP message"
     return size, rule, f"pp_comm is not stated: a pipeline send is taken as {short(size, 'B')}, {why}"

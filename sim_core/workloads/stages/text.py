@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sim_core.arrays import Floats
+from sim_core.arrays import Floats, Ints
 from sim_core.errors import FormatError, shown
 
 GZIP: Final = b"\x1f\x8b"
@@ -34,8 +34,6 @@ class StageDurations:
     """
 
     path: str
-    pp: int
-    vpp: int
     micro_batches: int
     forward_s: Floats  # [pp, vpp]
     backward_s: Floats
@@ -46,6 +44,15 @@ class StageDurations:
     layers: int | None = None
     micro_batch: int | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def pp(self) -> int:
+        return len(self.forward_s)
+
+    @property
+    def vpp(self) -> int:
+        """Chunks of a stage."""
+        return len(self.forward_s[0])
 
 
 def looks_like_stages(head: str) -> bool:
@@ -74,19 +81,25 @@ def durations_of(path: str, ranks: Mapping[int, Mapping[int, Mapping[str, Any]]]
     if not steady:
         raise FormatError(path, 1, "steps", found="none on all ranks", expected="at least one")
     blocks, vpp = _blocks(path, ranks, steady)
-    forward = np.array([[_lasting(ranks[stage][step], "fwd") for step in steady] for stage in stages])
-    backward = np.array([[_lasting(ranks[stage][step], "bwd") for step in steady] for stage in stages])
+    # a stage runs pp micro-batches of each chunk in turn, backwards from the last chunk on (NVIDIA/Megatron-LM,
+    # core/pipeline_parallel/schedules.py, interleaved 1F1B)
+    chunk = np.arange(blocks) % (len(stages) * vpp) // len(stages)
+
+    def by_chunk(phase: str, chunk_of: Ints) -> Floats:
+        """Seconds by stage and chunk: of each block the middle of the steps, of the blocks of a chunk the mean; [pp, vpp]."""
+        start, end = (
+            np.array([[ranks[stage][step][f"{phase}_{at}"] for step in steady] for stage in stages]) for at in ("start", "end")
+        )
+        middle = np.median((end - start) * 1e-3, axis=1)
+        return np.stack([middle[:, chunk_of == each].mean(axis=1) for each in range(vpp)], axis=1)
+
     total = np.array([[ranks[stage][step]["total"] for step in steady] for stage in stages]).max(axis=0) * 1e-3
-    low, step_s, high = (float(x) for x in np.quantile(total, (0.1, 0.5, 0.9)))
-    pp = len(stages)
-    chunk = chunks_in_order(pp, vpp, blocks)
+    low, step_s, high = np.quantile(total, (0.1, 0.5, 0.9)).tolist()
     return StageDurations(
         path=path,
-        pp=pp,
-        vpp=vpp,
         micro_batches=blocks // vpp,
-        forward_s=_by_chunk(forward, chunk, vpp),
-        backward_s=_by_chunk(backward, vpp - 1 - chunk, vpp),
+        forward_s=by_chunk("fwd", chunk),
+        backward_s=by_chunk("bwd", vpp - 1 - chunk),
         step_s=step_s,
         spread=(high - low) / step_s if step_s else 0.0,
         steps=len(steady),
@@ -137,8 +150,6 @@ def _stated(path: str, values: object) -> StageDurations:
         raise FormatError(path, 1, "micro_batches", found=str(given["micro_batches"]), expected=f"a multiple of {pp}")
     return StageDurations(
         path=path,
-        pp=pp,
-        vpp=vpp,
         forward_s=forward,
         backward_s=backward,
         step_s=given["step_ms"] * 1e-3,
@@ -154,10 +165,6 @@ def _is_ms(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_BLOCKS
-
-
-def _is_notes(value: object) -> bool:
-    return isinstance(value, list) and len(value) < 20 and all(isinstance(note, str) and len(note) < 500 for note in value)
 
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
@@ -185,28 +192,13 @@ _CHECKS: Final = (
     (("step_ms", "after_ms", "spread"), _is_ms, "a number from 0 on"),
     (("micro_batches", "steps"), _is_count, _COUNT),
     (("layers", "micro_batch"), lambda value: value is None or _is_count(value), _COUNT),
-    (("notes",), _is_notes, "a short list of texts"),
+    (
+        ("notes",),
+        lambda notes: isinstance(notes, list) and len(notes) < 20 and all(isinstance(n, str) and len(n) < 500 for n in notes),
+        "a short list of texts",
+    ),
 )
 """Values of a file of ours: keys, what they have to fulfil, and that in words."""
-
-
-def chunks_in_order(pp: int, vpp: int, blocks: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
-    """The chunk of each forward of a stage in the order in which it runs them: pp micro-batches of each chunk in turn.
-
-    Backwards take the chunks from the last (NVIDIA/Megatron-LM, core/pipeline_parallel/schedules.py, interleaved 1F1B).
-    """
-    return np.arange(blocks) % (pp * vpp) // pp
-
-
-def _by_chunk(times: Floats, chunk: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", vpp: int) -> Floats:
-    """Seconds by stage and chunk: of each block the middle of the steps, of the blocks of a chunk the mean; [pp, vpp]."""
-    middle = np.median(times, axis=1)
-    return np.stack([middle[:, chunk == each].mean(axis=1) for each in range(vpp)], axis=1)
-
-
-def _lasting(step: Mapping[str, Any], phase: str) -> Floats:
-    lasting: Floats = (np.array(step[f"{phase}_end"]) - np.array(step[f"{phase}_start"])) * 1e-3
-    return lasting
 
 
 def _document(path: str, data: bytes) -> dict[str, Any]:
@@ -236,16 +228,14 @@ def _ranks(path: str, document: Mapping[str, Any]) -> dict[int, dict[int, Mappin
         match = _RANK.fullmatch(name)
         if match is None or not isinstance(steps, dict):
             raise FormatError(path, 1, "ranks", found=shown(name), expected="rank0, rank1, ...")
-        ranks[int(match[1])] = {_step(path, name, key): _checked(path, f"{name} {key}", step) for key, step in steps.items()}
+        of_rank = ranks[int(match[1])] = {}
+        for key, step in steps.items():
+            if not (key.isascii() and key.isdecimal() and len(key) < 12):
+                raise FormatError(path, 1, f"{name}: step", found=shown(key), expected="a number")
+            of_rank[int(key)] = _checked(path, f"{name} {key}", step)
     if not ranks:
         raise FormatError(path, 1, "ranks", found="none", expected="rank0, rank1, ...")
     return ranks
-
-
-def _step(path: str, rank: str, key: str) -> int:
-    if not (key.isascii() and key.isdecimal() and len(key) < 12):
-        raise FormatError(path, 1, f"{rank}: step", found=shown(key), expected="a number")
-    return int(key)
 
 
 def _checked(path: str, where: str, step: object) -> Mapping[str, Any]:
@@ -274,17 +264,9 @@ def _blocks(path: str, ranks: Mapping[int, Mapping[int, Mapping[str, Any]]], ste
     blocks, pp = counts.pop(), len(ranks)
     first = ranks[0][steps[0]]
     before = int(np.searchsorted(np.array(first["fwd_start"]), first["bwd_start"][0]))  # forwards before the first backward
-    vpp = _vpp(pp, before, blocks)
+    # 1F1B: pp. Interleaved: (vpp - 1) x pp + 2 (pp - 1) + 1; all of them where there are no more, which is taken as 1F1B
+    interleaved = pp > 1 and pp < before < blocks
+    vpp = max(1, round((before - 2 * (pp - 1) - 1) / pp) + 1) if interleaved else 1
     if blocks % (vpp * pp if vpp > 1 else 1):
         raise FormatError(path, 1, "forwards", found=f"{blocks} of each stage", expected=f"a multiple of {vpp * pp}")
     return blocks, vpp
-
-
-def _vpp(pp: int, before: int, blocks: int) -> int:
-    """Chunks of a stage by the forwards that the first stage runs before its first backward.
-
-    1F1B: pp. Interleaved: (vpp - 1) x pp + 2 (pp - 1) + 1; all of them where there are no more, which is taken as 1F1B.
-    """
-    if pp == 1 or before <= pp or before >= blocks:
-        return 1
-    return max(1, round((before - 2 * (pp - 1) - 1) / pp) + 1)

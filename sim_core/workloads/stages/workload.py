@@ -4,7 +4,6 @@ from typing import Final
 
 import numpy as np
 
-from sim_core.arrays import Floats, Ints
 from sim_core.errors import SpecError
 from sim_core.workloads import moving
 from sim_core.workloads.stages.text import StageDurations
@@ -38,13 +37,13 @@ def workload_from_stages(recorded: StageDurations, *, layers: int | None, micro_
     count = layers or virtual * max(PARTS // recorded.vpp, 1)
     if count % virtual:
         raise SpecError(f"workload.layers: found {count}, expected a multiple of {virtual}, the stages that were recorded")
-    times = np.stack([_in_model_order(recorded.forward_s), _in_model_order(recorded.backward_s)], axis=1)  # [virtual, 2]
+    # [virtual, 2] in the order of the model: the chunks of all stages one after the other
+    times = np.stack([recorded.forward_s.T.ravel(), recorded.backward_s.T.ravel()], axis=1)
     head = np.maximum(times[-1] - np.median(times[:-1], axis=0), 0.0) if virtual > 2 else np.zeros(2)
     times[-1] -= head
     per_layer = times / (count // virtual)
     pieces = no_work(virtual + 1)._replace(unit=np.arange(virtual + 1, dtype=np.int64))
-    for column, phase in enumerate((FORWARD, INPUT_GRADIENT)):
-        pieces.compute_s[:, phase] = np.append(per_layer[:, column], head[column])
+    pieces.compute_s[:, (FORWARD, INPUT_GRADIENT)] = np.vstack((per_layer, head))
     base = BasePlan(
         tp=1,
         pp=recorded.pp,
@@ -54,12 +53,11 @@ def workload_from_stages(recorded: StageDurations, *, layers: int | None, micro_
         ga=recorded.micro_batches,
         micro_batch=micro_batch or 1,
     )
-    unit_of_layer: Ints = np.arange(count, dtype=np.int64) // (count // virtual)
     arrays = Arrays(
         base=base,
         pieces=pieces,
         step=step_pieces([StepRow(AFTER_GRADIENTS, compute_s=recorded.after_s)] if recorded.after_s else []),
-        unit_layers=layers_by_unit(unit_of_layer, virtual + 1),
+        unit_layers=layers_by_unit(np.arange(count, dtype=np.int64) // (count // virtual), virtual + 1),
         first_unit=-1,
         last_unit=virtual,
         p2p_bytes=1.0,  # not in the file: a message costs what the recorded step tells, whatever its size
@@ -85,11 +83,6 @@ def workload_from_stages(recorded: StageDurations, *, layers: int | None, micro_
         files="stages",
         notes=tuple(_notes(recorded, layers, count, micro_batch)),
     )
-
-
-def _in_model_order(times: Floats) -> Floats:
-    """Seconds by virtual stage: the chunks of all stages one after the other."""
-    return np.ascontiguousarray(times.T).ravel()
 
 
 def _notes(recorded: StageDurations, layers: int | None, count: int, micro_batch: int | None) -> list[str]:

@@ -3,19 +3,17 @@
 An all-to-all ends for all of its ranks at once, so the fullest rank sets the pace. Between the all-to-all that brings the
 tokens and the one that takes them back a rank runs its experts; the second one's input is what it got. What it waits there is
 what the fullest rank still works.
-
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from sim_core.arrays import Bools, Floats, Ints
-from sim_core.units import short
-from sim_core.workloads.traces.job import Job, Operation
+from sim_core.arrays import Floats
+from sim_core.workloads.traces.job import Job
 from sim_core.workloads.traces.popularity import FULL, Likely, Waited, drawn, likely, parts_of
 from sim_core.workloads.traces.stage import Phases
 from sim_core.workloads.traces.text import BLOCKS, EXPERT_REDUCTIONS
@@ -37,8 +35,7 @@ LEAST_FIXED: Final = 0.02
 """Part of the experts' seconds that launches and weights take at least."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExpertLoad:
+class ExpertLoad(NamedTuple):
     """`imbalance` and `table[ep]`: tokens of the fullest rank over the mean at the recorded ep; at any ep over those recorded.
 
     `loaded_s`: seconds of a layer's forward and backward that are in proportion to the tokens of the fullest rank.
@@ -47,27 +44,19 @@ class ExpertLoad:
     """
 
     imbalance: float = 1.0
-    table: Floats = field(default_factory=lambda: NO_LOAD)
+    table: Floats = NO_LOAD
     loaded_s: Phases = (0.0, 0.0)
     weight_bytes: Phases = (0.0, 0.0)
     whole: bool = False
     known: bool = True
 
 
-class _Calls(NamedTuple):
-    """Passes of a layer's experts, [n]: the group, the rank's place in it, which pass of the rank it is; tokens over the mean
-    of ranks, seconds of the experts and of what the rank then waited for the fullest one."""
-
-    group: Ints
-    place: Ints
-    turn: Ints
-    tokens: Floats
-    seconds: Floats
-    wait_s: Floats
-
-    def of(self, rows: Bools) -> "_Calls":
-        group, place, turn, tokens, seconds, wait_s = self
-        return _Calls(group[rows], place[rows], turn[rows], tokens[rows], seconds[rows], wait_s[rows])
+Passes = npt.NDArray[np.void]
+_COLUMNS: Final = np.dtype(
+    [("group", "i8"), ("place", "i8"), ("turn", "i8"), ("tokens", "f8"), ("seconds", "f8"), ("wait_s", "f8")]
+)
+"""Of the passes of a layer's experts: the group, the rank's place in it, which pass of the rank it is; tokens over the mean of
+ranks, seconds of the experts and of what the rank then waited for the fullest one."""
 
 
 def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad:
@@ -75,41 +64,36 @@ def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad:
 
     Whole groups tell it. Of others it is what the tokens and waits of their ranks make likely.
     """
-    passes = _passes(job, 0), _passes(job, 1)
-    ep = job.layout.ep
-    if not len(passes[0].tokens) or ep == 1:
+    passes = [_passes(job, name) for name in BLOCKS]
+    forward, ep = passes[0], job.layout.ep
+    if not len(forward) or ep == 1:
         return ExpertLoad(known=False)
     bytes_ = _weight_bytes(job, a_block)
     tokens_of: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
-    for group, place, turn, tokens in zip(*(column.tolist() for column in passes[0][:4]), strict=True):
+    for group, place, turn, tokens, *_ in forward.tolist():
         tokens_of[group, turn][place] = tokens
     # tokens of all ranks of a group over the mean, for each pass of a group with all its traces
     groups = [np.array([got[r] for r in sorted(got)]) for got in tokens_of.values() if len(got) == ep]
-    seen = [] if groups else [_waited(own, passes, bytes_) for own in _alike(*passes)]
-    spread = float(np.sqrt(np.mean((passes[0].tokens - 1.0) ** 2)))
+    seen = [] if groups else [_waited(own, passes, bytes_) for own in _alike(passes)]
+    spread = float(np.sqrt(np.mean((forward["tokens"] - 1.0) ** 2)))
     if spread < EVEN and all(waited.full for waited in seen):
         return ExpertLoad(weight_bytes=bytes_, whole=bool(groups))
+    loads: list[tuple[float, ...]]
     if groups:
         fullest = _as_recorded(job, groups, spread)
-        slopes = [max(_slope(each), 0.0) for each in passes]
-        loaded_s = slopes[0] * fullest[ep], slopes[1] * fullest[ep]
+        loads = [tuple(max(_slope(each), 0.0) * fullest[ep] for each in passes)]
         notes.append(_told(job, fullest))
     else:
         experts = job.layout.experts or ep
         guesses = [likely(waited, ep, ep if experts % ep else experts) for waited in seen]
         fullest = np.mean([guess.fullest for guess in guesses], axis=0)
-        loads = [waited.loaded_s(guess.fixed_s) for waited, guess in zip(seen, guesses, strict=True)]
-        loaded_s = float(np.mean([f for f, _ in loads])), float(np.mean([b for _, b in loads]))
+        loads = [*(waited.loaded_s(guess.fixed_s) for waited, guess in zip(seen, guesses, strict=True))]
         notes.append(_told_likely(job, guesses, any(waited.full for waited in seen)))
-    blocks = [len(job.named(name)) for name in BLOCKS]
-    a_layer = [len(each.tokens) / max(number, 1) / a_block for each, number in zip(passes, blocks, strict=True)]
-    return ExpertLoad(
-        imbalance=float(fullest[ep]),
-        table=fullest / fullest[ep],
-        loaded_s=(loaded_s[0] * a_layer[0], loaded_s[1] * a_layer[1]),
-        weight_bytes=bytes_,
-        whole=bool(groups),
-    )
+    loaded_s = [
+        float(np.mean(of_phase)) * (len(each) / max(len(job.named(name)), 1) / a_block)
+        for of_phase, each, name in zip(zip(*loads, strict=True), passes, BLOCKS, strict=True)
+    ]
+    return ExpertLoad(float(fullest[ep]), fullest / fullest[ep], (loaded_s[0], loaded_s[1]), bytes_, whole=bool(groups))
 
 
 def _told(job: Job, fullest: Floats) -> str:
@@ -141,8 +125,8 @@ def _others(job: Job, most: int) -> list[int]:
     return [e for e in parts_of(ep) if e < ep] + [e for e in range(2 * ep, most, ep) if e & (e - 1) == 0]
 
 
-def _passes(job: Job, phase: int) -> _Calls:
-    """The passes of experts in blocks of this phase."""
+def _passes(job: Job, name: str) -> Passes:
+    """The passes of experts in blocks of this name, in _COLUMNS."""
     rows: list[tuple[int, int, int, float, float, float]] = []
     free: list[float] = []
     numbers: dict[tuple[int, int, int], int] = {}
@@ -150,28 +134,19 @@ def _passes(job: Job, phase: int) -> _Calls:
         replica, place = divmod(rank.index // job.layout.tp, job.layout.ep)
         group = numbers.setdefault((rank.stage, replica, rank.index % job.layout.tp), len(numbers))
         turn = 0
-        for operation in rank.named(BLOCKS[phase]):
-            for got, took_s, out_s, back_s in _experts(operation):
-                rows.append((group, place, turn, got, took_s, back_s))
-                free += [out_s, back_s]
+        for operation in rank.named(name):
+            calls = operation.expert_exchanges
+            if len(calls) % 2 or any(call.bytes <= 0 for call in calls) or not any(call.begin_s for call in calls):
+                continue  # calls without times or sizes
+            for out, back in zip(calls[::2], calls[1::2], strict=True):
+                rows.append(
+                    (group, place, turn, back.bytes / out.bytes, back.begin_s - out.begin_s - out.duration_s, back.duration_s)
+                )
+                free += [out.duration_s, back.duration_s]
                 turn += 1
-    whole, real = np.array([row[:3] for row in rows], np.int64), np.array([row[3:] for row in rows], np.float64)
-    cost_s = float(np.quantile(free, FREE, method="higher")) if free else 0.0
-    groups, places, turns = whole.reshape(-1, 3).T
-    tokens, seconds, backs_s = real.reshape(-1, 3).T
-    return _Calls(groups, places, turns, tokens, seconds, backs_s - cost_s)
-
-
-def _experts(operation: Operation) -> list[tuple[float, float, float, float]]:
-    """Tokens over the mean and seconds of the experts of each layer in a block, and of the all-to-alls before and after; none
-    where the calls have no times."""
-    calls = operation.expert_exchanges
-    if len(calls) % 2 or any(call.bytes <= 0 for call in calls) or not any(call.begin_s for call in calls):
-        return []
-    return [
-        (back.bytes / out.bytes, back.begin_s - out.begin_s - out.duration_s, out.duration_s, back.duration_s)
-        for out, back in zip(calls[::2], calls[1::2], strict=True)
-    ]
+    passes = np.array(rows, _COLUMNS)
+    passes["wait_s"] -= np.quantile(free, FREE, method="higher") if free else 0.0
+    return passes
 
 
 def _as_recorded(job: Job, groups: list[Floats], spread: float) -> Floats:
@@ -190,10 +165,10 @@ def _as_recorded(job: Job, groups: list[Floats], spread: float) -> Floats:
     return fullest
 
 
-def _alike(forward: _Calls, backward: _Calls) -> Iterator[tuple[_Calls, _Calls]]:
+def _alike(passes: Sequence[Passes]) -> Iterator[list[Passes]]:
     """The passes of groups of which the same places have a trace, of those groups that have most of them."""
     places: dict[int, set[int]] = defaultdict(set)
-    for group, place in zip(forward.group.tolist(), forward.place.tolist(), strict=True):
+    for group, place in passes[0][["group", "place"]].tolist():
         places[group].add(place)
     most = max(len(of_group) for of_group in places.values())
     alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -201,38 +176,37 @@ def _alike(forward: _Calls, backward: _Calls) -> Iterator[tuple[_Calls, _Calls]]
         if len(of_group) == most:
             alike[tuple(sorted(of_group))].append(group)
     for groups in alike.values():
-        yield forward.of(np.isin(forward.group, groups)), backward.of(np.isin(backward.group, groups))
+        yield [each[np.isin(each["group"], groups)] for each in passes]
 
 
-def _waited(own: tuple[_Calls, _Calls], passes: tuple[_Calls, _Calls], weights: Phases) -> Waited:
+def _waited(own: Sequence[Passes], passes: Sequence[Passes], weights: Phases) -> Waited:
     """What some ranks did and waited for.
 
     The seconds without tokens: where `passes` have different tokens, by least squares. Else a token takes `pace` times as long
     in a backward as in a forward, as the waits do. What a backward takes beyond `pace` forwards is that weights take `growth`
     times as long there; what it takes less, that launches take as long in both.
     """
-    forward, backward = own
-    tokens = float(forward.tokens.mean())
-    seconds = float(forward.seconds.mean()), _mean(backward.seconds)
-    wait_s = max(float(forward.wait_s.mean()), 0.0), max(_mean(backward.wait_s), 0.0)
+    forward = own[0]
+    seconds, waits_s = ([_mean(each[name]) for each in own] for name in ("seconds", "wait_s"))
+    wait_s = max(waits_s[0], 0.0), max(waits_s[1], 0.0)
     pace = PRODUCTS
-    if passes[0].tokens.std() >= APART:
+    if passes[0]["tokens"].std() >= APART:
         slopes = [max(_slope(each), 0.0) for each in passes]
         pace = slopes[1] / slopes[0] if min(slopes) > 0 else PRODUCTS
-        fixed_s = seconds[0] - slopes[0] * tokens
+        fixed_s = seconds[0] - slopes[0] * _mean(forward["tokens"])
     else:
         if wait_s[0] > FULL * seconds[0]:
             pace = wait_s[1] / wait_s[0]
         growth = weights[1] / weights[0] if weights[0] else GROWTH
         beyond_s = seconds[1] - pace * seconds[0]
         fixed_s = beyond_s / max(growth - pace, 1.0) if beyond_s > 0 else -beyond_s / max(pace - 1.0, 0.5)
-    ranks = {int(place): forward.of(forward.place == place) for place in np.unique(forward.place)}
+    ranks = {int(place): forward[forward["place"] == place] for place in np.unique(forward["place"])}
     return Waited(
-        tokens={place: float(each.tokens.mean()) for place, each in ranks.items()},
-        seconds=seconds,
+        tokens={place: _mean(each["tokens"]) for place, each in ranks.items()},
+        seconds=(seconds[0], seconds[1]),
         wait_s=wait_s,
         pace=pace,
-        full=any(each.wait_s.mean() <= FULL * each.seconds.mean() for each in ranks.values()),
+        full=any(each["wait_s"].mean() <= FULL * each["seconds"].mean() for each in ranks.values()),
         fixed_s=float(np.clip(fixed_s, LEAST_FIXED * seconds[0], seconds[0])),
     )
 
@@ -241,10 +215,10 @@ def _mean(column: Floats) -> float:
     return float(column.mean()) if len(column) else 0.0
 
 
-def _slope(passes: _Calls) -> float:
+def _slope(passes: Passes) -> float:
     """Seconds per mean load, by least squares: what remains without tokens is launches and weights."""
-    at = passes.tokens - _mean(passes.tokens)
-    return float(at @ passes.seconds / (at @ at)) if at @ at > 0 else 0.0
+    at = passes["tokens"] - _mean(passes["tokens"])
+    return float(at @ passes["seconds"] / (at @ at)) if at @ at > 0 else 0.0
 
 
 def _weight_bytes(job: Job, a_block: float) -> Phases:
@@ -259,11 +233,3 @@ def _weight_bytes(job: Job, a_block: float) -> Phases:
     size, width = sizes[0]
     parameters = size / width / (a_block * job.layout.vpp)
     return WEIGHT_BYTES * parameters, (WEIGHT_BYTES + 2 * width) * parameters
-
-
-def weights_note(load: ExpertLoad) -> str:
-    """What is assumed of the experts' weights."""
-    forward, backward = (short(size, "B") for size in load.weight_bytes)
-    return (
-        f"a rank's experts read and write {forward} of weights and gradients in a layer's forward, {backward} in its backward"
-    )

@@ -3,6 +3,7 @@
 import glob
 import math
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ import numpy as np
 from sim_core.errors import FormatError
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.traces.job import Call, Job, Operation, Rank
-from sim_core.workloads.traces.layout import job_of_name, layout_of, message_shape
+from sim_core.workloads.traces.layout import has_experts, job_of_name, layout_of, message_shape
 from sim_core.workloads.traces.steps import one_step, span, without_repeats
 from sim_core.workloads.traces.text import (
     BLOCKS,
@@ -58,34 +59,38 @@ def read_job(path: str, facts: Facts) -> Job:
     """
     warnings: list[str] = []
     files = one_step(_files(path, warnings), facts.step, warnings)
-    stages = []
     for file in files:
-        if file.stage is None:
+        if file.stage < 0:
             raise FormatError(file.path, 1, "stage_id is missing", expected="stage_id=N in the lines")
-        stages.append(file.stage)
-    layout = layout_of(files, stages, facts)
+    layout = layout_of(files, facts)
     per_stage, placed = layout.ranks_per_stage, {}
-    for file, stage in zip(files, stages, strict=True):
-        rank = file.rank if file.rank is not None else stage * per_stage
-        if rank // per_stage != stage:
-            expected = f"a rank of stage {stage}: {stage * per_stage} to {(stage + 1) * per_stage - 1}"
+    for file in files:
+        rank = file.stage * per_stage if file.rank is None else file.rank
+        if rank // per_stage != file.stage:
+            expected = f"a rank of stage {file.stage}: {file.stage * per_stage} to {(file.stage + 1) * per_stage - 1}"
             raise FormatError(file.path, file.line, "rank", found=str(rank), expected=expected)
         placed[rank] = file
     ranks = tuple(
         Rank(
             path=file.path,
             rank=rank,
-            stage=rank // per_stage,
+            stage=file.stage,
             index=rank % per_stage,
             operations=_operations(file, warnings),
             beside=_beside(file),
+            has_experts=has_experts(file),
             began_s=(span(file.rows) or (math.nan,))[0],
         )
         for rank, file in sorted(placed.items())
     )
     for one in ranks:
-        warnings += _cut_off(one)
-    alone = [file for file in files if _is_alone(file)]
+        _check_complete(one, warnings)
+    alone = [
+        file
+        for file in files
+        for row in file.rows
+        if (row.extra or {}).get("op_semantics") == "metadata_placeholder" or row.description.split(":")[0] == "simulation"
+    ]
     if alone:
         warnings.append(f"{alone[0].path}:{alone[0].line}: {ALONE}: compute is taken, messages are those of the model")
     calls = (call for file in files for row in file.rows for call in row.calls)
@@ -107,7 +112,7 @@ def _files(path: str, warnings: list[str]) -> list[TraceText]:
     if len(jobs) > 1:
         some = ", ".join(sorted(jobs)[:3])
         raise FormatError(path, 1, "several jobs", found=f"{len(jobs)}: {some}", expected="the ranks of one (give a glob)")
-    files: dict[tuple[int | None, int | None], TraceText] = {}
+    files: dict[tuple[int | None, int], TraceText] = {}
     for name in paths:
         text = read_trace_text(name)
         if not any(row.duration_s for row in text.rows):
@@ -119,21 +124,13 @@ def _files(path: str, warnings: list[str]) -> list[TraceText]:
         elif [(row.name, row.duration_s) for row in twin.rows] == [(row.name, row.duration_s) for row in text.rows]:
             warnings.append(f"{name}:1: equal to {twin.path}: skipped")
         else:
-            raise FormatError(
-                name, 1, f"rank {text.rank} is repeated", found=f"also in {twin.path}", expected="one file per rank"
-            )
+            found = f"also in {twin.path}"
+            raise FormatError(name, 1, f"rank {text.rank} is repeated", found=found, expected="one file per rank")
     bare = [file for file in files.values() if not any(row.end_s > 0 for row in file.rows)]
     if bare:
         also = f" (nor in {len(bare) - 1} other files)" if len(bare) > 1 else ""
         warnings.append(f"{bare[0].path}:1: no timestamps{also}: operations follow one another in the order of the lines")
     return list(files.values())
-
-
-def _is_alone(file: TraceText) -> bool:
-    return any(
-        f"{row.description}:".startswith("simulation:") or (row.extra or {}).get("op_semantics") == "metadata_placeholder"
-        for row in file.rows
-    )
 
 
 def _beside(file: TraceText) -> dict[str, float]:
@@ -145,14 +142,14 @@ def _beside(file: TraceText) -> dict[str, float]:
         if row.name == BESIDE and numel.isdigit():
             width = DTYPE_BYTES.get(extra.get("grad_dtype", "").removeprefix("torch."), 4)
             buckets[row.group or "dp", extra.get("buffer_id", ""), extra.get("bucket_id", str(k))] = float(numel) * width
-    by_group: dict[str, float] = {}
+    by_group: defaultdict[str, float] = defaultdict(float)
     for (group, _, _), size in buckets.items():
-        by_group[group] = by_group.get(group, 0.0) + size
+        by_group[group] += size
     return by_group
 
 
-def _cut_off(rank: Rank) -> Iterator[str]:
-    """A warning if a rank's trace is no complete step. Raises FormatError where its durations and timestamps differ in unit."""
+def _check_complete(rank: Rank, warnings: list[str]) -> None:
+    """Warn if a rank's trace is no complete step. Raises FormatError where its durations and timestamps differ in unit."""
     busy = sum(operation.duration_s for operation in rank.operations) / rank.span_s if rank.span_s > 0 else 1.0
     if busy < LEAST_BUSY:
         found = f"operations fill {busy:.1%} of the time between the first and the last"
@@ -160,7 +157,8 @@ def _cut_off(rank: Rank) -> Iterator[str]:
         raise FormatError(rank.path, line, "timestamps", found=found, expected="milliseconds, as in durations")
     forwards, backwards = (len(rank.named(name)) for name in BLOCKS)
     if forwards != backwards:
-        yield f"{rank.path}:{rank.operations[-1].line}: the step is incomplete: {forwards} forwards, {backwards} backwards"
+        where = f"{rank.path}:{rank.operations[-1].line}"
+        warnings.append(f"{where}: the step is incomplete: {forwards} forwards, {backwards} backwards")
 
 
 def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
@@ -168,40 +166,37 @@ def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
     rows = [row for row in file.rows if row.name != BESIDE]
     if not rows:
         raise FormatError(file.path, 1, "no operations besides ddp_grad_comm", expected="forward_step and others")
-    timed = sorted(zip(_ends(rows), rows, strict=True), key=lambda pair: pair[0])
-    if [row.line for _, row in timed] != [row.line for row in rows]:
+    end_of = dict(zip((row.line for row in rows), _ends(rows), strict=True))
+    timed = sorted(rows, key=lambda row: end_of[row.line])
+    if timed != rows:
         warnings.append(f"{file.path}:{rows[0].line}: lines are not sorted by time: sorted")
-    first_s = timed[0][0] - timed[0][1].duration_s
+    first_s = end_of[timed[0].line] - timed[0].duration_s
     operations: list[Operation] = []
     at_s = 0.0
-    done = overlaps = 0
-    for together in _exchanges([row for _, row in timed]):
+    overlaps = 0
+    for together in _exchanges(timed):
         row = together[0]
-        done += len(together)
-        start_s = timed[done - 1][0] - first_s - row.duration_s
+        start_s = end_of[together[-1].line] - first_s - row.duration_s
         overlaps += start_s < at_s - 1e-3 * max(1.0, row.duration_s)
         gap_s = max(start_s - at_s, 0.0)
         start_s = at_s + gap_s  # timestamps are rounded: an operation does not begin before the previous one ends
-        calls = _calls(row)
-        parts = tuple(each.name for each in together) if row.name in SENDS else ()
-        operations.append(
-            Operation(
-                name="+".join(each.name for each in together),
-                parts=parts,
-                state=row.state,
-                micro_batch=row.micro_batch,
-                start_s=start_s,
-                duration_s=row.duration_s,
-                gap_s=gap_s,
-                compute_s=0.0 if parts else max(row.duration_s - sum(call.duration_s for call in calls), 0.0),
-                group=row.group,
-                bytes=_bytes(row.shape, row.dtype),
-                width=float(DTYPE_BYTES.get(row.dtype, 0)),
-                calls=calls,
-                line=row.line,
-            )
+        calls, names = _calls(row), tuple(each.name for each in together)
+        operation = Operation(
+            name="+".join(names),
+            parts=names if row.name in SENDS else (),
+            state=row.state,
+            start_s=start_s,
+            duration_s=row.duration_s,
+            gap_s=gap_s,
+            compute_s=0.0 if row.name in SENDS else max(row.duration_s - sum(call.duration_s for call in calls), 0.0),
+            group=row.group,
+            bytes=_bytes(row.shape, row.dtype),
+            width=float(DTYPE_BYTES.get(row.dtype, 0)),
+            calls=calls,
+            line=row.line,
         )
-        at_s = start_s + row.duration_s
+        operations.append(operation)
+        at_s = operation.end_s
     if overlaps:
         warnings.append(f"{file.path}:{operations[0].line}: {overlaps} operations begin before the previous one ends: moved")
     return tuple(operations)
@@ -232,12 +227,11 @@ def _exchanges(rows: Sequence[TraceRow]) -> Iterator[list[TraceRow]]:
     """The rows in order, those of one exchange together: different pipeline messages of equal duration and end."""
     together: list[TraceRow] = []
     for row in rows:
-        first = together[0] if together else row
-        if row.name in SENDS and first.name in SENDS and row.name not in {each.name for each in together}:
-            same_end = first.end_s == row.end_s or (math.isnan(first.end_s) and math.isnan(row.end_s))
-            if same_end and first.duration_s == row.duration_s:
-                together.append(row)
-                continue
+        # an absent end is the same object, math.nan, in all rows
+        alike = bool(together) and (together[0].duration_s, together[0].end_s) == (row.duration_s, row.end_s)
+        if alike and row.name in SENDS and all(each.name in SENDS and each.name != row.name for each in together):
+            together.append(row)
+            continue
         if together:
             yield together
         together = [row]
@@ -255,13 +249,12 @@ def _calls(row: TraceRow) -> tuple[Call, ...]:
     begun = [(call.end_s - call.duration_s if call.end_s > 0 else -math.inf, call) for call in row.calls]
     calls = []
     for begin_s, call in sorted(begun, key=lambda pair: pair[0]):
-        after_s, limit_s = begin_s - start_s, max(row.duration_s - call.duration_s, 0.0)
-        after_s = min(max(after_s, 0.0), limit_s) if math.isfinite(after_s) else 0.0
-        size = _bytes(call.shape, call.dtype)
-        calls.append(Call(name=call.name, group=call.group, bytes=size, begin_s=after_s, duration_s=call.duration_s))
+        after_s = begin_s - start_s
+        after_s = min(max(after_s, 0.0), max(row.duration_s - call.duration_s, 0.0)) if math.isfinite(after_s) else 0.0
+        calls.append(Call(call.name, call.group, _bytes(call.shape, call.dtype), after_s, call.duration_s))
     return tuple(calls)
 
 
 def _bytes(shape: tuple[int, ...], dtype: str) -> float:
     """Bytes of a tensor; 4 an element where the type is unknown."""
-    return float(np.prod(np.array(shape, np.float64))) * DTYPE_BYTES.get(dtype, 4) if shape else 0.0
+    return float(math.prod(shape) * DTYPE_BYTES.get(dtype, 4)) if shape else 0.0

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from sim_core.workloads.traces.layout import Layout
-from sim_core.workloads.traces.text import EXPERT_REDUCTIONS
 
 
-@dataclass(frozen=True, kw_only=True)
-class Call:
+class Call(NamedTuple):
     """A communication call inside an operation; `begin_s` counts from the start of the operation."""
 
     name: str
@@ -24,26 +23,24 @@ class Call:
         return self.begin_s + self.duration_s
 
 
-@dataclass(frozen=True, kw_only=True)
-class Operation:
+class Operation(NamedTuple):
     """One operation of a rank. `parts` are the pipeline messages of an exchange; `start_s` counts from the rank's first start.
 
-    `compute_s` is the duration without the calls inside.
+    `compute_s` is the duration without the calls inside. A mean operation has only the first four.
     """
 
     name: str
     parts: tuple[str, ...]
-    state: str
-    micro_batch: int
-    start_s: float
-    duration_s: float
     gap_s: float  # idle before it
-    compute_s: float
-    group: str
-    bytes: float
-    width: float  # bytes of an element of the message; 0: unknown
-    calls: tuple[Call, ...]
-    line: int
+    duration_s: float
+    start_s: float = 0.0
+    state: str = ""
+    compute_s: float = 0.0
+    group: str = ""
+    bytes: float = 0.0
+    width: float = 0.0  # bytes of an element of the message; 0: unknown
+    calls: tuple[Call, ...] = ()
+    line: int = 0
 
     @property
     def end_s(self) -> float:
@@ -65,6 +62,7 @@ class Rank:
     index: int
     operations: tuple[Operation, ...]
     beside: Mapping[str, float]  # bytes of gradients that were reduced during the backward, by group
+    has_experts: bool  # whether gradients or tokens of experts are communicated
     began_s: float = np.nan  # its first start by its host's clock; NaN: unknown
 
     @property
@@ -89,8 +87,8 @@ class Job:
     layout: Layout
     warnings: tuple[str, ...]
     sequence: int
-    token_bytes: float = 0.0
-    alone: bool = False
+    token_bytes: float
+    alone: bool
 
     @property
     def stages(self) -> dict[int, list[Rank]]:
@@ -104,7 +102,7 @@ class Job:
 
     def named(self, *names: str) -> list[Operation]:
         """Operations of these names on all ranks."""
-        return [operation for rank in self.ranks for operation in rank.named(*names)]
+        return [operation for operation in self.operations if operation.name in names]
 
     @property
     def total(self) -> int:
@@ -117,19 +115,13 @@ class Job:
         return len(self.ranks) == self.total
 
     @property
-    def has_step(self) -> bool:
-        """Whether the stages ran one step together: they sent each other messages."""
-        return not self.alone and (self.layout.pp == 1 or any(o.parts for o in self.operations))
-
-    @property
     def messages(self) -> list[Operation]:
         """The pipeline messages of all ranks whose size is known."""
         return [o for o in self.operations if o.parts and o.bytes > 0]
 
     @property
     def has_experts(self) -> bool:
-        """Whether the job has experts: their gradients or tokens are communicated."""
-        return any(o.name in EXPERT_REDUCTIONS or any(call.group == "exp" for call in o.calls) for o in self.operations)
+        return any(rank.has_experts for rank in self.ranks)
 
     @property
     def span_s(self) -> float:

@@ -1,11 +1,13 @@
-"""One line of a rank trace as texts: by a regular expression for the usual order of keys, else by a parser for any order."""
+"""One line of a rank trace as texts: by a regular expression for the usual order of keys, else by a parser for any order.
+
+A comma splits only before a key, never inside brackets, quotes, free text.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final, NamedTuple
 
 from sim_core.errors import FormatError, shown
-from sim_core.workloads.traces.fields import FREE_TEXT, Unclosed, split_fields, split_strings
 
 KEYS: Final = (
     *("stage_id", "batch_id", "mg_state", "duration", "description", "group_kind"),
@@ -28,6 +30,22 @@ _TEXT_AFTER = re.compile(r"\)[\s,.;]+\Z")
 _JOINED = re.compile(r"(?:rank|stage):[0-9]{1,9}:\w+\(\w+=", re.ASCII)
 _LOOKS = re.compile(r"(?:rank|stage):\d+:\w+\(", re.ASCII)
 
+FREE_TEXT: Final = "description"
+"""The only key with free text as its value, which ends only before a known key; brackets and quotes in it have no meaning."""
+
+_KEY = re.compile(r"\s*([A-Za-z_]\w{0,63})=\s*", re.ASCII)
+_PLAIN = re.compile(r"""\s*([A-Za-z_]\w{0,63})=\s*([^\s,='"\[({]+|\[[0-9, ]*\])(?:,(?=\s*[A-Za-z_]\w{0,63}=)|\Z)""", re.ASCII)
+_NEXT_KEY = re.compile(r",\s*([A-Za-z_]\w*)=", re.ASCII)
+_STOP = re.compile(r"[\[({]|,\s*(?=[A-Za-z_]\w*=)", re.ASCII)
+_INSIDE = re.compile(r"[\[({\])}]|(?<=[\[({,:=])\s*['\"]")
+_NONE = re.compile(r"\s*None\s*(?=,\s*[A-Za-z_]\w*=|\Z)", re.ASCII)
+_REST_OF_STRING: Final = {"'": re.compile(r"[^'\\]*+(?:\\.[^'\\]*+)*+'"), '"': re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"')}
+_AFTER_LIST = re.compile(r"\s*(?:,|\Z)")
+_BETWEEN = re.compile(r"\s*(?:,\s*(?=['\"])|\Z)")
+_ESCAPED = re.compile(r"\\(['\"\\])")
+_CLOSER: Final = {"[": "]", "(": ")", "{": "}"}
+
+
 _MS: Final = r"([0-9.]+)"
 _SHAPE: Final = r"(None|\[[0-9, ]*\])"
 _BARE: Final = r"""([^\s,='"\[({]+)"""
@@ -35,7 +53,7 @@ _FAST = re.compile(
     r"(rank|stage):([0-9]{1,9}):([A-Za-z_]\w{0,63})\(stage_id=(\w+), ?batch_id=(\w+), ?mg_state=(\w+), ?"
     rf"duration={_MS}, ?description=([^=]*), ?group_kind=(\w+), ?"
     rf"(?:cmd_uid={_BARE}, ?op_semantics={_BARE}, ?finalize_base_duration_ms={_BARE}, ?)?"
-    rf"input__shape={_SHAPE}, ?input__dtype=([\w.]+), ?timestamp={_MS}, ?sub_operations=\[(.*)\]\)\Z",
+    rf"input__shape={_SHAPE}, ?input__dtype=([\w.]+), ?timestamp={_MS}, ?sub_operations=(\[.*\])\)\Z",
     re.ASCII,
 )
 _FAST_PART = re.compile(
@@ -76,25 +94,20 @@ def fast_line(text: str) -> TraceLine | None:
     if match is None or len(text) > LINE_LENGTH:
         return None
     prefix, number, name, *values, parts = match.groups()
-    newer = values[6:9]
-    del values[6:9]
+    newer, values[6:9] = values[6:9], []
     values[4] = values[4].strip()
     extra = None if newer[0] is None else dict(zip(NEWER_KEYS, newer, strict=True))
     split = _fast_parts(parts)
-    return (
-        None
-        if split is None
-        else TraceLine(prefix=prefix, number=int(number), name=name, values=tuple(values), extra=extra, parts=split)
-    )
+    return None if split is None else TraceLine(prefix, int(number), name, tuple(values), extra, split)
 
 
 def _fast_parts(text: str) -> list[Part] | None:
-    """The sub-operations between the brackets of their list, None if one has another order of keys."""
-    if not text:
+    """The fields of each sub-operation in their list, None if one has another order of keys."""
+    if text in ("[]", "None"):
         return []
-    if not text[0] == text[-1] == "'":
+    if not (text.startswith("['") and text.endswith("']")):
         return None
-    matches = [_FAST_PART.match(string) for string in text[1:-1].split("', '")]
+    matches = [_FAST_PART.match(string) for string in text[2:-2].split("', '")]
     return None if None in matches else [(match.groups(), None) for match in matches if match]
 
 
@@ -109,9 +122,11 @@ def any_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
         raise FormatError(path, line, "two operations on one line", found=both, expected="one operation per line")
     if unended and next(reversed(fields), "") == FREE_TEXT and free.count("(") > free.count(")"):
         raise Unclosed(path, line, "the line is truncated in its description", found=shown(free[-40:] + ")"))
-    parts = _parts(path, line, fields.pop(_PARTS_KEY, "None"))
-    values = tuple(fields.pop(key, None) for key in KEYS)
-    return TraceLine(prefix=head[1], number=int(head[2]), name=head[3], values=values, extra=fields or None, parts=parts)
+    listed = fields.pop(_PARTS_KEY, "None")
+    parts = _fast_parts(listed)
+    if parts is None:
+        parts = any_parts(path, line, listed)
+    return TraceLine(head[1], int(head[2]), head[3], tuple(fields.pop(key, None) for key in KEYS), fields or None, parts)
 
 
 def _head(path: str, line: int, text: str) -> re.Match[str]:
@@ -130,16 +145,8 @@ def _head(path: str, line: int, text: str) -> re.Match[str]:
     return head
 
 
-def _parts(path: str, line: int, text: str) -> list[Part]:
-    """The fields of each sub-operation."""
-    if text == "None":
-        return []
-    fast = _fast_parts(text[1:-1]) if text[:1] == "[" and text[-1:] == "]" else None
-    return any_parts(path, line, text) if fast is None else fast
-
-
 def any_parts(path: str, line: int, text: str) -> list[Part]:
-    """The same for any order of keys, with all error messages. Raises FormatError."""
+    """The same as `_fast_parts` for any order of keys, with all error messages. Raises FormatError."""
     parts: list[Part] = []
     for k, string in enumerate(split_strings(path, line, _PARTS_KEY, text), 1):
         try:
@@ -150,3 +157,118 @@ def any_parts(path: str, line: int, text: str) -> list[Part]:
         values = tuple(fields.pop(key, None) for key in PART_KEYS)
         parts.append((values, fields or None))
     return parts
+
+
+class Unclosed(FormatError):
+    """A bracket or quote is not closed; on the last line of a file this means that the line is truncated."""
+
+
+def split_fields(path: str, line: int, text: str, known: Container[str]) -> dict[str, str]:
+    """The values by key, in the order of the text, without surrounding blanks.
+
+    A `known` key inside free text is text if it also occurs outside of it. Raises FormatError; Unclosed.
+    """
+    fields: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        match = _PLAIN.match(text, at)  # most values are a word or a list of numbers
+        if match and match[1] != FREE_TEXT and match[1] not in fields:
+            fields[match[1]] = match[2]
+            at = match.end()
+            continue
+        match = _KEY.match(text, at)
+        if not match:
+            raise FormatError(path, line, "fields", found=shown(text[at : at + 100].strip()), expected="key=value")
+        key = match[1]
+        if key in fields:
+            raise FormatError(path, line, f"key `{key}` is repeated")
+        if key == FREE_TEXT:
+            end = _free_text_end(path, line, text, match.end(), known, fields)
+        else:
+            end = _value_end(path, line, text, match.end())
+        fields[key] = text[match.end() : end].strip()
+        at = end + 1
+    return fields
+
+
+def split_strings(path: str, line: int, what: str, text: str) -> list[str]:
+    """The strings of a list such as `['a', "b"]`. Raises FormatError."""
+    expected = "a list of quoted texts, ['key=value,...', ...]"
+    if not (text.startswith("[") and text.endswith("]")):
+        raise FormatError(path, line, what, found=shown(text), expected=expected)
+    text = text[1:-1].strip()
+    strings: list[str] = []
+    at = 0
+    while at < len(text):
+        if text[at] not in _REST_OF_STRING:
+            raise FormatError(path, line, what, found=shown(text[at : at + 100]), expected=expected)
+        end = _string_end(path, line, text, at)
+        strings.append(_ESCAPED.sub(r"\1", text[at + 1 : end - 1]))
+        between = _BETWEEN.match(text, end)
+        if not between:
+            raise FormatError(path, line, what, found=shown(text[end : end + 100]), expected="`,` and a quoted text, or `]`")
+        at = between.end()
+    return strings
+
+
+def _value_end(path: str, line: int, text: str, at: int) -> int:
+    """The end of the value that begins at `at`: before a comma followed by a key, or at the end of the text."""
+    if text[at : at + 1] in _REST_OF_STRING:
+        at = _string_end(path, line, text, at)
+    elif text[at : at + 1] == "[":
+        at = _bracket_end(path, line, text, at)
+        if not _AFTER_LIST.match(text, at):
+            raise FormatError(path, line, "after a list", found=shown(text[at : at + 100]), expected="`,` and key=value")
+    while stop := _STOP.search(text, at):
+        if stop[0][0] == ",":
+            return stop.start()
+        at = _bracket_end(path, line, text, stop.start())
+    return len(text)
+
+
+def _free_text_end(path: str, line: int, text: str, at: int, known: Container[str], before: Container[str]) -> int:
+    """The same for free text: before the first known key, counting only the last occurrence of each."""
+    none = _NONE.match(text, at)
+    if none:
+        return none.end()
+    last: dict[str, int] = {}
+    while match := _NEXT_KEY.search(text, at):
+        at = match.end()
+        if match[1] in known and match[1] not in before and match[1] != FREE_TEXT:
+            last[match[1]] = match.start()
+            if text[at : at + 2] in ("['", '["'):  # ignore keys inside a list of texts
+                at = _bracket_end(path, line, text, at)
+    return min(last.values(), default=len(text))
+
+
+def _bracket_end(path: str, line: int, text: str, start: int) -> int:
+    """The position after the bracket that closes the one at `start`."""
+    due: list[str] = []
+    at = start
+    while match := _INSIDE.search(text, at):
+        mark, at = match[0][-1], match.end()
+        if mark in _REST_OF_STRING:
+            at = _string_end(path, line, text, at - 1)
+        elif mark in _CLOSER:
+            due.append(_CLOSER[mark])
+        elif mark != due.pop():
+            raise FormatError(
+                path, line, "brackets", found=shown(text[start:at][-60:]), expected="each closed by the matching bracket"
+            )
+        if not due:
+            return at
+    raise Unclosed(
+        path,
+        line,
+        f"`{text[start]}` is not closed",
+        found=shown(text[start : start + 100]),
+        expected=f"`{_CLOSER[text[start]]}`",
+    )
+
+
+def _string_end(path: str, line: int, text: str, start: int) -> int:
+    """The position after the quote that closes the one at `start`."""
+    match = _REST_OF_STRING[text[start]].match(text, start + 1)
+    if not match:
+        raise Unclosed(path, line, "a quote is not closed", found=shown(text[start : start + 100]), expected=f"`{text[start]}`")
+    return match.end()

@@ -8,7 +8,7 @@ finds the last member to arrive. Recorded timestamps and waits are not used.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ from sim_core.engine.ranks import RankProgram, RankTimes, run_ranks
 from sim_core.errors import SpecError
 from sim_core.workloads.traces.job import Job, Operation, Rank
 from sim_core.workloads.traces.layout import Layout
-from sim_core.workloads.traces.text import EXPERT_REDUCTIONS, OPTIMIZER
+from sim_core.workloads.traces.text import EMBEDDING_REDUCTION, EXPERT_REDUCTIONS, OPTIMIZER
 
 Place = tuple[int, int]
 """(stage, index among the ranks of the stage)."""
@@ -31,12 +31,15 @@ Member = tuple[int, int, int]
 """(rank, operation, call or -1)."""
 Link = tuple[int, int, str]
 """(stage of the sender, stage of the receiver, kind of message)."""
-Reference = tuple[object, ...]
-"""What names a communication in a program."""
 ROUNDS: Final = 3
 """Rounds of `settle`: which member arrives last depends slightly on the cost of earlier communications."""
 MESSAGES: Final = ("forward", "backward")
-_GROUP_OF_OPERATION: Final = {"dp_allreduce": "dp", "ep_allreduce": "ep", **dict.fromkeys(EXPERT_REDUCTIONS, "ep_dp")}
+MODEL: Final = "mp"
+"""The group of the gradient norm, a sum over the ranks of the model."""
+_GROUP_OF_OPERATION: Final = {
+    **{"dp_allreduce": "dp", EMBEDDING_REDUCTION: "ep", OPTIMIZER: MODEL},
+    **dict.fromkeys(EXPERT_REDUCTIONS, "ep_dp"),
+}
 
 
 @dataclass(kw_only=True)
@@ -46,7 +49,7 @@ class Meeting:
     key: Key
     members: list[Member] = field(default_factory=list)
     recorded_s: list[float] = field(default_factory=list)
-    whole: bool = True  # whether every rank of its group has a trace
+    whole: bool  # whether every rank of its group has a trace
     paid_s: float | None = None  # duration of the last member to arrive, if the replay found it
 
     @property
@@ -70,11 +73,11 @@ def meetings(job: Job) -> list[Meeting]:
     """All communications of a job."""
     present = {(rank.stage, rank.index) for rank in job.ranks}
     by_key: dict[Key, Meeting] = {}
-    waits_in_optimizer = not job.has_experts
+    sums_norms = not job.has_experts
     for number, rank in enumerate(job.ranks):
         counts: Counter[tuple[str, tuple[Place, ...]]] = Counter()
         for k, operation in enumerate(rank.operations):
-            for kind, group, call, seconds in _communications(job.layout, rank, operation, waits_in_optimizer):
+            for kind, group, call, seconds in _communications(job.layout, rank, operation, sums_norms):
                 counts[kind, group] += 1
                 key = (kind, group, counts[kind, group])
                 meeting = by_key.setdefault(key, Meeting(key=key, whole=set(group) <= present))
@@ -84,56 +87,50 @@ def meetings(job: Job) -> list[Meeting]:
 
 
 def _communications(
-    layout: Layout, rank: Rank, operation: Operation, waits_in_optimizer: bool
+    layout: Layout, rank: Rank, operation: Operation, sums_norms: bool
 ) -> Iterator[tuple[str, tuple[Place, ...], int, float]]:
     """(kind, places of the group, call or -1, recorded seconds) of each communication of an operation."""
-    if operation.parts:
-        for part in operation.parts:
-            yield part.partition("_")[2], channel(layout, rank.stage, rank.index, part), -1, operation.duration_s
-        return
-    collectives = [(f"{call.group} {call.name}", call.group, c, call.duration_s) for c, call in enumerate(operation.calls)]
-    if operation.name == OPTIMIZER and waits_in_optimizer and not operation.calls:
-        # the gradient norm is a sum over the ranks of the model
-        collectives.append((operation.name, "mp", -1, operation.duration_s))
-    elif operation.name in _GROUP_OF_OPERATION:
-        collectives.append((operation.name, _GROUP_OF_OPERATION[operation.name], -1, operation.duration_s))
+    for part in operation.parts:
+        yield part.partition("_")[2], channel(layout, rank.stage, rank.index, part), -1, operation.duration_s
+    calls = () if operation.parts else operation.calls
+    collectives = [(f"{call.group} {call.name}", call.group, c, call.duration_s) for c, call in enumerate(calls)]
+    name = _GROUP_OF_OPERATION.get(operation.name)
+    if name is not None and (name != MODEL or (sums_norms and not calls)):
+        collectives.append((operation.name, name, -1, operation.duration_s))
     for kind, name, call, seconds in collectives:
-        group = group_of(layout, rank, name)
+        group = group_of(layout, rank.stage, rank.index, name)
         if len(group) > 1:
             yield kind, group, call, seconds
 
 
 def channel(layout: Layout, stage: int, index: int, part: str) -> tuple[Place, Place]:
     """(sender, receiver) of a pipeline message, seen from `stage`; the last stage also sends to the first."""
-    down = part.endswith("forward")
     sends = part.startswith("send")
-    other = (stage + (1 if down == sends else -1)) % layout.pp
+    other = (stage + (1 if part.endswith("forward") == sends else -1)) % layout.pp
     return ((stage, index), (other, index)) if sends else ((other, index), (stage, index))
 
 
-def group_of(layout: Layout, rank: Rank, group: str) -> tuple[Place, ...]:
+def group_of(layout: Layout, stage: int, index: int, group: str) -> tuple[Place, ...]:
     """Places (stage, index) of a rank's group; TP fastest, then DP (EP inside DP), then PP."""
-    tp, dp, ep = layout.tp, layout.dp, layout.ep
-    own_tp, own_dp = rank.index % tp, rank.index // tp
-    stage = rank.stage
-    if group == "tp":
-        return tuple((stage, own_dp * tp + t) for t in range(tp))
-    if group == "dp":
-        return tuple((stage, d * tp + own_tp) for d in range(dp))
-    if group == "exp":
-        return tuple((stage, d * tp + own_tp) for d in range(own_dp // ep * ep, own_dp // ep * ep + ep))
-    if group in ("ep_dp", "exp_dp"):
-        return tuple((stage, d * tp + own_tp) for d in range(own_dp % ep, dp, ep))
-    if group == "ep":  # the embedding group: first and last stage share tied weights
-        ends = dict.fromkeys((0, layout.pp - 1))
-        return tuple((s, rank.index) for s in ends) if stage in ends else ((stage, rank.index),)
-    if group == "mp":
-        return tuple((s, own_dp * tp + t) for s in range(layout.pp) for t in range(tp))
-    return ((stage, rank.index),)
+    tp, dp, ep, ends = layout.tp, layout.dp, layout.ep, (0, layout.pp - 1)
+    replica, shard = divmod(index, tp)
+    stages: Sequence[int] = (stage,)
+    replicas: Sequence[int] = (replica,)
+    if group == MODEL:
+        stages = range(layout.pp)
+    elif group == "ep" and stage in ends:  # the embedding group: first and last stage share tied weights
+        stages = tuple(dict.fromkeys(ends))
+    elif group == "dp":
+        replicas = range(dp)
+    elif group == "exp":
+        replicas = range(replica // ep * ep, replica // ep * ep + ep)
+    elif group in ("ep_dp", "exp_dp"):
+        replicas = range(replica % ep, dp, ep)
+    shards = range(tp) if group in ("tp", MODEL) else (shard,)
+    return tuple((s, r * tp + t) for s in stages for r in replicas for t in shards)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Played:
+class Played(NamedTuple):
     """One replayed operation, seconds from the start of the step; `row` names the rank or stage."""
 
     row: int
@@ -144,66 +141,16 @@ class Played:
     wait_s: float
 
 
-class Act(NamedTuple):
-    """One operation of a program; `parts` are its communications, named by anything, with their cost."""
-
-    row: int
-    stage: int
-    name: str
-    gap_s: float
-    work_s: float
-    parts: Mapping[Reference, float]
+def ends_of(events: Sequence[Played], stages: Container[int]) -> tuple[float, float]:
+    """The end of a step, and that of some of its stages."""
+    return max(event.end_s for event in events), max(event.end_s for event in events if event.stage in stages)
 
 
-def run(ranks: Sequence[Sequence[Act]]) -> tuple[Played, ...]:
-    """Run the operations of some ranks. Raises SpecError if the ranks wait for each other in a cycle."""
-    acts = [act for rank in ranks for act in rank]
-    cost_s: dict[Reference, float] = {}
-    for key, cost in (part for act in acts for part in act.parts.items()):
-        cost_s.setdefault(key, cost)
-    number = {key: k for k, key in enumerate(cost_s)}
-    part = np.array([number[key] for act in acts for key in act.parts], np.int64)
-    program = RankProgram(
-        first=np.cumsum([0, *map(len, ranks)], dtype=np.int64),
-        gap_s=np.array([act.gap_s for act in acts], np.float64),
-        work_s=np.array([act.work_s for act in acts], np.float64),
-        first_part=np.cumsum([0, *(len(act.parts) for act in acts)], dtype=np.int64),
-        part=part,
-        members=np.bincount(part, minlength=len(cost_s)).astype(np.int64),
-        cost_s=np.array(list(cost_s.values()), np.float64),
-    )
-    times = RankTimes(*np.zeros((3, len(acts))))
-    stuck = run_ranks(program, times)
-    if stuck >= 0:
-        act = acts[stuck]
-        told = f"{act.name} of rank {act.row} (stage {act.stage})"
-        raise SpecError(f"the recorded operations wait for each other in a cycle: {told}")
-    columns = zip(acts, times.start_s.tolist(), times.end_s.tolist(), times.wait_s.tolist(), strict=True)
-    return tuple(
-        Played(row=act.row, stage=act.stage, name=act.name, start_s=start_s, end_s=end_s, wait_s=wait_s)
-        for act, start_s, end_s, wait_s in columns
-    )
+Times = Mapping[Turn, tuple[float, float]]
+"""Start and end of each operation of each rank in a replay, waits included."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankTimeline:
-    """The events of all ranks; operation k of rank r has `events[first[r][k]:first[r][k + 1]]`."""
-
-    events: tuple[Played, ...]
-    first: tuple[tuple[int, ...], ...]
-
-    def start_s(self, turn: Turn) -> float:
-        return self.events[self.first[turn[0]][turn[1]]].start_s
-
-    def end_s(self, rank: int) -> float:
-        return self.events[self.first[rank][-1] - 1].end_s
-
-    def duration_s(self, rank: int, k: int) -> float:
-        """Seconds of an operation in the replay, including its waits."""
-        return self.events[self.first[rank][k + 1] - 1].end_s - self.start_s((rank, k))
-
-
-def settle(job: Job, met: Sequence[Meeting]) -> RankTimeline:
+def settle(job: Job, met: Sequence[Meeting]) -> tuple[tuple[Played, ...], Times]:
     """Set the cost of each communication (`paid_s`) and replay all ranks. Raises SpecError for a cycle of waits."""
     met_in: dict[Turn, list[Meeting]] = defaultdict(list)
     for meeting in met:
@@ -219,25 +166,23 @@ def settle(job: Job, met: Sequence[Meeting]) -> RankTimeline:
     norms = [meeting for meeting in met if meeting.key[0] == OPTIMIZER]
     _settle_messages(mixed, {})
     for _ in range(ROUNDS if mixed or norms else 0):
-        timeline = play(job, met)
+        _, times = play(job, met)
         for meeting in norms:
-            starts_s = [timeline.start_s(member[:2]) for member in meeting.members]
+            starts_s = [times[member[:2]][0] for member in meeting.members]
             meeting.paid_s = meeting.recorded_s[starts_s.index(max(starts_s))]
-        _settle_messages(mixed, _paid_by_the_last(met_in, timeline))
+        _settle_messages(mixed, _paid_by_the_last(met_in, times))
     return play(job, met)
 
 
-def _paid_by_the_last(met_in: Mapping[Turn, list[Meeting]], timeline: RankTimeline) -> dict[Key, float]:
+def _paid_by_the_last(met_in: Mapping[Turn, list[Meeting]], times: Times) -> dict[Key, float]:
     """Seconds of the messages of each exchange that begins after all its counterparts and thus does not wait."""
     paid: dict[Key, float] = {}
     for turn, messages in met_in.items():
-        start_s = timeline.start_s(turn)
-        if not messages[0].is_message or any(start_s < timeline.start_s(m[:2]) for each in messages for m in each.members):
-            continue
-        for message in messages:
-            pairs = zip(message.members, message.recorded_s, strict=True)
-            own = next(seconds for member, seconds in pairs if member[:2] == turn)
-            paid[message.key] = min(paid.get(message.key, own), own)
+        starts_s = (times[member[:2]][0] for message in messages for member in message.members)
+        if messages[0].is_message and times[turn][0] >= max(starts_s):
+            for message in messages:
+                own = message.recorded_s[[member[:2] for member in message.members].index(turn)]
+                paid[message.key] = min(paid.get(message.key, own), own)
     return paid
 
 
@@ -253,41 +198,70 @@ def _settle_messages(mixed: Sequence[Meeting], paid: Mapping[Key, float]) -> Non
             message.paid_s = min(paid.get(message.key, usual_s), *message.recorded_s)
 
 
-def play(job: Job, met: Sequence[Meeting]) -> RankTimeline:
-    """Run all ranks; operations are split at their calls into compute and communications."""
-    met_in: dict[Member, dict[Reference, float]] = defaultdict(dict)
+class _Act(NamedTuple):
+    """A piece of an operation: what it computes, and the communications that it takes part in."""
+
+    turn: Turn
+    name: str
+    gap_s: float
+    work_s: float
+    meetings: Sequence[int]
+
+
+def play(job: Job, met: Sequence[Meeting]) -> tuple[tuple[Played, ...], Times]:
+    """Run all ranks; operations are split at their calls into compute and communications.
+
+    Raises SpecError if the ranks wait for each other in a cycle.
+    """
+    met_in: dict[Member, list[int]] = defaultdict(list)
     for m, meeting in enumerate(met):
         for member in meeting.members:
-            met_in[member][m,] = meeting.cost_s
-    ranks: list[list[Act]] = []
-    first: list[tuple[int, ...]] = []
-    played = 0
+            met_in[member].append(m)
+    acts: list[_Act] = []
+    first = [0]
     for number, rank in enumerate(job.ranks):
-        acts: list[Act] = []
-        begins: list[int] = []
         for k, operation in enumerate(rank.operations):
-            begins.append(played + len(acts))
-            own = met_in.get((number, k, -1), {})
+            own = met_in.get((number, k, -1), [])
             if own or operation.parts:
-                acts.append(Act(rank.rank, rank.stage, operation.name, operation.gap_s, 0.0, own))
+                acts.append(_Act((number, k), operation.name, operation.gap_s, 0.0, own))
             else:
-                acts += _cut(rank, operation, [met_in.get((number, k, c)) for c in range(len(operation.calls))])
-        played += len(acts)
-        first.append((*begins, played))
-        ranks.append(acts)
-    return RankTimeline(events=run(ranks), first=tuple(first))
+                acts += _cut((number, k), operation, met_in)
+        first.append(len(acts))
+    part = np.array([m for act in acts for m in act.meetings], np.int64)
+    program = RankProgram(
+        first=np.array(first),
+        gap_s=np.array([act.gap_s for act in acts]),
+        work_s=np.array([act.work_s for act in acts]),
+        first_part=np.cumsum([0, *(len(act.meetings) for act in acts)], dtype=np.int64),
+        part=part,
+        members=np.bincount(part, minlength=len(met)).astype(np.int64),
+        cost_s=np.array([meeting.cost_s for meeting in met], np.float64),
+    )
+    seconds = RankTimes(*np.zeros((3, len(acts))))
+    stuck = run_ranks(program, seconds)
+    if stuck >= 0:
+        rank = job.ranks[acts[stuck].turn[0]]
+        told = f"{acts[stuck].name} of rank {rank.rank} (stage {rank.stage})"
+        raise SpecError(f"the recorded operations wait for each other in a cycle: {told}")
+    events: list[Played] = []
+    times: dict[Turn, tuple[float, float]] = {}
+    for act, start_s, end_s, wait_s in zip(acts, *(column.tolist() for column in seconds), strict=True):
+        rank = job.ranks[act.turn[0]]
+        events.append(Played(rank.rank, rank.stage, act.name, start_s, end_s, wait_s))
+        times[act.turn] = times.get(act.turn, (start_s,))[0], end_s
+    return tuple(events), times
 
 
-def _cut(rank: Rank, operation: Operation, called: Sequence[Mapping[Reference, float] | None]) -> Iterator[Act]:
+def _cut(turn: Turn, operation: Operation, met_in: Mapping[Member, list[int]]) -> Iterator[_Act]:
     """A computation with the calls inside it, each with its communications; compute keeps its position between the calls."""
     gap_s, at_s, work_s = operation.gap_s, 0.0, 0.0
-    for call, parts in zip(operation.calls, called, strict=True):
+    for c, call in enumerate(operation.calls):
         work_s += max(call.begin_s - at_s, 0.0)
         at_s = max(at_s, call.begin_s) + call.duration_s
-        if parts is None:  # no other member: counts as compute
+        if (*turn, c) not in met_in:  # no other member: counts as compute
             work_s += call.duration_s
             continue
-        yield Act(rank.rank, rank.stage, operation.name, gap_s, work_s, {})
-        yield Act(rank.rank, rank.stage, f"{call.group} {call.name}", 0.0, 0.0, parts)
+        yield _Act(turn, operation.name, gap_s, work_s, ())
+        yield _Act(turn, f"{call.group} {call.name}", 0.0, 0.0, met_in[*turn, c])
         gap_s, work_s = 0.0, 0.0
-    yield Act(rank.rank, rank.stage, operation.name, gap_s, work_s + max(operation.duration_s - at_s, 0.0), {})
+    yield _Act(turn, operation.name, gap_s, work_s + max(operation.duration_s - at_s, 0.0), ())

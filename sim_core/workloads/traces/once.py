@@ -1,13 +1,14 @@
 """The once-per-step work of a job as step pieces of a workload: gradient reduction, tied embeddings, optimizer."""
 
 from collections import defaultdict
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
+from sim_core.arrays import Bools
 from sim_core.units import short
 from sim_core.workloads import moving
 from sim_core.workloads.traces.job import Job
+from sim_core.workloads.traces.stage import total_s
 from sim_core.workloads.traces.stages import Costs, Stages
 from sim_core.workloads.traces.text import EMBEDDING_REDUCTION, EXPERT_REDUCTIONS, OPTIMIZER
 from sim_core.workloads.workload import (
@@ -41,20 +42,24 @@ class Message(NamedTuple):
     kind: int
     group: int
     bytes: float
+    number: float
     seconds: float
-    number: float = 1.0
     bucketed: bool = False
     stage: int = -1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Once:
+class Once(NamedTuple):
     """Work once per step; `width`: bytes of a gradient's element; `messages`: what the reductions took."""
 
     step: StepPieces
     width: float
     shares: Shares
-    messages: tuple[Message, ...]
+    messages: list[Message]
+
+    def reduces(self, group: int) -> Bools:
+        """The rows that reduce gradients in a group."""
+        rows: Bools = (self.step.role == REDUCE_GRADIENTS) & (self.step.comm_group == group)
+        return rows
 
 
 def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> Once:
@@ -62,22 +67,20 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
     long as on the first stage, which ends a step."""
     rows: list[StepRow] = []
     messages: list[Message] = []
-    width = 4.0
+    width, rest_s, first = 4.0, 0.0, stages.known[0]
     parameters: dict[int, dict[int, float]] = {}  # by group and stage
     shares = Shares()
     alone = {DP: job.layout.dp == 1, DP_EP: job.layout.dp == job.layout.ep}  # nobody else holds the same parameters
-    known = [stage.stage for stage in stages.stages if not stage.inferred]
-    rest_s = 0.0
     for name, (group, rule) in REDUCTIONS.items():
         reduced = _reduced(job, name, costs)
-        total_s = _total_s(stages, name, known[0])
+        took_s = total_s(stages.stages[first], name)
         size_of = {stage: size for stage, (size, _, _) in reduced.items() if size}
         if size_of:
             width = next((w for _, w, _ in reduced.values() if w), width)
         else:  # buckets that were reduced during the backward, by stage
             size_of = {r.stage: r.beside[kind] for r in job.ranks for kind in BESIDE_OF[group] if kind in r.beside}
             if reduced and not size_of:
-                rows.append(_unsized(name, total_s, notes))
+                rows.append(_unsized(name, took_s, notes))
             if not size_of or (not reduced and group in parameters):
                 continue
             reduced = {}
@@ -88,41 +91,41 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
             shares = _shares(job, size_of, width)
         rows.append(StepRow(REDUCE_GRADIENTS, comm_kind=ALL_REDUCE, comm_group=group, comm_bytes=size, comm_rule=rule))
         together = [] if alone[group] else [(sent, seconds) for sent, _, seconds in reduced.values() if sent > 0]
-        messages += [Message(ALL_REDUCE, group, sent, seconds, bucketed=True) for sent, seconds in together]
+        messages += [Message(ALL_REDUCE, group, sent, 1.0, seconds, bucketed=True) for sent, seconds in together]
         if together:
             pace = sum(seconds for _, seconds in together) / sum(sent for sent, _ in together)  # of all stages alike
-            rest_s += max(total_s - pace * size_of[known[0]], 0.0) if known[0] in size_of else 0.0
-        elif total_s > 0:  # of a group of one: gradients are scaled in memory
-            rows.append(_work(total_s * size / size_of.get(known[0], size), rule))
-    steps = [step for stage in stages.stages if not stage.inferred for step in stage.steps if step.name == EMBEDDING_REDUCTION]
-    if steps:  # tied embeddings
-        took_s, gap_s = fmean(step.work_s for step in steps), fmean(step.gap_s for step in steps)
+            rest_s += max(took_s - pace * size_of[first], 0.0) if first in size_of else 0.0
+        elif took_s > 0:  # of a group of one: gradients are scaled in memory
+            rows.append(_work(took_s * size / size_of.get(first, size), rule))
+    tied = [operation for stage in stages.known for operation in stages.stages[stage].named(EMBEDDING_REDUCTION)]
+    if tied:
+        took_s, gap_s = fmean(operation.duration_s for operation in tied), fmean(operation.gap_s for operation in tied)
         sizes = [operation.bytes for operation in job.named(EMBEDDING_REDUCTION) if operation.bytes > 0]
         if sizes:
             size, rule = median(sizes), moving.VOCABULARY
             rows.append(StepRow(AFTER_GRADIENTS, comm_kind=ALL_REDUCE, comm_group=EMBEDDING, comm_bytes=size, comm_rule=rule))
-            messages.append(Message(ALL_REDUCE, EMBEDDING, size, took_s))
+            messages.append(Message(ALL_REDUCE, EMBEDDING, size, 1.0, took_s))
             rest_s += gap_s
         else:
             rows.append(_unsized(EMBEDDING_REDUCTION, took_s + gap_s, notes))
-    rows += _optimizer(stages, parameters, known, job.layout.pp)
+    rows += _optimizer(stages, parameters)
     if rest_s > 0:
         rows.append(_work(rest_s, moving.FIXED))
-    return Once(step=step_pieces(rows), width=width, shares=shares, messages=tuple(messages))
+    return Once(step_pieces(rows), width, shares, messages)
 
 
 def _reduced(job: Job, name: str, costs: Costs) -> dict[int, tuple[float, float, float]]:
     """By stage with this reduction: bytes, bytes of an element, seconds without waits."""
     ranks: dict[int, list[tuple[float, float, float]]] = defaultdict(list)
     for number, rank in enumerate(job.ranks):
-        own = [(k, o) for k, o in enumerate(rank.operations) if o.name == name]
+        own = [(o, costs.get((number, k, -1), o.duration_s)) for k, o in enumerate(rank.operations) if o.name == name]
         if own:
-            seconds = sum(costs.get((number, k, -1), o.duration_s) for k, o in own)
-            ranks[rank.stage].append((sum(o.bytes for _, o in own), own[0][1].width, seconds))
-    return {
-        stage: (fmean(sizes), next((w for w in widths if w), 0.0), fmean(seconds))
-        for stage, (sizes, widths, seconds) in ((stage, zip(*rows, strict=True)) for stage, rows in ranks.items())
-    }
+            ranks[rank.stage].append((sum(o.bytes for o, _ in own), own[0][0].width, sum(seconds for _, seconds in own)))
+    reduced = {}
+    for stage, of_stage in ranks.items():
+        sizes, widths, seconds = zip(*of_stage, strict=True)
+        reduced[stage] = fmean(sizes), next(filter(None, widths), 0.0), fmean(seconds)
+    return reduced
 
 
 def _of_an_end(of_stage: dict[int, float], pp: int) -> float:
@@ -141,28 +144,27 @@ def _shares(job: Job, size_of: dict[int, float], width: float) -> Shares:
 
     Without the trace of an inner stage: those beyond attention's, as a layer with experts has no other dense parameters.
     """
-    ends = {s: size for s, size in size_of.items() if s in (0, job.layout.pp - 1)}
+    layout = job.layout
+    ends = {s: size for s, size in size_of.items() if s in (0, layout.pp - 1)}
     inner = [size for s, size in size_of.items() if s not in ends]
     tied = [o.bytes / o.width for o in job.named(EMBEDDING_REDUCTION) if o.width]
-    if not ends or job.layout.pp == 1:
+    if not ends or layout.pp == 1:
         return Shares()
-    size = _of_an_end(ends, job.layout.pp)
+    size = _of_an_end(ends, layout.pp)
     if inner and size > MORE * fmean(inner):
-        share = 1 - fmean(inner) / size
-    elif tied and tied[0] * width < size:
-        share = tied[0] * width / size
-    elif job.has_experts and not inner and job.layout.layers:
-        of_layers = job.layout.layers / job.layout.pp * ATTENTION * hidden_of(job) ** 2 / job.layout.tp
-        share = max(1 - of_layers * width / size, 0.0) if of_layers else 0.0
-    else:
-        return Shares()
-    return Shares(ends=share)
+        return Shares(ends=1 - fmean(inner) / size)
+    if tied and tied[0] * width < size:
+        return Shares(ends=tied[0] * width / size)
+    if job.has_experts and not inner and layout.layers:
+        of_layers = layout.layers / layout.pp * ATTENTION * hidden_of(job) ** 2 / layout.tp
+        return Shares(ends=max(1 - of_layers * width / size, 0.0) if of_layers else 0.0)
+    return Shares()
 
 
-def _optimizer(stages: Stages, parameters: dict[int, dict[int, float]], known: list[int], pp: int) -> list[StepRow]:
+def _optimizer(stages: Stages, parameters: dict[int, dict[int, float]]) -> list[StepRow]:
     """The optimizer of an end stage, in proportion to its parameters, at the pace of all known stages."""
-    took = [_total_s(stages, OPTIMIZER, s) for s in known]
-    held = [sum(of_group.get(s, 0.0) for of_group in parameters.values()) for s in known]
+    took = [total_s(stages.stages[s], OPTIMIZER) for s in stages.known]
+    held = [sum(of_group.get(s, 0.0) for of_group in parameters.values()) for s in stages.known]
     if not sum(took):
         return []
     if not all(held):
@@ -170,15 +172,10 @@ def _optimizer(stages: Stages, parameters: dict[int, dict[int, float]], known: l
     pace = sum(took) / sum(held)
     rows = []
     if of_stage := parameters.get(DP):
-        rows.append(_work(pace * _of_an_end(of_stage, pp), moving.PARAMETERS))
+        rows.append(_work(pace * _of_an_end(of_stage, len(stages.stages)), moving.PARAMETERS))
     if of_stage := parameters.get(DP_EP):
         rows.append(_work(pace * fmean(of_stage.values()), moving.EXPERT_PARAMETERS))
     return rows
-
-
-def _total_s(stages: Stages, name: str, stage: int) -> float:
-    """Seconds of the operations with this name on a stage, gaps before them included."""
-    return sum(step.work_s + step.gap_s for step in stages.stages[stage].steps if step.name == name)
 
 
 def _unsized(name: str, seconds: float, notes: list[str]) -> StepRow:
@@ -189,9 +186,3 @@ def _unsized(name: str, seconds: float, notes: list[str]) -> StepRow:
 
 def _work(seconds: float, rule: int) -> StepRow:
     return StepRow(AFTER_GRADIENTS, compute_s=seconds, compute_rule=rule)
-
-
-def gradients_known(step: StepPieces) -> tuple[bool, bool]:
-    """Whether the messages of the dense and of the experts' gradients are known."""
-    reduces = step.role == REDUCE_GRADIENTS
-    return bool((reduces & (step.comm_group == DP)).any()), bool((reduces & (step.comm_group == DP_EP)).any())

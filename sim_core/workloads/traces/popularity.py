@@ -7,9 +7,8 @@ surplus of tokens at the pace of all.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import lgamma
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -32,8 +31,7 @@ OF_SPREAD: Final = 4000
 LEVELS: Final = (0.05, 0.95)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Waited:
+class Waited(NamedTuple):
     """Means of the known ranks of a group: `tokens` over the mean of all ranks, by place in the group; seconds of their
     experts, and of what they waited for the fullest rank, in a forward and a backward.
 
@@ -54,8 +52,7 @@ class Waited:
         return own_s + self.wait_s[0], min(self.pace * own_s, self.seconds[1]) + self.wait_s[1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Likely:
+class Likely(NamedTuple):
     """Tokens of the fullest of 0, 1, ... ranks over the mean: mean, and bounds of nine in ten draws; 1 where experts do not
     divide. `fixed_s`: as `Waited` has it, as the waits make it likely."""
 
@@ -91,7 +88,7 @@ def likely(seen: Waited, ep: int, experts: int) -> Likely:
         order = np.argsort(load)
         fullest[n] = weight @ load
         low[n], high[n] = load[order][np.searchsorted(np.cumsum(weight[order]), LEVELS).clip(max=len(order) - 1)]
-    return Likely(fullest=fullest, low=low, high=high, fixed_s=float(weight @ fixed_s))
+    return Likely(fullest, low, high, float(weight @ fixed_s))
 
 
 def _draws(tokens: Mapping[int, float], ep: int, experts: int, concentration: float) -> tuple[Floats, Floats]:

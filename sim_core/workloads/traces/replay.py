@@ -1,7 +1,7 @@
 """A job's step as recorded and as replayed: operations, waits, statistics, ranks that are slower than their peers."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final, NamedTuple
@@ -11,9 +11,10 @@ import numpy as np
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError
 from sim_core.workloads.traces.files import ALONE
-from sim_core.workloads.traces.job import Job, Operation, Rank
-from sim_core.workloads.traces.meeting import Played, meetings, settle
-from sim_core.workloads.traces.stages import Costs, call_costs, message_costs, play_stages, stages_of
+from sim_core.workloads.traces.job import Call, Job
+from sim_core.workloads.traces.layout import forwards_ahead
+from sim_core.workloads.traces.meeting import Member, Played, ends_of, meetings, settle
+from sim_core.workloads.traces.stages import call_costs, message_costs, play_stages, stages_of
 from sim_core.workloads.traces.text import BLOCKS
 
 STRAGGLER: Final = 1.03
@@ -46,18 +47,6 @@ class Shares(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waits:
-    """Seconds that an operation waits, and each of the calls inside it."""
-
-    own_s: float = 0.0
-    calls_s: tuple[float, ...] = ()
-
-    @property
-    def total_s(self) -> float:
-        return self.own_s + sum(self.calls_s)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Straggler:
     """A rank whose compute takes `factor` times the median of its stage's."""
 
@@ -83,16 +72,17 @@ def statistics(job: Job) -> JobStatistics:
     waits, unknown = recorded_waits(job)
     rows: dict[tuple[int, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     sums: dict[int, Floats] = defaultdict(lambda: np.zeros(4))
-    for number, rank in enumerate(job.ranks):
-        for k, operation in enumerate(rank.operations):
-            wait_s = waits[number][k].total_s
+    for rank, own in zip(job.ranks, waits, strict=True):
+        for operation, waited in zip(rank.operations, own, strict=True):
+            wait_s = sum(waited)
             durations_s, waits_s = rows[rank.stage, operation.name]
             durations_s.append(operation.duration_s)
             waits_s.append(wait_s)
             busy_s = operation.duration_s - wait_s
             compute_s = 0.0 if operation.parts or operation.group else min(operation.compute_s, busy_s)
             sums[rank.stage] += (compute_s, busy_s - compute_s, wait_s, operation.gap_s)
-    ranks = Counter(rank.stage for rank in job.ranks)
+    first, pp, ranks = job.ranks[0], job.layout.pp, Counter(rank.stage for rank in job.ranks)
+    gpipe = pp > 1 and forwards_ahead([o.name for o in first.operations]) == job.layout.ga > pp - first.stage
     return JobStatistics(
         operations=tuple(
             OperationStatistics(
@@ -112,65 +102,50 @@ def statistics(job: Job) -> JobStatistics:
         ),
         stragglers=tuple(_stragglers(job)),
         unknown_waits=unknown,
-        schedule=_schedule(job),
+        schedule="interleaved 1f1b" if job.layout.vpp > 1 else "gpipe" if gpipe else "1f1b",
     )
 
 
-def recorded_waits(job: Job) -> tuple[list[list[Waits]], tuple[str, ...]]:
-    """Seconds of waiting inside each operation of each rank; and the kinds of collective for which that is unknown.
+def recorded_waits(job: Job) -> tuple[list[list[list[float]]], tuple[str, ...]]:
+    """Seconds that each operation of each rank waits: itself, and in each of its calls. And the kinds of collective for which
+    that is unknown.
 
     Raises SpecError if the operations of a complete job wait for each other in a cycle.
     """
     met = meetings(job)
     if job.whole:
         settle(job, met)
-    together = [meeting for meeting in met if len(meeting.members) > 1]
-    costs = call_costs(job, together)
+    costs = call_costs(job, [meeting for meeting in met if len(meeting.members) > 1])
     link_s, usual_s = message_costs(met)
     for meeting in met:
         if meeting.is_message:
             cost_s = meeting.cost_s if len(meeting.members) == 2 else link_s.get(meeting.link, usual_s)
             for member in meeting.members:  # an exchange takes as long as the longest of its messages
                 costs[member] = max(costs.get(member, 0.0), cost_s)
-    unknown = dict.fromkeys(m.key[0] for m in met if len(m.members) == 1 and not m.is_message)
+
+    def waited(member: Member, seconds: float) -> float:
+        return max(seconds - costs.get(member, seconds), 0.0)
+
+    def of_calls(number: int, k: int, calls: Sequence[Call]) -> list[float]:
+        if (number, k, -1) in costs:  # the operation as a whole meets others
+            return [0.0] * len(calls)
+        return [waited((number, k, c), call.duration_s) for c, call in enumerate(calls)]
+
     waits = [
-        [_wait(operation, number, k, costs) for k, operation in enumerate(rank.operations)]
+        [[waited((number, k, -1), o.duration_s), *of_calls(number, k, o.calls)] for k, o in enumerate(rank.operations)]
         for number, rank in enumerate(job.ranks)
     ]
-    return waits, tuple(unknown)
+    return waits, tuple(dict.fromkeys(m.key[0] for m in met if len(m.members) == 1 and not m.is_message))
 
 
-def _wait(operation: Operation, rank: int, k: int, costs: Costs) -> Waits:
-    if (rank, k, -1) in costs:
-        return Waits(own_s=max(operation.duration_s - costs[rank, k, -1], 0.0), calls_s=(0.0,) * len(operation.calls))
-    calls = enumerate(operation.calls)
-    return Waits(calls_s=tuple(max(call.duration_s - costs.get((rank, k, c), call.duration_s), 0.0) for c, call in calls))
-
-
-def _stragglers(job: Job) -> list[Straggler]:
-    stragglers = []
-    for stage in range(job.layout.pp):
+def _stragglers(job: Job) -> Iterator[Straggler]:
+    for stage, ranks in job.stages.items():
         for name in BLOCKS:
-            means = {
-                rank.rank: fmean(operation.compute_s for operation in rank.named(name))
-                for rank in job.stages.get(stage, [])
-                if rank.named(name)
-            }
+            means = {rank.rank: fmean(o.compute_s for o in rank.named(name)) for rank in ranks if rank.named(name)}
             middle = median(means.values()) if means else 0.0
-            slow = [(rank, mean / middle) for rank, mean in means.items() if middle > 0 and mean > STRAGGLER * middle]
-            stragglers += [Straggler(rank=rank, stage=stage, name=name, factor=factor) for rank, factor in slow]
-    return stragglers
-
-
-def _schedule(job: Job) -> str:
-    """The pipeline schedule, from the number of forwards before the first backward."""
-    if job.layout.vpp > 1:
-        return "interleaved 1f1b"
-    rank = job.ranks[0]
-    names = [operation.name for operation in rank.operations if operation.name in BLOCKS]
-    ahead = names.index(BLOCKS[1]) if BLOCKS[1] in names else len(names)
-    gpipe = ahead == job.layout.ga > job.layout.pp - rank.stage
-    return "gpipe" if gpipe and job.layout.pp > 1 else "1f1b"
+            for rank, mean in means.items():
+                if middle > 0 and mean > STRAGGLER * middle:
+                    yield Straggler(rank=rank, stage=stage, name=name, factor=mean / middle)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,48 +172,33 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
     """
     if job.alone:
         raise SpecError(f"{job.ranks[0].path}: {ALONE}: its messages are made up, there is no step to replay")
-    notes: tuple[str, ...] = tuple(_unmet(job))
-    recorded = {rank.stage for rank in job.ranks}
-    if of_ranks:
-        if not job.whole:
-            total = job.layout.pp * job.layout.ranks_per_stage
-            raise SpecError(f"{len(job.ranks)} of {total} ranks have a trace: a replay of single ranks needs all of them")
-        events = settle(job, meetings(job)).events
-    else:
-        stages = stages_of(job)
-        events, notes = play_stages(job, stages), (*notes, *stages.notes)
-    return Replay(
-        step_s=max(event.end_s for event in events),
-        compared_s=max(event.end_s for event in events if event.stage in recorded),
-        recorded_s=job.span_s,
-        of_ranks=of_ranks,
-        events=events,
-        notes=(*job.layout.notes, *notes),
-    )
-
-
-def _unmet(job: Job) -> Iterator[str]:
-    """A warning about messages that only one of two recorded ranks has: such traces are not of the same step."""
-    alone = [m for m in meetings(job) if m.is_message and m.whole and len(m.members) == 1]
-    if alone:
+    notes = job.layout.notes
+    met = meetings(job)
+    alone = [m for m in met if m.is_message and m.whole and len(m.members) == 1]
+    if alone:  # such traces are not of the same step
         rank, k, _ = alone[0].members[0]
         first = f"{job.ranks[rank].operations[k].name} of rank {job.ranks[rank].rank}"
         what = f"{len(alone)} messages have no counterpart in the other rank's trace (the first: {first})"
-        yield f"{what}: are these traces of the same step?"
+        notes = (*notes, f"{what}: are these traces of the same step?")
+    if of_ranks:
+        if not job.whole:
+            raise SpecError(f"{len(job.ranks)} of {job.total} ranks have a trace: a replay of single ranks needs all of them")
+        events, _ = settle(job, met)
+    else:
+        stages = stages_of(job)
+        events, notes = play_stages(job, stages), (*notes, *stages.notes)
+    step_s, compared_s = ends_of(events, job.stages)
+    return Replay(step_s=step_s, compared_s=compared_s, recorded_s=job.span_s, of_ranks=of_ranks, events=events, notes=notes)
 
 
 def recorded_step(job: Job) -> tuple[Played, ...]:
     """The recorded operations and the calls inside them, each rank from its own first start, with known waits."""
     waits, _ = recorded_waits(job)
     events: list[Played] = []
-    for rank, own in zip(job.ranks, waits, strict=True):
-        for operation, waited in zip(rank.operations, own, strict=True):
-            events.append(_played(rank, operation.name, operation.start_s, operation.duration_s, waited.own_s))
-            for call, wait_s in zip(operation.calls, waited.calls_s, strict=True):
-                start_s = operation.start_s + call.begin_s
-                events.append(_played(rank, f"{call.group} {call.name}", start_s, call.duration_s, wait_s))
+    for rank, of_rank in zip(job.ranks, waits, strict=True):
+        for operation, (own_s, *calls_s) in zip(rank.operations, of_rank, strict=True):
+            events.append(Played(rank.rank, rank.stage, operation.name, operation.start_s, operation.end_s, own_s))
+            for call, wait_s in zip(operation.calls, calls_s, strict=True):
+                start_s, name = operation.start_s + call.begin_s, f"{call.group} {call.name}"
+                events.append(Played(rank.rank, rank.stage, name, start_s, start_s + call.duration_s, wait_s))
     return tuple(events)
-
-
-def _played(rank: Rank, name: str, start_s: float, duration_s: float, wait_s: float) -> Played:
-    return Played(row=rank.rank, stage=rank.stage, name=name, start_s=start_s, end_s=start_s + duration_s, wait_s=wait_s)

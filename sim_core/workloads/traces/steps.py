@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,26 +13,29 @@ from sim_core.workloads.traces.text import BLOCKS, OPTIMIZER, TraceRow, TraceTex
 Rows = tuple[TraceRow, ...]
 
 
-def one_step(files: Sequence[TraceText], wanted: int | None, warnings: list[str]) -> list[TraceText]:
+def one_step(files: list[TraceText], wanted: int | None, warnings: list[str]) -> list[TraceText]:
     """The files with one step each: `wanted` (from 1), else the one of median span. Raises FormatError, SpecError."""
-    steps = [_steps(file) for file in files]
+    steps = [_steps(file.rows) for file in files]
     # steps that end with an optimizer
     counts = [max(sum(any(row.name == OPTIMIZER for row in step) for step in of_file), 1) for of_file in steps]
-    for file, count in zip(files, counts, strict=True):
-        if count != counts[0]:
-            raise FormatError(file.path, 1, "number of steps", found=str(count), expected=f"{counts[0]}, as in {files[0].path}")
-    if wanted is not None and wanted > counts[0]:
-        raise SpecError(f"workload.step: found {wanted}, expected a whole number from 1 to {counts[0]}, the steps in the files")
+    count = counts[0]
+    for file, own in zip(files, counts, strict=True):
+        if own != count:
+            raise FormatError(file.path, 1, "number of steps", found=str(own), expected=f"{count}, as in {files[0].path}")
+    if wanted is not None and wanted > count:
+        raise SpecError(f"workload.step: found {wanted}, expected a whole number from 1 to {count}, the steps in the files")
     if all(len(of_file) == 1 for of_file in steps):
-        return list(files)
-    spans = [max(_span_s(of_file[k]) for of_file in steps) for k in range(counts[0])]
-    whole = _whole_steps(steps, counts[0])
-    by_span = sorted(whole, key=lambda k: (spans[k], k))
-    taken = by_span[(len(by_span) - 1) // 2] if wanted is None else wanted - 1
-    if wanted is None and counts[0] > 1:
-        of = f" of {len(whole)} complete ones" if len(whole) < counts[0] else ""
+        return files
+    known = [[span(step) or (0.0, float(np.sum([row.duration_s for row in step]))) for step in of_file] for of_file in steps]
+    spans = [max(of_file[k][1] - of_file[k][0] for of_file in known) for k in range(count)]
+    # those with all their blocks: in every file as many as any step has; all steps if there is no such one
+    blocks = [[sum(row.name in BLOCKS for row in step) for step in of_file] for of_file in steps]
+    whole = [k for k in range(count) if all(of_file[k] == max(of_file) for of_file in blocks)] or range(count)
+    taken = sorted(whole, key=lambda k: (spans[k], k))[(len(whole) - 1) // 2] if wanted is None else wanted - 1
+    if wanted is None and count > 1:
+        of = f" of {len(whole)} complete ones" if len(whole) < count else ""
         warnings.append(
-            f"{files[0].path}:1: {counts[0]} steps of {short(min(spans), 's')} to {short(max(spans), 's')}: "
+            f"{files[0].path}:1: {count} steps of {short(min(spans), 's')} to {short(max(spans), 's')}: "
             f"step {taken + 1} is taken, the median{of} (set workload.step)"
         )
     return [replace(file, rows=of_file[taken]) for file, of_file in zip(files, steps, strict=True)]
@@ -52,35 +56,19 @@ def without_repeats(file: TraceText, warnings: list[str]) -> TraceText:
     return replace(file, rows=tuple(kept))
 
 
-def span(rows: Rows) -> tuple[float, float] | None:
+def span(rows: Sequence[TraceRow]) -> tuple[float, float] | None:
     """First start and last end by the host's clock; None where a timestamp is missing."""
     if not all(row.end_s > 0 for row in rows):
         return None
     return min(row.end_s - row.duration_s for row in rows), max(row.end_s for row in rows)
 
 
-def _span_s(rows: Rows) -> float:
-    known = span(rows)
-    return known[1] - known[0] if known else float(np.sum([row.duration_s for row in rows]))
-
-
-def _steps(file: TraceText) -> list[Rows]:
-    """The rows of each step: the first operation after an optimizer begins another."""
-    order = list(range(len(file.rows)))
-    if all(row.end_s > 0 for row in file.rows):
-        order.sort(key=lambda k: file.rows[k].end_s)
-    steps: list[list[int]] = [[]]
-    for k, before in zip(order, (None, *order), strict=False):
-        if before is not None and file.rows[before].name == OPTIMIZER != file.rows[k].name:
+def _steps(rows: Rows) -> list[Rows]:
+    """The rows of each step, in the order of the file: the first operation after an optimizer begins another."""
+    ordered = sorted(rows, key=lambda row: row.end_s) if span(rows) else rows
+    steps = [[ordered[0]]]
+    for before, row in pairwise(ordered):
+        if before.name == OPTIMIZER != row.name:
             steps.append([])
-        steps[-1].append(k)
-    return [tuple(file.rows[k] for k in sorted(step)) for step in steps]
-
-
-def _whole_steps(steps: Sequence[list[Rows]], count: int) -> set[int]:
-    """Steps with all their blocks: in every file as many as any step has; all steps if there is no such one."""
-    whole = set(range(count))
-    for of_file in steps:
-        blocks = [sum(row.name in BLOCKS for row in step) for step in of_file]
-        whole &= {k for k, number in enumerate(blocks) if number == max(blocks)}
-    return whole or set(range(count))
+        steps[-1].append(row)
+    return [tuple(sorted(step, key=lambda row: row.line)) for step in steps]

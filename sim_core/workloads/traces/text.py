@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.workloads.lines import Warnings, text_lines
-from sim_core.workloads.traces.fields import Unclosed
 from sim_core.workloads.traces.line import (
     KEYS,
     NEWER_KEYS,
@@ -22,6 +21,7 @@ from sim_core.workloads.traces.line import (
     Extra,
     Texts,
     TraceLine,
+    Unclosed,
     looks_like_trace,
     split_line,
 )
@@ -102,11 +102,11 @@ class TraceRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TraceText:
-    """The operations of one rank in the order of the file; `rank` and `stage` are None if no line has them."""
+    """The operations of one rank in the order of the file; `rank` is None, `stage` -1 if no line has it."""
 
     path: str
     rank: int | None
-    stage: int | None
+    stage: int
     warnings: tuple[str, ...]
     truncated: bool  # the last line was truncated and is skipped
     rows: tuple[TraceRow, ...]
@@ -128,20 +128,20 @@ def read_trace_text(path: str, data: bytes | None = None) -> TraceText:
         data = Path(path).read_bytes()
     lines = text_lines(path, data, expected="rank:N:operation(key=value,...)", may_be_cut=True)
     reader = _Reader(path)
-    rows = [reader.row(line, split_line(path, line, text.strip(), unended=False)) for line, text in lines[:-1]]
-    line, text = lines[-1]
-    truncated = False
-    try:
-        rows.append(reader.row(line, split_line(path, line, text.strip(), unended=not data.endswith(b"\n"))))
-    except Unclosed:
-        if len(lines) == 1:
-            raise
-        truncated = True
-        reader.warnings.add(line, "the last line is truncated: its operation is skipped")
+    rows, truncated = [], False
+    for line, text in lines:
+        last = line == lines[-1][0]
+        try:
+            rows.append(reader.row(line, split_line(path, line, text.strip(), unended=last and not data.endswith(b"\n"))))
+        except Unclosed:
+            if not last or len(lines) == 1:
+                raise
+            truncated = True
+            reader.warnings.add(line, "the last line is truncated: its operation is skipped")
     return TraceText(
         path=path,
-        rank=reader.rank and reader.rank[0],
-        stage=reader.stage and reader.stage[0],
+        rank=reader.places.get("rank", (None, 0))[0],
+        stage=reader.places.get("stage", (-1, 0))[0],
         warnings=reader.warnings.said(),
         truncated=truncated,
         rows=tuple(rows),
@@ -154,9 +154,9 @@ class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
         self.line = 0
+        self.owner = ("", 0)  # the operation, or one of its sub-operations, with its number from 1
         self.warnings = Warnings(path)
-        self.rank: tuple[int, int] | None = None  # and the first line that has it
-        self.stage: tuple[int, int] | None = None
+        self.places: dict[str, tuple[int, int]] = {}  # rank and stage, each with the first line that has it
         self.named: dict[tuple[str, str], str] = {}
         self.kinds = Counter[str]()
         self.near: dict[tuple[str, Texts], bool] = {}
@@ -167,16 +167,18 @@ class _Reader:
         self.line = line
         name, extra = texts.name, texts.extra
         stage, batch, state, duration, description, group, shape, dtype, timestamp = texts.values
-        self._place(texts.prefix, texts.number, self._whole("stage_id", stage))
+        self._place(texts.prefix, texts.number)
+        if (stage_id := self._whole("stage_id", stage)) >= 0:
+            self._place("stage_id", stage_id)
         micro_batch = self._whole("batch_id", batch)
         if name not in _OPERATION:
             self._unknown("operation", name, OPERATIONS)
         if extra is not None:
             self._near_misses(extra, KEYS, texts.values)
         calls = tuple(self._call(k, values, unknown) for k, (values, unknown) in enumerate(texts.parts, 1))
-        common = self._common(name, 0, duration, timestamp, group, shape, dtype, extra)
-        word = _STATE[state] if state in _STATE else self._word(f"mg_state of {name}", state, _STATE)
-        return TraceRow(line, name, -1 if micro_batch is None else micro_batch, word, _text(description), calls, *common)
+        common = self._common((name, 0), (duration, timestamp, group, shape, dtype), extra)
+        word = _STATE[state] if state in _STATE else self._word("mg_state", state, _STATE)
+        return TraceRow(line, name, micro_batch, word, _text(description), calls, *common)
 
     def _call(self, number: int, values: Texts, extra: Extra) -> TraceCall:
         source, duration, timestamp, shape, dtype, function, group, comm = values
@@ -187,35 +189,33 @@ class _Reader:
             self._unknown("comm_func", name, COMM_FUNCTIONS)
         if extra is not None:
             self._near_misses(extra, PART_KEYS, values)
-        common = self._common(name, number, duration, timestamp, group, shape, dtype, extra)
+        common = self._common((name, number), (duration, timestamp, group, shape, dtype), extra)
         return TraceCall(name, _text(function) or _text(source), *common)
 
-    def _common(
-        self,
-        name: str,
-        part: int,
-        duration: str | None,
-        timestamp: str | None,
-        group: str | None,
-        shape: str | None,
-        dtype: str | None,
-        extra: Extra,
-    ) -> tuple[float, float, str, Shape, str, Extra]:
-        """The last values of an operation (`part` 0) or sub-operation (from 1)."""
+    def _common(self, owner: tuple[str, int], texts: Texts, extra: Extra) -> tuple[float, float, str, Shape, str, Extra]:
+        """The last values of an operation or sub-operation."""
+        self.owner = owner
+        duration, timestamp, group, shape, dtype = texts
         if duration is None:
-            raise self._no_duration(name, part, extra)
-        duration_s = self._seconds("duration", name, part, duration, 0.0)
-        end_s = math.nan if timestamp in _ABSENT else self._seconds("timestamp", name, part, str(timestamp), -_MOST_MS)
+            near = difflib.get_close_matches("duration", extra or (), n=1, cutoff=0.7)
+            found = f"the unknown key `{near[0]}`" if near else ""
+            raise self._fail(f"{self._of()} has no `duration`", found=found, expected="duration=MILLISECONDS")
+        duration_s = self._seconds("duration", duration, 0.0)
+        end_s = math.nan if timestamp in _ABSENT else self._seconds("timestamp", str(timestamp), -_MOST_MS)
         if group not in _GROUP:
             self._unknown("group", str(group), GROUPS)
-        sizes = self.shapes[shape] if shape in self.shapes else self._shape(str(shape), _owner(name, part))
-        word = _DTYPE[dtype] if dtype in _DTYPE else self._word(f"input__dtype of {_owner(name, part)}", dtype, _DTYPE)
+        sizes = self.shapes[shape] if shape in self.shapes else self._shape(str(shape))
+        word = _DTYPE[dtype] if dtype in _DTYPE else self._word("input__dtype", dtype, _DTYPE)
         return duration_s, end_s, _text(group), sizes, word, extra
+
+    def _of(self) -> str:
+        name, part = self.owner
+        return f"sub-operation {part}" + f" ({name})" * bool(name) if part else name
 
     def _fail(self, what: str, *, found: str, expected: str) -> FormatError:
         return FormatError(self.path, self.line, what, found=found, expected=expected)
 
-    def _seconds(self, what: str, name: str, part: int, text: str, least: float) -> float:
+    def _seconds(self, what: str, text: str, least: float) -> float:
         """The seconds of a number of milliseconds."""
         try:
             value = float(text[:_NUMBER_LENGTH])
@@ -224,39 +224,27 @@ class _Reader:
         if len(text) > _NUMBER_LENGTH or not least <= value <= _MOST_MS or "_" in text or not text.isascii():
             length = f" in up to {_NUMBER_LENGTH} characters" if len(text) > _NUMBER_LENGTH else ""
             expected = f"milliseconds, {'-2^53' if least else '0'} to 2^53{length}"
-            raise self._fail(f"{what} of {_owner(name, part)}", found=shown(text), expected=expected)
+            raise self._fail(f"{what} of {self._of()}", found=shown(text), expected=expected)
         return value / 1e3
 
-    def _no_duration(self, name: str, part: int, extra: Extra) -> FormatError:
-        near = difflib.get_close_matches("duration", extra or (), n=1, cutoff=0.7)
-        found = f"the unknown key `{near[0]}`" if near else ""
-        return self._fail(f"{_owner(name, part)} has no `duration`", found=found, expected="duration=MILLISECONDS")
-
-    def _whole(self, what: str, text: str | None) -> int | None:
+    def _whole(self, what: str, text: str | None) -> int:
+        """A whole number; -1 where there is none."""
         if text is None or text == "None":
-            return None
+            return -1
         if not _INTEGER.match(text) or int(text) > _INT64_MAX:
             raise self._fail(what, found=shown(text), expected="a whole number of at least 0, below 2^63")
         return int(text)
 
-    def _place(self, prefix: str, index: int, stage: int | None) -> None:
+    def _place(self, what: str, value: int) -> None:
         """Check that the file has one rank in one stage."""
-        if prefix == "rank":
-            self.rank = self._one("rank", self.rank, index)
-        else:
-            self.stage = self._one("stage", self.stage, index)
-        if stage is not None:
-            self.stage = self._one("stage_id", self.stage, stage)
+        before, line = self.places.setdefault(what.removesuffix("_id"), (value, self.line))
+        if before != value:
+            raise self._fail(what, found=str(value), expected=f"{before} as on line {line} (one file per rank)")
 
-    def _one(self, what: str, before: tuple[int, int] | None, value: int) -> tuple[int, int]:
-        if before is not None and before[0] != value:
-            raise self._fail(what, found=str(value), expected=f"{before[0]} as on line {before[1]} (one file per rank)")
-        return before or (value, self.line)
-
-    def _shape(self, text: str, owner: str) -> Shape:
+    def _shape(self, text: str) -> Shape:
         """Sizes of `[2, 3]` or `[[2, 3]]`."""
         bare = text[1:-1].strip() if text.startswith("[[") and text.endswith("]]") else text
-        what, found = f"input__shape of {owner}", shown(text)
+        what, found = f"input__shape of {self._of()}", shown(text)
         if not _SIZES.match(bare):
             raise self._fail(what, found=found, expected="[SIZE, ...], up to 64 sizes, or None")
         sizes = tuple(int(size) for size in bare[1:-1].split(",") if size.strip())
@@ -270,7 +258,7 @@ class _Reader:
         words = [word for key, word in valid.items() if key == word]
         hint = nearest((text or "").removeprefix("torch."), words)
         found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
-        raise self._fail(f"unknown {what}", found=found, expected=" ".join(words))
+        raise self._fail(f"unknown {what} of {self._of()}", found=found, expected=" ".join(words))
 
     def _unknown(self, what: str, text: str, valid: tuple[str, ...]) -> None:
         """Warn about a word outside its open list, which is kept; one warning per word."""
@@ -291,12 +279,6 @@ class _Reader:
                 self.near[key, absent] = near
             if near:
                 self._unknown("key", key, absent)
-
-
-def _owner(name: str, part: int) -> str:
-    if not part:
-        return name
-    return f"sub-operation {part} ({name})" if name else f"sub-operation {part}"
 
 
 def _text(text: str | None) -> str:

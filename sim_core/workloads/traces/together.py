@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
 import numpy as np
 
@@ -26,15 +27,17 @@ def placed(job: Job) -> Job:
     if not stamped or len(stamped) == len(job.ranks):
         return job
 
-    def place(rank: Rank) -> int:
-        return rank.index // job.layout.tp % job.layout.ep
+    def like_others(rank: Rank) -> Rank:
+        def differs(other: Rank) -> tuple[bool, bool]:
+            places = {each.index // job.layout.tp % job.layout.ep for each in (rank, other)}
+            return len(places) > 1, other.stage != rank.stage
 
-    ranks = []
-    for rank in job.ranks:
-        within = min(stamped, key=lambda r, own=rank: (place(r) != place(own), r.stage != own.stage))  # type: ignore[misc]
-        around = min(stamped, key=lambda r, own=rank: (r.stage != own.stage, place(r) != place(own)))  # type: ignore[misc]
-        ranks.append(_like(rank, within, around) if _is_unplaced(rank) else rank)
-    return replace(job, ranks=tuple(ranks))
+        within, around = min(stamped, key=differs), min(stamped, key=lambda other: differs(other)[::-1])
+        names = {operation.name for operation in rank.operations}
+        turns = {name: zip(within.named(name), around.named(name), strict=False) for name in names}
+        return replace(rank, operations=tuple(_placed(o, *next(turns[o.name], (o, o))) for o in rank.operations))
+
+    return replace(job, ranks=tuple(like_others(rank) if _is_unplaced(rank) else rank for rank in job.ranks))
 
 
 def _is_unplaced(rank: Rank) -> bool:
@@ -43,61 +46,50 @@ def _is_unplaced(rank: Rank) -> bool:
     return bool(several) and not any(call.begin_s for calls in several for call in calls)
 
 
-def _like(rank: Rank, within: Rank, around: Rank) -> Rank:
-    names = {operation.name for operation in rank.operations}
-    turns = {name: zip(within.named(name), around.named(name), strict=False) for name in names}
-    return replace(rank, operations=tuple(_placed(each, *next(turns[each.name], (each, each))) for each in rank.operations))
-
-
 def _placed(operation: Operation, within: Operation, around: Operation) -> Operation:
     """The operation with its compute between calls in the parts in which others have it."""
     if not len(operation.calls) == len(within.calls) == len(around.calls):
         within = around = operation
-    inner, outer = _parts(within), _parts(around)
-    parts = [outer[0], *inner[1:-1], outer[-1]] if operation.calls else []
+    inner, outer = _between(within), _between(around)
+    parts = [outer[0], *inner[1:-1], outer[-1]]
     compute_s = max(operation.duration_s - sum(call.duration_s for call in operation.calls), 0.0)
     calls, at_s = [], 0.0
     for call, part in zip(operation.calls, parts, strict=False):
         at_s += compute_s * part / (sum(parts) or 1.0)
-        calls.append(replace(call, begin_s=at_s))
+        calls.append(call._replace(begin_s=at_s))
         at_s += call.duration_s
-    return replace(operation, calls=tuple(calls))
+    return operation._replace(calls=tuple(calls))
 
 
-def _parts(operation: Operation) -> list[float]:
+def _between(operation: Operation) -> list[float]:
     """Seconds of compute before, between and after the calls."""
-    ends = [0.0, *(call.begin_s + call.duration_s for call in operation.calls)]
+    ends = [0.0, *(call.end_s for call in operation.calls)]
     begins = [*(call.begin_s for call in operation.calls), operation.duration_s]
     return [max(begin_s - end_s, 0.0) for begin_s, end_s in zip(begins, ends, strict=True)]
 
 
-APART_S = 60.0
+APART_S: Final = 60.0
 """Ranks of a job end, and name their files, nearly at once: within 1 s in 16 recorded jobs."""
 _STAMP = re.compile(r"_(\d{14})(?=\.|$)")
 
 
 def check_together(job: Job) -> None:
     """Raise FormatError for two files that contradict each other."""
-    for rank, other, line, what, found, expected in _contradictions(job):
-        raise FormatError(rank.path, line, what, found=found, expected=f"{expected}, as in {other.path}")
-
-
-def _contradictions(job: Job) -> Iterator[tuple[Rank, Rank, int, str, str, str]]:
     whole = [rank for rank in job.ranks if len(rank.named(BLOCKS[0])) == len(rank.named(BLOCKS[1]))]
     for rank in whole[1:]:
-        first, own = len(whole[0].named(BLOCKS[0])), len(rank.named(BLOCKS[0]))
-        if first != own:
-            yield rank, whole[0], rank.operations[0].line, "number of forwards", str(own), str(first)
+        own, others = (len(each.named(BLOCKS[0])) for each in (rank, whole[0]))
+        if own != others:
+            expected = f"{others}, as in {whole[0].path}"
+            raise FormatError(rank.path, rank.operations[0].line, "number of forwards", found=str(own), expected=expected)
     for meeting in meetings(job):
-        if len(meeting.members) < 2 or not (meeting.is_message or meeting.key[0] in TOGETHER):
-            continue
-        number, k, _ = meeting.members[0]
-        first_rank, first_op = job.ranks[number], job.ranks[number].operations[k]
-        for other, at, _ in meeting.members[1:]:
-            operation = job.ranks[other].operations[at]
-            if min(first_op.bytes, operation.bytes) > 0 and first_op.bytes != operation.bytes:
-                found, expected = short(operation.bytes, "B"), short(first_op.bytes, "B")
-                yield job.ranks[other], first_rank, operation.line, f"size of {operation.name}", found, expected
+        if meeting.is_message or meeting.key[0] in TOGETHER:
+            (first, one), *others_of_it = (
+                (job.ranks[number], job.ranks[number].operations[k]) for number, k, _ in meeting.members
+            )
+            for rank, operation in others_of_it:
+                if min(one.bytes, operation.bytes) > 0 and one.bytes != operation.bytes:
+                    found, expected = short(operation.bytes, "B"), f"{short(one.bytes, 'B')}, as in {first.path}"
+                    raise FormatError(rank.path, operation.line, f"size of {operation.name}", found=found, expected=expected)
 
 
 def clock_warnings(job: Job) -> Iterator[str]:

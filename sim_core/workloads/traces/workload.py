@@ -7,25 +7,25 @@ from typing import Final
 
 import numpy as np
 
-from sim_core.arrays import Ints
+from sim_core.arrays import Floats, Ints
 from sim_core.units import short
 from sim_core.workloads import moving
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.traces.collectives import Comm, collectives, pace_s
-from sim_core.workloads.traces.experts import ExpertLoad, expert_load, weights_note
+from sim_core.workloads.traces.experts import ExpertLoad, expert_load
 from sim_core.workloads.traces.job import Job
-from sim_core.workloads.traces.meeting import Meeting, meetings, settle
-from sim_core.workloads.traces.once import Message, Once, gradients_known, hidden_of, once_per_step
-from sim_core.workloads.traces.stage import Phases, block_s
+from sim_core.workloads.traces.meeting import ends_of, meetings, settle
+from sim_core.workloads.traces.once import Message, Once, hidden_of, once_per_step
+from sim_core.workloads.traces.stage import block_s
 from sim_core.workloads.traces.stages import Stages, call_costs, play_stages, stages_of
 from sim_core.workloads.traces.text import BLOCKS, EMBEDDING_REDUCTION, EXPERT_REDUCTIONS, OPTIMIZER
 from sim_core.workloads.workload import (
     DP,
+    DP_EP,
     EP,
     FORWARD,
     GROUP_NAMES,
     INPUT_GRADIENT,
-    REDUCE_GRADIENTS,
     SEND_RECEIVE,
     Arrays,
     BasePlan,
@@ -44,18 +44,25 @@ FASTEST: Final = 4e12
 PIPELINE: Final = len(GROUP_NAMES)
 """The group of pipeline messages among recorded ones."""
 DTYPE_OF_WIDTH: Final = {2.0: "bf16", 4.0: "fp32"}
+_COLUMNS: Final = (np.int64, np.int64, np.float64, np.float64, np.float64, np.bool_, np.int64)
+"""Types of RecordedMessages."""
 SWEPT: Final = (*BLOCKS, "get_batch", "loss_func", "dp_allreduce", *EXPERT_REDUCTIONS, EMBEDDING_REDUCTION, OPTIMIZER)
 """Operations that a workload holds; others are only replayed."""
 
 
 def workload_from_job(job: Job, facts: Facts) -> Workload:
     """The workload of a job. `facts` may give `sequence` and `micro_batch` if its messages lack them."""
-    layout, sequence = job.layout, facts.sequence
-    micro_batch = facts.micro_batch or layout.micro_batch
+    layout, micro_batch = job.layout, facts.micro_batch or job.layout.micro_batch
     met = meetings(job)
     stages = stages_of(job)
     chunks = layout.pp * layout.vpp
-    notes = [*layout.notes, *stages.notes, *_uncertainty(job)]
+    notes = [*layout.notes, *stages.notes]
+    if not job.whole:  # how far the step from one rank alone was off in recorded jobs (docs/traces.md)
+        notes.append(
+            f"from {len(job.ranks)} of {job.total} ranks: alone, 172 ranks of 16 jobs each gave their step within 0.6 % (half "
+            "of them), 6 % (nine in ten), 24 % (the worst; up to 28 % in others' jobs); work and late starts of other ranks "
+            "are not in its file"
+        )
     layers = layout.layers or chunks
     if layout.layers is None:
         notes.append(f"layers are unknown: each of the {chunks} virtual stages is taken as one (set workload.layers)")
@@ -63,19 +70,23 @@ def workload_from_job(job: Job, facts: Facts) -> Workload:
     together = call_costs(job, [meeting for meeting in met if len(meeting.members) > 1])
     load = expert_load(job, a_block, notes)
     comms = collectives(job, together, a_block, load.imbalance)
-    inside_s = (a_block * sum(comm.seconds[0] for comm in comms), a_block * sum(comm.seconds[1] for comm in comms))
+    inside_s = a_block * np.array([sum(comm.seconds[phase] for comm in comms) for phase in range(len(BLOCKS))])
     layer_s, first_s, last_s = split(job, stages, inside_s, a_block, notes)
     if load.weight_bytes[0]:
-        notes.append(weights_note(load))
-    pieces, rules, names = _pieces((layer_s[0] / a_block, layer_s[1] / a_block), first_s, last_s, comms, load)
+        forward, backward = (short(size, "B") for size in load.weight_bytes)
+        what = f"{forward} of weights and gradients in a layer's forward, {backward} in its backward"
+        notes.append(f"a rank's experts read and write {what}")
+    pieces, rules, names = _pieces(layer_s / a_block, first_s, last_s, comms, load)
     once = once_per_step(job, stages, together, notes)
     notes += _left_out(job)
-    sharded = _is_sequence_parallel(job)
+    calls = (call for operation in job.operations for call in operation.calls)
+    # over TP activations between layers are split, gathered and scattered there, or reduced
+    sharded = layout.tp > 1 and any(call.group == "tp" and call.name in ("allgather", "reduce_scatter") for call in calls)
     rank_tokens = layout.tp if sharded else 1  # ranks that a sequence between layers is divided among
-    tokens = sequence or job.sequence * rank_tokens
+    tokens = facts.sequence or job.sequence * rank_tokens
     sizes = _layer(job, once, layers / layout.pp)
     # where no message was recorded, of as many tokens as the user says, if experts tell theirs
-    sent = [message.bytes for message in job.messages] or [(sequence or 0) * micro_batch / rank_tokens * job.token_bytes]
+    sent = [o.bytes for o in job.messages] or [(facts.sequence or 0) * micro_batch / rank_tokens * job.token_bytes]
     p2p_bytes = median(sent)
     base = BasePlan(
         tp=layout.tp,
@@ -86,7 +97,9 @@ def workload_from_job(job: Job, facts: Facts) -> Workload:
         ga=layout.ga,
         micro_batch=micro_batch,
     )
-    replayed_s, unrecorded_s = _replayed(job, stages, met)
+    # all ranks with their own times, else the mean stages
+    replayed_s, known_s = ends_of(settle(job, met)[0] if job.whole else play_stages(job, stages), job.stages)
+    has_step = not job.alone and (layout.pp == 1 or any(operation.parts for operation in job.operations))
     experts = (layout.experts or 0) if job.has_experts else 0
     arrays = Arrays(
         base=base,
@@ -119,59 +132,52 @@ def workload_from_job(job: Job, facts: Facts) -> Workload:
         has_experts=job.has_experts,
         experts=layout.experts,
         recorded_step_s=job.span_s if job.span_s > 0 and not job.alone else None,
-        replayed_s=replayed_s if job.has_step else None,
-        unrecorded_s=unrecorded_s,
+        replayed_s=replayed_s if has_step else None,
+        unrecorded_s=replayed_s - known_s,
         files="all" if job.whole else "groups" if load.whole else "ranks",
         recorded=None if job.alone else _recorded(stages, comms, once.messages, p2p_bytes, notes),
         layer=sizes,
         moving_notes=tuple(_moving_notes(sizes, experts)),
         expert_weights=load.weight_bytes,
-        gradients_known=gradients_known(once.step),
+        gradients_known=(bool(once.reduces(DP).any()), bool(once.reduces(DP_EP).any())),
         # nothing else overlaps inside a rank of these traces: every operation ends in a synchronisation
         recorded_fields={"overlap_grad": any(rank.beside for rank in job.ranks), "overlap_param": False},
         notes=tuple(notes),
     )
 
 
-def split(job: Job, stages: Stages, inside_s: Phases, a_block: float, notes: list[str]) -> tuple[Phases, Phases, Phases]:
-    """Compute of an inner stage's block, and the extra compute per micro-batch of the first and the last stage.
+def split(job: Job, stages: Stages, inside_s: Floats, a_block: float, notes: list[str]) -> tuple[Floats, Floats, Floats]:
+    """Compute of an inner stage's block, and the extra compute per micro-batch of the first and the last stage, [2] each.
 
     Idle gaps count as compute. `inside_s` is the seconds of collectives, whose cost is computed separately. Without an inner
     stage, the time from layer to layer inside the blocks says what is a layer's; else what the ends have in common is.
     """
     vpp, last = job.layout.vpp, len(stages.stages) - 1
     blocks = job.layout.ga * vpp
-    gaps = [sum(step.gap_s for step in stage.steps if step.parts) / (2 * blocks) for stage in stages.stages]
-    own = []
-    for stage, gap_s in zip(stages.stages, gaps, strict=True):
-        forward_s, backward_s = block_s(stage)
-        own.append((max(forward_s - inside_s[0] + gap_s, 0.0), max(backward_s - inside_s[1] + gap_s, 0.0)))
-    inner = [own[s] for s in range(1, last) if not stages.stages[s].inferred]
+    gaps = np.array([sum(o.gap_s for o in stage.operations if o.parts) / (2 * blocks) for stage in stages.stages])
+    own = np.maximum(np.array([block_s(stage) for stage in stages.stages]) - inside_s + gaps[:, None], 0.0)
+    inner = [s for s in stages.known if 0 < s < last]
     if inner:
-        layer_s = fmean(f for f, _ in inner), fmean(b for _, b in inner)
+        layer_s = np.array([fmean(own[inner, phase]) for phase in range(len(BLOCKS))])
     else:
-        layer_s = min(own[0][0], own[last][0]), min(own[0][1], own[last][1])
+        layer_s = np.minimum(own[0], own[last])
         paces = [pace for name in BLOCKS if (pace := pace_s(job, name, a_block)) is not None]
         if last > 0 and len(paces) == len(BLOCKS):
-            paced = [max(pace * a_block - s + min(gaps), 0.0) for pace, s in zip(paces, inside_s, strict=True)]
-            layer_s = min(layer_s[0], paced[0]), min(layer_s[1], paced[1])
-    if last == 0:
-        return layer_s, (0.0, 0.0), (0.0, 0.0)
-    ends = []
-    for s in (0, last):
-        ends.append((max(own[s][0] - layer_s[0], 0.0) * vpp, max(own[s][1] - layer_s[1], 0.0) * vpp))
+            layer_s = np.minimum(layer_s, np.maximum(np.array(paces) * a_block - inside_s + gaps.min(), 0.0))
+    ends_s = np.zeros((2, len(BLOCKS)))
+    for end_s, s in zip(ends_s, (0, last) if last else (), strict=False):
+        end_s += np.maximum(own[s] - layer_s, 0.0) * vpp
         lighter_s = (sum(layer_s) - sum(own[s])) * vpp
-        if not sum(ends[-1]) and lighter_s > LIGHTER * sum(layer_s) * vpp:
+        if not sum(end_s) and lighter_s > LIGHTER * sum(layer_s) * vpp:
             faster = f"stage {s} is {short(lighter_s, 's')} per micro-batch faster than the inner stages"
             notes.append(f"{faster}: taken as equal to them")
-    return layer_s, ends[0], ends[1]
+    return layer_s, ends_s[0], ends_s[1]
 
 
 def _layer(job: Job, once: Once, a_stage: float) -> RecordedLayer | None:
     """Sizes of a layer, `a_stage` of them on a stage; None where no pipeline message or no dense gradient tells them."""
     widths = [message.width for message in job.messages if message.width in DTYPE_OF_WIDTH]
-    reduced = (once.step.role == REDUCE_GRADIENTS) & (once.step.comm_group == DP)
-    elements = float(once.step.comm_bytes[reduced].sum()) / once.width * (1 - once.shares.ends)
+    elements = float(once.step.comm_bytes[once.reduces(DP)].sum()) / once.width * (1 - once.shares.ends)
     hidden = hidden_of(job)
     if not widths or not hidden or hidden != int(hidden) or not elements > 0:
         return None
@@ -195,61 +201,31 @@ def _moving_notes(layer: RecordedLayer | None, experts: int) -> Iterator[tuple[s
         yield "experts", f"experts: ranks get the tokens they got with {experts}; weights, gradients, optimizer grow with them"
 
 
-def _uncertainty(job: Job) -> Iterator[str]:
-    """How far the step from one rank alone was off in recorded jobs (docs/traces.md); from more ranks it is off by less."""
-    if not job.whole:
-        yield (
-            f"from {len(job.ranks)} of {job.total} ranks: alone, 172 ranks of 16 jobs each gave their step within 0.6 % (half "
-            "of them), 6 % (nine in ten), 24 % (the worst; up to 28 % in others' jobs); work and late starts of other ranks "
-            "are not in its file"
-        )
-
-
-def _replayed(job: Job, stages: Stages, met: list[Meeting]) -> Phases:
-    """The replayed step: of all ranks with their own times, else of the mean stages. And its seconds after the end of the
-    stages that have a trace."""
-    events, recorded = settle(job, met).events if job.whole else play_stages(job, stages), set(job.stages)
-    step_s = max(event.end_s for event in events)
-    return step_s, step_s - max(event.end_s for event in events if event.stage in recorded)
-
-
-def _recorded(
-    stages: Stages, comms: list[Comm], once: tuple[Message, ...], p2p_bytes: float, notes: list[str]
-) -> RecordedMessages:
+def _recorded(stages: Stages, comms: list[Comm], once: list[Message], p2p_bytes: float, notes: list[str]) -> RecordedMessages:
     """What the messages of the step took: of a layer, of all pipeline links, once per step; not those that no network sends."""
     rows = list(once)
-    for comm in comms:
-        calls = zip(comm.bytes, comm.calls, comm.seconds, strict=True)
-        rows += [Message(comm.kind, comm.group, size, seconds, float(number)) for size, number, seconds in calls if number]
-    known = min(stage.stage for stage in stages.stages if not stage.inferred)
-    at = min(known, max(len(stages.stages) - 2, 0))  # a single rank's fastest message goes to the next stage or comes from it
+    for kind, group, *phases in comms:
+        calls = zip(*phases, strict=True)
+        rows += [Message(kind, group, size, float(number), seconds) for number, size, seconds in calls if number]
+    # a single rank's fastest message goes to the next stage or comes from it
+    at = min(stages.known[0], max(len(stages.stages) - 2, 0))
     links = stages.message_s or {(at, at + 1, ""): stages.usual_message_s}
     for (sender, receiver, _), seconds in links.items():
-        rows.append(Message(SEND_RECEIVE, PIPELINE, p2p_bytes, seconds, stage=min(sender, receiver)))
+        rows.append(Message(SEND_RECEIVE, PIPELINE, p2p_bytes, 1.0, seconds, stage=min(sender, receiver)))
     too_fast = [row for row in rows if row.bytes * row.number > FASTEST * row.seconds > 0]
     if too_fast:
         rate = short(max(row.bytes * row.number / row.seconds for row in too_fast), "B/s")
         notes.append(f"recorded messages of up to {rate} are faster than any network: taken as the model has them")
     kept = [row for row in rows if row not in too_fast]
-    return RecordedMessages(
-        kind=np.array([row.kind for row in kept], np.int64),
-        group=np.array([row.group for row in kept], np.int64),
-        bytes=np.array([row.bytes for row in kept], np.float64),
-        number=np.array([row.number for row in kept], np.float64),
-        seconds=np.array([row.seconds for row in kept], np.float64),
-        bucketed=np.array([row.bucketed for row in kept], np.bool_),
-        stage=np.array([row.stage for row in kept], np.int64),
-    )
+    return RecordedMessages(*(np.array([row[k] for row in kept], column) for k, column in enumerate(_COLUMNS)))
 
 
 def _pieces(
-    layer_s: Phases, first_s: Phases, last_s: Phases, comms: list[Comm], load: ExpertLoad
+    layer_s: Floats, first_s: Floats, last_s: Floats, comms: list[Comm], load: ExpertLoad
 ) -> tuple[Pieces, Ints, tuple[str, ...]]:
     """Unit 0 is the layer; extra work of the end stages, if any, is in separate units. And the rules of compute, and names."""
-    none = (0.0, 0.0)
-    loaded_s = min(load.loaded_s[0], layer_s[0]), min(load.loaded_s[1], layer_s[1])
-    rest_s = layer_s[0] - loaded_s[0], layer_s[1] - loaded_s[1]
-    rows = [("layer", 0, rest_s, moving.COMPUTE)]
+    none, loaded_s = np.zeros(len(BLOCKS)), np.minimum(load.loaded_s, layer_s)
+    rows = [("layer", 0, layer_s - loaded_s, moving.COMPUTE)]
     if load.known:  # the weights' part of the layer is known with the hardware (costing/recorded.py)
         rows += [("expert weights", 0, none, moving.EXPERT_WEIGHTS), ("experts", 0, loaded_s, moving.EXPERT_LOAD)]
     calls = [(len(rows) + k, comm, turn) for k, (comm, turn) in enumerate((c, n) for c in comms for n in range(max(c.calls)))]
@@ -268,12 +244,6 @@ def _pieces(
                 pieces.comm_bytes[row, phase] = comm.bytes[at]
                 pieces.comm_rule[row, phase] = moving.EXPERT_LOAD if comm.group == EP else moving.ACTIVATION
     return pieces, np.array(rules, np.int64), names
-
-
-def _is_sequence_parallel(job: Job) -> bool:
-    """Whether activations between layers are split over TP: gathered and scattered there, not reduced."""
-    calls = (call for operation in job.operations for call in operation.calls)
-    return job.layout.tp > 1 and any(call.group == "tp" and call.name in ("allgather", "reduce_scatter") for call in calls)
 
 
 def _left_out(job: Job) -> Iterator[str]:

@@ -6,31 +6,32 @@ from typing import Any, Final
 
 from sim_core import flags_of_text
 from sweep.frameworks import deepspeed as of
-from sweep.inputs.launch.job import Launch, missing_of, number
+from sweep.inputs.launch.keys import number
 from sweep.inputs.launch.megatron import gpus_of, slurm_of, values_of
+from sweep.inputs.told import Job
 
 SIGN: Final = re.compile(rf"[\"']?(?:{'|'.join(word.name for word in of.ARGUMENTS if word.is_sign)})[\"']?\s*:")
 TRAINER_SIGN: Final = re.compile(rf"[\"']?{of.TRAINER_MICRO_BATCH.name}[\"']?\s*:|--{of.TRAINER_MICRO_BATCH.either}\b")
 
 
-def read_trainer_script(path: str, text: str) -> Launch:
+def read_trainer_script(text: str) -> Job:
     """A script that starts the Trainer: its flags as its arguments."""
     values, unset = values_of(flags_of_text(text))
     document: dict[str, Any] = {name: _typed(value) for name, value in values.items()}
     document |= {flag[2:].replace("-", "_"): of.AUTO for flag in unset}
-    return read_config_of(path, document, gpus_of(values, slurm_of(text), unset))
+    return read_config_of(document, gpus_of(values, slurm_of(text), unset))
 
 
 def _typed(value: str) -> object:
     return int(value) if value.isdigit() and len(value) < 10 else {"True": True, "False": False}.get(value.capitalize(), value)
 
 
-def read_config_of(path: str, document: Mapping[str, Any], gpus: int | None = None) -> Launch:
+def read_config_of(document: Mapping[str, Any], gpus: int | None = None) -> Job:
     """A configuration of DeepSpeed, arguments of the Trainer, or these with `deepspeed` inside."""
     inner = document.get(of.DEEPSPEED.name)
     config = dict(document)
     if isinstance(inner, Mapping):
-        config |= {name: value for name, value in inner.items() if name not in document or not _is_auto(value)}
+        config |= {name: value for name, value in inner.items() if name not in document or _enabled(value) != of.AUTO}
     trainer = of.TRAINER_MICRO_BATCH.name in config
     micro = number(config, of.MICRO_BATCH.name) or number(config, of.TRAINER_MICRO_BATCH.name)
     ga = number(config, of.GA.name) or (1 if trainer and of.GA.name not in config else None)
@@ -50,23 +51,20 @@ def read_config_of(path: str, document: Mapping[str, Any], gpus: int | None = No
         "checkpointing": "full" if config.get(of.CHECKPOINTING.name) is True else "none",
         **_zero(config, notes),
     }  # fmt: skip
-    return Launch(
-        path=path,
-        framework=of.TRAINER_NAME if trainer else of.NAME,
-        plan=plan,
-        model={},
-        stack="",
-        missing=missing_of(plan, {}),
-        notes=tuple(notes),
-        kept=tuple(str(key) for key in document if key not in of.USED),
-    )
+    kept = tuple(str(key) for key in document if key not in of.USED)
+    return Job(framework=of.TRAINER_NAME if trainer else of.NAME, plan=plan, notes=tuple(notes), kept=kept)
 
 
 def _zero(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The ZeRO stage and its buckets."""
+    """The ZeRO stage and its buckets; without a stage what ranks share by a file beside this one, by FSDP, or nothing."""
     zero = config.get(of.ZERO_SECTION.name)
     if not isinstance(zero, Mapping):
-        return {"sharding": _without_zero(config, notes)}
+        if isinstance(config.get(of.DEEPSPEED.name), str):
+            notes.append("ZeRO stage: in the file that `deepspeed` names")
+            return {"sharding": None}
+        words = str(config.get(of.TRAINER_FSDP.name, "")).split()
+        nothing = None if "hybrid_shard" in words else "none"
+        return {"sharding": next((sharing for word, sharing in of.FSDP.items() if word in words), nothing)}
     stage = zero.get(of.STAGE.name, 0)
     plan: dict[str, Any] = {"sharding": of.ZERO[stage] if isinstance(stage, int) and 0 <= stage < len(of.ZERO) else None}
     offloaded = [
@@ -80,26 +78,13 @@ def _zero(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     return plan
 
 
-def _without_zero(config: Mapping[str, Any], notes: list[str]) -> str | None:
-    """What ranks share where no ZeRO stage stands here: in a file beside this one, by FSDP, or nothing."""
-    if isinstance(config.get(of.DEEPSPEED.name), str):
-        notes.append("ZeRO stage: in the file that `deepspeed` names")
-        return None
-    words = str(config.get(of.TRAINER_FSDP.name, "")).split()
-    return next((sharing for word, sharing in of.FSDP.items() if word in words), None if "hybrid_shard" in words else "none")
-
-
-def _is_auto(value: object) -> bool:
-    """Whether DeepSpeed leaves a setting to the Trainer."""
-    return (value.get("enabled") if isinstance(value, Mapping) else value) == of.AUTO
+def _enabled(value: object) -> object:
+    """What a setting is, or says of itself under `enabled`."""
+    return value.get("enabled") if isinstance(value, Mapping) else value
 
 
 def _precision(config: Mapping[str, Any]) -> str | None:
     for name in of.NARROW:
-        section = config.get(name)
-        enabled = section.get("enabled") if isinstance(section, Mapping) else section
-        if enabled is True:
-            return name
-        if enabled == of.AUTO:
-            return None
+        if (enabled := _enabled(config.get(name))) is True or enabled == of.AUTO:
+            return name if enabled is True else None
     return "fp32"

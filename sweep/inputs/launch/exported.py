@@ -5,10 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim_core import PLAN_DEFAULTS, SimError, SpecError, parse_model
-from sweep.inputs.launch.job import Launch, missing_of, number, section
-from sweep.inputs.launch.megatron import numbers_of
-from sweep.inputs.text import model_note
+from sim_core import PLAN_DEFAULTS, SpecError, parse_model
+from sweep.inputs.launch.keys import number, numbers_or_why, section
+from sweep.inputs.told import Job
 
 SIGN: Final = re.compile(r"\A\s*\{\s*\"sweep\":.{0,4096}\"fields\":\s*\{", re.DOTALL)
 SIZES: Final = ("tp", "pp", "vpp", "cp", "ep", "dp", "all_gpus", "micro_batch", "global_batch")
@@ -23,7 +22,7 @@ LIST: Final = re.compile(r"\d{1,4}(?:,\d{1,4})+")
 FRAMEWORKS: Final = {"megatron-core": "Megatron-LM", "torchtitan": "torchtitan", "nemo": "NeMo"}
 
 
-def read_json(path: str, document: Mapping[str, Any]) -> Launch:
+def read_json(path: str, document: Mapping[str, Any]) -> Job:
     """The plan of an exported file. Raises SpecError if its sizes do not fit together."""
     fields, model = section(document, "fields"), section(document, "model")
     stack = str(document.get("stack", ""))[:40]
@@ -36,25 +35,22 @@ def read_json(path: str, document: Mapping[str, Any]) -> Launch:
         if name in PLAN_DEFAULTS.keys() - OF_THE_SWEEP and name not in SIZES and isinstance(value, bool | int | str)
         and (name in ALWAYS or value != PLAN_DEFAULTS[name])
     }  # fmt: skip
-    plan |= {"sequence": number(document, "sequence"), "sequence_parallel": document.get("sequence_parallel") is True}
-    plan["sharding"] = document.get("sharding") if isinstance(document.get("sharding"), str) else None
-    plan["overlap_param"] = plan.get("overlap_param") is True and plan["sharding"] != "none"
+    sharding, kind = document.get("sharding"), fields.get("cp_comm_type")
+    plan |= {
+        "sequence": number(document, "sequence"),
+        "sequence_parallel": document.get("sequence_parallel") is True,
+        "sharding": sharding if isinstance(sharding, str) else None,
+        "overlap_param": plan.get("overlap_param") is True and sharding != "none",
+    }
     if (plan["pp"] or 1) > 1 and isinstance(fields.get("schedule"), str):
         plan["schedule"] = fields["schedule"]
     if plan["cp"] == 1:
         plan.pop("cp_comm_type", None)
-    elif isinstance(fields.get("cp_comm_type"), str):
-        plan["cp_comm_type"] = fields["cp_comm_type"]
+    elif isinstance(kind, str):
+        plan["cp_comm_type"] = kind
     split = plan.get("layer_split")
     if isinstance(split, str) and LIST.fullmatch(split):
         plan["layer_split"] = [int(layers) for layers in split.split(",")]
-    numbers: dict[str, Any] = {}
-    notes: tuple[str, ...] = ()
-    try:
-        numbers = numbers_of(parse_model({"name": "model", "source": path, **model}, path)) if model else {}
-    except SimError as error:
-        notes = (model_note(error, path),)
-    return Launch(
-        path=path, framework=FRAMEWORKS.get(stack, stack), plan=plan, model=numbers, stack=stack,
-        missing=missing_of(plan, numbers), notes=notes,
-    )  # fmt: skip
+    named = {"name": "model", "source": path, **model}
+    numbers, notes = numbers_or_why(lambda: parse_model(named, path), path) if model else ({}, ())
+    return Job(framework=FRAMEWORKS.get(stack, stack), plan=plan, model=numbers, stack=stack, notes=notes)

@@ -8,20 +8,19 @@ from sim_core import (
     Flags,
     Given,
     Model,
-    SimError,
+    SpecError,
     flag_of,
     flags_of_document,
     flags_of_text,
     megatron_arguments as model,
-    model_document,
     model_of_flags,
 )
 from sweep.frameworks import megatron
 from sweep.frameworks.deepspeed import DEEPSPEED
 from sweep.frameworks.megatron_choices import optimizer_notes
 from sweep.frameworks.megatron_sizes import TP
-from sweep.inputs.launch.job import Launch, missing_of
-from sweep.inputs.text import model_note
+from sweep.inputs.launch.keys import numbers_or_why
+from sweep.inputs.told import Job
 
 SIGN: Final = re.compile(rf"--(?:{megatron.SIGNS})\b")
 DOCUMENT_SIGN: Final = re.compile(
@@ -38,7 +37,7 @@ LAUNCHER: Final = re.compile(r"^#\s*torchrun\s.*?--nproc-per-node (\d{1,6}) --nn
 VOCABULARY: Final = "vocabulary"
 
 
-def read_script(path: str, text: str) -> Launch:
+def read_script(path: str, text: str) -> Job:
     """A shell script, or a list of flags; variables are put in where the file sets them to one value, nothing is run."""
     flags = flags_of_text(text)
     written = {flag_of(name) for name in re.findall(r"--([a-z][\w-]*)", COMMENT.sub("", text))}
@@ -51,10 +50,12 @@ def read_script(path: str, text: str) -> Launch:
     return _launch(path, flags, slurm_of(text))
 
 
-def read_yaml(path: str, document: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]) -> Launch | None:
-    """A YAML with MODEL_ARGS, or with Megatron-LM's names as keys; None if it is neither."""
+def read_yaml(path: str, document: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]) -> Job:
+    """A YAML with MODEL_ARGS, or with Megatron-LM's names as keys. Raises SpecError if it is neither."""
     flags = flags_of_document(document, lines)
-    return None if flags is None else _launch(path, flags, {})
+    if flags is None:
+        raise SpecError(f"{path}: found no MODEL_ARGS and none of Megatron-LM's names")
+    return _launch(path, flags, {})
 
 
 def kept_flags(text: str) -> dict[str, tuple[str, ...]]:
@@ -83,36 +84,34 @@ def _word(flag: str, values: tuple[str, ...]) -> str:
     return " ".join(values[:1] if flag in megatron.NUMBERED else values)
 
 
-def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Launch:
+def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
     values, unset = values_of(flags)
     plan = megatron.left_open(megatron.plan_of(values, gpus_of(values, slurm, unset)), unset)
-    notes = optimizer_notes(values)
-    if plan["all_gpus"] and plan["dp"] is None and not {"tp", "pp", "cp"} & {megatron.FIELD_OF.get(flag) for flag in unset}:
+    notes, left_open = optimizer_notes(values), {megatron.FIELD_OF.get(flag) for flag in unset}
+    if plan["all_gpus"] and plan["dp"] is None and not {"tp", "pp", "cp"} & left_open:
         width = "x".join(f" {name} {plan[name]} " for name in ("tp", "pp", "cp"))
         notes.append(f"it starts {plan['all_gpus']} GPUs, which{width}does not divide: more are meant".replace("  ", " "))
         plan["all_gpus"] = None
     ranks, experts = int(plan["dp"] or 0) * int(plan["tp"] or 1) * int(plan["cp"] or 1), int(plan["ep"] or 1)
-    if ranks % experts and not {"tp", "cp", "pp", "ep"} & {megatron.FIELD_OF.get(flag) for flag in unset}:
+    if ranks % experts and not {"tp", "cp", "pp", "ep"} & left_open:
         notes.append(f"it starts {plan['all_gpus']} GPUs, {ranks} a stage, which ep {experts} does not divide: more are meant")
         plan["all_gpus"] = plan["dp"] = None
-    open_flags = [flag for flag in unset if flag in megatron.KNOWN]
-    if open_flags:
+    if open_flags := [flag for flag in unset if flag in megatron.KNOWN]:
         notes.append(f"not set to one value in the file: {', '.join(open_flags)}")
-    numbers, told, unknown = _model(path, flags)
-    deepspeed = DEEPSPEED.flag in flags
-    kept = tuple(flag for flag in flags if megatron.is_kept(flag))
+    unknown: list[str] = []
+
+    def read(given: Mapping[str, object]) -> Model:
+        read_one, unknown[:] = model_of_flags(flags, path, given)
+        return read_one
+
+    numbers, told = numbers_told(read, path)
     if unknown:
         notes.append(f"unknown flags, taken to leave the model as it is: {', '.join(unknown)}")
-    return Launch(
-        path=path,
-        framework="Megatron-DeepSpeed" if deepspeed else "Megatron-LM",
-        plan=plan,
-        model=numbers,
-        stack=DEEPSPEED.stack if deepspeed else megatron.PAGE,
-        missing=missing_of(plan, numbers),
-        notes=(*notes, *told),
-        kept=kept,
-    )
+    framework, stack = "Megatron-LM", megatron.PAGE
+    if DEEPSPEED.flag in flags:
+        framework, stack = "Megatron-DeepSpeed", DEEPSPEED.stack
+    kept = tuple(flag for flag in flags if megatron.is_kept(flag))
+    return Job(framework=framework, plan=plan, model=numbers, stack=stack, notes=(*notes, *told), kept=kept)
 
 
 def slurm_of(text: str) -> dict[str, int]:
@@ -133,31 +132,11 @@ def gpus_of(values: Mapping[str, str], slurm: Mapping[str, int], unset: Sequence
     return nodes * each if nodes and each else slurm.get("gpus") if nodes is None or not stated else None
 
 
-def _model(path: str, flags: Flags) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-    """Numbers of the model, why there are none, and unknown flags."""
-    unknown: list[str] = []
-
-    def read(given: Mapping[str, object]) -> Model:
-        read_one, unknown[:] = model_of_flags(flags, path, given)
-        return read_one
-
-    return *numbers_told(read, path), tuple(unknown)
-
-
 def numbers_told(read: Callable[[Mapping[str, object]], Model], path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The numbers of the model that `read` makes with what is given besides, and why they are not all there; without those
     of a tokenizer that does not say how many tokens it has, all others."""
-    try:
-        return numbers_of(read({})), ()
-    except SimError as error:
-        why = (model_note(error, path),)
-    try:
-        numbers = numbers_of(read({VOCABULARY: 1}))
-    except SimError:
-        return {}, why
-    return {key: value for key, value in numbers.items() if key != VOCABULARY}, why
-
-
-def numbers_of(model: Model) -> dict[str, Any]:
-    """A model as a mapping, without name and source."""
-    return {key: value for key, value in model_document(model).items() if key not in ("name", "source")}
+    numbers, why = numbers_or_why(lambda: read({}), path)
+    if why:
+        numbers, _ = numbers_or_why(lambda: read({VOCABULARY: 1}), path)
+        numbers.pop(VOCABULARY, None)
+    return numbers, why

@@ -4,11 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim_core import SimError, parse_model, read_config
+from sim_core import Model, parse_model, read_config
 from sweep.frameworks import nanotron as of
-from sweep.inputs.launch.job import Launch, missing_of, number, section
-from sweep.inputs.launch.megatron import numbers_of
-from sweep.inputs.text import model_note
+from sweep.inputs.launch.keys import number, numbers_or_why, section
+from sweep.inputs.told import Job
 
 SIGN: Final = re.compile(rf"\b(?:{of.SIGN}):")
 FAMILIES: Final = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
@@ -19,12 +18,16 @@ FIELDS: Final = (
 )  # fmt: skip
 
 
-def read_yaml(path: str, document: Mapping[str, Any]) -> Launch:
+def read_yaml(path: str, document: Mapping[str, Any]) -> Job:
     """The plan and the model of a configuration."""
-    notes: list[str] = []
     parallelism, tokens = section(document, "parallelism"), section(document, "tokens")
     sequence = number(tokens, of.SEQUENCE.name)
-    model = _model(path, document, sequence, notes)
+    config = section(section(document, "model"), "model_config")
+    family = next((family for switch, family in FAMILIES.items() if config.get(switch) is True), None)
+    model: dict[str, Any] = {}
+    notes: tuple[str, ...] = ("model_config is of no family that is modelled (is_llama_config, is_qwen2_config)",)
+    if family is not None:
+        model, notes = numbers_or_why(lambda: _model(path, family, config, sequence), path)
     tp, pp, dp = (number(parallelism, size.name) for size in (of.TP, of.PP, of.DP))
     cp, ep = (number(parallelism, size.name) or 1 for size in (of.CP, of.EP))
     micro, ga = (number(tokens, size.name) for size in (of.MICRO_BATCH, of.GA))
@@ -41,41 +44,20 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Launch:
     if isinstance(stage, int) and 0 <= stage < len(of.STAGES):
         plan["sharding"] = of.STAGES[stage]
     if (engine := str(parallelism.get(of.ENGINE.name, "1f1b")).lower()) not in of.ENGINES:
-        notes.append(f"{of.ENGINE.name} {engine[:40]}: not modelled")
+        notes = (*notes, f"{of.ENGINE.name} {engine[:40]}: not modelled")
     elif pp and pp > 1:
         plan["schedule"] = of.ENGINES[engine]
     kept = tuple(key for key in document if key not in ("model", "optimizer", "parallelism", "tokens"))
-    return Launch(
-        path=path, framework="nanotron", plan=plan, model=model, stack=of.PAGE, missing=missing_of(plan, model),
-        notes=tuple(notes), kept=kept,
-    )  # fmt: skip
+    return Job(framework="nanotron", plan=plan, model=model, stack=of.PAGE, notes=notes, kept=kept)
 
 
-def _model(path: str, document: Mapping[str, Any], sequence: int | None, notes: list[str]) -> dict[str, Any]:
-    config = section(section(document, "model"), "model_config")
-    family = next((family for switch, family in FAMILIES.items() if config.get(switch) is True), None)
-    if family is None:
-        notes.append("model_config is of no family that is modelled (is_llama_config, is_qwen2_config)")
-        return {}
-    fields = {
-        "model_type": family,
-        "hidden_act": "silu",
-        **{name: config[name] for name in FIELDS if config.get(name) is not None},
-    }
-    try:
-        numbers = {**read_config(fields, path), "sequence": sequence}
-        if isinstance(config.get("moe_config"), Mapping):
-            numbers |= _experts(config["moe_config"], numbers)
-        return numbers_of(parse_model({"name": "model", "source": path, **numbers}, path))
-    except SimError as error:
-        notes.append(model_note(error, path))
-        return {}
-
-
-def _experts(moe: Mapping[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
-    ffn = number(moe, "moe_intermediate_size") or numbers.get("ffn")
-    shared = number(moe, "shared_expert_intermediate_size") or ffn
-    experts = {"count": number(moe, "num_experts"), "topk": number(moe, "top_k") or 1, "ffn": ffn}
-    if moe.get("enable_shared_expert") is True:
-        experts["shared_ffn"] = shared
-    return {"experts": experts, "ffn": None}
+def _model(path: str, family: str, config: Mapping[str, Any], sequence: int | None) -> Model:
+    own = {name: config[name] for name in FIELDS if config.get(name) is not None}
+    numbers = {**read_config({"model_type": family, "hidden_act": "silu", **own}, path), "sequence": sequence}
+    if isinstance(moe := config.get("moe_config"), Mapping):
+        ffn = number(moe, "moe_intermediate_size") or numbers.get("ffn")
+        experts = {"count": number(moe, "num_experts"), "topk": number(moe, "top_k") or 1, "ffn": ffn}
+        if moe.get("enable_shared_expert") is True:
+            experts["shared_ffn"] = number(moe, "shared_expert_intermediate_size") or ffn
+        numbers |= {"experts": experts, "ffn": None}
+    return parse_model({"name": "model", "source": path, **numbers}, path)

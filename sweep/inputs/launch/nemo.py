@@ -7,8 +7,8 @@ from typing import Any, Final
 from sim_core import OFF, flag_of, megatron_arguments as model, model_of_dump, whole_of
 from sweep.frameworks import megatron, nemo
 from sweep.frameworks.megatron_choices import DISTRIBUTED
-from sweep.inputs.launch.job import Launch, missing_of
 from sweep.inputs.launch.megatron import numbers_told
+from sweep.inputs.told import Job
 
 SIGN: Final = re.compile(rf"^\s+{nemo.SIGN}:\s*\d", re.MULTILINE)
 REFERENCE: Final = re.compile(r"\$\{\.*(?:\w+\.)*(\w+)\}")
@@ -16,7 +16,7 @@ PRODUCT: Final = re.compile(r"\$\{multiply:\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\}")
 DEEPEST: Final = 12
 
 
-def read_yaml(path: str, document: Mapping[str, Any]) -> Launch:
+def read_yaml(path: str, document: Mapping[str, Any]) -> Job:
     """The plan and the model of a recipe."""
     values: dict[str, str] = {}
     _collect(document, values, 0)
@@ -35,9 +35,7 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Launch:
         vocabulary = model.VOCABULARY.whole(values)
         own = {"vocabulary": vocabulary} if vocabulary else {}
         numbers, notes = numbers_told(lambda given: model_of_dump(values, path, {**own, **given}), path)
-    return Launch(
-        path=path, framework="NeMo", plan=plan, model=numbers, stack=nemo.PAGE, missing=missing_of(plan, numbers), notes=notes
-    )
+    return Job(framework="NeMo", plan=plan, model=numbers, stack=nemo.PAGE, notes=notes)
 
 
 def _collect(section: Mapping[str, Any], values: dict[str, str], depth: int) -> None:

@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim_core import SimError, nearest, read_model
+from sim_core import nearest, read_model
 from sweep.frameworks import torchtitan as of
 from sweep.frameworks.torchtitan_models import PRESETS, preset_of
-from sweep.inputs.launch.job import Launch, missing_of
-from sweep.inputs.launch.megatron import numbers_of
+from sweep.inputs.launch.keys import above_zero, numbers_or_why
+from sweep.inputs.told import Job
 
 SIGN: Final = re.compile(of.SIGN, re.MULTILINE)
 
@@ -30,26 +30,21 @@ class _Settings:
     def number(self, key: of.Key, default: int | None = None) -> int | None:
         """A whole number above 0; -1 and other values that leave it open are None."""
         value = self.value(key)
-        if value is None:
-            return default
-        return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else None
+        return default if value is None else above_zero(value)
 
     def word(self, key: of.Key) -> str:
         value = self.value(key)
         return value if isinstance(value, str) else ""
 
 
-def read_toml(path: str, document: Mapping[str, Any]) -> Launch:
+def read_toml(path: str, document: Mapping[str, Any]) -> Job:
     """The plan and the model that a file starts."""
     settings = _Settings(document)
     notes: list[str] = []
-    model = _model(settings, notes)
+    model = _model(path, settings, notes)
     plan = _plan(settings, model, notes)
     kept = tuple(f"{section}.{key}" for section, keys in kept_keys(document).items() for key in keys)
-    return Launch(
-        path=path, framework="torchtitan", plan=plan, model=model, stack=of.PAGE, missing=missing_of(plan, model),
-        notes=tuple(notes), kept=kept,
-    )  # fmt: skip
+    return Job(framework="torchtitan", plan=plan, model=model, stack=of.PAGE, notes=tuple(notes), kept=kept)
 
 
 def kept_keys(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -120,45 +115,41 @@ def _schedule(settings: _Settings, model: Mapping[str, Any], pp: int, notes: lis
         return None, None
     schedule, vpp = known
     each, layers = settings.number(of.LAYERS_EACH), model.get("layers")
-    if each and not isinstance(layers, int) and vpp > 1:
+    if not each or not (isinstance(layers, int) or vpp > 1):
+        return schedule, vpp
+    if not isinstance(layers, int):
         notes.append(f"vpp: {each} layers a stage, of a model that is not told")
         return schedule, None
-    if each and isinstance(layers, int):
-        first, last = (settings.value(end) for end in (of.FIRST_LESS, of.LAST_LESS))
-        more = sum(less if isinstance(less, int) and not isinstance(less, bool) else 1 for less in (first, last))
-        stages = -(-(layers + more) // each)
-        if stages % pp:
-            notes.append(f"vpp: {each} layers a stage make {stages} stages, which pp {pp} does not divide")
-        return schedule, stages // pp if stages % pp == 0 else None
-    return schedule, vpp
+    ends = (settings.value(end) for end in (of.FIRST_LESS, of.LAST_LESS))
+    more = sum(less if isinstance(less, int) and not isinstance(less, bool) else 1 for less in ends)
+    stages = -(-(layers + more) // each)
+    if stages % pp:
+        notes.append(f"vpp: {each} layers a stage make {stages} stages, which pp {pp} does not divide")
+        return schedule, None
+    return schedule, stages // pp
 
 
 def _checkpointing(settings: _Settings, notes: list[str]) -> str:
-    mode = settings.word(of.MODE) or "selective"
-    if mode == "selective":
-        option = settings.value(of.SELECTIVE)
-        if option not in (None, "op"):
-            notes.append(f"activation checkpointing of every {str(option)[:8]}. layer: taken as selective")
-        return "selective"
-    if mode not in ("full", "none"):
+    mode, option = settings.word(of.MODE) or "selective", settings.value(of.SELECTIVE)
+    if mode in ("full", "none"):
+        return mode
+    if mode != "selective":
         notes.append(f"activation checkpointing {mode[:40]}: taken as selective")
-        return "selective"
-    return mode
+    elif option not in (None, "op"):
+        notes.append(f"activation checkpointing of every {str(option)[:8]}. layer: taken as selective")
+    return "selective"
 
 
-def _model(settings: _Settings, notes: list[str]) -> dict[str, Any]:
+def _model(path: str, settings: _Settings, notes: list[str]) -> dict[str, Any]:
     name, flavor = settings.word(of.NAME), settings.word(of.FLAVOR)
-    known = preset_of(name, flavor)
-    if known is None:
+    if (known := preset_of(name, flavor)) is None:
         if name:
             flavors = sorted(each for of, each in PRESETS if of == name.lower())
             hint = f", {nearest(flavor, flavors)}" if flavors else ""
             notes.append(f"model {name[:40]} {flavor[:40]}: no preset{hint}; give --model")
         return {}
-    try:
-        sequence = settings.number(of.SEQUENCE)
-        preset, changes = known
-        return numbers_of(read_model(preset, {**changes, **({"sequence": sequence} if sequence else {})}))
-    except SimError as error:
-        notes.append(f"model: {error}")
-        return {}
+    preset, changes = known
+    sequence = settings.number(of.SEQUENCE)
+    numbers, why = numbers_or_why(lambda: read_model(preset, {**changes, **({"sequence": sequence} if sequence else {})}), path)
+    notes += why
+    return numbers

@@ -1,12 +1,11 @@
 """Logs of DeepSpeed by itself, of its pipelines and under the Hugging Face Trainer: rates, step times, batch, ZeRO stage."""
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from sweep.frameworks import deepspeed as of
 from sweep.frameworks.megatron import WORLD
-from sweep.frameworks.plan import Plan
-from sweep.inputs.logs.found import Found, LogReader, Steps, number
+from sweep.inputs.logs.found import LogReader, Steps, number, whole
 
 PIPELINE: Final = re.compile(r"steps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)")
 RATE: Final = re.compile(r"\b(?:Curr)?SamplesPerSec=(\d{1,12}\.\d+(?:e[-+]\d+)?)(?=,|\s|$)")
@@ -45,6 +44,7 @@ class DeepSpeedLog(LogReader):
     """DeepSpeed's own lines."""
 
     FRAMEWORK = of.NAME
+    KNOWN_BY = "`SamplesPerSec=`, `iter time (s):`, its own lines or the Trainer's"
     KEYS = (
         b"SamplesPerSec", b"iter time (s)", of.BATCH.name.encode(), of.MICRO_BATCH.name.encode(), b"ccumulation", b"ZeRO",
         b"parallel_size", b"atch size", b"train_runtime", b"Total optimization", b"trainable parameters", b"\"n_", b"_size\"",
@@ -58,16 +58,15 @@ class DeepSpeedLog(LogReader):
         r"\*\*\*\*\* Running training \*\*\*\*\*",
     )
 
+    _is_deepspeed = False
+    _runtime: float | None = None
+    _total_steps: int | None = None
+    _bar = (0, 0)  # step and second of the last interval's end
+
     def __init__(self) -> None:
         super().__init__()
-        self._by_time, self._by_rate = Steps(), Steps()
-        self._settings: dict[str, int] = {}
-        self._is_deepspeed = False
-        self._is_trainer = False
-        self._runtime: float | None = None
-        self._total_steps: int | None = None
-        self._by_bar = Steps()
-        self._bar = (0, 0)  # step and second of the last interval's end
+        self._by_time, self._by_rate, self._by_bar = Steps(), Steps(), Steps()
+        self._of_trainer: dict[str, int] = {}
 
     @property
     def steps(self) -> Steps:
@@ -79,28 +78,22 @@ class DeepSpeedLog(LogReader):
             seconds, rate = float(step[2]), float(step[3])
             if seconds > 0:
                 self._by_time.take(int(step[1]), seconds)
-                self._settings.setdefault("by_rate", round(seconds * rate))
+                self.told.setdefault("by_rate", round(seconds * rate))
         elif "SamplesPerSec" in line:
-            self._rate(line)
+            self._is_deepspeed = True
+            rates, step, peak = RATE.findall(line), GLOBAL_STEP.search(line), PEAK.search(line)
+            if peak:
+                self.job.memory(float(peak[1]), "max allocated")
+            if rates and (per_s := number(rates[-1])) is not None:
+                self._by_rate.take(int(step[1] or step[2]) if step else len(self._by_rate) + 1, per_s)
         elif (bar := BAR.search(line)) is not None:
-            self._take_bar(int(bar[1]), int(bar[2]), int(bar[3] or 0) * 3600 + int(bar[4]) * 60 + int(bar[5]))
+            at, second = int(bar[1]), int(bar[3] or 0) * 3600 + int(bar[4]) * 60 + int(bar[5])
+            # that of an evaluation has another total
+            if int(bar[2]) == self._total_steps and at > self._bar[0] and second >= self._bar[1] + SHORTEST_S:
+                self._by_bar.take(at, (second - self._bar[1]) / (at - self._bar[0]))
+                self._bar = at, second
         else:
             self._setting(line)
-
-    def _rate(self, line: str) -> None:
-        self._is_deepspeed = True
-        rates, step, peak = RATE.findall(line), GLOBAL_STEP.search(line), PEAK.search(line)
-        if peak:
-            self._found.memory(float(peak[1]), "max allocated")
-        rate = number(rates[-1]) if rates else None
-        if rate is not None:
-            self._by_rate.take(int(step[1] or step[2]) if step else len(self._by_rate) + 1, rate)
-
-    def _take_bar(self, step: int, total: int, second: int) -> None:
-        """The Trainer's progress bar; that of an evaluation has another total."""
-        if total == self._total_steps and step > self._bar[0] and second >= self._bar[1] + SHORTEST_S:
-            self._by_bar.take(step, (second - self._bar[1]) / (step - self._bar[0]))
-            self._bar = (step, second)
 
     def _setting(self, line: str) -> None:
         self._is_deepspeed = self._is_deepspeed or "ZeRO" in line or "parameter_parallel_size" in line
@@ -108,8 +101,7 @@ class DeepSpeedLog(LogReader):
             self._put(name, int(value))
         for name, pattern in TRAINER.items():
             if match := pattern.search(line):
-                self._is_trainer = True
-                self._settings[name] = int(match[1].replace(",", "") or 0)
+                self._of_trainer[name] = whole(match[1]) or 0
         if match := DP.search(line):
             self._put("dp", int(match[1]))
         elif match := STAGE.search(line):
@@ -117,57 +109,53 @@ class DeepSpeedLog(LogReader):
         elif match := RUNTIME.search(line):
             self._runtime = float(match[1])
         elif match := STEPS.search(line):
-            self._total_steps = int(match[1].replace(",", "") or 0)
+            self._total_steps = whole(match[1]) or 0
         elif match := SIZE.search(line):
-            self._found.parameters = int(match[1].replace(",", "") or 0) or None
+            self.job.parameters = whole(match[1])
         for name, value in CONFIG.findall(line):
-            self._found.model.setdefault(NAMES[name], int(value))
+            self.model.setdefault(NAMES[name], int(value))
         for name, value in OVERRIDE.findall(line) if "Overriding config" in line else ():
-            self._found.model[NAMES[name]] = int(value)
+            self.model[NAMES[name]] = int(value)
 
     def _put(self, name: str, value: int) -> None:
         """A setting. After steps another value is that of a job that was started again."""
-        if (len(self._by_rate) or len(self._by_time)) and self._settings.get(name, value) != value:
+        if (len(self._by_rate) or len(self._by_time)) and self.told.get(name, value) != value:
             self._by_rate, self._by_time = Steps(), Steps()
-            del self._settings[name]
-        self._settings.setdefault(name, value)
+            del self.told[name]
+        self.told.setdefault(name, value)
 
-    def found(self) -> Found | None:
-        found = self._found
-        if not (self._is_deepspeed or self._is_trainer):
-            return None
-        found.framework = of.TRAINER_NAME if self._is_trainer else of.NAME
-        found.plan = self._plan()
-        batch = found.plan.get("global_batch")
+    def found(self) -> bool:
+        job, trainer = self.job, bool(self._of_trainer)
+        if not (self._is_deepspeed or trainer):
+            return False
+        job.framework = of.TRAINER_NAME if trainer else of.NAME
+        job.plan = self._plan()
+        batch = job.plan["global_batch"]
         if len(self._by_time):
-            found.steps = self._by_time
-        elif len(self._by_rate) and isinstance(batch, int):
-            found.steps = self._by_rate.over(batch)
+            self.taken = self._by_time
+        elif len(self._by_rate) and batch is not None:
+            self.taken = self._by_rate.over(batch)
         elif len(self._by_rate):
-            found.notes.append("it prints samples a second; the batch that makes them seconds is not in the log")
+            job.notes = ("it prints samples a second; the batch that makes them seconds is not in the log",)
         elif len(self._by_bar):
-            found.steps, found.precision_share = self._by_bar, 1 / SHORTEST_S
-            found.notes.append("by the progress bar, which counts whole seconds; evaluations and checkpoints are in it")
+            self.taken, job.rounding = self._by_bar, 1 / SHORTEST_S
+            job.notes = ("by the progress bar, which counts whole seconds; evaluations and checkpoints are in it",)
         elif self._runtime and self._total_steps:
-            found.notes.append(
-                f"only the mean of the whole run: {self._runtime / self._total_steps:.1f} s over {self._total_steps} steps, "
-                "the slow first ones among them"
-            )
-        positions = found.model.pop("positions", None)
-        if positions is not None:
-            found.plan.setdefault("sequence", None)
-        return found
+            mean = f"{self._runtime / self._total_steps:.1f} s over {self._total_steps} steps"
+            job.notes = (f"only the mean of the whole run: {mean}, the slow first ones among them",)
+        self.model.pop("positions", None)
+        return True
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> dict[str, Any]:
         """Batch, ZeRO stage and, under the Trainer, which has no other parallelism, the ranks."""
-        settings = self._settings
-        plan: Plan = {
-            "global_batch": settings.get(of.BATCH.name) or settings.get("global_batch") or settings.get("by_rate"),
-            "micro_batch": settings.get(of.MICRO_BATCH.name) or settings.get("micro_batch"),
+        told, trainer = self.told, self._of_trainer
+        plan: dict[str, Any] = {
+            "global_batch": told.get(of.BATCH.name) or trainer.get("global_batch") or told.get("by_rate"),
+            "micro_batch": told.get(of.MICRO_BATCH.name) or trainer.get("micro_batch"),
         }
-        stage = settings.get("stage", settings.get(of.LOGGED_STAGE))
+        stage = told.get("stage", told.get(of.LOGGED_STAGE))
         if stage is not None and stage < len(of.ZERO):
             plan["sharding"] = of.ZERO[stage]
-        if self._is_trainer and (dp := settings.get("dp")):
+        if trainer and (dp := told.get("dp")):
             plan |= {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": dp, "all_gpus": dp}
         return plan

@@ -1,23 +1,16 @@
-"""What a reader of logs finds: plan, model, steps, memory; and the interface that every reader of logs fulfils."""
+"""The interface that every reader of logs fulfils, and the steps that it finds."""
 
 import math
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 
 from sim_core import whole_of
-from sweep.frameworks.plan import Plan, Value
-
-PLAN_FIELDS: Final = (
-    "tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence", "sequence_parallel",
-    "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param", "schedule",
-)  # fmt: skip
-"""What a log may tell of a plan, by the names of plan fields."""
-SIZES: Final = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch")
-"""The fields without which a plan is not known."""
+from sweep.frameworks.plan import Value
+from sweep.inputs.told import Job
 
 
 class Steps:
@@ -39,12 +32,12 @@ class Steps:
 
     def take(self, iteration: int, seconds: float) -> None:
         """An interval that ended with `iteration`, in seconds a step; one that is logged again is not taken again."""
-        if self._iterations and iteration == self._iterations[-1]:
+        before = self._iterations[-1] if self._iterations else None
+        if before == iteration:
             return
-        restarted = bool(self._iterations) and iteration < self._iterations[-1]
         self._seconds.append(seconds)
         self._iterations.append(iteration)
-        self._clean.append(not (self._disturbed or restarted))
+        self._clean.append(not self._disturbed and (before is None or before < iteration))
         self._disturbed = False
 
     def over(self, amount: float) -> "Steps":
@@ -57,10 +50,8 @@ class Steps:
     @property
     def interval(self) -> int:
         """Steps of an interval: the usual distance of the iterations that are logged."""
-        if len(self._iterations) < 2:
-            return max(self._iterations[0], 1) if self._iterations else 1
-        apart = np.diff(np.frombuffer(self._iterations, dtype=np.int64))
-        return max(int(np.median(apart)), 1)
+        logged = np.frombuffer(self._iterations, dtype=np.int64)
+        return max(int(np.median(np.diff(logged) if len(logged) > 1 else logged)), 1) if len(logged) else 1
 
     def steady(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Seconds of the steady steps: without the first interval and disturbed ones; a single interval stays unless it is
@@ -68,44 +59,13 @@ class Steps:
         seconds = np.frombuffer(self._seconds, dtype=np.float64)
         if len(seconds) < 2:
             return seconds[:0] if self.begins or (len(seconds) and self._iterations[0] <= 1) else seconds
-        clean = np.frombuffer(self._clean, dtype=np.int8).astype(bool)
-        rest = seconds[1:][clean[1:]]
+        rest = seconds[1:][np.frombuffer(self._clean, dtype=np.bool_)[1:]]
         return rest if len(rest) else seconds[1:]
 
     @property
     def first_s(self) -> float | None:
         """Seconds of the first interval."""
         return self._seconds[0] if self._seconds else None
-
-
-class Found:
-    """What one reader found in a log."""
-
-    def __init__(self, framework: str) -> None:
-        self.framework = framework
-        self.plan: Plan = {}
-        self.refused = ""  # why the plan that the log prints cannot be believed
-        self.model: dict[str, Value] = {}
-        self.preset = ""  # the model by name, where the log states no numbers
-        self.changes: Mapping[str, object] = {}  # what it has otherwise
-        self.parameters: int | None = None
-        self.steps = Steps()
-        self.precision_share = 0.0  # how far rounding of the log may move a step
-        self.peak_memory_gib: float | None = None
-        self.memory_kind = ""
-        self.device = ""
-        self.stack = ""  # the preset that simulates it
-        self.arguments: Mapping[str, str] = {}  # of Megatron-LM, as dumped
-        self.notes: list[str] = []
-
-    def memory(self, gib: float, kind: str) -> None:
-        """Memory of a GPU, by the words of `memory_kind`; the most counts."""
-        self.peak_memory_gib, self.memory_kind = max(self.peak_memory_gib or 0.0, gib), kind
-
-    def start_again(self) -> None:
-        """Forget the steps: those that follow are of another batch."""
-        begins, self.steps = self.steps.begins, Steps()
-        self.steps.begins = begins
 
 
 class Taker(ABC):
@@ -129,29 +89,45 @@ class Taker(ABC):
 
 
 class LogReader(Taker):
-    """Reads the lines of one family of frameworks."""
+    """Reads the lines of one family of frameworks into a job.
+
+    `model` and `arguments` of Megatron-LM, as dumped, tell the model's numbers; else `preset` names it, with what it has
+    otherwise in `changes`. `told`: whole numbers by name, `settings`: values as they are printed; what lines tell on the way.
+    """
 
     FRAMEWORK: ClassVar[str]
+    KNOWN_BY: ClassVar[str]
+    """What shows its logs, in words; SIGNS are the patterns."""
     SIGNS: ClassVar[Sequence[str]]
-    """Patterns of which one in a file means a log of this family."""
+    preset = ""
 
     def __init__(self) -> None:
-        self._found = Found(self.FRAMEWORK)
+        self.job = Job(framework=self.FRAMEWORK)
+        self.taken = Steps()
+        self.model: dict[str, Value] = {}
+        self.changes: Mapping[str, object] = {}
+        self.arguments: Mapping[str, str] = {}
+        self.told: dict[str, int] = {}
+        self.settings: dict[str, str] = {}
 
     @property
     def steps(self) -> Steps:
         """The steps found so far."""
-        return self._found.steps
+        return self.taken
+
+    def start_again(self) -> None:
+        """Forget the steps: those that follow are of another batch."""
+        begins, self.taken = self.taken.begins, Steps()
+        self.taken.begins = begins
 
     @abstractmethod
-    def found(self) -> Found | None:
-        """What the lines told; None if none was of this family."""
+    def found(self) -> bool:
+        """Complete the job by what the lines told; False if none was of this family."""
 
 
 def numbers_of(settings: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Value]:
     """Settings that are whole numbers, by our names."""
-    found = {key: whole_of(settings, name) for name, key in names.items()}
-    return {key: value for key, value in found.items() if value}
+    return {key: value for name, key in names.items() if (value := whole_of(settings, name))}
 
 
 def product(plan: Mapping[str, Value | None], *names: str) -> int | None:
@@ -167,3 +143,8 @@ def number(text: str) -> float | None:
     except ValueError:
         return None
     return value if 0 < value < 1e15 else None
+
+
+def whole(text: str) -> int | None:
+    """A whole number above 0 of digits and separators of thousands; None if it is none."""
+    return int(text.replace(",", "") or 0) or None

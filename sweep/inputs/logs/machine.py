@@ -21,10 +21,9 @@ class Machine(Taker):
 
     KEYS = (b"NVIDIA ", b"Tesla ", b"MiB / ", b"per_node", b"per-node", b"GPUS_PER_NODE")
 
-    def __init__(self) -> None:
-        self._name = ""
-        self._memory_gb: int | None = None
-        self.gpus_per_node: int | None = None
+    _name = ""
+    _memory_gb: int | None = None
+    gpus_per_node: int | None = None
 
     def take(self, line: str) -> None:
         """Read a line that contains one of KEYS."""
@@ -46,10 +45,6 @@ def device_of(name: str, memory_gb: int | None = None) -> str:
     chip, form, size = CHIP.search(upper), FORM.search(upper), SIZE.search(upper)
     if chip is None:
         return ""
-    words = [chip[1] + chip[2]]
-    if form:
-        words.append(form[1])
-    elif HBM in upper:
-        words.append("SXM")
     gigabytes = int(size[1]) if size else memory_gb
-    return "-".join([*words, f"{gigabytes}GB"] if gigabytes else words)
+    words = (chip[1] + chip[2], form[1] if form else "SXM" if HBM in upper else "", f"{gigabytes}GB" if gigabytes else "")
+    return "-".join(filter(None, words))

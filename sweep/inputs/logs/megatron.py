@@ -8,8 +8,9 @@ from typing import Final
 from sim_core import flag_of, megatron_arguments as model, says_model
 from sweep.frameworks import deepspeed, megatron, megatron_sizes as sizes
 from sweep.frameworks.megatron_choices import INSTANCES
-from sweep.frameworks.plan import Plan, Value
-from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader
+from sweep.frameworks.plan import Plan
+from sweep.inputs.logs.found import LogReader
+from sweep.inputs.told import PLAN_FIELDS
 
 BEGIN: Final = re.compile(r"-{3,} arguments -{3,}")
 END: Final = re.compile(r"-{3,} end of arguments -{3,}")
@@ -40,10 +41,18 @@ UNEVEN: Final = (sizes.LAYOUT, sizes.FIRST_STAGE, sizes.LAST_STAGE)
 NUMBERS: Final = (model.LAYERS, model.HIDDEN, model.HEADS, model.FFN, model.HEAD_DIM)
 
 
+STATED: Final = tuple(each.name for each in megatron.STATED)
+"""Arguments that state the plan."""
+
+
 class MegatronLog(LogReader):
     """Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, GPT-NeoX: all print Megatron's iteration line."""
 
     FRAMEWORK = "Megatron-LM"
+    KNOWN_BY = (
+        "`elapsed time per iteration (ms):`, its dump of arguments, or `using world size:`; Megatron-DeepSpeed, "
+        "Megatron-Bridge and GPT-NeoX print the same"
+    )
     KEYS = (
         b"iteration", b"arguments --", b"number of parameters on", b"max allocated", b"world size",
         b"padded vocab", b"loss at", b"checkpoint", b"total parameters",
@@ -56,73 +65,68 @@ class MegatronLog(LogReader):
         r"number of parameters on \(tensor, pipeline\)",
     )
 
+    _vocabulary: int | None = None
+    _batch: int | None = None
+    _samples_first = False
+
     def __init__(self) -> None:
         super().__init__()
-        self._values: dict[str, str] = {}
-        self._before: Mapping[str, str] = {}  # of the job before one that was started again
-        self._again: dict[str, str] = {}
-        self._world: dict[str, int] = {}
+        self._before: Mapping[str, str] = {}  # settings of the job before one that was started again
+        self._again: set[str] = set()  # of which a dump gives different values
         self._ranks: dict[tuple[int, int], int] = {}
         self._old_ranks: list[int] = []
-        self._vocabulary: int | None = None
-        self._batch: int | None = None
-        self._samples_first = False
 
     def take(self, line: str) -> None:
         if "arguments ---" in line:
             self._border(line)
         elif "elapsed time per iteration" in line:
             self._iteration(line)
-        elif self.in_dump and self._argument(line):
+        elif self.in_dump and (argument := ARGUMENT.search(line)):
+            value = SUFFIX.sub("", argument[2].strip())
+            if self.settings.setdefault(argument[1], value) != value:
+                self._again.add(argument[1])
             return
         elif "number of parameters on" in line:
-            self._rank_parameters(line)
+            for match in PARAMETERS.finditer(line):
+                self._ranks[int(match[1]), int(match[2])] = int(match[3])
+            self._old_ranks += [int(match[2]) for match in OLD_PARAMETERS.finditer(line)]
         elif "using world size" in line:
-            self._take_world(line)
+            self._world(line)
         elif "padded vocab" in line and (padded := PADDED.search(line)):
             self._vocabulary = int(padded[1])
         elif "total parameters" in line and (total := TOTAL.search(line)):
-            self._found.parameters = round(float(total[1]) * 1e9)
+            self.job.parameters = round(float(total[1]) * 1e9)
         elif any(words in line for words in OTHER_WORK):
-            self._found.steps.disturb()
+            self.taken.disturb()
         for match in MEMORY.finditer(line) if "max allocated" in line else ():
-            self._found.memory(float(match[1]) / 1024, "max allocated")
+            self.job.memory(float(match[1]) / 1024, "max allocated")
 
     def _border(self, line: str) -> None:
         """The begin or the end of a dump. One after steps is that of a job that was started again."""
-        if self.in_dump and (END.search(line) or self._values):
+        if self.in_dump and (END.search(line) or self.settings):
             self._end_of_dump()
         elif BEGIN.search(line) and not self.in_dump:
             self.in_dump = True
-            if len(self._found.steps):
+            if len(self.taken):
                 self._start()
-            self._found.steps.begins = True
+            self.taken.begins = True
 
     def _start(self) -> None:
         """A job is started after another in the same file."""
-        self._before = self._values or self._before
-        self._values, self._again, self._ranks, self._old_ranks = {}, {}, {}, []
-        self._found.steps.disturb()
+        self._before = self.settings or self._before
+        self.settings, self._again, self._ranks, self._old_ranks = {}, set(), {}, []
+        self.taken.disturb()
 
     def _end_of_dump(self) -> None:
         """Of a job that was started again with another plan or model only its own steps count."""
         self.in_dump = False
-        before, now = _costly(self._before), _costly(self._values)
+        before, now = _costly(self._before), _costly(self.settings)
         changed = [name for name in {**now, **before} if before.get(name) != now.get(name)]
         if self._before and changed:
-            self._found.start_again()
+            self.start_again()
             self._batch = None
-            self._found.notes.append(f"several runs: the last counts, with another {', '.join(changed)}")
+            self.job.notes += (f"several runs: the last counts, with another {', '.join(changed)}",)
         self._before = {}
-
-    def _argument(self, line: str) -> bool:
-        match = ARGUMENT.search(line)
-        if match is None:
-            return False
-        name, value = match[1], SUFFIX.sub("", match[2].strip())
-        if self._values.setdefault(name, value) != value:
-            self._again.setdefault(name, value)
-        return True
 
     def _iteration(self, line: str) -> None:
         iteration, elapsed, batch = ITERATION.search(line), ELAPSED.search(line), BATCH.search(line)
@@ -131,75 +135,109 @@ class MegatronLog(LogReader):
         if self.in_dump:
             self._end_of_dump()
         seconds = float(elapsed[2]) * (1e-3 if elapsed[1] == "ms" else 1.0)
-        size = int(batch[1]) if batch else _batch_of(line, seconds)
+        size = int(batch[1]) if batch else None
+        if batch is None and (rate := RATE.search(line)):  # in the place of the batch, where their product is whole
+            product = float(rate[1]) * seconds
+            off = abs(product - round(product))
+            size = round(product) if product >= 1 and off < min(5e-3 * product, 0.1) else None
         if self._batch is not None and size is not None and size != self._batch:
-            self._found.start_again()  # a batch that grows: the steps before were of another one
+            self.start_again()  # a batch that grows: the steps before were of another one
         self._batch = size or self._batch
         if seconds > 0:
-            self._found.steps.take(int(iteration[1]), seconds)
+            self.taken.take(int(iteration[1]), seconds)
         self._samples_first = self._samples_first or line.lstrip().startswith("samples/sec")
 
-    def _rank_parameters(self, line: str) -> None:
-        for match in PARAMETERS.finditer(line):
-            self._ranks[int(match[1]), int(match[2])] = int(match[3])
-        self._old_ranks += [int(match[2]) for match in OLD_PARAMETERS.finditer(line)]
-
-    def _take_world(self, line: str) -> None:
-        if (world := WORLD.search(line)) is None:
-            return
-        if self._values:
+    def _world(self, line: str) -> None:
+        world = WORLD.search(line)
+        if world and self.settings:
             self._start()
-            self._world = {}
-        elif self._world:
+        elif world is None or self.told:
             return
-        self._world["all_gpus"] = int(world[1])
-        for name, pattern in WORLD_SIZES.items():
-            if match := pattern.search(line):
-                self._world[name] = int(match[1])
+        self.told = {"all_gpus": int(world[1])}
+        self.told |= {name: int(match[1]) for name, pattern in WORLD_SIZES.items() if (match := pattern.search(line))}
 
-    def found(self) -> Found | None:
-        found, values = self._found, self._values
-        if not (values or self._world or len(found.steps) or self._ranks):
-            return None
-        found.stack = deepspeed.PAGE if self._samples_first else megatron.stack_of(values)
-        if found.stack == deepspeed.PAGE:
-            found.framework = "Megatron-DeepSpeed"
-        found.plan, found.refused = plan_of(values, self._world, self._ranks)
+    def found(self) -> bool:
+        job, values = self.job, self.settings
+        if not (values or self.told or len(self.taken) or self._ranks):
+            return False
+        job.stack = deepspeed.PAGE if self._samples_first else megatron.stack_of(values)
+        if job.stack == deepspeed.PAGE:
+            job.framework = "Megatron-DeepSpeed"
+        plan = self._plan()
         if self._batch is not None:
-            found.plan["global_batch"] = self._batch
+            plan["global_batch"] = self._batch
         if uneven := [each.name for each in UNEVEN if each.word(values, "None") != "None"]:
-            found.notes.append(f"{uneven[0]}: not read, stages are taken as equal; give --set layer_split=...")
-        found.model = _model(values, self._vocabulary)
+            job.notes += (f"{uneven[0]}: not read, stages are taken as equal; give --set layer_split=...",)
+        numbers = (*NUMBERS, model.KV_HEADS) if model.GROUPED.on(values) else NUMBERS
+        self.model = {each.field: number for each in numbers if (number := each.whole(values))}
+        if self._vocabulary is not None:
+            self.model["vocabulary"] = self._vocabulary
         if self.in_dump:
-            found.plan, found.refused = {}, "the dump of arguments has no end"
-        found.arguments = {} if self.in_dump else values
-        changed = [name for name in self._again if name in STATED]
-        if changed:
-            found.notes.append(f"the dump gives {', '.join(sorted(changed))} twice with different values: the first is taken")
-        self._parameters(found)
-        return found
+            plan, job.refused = {}, "the dump of arguments has no end"
+        job.plan, self.arguments = plan, {} if self.in_dump else values
+        if changed := sorted(self._again.intersection(STATED)):
+            job.notes += (f"the dump gives {', '.join(changed)} twice with different values: the first is taken",)
+        self._parameters(plan.get("tp"), plan.get("pp"))
+        return True
 
-    def _parameters(self, found: Found) -> None:
+    def _plan(self) -> Plan:
+        """The plan of the dump; where it cannot be believed, the job says why."""
+        values, world = self.settings, self.told
+        if not values and not world:
+            return {}
+        gpus, told = megatron.WORLD.whole(values) or world.get("all_gpus"), megatron.fields_of(values)
+        rest: Plan = {
+            "all_gpus": gpus,
+            "global_batch": told.get("global_batch"),
+            "sequence": model.SEQUENCE.whole(values) or None,
+            "precision": told["precision"] if values else None,
+        }
+        tp, pp, dp = (each.whole(values) or world.get(each.field) for each in (sizes.TP, sizes.PP, megatron.DP))
+        cp = sizes.CP.whole(values) or world.get("cp") or 1
+        self.job.refused = self._lies(gpus, tp, pp, dp, cp)
+        if self.job.refused:
+            return rest
+        plan: Plan = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, **rest}
+        if not values:
+            return plan
+        plan |= {name: told.get(name) for name in ("vpp", "ep", "micro_batch")}
+        plan["sequence_parallel"] = sizes.SEQUENCE_PARALLEL.on(values)
+        return {**plan, **{name: value for name, value in _choices(values).items() if name in PLAN_FIELDS}}
+
+    def _lies(self, gpus: int | None, tp: int | None, pp: int | None, dp: int | None, cp: int) -> str:
+        """Why the sizes of a dump are not the plan that ran; "" where nothing speaks against them."""
+        fork = next((name for name in SWITCHES if self.settings.get(name, "None") != "None"), None)
+        if fork is not None:
+            return f"the dump has {fork}: this fork keeps the plan in a file of its own"
+        if tp is None or pp is None:
+            old = [each.name for each in (sizes.OLD_TP, sizes.OLD_PP) if each.name in self.settings]
+            names = f", only {' and '.join(old)} of an older DeepSpeed" if old else ""
+            return f"the dump has no {(sizes.TP if tp is None else sizes.PP).name}{names}"
+        if dp is None:
+            return f"the dump has no {megatron.DP.name}"
+        if gpus is None:
+            return f"the dump has no {megatron.WORLD.name}"
+        if tp * pp * dp * cp != gpus:
+            product = f"tp {tp} x pp {pp} x dp {dp}" + (f" x cp {cp}" if cp > 1 else "")
+            return f"{megatron.WORLD.name} {gpus} is not {product}: the plan is kept elsewhere"
+        outside = next((rank for rank in self._ranks if rank[0] >= tp or rank[1] >= pp), None)
+        if outside is not None:
+            return f"a rank of the log is ({outside[0]}, {outside[1]}), outside tp {tp} x pp {pp}: the plan is kept elsewhere"
+        return ""
+
+    def _parameters(self, tp: object, pp: object) -> None:
         """Those of all stages; a rank whose line cannot be read has as many as others of its stage, as tensor-parallel ranks
         hold equal shares."""
-        tp, pp = found.plan.get("tp"), found.plan.get("pp")
         if not isinstance(tp, int) or not isinstance(pp, int):
-            found.parameters = sum(self._ranks.values()) or sum(self._old_ranks) or found.parameters
+            self.job.parameters = sum(self._ranks.values()) or sum(self._old_ranks) or self.job.parameters
             return
         by_stage: dict[int, Counter[int]] = {}
         for (_, stage), count in self._ranks.items():
             by_stage.setdefault(stage, Counter())[count] += 1
         if set(by_stage) == set(range(pp)):
-            found.parameters = sum(tp * counts.most_common(1)[0][0] for counts in by_stage.values())
+            self.job.parameters = sum(tp * counts.most_common(1)[0][0] for counts in by_stage.values())
         elif by_stage:
-            found.notes.append(f"parameters of {pp - len(by_stage)} of {pp} stages cannot be read")
-
-
-def _batch_of(line: str, seconds: float) -> int | None:
-    """The batch of a line that has a rate in its place, where their product is whole."""
-    rate = RATE.search(line)
-    size = float(rate[1]) * seconds if rate else 0.0
-    return round(size) if size >= 1 and abs(size - round(size)) < 5e-3 * size and abs(size - round(size)) < 0.1 else None
+            self.job.notes += (f"parameters of {pp - len(by_stage)} of {pp} stages cannot be read",)
 
 
 def _costly(values: Mapping[str, str]) -> dict[str, object]:
@@ -212,62 +250,3 @@ def _choices(values: Mapping[str, str]) -> Plan:
     """What the arguments mean for a plan besides its sizes and its pipeline."""
     told = megatron.in_order(megatron.fields_of(values))
     return {name: value for name, value in told.items() if name not in (*megatron.SIZES, "layer_split", "overlap_pp")}
-
-
-STATED: Final = tuple(each.name for each in megatron.STATED)
-"""Arguments that state the plan."""
-
-
-def plan_of(values: Mapping[str, str], world: Mapping[str, int], ranks: Mapping[tuple[int, int], int]) -> tuple[Plan, str]:
-    """The plan of a dump, and why it cannot be believed ("" if it can)."""
-    if not values and not world:
-        return {}, ""
-    gpus = megatron.WORLD.whole(values) or world.get("all_gpus")
-    told = megatron.fields_of(values)
-    rest: Plan = {
-        "all_gpus": gpus,
-        "global_batch": told.get("global_batch"),
-        "sequence": model.SEQUENCE.whole(values) or None,
-        "precision": told["precision"] if values else None,
-    }
-    tp, pp, dp = (each.whole(values) or world.get(each.field) for each in (sizes.TP, sizes.PP, megatron.DP))
-    cp = sizes.CP.whole(values) or world.get("cp") or 1
-    if why := _lies(values, gpus, tp, pp, dp, cp, ranks):
-        return rest, why
-    plan: Plan = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, **rest}
-    if not values:
-        return plan, ""
-    plan |= {name: told.get(name) for name in ("vpp", "ep", "micro_batch")}
-    plan["sequence_parallel"] = sizes.SEQUENCE_PARALLEL.on(values)
-    return {**plan, **{name: value for name, value in _choices(values).items() if name in PLAN_FIELDS}}, ""
-
-
-def _lies(
-    values: Mapping[str, str], gpus: int | None, tp: int | None, pp: int | None, dp: int | None, cp: int,
-    ranks: Mapping[tuple[int, int], int],
-) -> str:  # fmt: skip
-    """Why the sizes of a dump are not the plan that ran; "" where nothing speaks against them."""
-    fork = next((name for name in SWITCHES if values.get(name, "None") != "None"), None)
-    if fork is not None:
-        return f"the dump has {fork}: this fork keeps the plan in a file of its own"
-    if tp is None or pp is None:
-        old = [each.name for each in (sizes.OLD_TP, sizes.OLD_PP) if each.name in values]
-        names = f", only {' and '.join(old)} of an older DeepSpeed" if old else ""
-        return f"the dump has no {(sizes.TP if tp is None else sizes.PP).name}{names}"
-    if dp is None:
-        return f"the dump has no {megatron.DP.name}"
-    if gpus is None:
-        return f"the dump has no {megatron.WORLD.name}"
-    if tp * pp * dp * cp != gpus:
-        product = f"tp {tp} x pp {pp} x dp {dp}" + (f" x cp {cp}" if cp > 1 else "")
-        return f"{megatron.WORLD.name} {gpus} is not {product}: the plan is kept elsewhere"
-    outside = next((rank for rank in ranks if rank[0] >= tp or rank[1] >= pp), None)
-    if outside is not None:
-        return f"a rank of the log is ({outside[0]}, {outside[1]}), outside tp {tp} x pp {pp}: the plan is kept elsewhere"
-    return ""
-
-
-def _model(values: Mapping[str, str], vocabulary: int | None) -> dict[str, Value]:
-    numbers = (*NUMBERS, model.KV_HEADS) if model.GROUPED.on(values) else NUMBERS
-    found: dict[str, Value] = {each.field: number for each in numbers if (number := each.whole(values))}
-    return found if vocabulary is None else {**found, "vocabulary": vocabulary}

@@ -2,12 +2,11 @@
 
 import json
 import re
-from typing import Any, Final
+from typing import Final
 
 from sweep.frameworks.megatron_sizes import GLOBAL_BATCH
 from sweep.frameworks.nemo import PAGE
-from sweep.frameworks.plan import Plan
-from sweep.inputs.logs.found import Found, LogReader
+from sweep.inputs.logs.found import LogReader
 
 MARK: Final = ":::MLLOG "
 SECONDS: Final = ("train_step_timing in s", "train_step_time")
@@ -23,15 +22,10 @@ class MllogLog(LogReader):
     """MLPerf, whatever framework trains."""
 
     FRAMEWORK = "MLPerf"
+    KNOWN_BY = "`:::MLLOG {`"
     KEYS = (b":::MLLOG ",)
     SIGNS = (r":::MLLOG \{",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._numbers: dict[str, int] = {}
-        self._ranks = 0
-        self._benchmark = ""
-        self._seen = False
+    _ranks, _benchmark, _seen = 0, "", False
 
     def take(self, line: str) -> None:
         try:
@@ -43,41 +37,33 @@ class MllogLog(LogReader):
         self._seen = True
         key, value = record["key"], record.get("value")
         if key == "init_start":
-            if len(self._found.steps):  # another run in the same file
-                self._found.start_again()
-                self._ranks, self._numbers = 0, {}
+            if len(self.taken):  # another run in the same file
+                self.start_again()
+                self._ranks, self.told = 0, {}
             self._ranks += 1
         elif key == "tracked_stats" and isinstance(value, dict):
-            self._stats(value)
+            seconds = next((value[name] for name in SECONDS if isinstance(value.get(name), int | float)), False)
+            if seconds is not True and 0 < seconds < MOST:
+                self.taken.begins = True
+                self.taken.take(len(self.taken) + 1, float(seconds))
         elif key.startswith("eval_"):
-            self._found.steps.disturb()
+            self.taken.disturb()
         elif key == "submission_benchmark" and isinstance(value, str):
             self._benchmark = value
         elif key == "submission_platform" and isinstance(value, str) and (platform := PLATFORM.search(value)):
-            self._found.device = platform[1]
+            self.job.device = platform[1]
         elif isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= MOST and value == int(value):
-            self._numbers.setdefault(key, int(value))
+            self.told.setdefault(key, int(value))
 
-    def _stats(self, value: dict[str, Any]) -> None:
-        seconds = next((value[name] for name in SECONDS if isinstance(value.get(name), int | float)), None)
-        if seconds is None or isinstance(seconds, bool) or not 0 < seconds < MOST:
-            return
-        self._found.steps.begins = True
-        self._found.steps.take(len(self._found.steps) + 1, float(seconds))
-
-    def found(self) -> Found | None:
-        found = self._found
+    def found(self) -> bool:
         if not self._seen:
-            return None
-        found.stack = PAGE
-        plan: Plan = {
-            "global_batch": self._numbers.get(GLOBAL_BATCH.name),
-            "sequence": self._numbers.get("max_sequence_length"),
-            "all_gpus": self._ranks if self._ranks and len(found.steps) else None,  # all have begun
+            return False
+        self.job.stack, self.preset = PAGE, PRESETS.get(self._benchmark, "")
+        self.job.plan = {
+            "global_batch": self.told.get(GLOBAL_BATCH.name),
+            "sequence": self.told.get("max_sequence_length"),
+            "all_gpus": self._ranks if self._ranks and len(self.taken) else None,  # all have begun
         }
-        found.plan = plan
-        found.preset = PRESETS.get(self._benchmark, "")
-        found.notes.append(BESIDE)
-        if self._benchmark in ADAPTERS:
-            found.notes.append(f"{ADAPTERS[self._benchmark]}: give the model with --model")
-        return found
+        adapters = ADAPTERS.get(self._benchmark)
+        self.job.notes = (BESIDE, *([f"{adapters}: give the model with --model"] if adapters else []))
+        return True

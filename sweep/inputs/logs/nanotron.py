@@ -6,7 +6,7 @@ from typing import Final
 from sweep.frameworks import nanotron as of
 from sweep.frameworks.megatron_sizes import GLOBAL_BATCH
 from sweep.frameworks.plan import Plan
-from sweep.inputs.logs.found import Found, LogReader, numbers_of, product
+from sweep.inputs.logs.found import LogReader, numbers_of, product
 
 LINE: Final = re.compile(r"iteration: (\d{1,12}) / \d{1,12} \|")
 FIELD: Final = re.compile(
@@ -29,14 +29,14 @@ def human(text: str) -> tuple[float, float] | None:
     if match is None:
         return None
     unit = 10.0 ** int(match[4]) if match[4] else UNITS[match[3]]
-    half = 0.5 * 10.0 ** (len(match[1]) - 3)
-    return float(match[1] + (match[2] or "")) * unit, half * unit
+    return float(match[1] + (match[2] or "")) * unit, 0.5 * 10.0 ** (len(match[1]) - 3) * unit
 
 
 class NanotronLog(LogReader):
     """nanotron of Hugging Face."""
 
     FRAMEWORK = "nanotron"
+    KNOWN_BY = "`elapsed_time_per_iteration_ms:`"
     KEYS = (b"elapsed_time_per_iteration_ms", b"Config(", b"ParallelismArgs(", b"Total number of parameters", b"Peak allocated",
             b"Saving checkpoint")  # fmt: skip
     DUMP, OPENS = (b"=",), (b"Config(", b"ParallelismArgs(")
@@ -44,46 +44,37 @@ class NanotronLog(LogReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._settings: dict[str, str] = {}
         self._fields: dict[str, str] = {}  # of the last iteration
 
     def take(self, line: str) -> None:
         if "elapsed_time_per_iteration_ms" in line:
             self._iteration(line)
         elif total := TOTAL.search(line):
-            value = human(total[1])
-            self._found.parameters = int(value[0]) if value else None
+            size = human(total[1])
+            self.job.parameters = int(size[0]) if size else None
         elif peak := PEAK.search(line):
-            self._found.memory(float(peak[1]) / 1024, "peak allocated")
+            self.job.memory(float(peak[1]) / 1024, "peak allocated")
         elif "Saving checkpoint" in line:
-            self._found.steps.disturb()
+            self.taken.disturb()
         elif self.in_dump or "ParallelismArgs(" in line or "Config(" in line:
-            self._setting(line)
-
-    def _setting(self, line: str) -> None:
-        """A line of the configuration; after steps it is that of a job that was started again, whose steps count."""
-        if len(self._found.steps) and not self.in_dump:
-            self._settings = {}
-            self._found.start_again()
-        self.in_dump = self._found.steps.begins = True
-        for name, value in SETTING.findall(line):
-            self._settings.setdefault(name, value)
+            if len(self.taken) and not self.in_dump:  # of a job that was started again, whose steps count
+                self.settings = {}
+                self.start_again()
+            self.in_dump = self.taken.begins = True
+            for name, value in SETTING.findall(line):
+                self.settings.setdefault(name, value)
 
     def _iteration(self, line: str) -> None:
         self.in_dump = False
-        iteration = LINE.search(line)
-        fields = dict(FIELD.findall(line))
+        iteration, fields = LINE.search(line), dict(FIELD.findall(line))
         elapsed = human(fields.get("elapsed_time_per_iteration_ms", ""))
-        if iteration is None or elapsed is None or elapsed[0] <= 0:
-            return
-        self._fields = fields
-        self._found.steps.take(int(iteration[1]), elapsed[0] / 1e3)
-        self._found.precision_share = elapsed[1] / elapsed[0]
+        if iteration is not None and elapsed is not None and elapsed[0] > 0:
+            self._fields = fields
+            self.taken.take(int(iteration[1]), elapsed[0] / 1e3)
+            self.job.rounding = elapsed[1] / elapsed[0]
 
-    def found(self) -> Found | None:
-        found, settings = self._found, self._settings
-        if not len(found.steps) and not settings:
-            return None
+    def found(self) -> bool:
+        job, settings = self.job, self.settings
         plan: Plan = {**numbers_of(settings, of.LOGGED)}
         if "tp" in plan and "pp" in plan:
             plan = {"cp": 1, "ep": 1, "vpp": 1, **plan}
@@ -92,18 +83,18 @@ class NanotronLog(LogReader):
             plan["checkpointing"] = "full" if of.RECOMPUTE.on(settings) else "none"
         if batch := human(self._fields.get(GLOBAL_BATCH.name, "")):
             plan["global_batch"] = int(batch[0])
-        plan["all_gpus"] = self._gpus(plan)
-        found.plan = plan
-        found.model = numbers_of(settings, MODEL)
-        found.stack = of.PAGE
-        if found.precision_share:
-            found.notes.append(f"its numbers have three digits: a step is known to +-{found.precision_share:.1%}")
-        return found
+        gpus = product(plan, "tp", "pp", "dp", "cp")
+        job.plan, job.stack, self.model = (
+            {**plan, "all_gpus": self._gpus() if gpus is None else gpus},
+            of.PAGE,
+            numbers_of(settings, MODEL),
+        )
+        if job.rounding:
+            job.notes = (f"its numbers have three digits: a step is known to +-{job.rounding:.1%}",)
+        return bool(len(self.taken) or settings)
 
-    def _gpus(self, plan: Plan) -> int | None:
-        """All GPUs: of the plan, else the ratio of the two rates, where three digits tell it."""
-        if (gpus := product(plan, "tp", "pp", "dp", "cp")) is not None:
-            return gpus
+    def _gpus(self) -> int | None:
+        """All GPUs: the ratio of the two rates, where three digits tell it."""
         both, each = (human(self._fields.get(f"tokens_per_sec{gpu}", "")) for gpu in ("", "_per_gpu"))
         if both is None or each is None or each[0] <= 0:
             return None

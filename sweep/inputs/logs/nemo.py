@@ -6,7 +6,7 @@ from typing import Final
 from sweep.frameworks import nemo
 from sweep.frameworks.megatron_sizes import GLOBAL_BATCH, SEQUENCE_PARALLEL
 from sweep.frameworks.plan import Plan
-from sweep.inputs.logs.found import Found, LogReader, numbers_of, product
+from sweep.inputs.logs.found import LogReader, numbers_of, product
 
 SECONDS: Final = re.compile(r"train_step_timing in s[:=]\s*(\d{1,9}(?:\.\d+)?(?:e[-+]?\d+)?)(?=[\s,\]|])")
 STEP: Final = re.compile(r"iteration (\d{1,12})/\d|\|\s*(\d{1,12})/\d+ \[|global_step[:=]\s*(\d{1,12})(?:\.0)?\b")
@@ -23,6 +23,7 @@ class NemoLog(LogReader):
     """NeMo 1 and 2."""
 
     FRAMEWORK = "NeMo"
+    KNOWN_BY = "`train_step_timing in s`, or its groups of ranks"
     KEYS = (b"train_step_timing", b"reduced_train_loss", b"Rank 0 has", b"Experiment configuration", b"alidation")
     DUMP = (b"_size: ", b"num_", b"_length: ", b"recompute", b"activations_checkpoint", b"sequence_parallel", b"devices: ")
     OPENS = (b"Experiment configuration",)
@@ -32,70 +33,56 @@ class NemoLog(LogReader):
         r"\*{3,} Experiment configuration \*{3,}",
         BAR.pattern,
     )
+    _batch: int | None = None
 
     def __init__(self) -> None:
         super().__init__()
-        self._groups: dict[str, int] = {}
-        self._settings: dict[str, str] = {}
-        self._batch: int | None = None
         self._bars: list[tuple[int, int]] = []  # the first and the last: steps, seconds
 
     def take(self, line: str) -> None:
         if "train_step_timing" in line:
             self._step(line)
         elif bar := BAR.search(line):
-            self._bar(int(bar[1]), int(bar[2] or 0) * 3600 + int(bar[3]) * 60 + int(bar[4]))
+            step, second = int(bar[1]), int(bar[2] or 0) * 3600 + int(bar[3]) * 60 + int(bar[4])
+            if self._bars and step < self._bars[-1][0]:  # of another start or epoch
+                self._bars = []
+            if step:  # the first step counts no more than in other logs
+                self._bars[1:] = [(step, second)]
         elif EXPERIMENT in line:
             self.in_dump = True
         elif match := GROUP.search(line):
-            if len(self._found.steps):  # of a job that was started again
-                self._groups = {}
-                self._found.start_again()
-            self._groups[nemo.GROUPS[match[1]]] = max(len(re.findall(r"\d+", match[2])), 1)
+            if len(self.taken):  # of a job that was started again
+                self.told = {}
+                self.start_again()
+            self.told[nemo.GROUPS[match[1]]] = max(len(re.findall(r"\d+", match[2])), 1)
         elif self.in_dump and (match := SETTING.match(line)):
-            self._settings.setdefault(match[1], match[2])
+            self.settings.setdefault(match[1], match[2])
         elif "alidation" in line:
-            self._found.steps.disturb()
+            self.taken.disturb()
 
     def _step(self, line: str) -> None:
         self.in_dump = False
-        seconds, step, batch = SECONDS.search(line), STEP.search(line), BATCH.search(line)
-        if batch:
+        seconds, step = SECONDS.search(line), STEP.search(line)
+        if batch := BATCH.search(line):
             self._batch = int(batch[1])
         if memory := ALLOCATED.search(line):
-            self._found.memory(int(memory[1]) / 2**30, "max allocated")
+            self.job.memory(int(memory[1]) / 2**30, "max allocated")
         if seconds is not None and step is not None and 0 < float(seconds[1]) < 1e9:
-            self._found.steps.take(int(step[step.lastindex or 1]), float(seconds[1]))
+            self.taken.take(int(step[step.lastindex or 1]), float(seconds[1]))
 
-    def _bar(self, step: int, second: int) -> None:
-        """The first step counts no more than in other logs; a bar that begins again is that of another start or epoch."""
-        if self._bars and step < self._bars[-1][0]:
-            self._bars = []
-        if step:
-            self._bars[1:] = [(step, second)]
-
-    def _by_bars(self) -> None:
-        """The step by the clock of the progress bars, where nothing else times it."""
-        if len(self._found.steps) or len(self._bars) < 2:
-            return
-        (first, begin), (last, end) = self._bars
-        if last > first and end > begin:
-            self._found.steps.take(last, (end - begin) / (last - first))
-            self._found.precision_share = 1 / (end - begin)
-            self._found.notes.append(
-                f"no train_step_timing: the mean of {last - first} steps by its progress bar, with all that came between them"
-            )
-
-    def found(self) -> Found | None:
-        self._by_bars()
-        found, settings = self._found, self._settings
-        if not (len(found.steps) or self._groups or settings):
-            return None
-        found.stack = nemo.PAGE
+    def found(self) -> bool:
+        job, settings, bars = self.job, self.settings, self._bars
+        if not len(self.taken) and len(bars) > 1:  # nothing else times the steps
+            (first, begin), (last, end) = bars
+            if last > first and end > begin:
+                self.taken.take(last, (end - begin) / (last - first))
+                job.rounding = 1 / (end - begin)
+                mean = f"the mean of {last - first} steps by its progress bar"
+                job.notes = (f"no train_step_timing: {mean}, with all that came between them",)
         plan: Plan = {**numbers_of(settings, nemo.LOGGED)}
         if "tp" in plan and "pp" in plan:
             plan = {"vpp": 1, "cp": 1, "ep": 1, **plan}
-        plan |= self._groups
+        plan |= self.told
         if self._batch is not None:
             plan["global_batch"] = self._batch
         if product(plan, "tp", "pp", "dp") is not None:
@@ -103,6 +90,5 @@ class NemoLog(LogReader):
             plan["all_gpus"] = product(plan, "tp", "pp", "dp", "cp")
         if SEQUENCE_PARALLEL.name in settings:
             plan[SEQUENCE_PARALLEL.field] = settings[SEQUENCE_PARALLEL.name].lower() == "true"
-        found.plan = plan
-        found.model = numbers_of(settings, nemo.LOGGED_OF_MODEL)
-        return found
+        job.stack, job.plan, self.model = nemo.PAGE, plan, numbers_of(settings, nemo.LOGGED_OF_MODEL)
+        return bool(len(self.taken) or self.told or settings)

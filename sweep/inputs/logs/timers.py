@@ -43,19 +43,16 @@ class _Lines:
             for name, value in _OF_RANK.findall(line):
                 self._add(ONE, name, [float(value)])
         elif self.form == ALL and (rank := _RANK.search(line)):
-            self._of_rank(int(rank[1]), float(rank[2]))
+            if self.name and int(rank[1]) < 2**20:
+                values = self.printed[self.name][-1]
+                values += [0.0] * (int(rank[1]) + 1 - len(values))
+                values[int(rank[1])] = float(rank[2])
         elif self.form == ALL and (timer := _TIMER.search(line)):
             self.name = timer[1] if timer[1] in WANTED else ""
             if self.name:
                 self.printed.setdefault(self.name, []).append([])
         elif self.form in (LEAST_MOST, MOST) and (over := _OVER_RANKS.search(line)):
             self._add(self.form, over[1], [float(value) for value in over.groups()[1:] if value])
-
-    def _of_rank(self, rank: int, value: float) -> None:
-        if self.name and rank < 2**20:
-            values = self.printed[self.name][-1]
-            values += [0.0] * (rank + 1 - len(values))
-            values[rank] = value
 
     def _add(self, form: str, name: str, values: list[float]) -> None:
         if name in WANTED:

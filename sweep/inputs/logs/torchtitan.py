@@ -7,7 +7,7 @@ from typing import Final
 from sweep.frameworks.plan import Plan
 from sweep.frameworks.torchtitan import IN_PIPELINE, PAGE, schedule_named
 from sweep.frameworks.torchtitan_models import preset_of
-from sweep.inputs.logs.found import Found, LogReader, Steps, number
+from sweep.inputs.logs.found import LogReader, Steps, number, whole
 
 LOST_COLOURS: Final = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
 """Colour codes that lost their first character when a log was copied."""
@@ -28,19 +28,24 @@ ARGUMENTS: Final = re.compile(r"Building (\S+) .{0,40}with \S*Args\((.*)$")
 ARGUMENT: Final = re.compile(r"\b(dim|n_layers|n_heads|n_kv_heads|vocab_size|hidden_dim)=(\d{1,9})\b")
 SCHEDULE: Final = re.compile(r"\bUsing pipeline schedule (\S+) with (\d{1,6}) microbatches and (\d{1,6}) stages")
 CAPACITY: Final = re.compile(r"(?:CUDA|GPU) capacity: (.{3,60}?)(?: \(\d+\))? with [\d.]+GiB memory")
-CHECKPOINTING: Final = re.compile(r"Applied (full|selective|memory_budget) activation checkpointing")
-ASYNC_TP: Final = re.compile(r"Async TP is enabled|Applied .{0,30}?\bAsync Tensor Parallelism")
+APPLIED: Final = (
+    (re.compile(r"Applied full activation checkpointing"), "checkpointing", "full"),
+    (re.compile(r"Applied (?:selective|memory_budget) activation checkpointing"), "checkpointing", "selective"),
+    (re.compile(r"Float8.{0,40}training active|Swapped to Float8Linear"), "precision", "fp8_tensorwise"),
+    (re.compile(r"Async TP is enabled|Applied .{0,30}?\bAsync Tensor Parallelism"), "overlap_tp", True),
+)
+"""Lines that tell what is applied to the model, and as which field of the plan."""
 WITH_TP: Final = "Tensor Parallelism to the model"
-IN_8_BITS: Final = re.compile(r"Float8.{0,40}training active|Swapped to Float8Linear")
 OTHER_WORK: Final = ("[GC]", "profiler traces", "ing the checkpoint", "ing checkpoint", "validate step", "memory snapshot")
 NAMES: Final = {"dim": "hidden", "n_layers": "layers", "n_heads": "heads", "n_kv_heads": "kv_heads", "vocab_size": "vocabulary",
                 "hidden_dim": "ffn"}  # fmt: skip
 
 
 class TorchtitanLog(LogReader):
-    """torchtitan: of several ranks the first that prints a step counts."""
+    """torchtitan: of several ranks the first that prints a step counts. `told`: batch and sequence."""
 
     FRAMEWORK = "torchtitan"
+    KNOWN_BY = "`step: 10  loss: ... tps: 5,856` (2024: `wps:`), or its device mesh"
     KEYS = (
         b"step:", b"device mesh", b"batch size", b"capacity:", b"total parameters", b"Building", b"activation checkpointing",
         b"[GC]", b"profiler traces", b"checkpoint", b"snapshot", b"pipeline schedule", b"validate step",
@@ -52,17 +57,17 @@ class TorchtitanLog(LogReader):
         r"Building device mesh with parallelism:",
         r"\[titan\] \d{4}-\d\d-\d\d ",
     )
+    _rank: str | None = None
+    _last: tuple[int, float] | None = None
+    _stages, _micro_batches, _schedule = 0, 0, ""
+    _seen = False
+    _before: tuple[object, ...] | None = None  # settings of the job before one that was started again
 
     def __init__(self) -> None:
         super().__init__()
-        self._rank: str | None = None
-        self._last: tuple[int, float] | None = None
-        self._by_clock, self._by_rate = Steps(), Steps()  # seconds; tokens a second of a GPU
+        self._by_rate = Steps()  # tokens a second of a GPU; what is taken is by the clock
         self._mesh: dict[str, int] = {}
-        self._batch: dict[str, int] = {}
-        self._stages, self._micro_batches, self._schedule = 0, 0, ""
-        self._seen = False
-        self._before: tuple[object, ...] | None = None  # settings of the job before one that was started again
+        self._applied: Plan = {}
 
     @property
     def steps(self) -> Steps:
@@ -71,43 +76,41 @@ class TorchtitanLog(LogReader):
     def take(self, line: str) -> None:
         line = LOST_COLOURS.sub("", line) if "[" in line else line
         if (step := STEP.search(line)) is not None:
-            self._step(line, int(step[1].replace(",", "") or 0), line[: step.start()])
+            self._step(line, whole(step[1]) or 0, line[: step.start()])
         elif any(words in line for words in OTHER_WORK):
-            self._by_clock.disturb()
+            self.taken.disturb()
             self._by_rate.disturb()
         else:
             self._setting(line)
 
     def _settings(self) -> tuple[object, ...]:
-        told = tuple(self._found.plan.get(name) for name in ("checkpointing", "precision", "overlap_tp"))
-        return self._mesh, self._batch, self._stages, self._micro_batches, told
+        return self._mesh, self.told, self._stages, self._micro_batches, self._applied
 
     def _settle(self) -> None:
         """Of a job that was started again with other settings only its own steps count."""
         if self._before not in (None, self._settings()):
-            self._by_clock, self._by_rate = Steps(), Steps()
+            self.taken, self._by_rate = Steps(), Steps()
         self._before = None
 
     def _step(self, line: str, step: int, before: str) -> None:
-        rate, rank = RATE.search(line), RANK.search(line)
+        rate, match = RATE.search(line), RANK.search(line)
         if rate is None:
             return
         self._settle()
         self._seen = True
         if memory := MEMORY.search(line):
-            self._found.memory(float(memory[1]), "max reserved")
-        self._rank = self._rank if self._rank is not None else (rank[1] if rank else "")
-        if self._rank != (rank[1] if rank else ""):
+            self.job.memory(float(memory[1]), "max reserved")
+        rank = match[1] if match else ""
+        self._rank = rank if self._rank is None else self._rank
+        if self._rank != rank:
             return
-        tokens = number(rate[1])
-        if tokens is not None:
+        if (tokens := number(rate[1])) is not None:
             self._by_rate.take(step, tokens)
-        now = _seconds(before)
-        if now is None:
+        if (now := _seconds(before)) is None:
             return
         if self._last is not None and step > self._last[0] and now > self._last[1]:
-            self._by_clock.take(step, (now - self._last[1]) / (step - self._last[0]))
-        self._last = (step, now)
+            self.taken.take(step, (now - self._last[1]) / (step - self._last[0]))
+        self._last = step, now
 
     def _setting(self, line: str) -> None:
         if "mesh" in line:
@@ -115,29 +118,20 @@ class TorchtitanLog(LogReader):
         elif "batch size" in line:
             for name, pattern in BATCH.items():
                 if match := pattern.search(line):
-                    self._batch.setdefault(name, int(match[1]))
+                    self.told.setdefault(name, int(match[1]))
         elif match := SIZE.search(line):
-            self._found.parameters = int(match[3].replace(",", "") or 0) or None
-            self._found.preset, self._found.changes = preset_of(match[1], match[2]) or ("", {})
+            self.job.parameters = whole(match[3])
+            self.preset, self.changes = preset_of(match[1], match[2]) or ("", {})
         elif match := ARGUMENTS.search(line):
-            self._found.model |= {NAMES[name]: int(value) for name, value in ARGUMENT.findall(match[2])}
+            self.model |= {NAMES[name]: int(value) for name, value in ARGUMENT.findall(match[2])}
         elif match := CAPACITY.search(line):
-            self._found.device = match[1]
+            self.job.device = match[1]
         elif match := SCHEDULE.search(line):
             self._schedule, self._micro_batches, self._stages = match[1], int(match[2]), int(match[3])
-        else:
-            self._applied(line)
-
-    def _applied(self, line: str) -> None:
-        """What is applied to the model: recompute, 8 bits, messages of tp beside compute."""
-        if match := CHECKPOINTING.search(line):
-            self._found.plan["checkpointing"] = "full" if match[1] == "full" else "selective"
-        elif IN_8_BITS.search(line):
-            self._found.plan["precision"] = "fp8_tensorwise"
-        elif ASYNC_TP.search(line):
-            self._found.plan["overlap_tp"] = True
+        elif applied := next(((field, value) for pattern, field, value in APPLIED if pattern.search(line)), None):
+            self._applied |= [applied]
         elif WITH_TP in line:
-            self._found.plan.setdefault("overlap_tp", False)
+            self._applied.setdefault("overlap_tp", False)
 
     def _take_mesh(self, line: str) -> None:
         if match := MESH.search(line):
@@ -148,68 +142,54 @@ class TorchtitanLog(LogReader):
             mesh = {name: int(size) for name, size in MESH_SIZES.findall(line)} if "parallelism:" in line else {}
         if mesh and self._mesh and self._seen and self._before is None:  # a job that was started again
             self._before = self._settings()
-            self._mesh, self._batch = {}, {}
-            for name in ("checkpointing", "precision", "overlap_tp"):
-                self._found.plan.pop(name, None)
-        if mesh:
-            self._last = None
+            self._mesh, self.told, self._applied = {}, {}, {}
+        self._last = None if mesh else self._last
         self._mesh = self._mesh or mesh
 
-    def found(self) -> Found | None:
-        found = self._found
+    def found(self) -> bool:
         if not (self._seen or self._mesh):
-            return None
+            return False
         self._settle()
-        found.stack = PAGE
-        found.plan = self._plan() | found.plan
-        found.steps = self._steps()
-        found.steps.begins = bool(self._mesh)
-        return found
+        plan = self._plan()
+        batch, sequence = self.told.get("global_batch"), self.told.get("sequence")
+        if batch and sequence and self._mesh and len(self._by_rate):  # else by the clock of the lines
+            dp, all_gpus = plan["dp"], plan["all_gpus"]
+            if isinstance(dp, int) and isinstance(all_gpus, int) and batch % dp == 0:
+                self.taken = self._by_rate.over(batch * sequence / all_gpus)
+        self.job.stack, self.job.plan = PAGE, plan | self._applied
+        self.taken.begins = bool(self._mesh)
+        return True
 
     def _plan(self) -> Plan:
-        plan: Plan = dict(self._batch)
-        local = self._batch.get("local")
-        plan.pop("local", None)
-        if not self._mesh:
+        mesh = self._mesh
+        plan: Plan = {name: size for name, size in self.told.items() if name != "local"}
+        if not mesh:
             return plan
-        sizes = {name: self._mesh.get(name, 1) for name in ("tp", "pp", "cp")}
-        shard, replicate = self._mesh.get("dp_shard", 1), self._mesh.get("dp_replicate", 1)
+        tp, pp, cp = (mesh.get(name, 1) for name in ("tp", "pp", "cp"))
         # a mesh that splits dp_shard for experts names its parts
-        shard = max(shard, self._mesh.get("dp_shard_mod_ep", 1) * self._mesh.get("dp_shard_in_ep", 1))
-        dp = self._mesh["dp"] if "dp" in self._mesh else shard * replicate
-        plan |= {**sizes, "dp": dp, "all_gpus": sizes["tp"] * sizes["pp"] * sizes["cp"] * dp}
-        plan["ep"] = self._mesh.get("ep") or (None if "dp_shard_in_ep" in self._mesh else 1)
-        plan["vpp"] = 1 if sizes["pp"] == 1 else self._stages // sizes["pp"] or None
-        plan["sequence_parallel"] = sizes["tp"] > 1
+        shard = max(mesh.get("dp_shard", 1), mesh.get("dp_shard_mod_ep", 1) * mesh.get("dp_shard_in_ep", 1))
+        dp = mesh.get("dp", shard * mesh.get("dp_replicate", 1))
+        plan |= {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "all_gpus": tp * pp * cp * dp}
+        plan["ep"] = mesh.get("ep") or (None if "dp_shard_in_ep" in mesh else 1)
+        plan["vpp"] = 1 if pp == 1 else self._stages // pp or None
+        plan["sequence_parallel"] = tp > 1
         plan["precision"] = "bf16"  # of a log with its start, which tells of 8 bits
-        if sizes["pp"] > 1:
+        if pp > 1:
             plan["schedule"] = (schedule_named(self._schedule) or (None, 0))[0]
-        sharded = "parameters" if sizes["pp"] == 1 else IN_PIPELINE
-        plan["sharding"] = sharded if shard > 1 or "dp" in self._mesh else "none"
-        if local is not None:
+        sharded = "parameters" if pp == 1 else IN_PIPELINE
+        plan["sharding"] = sharded if shard > 1 or "dp" in mesh else "none"
+        if (local := self.told.get("local")) is not None:
             plan.setdefault("global_batch", local * dp)
-            parts = 1 if sizes["pp"] == 1 else self._micro_batches
+            parts = 1 if pp == 1 else self._micro_batches
             plan["micro_batch"] = local // parts if parts and local % parts == 0 else None
         return plan
-
-    def _steps(self) -> Steps:
-        """Seconds of steps: by tokens a second where batch and mesh are stated, else by the clock of the lines."""
-        batch, sequence = self._batch.get("global_batch"), self._batch.get("sequence")
-        if not (batch and sequence and self._mesh and len(self._by_rate)):
-            return self._by_clock
-        plan = self._plan()
-        dp, all_gpus = plan["dp"], plan["all_gpus"]
-        if not (isinstance(dp, int) and isinstance(all_gpus, int)) or batch % dp:
-            return self._by_clock
-        return self._by_rate.over(batch * sequence / all_gpus)
 
 
 def _seconds(before: str) -> float | None:
     """Seconds of the last time with its date, that of the framework; None for one that is not there or does not exist."""
-    clocks = list(CLOCK.finditer(before))
-    if not clocks:
+    clock = (list(CLOCK.finditer(before)) or [None])[-1]
+    if clock is None:
         return None
-    clock = clocks[-1]
     try:
         return datetime.fromisoformat(f"{clock[1]}T{clock[2]}").timestamp() + int(clock[3] or 0) / 1e3
     except ValueError:

@@ -6,10 +6,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core import Bools, Ints
-from sweep.inputs.traces.events import Collective, Events
+from sim_core import Bools
+from sweep.inputs.traces.events import NONE, Events
 from sweep.inputs.traces.groups import role_of
-from sweep.inputs.traces.joins import NONE, Joins
 from sweep.inputs.traces.kinds import Kind
 
 MICRO: Final = 1e-6
@@ -43,13 +42,13 @@ KINDS: Final = {
 """Kinds of collectives by the names that PyTorch writes."""
 
 _BY_KERNEL: Final = (
-    (re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE), "all_reduce"),
-    (re.compile(r"reduce_?scatter", re.IGNORECASE), "reduce_scatter"),
-    (re.compile(r"all_?gather", re.IGNORECASE), "all_gather"),
-    (re.compile(r"all_?to_?all", re.IGNORECASE), "all_to_all"),
-    (re.compile(r"broadcast", re.IGNORECASE), "broadcast"),
-    (re.compile(r"send_?recv", re.IGNORECASE), "send_receive"),
-    (re.compile(r"nccl\w*reduce", re.IGNORECASE), "reduce"),
+    (r"all_?reduce|cross_device_reduce", "all_reduce"),
+    (r"reduce_?scatter", "reduce_scatter"),
+    (r"all_?gather", "all_gather"),
+    (r"all_?to_?all", "all_to_all"),
+    (r"broadcast", "broadcast"),
+    (r"send_?recv", "send_receive"),
+    (r"nccl\w*reduce", "reduce"),
 )
 _GLOO: Final = "gloo:"
 UNNAMED: Final = "unnamed"
@@ -106,21 +105,25 @@ class Row(NamedTuple):
     total_s: float
 
 
-def calls(events: Events, joins: Joins, kind: Ints, chosen: Bools, world: int | None) -> list[Call]:
+def calls(events: Events, chosen: Bools, world: int | None) -> list[Call]:
     """The chosen collectives that ran on a GPU, in the order of their starts."""
     found = []
-    for row in np.flatnonzero(chosen & (kind == Kind.COMMUNICATION)).tolist():
-        told = events.collectives.get(row)
-        if told is None and joins.operator[row] != NONE:
-            told = events.op_collectives.get(int(joins.operator[row]))
-        name = events.names[events.gpu.name[row]]
+    for row in np.flatnonzero(chosen & (events.kind == Kind.COMMUNICATION)).tolist():
         start = float(events.gpu.us[row])
         end = start + float(events.gpu.dur_us[row])
+        told = events.collectives.get(row)
+        if told is None and events.operator[row] != NONE:
+            told = events.op_collectives.get(int(events.operator[row]))
         if told is None:
-            kind_by_name = next((each for pattern, each in _BY_KERNEL if pattern.search(name)), UNNAMED)
-            found.append(Call(row, Key(kind_by_name, "unknown", None, None), "", None, start, end))
-        else:
-            found.append(Call(row, _key(told, world), told.group, told.sequence, start, end))
+            name = events.names[events.gpu.name[row]]
+            by_name = next((each for pattern, each in _BY_KERNEL if re.search(pattern, name, re.IGNORECASE)), UNNAMED)
+            found.append(Call(row, Key(by_name, "unknown", None, None), "", None, start, end))
+            continue
+        kind = KINDS.get(told.name.lower(), told.name if re.fullmatch(r"[a-z_]{1,40}", told.name) else "other")
+        width = BYTES.get(told.dtype)
+        size = None if width is None else max(told.elements_in, told.elements_out) * width
+        key = Key(kind, role_of(told.description, told.group_size, world), told.group_size or None, size)
+        found.append(Call(row, key, told.group, told.sequence, start, end))
     return sorted(found, key=lambda call: call.start_us)
 
 
@@ -141,10 +144,3 @@ def table(found: list[Call]) -> list[Row]:
         times[call.key].append((call.end_us - call.start_us) * MICRO)
     rows = [Row(key, len(each), min(each), float(np.median(each)), sum(each)) for key, each in times.items()]
     return sorted(rows, key=lambda row: (-row.total_s, tuple(map(str, row.key))))
-
-
-def _key(told: Collective, world: int | None) -> Key:
-    kind = KINDS.get(told.name.lower(), told.name if re.fullmatch(r"[a-z_]{1,40}", told.name) else "other")
-    width = BYTES.get(told.dtype)
-    size = None if width is None else max(told.elements_in, told.elements_out) * width
-    return Key(kind, role_of(told.description, told.group_size, world), told.group_size or None, size)

@@ -1,9 +1,12 @@
 """The events of one rank as columns: what its GPU ran, what launched it, operators, steps, memory, and how it was made."""
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
-from sim_core import Floats, Ints
+from sim_core import Bools, Floats, Ints
+
+NONE: Final = -1
+"""The number of a row that the file does not tell."""
 
 
 @dataclass
@@ -61,29 +64,39 @@ class Operators(NamedTuple):
     external: Ints
 
 
-@dataclass
 class Events:
     """A rank's events; times in microseconds since `origin_us`, which is the first of them. Rows of each kind in file order."""
 
-    name: str
-    origin_us: float = 0.0
-    about: dict[str, Any] = field(default_factory=dict)  # the keys of the file that say how it was made
-    names: list[str] = field(default_factory=list)  # each name once
-    gpu: GpuEvents = field(init=False)
-    host: Launches = field(init=False)
-    ops: Operators = field(init=False)
-    collectives: dict[int, Collective] = field(default_factory=dict)  # by GPU event
-    shapes: dict[int, Shaped] = field(default_factory=dict)  # by operator, where the file has them
-    op_collectives: dict[int, Collective] = field(default_factory=dict)  # by operator
-    # annotations of the host: (name, start, duration, thread), and steps: (number, start, duration)
-    annotations: list[tuple[str, float, float, int]] = field(default_factory=list)
-    steps: list[tuple[int, float, float]] = field(default_factory=list)
-    # forwards of layers on the host, by the names of modules: start and duration
-    layers: list[tuple[float, float]] = field(default_factory=list)
-    # memory: most bytes allocated and reserved on the GPU, number of events
-    allocated_bytes: int = 0
-    reserved_bytes: int = 0
-    memory_events: int = 0
-    doubtful: int = 0  # events whose times are no numbers
-    # operators as the profiler numbered them ("Ev Idx"): how many, the lowest and the highest
-    numbered: tuple[int, int, int] = (0, 0, 0)
+    gpu: GpuEvents
+    host: Launches
+    ops: Operators
+    # of each GPU event its launch, operator and step as row numbers (joins.join), and its `Kind` (timeline.kinds)
+    launch: Ints
+    operator: Ints
+    step: Ints
+    kind: Ints
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.origin_us = 0.0
+        self.about: dict[str, Any] = {}  # the keys of the file that say how it was made
+        self.names: list[str] = []  # each name once
+        self.collectives: dict[int, Collective] = {}  # by GPU event
+        self.shapes: dict[int, Shaped] = {}  # by operator, where the file has them
+        self.op_collectives: dict[int, Collective] = {}  # by operator
+        # annotations of the host: (name, start, duration, thread), and steps: (number, start, duration)
+        self.annotations: list[tuple[str, float, float, int]] = []
+        self.steps: list[tuple[int, float, float]] = []
+        # forwards of layers on the host, by the names of modules: start and duration
+        self.layers: list[tuple[float, float]] = []
+        # memory: most bytes allocated and reserved on the GPU, number of events
+        self.allocated_bytes = self.reserved_bytes = self.memory_events = 0
+        self.doubtful = 0  # events whose times are no numbers
+        # operators as the profiler numbered them ("Ev Idx"): how many, the lowest and the highest
+        self.numbered = 0, 0, 0
+
+    @property
+    def linked(self) -> Bools:
+        """GPU events whose launch is in the file; the others were launched before the window opened."""
+        mask: Bools = self.launch != NONE
+        return mask

@@ -5,9 +5,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core import Bools, Floats, Ints
-from sweep.inputs.traces.events import Events, Shaped
-from sweep.inputs.traces.joins import NONE, Joins
+from sim_core import Bools, Floats
+from sweep.inputs.traces.events import NONE, Events, Shaped
 from sweep.inputs.traces.kinds import Kind
 
 MICRO: Final = 1e-6
@@ -55,23 +54,20 @@ class Gemms(NamedTuple):
     unread_share: float
 
 
-def gemms(events: Events, joins: Joins, kind: Ints, chosen: Bools) -> Gemms:
+def gemms(events: Events, chosen: Bools) -> Gemms:
     """The GEMMs among the chosen GPU events, where the file has shapes of operators."""
-    compute = chosen & (kind == Kind.COMPUTE)
-    total = float(events.gpu.dur_us[compute].sum())
-    kernels, fills = _seconds(events, joins, compute), _seconds(events, joins, chosen & (kind == Kind.MEMORY))
+    compute = chosen & (events.kind == Kind.COMPUTE)
+    kernels, fills = _seconds(events, compute), _seconds(events, chosen & (events.kind == Kind.MEMORY))
     times: dict[Shape, list[tuple[float, float]]] = defaultdict(list)
     read = 0.0
     for row, shaped in events.shapes.items():
         shape = shape_of(events.names[events.ops.name[row]], shaped)
-        if shape is None or not kernels[row]:
-            continue
-        times[shape].append((kernels[row], fills[row]))
-        read += kernels[row]
+        if shape is not None and kernels[row]:
+            times[shape].append((kernels[row], fills[row]))
+            read += kernels[row]
     rows = sorted((_gemm(shape, each) for shape, each in times.items()), key=lambda gemm: -gemm.total_s)
     by_name = np.array(["gemm" in name.lower() or name.startswith("Cijk_") for name in events.names], np.bool_)
-    named = float(events.gpu.dur_us[compute & by_name[events.gpu.name]].sum()) * MICRO
-    whole = total * MICRO
+    named, whole = (float(events.gpu.dur_us[mask].sum()) * MICRO for mask in (compute & by_name[events.gpu.name], compute))
     return Gemms(tuple(rows), read / whole if whole else 0.0, max(0.0, named - read) / whole if whole else 0.0)
 
 
@@ -97,22 +93,17 @@ def _transposed(strides: tuple[int, ...]) -> bool:
     return strides[-2] < strides[-1] or (strides[-2] == 1 and strides[-1] != 1)
 
 
-def _seconds(events: Events, joins: Joins, chosen: Bools) -> Floats:
+def _seconds(events: Events, chosen: Bools) -> Floats:
     """Seconds of the chosen GPU events by operator."""
     seconds = np.zeros(len(events.ops.us))
-    linked = chosen & (joins.operator != NONE)
-    np.add.at(seconds, joins.operator[linked], events.gpu.dur_us[linked] * MICRO)
+    linked = chosen & (events.operator != NONE)
+    np.add.at(seconds, events.operator[linked], events.gpu.dur_us[linked] * MICRO)
     return seconds
 
 
 def _gemm(shape: Shape, times: list[tuple[float, float]]) -> Gemm:
     kernels, fills = np.array(times).T
-    return Gemm(
-        shape,
-        len(times),
-        float(np.median(kernels)),
-        float(kernels.min()),
-        float(kernels.sum()),
-        float(fills.sum()),
-        float(np.median(kernels + fills)),
+    median_s, least_s, total_s, fills_s, both_s = map(
+        float, (np.median(kernels), kernels.min(), kernels.sum(), fills.sum(), np.median(kernels + fills))
     )
+    return Gemm(shape, len(times), median_s, least_s, total_s, fills_s, both_s)

@@ -1,8 +1,9 @@
 """The process groups of a rank and the plan that they imply: roles by Megatron's and DeviceMesh's names, sizes by pg_config."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 _WRAPPERS: Final = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP::", "DeepSpeedEngine")
@@ -64,16 +65,17 @@ class Group:
     ranks: tuple[int, ...]  # empty where the file does not tell
 
 
-@dataclass
 class Place:
     """Where a rank stands in its job; None where the file does not tell."""
 
     rank: int | None = None
     world: int | None = None
     backend: str | None = None
-    groups: list[Group] = field(default_factory=list)
-    plan: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(PLAN))
-    notes: list[str] = field(default_factory=list)
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self.plan: dict[str, int | None] = dict.fromkeys(PLAN)
+        self.notes: list[str] = []
 
 
 def place_of(about: Mapping[str, Any]) -> Place:
@@ -88,7 +90,10 @@ def place_of(about: Mapping[str, Any]) -> Place:
     config = info.get("pg_config")
     for each in config if isinstance(config, list) else ():
         if isinstance(each, dict):
-            place.groups.append(_group(each, place.world))
+            ranks, name, description = _ranks(each.get("ranks")), each.get("pg_name"), each.get("pg_desc")
+            size = _count(each.get("pg_size"), 1) or len(ranks)
+            role = role_of(description if isinstance(description, str) else "", size, place.world)
+            place.groups.append(Group("" if name is None else str(name)[:200], role, size, ranks))
     if place.groups:
         _plan(place)
     return place
@@ -108,51 +113,31 @@ def infer_data_parallel(place: Place, annotations: Iterable[str]) -> None:
 def role_of(description: str, size: int, world: int | None) -> str:
     """The role of a group by its description; one over all ranks has no other name."""
     text = description.strip()
-    if text.upper() in _MEGATRON:
-        return _MEGATRON[text.upper()]
-    if text.startswith("mesh_") and text[len("mesh_") :].lower() in _MESH:
-        return _MESH[text[len("mesh_") :].lower()]
-    if text == "default_pg" or (world is not None and size == world):
-        return DEFAULT
-    return OTHER
-
-
-def _group(each: Mapping[str, Any], world: int | None) -> Group:
-    ranks = _ranks(each.get("ranks"))
-    size = _count(each.get("pg_size"), 1) or len(ranks)
-    name, description = each.get("pg_name"), each.get("pg_desc")
-    role = role_of(description if isinstance(description, str) else "", size, world)
-    return Group("" if name is None else str(name)[:200], role, size, ranks)
+    of_mesh = _MESH.get(text.removeprefix("mesh_").lower()) if text.startswith("mesh_") else None
+    return _MEGATRON.get(text.upper()) or of_mesh or (DEFAULT if text == "default_pg" or size == world else OTHER)
 
 
 def _plan(place: Place) -> None:
-    """tp, pp, cp, ep and dp by the sizes of the groups with these roles; what is inferred is noted."""
-    sizes = {group.role: group.size for group in place.groups}
-    for key in PLAN:
-        place.plan[key] = sizes.get(key)
+    """tp, pp, cp, ep and dp by the sizes of the groups with these roles, and what follows from them: a group of one rank is
+    often not made, and dp is what is left of the job. What is inferred is noted."""
+    sizes, plan, world = {group.role: group.size for group in place.groups}, place.plan, place.world
+    plan |= {key: sizes.get(key) for key in PLAN}
     sharded = [sizes[role] for role in ("dp_shard", "dp_replicate") if role in sizes]
-    if place.plan["dp"] is None and sharded:
-        place.plan["dp"] = sharded[0] if len(sharded) == 1 else sharded[0] * sharded[1]
-    if not any(place.plan.values()):
+    if plan["dp"] is None and sharded:
+        plan["dp"] = math.prod(sharded)
+    if not any(plan.values()):
         return
-    _fill(place, sizes)
-
-
-def _fill(place: Place, sizes: Mapping[str, int]) -> None:
-    """Sizes that follow from the others: a group of one rank is often not made, and dp is what is left of the job."""
-    plan, world = place.plan, place.world
     if plan["cp"] is None and "dp_cp" in sizes and plan["dp"]:
         plan["cp"] = max(1, sizes["dp_cp"] // plan["dp"])
-    absent = [key for key in ("tp", "pp", "cp") if plan[key] is None]
     if world is None:
         return
-    known = (plan["tp"] or 1) * (plan["pp"] or 1) * (plan["cp"] or 1)
+    absent = [key for key in ("tp", "pp", "cp") if plan[key] is None]
+    known = math.prod(plan[key] or 1 for key in ("tp", "pp", "cp"))
     if plan["dp"] is None and world % known == 0:
         plan["dp"] = world // known
         place.notes.append(f"dp {plan['dp']} is what {world} ranks leave: no group of it is in the file")
     if plan["dp"] is not None and plan["dp"] * known == world:
-        for key in absent:
-            plan[key] = 1
+        plan |= dict.fromkeys(absent, 1)
         plan["ep"] = plan["ep"] or 1
         if absent:
             place.notes.append(f"{', '.join(absent)} 1: without a group, and the others make all {world} ranks")
@@ -161,8 +146,7 @@ def _fill(place: Place, sizes: Mapping[str, int]) -> None:
 def _count(value: object, least: int) -> int | None:
     if isinstance(value, str) and value.isdecimal() and len(value) < 9:
         value = int(value)
-    whole = isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST_RANKS
-    return value if whole and isinstance(value, int) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST_RANKS else None
 
 
 def _ranks(value: object) -> tuple[int, ...]:

@@ -1,34 +1,16 @@
 """What belongs together in a rank's events: GPU event and launch, launch and operator, launch and step."""
 
-from typing import Final, NamedTuple
-
 import numpy as np
 
-from sim_core import Bools, Floats, Ints
-from sweep.inputs.traces.events import Events
-
-NONE: Final = -1
+from sim_core import Floats, Ints
+from sweep.inputs.traces.events import NONE, Events
 
 
-class Joins(NamedTuple):
-    """For each GPU event its launch, operator and step as row numbers; NONE where the file does not tell."""
-
-    launch: Ints
-    operator: Ints
-    step: Ints
-
-    @property
-    def linked(self) -> Bools:
-        """Events whose launch is in the file; the others were launched before the window opened."""
-        mask: Bools = self.launch != NONE
-        return mask
-
-
-def join(events: Events) -> Joins:
-    """Joins by correlation, by External id or the operator around the launch, and by the host's steps."""
-    launch = _rows_of(events.gpu.correlation, events.host.correlation)
-    operator = _operators(events, launch)
-    return Joins(launch, operator, _steps(events, launch))
+def join(events: Events) -> None:
+    """Join by correlation, by External id or the operator around the launch, and by the host's steps."""
+    events.launch = _rows_of(events.gpu.correlation, events.host.correlation)
+    events.operator = _operators(events)
+    events.step = _steps(events)
 
 
 def _rows_of(keys: Ints, ids: Ints) -> Ints:
@@ -41,16 +23,15 @@ def _rows_of(keys: Ints, ids: Ints) -> Ints:
     return np.where((ids[rows] == keys) & (keys >= 0), rows, NONE).astype(np.int64)
 
 
-def _operators(events: Events, launch: Ints) -> Ints:
+def _operators(events: Events) -> Ints:
     """By External id, unless that repeats the correlation (2022, 2023); else the innermost operator around the launch."""
-    named = (events.gpu.external >= 0) & (events.gpu.external != events.gpu.correlation)
-    by_id = np.where(named, _rows_of(events.gpu.external, events.ops.external), NONE)
-    missing = (by_id == NONE) & (launch != NONE)
-    if not missing.any():
-        return by_id.astype(np.int64)
-    around = _innermost(events, np.unique(launch[missing]))
-    by_id[missing] = around[launch[missing]]
-    return by_id.astype(np.int64)
+    gpu, launch = events.gpu, events.launch
+    named = (gpu.external >= 0) & (gpu.external != gpu.correlation)
+    found = np.where(named, _rows_of(gpu.external, events.ops.external), NONE).astype(np.int64)
+    missing = (found == NONE) & events.linked
+    if missing.any():
+        found[missing] = _innermost(events, np.unique(launch[missing]))[launch[missing]]
+    return found
 
 
 def _innermost(events: Events, launches: Ints) -> Ints:
@@ -75,16 +56,14 @@ def _innermost(events: Events, launches: Ints) -> Ints:
     return found
 
 
-def _steps(events: Events, launch: Ints) -> Ints:
+def _steps(events: Events) -> Ints:
     """The step in which each GPU event was launched: the host's step, not the time at which the GPU came to it."""
-    found = np.full(len(launch), NONE, np.int64)
-    if not events.steps or not len(events.host.us):
-        return found
-    start = np.array([step[1] for step in events.steps])
-    end = start + np.array([step[2] for step in events.steps])
-    order = np.argsort(start, kind="stable")
-    launched: Floats = events.host.us[launch]
-    place = np.searchsorted(start[order], launched, side="right") - 1
-    within = (launch != NONE) & (place >= 0) & (launched <= end[order][np.maximum(place, 0)])
-    found[within] = order[place[within]]
+    found = np.full(len(events.launch), NONE, np.int64)
+    if events.steps and len(events.host.us):
+        _, start, duration = np.array(events.steps).T
+        order = np.argsort(start, kind="stable")
+        launched: Floats = events.host.us[events.launch]
+        place = np.searchsorted(start[order], launched, side="right") - 1
+        within = events.linked & (place >= 0) & (launched <= (start + duration)[order][np.maximum(place, 0)])
+        found[within] = order[place[within]]
     return found

@@ -5,7 +5,7 @@ import io
 import os
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -32,11 +32,16 @@ def sources(path: str) -> Iterator[tuple[str, BinaryIO]]:
 
 
 def _of_file(path: str, *, only_profiles: bool) -> Iterator[tuple[str, BinaryIO]]:
-    with _unpacked(path) as file:
-        if _is_tar(file):
-            yield from _members(path, file)
-        elif not only_profiles or looks_like_profile(_head(file)):
-            yield path, file
+    mark, at = _TAR_MARK
+    try:
+        with Path(path).open("rb", HEAD_BYTES) as raw:
+            file = _unpacked(raw)
+            if _start(file)[at : at + len(mark)] == mark:
+                yield from _members(path, file)
+            elif not only_profiles or looks_like_profile(_head(file)):
+                yield path, file
+    except DAMAGE as error:
+        raise FormatError(path, 1, "damaged", found=str(error) or "an early end", expected="a whole file") from None
 
 
 def is_profile(text: str) -> bool:
@@ -61,19 +66,11 @@ def looks_like_profile(text: str) -> bool:
     return text[:1] == "{" and ('"traceEvents"' in text or ('"deviceProperties"' in text and '"schemaVersion"' in text))
 
 
-@contextmanager
-def _unpacked(path: str) -> Iterator[BinaryIO]:
-    """The bytes of a file, unpacked if it begins as gzip does. Raises FormatError for a broken gzip, OSError."""
-    with Path(path).open("rb", HEAD_BYTES) as raw:
-        packed = _start(raw)[:2] == GZIP
-        try:
-            yield io.BufferedReader(_raw(gzip.GzipFile(fileobj=raw)), HEAD_BYTES) if packed else raw
-        except DAMAGE as error:
-            raise FormatError(path, 1, "damaged", found=str(error) or "an early end", expected="a whole file") from None
-
-
-def _raw(file: gzip.GzipFile) -> io.RawIOBase:
-    return cast(io.RawIOBase, file)
+def _unpacked(file: BinaryIO) -> BinaryIO:
+    """The bytes of a file, unpacked if it begins as gzip does."""
+    if _start(file)[:2] != GZIP:
+        return file
+    return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file)), HEAD_BYTES)
 
 
 def _head(file: BinaryIO) -> str:
@@ -83,11 +80,6 @@ def _head(file: BinaryIO) -> str:
 
 def _start(file: BinaryIO) -> bytes:
     return cast(io.BufferedReader, file).peek(HEAD_BYTES)[:HEAD_BYTES]
-
-
-def _is_tar(file: BinaryIO) -> bool:
-    mark, at = _TAR_MARK
-    return _start(file)[at : at + len(mark)] == mark
 
 
 def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
@@ -100,7 +92,6 @@ def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
             number += 1
             if number > MOST_FILES:
                 raise FormatError(path, 1, "archive", found=f"more than {MOST_FILES:,} files", expected="one a rank")
-            packed = io.BufferedReader(cast(io.RawIOBase, content), HEAD_BYTES)
-            inner = io.BufferedReader(_raw(gzip.GzipFile(fileobj=packed)), HEAD_BYTES) if _start(packed)[:2] == GZIP else packed
+            inner = _unpacked(io.BufferedReader(cast(io.RawIOBase, content), HEAD_BYTES))
             if looks_like_profile(_head(inner)):
                 yield f"{path} (file {number})", inner

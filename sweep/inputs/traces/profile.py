@@ -2,19 +2,19 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from sim_core import Bools, Ints, SpecError, plural
+from sim_core import Bools, SpecError, plural
 from sweep.inputs.traces.collectives import Call, Row, calls, host_calls, table
 from sweep.inputs.traces.event_reader import read_events
 from sweep.inputs.traces.events import Events
 from sweep.inputs.traces.gemms import Gemms, gemms
 from sweep.inputs.traces.groups import PLAN, Place, infer_data_parallel, place_of
-from sweep.inputs.traces.joins import Joins, join
+from sweep.inputs.traces.joins import join
 from sweep.inputs.traces.kinds import Kind
 from sweep.inputs.traces.opening import sources
 from sweep.inputs.traces.stream import entries
@@ -72,8 +72,6 @@ class Recording:
 
     rank: Rank
     events: Events
-    joins: Joins
-    kind: Ints
     chosen: Bools  # GPU events that the totals are of
     calls: tuple[Call, ...]
 
@@ -126,67 +124,48 @@ def recordings(path: str, *, last_step: bool = True, step_name: str | None = Non
 
 
 def _recording(events: Events, last_step: bool) -> Recording:
-    joins = join(events)
-    kind = kinds(events, joins)
+    join(events)
+    events.kind = kinds(events)
     place = place_of(events.about)
     infer_data_parallel(place, (name for name, *_ in events.annotations))
-    counted = _counts_unlinked(events, joins) or (not last_step and len(events.steps) == 1)
-    chosen = np.ones(len(kind), np.bool_) if counted else joins.linked if last_step else without_last_step(events, joins)
-    talk = calls(events, joins, kind, chosen, place.world) if len(kind) else host_calls(events)
-    missing, warnings = list[str](), [f"{events.name}: {each}" for each in _doubts(events)]
-    rank = _rank(events, place, warnings)
-    whole = bool(len(kind)) and not _sampled(events)
-    steps = _steps(events, joins)
-    unlinked = int((~joins.linked).sum())
-    read = Rank(
-        rank=rank,
+    linked, ran = events.linked, bool(len(events.gpu.us))
+    unlinked = int((~linked).sum())
+    begin = events.steps[0][1] if len(events.steps) == 1 else None
+    # HTA leaves nothing out of a file of one step that all events lie in; those from before it are what the GPU was behind with
+    within = begin is not None and ran and bool((events.gpu.us[~linked] >= begin).all())
+    counted = within or (begin is not None and not last_step)
+    chosen = np.ones(len(linked), np.bool_) if counted else linked if last_step else without_last_step(events)
+    talk = calls(events, chosen, place.world) if ran else host_calls(events)
+    # whether events were taken out of the file: the profiler numbers its operators, and most numbers are absent
+    count, low, high = events.numbered
+    sampled = LEAST_NUMBERED <= count < SAMPLED * (high - low + 1)
+    doubts = (
+        "" if ran else "no GPU event in it: totals cannot be told",
+        f"a sample: {count:,} of {high - low + 1:,} operators are in it; totals cannot be told" if sampled else "",
+        f"{plural(events.doubtful, 'event')} without a time, left out" if events.doubtful else "",
+    )
+    warnings = [f"{events.name}: {each}" for each in doubts if each]
+    number, steps, memory = _rank(events, place, warnings), _steps(events), None
+    if events.memory_events:
+        memory = events.allocated_bytes, events.reserved_bytes, events.memory_events
+    rank = Rank(
+        rank=number,
         place=place,
         device=_device(events.about),
         steps=steps,
-        period_s=_period(steps) if not _sampled(events) else None,
-        totals=timeline(events, kind, chosen) if whole else None,
+        period_s=None if sampled else _period(steps),
+        totals=timeline(events, chosen) if ran and not sampled else None,
         unlinked=unlinked,
-        unlinked_s=timeline(events, kind, ~joins.linked).busy_s,
+        unlinked_s=timeline(events, ~linked).busy_s,
         unlinked_counted=counted and unlinked > 0,
         collectives=tuple(table(talk)),
-        gemms=gemms(events, joins, kind, chosen) if whole and events.shapes else None,
-        unknown=_unknown(events, kind, chosen),
-        memory=(events.allocated_bytes, events.reserved_bytes, events.memory_events) if events.memory_events else None,
-        missing=(),
-        warnings=(),
+        gemms=gemms(events, chosen) if ran and not sampled and events.shapes else None,
+        unknown=_unknown(events, chosen),
+        memory=memory,
+        missing=tuple(_missing(events, place, len(steps))),
+        warnings=tuple(warnings),
     )
-    every = calls(events, joins, kind, np.ones(len(kind), np.bool_), place.world) if len(kind) else []
-    missing += _missing(read, events, every)
-    return Recording(replace(read, missing=tuple(missing), warnings=tuple(warnings)), events, joins, kind, chosen, tuple(talk))
-
-
-def _counts_unlinked(events: Events, joins: Joins) -> bool:
-    """Whether events without a launch are of the recording: in a file of one step that all of them lie in.
-
-    HTA leaves nothing out of such a file. Where the GPU was at work before the step began, they are what it was behind with.
-    """
-    if len(events.steps) != 1 or not len(events.gpu.us):
-        return False
-    begin = events.steps[0][1]
-    return bool((events.gpu.us[~joins.linked] >= begin).all())
-
-
-def _sampled(events: Events) -> bool:
-    """Whether events were taken out of the file: the profiler numbers its operators, and most numbers are absent."""
-    count, low, high = events.numbered
-    return count >= LEAST_NUMBERED and count < SAMPLED * (high - low + 1)
-
-
-def _doubts(events: Events) -> list[str]:
-    doubts = []
-    if not len(events.gpu.us):
-        doubts.append("no GPU event in it: totals cannot be told")
-    if _sampled(events):
-        count, low, high = events.numbered
-        doubts.append(f"a sample: {count:,} of {high - low + 1:,} operators are in it; totals cannot be told")
-    if events.doubtful:
-        doubts.append(f"{plural(events.doubtful, 'event')} without a time, left out")
-    return doubts
+    return Recording(rank, events, chosen, tuple(talk))
 
 
 def _rank(events: Events, place: Place, warnings: list[str]) -> int | None:
@@ -201,12 +180,12 @@ def _rank(events: Events, place: Place, warnings: list[str]) -> int | None:
     return None
 
 
-def _steps(events: Events, joins: Joins) -> tuple[Step, ...]:
+def _steps(events: Events) -> tuple[Step, ...]:
     """Steps in the order of the host, each with the GPU events that were launched in it."""
     found = []
     end_us = events.gpu.us + events.gpu.dur_us
     for row, (number, start, duration) in sorted(enumerate(events.steps), key=lambda each: each[1][1]):
-        of_step = joins.step == row
+        of_step = events.step == row
         span = end = None
         if of_step.any():
             span = float(end_us[of_step].max() - events.gpu.us[of_step].min()) * MICRO
@@ -217,12 +196,9 @@ def _steps(events: Events, joins: Joins) -> tuple[Step, ...]:
 
 def _period(steps: tuple[Step, ...]) -> float | None:
     """The middle of the times from the end of a step to that of the next: on the GPU, or from start to start without one."""
-    if len(steps) < 2:
-        return None
     ends = [step.gpu_end_s for step in steps if step.gpu_end_s is not None]
-    marks = ends if len(ends) == len(steps) else [step.start_s for step in steps]
-    periods = np.diff(np.array(marks))
-    return float(np.median(periods)) if (periods > 0).all() else None
+    periods = np.diff(np.array(ends if len(ends) == len(steps) else [step.start_s for step in steps]))
+    return float(np.median(periods)) if len(periods) and (periods > 0).all() else None
 
 
 def _device(about: Mapping[str, Any]) -> str:
@@ -233,33 +209,33 @@ def _device(about: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) and _DEVICE.fullmatch(name) else ""
 
 
-def _unknown(events: Events, kind: Ints, chosen: Bools) -> tuple[tuple[str, int, float], ...]:
-    rows = np.flatnonzero((kind == Kind.UNCLASSIFIED) & chosen)
+def _unknown(events: Events, chosen: Bools) -> tuple[tuple[str, int, float], ...]:
+    rows = np.flatnonzero((events.kind == Kind.UNCLASSIFIED) & chosen)
     names = events.gpu.name[rows]
     found = [(events.names[name], int((names == name).sum()), float(events.gpu.dur_us[rows][names == name].sum()) * MICRO)
              for name in np.unique(names).tolist()]  # fmt: skip
     return tuple(sorted(found, key=lambda each: -each[2])[:MOST_UNKNOWN])
 
 
-def _missing(rank: Rank, events: Events, talk: list[Call]) -> list[str]:
+def _missing(events: Events, place: Place, steps: int) -> Iterator[str]:
     """What the file lacks, each with what it would be needed for."""
-    missing = []
-    if not len(events.gpu.us):
-        missing.append("GPU events: no totals")
-    if not rank.steps:
-        missing.append("steps (ProfilerStep): no step time; --step-name takes another annotation")
-    elif len(rank.steps) == 1:
-        missing.append("a second step: no step time, only the GPU's span")
+    ran = len(events.gpu.us)
+    if not ran:
+        yield "GPU events: no totals"
+    if not steps:
+        yield "steps (ProfilerStep): no step time; --step-name takes another annotation"
+    elif steps == 1:
+        yield "a second step: no step time, only the GPU's span"
     if not events.shapes:
-        missing.append("shapes of operators (record_shapes): no GEMMs")
+        yield "shapes of operators (record_shapes): no GEMMs"
+    talk = calls(events, np.ones(ran, np.bool_), place.world)
     if unsized := [call.row for call in talk if call.key.bytes is None]:
         kernels = sorted({events.names[events.gpu.name[row]].partition("(")[0][:40] for row in unsized})
-        missing.append(f"sizes of {len(unsized)} of {len(talk)} communication kernels: {', '.join(kernels[:MOST_UNKNOWN])}")
-    if rank.memory is None:
-        missing.append("memory events (profile_memory)")
-    if not any(rank.place.plan.values()):
-        missing.append("the plan: " + ("groups with roles (pg_config)" if rank.place.groups else "pg_config"))
-    return missing
+        yield f"sizes of {len(unsized)} of {len(talk)} communication kernels: {', '.join(kernels[:MOST_UNKNOWN])}"
+    if not events.memory_events:
+        yield "memory events (profile_memory)"
+    if not any(place.plan.values()):
+        yield "the plan: " + ("groups with roles (pg_config)" if place.groups else "pg_config")
 
 
 def _warnings(ranks: list[Rank], stated: Mapping[str, list[int]]) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from sim_core import Floats, Ints, SpecError, StageDurations, durations_of
 from sweep.inputs.traces.events import Events
-from sweep.inputs.traces.joins import NONE
 from sweep.inputs.traces.kinds import Kind
 from sweep.inputs.traces.profile import Recording, recordings
 
@@ -86,14 +85,12 @@ def _pipeline(path: str, found: Mapping[int, _Stage]) -> tuple[list[_Stage], lis
 
 def _stage(recording: Recording, number: int) -> _Stage:
     events, rank = recording.events, recording.rank
+    pipeline = next((group.ranks for group in rank.place.groups if group.role == "pp"), ())
     named = _named(events)
-    group = next((group for group in rank.place.groups if group.role == "pp"), None)
-    pipeline = group.ranks if group else ()
-    own = number if rank.rank is None else rank.rank
-    blocks = _on_device(recording, named) if len(events.gpu.us) else [
+    blocks = _on_device(events, named) if len(events.gpu.us) else [
         _Block(_step_of(events, start), phase, start, start + duration) for phase, start, duration in named
     ]  # fmt: skip
-    return _Stage(own, pipeline, blocks, rank.period_s)
+    return _Stage(number if rank.rank is None else rank.rank, pipeline, blocks, rank.period_s)
 
 
 def _named(events: Events) -> list[tuple[str, float, float]]:
@@ -113,11 +110,10 @@ def _step_of(events: Events, start: float) -> int:
     return next((number for number, begin, duration in events.steps if begin <= start <= begin + duration), 0)
 
 
-def _on_device(recording: Recording, named: Iterable[tuple[str, float, float]]) -> list[_Block]:
+def _on_device(events: Events, named: Iterable[tuple[str, float, float]]) -> list[_Block]:
     """Each block by what was launched in it, from the first start to the last end; messages are no part of it."""
-    events, launch = recording.events, recording.joins.launch
-    taken = np.flatnonzero((launch != NONE) & (recording.kind != Kind.COMMUNICATION))
-    launched = events.host.us[launch[taken]]
+    taken = np.flatnonzero(events.linked & (events.kind != Kind.COMMUNICATION))
+    launched = events.host.us[events.launch[taken]]
     order = np.argsort(launched, kind="stable")
     rows: Ints = taken[order]
     launched, begin = launched[order], events.gpu.us[rows]

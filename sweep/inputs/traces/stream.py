@@ -107,8 +107,7 @@ def entries(name: str, file: BinaryIO) -> Iterator[tuple[str, Any]]:
     text = Text(name, file)
     first = text.peek()
     if first == "[":
-        for event in _elements(text):
-            yield "", event
+        yield from _elements(text)
     elif first == "{":
         yield from _members(text)
     else:
@@ -118,11 +117,8 @@ def entries(name: str, file: BinaryIO) -> Iterator[tuple[str, Any]]:
 
 
 def _members(text: Text) -> Iterator[tuple[str, Any]]:
-    text.skip()
-    if text.peek() == "}":
-        text.skip()
-        return
-    while True:
+    goes_on = _opens(text, "}")
+    while goes_on:
         if text.peek() != '"':
             text.fail("not JSON: expected a key in quotes")
         key = text.value()
@@ -130,31 +126,32 @@ def _members(text: Text) -> Iterator[tuple[str, Any]]:
             text.fail("not JSON: expected ':'")
         text.skip()
         if text.peek() == "[" and key == EVENTS:
-            for event in _elements(text):
-                yield "", event
+            yield from _elements(text)
         else:
             yield key, text.value()
-        if not _goes_on(text, "}"):
-            return
+        goes_on = _goes_on(text, "}")
 
 
-def _elements(text: Text) -> Iterator[Any]:
+def _elements(text: Text) -> Iterator[tuple[str, Any]]:
+    goes_on = _opens(text, "]")
+    while goes_on:
+        yield "", text.value()
+        goes_on = _goes_on(text, "]")
+
+
+def _opens(text: Text, closing: str) -> bool:
+    """Pass an opening bracket, and the closing one if nothing is between; whether something is."""
     text.skip()
-    if text.peek() == "]":
+    is_empty = text.peek() == closing
+    if is_empty:
         text.skip()
-        return
-    while True:
-        yield text.value()
-        if not _goes_on(text, "]"):
-            return
+    return not is_empty
 
 
 def _goes_on(text: Text, closing: str) -> bool:
     """Pass a comma or the closing bracket; whether it was a comma."""
     found = text.peek()
     if found not in (",", closing):
-        text.fail(
-            f"not JSON: the file ends, expected ',' or '{closing}'" if not found else f"not JSON: expected ',' or '{closing}'"
-        )
+        text.fail(f"not JSON: {'' if found else 'the file ends, '}expected ',' or '{closing}'")
     text.skip()
     return found == ","

@@ -5,9 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core import Bools, Floats, Ints
-from sweep.inputs.traces.events import Events
+from sweep.inputs.traces.events import NONE, Events
 from sweep.inputs.traces.intervals import common, length
-from sweep.inputs.traces.joins import NONE, Joins
 from sweep.inputs.traces.kinds import Kind, computes, kind_of_event
 
 MICRO = 1e-6
@@ -33,21 +32,21 @@ class Timeline(NamedTuple):
     compute_or_memset_s: float  # as TraceLens counts compute; HTA counts memsets as memory, as `compute_s` does
 
 
-def kinds(events: Events, joins: Joins) -> Ints:
+def kinds(events: Events) -> Ints:
     """The `Kind` of each GPU event: by name, else by the operator that launched it."""
     pairs = list(zip(events.gpu.name.tolist(), events.gpu.memory.tolist(), strict=True))
     by_name = {pair: int(kind_of_event(events.names[pair[0]], memory=pair[1] == 1)) for pair in set(pairs)}
     found = np.array([by_name[pair] for pair in pairs], np.int64)
-    for row in np.flatnonzero((found == Kind.UNCLASSIFIED) & (joins.operator != NONE)).tolist():
-        if computes(events.names[events.ops.name[joins.operator[row]]]):
+    for row in np.flatnonzero((found == Kind.UNCLASSIFIED) & (events.operator != NONE)).tolist():
+        if computes(events.names[events.ops.name[events.operator[row]]]):
             found[row] = Kind.COMPUTE
     return found
 
 
-def timeline(events: Events, kind: Ints, chosen: Bools) -> Timeline:
+def timeline(events: Events, chosen: Bools) -> Timeline:
     """The totals of the chosen GPU events."""
     start, end = events.gpu.us[chosen], (events.gpu.us + events.gpu.dur_us)[chosen]
-    kind = kind[chosen]
+    kind = events.kind[chosen]
 
     def of(*which: Kind) -> tuple[Floats, Floats]:
         mask = np.isin(kind, which)
@@ -73,10 +72,10 @@ def timeline(events: Events, kind: Ints, chosen: Bools) -> Timeline:
     return Timeline(int(chosen.sum()), *(value * MICRO for value in micro))
 
 
-def without_last_step(events: Events, joins: Joins) -> Bools:
+def without_last_step(events: Events) -> Bools:
     """The linked GPU events that were launched before the last step began, as HTA takes them; all linked ones of one step."""
     if len(events.steps) < 2:
-        return joins.linked
+        return events.linked
     last = max(start for _, start, _ in events.steps)
-    launched = events.host.us[joins.launch] if len(events.host.us) else np.zeros(len(joins.launch))
-    return joins.linked & (launched < last)
+    launched = events.host.us[events.launch] if len(events.host.us) else np.zeros(len(events.launch))
+    return events.linked & (launched < last)

@@ -16,7 +16,7 @@ from sweep.frameworks import deepspeed, megatron, names, nanotron, torchtitan
 from sweep.frameworks.plan import Launched
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
-from sweep.inputs.logs.found import PLAN_FIELDS
+from sweep.inputs.told import PLAN_FIELDS
 from sweep.spec.spec import SweepSpec
 from tests.conftest import ROOT
 from tests.sweep.inputs.specimens import dump, iteration
@@ -93,7 +93,7 @@ def logged(plan: Launched) -> str:
     values: dict[str, object] = {
         flag[2:].replace("-", "_"): " ".join(words) if words else True for flag, words in flags.items()
     }
-    values |= {megatron.WORLD.name: plan.number_of("all_gpus"), megatron.DP.name: plan.number_of("dp")}
+    values |= {megatron.WORLD.name: plan["all_gpus"], megatron.DP.name: plan["dp"]}
     values.setdefault("transformer_impl", "transformer_engine")
     steps = (
         re.sub(r"global batch size: +\d+", f"global batch size: {plan.fields['global_batch']}", iteration(step, 1000.0))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sim_core import PLAN_DEFAULTS, Facts, SpecError, model_document, read_workload
-from sweep.commands.export_command import json_text
+from sweep.commands.plans_commands import json_text
 from sweep.evaluation.evaluation import bounded
 from sweep.evaluation.one_plan import row_of, simai_text
 from sweep.evaluation.preparation import Prepared, prepare
@@ -59,7 +59,7 @@ def meant(plan: Launched) -> dict[str, object]:
     }
     unused |= {"overlap_param": plan.sharding == "none", "dispatcher": plan.fields["ep"] == 1}
     unused |= {"reshard_after_forward": plan.sharding != "parameters"}
-    unused |= {"dp_shard": plan.fields["dp_shard"] in (0, plan.number_of("dp") * plan.number_of("cp"))}
+    unused |= {"dp_shard": plan.fields["dp_shard"] in (0, plan["dp"] * plan["cp"])}
     unused |= {"overlap_pp": plan.fields["pp"] == 1, "schedule": plan.fields["pp"] == 1}
     return {name: value for name, value in fields.items() if not unused.get(name)}
 
@@ -121,10 +121,10 @@ def test_what_is_exported_reads_back(example: str, stack: str | None, tmp_path: 
 @pytest.mark.parametrize("example", ["gpt7b", "llama405b"])
 def test_an_exported_simai_text_reads_back(example: str, tmp_path: Path) -> None:
     spec, prepared = opened(example)
-    path, written = EXAMPLES / str(spec.workload.path), 0
+    written = 0
     for number in legal(prepared, 8):
         try:
-            text = simai_text(prepared, path, number, ffn=spec.workload.ffn, heads=spec.workload.heads)
+            text = simai_text(prepared, spec.workload, EXAMPLES, number)
         except SpecError as error:
             assert "one file cannot describe unequal stages" in str(error)
             continue

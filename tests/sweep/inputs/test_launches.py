@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sim_core import SpecError, model_document, parameters, parse_model
-from sweep.commands.export_command import json_text
+from sweep.commands.plans_commands import json_text
 from sweep.evaluation.preparation import prepare
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import launched
@@ -18,8 +18,8 @@ from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.frameworks.plan import Launched
 from sweep.inputs.job import job_of
-from sweep.inputs.launch.job import Launch
 from sweep.inputs.launches import read_launch
+from sweep.inputs.told import Job
 from sweep.show.logs import launch_values
 from sweep.spec.spec import SweepSpec
 from tests.sweep.inputs import specimens
@@ -27,7 +27,7 @@ from tests.sweep.inputs import specimens
 MODEL = {"layers": 12, "hidden": 512, "heads": 8, "vocabulary": 50304}
 
 
-def read(tmp_path: Path, text: str) -> Launch:
+def read(tmp_path: Path, text: str) -> Job:
     path = tmp_path / "launch"
     path.write_text(text, encoding="utf-8")
     return read_launch(path)

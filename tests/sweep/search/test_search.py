@@ -21,7 +21,7 @@ from sweep.executors import InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.ranking.ranking import rank
 from sweep.results.store import Store
-from sweep.search.ahead import Ahead, Frontier, promise_of
+from sweep.search.ahead import Ahead, Frontier
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
 from sweep.spec.spec import load_spec
@@ -246,4 +246,4 @@ def test_plans_of_unknown_cost_come_last() -> None:
     objective = Objective(column="step_time_s", descending=False, per=("tp",), best=1)
     cost, group = np.array([3.0, np.nan, np.inf, 1.0, 5.0, 9.0]), np.array([0, 0, 0, 0, 1, 1])
     ahead = Ahead(reason=np.zeros(6, np.int64), cost=cost, keys=[b"a", b"b"], group=group)
-    assert promise_of(ahead, Frontier(objective=objective)).order.tolist() == [3, 4, 0, 5, 1, 2]
+    assert ahead.promising(Frontier(objective=objective)).tolist() == [3, 4, 0, 5, 1, 2]

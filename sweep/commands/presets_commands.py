@@ -1,0 +1,145 @@
+"""`sweep hardware`, `sweep stack`, `sweep model`: what ships, and the numbers of one with their sources."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Annotated, Final
+
+from pydantic import BaseModel
+from typer import Argument, Option
+
+from sim_core import (
+    Model,
+    SpecError,
+    hardware_yaml,
+    model_document,
+    model_names,
+    model_yaml,
+    parse_model,
+    preset_names,
+    read_hardware,
+    read_model,
+    read_stack,
+    shown,
+    stack_names,
+)
+from sim_core.documents import parse_yaml
+from sweep.commands.shared import AsJson, needs, takes, write_json
+from sweep.options import OptionError, of_option, wrong
+from sweep.show.inputs import (
+    gemm_screen,
+    hardware_lines,
+    model_screen,
+    model_values,
+    models_screen,
+    presets_screen,
+    stack_lines,
+    stacks_screen,
+)
+from sweep.show.sections import print_sections
+from sweep.show.terminal import own_console
+
+MOST: Final = 10**9
+
+
+def hardware_command(
+    name: Annotated[str | None, Argument(help="Preset or YAML file; default: list the presets.")] = None,
+    gemm: Annotated[str | None, Option("--gemm", metavar="M,N,K", help="Seconds of a GEMM on it, to compare.")] = None,
+    as_json: AsJson = False,
+    as_yaml: Annotated[bool, Option("--yaml", help="Print a YAML file to edit and use.")] = False,
+) -> None:
+    """List the hardware presets, or the numbers of one with their sources."""
+    needs("NAME", name, {"--gemm": gemm, "--yaml": as_yaml})
+    if gemm is not None:
+        takes("--gemm", {"--yaml": as_yaml, "--json": as_json}, "NAME")
+    if as_json:
+        takes("--json", {"--yaml": as_yaml}, "NAME")
+    devices = [read_hardware(each) for each in ([name] if name else preset_names())]
+    if as_json:
+        _write_records(devices, name)
+    elif name is None:
+        print_sections(presets_screen(devices), own_console())
+    elif gemm is not None:
+        print_sections(gemm_screen(devices[0], _sizes(gemm)), own_console())
+    elif as_yaml:
+        sys.stdout.write(hardware_yaml(devices[0]))
+    else:
+        print_sections(hardware_lines(devices[0]), own_console())
+
+
+def stack_command(
+    name: Annotated[str | None, Argument(help="Stack; default: list them.")] = None, as_json: AsJson = False
+) -> None:
+    """List the frameworks that can be simulated, or the facts of one with their sources."""
+    stacks = [read_stack(each) for each in ([name] if name else stack_names())]
+    if as_json:
+        _write_records(stacks, name)
+    elif name is None:
+        print_sections(stacks_screen(stacks), own_console())
+    else:
+        print_sections(stack_lines(stacks[0]), own_console())
+
+
+def model_command(
+    name: Annotated[
+        str | None, Argument(help="A model by name, a YAML file, a config.json, Megatron-LM arguments; default: list.")
+    ] = None,
+    sets: Annotated[list[str] | None, Option("--set", help="A number of the model: sequence=8192, experts.topk=4.")] = None,
+    as_json: AsJson = False,
+    as_yaml: Annotated[bool, Option("--yaml", help="Print the numbers as YAML, to edit and use.")] = False,
+) -> None:
+    """List the models, or show the parameters and FLOPs of one, with its source."""
+    needs("NAME", name, {"--set": sets, "--yaml": as_yaml})
+    if as_json:
+        takes("--json", {"--yaml": as_yaml}, "NAME and --set")
+    with of_option("--set") if sets else nullcontext():
+        models = [read_model(each) for each in ([name] if name else model_names())]
+        if name and sets:
+            models = [_changed(models[0], read_model(name, dict(map(_assigned, sets))), sets)]
+    if as_json:
+        values = [model_values(model) for model in models]
+        write_json(values[0] if name else values)
+    elif name is None:
+        print_sections(models_screen(models), own_console())
+    elif as_yaml:
+        sys.stdout.write(model_yaml(models[0]))
+    else:
+        print_sections(model_screen(models[0]), own_console())
+
+
+def _write_records(records: Sequence[BaseModel], name: str | None) -> None:
+    """All records as JSON, or the one that has a name."""
+    documents = [record.model_dump(mode="json") for record in records]
+    write_json(documents[0] if name else documents)
+
+
+def _sizes(option: str) -> tuple[int, int, int]:
+    """`M,N,K` as numbers."""
+    sizes = [int(size) if size.strip().isascii() and size.strip().isdigit() else 0 for size in option.split(",")]
+    if len(sizes) != 3 or not all(0 < size <= MOST for size in sizes):
+        raise OptionError(
+            f"--gemm: found {shown(option)}, expected three whole numbers from 1 to {MOST}, such as 8192,8192,8192"
+        )
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _changed(model: Model, then: Model, sets: list[str]) -> Model:
+    """A model with other numbers, as its source says, and its name, if it is not just the sequence, unless these are set, too.
+
+    A number that was not known before changes nothing.
+    """
+    before, after = model_document(model), model_document(then)
+    changed = {key for key, value in before.items() if after.get(key) != value}
+    own = {"source": f"{', '.join(sets)}; all else: {model.name}, {model.source}"} if changed else {}
+    own |= {"name": f"{model.name}-changed"} if changed - {"sequence"} else {}
+    return parse_model(after | {key: text for key, text in own.items() if key not in changed}, model.name)
+
+
+def _assigned(text: str) -> tuple[str, object]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise wrong("--set", text, "NAME=VALUE, such as sequence=8192")
+    try:
+        return key.strip(), parse_yaml(value, "--set")[0]
+    except SpecError:
+        raise wrong("--set", text, "a value, such as sequence=8192") from None

@@ -1,0 +1,201 @@
+"""`sweep ls`, `status`, `show`, `report`, `compare`, `compact`: what results hold, and what is made of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from sim_core import SpecError, plural, short
+from sweep.commands.shared import (
+    RESULTS,
+    AsJson,
+    Directory,
+    check_output,
+    form_asked,
+    groups_in,
+    needs,
+    result_at,
+    there,
+    write_json,
+    write_text,
+)
+from sweep.compare.comparison import compare
+from sweep.compare.report import paged, sections
+from sweep.compare.result import Point
+from sweep.listing import results_below, standing
+from sweep.nightly.nights import Nights, history_of
+from sweep.options import OptionError
+from sweep.outputs import write_file
+from sweep.ranking.ranking import rank
+from sweep.report.content import content_of
+from sweep.report.page import report_page
+from sweep.results.citation import DIGITS, citation_of
+from sweep.results.compaction import compact
+from sweep.results.folder import folder_at
+from sweep.results.store import Store
+from sweep.show.answer import answer_of
+from sweep.show.progress import clock
+from sweep.show.results import reason_lines
+from sweep.show.sections import markdown, page, print_sections, print_table, say
+from sweep.show.terminal import own_console, screen
+from sweep.tuning.record import NAME
+from sweep.wording import cell
+
+DAY_S = 86_400
+
+
+def ls_command(
+    directory: Annotated[str | None, Argument(help="Folder of results, a path or URI. Default: results/.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the results below a folder: plans done, state, age, best plan."""
+    if directory is not None and "://" not in directory and not Path(directory).is_dir():
+        found = "is a file" if Path(directory).exists() else "no such folder"
+        raise SpecError(f"{directory}: {found}, expected a folder of results")
+    folder = folder_at(RESULTS if directory is None else directory)
+    results = results_below(folder)
+    if as_json:
+        write_json([asdict(result) for result in results])
+        return
+    if not results:
+        raise SpecError(f"{folder}: holds no results of a sweep")
+    rows = []
+    for each in results:
+        days, rest = divmod(max(each.age_s, 0), DAY_S)
+        best = ["-", "", "-"] if each.plan is None else [each.by, cell(each.by, each.best), str(each.plan)]
+        age = f"{days:.0f} d" if days else clock(rest)
+        rows.append([each.folder, each.name, f"{each.done:,}", f"{each.total:,}", each.state, age, *best])
+    headings = ("result", "sweep", "plans", "of", "state", "age", "best", "", "plan")
+    print_table(headings, rows, own_console(), left=(0, 1), gap=2)
+
+
+def status_command(directory: Directory = None, as_json: AsJson = False) -> None:
+    """Say how far a result is: plans done, time left while a run writes, size, plans by reason, best plan."""
+    result = standing(result_at(directory, missing=False))
+    if as_json:
+        write_json(asdict(result))
+        return
+    left = f", about {clock(result.left_s)} (h:min:s) left" if result.left_s is not None else ""
+    part = result.done / result.total if result.total else 1.0
+    lines = [
+        f"{result.folder}: {result.name}, {result.state}",
+        f"  {result.done:,} of {result.total:,} plans ({part:.0%}){left}",
+        f"  {short(result.bytes, 'B')} in {plural(result.files, 'file')}, the last written {clock(result.written_s)} ago",
+    ]
+    if result.plan is not None:
+        so_far = " so far" * (result.state != "complete")
+        lines.append(f"  best{so_far}: plan {result.plan}, {result.by} {cell(result.by, result.best)}")
+    elif result.done:
+        lines.append("  none of them can run")
+    if result.state == "incomplete":
+        lines.append("  the same `sweep run` adds what is missing")
+    console = own_console()
+    console.print("\n".join(lines))
+    if result.done:
+        print_sections(reason_lines({"": result.ok} | result.reasons, "Plans by reason"), console)
+
+
+def show_command(directory: Directory = None, as_json: AsJson = False) -> None:
+    """Print a result's short name, what to launch, how sure that is, and a line to cite it by."""
+    folder = result_at(directory)
+    ranking = rank(folder, per=[], top=1)
+    made_from = Store(directory=folder).made_from()
+    citation, run = citation_of(made_from), str(made_from["sweep"])[:DIGITS]
+    answer = answer_of(ranking, folder)
+    if as_json:
+        write_json({"folder": str(folder), "run": run, **citation._asdict(), **answer._asdict(), "best": ranking.best})
+        return
+    console = own_console()
+    console.print(citation.short_name)
+    told = [f"{answer.launch}."] * bool(answer.launch) + [f"How sure: {answer.sure}."] * bool(answer.sure)
+    run = f"Run: {run} in {folder}, the hash of its spec, data and simulator; that of the name is without the simulator"
+    for line in (*told, run, f"Cite: {citation.cite}"):
+        say(f"  {line}", console)
+
+
+def report_command(
+    directory: Annotated[
+        str | None, Argument(metavar="RESULT", help="Folder of results, a path or URI. Default: the newest under results/.")
+    ] = None,
+    output: Annotated[Path, Option("--output", "-o", help="File to write.")] = Path("report.html"),
+    measured: Annotated[
+        Path | None, Option(help=f"CSV of your own runs, as of `sweep tune`. Default: {NAME} in the folder of the result.")
+    ] = None,
+) -> None:
+    """Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run."""
+    check_output(output)
+    there("--measured", measured)
+    folder = result_at(directory)
+    content = content_of(folder, measured)
+    page = report_page(content)
+    write_file(output, page)
+    if str(output) != "-":
+        own_console().print(f"{output}: {plural(content['rows_total'])} of {folder}, {short(len(page.encode()), 'B')}")
+
+
+def compact_command(directory: Directory = None) -> None:
+    """Join the small files of a result into few large ones; the rows stay as they are."""
+    folder = result_at(directory, missing=False)
+    before, after = compact(Store(directory=folder))
+    own_console().print(f"{folder}: {plural(before, 'file')} before, {after:,} now")
+
+
+class ComparisonForm(StrEnum):
+    """Formats of a comparison."""
+
+    table = "table"
+    md = "md"
+    json = "json"
+    html = "html"
+
+
+def compare_command(
+    old: Annotated[str, Argument(help="Folder of results, a path or URI.")],
+    new: Annotated[str, Argument(help="Folder of results to compare with OLD.")],
+    top: Annotated[int, Option(min=1, help="Plans to list per kind of change.")] = 10,
+    by: Annotated[str | None, Option(help="Column to rank plans by. Default: the new spec's.")] = None,
+    per: Annotated[
+        list[str] | None,
+        Option(help="Compare the best plan per value of this column; '' for no groups. Default: the new spec's."),
+    ] = None,
+    form: Annotated[ComparisonForm | None, Option("--format", help="Default: by the suffix of --output, else a table.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="File to write to (needed for html).")] = None,
+    as_json: AsJson = False,
+    nights: Annotated[
+        str | None, Option(help="Root of nightly sweeps that NEW belongs to: the page shows its last nights.")
+    ] = None,
+    last: Annotated[int | None, Option(min=2, help="Nights to show on the page. Default: 30.")] = None,
+) -> None:
+    """Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished."""
+    form = form_asked(ComparisonForm, form, output, as_json)
+    check_output(output)
+    needs("--nights", nights, {"--last": last})
+    if form is ComparisonForm.html and output is None:
+        raise OptionError("--format html needs --output FILE")
+    history = _history(nights, new)[-(last or 30) :] if nights else ()
+    both = compare(result_at(old, missing=False), result_at(new, missing=False), top=top, by=by, per=groups_in(per))
+    parts = sections(both)
+    if form is ComparisonForm.table:
+        with screen(output) as console:
+            print_sections(parts, console)
+    elif form is ComparisonForm.json:
+        write_text(json.dumps(both.as_data(), indent=1), output)
+    elif form is ComparisonForm.md:
+        write_text(markdown(parts), output)
+    else:
+        write_text(page(f"{both.name}: {both.old} and {both.new}", [paged(parts, both, history)]), output)
+
+
+def _history(root: str, new: str) -> Sequence[Point]:
+    """The history of nights up to the last that has the result `new`. Raises SpecError if no night has it."""
+    nights, folder = folder_at(root), new.rstrip("/").rpartition("/")[2]
+    known = Nights(root=nights).read()
+    for k in range(len(known), 0, -1):
+        for sweep in known[k - 1].sweeps:
+            if sweep.results == folder:
+                return history_of(known[:k], sweep.name)
+    raise OptionError(f"--nights {nights}: no night there has the result {folder}")

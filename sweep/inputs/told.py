@@ -1,0 +1,54 @@
+"""A job as its log or launch file tells it: framework, plan, model, what is missing; of a log step and memory too."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+PLAN_FIELDS: Final = (
+    "tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence", "sequence_parallel",
+    "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param", "schedule",
+)  # fmt: skip
+"""What a log may tell of a plan, by the names of plan fields."""
+
+
+@dataclass(kw_only=True)
+class Job:
+    """A job. `plan`: fields by name, None where the file does not tell one or leaves it to the moment of the launch; that of a
+    log has every name of PLAN_FIELDS. `model`: numbers, as `sim_core.parse_model` takes them where the file tells all.
+    """
+
+    path: str = ""
+    framework: str = ""
+    stack: str = ""  # the preset that simulates it
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()  # what a simulation needs and the file does not tell
+    notes: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()  # names of flags or keys of a launch that have no part in the plan or the model
+    refused: str = ""  # why the plan that a log prints cannot be believed
+    parameters: int | None = None
+    step_time_s: float | None = None
+    steps: int = 0  # steady intervals that the median is of
+    interval: int = 1  # steps of an interval
+    spread: float | None = None  # (90th - 10th percentile) / median
+    rounding: float = 0.0  # how far the log's rounding may move a step, as a share
+    first_step_s: float | None = None
+    peak_memory_gib: float | None = None
+    memory_kind: str = ""
+    state: str = "ok"  # ok, oom, crash
+    device: str = ""  # chip, form and memory
+    gpus_per_node: int | None = None
+
+    @property
+    def name(self) -> str:
+        """A name for the sweep: that of the file, without the endings of logs."""
+        stem = Path(self.path).name
+        for ending in (".gz", ".log", ".out", ".txt", ".sh", ".yaml", ".yml", ".toml", ".json"):
+            stem = stem.removesuffix(ending)
+        kept = "".join(c if c.isascii() and (c.isalnum() or c in "-._") else "-" for c in stem).strip("-._")
+        return kept[:60] or "job"
+
+    def memory(self, gib: float, kind: str) -> None:
+        """Memory of a GPU, by the words of `memory_kind`; the most counts."""
+        self.peak_memory_gib, self.memory_kind = max(self.peak_memory_gib or 0.0, gib), kind
