@@ -6,12 +6,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
-from sim_core.compiled.jit import Addresses, inlined_kernel, inner_kernel, outer_kernel
+from sim_core.compiled.jit import Addresses, inner_kernel, outer_kernel
 from sim_core.compiled.references import call, reference, row_at
 from sim_core.compiled.vectors import LANES
 from sim_core.costing.blocks import cost_blocks
-from sim_core.costing.case import Blocks, Case, case_at
-from sim_core.costing.groups import Groups, group_plans
+from sim_core.costing.case import Tables, case_at
+from sim_core.costing.groups import group_plans
 from sim_core.costing.recomputed import again_flops, flops_again
 from sim_core.costing.updates import update_table
 from sim_core.distinct import distinct_rows
@@ -20,12 +20,13 @@ from sim_core.engine.lanes import Lanes, allocate_lanes, engine_for, put, take
 from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import MESSAGES, STREAMS, Shape
 from sim_core.engine.sequence import Sequence, allocate_sequence
-from sim_core.hardware.table import HardwareColumns, HardwareTable
+from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import METRICS, STEP_TIME
 from sim_core.planning.columns import Plans, by_order, order_table, slice_plans
 from sim_core.planning.legality import REASON
-from sim_core.planning.split import Split, split_plans
-from sim_core.step.whole import Scratch, allocate_scratch, begin_step, finish_step
+from sim_core.planning.split import split_plans
+from sim_core.step.scratch import Scratch, allocate_scratch
+from sim_core.step.whole import begin_step, finish_step
 from sim_core.workloads.workload import Arrays, Workload
 
 _NOT_FINITE = REASON["result_not_finite"]
@@ -35,17 +36,6 @@ CELLS: Final = 2**25
 """Numbers in the table of splits of a batch (256 MiB): plans of very many virtual stages come in smaller batches."""
 PIECE: Final = 2**20
 """Events of a piece of a sequence, 40 bytes each: few steps have more, and run in several."""
-
-
-class Tables(NamedTuple):
-    """All that the cases of a batch of plans are made of; each table has the row of every plan."""
-
-    arrays: Arrays
-    hardware: HardwareColumns
-    plans: Plans
-    groups: Groups
-    split: Split
-    blocks: Blocks
 
 
 def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[tuple[Ints, Plans]]:
@@ -72,12 +62,6 @@ def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, launche
     blocks = cost_blocks(workload, hardware, plans, groups, split, rows, launches)
     updates = update_table(workload, hardware, plans, groups, split, rows, blocks.updates)
     return Tables(workload.arrays, hardware.columns, plans, groups, split, blocks._replace(updates=updates))
-
-
-@inlined_kernel
-def case_of(tables: Tables, i: int) -> Case:
-    """The case of plan `i`."""
-    return case_at(tables.arrays, tables.hardware, tables.plans, tables.groups, tables.split, tables.blocks, i)
 
 
 def scratch_for(tables: Tables) -> Scratch:
@@ -165,7 +149,7 @@ def run_rows(batch: Batch, rows: Ints) -> None:
             streams, crowds = False, False
             for lane in range(used):
                 own = reference(row_at(batch.scratch, lane))
-                begin_step(reference(case_of(tables, rows[begin + lane])), own)
+                begin_step(reference(case_at(tables, rows[begin + lane])), own)
                 streams, crowds = streams or own.program.shares[STREAMS], crowds or own.program.shares[MESSAGES]
                 put(own.program, shape, lane, lanes)
             call(batch.engine[0], reference(shape), order, sequence, anew, streams, crowds, lanes, batch.ran)
@@ -174,7 +158,7 @@ def run_rows(batch: Batch, rows: Ints) -> None:
                 own = reference(row_at(batch.scratch, lane))
                 if batch.ran[1] == 1:
                     take(lanes, lane, pp, cells, streams or crowds, own.times)
-                    finish_step(reference(case_of(tables, rows[begin + lane])), order, own)
+                    finish_step(reference(case_at(tables, rows[begin + lane])), order, own)
                 else:
                     own.sums[STEP_TIME] = np.nan
                 _keep(batch, rows[begin + lane], own)

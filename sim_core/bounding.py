@@ -6,9 +6,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
-from sim_core.batch import Tables, batches, case_of, scratch_for, tables_of
+from sim_core.batch import batches, scratch_for, tables_of
 from sim_core.compiled.jit import outer_kernel
 from sim_core.compiled.references import reference
+from sim_core.costing.case import Tables, case_at
 from sim_core.costing.running import as_run, placed_by_cost
 from sim_core.costing.stage_activations import micro_batches_to_fill
 from sim_core.distinct import distinct_rows
@@ -21,7 +22,8 @@ from sim_core.simulator import arrays_of, legality, simulate
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.once import slowest_after_s
-from sim_core.step.whole import Scratch, begin_step
+from sim_core.step.scratch import Scratch
+from sim_core.step.whole import begin_step
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Workload
 
@@ -201,23 +203,23 @@ def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Int
 def _bound_rows(tables: Tables, scratch: Scratch, step_s: Floats) -> None:
     """As `simulate` runs steps, but for their pipelines; metrics are not summed."""
     tables, scratch = reference(tables), reference(scratch)
-    program, times, once, unused = scratch.program, scratch.times, scratch.once, scratch.sums
+    times = scratch.times
     for i in range(len(step_s)):
-        case = reference(case_of(tables, i))
+        case = reference(case_at(tables, i))
         plan = case.plan
         begin_step(case, scratch)
-        bound_pipeline(plan, program, times)
+        bound_pipeline(case, scratch)
         longest_s = 0.0
         if plan.post_validation == 1:  # a step without a barrier: a stage at least computes, and ends its own step
             for stage in range(plan.pp):
-                longest_s = max(longest_s, times.idle_s[stage] + once.after_s[stage])
+                longest_s = max(longest_s, times.idle_s[stage] + scratch.low.after_s[stage])
         else:
             if PLACEMENT[plan.schedule] != BOTH_WAYS:
-                longest_s = reduce_gradients(case, scratch.low, program, times, scratch.buckets, scratch.reduced_s, unused)
+                longest_s = reduce_gradients(case, scratch)
             else:
                 for stage in range(plan.pp):
                     longest_s = max(longest_s, times.free_s[stage])
-            longest_s += slowest_after_s(plan, once)
+            longest_s += slowest_after_s(case, scratch)
         step_s[i] = longest_s
 
 

@@ -1,5 +1,6 @@
 """Distinct rows of a table: what depends on a few columns is computed once per combination of their values."""
 
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 import numpy as np
@@ -49,3 +50,9 @@ def distinct_rows(table: Ints) -> tuple[Ints, Ints]:
                 break
             slot = (slot + 1) & (size - 1)
     return key_of, first[:keys].copy()
+
+
+def distinct(kinds: Sequence[Hashable]) -> tuple[list[int], Ints]:
+    """Where each distinct one comes first, and the number among the distinct ones of each."""
+    number = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
+    return [kinds.index(kind) for kind in number], np.array([number[kind] for kind in kinds], np.int64)

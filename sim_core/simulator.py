@@ -7,9 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.arrays import Floats, Ints
-from sim_core.batch import Tables, batch_of, batches, run_rows
+from sim_core.batch import batch_of, batches, run_rows
 from sim_core.compiled.jit import quickest
 from sim_core.compiled.references import row_at
+from sim_core.costing.case import Tables
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.operators import measured_share
 from sim_core.costing.peak import peak_memory
@@ -28,7 +29,7 @@ from sim_core.planning.building import check_plans, plans as plans_of
 from sim_core.planning.columns import EVENT, SIMAI, Plans, plan_at, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check, refuse
 from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
-from sim_core.step.whole import Scratch
+from sim_core.step.scratch import Scratch
 from sim_core.workloads.moving import N_RULES
 from sim_core.workloads.stages.workload import STAGES
 from sim_core.workloads.workload import Arrays, Framework, Workload

@@ -84,8 +84,8 @@ def timeline(workload: Workload, hardware: HardwareTable, plans: Plans, row: int
                 *waits,
                 *after_spans(ran, first_s),
                 *gradient_spans(ran, blocks),
-                *layer_spans(ran, hardware, blocks),
-                *parameter_spans(ran, hardware, blocks),
+                *layer_spans(ran, blocks),
+                *parameter_spans(ran, blocks),
             ]
         )
         held, sends = _memory_held(ran, blocks), arrows_between(ran, drawn)

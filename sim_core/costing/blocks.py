@@ -19,6 +19,7 @@ from sim_core.costing.case import (
     WEIGHT_GRADIENTS,
     Blocks,
     Case,
+    Tables,
     allocate_blocks,
     case_at,
     collective_of,
@@ -26,21 +27,20 @@ from sim_core.costing.case import (
     nic_of,
     rerun_s,
     rerun_share,
-    shares_nics,
 )
 from sim_core.costing.groups import N_GROUPS, Groups
 from sim_core.costing.modelled import cost_model_blocks, pipelines_over_nodes
 from sim_core.costing.recorded import layer_scales
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import APART
-from sim_core.hardware.table import HardwareColumns, HardwareTable
+from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.planning.columns import Plans
 from sim_core.planning.keys import layer_columns
 from sim_core.planning.split import Split
 from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales, times_base
-from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays, Workload
+from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Workload
 
 TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL, CP_TOTAL, CP_TOTAL], np.int64)
 """The metric of a group's communication, by group. The metric after it is the exposed part."""
@@ -57,22 +57,22 @@ def cost_blocks(
     launches: Floats | None = None,
 ) -> Blocks:
     """The block table of the plans in `rows`. `launches`, [rows]: on what the host takes to launch a layer of a model."""
-    arrays = workload.arrays
+    arrays, modelled = workload.arrays, workload.modelled
     launches = np.ones(len(rows)) if launches is None else launches
     of_row, first = distinct_rows(np.column_stack([_keys(workload, hardware, plans, groups, rows), launches.view(np.int64)]))
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
     blocks = allocate_blocks(arrays, key, len(first))
-    modelled = workload.modelled
+    chosen = rows[first]
     if modelled and not workload.from_file:
-        cost_model_blocks(workload, modelled, hardware, plans, groups, rows[first], launches[first], blocks)
+        cost_model_blocks(workload, modelled, hardware, plans, groups, chosen, launches[first], blocks)
         return blocks
     if modelled:
-        fill_ratios(arrays, modelled, hardware, plans, rows[first], blocks)
-    scales = layer_scales(workload, hardware, plans, rows[first])
-    _cost_rows(arrays, hardware.columns, plans, groups, split, blocks, rows[first], scales, modelled is not None)
+        fill_ratios(arrays, modelled, hardware, plans, chosen, blocks)
+    scales = layer_scales(workload, hardware, plans, chosen)
+    _cost_rows(Tables(arrays, hardware.columns, plans, groups, split, blocks), chosen, scales, modelled is not None)
     if modelled and not arrays.pieces.attention_core.any():
-        add_core(arrays, modelled, hardware, plans, rows[first], blocks)
+        add_core(arrays, modelled, hardware, plans, chosen, blocks)
     return blocks
 
 
@@ -84,26 +84,15 @@ def _keys(workload: Workload, hardware: HardwareTable, plans: Plans, groups: Gro
     places = [groups.alike[groups.key[rows], group] for group in range(N_GROUPS) if (sent == group).any()]
     columns = [*places, *layer_columns(plans, rows)]
     if workload.modelled and workload.modelled.stack.ring_step_in_pipelines:
-        columns.append(pipelines_over_nodes(hardware, plans, rows).astype(np.int64))
+        columns.append(pipelines_over_nodes(hardware, plans)[rows].astype(np.int64))
     return np.stack(columns, axis=1)
 
 
 @outer_kernel
-def _cost_rows(
-    arrays: Arrays,
-    hardware: HardwareColumns,
-    plans: Plans,
-    groups: Groups,
-    split: Split,
-    blocks: Blocks,
-    first: Ints,
-    layer: Floats,
-    by_model: bool,
-) -> None:
-    arrays, hardware, plans = reference(arrays), reference(hardware), reference(plans)
-    groups, split, blocks = reference(groups), reference(split), reference(blocks)
+def _cost_rows(tables: Tables, first: Ints, layer: Floats, by_model: bool) -> None:
+    tables = reference(tables)
     for i in first:
-        _cost(reference(case_at(arrays, hardware, plans, groups, split, blocks, i)), layer, by_model)
+        _cost(reference(case_at(tables, i)), layer, by_model)
 
 
 @inner_kernel
@@ -115,22 +104,22 @@ def _cost(case: Case, layer: Floats, by_model: bool) -> None:  # noqa: C901, PLR
     gradient in the backward (Megatron-LM's asynchronous tensor-parallel all-reduce).
     """
     plan, pieces, blocks, row = case.plan, case.arrays.pieces, case.blocks, case.block
+    scale, nic_s = blocks.scale[row], blocks.nic_s[row]
     base = case.arrays.base
     tokens, experts = times_base(plan.sequence, case.arrays.sequence), times_base(plan.experts, case.arrays.experts)
-    sizes = plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep
-    rule_scales(*sizes, tokens, experts, EXPONENTS, blocks.scale[row])
+    rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, tokens, experts, EXPONENTS, scale)
     rules, load = case.arrays.compute_rule, case.arrays.expert_load
     if load.shape[0] > 0 and plan.expert_imbalance > 0:
-        blocks.scale[row, EXPERT_LOAD] *= plan.expert_imbalance / case.arrays.recorded_load
+        scale[EXPERT_LOAD] *= plan.expert_imbalance / case.arrays.recorded_load
     elif load.shape[0] > 0:
-        blocks.scale[row, EXPERT_LOAD] *= load[min(plan.ep, load.shape[0] - 1)]
+        scale[EXPERT_LOAD] *= load[min(plan.ep, load.shape[0] - 1)]
     if not by_model:
-        blocks.compute[row] = compute_factor(blocks.scale[row, COMPUTE], case.device, plan)
+        blocks.compute[row] = compute_factor(scale[COMPUTE], case.device, plan)
     for p in range(pieces.unit.shape[0]):
         unit = pieces.unit[p]
         forward, backward = blocks.compute[row, unit, 0], blocks.compute[row, unit, 1]
         if rules.shape[0] > 0 and not by_model:
-            forward = backward = compute_factor(blocks.scale[row, rules[p]], case.device, plan)
+            forward = backward = compute_factor(scale[rules[p]], case.device, plan)
             if layer.shape[0] > 0 and unit == case.arrays.layer_unit and rules[p] == COMPUTE:
                 forward = compute_factor(layer[row, 0], case.device, plan)
                 backward = compute_factor(layer[row, 1], case.device, plan)
@@ -138,52 +127,48 @@ def _cost(case: Case, layer: Floats, by_model: bool) -> None:  # noqa: C901, PLR
         forward_s = pieces.compute_s[p, FORWARD] * forward
         weight_s = pieces.compute_s[p, WEIGHT_GRADIENT] * backward
         backward_s = pieces.compute_s[p, INPUT_GRADIENT] * backward + weight_s
-        blocks.work[row, unit, FORWARD_S] += forward_s
-        blocks.work[row, unit, BACKWARD_S] += backward_s
+        work, rerun, apart_s = blocks.work[row, unit], blocks.again[row, unit], blocks.apart_s[row, unit]
+        work[FORWARD_S] += forward_s
+        work[BACKWARD_S] += backward_s
         again_s = rerun_s(plan, again, forward_s, pieces.rerun_s[p] * forward)
-        blocks.again[row, unit, RECOMPUTE_S] += again_s
+        rerun[RECOMPUTE_S] += again_s
         blocks.forward_s[row, unit] += forward_s
         blocks.backward_s[row, unit] += backward_s
         blocks.piece_backward_s[row, p] = backward_s
-        blocks.apart_s[row, unit, WEIGHT_GRADIENTS] += weight_s
-        blocks.apart_s[row, unit, WEIGHT_COMPUTE] += weight_s
+        apart_s[WEIGHT_GRADIENTS] += weight_s
+        apart_s[WEIGHT_COMPUTE] += weight_s
         blocks.again_s[row, unit] += again_s
         for phase in range(3):
             kind = pieces.comm_kind[p, phase]
             if kind == NO_COMM:
                 continue
             group = pieces.comm_group[p, phase]
-            size = pieces.comm_bytes[p, phase] * blocks.scale[row, pieces.comm_rule[p, phase]]
+            size = pieces.comm_bytes[p, phase] * scale[pieces.comm_rule[p, phase]]
             seconds = collective_of(case, kind, group, size)
             exposed = seconds
             overlaps = (group == TP and plan.overlap_tp == 1) or (group == EP and plan.overlap_ep == 1)
             if overlaps and phase != WEIGHT_GRADIENT and not (phase == INPUT_GRADIENT and APART[plan.schedule]):
                 exposed -= min(seconds, forward_s if phase == FORWARD else weight_s)
-            if shares_nics(case) and seconds > 0:
-                _add_nic(blocks.nic_s[row, unit], phase, again, nic_of(case, kind, group, size, seconds), exposed / seconds)
+            if case.shares and seconds > 0:
+                of_nics, open_part = nic_of(case, kind, group, size, seconds), exposed / seconds
+                way = 0 if phase == FORWARD else 1
+                nic_s[unit, way, 0] += of_nics
+                nic_s[unit, way, 1] += of_nics * open_part
+                if phase == FORWARD:
+                    nic_s[unit, 2, 0] += again * of_nics
+                    nic_s[unit, 2, 1] += again * of_nics * open_part
             total = TOTAL_OF[group]
-            blocks.work[row, unit, total] += seconds
-            blocks.work[row, unit, total + EXPOSED] += exposed
+            work[total] += seconds
+            work[total + EXPOSED] += exposed
             if group == EP:
-                blocks.apart_s[row, unit, EXPERTS_FORWARD if phase == FORWARD else EXPERTS_BACKWARD] += exposed
+                apart_s[EXPERTS_FORWARD if phase == FORWARD else EXPERTS_BACKWARD] += exposed
             if phase == WEIGHT_GRADIENT:
-                blocks.apart_s[row, unit, WEIGHT_GRADIENTS] += exposed
+                apart_s[WEIGHT_GRADIENTS] += exposed
             if phase == FORWARD:
-                blocks.again[row, unit, total] += again * seconds
-                blocks.again[row, unit, total + EXPOSED] += again * exposed
+                rerun[total] += again * seconds
+                rerun[total + EXPOSED] += again * exposed
                 blocks.forward_s[row, unit] += exposed
                 blocks.again_s[row, unit] += again * exposed
             else:
                 blocks.backward_s[row, unit] += exposed
                 blocks.piece_backward_s[row, p] += exposed
-
-
-@inner_kernel
-def _add_nic(nic_s: Floats, phase: int, again: float, seconds: float, exposed: float) -> None:
-    """Add the seconds of NICs of a message to those of its unit; `exposed`: the part that nothing hides."""
-    way = 0 if phase == FORWARD else 1
-    nic_s[way, 0] += seconds
-    nic_s[way, 1] += seconds * exposed
-    if phase == FORWARD:
-        nic_s[2, 0] += again * seconds
-        nic_s[2, 1] += again * seconds * exposed

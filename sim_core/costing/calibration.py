@@ -5,7 +5,7 @@ text may have the values of the model under the text's own plan: `NAME: model` i
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -13,18 +13,14 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.costing.case import Blocks
-from sim_core.costing.operators import devices_of, sum_of, unit_cost
-from sim_core.distinct import distinct_rows
+from sim_core.costing.operators import Shapes, rows_of_units, shapes_at, shapes_of, sum_of, unit_cost
 from sim_core.errors import SpecError
 from sim_core.hardware.description import Hardware
-from sim_core.hardware.kernels.device import Kernels, load_kernels
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import RECOMPUTE_S
-from sim_core.models.description import EMBEDDING, LAYER, Model, Unit
-from sim_core.models.keys import Keys
+from sim_core.models.description import EMBEDDING, LAYER, Model
 from sim_core.models.stack import Stack
 from sim_core.planning.columns import SELECTIVE, Plans
-from sim_core.planning.keys import key_table, keys_of
 from sim_core.terms import OPTIMIZER_SHARDED, SHARDINGS
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.lacking import completed, optimizer_of
@@ -49,12 +45,6 @@ LEAST_S = 1e-9
 """What the model takes for a unit that it does not have: its ratio is 1."""
 
 
-def seconds_at_base(arrays: Arrays, modelled: Modelled, device: Hardware) -> tuple[tuple[float, float], ...]:
-    """The model's seconds of one pass of each recorded unit at the recorded plan, forward and backward (`Modelled.at_base`)."""
-    unit_s = _unit_s(arrays, modelled, modelled.keys_at(arrays.base), [load_kernels(device)], np.zeros(1, np.int64))
-    return tuple((float(unit[0]), float(unit[1])) for unit in unit_s[0])
-
-
 def fill_ratios(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans: Plans, first: Ints, blocks: Blocks) -> None:
     """Fill the factors of recorded compute in all rows of `blocks`; row k is that of plan `first[k]`."""
     unit_s = _of_rows(arrays, modelled, hardware, plans, first)
@@ -67,8 +57,7 @@ def add_core(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans:
     selective = plans.checkpointing[first] == SELECTIVE
     if not selective.any():
         return
-    unit_s = _of_rows(arrays, modelled, hardware, plans, first)
-    pieces = arrays.pieces
+    unit_s, pieces = _of_rows(arrays, modelled, hardware, plans, first), arrays.pieces
     recorded = np.bincount(pieces.unit, pieces.compute_s[:, FORWARD], len(modelled.at_base))
     again = unit_s[:, :, 2] * recorded / np.array(modelled.at_base)[:, 0] / plans.device_speed[first][:, None]
     again *= selective[:, None]
@@ -78,29 +67,23 @@ def add_core(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans:
 
 def _of_rows(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans: Plans, first: Ints) -> Floats:
     """Seconds of each unit in each row, [rows, units, 3]."""
-    devices, of_variant = devices_of(hardware)
-    table = np.column_stack([key_table(plans, first), of_variant[plans.hardware[first]]])
-    shape, picked = distinct_rows(table)
-    return _unit_s(arrays, modelled, keys_of(modelled, table[picked]), devices, table[picked, -1])[shape]
+    shapes, shape, _ = shapes_of(modelled, hardware, plans, first)
+    return _unit_s(arrays, modelled, shapes)[shape]
 
 
-def _unit_s(arrays: Arrays, modelled: Modelled, keys: Keys, devices: list[Kernels], of_shape: Ints) -> Floats:
-    """The model's seconds of one pass of each recorded unit: forward, backward, core attention's forward, [keys, units, 3].
+def _unit_s(arrays: Arrays, modelled: Modelled, shapes: Shapes) -> Floats:
+    """The model's seconds of one pass of each recorded unit: forward, backward, core attention's forward, [shapes, units, 3].
 
     A recorded unit has the mean of the kinds of layer that it stands for.
     """
     share = unit_shares(arrays, modelled)
-    seconds = np.zeros((len(keys.tp), len(arrays.unit_layers), 3))
-    number = 0
-    for unit in modelled.model.units:
-        if unit.kind == LAYER:
-            part, number = share[:, number], number + 1
-        else:
-            at = arrays.first_unit if unit.kind == EMBEDDING else arrays.last_unit
-            part = float(unit.number) * (np.arange(len(share)) == at)
+    seconds = np.zeros((len(shapes.device), len(arrays.unit_layers), 3))
+    for at, times, unit in rows_of_units(modelled.model):
+        end = arrays.first_unit if unit.kind == EMBEDDING else arrays.last_unit
+        part = share[:, at] if unit.kind == LAYER else times * (np.arange(len(share)) == end).astype(np.float64)
         if not part.any():
             continue
-        cost = unit_cost(modelled, unit, keys, devices, of_shape)
+        cost = unit_cost(modelled, unit, shapes)
         forward = cost.operators.phase == FORWARD
         for column, which in enumerate((forward, ~forward, cost.operators.core)):
             seconds[:, :, column] += sum_of(cost.seconds, which)[:, None] * part
@@ -122,8 +105,7 @@ _MLP_FROM: Final = "mlp_norm"
 
 def of_model(wanted: Iterable[str], recorded: Workload, by_model: Workload, device: Hardware) -> dict[str, object]:
     """Values in place of `model`, by record and phase: times on `device` in ns, or bytes. Raises SpecError."""
-    modelled = by_model.modelled
-    if modelled is None:
+    if by_model.modelled is None:
         raise SpecError("records can be taken from a model only")
     values: dict[str, object] = {}
     for key in wanted:
@@ -133,10 +115,13 @@ def of_model(wanted: Iterable[str], recorded: Workload, by_model: Workload, devi
         if name in WITHOUT_MESSAGE:
             values[key] = "0 B"
             continue
-        seconds = _seconds(name, recorded, modelled, by_model, device)
-        for number, each in enumerate(PHASES):
+        if name == OPTIMIZER:
+            seconds = np.array([0.0, _optimizer_s(recorded, by_model, device), 0.0])
+        else:
+            seconds = _record_s(name, recorded, by_model.modelled, device)
+        for each, ns in zip(PHASES, seconds * 1e9, strict=True):
             if phase in ("", each):
-                values[f"{name}.{each}"] = f"{round(float(seconds[number]) * 1e9)} ns"
+                values[f"{name}.{each}"] = f"{round(float(ns))} ns"
     return values
 
 
@@ -150,64 +135,40 @@ def _is_known(name: str) -> bool:
     return name == EMBEDDING_RECORD or name.startswith(FINAL) or bool(_LAYER.search(name))
 
 
-def _seconds(name: str, recorded: Workload, modelled: Modelled, by_model: Workload, device: Hardware) -> Floats:
-    """Seconds of one line of a record in each phase, [3]."""
-    if name == OPTIMIZER:
-        return np.array([0.0, _optimizer_s(recorded, by_model, device), 0.0])
+def _record_s(name: str, recorded: Workload, modelled: Modelled, device: Hardware) -> Floats:
+    """Seconds of one line of a record in each phase at the recorded plan, [3]: of the units that it stands for by their parts.
+
+    Of a layer, those of the operators of attention or of the others, shared by lines with a time, or by all if none has one.
+    """
     if not _is_known(name):
         known = f"{EMBEDDING_RECORD}, {FINAL}*, records of attention and MLP, {OPTIMIZER}, {', '.join(WITHOUT_MESSAGE)}"
         raise SpecError(f"workload.records: {name}: a model has no value for it, only for {known}")
+    model, names, lines, attention = modelled.model, recorded.names, 1, None
     if name == EMBEDDING_RECORD:
-        return _record_s(recorded, modelled, device, lambda unit: float(unit.kind == EMBEDDING))
-    if name.startswith(FINAL):
-        beside = sum(each.startswith(FINAL) for each in dict.fromkeys(recorded.names)) or 1
-        head = _record_s(recorded, modelled, device, lambda unit: float(unit.number * (unit.kind not in (EMBEDDING, LAYER))))
-        return head / beside
-    attention = bool(_ATTENTION.search(name))
-    moe = "moe" in name
-
-    def share(unit: Unit) -> float:
-        alike = [each for each in modelled.model.layer_units if attention or each.moe == moe]
-        return unit.number / sum(each.number for each in alike) if unit in alike else 0.0
-
-    layer = _record_s(recorded, modelled, device, share, attention=attention)
-    return layer / _lines(name, recorded, attention)
-
-
-def _record_s(
-    recorded: Workload, modelled: Modelled, device: Hardware, share: Callable[[Unit], float], attention: bool | None = None
-) -> Floats:
-    """Seconds of operators in each phase, the units by their share, at the recorded plan, [3].
-
-    `attention`: of a layer only those of attention, or only the others.
-    """
-    base = recorded.base
-    keys = modelled.keys_at(base)
-    seconds = np.zeros(3)
-    for unit in modelled.model.units:
-        part = share(unit)
-        if not part:
-            continue
-        cost = unit_cost(modelled, unit, keys, [load_kernels(device)], np.zeros(1, np.int64))
-        names = cost.operators.names
-        mine = np.ones(len(names), np.bool_)
+        parts = [(1.0, unit) for unit in model.units if unit.kind == EMBEDDING]
+    elif name.startswith(FINAL):
+        parts = [(float(unit.number), unit) for unit in model.units if unit.kind not in (EMBEDDING, LAYER)]
+        lines = sum(each.startswith(FINAL) for each in dict.fromkeys(names))
+    else:
+        attention = bool(_ATTENTION.search(name))
+        alike = [unit for unit in model.layer_units if attention or unit.moe == ("moe" in name)]
+        parts = [(unit.number / sum(each.number for each in alike), unit) for unit in alike]
+        pieces = recorded.arrays.pieces
+        layer = pieces.unit[names.index(name)] if name in names else 0
+        mine = [
+            k for k, other in enumerate(names)
+            if pieces.unit[k] == layer and _LAYER.search(other) and bool(_ATTENTION.search(other)) == attention
+        ]  # fmt: skip
+        lines = len([k for k in mine if pieces.compute_s[k].max() > PLACEHOLDER_S] or mine)
+    shapes, seconds = shapes_at(modelled.keys_at(recorded.base), device), np.zeros(3)
+    for part, unit in parts:
+        operators, of_shapes, _ = unit_cost(modelled, unit, shapes)
+        which = np.ones(len(operators.names), np.bool_)
         if attention is not None:
-            mine = (np.arange(len(names)) < names.index(_MLP_FROM)) == attention
+            which = (np.arange(len(which)) < operators.names.index(_MLP_FROM)) == attention
         for phase in range(3):
-            seconds[phase] += part * float(sum_of(cost.seconds, mine & (cost.operators.phase == phase))[0])
-    return seconds
-
-
-def _lines(name: str, recorded: Workload, attention: bool) -> int:
-    """Lines of a layer that share the time of its attention or its MLP: those with a time, or all if none has one."""
-    pieces = recorded.arrays.pieces
-    unit = pieces.unit[recorded.names.index(name)] if name in recorded.names else 0
-    mine = [
-        k for k, other in enumerate(recorded.names)
-        if pieces.unit[k] == unit and _LAYER.search(other) and bool(_ATTENTION.search(other)) == attention
-    ]  # fmt: skip
-    timed = [k for k in mine if pieces.compute_s[k].max() > PLACEHOLDER_S]
-    return max(len(timed or mine), 1)
+            seconds[phase] += part * float(sum_of(of_shapes, which & (operators.phase == phase))[0])
+    return seconds / max(lines, 1)
 
 
 def _optimizer_s(recorded: Workload, by_model: Workload, device: Hardware) -> float:
@@ -282,10 +243,11 @@ def calibrated(
     arrays = whole.arrays._replace(compute_rule=NO_RULE, expert_load=NO_LOAD)  # the model's ratios move the compute
     if model.experts:
         arrays = arrays._replace(shares=arrays.shares._replace(whole_experts=not modelled.stack.experts_with_tp))
-    modelled = replace(modelled, dtype=recorded.dtype)
-    modelled = replace(modelled, at_base=seconds_at_base(arrays, modelled, measured_on))
-    base = recorded.base
-    layers = _layer_s(recorded) / _modelled_layer_s(whole, modelled)
+    modelled, base = replace(modelled, dtype=recorded.dtype), recorded.base
+    unit_s = _unit_s(arrays, modelled, shapes_at(modelled.keys_at(base), measured_on))[0, :, :2]
+    modelled = replace(modelled, at_base=tuple(map(tuple, unit_s.tolist())))
+    times = whole.arrays.unit_layers[:, -1] / whole.layers
+    layers = _layer_s(recorded) / np.maximum(times @ unit_s[: len(times)], LEAST_S)
     notes = [
         f"calibrated: a layer takes {layers[0]:.3g} x the forward of model {model.name} and {layers[1]:.3g} x its backward on "
         f"{measured_on.name} at tp {base.tp}, ep {base.ep}, micro-batch {base.micro_batch}; recorded times move by the model's "
@@ -293,6 +255,9 @@ def calibrated(
         f"of the model: {', '.join((*derived, 'memory', 'FLOPs'))}; stack {stack.name}, "
         f"{'with' if modelled.sequence_parallel else 'without'} sequence parallelism",
     ]
+    counted = recorded.implied.vocabulary if recorded.implied else None  # AICB's default is GPT-2's, whatever the model
+    if counted and padded(model.vocabulary, base.tp) != padded(counted, base.tp):
+        notes.append(f"vocabulary: {counted} in the file, whose gradients count it, and {model.vocabulary} in the model")
     return replace(
         whole,
         arrays=arrays,
@@ -300,7 +265,7 @@ def calibrated(
         memory_of=by_model,
         sequence=model.sequence,
         experts=model.experts.count if model.experts else None,
-        notes=(*whole.notes, *notes, *_other_vocabulary(recorded, model)),
+        notes=(*whole.notes, *notes),
     )
 
 
@@ -328,12 +293,12 @@ def parallel_sequence(recorded: Workload) -> bool | None:
 
 
 def _told(recorded: Workload, facts: Facts, model: Model) -> Facts:
-    """Facts with those that the model tells and neither the user nor the file does."""
+    """Facts of a SimAI text with those that the model tells and neither the user nor the file does."""
     width = model.experts.ffn if model.experts else model.ffn  # AICB's dense layers are as wide as an expert
     return replace(
         facts,
         ffn=width if facts.ffn is None and not recorded.ends_known else facts.ffn,
-        heads=model.heads if facts.heads is None and not recorded.ends_known and recorded.kind == SIMAI else facts.heads,
+        heads=model.heads if facts.heads is None and not recorded.ends_known else facts.heads,
         sequence=model.sequence if recorded.sequence is None else facts.sequence,
         experts=model.experts.count if facts.experts is None and model.experts else facts.experts,
     )
@@ -341,10 +306,9 @@ def _told(recorded: Workload, facts: Facts, model: Model) -> Facts:
 
 def _check(recorded: Workload, model: Model) -> None:
     """Raise SpecError where the file contradicts the model."""
-    hidden = recorded.implied.hidden if recorded.implied else None
     pairs = (
         ("layers", recorded.layers, model.layers),
-        ("hidden", hidden, model.hidden),
+        ("hidden", recorded.implied and recorded.implied.hidden, model.hidden),
         ("sequence", recorded.sequence, model.sequence),
     )
     for name, found, expected in pairs:
@@ -354,14 +318,6 @@ def _check(recorded: Workload, model: Model) -> None:
         raise SpecError(
             f"experts: found {'some' if recorded.has_experts else 'none'} in the file, unlike the model {model.name}"
         )
-
-
-def _other_vocabulary(recorded: Workload, model: Model) -> list[str]:
-    """A note where the file counts another vocabulary: AICB's default is GPT-2's, whatever the model."""
-    found = recorded.implied.vocabulary if recorded.implied else None
-    if not found or padded(model.vocabulary, recorded.base.tp) == padded(found, recorded.base.tp):
-        return []
-    return [f"vocabulary: {found} in the file, whose gradients count it, and {model.vocabulary} in the model"]
 
 
 def _has_times(recorded: Workload) -> bool:
@@ -376,10 +332,3 @@ def _layer_s(recorded: Workload) -> Floats:
         compute = arrays.pieces.compute_s[arrays.pieces.unit == unit].sum(axis=0)
         seconds += times * np.array([compute[FORWARD], compute[FORWARD + 1 :].sum()])
     return seconds / recorded.layers
-
-
-def _modelled_layer_s(recorded: Workload, modelled: Modelled) -> Floats:
-    """The same of the model, at the recorded plan."""
-    times = recorded.arrays.unit_layers[:, -1] / recorded.layers
-    seconds: Floats = times @ np.array(modelled.at_base)[: len(times)]
-    return np.maximum(seconds, LEAST_S)

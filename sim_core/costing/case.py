@@ -1,12 +1,13 @@
 """One plan with its hardware and tables: the argument of every kernel of a step; and the seconds of recorded compute in it."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import inlined_kernel, inner_kernel
 from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_nic_s, group_s
+from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.schedules import LOOP, PLACEMENT
 from sim_core.hardware.table import Device, HardwareColumns, device_at
 from sim_core.metrics import N_SUMS
@@ -20,6 +21,10 @@ WEIGHT_GRADIENTS, WEIGHT_COMPUTE, EXPERTS_FORWARD, EXPERTS_BACKWARD = range(4)
 LAUNCH_FORWARD, LAUNCH_BACKWARD, WAIT_FORWARD, WAIT_BACKWARD, WAIT_APART = range(4, 9)
 """The part of a backward that can run apart, and the compute in it; exposed messages of experts in forward and backward; what
 the host needs to launch both; for how much of it the device waits; and how much longer where weight gradients run apart."""
+
+
+JITTER_FROM: Final = 8
+"""GPUs up to which no rank waits for a slower one."""
 
 
 class Updates(NamedTuple):
@@ -49,14 +54,29 @@ class Blocks(NamedTuple):
     updates: Updates
 
 
+class Tables(NamedTuple):
+    """A batch of plans, and the tables that they share; each has the row of every plan."""
+
+    arrays: Arrays
+    hardware: HardwareColumns
+    plans: Plans
+    groups: Groups
+    split: Split
+    blocks: Blocks
+
+
 class Case(NamedTuple):
     """One plan, the tables of its batch, and its rows in them."""
 
     arrays: Arrays
     plan: Plan
     device: Device
+    placement: int  # of its virtual stages: that of its schedule
+    chunks: int  # virtual stages that a stage runs
+    jitter: float  # by how many times compute is longer because some rank is always a little late
     dp: int  # ranks with the same dense parameters: data-parallel and context-parallel ones
     sharding: int  # one of terms.SHARDINGS; AS_STACK: as recorded
+    shares: bool  # groups that send at the same time share NICs; recorded messages took what they took beside each other
     groups: Groups
     group: int
     split: Split
@@ -70,19 +90,21 @@ class Case(NamedTuple):
 def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
     """An empty table of `rows` rows."""
     units, pieces = arrays.unit_layers.shape[0], arrays.pieces.unit.shape[0]
+    forward_s, backward_s, again_s, measured_s = np.zeros((4, rows, units))
+    work, again = np.zeros((2, rows, units, N_SUMS))
     return Blocks(
         key=key,
         scale=np.empty((rows, N_RULES)),
         compute=np.ones((rows, units, 2)),
-        forward_s=np.zeros((rows, units)),
-        backward_s=np.zeros((rows, units)),
-        again_s=np.zeros((rows, units)),
-        work=np.zeros((rows, units, N_SUMS)),
-        again=np.zeros((rows, units, N_SUMS)),
+        forward_s=forward_s,
+        backward_s=backward_s,
+        again_s=again_s,
+        work=work,
+        again=again,
         piece_backward_s=np.zeros((rows, pieces)),
         apart_s=np.zeros((rows, units, 9)),
         held=np.zeros((rows, units, 4)),
-        measured_s=np.zeros((rows, units)),
+        measured_s=measured_s,
         nic_s=np.zeros((rows, units, 3, 2)),
         updates=Updates(np.full(len(key), -1, np.int64), np.zeros((0, 0)), np.zeros((0, 2))),
     )
@@ -113,19 +135,23 @@ def copies_embedding(plan: Plan) -> bool:
 
 
 @inlined_kernel
-def case_at(
-    arrays: Arrays, hardware: HardwareColumns, plans: Plans, groups: Groups, split: Split, blocks: Blocks, i: int
-) -> Case:
-    """The case of plan `i`, which must be legal."""
-    plan = plan_at(plans, i)
+def case_at(tables: Tables, i: int) -> Case:
+    """The case of plan `i`, which must be legal; `tables` by reference."""
+    plan, arrays, split, blocks = plan_at(tables.plans, i), tables.arrays, tables.split, tables.blocks
+    device = device_at(tables.hardware, plan.hardware)
+    shares = bool(device.shared_nics and not arrays.recorded_messages)
     return Case(
         arrays=arrays,
         plan=plan,
-        device=device_at(hardware, plan.hardware),
+        device=device,
+        placement=PLACEMENT[plan.schedule],
+        chunks=chunks_of(plan.schedule, plan.vpp),
+        jitter=1 + arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0),
         dp=plan.all_gpus // (plan.tp * plan.pp),
         sharding=sharding_of(arrays, plan),
-        groups=groups,
-        group=groups.key[i],
+        shares=shares,
+        groups=tables.groups,
+        group=tables.groups.key[i],
         split=split,
         first=split.offset[split.key[i]],
         first_stage=split.stage_offset[split.key[i]],
@@ -133,6 +159,12 @@ def case_at(
         block=blocks.key[i],
         update=blocks.updates.key[i],
     )
+
+
+@inner_kernel
+def row_of_chunk(case: Case, stage: int, chunk: int) -> int:
+    """The row in the split of a chunk of a stage."""
+    return int(case.first + virtual_of(case.placement, stage, chunk, case.plan.pp))
 
 
 @inner_kernel
@@ -152,22 +184,16 @@ def shard_ranks(case: Case, group: int) -> int:
 @inner_kernel
 def collective_of(case: Case, kind: int, group: int, size: float) -> float:
     """Seconds of a collective of `kind` with `size` bytes on one of the plan's groups."""
-    seconds = group_s(case.groups, case.group, case.device.links, kind, group, size)
+    seconds = group_s(case.groups, case.group, case.device, kind, group, size)
     if group >= N_GROUPS:  # shards and replicas: no file records them
         return float(seconds)
     return float(seconds * case.arrays.message_factor[int(between_nodes(case.groups, case.group, group)), group])
 
 
 @inner_kernel
-def shares_nics(case: Case) -> bool:
-    """Whether groups that send at the same time share NICs; recorded messages took what they took beside each other."""
-    return bool(case.device.links.shared_nics and not case.arrays.recorded_messages)
-
-
-@inner_kernel
 def nic_of(case: Case, kind: int, group: int, size: float, seconds: float) -> float:
     """Seconds for which a collective of a plan's group, which takes `seconds`, needs the NICs."""
-    return float(min(group_nic_s(case.groups, case.group, case.device.links, kind, group, size), seconds))
+    return float(min(group_nic_s(case.groups, case.group, case.device, kind, group, size), seconds))
 
 
 @inner_kernel

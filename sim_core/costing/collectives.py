@@ -10,9 +10,21 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.compiled.jit import inlined_kernel, inner_kernel, outer_kernel
-from sim_core.costing.fabric import Routing, crowding, leaving_s, nic_bandwidth, reached, ring_bandwidth
-from sim_core.costing.inside import MESH, crosses_sockets, hops_inside, inside_bandwidth, one_link, spread_s
-from sim_core.hardware.table import Links
+from sim_core.costing.fabric import (
+    MESH,
+    Routing,
+    crosses_sockets,
+    crowding,
+    hops_inside,
+    inside_bandwidth,
+    leaving_s,
+    nic_bandwidth,
+    one_link,
+    reached,
+    ring_bandwidth,
+    spread_s,
+)
+from sim_core.hardware.table import Device
 from sim_core.planning.placement import Placement
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, COLLECTIVES, NO_COMM, REDUCE_SCATTER, SEND_RECEIVE
 
@@ -86,25 +98,29 @@ class Message(NamedTuple):
     inside: float  # bytes/s of a ring's link inside a node
     network: float  # bytes/s of the NICs of the node with the fewest ranks; without bound in one node
     depth: int  # levels of a binary tree over the nodes
-    place: float  # in TREE_CORRECTION, of an all-reduce
+    place: float  # of an all-reduce among the sizes of TREE_CORRECTION, by its logarithm
 
 
 @inlined_kernel
-def message_of(kind: int, size: float, at: Placement, links: Links) -> Message:
+def message_of(kind: int, size: float, at: Placement, device: Device) -> Message:
     """The message of a collective over links that are no torus."""
-    passes = 2 if kind == ALL_REDUCE else 1
+    passes, depth, place = 2 if kind == ALL_REDUCE else 1, 0, 0.0
+    while (1 << depth) < at.nodes:
+        depth += 1
+    if kind == ALL_REDUCE:
+        place = float(min(max(np.log2(size / CORRECTION_FROM), 0.0), TREE_CORRECTION.shape[1] - 1.0))
     return Message(
         size=size,
         ringed=passes * size * (at.ranks - 1) / at.ranks,
-        inside=inside_bandwidth(at, links),
-        network=at.fewest * ring_bandwidth(at, links) if at.nodes > 1 else np.inf,
-        depth=_depth(at.nodes),
-        place=_place(size) if kind == ALL_REDUCE else 0.0,
+        inside=inside_bandwidth(at, device),
+        network=at.fewest * ring_bandwidth(at, device) if at.nodes > 1 else np.inf,
+        depth=depth,
+        place=place,
     )
 
 
 @outer_kernel
-def collective_s(kind: int, size: float, at: Placement, links: Links) -> float:
+def collective_s(kind: int, size: float, at: Placement, device: Device) -> float:
     """Seconds of a collective of `size` bytes (the whole group's tensor) in a group placed as `at`.
 
     Each rank brings its share of its node's NICs. 0 for a group of one or an empty message.
@@ -112,29 +128,29 @@ def collective_s(kind: int, size: float, at: Placement, links: Links) -> float:
     if at.ranks <= 1 or size <= 0:
         return 0.0
     if kind == SEND_RECEIVE:
-        return send_s(size, at.nodes > 1, links, crowding(at, links))
+        return send_s(size, at.nodes > 1, device, crowding(at, device))
     if kind == ALL_TO_ALL:
-        return all_to_all_s(size, at, links)
-    if links.link_axes > MESH:
-        return torus_s(kind, size, at, links)
-    message, fastest = message_of(kind, size, at, links), np.inf
+        return all_to_all_s(size, at, device)
+    if device.link_axes > MESH:
+        return torus_s(kind, size, at, device)
+    message, fastest = message_of(kind, size, at, device), np.inf
     for protocol in PROTOCOLS:
-        if protocol == LL128 and not links.ll128:
+        if protocol == LL128 and not device.ll128:
             continue
-        fastest = min(fastest, ring_s(kind, message, at, protocol, links))
+        fastest = min(fastest, ring_s(kind, message, at, protocol, device))
         if kind == ALL_REDUCE:
-            fastest = min(fastest, tree_s(message, at, protocol, links))
+            fastest = min(fastest, tree_s(message, at, protocol, device))
     if kind != ALL_REDUCE:
-        return min(fastest, pat_s(message, at, links)) if links.pat and at.nodes == at.ranks else fastest
-    if links.nvls and at.nodes == 1 and at.most > NVLS_MOST_WITHOUT:
-        fastest = min(fastest, nvls_s(size, at, links))
-    if links.nvls_tree and at.nodes > 1 and at.fewest == at.most and at.most > NVLS_MOST_WITHOUT:
-        fastest = min(fastest, nvls_tree_s(message, at, links))
+        return min(fastest, pat_s(message, at, device)) if device.pat and at.nodes == at.ranks else fastest
+    if device.nvls and at.nodes == 1 and at.most > NVLS_MOST_WITHOUT:
+        fastest = min(fastest, nvls_s(size, at, device))
+    if device.nvls_tree and at.nodes > 1 and at.fewest == at.most and at.most > NVLS_MOST_WITHOUT:
+        fastest = min(fastest, nvls_tree_s(message, at, device))
     return fastest
 
 
 @outer_kernel
-def ring_s(kind: int, message: Message, at: Placement, protocol: int, links: Links) -> float:
+def ring_s(kind: int, message: Message, at: Placement, protocol: int, device: Device) -> float:
     """One ring through all ranks: n-1 steps, each of size/n bytes over every link; an all-reduce goes round twice.
 
     (Patarasuk & Yuan 2009, section 3.) The ring enters each node, so the node with the fewest NICs binds it.
@@ -142,27 +158,27 @@ def ring_s(kind: int, message: Message, at: Placement, protocol: int, links: Lin
     passes = 2 if kind == ALL_REDUCE else 1
     outside = passes * (at.nodes - 1)
     inside = passes * (at.ranks - 1) - outside
-    inside_hop_s = links.nvlink_latency * RING_NVLINK_HOP[protocol]
+    inside_hop_s = device.nvlink_latency * RING_NVLINK_HOP[protocol]
     bandwidth = min(message.inside, message.network)
     if at.nodes > 1:
-        inside_hop_s = max(inside_hop_s, links.net_overhead * OVERHEADS[protocol])
+        inside_hop_s = max(inside_hop_s, device.net_overhead * OVERHEADS[protocol])
     # with one rank on each node nothing hides the latency of the network: NCCL takes a tree's
     network_hop = TREE_NETWORK_HOP[protocol] if at.nodes == at.ranks else RING_NETWORK_HOP[protocol]
-    hops_s = inside * inside_hop_s + outside * links.nic_latency * network_hop
+    hops_s = inside * inside_hop_s + outside * device.nic_latency * network_hop
     if protocol == LL128 and at.nodes > 1:
         hops_s *= RING_LL128_BETWEEN_NODES
     latency_s = RING_BASE_S[protocol] + hops_s
     if protocol == SIMPLE and kind == ALL_REDUCE and at.nodes > 1:
         latency_s *= RING_PLATEAU
     if protocol == LL:
-        bandwidth = min(bandwidth * LL_BANDWIDTH, _most_in_ll(at.nodes, links))
+        bandwidth = min(bandwidth * LL_BANDWIDTH, _most_in_ll(at.nodes, device))
     elif protocol == LL128:
         bandwidth *= LL128_BANDWIDTH
     return latency_s + message.ringed / bandwidth
 
 
 @outer_kernel
-def torus_s(kind: int, size: float, at: Placement, links: Links) -> float:
+def torus_s(kind: int, size: float, at: Placement, device: Device) -> float:
     """Rings around all axes of a torus at once, both ways; between slices rings of chips at the same place, before or after.
 
     An all-gather takes (n-1)/n of the bytes over all links of the axes, and as many hops as the furthest chip is away; an
@@ -171,63 +187,65 @@ def torus_s(kind: int, size: float, at: Placement, links: Links) -> float:
     """
     seconds = 0.0
     if at.most > 1:
-        seconds += hops_inside(at.most, at, links) * links.nvlink_latency
-        seconds += size * (at.most - 1) / at.most / inside_bandwidth(at, links)
+        seconds += hops_inside(at.most, at, device) * device.nvlink_latency
+        seconds += size * (at.most - 1) / at.most / inside_bandwidth(at, device)
     if at.nodes > 1:
-        seconds += (at.nodes - 1) * links.nic_latency
-        seconds += size * (at.nodes - 1) / at.nodes / (at.fewest * ring_bandwidth(at, links))
+        seconds += (at.nodes - 1) * device.nic_latency
+        seconds += size * (at.nodes - 1) / at.nodes / (at.fewest * ring_bandwidth(at, device))
     return seconds * (2 if kind == ALL_REDUCE else 1)
 
 
 @outer_kernel
-def tree_s(message: Message, at: Placement, protocol: int, links: Links) -> float:
+def tree_s(message: Message, at: Placement, protocol: int, device: Device) -> float:
     """An all-reduce up and down two complementary binary trees over the nodes, and a chain through the GPUs of each.
 
     (Sanders, Speck & Traeff 2009.) Each tree takes half of the bytes, and a node is an inner one in at most one of them: its
     NICs send twice the bytes in each direction; of two nodes, once. A GPU of a chain sends the bytes up and down.
     """
-    inside_s = (at.most - 1) * links.nvlink_latency * TREE_NVLINK_HOP[protocol]
-    outside_s = message.depth * links.nic_latency * TREE_NETWORK_HOP[protocol]
+    inside_s = (at.most - 1) * device.nvlink_latency * TREE_NVLINK_HOP[protocol]
+    outside_s = message.depth * device.nic_latency * TREE_NETWORK_HOP[protocol]
     bandwidth = message.inside / 2
     if at.nodes > 1:
         bandwidth = min(bandwidth, message.network / min(at.nodes - 1, 2))
     bandwidth *= TREE_BANDWIDTH
     if protocol == LL:
-        bandwidth = min(bandwidth * TREE_LL_BANDWIDTH, _most_in_ll(at.nodes, links) / 2)
+        bandwidth = min(bandwidth * TREE_LL_BANDWIDTH, _most_in_ll(at.nodes, device) / 2)
     elif protocol == LL128:
         bandwidth *= TREE_LL128_BANDWIDTH if at.nodes > 1 else TREE_LL128_BANDWIDTH_ONE_NODE
-    return (
-        TREE_BASE_S[protocol] + 2 * (inside_s + outside_s) + message.size / (bandwidth * _correction(message.place, protocol))
-    )
+    # TREE_CORRECTION between its sizes: in NCCL's steps a larger message can be the faster one
+    below = min(int(message.place), TREE_CORRECTION.shape[1] - 2)
+    share = message.place - below
+    bandwidth *= float(TREE_CORRECTION[protocol, below] * (1 - share) + TREE_CORRECTION[protocol, below + 1] * share)
+    return TREE_BASE_S[protocol] + 2 * (inside_s + outside_s) + message.size / bandwidth
 
 
 @outer_kernel
-def nvls_s(size: float, at: Placement, links: Links) -> float:
+def nvls_s(size: float, at: Placement, device: Device) -> float:
     """An all-reduce that the NVLink switches of one node add up and copy (NVLink SHARP).
 
     Each GPU loads its n-th part, added up on the way from all, and stores it to all: size * (n+1)/n over its link in each
     direction (Klenk et al. 2020; that the sum goes through the GPU, arXiv 2603.28239, abstract).
     """
-    return NVLS_S + _nvls_moved_s(size, at, links) + _fill_s(NVLS_FILL_S, size)
+    return NVLS_S + _nvls_moved_s(size, at, device) + _fill_s(NVLS_FILL_S, size)
 
 
 @outer_kernel
-def nvls_tree_s(message: Message, at: Placement, links: Links) -> float:
+def nvls_tree_s(message: Message, at: Placement, device: Device) -> float:
     """NVLS inside the nodes, the two trees of `tree_s` between them, at once."""
     size, network = message.size, message.network / min(at.nodes - 1, 2)
-    moved_s = max(_nvls_moved_s(size, at, links) / NVLS_TREE_INSIDE, size / network)
-    return NVLS_S + 2 * message.depth * links.nic_latency + moved_s + _fill_s(NVLS_TREE_FILL_S, size)
+    moved_s = max(_nvls_moved_s(size, at, device) / NVLS_TREE_INSIDE, size / network)
+    return NVLS_S + 2 * message.depth * device.nic_latency + moved_s + _fill_s(NVLS_TREE_FILL_S, size)
 
 
 @outer_kernel
-def pat_s(message: Message, at: Placement, links: Links) -> float:
+def pat_s(message: Message, at: Placement, device: Device) -> float:
     """An all-gather or reduce-scatter of parallel aggregated trees, one rank on each node (Jeaugey 2025, arXiv 2506.20252)."""
-    steps_s = message.depth * links.nic_latency * PAT_STEP + at.ranks * PAT_RANK_S
+    steps_s = message.depth * device.nic_latency * PAT_STEP + at.ranks * PAT_RANK_S
     return PAT_BASE_S + steps_s + message.size / (PAT_BANDWIDTH * message.network)
 
 
 @outer_kernel
-def all_to_all_s(size: float, at: Placement, links: Links) -> float:
+def all_to_all_s(size: float, at: Placement, device: Device) -> float:
     """Each rank sends size/ranks to every other, by NVLink inside its node and by its share of the NICs outside, at once.
 
     One message to each remote node and one to each neighbour: NCCL gathers those to a node on one GPU first (PXN,
@@ -237,20 +255,31 @@ def all_to_all_s(size: float, at: Placement, links: Links) -> float:
     """
     slowest = 0.0
     for here in (at.fewest, at.most):
-        inside_s = spread_s(size * here / at.ranks, here, at, links)
-        outside_s = size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
-        outside_s = max(outside_s, size * leaving_s(at, links, True) / at.ranks)
-        hops_s = (here - 1 if links.link_axes <= MESH else hops_inside(here, at, links)) * links.nvlink_latency
-        hops_s += (at.nodes - 1 if links.pxn else at.ranks - here) * links.nic_latency
-        if crosses_sockets(at, links):
-            far = max(here - links.gpus_per_socket / at.stride, 0.0)
-            inside_s = max(inside_s, links.gpus_per_socket * size * far / at.ranks / links.socket_bandwidth)
-        slowest = max(slowest, RING_BASE_S[SIMPLE] + hops_s + max(inside_s, outside_s))
+        inside_s = max(spread_s(size * here / at.ranks, here, at, device), _between_sockets_s(size, here, at.ranks, at, device))
+        hops_s = (here - 1 if device.link_axes <= MESH else hops_inside(here, at, device)) * device.nvlink_latency
+        hops_s += (at.nodes - 1 if device.pxn else at.ranks - here) * device.nic_latency
+        slowest = max(slowest, RING_BASE_S[SIMPLE] + hops_s + max(inside_s, _outside_s(size, here, at, device, True)))
     return slowest
 
 
+@inner_kernel
+def _outside_s(size: float, here: int, at: Placement, device: Device, direct: bool) -> float:
+    """Seconds in which a rank sends what it has for ranks on other nodes, of `size` for all; `direct`: by its own NIC."""
+    outside_s = size * (at.ranks - here) / at.ranks / nic_bandwidth(at, device)
+    return max(outside_s, size * leaving_s(at, device, direct) / at.ranks)
+
+
+@inner_kernel
+def _between_sockets_s(size: float, here: int, ranks: int, at: Placement, device: Device) -> float:
+    """Seconds in which `here` ranks on a node send what goes to its other socket, of `size` for `ranks`."""
+    if not crosses_sockets(at, device):
+        return 0.0
+    far = max(here - device.gpus_per_socket / at.stride, 0.0)
+    return device.gpus_per_socket * size * far / ranks / device.socket_bandwidth
+
+
 @outer_kernel
-def dispatch_s(size: float, routing: Routing, at: Placement, links: Links) -> float:
+def dispatch_s(size: float, routing: Routing, at: Placement, device: Device) -> float:
     """An all-to-all of `size` bytes of routed copies per rank in which a token goes to each remote node once.
 
     (DeepSeek-V3, arXiv 2412.19437, section 3.2.2.) There, NVLink hands it on, once to each rank with some of its experts.
@@ -260,16 +289,14 @@ def dispatch_s(size: float, routing: Routing, at: Placement, links: Links) -> fl
     to_ranks = reached(at.ranks, routing) / routing.topk
     slowest = 0.0
     for here in (at.fewest, at.most):
-        inside_s = spread_s(to_ranks * size, here, at, links)
-        outside_s = to_nodes * size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
-        outside_s = max(outside_s, to_nodes * size * leaving_s(at, links, False) / at.ranks)
-        slowest = max(slowest, max(inside_s, outside_s))
-    hops_s = links.nvlink_latency + (links.nic_latency if at.nodes > 1 else 0.0)
+        inside_s = spread_s(to_ranks * size, here, at, device)
+        slowest = max(slowest, inside_s, _outside_s(to_nodes * size, here, at, device, False))
+    hops_s = device.nvlink_latency + (device.nic_latency if at.nodes > 1 else 0.0)
     return RING_BASE_S[SIMPLE] + hops_s + slowest
 
 
 @outer_kernel
-def send_s(size: float, between_nodes: bool, links: Links, crowded: float = 1.0) -> float:
+def send_s(size: float, between_nodes: bool, device: Device, crowded: float = 1.0) -> float:
     """Seconds of one point-to-point send of `size` bytes, all ranks of a node sending at once.
 
     `crowded`: bytes that leave a leaf or pod over what its links carry, where they are more; else 1.
@@ -277,39 +304,16 @@ def send_s(size: float, between_nodes: bool, links: Links, crowded: float = 1.0)
     if size <= 0:
         return 0.0
     if between_nodes:
-        return links.nic_latency + crowded * size / (links.nic_bandwidth * links.fabric_efficiency)
-    return links.nvlink_latency + size / one_link(links)
+        return device.nic_latency + crowded * size / (device.nic_bandwidth * device.fabric_efficiency)
+    return device.nvlink_latency + size / one_link(device)
 
 
 @inner_kernel
-def _depth(nodes: int) -> int:
-    """Levels of a binary tree below its root."""
-    depth = 0
-    while (1 << depth) < nodes:
-        depth += 1
-    return depth
-
-
-@inner_kernel
-def _most_in_ll(nodes: int, links: Links) -> float:
+def _most_in_ll(nodes: int, device: Device) -> float:
     """Bytes/s that LL carries at most, whatever the links."""
     if nodes == 1:
-        return links.ll_bandwidth_one_node
-    return links.ll_bandwidth_two_nodes if nodes == 2 else links.ll_bandwidth_more_nodes
-
-
-@inner_kernel
-def _place(size: float) -> float:
-    """Where a size lies among those of TREE_CORRECTION, by its logarithm."""
-    return float(min(max(np.log2(size / CORRECTION_FROM), 0.0), TREE_CORRECTION.shape[1] - 1.0))
-
-
-@inner_kernel
-def _correction(place: float, protocol: int) -> float:
-    """TREE_CORRECTION between its sizes: in NCCL's steps a larger message can be the faster one."""
-    below = min(int(place), TREE_CORRECTION.shape[1] - 2)
-    share = place - below
-    return float(TREE_CORRECTION[protocol, below] * (1 - share) + TREE_CORRECTION[protocol, below + 1] * share)
+        return device.ll_bandwidth_one_node
+    return device.ll_bandwidth_two_nodes if nodes == 2 else device.ll_bandwidth_more_nodes
 
 
 @inner_kernel
@@ -318,12 +322,12 @@ def _fill_s(whole_s: float, size: float) -> float:
 
 
 @inner_kernel
-def _nvls_moved_s(size: float, at: Placement, links: Links) -> float:
-    return size * (at.fewest + 1) / at.fewest / (links.nvls_efficiency * links.nvlink_bandwidth)
+def _nvls_moved_s(size: float, at: Placement, device: Device) -> float:
+    return size * (at.fewest + 1) / at.fewest / (device.nvls_efficiency * device.nvlink_bandwidth)
 
 
 @outer_kernel
-def two_stage_s(size: float, at: Placement, links: Links) -> float:
+def two_stage_s(size: float, at: Placement, device: Device) -> float:
     """An all-to-all in two stages, one after the other: among the ranks of the nodes that have the same place on theirs, then
     inside each node (Tutel's 2DH, arXiv 2206.03382, section 3.4; DeepSpeed-MoE, arXiv 2201.05596, section 5.2).
 
@@ -334,14 +338,10 @@ def two_stage_s(size: float, at: Placement, links: Links) -> float:
     for here in (at.fewest, at.most):
         seconds = 0.0
         if at.nodes > 1:
-            outside = size * (at.ranks - here) / at.ranks
-            outside_s = max(outside / nic_bandwidth(at, links), size * leaving_s(at, links, False) / at.ranks)
-            seconds += RING_BASE_S[SIMPLE] + (at.nodes - 1) * links.nic_latency + outside_s
+            outside_s = _outside_s(size, here, at, device, False)
+            seconds += RING_BASE_S[SIMPLE] + (at.nodes - 1) * device.nic_latency + outside_s
         if here > 1:
-            inside_s = spread_s(size, here, at, links)
-            if crosses_sockets(at, links):
-                far = max(here - links.gpus_per_socket / at.stride, 0.0)
-                inside_s = max(inside_s, links.gpus_per_socket * size * far / here / links.socket_bandwidth)
-            seconds += RING_BASE_S[SIMPLE] + (here - 1) * links.nvlink_latency + inside_s
+            inside_s = max(spread_s(size, here, at, device), _between_sockets_s(size, here, here, at, device))
+            seconds += RING_BASE_S[SIMPLE] + (here - 1) * device.nvlink_latency + inside_s
         slowest = max(slowest, seconds)
     return slowest

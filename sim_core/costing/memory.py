@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from sim_core.arrays import Floats
+from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.engine.schedules import BOTH_WAYS, LOOP, PLACEMENT
 from sim_core.models.precision import COPIES, GATHERED
@@ -18,7 +18,7 @@ from sim_core.planning.columns import Plans
 from sim_core.planning.split import fullest_stages
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS, BY_LAYERS, EXPERT_PARAMETERS, PADDING, PARAMETERS, padded
-from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
+from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Framework, Workload
 
 MEGATRON_BUCKET_PARAMETERS: Final = 40_000_000
 MEGATRON_BUCKET_PARAMETERS_PER_DP: Final = 1_000_000
@@ -77,25 +77,28 @@ def first_stage_dense(arrays: Arrays, pp: int) -> float:
     return float(min(arrays.dense_layers, layers // pp)) if layers % pp == 0 else arrays.dense_layers / pp
 
 
-@inner_kernel
-def ends_held(number: int, parts: int) -> int:
-    """Ends of the model on part `number` of `parts`: embedding, head, or both."""
-    return int(number == 0) + int(number == parts - 1)
-
-
-@inner_kernel
-def expert_replicas(arrays: Arrays, dp: float, tp: int, ep: int) -> float:
-    """Ranks that hold the same experts."""
-    return dp / ep * (tp if arrays.shares.whole_experts else 1)
-
-
 PARAMETER_BYTES = 2.0
+
+
+def shardings(framework: Framework, plans: Plans) -> Ints:
+    """What data-parallel ranks divide in each plan, one of terms.SHARDINGS, [n]; AS_STACK: as recorded."""
+    own = np.where(plans.pp > 1, framework.sharding_in_pipeline, framework.sharding)
+    return np.where(plans.sharding == AS_STACK, own, plans.sharding)
+
+
+def dense_shards(plans: Plans) -> Ints:
+    """Ranks that divide dense state in each plan if anything does, [n].
+
+    Where two copies of the model run both ways, two stages hold the same parameters and share their state.
+    """
+    ranks = np.maximum(plans.all_gpus // (plans.tp * plans.pp), 1)
+    copies = np.where(PLACEMENT[plans.schedule] == BOTH_WAYS, 2, 1)
+    return np.where(plans.dp_shard > 0, plans.dp_shard, ranks * copies)
 
 
 def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     """Bytes of weights, gradients and optimizer on a rank of the fullest stage, [n]; NaN where unknown."""
-    arrays, base = workload.arrays, workload.base
-    step = arrays.step
+    arrays, base, step, shares = workload.arrays, workload.base, workload.arrays.step, workload.arrays.shares
     reduced = step.role == REDUCE_GRADIENTS
     unknown = not workload.gradients_known[0] or (workload.has_experts and not workload.gradients_known[1])
     if unknown or not (reduced.any() or arrays.layered_gradients):
@@ -107,7 +110,6 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     def recorded(rule: int) -> float:
         return float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum())
 
-    shares = arrays.shares
     of_experts = recorded(EXPERT_PARAMETERS)
     times = np.where((plans.experts > 0) & (arrays.experts > 0), plans.experts / (arrays.experts or 1.0), 1.0)
     dense = recorded(PARAMETERS) + recorded(ALL_PARAMETERS) * (1 - shares.experts)
@@ -117,24 +119,27 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     if shares.vocabulary:
         multiple = PADDING * plans.tp
         padding = np.ceil(shares.vocabulary / multiple) * multiple / padded(shares.vocabulary, base.tp)
-    placement = PLACEMENT[plans.schedule]
-    ends = shares.ends + np.where((plans.pp == 1) | (placement != LOOP), shares.head, 0.0)
+    ends = shares.ends + np.where((plans.pp == 1) | (PLACEMENT[plans.schedule] != LOOP), shares.head, 0.0)
     at_ends = dense * (ends / by_tp * padding + shares.whole)
+    # gradients that belong to pieces: of the layers of the fullest stage, and of the units before and after them
+    by_unit = np.bincount(arrays.pieces.unit, arrays.pieces.gradient_bytes, arrays.unit_layers.shape[0])
+    layered = float(by_unit @ arrays.unit_layers[:, -1]) / workload.layers
+    layered_ends = sum(float(by_unit[unit]) for unit in (arrays.first_unit, arrays.last_unit) if unit >= 0)
+    routed = (1.0 - shares.shared) * times / (plans.ep / base.ep)  # shared experts are on every rank
 
     def state(stage: Floats, embedding: Floats | float) -> Floats:
         layers = stage[:, 0]
         of_stage = base.pp * layers / workload.layers
-        parameters = (in_layers * of_stage + _layered_bytes(workload, layers)) / by_tp + replicated * of_stage + embedding
-        total: Floats = parameters * widths[0]
+        of_pieces = layered * layers + layered_ends
+        parameters = (in_layers * of_stage + of_pieces) / by_tp + replicated * of_stage + embedding
         of_tp = 1.0 if shares.whole_experts else by_tp
         of_stage = base.pp * stage[:, 1] / (workload.layers - base.pp * arrays.dense_layers)
-        routed = (1.0 - shares.shared) * times / (plans.ep / base.ep)  # shared experts are on every rank
         experts = of_experts * of_stage / of_tp * (routed + shares.shared)
-        return total + experts * widths[1]
+        total: Floats = parameters * widths[0] + experts * widths[1]
+        return total
 
-    of_stages = [state(most[:, 0], 0.0), state(at_end[:, 0], at_ends)]
-    if arrays.dense_layers:
-        of_stages += [state(most[:, 1], 0.0), state(at_end[:, 1], at_ends)]
+    number = 2 if arrays.dense_layers else 1
+    of_stages = [state(of[:, k], at) for k in range(number) for of, at in ((most, 0.0), (at_end, at_ends))]
     bytes_: Floats = np.max(of_stages, axis=0) / arrays.gradient_width
     return bytes_
 
@@ -142,41 +147,27 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
 def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
     """Bytes of state on a rank per dense parameter that it holds, and per parameter of experts, [n] each."""
     of_all, optimizer = workload.state_width
-    gradient = workload.arrays.gradient_width
+    gradient, framework = workload.arrays.gradient_width, workload.arrays.framework
     copies = COPIES[plans.precision]
     replicated = of_all + (copies if of_all > gradient else np.maximum(copies, 0.0))  # FSDP keeps no weights of 16 bits
-    as_stack, gathered = workload.arrays.framework.sharding, (workload.arrays.step.role == GATHER_PARAMETERS).any()
-    if as_stack == AS_STACK:  # a file: its parameters are gathered if its optimizer is sharded
-        as_stack = OPTIMIZER_SHARDED if gathered else UNSHARDED
-        in_pipeline = as_stack
-    else:
-        in_pipeline = workload.arrays.framework.sharding_in_pipeline
-    sharding = np.where(plans.sharding == AS_STACK, np.where(plans.pp > 1, in_pipeline, as_stack), plans.sharding)
-    dp = np.maximum(plans.all_gpus // (plans.tp * plans.pp), 1)
-    copies = np.where(PLACEMENT[plans.schedule] == BOTH_WAYS, 2, 1)  # two stages hold the same parameters and share their state
-    dense = np.where(plans.dp_shard > 0, plans.dp_shard, dp * copies).astype(np.float64)
+    if framework.sharding == AS_STACK:  # a file: its parameters are gathered if its optimizer is sharded
+        gathered = (workload.arrays.step.role == GATHER_PARAMETERS).any()
+        own = OPTIMIZER_SHARDED if gathered else UNSHARDED
+        framework = framework._replace(sharding=own, sharding_in_pipeline=own)
+    sharding = shardings(framework, plans)
+    dense = dense_shards(plans).astype(np.float64)
     experts = dense / plans.ep * (plans.tp if workload.arrays.shares.whole_experts else 1)
-    if plans.dp_shard.any():
-        experts = np.where(plans.dp_shard > 0, np.maximum(experts, 1.0), experts)
+    experts = np.where(plans.dp_shard > 0, np.maximum(experts, 1.0), experts)
+    whole = replicated - gradient
+    if of_all == gradient:  # FSDP keeps no 16-bit weights; where only the optimizer is divided, they stay gathered
+        divided = (sharding == OPTIMIZER_SHARDED) | (sharding == GRADIENTS_SHARDED)
+        whole = whole + np.where(divided, PARAMETER_BYTES * GATHERED[plans.precision], 0.0)
 
     def width(ranks: Floats) -> Floats:
-        whole = replicated - gradient
-        if of_all == gradient:  # FSDP keeps no 16-bit weights; where only the optimizer is divided, they stay gathered
-            divided = (sharding == OPTIMIZER_SHARDED) | (sharding == GRADIENTS_SHARDED)
-            whole = whole + np.where(divided, PARAMETER_BYTES * GATHERED[plans.precision], 0.0)
         weights = whole / np.where(sharding >= PARAMETERS_SHARDED, ranks, 1.0)
         gradients = gradient / np.where(sharding >= GRADIENTS_SHARDED, ranks, 1.0)
-        buckets = np.where((sharding == UNSHARDED) & (ranks > 1), workload.arrays.framework.bucket_copies, 0.0)
+        buckets = np.where((sharding == UNSHARDED) & (ranks > 1), framework.bucket_copies, 0.0)
         bytes_: Floats = weights + gradients + buckets + optimizer / np.where(sharding >= OPTIMIZER_SHARDED, ranks, 1.0)
         return bytes_
 
     return width(dense), width(experts)
-
-
-def _layered_bytes(workload: Workload, most: Floats) -> Floats:
-    """Bytes of gradients that belong to pieces: the layers of the fullest stage, and the units before and after them."""
-    arrays = workload.arrays
-    by_unit = np.bincount(arrays.pieces.unit, arrays.pieces.gradient_bytes, arrays.unit_layers.shape[0])
-    of_layers = float(by_unit @ arrays.unit_layers[:, -1]) / workload.layers
-    ends = sum(float(by_unit[unit]) for unit in (arrays.first_unit, arrays.last_unit) if unit >= 0)
-    return of_layers * most + ends

@@ -10,12 +10,13 @@ from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import kernel
 from sim_core.compiled.references import reference
 from sim_core.costing.collectives import collective_s
+from sim_core.distinct import distinct
 from sim_core.documents import shipped_document
 from sim_core.errors import SpecError, nearest
 from sim_core.hardware.description import KERNEL_DIR, Hardware, read_hardware
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at, hardware_table
 from sim_core.planning.placement import Placement
-from sim_core.terms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, kinds_by
+from sim_core.terms import kinds_by
 
 OPERATIONS: Final = kinds_by("operation")
 
@@ -36,21 +37,17 @@ def collective_seconds(operation: str, sizes: npt.ArrayLike, ranks: int, nodes: 
 
 @kernel
 def _seconds(hardware: HardwareColumns, kind: int, sizes: Floats, at: Placement) -> Floats:
-    links = reference(device_at(hardware, 0).links)
+    links = reference(device_at(hardware, 0))
     seconds = np.empty(sizes.shape[0])
     for i in range(sizes.shape[0]):
         seconds[i] = collective_s(kind, sizes[i], at, links)
     return seconds
 
 
-_KINDS: Final = {"all_reduce": ALL_REDUCE, "all_gather": ALL_GATHER, "reduce_scatter": REDUCE_SCATTER}
-
-
 def devices_by_node(hardware: HardwareTable) -> tuple[list[Hardware], Ints]:
     """The variants whose nodes are unlike for `one_node_factor`, and the one of each variant."""
-    kinds = [(device.kernels.tables, device.value("gpus_per_socket") > 0) for device in hardware.variants]
-    of_kind = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-    return [hardware.variants[kinds.index(kind)] for kind in of_kind], np.array([of_kind[kind] for kind in kinds], np.int64)
+    first, of_variant = distinct([(one.kernels.tables, one.value("gpus_per_socket") > 0) for one in hardware.variants])
+    return [hardware.variants[at] for at in first], of_variant
 
 
 def one_node_factor(hardware: Hardware, kind: int, ranks: Ints, size: Floats) -> Floats:
@@ -76,29 +73,19 @@ def one_node_factor(hardware: Hardware, kind: int, ranks: Ints, size: Floats) ->
 def _factors(device: str, kind: int) -> tuple[Floats, Ints, Floats] | None:
     """log2 of the bytes, [s]; ranks, [r]; measured over modelled seconds, [r, s]."""
     document = _document()
-    name = next((name for name, known in _KINDS.items() if known == kind), "")
-    if device not in document["devices"] or not name:
+    measured = document["devices"].get(device, {})
+    name = next((name for name, known in OPERATIONS.items() if known == kind), "")
+    if name not in measured:
         return None
-    measured = document["devices"][device]
     sizes = np.array(document["bytes"], np.float64)
-    ranks = np.array(sorted(measured[name]), np.int64)
-    seconds = np.array([measured[name][int(n)] for n in ranks]) * 1e-6
+    counts = sorted(measured[name])
+    seconds = np.array([measured[name][n] for n in counts]) * 1e-6
     columns = hardware_table([read_hardware(measured["preset"])], None).columns
-    return np.log2(sizes), ranks, seconds / _modelled_s(columns, kind, ranks, sizes)
+    groups = [Placement(ranks=n, nodes=1, fewest=n, most=n, stride=1) for n in counts]
+    modelled_s = np.stack([_seconds(columns, kind, sizes, at) for at in groups])
+    return np.log2(sizes), np.array(counts, np.int64), seconds / modelled_s
 
 
 @cache
-def _document() -> dict[str, Any]:
-    document: dict[str, Any] = shipped_document(KERNEL_DIR / "one_node.yaml")
-    return document
-
-
-@kernel
-def _modelled_s(hardware: HardwareColumns, kind: int, ranks: Ints, sizes: Floats) -> Floats:
-    links = reference(device_at(hardware, 0).links)
-    seconds = np.empty((ranks.shape[0], sizes.shape[0]))
-    for row in range(ranks.shape[0]):
-        for column in range(sizes.shape[0]):
-            at = Placement(ranks=ranks[row], nodes=1, fewest=ranks[row], most=ranks[row], stride=1, per_leaf=0, per_pod=0)
-            seconds[row, column] = collective_s(kind, sizes[column], at, links)
-    return seconds
+def _document() -> Any:
+    return shipped_document(KERNEL_DIR / "one_node.yaml")

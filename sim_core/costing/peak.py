@@ -18,12 +18,13 @@ from sim_core.compiled.jit import inner_kernel, kernel
 from sim_core.compiled.references import reference
 from sim_core.costing.calibration import parallel_sequence
 from sim_core.costing.case import copies_embedding, sharding_of
-from sim_core.costing.layouts import further_bytes
-from sim_core.costing.memory import stage_factor, state_widths
+from sim_core.costing.memory import PARAMETER_BYTES, stage_factor, state_widths
+from sim_core.costing.operators import rows_of_units
 from sim_core.costing.stage_activations import LOGITS, SAVED, InFlight, activations_in_flight, of_chunks
+from sim_core.costing.updates import further_bytes
 from sim_core.distinct import distinct_rows
-from sim_core.engine.codes import virtual_of
-from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT
+from sim_core.engine.codes import chunks_of, virtual_of
+from sim_core.engine.schedules import PLACEMENT
 from sim_core.metrics import (
     ACTIVATION_BYTES,
     ALLOCATED,
@@ -36,10 +37,9 @@ from sim_core.metrics import (
     STATE_BYTES,
 )
 from sim_core.models.activations import LOGIT, activation_bytes, buffer_bytes, logits_bytes, module_bytes
-from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.precision import GATHERED
 from sim_core.models.recompute import RECOMPUTE_MODULES
-from sim_core.models.stack import read_stack
+from sim_core.models.stack import Stack, read_stack
 from sim_core.models.weights import frozen_bytes, held
 from sim_core.planning.columns import FILE, Plan, Plans, by_order, plan_at
 from sim_core.planning.keys import key_table, keys_of
@@ -57,7 +57,7 @@ from sim_core.workloads.moving import (
     times_base,
 )
 from sim_core.workloads.plausibility import implied_model
-from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Workload
+from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Workload
 
 INPUTS: Final = 10.0
 """Bytes per token and hidden element that tensor parallelism divides only with sequence parallelism."""
@@ -119,27 +119,21 @@ def estimated_bytes(workload: Workload, estimate: Estimate, tp: Ints, micro_batc
 
 ASSUMED_STACK: Final = "megatron-core"
 """Whose allocator and reserve are taken for files, which do not tell theirs."""
-PARAMETER_BYTES: Final = 2.0
 NO_STAGES: Final = np.empty((4, 0))
 
 
-class _State(NamedTuple):
-    """Parameters of the whole model, bytes of each on a rank, and bytes of state that depend on the layout of shards."""
+class _Held(NamedTuple):
+    """Parameters that a rank holds, and bytes of state of each."""
 
-    dense: float
+    dense: float  # of the whole model of a file
     experts: float
     dense_width: Floats  # [plans]
     expert_width: Floats  # [plans]
     layout: Ints  # [plans] row of `further`, -1 for none
-    further: Floats  # [layouts, stages]
-
-
-class _Held(NamedTuple):
-    """What a rank holds of each unit, [shapes, units, ...]."""
-
-    activations: Floats  # of one micro-batch in one pass, by WHOLE, WITHOUT_CORE, INPUT_ONLY
-    parameters: Floats  # trained, dense and of experts
-    frozen: Floats  # bytes of weights that are not, dense and of experts, [shapes, units, 2]; no units where all are trained
+    further: Floats  # [layouts, stages] bytes of state that depend on the layout of shards
+    shape: Ints  # [rows] row of the following
+    trained: Floats  # [shapes, units, 2] of a unit of a model on a rank, dense and of experts
+    frozen: Floats  # [shapes, units, 2] bytes of weights that are not trained; no units where all are
 
 
 def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats = NO_STAGES) -> Floats:
@@ -154,25 +148,36 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
         rows = rows[plans.checkpointing[rows] != FILE]
     if not len(rows) or isinstance(estimate, str):
         return memory
-    rows = by_order(plans, rows)
+    arrays, rows = workload.arrays, by_order(plans, rows)
     table = key_table(plans, rows)
     shape, first = distinct_rows(table)
-    kept, buffers = _kept(workload, estimate, table[first])
-    stack = workload.modelled.stack if workload.modelled else read_stack(ASSUMED_STACK)
-    split = split_plans(workload.arrays, plans, rows)
-    in_flight = activations_in_flight(workload.arrays, plans, split, rows, shape, kept.activations)
-    _fill(workload.arrays, plans, split, _state(workload, plans, split, rows), kept, in_flight, rows, shape, memory, of_stages)
+    activations, trained, frozen, buffers = _kept(workload, estimate, table[first])
+    split, stack = split_plans(arrays, plans, rows), _stack(workload)
+    in_flight = activations_in_flight(arrays, plans, split, rows, shape, activations)
+    further = np.full(len(plans.tp), -1, np.int64), np.zeros((0, 0))
+    if workload.modelled and plans.optimizer[rows].any():
+        further = further_bytes(workload, workload.modelled, plans, split, rows)
+    reduced = arrays.step.role == REDUCE_GRADIENTS
+    dense, experts = (  # ALL_PARAMETERS are those of a file without experts: with some, its activations are unknown
+        float(arrays.step.comm_bytes[reduced & np.isin(arrays.step.comm_rule, rules)].sum()) / arrays.gradient_width
+        for rules in ((PARAMETERS, ALL_PARAMETERS), (EXPERT_PARAMETERS,))
+    )
+    held = _Held(dense, experts, *state_widths(workload, plans), *further, shape, trained, frozen)
+    _fill(arrays, plans, split, held, in_flight, rows, memory, of_stages)
     memory[STATE_BYTES] = memory[PEAK_BYTES] - memory[ACTIVATION_BYTES] - memory[COMMUNICATION_BYTES]
     memory[ACTIVATION_BYTES] -= memory[LOGITS_BYTES]
     memory[COMMUNICATION_BYTES, rows] += buffers[shape, 0] + np.where(plans.pp[rows] > 1, buffers[shape, 1], buffers[shape, 2])
     memory[ALLOCATOR_BYTES] = (stack.fragmentation - 1) * memory[ALLOCATED].sum(axis=0)
     memory[RESERVED_BYTES, rows] = stack.reserved
-    if without := [
-        name for name, of_rows in zip(MEMORY[:PEAK_BYTES], memory[:, rows], strict=False) if np.isnan(of_rows).all()
-    ]:
-        raise ValueError(f"memory term {without[0]}: sim_core/metrics.py has a row for it, but peak_memory does not fill it")
+    for name, of_rows in zip(MEMORY[:PEAK_BYTES], memory[:, rows], strict=False):
+        if np.isnan(of_rows).all():
+            raise ValueError(f"memory term {name}: sim_core/metrics.py has a row for it, but peak_memory does not fill it")
     memory[PEAK_BYTES] = memory[:PEAK_BYTES].sum(axis=0)
     return memory
+
+
+def _stack(workload: Workload) -> Stack:
+    return workload.modelled.stack if workload.modelled else read_stack(ASSUMED_STACK)
 
 
 def memory_basis(workload: Workload) -> str:
@@ -184,7 +189,7 @@ def memory_basis(workload: Workload) -> str:
             f"only the model's state is checked (state_bytes); activations are unknown: the file does not tell {estimate} "
             "(workload.model would)"
         )
-    stack = workload.modelled.stack if workload.modelled else read_stack(ASSUMED_STACK)
+    stack = _stack(workload)
     told = f"{stack.fragmentation - 1:.0%} for the allocator and {short(stack.reserved, 'B')} for context and communicators"
     if estimate is None:
         return f"peak_memory_bytes holds {told}"
@@ -196,74 +201,42 @@ def memory_basis(workload: Workload) -> str:
 
 def activations_of_chunks(workload: Workload, plans: Plans) -> Floats:
     """Bytes of each chunk of one plan whose memory is known, [stages, chunks, 3]: see `of_chunk`."""
-    estimate = None if workload.modelled else estimate_of(workload)
-    kept, _ = _kept(workload, estimate, key_table(plans, np.zeros(1, np.int64)))
-    return of_chunks(workload.arrays, plans, split_plans(workload.arrays, plans, np.zeros(1, np.int64)), kept.activations[0])
+    estimate, row = None if workload.modelled else estimate_of(workload), np.zeros(1, np.int64)
+    activations = _kept(workload, estimate, key_table(plans, row))[0]
+    return of_chunks(workload.arrays, plans, split_plans(workload.arrays, plans, row), activations[0])
 
 
-def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> tuple[_Held, Floats]:
-    """Activations and parameters of each unit, and buffers, [shapes, 3], of a model or as estimated of a file."""
-    if workload.modelled:
-        return _held(workload, workload.modelled, shapes)
-    if not isinstance(estimate, Estimate):
-        raise ValueError("activations of a file without an estimate")
-    activations, buffers = estimated_bytes(workload, estimate, shapes[:, 0], shapes[:, 2])
-    return _Held(activations, np.zeros((*activations.shape[:2], 2)), np.zeros((len(shapes), 0, 2))), buffers
+def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> tuple[Floats, Floats, Floats, Floats]:
+    """Activations and parameters of each unit, trained and frozen, and buffers, [shapes, ...], of a model or a file's estimate.
 
-
-def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, Floats]:
-    """Activations and parameters of each unit, and buffers, [shapes, 3]."""
+    Activations are those of one micro-batch in one pass, by WHOLE to SAVED.
+    """
+    modelled = workload.modelled
+    if modelled is None:
+        if not isinstance(estimate, Estimate):
+            raise ValueError("activations of a file without an estimate")
+        kept, buffers = estimated_bytes(workload, estimate, shapes[:, 0], shapes[:, 2])
+        return kept, np.zeros((*kept.shape[:2], 2)), np.zeros((len(shapes), 0, 2)), buffers
     model, stack, units = modelled.model, modelled.stack, workload.arrays.unit_layers.shape[0]
     keys = keys_of(modelled, shapes)
     kept = np.zeros((len(shapes), units, SAVED + len(RECOMPUTE_MODULES)))
-    parameters, still = np.zeros((len(shapes), units, 2)), np.zeros((len(shapes), units if model.lora else 0, 2))
-    number = 0
-    for unit in model.units:
-        at = units - 2 if unit.kind == EMBEDDING else units - 1
-        if unit.kind == LAYER:
-            at, number = number, number + 1
-        times = 1 if unit.kind == LAYER else unit.number
+    trained, frozen = np.zeros((len(shapes), units, 2)), np.zeros((len(shapes), units if model.lora else 0, 2))
+    for at, times, unit in rows_of_units(model):
         kept[:, at, :LOGITS] += activation_bytes(model, unit, keys, stack) * times
         kept[:, at, SAVED:] += module_bytes(model, unit, keys, stack)
         kept[:, at, LOGITS] += logits_bytes(model, unit, keys, stack.logit_bytes) * times
-        mine = held(model, unit, keys)
-        parameters[:, at] += np.stack([mine.dense, mine.experts], axis=1) * times
-        if model.lora:
-            kept_still = frozen_bytes(model, unit, keys)
-            still[:, at] += np.stack([kept_still.dense, kept_still.experts], axis=1) * times
-    return _Held(kept, parameters, still), buffer_bytes(model, keys, stack.queued_bytes)
-
-
-def _state(workload: Workload, plans: Plans, split: Split, rows: Ints) -> _State:
-    step, width = workload.arrays.step, workload.arrays.gradient_width
-    reduced = step.role == REDUCE_GRADIENTS
-    dense, experts = (  # ALL_PARAMETERS are those of a file without experts: with some, its activations are unknown
-        float(step.comm_bytes[reduced & np.isin(step.comm_rule, rules)].sum()) / width
-        for rules in ((PARAMETERS, ALL_PARAMETERS), (EXPERT_PARAMETERS,))
-    )
-    further = np.full(len(plans.tp), -1, np.int64), np.zeros((0, 0))
-    if workload.modelled and plans.optimizer[rows].any():
-        further = further_bytes(workload, workload.modelled, plans, split, rows)
-    return _State(dense, experts, *state_widths(workload, plans), *further)
+        for of, weights in ((trained, held), (frozen, frozen_bytes)) if model.lora else ((trained, held),):
+            mine = weights(model, unit, keys)
+            of[:, at] += np.stack([mine.dense, mine.experts], axis=1) * times
+    return kept, trained, frozen, buffer_bytes(model, keys, stack.queued_bytes)
 
 
 @kernel
 def _fill(
-    arrays: Arrays,
-    plans: Plans,
-    split: Split,
-    state: _State,
-    held: _Held,
-    in_flight: InFlight,
-    rows: Ints,
-    shape: Ints,
-    memory: Floats,
-    of_stages: Floats,
+    arrays: Arrays, plans: Plans, split: Split, held: _Held, in_flight: InFlight, rows: Ints, memory: Floats, of_stages: Floats
 ) -> None:
     """Fill bytes of tensors on the fullest stage of each plan into `memory`, by MEMORY: as PEAK_BYTES all of them; of these as
-    COMMUNICATION_BYTES layers that are not sharded, as ACTIVATION_BYTES activations with logits, as LOGITS_BYTES those logits.
-
-    `shape`: the row of `held` of each of `rows`.
+    ACTIVATION_BYTES activations with logits, as LOGITS_BYTES those logits, as COMMUNICATION_BYTES layers that are not sharded.
     """
     arrays, plans, split = reference(arrays), reference(plans), reference(split)
     scale, filled = np.empty(N_RULES), (PEAK_BYTES, ACTIVATION_BYTES, LOGITS_BYTES, COMMUNICATION_BYTES)
@@ -273,19 +246,24 @@ def _fill(
         sizes = plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep
         rule_scales(*sizes, 1.0, times_base(plan.experts, arrays.experts), EXPONENTS, scale)
         sharding = sharding_of(arrays, plan)
-        parameters, still = held.parameters[shape[k]], held.frozen[shape[k]]
-        chunks, first = split.offset[split.key[row]], in_flight.offset[in_flight.key[k]]
+        trained, still = held.trained[held.shape[k]], held.frozen[held.shape[k]]
+        key, first = split.key[row], in_flight.offset[in_flight.key[k]]
+        chunks, stages = split.offset[key], split.stage_offset[key]
         for stage in range(plan.pp):
+            dense, experts, tensors = 0.0, 0.0, 0.0
             if arrays.dense_parameters + arrays.expert_parameters > 0:
-                dense, experts, frozen = _of_units(arrays, split, plan, sharding, parameters, still, chunks, stage)
-            else:
-                dense, experts, frozen = _of_file(arrays, split, plan, state, scale, split.stage_offset[split.key[row]], stage)
-            tensors = dense * state.dense_width[row] + experts * state.expert_width[row] + frozen
-            if state.layout[row] >= 0:
-                tensors += state.further[state.layout[row], stage]
+                dense, experts, tensors = _of_units(arrays, split, plan, sharding, trained, still, chunks, stage)
+            else:  # of a recorded file: its share of all layers; none is frozen
+                layers, without = float(split.stage_layers[stages + stage]), float(split.stage_dense[stages + stage])
+                ends = ends_of_stage(PLACEMENT[plan.schedule], stage, plan.pp)
+                dense = held.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
+                experts = held.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
+            tensors = dense * held.dense_width[row] + experts * held.expert_width[row] + tensors
+            if held.layout[row] >= 0:
+                tensors += held.further[held.layout[row], stage]
             unsharded = 0.0
             if sharding >= GRADIENTS_SHARDED:  # its schedules have a loop of stages
-                unsharded = _unsharded(arrays, split, plan, sharding, parameters, still, chunks + stage)
+                unsharded = _unsharded(arrays, split, plan, sharding, trained, still, chunks + stage)
             activations = in_flight.bytes[first + stage]
             of_stage = tensors + activations + unsharded, activations, in_flight.logits[first + stage], unsharded
             if of_stages.shape[1] > stage:
@@ -297,72 +275,49 @@ def _fill(
 
 
 @inner_kernel
-def _of_file(
-    arrays: Arrays, split: Split, plan: Plan, state: _State, scale: Floats, first: int, stage: int
-) -> tuple[float, float, float]:
-    """Parameters that a stage of a recorded file holds, as `_of_units`: its share of all layers; none is frozen.
-
-    `first`: row of the plan's first stage in the split.
-    """
-    layers, without = float(split.stage_layers[first + stage]), float(split.stage_dense[first + stage])
-    ends = ends_of_stage(PLACEMENT[plan.schedule], stage, plan.pp)
-    dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
-    return dense, state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without), 0.0
-
-
-@inner_kernel
-def _frozen_ranks(arrays: Arrays, plan: Plan, sharding: int) -> tuple[float, float]:
-    """Ranks that divide a frozen dense weight, and one of experts: FSDP alone shards weights."""
-    if sharding < PARAMETERS_SHARDED:
-        return 1.0, 1.0
-    dense = float(plan.dp_shard if plan.dp_shard > 0 else plan.all_gpus // (plan.tp * plan.pp))
-    return dense, max(dense * (plan.tp if arrays.shares.whole_experts else 1) / plan.ep, 1.0)
-
-
-@inner_kernel
 def _of_units(
-    arrays: Arrays, split: Split, plan: Plan, sharding: int, parameters: Floats, still: Floats, row: int, stage: int
+    arrays: Arrays, split: Split, plan: Plan, sharding: int, trained: Floats, still: Floats, row: int, stage: int
 ) -> tuple[float, float, float]:
-    """Parameters that a stage of a model holds, dense and of experts, and bytes of frozen weights.
+    """Parameters that a stage of a model holds, dense and of experts, and bytes of frozen weights, which FSDP alone shards.
 
-    `parameters` and bytes `still` of a unit on a rank, [units, 2]; `row`: the first virtual stage in the split.
+    `trained` parameters and bytes `still` of a unit on a rank, [units, 2]; `row`: the first virtual stage in the split.
     """
     placement, last = PLACEMENT[plan.schedule], row + plan.pp * plan.vpp - 1
-    of_dense, of_experts = _frozen_ranks(arrays, plan, sharding)
+    of_dense, of_experts = 1.0, 1.0  # ranks that divide a frozen weight
+    if sharding >= PARAMETERS_SHARDED:
+        of_dense = float(plan.dp_shard if plan.dp_shard > 0 else plan.all_gpus // (plan.tp * plan.pp))
+        of_experts = max(of_dense * (plan.tp if arrays.shares.whole_experts else 1) / plan.ep, 1.0)
     dense, experts, rest = 0.0, 0.0, 0.0
-    for chunk in range(2 if placement == BOTH_WAYS else plan.vpp):
+    for chunk in range(chunks_of(plan.schedule, plan.vpp)):
         virtual = row + virtual_of(placement, stage, chunk, plan.pp)
-        for unit in range(parameters.shape[0]):
-            dense += split.passes[virtual, unit] * parameters[unit, 0]
-            experts += split.passes[virtual, unit] * parameters[unit, 1]
+        for unit in range(trained.shape[0]):
+            dense += split.passes[virtual, unit] * trained[unit, 0]
+            experts += split.passes[virtual, unit] * trained[unit, 1]
         for unit in range(still.shape[0]):
             rest += split.passes[virtual, unit] * (still[unit, 0] / of_dense + still[unit, 1] / of_experts)
         if arrays.tied and virtual == last and copies_embedding(plan):
-            dense += parameters[arrays.first_unit, 0]
+            dense += trained[arrays.first_unit, 0]
     return dense, experts, rest
 
 
 @inner_kernel
-def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, parameters: Floats, still: Floats, first: int) -> float:
+def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, trained: Floats, still: Floats, first: int) -> float:
     """Bytes of whole layers on a stage whose first virtual stage is in row `first` of the split.
 
     16-bit parameters: of embedding and head, and of the layer that runs with those gathered ahead, or of all layers if they
     stay. Gradients: those of one unit as the backward writes them, and as they are sent.
     """
-    largest, gathered, layers = 0.0, 0.0, 0
-    at_ends = parameters.shape[0] - 2
-    widest = 0.0
-    for unit in range(parameters.shape[0]):
+    largest, widest, gathered, layers = 0.0, 0.0, 0.0, 0
+    for unit in range(trained.shape[0]):
         for chunk in range(plan.vpp):
-            row = first + chunk * plan.pp
-            passes = split.passes[row, unit]
+            passes = split.passes[first + chunk * plan.pp, unit]
             if passes == 0:
                 continue
-            held = parameters[unit, 0] + parameters[unit, 1]
+            held = trained[unit, 0] + trained[unit, 1]
             largest = max(largest, held)
             if still.shape[0] > 0:
                 held += (still[unit, 0] + still[unit, 1]) / PARAMETER_BYTES
-            if unit >= at_ends or not plan.reshard_after_forward:
+            if unit >= trained.shape[0] - 2 or not plan.reshard_after_forward:
                 gathered += passes * held
             else:
                 layers += passes

@@ -8,6 +8,7 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import inner_kernel
+from sim_core.costing.operators import rows_of_units
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.recompute import RECOMPUTE_MODULES, module_flops
 from sim_core.models.weights import core_flops, forward_flops
@@ -29,18 +30,18 @@ def again_flops(workload: Workload) -> Floats:
         _fill_recorded(workload, flops)
         return flops
     model = workload.modelled.model
-    layers = [unit for unit in model.units if unit.kind == LAYER]
-    others = [unit for unit in model.units if unit.kind not in (LAYER, EMBEDDING)]
     if workload.from_file:
-        kinds = np.array([(forward_flops(model, unit), core_flops(model, unit)) for unit in layers])
+        kinds = np.array([(forward_flops(model, unit), core_flops(model, unit)) for unit in model.layer_units])
         flops[:, [WHOLE, CORE]] = unit_shares(workload.arrays, workload.modelled) @ kinds
         _fill_recorded(workload, flops)
         return flops
     flops[:] = 0.0
-    for at, unit in enumerate(layers):
-        flops[at, :OF_MODULES] = forward_flops(model, unit), core_flops(model, unit), forward_flops(model, unit)
-        flops[at, OF_MODULES:] = module_flops(model, unit)
-    flops[-1, [WHOLE, RECORDED]] = sum(unit.number * forward_flops(model, unit) for unit in others)
+    for at, times, unit in rows_of_units(model):
+        if unit.kind == LAYER:
+            flops[at, :OF_MODULES] = forward_flops(model, unit), core_flops(model, unit), forward_flops(model, unit)
+            flops[at, OF_MODULES:] = module_flops(model, unit)
+        elif unit.kind != EMBEDDING:
+            flops[at, [WHOLE, RECORDED]] += times * forward_flops(model, unit)
     return flops
 
 
@@ -60,11 +61,7 @@ def _fill_recorded(workload: Workload, flops: Floats) -> None:
 @inner_kernel
 def flops_again(flops: Floats, again: Floats, checkpointing: int, modules: int) -> float:
     """FLOPs per token that a plan runs again; `again`: passes of each unit that run again; `modules`: a mask, of MODULES."""
-    column = WHOLE
-    if checkpointing == SELECTIVE:
-        column = CORE
-    elif checkpointing == FILE:
-        column = RECORDED
+    column = CORE if checkpointing == SELECTIVE else RECORDED if checkpointing == FILE else WHOLE
     total = 0.0
     for unit in range(again.shape[0]):
         if again[unit] <= 0:

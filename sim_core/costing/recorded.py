@@ -27,7 +27,7 @@ from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_plans
 from sim_core.costing.memory import default_bucket_bytes
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.description import Hardware
-from sim_core.hardware.kernels.attention import attention_backward_s, attention_forward_s
+from sim_core.hardware.kernels.attention import attention_s
 from sim_core.hardware.kernels.device import load_kernels
 from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at, hardware_table, recorded_on
@@ -42,6 +42,7 @@ from sim_core.workloads.workload import (
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
     Arrays,
+    BasePlan,
     RecordedLayer,
     RecordedMessages,
     Workload,
@@ -88,8 +89,8 @@ def _running_s(layer: RecordedLayer, base_tp: int, hardware: HardwareTable, keys
     dim = next((dim for dim in HEAD_DIMS if layer.hidden % dim == 0), layer.hidden)
     heads = np.maximum(hidden / dim / tp, 1.0)
     sizes = (micro_batch, sequence, heads, heads, np.full(len(keys), float(dim)))
-    forward = products + attention_forward_s(kernels, layer.dtype, *sizes).seconds
-    backward = 2 * products + attention_backward_s(kernels, layer.dtype, *sizes).seconds
+    forward = products + attention_s(kernels, layer.dtype, *sizes).seconds
+    backward = 2 * products + attention_s(kernels, layer.dtype, *sizes, phase="backward").seconds
     return np.column_stack([forward, backward])
 
 
@@ -114,12 +115,10 @@ def with_recorded(workload: Workload, hardware: HardwareTable) -> Arrays:
     seconds = np.zeros((2, 2, N_GROUPS + 1))
     sends_s = np.zeros((2, 2))
     groups = group_plans(columns, own, np.zeros(1, np.int64))
-    base = workload.base
-    dp = max(base.all_gpus // (base.tp * base.pp), 1)
-    _sum(workload.recorded, groups, columns, dp, base.pp, base.all_gpus, workload.arrays.gradient_width, seconds, sends_s)
+    _sum(workload.recorded, groups, columns, workload.base, workload.arrays.gradient_width, seconds, sends_s)
     recorded_s, modelled_s = seconds
     known = (recorded_s > 0) & (modelled_s > 0)
-    factor = np.where(known, recorded_s / np.where(known, modelled_s, 1.0), 1.0)
+    factor = np.divide(recorded_s, modelled_s, out=np.ones_like(recorded_s), where=known)
     for place in range(2):
         for group, kin in KIN.items():
             if not known[place, group] and known[place, kin]:
@@ -134,16 +133,16 @@ def with_recorded(workload: Workload, hardware: HardwareTable) -> Arrays:
 
 def at_replayed(arrays: Arrays, replayed_s: float, step_s: Callable[[Arrays], float]) -> Arrays:
     """The columns with the compute with which `step_s`, the simulated step at the recorded plan, is the replayed one."""
-    factor, more = 1.0, 1.01
-    off_s, more_s = step_s(arrays) - replayed_s, step_s(_times(arrays, more)) - replayed_s
-    for _ in range(TRIALS):
-        if not abs(more_s) > 1e-12 * replayed_s or more_s == off_s:
-            break
-        factor, more, off_s = more, more - more_s * (more - factor) / (more_s - off_s), more_s
-        if not NEAREST <= more <= FURTHEST:
-            return arrays
-        more_s = step_s(_times(arrays, more)) - replayed_s
-    return _times(arrays, more) if abs(more_s) <= 1e-3 * replayed_s else arrays
+    pieces = arrays.pieces
+
+    def times(factor: float) -> Arrays:
+        return arrays._replace(pieces=pieces._replace(compute_s=factor * pieces.compute_s, rerun_s=factor * pieces.rerun_s))
+
+    def off_s(factor: float) -> float:
+        return step_s(times(factor)) - replayed_s if NEAREST <= factor <= FURTHEST else np.nan
+
+    factor, left_s = _secants(off_s, (1.0, step_s(arrays) - replayed_s), 1.01, 1e-12 * replayed_s)
+    return times(factor) if abs(left_s) <= 1e-3 * replayed_s else arrays
 
 
 def at_step(arrays: Arrays, recorded_s: float, step_s: Callable[[Arrays], float]) -> Arrays:
@@ -151,25 +150,29 @@ def at_step(arrays: Arrays, recorded_s: float, step_s: Callable[[Arrays], float]
 
     Where compute alone takes longer, messages take nothing.
     """
-    none_s, more = step_s(arrays), 1e-3
+    none_s = step_s(arrays)
     if none_s >= recorded_s:
         return arrays
-    hop_s, off_s = 0.0, none_s - recorded_s
+
+    def with_hop(hop_s: float) -> Arrays:
+        return arrays._replace(framework=arrays.framework._replace(message_host_s=hop_s))
+
+    def off_s(hop_s: float) -> float:
+        return step_s(with_hop(hop_s)) - recorded_s
+
+    return with_hop(_secants(off_s, (0.0, none_s - recorded_s), 1e-3, 1e-12 * recorded_s)[0])
+
+
+def _secants(off_s: Callable[[float], float], before: tuple[float, float], at: float, enough_s: float) -> tuple[float, float]:
+    """Where `off_s`, which is nearly linear, is 0, no less than 0, and what it is there; `before`: a place, and what it is."""
+    last, last_s = before
+    now_s = off_s(at)
     for _ in range(TRIALS):
-        more_s = step_s(_with_hop(arrays, more)) - recorded_s
-        if not abs(more_s) > 1e-12 * recorded_s or more_s == off_s:
+        if not abs(now_s) > enough_s or now_s == last_s:
             break
-        hop_s, more, off_s = more, max(more - more_s * (more - hop_s) / (more_s - off_s), 0.0), more_s
-    return _with_hop(arrays, more)
-
-
-def _with_hop(arrays: Arrays, hop_s: float) -> Arrays:
-    return arrays._replace(framework=arrays.framework._replace(message_host_s=hop_s))
-
-
-def _times(arrays: Arrays, factor: float) -> Arrays:
-    pieces = arrays.pieces
-    return arrays._replace(pieces=pieces._replace(compute_s=factor * pieces.compute_s, rerun_s=factor * pieces.rerun_s))
+        last, at, last_s = at, max(at - now_s * (at - last) / (now_s - last_s), 0.0), now_s
+        now_s = off_s(at)
+    return at, now_s
 
 
 @kernel
@@ -177,9 +180,7 @@ def _sum(
     messages: RecordedMessages,
     groups: Groups,
     columns: HardwareColumns,
-    dp: int,
-    pp: int,
-    all_gpus: int,
+    base: BasePlan,
     width: float,
     seconds: Floats,
     sends_s: Floats,
@@ -188,6 +189,8 @@ def _sum(
 
     And to `sends_s`, by place of the recording, what its pipeline messages would take in either place.
     """
+    pp, all_gpus = base.pp, base.all_gpus
+    dp = max(all_gpus // (base.tp * pp), 1)
     device, groups = reference(device_at(columns, 0)), reference(groups)
     for k in range(messages.kind.shape[0]):
         group, size, number = messages.group[k], messages.bytes[k], messages.number[k]
@@ -196,15 +199,15 @@ def _sum(
             outside = all_gpus > device.gpus_per_node
             if 0 <= stage < pp - 1:
                 outside = crosses_nodes(stage, all_gpus // pp, device.gpus_per_node)
-            modelled_s = number * send_s(size, outside, device.links)
-            sends_s[int(outside), 0] += number * send_s(size, False, device.links)
-            sends_s[int(outside), 1] += number * send_s(size, True, device.links)
+            modelled_s = number * send_s(size, outside, device)
+            sends_s[int(outside), 0] += number * send_s(size, False, device)
+            sends_s[int(outside), 1] += number * send_s(size, True, device)
         else:
             outside = between_nodes(groups, 0, group)
             if messages.bucketed[k]:
                 number *= max(np.ceil(size / default_bucket_bytes(width, dp)), 1.0)
                 size *= messages.number[k] / number
-            modelled_s = number * group_s(groups, 0, device.links, messages.kind[k], group, size)
+            modelled_s = number * group_s(groups, 0, device, messages.kind[k], group, size)
         seconds[0, int(outside), group] += messages.seconds[k]
         seconds[1, int(outside), group] += modelled_s
 

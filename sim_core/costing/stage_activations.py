@@ -101,11 +101,10 @@ def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints
     schedule, pp, vpp = plans.schedule[chosen], plans.pp[chosen], plans.vpp[chosen]
     offset = np.cumsum(pp) - pp
     in_flight = InFlight(key=key, offset=offset, bytes=np.empty(int(pp.sum())), logits=np.empty(int(pp.sum())))
-    order = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64)
-    scratch, writers = np.empty(most_scratch(schedule, pp, ga), np.int64), order_writers(schedule)
     counts = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, most_cells(schedule, pp, vpp)), np.int64)
-    of_order = writers, order, scratch
-    _fill(arrays.unit_layers, arrays.layer_unit, plans, split, chosen, ga, shape[first], kept, of_order, counts, in_flight)
+    order, scratch = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64), np.empty(most_scratch(schedule, pp, ga), np.int64)
+    of_order = order_writers(schedule), order, scratch
+    _fill(arrays, plans, split, chosen, ga, shape[first], kept, of_order, counts, in_flight)
     return in_flight
 
 
@@ -116,7 +115,7 @@ def of_chunks(arrays: Arrays, plans: Plans, split: Split, kept: Floats) -> Float
     activations = np.empty((plan.pp, chunks, 3))
     for stage, chunk in np.ndindex(plan.pp, chunks):
         row = first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)
-        activations[stage, chunk] = of_chunk(arrays.unit_layers, arrays.layer_unit, split, plan, kept[None], 0, row)
+        activations[stage, chunk] = of_chunk(arrays, split, plan, kept, row)[:3]
     return activations
 
 
@@ -137,8 +136,7 @@ def micro_batches_to_fill(plans: Plans, rows: Ints) -> Ints:
 
 @kernel
 def _fill(
-    unit_layers: Ints,
-    layer_unit: int,
+    arrays: Arrays,
     plans: Plans,
     split: Split,
     rows: Ints,
@@ -153,7 +151,7 @@ def _fill(
     writers, order, scratch = of_order
     schedule, pp, vpp, ga, group, moments = -1, -1, -1, -1, -1, 1
     of = np.empty((counts.shape[2], 4))
-    plans, split = reference(plans), reference(split)
+    arrays, plans, split = reference(arrays), reference(plans), reference(split)
     for k in range(len(rows)):
         plan = reference(plan_at(plans, rows[k]))
         same = plan.schedule == schedule and plan.pp == pp and plan.vpp == vpp and enough[k] == ga
@@ -162,14 +160,12 @@ def _fill(
             fill_order(writers, schedule, pp, vpp, ga, group, order, scratch)
             if schedule != ONE_F_ONE_B or vpp == 1:
                 moments = count_in_flight(order, schedule, pp, vpp, ga, counts)
-        placement, chunks = PLACEMENT[schedule], chunks_of(schedule, vpp)
-        row, first = split.offset[split.key[rows[k]]], most.offset[k]
+        chunks, row, first = chunks_of(schedule, vpp), split.offset[split.key[rows[k]]], most.offset[k]
         for stage in range(pp):
             for chunk in range(chunks):
-                virtual_row = row + virtual_of(placement, stage, chunk, pp)
-                kept_bytes, working, waiting = of_chunk(unit_layers, layer_unit, split, plan, kept, shape[k], virtual_row)
-                of[chunk, 0], of[chunk, 1], of[chunk, 2] = kept_bytes, working, waiting
-                of[chunk, 3] = _logits(split, kept, shape[k], virtual_row)
+                virtual = row + virtual_of(PLACEMENT[schedule], stage, chunk, pp)
+                kept_bytes, working, waiting, logits = of_chunk(arrays, split, plan, kept[shape[k]], virtual)
+                of[chunk, 0], of[chunk, 1], of[chunk, 2], of[chunk, 3] = kept_bytes, working, waiting, logits
             of_stage, of_logits = 0.0, 0.0
             if schedule == ONE_F_ONE_B and vpp > 1:
                 of_stage, of_logits = _fullest(order[stage * 2 * vpp * ga : (stage + 1) * 2 * vpp * ga], of)
@@ -213,15 +209,6 @@ def _fullest_moment(counts: Ints, of: Floats) -> tuple[float, float]:
     return most, most_logits
 
 
-@kernel
-def _logits(split: Split, kept: Floats, shape: int, row: int) -> float:
-    """Bytes of logits that one micro-batch leaves in a virtual stage."""
-    total = 0.0
-    for unit in range(kept.shape[1]):
-        total += (split.passes[row, unit] - split.layers[row, unit]) * kept[shape, unit, LOGITS]
-    return total
-
-
 @inner_kernel
 def _saved(kept: Floats, modules: int) -> float:
     """Bytes that a layer does not keep where `modules`, a mask, run again."""
@@ -233,39 +220,37 @@ def _saved(kept: Floats, modules: int) -> float:
 
 
 @kernel
-def of_chunk(
-    unit_layers: Ints, layer_unit: int, split: Split, plan: Plan, kept: Floats, shape: int, row: int
-) -> tuple[float, float, float]:
-    """Bytes that one micro-batch leaves in a virtual stage; those that its recompute works on; those that its weight gradients
-    need after its input gradients, which have run all recompute: about inputs and output gradients of the linear layers, as
-    many bytes as all activations but those of core attention (Qi et al. 2023, table 1).
+def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -> tuple[float, float, float, float]:
+    """Bytes that one micro-batch leaves in a virtual stage, the one in `row` of the split; those that its recompute works on;
+    those that its weight gradients need after its input gradients, which have run all recompute: about inputs and output
+    gradients of the linear layers, as many bytes as all activations but those of core attention (Qi et al. 2023, table 1); of
+    the first, logits. `kept`: [units, ...].
 
     Recompute writes what it works on beside the input that is kept. With `block` it runs when the layers after those first ones
     have had their backward, and have left what only that needed."""
-    how, begin, end = plan.checkpointing, split.begin[row], split.end[row]
-    layers = end - begin
-    kept_bytes, working, waiting, left = 0.0, 0.0, 0.0, 0.0
-    units = kept.shape[1]
-    for unit in range(units):
-        passes, of_layers = split.passes[row, unit], split.layers[row, unit]
-        ends = passes - of_layers
-        column = WITHOUT_CORE if how == SELECTIVE else WHOLE
+    how, begin, end, span = plan.checkpointing, split.begin[row], split.end[row], plan.checkpoint_layers
+    layers, column = end - begin, WITHOUT_CORE if how == SELECTIVE else WHOLE
+    kept_bytes, working, waiting, left, logits = 0.0, 0.0, 0.0, 0.0, 0.0
+    for unit in range(kept.shape[0]):
+        of_layers = split.layers[row, unit]
+        ends = split.passes[row, unit] - of_layers
         again = of_layers if how in (FULL, EVERY) else 0
         if how == BLOCK:
-            again = count_layers(unit_layers, layer_unit, unit, begin, min(begin + plan.checkpoint_layers, end))
+            again = count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin, min(begin + span, end))
         stored = float(again)
         if how == EVERY and layers > 0:
-            stored *= -(-layers // plan.checkpoint_layers) / layers
+            stored *= -(-layers // span) / layers
         if how == MODULES and of_layers > 0:
-            kept_bytes -= of_layers * _saved(kept[shape, unit], plan.checkpoint_layers)
-            working = max(working, _saved(kept[shape, unit], plan.checkpoint_layers & ~CORE_ATTN))  # as selective
-        kept_bytes += (of_layers - again) * kept[shape, unit, column] + stored * kept[shape, unit, INPUT_ONLY]
-        kept_bytes += ends * kept[shape, unit, WHOLE]
-        waiting += of_layers * kept[shape, unit, WITHOUT_CORE]
+            kept_bytes -= of_layers * _saved(kept[unit], span)
+            working = max(working, _saved(kept[unit], span & ~CORE_ATTN))  # as selective
+        kept_bytes += (of_layers - again) * kept[unit, column] + stored * kept[unit, INPUT_ONLY]
+        kept_bytes += ends * kept[unit, WHOLE]
+        logits += ends * kept[unit, LOGITS]
+        waiting += of_layers * kept[unit, WITHOUT_CORE]
         if again > 0:
-            span = min(plan.checkpoint_layers, layers) if how == EVERY else 1
-            working = max(working, span * kept[shape, unit, WHOLE] - kept[shape, unit, INPUT_ONLY])
+            worked_on = min(span, layers) if how == EVERY else 1
+            working = max(working, worked_on * kept[unit, WHOLE] - kept[unit, INPUT_ONLY])
         if how == BLOCK:
-            needed = kept[shape, unit, WITHOUT_CORE] if SPLITS[plan.schedule] else 0.0  # by weight gradients
-            left += (of_layers - again) * (kept[shape, unit, WHOLE] - needed)
-    return kept_bytes, max(working - left, 0.0), waiting
+            needed = kept[unit, WITHOUT_CORE] if SPLITS[plan.schedule] else 0.0  # by weight gradients
+            left += (of_layers - again) * (kept[unit, WHOLE] - needed)
+    return kept_bytes, max(working - left, 0.0), waiting, logits

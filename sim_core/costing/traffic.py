@@ -27,19 +27,17 @@ def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str
             passes[unit] = float(here)
     around = dp * tp if arrays.shares.whole_experts else dp
     ranks = (tp, ep, dp, around // ep, pp, 1, 1)  # cp is not recorded
+    pieces, step = arrays.pieces, arrays.step
+    of_pieces = (pieces.comm_bytes * scale[pieces.comm_rule] * passes[pieces.unit, None] * ga).ravel()
+    ends = 2 if pp == 1 else 1
+    of_step = [stage_factor(arrays, scale, tp, int(rule), layers, ends, without) for rule in step.comm_rule] * step.comm_bytes
+    kinds, groups, sizes = (
+        np.append(*columns).tolist()
+        for columns in ((pieces.comm_kind, step.comm_kind), (pieces.comm_group, step.comm_group), (of_pieces, of_step))
+    )
     sent: dict[tuple[str, str], float] = {}
-
-    def add(kind: int, group: int, size: float) -> None:
+    for kind, group, size in zip(kinds, groups, sizes, strict=True):
         if kind != NO_COMM and size > 0 and ranks[group] > 1:
             key = (GROUP_NAMES[group], COLLECTIVES[kind].name)
             sent[key] = sent.get(key, 0.0) + size
-
-    pieces, step = arrays.pieces, arrays.step
-    for k, unit in enumerate(pieces.unit):
-        for phase in range(3):
-            size = pieces.comm_bytes[k, phase] * scale[pieces.comm_rule[k, phase]] * passes[unit] * ga
-            add(int(pieces.comm_kind[k, phase]), int(pieces.comm_group[k, phase]), float(size))
-    for k, rule in enumerate(step.comm_rule):
-        factor = stage_factor(arrays, scale, tp, int(rule), layers, 2 if pp == 1 else 1, without)
-        add(int(step.comm_kind[k]), int(step.comm_group[k]), float(step.comm_bytes[k] * factor))
     return sent

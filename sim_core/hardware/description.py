@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
@@ -13,12 +13,6 @@ from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.hardware.surface import Surface
 from sim_core.records import Record
 from sim_core.units import SWITCH, quantity, short
-
-
-class _Unit(NamedTuple):
-    """Annotation with the unit of a number."""
-
-    name: str
 
 
 def _number(unit: str) -> Any:
@@ -48,13 +42,13 @@ class Sourced(Record):
     source: str = Field(min_length=1)
 
 
-Bandwidth = Annotated[Sourced, _number("B/s"), _Unit("B/s")]
-Seconds = Annotated[Sourced, _number("s"), _Unit("s")]
-Bytes = Annotated[Sourced, _number("B"), _Unit("B")]
-Rate = Annotated[Sourced, _number("FLOP/s"), _Unit("FLOP/s")]
-Plain = Annotated[Sourced, _number(""), _Unit("")]
-Power = Annotated[Sourced, _number("W"), _Unit("W")]
-Switch = Annotated[Sourced, _number(SWITCH), _Unit(SWITCH)]
+Bandwidth = Annotated[Sourced, _number("B/s"), "B/s"]
+Seconds = Annotated[Sourced, _number("s"), "s"]
+Bytes = Annotated[Sourced, _number("B"), "B"]
+Rate = Annotated[Sourced, _number("FLOP/s"), "FLOP/s"]
+Plain = Annotated[Sourced, _number(""), ""]
+Power = Annotated[Sourced, _number("W"), "W"]
+Switch = Annotated[Sourced, _number(SWITCH), SWITCH]
 
 
 def _default(value: float, why: str) -> Any:
@@ -198,11 +192,11 @@ _SECTIONS: Final[dict[str, type[Record]]] = {
     "kernels": KernelNumbers,
 }
 KEYS: Final = {
-    key: (section, mark.name)
+    key: (section, mark)
     for section, model in _SECTIONS.items()
     for key, field in model.model_fields.items()
     for mark in field.metadata
-    if isinstance(mark, _Unit)
+    if isinstance(mark, str)
 }
 """Short name of every number -> (section, unit); the names that overrides and axes `hardware.<name>` take."""
 
@@ -232,41 +226,34 @@ def parse_hardware(document: object, where: str) -> Hardware:
         hardware = Hardware.model_validate(document)
     except ValidationError as error:
         raise SpecError(f"{where}: {_first_fault(error)}") from None
+    value = hardware.value
+
+    def check(key: str, right: bool, expected: str) -> None:
+        if not right:
+            raise SpecError(f"{where}: {key}: found {value(key):g}, expected {expected}")
+
     for key in _POSITIVE:
-        if not hardware.value(key) > 0:
-            raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a number above 0")
-    if hardware.value("link_axes") not in range(MAX_AXES + 1):
-        raise SpecError(f"{where}: link_axes: found {hardware.value('link_axes'):g}, expected a whole number up to {MAX_AXES}")
+        check(key, value(key) > 0, "a number above 0")
+    check("link_axes", value("link_axes") in range(MAX_AXES + 1), f"a whole number up to {MAX_AXES}")
     for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket"):
-        if hardware.value(key) != int(hardware.value(key)) or hardware.value(key) > MAX_PER_NODE:
-            raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a whole number up to {MAX_PER_NODE}")
-    _check_levels(hardware, where)
+        check(key, value(key) == int(value(key)) and value(key) <= MAX_PER_NODE, f"a whole number up to {MAX_PER_NODE}")
+    for level in ("leaf", "pod"):
+        nodes_key, over_key = f"nodes_per_{level}", f"{level}_oversubscription"
+        nodes, over = value(nodes_key), value(over_key)
+        check(nodes_key, nodes == int(nodes) and nodes <= MAX_NODES, f"a whole number up to {MAX_NODES}")
+        check(over_key, 1 <= over <= MAX_OVERSUBSCRIPTION, f"1 to {MAX_OVERSUBSCRIPTION}")
+        if level == "leaf" and value("rails") and not nodes:
+            raise SpecError(f"{where}: rails: found true, expected nodes_per_leaf with it")
+        check(over_key, over == 1 or bool(nodes), f"{nodes_key} with it")
+    leaf, pod = value("nodes_per_leaf"), value("nodes_per_pod")
+    check("nodes_per_pod", not pod or pod >= leaf, f"at least the {leaf:g} of a leaf")
     for key in ("socket_bandwidth", "socket_bandwidth_one"):
-        if hardware.value("gpus_per_socket") and not hardware.value(key) > 0:
-            raise SpecError(f"{where}: {key}: found 0, expected a number above 0, because gpus_per_socket is given")
+        check(key, not value("gpus_per_socket") or value(key) > 0, "a number above 0, because gpus_per_socket is given")
     for key in _PARTS:
-        if hardware.value(key) > 1:
-            raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected at most 1")
+        check(key, value(key) <= 1, "at most 1")
     if (tables := hardware.kernels.tables) and tables not in measured_devices():
         raise SpecError(f"{where}: kernels.tables: found {shown(tables)}, {nearest(tables, measured_devices())}")
     return hardware
-
-
-def _check_levels(hardware: Hardware, where: str) -> None:
-    """Raise SpecError for leaves and pods that cannot be."""
-    for level in ("leaf", "pod"):
-        nodes, over = hardware.value(f"nodes_per_{level}"), hardware.value(f"{level}_oversubscription")
-        if nodes != int(nodes) or nodes > MAX_NODES:
-            raise SpecError(f"{where}: nodes_per_{level}: found {nodes:g}, expected a whole number up to {MAX_NODES}")
-        if not 1 <= over <= MAX_OVERSUBSCRIPTION:
-            raise SpecError(f"{where}: {level}_oversubscription: found {over:g}, expected 1 to {MAX_OVERSUBSCRIPTION}")
-        if level == "leaf" and hardware.value("rails") and not nodes:
-            raise SpecError(f"{where}: rails: found true, expected nodes_per_leaf with it")
-        if over > 1 and not nodes:
-            raise SpecError(f"{where}: {level}_oversubscription: found {over:g}, expected nodes_per_{level} with it")
-    leaf, pod = hardware.value("nodes_per_leaf"), hardware.value("nodes_per_pod")
-    if pod and pod < leaf:
-        raise SpecError(f"{where}: nodes_per_pod: found {pod:g}, expected at least the {leaf:g} of a leaf")
 
 
 def _first_fault(error: ValidationError) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,12 +17,13 @@ class _Measured(BaseModel):
     """Kernels on a grid of sizes; `us` row by row, the last axis fastest; null: not measured."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    names: ClassVar[tuple[str, ...]]  # of the axes
     us: Microseconds
 
     @property
     def axes(self) -> tuple[tuple[int, ...], ...]:
         """The sizes of each axis, ascending."""
-        raise NotImplementedError
+        return tuple(getattr(self, name) for name in self.names)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -40,31 +41,23 @@ class _Measured(BaseModel):
 class GemmSurface(_Measured):
     """GEMMs of a linear layer, [m, k] x [k, n]: m tokens from k to n channels, in one phase of its training."""
 
+    names = ("m", "n", "k")
     dtype: Dtype
     phase: Literal["forward", "input_gradient", "weight_gradient"]
     m: Axis
     n: Axis
     k: Axis
 
-    @property
-    def axes(self) -> tuple[tuple[int, ...], ...]:
-        """m, n, k."""
-        return self.m, self.n, self.k
-
 
 class AttentionSurface(_Measured):
     """Causal attention with as many key-value heads as heads: batch x heads, tokens of a sequence."""
 
+    names = ("heads", "sequence")
     dtype: Dtype
     phase: Literal["forward", "backward"]
     head_dim: Annotated[int, Field(ge=1, le=4096)]
     heads: Axis
     sequence: Axis
-
-    @property
-    def axes(self) -> tuple[tuple[int, ...], ...]:
-        """Batch x heads, sequence."""
-        return self.heads, self.sequence
 
 
 class Surface(BaseModel):

@@ -22,7 +22,7 @@ SPLITS: Final = (
     "even", "balanced", "embedding_as_layer", "loss_as_layer", "embedding_and_loss_as_layer", "balanced_cost", "listed",
 )  # fmt: skip
 EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, ENDS_AS_LAYERS, BALANCED_COST, LISTED = 0, 1, 2, 3, 4, 5, 6
-"""How layers are divided among stages (planning/split.py); `balanced_cost`: by modelled seconds (costing/balance.py);
+"""How layers are divided among stages (planning/split.py); `balanced_cost`: by modelled seconds (costing/running.py);
 `listed`: by the list in `virtual_layers`."""
 
 CP_COMM_TYPES: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")

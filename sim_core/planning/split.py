@@ -4,7 +4,7 @@ Virtual stages are numbered in model order, `chunk * pp + stage`: the first one 
 `even` and `balanced`: stages hold equal numbers of layers, or numbers that differ by at most one; the same holds for the
 chunks of a stage. `embedding_as_layer`, `loss_as_layer`: the embedding counts as one layer of the first virtual
 stage, the loss as one of the last (Megatron-LM's --account-for-embedding-in-pipeline-split and
---account-for-loss-in-pipeline-split). `balanced_cost` becomes a list (costing/balance.py). `listed`: by the plan's own list.
+--account-for-loss-in-pipeline-split). `balanced_cost` becomes a list (costing/running.py). `listed`: by the plan's own list.
 A virtual stage may hold no layer, as in Megatron-Core: `get_num_layers_to_build` (transformer/transformer_block.py) asserts
 >= 0 after embedding and loss are subtracted, and a pipeline_model_parallel_layout may end in a stage with the loss alone.
 """

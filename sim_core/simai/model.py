@@ -222,7 +222,7 @@ def simai_one(
     tp, pp, ep, row, dp = plan.tp, plan.pp, plan.ep, plan.hardware, plan.all_gpus // (plan.tp * plan.pp)
     device = device_at(hardware, row)
     gpus, nics = hardware.gpus_per_node[row], hardware.nics_per_node[row]
-    nvlink, nic = hardware.nvlink_bandwidth[row] / 1e9, hardware.nic_bandwidth[row] / 1e9
+    nvlink, nic = hardware.nvlink_bandwidth[row] / 1e9, hardware.one_nic_bandwidth[row] / 1e9
     rule_scales(
         plan.micro_batch / arrays.base.micro_batch, tp / arrays.base.tp, ep / arrays.base.ep, 1.0, 1.0, EXPONENTS, scale
     )

@@ -82,7 +82,7 @@ class _Moved:
     """The lines of one text under one plan, from the means that its workload holds."""
 
     def __init__(self, text: SimaiText, workload: Workload, plan: Plan, scale: Floats) -> None:
-        self.workload, self.plan, self.scale = workload, plan, scale
+        self.arrays, self.plan, self.scale = workload.arrays, plan, scale
         self.pieces = workload.arrays.pieces
         self.sections = sections_of(text, [])
         self.line = text.at(range(len(text.order)))
@@ -103,7 +103,7 @@ class _Moved:
             raise SpecError(f"ga {self.plan.ga}: the text would have more than {MAX_LINES} lines")
         lines = {part: _in_whole_ns(*work[part], repetitions) for part in work}
         if self.sections.head:  # the embedding of the first micro-batch has a time that it has there only
-            step = self.workload.arrays.step
+            step = self.arrays.step
             rows = np.flatnonzero(step.role == ONCE_ON_FIRST_STAGE)
             excess = round(sum(step.compute_s[k] / NS * self._factor(step.compute_rule[k]) for k in rows))
             first, *rest = lines[parts[0]][0]
@@ -113,7 +113,7 @@ class _Moved:
 
     def _repetitions(self) -> int:
         """Micro-batches to write: fidelity simai counts those in the file, in proportion to `ga`."""
-        in_file, of = round(self.workload.arrays.micro_batches), self.workload.base.ga
+        in_file, of = round(self.arrays.micro_batches), self.arrays.base.ga
         if self.plan.ga * in_file % of == 0:
             return self.plan.ga * in_file // of
         if self.plan.fidelity == SIMAI:
@@ -125,7 +125,7 @@ class _Moved:
 
     def _parts(self) -> list[_Part]:
         """What a micro-batch consists of."""
-        arrays, how = self.workload.arrays, self.plan.checkpointing
+        arrays, how = self.arrays, self.plan.checkpointing
         units = self._units_of_a_stage()
         if how == NONE:
             again = [0.0] * len(units)
@@ -149,11 +149,11 @@ class _Moved:
         if layers % pp:
             raise SpecError(f"pp {pp} does not divide {layers} layers: one file cannot describe unequal stages")
         of_stage = layers // pp
-        if self.workload.arrays.layer_unit >= 0:
-            return [self.workload.arrays.layer_unit] * of_stage
-        rest = self.kinds[self.workload.arrays.dense_layers :]
+        if self.arrays.layer_unit >= 0:
+            return [self.arrays.layer_unit] * of_stage
+        rest = self.kinds[self.arrays.dense_layers :]
         # a file with dense layers is read as the first stage, others have none
-        as_first = self.workload.arrays.dense_layers and (rest == rest[0]).all()
+        as_first = self.arrays.dense_layers and (rest == rest[0]).all()
         if as_first or (self.kinds[of_stage:] == self.kinds[:-of_stage]).all():
             return self.kinds[:of_stage].tolist()
         units, counts = np.unique(self.kinds, return_counts=True)
@@ -165,8 +165,8 @@ class _Moved:
         """Factor of a once-per-step quantity. Fidelity simai counts one end of the model, wherever the stage stands."""
         ends = 2 if self.plan.pp == 1 and self.plan.fidelity == EVENT else 1
         layers = self.plan.layers / self.plan.pp
-        without = first_stage_dense(self.workload.arrays, self.plan.pp)
-        return stage_factor(self.workload.arrays, self.scale, self.plan.tp, rule, layers, ends, without)
+        without = first_stage_dense(self.arrays, self.plan.pp)
+        return stage_factor(self.arrays, self.scale, self.plan.tp, rule, layers, ends, without)
 
     def _once(self, record: Record) -> Record:
         """A once-per-step record."""
@@ -210,11 +210,11 @@ class _Moved:
         """Records needed for forwards that run again; all layers of a text have equally many, to be told apart."""
         if self.plan.fidelity != EVENT or self.pieces.comm_kind[row, FORWARD] == NO_COMM:
             return 0
-        in_layer = part.unit not in (self.workload.arrays.first_unit, self.workload.arrays.last_unit)
+        in_layer = part.unit not in (self.arrays.first_unit, self.arrays.last_unit)
         if again == 0:
             return int(self.plan.checkpointing == BLOCK and in_layer)
         name = CHECKPOINTING[self.plan.checkpointing]
-        if part.unit == self.workload.arrays.first_unit:
+        if part.unit == self.arrays.first_unit:
             raise SpecError(
                 f"checkpointing {name}: the collective of {record.name} runs again, for which the format has no place"
             )

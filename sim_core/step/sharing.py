@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from sim_core.compiled.jit import inner_kernel, outer_kernel
-from sim_core.costing.case import Case, shares_nics
+from sim_core.costing.case import Case
 from sim_core.costing.fabric import beside_stream, left_beside, shared_s
 from sim_core.costing.groups import Groups, between_nodes
-from sim_core.engine.codes import chunks_of, rounds_of
+from sim_core.engine.codes import rounds_of
 from sim_core.engine.program import (
     CLEARED,
     CROWDED,
@@ -27,14 +27,13 @@ from sim_core.engine.program import (
     SENT,
     STREAMS,
     UP,
-    Program,
     sender_of,
 )
-from sim_core.engine.schedules import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS
+from sim_core.engine.schedules import DEEPSPEED, LOOP, PAIRS, SPLITS
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, PP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan
-from sim_core.step.gradients import Buckets, cost_gradients
-from sim_core.step.lower import Lowered
+from sim_core.step.gradients import cost_gradients
+from sim_core.step.scratch import Lowered, Scratch
 from sim_core.terms import CP_A2A, CP_RING, EP, TP
 
 ALL: Final = 0
@@ -51,84 +50,80 @@ def in_background(plan: Plan) -> bool:
 
 
 @inner_kernel
-def link_of(plan: Plan, way: int, stage: int, chunk: int) -> int:
+def link_of(case: Case, way: int, stage: int, chunk: int) -> int:
     """The link that the message of a block leaves by: k is between stages k and k + 1 (the last: to the first); -1: none."""
-    placement, pp = PLACEMENT[plan.schedule], plan.pp
-    if placement == LOOP and pp > 1:
+    pp = case.plan.pp
+    if case.placement == LOOP and pp > 1:
         if way == DOWN:
-            return stage if stage < pp - 1 or chunk < plan.vpp - 1 else -1
+            return stage if stage < pp - 1 or chunk < case.plan.vpp - 1 else -1
         return stage - 1 if stage > 0 else (pp - 1 if chunk > 0 else -1)
-    chunks = chunks_of(plan.schedule, plan.vpp)
-    there = sender_of(placement, UP if way == DOWN else DOWN, stage, chunk, pp, chunks) // chunks  # that sends back
+    back = UP if way == DOWN else DOWN
+    there = sender_of(case.placement, back, stage, chunk, pp, case.chunks) // case.chunks  # that sends back
     return -1 if there < 0 or there == stage else min(stage, there)
 
 
 @inner_kernel
-def sends_of(low: Lowered, plan: Plan, way: int, stage: int, chunk: int) -> float:
+def sends_of(case: Case, low: Lowered, way: int, stage: int, chunk: int) -> float:
     """Seconds of NICs for the message that a block sends on."""
-    link = link_of(plan, way, stage, chunk)
+    link = link_of(case, way, stage, chunk)
     return float(low.send_nic_s[link]) if link >= 0 else 0.0
 
 
 @inner_kernel
 def count_carried(case: Case, low: Lowered) -> None:
     """What the NICs of each stage carry in the pipeline: messages of its blocks, and those that they send on."""
-    plan = case.plan
-    chunks, rounds = chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, plan.ga)
-    for stage in range(plan.pp):
+    rounds = rounds_of(case.plan.schedule, case.plan.ga)
+    for stage in range(case.plan.pp):
         carried_s = 0.0
-        for chunk in range(chunks):
+        for chunk in range(case.chunks):
             for way in (DOWN, UP):
-                carried_s += low.nic_s[way, stage * chunks + chunk, ALL]
-                carried_s += sends_of(low, plan, way, stage, chunk)
+                carried_s += low.nic_s[way, stage * case.chunks + chunk, ALL]
+                carried_s += sends_of(case, low, way, stage, chunk)
         low.carried_s[stage] = carried_s * rounds
 
 
 @inner_kernel
-def share_sends(case: Case, low: Lowered, program: Program) -> None:
-    """Lengthen pipeline messages beside blocks, one beside each block that sends, and pairs; say how much longer blocks are."""
-    plan = case.plan
-    pp, chunks, placement = plan.pp, chunks_of(plan.schedule, plan.vpp), PLACEMENT[plan.schedule]
-    beside_s, later_s = program.beside_s, low.longer.sends_s
+def share_sends(case: Case, scratch: Scratch) -> None:
+    """Lengthen pipeline messages beside blocks, one beside each block that sends, and pairs; say how much longer blocks are.
+
+    A forward beside a backward of the stage's other chunk takes as long as the NICs need for both.
+    """
+    plan, program, low, later_s = case.plan, scratch.program, scratch.low, scratch.longer.sends_s
+    pp, chunks, pairs = plan.pp, case.chunks, PAIRS[plan.schedule]
     later_s[:] = 0.0
     program.shares[:] = False
-    if PAIRS[plan.schedule]:
+    if pairs:
         low.pairs_s[: pp * chunks] = 0.0
-    if pp == 1 or not shares_nics(case) or not in_background(plan):
+    if pp == 1 or not case.shares or not in_background(plan):
         return
+    beside_s, nic_s, duration_s = program.beside_s, low.nic_s, program.duration_s
     beside_s[CROWDED : CLEARED + 2, : pp * chunks] = 0.0
-    nic_s, duration_s, message_s = low.nic_s, program.duration_s, program.message_s
     for stage in range(pp):
         for chunk in range(chunks):
             cell = stage * chunks + chunk
             for way in (DOWN, UP):
-                sent_s, block_s, all_s = sends_of(low, plan, way, stage, chunk), duration_s[way, cell], nic_s[way, cell, ALL]
+                sent_s, block_s = sends_of(case, low, way, stage, chunk), duration_s[way, cell]
+                all_s = nic_s[way, cell, ALL]
                 if sent_s <= 0 or all_s <= 0:
                     continue
                 more_s = shared_s(block_s, nic_s[way, cell, OPEN], all_s, sent_s)
                 beside_s[CROWDED + way, cell], beside_s[CLEARED + way, cell] = more_s, more_s / sent_s
                 program.shares[MESSAGES] = True
-                link = link_of(plan, way, stage, chunk)
-                senders = chunks - 1 if placement == LOOP and link == pp - 1 else chunks
+                link = link_of(case, way, stage, chunk)
+                senders = chunks - 1 if case.placement == LOOP and link == pp - 1 else chunks
                 later_s[way, (link + 1) % pp if way == DOWN else link] += sent_s * min(all_s / block_s, 1.0) / senders
     for way in (DOWN, UP):
         for stage in range(pp):
-            message_s[way, stage] += later_s[way, stage]
-    if PAIRS[plan.schedule]:
-        _fill_pairs(plan, low, program)
-
-
-@inner_kernel
-def _fill_pairs(plan: Plan, low: Lowered, program: Program) -> None:
-    """A forward beside a backward of the stage's other chunk takes as long as the NICs need for both."""
-    nic_s, duration_s, longer_s = low.nic_s, program.duration_s, low.pairs_s
-    for stage in range(plan.pp):
+            program.message_s[way, stage] += later_s[way, stage]
+    if not pairs:
+        return
+    for stage in range(pp):
         for chunk in range(2):
             cell, other = stage * 2 + chunk, 1 - chunk
             busy_s = nic_s[DOWN, cell, ALL] + nic_s[UP, stage * 2 + other, ALL]
-            busy_s += sends_of(low, plan, DOWN, stage, chunk) + sends_of(low, plan, UP, stage, other)
-            longer_s[cell] = max(busy_s - duration_s[PAIR, cell], 0.0)
-            duration_s[PAIR, cell] += longer_s[cell]
+            busy_s += sends_of(case, low, DOWN, stage, chunk) + sends_of(case, low, UP, stage, other)
+            low.pairs_s[cell] = max(busy_s - duration_s[PAIR, cell], 0.0)
+            duration_s[PAIR, cell] += low.pairs_s[cell]
 
 
 @outer_kernel
@@ -144,45 +139,42 @@ def owner_of(plan: Plan, groups: Groups, row: int) -> int:
 
 
 @inner_kernel
-def fill_beside(plan: Plan, low: Lowered, program: Program, way: int, stage: int, rate: float) -> None:
+def fill_beside(case: Case, scratch: Scratch, way: int, stage: int, rate: float) -> None:
     """Fill the rows of a direction in `beside_s`, for a stage whose stream needs the NICs for the part `rate` of its time.
 
     Where `rate` is 0 it shares nothing. What is like the last that was worked out is not worked out again. No
     parameters are on their way any more when the first forward of the last chunk has ended, and sends its message on.
     """
-    chunks, beside_s, duration_s, nic_s = chunks_of(plan.schedule, plan.vpp), program.beside_s, program.duration_s, low.nic_s
-    last = low.beside
-    program.shares[STREAMS] |= rate > 0
-    for chunk in range(chunks):
-        cell = stage * chunks + chunk
-        now_sent_s = 0.0
-        if rate > 0 and (way == UP or chunk < chunks - 1):
-            now_sent_s = sends_of(low, plan, way, stage, chunk)
-        longer_s, gone_s = 0.0, 1.0
-        if rate > 0:
+    program, low, last, shares = scratch.program, scratch.low, scratch.low.beside, rate > 0
+    beside_s, duration_s, nic_s = program.beside_s, program.duration_s, low.nic_s
+    program.shares[STREAMS] |= shares
+    for chunk in range(case.chunks):
+        cell = stage * case.chunks + chunk
+        longer_s, gone_s, sent_s = 0.0, 1.0, 0.0
+        if shares:
+            if way == UP or chunk < case.chunks - 1:
+                sent_s = sends_of(case, low, way, stage, chunk)
             block_s, all_s, open_s = duration_s[way, cell], nic_s[way, cell, ALL], nic_s[way, cell, OPEN]
-            alike = last[0] == rate and last[1] == block_s and last[2] == open_s and last[3] == all_s and last[4] == now_sent_s
+            alike = last[0] == rate and last[1] == block_s and last[2] == open_s and last[3] == all_s and last[4] == sent_s
             if not alike:
-                longer_s, gone_s = beside_stream(block_s, open_s, all_s, now_sent_s, rate)
+                longer_s, gone_s = beside_stream(block_s, open_s, all_s, sent_s, rate)
                 if not longer_s + gone_s < np.inf:  # nor is the step; lanes multiply what is left of it by 0
                     longer_s, gone_s = 0.0, 1.0
-                gone_s = max(gone_s, NOTHING_S)
-                last[0], last[1], last[2], last[3], last[4] = rate, block_s, open_s, all_s, now_sent_s
-                last[5], last[6] = longer_s, gone_s
+                last[0], last[1], last[2], last[3], last[4] = rate, block_s, open_s, all_s, sent_s
+                last[5], last[6] = longer_s, max(gone_s, NOTHING_S)
             longer_s, gone_s = last[5], last[6]
         if way == DOWN:
-            beside_s[LATER, cell] = now_sent_s * (1.0 / left_beside(rate) - 1.0) if now_sent_s > 0 else 0.0
+            beside_s[LATER, cell] = sent_s * (1.0 / left_beside(rate) - 1.0) if sent_s > 0 else 0.0
         beside_s[KINDS * way + LONGER, cell] = longer_s
         beside_s[KINDS * way + SENT, cell] = gone_s
 
 
 @inner_kernel
-def cost_last_backwards(case: Case, low: Lowered, program: Program, buckets: Buckets) -> None:
+def cost_last_backwards(case: Case, scratch: Scratch) -> None:
     """Fill what `beside_s` says of backwards and gradients. Of n buckets n - 1 are ready before the backward ends."""
-    plan, beside_s = case.plan, program.beside_s
-    chunks = chunks_of(plan.schedule, plan.vpp)
-    buckets.costed[:] = False
-    if not shares_nics(case) or plan.overlap_grad == 0 or SPLITS[plan.schedule]:
+    plan, chunks, beside_s = case.plan, case.chunks, scratch.program.beside_s
+    scratch.buckets.costed[:] = False
+    if not case.shares or plan.overlap_grad == 0 or SPLITS[plan.schedule]:
         for cell in range(plan.pp * chunks):
             beside_s[KINDS + LONGER, cell], beside_s[KINDS + SENT, cell] = 0.0, 1.0
             beside_s[READY, cell], beside_s[OWN, cell] = 0.0, 0.0
@@ -192,13 +184,13 @@ def cost_last_backwards(case: Case, low: Lowered, program: Program, buckets: Buc
         whole_s, nic_s = 0.0, 0.0
         for chunk in range(chunks):
             cell = stage * chunks + chunk
-            number, total_s, of_nics = cost_gradients(case, chunk * plan.pp + stage, buckets)
+            number, total_s, of_nics = cost_gradients(case, chunk * plan.pp + stage, scratch.buckets)
             if number != latest:
                 latest, before_last = number, 1.0 - 1.0 / number
             beside_s[OWN, cell], beside_s[READY, cell] = total_s, before_last
             whole_s += total_s
             nic_s += of_nics
-        fill_beside(plan, low, program, UP, stage, nic_s / whole_s if nic_s > 0 else 0.0)
+        fill_beside(case, scratch, UP, stage, nic_s / whole_s if nic_s > 0 else 0.0)
         for cell in range(stage * chunks, (stage + 1) * chunks):
             if nic_s <= 0:
                 beside_s[OWN, cell] = 0.0

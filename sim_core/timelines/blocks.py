@@ -7,7 +7,7 @@ import numpy as np
 from sim_core.arrays import Bools, Floats, Ints
 from sim_core.batch import tables_of
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
-from sim_core.costing.case import WAIT_APART, WEIGHT_COMPUTE, WEIGHT_GRADIENTS
+from sim_core.costing.case import JITTER_FROM, WAIT_APART, WEIGHT_COMPUTE, WEIGHT_GRADIENTS
 from sim_core.engine.codes import (
     CHUNK_MASK,
     CHUNK_SHIFT,
@@ -44,7 +44,6 @@ from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, LAUN
 from sim_core.planning.columns import BLOCK, FILE, NONE, Plan, plan_at
 from sim_core.planning.split import count_layers
 from sim_core.simulator import Ran
-from sim_core.step.lower import JITTER_FROM
 from sim_core.step.sharing import owner_of
 from sim_core.terms import NO_COMM, WEIGHT_GRADIENT
 from sim_core.timelines.spans import (
@@ -133,7 +132,7 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
     """Spans of all blocks."""
     plan = plan_at(ran.plans, 0)
     forward, backward, weight = _cells(ran, hardware, plan)
-    longer = ran.scratch.low.longer
+    longer = ran.scratch.longer
     cell = blocks.stage * chunks_of(plan.schedule, plan.vpp) + blocks.chunk
     second = blocks.second
     parts = np.where((blocks.backward == 0)[:, None], forward[cell], backward[cell])

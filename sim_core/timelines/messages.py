@@ -6,41 +6,27 @@ import numpy as np
 
 from sim_core.arrays import Floats
 from sim_core.compiled.jit import outer_kernel
-from sim_core.costing.case import Blocks, case_at
-from sim_core.costing.groups import Groups
+from sim_core.compiled.references import reference
+from sim_core.costing.case import Tables, case_at
 from sim_core.engine.codes import WEIGHTS, chunks_of
 from sim_core.engine.program import DOWN, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
-from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.metrics import STEP_TIME
-from sim_core.planning.columns import Plan, Plans, plan_at
-from sim_core.planning.split import Split
+from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran
-from sim_core.step.gradients import Buckets, shared_s
-from sim_core.step.lower import Lowered
-from sim_core.step.once import Once, gather_parameters
-from sim_core.step.sharding import Layers, run_layers
+from sim_core.step.gradients import shared_s
+from sim_core.step.once import gather_parameters
+from sim_core.step.scratch import Layers, Scratch
+from sim_core.step.sharding import run_layers
 from sim_core.timelines.blocks import Timed, split_row
 from sim_core.timelines.spans import GATHER, GRADIENTS, PARAMETERS, REDUCE, Spans, spans
-from sim_core.workloads.workload import Arrays
 
 
 @outer_kernel
-def _gather(
-    arrays: Arrays,
-    hardware: HardwareColumns,
-    plans: Plans,
-    groups: Groups,
-    split: Split,
-    table: Blocks,
-    low: Lowered,
-    program: Program,
-    buckets: Buckets,
-    once: Once,
-    out: Floats,
-) -> None:
+def _gather(tables: Tables, scratch: Scratch) -> None:
     """Cost the gather of parameters again, for its buckets."""
-    gather_parameters(case_at(arrays, hardware, plans, groups, split, table, 0), low, program, buckets, once, out)
+    tables, scratch = reference(tables), reference(scratch)
+    gather_parameters(reference(case_at(tables, 0)), scratch)
 
 
 @outer_kernel
@@ -50,19 +36,10 @@ def _shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
 
 
 @outer_kernel
-def _layers(
-    arrays: Arrays,
-    hardware: HardwareColumns,
-    plans: Plans,
-    groups: Groups,
-    split: Split,
-    table: Blocks,
-    layers: Layers,
-    virtual: int,
-    way: int,
-) -> int:
+def _layers(tables: Tables, layers: Layers, virtual: int, way: int) -> int:
     """Run the layers of one block again, for their gathers and scatters; returns their number."""
-    return run_layers(case_at(arrays, hardware, plans, groups, split, table, 0), virtual, way, layers)
+    tables = reference(tables)
+    return run_layers(reference(case_at(tables, 0)), virtual, way, layers)
 
 
 def gradient_spans(ran: Ran, blocks: Timed) -> list[Spans]:
@@ -129,14 +106,14 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> Floats:
     return np.concatenate(sent, axis=1)
 
 
-def parameter_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]:
+def parameter_spans(ran: Ran, blocks: Timed) -> list[Spans]:
     """Parameters of each virtual stage that are gathered once a step, behind the first forwards."""
     plan, tables, scratch = plan_at(ran.plans, 0), ran.tables, ran.scratch
     if plan.overlap_param == 0:
         return []
-    inputs = ran.workload.arrays, hardware.columns, ran.plans, tables.groups, tables.split, tables.blocks
     early_s, step_s = scratch.once.early_s.copy(), float(ran.metrics[STEP_TIME])  # costing the buckets again changes the first
-    _gather(*inputs, scratch.low, scratch.program, scratch.buckets, scratch.once, np.zeros_like(ran.metrics))
+    again = scratch._replace(sums=np.zeros_like(ran.metrics))
+    _gather(tables, again)
     chunks = chunks_of(plan.schedule, plan.vpp)
     drawn = []
     for stage in range(plan.pp):
@@ -156,21 +133,20 @@ def parameter_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Sp
     return drawn
 
 
-def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]:
+def layer_spans(ran: Ran, blocks: Timed) -> list[Spans]:
     """Gathers of parameters and scatters of gradients of sharded layers, in every block."""
     plan, tables, scratch = plan_at(ran.plans, 0), ran.tables, ran.scratch
-    inputs = ran.workload.arrays, hardware.columns, ran.plans, tables.groups, tables.split, tables.blocks
     if PLACEMENT[plan.schedule] == BOTH_WAYS or SPLITS[plan.schedule]:
         return []
     drawn = []
     for virtual in range(plan.pp * plan.vpp):
         stage, chunk = virtual % plan.pp, virtual // plan.pp
         for way in (DOWN, UP):
-            count = int(_layers(*inputs, scratch.layers, virtual, way))
+            count = int(_layers(tables, scratch.layers, virtual, way))
             if count == 0:
                 return []
             mine = (blocks.stage == stage) & (blocks.chunk == chunk) & (blocks.backward == way)
-            longer_s = float(scratch.low.longer.layers_s[way, stage * plan.vpp + chunk])
+            longer_s = float(scratch.longer.layers_s[way, stage * plan.vpp + chunk])
             for kind, stream, start_s, end_s, more_s in _sent(scratch.layers, count, way, plan, longer_s):
                 begin_s, micro_batch = blocks.start_s[mine][:, None], blocks.micro_batch[mine]
                 rows = len(micro_batch) * len(start_s)

@@ -148,7 +148,7 @@ def _background(ran: Ran, plan: Plan, blocks: Timed) -> Spans:
         micro_batch=blocks.micro_batch[rows],
         start_s=sent_s,
         end_s=sent_s + blocks.cost_s[rows],
-        shared_s=ran.scratch.low.longer.sends_s[way, link],
+        shared_s=ran.scratch.longer.sends_s[way, link],
     )
 
 
@@ -161,7 +161,7 @@ def after_spans(ran: Ran, first_s: Floats) -> list[Spans]:
     stage = np.arange(plan.pp)
     step_s = float(ran.metrics[STEP_TIME])
     free_s, reduced_s, full_s = (
-        column[: plan.pp] for column in (scratch.times.free_s, scratch.reduced_s, scratch.low.longer.full_s)
+        column[: plan.pp] for column in (scratch.times.free_s, scratch.once.reduced_s, scratch.longer.full_s)
     )
     barrier_s = reduced_s if plan.post_validation == 1 else np.full(plan.pp, reduced_s.max())
     after = [
@@ -172,7 +172,7 @@ def after_spans(ran: Ran, first_s: Floats) -> list[Spans]:
     for kind, part, seconds in _once(ran, plan):
         after.append(_waits(stage, kind, part, now_s, now_s + seconds))
         now_s = now_s + seconds
-    gathered_s = barrier_s + scratch.once.after_s[: plan.pp]  # gathers that nothing hides, or what hidden ones cost
+    gathered_s = barrier_s + scratch.low.after_s[: plan.pp]  # gathers that nothing hides, or what hidden ones cost
     kind = CONTENTION if plan.overlap_param == 1 else GATHER
     after.append(_waits(stage, kind, DP_PART, now_s, np.maximum(gathered_s, now_s)))
     last_s = first_s + step_s if plan.post_validation == 1 else np.full(plan.pp, step_s)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sim_core import Floats, FormatError, Hardware, SpecError, shown
 from sim_core.documents import parse_json
-from sim_core.hardware.kernels.attention import attention_backward_s, attention_forward_s
+from sim_core.hardware.kernels.attention import attention_s
 from sim_core.hardware.kernels.device import load_kernels, precisions
 from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.hardware.surface import AttentionSurface, GemmSurface, Surface
@@ -298,8 +298,8 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
                 dtype=cast(Any, dtype), phase=cast(Any, phase), head_dim=dim, heads=axes[0], sequence=axes[1], us=us
             )
             heads, s = np.array(list(best), np.int64).T
-            cost, operations = (attention_forward_s, 2.0) if phase == "forward" else (attention_backward_s, 5.0)
-            preset_s = cost(kernels, dtype, np.ones_like(s), s, heads, heads, np.full(len(s), dim)).seconds
+            operations, sizes = 2.0 if phase == "forward" else 5.0, (np.ones_like(s), s, heads, heads, np.full(len(s), dim))
+            preset_s = attention_s(kernels, dtype, *sizes, phase=cast(Any, phase)).seconds
             slower = float(np.median(seconds / preset_s))
             fastest = Counter(row.words[-1] for row in _best(of_dim).values()).most_common(1)[0][0]
             if slower > OTHER_KERNEL and bare.kernels.tables:

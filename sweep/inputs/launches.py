@@ -40,10 +40,11 @@ def read_launch(path: str | Path) -> Job:
 
 def _toml(path: str, text: str) -> Job:
     try:
-        return torchtitan.read_toml(path, tomllib.loads(text))
+        document = tomllib.loads(text)
     except (RecursionError, ValueError) as error:
         why = str(error) if isinstance(error, tomllib.TOMLDecodeError) else str(error).partition(";")[0]
         raise SpecError(f"{path}: not valid TOML: {why}") from None
+    return torchtitan.read_toml(path, document)
 
 
 def _document(path: str, text: str) -> tuple[Mapping[str, Any], Mapping[tuple[str, ...], int]]:

@@ -175,9 +175,8 @@ def _stages(layers: int, gpus: int) -> Lines:
             "vpp": (sorted([1, *often]), "interleaving; pp x vpp divides the layers"),
             "layer_split": ("even", "Megatron-LM's default"),
         }
-    stages = [n for n in doubled(min(_MOST_PP, layers)) if gpus % n == 0] or [1]
     return {
-        "pp": (stages, "stages"),
+        "pp": ([n for n in doubled(min(_MOST_PP, layers)) if gpus % n == 0] or [1], "stages"),
         "vpp": ([1, 2, 4], "interleaving"),
         "layer_split": ("balanced", f"{layers} layers: some stages hold one more"),
     }

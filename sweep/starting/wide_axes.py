@@ -64,8 +64,7 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
         lines["schedule"] = list(stack.schedules), f"those that {stack.name} has"
     elif stack.schedules != ("1f1b",):
         lines["schedule"] = stack.schedules[0], f"that of {stack.name}"
-    tokens = model.batch_tokens or TOKENS
-    batch = step_batch(tokens, gpus, sequence, max(lines["tp"][0]) * max(lines["pp"][0]))
+    batch = step_batch(model.batch_tokens or TOKENS, gpus, sequence, max(lines["tp"][0]) * max(lines["pp"][0]))
     trained = "" if model.batch_tokens is None else ", as the model was trained with"
     lines["all_gpus"] = gpus, ""
     lines["global_batch"] = batch, f"sequences of a step: {batch * sequence / 1e6:.1f} M tokens{trained}"
@@ -110,8 +109,7 @@ def _is_uneven(model: Model) -> bool:
     """Whether equal numbers of layers are unequal work: layers of several kinds, or a head of far more than one layer."""
     width = model.experts.topk * model.experts.ffn + model.experts.shared_ffn if model.experts else model.ffn or 0
     matrices = (2 + model.gated) * width + 2 * model.head_dim * (model.heads + model.kv_heads)
-    kinds = sum(unit.kind == "layer" for unit in model.units)
-    return kinds > 1 or model.vocabulary > _LARGE_HEAD * matrices
+    return sum(unit.kind == "layer" for unit in model.units) > 1 or model.vocabulary > _LARGE_HEAD * matrices
 
 
 def _recompute(model: Model) -> list[str]:

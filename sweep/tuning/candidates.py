@@ -52,9 +52,8 @@ def joined(own: Candidates, rows: pa.Table, sweep: Sweep, others: Sequence[tuple
     axes = axes_of(coordinates(pa.concat_tables(plain, promote_options="permissive"), names))._replace(own=rows.num_rows)
     parts = [own] + [_made(other, table, axes, "step_time_s") for other, table in jobs[1:]]
     size = np.concatenate([_size(*job) for job in jobs])
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
     return Candidates(
-        **columns,
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS},
         draws=np.concatenate([part.draws for part in parts], 1),
         axes=axes,
         memory_error=guesses_by_plan([name for job in jobs for name in _stacks(*job)]),

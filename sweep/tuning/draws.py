@@ -9,7 +9,6 @@ import numpy as np
 from sim_core import (
     Checked,
     Floats,
-    Framework,
     HardwareTable,
     Hosts,
     Ints,
@@ -114,17 +113,18 @@ def _under(draws: Sequence[Draw], workload: Workload, hardware: HardwareTable, p
         overlap_grad=each.overlap_grad * hidden,
         overlap_param=each.overlap_param * hidden,
     )
-    hosts = Hosts(number, np.array([draw.launches for draw in draws]), tuple(_framework(workload, draw) for draw in draws))
+    own, hosted = workload.arrays.framework, workload.modelled is not None and not workload.from_file
+    frameworks = [  # the times of a recorded workload hold what the host does
+        own._replace(
+            jitter=own.jitter * draw.factors["jitter"],
+            gather_host_s=own.gather_host_s + (draw.gather_s if hosted else 0.0),
+        )
+        for draw in draws
+    ]
+    hosts = Hosts(number, np.array([draw.launches for draw in draws]), tuple(frameworks))
     reason, memory = checked
     results = simulate(workload, table, each, (np.tile(reason, len(draws)), np.tile(memory, len(draws))), hosts)
     return _step_s(results).reshape(len(draws), n)
-
-
-def _framework(workload: Workload, draw: Draw) -> Framework:
-    """What a model's stack adds to a step in a draw; the times of a recorded one hold what the host does."""
-    own = workload.arrays.framework
-    gather_s = draw.gather_s if workload.modelled and not workload.from_file else 0.0
-    return own._replace(jitter=own.jitter * draw.factors["jitter"], gather_host_s=own.gather_host_s + gather_s)
 
 
 def _step_s(results: Results) -> Floats:

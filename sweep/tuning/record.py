@@ -5,8 +5,7 @@ import fcntl
 import io
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -121,7 +120,16 @@ def _number(name: str, line: int, column: str, text: str, most: float) -> float 
 
 def append(path: Path, identity: str, entry: Entry) -> None:
     """Add a line, whole or not at all. Raises SpecError while another process writes, FormatError if the table is broken."""
-    with _locked(path):
+    with lock_file(path.with_name(f".{path.name}.lock")) as lock:
+        for attempt in range(_TRIES):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if attempt == _TRIES - 1:
+                    what = "another process is writing it; nothing was added, run the command again"
+                    raise SpecError(f"{path}: {what}") from None
+                time.sleep(_PAUSE_S)
         read_record(path, identity)
         text = path.read_text(encoding="utf-8-sig") if path.exists() else ",".join(COLUMNS) + "\n"
         buffer = io.StringIO()
@@ -138,23 +146,6 @@ def append(path: Path, identity: str, entry: Entry) -> None:
         }
         csv.writer(buffer, lineterminator="\n").writerow([cells.get(column.strip()) for column in heading])
         folder_at(path.parent).write_bytes(path.name, buffer.getvalue().encode())
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a table. Raises SpecError if another process keeps it."""
-    with lock_file(path.with_name(f".{path.name}.lock")) as lock:
-        for attempt in range(_TRIES):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if attempt == _TRIES - 1:
-                    raise SpecError(
-                        f"{path}: another process is writing it; nothing was added, run the command again"
-                    ) from None
-                time.sleep(_PAUSE_S)
-        yield
 
 
 def runs_of(entries: Sequence[Entry]) -> dict[int, Run]:

@@ -174,7 +174,7 @@ class Basis:
     def wider(self, rows: pa.Table) -> Floats:
         """By which factor the interval of each row is wider than `spread`, [n], by those of OF_PLANS that it has."""
         factor = np.ones(rows.num_rows)
-        if self.spread is None:
+        if self.spread is None or not self.widening:
             return factor
         known = {name: rows[name].to_numpy().astype(np.float64) for name in OF_PLANS if name in rows.column_names}
         if {"launch_s", "step_time_s"} <= known.keys():

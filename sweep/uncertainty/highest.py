@@ -2,23 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from sweep.uncertainty.evidence import DENSE, EXPERTS, KINDS
 
 RECORDED: Final = Path(__file__).parent / "data" / "highest.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Highest:
-    """That of one kind: as a fraction of the peak in bf16, of how many runs, and of which model."""
-
-    mfu: float
-    runs: int
-    model: str
+"""By kind (`make validation`): the MFU as a fraction of the peak in bf16, of how many runs, and of which model."""
 
 
 def kind_of(device: str, *, experts: bool, precision: str) -> str:
@@ -31,19 +21,14 @@ def bits_of(precision: str) -> int:
     return 4 if "fp4" in precision else 8 if "fp8" in precision else 16
 
 
-@cache
-def _recorded() -> Mapping[str, Highest]:
-    """By kind (`make validation`)."""
-    return {kind: Highest(**row) for kind, row in json.loads(RECORDED.read_text(encoding="utf-8")).items()}
-
-
 def above_measured(row: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
     """What measured runs a plan of a result beats, where its MFU is higher than that of all of its kind; else empty."""
     experts = bool(provenance.get("inputs", {}).get("workload", {}).get("expert_parameters_per_rank"))
     kind = kind_of(str(row.get("hardware")), experts=experts, precision=str(row.get("precision", "")))
-    known, mfu = _recorded().get(kind), row.get("mfu")
-    if known is None or mfu is None or mfu <= known.mfu:
+    known, mfu = json.loads(RECORDED.read_text(encoding="utf-8")).get(kind), row.get("mfu")
+    if known is None or mfu is None or mfu <= known["mfu"]:
         return ""
     device, _, bits = kind.split(", ")
-    runs = f"all {known.runs} measured runs" if known.runs > 1 else "the one measured run"
-    return f"{runs} of {KINDS[EXPERTS if experts else DENSE]} on {device} in {bits}: at most {known.mfu:.1%} ({known.model})"
+    runs = f"all {known['runs']} measured runs" if known["runs"] > 1 else "the one measured run"
+    of_kind = KINDS[EXPERTS if experts else DENSE]
+    return f"{runs} of {of_kind} on {device} in {bits}: at most {known['mfu']:.1%} ({known['model']})"

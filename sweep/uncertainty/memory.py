@@ -165,8 +165,7 @@ def runs_probability(
         own_fixed, own_sized = (Shared(np.outer(sd[rows], sd) * each.runs, sd**2 * each.own) for each in (fixed, sized))
         logs, parts = marginals_by_size(own_fixed, own_sized, rows, told[known] - mean[rows], noise[known])
         for log, (expected, variance) in zip(logs, parts, strict=True):
-            width = np.sqrt(np.maximum(variance, LEAST_WIDTH**2))
-            fits.append(normal((np.log(USABLE) - load - mean - expected) / width))
+            fits.append(normal((np.log(USABLE) - load - mean - expected) / np.sqrt(np.maximum(variance, LEAST_WIDTH**2))))
             likelihood.append(np.log(share) + log + np.log(np.maximum(fits[-1][ran], LEAST_LOAD)).sum())
     near = np.exp(-axes.apart[:, outcomes.rows] / NEIGHBOUR_RANGE) * (1.0 if alike is None else alike[:, outcomes.rows])
     good, bad = near @ (~failed).astype(np.float64), near @ (outcomes.crashed & ~full).astype(np.float64)

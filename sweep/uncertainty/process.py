@@ -102,8 +102,7 @@ class Posterior:
         drawn = []
         for weight, mean, covariance in zip(self.weights, self.means, self.covariances, strict=True):
             n = round(count * weight)
-            part = covariance[np.ix_(rows, rows)]
-            root = np.linalg.cholesky(part + np.eye(len(rows)) * (NOISE / 2) ** 2)
+            root = np.linalg.cholesky(covariance[np.ix_(rows, rows)] + np.eye(len(rows)) * (NOISE / 2) ** 2)
             drawn.append(mean[rows] + generator.standard_normal((n, len(rows))) @ root.T)
         return np.concatenate(drawn)
 

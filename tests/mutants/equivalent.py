@@ -34,7 +34,7 @@ EQUIVALENT: Final[tuple[tuple[str, str, str, str], ...]] = (
         "one node returns above",
     ),
     (
-        "costing/layouts.py",
+        "costing/updates.py",
         "low, high = int(load.min()), int(load.max()) + each * (wanted // ranks + 1)",
         "low, high = int(load.min()), int(load.max()) + each * (wanted // ranks + 2)",
         "the upper end of a search by halves, which finds the same from any",

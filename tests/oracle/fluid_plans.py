@@ -55,7 +55,7 @@ def without_sharing(plan: Given) -> Given:
 def steps(plan: Given) -> Steps:
     """The step of a plan, three times; sharded gradients or parameters and split backwards are not simulated."""
     alone, shared = run_alone(*without_sharing(plan)), run_alone(*plan)
-    after_s = alone.metrics[STEP] - alone.scratch.reduced_s.max()
+    after_s = alone.metrics[STEP] - alone.scratch.once.reduced_s.max()
     fluid_s = float(after_s + barrier_s(lowered(plan, alone, shared), alone))
     return Steps(float(shared.metrics[STEP]), float(alone.metrics[STEP]), fluid_s)
 
@@ -147,7 +147,7 @@ def _gathers(one: Plan, plan: Given, ran: Ran) -> list[list[Gather]]:
     if one.overlap_param == 0:
         return []
     early = ran.scratch.once.early_s.copy()
-    parameter_spans(ran, plan.hardware, timed(ran))  # costs the buckets of parameters into the scratch
+    parameter_spans(ran, timed(ran))  # costs the buckets of parameters into the scratch
     return [_of_stage(ran, row, float(early_s)) for row, early_s in zip(_sizes(one, ran), early, strict=False)]
 
 

@@ -22,7 +22,7 @@ from sim_core import (
 )
 from sim_core.costing.collectives import collective_s
 from sim_core.costing.one_collective import one_node_factor
-from sim_core.costing.operators import devices_of, unit_cost
+from sim_core.costing.operators import Shapes, devices_of, unit_cost
 from sim_core.hardware.table import device_at
 from sim_core.models.description import Unit
 from sim_core.models.keys import make_keys
@@ -64,10 +64,10 @@ def oracle(workload: Workload, hardware: Hardware, rank: Rank, gpus: int, switch
     keys = make_keys(**{name: int(value) for name, value in numbers.items()})
     table = hardware_table([hardware], None)
     devices, _ = devices_of(table)
-    links = device_at(table.columns, 0).links
+    links = device_at(table.columns, 0)
 
     def operators(unit: Unit) -> Operators:
-        cost = unit_cost(modelled, unit, keys, devices, np.zeros(1, np.int64))
+        cost = unit_cost(modelled, unit, Shapes(keys, devices, np.zeros(1, np.int64)))
         named: dict[tuple[str, int], float] = {}
         for name, phase, seconds in zip(cost.operators.names, cost.operators.phase, cost.seconds[0], strict=True):
             named[name, int(phase)] = named.get((name, int(phase)), 0.0) + float(seconds)

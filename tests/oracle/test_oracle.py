@@ -55,8 +55,7 @@ RELATIVE = 1e-9
 
 def network(hardware: Hardware) -> Network:
     """The project's seconds of one collective or send, on a placement that the oracle found."""
-    device = device_at(hardware_table([hardware], None).columns, 0)
-    links = device.links
+    links = device_at(hardware_table([hardware], None).columns, 0)
 
     def collective(kind: int, size: float, place: Place) -> float:
         where, beside = place
@@ -72,7 +71,7 @@ def network(hardware: Hardware) -> Network:
         return alone * (1 - (1 - full) * (sending - 1) / max(gpus - 1, 1))
 
     shared = hardware.value("shared_nics") == 1
-    return Network(gpus_per_node=int(device.gpus_per_node), shared=shared, nic=nic, collective=collective, send=send)
+    return Network(gpus_per_node=int(links.gpus_per_node), shared=shared, nic=nic, collective=collective, send=send)
 
 
 @cache

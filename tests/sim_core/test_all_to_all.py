@@ -55,7 +55,7 @@ def test_sockets_carry_what_their_gpus_send_to_the_other_one(ways: Callable[...,
         if other < socket <= mine
     )
     box = {"gpus_per_socket": socket, "socket_bandwidth": "15 GB/s", "socket_bandwidth_one": "12 GB/s"}
-    links = device_at(hardware_table([read_hardware("H100-SXM").with_values(box)], None).columns, 0).links
+    links = device_at(hardware_table([read_hardware("H100-SXM").with_values(box)], None).columns, 0)
     inside_s = size * (ranks - 1) / ranks / links.nvlink_bandwidth
     at = Placement(ranks=ranks, nodes=1, fewest=ranks, most=ranks, stride=stride)
     assert ways(size, at, links) == pytest.approx(max(sent / 15e9, inside_s), rel=1e-3)

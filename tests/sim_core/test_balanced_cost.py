@@ -23,7 +23,7 @@ from sim_core import (
     slice_plans,
     workload_from_model,
 )
-from sim_core.costing.balance import divide
+from sim_core.costing.running import divide
 from sim_core.engine.program import DOWN, UP
 from sim_core.hardware.table import hardware_table
 from sim_core.models.description import with_values

@@ -27,7 +27,7 @@ from sim_core.costing.collectives import (
     send_s,
     tree_s,
 )
-from sim_core.hardware.table import Links, device_at
+from sim_core.hardware.table import Device, device_at
 from sim_core.planning.placement import Placement, crosses_nodes
 from sim_core.workloads.workload import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
@@ -38,10 +38,10 @@ BIG = 1e12
 """Bytes so many that latency is nothing beside them."""
 SMALL = 1e-3
 """Bytes so few that latency is all."""
-PLAIN = Links(
+PLAIN = device_at(hardware_table([read_hardware("H100-SXM")], None).columns, 0)._replace(
     nvlink_bandwidth=NVLINK, nvlink_latency=NVLINK_S, nic_bandwidth=NIC, nic_latency=NIC_S, ll128=False, pat=False, nvls=False,
     nvls_tree=False, nvls_efficiency=0.85, ll_bandwidth_one_node=1e12, ll_bandwidth_two_nodes=1e12,
-    ll_bandwidth_more_nodes=1e12, net_overhead=1e-6,
+    ll_bandwidth_more_nodes=1e12, net_overhead=1e-6, gpus_per_node=1, fabric_efficiency=1.0, shared_nics=False,
 )  # fmt: skip
 EVERYTHING = PLAIN._replace(ll128=True, pat=True, nvls=True, nvls_tree=True)
 
@@ -50,28 +50,28 @@ def group(ranks: int, nodes: int, per_node: int) -> Placement:
     return Placement(ranks=ranks, nodes=nodes, fewest=per_node, most=per_node)
 
 
-def cost(kind: int, size: float, ranks: int, nodes: int, per_node: int, links: Links = PLAIN) -> float:
+def cost(kind: int, size: float, ranks: int, nodes: int, per_node: int, links: Device = PLAIN) -> float:
     return collective_s(kind, size, group(ranks, nodes, per_node), links)
 
 
 @kernel
-def message(kind: int, size: float, at: Placement, links: Links) -> Message:
+def message(kind: int, size: float, at: Placement, links: Device) -> Message:
     return message_of(kind, size, at, links)
 
 
-def ring(kind: int, size: float, at: Placement, protocol: int, links: Links) -> float:
+def ring(kind: int, size: float, at: Placement, protocol: int, links: Device) -> float:
     return ring_s(kind, message(kind, size, at, links), at, protocol, links)
 
 
-def tree(size: float, at: Placement, protocol: int, links: Links) -> float:
+def tree(size: float, at: Placement, protocol: int, links: Device) -> float:
     return tree_s(message(ALL_REDUCE, size, at, links), at, protocol, links)
 
 
-def nvls_tree(size: float, at: Placement, links: Links) -> float:
+def nvls_tree(size: float, at: Placement, links: Device) -> float:
     return nvls_tree_s(message(ALL_REDUCE, size, at, links), at, links)
 
 
-def pat(size: float, at: Placement, links: Links) -> float:
+def pat(size: float, at: Placement, links: Device) -> float:
     return pat_s(message(ALL_GATHER, size, at, links), at, links)
 
 
@@ -258,7 +258,7 @@ def test_nvls_moves_what_the_switch_does_not_hold(ranks: int) -> None:
 @pytest.mark.parametrize(("preset", "first"), [("H100-SXM", 5), ("B200-SXM", 6)])
 def test_nvls_takes_over_at_as_many_gpus_as_measured(preset: str, first: int) -> None:
     """Worth 3 % from 5 GPUs of H200 on as measured, from 6 of B200 on in the tuner of AWS (stas00/ml-engineering)."""
-    links = device_at(hardware_table([read_hardware(preset)], None).columns, 0).links
+    links = device_at(hardware_table([read_hardware(preset)], None).columns, 0)
     rings = {n: ring(ALL_REDUCE, BIG, group(n, 1, n), SIMPLE, links) for n in range(2, 9)}
     assert [n for n in rings if cost(ALL_REDUCE, BIG, n, 1, n, links) < 0.97 * rings[n]] == list(range(first, 9))
 

@@ -22,7 +22,7 @@ from sim_core import (
 )
 from sim_core.costing.collectives import RING_BASE_S, SIMPLE, all_to_all_s, dispatch_s, two_stage_s
 from sim_core.costing.fabric import Routing, reached, routing_of
-from sim_core.hardware.table import Links, device_at
+from sim_core.hardware.table import Device, device_at
 from sim_core.planning.placement import Placement
 from tests.conftest import make_plans
 from tests.oracle.pipeline import WEIGHTS
@@ -33,8 +33,8 @@ def table(**numbers: Any) -> HardwareTable:
     return hardware_table([read_hardware("H100-SXM").with_values({"memory": "1e6 GB", **numbers})], None)
 
 
-def links(**numbers: Any) -> Links:
-    return device_at(table(**numbers).columns, 0).links
+def links(**numbers: Any) -> Device:
+    return device_at(table(**numbers).columns, 0)
 
 
 def run(name: str = "deepseek-v3", **plan: Any) -> Results:

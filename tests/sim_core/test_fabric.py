@@ -25,7 +25,7 @@ from sim_core.compiled.jit import kernel
 from sim_core.costing.collectives import collective_s
 from sim_core.costing.fabric import crowded_send, crowding, nic_s
 from sim_core.costing.groups import Groups, group_plans, placement_at
-from sim_core.hardware.table import HardwareTable, Links, device_at
+from sim_core.hardware.table import Device, HardwareTable, device_at
 from sim_core.planning.placement import Placement
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, DP, DP_EP, EP, SEND_RECEIVE, TP
 from tests.conftest import make_plans
@@ -77,7 +77,7 @@ def test_rings_share_the_links_of_a_leaf(shape: tuple[int, int, int, int], nodes
     tp, pp, ep, dp = shape
     columns = table(nodes_per_leaf=nodes, leaf_oversubscription=over).columns
     plan = make_plans(tp=tp, pp=pp, ep=ep, all_gpus=tp * pp * dp)
-    groups, links = group_plans(columns, plan, np.zeros(1, np.int64)), device_at(columns, 0).links
+    groups, links = group_plans(columns, plan, np.zeros(1, np.int64)), device_at(columns, 0)
     for kind in (TP, EP, DP, DP_EP):
         counted = most_loaded(Grid(tp, pp, ep, dp).groups(kind), nodes * GPUS)
         at = [placement_at(groups, 0, kind, k) for k in range(groups.first[0, kind], groups.end[0, kind])]
@@ -88,7 +88,7 @@ def test_rings_share_the_links_of_a_leaf(shape: tuple[int, int, int, int], nodes
 def test_an_all_to_all_waits_for_what_leaves_its_leaf_or_pod(level: str) -> None:
     """64 ranks on 16 nodes, leaves of 4 nodes with a link for every second NIC: 48 of 64 parts leave by half of the NICs."""
     levels = {f"nodes_per_{level}": 4, f"{level}_oversubscription": 2}
-    links = device_at(table(**levels, fabric_efficiency=1).columns, 0).links
+    links = device_at(table(**levels, fabric_efficiency=1).columns, 0)
     at = Placement(ranks=64, nodes=16, fewest=4, most=4)
     size = 1e12
     nic = links.nic_bandwidth
@@ -98,7 +98,7 @@ def test_an_all_to_all_waits_for_what_leaves_its_leaf_or_pod(level: str) -> None
 
 
 @kernel
-def carried_s(kind: int, size: float, at: Placement, links: Links) -> float:
+def carried_s(kind: int, size: float, at: Placement, links: Device) -> float:
     """Seconds of the NICs, as kernels call it."""
     return nic_s(kind, size, at, links)
 
@@ -106,7 +106,7 @@ def carried_s(kind: int, size: float, at: Placement, links: Links) -> float:
 @pytest.mark.parametrize(("nodes", "times"), [(2, 1), (3, 2), (8, 2)])
 def test_nics_carry_an_all_reduce_of_two_nodes_once(nodes: int, times: int) -> None:
     """Two nodes exchange their sums; among more, each part goes round once to be summed and once to be told."""
-    links = device_at(table(fabric_efficiency=1).columns, 0).links
+    links = device_at(table(fabric_efficiency=1).columns, 0)
     at = Placement(ranks=GPUS * nodes, nodes=nodes, fewest=GPUS, most=GPUS)
     assert carried_s(ALL_REDUCE, 1e12, at, links) == pytest.approx(times * carried_s(ALL_GATHER, 1e12, at, links))
 
@@ -132,7 +132,7 @@ def test_rails_keep_equal_places_on_one_leaf(nodes: int, per_unit: int, pxn: boo
     columns = table(nodes_per_leaf=per_unit, leaf_oversubscription=50, rails=True, pxn=pxn, fabric_efficiency=1).columns
     ranks = nodes * GPUS
     plan = make_plans(tp=1, ep=ranks, all_gpus=ranks)
-    groups, links = group_plans(columns, plan, np.zeros(1, np.int64)), device_at(columns, 0).links
+    groups, links = group_plans(columns, plan, np.zeros(1, np.int64)), device_at(columns, 0)
     at = placement_at(groups, 0, EP, int(groups.first[0, EP]))
     size = 1e12
     counted_s = 50 * most_off_leaf(nodes, per_unit, pxn=pxn) * size / ranks / links.nic_bandwidth
@@ -171,7 +171,7 @@ def test_sends_of_a_stage_leave_its_leaf_where_their_receivers_are_on_another(st
 
 @pytest.mark.parametrize("kind", [ALL_REDUCE, ALL_GATHER, SEND_RECEIVE])
 def test_one_rank_in_each_leaf_has_its_part_of_the_links(kind: int) -> None:
-    links = device_at(table(nodes_per_leaf=4, leaf_oversubscription=7, fabric_efficiency=1, pat=False).columns, 0).links
+    links = device_at(table(nodes_per_leaf=4, leaf_oversubscription=7, fabric_efficiency=1, pat=False).columns, 0)
     at = Placement(ranks=16, nodes=16, fewest=1, most=1)
     one, seven = (collective_s(kind, 1e13, each, links) for each in (at, at._replace(per_leaf=1)))
     assert seven == pytest.approx(7 * one, rel=1e-3)
@@ -240,7 +240,7 @@ def test_a_rack_is_one_nvlink_domain() -> None:
     groups = group_plans(rack.columns, plan, np.arange(2))
     nodes = [placement_at(groups, int(groups.key[row]), EP, int(groups.end[groups.key[row], EP]) - 1).nodes for row in range(2)]
     assert nodes == [1, 2]  # of 128, the second group of 64 lies on both racks: say gpus_per_node 64 if jobs leave 8 free
-    links = device_at(rack.columns, 0).links
+    links = device_at(rack.columns, 0)
     inside = collective_s(ALL_TO_ALL, 1e9, Placement(ranks=64, nodes=1, fewest=64, most=64), links)
     assert inside < 1e9 / links.nic_bandwidth
 
@@ -248,7 +248,7 @@ def test_a_rack_is_one_nvlink_domain() -> None:
 def test_trees_of_two_nodes_are_not_carried_to_more() -> None:
     """nccl-tests of H100s, 8 x NDR, all-reduces of 8 GB (NVIDIA/nccl-tests issue 309): 468 GB/s of the bus over two nodes,
     which is 1.17 times their NICs; 365 over four."""
-    links = device_at(hardware_table([read_hardware("H100-SXM")], None).columns, 0).links
+    links = device_at(hardware_table([read_hardware("H100-SXM")], None).columns, 0)
     for nodes, measured in ((2, 468e9), (4, 365e9), (16, 367e9)):
         ranks = 8 * nodes
         seconds = collective_s(ALL_REDUCE, 8e9, Placement(ranks=ranks, nodes=nodes, fewest=8, most=8), links)

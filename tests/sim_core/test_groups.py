@@ -84,7 +84,7 @@ def test_an_all_to_all_is_as_slow_as_the_slowest_rank_of_any_group(
     plans, made, groups = placed
     wrong = []
     for i, shape in enumerate(made):
-        gpus_per_node, links = NODES[plans.hardware[i]], device_at(table.columns, plans.hardware[i]).links
+        gpus_per_node, links = NODES[plans.hardware[i]], device_at(table.columns, plans.hardware[i])
         slowest = 0.0
         for on in {held(ranks, gpus_per_node) for ranks in groups_of(shape)[EP]}:
             ranks = sum(on)
@@ -177,7 +177,7 @@ def test_rings_side_by_side_take_all_nics_of_a_node(
     hardware = read_hardware("H100-SXM").with_values({"nics_per_node": nics, "fabric_efficiency": 0.8, "pat": False})
     table = hardware_table([hardware], None)
     plans = make_plans(tp=tp, ep=ep, pp=1, all_gpus=tp * dp, dp_shard=shard)
-    groups, links = group_plans(table.columns, plans, np.zeros(1, np.int64)), device_at(table.columns, 0).links
+    groups, links = group_plans(table.columns, plans, np.zeros(1, np.int64)), device_at(table.columns, 0)
     node = nics * hardware.value("nic_bandwidth") * hardware.value("nic_efficiency") * 0.8
     size = 1e13
     members = {
@@ -197,7 +197,7 @@ def test_the_embeddings_of_two_stages_meet_over_the_nics_of_one() -> None:
     hardware = read_hardware("H100-SXM").with_values({"fabric_efficiency": 0.8, "pat": False})
     table = hardware_table([hardware], None)
     plans = make_plans(tp=4, pp=3, all_gpus=12)
-    groups, links = group_plans(table.columns, plans, np.zeros(1, np.int64)), device_at(table.columns, 0).links
+    groups, links = group_plans(table.columns, plans, np.zeros(1, np.int64)), device_at(table.columns, 0)
     nic = hardware.value("nic_bandwidth") * hardware.value("nic_efficiency") * (1 - 0.2 * 3 / 7)
     assert group_s(groups, 0, links, ALL_GATHER, EMBEDDING, 1e13) == pytest.approx(0.5e13 / nic, rel=1e-3)
 

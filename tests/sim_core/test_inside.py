@@ -1,4 +1,4 @@
-"""Links inside a node: a mesh gives a group its own links, a torus those of its axes; closed forms and published figures."""
+"""Device inside a node: a mesh gives a group its own links, a torus those of its axes; closed forms and published figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from sim_core import Hardware, SpecError, read_hardware
 from sim_core.costing.collectives import collective_s, send_s
 from sim_core.costing.one_collective import collective_seconds
-from sim_core.hardware.table import Links, device_at, hardware_table
+from sim_core.hardware.table import Device, device_at, hardware_table
 from sim_core.planning.placement import Placement
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 
@@ -24,11 +24,11 @@ RCCL = {
 """Microseconds of all-reduces of 8 MI300X by bytes: ROCm blog, Understanding RCCL Bandwidth and xGMI Performance (2025)."""
 
 
-def links(hardware: Hardware) -> Links:
-    return device_at(hardware_table([hardware], None).columns, 0).links
+def links(hardware: Hardware) -> Device:
+    return device_at(hardware_table([hardware], None).columns, 0)
 
 
-def slice_of(name: str, chips: int) -> Links:
+def slice_of(name: str, chips: int) -> Device:
     return links(read_hardware(name).with_values({"gpus_per_node": chips, "nics_per_node": chips}))
 
 

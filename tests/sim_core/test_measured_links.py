@@ -31,7 +31,7 @@ over PCIe: MooreThreads/SimuMax 4dcaae5, configs/system/a100_pcie.json."""
 
 def in_node_s(preset: str, kind: int, ranks: int, size: float) -> float:
     hardware = read_hardware(preset)
-    links = device_at(hardware_table([hardware], None).columns, 0).links
+    links = device_at(hardware_table([hardware], None).columns, 0)
     modelled = collective_s(kind, size, Placement(ranks=ranks, nodes=1, fewest=ranks, most=ranks), links)
     return float(modelled * one_node_factor(hardware, kind, np.array([ranks]), np.array([size]))[0])
 
@@ -63,5 +63,5 @@ def test_groups_of_a_pcie_box_share_what_is_between_its_sockets(ranks: int, stri
     groups = group_plans(table.columns, make_plans(tp=tp, pp=1, all_gpus=8), np.array([0]))
     assert groups.ranks[0, group] == ranks
     assert behind * ranks * stride == 8
-    seconds = group_s(groups, 0, device_at(table.columns, 0).links, ALL_GATHER, group, 1e12)
+    seconds = group_s(groups, 0, device_at(table.columns, 0), ALL_GATHER, group, 1e12)
     assert (ranks - 1) / ranks * 1e12 / seconds / 1e9 == pytest.approx(bandwidth, rel=0.06)

@@ -85,7 +85,7 @@ def stream(hardware: HardwareTable, dp: int, bucket: float, width: float, micro_
 
     def send(size: float) -> float:
         at = Placement(ranks=dp, nodes=nodes, fewest=per_node, most=per_node)
-        return collective_s(ALL_REDUCE, size, at, device_at(hardware.columns, 0).links)
+        return collective_s(ALL_REDUCE, size, at, device_at(hardware.columns, 0))
 
     for seconds, elements in reversed(rows):
         now_s += 2 * seconds * scale
@@ -191,7 +191,7 @@ def test_collectives_that_hold_up_their_operator(tmp_path: Path, a100: HardwareT
     path.write_text(f"{head}\nmatmul\t1.0\tNONE\t0\t1.0\tNONE\t0\t1.0\tALLREDUCE\t1000000\t0\n", encoding="utf-8")
     workload, _ = read_workload(str(path), Facts(all_gpus=8))
     found = one(workload, a100, all_gpus=8, micro_batch=1)
-    expected = collective_s(ALL_REDUCE, 4e6, Placement(ranks=8, nodes=1, fewest=8, most=8), device_at(a100.columns, 0).links)
+    expected = collective_s(ALL_REDUCE, 4e6, Placement(ranks=8, nodes=1, fewest=8, most=8), device_at(a100.columns, 0))
     assert found["dp_exposed_s"] == pytest.approx(expected)
     assert found["step_time_s"] == pytest.approx(3e-3 + expected)
     assert np.isnan(found["state_bytes"])  # what it reduces in each micro-batch is not told apart from activations

@@ -26,7 +26,7 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
-from sim_core.costing.layouts import shared_out
+from sim_core.costing.updates import shared_out
 from sim_core.hardware.kernels.device import load_kernels
 from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.metrics import MEMORY

@@ -20,7 +20,7 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
-from sim_core.costing.operators import unit_cost
+from sim_core.costing.operators import Shapes, unit_cost
 from sim_core.hardware.kernels.device import load_kernels
 from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.models.activations import activation_bytes
@@ -70,7 +70,7 @@ def test_linear_layers_take_the_kernels_of_their_precision_and_logits_do_not(
 ) -> None:
     work, kernels = workload(), load_kernels(read_hardware("H100-SXM"))
     assert work.modelled is not None
-    cost = unit_cost(work.modelled, unit(kind), two(), [kernels], np.zeros(2, np.int64))
+    cost = unit_cost(work.modelled, unit(kind), Shapes(two(), [kernels], np.zeros(2, np.int64)))
     sizes = [np.array([float(size)]) for size in (m, n, k)]
     for phase, how in enumerate(("forward", "input_gradient", "weight_gradient")):
         found = cost.seconds[:, cost.operators.row(name, phase)]

@@ -25,7 +25,8 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
-from sim_core.step.sharding import Layers, backward_s, forward_s
+from sim_core.step.scratch import Layers
+from sim_core.step.sharding import backward_s, forward_s
 
 Seconds = list[float]
 

@@ -122,7 +122,7 @@ def test_a_row_does_not_depend_on_its_neighbours(gpt7b: Workload, h100: Hardware
 def buckets(kind: int, size: float, bucket: float, table: HardwareTable, dp: int, nodes: int, per_node: int) -> list[float]:
     count = max(1, int(np.ceil(size / bucket)))
     at = Placement(ranks=dp, nodes=nodes, fewest=per_node, most=per_node, stride=8 // per_node)  # all NICs of a node at once
-    return [collective_s(kind, size / count, at, device_at(table.columns, 0).links)] * count
+    return [collective_s(kind, size / count, at, device_at(table.columns, 0))] * count
 
 
 @pytest.mark.parametrize("bucket", [2**24, 2**27, 2**30, 2**34])

@@ -103,7 +103,7 @@ def test_an_all_to_all_in_two_stages_waits_for_one_hop_less_than_nodes(nodes: in
     seconds = []
     for latency in ("10 us", "30 us"):
         device = read_hardware("H100-SXM").with_values({"nic_latency": latency})
-        seconds.append(float(two_stage_s(1.0, at, device_at(hardware_table([device], None).columns, 0).links)))
+        seconds.append(float(two_stage_s(1.0, at, device_at(hardware_table([device], None).columns, 0))))
     assert seconds[1] - seconds[0] == pytest.approx((nodes - 1) * 20e-6, rel=1e-6)
 
 

@@ -63,9 +63,7 @@ def metrics(workload: Workload, hardware: HardwareTable, **plan: float) -> dict[
 def faster(hardware: HardwareTable, times: float) -> HardwareTable:
     """Hardware with `times` the bandwidth of the NICs."""
     columns = hardware.columns
-    quick = columns._replace(
-        nic_bandwidth=columns.nic_bandwidth * times, nic_bandwidth_per_gpu=columns.nic_bandwidth_per_gpu * times
-    )
+    quick = columns._replace(nic_bandwidth=columns.nic_bandwidth * times, one_nic_bandwidth=columns.one_nic_bandwidth * times)
     return replace(hardware, columns=quick)
 
 

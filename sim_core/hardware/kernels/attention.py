@@ -5,7 +5,7 @@ from typing import Final, Literal
 import numpy as np
 
 from sim_core.arrays import Bools, Floats
-from sim_core.hardware.kernels.device import DTYPES, Kernels, Sizes, Timed
+from sim_core.hardware.kernels.device import DTYPES, Kernels, Sizes, Timed, unmeasured
 from sim_core.hardware.kernels.gemm import ALIGNED_BYTES
 from sim_core.hardware.kernels.tables import interpolate, ratio_grid
 
@@ -43,99 +43,71 @@ def in_8_bits(device: str, phase: Phase, s: Sizes) -> Floats:
     return share
 
 
-def attention_forward_s(
-    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, kv_heads: Sizes, d: Sizes, d_v: Sizes | None = None
+def attention_s(
+    kernels: Kernels,
+    dtype: str,
+    b: Sizes,
+    s: Sizes,
+    heads: Sizes,
+    kv_heads: Sizes,
+    d: Sizes,
+    d_v: Sizes | None = None,
+    *,
+    phase: Phase = "forward",
 ) -> Timed:
     """Causal flash attention of b sequences of s tokens, heads of d channels (values: d_v), on one GPU; arrays of one length.
 
-    Half of the scores are counted as work. The rate of a size of heads that was not measured is that of the nearest.
+    Half of the scores are counted as work. The rate of a size of heads that was not measured is that of the nearest. The
+    backward takes `BACKWARD` times the forward. Where a user measured a phase: times what it takes over that of the device.
     """
-    return _fused(kernels, dtype, "forward", b, s, heads, kv_heads, d, d_v)
-
-
-def attention_backward_s(
-    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, kv_heads: Sizes, d: Sizes, d_v: Sizes | None = None
-) -> Timed:
-    """The backward of the same: the forward times `BACKWARD`, unless a user measured it."""
-    return _fused(kernels, dtype, "backward", b, s, heads, kv_heads, d, d_v)
-
-
-def _fused(
-    kernels: Kernels, dtype: str, phase: Phase, b: Sizes, s: Sizes, heads: Sizes, kv_heads: Sizes, d: Sizes, d_v: Sizes | None
-) -> Timed:
-    """Seconds by the tables, and where a user measured attention, times what it takes over that of the device."""
-    forward = _forward(kernels, dtype, kernels.numbers["sustained_scale"], b, s, heads, kv_heads, d, d_v)
-    base = forward if phase == "forward" else Timed(BACKWARD * forward.seconds, forward.measured)
+    of_phase = BACKWARD if phase == "backward" else 1.0
+    d_v = d if d_v is None else d_v
+    b, s, heads, kv_heads, d, d_v = (np.asarray(size, np.float64) for size in (b, s, heads, kv_heads, d, d_v))
+    base_s, measured = _forward(kernels, dtype, kernels.numbers["sustained_scale"], b, s, heads, kv_heads, d, d_v)
+    seconds = of_phase * base_s
     own = kernels.surface.attention if kernels.surface else ()
     surfaces = [surface for surface in own if surface.phase == phase and DTYPES[surface.dtype].table == DTYPES[dtype].table]
     if not surfaces:
-        return base
-    of_phase = BACKWARD if phase == "backward" else 1.0
-    d = np.asarray(d, np.float64)
+        return Timed(seconds, measured)
     nearest = np.argmin([np.abs(np.log(d / surface.head_dim)) for surface in surfaces], axis=0)
-    at = [np.log(np.asarray(b, np.float64) * heads), np.log(np.asarray(s, np.float64))]
-    seconds, measured = base.seconds.copy(), base.measured.copy()
+    at = [np.log(b * heads), np.log(s)]
     for number, surface in enumerate(surfaces):
         rows = np.flatnonzero(nearest == number)
 
         def of_device(heads: Floats, s: Floats, head_dim: int = surface.head_dim) -> Floats:
-            each, single = np.full(len(s), float(head_dim)), np.ones(len(s))
-            return of_phase * _forward(kernels, dtype, 1.0, single, s, heads, heads, each, None).seconds
+            each = np.full(len(s), float(head_dim))
+            return of_phase * _forward(kernels, dtype, 1.0, np.ones(len(s)), s, heads, heads, each, each).seconds
 
         factor, inside = interpolate(ratio_grid(surface, of_device), [x[rows] for x in at])
         seconds[rows] *= factor
-        measured[rows] |= inside & (d[rows] == surface.head_dim) & (d_v is None or np.asarray(d_v, np.float64)[rows] == d[rows])
+        measured[rows] |= inside & (d[rows] == surface.head_dim) & (d_v[rows] == d[rows])
     return Timed(seconds, measured)
 
 
 def _forward(
-    kernels: Kernels, dtype: str, factor: float, b: Sizes, s: Sizes, heads: Sizes, kv_heads: Sizes, d: Sizes, d_v: Sizes | None
+    kernels: Kernels, dtype: str, factor: float, b: Floats, s: Floats, heads: Floats, kv_heads: Floats, d: Floats, d_v: Floats
 ) -> Timed:
     """`factor` times the forward by the tables, or by the peak where there are none."""
     peak = kernels.peak(dtype)
-    b, s, heads, kv_heads, d = (np.asarray(size, np.float64) for size in (b, s, heads, kv_heads, d))
-    d_v = d if d_v is None else np.asarray(d_v, np.float64)
     grids = kernels.tables.attention.get(DTYPES[dtype].table) if kernels.tables else None
     if not grids:
         reached = peak * kernels.numbers["attention_efficiency"]
-        seconds = factor * b * heads * s * s * (d + d_v) / reached + kernels.numbers["kernel_overhead"]
-        return Timed(seconds, np.zeros(len(d), np.bool_))
+        return unmeasured(factor * b * heads * s * s * (d + d_v) / reached + kernels.numbers["kernel_overhead"])
     measured_d = np.array(sorted(grids))
     nearest = measured_d[np.argmin(np.abs(np.log(d)[:, None] - np.log(measured_d)), axis=1)]
     shortest = np.exp(next(iter(grids.values())).axes[2][0])
+    # place on the second axis: 1 to 8 key-value heads, then as many as heads, as logarithms
+    between = np.log(8.0) + np.log(2.0) * np.log(np.maximum(kv_heads, 8) / 8) / np.log(np.maximum(heads, 9) / 8)
+    slot = np.where(kv_heads == heads, np.log(16.0), np.where(kv_heads <= 8, np.log(kv_heads), between))
     rate, inside = np.empty(len(d)), np.empty(len(d), np.bool_)
-    at = [np.log(heads), _slot(heads, kv_heads), np.log(s), np.log(b)]
     for size in np.unique(nearest):
         rows = nearest == size
-        rate[rows], inside[rows] = interpolate(grids[int(size)], [x[rows] for x in at])
+        rate[rows], inside[rows] = interpolate(grids[int(size)], [x[rows] for x in (np.log(heads), slot, np.log(s), np.log(b))])
     work = b * heads * s * np.maximum(s, shortest) * (d + d_v)
     return Timed(factor * work / rate, inside & (nearest == d) & (d == d_v) & kernels.own)
 
 
-def _slot(heads: Floats, kv_heads: Floats) -> Floats:
-    """Place on the second axis of the tables: 1 to 8 key-value heads, then as many as heads, as logarithms."""
-    between = np.log(8.0) + np.log(2.0) * np.log(np.maximum(kv_heads, 8) / 8) / np.log(np.maximum(heads, 9) / 8)
-    return np.where(kv_heads == heads, np.log(16.0), np.where(kv_heads <= 8, np.log(kv_heads), between))
-
-
-def unfused_attention_forward_s(
-    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, *, dropout: bool, largest: int = LARGEST_FUSED
-) -> Timed:
-    """Attention of Megatron-LM before flash attention: two batched GEMMs, softmax and dropout over the full square of scores.
-
-    Bytes per score: 4 in the fused softmax (read, write, 16 bits), 5 in dropout (and a mask of a byte).
-    """
-    return _unfused(kernels, dtype, b, s, heads, d, gemms=2, softmax=(4, 37), dropout=5 if dropout else 0, largest=largest)
-
-
-def unfused_attention_backward_s(
-    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, *, dropout: bool, largest: int = LARGEST_FUSED
-) -> Timed:
-    """The backward of the same: four batched GEMMs, 6 bytes per score in the fused softmax, 5 in dropout."""
-    return _unfused(kernels, dtype, b, s, heads, d, gemms=4, softmax=(6, 40), dropout=5 if dropout else 0, largest=largest)
-
-
-def _unfused(
+def unfused_attention_s(
     kernels: Kernels,
     dtype: str,
     b: Sizes,
@@ -143,26 +115,25 @@ def _unfused(
     heads: Sizes,
     d: Sizes,
     *,
-    gemms: int,
-    softmax: tuple[int, int],
-    dropout: int,
-    largest: int,
+    phase: Phase = "forward",
+    dropout: bool,
+    largest: int = LARGEST_FUSED,
 ) -> Timed:
-    """`softmax`: bytes per score where Megatron-LM's fused kernel runs, and in the passes of fp32 that replace it.
+    """Attention of Megatron-LM before flash attention: batched GEMMs, softmax and dropout over the full square of scores.
 
+    Forward and backward: two and four GEMMs; bytes per score, 4 and 6 in the fused softmax (read, write, 16 bits), 5 in dropout
+    (and a mask of a byte), 37 and 40 in the passes of fp32 that replace that softmax: to fp32, scale, mask, softmax, and back.
     It runs where batch x heads and the sequence are multiples of 4 and the sequence is at most `largest`
-    (NVIDIA/Megatron-LM v2.5, megatron/model/fused_softmax.py). Else: to fp32, scale, mask, softmax, and back.
+    (NVIDIA/Megatron-LM v2.5, megatron/model/fused_softmax.py).
     """
+    gemms, softmax = (2, (4, 37)) if phase == "forward" else (4, (6, 40))
     peak = kernels.peak(dtype)
     b, s, heads, d = (np.asarray(size, np.float64) for size in (b, s, heads, d))
-    width = DTYPES[dtype].bytes
-    batches = b * heads
-    flops = 2.0 * batches * s * s * d
+    width, batches = DTYPES[dtype].bytes, b * heads
     rate = np.where(d * width % ALIGNED_BYTES == 0, BATCHED_GEMM_EFFICIENCY * peak, UNALIGNED * kernels.peak("fp32"))
     moved = width * batches * (2 * s * d + s * s)
-    gemm = np.maximum(flops / rate, moved / (BATCHED_GEMM_HBM * kernels.numbers["memory_bandwidth"]))
+    gemm = np.maximum(2.0 * batches * s * s * d / rate, moved / (BATCHED_GEMM_HBM * kernels.numbers["memory_bandwidth"]))
     fused: Bools = (batches % 4 == 0) & (s % 4 == 0) & (s <= largest)
-    scores = batches * s * s
-    passes = scores * (np.where(fused, *softmax) + dropout) / kernels.hbm_bandwidth
-    launched = gemms + np.where(fused, 1, 5) + (dropout > 0)
-    return Timed(gemms * gemm + passes + launched * kernels.numbers["kernel_overhead"], np.zeros(len(d), np.bool_))
+    passes = batches * s * s * (np.where(fused, *softmax) + 5 * dropout) / kernels.hbm_bandwidth
+    launched = gemms + np.where(fused, 1, 5) + dropout
+    return unmeasured(gemms * gemm + passes + launched * kernels.numbers["kernel_overhead"])

@@ -21,12 +21,12 @@ class Dtype(NamedTuple):
     peak: str  # number of the hardware
     bytes: float  # of one element
     own: bool = True  # the tables are of this very precision
-    also: str = ""  # another peak that a device must have
+    also: tuple[str, ...] = ()  # other peaks that a device must have
 
     @property
     def peaks(self) -> tuple[str, ...]:
         """Numbers of the hardware that are above 0 where it has this precision."""
-        return (self.also, self.peak) if self.also else (self.peak,)
+        return (*self.also, self.peak)
 
 
 DTYPES: Final = {
@@ -35,7 +35,7 @@ DTYPES: Final = {
     "fp16": Dtype("bf16", "peak_flops_bf16", 2),
     "fp8": Dtype("fp8", "peak_flops_fp8", 1),
     "fp8_block": Dtype("fp8_block", "peak_flops_fp8", 1),
-    "mxfp8": Dtype("fp8", "peak_flops_fp8", 1, own=False, also="peak_flops_fp4"),
+    "mxfp8": Dtype("fp8", "peak_flops_fp8", 1, own=False, also=("peak_flops_fp4",)),
     "nvfp4": Dtype("nvfp4", "peak_flops_fp4", 0.5),
 }
 """fp8 has one scale per tensor, fp8_block one per block. fp16 has the rates of bf16: the same tensor cores. mxfp8 was not
@@ -47,6 +47,11 @@ class Timed(NamedTuple):
 
     seconds: Floats
     measured: Bools
+
+
+def unmeasured(seconds: Floats) -> Timed:
+    """Seconds that rest on no measured kernel."""
+    return Timed(seconds, np.zeros(len(seconds), np.bool_))
 
 
 class Kernels(NamedTuple):
@@ -102,24 +107,23 @@ def measured_kernels(kernels: Kernels) -> list[str]:
     if kernels.tables is None:
         return []
     lines = []
-    for kind, names, by_dtype in (
-        ("GEMM", ("m", "n", "k"), kernels.tables.gemm),
-        ("attention", ("heads", "", "sequence", "batch"), {name: by[max(by)] for name, by in kernels.tables.attention.items()}),
+    attention = kernels.tables.attention
+    heads = sorted({dim for by in attention.values() for dim in by})
+    for kind, names, by_dtype, further in (
+        ("GEMM", ("m", "n", "k"), kernels.tables.gemm, ()),
+        (
+            "attention",
+            ("heads", "", "sequence", "batch"),
+            {name: by[max(by)] for name, by in attention.items()},
+            (f"head size {', '.join(map(str, heads))}",),
+        ),
     ):
-        axes = next(iter(by_dtype.values())).axes
-        ranges = [
-            f"{name} {np.exp(axis[0]):.0f}-{np.exp(axis[-1]):.0f}" for name, axis in zip(names, axes, strict=True) if name
-        ]
-        if kind == "attention":
-            heads = sorted({dim for by in kernels.tables.attention.values() for dim in by})
-            ranges.append(f"head size {', '.join(map(str, heads))}")
-        lines.append(f"{kind} forward: {', '.join(by_dtype)}; {', '.join(ranges)}")
+        axes = zip(names, next(iter(by_dtype.values())).axes, strict=True)
+        ranges = [f"{name} {np.exp(axis[0]):.0f}-{np.exp(axis[-1]):.0f}" for name, axis in axes if name]
+        lines.append(f"{kind} forward: {', '.join(by_dtype)}; {', '.join((*ranges, *further))}")
     return lines
 
 
 def memory_s(kernels: Kernels, moved_bytes: Sizes, launched: Sizes) -> Timed:
     """`launched` kernels that read and write `moved_bytes` in all: norms, activations, residual adds, optimizer."""
-    moved, launched = np.asarray(moved_bytes, np.float64), np.asarray(launched, np.float64)
-    # no table behind it, so never measured
-    seconds = moved / kernels.hbm_bandwidth + launched * kernels.numbers["kernel_overhead"]
-    return Timed(seconds, np.zeros(len(seconds), np.bool_))
+    return unmeasured(moved_bytes / kernels.hbm_bandwidth + launched * kernels.numbers["kernel_overhead"])

@@ -1,13 +1,14 @@
 """Seconds of GEMMs and of grouped GEMMs (the experts of a mixture), forward and backward."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Final, Literal
 
 import numpy as np
 
 from sim_core.arrays import Floats
-from sim_core.hardware.kernels.device import DTYPES, Dtype, Kernels, Sizes, Timed
-from sim_core.hardware.kernels.tables import Grid, interpolate, ratio_grid, wave_efficiency
-from sim_core.hardware.surface import GemmSurface
+from sim_core.hardware.kernels.device import DTYPES, Kernels, Sizes, Timed, unmeasured
+from sim_core.hardware.kernels.tables import interpolate, ratio_grid, wave_efficiency
 
 Phase = Literal["forward", "input_gradient", "weight_gradient"]
 GEMM_PHASES: Final[tuple[Phase, ...]] = ("forward", "input_gradient", "weight_gradient")
@@ -38,9 +39,8 @@ def gemm_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes, *, phase:
     `phase` takes the same m, n and k: the input gradient is a GEMM (m, k, n), the weight gradient (n, k, m).
     Raises SpecError where the device does not have the precision.
     """
-    kernels.peak(dtype)
-    table = kernels.tables.gemm.get(DTYPES[dtype].table) if kernels.tables else None
-    return _aligned(kernels, dtype, _dense(kernels, dtype, table, m, n, k, phase), m, n, k)
+    shape = _floats(m, n, k)
+    return _aligned(dtype, _dense(kernels, dtype, shape, phase), shape)
 
 
 def gemm_of_device_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes, *, phase: Phase = "forward") -> Floats:
@@ -48,9 +48,7 @@ def gemm_of_device_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes,
 
     What the times of a user's surface are held against (`ratio_grid`). Raises SpecError as `gemm_s`.
     """
-    kernels.peak(dtype)
-    table = kernels.tables.gemm.get(DTYPES[dtype].table) if kernels.tables else None
-    return _of_device(kernels, dtype, table, m, n, k, phase, 1.0).seconds
+    return _of_device(kernels, dtype, _floats(m, n, k), phase, 1.0).seconds
 
 
 def grouped_gemm_s(
@@ -61,18 +59,12 @@ def grouped_gemm_s(
     The geometric mean of `groups` GEMMs one by one and of one GEMM with the tokens of all; `fused`: a kernel written for
     them all, as fast as one GEMM. Rules, so never measured; docs/kernels.md compares the first with measured grouped kernels.
     """
-    kernels.peak(dtype)
-    if fused:
-        table = kernels.tables.gemm.get(DTYPES[dtype].table) if kernels.tables else None
-        whole = np.asarray(m, np.float64) * groups
-        timed = _dense(kernels, dtype, table, whole, n, k, phase)
-        return _aligned(kernels, dtype, Timed(timed.seconds, np.zeros(len(whole), np.bool_)), whole, n, k)
-    table = kernels.tables.expert_gemm.get(DTYPES[dtype].table) if kernels.tables else None
-    groups, m = np.asarray(groups, np.float64), np.asarray(m, np.float64)
-    apart = groups * _dense(kernels, dtype, table, m, n, k, phase).seconds
-    together = _dense(kernels, dtype, table, m * groups, n, k, phase).seconds
-    seconds = np.sqrt(apart * together)
-    return _aligned(kernels, dtype, Timed(seconds, np.zeros(len(seconds), np.bool_)), m * groups, n, k)
+    groups, m, n, k = _floats(groups, m, n, k)
+    together = m * groups, n, k
+    seconds = _dense(kernels, dtype, together, phase, experts=not fused).seconds
+    if not fused:
+        seconds = np.sqrt(groups * _dense(kernels, dtype, (m, n, k), phase, experts=True).seconds * seconds)
+    return _aligned(dtype, unmeasured(seconds), together)
 
 
 SCAN_OVER_FP32: Final = 1.5
@@ -91,71 +83,71 @@ def inside_s(kernels: Kernels, dtype: str, flops: Floats, *, scan: bool) -> Time
     reached = kernels.peak(dtype) * kernels.numbers["attention_efficiency"]
     if scan:
         reached = min(reached, SCAN_OVER_FP32 * kernels.peak("fp32"))
-    flops = np.asarray(flops, np.float64)
-    return Timed(flops * kernels.numbers["sustained_scale"] / reached, np.zeros(len(flops), np.bool_))
+    return unmeasured(flops * kernels.numbers["sustained_scale"] / reached)
 
 
-def _dense(kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes, k: Sizes, phase: Phase) -> Timed:
+def _floats(*sizes: Sizes) -> tuple[Floats, ...]:
+    return tuple(np.asarray(size, np.float64) for size in sizes)
+
+
+def _logs(sizes: Sequence[Floats]) -> list[Floats]:
+    return [np.log(np.maximum(size, 1.0)) for size in sizes]
+
+
+def _dense(kernels: Kernels, dtype: str, shape: Sequence[Floats], phase: Phase, *, experts: bool = False) -> Timed:
     """Seconds by the table or the peak, and where a user measured GEMMs, times what these take over those of the device."""
+    kernels.peak(dtype)
+    of = DTYPES[dtype]
     scale = kernels.numbers["gemm_scale"] * kernels.numbers["sustained_scale"]
-    if DTYPES[dtype].bytes < NARROW:
+    if of.bytes < NARROW:
         scale *= kernels.numbers["narrow_scale"]
-    base = _of_device(kernels, dtype, table, m, n, k, phase, scale)
-    surface = _own(kernels, dtype, phase)
+    base = _of_device(kernels, dtype, shape, phase, scale, experts=experts)
+    own = kernels.surface.gemm if kernels.surface and of.own else ()
+    by_phase = {surface.phase: surface for surface in own if DTYPES[surface.dtype].table == of.table}
+    surface = by_phase.get(phase, by_phase.get("forward"))  # of a gradient that was not measured, the forward's of its shape
     if surface is None:
         return base
-    shape = _as_forward(m, n, k, phase) if surface.phase == "forward" else (m, n, k)
-    dense = kernels.tables.gemm.get(DTYPES[dtype].table) if kernels.tables else None
-    grid = ratio_grid(surface, lambda m, n, k: _of_device(kernels, dtype, dense, m, n, k, surface.phase, 1.0).seconds)
-    factor, inside = interpolate(grid, [np.log(np.maximum(np.asarray(size, np.float64), 1.0)) for size in shape])
+    grid = ratio_grid(surface, partial(gemm_of_device_s, kernels, dtype, phase=surface.phase))
+    factor, inside = interpolate(grid, _logs(_as_forward(shape, phase) if surface.phase == "forward" else shape))
     return Timed(base.seconds * factor, base.measured | inside)
 
 
-def _own(kernels: Kernels, dtype: str, phase: Phase) -> GemmSurface | None:
-    """What a user measured of a phase; of a gradient that was not, the forward, whose shapes it takes."""
-    if kernels.surface is None or not DTYPES[dtype].own:
-        return None
-    by_phase = {
-        surface.phase: surface for surface in kernels.surface.gemm if DTYPES[surface.dtype].table == DTYPES[dtype].table
-    }
-    return by_phase.get(phase, by_phase.get("forward"))
-
-
-def _as_forward(m: Sizes, n: Sizes, k: Sizes, phase: Phase) -> tuple[Sizes, Sizes, Sizes]:
+def _as_forward(shape: Sequence[Floats], phase: Phase) -> Sequence[Floats]:
     """The shape of the GEMM that a phase runs."""
+    m, n, k = shape
     return {"forward": (m, n, k), "input_gradient": (m, k, n), "weight_gradient": (n, k, m)}[phase]
 
 
 def _of_device(
-    kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes, k: Sizes, phase: Phase, factor: float
+    kernels: Kernels, dtype: str, shape: Sequence[Floats], phase: Phase, factor: float, *, experts: bool = False
 ) -> Timed:
-    """`factor` times the seconds by the table, or by the peak where there is none."""
-    sizes = [np.asarray(size, np.float64) for size in _as_forward(m, n, k, phase)]
+    """`factor` times the seconds by the table, or where there is none, by a stated part of the peak or the bytes of the
+    matrices, and the overhead of a kernel."""
+    peak, of, tables = kernels.peak(dtype), DTYPES[dtype], kernels.tables
+    sizes = _as_forward(shape, phase)
     if phase == "weight_gradient":
         factor *= WEIGHT_GRADIENT
-    if table is None:
-        return Timed(factor * _roofline(kernels, DTYPES[dtype], *sizes), np.zeros(len(sizes[0]), np.bool_))
-    rate, inside = interpolate(table, [np.log(np.maximum(size, 1.0)) for size in sizes])
+    table = (tables.expert_gemm if experts else tables.gemm).get(of.table) if tables else None
+    if table is None or tables is None:
+        m, n, k = sizes
+        compute = 2.0 * m * n * k / (peak * kernels.numbers["gemm_efficiency"])
+        memory = ((m * k + k * n) * of.bytes + m * n * max(of.bytes, 2)) / kernels.hbm_bandwidth
+        return unmeasured(factor * (np.maximum(compute, memory) + kernels.numbers["kernel_overhead"]))
+    rate, inside = interpolate(table, _logs(sizes))
     # A GEMM below the smallest measured size takes as long as the smallest: it fills no more of the GPU.
-    rows, columns, depth = (np.maximum(size, np.exp(axis[0])) for size, axis in zip(sizes, table.axes, strict=True))
-    if kernels.tables and kernels.tables.multiprocessors:
-        rate = rate * wave_efficiency(rows, columns, kernels.tables.multiprocessors)
-        rate = np.minimum(rate, kernels.tables.fastest[DTYPES[dtype].table])  # of full waves: between sizes it may be too high
-    return Timed(factor * 2.0 * rows * columns * depth / rate, inside & (kernels.own and DTYPES[dtype].own))
+    m, n, k = (np.maximum(size, np.exp(axis[0])) for size, axis in zip(sizes, table.axes, strict=True))
+    if tables.multiprocessors:
+        # of full waves: between sizes it may be too high
+        rate = np.minimum(rate * wave_efficiency(m, n, tables.multiprocessors), tables.fastest[of.table])
+    return Timed(factor * 2.0 * m * n * k / rate, inside & (kernels.own and of.own))
 
 
-def _roofline(kernels: Kernels, dtype: Dtype, m: Floats, n: Floats, k: Floats) -> Floats:
-    """Where nothing was measured: a stated part of the peak, or the bytes of the matrices; and the overhead of a kernel."""
-    compute = 2.0 * m * n * k / (kernels.numbers[dtype.peak] * kernels.numbers["gemm_efficiency"])
-    memory = ((m * k + k * n) * dtype.bytes + m * n * max(dtype.bytes, 2)) / kernels.hbm_bandwidth
-    return np.maximum(compute, memory) + kernels.numbers["kernel_overhead"]
-
-
-def _aligned(kernels: Kernels, dtype: str, timed: Timed, m: Sizes, n: Sizes, k: Sizes) -> Timed:
+def _aligned(dtype: str, timed: Timed, shape: Sequence[Floats]) -> Timed:
     """At most UNALIGNED_FLOPS where n or k, the contiguous sizes of all three GEMMs of a layer, are not aligned."""
+    m, n, k = shape
     multiple = ALIGNED_BYTES / DTYPES[dtype].bytes
-    unaligned = (np.asarray(n, np.float64) % multiple != 0) | (np.asarray(k, np.float64) % multiple != 0)
+    unaligned = (n % multiple != 0) | (k % multiple != 0)
     if dtype == "fp32" or not unaligned.any():
         return timed
-    slow = 2.0 * np.asarray(m, np.float64) * n * k / UNALIGNED_FLOPS
-    return Timed(np.where(unaligned, np.maximum(timed.seconds, slow), timed.seconds), timed.measured & ~unaligned)
+    slowest = np.maximum(timed.seconds, 2.0 * m * n * k / UNALIGNED_FLOPS)
+    return Timed(np.where(unaligned, slowest, timed.seconds), timed.measured & ~unaligned)

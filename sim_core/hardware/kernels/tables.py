@@ -6,12 +6,14 @@ logarithms of sizes and rate, clamped outside.
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import product
+from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.arrays import Bools, Floats, Ints
+from sim_core.arrays import Bools, Floats
 from sim_core.hardware.description import KERNEL_DIR
 from sim_core.hardware.surface import AttentionSurface, GemmSurface
 
@@ -46,22 +48,20 @@ def interpolate(grid: Grid, at: Sequence[Floats]) -> Found:
 
 
 def _some(grid: Grid, at: Sequence[Floats]) -> Found:
-    strides = [int(np.prod(grid.log_rate.shape[axis + 1 :], dtype=np.int64)) for axis in range(len(grid.axes))]
-    inside = np.ones(len(at[0]), np.bool_)
-    corners: list[tuple[Ints, Floats]] = [(np.zeros(len(inside), np.int64), np.ones(len(inside)))]  # (node, its share)
-    for axis, x, stride in zip(grid.axes, at, strides, strict=True):
+    inside, flat, missing = np.ones(len(at[0]), np.bool_), grid.log_rate.ravel(), grid.missing.ravel()
+    stride, sides = flat.size, []  # of each axis (step to the node, its share), below and above
+    for axis, x in zip(grid.axes, at, strict=True):
+        stride //= len(axis)
         position = np.interp(x, axis, np.arange(len(axis), dtype=np.float64))
         below = np.minimum(position.astype(np.int64), len(axis) - 2)
         upper = position - below
         inside &= (x >= axis[0] - SLACK) & (x <= axis[-1] + SLACK)
-        lower, first = 1 - upper, below * stride
-        corners = [
-            (node + step, share * part) for node, share in corners for step, part in ((first, lower), (first + stride, upper))
-        ]
-    flat, missing = grid.log_rate.ravel(), grid.missing.ravel()
-    log_rate = sum((share * flat[node] for node, share in corners), np.zeros(len(inside)))
-    if missing.any():
-        for node, share in corners:
+        sides.append(((below * stride, 1 - upper), ((below + 1) * stride, upper)))
+    log_rate, gaps = np.zeros(len(inside)), missing.any()
+    for corner in product(*sides):
+        node, share = sum(step for step, _ in corner), prod(part for _, part in corner)
+        log_rate += share * flat[node]
+        if gaps:
             inside &= ~missing[node] | (share < SLACK)
     return Found(np.exp(log_rate), inside)
 
@@ -83,30 +83,30 @@ def read_tables(device: str) -> Tables:
     """The tables of a device whose file is in KERNEL_DIR."""
     with np.load(KERNEL_DIR / f"{device}.npz", allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
-    gemm_axes = tuple(_log(arrays[f"gemm_{axis}"]) for axis in ("m", "n", "k"))
-    attention_axes = tuple(_log(arrays[f"attention_{axis}"]) for axis in ("heads", "slot", "s", "b"))
-    gemm, experts = {}, {}
+    axes = {
+        kind: tuple(np.log(arrays[f"{kind}_{axis}"].astype(np.float64)) for axis in names)
+        for kind, names in (("gemm", ("m", "n", "k")), ("attention", ("heads", "slot", "s", "b")))
+    }
+    gemm: dict[str, Grid] = {}
+    experts: dict[str, Grid] = {}
     attention: dict[str, dict[int, Grid]] = {}
     for name, steps in arrays.items():
-        kind, _, rest = name.partition(":")
-        dtype, _, last = rest.partition(":")
-        if kind == "gemm":
-            gemm[dtype] = filled(gemm_axes, steps)
-        elif kind == "expert_gemm":
-            experts[dtype] = filled(gemm_axes, steps)
-        elif kind == "attention":
-            attention.setdefault(dtype, {})[int(last)] = filled(attention_axes, steps)
+        match name.split(":"):
+            case "gemm", dtype:
+                gemm[dtype] = filled(axes["gemm"], steps)
+            case "expert_gemm", dtype:
+                experts[dtype] = filled(axes["gemm"], steps)
+            case "attention", dtype, head_dim:
+                attention.setdefault(dtype, {})[int(head_dim)] = filled(axes["attention"], steps)
     multiprocessors = int(arrays["multiprocessors"])
-    fastest = {dtype: _fastest(grid, multiprocessors) for dtype, grid in gemm.items()}
+    fastest = {}
+    for dtype, grid in gemm.items():
+        rate = np.exp(np.where(grid.missing, -np.inf, grid.log_rate))
+        if multiprocessors:
+            m, n = (np.exp(axis) for axis in grid.axes[:2])
+            rate = rate * wave_efficiency(m[:, None], n[None, :], multiprocessors)[:, :, None]
+        fastest[dtype] = float(rate.max())
     return Tables(device, str(arrays["source"]), multiprocessors, gemm, gemm | experts, fastest, attention)
-
-
-def _fastest(grid: Grid, multiprocessors: int) -> float:
-    rate = np.exp(np.where(grid.missing, -np.inf, grid.log_rate))
-    if multiprocessors:
-        m, n = (np.exp(axis) for axis in grid.axes[:2])
-        rate = rate * wave_efficiency(m[:, None], n[None, :], multiprocessors)[:, :, None]
-    return float(rate.max())
 
 
 def wave_efficiency(m: Floats, n: Floats, multiprocessors: int) -> Floats:
@@ -117,20 +117,14 @@ def wave_efficiency(m: Floats, n: Floats, multiprocessors: int) -> Floats:
     best = np.zeros(np.broadcast(m, n).shape)
     for rows, columns in ((256, 128), (128, 256)):
         tiles = np.ceil(m / rows) * np.ceil(n / columns)
-        waves = np.ceil(tiles / multiprocessors)
-        best = np.maximum(best, m * n / (waves * multiprocessors * rows * columns))
+        best = np.maximum(best, m * n / (np.ceil(tiles / multiprocessors) * multiprocessors * rows * columns))
     return best
-
-
-def _log(sizes: npt.NDArray[np.integer]) -> Floats:
-    return np.log(sizes.astype(np.float64))
 
 
 def filled(axes: tuple[Floats, ...], steps: npt.NDArray[np.int16]) -> Grid:
     """A grid from stored steps. A node that was not measured takes a neighbour along the last axis that has one."""
     missing = steps == NOT_MEASURED
-    values = np.where(missing, np.nan, steps.astype(np.float64) / STEPS + np.log(1e12))
-    return Grid(axes, without_gaps(values), missing)
+    return Grid(axes, without_gaps(np.where(missing, np.nan, steps.astype(np.float64) / STEPS + np.log(1e12))), missing)
 
 
 def without_gaps(values: Floats) -> Floats:
@@ -154,4 +148,4 @@ def ratio_grid(measured: GemmSurface | AttentionSurface, of_device: Callable[...
     seconds = np.array([np.nan if us is None else us * 1e-6 for us in measured.us])
     values = np.log(seconds / of_device(*nodes)).reshape([len(axis) for axis in axes])
     missing = np.isnan(values)
-    return Grid(tuple(np.log(axis) for axis in axes), without_gaps(values), missing)
+    return Grid(tuple(map(np.log, axes)), without_gaps(values), missing)

@@ -17,13 +17,13 @@ TRAINER_SIGN: Final = re.compile(rf"[\"']?{of.TRAINER_MICRO_BATCH.name}[\"']?\s*
 def read_trainer_script(text: str) -> Job:
     """A script that starts the Trainer: its flags as its arguments."""
     values, unset = values_of(flags_of_text(text))
-    document: dict[str, Any] = {name: _typed(value) for name, value in values.items()}
+    words = {"True": True, "False": False}
+    document: dict[str, Any] = {
+        name: int(value) if value.isdigit() and len(value) < 10 else words.get(value.capitalize(), value)
+        for name, value in values.items()
+    }
     document |= {flag[2:].replace("-", "_"): of.AUTO for flag in unset}
     return read_config_of(document, gpus_of(values, slurm_of(text), unset))
-
-
-def _typed(value: str) -> object:
-    return int(value) if value.isdigit() and len(value) < 10 else {"True": True, "False": False}.get(value.capitalize(), value)
 
 
 def read_config_of(document: Mapping[str, Any], gpus: int | None = None) -> Job:

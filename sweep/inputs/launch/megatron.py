@@ -68,20 +68,17 @@ def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
     values: dict[str, str] = {}
     unset: list[str] = []
     for flag, places in flags.items():
-        words = {_word(flag, place.values) for place in places}
+        numbered = flag in megatron.NUMBERED
+        if flag in megatron.SWITCHES:  # what follows it, as the script's own name, may be none of it
+            words = {"".join(value for value in place.values[:1] if value.lower() in ("true", "false")) for place in places}
+        else:
+            words = {" ".join(place.values[:1] if numbered else place.values) for place in places}
         word = next(iter(words))
-        if len(words) > 1 or "$" in word or "`" in word or (flag in megatron.NUMBERED and not word.isdigit()):
+        if len(words) > 1 or "$" in word or "`" in word or (numbered and not word.isdigit()):
             unset.append(flag)
         else:
             values[flag[2:].replace("-", "_")] = word or "True"
     return values, unset
-
-
-def _word(flag: str, values: tuple[str, ...]) -> str:
-    """The value of a flag: what follows it, as the script's own name, may be none of it."""
-    if flag in megatron.SWITCHES:
-        return "".join(value for value in values[:1] if value.lower() in ("true", "false"))
-    return " ".join(values[:1] if flag in megatron.NUMBERED else values)
 
 
 def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:

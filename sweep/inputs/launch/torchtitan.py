@@ -144,7 +144,7 @@ def _model(path: str, settings: _Settings, notes: list[str]) -> dict[str, Any]:
     name, flavor = settings.word(of.NAME), settings.word(of.FLAVOR)
     if (known := preset_of(name, flavor)) is None:
         if name:
-            flavors = sorted(each for of, each in PRESETS if of == name.lower())
+            flavors = sorted(PRESETS.get(name.lower(), {}))
             hint = f", {nearest(flavor, flavors)}" if flavors else ""
             notes.append(f"model {name[:40]} {flavor[:40]}: no preset{hint}; give --model")
         return {}

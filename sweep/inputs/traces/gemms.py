@@ -65,7 +65,12 @@ def gemms(events: Events, chosen: Bools) -> Gemms:
         if shape is not None and kernels[row]:
             times[shape].append((kernels[row], fills[row]))
             read += kernels[row]
-    rows = sorted((_gemm(shape, each) for shape, each in times.items()), key=lambda gemm: -gemm.total_s)
+    rows = []
+    for shape, each in times.items():
+        of_kernels, of_fills = np.array(each).T
+        both = np.median(of_kernels), of_kernels.min(), of_kernels.sum(), of_fills.sum(), np.median(of_kernels + of_fills)
+        rows.append(Gemm(shape, len(each), *map(float, both)))
+    rows.sort(key=lambda gemm: -gemm.total_s)
     by_name = np.array(["gemm" in name.lower() or name.startswith("Cijk_") for name in events.names], np.bool_)
     named, whole = (float(events.gpu.dur_us[mask].sum()) * MICRO for mask in (compute & by_name[events.gpu.name], compute))
     return Gemms(tuple(rows), read / whole if whole else 0.0, max(0.0, named - read) / whole if whole else 0.0)
@@ -99,11 +104,3 @@ def _seconds(events: Events, chosen: Bools) -> Floats:
     linked = chosen & (events.operator != NONE)
     np.add.at(seconds, events.operator[linked], events.gpu.dur_us[linked] * MICRO)
     return seconds
-
-
-def _gemm(shape: Shape, times: list[tuple[float, float]]) -> Gemm:
-    kernels, fills = np.array(times).T
-    median_s, least_s, total_s, fills_s, both_s = map(
-        float, (np.median(kernels), kernels.min(), kernels.sum(), fills.sum(), np.median(kernels + fills))
-    )
-    return Gemm(shape, len(times), median_s, least_s, total_s, fills_s, both_s)

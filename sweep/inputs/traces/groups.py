@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 _WRAPPERS: Final = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP::", "DeepSpeedEngine")
@@ -65,17 +65,16 @@ class Group:
     ranks: tuple[int, ...]  # empty where the file does not tell
 
 
+@dataclass
 class Place:
     """Where a rank stands in its job; None where the file does not tell."""
 
     rank: int | None = None
     world: int | None = None
     backend: str | None = None
-
-    def __init__(self) -> None:
-        self.groups: list[Group] = []
-        self.plan: dict[str, int | None] = dict.fromkeys(PLAN)
-        self.notes: list[str] = []
+    groups: list[Group] = field(default_factory=list)
+    plan: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(PLAN))
+    notes: list[str] = field(default_factory=list)
 
 
 def place_of(about: Mapping[str, Any]) -> Place:

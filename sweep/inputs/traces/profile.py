@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -148,10 +148,13 @@ def _recording(events: Events, last_step: bool) -> Recording:
     number, steps, memory = _rank(events, place, warnings), _steps(events), None
     if events.memory_events:
         memory = events.allocated_bytes, events.reserved_bytes, events.memory_events
+    devices = events.about.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    device = first.get("name") if isinstance(first, dict) else None
     rank = Rank(
         rank=number,
         place=place,
-        device=_device(events.about),
+        device=device if isinstance(device, str) and _DEVICE.fullmatch(device) else "",
         steps=steps,
         period_s=None if sampled else _period(steps),
         totals=timeline(events, chosen) if ran and not sampled else None,
@@ -199,14 +202,6 @@ def _period(steps: tuple[Step, ...]) -> float | None:
     ends = [step.gpu_end_s for step in steps if step.gpu_end_s is not None]
     periods = np.diff(np.array(ends if len(ends) == len(steps) else [step.start_s for step in steps]))
     return float(np.median(periods)) if len(periods) and (periods > 0).all() else None
-
-
-def _device(about: Mapping[str, Any]) -> str:
-    """The GPU's name, where the file has one that can be shown."""
-    devices = about.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices else None
-    name = first.get("name") if isinstance(first, dict) else None
-    return name if isinstance(name, str) and _DEVICE.fullmatch(name) else ""
 
 
 def _unknown(events: Events, chosen: Bools) -> tuple[tuple[str, int, float], ...]:

@@ -7,10 +7,9 @@ import pytest
 
 from sim_core import Floats, read_hardware
 from sim_core.hardware.kernels.attention import (
-    attention_backward_s,
-    attention_forward_s,
-    unfused_attention_backward_s,
-    unfused_attention_forward_s,
+    Phase,
+    attention_s,
+    unfused_attention_s,
 )
 from sim_core.hardware.kernels.device import load_kernels
 from sim_core.hardware.kernels.tables import Grid
@@ -25,7 +24,7 @@ def test_a_node_takes_as_long_as_measured(device: str) -> None:
     for given, dtype in NAMES.items():
         some = [row for row in SAMPLE if (row["device"], row["dtype"]) == (device, given)]
         if some:
-            found = attention_forward_s(plain(OWNERS[device]), dtype, *(column(some, name) for name in SHAPE))
+            found = attention_s(plain(OWNERS[device]), dtype, *(column(some, name) for name in SHAPE))
             assert found.seconds[found.measured] == pytest.approx(column(some, "us_median")[found.measured] * 1e-6, rel=1.5e-3)
             assert found.measured.mean() > 0.9
 
@@ -49,7 +48,7 @@ def test_interpolation_between_nodes_is_near_what_was_measured_there(
         axes = tuple(sizes[kept] if place == axis else sizes for place, sizes in enumerate(grid.axes))
         thinned = Grid(axes, grid.log_rate.take(kept, axis), grid.missing.take(kept, axis))
         fewer = kernels._replace(tables=kernels.tables._replace(attention={dtype: {size: thinned}}))
-        found = attention_forward_s(fewer, dtype, *(column([row], key) for key in SHAPE))
+        found = attention_s(fewer, dtype, *(column([row], key) for key in SHAPE))
         if found.measured[0]:
             errors.append(abs(found.seconds[0] / float(row["us_median"]) * 1e6 - 1))
     assert len(errors) >= 8
@@ -67,8 +66,8 @@ def over_simumax(preset: str, op: str, size: int) -> Floats:
     some = [row for row in SIMUMAX if (row["device"], row["op"], int(row["qk_head_dim"])) == (device, op, size)]
     b, s, heads, kv_heads, d, d_v = (column(some, name) for name in COLUMNS)
     flops = 2 * b * heads * s * s * (d + d_v) * (2.5 if op == "sdp_bwd" else 1)
-    call = attention_backward_s if op == "sdp_bwd" else attention_forward_s
-    ours = call(load_kernels(read_hardware(preset)), "bf16", b, s, heads, kv_heads, d, d_v).seconds
+    phase: Phase = "backward" if op == "sdp_bwd" else "forward"
+    ours = attention_s(load_kernels(read_hardware(preset)), "bf16", b, s, heads, kv_heads, d, d_v, phase=phase).seconds
     return flops / (column(some, "efficiency") * column(some, "peak_tflops") * 1e12) / ours
 
 
@@ -100,17 +99,17 @@ def test_what_was_not_measured_says_so() -> None:
         "too long": (2, 32768, 32, 8, 128, 128),
         "short": (2, 64, 32, 8, 128, 128),
     }
-    found = attention_forward_s(kernels, "bf16", *(np.array(sizes) for sizes in zip(*shapes.values(), strict=True)))
+    found = attention_s(kernels, "bf16", *(np.array(sizes) for sizes in zip(*shapes.values(), strict=True)))
     assert dict(zip(shapes, found.measured, strict=True)) == {name: name in ("measured", "between heads") for name in shapes}
-    short = attention_forward_s(kernels, "bf16", *whole(2, 128, 32, 8, 128))
+    short = attention_s(kernels, "bf16", *whole(2, 128, 32, 8, 128))
     assert found.seconds[-1] == pytest.approx(short.seconds[0] / 2), "half the rows; no fewer columns than the shortest"
 
 
 def test_gemm_scale_is_for_gemms_only() -> None:
     shape = whole(2, 4096, 32, 8, 128)
-    base = attention_forward_s(plain("H100-SXM"), "bf16", *shape).seconds
+    base = attention_s(plain("H100-SXM"), "bf16", *shape).seconds
     changed = read_hardware("H100-SXM").with_values({"gemm_scale": 2, "sustained_scale": 1.06})
-    assert attention_forward_s(load_kernels(changed), "bf16", *shape).seconds == pytest.approx(1.06 * base)
+    assert attention_s(load_kernels(changed), "bf16", *shape).seconds == pytest.approx(1.06 * base)
 
 
 @pytest.mark.parametrize("device", OWNERS)
@@ -119,13 +118,13 @@ def test_more_work_is_never_much_faster(device: str) -> None:
     b, s, heads = draw.choice([1, 2, 3, 4], 2000), draw.integers(4, 256, 2000) * 64, draw.choice([4, 6, 8, 16, 32, 40], 2000)
     kv_heads, d = np.where(draw.random(2000) < 0.5, heads, np.minimum(heads, 4)), np.full(2000, 128)
     kernels = plain(OWNERS[device])
-    base = attention_forward_s(kernels, "bf16", b, s, heads, kv_heads, d).seconds
+    base = attention_s(kernels, "bf16", b, s, heads, kv_heads, d).seconds
     for other in (
         (2 * b, s, heads, kv_heads),
         (b, 2 * s, heads, kv_heads),
         (b, s, 2 * heads, kv_heads * np.where(kv_heads == heads, 2, 1)),
     ):
-        ratios = attention_forward_s(kernels, "bf16", *other, d).seconds / base
+        ratios = attention_s(kernels, "bf16", *other, d).seconds / base
         assert np.quantile(ratios, 0.01) > 1
         assert ratios.min() > 0.85
 
@@ -136,9 +135,9 @@ def test_unfused_attention_by_hand() -> None:
     scores = 4 * 8 * 2048**2
     hbm, kernel = 0.75 * 2.039e12, 2e-6
     gemm = max(2 * scores * 96 / (0.55 * 312e12), 2 * 32 * (2 * 2048 * 96 + 2048**2) / (0.65 * 2.039e12))
-    forward = unfused_attention_forward_s(kernels, "fp16", *whole(4, 2048, 8, 96), dropout=True)
+    forward = unfused_attention_s(kernels, "fp16", *whole(4, 2048, 8, 96), dropout=True)
     assert forward.seconds[0] == pytest.approx(2 * gemm + scores * (4 + 5) / hbm + 4 * kernel)
-    backward = unfused_attention_backward_s(kernels, "fp16", *whole(4, 2048, 8, 96), dropout=False)
+    backward = unfused_attention_s(kernels, "fp16", *whole(4, 2048, 8, 96), phase="backward", dropout=False)
     assert backward.seconds[0] == pytest.approx(4 * gemm + scores * 6 / hbm + 5 * kernel)
     assert not forward.measured.any()
 
@@ -146,7 +145,7 @@ def test_unfused_attention_by_hand() -> None:
 def test_where_the_fused_softmax_does_not_run_scores_are_moved_more_often() -> None:
     kernels = load_kernels(read_hardware("A100-80G-SXM"))
     b, s, heads = np.array([4, 1, 4, 4]), np.array([2048, 2048, 2046, 4096]), np.array([8, 7, 8, 8])
-    seconds = unfused_attention_forward_s(kernels, "fp16", b, s, heads, np.full(4, 96), dropout=False).seconds
+    seconds = unfused_attention_s(kernels, "fp16", b, s, heads, np.full(4, 96), dropout=False).seconds
     per_score = seconds / (b * heads * s.astype(float) ** 2)
     assert (per_score[1:] > 2 * per_score[0]).all()
 
@@ -155,7 +154,7 @@ def test_unaligned_heads_lose_the_tensor_cores() -> None:
     """108 channels instead of 144: 153.9 s a step instead of 110.3 (bigscience-workshop/bigscience, tr11)."""
     kernels = load_kernels(read_hardware("A100-80G-SXM"))
     slow, fast = (
-        unfused_attention_forward_s(kernels, "fp16", *whole(1, 2048, heads, d), dropout=True).seconds[0]
+        unfused_attention_s(kernels, "fp16", *whole(1, 2048, heads, d), dropout=True).seconds[0]
         for heads, d in ((128, 108), (96, 144))
     )
     assert slow > 2 * fast

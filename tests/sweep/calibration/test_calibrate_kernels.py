@@ -25,7 +25,7 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
-from sim_core.hardware.kernels.attention import attention_backward_s
+from sim_core.hardware.kernels.attention import attention_s
 from sim_core.hardware.kernels.device import load_kernels
 from sim_core.hardware.kernels.gemm import gemm_s
 from sweep.calibration.kernels import read_kernels
@@ -195,7 +195,7 @@ def test_attention_is_taken_from_the_fastest_kernel_unless_it_is_another(tmp_pat
     bare = load_kernels(read_hardware("H100-SXM").with_values({"sustained_scale": 1}))
     heads, s = (np.array(x) for x in ([8, 8, 32, 32], [1024, 4096, 1024, 4096]))
     each, single = np.full(4, 128), np.ones(4)
-    tables = attention_backward_s(bare, "bf16", single, s, heads, heads, each).seconds
+    tables = attention_s(bare, "bf16", single, s, heads, heads, each, phase="backward").seconds
 
     def lines(backend: str, factor: float) -> list[dict[str, object]]:
         plain = {"kind": "attention", "dtype": "bf16", "phase": "backward", "head_dim": 128, "backend": backend}
@@ -208,7 +208,8 @@ def test_attention_is_taken_from_the_fastest_kernel_unless_it_is_another(tmp_pat
     told = sweep("calibrate", "kernels", both, "-o", tmp_path / "a.yaml")
     assert "attention backward, bf16, heads of 128: mostly cudnn" in told.stdout
     mine = load_kernels(read_hardware(str(tmp_path / "a.yaml")))
-    assert attention_backward_s(mine, "bf16", single, s, heads, heads, each).seconds == pytest.approx(1.1 * tables, rel=1e-4)
+    found_s = attention_s(mine, "bf16", single, s, heads, heads, each, phase="backward").seconds
+    assert found_s == pytest.approx(1.1 * tables, rel=1e-4)
     slow = written(tmp_path / "b.jsonl", rows(slower(1.0)) + lines("flash", 1.9))
     told = sweep("calibrate", "kernels", slow, "-o", tmp_path / "b.yaml")
     assert "left out, 1.90 x the preset: flash of this PyTorch is another kernel" in told.stdout
