@@ -103,7 +103,7 @@ def flags_of_plan(plan: Launched) -> dict[str, tuple[str, ...]]:
     schedule = plan["schedule"]
     if schedule != "1f1b":
         raise SpecError(f"plan {plan.number}: Megatron-LM has no schedule {schedule}, only 1f1b (interleaved with vpp > 1)")
-    flags: dict[str, tuple[str, ...]] = {model.LAYERS.flag: (plan["layers"],)}
+    flags: dict[str, tuple[str, ...]] = {model.LAYERS.flag: (str(plan["layers"]),)}
     if plan.model is not None:
         flags = model.model_flags(plan.model, plan.sequence or 0, sizes.stages_of(plan))
     return flags | flags_of(ARGUMENTS, plan)

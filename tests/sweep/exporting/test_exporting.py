@@ -20,7 +20,7 @@ from sweep.exporting.torchtitan import torchtitan_text
 from sweep.frameworks.megatron import flags_of_plan, refused
 from sweep.frameworks.plan import Launched
 from sweep.inputs.launch.megatron import read_script
-from sweep.spec.spec import SweepSpec
+from sweep.spec.spec import SweepSpec, load_spec
 from tests.sweep.commands import sweep
 
 FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "megatron_facts.json").read_text(encoding="utf-8"))
@@ -196,6 +196,13 @@ def test_a_rack_is_launched_tray_by_tray() -> None:
         plan_of({"all_gpus": 256, "global_batch": 1024}, base=base)
     )
     assert "# torchrun --nproc-per-node 8 --nnodes 32 " in megatron_text(plan_of({"all_gpus": 256, "global_batch": 1024}))
+
+
+def test_layers_of_a_file_are_written() -> None:
+    """A workload file holds no model: of its sizes only the number of layers is known."""
+    spec = Path(__file__).parents[3] / "examples" / "gpt2_ddp.yaml"
+    plan = launched(prepare(load_spec(spec), spec.parent), 1015)
+    assert "    --num-layers 36\n" in megatron_text(plan)
 
 
 def test_what_has_no_flag_is_said() -> None:
