@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from sim_core import PARTS, SIMAI, SpecError, nearest, shown
-from sweep.answers.asked import compared, explained
+from sweep.answers.against import compared
+from sweep.answers.asked import explained
 from sweep.answers.explanation import explain
 from sweep.answers.section import Section, values_of
 from sweep.answers.whatif import Question, section_of, what_if

@@ -6,6 +6,8 @@ from typing import Any, Final
 from sim_core import short
 from sweep.columns import PERCENT, SHORT_NAMES, SHORT_PARTS
 
+Values = Mapping[str, Any]
+"""Columns of a plan, or of its result, with their values."""
 SHORT_PART: Final = {column: head for head, column in SHORT_PARTS.items()}
 SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
 ROUNDING_S: Final = 1e-12

@@ -48,6 +48,6 @@ def test_width_and_words_change_no_count() -> None:
 
 
 def test_a_file_counts_in_its_room_and_in_the_whole() -> None:
-    assert room_of(Path("sweep/show/tables.py")) == ("sweep/show", "sim_core + sweep")
+    assert room_of(Path("sweep/show/sections.py")) == ("sweep/show", "sim_core + sweep")
     assert room_of(Path("sim_core/batch.py")) == ("sim_core/*", "sim_core + sweep")
     assert room_of(Path("docs/tune.md")) == ("Markdown",)

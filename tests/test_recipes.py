@@ -321,7 +321,7 @@ def test_a_question_about_a_plan_from_its_recipe(copy: Copy) -> None:
     """Its variation and its section, in one file: told on a terminal, in JSON and on the page."""
     asked, row = "sweep/answers/asked.py", blocks("A question about a plan")
     known = "from sweep.answers.variation import Variation\n"
-    copy.replace(asked, known, "from sweep.answers.variation import NETWORK, Variation, network_of, vary\n")
+    copy.replace(asked, known, "from sweep.answers.variation import NETWORK, Variation, vary\n")
     copy.insert(asked, "class Asked(NamedTuple)", f"{row[0]}\n\n\n")
     copy.insert(asked, "    Asked(of_rivals),\n", f"    {row[1]},\n")
     (copy.folder / "spec.yaml").write_text(SPEC.split("objectives")[0], encoding="utf-8")

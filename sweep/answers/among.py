@@ -1,6 +1,5 @@
 """A plan among those of its result: whether errors tell it from the best, and the nearest that runs if it cannot."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,14 +7,12 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import plural
-from sweep.answers.variation import Variation
+from sweep.answers.variation import PlanOfResult, Variation
 from sweep.columns import LONGER, NO_CHOICE, SHORTER
 from sweep.ranking.error_bars import GroupBars
-from sweep.ranking.query import columns_of, results
+from sweep.ranking.query import columns_of, plan_columns, results
 from sweep.ranking.ranking import TOP, rank
 from sweep.ranking.selection import quoted
-from sweep.reopening import Reopened
-from sweep.results.folder import Location
 from sweep.uncertainty.evidence import OF_PLANS, basis_of
 from sweep.uncertainty.judging import judge
 
@@ -36,11 +33,12 @@ class Within:
     why: str  # what it rests on
 
 
-def within(opened: Reopened, row: Mapping[str, Any]) -> Within | None:
-    """Where the plan with this row stands in its result; None where no error is known, or what is ranked by is no time."""
-    group = {name: row[name] for name in rank(opened.folder, top=1).per}
-    ranking = rank(opened.folder, where=" AND ".join(_is(*each) for each in group.items()) or None, per=[], top=TOP)
-    basis, by = basis_of(opened.provenance), ranking.by
+def within(plan: PlanOfResult) -> Within | None:
+    """Where a plan stands in its result; None where no error is known, or what is ranked by is no time."""
+    folder, row = plan.opened.folder, plan.row
+    group = {name: row[name] for name in rank(folder, top=1).per}
+    ranking = rank(folder, where=" AND ".join(_is(*each) for each in group.items()) or None, per=[], top=TOP)
+    basis, by = basis_of(plan.opened.provenance), ranking.by
     if basis.spread is None or not ranking.error_bars.groups or by not in (*LONGER, *SHORTER) or not row.get(by):
         return None
     first = ranking.rows.slice(0, 1).to_pylist()[0]
@@ -49,17 +47,17 @@ def within(opened: Reopened, row: Mapping[str, Any]) -> Within | None:
     pair = pa.Table.from_pylist([{name: each[name] for name in kept} for each in (first, row)])
     cost = np.array([each[by] if by in LONGER else 1 / each[by] for each in (first, row)], np.float64)
     judged = judge(pair, columns, cost, basis).widened(basis.wider(pair))
-    ties = zip(ranking.rows["plan"].to_pylist(), ranking.rows["tie"].to_pylist(), strict=True)
     bars = ranking.error_bars.groups[0]
+    ties = zip(ranking.rows["plan"].to_pylist(), ranking.rows["tie"].to_pylist(), strict=True)
     return Within(
         group=group,
         by=by,
         best=bars.best,
         behind=float(cost[1] / cost[0] - 1),
-        tie=bool(judged.tie[1]) or row["plan"] == bars.best,
+        tie=bool(judged.tie[1]) or plan.plan == bars.best,
         low=float(judged.low[1]),
         high=float(judged.high[1]),
-        tied=tuple(plan for plan, tie in ties if tie and plan != bars.best),
+        tied=tuple(number for number, tie in ties if tie and number != bars.best),
         bars=bars,
         why=ranking.error_bars.why,
     )
@@ -71,21 +69,19 @@ def _is(name: str, value: Any) -> str:
     return f"{quoted(name)} = {text}"
 
 
-def nearest_running(directory: Location, row: Mapping[str, Any]) -> Variation | None:
-    """The plan with a result that has the fewest other values than `row`, of these the fastest; None if none runs."""
-    with results(directory) as connection:
-        names = list(columns_of(connection))
-        compared = [name for name in names[: names.index("status")] if name in row and name not in NO_CHOICE]
-        apart = " + ".join(f'("{name}" IS DISTINCT FROM ?)::INT' for name in compared) or "0"
-        nearest = connection.execute(
+def nearest_running(plan: PlanOfResult) -> Variation | None:
+    """The plan with a result that has the fewest other values than this one, of these the fastest; None if none runs."""
+    row = plan.row
+    with results(plan.opened.folder) as connection:
+        compared = [name for name in plan_columns(columns_of(connection), NO_CHOICE) if name in row]
+        apart = " + ".join(f"({quoted(name)} IS DISTINCT FROM ?)::INT" for name in compared) or "0"
+        nearest = connection.sql(
             f"SELECT {', '.join(['plan', *compared, 'status'])} FROM results WHERE status = 'ok' AND hardware = ? "
             f"ORDER BY {apart}, gpu_s_per_sample, plan LIMIT 1",
-            [row["hardware"], *(row[name] for name in compared)],
-        ).fetchone()
-    if nearest is None:
-        return None
-    after = dict(zip(("plan", *compared, "status"), nearest, strict=True))
-    return Variation(change=f"plan {after['plan']}", before=dict(row), after=after)
+            params=[row["hardware"], *(row[name] for name in compared)],
+        ).to_arrow_table()
+    found = nearest.to_pylist()
+    return Variation(change=f"plan {found[0]['plan']}", before=row, after=found[0]) if found else None
 
 
 def ties_of(group: GroupBars) -> str:

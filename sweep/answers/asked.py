@@ -6,19 +6,16 @@ best plans where `page` says so: nothing else is told of it.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
-
-import numpy as np
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, plural, short
 from sweep.answers.among import ties_of
-from sweep.answers.explanation import Explanation, difference
-from sweep.answers.lines import NARROW
-from sweep.answers.section import Section, values_of
+from sweep.answers.explanation import NARROW, Explanation
+from sweep.answers.section import Section
 from sweep.answers.variation import Variation
 from sweep.uncertainty.evidence import LEVEL
-from sweep.wording import cell, values_text
+from sweep.wording import Values, cell, values_text
 
 BAR: Final = 40
 MOST_STAGES: Final = 4
@@ -27,26 +24,25 @@ MOST_STAGES: Final = 4
 def of_plan(plan: Explanation) -> Iterator[Section]:
     """What it is; why it does not run."""
     shape = plan.shape
+    stages = [] if shape is None else shape.memory.T.tolist()  # bytes; NaN: unknown
     yield Section(
-        heading=f"plan {plan.plan}",
-        lines=plan.told,
+        f"plan {plan.plan}",
+        plan.told,
         values={
             "plan": plan.plan,
             "row": plan.row,
-            "told": list(plan.told),
+            "told": plan.told,
             "reason": plan.reason or None,
-            "groups": [] if shape is None else [{"name": g.name, "ranks": g.ranks, "nodes": g.nodes} for g in shape.groups],
-            "layers": [] if shape is None else [list(stage) for stage in shape.layers],
-            "stages": [] if shape is None else [_known(column) for column in shape.memory.T],
+            "groups": [{"name": g.name, "ranks": g.ranks, "nodes": g.nodes} for g in shape.groups] if shape else [],
+            "layers": [list(stage) for stage in shape.layers] if shape else [],
+            "stages": [
+                {name: None if math.isnan(value) else value for name, value in zip(MEMORY, stage, strict=True)}
+                for stage in stages
+            ],
         },
     )
     if not plan.runs:
-        yield Section(heading=f"{plan.row['status']}: {plan.reason}", apart=True)
-
-
-def _known(column: Sequence[float]) -> dict[str, float | None]:
-    """Bytes of a stage by MEMORY, None where unknown."""
-    return {name: None if np.isnan(value) else float(value) for name, value in zip(MEMORY, column, strict=True)}
+        yield Section(f"{plan.row['status']}: {plan.reason}", apart=True)
 
 
 def of_step(plan: Explanation) -> Iterator[Section]:
@@ -55,14 +51,14 @@ def of_step(plan: Explanation) -> Iterator[Section]:
     if not plan.runs:
         return
     rate = "" if row["mfu"] is None else f", MFU {row['mfu']:.1%} {plan.peak}"
+    shares = {part: row[part] / row["step_time_s"] for part in PARTS if row[part] > 0}
     lines = [
         f"{part_name(part):14} {short(row[part], 's'):>9} {share:>6.1%}  {'#' * round(share * BAR)}"
-        for part in PARTS
-        if row[part] > 0 and (share := row[part] / row["step_time_s"]) is not None
+        for part, share in shares.items()
     ]
-    lines += [] if plan.waiting is None else [f"bubble: {_bubble(plan)}"]
+    lines += [f"bubble: {_bubble(plan)}"] if plan.waiting else []
     step = f"step {short(row['step_time_s'], 's')}, {short(row['samples_per_s'], '')} samples/s{rate}"
-    yield Section(heading=step, lines=tuple(lines), apart=True)
+    yield Section(step, lines, apart=True)
 
 
 def _bubble(plan: Explanation) -> str:
@@ -90,99 +86,92 @@ def part_name(name: str) -> str:
 
 def of_memory(plan: Explanation) -> Iterator[Section]:
     """What its memory holds, on some of its stages."""
-    row = plan.row
+    row, shape = plan.row, plan.shape
     have, peak, state = row["device_memory_bytes"], row["peak_memory_bytes"], row["state_bytes"]
     if not plan.runs and row["reason"] != "memory_exceeds_device":
         return
     if peak is None:
-        told = "" if state is None else f"memory: state {short(state, 'B')} of {short(have, 'B')}; activations are unknown"
-        yield from [Section(heading=told, apart=True)] * bool(told)
+        if state is not None:
+            told = f"memory: state {short(state, 'B')} of {short(have, 'B')}; activations are unknown"
+            yield Section(told, apart=True)
         return
     table: list[tuple[str, ...]] = []
-    if plan.shape is not None:
-        of_stage = plan.shape.memory
-        count = of_stage.shape[1]
+    if shape is not None:
+        count = shape.memory.shape[1]
         stages = range(count) if count <= MOST_STAGES else (0, 1, count // 2, count - 1)
         table = [("", *(f"stage {stage}" for stage in stages))]
-        table += [
-            (name.removesuffix("_bytes"), *(short(float(values[stage]), "B") for stage in stages))
-            for name, values in zip(MEMORY, of_stage, strict=True)
-            if values.max() > 0
-        ]
+        for name, values in zip(MEMORY, shape.memory, strict=True):
+            if values.max() > 0:
+                table.append((name.removesuffix("_bytes"), *(short(float(values[stage]), "B") for stage in stages)))
     room = f"{short(have - peak, 'B')} of head-room" if have >= peak else f"{short(peak - have, 'B')} too much"
     told = f"memory {short(peak, 'B')} of {short(have, 'B')} on the fullest stage, {room}"
-    yield Section(heading=told, apart=True, table=tuple(table), left=(0,), gap=3)
+    yield Section(told, apart=True, table=table, left=(0,), gap=3)
 
 
 def of_bottleneck(plan: Explanation) -> Iterator[Section]:
     """What holds it back, and which changes would help."""
-    of = plan.bottleneck
-    values = {
-        "bottleneck": None if of is None else of.values,
-        "bubble": None if plan.waiting is None else dataclasses.asdict(plan.waiting),
-        "mfu_of": plan.peak or None,
-    }
-    lines = []
-    for cure in () if of is None else of.cures:
-        left = "" if of is None or of.part == "compute" else f"{of.left(cure):.0%} left, "
-        lines.append(f"{cure.change}: {left}{cure.gain():+.1%} per GPU")
-    if of is None:
-        yield Section(values=values)
-    else:
-        none = "no single change makes it smaller and the plan faster"
-        yield Section(heading=f"bottleneck: {of.text}", lines=tuple(lines) or (none,), values=values, apart=True)
+    of, told, heading = plan.bottleneck, None, ""
+    lines: list[str] = []
+    if of is not None:
+        told = {"part": of.part, "share": of.share, "text": of.text, "changes": [cure.change for cure in of.cures]}
+        heading = f"bottleneck: {of.text}"
+        for cure in of.cures:
+            left = "" if of.part == "compute" else f"{of.left(cure):.0%} left, "
+            lines.append(f"{cure.change}: {left}{cure.gain():+.1%} per GPU")
+        lines = lines or ["no single change makes it smaller and the plan faster"]
+    bubble = plan.waiting and dataclasses.asdict(plan.waiting)
+    values = {"bottleneck": told, "bubble": bubble, "mfu_of": plan.peak or None}
+    yield Section(heading, lines, values=values, apart=True)
 
 
 def of_changes(plan: Explanation) -> Iterator[Section]:
     """What each change of one axis gives; then those that cannot run, by reason. Of a plan that cannot run, what would."""
-    around, nearest, runs = plan.neighbours, plan.nearest, plan.runs
-    values = {"neighbours": [{"axis": each.axis, "change": each.change, **each.rows[1]} for each in around]}
-    near = None if nearest is None else {"plan": nearest.rows[1]["plan"], "changes": nearest.chosen}
+    nearest, runs = plan.nearest, plan.runs
+    near = None if nearest is None else {"plan": nearest.after["plan"], "changes": nearest.chosen}
+    around = [{"axis": each.axis, "change": each.change, **each.after} for each in plan.neighbours]
+    values = {"neighbours": around, "nearest": near}
     if not around:
-        yield Section(values=values | {"nearest": near})
+        yield Section(values=values)
         return
-    running = [each for each in around if each.runs and not (runs and _is_the_same(each))]
+    running = [each for each in plan.neighbours if each.runs and not (runs and _is_the_same(each))]
     if not runs:
-        running.sort(key=lambda each: float(each.rows[1]["gpu_s_per_sample"]))
+        running.sort(key=lambda each: float(each.after["gpu_s_per_sample"]))
     heading = "changes of one axis, simulated" if runs else "changes of one axis that make it run"
-    table: list[tuple[str, ...]] = []
-    narrow = False
+    table: list[tuple[str, ...]] = [("change", "step", "speed per GPU", "MFU", "memory")]
     for each in running:
-        row = each.rows[1]
-        step, mfu, memory = (cell(name, row[name]) for name in ("step_time_s", "mfu", "peak_memory_bytes"))
+        step, mfu, memory = (cell(name, each.after[name]) for name in ("step_time_s", "mfu", "peak_memory_bytes"))
         table.append((each.change, step, f"{each.gain():+.1%}" if runs else "-", mfu, memory))
-        narrow |= row["mfu"] is not None and str(row.get("precision", ""))[:3] in NARROW
+    narrow = any(each.after["mfu"] is not None and str(each.after.get("precision", ""))[:3] in NARROW for each in running)
     yield Section(
-        heading=heading if running or runs else "no change of one axis makes it run",
-        table=(("change", "step", "speed per GPU", "MFU", "memory"), *table) if table else (),
+        heading if running or runs else "no change of one axis makes it run",
+        table=table if running else (),
         left=(0,),
         gap=3,
         below_table=("MFU of plans in fp8 and fp4, too, is of the peak in 16 bits",) * narrow,
-        values=values | {"nearest": near},
+        values=values,
         apart=True,
     )
     refused: dict[str, list[str]] = {}
-    for each in around:
+    for each in plan.neighbours:
         if not each.runs:
-            refused.setdefault(_why(each.rows[1]), []).append(each.change)
+            refused.setdefault(_why(each.after), []).append(each.change)
     same = 0 if runs else len(refused.pop(_why(plan.row), ()))
     lines = [f"{', '.join(changes)}: {why}" for why, changes in refused.items()]
     lines += [f"{plural(same, 'other change')}: as the plan itself"] if same else []
     if lines:
-        yield Section(heading="" if not refused else "cannot run:" if runs else "for another reason:", lines=tuple(lines))
+        yield Section("" if not refused else "cannot run:" if runs else "for another reason:", lines)
     if near is not None and nearest is not None:
         changed = ", ".join(f"{name} {cell(name, value)}" for name, value in nearest.chosen.items())
-        yield Section(heading=f"nearest plan of the result that runs: {near['plan']}, with {changed}")
+        yield Section(f"nearest plan of the result that runs: {near['plan']}, with {changed}")
 
 
 def _is_the_same(of: Variation) -> bool:
     """Whether a change has changed nothing: layers that divide evenly are balanced."""
-    before, after = of.rows
     names = ("step_time_s", "all_gpus", "global_batch", "peak_memory_bytes", "hardware")
-    return all(after[name] == before[name] for name in names)
+    return all(of.after[name] == of.before[name] for name in names)
 
 
-def _why(row: Any) -> str:
+def _why(row: Values) -> str:
     if row["reason"] == "memory_exceeds_device":
         return f"needs {short(row['peak_memory_bytes'] or row['state_bytes'], 'B')} of {short(row['device_memory_bytes'], 'B')}"
     return f"{row['reason']} ({EXPLANATIONS[row['reason']]})"
@@ -194,28 +183,24 @@ def of_rivals(plan: Explanation) -> Iterator[Section]:
     if of is None:
         yield Section(values={"within": None})
         return
-    lines = [f"its step is {of.low:.2f} to {of.high:.2f} x the simulated one ({LEVEL:.0%}; {of.why})"]
     group = "".join(f" of {values_text({name: value})}" for name, value in of.group.items())
-    behind = f"it is {of.behind:.1%} behind plan {of.best}, the best{group} by {of.by}"
+    told = f"it is {of.behind:.1%} behind plan {of.best}, the best{group} by {of.by}: "
+    told += "too little to tell them apart" if of.tie else "more than the errors of the two differ"
     if plan.plan == of.best:
-        lines.append(f"it is the best plan{group} by {of.by}" + ("" if of.bars.tied else ", and no other ties with it"))
-    elif of.tie:
-        lines.append(f"{behind}: too little to tell them apart")
-    else:
-        lines.append(f"{behind}: more than the errors of the two differ")
+        told = f"it is the best plan{group} by {of.by}" + ("" if of.bars.tied else ", and no other ties with it")
+    lines = [f"its step is {of.low:.2f} to {of.high:.2f} x the simulated one ({LEVEL:.0%}; {of.why})", told]
     if of.tied:
         more = f" and {of.bars.tied - len(of.tied):,} more" if of.bars.tied > len(of.tied) else ""
-        tied = f"those that tie with plan {of.best}: {', '.join(map(str, of.tied))}{more}"
-        lines += [ties_of(of.bars), tied]
-    yield Section(heading="within the error", lines=tuple(lines), values={"within": dataclasses.asdict(of)}, apart=True)
+        lines += [ties_of(of.bars), f"those that tie with plan {of.best}: {', '.join(map(str, of.tied))}{more}"]
+    yield Section("within the error", lines, values={"within": dataclasses.asdict(of)}, apart=True)
 
 
 def of_measuring(plan: Explanation) -> Iterator[Section]:
     """What of its prediction to measure first, and what to know of the result."""
     if plan.first:
-        yield Section(heading="to measure first", lines=plan.first, apart=True)
-    notes = plan.opened.notes
-    yield Section(notes=notes, values={"measure_first": list(plan.first), "notes": list(notes)})
+        yield Section("to measure first", plan.first, apart=True)
+    notes = list(plan.opened.notes)
+    yield Section(notes=notes, values={"measure_first": plan.first, "notes": notes})
 
 
 class Asked(NamedTuple):
@@ -244,24 +229,3 @@ def explained(plan: Explanation) -> list[Section]:
 def on_page(plan: Explanation) -> list[Section]:
     """The answers that the page of a result has of a plan. Raises SimError."""
     return [section for asked in ASKED if asked.page for section in asked.answer(plan)]
-
-
-def compared(first: Explanation, second: Explanation) -> Section:
-    """Two plans side by side, and why one wins."""
-    apart = difference(first, second)
-    rows = [(name, *(cell(name, value) for value in values), "") for name, values in apart.fields.items()]
-    for deltas, unit in ((apart.parts, "s"), (apart.memory, "B")):
-        for name, delta in deltas.items():
-            label = "step" if name == "step_time_s" else part_name(name) if unit == "s" else name.removesuffix("_bytes")
-            values = (first.row[name], second.row[name])
-            signed = f"{'-' if delta < 0 else '+'}{short(abs(delta), unit)}" if delta else "0"
-            rows += [(label, *(short(value, unit) for value in values), signed)] if any(values) else []
-    return Section(
-        heading=f"plan {first.plan} against plan {second.plan}",
-        table=(("", f"plan {first.plan}", f"plan {second.plan}", "difference"), *rows),
-        left=(0,),
-        gap=3,
-        below_table=(apart.verdict,),
-        values={"against": values_of(explained(second)) | {"difference": dataclasses.asdict(apart)}},
-        apart=True,
-    )

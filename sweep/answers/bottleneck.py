@@ -1,28 +1,15 @@
 """What holds a plan back, named by rule, with what each change leaves of it; and what the bubble of a pipeline is made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core import (
-    PARTS,
-    SCHEDULE_ROWS,
-    SCHEDULES,
-    SPAN_KINDS,
-    Floats,
-    HardwareTable,
-    Plans,
-    Shape,
-    Workload,
-    blocks_of,
-    plural,
-    short,
-    timeline,
-)
+from sim_core import PARTS, SCHEDULE_ROWS, SCHEDULES, SPAN_KINDS, Floats, Shape, blocks_of, plural, short, timeline
 from sweep.answers.neighbours import of_plan
-from sweep.answers.variation import STEP, Variation
+from sweep.answers.variation import STEP, PlanOfResult, Variation
+from sweep.wording import Values
 
 USEFUL: Final = ("compute_forward_s", "compute_backward_s")
 LEAST_SHARE: Final = 0.05
@@ -45,42 +32,32 @@ WORK: Final = (
 _FORWARD, _WEIGHT_GRADIENT = SPAN_KINDS.index("forward"), SPAN_KINDS.index("weight gradient")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bottleneck:
+class Bottleneck(NamedTuple):
     """The part, its share of the step, the number that shows it, and the changes that make it smaller and the plan faster."""
 
     part: str
     share: float
     text: str
-    cures: tuple[Variation, ...]
+    cures: list[Variation]
 
     def left(self, change: Variation) -> float:
         """The part's share of the step under a change."""
-        return float(change.rows[1][self.part] / change.rows[1][STEP])
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        changes = [cure.change for cure in self.cures]
-        return {"part": self.part, "share": self.share, "text": self.text, "changes": changes}
+        return float(change.after[self.part] / change.after[STEP])
 
 
-def bottleneck(row: Mapping[str, Any], shape: Shape, around: Sequence[Variation]) -> Bottleneck:
+def bottleneck(row: Values, shape: Shape, around: Sequence[Variation]) -> Bottleneck:
     """The bottleneck of a plan with a result."""
     step_s = row[STEP]
     part = max((name for name in PARTS if name not in USEFUL), key=lambda name: float(row[name]))
     share = row[part] / step_s
-    cures = [change for change in around if change.runs and change.gain() > LEAST_GAIN]
+    cures = sorted((each for each in around if each.runs and each.gain() > LEAST_GAIN), key=lambda each: -each.gain())
     if share < LEAST_SHARE:
         useful = sum(row[name] for name in USEFUL) / step_s
         rate = "" if row["mfu"] is None else f", at {row['mfu'] / useful:.0%} of the peak while it runs"
         text = f"compute {useful:.0%} of the step{rate}; the largest other part, {words(part)}, is {share:.1%}"
-        part, share, cures = "compute", useful, [change for change in cures if of_plan(change)]
-    else:
-        text = _text(part, share, row, shape, around)
-        cures = [change for change in cures if change.rows[1][part] / change.rows[1][STEP] < share]
-    best = sorted(cures, key=lambda change: -change.gain())[:MOST_CURES]
-    return Bottleneck(part=part, share=share, text=text, cures=tuple(best))
+        return Bottleneck("compute", useful, text, [each for each in cures if of_plan(each)][:MOST_CURES])
+    text = f"{words(part)} {share:.0%} of the step{_shown(part, row, shape, around)}"
+    return Bottleneck(part, share, text, [each for each in cures if each.after[part] / each.after[STEP] < share][:MOST_CURES])
 
 
 def words(part: str) -> str:
@@ -92,37 +69,34 @@ def words(part: str) -> str:
     return named.get(name, name.removeprefix("compute_"))
 
 
-def _text(part: str, share: float, row: Mapping[str, Any], shape: Shape, around: Sequence[Variation]) -> str:
-    head = f"{words(part)} {share:.0%} of the step"
+def _shown(part: str, row: Values, shape: Shape, around: Sequence[Variation]) -> str:
+    """The number that shows a part, in words."""
     if part == "bubble_s":
         pp, vpp, ga = row["pp"], row["vpp"], row["ga"]
         if pp == 1:
-            return f"{head}: waiting for the slowest rank"
+            return ": waiting for the slowest rank"
         alone = f"; even stages alone would wait {(pp - 1) / (vpp * ga):.0%} of their work" if row["schedule"] == "1f1b" else ""
         chunks = f" of {vpp} chunks" if vpp > 1 else ""
-        return f"{head}: {plural(ga, 'micro-batch')} on {pp} stages{chunks}{alone}"
+        return f": {plural(ga, 'micro-batch')} on {pp} stages{chunks}{alone}"
     if part == "compute_recompute_s":
-        without = [each for each in around if each.axis == "checkpointing" and each.rows[1]["checkpointing"] == "none"]
-        need = [each.rows[1]["peak_memory_bytes"] or 0.0 for each in without[:1] if not each.runs]
-        needs = "".join(f"; without it the plan needs {short(each, 'B')}" for each in need)
-        return f"{head}: checkpointing {row['checkpointing']}{needs}"
+        without = [each for each in around if each.axis == "checkpointing" and each.after["checkpointing"] == "none"][:1]
+        need = [short(each.after["peak_memory_bytes"] or 0.0, "B") for each in without if not each.runs]
+        return f": checkpointing {row['checkpointing']}{''.join(f'; without it the plan needs {each}' for each in need)}"
     if part == "launch_s":
-        return f"{head}: the host takes longer to launch a layer's kernels than the device to run them"
-    if part in GROUPS_OF:
-        total = row[part.replace("exposed", "total")] / row["step_time_s"]
-        groups = [group for group in shape.groups if group.name in GROUPS_OF[part] and group.ranks > 1]
-        told = " and ".join(
-            f"{group.ranks} ranks {'in a node' if group.nodes == 1 else f'on {group.nodes} nodes'}" for group in groups
-        )
-        switch = f"overlap_{'grad' if part.startswith('dp') else part[:2]}"
-        behind = f"; {switch} {'on' if row[switch] else 'off'}" if switch in row else ""
-        return f"{head} (of {total:.0%} with what compute hides): groups of {told}{behind}"
-    if part == "pp_exposed_s":
-        hidden = row["pp_total_s"] / row["step_time_s"]
-        return f"{head} (of {hidden:.0%} with what compute hides); overlap_pp {'on' if row['overlap_pp'] else 'off'}"
+        return ": the host takes longer to launch a layer's kernels than the device to run them"
     if part == "optimizer_s":
-        return f"{head}: once a step; more micro-batches or GPUs that share it make it smaller"
-    return head
+        return ": once a step; more micro-batches or GPUs that share it make it smaller"
+    if part not in (*GROUPS_OF, "pp_exposed_s"):
+        return ""
+    total = row[part.replace("exposed", "total")] / row[STEP]
+    hides = f" (of {total:.0%} with what compute hides)"
+    switch = f"overlap_{'grad' if part.startswith('dp') else part[:2]}"
+    overlap = f"; {switch} {'on' if row[switch] else 'off'}" if switch in row else ""
+    if part == "pp_exposed_s":
+        return hides + overlap
+    groups = [group for group in shape.groups if group.name in GROUPS_OF[part] and group.ranks > 1]
+    places = (f"{each.ranks} ranks {'in a node' if each.nodes == 1 else f'on {each.nodes} nodes'}" for each in groups)
+    return f"{hides}: groups of {' and '.join(places)}{overlap}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,34 +117,18 @@ class Waiting:
     more: float
 
 
-def waiting(row: Mapping[str, Any], workload: Workload, hardware: HardwareTable, plans: Plans) -> Waiting | None:
+def waiting(plan: PlanOfResult) -> Waiting | None:
     """The bubble of a plan with a result taken apart; None without a pipeline, and where its blocks are not simulated."""
+    row, plans = plan.row, plan.plans
     if row["pp"] == 1 or row["fidelity"] != "event" or row["bubble_s"] <= 0 or blocks_of(plans) > MOST_BLOCKS:
         return None
-    step = timeline(workload, hardware, plans)
+    step = timeline(plan.sweep.workload, plan.sweep.hardware, plans)
     of_stage, of_kind = np.zeros((step.stages, len(PARTS))), np.zeros((len(SPAN_KINDS), len(PARTS)))
     np.add.at(of_stage, step.spans.stage, step.spans.parts)
     np.add.at(of_kind, step.spans.kind, step.spans.parts)
     work = [PARTS.index(name) for name in WORK]
     own = own_part(row, of_kind[:, work].sum(axis=1))
-    return apart(of_stage[:, PARTS.index("bubble_s")], of_stage[:, work].sum(axis=1), own=own)
-
-
-def own_part(row: Mapping[str, Any], work_s: Floats) -> float | None:
-    """The bubble of even stages as a part of the work of one, by the closed form of the ledger; None where none holds.
-
-    `work_s`: seconds of all blocks by kind, [SPAN_KINDS].
-    """
-    schedule = SCHEDULE_ROWS[SCHEDULES.index(row["schedule"])]
-    total_s = float(work_s.sum())
-    forward, weights = float(work_s[_FORWARD]) / total_s, float(work_s[_WEIGHT_GRADIENT]) / total_s
-    of_one = {"forward_s": forward, "input_s": 1 - forward - weights, "weight_s": weights}  # of all that one micro-batch is
-    bubble = schedule.bubble_s(row["pp"], row["ga"], row["vpp"], **of_one)
-    return None if bubble is None else bubble / int(row["ga"])
-
-
-def apart(bubble_s: Floats, work_s: Floats, *, own: float | None) -> Waiting:
-    """The bubble of stages, [stages], with their work, both in seconds; `own`: see `own_part`."""
+    bubble_s, work_s = of_stage[:, PARTS.index("bubble_s")], of_stage[:, work].sum(axis=1)
     fullest = int(np.argmin(bubble_s))
     least_s, mean_s = float(bubble_s[fullest]), float(work_s.mean())
     others_s = (float(work_s.sum()) - float(work_s[fullest])) / (len(work_s) - 1)
@@ -183,3 +141,16 @@ def apart(bubble_s: Floats, work_s: Floats, *, own: float | None) -> Waiting:
         fullest=fullest,
         more=float(work_s[fullest]) / mean_s - 1,
     )
+
+
+def own_part(row: Values, work_s: Floats) -> float | None:
+    """The bubble of even stages as a part of the work of one, by the closed form of the ledger; None where none holds.
+
+    `work_s`: seconds of all blocks by kind, [SPAN_KINDS].
+    """
+    schedule = SCHEDULE_ROWS[SCHEDULES.index(row["schedule"])]
+    total_s = float(work_s.sum())
+    forward, weights = float(work_s[_FORWARD]) / total_s, float(work_s[_WEIGHT_GRADIENT]) / total_s
+    of_one = {"forward_s": forward, "input_s": 1 - forward - weights, "weight_s": weights}  # of all that one micro-batch is
+    bubble = schedule.bubble_s(row["pp"], row["ga"], row["vpp"], **of_one)
+    return None if bubble is None else bubble / int(row["ga"])

@@ -1,62 +1,31 @@
-"""One plan of a result and what is known of it, each fact when it is first asked for; and two plans compared."""
+"""One plan of a result and what is known of it, each fact when it is first asked for."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
-from sim_core import EXPLANATIONS, MEMORY, PARTS, Hardware, Plans, Shape, SpecError, shape_of
+from sim_core import EXPLANATIONS, Shape, SpecError, plural, shape_of, short
 from sweep.answers.among import Within, nearest_running, within
-from sweep.answers.bottleneck import Bottleneck, Waiting, bottleneck, waiting, words
-from sweep.answers.lines import peak_of, plan_lines, to_measure
+from sweep.answers.bottleneck import GROUPS_OF, Bottleneck, Waiting, bottleneck, waiting
 from sweep.answers.neighbours import neighbours
-from sweep.answers.variation import COST, STEP, Variation
-from sweep.evaluation.one_plan import plans_of, row_of
-from sweep.evaluation.preparation import Sweep
+from sweep.answers.variation import PlanOfResult, Variation
+from sweep.evaluation.one_plan import row_of
 from sweep.reopening import Reopened
 
-_TELLING: Final = 0.0005
+TIGHT: Final = 0.1
+"""Part of a device's memory below which head-room is worth a measurement."""
+NARROW: Final = {"fp8": "fp8", "mxf": "fp8", "nvf": "fp4"}
+"""The peak of a device by the first letters of a precision below 16 bits."""
+_SMALL: Final = 0.005
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """Plan number `plan` of a result. What is simulated for a fact raises SimError."""
-
-    opened: Reopened
-    plan: int
-    row: Mapping[str, Any]  # its result
-
-    @cached_property
-    def sweep(self) -> Sweep:
-        """The sweep, with the workload of this plan."""
-        return self.opened.prepared.sweep.of_plan(self.plan)
-
-    @cached_property
-    def plans(self) -> Plans:
-        """The plan as columns of length 1."""
-        return plans_of(self.opened.prepared, self.plan)
-
-    @property
-    def hardware(self) -> Hardware:
-        """The device that it runs on."""
-        return self.sweep.hardware.variants[int(self.plans.hardware[0])]
-
-    @property
-    def runs(self) -> bool:
-        """Whether the plan has a result."""
-        return bool(self.row["status"] == "ok")
+class Explanation(PlanOfResult):
+    """A plan of a result, explained. What is simulated for a fact raises SimError."""
 
     @property
     def reason(self) -> str:
         """Why it cannot run; empty if it can."""
         reason = self.row["reason"]
         return f"{reason}: {EXPLANATIONS[reason]}" if reason else ""
-
-    @cached_property
-    def told(self) -> tuple[str, ...]:
-        """What it is on its machine, in words."""
-        sequence = self.row.get("sequence") or self.sweep.workload.sequence
-        return tuple(plan_lines(self.row, self.shape, self.hardware, sequence))
 
     @cached_property
     def shape(self) -> Shape | None:
@@ -67,11 +36,9 @@ class Explanation:
             return None
 
     @cached_property
-    def neighbours(self) -> tuple[Variation, ...]:
+    def neighbours(self) -> list[Variation]:
         """The plan under each change of one axis; none of a plan without a batch that a machine could take."""
-        if not all(1 <= self.row[name] < 2**40 for name in ("global_batch", "all_gpus")):
-            return ()
-        return tuple(neighbours(self.opened, self.plan, self.row))
+        return neighbours(self) if all(1 <= self.row[name] < 2**40 for name in ("global_batch", "all_gpus")) else []
 
     @cached_property
     def bottleneck(self) -> Bottleneck | None:
@@ -81,28 +48,75 @@ class Explanation:
     @cached_property
     def waiting(self) -> Waiting | None:
         """What its bubble is made of, where that is known."""
-        return waiting(self.row, self.sweep.workload, self.sweep.hardware, self.plans) if self.runs else None
+        return waiting(self) if self.runs else None
 
     @cached_property
     def nearest(self) -> Variation | None:
         """Of a plan that cannot run, the plan of the result nearest to it that can."""
-        return None if self.runs else nearest_running(self.opened.folder, self.row)
-
-    @property
-    def peak(self) -> str:
-        """Which peak its MFU is of, in words; empty where there is none."""
-        known = self.runs and self.row["mfu"] is not None
-        return peak_of(self.row, self.hardware, self.sweep.workload.dtype) if known else ""
-
-    @property
-    def first(self) -> tuple[str, ...]:
-        """What to measure first."""
-        return tuple(to_measure(self.row)) if self.runs else ()
+        return None if self.runs else nearest_running(self)
 
     @cached_property
     def within(self) -> Within | None:
         """Where it stands among the plans of the result, if it runs and errors are known."""
-        return within(self.opened, self.row) if self.runs else None
+        return within(self) if self.runs else None
+
+    @cached_property
+    def told(self) -> list[str]:
+        """What it is on its machine: a line each for GPUs, groups, batch, layers, schedule."""
+        row, shape = self.row, self.shape
+        gpus, node = row["all_gpus"], int(self.hardware.value("gpus_per_node"))
+        nodes = f" in {-(-gpus // node):,} nodes of {node}" if gpus > node else ""
+        sizes = {"tp": row["tp"], "cp": row.get("cp", 1), "pp": row["pp"], "dp": row["dp"]}
+        factors = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1 or name in ("tp", "dp"))
+        experts = f"; experts over {row['ep']} ranks (ep)" if row["ep"] > 1 else ""
+        stack = f"; stack {row['stack']}" if "stack" in row else ""
+        sequence = row.get("sequence") or self.sweep.workload.sequence
+        tokens = f" of {sequence:,} tokens" if sequence else ""
+        micro_batches = f"a rank takes {plural(row['ga'], 'micro-batch')} of {row['micro_batch']}"
+        interleaved = " (interleaved)" * (row["schedule"] == "1f1b" and row["vpp"] > 1)
+        hidden = [name for name in ("tp", "ep", "pp", "grad", "param") if row[f"overlap_{name}"]]
+        lines = [
+            f"{gpus:,} {row['hardware']}{nodes}: {factors}{experts}{stack}",
+            "" if shape is None else _groups_text(shape, experts=row["ep"] > 1),
+            f"a step: {plural(row['global_batch'], 'sequence')}{tokens}; {micro_batches}",
+            "" if shape is None else f"layers: {_layers_text(shape)}; layer_split {row['layer_split']}",
+            f"schedule {row['schedule']}{interleaved}, checkpointing {row['checkpointing']}, "
+            f"overlapped: {', '.join(hidden) or 'nothing'}",
+        ]
+        return [line for line in lines if line]
+
+    @property
+    def peak(self) -> str:
+        """Which peak its MFU is of, and what it is of that of its own precision, where it is higher; empty without an MFU."""
+        if not self.runs or self.row["mfu"] is None:
+            return ""
+        own, row = NARROW.get(str(self.row.get("precision", ""))[:3], ""), self.row
+        peak = self.hardware.value(f"peak_flops_{own}") if own else 0.0
+        beside = f", {row['tflops_per_gpu'] * 1e12 / peak:.1%} of that in {own}" if peak else ""
+        return f"of the peak in {'fp16' if row.get('precision') == 'fp16' else self.sweep.workload.dtype}{beside}"
+
+    @property
+    def first(self) -> list[str]:
+        """What of the prediction rests least on measurements of this device, most seconds first."""
+        if not self.runs:
+            return []
+        row, doubts = self.row, []
+        step_s, share, launch_s = row["step_time_s"], row["measured_share"], row["launch_s"]
+        if share is not None:
+            rest_s = (1 - share) * (row["compute_forward_s"] + row["compute_backward_s"])
+            text = f"kernels: {1 - share:.0%} of forward and backward, {rest_s / step_s:.1%} of the step, are not"
+            doubts.append((rest_s, f"{text} by kernels measured on this device"))
+        text = f"launches: {launch_s / step_s:.1%} of the step rests on the stack's host time of a layer; a profile of one"
+        doubts.append((launch_s, text))
+        for part in (*GROUPS_OF, "pp_exposed_s"):
+            name = "pipeline sends" if part.startswith("pp") else f"{part[:2].upper()} collectives"
+            text = f"{name}: {row[part] / step_s:.1%} of the step is exposed; nccl-tests on your network (`sweep calibrate`)"
+            doubts.append((row[part], text))
+        peak, have = row["peak_memory_bytes"], row["device_memory_bytes"]
+        if peak is not None and (have - peak) / have < TIGHT:
+            text = f"memory: {short(have - peak, 'B')} of head-room; torch.cuda.max_memory_allocated after two steps"
+            doubts.append((step_s, text))
+        return [text for seconds, text in sorted(doubts, key=lambda each: -each[0]) if seconds > _SMALL * step_s]
 
 
 def explain(opened: Reopened, number: int) -> Explanation:
@@ -110,40 +124,20 @@ def explain(opened: Reopened, number: int) -> Explanation:
     return Explanation(opened=opened, plan=number, row=row_of(opened.prepared, number))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """Two plans side by side: fields that differ, seconds by part (second - first), and why one wins, in words."""
-
-    fields: dict[str, tuple[Any, Any]]
-    parts: dict[str, float]
-    memory: dict[str, float]
-    verdict: str
-
-
-def difference(first: Explanation, second: Explanation) -> Difference:
-    """What tells two plans apart."""
-    of = Variation(before=dict(first.row), after=dict(second.row))
-    parts = of.apart((STEP, *PARTS)) if first.runs and second.runs else {}
-    return Difference(fields=of.fields, parts=parts, memory=of.apart(MEMORY), verdict=_verdict(first, second))
+def _groups_text(shape: Shape, *, experts: bool) -> str:
+    """The groups that have their own traffic in a plan, inside a node and across: tied weights are two stages', no group."""
+    apart = [each for each in shape.groups if each.ranks > 1 and each.name != "EMBEDDING"]
+    apart = [each for each in apart if experts or each.name != "DP_EP"]
+    inside = [f"{each.name.replace('_', ' ')} ({each.ranks} ranks)" for each in apart if each.nodes == 1]
+    across = [f"{each.name.replace('_', ' ')} ({each.ranks} ranks on {each.nodes} nodes)" for each in apart if each.nodes > 1]
+    places = {"inside a node": inside, "across nodes": across}
+    return "; ".join(f"{place}: {', '.join(groups)}" for place, groups in places.items() if groups)
 
 
-def _verdict(first: Explanation, second: Explanation) -> str:
-    """Which plan runs, or costs fewer GPU-seconds a sample, and by which parts."""
-    if not (first.runs or second.runs):
-        return "neither of the two can run"
-    if not (first.runs and second.runs):
-        runs, fails = (first, second) if first.runs else (second, first)
-        return f"plan {runs.plan} runs, plan {fails.plan} does not: {fails.reason}"
-    best, worse = sorted((first, second), key=lambda each: float(each.row[COST]))
-    cost, of = best.row[COST], worse.row[COST]
-    if cost == of:
-        return "both cost the same"
-    less = {
-        name: worse.row[name] * worse.row["all_gpus"] / worse.row["global_batch"]
-        - best.row[name] * best.row["all_gpus"] / best.row["global_batch"]
-        for name in PARTS
-    }
-    wins = sorted((name for name in PARTS if less[name] > 0), key=lambda name: -less[name])[:3]
-    losses = sorted((name for name in PARTS if less[name] < 0), key=lambda name: less[name])[:2]
-    told = ", ".join(f"{words(name)} {-less[name] / of:+.1%}" for name in (*wins, *losses) if abs(less[name]) > _TELLING * of)
-    return f"plan {best.plan} takes {1 - cost / of:.1%} fewer GPU-seconds a sample: {told}"
+def _layers_text(shape: Shape) -> str:
+    """Layers by stage, equal ones together."""
+    of_stage, chunks = [sum(stage) for stage in shape.layers], len(shape.layers[0])
+    stages, each = len(of_stage), f" in {chunks} chunks" if chunks > 1 else ""
+    if len(set(of_stage)) > 1:
+        return f"{', '.join(map(str, of_stage))} on {stages} stages{each}"
+    return f"{of_stage[0]} on each of {stages} stages{each}" if stages > 1 else f"{of_stage[0]} on one stage"

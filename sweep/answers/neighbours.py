@@ -1,14 +1,13 @@
 """The plans around one: what each change of one axis gives, simulated, also where the sweep has no such value."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
-from sim_core import Stack, Workload, schedules_to_try
+from sim_core import Stack, schedules_to_try
 from sim_core.hardware.kernels.device import load_kernels, precisions
-from sweep.answers.variation import NETWORK, STEP, Change, Variation, device_of, network_of, vary
-from sweep.evaluation.one_plan import fields_of, row_of
+from sweep.answers.variation import NETWORK, STEP, Change, PlanOfResult, Variation, plan_of, vary
 from sweep.reopening import Reopened
-from sweep.spec.spec import SweepSpec
+from sweep.wording import Values
 
 ELSEWHERE: Final = ("all_gpus", "global_batch", NETWORK, "precision", "expert_imbalance")
 """Changes of the job or its machine, not of the plan alone."""
@@ -19,16 +18,12 @@ WORTH: Final = 0.02
 """Part of the step below which a gain outside the space is not worth a word."""
 
 
-def neighbours(
-    opened: Reopened, number: int, row: Mapping[str, Any], wanted: Callable[[Change], bool] = lambda _: True
-) -> list[Variation]:
-    """Plan `number`, whose result is `row`, under each change of one axis that is wanted. Raises SimError."""
-    changes = [(axis, change) for axis, change in _changes(opened, number, row) if wanted(change)]
-    rows = vary(opened, number, row, [change for _, change in changes])
-    modelled = opened.prepared.sweep.of_plan(number).workload.modelled
-    stack = modelled.stack if modelled else None
+def neighbours(plan: PlanOfResult, wanted: Callable[[Change], bool] = lambda _: True) -> list[Variation]:
+    """A plan under each change of one axis that is wanted. Raises SimError."""
+    changes = [(axis, change) for axis, change in _changes(plan) if wanted(change)]
+    rows = vary(plan, [change for _, change in changes])
     return [
-        Variation(axis=axis, change=_told(change, after, stack), before=dict(row), after=after)
+        Variation(axis=axis, change=_told(change, after, plan.stack), before=plan.row, after=after)
         for (axis, change), after in zip(changes, rows, strict=True)
     ]
 
@@ -41,35 +36,33 @@ def of_plan(change: Variation) -> bool:
 def best_outside(opened: Reopened, number: int) -> Variation | None:
     """The fastest plan outside the space that differs from plan `number` in one axis: what a wider space would find.
 
-    None where none is faster by more than WORTH. It trains the same job on the same machine. Raises SimError.
+    None where none is faster by more than WORTH. It trains the same job on the same machine, and the stack has its schedule.
+    Raises SimError.
     """
-    row = row_of(opened.prepared, number)
-    if row["status"] != "ok":
+    plan = plan_of(opened, number)
+    if not plan.runs:
         return None
-    around = neighbours(opened, number, row, lambda change: _is_outside(opened, number, change, row))
-    running = [each for each in around if of_plan(each) and each.runs]
-    best = max(running, key=lambda each: each.gain(STEP), default=None)
-    return best if best is not None and best.gain(STEP) > WORTH else None
+    stack = plan.stack
+
+    def outside(change: Change) -> bool:
+        known = stack is None or change.get("schedule", stack.schedules[0]) in stack.schedules
+        return known and any(str(value) not in _held(plan, name) for name, value in change.items())
+
+    running = [each for each in neighbours(plan, outside) if of_plan(each) and each.runs and each.gain(STEP) > WORTH]
+    return max(running, key=lambda each: each.gain(STEP), default=None)
 
 
-def _is_outside(opened: Reopened, number: int, change: Change, row: Mapping[str, Any]) -> bool:
-    """Whether the sweep lacks a value of a change, and the stack has its schedule."""
-    modelled = opened.prepared.sweep.of_plan(number).workload.modelled
-    if modelled and "schedule" in change and change["schedule"] not in modelled.stack.schedules:
-        return False
-    return any(str(value) not in _held(opened.spec, name, row) for name, value in change.items())
-
-
-def _held(spec: SweepSpec, name: str, row: Mapping[str, Any]) -> set[str]:
-    """The values that a sweep has of a field, as texts."""
+def _held(plan: PlanOfResult, name: str) -> set[str]:
+    """The values that a plan's sweep has of a field, as texts."""
+    spec = plan.opened.spec
     for key, values in spec.axes.items():
         names = key.split(",")
         if name in names:
             return {str(value[names.index(name)] if len(names) > 1 else value) for value in values}
-    return {str(spec.fixed.get(name, row.get(name)))}
+    return {str(spec.fixed.get(name, plan.row.get(name)))}
 
 
-def _told(change: Change, row: Mapping[str, Any], stack: Stack | None) -> str:
+def _told(change: Change, row: Values, stack: Stack | None) -> str:
     """A change in words, with what the stack does not have."""
     words = []
     for name, value in change.items():
@@ -86,10 +79,10 @@ def _told(change: Change, row: Mapping[str, Any], stack: Stack | None) -> str:
     return ", ".join(words)
 
 
-def _changes(opened: Reopened, number: int, row: Mapping[str, Any]) -> Iterator[tuple[str, Change]]:
+def _changes(plan: PlanOfResult) -> Iterator[tuple[str, Change]]:
     """Changes worth a look, each with the name of its axis; a size is halved and doubled."""
-    workload = opened.prepared.sweep.of_plan(number).workload
-    own = {**fields_of(opened.prepared.sweep.space, number), **row}
+    row, workload = plan.row, plan.sweep.workload
+    own = {**plan.fields, **row}
     tp, pp, vpp, ep, dp = (int(own[name]) for name in ("tp", "pp", "vpp", "ep", "dp"))
     from_file = workload.from_file  # which does not tell what context parallelism changes
     for name in ("tp", *([] if from_file else ["cp"]), "pp", *(["ep"] if workload.has_experts else []), "micro_batch"):
@@ -98,33 +91,30 @@ def _changes(opened: Reopened, number: int, row: Mapping[str, Any]) -> Iterator[
             yield name, {name: value, **({"vpp": 1} if alone else {})}
     for value in _chunks(pp, vpp, workload.layers, str(row["layer_split"])):
         yield "vpp", {"vpp": value}
-    known_load = len(workload.arrays.expert_load) or not from_file
+    known_load = len(workload.arrays.expert_load) > 0 or not from_file
+    # of precisions 16 bits, the usual 8 bits of the stack, and those of the device with scales of blocks
+    recipes: tuple[str, ...] = ("bf16", "fp8_tensorwise" if plan.stack and plan.stack.name in TENSORWISE else "fp8_delayed")
+    recipes += (MXFP8,) * (not from_file and MXFP8 in precisions(load_kernels(plan.hardware)))
+    switch = (True, False)
     worth: dict[str, tuple[bool, tuple[str | bool, ...]]] = {
         "checkpointing": (True, ("none", "selective", "full", f"block:{max(workload.layers // (pp * vpp) // 2, 1)}")),
         "schedule": (pp > 1, schedules_to_try(vpp)),
         "layer_split": (pp > 1, ("balanced", "balanced_cost", "embedding_and_loss_as_layer")),
-        "overlap_tp": (tp > 1, (True, False)),
-        "overlap_ep": (ep > 1, (True, False)),
-        "overlap_pp": (pp > 1, (True, False)),
-        "overlap_grad": (dp > 1, (True, False)),
-        "overlap_param": (dp > 1, (True, False)),
-        "expert_imbalance": (ep > 1 and bool(known_load), ("recorded", "balanced", "zipf:1")),
+        "overlap_tp": (tp > 1, switch),
+        "overlap_ep": (ep > 1, switch),
+        "overlap_pp": (pp > 1, switch),
+        "overlap_grad": (dp > 1, switch),
+        "overlap_param": (dp > 1, switch),
+        "expert_imbalance": (ep > 1 and known_load, ("recorded", "balanced", "zipf:1")),
         "sharding": (dp > 1 and not from_file, ("none", "optimizer", "gradients", "parameters")),
         "dispatcher": (ep > 1 and not from_file, ("alltoall", "flex")),
-        "precision": (not from_file, _recipes(opened, workload, row)),
+        "precision": (not from_file, recipes),
     }
     for name, (where, values) in worth.items():
         yield from ((name, {name: value}) for value in values if where and value != own[name])
     for name in ("all_gpus", "global_batch"):
         yield from ((name, {name: value}) for value in _both_ways(int(row[name])))
-    yield from ((NETWORK, {NETWORK: network_of(opened, row, times)}) for times in (0.5, 2.0))
-
-
-def _recipes(opened: Reopened, workload: Workload, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Precisions worth a look: 16 bits, the usual 8 bits of the stack, and those of the device with scales of blocks."""
-    name = workload.modelled.stack.name if workload.modelled else ""
-    recipes = ("bf16", "fp8_tensorwise" if name in TENSORWISE else "fp8_delayed")
-    return (*recipes, MXFP8) if MXFP8 in precisions(load_kernels(device_of(opened, row))) else recipes
+    yield from ((NETWORK, {NETWORK: plan.network(times)}) for times in (0.5, 2.0))
 
 
 def _both_ways(value: int) -> list[int]:

@@ -1,6 +1,6 @@
 """What each constraint costs: the best plans if one condition, or the memory of the devices, were no limit."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Bools, Ints, SpecError, plural, short
+from sim_core import Ints, SpecError, plural
 from sweep.answers.section import Section
 from sweep.answers.variation import Variation
 from sweep.columns import MEASURES, describe_rows, names_of_hardware, other_names
@@ -29,6 +29,8 @@ from sweep.wording import cell, heading, values_text
 MEMORY: Final = "device memory"
 WHERE, ASKED, DEVICE = "where", "--where", "memory"
 """Origins of a constraint: the spec, the command, the hardware."""
+Best = dict[tuple[Any, ...], dict[str, Any]]
+"""The best row of each group, by the values of the group."""
 COLUMNS: Final = {
     **{"constraint": pa.string(), "origin": pa.string(), "excluded": pa.int64(), "plan_now": pa.int64()},
     **dict.fromkeys(("now", "without", "better"), pa.float64()),
@@ -67,36 +69,66 @@ def relax(
         raise SpecError(f"{opened.folder}: --relax needs every plan, and a search keeps the best alone; use `sweep run`")
     ranked = partial(rank, opened.folder, by=by, per=per, top=1, descending=descending, every=True)
     ranking = ranked(where=where)
-    now = _by_group(ranking.rows.to_pylist(), ranking.per)
+    now = _by_group(ranking.rows, ranking)
     constraints: list[Relaxed] = []
+
+    def compare(constraint: str, origin: str, excluded: int, rows: Best) -> None:
+        """Add the constraint in each group that has a plan with it, or without."""
+        for group in dict.fromkeys([*now, *rows]):
+            best, without, better = now.get(group, {}), rows.get(group, {}), 0.0
+            if best:
+                value, then = best[ranking.by], without.get(ranking.by)
+                if then is None or then == value or (then > value) != ranking.descending:
+                    without = best  # nothing is better without it
+                elif value:
+                    better = abs(then / value - 1)
+            constraints.append(
+                Relaxed(
+                    change=constraint,
+                    origin=origin,
+                    excluded=excluded,
+                    group=dict(zip(ranking.per, group, strict=True)),
+                    before=best,
+                    after=without,
+                    by=ranking.by,
+                    better=better,
+                )
+            )
+
     for constraint, others in _one_out(conjuncts(where) if where else []):
         without = ranked(where=" AND ".join(f"({each})" for each in others) or None)
-        rows = _by_group(without.rows.to_pylist(), ranking.per)
-        constraints += _compared(constraint, ASKED, without.ranked - ranking.ranked, now, rows, ranking)
+        compare(constraint, ASKED, without.ranked - ranking.ranked, _by_group(without.rows, ranking))
     sweep = opened.prepared.sweep
     for constraint, others in _one_out(sweep.where):
         plans = _stored(opened, "excluded_by_where", where)
-        plans = plans[_meets(sweep, plans, others)]
-        rows = _best(replace(sweep, where=tuple(others)), plans, ranking, where)
-        constraints += _compared(constraint, WHERE, len(plans), now, rows, ranking)
+        met = [satisfied(others, describe_rows(sweep.space, part)[0]) for part in _chunks(plans)]
+        plans = plans[np.concatenate([np.zeros(0, np.bool_), *met])]
+        compare(constraint, WHERE, len(plans), _best(replace(sweep, where=tuple(others)), plans, ranking, where))
     plans = _stored(opened, "memory_exceeds_device", where)
     if len(plans):
         rows = _best(boundless(sweep), plans, ranking, where)
         for row in rows.values():
             _, own = describe_rows(sweep.space, np.array([row["plan"]], np.int64))
             row["device_memory_bytes"] = float(sweep.hardware.columns.memory_bytes[own.hardware[0]])
-        constraints += _compared(MEMORY, DEVICE, len(plans), now, rows, ranking)
+        compare(MEMORY, DEVICE, len(plans), rows)
     return sorted(constraints, key=lambda each: -each.better)
 
 
 def relaxed_rows(constraints: Sequence[Relaxed], schema: pa.Schema) -> pa.Table:
     """COLUMNS and, of the best plan without the constraint, the columns of a result."""
-    told = []
-    for each in constraints:
-        plan_now, now = (None, None) if each.before is None else (each.before["plan"], each.before[each.by])
-        without = None if each.after is None else each.after[each.by]
-        first = (each.change, each.origin, each.excluded, plan_now, now, without, each.better)
-        told.append(dict(zip(COLUMNS, first, strict=True)) | (each.after or each.group))
+    told = [
+        {
+            "constraint": each.change,
+            "origin": each.origin,
+            "excluded": each.excluded,
+            "plan_now": each.before.get("plan"),
+            "now": each.before.get(each.by),
+            "without": each.after.get(each.by),
+            "better": each.better,
+            **(each.after or each.group),
+        }
+        for each in constraints
+    ]
     fields = [pa.field(name, kind) for name, kind in COLUMNS.items()]
     fields += [pa.field(field.name, pa.string() if pa.types.is_dictionary(field.type) else field.type) for field in schema]
     return pa.Table.from_pylist(told, schema=pa.schema(fields))
@@ -108,40 +140,11 @@ def _one_out(conditions: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         yield condition, [*conditions[:k], *conditions[k + 1 :]]
 
 
-def _compared(
-    constraint: str,
-    origin: str,
-    excluded: int,
-    now: Mapping[tuple[Any, ...], dict[str, Any]],
-    rows: Mapping[tuple[Any, ...], dict[str, Any]],
-    ranking: Ranking,
-) -> Iterator[Relaxed]:
-    """The constraint in each group that has a plan with it, or without."""
-    for group in dict.fromkeys([*now, *rows]):
-        best, without, better = now.get(group), rows.get(group), 0.0
-        if best is not None:
-            value = best[ranking.by]
-            if without is None or without[ranking.by] == value or (without[ranking.by] > value) != ranking.descending:
-                without = best  # nothing is better without it
-            elif value:
-                better = abs(without[ranking.by] / value - 1)
-        yield Relaxed(
-            change=constraint,
-            origin=origin,
-            excluded=excluded,
-            group=dict(zip(ranking.per, group, strict=True)),
-            before=best,
-            after=without,
-            by=ranking.by,
-            better=better,
-        )
-
-
-def _by_group(rows: Sequence[dict[str, Any]], per: Sequence[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
+def _by_group(rows: pa.Table, ranking: Ranking) -> Best:
     """The first row of each group."""
-    first: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        first.setdefault(tuple(row[name] for name in per), row)
+    first: Best = {}
+    for row in rows.to_pylist():
+        first.setdefault(tuple(row[name] for name in ranking.per), row)
     return first
 
 
@@ -156,8 +159,7 @@ def _stored(opened: Reopened, reason: str, where: str | None) -> Ints:
 
 def _of_plan(where: str, opened: Reopened) -> bool:
     """Whether a condition asks for columns of the plan alone, which are known without a simulation."""
-    described, _ = describe_rows(opened.prepared.sweep.space, np.zeros(1, np.int64))
-    names = list(described)
+    names = list(describe_rows(opened.prepared.sweep.space, np.zeros(1, np.int64))[0])
     try:
         check_condition(where, names, MEASURES, [*other_names(names), *names_of_hardware(names)])
     except SpecError:
@@ -165,15 +167,18 @@ def _of_plan(where: str, opened: Reopened) -> bool:
     return True
 
 
-def _meets(sweep: Sweep, plans: Ints, conditions: Sequence[str]) -> Bools:
-    """Which plans meet all of these conditions of the spec, [n]."""
-    met = [satisfied(conditions, describe_rows(sweep.space, part)[0]) for part in _chunks(plans)]
-    return np.concatenate(met) if met else np.zeros(0, np.bool_)
+def _best(sweep: Sweep, plans: Ints, ranking: Ranking, where: str | None) -> Best:
+    """The best of some plans of a sweep in each group, simulated.
 
-
-def _best(sweep: Sweep, plans: Ints, ranking: Ranking, where: str | None) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """The best of some plans of a sweep in each group, simulated."""
-    tables = list(_simulated(sweep, plans, ranking, where))
+    All of them are if `where` may drop some, or the objective has no bound; else those that may be the best.
+    """
+    frontier = None
+    if not where:
+        with suppress(SpecError):
+            frontier = Frontier(objective=Objective(column=ranking.by, descending=ranking.descending, per=ranking.per, best=1))
+    tables = [
+        evaluate(sweep, part) if frontier is None else search_among(sweep, part, frontier).rows for part in _chunks(plans)
+    ]
     if not tables:
         return {}
     with locked_down() as connection:
@@ -186,21 +191,12 @@ def _best(sweep: Sweep, plans: Ints, ranking: Ranking, where: str | None) -> dic
             f"AND coalesce(({where or 'true'}\n), false) QUALIFY row_number() OVER ({over}{order}) = 1"
         ).fetchall()
         numbers = ", ".join(str(plan) for (plan,) in best) or "NULL"
-        rows = connection.sql(f"SELECT * FROM results WHERE plan IN ({numbers}) ORDER BY plan").to_arrow_table().to_pylist()
-    return _by_group(rows, ranking.per)
-
-
-def _simulated(sweep: Sweep, plans: Ints, ranking: Ranking, where: str | None) -> Iterator[pa.RecordBatch]:
-    """Rows that hold the best of these plans: all of them if `where` may drop some, or the objective has no bound."""
-    frontier = None
-    if not where:
-        with suppress(SpecError):
-            frontier = Frontier(objective=Objective(column=ranking.by, descending=ranking.descending, per=ranking.per, best=1))
-    for part in _chunks(plans):
-        yield evaluate(sweep, part) if frontier is None else search_among(sweep, part, frontier).rows
+        rows = connection.sql(f"SELECT * FROM results WHERE plan IN ({numbers}) ORDER BY plan").to_arrow_table()
+    return _by_group(rows, ranking)
 
 
 def _chunks(plans: Ints) -> list[Ints]:
+    """Plans in parts that are simulated at once."""
     return [plans[begin : begin + _CHUNK] for begin in range(0, len(plans), _CHUNK)]
 
 
@@ -209,32 +205,23 @@ def sections_of(constraints: Sequence[Relaxed], notes: tuple[str, ...]) -> Itera
     for group in dict.fromkeys(tuple(each.group.items()) for each in constraints):
         yield _of_group([each for each in constraints if tuple(each.group.items()) == group])
     none = "No constraint: the spec has no `where`, --where is not given, and every plan fits into its device."
-    yield Section(heading="" if constraints else none, notes=notes)
+    yield Section("" if constraints else none, notes=notes)
 
 
 def _of_group(constraints: Sequence[Relaxed]) -> Section:
     """The constraints of one group."""
     by, now = constraints[0].by, constraints[0].before
     told = "".join(f"{values_text({name: value})}: " for name, value in constraints[0].group.items())
-    best = "no plan can run now" if now is None else f"best now is plan {now['plan']}, {by} {cell(by, now[by])}"
+    best = f"best now is plan {now['plan']}, {by} {cell(by, now[by])}" if now else "no plan can run now"
     rows, below = [("constraint", "costs", heading(by), "plan")], []
     for each in constraints:
-        name, without = each.change if each.origin in (WHERE, DEVICE) else f"{each.origin} {each.change}", each.after
+        name, row = each.change if each.origin in (WHERE, DEVICE) else f"{each.origin} {each.change}", each.after
         costs = f"{each.better:.1%}" if each.better > NOTHING else "nothing"
-        if without is None:
-            rows.append((name, "no plan", "", ""))
-        else:
-            rows.append((name, "all" if now is None else costs, cell(by, without[by]), str(without["plan"])))
-        if each.better > NOTHING or (now is None and without is not None):
-            below.append(f"{name}: {_in_words(each)}")
-    return Section(heading=f"{told}{best}", table=tuple(rows), left=(0,), cut=0, below_table=tuple(below))
-
-
-def _in_words(of: Relaxed) -> str:
-    """The plan that wins without the constraint: what is other in it, and the memory that it needs."""
-    row = of.rows[1]
-    text = f"plan {row.get('plan')} has {values_text(of.chosen) or 'the same values'}"
-    need, have = row.get("peak_memory_bytes"), row.get("device_memory_bytes")
-    if of.origin == DEVICE and need is not None and have is not None:
-        text += f"; needs {short(need, 'B')}, has {short(have, 'B')}"
-    return f"{text}; it alone keeps {plural(of.excluded)} out"
+        rows.append((name, costs if now else "all", cell(by, row[by]), str(row["plan"])) if row else (name, "no plan", "", ""))
+        if each.better > NOTHING or (row and not now):
+            known = each.origin == DEVICE and row.get("peak_memory_bytes") is not None
+            memory = [cell(column, row[column]) for column in ("peak_memory_bytes", "device_memory_bytes") if known]
+            needs = f"; needs {memory[0]}, has {memory[1]}" if memory else ""
+            wins = f"plan {row.get('plan')} has {values_text(each.chosen) or 'the same values'}{needs}"
+            below.append(f"{name}: {wins}; it alone keeps {plural(each.excluded)} out")
+    return Section(f"{told}{best}", table=rows, left=(0,), cut=0, below_table=below)

@@ -1,11 +1,11 @@
-"""A section: what is said of a plan, a result or two of them, as data that terminal, page and JSON render alike."""
+"""A section: what is said of a file, a plan, a result or two of them, as data that terminal, page and JSON render alike."""
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Section:
     """A heading, sentences, a list of lines, a table of text with its headings in the first row, sentences below it, notes.
 
@@ -14,20 +14,30 @@ class Section:
     """
 
     heading: str = ""
-    sentences: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
-    table: tuple[tuple[str, ...], ...] = ()
+    lines: Sequence[str] = ()
+    _: KW_ONLY
+    sentences: Sequence[str] = ()
+    table: Sequence[Sequence[str]] = ()
     left: Collection[int] | None = None  # columns of the table that hold words, the others hold numbers; None: all
     gap: int = 2  # spaces between its columns on a terminal
     cut: int | None = None  # the column that a terminal may cut where it is too narrow
-    below_table: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    below_table: Sequence[str] = ()
+    notes: Sequence[str] = ()
     values: dict[str, Any] = field(default_factory=dict)
     apart: bool = False  # an empty line before it on a terminal
     note: str = ""
-    figures: tuple[tuple[str, dict[str, Any]], ...] = ()
+    figures: Sequence[tuple[str, dict[str, Any]]] = ()
     html: str = ""
-    below: tuple["Section", ...] = ()
+    below: Sequence["Section"] = ()
+
+
+Screen = Iterator[Section | str]
+"""Sections, and lines by themselves."""
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *left: int, gap: int = 3) -> Section:
+    """A table alone, of numbers but for the columns `left`, which hold words."""
+    return Section(table=[headings, *rows], left=left, gap=gap)
 
 
 def values_of(sections: Iterable[Section]) -> dict[str, Any]:

@@ -7,8 +7,7 @@ beside compute, and draws are interpolated between these.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,8 +45,7 @@ _SHOWN: Final = (
 """Columns that tell plans apart."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stability:
+class Stability(NamedTuple):
     """Of one group: the plans simulated, [k], and the part of the draws in which each is the best."""
 
     group: dict[str, Any]  # values of `per`
@@ -93,21 +91,21 @@ def stability(
             f"--stable: found --by {ranking.by}, expected a column in proportion to time: {', '.join(LONGER + SHORTER)}"
         )
     groups = []
-    places = ranking.rows["rank"].to_numpy()
-    starts = np.flatnonzero(places == 1)
-    for start, end in zip(starts, [*starts[1:], len(places)], strict=True):
-        rows = ranking.rows.slice(start, min(end - start, candidates))
-        cost = _cost(ranking.rows.slice(start, end - start), ranking.by)
+    starts = np.flatnonzero(ranking.rows["rank"].to_numpy() == 1)
+    for start, end in itertools.pairwise([*starts, len(ranking.rows)]):
+        rows, beyond = ranking.rows.slice(start, min(end - start, candidates)), end - start > candidates
+        # what is ranked by, in proportion to the time of a step
+        values = ranking.rows[ranking.by].to_numpy()[start:end].astype(np.float64)
+        cost = values if ranking.by in LONGER else 1 / values
         moved = moves(opened, rows["plan"].to_numpy(), sigmas, draws)
-        drawn = np.log(cost[: len(rows)]) + moved
-        best = drawn.argmin(1)
+        best = (np.log(cost[: len(rows)]) + moved).argmin(1)
         groups.append(
             Stability(
                 group={name: rows[name][0].as_py() for name in ranking.per},
                 rows=rows,
                 wins=np.bincount(best, minlength=len(rows)) / draws,
-                beyond=int(end - start > candidates),
-                behind=float(np.log(cost[-1] / cost[0])) if end - start > candidates else np.inf,
+                beyond=int(beyond),
+                behind=float(np.log(cost[-1] / cost[0])) if beyond else np.inf,
                 reach=float((moved[:, :1] - moved).max()),
             )
         )
@@ -150,14 +148,14 @@ def _of_stack(sweep: Sweep, numbers: Ints, sigmas: Mapping[str, float], drawn: M
         return logs
 
     total = np.zeros((len(drawn["compute"]), len(numbers)))
-    moving = [name for name in SIGMAS if sigmas[name] > 0]
-    alone = {(name, sign): simulated((name, sign)) for name in moving for sign in (-1, 1)}
-    share = {(name, sign): np.maximum(sign * drawn[name], 0) / AT for name, sign in alone}
+    corners = [(name, sign) for name in SIGMAS if sigmas[name] > 0 for sign in (-1, 1)]
+    alone = {corner: simulated(corner) for corner in corners}
+    share = {(name, sign): np.maximum(sign * drawn[name], 0) / AT for name, sign in corners}
     for corner, change in alone.items():
         total += share[corner][:, None] * change
-    for first, second in PAIRS:
-        if first in moving and second in moving:
-            for corner, other in itertools.product(((first, -1), (first, 1)), ((second, -1), (second, 1))):
+    for pair in PAIRS:
+        for corner, other in itertools.product(corners, corners):
+            if (corner[0], other[0]) == pair:
                 together = simulated(corner, other) - alone[corner] - alone[other]
                 total += (share[corner] * share[other])[:, None] * together
     return total
@@ -174,13 +172,6 @@ def step_s(*inputs: *Inputs) -> Floats:
     return np.asarray(columns["step_time_s"], np.float64)
 
 
-def _cost(rows: pa.Table, by: str) -> Floats:
-    """What is ranked by, in proportion to the time of a step."""
-    values = rows[by].to_numpy().astype(np.float64)
-    cost: Floats = values if by in LONGER else 1 / values
-    return cost
-
-
 def stable_rows(groups: Sequence[Stability], top: int) -> pa.Table:
     """The `top` plans of each group with the most wins: all columns of a ranking, and the part of the draws that they win."""
     tables = []
@@ -193,7 +184,7 @@ def stable_rows(groups: Sequence[Stability], top: int) -> pa.Table:
 def sections_of(groups: Sequence[Stability], sigmas: Mapping[str, float], top: int) -> Iterator[Section]:
     """The plans with the most wins of each group."""
     moved = ", ".join(f"{name} {sigma:g}" for name, sigma in sigmas.items())
-    yield Section(heading=f"{DRAWS:,} draws, standard deviations of ln(time): {moved}")
+    yield Section(f"{DRAWS:,} draws, standard deviations of ln(time): {moved}")
     for group in groups:
         rows = [row for row in stable_rows([group], top).to_pylist() if row[WINS] > 0]
         known = group.rows.column_names
@@ -204,7 +195,7 @@ def sections_of(groups: Sequence[Stability], sigmas: Mapping[str, float], top: i
         verdict = "so the rest cannot win" if group.reach < group.behind else "so one of the rest may win: raise --candidates"
         rest = f". The rest are {behind:.1%} and more behind; no plan gained more than {gained:.1%} on the first: {verdict}."
         yield Section(
-            heading=f"{values_text(group.group)}:" if group.group else "",
+            f"{values_text(group.group)}:" if group.group else "",
             table=((*map(heading, names), WINS), *cells),
             left=(),
             below_table=(told + (rest if group.beyond else "; there are no more."),),

@@ -1,14 +1,14 @@
 """What if the job or its machine were another: a plan as it is, the same plan then, and the best plan then."""
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sim_core import EXPLANATIONS, SpecError, Workload, named, plural
 from sweep.answers.among import within
 from sweep.answers.section import Section
-from sweep.answers.variation import HARDWARE, STEP, Variation, pinned, prepared
+from sweep.answers.variation import HARDWARE, STEP, Variation, pinned, plan_of, prepared
 from sweep.evaluation.one_plan import row_of
 from sweep.evaluation.preparation import Prepared
 from sweep.executors import InlineExecutor
@@ -23,7 +23,7 @@ from sweep.search.search import as_search, run_search
 from sweep.spec.spec import SweepSpec
 from sweep.spec.values import STACK_AXIS
 from sweep.uncertainty.evidence import LEVEL
-from sweep.wording import cell, heading
+from sweep.wording import Values, cell, heading
 
 _ENDS: Final = COLUMNS[:2]
 """The interval of a step."""
@@ -64,8 +64,7 @@ class Question:
         return [text.format(value) for text, value in said.items() if value is not None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class WhatIf:
+class WhatIf(NamedTuple):
     """The plan now beside the same plan under the change, and beside the best plan then.
 
     Each row has `sequence` and `nic_bandwidth`, and the interval of its step where errors are known.
@@ -81,34 +80,34 @@ def what_if(opened: Reopened, number: int, question: Question) -> WhatIf:
     """Answer a question about plan `number` of a result. Raises SimError, OSError."""
     if not question.words:
         raise OptionError("OPTIONS: found none, expected one of --gpus, --nic, --device, --sequence, --tokens, --price")
-    before = row_of(opened.prepared, number)
-    if before["status"] != "ok":
+    plan = plan_of(opened, number)
+    before, workload = plan.row, plan.sweep.workload
+    if not plan.runs:
         raise SpecError(f"plan {number} is {before['status']}: {before['reason']}")
-    workload = opened.prepared.sweep.of_plan(number).workload
     if question.device is not None and workload.from_file and opened.spec.workload.measured_on is None:
         raise OptionError(
             f"--device {question.device}: the file does not say on which device its times were recorded, so they cannot be"
             " moved to another: run the sweep with workload.measured_on"
         )
-    batch, notes = _batch(workload, before, question)
-    alone = pinned(opened, number, before) | _budget(opened.spec, question)
+    notes: list[str] = []
+    batch = _batch(workload, before, question, notes)
+    alone = pinned(plan) | _budget(opened.spec, question)
     names = [name for key in alone["axes"] for name in key.split(",")]
     axes = _without(alone["axes"], [name for name in names if name.startswith((HARDWARE, STACK_AXIS))])
     space = alone | {"axes": axes, "fixed": dict(opened.spec.fixed)}
     alone |= {"axes": {}, "where": []}
-    gpus = int(before["all_gpus"]) if question.gpus is None else question.gpus
     own = [name for name in alone["hardware"] if name != "preset"]
     if question.device is not None and own:
         notes.append(f"hardware numbers of this result are not those of {question.device}: {', '.join(own)}")
     now = _row(prepared(alone, opened.base)) | {"plan": number}
-    found = within(opened, before)
+    found = within(plan)
     if found is not None:  # the interval of the step
         now |= dict(zip(_ENDS, (before[STEP] * found.low, before[STEP] * found.high), strict=True))
-    then = _changed(space, question, gpus, batch)
+    then = _changed(space, question, before, batch)
     if workload.sequence and question.sequence and question.sequence > workload.sequence:
-        notes += _longer(then["axes"], then["fixed"], question.sequence / workload.sequence)
+        _lengthen(then["axes"], then["fixed"], question.sequence / workload.sequence, notes)
     searched = prepared(then, opened.base)
-    same = _row(prepared(_changed(alone, question, gpus, batch), opened.base))
+    same = _row(prepared(_changed(alone, question, before, batch), opened.base))
     del same["plan"]  # the number of another space means nothing in this result
     changed = ", ".join(question.words)
     return WhatIf(
@@ -121,45 +120,40 @@ def what_if(opened: Reopened, number: int, question: Question) -> WhatIf:
 
 def _row(of: Prepared, number: int = 0) -> dict[str, Any]:
     """The row of a plan with what a question may change besides: the tokens of a sequence, the bandwidth of a NIC."""
-    row, sweep = row_of(of, number), of.sweep
+    sweep = of.sweep
     own = {"sequence": sweep.workload.sequence, "nic_bandwidth": sweep.hardware.variants[0].value("nic_bandwidth")}
-    return own | row
+    return own | row_of(of, number)
 
 
-def _longer(axes: dict[str, Any], fixed: dict[str, Any], times: float) -> list[str]:
+def _lengthen(axes: dict[str, Any], fixed: dict[str, Any], times: float, notes: list[str]) -> None:
     """Add to the space the context parallelism that a longer sequence asks for, and say so."""
     if any("cp" in key.split(",") and key != "cp" for key in axes):
-        return []
+        return
     had = axes["cp"] if isinstance(axes.get("cp"), list) else [fixed.get("cp", 1)] if "cp" not in axes else []
-    if not had:
-        return []
-    most, more = max(had) * times, max(had) * 2
-    wider = list(had)
-    while more <= most:
-        wider.append(more)
-        more *= 2
-    if len(wider) == len(had):
-        return []
-    fixed.pop("cp", None)
-    axes["cp"] = wider
-    return [f"the sequence is {times:g} x as long: cp {', '.join(map(str, wider[len(had) :]))} searched, too"]
+    more = [max(had) * 2**k for k in range(1, int(times).bit_length())] if had else []
+    if more:
+        fixed.pop("cp", None)
+        axes["cp"] = [*had, *more]
+        notes.append(f"the sequence is {times:g} x as long: cp {', '.join(map(str, more))} searched, too")
 
 
-def _batch(workload: Workload, row: Mapping[str, Any], question: Question) -> tuple[int, list[str]]:
-    """Sequences of a step with as many tokens as before, and what to say of it."""
+def _batch(workload: Workload, row: Values, question: Question, notes: list[str]) -> int:
+    """Sequences of a step with as many tokens as before; what to say of it is added to the notes."""
     batch, tokens = int(row["global_batch"]), workload.sequence
     if question.sequence is None:
-        return batch, []
+        return batch
     if not tokens or workload.from_file:
         raise OptionError("--sequence: a workload file tells the times of its own sequence only")
     then = max(round(batch * tokens / question.sequence), 1)
-    return then, [f"{then:,} sequences of {question.sequence:,} tokens a step, as many tokens as {batch:,} of {tokens:,}"]
+    told = f"{then:,} sequences of {question.sequence:,} tokens a step, as many tokens as {batch:,} of {tokens:,}"
+    notes.append(told)
+    return then
 
 
 def _budget(spec: SweepSpec, question: Question) -> dict[str, Any]:
     """The budget with another number of tokens, or price."""
-    given = {"tokens": question.tokens, "usd_per_gpu_hour": question.price}
-    stated = {name: value for name, value in given.items() if value is not None}
+    asked = {"tokens": question.tokens, "usd_per_gpu_hour": question.price}
+    stated = {name: value for name, value in asked.items() if value is not None}
     if not stated:
         return {}
     if spec.budget is None and question.tokens is None:
@@ -167,28 +161,29 @@ def _budget(spec: SweepSpec, question: Question) -> dict[str, Any]:
     return {"budget": {**(spec.budget.model_dump(mode="json") if spec.budget else {}), **stated}}
 
 
-def _changed(document: Mapping[str, Any], question: Question, gpus: int, batch: int) -> dict[str, Any]:
+def _changed(document: Values, question: Question, row: Values, batch: int) -> dict[str, Any]:
     """A spec under the change: one size of the job, the device and network that were asked for, all else as it was."""
     kept = {name: value for name, value in document["fixed"].items() if name not in _SIZES}
     hardware = dict(document["hardware"]) if question.device is None else {"preset": question.device}
     if question.nic is not None:
         hardware["nic_bandwidth"] = question.nic
     workload = document["workload"] | ({} if question.sequence is None else {"sequence": question.sequence})
+    gpus = int(row["all_gpus"]) if question.gpus is None else question.gpus
     axes, fixed = _without(document["axes"], _SIZES), kept | {"all_gpus": gpus, "global_batch": batch}
     return {**document, "axes": axes, "fixed": fixed, "hardware": hardware, "workload": workload}
 
 
-def _without(axes: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _without(axes: Values, names: Collection[str]) -> dict[str, Any]:
     """The other axes. Raises SpecError for one that is zipped with another."""
-    for key in axes:
-        rest = set(key.split(",")) - set(names)
+    others = {key: set(key.split(",")) - set(names) for key in axes}
+    for key, rest in others.items():
         if rest and rest != set(key.split(",")):
             raise SpecError(f"axes.{named(key)}: zipped with {', '.join(sorted(rest))}, so it cannot be set alone")
-    return {key: values for key, values in axes.items() if not set(key.split(",")) & set(names)}
+    return {key: axes[key] for key, rest in others.items() if rest}
 
 
-def _best(space: Prepared, spec: SweepSpec) -> dict[str, Any] | None:
-    """The best plan of a space, by the objective of a spec if it follows the step's time, else the fastest."""
+def _best(space: Prepared, spec: SweepSpec) -> dict[str, Any]:
+    """The best plan of a space, by the objective of a spec if that follows the step's time, else the fastest; empty: none."""
     try:
         column, descending = objectives_of(spec)
         objective = Objective(column=column, descending=descending, per=(), best=1)
@@ -197,40 +192,39 @@ def _best(space: Prepared, spec: SweepSpec) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         search = as_search(space, objective)
         run_search(search, objective, Store(directory=folder_at(folder)), InlineExecutor())
-        rows = rank(folder, top=1, per=[]).rows.to_pylist()
-    if not rows:
-        return None
-    best = _row(space, int(rows[0]["plan"])) | {name: rows[0][name] for name in _ENDS if rows[0].get(name) is not None}
-    del best["plan"]
-    return best
+        found = rank(folder, top=1, per=[]).best
+    if found is None:
+        return {}
+    row = _row(space, int(found["plan"])) | {name: found[name] for name in _ENDS if found.get(name) is not None}
+    del row["plan"]
+    return row
 
 
 def section_of(answer: WhatIf) -> Section:
     """What changes beside what is; columns of plans that are all the same are left out."""
-    (before, same), after = answer.same.rows, answer.best.after
-    plans = {"now": before, "the same plan": same} | ({} if after is None else {"the best then": after})
-
-    def line(name: str) -> tuple[str, ...]:
-        return (heading(name), *(cell(name, row.get(name)) for row in plans.values()))
-
-    ends = [[cell(STEP, row[name]) for name in _ENDS if row.get(name) is not None] for row in plans.values()]
-    results = [line(name) for name in _RESULT if any(row.get(name) is not None for row in plans.values())]
-    results[1:1] = [(f"its interval, {LEVEL:.0%}", *map(" to ".join, ends))] * any(ends)
-    differing = [line(name) for name in _PLAN if len({str(row.get(name)) for row in plans.values()}) > 1]
+    before, same, after = answer.same.before, answer.same.after, answer.best.after
+    plans = {"now": before, "the same plan": same} | ({"the best then": after} if after else {})
+    lines = {name: [cell(name, row.get(name)) for row in plans.values()] for name in (*_PLAN, *_RESULT)}
+    ends = [" to ".join(cell(STEP, row[name]) for name in _ENDS if row.get(name) is not None) for row in plans.values()]
+    differing = [name for name in _PLAN if len({str(row.get(name)) for row in plans.values()}) > 1]
+    results = [name for name in _RESULT if any(row.get(name) is not None for row in plans.values())]
+    rows = [(heading(name), *lines[name]) for name in (*differing, *results)]
+    if any(ends):
+        rows.insert(len(differing) + 1, (f"its interval, {LEVEL:.0%}", *ends))
     return Section(
-        heading=f"what if: {answer.same.change}",
-        sentences=tuple(_in_words(answer)),
-        table=(("", *plans), *differing, *results),
+        f"what if: {answer.same.change}",
+        sentences=list(_in_words(answer)),
+        table=[("", *plans), *rows],
         left=(0,),
         gap=3,
         notes=answer.notes,
-        values={"before": before, "same_plan": same, "after": after, "notes": list(answer.notes)},
+        values={"before": before, "same_plan": same, "after": after or None, "notes": list(answer.notes)},
     )
 
 
 def _in_words(answer: WhatIf) -> Iterator[str]:
     """The answer in sentences: what becomes of the plan, and whether another is better then."""
-    (_, same), searched = answer.same.rows, f"of the {plural(answer.searched)} of its space then"
+    same, searched = answer.same.after, f"of the {plural(answer.searched)} of its space then"
     if answer.same.runs:
         yield f"the same plan: {_against(answer.same)} now"
     else:
@@ -240,7 +234,7 @@ def _in_words(answer: WhatIf) -> Iterator[str]:
         yield f"{searched}, none can run"
     elif not answer.same.runs:
         yield f"the best {searched}: {_against(answer.best)} now"
-    elif both.rows[1][STEP] < _LESS * both.rows[0][STEP]:
+    elif both.after[STEP] < _LESS * same[STEP]:
         yield f"the best {searched}: {_against(both)} the same plan then"
     else:
         yield f"{searched}, none is faster than the same plan"

@@ -37,13 +37,14 @@ from sweep.inputs.traces.profile import read_profile
 from sweep.options import readable, wrong
 from sweep.runs.logs import row_of as row_of_log
 from sweep.runs.table import runs_text
-from sweep.show.checks import plausibility_lines, print_checks
-from sweep.show.inputs import print_workload, workload_values
-from sweep.show.logs import launch_values, log_values, print_launch, print_log
-from sweep.show.profiles import print_profile, profile_values
-from sweep.show.results import print_plan, print_simai_parts
+from sweep.show.checks import check_lines, plausibility_lines
+from sweep.show.inputs import workload_screen, workload_values
+from sweep.show.logs import launch_lines, launch_values, log_lines, log_values
+from sweep.show.profiles import profile_screen, profile_values
+from sweep.show.results import plan_lines, simai_lines
+from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
-from sweep.show.traces import job_values, print_job, print_stage_durations
+from sweep.show.traces import durations_lines, job_screen, job_values
 
 MicroBatch = Annotated[int | None, Option(min=1, max=LARGEST["micro_batch"], help="Micro-batch that the file was made with.")]
 Records = Annotated[
@@ -94,7 +95,7 @@ def inspect_command(
         takes("--stages", {"--json": as_json, "--suggest-model": suggest, "--rows": rows is not None}, "--step-name")
         recorded = read_stages(paths, step_name)
         write_text(stage_document(recorded), stages)
-        print_stage_durations(str(stages), recorded, console)
+        print_sections(durations_lines(str(stages), recorded), console)
         return
     needs("--rows", rows, {"--hardware": hardware or None})
     if not any(map(is_trace, paths)):
@@ -153,21 +154,25 @@ def _told(path: str, facts: list[str], sets: list[str], step_name: str | None, *
     """What a file holds, by its kind."""
     if is_trace(path):
         profile = read_profile(path, last_step=last_step, step_name=step_name)
-        return profile.warnings, partial(profile_values, profile), partial(print_profile, profile)
+        return profile.warnings, partial(profile_values, profile), partial(print_sections, profile_screen(profile))
     kind = _kind(path)
     if kind == LOG:
         log = read_log(path)
-        return (), partial(log_values, log), partial(print_log, log)
+        return (), partial(log_values, log), partial(print_sections, log_lines(log))
     if kind == LAUNCH:
         launch = read_launch(path)
-        return (), partial(launch_values, launch), partial(print_launch, launch)
+        return (), partial(launch_values, launch), partial(print_sections, launch_lines(launch))
     with of_sets(sets):
         stated = facts_of(path, facts)
         if kind_of(path) == TRACE:
             job = read_traces(path, stated)
-            return job.warnings, partial(job_values, path, job), partial(print_job, path, job)
+            return job.warnings, partial(job_values, path, job), partial(print_sections, job_screen(path, job))
         workload, warnings = read_workload(path, stated)
-        return warnings, partial(workload_values, path, workload, warnings), partial(print_workload, path, workload)
+        return (
+            warnings,
+            partial(workload_values, path, workload, warnings),
+            partial(print_sections, workload_screen(path, workload)),
+        )
 
 
 def _write_rows(logs: list[Job], path: Path, hardware: str, console: Console) -> None:
@@ -225,18 +230,15 @@ def simulate_command(
     prepared = prepare_plan(workload, hardware, fidelity.value, changes)
     if not as_json:
         print_warnings(prepared.warnings, console)
-        print_checks(prepared.sweep.workload.checks, console)
+        print_sections(check_lines(prepared.sweep.workload.checks), console)
     row = row_of(prepared)
     if as_json:
         write_json({"result": row, "notes": [*prepared.warnings, *prepared.notes]})
     else:
         if fidelity is Fidelity.simai and row["reason"] in ("", "memory_exceeds_device"):  # the tool checks no memory
-            print_simai_parts(simai_parts(prepared), console)
-        print_plan(row, prepared.sweep.space.named, prepared.notes, console, parts=fidelity is Fidelity.event)
-        utilisation = [] if row["mfu"] is None else [(row["tflops_per_gpu"], row["mfu"])]
-        hfu = [] if row["hfu"] in (None, row["mfu"]) else [row["hfu"]]
-        measured = [] if row["measured_share"] is None else [row["measured_share"]]
-        for line in plausibility_lines(prepared.provenance["plausibility"], utilisation, hfu, measured):
-            console.print(line)
+            print_sections(simai_lines(simai_parts(prepared)), console)
+        print_sections(plan_lines(row, prepared.sweep.space.named, parts=fidelity is Fidelity.event), console)
+        print_sections((f"  note: {note}" for note in prepared.notes), console)
+        print_sections(plausibility_lines(prepared.provenance["plausibility"], [row]), console)
     if row["status"] != "ok":
         raise Exit(EXIT_FAILED_PLANS)

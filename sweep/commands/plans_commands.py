@@ -11,7 +11,8 @@ from typer import Argument, Option
 
 from sim_core import SIMAI, SpecError, model_document, quantity, read_hardware
 from sim_core.limits import LARGEST
-from sweep.answers.asked import compared, explained
+from sweep.answers.against import compared
+from sweep.answers.asked import explained
 from sweep.answers.explanation import explain
 from sweep.answers.section import Section, values_of
 from sweep.answers.whatif import Question, section_of, what_if

@@ -27,15 +27,16 @@ from sim_core.documents import parse_yaml
 from sweep.commands.shared import AsJson, needs, takes, write_json
 from sweep.options import OptionError, of_option, wrong
 from sweep.show.inputs import (
+    gemm_screen,
+    hardware_lines,
+    model_screen,
     model_values,
-    print_gemm,
-    print_hardware,
-    print_model,
-    print_models,
-    print_presets,
-    print_stack,
-    print_stacks,
+    models_screen,
+    presets_screen,
+    stack_lines,
+    stacks_screen,
 )
+from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
 
 MOST: Final = 10**9
@@ -57,13 +58,13 @@ def hardware_command(
     if as_json:
         _write_records(devices, name)
     elif name is None:
-        print_presets(devices, own_console())
+        print_sections(presets_screen(devices), own_console())
     elif gemm is not None:
-        print_gemm(devices[0], _sizes(gemm), own_console())
+        print_sections(gemm_screen(devices[0], _sizes(gemm)), own_console())
     elif as_yaml:
         sys.stdout.write(hardware_yaml(devices[0]))
     else:
-        print_hardware(devices[0], own_console())
+        print_sections(hardware_lines(devices[0]), own_console())
 
 
 def stack_command(
@@ -74,9 +75,9 @@ def stack_command(
     if as_json:
         _write_records(stacks, name)
     elif name is None:
-        print_stacks(stacks, own_console())
+        print_sections(stacks_screen(stacks), own_console())
     else:
-        print_stack(stacks[0], own_console())
+        print_sections(stack_lines(stacks[0]), own_console())
 
 
 def model_command(
@@ -99,11 +100,11 @@ def model_command(
         values = [model_values(model) for model in models]
         write_json(values[0] if name else values)
     elif name is None:
-        print_models(models, own_console())
+        print_sections(models_screen(models), own_console())
     elif as_yaml:
         sys.stdout.write(model_yaml(models[0]))
     else:
-        print_model(models[0], own_console())
+        print_sections(model_screen(models[0]), own_console())
 
 
 def _write_records(records: Sequence[BaseModel], name: str | None) -> None:

@@ -38,10 +38,9 @@ from sweep.runs.own import own_runs
 from sweep.runs.simulation import run_rows
 from sweep.runs.table import read_table
 from sweep.show.ranked import disagreement_of, print_ranking
-from sweep.show.sections import print_sections
-from sweep.show.tables import rows_text
+from sweep.show.sections import print_sections, rows_text
 from sweep.show.terminal import own_console, screen
-from sweep.show.tuned import print_standing
+from sweep.show.tuned import standing_screen
 from sweep.tuning.placing import names_plans
 from sweep.tuning.tuner import Tuner
 
@@ -129,7 +128,7 @@ def rank_command(
         takes("--measured", others, "with a table of plans only --by, --where, --top, --format and --output")
         tuner = Tuner(folder, by=by, where=where, file=measured, read_only=True)
         standing = tuner.standing(most)
-        write(standing, partial(print_standing, tuner, standing))
+        write(standing, partial(print_sections, standing_screen(tuner, standing)))
     else:
         runs = None if measured is None else own_runs(run_rows(read_table(measured)))
         if runs is not None and not len(runs.error):

@@ -27,8 +27,9 @@ from sweep.reopening import plan_number, reopened
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
 from sweep.show.perfetto import chrome_trace, drawn_plan
+from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
-from sweep.show.traces import print_replay, print_stages, replay_values
+from sweep.show.traces import replay_screen, replay_values, stages_lines
 
 Step = Annotated[
     int | None, Option("--step", min=1, max=LARGEST["step"], help="Which of several steps in the files; else the median.")
@@ -52,7 +53,7 @@ def replay_command(
         if as_json:
             write_json(values)
         else:
-            print_stages(trace, values, console)
+            print_sections(stages_lines(trace, values), console)
         return
     refuse_result(Path(trace), "the traces of a job")
     if is_trace(trace):
@@ -63,7 +64,7 @@ def replay_command(
     if as_json:
         write_json(replay_values(replayed))
     else:
-        print_replay(trace, replayed, console)
+        print_sections(replay_screen(trace, replayed), console)
 
 
 def timeline_command(

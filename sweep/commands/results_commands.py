@@ -39,9 +39,8 @@ from sweep.results.folder import folder_at
 from sweep.results.store import Store
 from sweep.show.answer import answer_of
 from sweep.show.progress import clock
-from sweep.show.results import print_reasons
-from sweep.show.sections import markdown, page, print_sections
-from sweep.show.tables import print_table, say
+from sweep.show.results import reason_lines
+from sweep.show.sections import markdown, page, print_sections, print_table, say
 from sweep.show.terminal import own_console, screen
 from sweep.tuning.record import NAME
 from sweep.wording import cell
@@ -97,7 +96,7 @@ def status_command(directory: Directory = None, as_json: AsJson = False) -> None
     console = own_console()
     console.print("\n".join(lines))
     if result.done:
-        print_reasons({"": result.ok} | result.reasons, console, "Plans by reason")
+        print_sections(reason_lines({"": result.ok} | result.reasons, "Plans by reason"), console)
 
 
 def show_command(directory: Directory = None, as_json: AsJson = False) -> None:

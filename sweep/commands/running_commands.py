@@ -41,11 +41,11 @@ from sweep.results.store import Store
 from sweep.search.candidates import BEATEN, WORSE
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
-from sweep.show.checks import print_checks
+from sweep.show.checks import check_lines
 from sweep.show.progress import clock, progress_display
 from sweep.show.ranked import print_ranking
-from sweep.show.results import print_reasons
-from sweep.show.tables import rows_text, say
+from sweep.show.results import reason_lines
+from sweep.show.sections import print_sections, rows_text, say
 from sweep.show.terminal import ended_at_once, interruptible, own_console
 from sweep.spec.spec import SweepSpec, load_spec
 
@@ -203,7 +203,7 @@ def _introduced(
     for note in prepared.notes:
         if verbose or note.startswith(_ALWAYS):
             say(f"  note: {note}", console)
-    print_checks(prepared.sweep.workload.checks, console)
+    print_sections(check_lines(prepared.sweep.workload.checks), console)
     return folder
 
 
@@ -254,7 +254,7 @@ def _dry_run(
     at_once = here if workers is None else workers if executor is Kind.ray else min(workers, here)
     if _is_short(executor, workers, lambda: count * sample.seconds_per_plan):
         at_once = 0
-    print_reasons(sample.reasons, console, f"Of {sample.probed:,} plans spread over the space")
+    print_sections(reason_lines(sample.reasons, f"Of {sample.probed:,} plans spread over the space"), console)
     if left < count:
         console.print(f"{folder} holds {count - left:,} of {count:,} plans; {left:,} are left.")
     seconds, size = (sample.seconds(left, at_once), sample.size(left, at_once)) if left else (0.0, 0.0)

@@ -11,8 +11,9 @@ from sim_core import SpecError, quantity, shown
 from sweep.commands.shared import AsJson, Directory, print_warnings, result_at, write_json
 from sweep.options import OptionError
 from sweep.reopening import reopened
+from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
-from sweep.show.tuned import added_text, print_tuned, tuned_json
+from sweep.show.tuned import added_text, tuned_json, tuned_lines
 from sweep.tuning.record import FAILURES, NAME, SKIP, SLOW, Entry
 from sweep.tuning.tuner import REGRET, Tuner
 
@@ -101,7 +102,8 @@ def tune_command(
     if as_json:
         write_json(tuned_json(tuner, proposals, limit))
     else:
-        print_tuned(tuner, proposals, limit, flags, own_console(), spent=not left)
+        told = tuned_lines(tuner, proposals, limit, flags, spent=not left)
+        print_sections(told, own_console())
 
 
 def flags_of(tuner: Tuner, plan: int) -> str:

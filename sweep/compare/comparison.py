@@ -1,15 +1,15 @@
 """Compare two results: the best plan per group, changes of step times and their causes, plans that changed status."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sim_core import PARTS
 from sim_core.masking import masked
 from sweep.compare.changes import input_changes
-from sweep.compare.pairs import Pairs, known_column, listed, paired
-from sweep.compare.result import Champion, Comparison, Group, Moved, Shift, Steps
+from sweep.compare.pairs import SIDES, Pairs, known_column, listed, paired
+from sweep.compare.result import MOVES, Champion, Comparison, Group, Moved, Shift, Steps, Values
 from sweep.ranking.query import columns_of
-from sweep.ranking.selection import check_ordered, ordering
+from sweep.ranking.selection import Order, check_ordered, grouped_by, ordering, quoted, same_group
 from sweep.results.folder import Location
 
 SAME: Final = 1e-9
@@ -33,7 +33,11 @@ def compare(
         check_ordered([name for name, _ in order], "objectives" if by is None else "--by", schema)
         groups_by = after["spec"].get("per", []) if per is None else per
         groups = tuple(known_column(name, pairs, "--per") for name in groups_by)
-        counts = [_counts(pairs, side) for side in ("old", "new")]
+        of_each = "SELECT count(*), count(*) FILTER (status = 'ok'), count(*) FILTER (status = 'failed') FROM"
+        (old_rows, old_ok, old_failed), (new_rows, new_ok, new_failed) = (
+            map(int, pairs.rows(f"{of_each} {side}_rows")[0]) for side in SIDES
+        )
+        sides = ((old, old_rows, int(before.get("rows", 0))), (new, new_rows, int(after.get("rows", 0))))
         return Comparison(
             name=str(after.get("name")),
             old=masked(old),
@@ -41,63 +45,43 @@ def compare(
             by=order[0][0],
             descending=order[0][1],
             per=groups,
-            old_rows=counts[0][0],
-            new_rows=counts[1][0],
-            old_feasible=counts[0][1],
-            new_feasible=counts[1][1],
-            old_failed=counts[0][2],
-            new_failed=counts[1][2],
-            incomplete=tuple(
-                f"{masked(path)}: {count[0]:,} of {provenance['rows']:,} plans are computed"
-                for path, count, provenance in zip((old, new), counts, pairs.provenances, strict=True)
-                if count[0] < int(provenance.get("rows", 0))
-            ),
+            old_rows=old_rows,
+            new_rows=new_rows,
+            old_feasible=old_ok,
+            new_feasible=new_ok,
+            old_failed=old_failed,
+            new_failed=new_failed,
+            incomplete=tuple(f"{masked(path)}: {n:,} of {whole:,} plans are computed" for path, n, whole in sides if n < whole),
             matched=pairs.left_out + pairs.count("old_plan IS NOT NULL AND new_plan IS NOT NULL"),
             matched_without=pairs.without,
             inputs=input_changes(before, after),
             groups=tuple(_groups(pairs, order, groups)),
             steps=_steps(pairs),
             largest=tuple(_largest(pairs, top)),
-            became_infeasible=_moved(pairs, "old_status = 'ok' AND new_status = 'infeasible'", top),
-            became_failed=_moved(pairs, "old_status <> 'failed' AND new_status = 'failed'", top),
-            became_feasible=_moved(pairs, "old_status <> 'ok' AND new_status = 'ok'", top),
-            new_plans=_moved(pairs, "old_plan IS NULL", top),
-            vanished_plans=_moved(pairs, "new_plan IS NULL", top),
+            moved={name: _moved(pairs, condition, top) for name, (condition, *_) in MOVES.items()},
         )
 
 
-def _counts(pairs: Pairs, side: str) -> tuple[int, int, int]:
-    """Numbers of rows: all, those that can run, those that failed."""
-    query = f"SELECT count(*), count(*) FILTER (status = 'ok'), count(*) FILTER (status = 'failed') FROM {side}_rows"
-    rows, ok, failed = pairs.rows(query)[0]
-    return int(rows), int(ok), int(failed)
-
-
-def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str]) -> list[Group]:
+def _groups(pairs: Pairs, order: Order, per: Sequence[str]) -> list[Group]:
     """The best plan of each group on both sides, and how the old one ranks in the new result."""
-    by, descending = order[0]
-    champions = [_champions(pairs, side, order, per) for side in ("old", "new")]
-    plans = ", ".join(str(champion.plan) for champion in champions[0].values()) or "NULL"
+    by, descending = quoted(order[0][0]), order[0][1]
+    before, after = (_champions(pairs, side, order, per) for side in SIDES)
+    plans = ", ".join(str(champion.plan) for champion in before.values()) or "NULL"
     pairs.rows(f"CREATE TEMP TABLE champions AS FROM pairs WHERE old_plan IN ({plans})")
     numbers = pairs.rows("SELECT new_plan FROM champions WHERE new_plan IS NOT NULL")
-    same = "".join(f' AND one."{name}" IS NOT DISTINCT FROM best."{name}"' for name in per)
     now = pairs.dicts(
         # only rows that are not behind the old best plan of their group have a say in its rank
         f"WITH best AS (SELECT * FROM new_rows WHERE plan IN ({', '.join(str(row[0]) for row in numbers) or 'NULL'})), "
-        f"ahead AS (SELECT one.* FROM new_rows one SEMI JOIN best ON "
-        f'one."{by}" {">=" if descending else "<="} best."{by}"{same} '
-        f"WHERE one.status = 'ok'), "
-        f'ranked AS (SELECT plan, rank() OVER ({_window(order, per)}) AS rank, "{by}" AS value FROM ahead) '
+        f"ahead AS (SELECT one.* FROM new_rows one SEMI JOIN best ON one.{by} {'>=' if descending else '<='} best.{by} "
+        f"AND {same_group([quoted(name) for name in per], 'one', 'best')} WHERE one.status = 'ok'), "
+        f"ranked AS (SELECT plan, rank() OVER ({_window(order, per)}) AS rank, {by} AS value FROM ahead) "
         "SELECT old_plan, new_status, value, rank FROM champions LEFT JOIN ranked ON plan = new_plan"
     )
     current = {row["old_plan"]: row for row in now}
     groups = []
-    for key in sorted({*champions[0], *champions[1]}, key=lambda key: tuple(map(_sortable, key))):
-        old, new = champions[0].get(key), champions[1].get(key)
+    for key in sorted({*before, *after}, key=lambda key: [_sortable(value) for value in key]):
+        old, new = before.get(key), after.get(key)
         at = current.get(old.plan, {}) if old else {}
-        worse = None
-        if old and new and old.value:
-            worse = (new.value / old.value - 1) * (-1 if descending else 1)
         groups.append(
             Group(
                 group=dict(zip(per, key, strict=True)),
@@ -106,15 +90,15 @@ def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str])
                 old_plan_now=at.get("value"),
                 old_plan_rank=at.get("rank"),
                 old_plan_status=(at.get("new_status") or "vanished") if old else "",
-                worse=worse,
+                worse=(new.value / old.value - 1) * (-1 if descending else 1) if old and new and old.value else None,
             )
         )
     return groups
 
 
-def _window(order: Sequence[tuple[str, bool]], per: Sequence[str]) -> str:
+def _window(order: Order, per: Sequence[str]) -> str:
     """SQL for the ranking within each group."""
-    ranking = ", ".join(f'"{name}" {"DESC" if more else "ASC"}' for name, more in order)
+    ranking = ", ".join(f"{quoted(name)} {'DESC' if more else 'ASC'}" for name, more in order)
     return f"{f'PARTITION BY {listed(per)} ' if per else ''}ORDER BY {ranking}"
 
 
@@ -124,24 +108,21 @@ def _sortable(value: Any) -> tuple[bool, float, str]:
     return not number, float(value) if number else 0.0, str(value)
 
 
-def _champions(
-    pairs: Pairs, side: str, order: Sequence[tuple[str, bool]], per: Sequence[str]
-) -> dict[tuple[Any, ...], Champion]:
-    by = order[0][0]
-    ok = f"status = 'ok' AND \"{by}\" IS NOT NULL"
-    groups, best = listed(per), f'{"max" if order[0][1] else "min"}("{by}") AS best'
-    least = f"SELECT {f'{groups}, ' if per else ''}{best} FROM {side}_rows "
-    least += f"WHERE {ok} {f'GROUP BY {groups}' if per else ''}"
-    same = "".join(f' AND one."{name}" IS NOT DISTINCT FROM least."{name}"' for name in per)
-    columns = list(dict.fromkeys(["plan", *per, *pairs.varying, by, "step_time_s"]))
+def _champions(pairs: Pairs, side: str, order: Order, per: Sequence[str]) -> dict[tuple[Any, ...], Champion]:
+    """The best plan of each group of one side."""
+    (name, more), *_ = order
+    groups, by = [quoted(each) for each in per], quoted(name)
+    known = f"FROM {side}_rows one WHERE status = 'ok' AND {by} IS NOT NULL"
+    least = f"SELECT {''.join(f'{each}, ' for each in groups)}{'max' if more else 'min'}({by}) AS best {known}"
+    columns = dict.fromkeys(["plan", *per, *pairs.varying, name, "step_time_s"])
     rows = pairs.dicts(
-        f"WITH least AS ({least}), first AS (SELECT one.* FROM {side}_rows one SEMI JOIN least "
-        f'ON one."{by}" = least.best{same} '
-        f"WHERE {ok}) SELECT {listed(columns)} FROM first QUALIFY row_number() OVER ({_window(order, per)}, plan) = 1"
+        f"WITH least AS ({least} {grouped_by(groups)}), first AS (SELECT one.* FROM (SELECT * {known}) one SEMI JOIN least "
+        f"ON one.{by} = least.best AND {same_group(groups, 'one', 'least')}) "
+        f"SELECT {listed(columns)} FROM first QUALIFY row_number() OVER ({_window(order, per)}, plan) = 1"
     )
     return {
-        tuple(row[name] for name in per): Champion(
-            plan=row["plan"], values={name: row[name] for name in pairs.varying}, value=row[by], step_time_s=row["step_time_s"]
+        tuple(row[each] for each in per): Champion(
+            row["plan"], {each: row[each] for each in pairs.varying}, row[name], row["step_time_s"]
         )
         for row in rows
     }
@@ -153,7 +134,7 @@ def _steps(pairs: Pairs) -> Steps:
         f"SELECT count(change), count(*) FILTER (change > {SAME}), count(*) FILTER (change < -{SAME}) FROM pairs"
     )[0]
     if not plans:
-        return Steps(plans=0, slower=0, faster=0, same=0, quantiles=(), histogram=(), mean=None, causes=())
+        return Steps()
     values = pairs.rows(f"SELECT quantile_cont(change, {list(QUANTILES)}) FROM pairs")[0][0]
     means = ", ".join(f"avg({name}) AS {name}" for name in ("old_s", "new_s", *PARTS))
     mean = pairs.dicts(f"SELECT {means} FROM pairs WHERE change IS NOT NULL")[0]
@@ -186,19 +167,15 @@ def _histogram(pairs: Pairs, low: float, high: float) -> tuple[tuple[float, floa
     return tuple((low + width * k, low + width * (k + 1), count) for k, count in rows)
 
 
-def _shift(row: dict[str, Any], values: dict[str, Any]) -> Shift:
-    parts = sorted(((name, row[name]) for name in PARTS), key=lambda item: -abs(item[1]))
-    return Shift(
-        values=values,
-        old_s=row["old_s"],
-        new_s=row["new_s"],
-        parts=tuple((name, delta) for name, delta in parts if abs(delta) > PART_ROUNDING_S),
-    )
+def _shift(row: Mapping[str, Any], values: Values) -> Shift:
+    moved = {name: row[name] for name in PARTS if abs(row[name]) > PART_ROUNDING_S}
+    parts = sorted(moved.items(), key=lambda item: -abs(item[1]))
+    return Shift(values, row["old_s"], row["new_s"], tuple(parts))
 
 
 def _largest(pairs: Pairs, top: int) -> list[Shift]:
     """The plans whose step time changed most, by factor, in either direction."""
-    columns = list(dict.fromkeys(["plan", *pairs.varying]))
+    columns = ["plan", *pairs.varying]
     rows = pairs.dicts(
         f"WITH widest AS (SELECT * FROM pairs WHERE abs(change) > {SAME} ORDER BY abs(ln(1 + change)) DESC, new_plan "
         f"LIMIT {int(top)}) SELECT {listed(columns, 'n.')}, {listed(['old_s', 'new_s', *PARTS], 'w.')} FROM widest w "
@@ -210,9 +187,9 @@ def _largest(pairs: Pairs, top: int) -> list[Shift]:
 def _moved(pairs: Pairs, condition: str, top: int) -> Moved:
     """The plans of `pairs` that satisfy `condition`: how many, for which reasons, and the fastest of them."""
     reasons = pairs.rows(f"SELECT why, count(*) FROM pairs WHERE {condition} GROUP BY why ORDER BY count(*) DESC, why")
-    columns = list(dict.fromkeys(["plan", *pairs.varying]))
-    either = ", ".join(f'coalesce(n."{name}", o."{name}") AS "{name}"' for name in columns)
-    best: list[dict[str, Any]] = []
+    columns = map(quoted, ["plan", *pairs.varying])
+    either = ", ".join(f"coalesce(n.{name}, o.{name}) AS {name}" for name in columns)
+    best = []
     if reasons:
         best = pairs.dicts(
             f"WITH chosen AS (SELECT *, coalesce(new_s, old_s) AS step_time_s FROM pairs WHERE ({condition}) "
@@ -221,8 +198,4 @@ def _moved(pairs: Pairs, condition: str, top: int) -> Moved:
             "FROM chosen LEFT JOIN old_rows o ON o.plan = chosen.old_plan LEFT JOIN new_rows n ON n.plan = chosen.new_plan "
             "ORDER BY chosen.step_time_s, old_plan, new_plan"
         )
-    return Moved(
-        plans=sum(count for _, count in reasons),
-        reasons=tuple((str(why), int(count)) for why, count in reasons),
-        best=tuple(best),
-    )
+    return Moved(sum(count for _, count in reasons), tuple((str(why), int(count)) for why, count in reasons), tuple(best))

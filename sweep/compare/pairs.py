@@ -1,15 +1,14 @@
 """Two results in one database: `old_rows` and `new_rows` with the same plan columns, and `pairs`, plans matched by value."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import duckdb
 
 from sim_core import HARDWARE_KEYS, METRIC_ROWS, PARTS, PLAN_DEFAULTS, SpecError, named, nearest
 from sweep.options import OptionError
-from sweep.ranking.query import columns_of, opened
+from sweep.ranking.query import columns_of, opened, plan_columns
 from sweep.ranking.selection import quoted
 from sweep.results.folder import Location
 from sweep.results.store import Store
@@ -17,7 +16,6 @@ from sweep.results.store import Store
 LATER: Final = tuple(row.name for row in METRIC_ROWS if row.later)
 """Parts of a step that results of earlier versions lack: they are 0 there."""
 SIDES: Final = ("old", "new")
-_NUMBER: Final = "plan"
 _ALWAYS: Final = ("fidelity",)  # to match by if no column varies
 _RANGE: Final = 1 << 19  # plan numbers that are matched at a time
 _IDLE: Final = (
@@ -38,17 +36,15 @@ _CHANGES: Final = ", ".join(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pairs:
+class Pairs(NamedTuple):
     """The database, the provenances, and the columns by which plans are matched.
 
-    `keys` are the plan columns of both sides, `varying` those with more than one value. `without` are hardware columns with
-    one value on each side, but not the same one: an input that changed, not another plan.
+    `varying` are the plan columns of both sides with more than one value. `without` are hardware columns with one value on
+    each side, but not the same one: an input that changed, not another plan.
     """
 
     connection: duckdb.DuckDBPyConnection
     provenances: tuple[dict[str, Any], dict[str, Any]]
-    keys: tuple[str, ...]
     varying: tuple[str, ...]
     without: tuple[str, ...]
     left_out: int  # pairs that are not in the table: neither side runs
@@ -71,51 +67,35 @@ def paired(old: Location, new: Location) -> Iterator[Pairs]:
     """Open both results. Raises SpecError if one of the folders has no results or cannot be read."""
     with opened(old_results=old, new_results=new) as connection:
         try:
-            provenances = tuple(_checked(connection, side, path) for side, path in zip(SIDES, (old, new), strict=True))
-            keys = _same_columns(connection, provenances)
-            varying, without = _spread(connection, keys)
-            by = [key for key in varying if key not in without]
-            left_out = _match(connection, by or _ALWAYS)
-            yield Pairs(
-                connection=connection,
-                provenances=(provenances[0], provenances[1]),
-                keys=tuple(keys),
-                varying=tuple(varying),
-                without=tuple(without),
-                left_out=left_out,
-            )
+            provenances = (_checked(connection, "old", old), _checked(connection, "new", new))
+            varying, without = _spread(connection, _same_columns(connection, provenances))
+            left_out = _match(connection, [key for key in varying if key not in without] or _ALWAYS)
+            yield Pairs(connection, provenances, tuple(varying), tuple(without), left_out)
         except duckdb.Error as error:
-            text = str(error).splitlines()[0]
-            raise SpecError(f"{old}, {new}: cannot be compared ({text})") from None
+            raise SpecError(f"{old}, {new}: cannot be compared ({str(error).splitlines()[0]})") from None
 
 
-def listed(names: Sequence[str], prefix: str = "") -> str:
+def listed(names: Iterable[str], prefix: str = "") -> str:
     """Quoted columns for a query, comma-separated."""
     return ", ".join(prefix + quoted(name) for name in names)
 
 
 def _checked(connection: duckdb.DuckDBPyConnection, side: str, path: Location) -> dict[str, Any]:
     """The provenance of a side. Raises SpecError if it lacks columns."""
-    provenance = Store(directory=path).provenance() or {}
     if not {"status", "reason", "step_time_s", *PARTS} - {*LATER} <= set(columns_of(connection, f"{side}_results")):
         raise SpecError(f"{path}: lacks columns of a result, so there is nothing to compare")
-    return provenance
-
-
-def _plan_columns(connection: duckdb.DuckDBPyConnection, side: str) -> list[str]:
-    names = list(columns_of(connection, f"{side}_results"))
-    return [name for name in names[: names.index("status")] if name != _NUMBER]
+    return Store(directory=path).provenance() or {}
 
 
 def _same_columns(connection: duckdb.DuckDBPyConnection, provenances: Sequence[dict[str, Any]]) -> list[str]:
     """Create views of both results with the plan columns of either; a column that one lacks has its held value there."""
-    columns = [_plan_columns(connection, side) for side in SIDES]
-    keys = list(dict.fromkeys([*columns[0], *columns[1]]))
-    for side, own, provenance in zip(SIDES, columns, provenances, strict=True):
-        added = [f'{_held(name, provenance)} AS "{name}"' for name in keys if name not in own]
-        added += [f"0.0 AS {part}" for part in LATER if part not in columns_of(connection, f"{side}_results")]
+    stored = [list(columns_of(connection, f"{side}_results")) for side in SIDES]
+    of_plans = dict.fromkeys(name for names in stored for name in plan_columns(names, ("plan",)))
+    for side, names, provenance in zip(SIDES, stored, provenances, strict=True):
+        added = [f"{_held(name, provenance)} AS {quoted(name)}" for name in of_plans if name not in names]
+        added += [f"0.0 AS {part}" for part in LATER if part not in names]
         connection.execute(f"CREATE TEMP VIEW {side}_rows AS SELECT {', '.join(['*', *added])} FROM {side}_results").fetchall()
-    return keys
+    return list(of_plans)
 
 
 def _held(name: str, provenance: dict[str, Any]) -> str:

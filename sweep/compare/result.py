@@ -1,15 +1,23 @@
 """What a comparison finds, as plain immutable data from which every form of the report is made."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from sweep.compare.changes import Change
 
+MOVES: Final = {
+    "became_infeasible": ("old_status = 'ok' AND new_status = 'infeasible'", "Became infeasible", "by new reason"),
+    "became_failed": ("old_status <> 'failed' AND new_status = 'failed'", "Now failing", "by new reason"),
+    "became_feasible": ("old_status <> 'ok' AND new_status = 'ok'", "Became feasible", "by old reason"),
+    "new_plans": ("old_plan IS NULL", "New plans", "by status or reason"),
+    "vanished_plans": ("new_plan IS NULL", "Vanished plans", "by old status or reason"),
+}
+"""How plans may have moved: the condition on a pair, the heading of its section, and what its reasons are."""
 Values = dict[str, Any]
 """Plan columns and their values."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Champion:
     """The best plan of one group in one result. `value` is that of the column ranked by."""
 
@@ -36,7 +44,7 @@ class Group:
     worse: float | None = None  # relative change of the best value, above 0 is worse; None if one side has none
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Shift:
     """The old and new step time of one plan, or the mean of many, and the parts that changed, largest first."""
 
@@ -61,17 +69,17 @@ class Shift:
 class Steps:
     """Step times of the plans that can run on both sides. Changes are relative, quantiles are over all these plans."""
 
-    plans: int
-    slower: int
-    faster: int
-    same: int
-    quantiles: tuple[tuple[float, float], ...]  # (0..1, change)
-    histogram: tuple[tuple[float, float, int], ...]  # from, to, plans
-    mean: Shift | None
-    causes: tuple[tuple[str, int], ...]  # breakdown column, number of plans whose step it changed most
+    plans: int = 0
+    slower: int = 0
+    faster: int = 0
+    same: int = 0
+    quantiles: tuple[tuple[float, float], ...] = ()  # (0..1, change)
+    histogram: tuple[tuple[float, float, int], ...] = ()  # from, to, plans
+    mean: Shift | None = None
+    causes: tuple[tuple[str, int], ...] = ()  # breakdown column, number of plans whose step it changed most
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Moved:
     """Plans that changed status, by the reason why they cannot run now, else why they could not before (or `ok`).
 
@@ -81,6 +89,11 @@ class Moved:
     plans: int
     reasons: tuple[tuple[str, int], ...]
     best: tuple[Values, ...]
+
+    @property
+    def text(self) -> str:
+        """The reasons on one line."""
+        return ", ".join(f"{why} {count:,}" for why, count in self.reasons)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +119,12 @@ class Comparison:
     groups: tuple[Group, ...]
     steps: Steps
     largest: tuple[Shift, ...]
-    became_infeasible: Moved
-    became_failed: Moved
-    became_feasible: Moved
-    new_plans: Moved
-    vanished_plans: Moved
+    moved: dict[str, Moved]  # those of MOVES
 
     def as_data(self) -> dict[str, Any]:
         """As data for JSON, including texts derived from other fields."""
         data = asdict(self)
+        data |= data.pop("moved")
         for change, row in zip(self.inputs, data["inputs"], strict=True):
             row["text"] = change.text
         for shift, row in zip(self.largest, data["largest"], strict=True):

@@ -81,9 +81,10 @@ def regressions(both: Comparison, limits: Thresholds) -> list[str]:
         mean = both.steps.mean
         cause = f", mostly {mean.cause}" if mean and mean.cause else ""
         lines.append(f"median step time {percent(change)} (threshold {percent(limits.median_step)[1:]}){cause}")
-    lost = both.became_infeasible.plans + both.became_failed.plans
+    moved = [both.moved[name] for name in ("became_infeasible", "became_failed")]
+    lost = sum(each.plans for each in moved)
     if limits.infeasible is not None and lost > limits.infeasible:
-        why = ", ".join(f"{reason} {count:,}" for reason, count in both.became_infeasible.reasons + both.became_failed.reasons)
+        why = ", ".join(each.text for each in moved if each.text)
         lines.append(f"{plural(lost)} can no longer run ({why}; threshold {limits.infeasible:,})")
     return lines
 

@@ -211,9 +211,9 @@ def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequen
     record.changes += [f"{NO_PLAN_IN_COMMON}, so only the best plans are compared"] * (not both.matched)
     record.best_step_s = {group_text(group.group): group.new.step_time_s if group.new else None for group in both.groups}
     record.champion_rank = {group_text(group.group): group.old_plan_rank for group in both.groups if base}
-    broken = both.became_failed.plans if base else both.new_failed
+    failing = both.moved["became_failed"]
+    broken, reasons = failing.plans if base else both.new_failed, failing.text
     if broken:
-        reasons = ", ".join(f"{why} {count:,}" for why, count in both.became_failed.reasons)
         again = f"; delete {new} to simulate them again"
         raise SpecError(f"{plural(broken)} failed{f' ({reasons})' if reasons else ''}{again}")
 

@@ -34,10 +34,10 @@ def write_reports(
 def _sections(sweep: SweepRecord, both: Comparison | None) -> list[Section]:
     compared = [] if both is None else sections(both)
     if sweep.status == "failed":
-        return [Section(heading=f"{sweep.name}: failed", lines=(sweep.error,)), *compared]
+        return [Section(f"{sweep.name}: failed", (sweep.error,)), *compared]
     if not sweep.baseline:  # compared with itself: only the best plans are of interest
         first = sweep.error or "the first night: nothing to compare with"
-        return [Section(heading=sweep.name, lines=(first,)), *(part for part in compared[1:] if part.heading == BEST_PLAN)]
+        return [Section(sweep.name, (first,)), *(part for part in compared[1:] if part.heading == BEST_PLAN)]
     verdict = [f"regression: {text}" for text in sweep.regressions] or ["nothing beyond the thresholds"]
     lines = (*verdict, f"compared with night {sweep.baseline}", *(line for part in compared[:1] for line in part.lines))
-    return [Section(heading=sweep.name, lines=lines), *compared[1:]]
+    return [Section(sweep.name, lines), *compared[1:]]

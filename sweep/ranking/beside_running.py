@@ -1,15 +1,14 @@
 """The best plan of a result beside the job that runs: how much less time its step is expected to take, with an interval."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from sweep.columns import LONGER, SHORTER
-from sweep.ranking.query import Rows
+from sweep.ranking.query import Rows, plan_columns
 from sweep.ranking.selection import quoted
 from sweep.spec.spec import Running
 from sweep.spec.values import Value
@@ -20,8 +19,7 @@ FOLLOWING: Final = ("dp", "ga")
 """Fields of plans that follow from others."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Beside:
+class Beside(NamedTuple):
     """The job that runs, among the plans of a result. `ratio`: step of the best plan over its own, at least, expected, at
     most (LEVEL); None where nothing tells. `reason`: why its plan has no simulated step; "" if it has."""
 
@@ -51,23 +49,19 @@ def beside_running(
     running = Running.model_validate(section)
     best = int(rows["plan"][0].as_py())
     fields = _fields(running, connection.sql("FROM results LIMIT 0").columns)
-    same = _same(fields)
-    query = f"SELECT * FROM results WHERE ({same}) OR plan = {best} ORDER BY plan"
+    query = f"SELECT * FROM results WHERE ({_same(fields)}) OR plan = {best} ORDER BY plan"
     found = connection.sql(query, params=list(fields.values())).to_arrow_table()
-    own = [row for row in found.to_pylist() if all(row[name] == value for name, value in fields.items())]
-    if not own:
-        return Beside(plan=None, reason="", best=best, simulated_s=None, measured_s=running.step_time_s, ratio=None)
-    mine = own[0]
-    ratio = None
-    if mine["status"] == "ok":
-        ratio = _ratio(found, int(mine["plan"]), best, by, basis)
+    nothing: dict[str, Any] = {"plan": None, "status": "", "reason": ""}
+    same = (row for row in found.to_pylist() if all(row[name] == value for name, value in fields.items()))
+    mine = next(same, nothing)
+    runs = mine["status"] == "ok"
     return Beside(
-        plan=int(mine["plan"]),
-        reason=str(mine["reason"] or ""),
+        plan=mine["plan"],
+        reason=mine["reason"] or "",
         best=best,
-        simulated_s=mine["step_time_s"] if mine["status"] == "ok" else None,
+        simulated_s=mine["step_time_s"] if runs else None,
         measured_s=running.step_time_s,
-        ratio=ratio,
+        ratio=_ratio(found, mine["plan"], best, by, basis) if runs else None,
     )
 
 
@@ -92,16 +86,12 @@ def _ratio(rows: pa.Table, mine: int, best: int, by: str, basis: Basis) -> tuple
     """The step of the best plan over that of plan `mine`: simulated, with the interval that pairs of measured runs give."""
     if basis.differences is None:
         return None
-    numbers = rows["plan"].to_pylist()
-    pair = rows.take([numbers.index(mine), numbers.index(best)])
-    amounts = pair[by].to_pylist()
-    seconds = amounts if by in LONGER else [1 / amount for amount in amounts]
     if mine == best:
         return 1.0, 1.0, 1.0
-    names = rows.column_names
-    plan_columns = [name for name in names[: names.index("status")] if name not in (*NO_CHOICE, "plan")]
-    points = coordinates(pair, plan_columns)
+    numbers = rows["plan"].to_pylist()
+    pair = rows.take([numbers.index(mine), numbers.index(best)])
+    own, least = pair[by].to_pylist() if by in LONGER else (1 / amount for amount in pair[by].to_pylist())
+    points = coordinates(pair, plan_columns(rows.column_names, (*NO_CHOICE, "plan")))
     variance = basis.differences.variogram(distances(points, 0), squares(points, 0))[1]
-    width = t3_quantile((1 + LEVEL) / 2) * float(variance) ** 0.5
-    ratio = seconds[1] / seconds[0]
+    width, ratio = t3_quantile((1 + LEVEL) / 2) * float(variance) ** 0.5, least / own
     return float(ratio * np.exp(-width)), float(ratio), float(ratio * np.exp(width))

@@ -3,17 +3,17 @@
 Computed from the columns of a result when it is ranked, so for results of any executor and version.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Bools, Floats, Ints
+from sim_core import Floats, Ints
 from sweep.columns import LONGER, SHORTER
-from sweep.ranking.query import NAMED
+from sweep.ranking.query import NAMED, columns_of
 from sweep.ranking.selection import CHOSEN, group_numbers, grouped_by, quoted, same_group
 from sweep.uncertainty.evidence import CONFIDENCE, Basis, t3_quantile
 from sweep.uncertainty.judging import DEVICE, NO_CHOICE, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
@@ -39,8 +39,7 @@ class GroupBars:
     tied: int  # plans with other numbers that tie with it
 
 
-@dataclass(frozen=True, kw_only=True)
-class ErrorBars:
+class ErrorBars(NamedTuple):
     """Of a ranking. `columns`: COLUMNS for its rows, null where unknown."""
 
     columns: pa.Table
@@ -62,7 +61,8 @@ def error_bars(
 ) -> ErrorBars:
     """Error bars of the chosen `rows` among all that meet the `condition`, which compete in each group `per`."""
     if basis.spread is None:
-        return ErrorBars(columns=_unknown(len(rows)), groups=(), why=basis.why, own=0)
+        unknown = [pa.nulls(len(rows), kind) for kind in (pa.float64(), pa.float64(), pa.bool_())]
+        return ErrorBars(pa.table(unknown, list(COLUMNS)), (), basis.why, 0)
     why, timed = basis.why, by in (*LONGER, *SHORTER)
     if not timed:
         by, why = "step_time_s", f"{why}; {by} is no time: no plans tie"
@@ -70,24 +70,41 @@ def error_bars(
     seconds = quoted(by) if by in LONGER else f"1 / {quoted(by)}"
     known = f"({condition}) AND {quoted(by)} > 0 AND isfinite({quoted(by)})"
     known += " AND fidelity = 'event'" if "fidelity" in rows.column_names else ""
-    names = ", ".join(quoted(name) for name in dict.fromkeys([*per, *compared]))
-    inner = f"SELECT plan, {names}{', ' if names else ''}{seconds} AS {_SECONDS} FROM {NAMED} WHERE {known}"
+    names = "".join(f"{quoted(name)}, " for name in dict.fromkeys([*per, *compared]))
+    inner = f"SELECT plan, {names}{seconds} AS {_SECONDS} FROM {NAMED} WHERE {known}"
     near = _near(connection, inner, per, compared, basis, own)
     candidates = connection.sql(
         f"SELECT candidate.* FROM ({inner}) candidate {near} OR candidate.plan IN (SELECT plan FROM {CHOSEN}) ORDER BY plan"
     ).to_arrow_table()
-    group = group_numbers(candidates, per)
-    values = candidates[_SECONDS].to_numpy()
+    group, values, plans = group_numbers(candidates, per), candidates[_SECONDS].to_numpy(), candidates["plan"].to_numpy()
     judged = judge(candidates, compared, values, basis, own, group)
-    at, known_rows = _places(rows, candidates["plan"].to_numpy())
-    wider = np.ones(len(candidates))  # than the evidence says, of the chosen rows
-    wider[at[known_rows]] = basis.wider(rows)[known_rows]
+    numbers = rows["plan"].to_numpy()
+    there = np.isin(numbers, plans)
+    at = np.searchsorted(plans, numbers[there])  # the chosen rows among the candidates
+    wider = np.ones(len(plans))  # than the evidence says, of the chosen rows
+    wider[at] = basis.wider(rows)[there]
     judged = judged.widened(wider)
-    return ErrorBars(
-        columns=_columns(rows, candidates["plan"].to_numpy(), judged, ties=timed),
-        groups=tuple(_group_bars(rows, candidates, values, judged, group, per)) if timed else (),
-        why=why,
-        own=0 if own is None else len(own.error),
+    ends, tie = np.full((2, len(rows)), np.nan), np.zeros(len(rows), np.bool_)
+    ends[:, there] = np.stack([judged.low, judged.high])[:, at] * rows["step_time_s"].to_numpy()[there]
+    tie[there] = judged.tie[at]
+    low, high = (pa.array(each, mask=np.isnan(ends[0])) for each in ends)
+    columns = pa.table([low, high, pa.array(tie, mask=~(there & timed))], list(COLUMNS))
+    advised = list(dict.fromkeys(group[at].tolist()))[: ADVISED if timed else 0]
+    members = (np.flatnonzero(group == number) for number in advised)
+    groups = tuple(_group_bars(candidates, values, judged, member, per) for member in members)
+    return ErrorBars(columns, groups, why, 0 if own is None else len(own.error))
+
+
+def _group_bars(candidates: pa.Table, seconds: Floats, judged: Judgement, member: Ints, per: Sequence[str]) -> GroupBars:
+    """Of one group: its members among the candidates; plans with the same numbers are one."""
+    _, first = np.unique(seconds[member].astype(np.float32), return_index=True)
+    best = int(judged.best[member[0]])
+    return GroupBars(
+        group=tuple(candidates[name][best].as_py() for name in per),
+        best=candidates["plan"][best].as_py(),
+        low=float(judged.low[best]),
+        high=float(judged.high[best]),
+        tied=int(judged.tie[member[first]].sum()) - 1,
     )
 
 
@@ -102,11 +119,11 @@ def _near(
     """SQL that joins each candidate with the best of its group, and is true of those that may tie with it."""
     groups = [quoted(name) for name in per]
     listed, same = "".join(f"{name}, " for name in groups), same_group(groups, "least", "one")
-    of_group = grouped_by([f"one.{name}" for name in groups])
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE bests AS WITH one AS ({inner}), "
         f"least AS (SELECT {listed}min({_SECONDS}) AS least FROM one {grouped_by(groups)}) SELECT * FROM one WHERE plan IN "
-        f"(SELECT min(one.plan) FROM one JOIN least ON {same} WHERE one.{_SECONDS} = least.least {of_group})"
+        f"(SELECT min(one.plan) FROM one JOIN least ON {same} WHERE one.{_SECONDS} = least.least "
+        f"{grouped_by([f'one.{name}' for name in groups])})"
     ).fetchall()
     joined = f"JOIN bests ON {same_group(groups, 'bests', 'candidate')} WHERE"
     behind = f"ln(candidate.{_SECONDS} / bests.{_SECONDS})"
@@ -116,8 +133,7 @@ def _near(
     if own is not None and len(own.error) and basis.spread is not None:  # what is best may change
         shift = 2 * float(np.abs(own.error - basis.spread.middle).max())
         return f"{joined} {behind} <= {float(np.log(widest(basis)) + shift)!r}"
-    schema = connection.sql("FROM bests LIMIT 0")
-    kinds = dict(zip(schema.columns, map(str, schema.types), strict=True))
+    kinds = columns_of(connection, "bests")
     each = [_apart(name, kinds[name]) for name in compared]
     apart, squared = " + ".join(each) or "0", " + ".join(f"power({one}, 2)" for one in each) or "0"
     near = f"{2 * OWN**2 + 2 * NEAR**2!r} - {2 * NEAR**2!r} * exp(-({apart}) / {RANGE!r})"
@@ -133,60 +149,3 @@ def _apart(name: str, kind: str) -> str:
         whole = f"least({own}, {best}) > 0"
         return f"CASE WHEN {own} = {best} THEN 0 WHEN {whole} THEN greatest({doublings}, 1) ELSE 1 END"
     return f"CASE WHEN {own} = {best} THEN 0 ELSE {OTHER_DEVICE if name == DEVICE else 1.0!r} END"
-
-
-def _places(rows: pa.Table, plans: Ints) -> tuple[Ints, Bools]:
-    """Where the `rows` are among some plans (ascending), and whether they are there at all."""
-    numbers = rows["plan"].to_numpy()
-    at = np.minimum(np.searchsorted(plans, numbers), max(len(plans) - 1, 0))
-    return at, plans[at] == numbers if len(plans) else np.zeros(len(numbers), np.bool_)
-
-
-def _unknown(n: int) -> pa.Table:
-    return pa.table([pa.nulls(n, pa.float64()), pa.nulls(n, pa.float64()), pa.nulls(n, pa.bool_())], list(COLUMNS))
-
-
-def _columns(rows: pa.Table, plans: Ints, judged: Judgement, *, ties: bool) -> pa.Table:
-    """COLUMNS of the rows, by their plan numbers among those judged (ascending)."""
-    at, known = _places(rows, plans)
-    if not known.any():
-        return _unknown(len(rows))
-    step_s = rows["step_time_s"].to_numpy()
-    low, high = step_s * judged.low[at], step_s * judged.high[at]
-    lost = ~known | np.isnan(low)
-    return pa.table(
-        {
-            "step_time_low_s": pa.array(low, mask=lost),
-            "step_time_high_s": pa.array(high, mask=lost),
-            "tie": pa.array(judged.tie[at], mask=~known) if ties else pa.nulls(len(rows), pa.bool_()),
-        }
-    )
-
-
-def _group_bars(
-    rows: pa.Table,
-    candidates: pa.Table,
-    seconds: Floats,
-    judged: Judgement,
-    group: Ints,
-    per: Sequence[str],
-) -> Iterator[GroupBars]:
-    """Of the groups in the order of the ranking, the first ADVISED."""
-    plans = candidates["plan"].to_numpy()
-    ranked = np.flatnonzero(np.isin(plans, rows["plan"].to_numpy()))
-    place = {int(plan): at for at, plan in enumerate(rows["plan"].to_pylist())}
-    in_order = sorted(ranked.tolist(), key=lambda at: place[int(plans[at])])
-    for number in list(dict.fromkeys(int(group[at]) for at in in_order))[:ADVISED]:
-        member = np.flatnonzero(group == number)
-        _, first = np.unique(seconds[member].astype(np.float32), return_index=True)  # plans with the same numbers are one
-        member = member[np.sort(first)]
-        best = int(judged.best[member[0]])
-        at = int(np.flatnonzero(member == best)[0]) if best in member else 0
-        part = judged.chosen(member, at)
-        yield GroupBars(
-            group=tuple(candidates[name][best].as_py() for name in per),
-            best=int(plans[best]),
-            low=float(judged.low[best]),
-            high=float(judged.high[best]),
-            tied=int(part.tie.sum()) - 1,
-        )

@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import duckdb
 
@@ -15,14 +14,13 @@ _TOO_LARGE: Final = "memory_exceeds_device"
 NEEDED_MEMORY: Final = ("peak_memory_bytes", "state_bytes", "device_memory_bytes")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Told:
+class Told(NamedTuple):
     """Rows by what became of them; columns of plans that vary among those ranked, and the values of those that do not."""
 
     total: int
     ranked: int
     reasons: dict[str, int]
-    memory: tuple[float, float, float, float] | None
+    memory: tuple[float, ...] | None  # least and most bytes that plans need which do not fit, least and most that devices have
     varying: list[str]
     held: dict[str, Any]
 
@@ -42,9 +40,7 @@ def told(indexes: Sequence[Index] | None, by: str, plan_columns: Sequence[str]) 
             elif not index.bounds(by).known:
                 reasons["no_" + by] += rows
     bounds = {name: [index.bounds(name) for index in used] for name in plan_columns}
-    ends = {
-        name: (min(each.low for each in of_files), max(each.high for each in of_files)) for name, of_files in bounds.items()
-    }
+    ends = {name: (min(each.low for each in files), max(each.high for each in files)) for name, files in bounds.items()}
     memory = list(zip(*(index.memory for index in indexes if index.memory), strict=True))  # least, most, low, high
     return Told(
         total=sum(rows for index in indexes for _, _, rows in index.statuses),
@@ -74,12 +70,17 @@ def asked(
         reasons["no_" + by if status == "ok" else str(reason)] += int(n - known if status == "ok" else n)
     sample = _ends(connection, plan_columns, f"(SELECT * FROM {NAMED} WHERE {condition} LIMIT 20000)")
     alike = [name for name, (low, high) in sample.items() if low == high]
+    memory = None
+    if _TOO_LARGE in reasons and "device_memory_bytes" in schema:
+        need, have = "coalesce(peak_memory_bytes, state_bytes)", "device_memory_bytes"
+        ends_of = f"SELECT min({need}), max({need}), min({have}), max({have}) FROM results WHERE reason = '{_TOO_LARGE}'"
+        memory = connection.execute(ends_of).fetchall()[0]
     ends = sample | (_ends(connection, alike, f"{NAMED} WHERE {condition}") if alike else {})
     return Told(
         total=sum(int(row[2]) for row in rows),
         ranked=sum(int(row[4]) for row in rows if row[0] == "ok"),
         reasons=_most_first(reasons),
-        memory=_too_large(connection) if _TOO_LARGE in reasons and "device_memory_bytes" in schema else None,
+        memory=None if memory is None or memory[0] is None else memory,
         varying=[name for name in plan_columns if ends[name][0] != ends[name][1]],
         held={name: low for name, (low, high) in ends.items() if low == high},
     )
@@ -95,11 +96,3 @@ def _ends(connection: duckdb.DuckDBPyConnection, names: Sequence[str], source: s
     asked = ", ".join(f"min({quoted(n)}), max({quoted(n)})" for n in names)
     row = connection.execute(f"SELECT {asked} FROM {source}").fetchall()[0]
     return {name: (low, high) for name, low, high in zip(names, row[::2], row[1::2], strict=True)}
-
-
-def _too_large(connection: duckdb.DuckDBPyConnection) -> tuple[float, float, float, float] | None:
-    """Least and most bytes that plans need which do not fit into their device, and least and most that these have."""
-    need, have = "coalesce(peak_memory_bytes, state_bytes)", "device_memory_bytes"
-    query = f"SELECT min({need}), max({need}), min({have}), max({have}) FROM results WHERE reason = '{_TOO_LARGE}'"
-    memory = connection.execute(query).fetchall()[0]
-    return None if memory[0] is None else (memory[0], memory[1], memory[2], memory[3])

@@ -1,19 +1,17 @@
 """Where two fidelities of one sweep disagree: ratios and ranks of plans simulated in both, and the largest differences."""
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from sim_core import FIDELITIES, PARTS, SpecError
-from sweep.ranking.query import NAMED, columns_of, results
+from sweep.ranking.query import NAMED, columns_of, plan_columns, results
+from sweep.ranking.selection import quoted
 from sweep.results.folder import Location
 
-_NOT_OF_THE_PLAN = ("plan", "fidelity")
 
-
-@dataclass(frozen=True, kw_only=True)
-class Disagreement:
+class Disagreement(NamedTuple):
     """For `pairs` plans simulated in both fidelities: quantiles of simai/event, rank agreement, the largest differences."""
 
     pairs: int
@@ -29,8 +27,7 @@ class Disagreement:
 def compare_fidelity(directory: Location, *, top: int, where: str | None) -> Disagreement:
     """Pair the rows of a sweep over `fidelity: [event, simai]`. Raises SpecError if there is no pair."""
     with results(directory, where) as connection:
-        names = list(columns_of(connection))
-        keys = [name for name in names[: names.index("status")] if name not in _NOT_OF_THE_PLAN]
+        keys = plan_columns(columns_of(connection), ("plan", "fidelity"))
         on = " AND ".join(f'e."{name}" = s."{name}"' for name in keys)
         plan = ", ".join(f'e."{name}"' for name in keys)
         parts = ", ".join(f"s.{part} - e.{part} AS {part}" for part in PARTS)
@@ -52,20 +49,13 @@ def compare_fidelity(directory: Location, *, top: int, where: str | None) -> Dis
             raise SpecError(
                 f"{directory}: no plan was simulated in both fidelities (put fidelity: [event, simai] into the spec)"
             )
-        varying = [
-            name for name in keys if connection.execute(f'SELECT count(DISTINCT "{name}") FROM pairs').fetchall()[0][0] > 1
-        ]
-        columns = ", ".join(f'"{name}"' for name in ["plan", *varying, "event_s", "simai_s", "ratio", *PARTS])
+        distinct = connection.execute(
+            f"SELECT {', '.join(f'count(DISTINCT {quoted(name)})' for name in keys)} FROM pairs"
+        ).fetchall()
+        varying = [name for name, values in zip(keys, distinct[0], strict=True) if values > 1]
+        columns = ", ".join(map(quoted, ["plan", *varying, "event_s", "simai_s", "ratio", *PARTS]))
         rows = connection.sql(
             f"SELECT {columns} FROM pairs ORDER BY abs(ln(ratio)) DESC, plan LIMIT {int(top)}"
         ).to_arrow_table()
-    return Disagreement(
-        pairs=row[0],
-        low=row[1],
-        median=row[2],
-        high=row[3],
-        rank_correlation=None if row[4] is None or math.isnan(row[4]) else row[4],
-        best_in_common=row[5],
-        best=min(best, row[0]),
-        rows=rows,
-    )
+    correlation = None if row[4] is None or math.isnan(row[4]) else row[4]
+    return Disagreement(row[0], row[1], row[2], row[3], correlation, row[5], min(best, row[0]), rows)

@@ -1,9 +1,10 @@
 """Query results: a database with the rows of stores as tables, locked against everything else; its errors become one line."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 import duckdb
@@ -38,17 +39,17 @@ class Rows:
         """What the footers of all files say; None if one says nothing, or all rows are there."""
         return self.reading.indexes() if self.reading else None
 
-    def statuses(self) -> dict[str, int]:
+    def statuses(self) -> Counter[str]:
         """Numbers of rows by status."""
+        counts: Counter[str] = Counter()
         indexes = self.indexes()
         if indexes is None:
             self.ask(["status"])
-            return dict(self.connection.execute("SELECT status, count(*) FROM results GROUP BY status").fetchall())
-        counts: Counter[str] = Counter()
-        for index in indexes:
+            counts.update(dict(self.connection.execute("SELECT status, count(*) FROM results GROUP BY status").fetchall()))
+        for index in indexes or ():
             for status, _, rows in index.statuses:
                 counts[status] += rows
-        return dict(counts)
+        return counts
 
     def ask(self, columns: Collection[str], files: Sequence[File] | None = None) -> None:
         """Check these columns of these files (default: of all), and show them. Raises SpecError if one is damaged."""
@@ -105,7 +106,7 @@ def results(directory: Location, where: str | None = None) -> Iterator[duckdb.Du
     Raises SpecError if there are no results, a file is damaged, or the condition `where` fails on a value.
     """
     with opened(results=directory) as connection:
-        columns, _ = named(connection)
+        columns = named(connection)
         with _in_one_line(directory, where):
             _check(where, columns)
             yield connection
@@ -142,14 +143,13 @@ def _in_one_line(directory: Location, where: str | None) -> Iterator[None]:
         raise SpecError(f"{store.folder}: cannot be read ({in_short(error)})") from None
 
 
-def named(connection: duckdb.DuckDBPyConnection, chance: str | None = None) -> tuple[list[str], dict[str, str]]:
-    """Make NAMED of the table `results`; its columns, and their further names. `chance`: SQL of RUNS."""
+def named(connection: duckdb.DuckDBPyConnection, chance: str | None = None) -> list[str]:
+    """Make NAMED of the table `results`; returns its columns. `chance`: SQL of RUNS."""
     columns = list(columns_of(connection))
-    others = other_names(columns)
-    names = "".join(f', "{name}" AS "{short}"' for short, name in others.items())
+    names = "".join(f', "{name}" AS "{short}"' for short, name in other_names(columns).items())
     names += f", {chance} AS {RUNS}" if chance else ""
     connection.execute(f"CREATE OR REPLACE TEMP VIEW named AS SELECT *{names} FROM results").fetchall()
-    return columns, others
+    return columns
 
 
 @contextmanager
@@ -164,6 +164,11 @@ def opened(**tables: Location) -> Iterator[duckdb.DuckDBPyConnection]:
         for name, paths in files.items():
             connection.register(name, connection.read_parquet([str(path) for path in paths]))
         yield connection
+
+
+def plan_columns(columns: Iterable[str], without: Collection[str]) -> list[str]:
+    """The columns of a result that are its plans': those before the status."""
+    return [name for name in takewhile(lambda name: name != "status", columns) if name not in without]
 
 
 def columns_of(connection: duckdb.DuckDBPyConnection, name: str = "results") -> dict[str, str]:

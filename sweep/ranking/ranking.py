@@ -5,7 +5,7 @@ DuckDB runs the queries.
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,13 +18,14 @@ from sweep.ranking.beside_running import Beside, beside_running
 from sweep.ranking.chances import runs_probability
 from sweep.ranking.error_bars import COLUMNS as BARS, ErrorBars, error_bars
 from sweep.ranking.facts import NEEDED_MEMORY, Told, asked, told
-from sweep.ranking.query import Rows, columns_in, parts
+from sweep.ranking.query import Rows, columns_in, parts, plan_columns
 from sweep.ranking.reach import Gathered
 from sweep.ranking.selection import (
     ALIKE,
     CHOSEN,
     DIFFERING,
     FRONT,
+    Order,
     Question,
     check_ordered,
     check_type,
@@ -41,10 +42,8 @@ from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.judging import OwnRuns
 
 TOP, GROUP_TOP = 20, 1
-MFU: Final = "mfu"
-HFU: Final = "hfu"
-TFLOPS: Final = "tflops_per_gpu"
-MEASURED: Final = "measured_share"
+UTILISATION: Final = ("tflops_per_gpu", "mfu", "hfu", "measured_share")
+"""Columns that tell how well the hardware is used."""
 ALL: Final = "all"
 _PER_SAMPLE: Final = "gpu_s_per_sample"
 _OF_THE_JOB: Final = ("step_time_s", "samples_per_s", "tokens_per_s")
@@ -68,17 +67,13 @@ class Ranking:
     ranked: int
     total: int
     missing: int  # rows that are not computed yet
-    mixed_batches: bool  # ranked by step time, though a group holds several global batches
     notes: tuple[str, ...]  # of the run, those that concern the ranking
     filtered: int  # ok, but `where` is false
     reasons: dict[str, int]  # not ranked, by reason
-    memory: tuple[float, float, float, float] | None  # least and most that the plans need which do not fit, and have
+    memory: tuple[float, ...] | None  # least and most that the plans need which do not fit, and have
     varying: tuple[str, ...]  # plan columns with more than one value among the ranked
     held: dict[str, Any]  # plan columns with one value
-    plausibility: dict[str, Any]  # what the run stored to hold results against
-    utilisation: tuple[tuple[float, float], ...]  # of the rows: TFLOP/s per GPU and MFU, where known
-    hfu: tuple[float, ...]  # of those rows that recompute, where known
-    measured: tuple[float, ...]  # of the rows: the part of the compute on measured kernels, where known
+    utilisation: list[dict[str, Any]]  # of the rows: UTILISATION
     alike: int  # plans that the rows stand for besides their own
     differing: tuple[str, ...]  # columns in which those differ
     error_bars: ErrorBars
@@ -110,16 +105,16 @@ def rank(
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
     with nullcontext(directory) if isinstance(directory, Rows) else parts(directory, where) as source:
-        directory, connection, schema = source.directory, source.connection, source.columns
-        provenance = Store(directory=directory).provenance() or {}
-        beside = Store(directory=directory).counted().get("plans", {})
+        connection, schema, store = source.connection, source.columns, Store(directory=source.directory)
+        provenance, beside = store.provenance() or {}, store.counted().get("plans", {})
+        spec = provenance.get("spec", {})
         front = [(name, higher_is_better(name)) for name in _known("--pareto", pareto, schema)]
         if front and by is not None:
             raise OptionError("--pareto and --by: expected one of them; the front is in the order of its first column")
         ordered_by = front or ordering(by, descending, provenance, schema)
-        check_ordered([name for name, _ in ordered_by], _option(front, by), schema)
+        option = "--pareto" if front else "objectives" if by is None else "--by"
+        check_ordered([name for name, _ in ordered_by], option, schema)
         by, descending = ordered_by[0]
-        spec = provenance.get("spec", {})
         per = _known("--per", spec.get("per", []) if per is None else per, schema)
         top = top or (None if front else GROUP_TOP if per else TOP)
         every_column = list(columns) == [ALL]
@@ -137,7 +132,7 @@ def rank(
         )
         running = None if front or per else beside_running(connection, provenance, rows, by, basis)
     if beside:  # of a search
-        bars = replace(bars, why=f"{bars.why}; ties are counted among the plans that were simulated")
+        bars = bars._replace(why=f"{bars.why}; ties are counted among the plans that were simulated")
     for name in BARS:
         rows = rows.append_column(name, bars.columns[name])
     rows = rows.append_column(RUNS, runs_probability(rows, provenance))
@@ -148,21 +143,18 @@ def rank(
     best = rows.slice(values.index((max if most else min)(values)), 1).to_pylist()[0] if values else None
     total = facts.total + sum(beside.values())
     reasons = facts.reasons | {reason: facts.reasons.get(reason, 0) + count for reason, count in beside.items()}
-    alike, alike_but_for = [n - 1 for n in rows[ALIKE].to_pylist()], rows[DIFFERING].to_pylist()
+    alike, alike_but_for = sum(rows[ALIKE].to_pylist()) - len(rows), " ".join(rows[DIFFERING].to_pylist()).split()
     taken, shown = ["rank", *kept, *BARS, RUNS, ALIKE, DIFFERING], kept
     if wanted:
         taken = shown = list(dict.fromkeys(["rank", "plan", *per, *wanted, by]))
     elif not every_column:
-        shown = _shown(rows, by, per, facts.varying, [name for name, _ in front], schema, spec)
-    mfu, hfu, tflops, share = (
-        rows[name].to_pylist() if name in rows.column_names else [None] * len(rows) for name in (MFU, HFU, TFLOPS, MEASURED)
-    )
+        shown = _shown(rows, [*per, *facts.varying, *(name for name, _ in front), by], schema, spec)
     return Ranking(
         rows=rows.select(taken),
         chosen=bool(columns),
         best=best,
         best_by=best_by,
-        shown=tuple(dict.fromkeys(["rank", *([ALIKE] if any(alike) and not wanted else []), *shown])),
+        shown=tuple(dict.fromkeys(["rank", *([ALIKE] if alike and not wanted else []), *shown])),
         per=tuple(per),
         front=tuple(name for name, _ in front),
         by=by,
@@ -170,53 +162,48 @@ def rank(
         ranked=facts.ranked,
         total=total,
         missing=max(int(provenance.get("rows", total)) - total, 0),
-        mixed_batches=by == "step_time_s" and "global_batch" in facts.varying and "global_batch" not in per,
         notes=_notes(provenance),
         filtered=total - facts.ranked - sum(reasons.values()),
         reasons=reasons,
         memory=facts.memory,
         varying=tuple(facts.varying),
         held=facts.held,
-        plausibility=provenance.get("plausibility", {}),
-        utilisation=tuple((a, b) for a, b in zip(tflops, mfu, strict=True) if None not in (a, b)),
-        hfu=tuple(a for a, b in zip(hfu, mfu, strict=True) if a not in (None, b)),
-        measured=tuple(part for part in share if part is not None),
-        alike=sum(alike),
+        utilisation=rows.select([name for name in UTILISATION if name in rows.column_names]).to_pylist(),
+        alike=alike,
         error_bars=bars,
         running=running,
         searched="search" in provenance,
         provenance=provenance,
-        differing=tuple(name for name in facts.varying if any(name in text.split() for text in alike_but_for)),
+        differing=tuple(name for name in facts.varying if name in alike_but_for),
     )
 
 
 def first_plans(source: Rows, directory: Location, by: str | None, where: str | None, top: int) -> tuple[str, Ints]:
     """The column that `rank` ranks by, and the numbers of its first plans, in order. Raises SpecError as `rank` does."""
     ordered_by = ordering(by, None, Store(directory=directory).provenance() or {}, source.columns)
-    check_ordered([name for name, _ in ordered_by], _option((), by), source.columns)
-    _choose(source, ordered_by, [], top, where, front=(), every=False, measured=False)
+    check_ordered([name for name, _ in ordered_by], "objectives" if by is None else "--by", source.columns)
+    _choose(source, ordered_by, [], top, where)
     plans = source.connection.execute(f"SELECT plan FROM {CHOSEN} ORDER BY rank").fetchall()
     return ordered_by[0][0], np.array([plan for (plan,) in plans], np.int64)
 
 
 def _choose(
-    source: Rows, order: Sequence[tuple[str, bool]], per: Sequence[str], top: int | None, where: str | None,
-    *, front: Sequence[tuple[str, bool]], every: bool, measured: bool,
+    source: Rows, order: Order, per: Sequence[str], top: int | None, where: str | None,
+    *, front: Order = (), every: bool = False, measured: bool = False,
 ) -> tuple[Told, Gathered, str]:  # fmt: skip
     """Fill the table CHOSEN; what is known of all rows, those at hand, and the condition that the chosen ones meet."""
     connection, schema, (by, descending) = source.connection, source.columns, order[0]
     condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
-    names = list(schema)
-    plan_columns = [name for name in names[: names.index("status")] if name not in IDENTITY]
-    facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
-    needed = {*(facts.varying if facts else plan_columns), *per, *(name for name, _ in order), *IDENTITY, *NUMBERS, *SIZES}
+    of_plans = plan_columns(schema, IDENTITY)
+    facts = told(source.indexes(), by, of_plans) if not (where or front or measured) else None
+    needed = {*(facts.varying if facts else of_plans), *per, *(name for name, _ in order), *IDENTITY, *NUMBERS, *SIZES}
     if facts is None:  # the rows themselves have to tell
         needed |= {*NEEDED_MEMORY} | (columns_in(where, schema) if where else set())
     reach = Gathered(source, by, descending, per, schema if measured else needed, condition, every=facts is None)
     if where:
         check_type(connection, where)
         condition += f" AND coalesce(({where}\n), false)"
-    facts = facts or asked(connection, schema, by, plan_columns, where or "true", condition)
+    facts = facts or asked(connection, schema, by, of_plans, where or "true", condition)
     if front:
         find_fronts(connection, condition, front, per)
         condition = f"plan IN (SELECT plan FROM {FRONT})"
@@ -229,31 +216,18 @@ def _choose(
         every=every,
         have=reach.bound,
     )
-    select(connection, question, names)
+    select(connection, question, list(schema))
     return facts, reach, condition
 
 
-def _option(front: Sequence[object], by: str | None) -> str:
-    """What names the columns that rows are ranked by, for a message."""
-    return "--pareto" if front else "objectives" if by is None else "--by"
-
-
-def _shown(
-    rows: pa.Table,
-    by: str,
-    per: Sequence[str],
-    varying: Sequence[str],
-    front: Sequence[str],
-    schema: dict[str, str],
-    spec: dict[str, Any],
-) -> list[str]:
-    """The columns that say most of the chosen rows."""
+def _shown(rows: pa.Table, telling: Sequence[str], schema: Mapping[str, str], spec: Mapping[str, Any]) -> list[str]:
+    """The columns that say most of the chosen rows: those that are `telling`, and results."""
     more = [name for section, kind in SECTIONS.items() if spec.get(section) for name in measures_of(kind)]
     ties = rows["tie"].null_count == 0 and any(place > 1 for place in rows["rank"].to_pylist())  # the best ties with itself
-    results = [by, *(name for name in ("step_time_s", "samples_per_s", *more, MFU, *PARTS) if name in schema)]
-    shown = ["plan", *["tie"] * ties, *per, *varying, *front, *results]
-    optional = (MFU, *measures_of(*SECTIONS.values()))
-    return [name for name in dict.fromkeys(shown) if name not in optional or rows[name].null_count < len(rows)]
+    results = [name for name in ("step_time_s", "samples_per_s", *more, "mfu", *PARTS) if name in schema]
+    optional = ("mfu", *measures_of(*SECTIONS.values()))
+    shown = dict.fromkeys(["plan", *["tie"] * ties, *telling, *results])
+    return [name for name in shown if name not in optional or rows[name].null_count < len(rows)]
 
 
 def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further: Sequence[str] = ()) -> list[str]:
@@ -275,7 +249,7 @@ def outcome(directory: Location) -> tuple[int, int]:
     """Numbers of rows with a result and of rows that failed, in `directory`. Raises SpecError."""
     with parts(directory) as rows:
         statuses = rows.statuses()
-    return statuses.get("ok", 0), statuses.get("failed", 0)
+    return statuses["ok"], statuses["failed"]
 
 
 def objectives_of(spec: SweepSpec) -> tuple[str, bool]:

@@ -6,7 +6,7 @@ beyond the bound is neither checked nor read. Only the columns that a choice nee
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sweep.columns import LONGER, SHORTER
@@ -39,7 +39,7 @@ class Gathered:
     columns: Collection[str]  # what a choice needs
     condition: str
     every: bool  # all rows of all files, from the start
-    _found: bool = field(default=False)  # the table `gathered` has them
+    found: bool = False  # the table `gathered` has them
 
     def __post_init__(self) -> None:
         if self.every:
@@ -50,8 +50,8 @@ class Gathered:
         more."""
         if self.every:
             return
-        self._found = count is not None and self._gather(count + 1)
-        if self._found:
+        self.found = count is not None and self._gather(count + 1)
+        if self.found:
             self._show()
         else:
             self.rows.ask(self.columns)
@@ -65,9 +65,9 @@ class Gathered:
 
     def compare(self, basis: Basis) -> None:
         """Have the rows that may tie with the best of their group, and those in CHOSEN."""
-        if self._found and (basis.spread is None or basis.differences is None):  # nothing ties
+        if self.found and (basis.spread is None or basis.differences is None):  # nothing ties
             self._show()
-        elif self._found and self.by in (SHORTER if self.descending else LONGER):  # the best is the fastest
+        elif self.found and self.by in (SHORTER if self.descending else LONGER):  # the best is the fastest
             reach = widest(basis) ** _ROUNDING * _ROUNDING
             raw = f"-least(bound, best / {reach!r})" if self.descending else f"greatest(bound, best * {reach!r})"
             limits = self._limits(f"SELECT {raw}::DOUBLE{self._groups} FROM {BOUNDS}")
@@ -95,10 +95,11 @@ class Gathered:
         """Fill the table `gathered` with at least the `count` best rows of each group. False: there are too many."""
         if count > _MOST_ROWS:
             return False
-        self._run("DROP TABLE IF EXISTS gathered")
-        self._run("DROP TABLE IF EXISTS costs")
+        for table in ("gathered", "costs"):
+            self._run(f"DROP TABLE IF EXISTS {table}")
         costs = [(best, k) for k, file in enumerate(self._files) if (best := self._best(file)) is not None]
         files = [self._files[k] for _, k in sorted(costs)]
+        same = same_group([quoted(name) for name in self.per], "limits", "near")
         limits: Limits | None = None
         for first in range(0, len(files), _BATCH):
             batch = files[first : first + _BATCH]
@@ -106,41 +107,25 @@ class Gathered:
                 batch = [file for file in batch if self._can_hold(file, limits, complete=not self.per)]
             if not batch:
                 continue
-            if limits is None or self.per:
-                limits = self._lead(batch, count)
-            self._add(batch, limits)
-            kept, last = self._run(f"SELECT count(*), list_last(min({self._cost}, {count})) FROM gathered")[0]
-            if kept > _MOST_ROWS:
+            limits = self._lead(batch, count)
+            self.rows.ask(self.columns, batch)
+            within = f"{self.condition} AND {self._cost} <= '{max(limit[0] for limit in limits)!r}'::DOUBLE"
+            rows = f"(SELECT *, {self._cost} AS cost FROM results WHERE {within}) near"
+            query = f"SELECT near.* EXCLUDE (cost) FROM {rows} JOIN limits ON {same} WHERE near.cost <= limits.cost"
+            self._insert("gathered", query)
+            if self._run("SELECT count(*) FROM gathered")[0][0] > _MOST_ROWS:
                 return False
-            if not self.per and kept >= count:
-                limits = [(last + SLACK * abs(last),)]
         return True
 
     def _lead(self, files: Sequence[File], count: int) -> Limits:
         """Add the best costs in some files to the table `costs`; the limits of all groups so far."""
         self.rows.ask(["status", self.by, *self.per], files)
         groups, grouped = self._groups, grouped_by([quoted(name) for name in self.per])
-        self._insert(
-            "costs",
-            f"SELECT unnest(min({self._cost}, {count})) AS cost{groups} FROM results WHERE {self.condition} {grouped}",
-        )
+        best = f"unnest(min({self._cost}, {count})) AS cost"
+        self._insert("costs", f"SELECT {best}{groups} FROM results WHERE {self.condition} {grouped}")
         last = f"list_last(min(cost, {count}))"
         limit = f"CASE WHEN count(*) < {count} THEN 'infinity'::DOUBLE ELSE {last} + {SLACK} * abs({last}) END"
         return self._limits(f"SELECT {limit} AS cost{groups} FROM costs {grouped}")
-
-    def _add(self, files: Sequence[File], limits: Limits) -> None:
-        """Add the rows of some files that are within the limits to the table `gathered`."""
-        self.rows.ask(self.columns, files)
-        within = f"{self.condition} AND {self._cost} <= '{max(limit[0] for limit in limits)!r}'::DOUBLE"
-        if not self.per:
-            self._insert("gathered", f"SELECT * FROM results WHERE {within}")
-            return
-        same = same_group([quoted(name) for name in self.per], "limits", "near")
-        rows = f"(SELECT *, {self._cost} AS cost FROM results WHERE {within}) near"
-        self._insert(
-            "gathered",
-            f"SELECT near.* EXCLUDE (cost) FROM {rows} JOIN limits ON {same} WHERE near.cost <= limits.cost",
-        )
 
     def _insert(self, table: str, query: str) -> None:
         """Add rows to a table, which is created for the first."""

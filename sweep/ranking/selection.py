@@ -4,8 +4,7 @@ No row but those in question is sorted: the least values of each group bound wha
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import duckdb
 import numpy as np
@@ -16,6 +15,8 @@ from sweep.columns import NUMBERS, SIZES, higher_is_better, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.query import NAMED
 
+Order = Sequence[tuple[str, bool]]
+"""Columns to rank by in turn, each with whether more is better."""
 CHOSEN: Final = "chosen"
 """Table of the selected plans: rank, plan, ALIKE and DIFFERING."""
 ALIKE: Final = "alike"
@@ -31,12 +32,11 @@ _FIRST: Final = 200  # more rows than asked for are looked at first, twice as ma
 _MOST: Final = 1_000_000  # DuckDB's limit of min(value, n)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Question:
+class Question(NamedTuple):
     """Which rows are asked for: `top` of each group `per` of the rows that meet `condition`, in this order."""
 
     condition: str
-    order: Sequence[tuple[str, bool]]  # columns, each with whether more is better
+    order: Order
     per: Sequence[str]
     top: int | None  # None: all
     plan_columns: Sequence[str]
@@ -154,34 +154,24 @@ def chosen_rows(connection: duckdb.DuckDBPyConnection, names: Sequence[str], per
     ).to_arrow_table()
 
 
-def find_fronts(
-    connection: duckdb.DuckDBPyConnection, condition: str, columns: Sequence[tuple[str, bool]], per: Sequence[str]
-) -> None:
+def find_fronts(connection: duckdb.DuckDBPyConnection, condition: str, columns: Order, per: Sequence[str]) -> None:
     """Fill the table FRONT with the plans of each group that no other beats in one column without losing in another.
 
     `columns`: with whether more is better.
     """
     known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name, _ in columns)
-    values = ", ".join(f"{'-' if more else ''}{quoted(name)}::DOUBLE AS v{k}" for k, (name, more) in enumerate(columns))
-    groups = ", ".join(f"{quoted(name)} AS g{k}" for k, name in enumerate(per))
-    reader = connection.sql(
-        f"SELECT plan, {values}{', ' + groups if groups else ''} FROM {NAMED} WHERE {condition} AND {known}"
-    ).to_arrow_reader(_BATCH)
-    fronts: dict[tuple[object, ...], tuple[Ints, Floats]] = {}
-    keys = [f"g{k}" for k in range(len(per))]
-    for batch in map(pa.Table.from_batches, ([each] for each in reader)):
-        number = group_numbers(batch, keys)
-        for group in np.unique(number):
-            rows = batch.take(np.flatnonzero(number == group))
-            key = tuple(rows[name][0].as_py() for name in keys)
-            plans = rows.column("plan").to_numpy()
-            points = np.stack([rows.column(f"v{k}").to_numpy() for k in range(len(columns))], axis=1)
-            if key in fronts:
-                plans, points = np.concatenate([fronts[key][0], plans]), np.concatenate([fronts[key][1], points])
-            keep = best_of(points)
-            fronts[key] = plans[keep], points[keep]
-    plans = np.concatenate([plans for plans, _ in fronts.values()]) if fronts else np.zeros(0, np.int64)
-    connection.register("front_plans", pa.table({"plan": plans}))
+    values = "".join(f", {'-' if more else ''}{quoted(name)}::DOUBLE AS v{k}" for k, (name, more) in enumerate(columns))
+    groups = "".join(f", {quoted(name)} AS g{k}" for k, name in enumerate(per))
+    reader = connection.sql(f"SELECT plan{values}{groups} FROM {NAMED} WHERE {condition} AND {known}").to_arrow_reader(_BATCH)
+    front = reader.schema.empty_table()
+    for batch in reader:  # the fronts so far beside it
+        rows = pa.concat_tables([front, pa.Table.from_batches([batch])]).unify_dictionaries()
+        number = group_numbers(rows, [f"g{k}" for k in range(len(per))])
+        points = np.stack([rows[f"v{k}"].to_numpy() for k in range(len(columns))], axis=1)
+        members = (np.flatnonzero(number == group) for group in np.unique(number))
+        kept = [member[best_of(points[member])] for member in members]
+        front = rows.take(np.concatenate([np.zeros(0, np.int64), *kept]))
+    connection.register("front_plans", front.select(["plan"]))
     connection.execute(f"CREATE TEMP TABLE {FRONT} AS SELECT plan FROM front_plans").fetchall()
 
 

@@ -1,15 +1,18 @@
 """The report as sections of one HTML page, and the data and scripts that fill them."""
 
 import html
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 from sweep.answers.section import Section
 from sweep.columns import PERCENT, REPORTED, higher_is_better
-from sweep.show.sections import html_of, html_section, html_table, page, paragraphs
+from sweep.show.sections import html_of, html_section, html_table, page, paragraphs, soft
 from sweep.tuning.record import SLOW
-from sweep.wording import SHORT_PART, cell, heading as short_name
+from sweep.validation.figures import RECORDED
+from sweep.wording import SHORT_PART, Values, cell, heading as short_name
 
 LABELS: Final = {
     **REPORTED, "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "measured_s": "measured",
@@ -17,7 +20,7 @@ LABELS: Final = {
 PEAK: Final = "peak_memory_bytes"
 
 
-def report_page(content: Mapping[str, Any]) -> str:
+def report_page(content: Values) -> str:
     """The page of `content_of` a result."""
     names = [axis["name"] for axis in content["axes"]]
     rows, head = content["rows"], content["head"]
@@ -25,44 +28,38 @@ def report_page(content: Mapping[str, Any]) -> str:
     shown = [name for name in order if any(value is not None for value in rows.get(name, ()))]
     labels = {name: [_label(name), _unit(name)] for name in (*names, *rows, *content["parts"])}
     labels |= {name: [name.removesuffix("_bytes"), "B"] for name in content["memory"]}
-    data = {key: value for key, value in content.items() if key not in ("provenance", "validation", "head", "measured")}
-    script = (files("sweep.report") / "report.js").read_text(encoding="utf-8")
-    total, ran, whole = content["rows_total"], content["ran"], len(rows["plan"])
+    data = {key: value for key, value in content.items() if key not in ("provenance", "head", "measured")}
+    ran, whole = content["ran"], len(rows["plan"])
     by = f"{'highest' if content['descending'] else 'lowest'} {_label(content['by'])}"
-    lead = f"{total:,} plans, {ran:,} of which run. Ranked by {by}"
-    lead += f", for each {', '.join(map(_label, content['per']))}." if content["per"] else "."
+    groups = f", for each {', '.join(map(_label, content['per']))}" if content["per"] else ""
+    lead = f"{content['rows_total']:,} plans, {ran:,} of which run. Ranked by {by}{groups}."
     lead += f" {content['rows_missing']:,} plans are not computed yet." if content["rows_missing"] else ""
     part = "Every plan that runs is in this page with all its numbers."
     if ran > whole:
-        part = f"The best {whole:,} plans{' of each group' if content['per'] else ''} are in this page with all their numbers; "
+        part = f"The best {whole:,} plans{' of each group' if groups else ''} are in this page with all their numbers; "
         part += f"the other {ran - whole:,} that run are in its counts, densities, fronts and best values."
+    alone = " open" * (len(head["winners"]) == 1)
+    winners = "".join(_winner(each, alone) for each in head["winners"]) or paragraphs(["No plan of this sweep can run."])
+    more = soft(*[f"{head['more']:,} more groups are in the ranking."] * bool(head["more"]))
     return page(
         str(head["title"]),
         _sections(content),
         heading=str(head["heading"]),
         lead=head["job"],
-        top=_winners(head) + paragraphs([lead]) + f'<p class="soft">{part}</p>',
+        top=f'<div class="winners">{winners}</div>{more}{paragraphs([lead])}{soft(part)}',
         data=data | {"labels": labels, "shown": shown, "high": [n for n in shown if higher_is_better(n)]},
-        scripts=[script],
+        script=(files("sweep.report") / "report.js").read_text(encoding="utf-8"),
     )
 
 
-def _winners(head: Mapping[str, Any]) -> str:
-    """The best plan of each group: what it is, what is expected of it, what launches it."""
-    alone = " open" * (len(head["winners"]) == 1)
-    told = "".join(_winner(each, alone) for each in head["winners"]) or "<p>No plan of this sweep can run.</p>"
-    more = f'<p class="soft">{head["more"]:,} more groups are in the ranking.</p>' if head["more"] else ""
-    return f'<div class="winners">{told}</div>{more}'
-
-
-def _winner(of: Mapping[str, Any], opened: str) -> str:
+def _winner(of: Values, opened: str) -> str:
+    """The best plan of a group: what it is, what is expected of it, what launches it."""
     name = f"Best plan{' of ' + of['group'] if of['group'] else ''}: plan {of['plan']}"
-    words = html_of(Section(lines=tuple(of["words"]))) + "".join(html_section(each, 4) for each in of["answers"])
-    ties = f'<p class="soft">{html.escape(of["ties"])}</p>' if of["ties"] else ""
-    launch = f"{_command(of['launch'], 'launch')}" if of["launch"] else _command(of["commands"][-1])
+    words = html_of(Section(lines=of["words"])) + "".join(html_section(each, 4, []) for each in of["answers"])
+    launch = _command(of["launch"], "launch") if of["launch"] else _command(of["commands"][-1])
     return (
-        f'<article class="winner"><h3>{html.escape(name)}</h3><p><b>{html.escape(of["told"])}</b></p>{ties}{words}'
-        f"<details{opened}><summary>launch it</summary>{launch}</details>"
+        f'<article class="winner"><h3>{html.escape(name)}</h3><p><b>{html.escape(of["told"])}</b></p>'
+        f"{soft(*[of['ties']] * bool(of['ties']))}{words}<details{opened}><summary>launch it</summary>{launch}</details>"
         f"<details><summary>look closer</summary>{''.join(map(_command, of['commands']))}</details></article>"
     )
 
@@ -83,46 +80,46 @@ def _unit(name: str) -> str:
     return next((unit for end, unit in ends.items() if name.endswith(end)), "")
 
 
-def _sections(content: Mapping[str, Any]) -> list[Section]:
+def _sections(content: Values) -> list[Section]:
     reasons = [(f"{each['n']:,}", each["reason"], each["why"]) for each in content["reasons"]]
     counts = html_table(("plans", "reason", "meaning"), reasons, right=(0,), wrapped=(2,))
-    return [
-        Section(
-            heading="Ranking",
-            note="Filters choose among the plans of this page, for all charts up to the breakdown. A heading sorts the plans "
+    trade = f'{_box("controls", "trade-controls")}<div id="trade-legend"></div>{_box("plot", "trade-offs")}'
+    parts: list[tuple[str, str, str]] = [
+        (
+            "Ranking",
+            "Filters choose among the plans of this page, for all charts up to the breakdown. A heading sorts the plans "
             "that are shown, # is their rank; a click on a plan opens its step, its memory and the command that explains it.",
-            html=_RANKING,
+            _RANKING,
         ),
         *_measured(content["measured"]),
-        Section(
-            heading="Trade-offs",
-            note="Shaded: where all plans that run lie, the feasible region. Points: plans of this page that match the "
+        (
+            "Trade-offs",
+            "Shaded: where all plans that run lie, the feasible region. Points: plans of this page that match the "
             "filters. Red: the Pareto front of all; less of both is better.",
-            html=f'{_controls("trade")}<div id="trade-legend"></div>{_plot("trade-offs")}',
+            trade,
         ),
-        Section(
-            heading="Parallel coordinates", note="The best 300 plans that match, the best in blue.", html=_plot("parallel")
+        ("Parallel coordinates", "The best 300 plans that match, the best in blue.", _box("plot", "parallel")),
+        (
+            "Where the step goes",
+            "Parts of the best 15 that match, means over the pipeline stages.",
+            _box("plot", "breakdown"),
         ),
-        Section(
-            heading="Where the step goes",
-            note="Parts of the best 15 that match, means over the pipeline stages.",
-            html=_plot("breakdown"),
+        (
+            "Any two axes",
+            f"The best {_label(content['by'])} of all plans with these two values, whatever the rest; grey: none runs.",
+            _box("controls", "heat-controls") + _box("plot", "heat"),
         ),
-        Section(
-            heading="Any two axes",
-            note=f"The best {_label(content['by'])} of all plans with these two values, whatever the rest; grey: none runs.",
-            html=_controls("heat") + _plot("heat"),
+        (
+            "Sensitivity",
+            "The best of all plans with each value of an axis; green: the best of all.",
+            _box("plots", "sensitivity"),
         ),
-        Section(
-            heading="Sensitivity",
-            note="The best of all plans with each value of an axis; green: the best of all.",
-            html='<div class="plots" id="sensitivity"></div>',
-        ),
-        Section(heading="What cannot run", html=counts + _controls("reason") + _plot("reasons")),
-        Section(heading="Within the error", html=paragraphs(content["error"])),
-        Section(heading="Validation", html=_validation(content["validation"])),
-        Section(heading="Where it comes from", html=_provenance(content["provenance"])),
+        ("What cannot run", "", counts + _box("controls", "reason-controls") + _box("plot", "reasons")),
+        ("Within the error", "", paragraphs(content["error"])),
+        ("Validation", "", _validation(content["provenance"])),
+        ("Where it comes from", "", _provenance(content["provenance"])),
     ]
+    return [Section(heading, note=note, html=text) for heading, note, text in parts]
 
 
 _RANKING: Final = (
@@ -133,65 +130,60 @@ _RANKING: Final = (
 )
 
 
-def _controls(name: str) -> str:
-    return f'<div class="controls" id="{name}-controls"></div>'
+def _box(kind: str, name: str) -> str:
+    """What the script fills."""
+    return f'<div class="{kind}" id="{name}"></div>'
 
 
-def _plot(name: str) -> str:
-    return f'<div class="plot" id="{name}"></div>'
-
-
-def _measured(runs: Sequence[Mapping[str, Any]]) -> list[Section]:
-    """Plans that were run, both numbers side by side."""
-    if not runs:
-        return []
-    head = (
-        "plan",
-        "state",
-        "measured step",
-        "simulated",
-        "measured / simulated",
-        "measured memory",
-        "simulated",
-        "as simulated",
-    )
+def _measured(runs: Sequence[Values]) -> list[tuple[str, str, str]]:
+    """Plans that were run, both numbers side by side; none if none was."""
+    simulated = ("simulated", "measured / simulated", "measured memory", "simulated", "as simulated")
     rows = []
     for run in runs:
-        step, simulated = run["measured_s"], run["step_time_s"]
-        ratio = f"{step / simulated:.3f}" if step and simulated else "\u2013"
+        step, simulated_s = run["measured_s"], run["step_time_s"]
+        ratio = f"{step / simulated_s:.3f}" if step and simulated_s else "\u2013"
         least = "at least " if run["state"] == SLOW and step else ""
-        memory = [cell(PEAK, run[name]) for name in ("measured_bytes", PEAK)]
-        told = run["reason"] or ("runs" if simulated else "not among the rows")
-        times = [f"{least}{cell('step_time_s', step)}", cell("step_time_s", simulated)]
+        memory = (cell(PEAK, run[name]) for name in ("measured_bytes", PEAK))
+        told = run["reason"] or ("runs" if simulated_s else "not among the rows")
+        times = (f"{least}{cell('step_time_s', step)}", cell("step_time_s", simulated_s))
         rows.append((run["plan"], run["state"], *times, ratio, *memory, told))
     note = "Plans that were run, with what the simulation says of them; the ranking stays that of the simulation."
-    return [Section(heading="Measured", note=note, html=html_table(head, rows, right=(0, *range(2, 7))))]
+    table = html_table(("plan", "state", "measured step", *simulated), rows, right=(0, *range(2, 7)))
+    return [("Measured", note, table)] * bool(rows)
 
 
-def _validation(known: Mapping[str, Any]) -> str:
-    if not known["of_model"]:
+def _validation(provenance: Values) -> str:
+    """Recorded errors of measured runs on a device of this kind, else of all; of files nothing is recorded."""
+    devices = sorted({str(device.get("name", "")).split("-")[0] for device in provenance.get("hardware", ())})
+    known = [figures for figures in json.loads(RECORDED.read_text(encoding="utf-8")) if figures["simulated"]]
+    same = [figures for figures in known if str(figures["hw"]).split("-")[0].split(" ")[0] in devices]
+    if (provenance.get("spec", {}).get("workload") or {}).get("model") is None:
         told = "The compute times of this sweep are those of its workload file; errors below are of plans of models in numbers."
-    elif known["same"]:
-        told = f"Training runs that others measured on {', '.join(known['devices'])}, simulated: error of the step."
+    elif same:
+        told = f"Training runs that others measured on {', '.join(devices)}, simulated: error of the step."
     else:
-        told = f"No measured runs on {', '.join(known['devices']) or 'this device'} are known; those on other devices:"
-
-    def share(value: float | None) -> str:
-        return "\u2013" if value is None else f"{value:.1f} %"
-
-    errors = ("mape", "mape_dense", "mape_experts", "worst")
-    rows = [(each["set"], each["hw"], each["simulated"], *(share(each[name]) for name in errors)) for each in known["rows"]]
+        told = f"No measured runs on {', '.join(devices) or 'this device'} are known; those on other devices:"
+    rows = []
+    for each in same or known:
+        errors = (each[name] for name in ("mape", "mape_dense", "mape_experts", "worst"))
+        shares = ("\u2013" if error is None else f"{error:.1f} %" for error in errors)
+        rows.append((each["set"], each["hw"], each["simulated"], *shares))
     head = ("set", "device", "runs", "mean error", "dense models", "with experts", "worst")
     return paragraphs([told]) + html_table(head, rows, right=range(2, 7))
 
 
-def _provenance(origin: Mapping[str, Any]) -> str:
-    """Hashes, files, notes and the spec itself."""
-    rows = [("sweep", origin["sweep"]), ("simulator", f"{origin['simulator']}, version {origin['version']}")]
-    rows += [("hardware", ", ".join(origin["hardware"]))] if origin["hardware"] else []
-    rows += [(f"file ({file['role']})", f"{file['path']}, sha256 {file['sha256']}") for file in origin["files"]]
-    rows += [("FLOPs", origin["stated"])] if origin["stated"] else []
-    rows += [("held", "; ".join(origin["held"]))] if origin["held"] else []
-    rows += [("note", note) for note in origin["notes"]] + [("doubtful record", check) for check in origin["checks"]]
-    spec = f"<details><summary>the spec</summary><pre>{html.escape(origin['spec'])}</pre></details>"
-    return html_table(("", ""), rows, wrapped=(1,)) + spec
+def _provenance(origin: Values) -> str:
+    """Where the numbers come from: hashes, hardware, files, notes and the spec itself."""
+    devices = dict.fromkeys(device.get("name", "") for device in origin.get("hardware", ()))
+    held, stated = origin.get("held", ()), origin.get("plausibility", {}).get("stated", "")
+    simulator = f"{origin.get('model', '')}, version {version('training-plan-sweep')}"
+    rows = [("sweep", origin.get("sweep", "")), ("simulator", simulator)]
+    rows += [("hardware", ", ".join(devices))] if devices else []
+    for role, file in origin.get("inputs", {}).get("files", {}).items():
+        rows.append((f"file ({role})", f"{file['path']}, sha256 {file['sha256']}"))
+    rows += [("FLOPs", stated)] if stated else []
+    rows += [("held", "; ".join(held))] if held else []
+    rows += [("note", note) for note in origin.get("notes", ())]
+    rows += [("doubtful record", check) for check in origin.get("checks", ())]
+    spec = html.escape(json.dumps(origin.get("spec", {}), indent=1))
+    return html_table(("", ""), rows, wrapped=(1,)) + f"<details><summary>the spec</summary><pre>{spec}</pre></details>"

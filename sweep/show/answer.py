@@ -1,7 +1,7 @@
 """The answer of a ranking in three sentences: what to launch, how sure that is, what to do next."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_names
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
@@ -14,7 +14,7 @@ from sweep.spec.values import FIELDS
 from sweep.uncertainty.evidence import LEVEL
 from sweep.uncertainty.highest import above_measured, bits_of
 from sweep.uncertainty.memory import likely_part
-from sweep.wording import cell, heading, values_text
+from sweep.wording import Values, cell, heading, values_text
 
 ROOM: Final = 0.9
 """Part of the memory above which a plan is tight: memory of measured runs is off by 6 % in the mean (docs/validation.md)."""
@@ -25,8 +25,9 @@ MEGATRON: Final = ("megatron-core", "nemo", "nemo-24", "primus")
 FEW_MEASURED: Final = 0.5
 _SAME: Final = 5e-4
 _SIZES: Final = ("tp", "pp", "cp", "ep", "vpp", "dp")
-_ALWAYS: Final = ("tp", "pp")
-_ELSEWHERE: Final = (*_SIZES, "all_gpus", "micro_batch", "ga", "global_batch", "checkpointing", "fidelity", "dp_shard")
+_ELSEWHERE: Final = (
+    *_SIZES, "all_gpus", "micro_batch", "ga", "global_batch", "checkpointing", "fidelity", "dp_shard", "hardware"
+)  # fmt: skip
 _RESULTS: Final = ("mfu", "tokens_per_s_per_gpu", *measures_of("cost", "goodput"))
 _IN_WORDS: Final = {
     "mfu": "{} MFU", "tokens_per_s_per_gpu": "{} tokens/s a GPU", "training_days": "{} days", "usd": "{} USD",
@@ -47,59 +48,60 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None) -> A
     best = ranking.best
     if best is None:
         return _without_plan(ranking, folder, where)
+    plan = best["plan"]
     if ranking.front:
-        return Answer(_front(ranking), "", f"`sweep explain {folder} {best['plan']}` says where the step of the first goes")
-    tied = next((group.tied for group in ranking.error_bars.groups if group.best == best["plan"]), None)
-    tight = _is_tight(best, ranking)
+        ends = [
+            f"plan {row['plan']} ({values_text({name: row[name] for name in ranking.front})})"
+            for row in ranking.rows.select(["plan", *ranking.front]).to_pylist()
+        ]
+        count = f"{plural(len(ends))} that no other beats in {' and '.join(map(heading, ranking.front))} at once"
+        told = f"{count}: {' to '.join(dict.fromkeys((ends[0], ends[-1])))}"
+        return Answer(told, "", f"`sweep explain {folder} {plan}` says where the step of the first goes")
+    tied = next((group.tied for group in ranking.error_bars.groups if group.best == plan), None)
+    after = f"`sweep explain {folder} {plan}` says where its step goes"
+    if ranking.missing:
+        after = f"the same `sweep run` again computes what is missing, {plural(ranking.missing)}"
+    elif tied or _is_tight(best, ranking):
+        after = f"`sweep tune {folder}` says which of these plans to measure first, and takes in what comes out"
+    elif _is_modelled(ranking):
+        after = f"`sweep export {folder} --plan {plan}` writes its launch flags"
     return Answer(
         f"{_first(ranking, best)}: {plan_words(best, ranking)}; {_result_words(best, ranking)}",
         "; ".join(_doubts(ranking, best, tied, folder, where)),
-        _next(ranking, folder, best["plan"], measure=bool(tied) or tight),
+        after,
     )
 
 
-def plan_words(row: Mapping[str, Any], ranking: Ranking | None = None) -> str:
+def plan_words(row: Values, ranking: Ranking) -> str:
     """A plan as people say it: group sizes, then whatever is not as usual, then GPUs and batch."""
-    words = [f"{name} {row[name]}" for name in _SIZES if row.get(name) and (name in _ALWAYS or row[name] > 1)]
+    words = [f"{name} {row[name]}" for name in _SIZES if row.get(name) and (name in ("tp", "pp") or row[name] > 1)]
     words.append(f"micro-batch {row['micro_batch']}")
     if (kept := row.get("checkpointing", "file")) != "file":
         words.append("no recompute" if kept == "none" else f"recompute {kept}")
-    words += _unusual(row, ranking)
+    for name, field in FIELDS.items():
+        value, usual = row.get(name), row["vpp"] > 1 if name == "overlap_pp" else field.default
+        if name not in _ELSEWHERE and None not in (value, usual) and value != usual:
+            switch = name if value else f"no {name}"
+            words.append(switch if field.kind == "switch" else f"{heading(name)} {cell(name, value)}")
+    words += [f"{name} {cell(name, row[name])}" for name in ranking.varying if name not in FIELDS]
     return f"{', '.join(words)}, on {row['all_gpus']:,} x {row['hardware']}, {plural(row['global_batch'], 'sequence')} a step"
 
 
-def _unusual(row: Mapping[str, Any], ranking: Ranking | None) -> Iterator[str]:
-    """Fields that are not at their default, and hardware numbers that differ among plans."""
-    for name, field in FIELDS.items():
-        value = row.get(name)
-        usual = row["vpp"] > 1 if name == "overlap_pp" else field.default
-        if name in _ELSEWHERE or name == "hardware" or value is None or usual is None or value == usual:
-            continue
-        yield (name if value else f"no {name}") if field.kind == "switch" else f"{heading(name)} {cell(name, value)}"
-    for name in () if ranking is None else ranking.varying:
-        if name not in FIELDS:
-            yield f"{name} {cell(name, row[name])}"
-
-
-def _first(ranking: Ranking, row: Mapping[str, Any]) -> str:
+def _first(ranking: Ranking, row: Values) -> str:
     """What the plan is: to be launched, the best if it fits, or the first by what a user asked for."""
-    end = "Highest" if ranking.descending else "Lowest"
-    told = f"{end} {heading(ranking.by)}: plan"
-    if _is_sought(ranking):
+    sought = (*LONGER, *SHORTER, *measures_of("goodput", "tail"))
+    if ranking.by not in sought or ranking.descending != higher_is_better(ranking.by):
+        told = f"{'Highest' if ranking.descending else 'Lowest'} {heading(ranking.by)}: plan"
+    elif _refused(row, ranking):
+        told = "Best, but refused: plan"
+    else:
         told = "Best if it fits: plan" if _is_unlikely(row, ranking) else "Launch plan"
-        told = "Best, but refused: plan" if _refused(row, ranking) else told
     best = "the best overall" if ranking.best_by == ranking.by else "the cheapest a sequence"
     groups = f" ({best}; below the best per {', '.join(map(heading, ranking.per))})" if ranking.per else ""
     return f"{told} {row['plan']}{groups}"
 
 
-def _is_sought(ranking: Ranking) -> bool:
-    """Whether the order is that of a good plan: by time, money or goodput, the better end first."""
-    sought = (*LONGER, *SHORTER, *measures_of("goodput", "tail"))
-    return ranking.by in sought and ranking.descending == higher_is_better(ranking.by)
-
-
-def _result_words(row: Mapping[str, Any], ranking: Ranking) -> str:
+def _result_words(row: Values, ranking: Ranking) -> str:
     """What the plan gives: step, what plans are ranked by, MFU, rate, memory, costs."""
     words = [f"{cell('step_time_s', row['step_time_s'])} a step"]
     names = dict.fromkeys((*_RESULTS, *([] if ranking.by == "step_time_s" else [ranking.by])))
@@ -111,16 +113,20 @@ def _result_words(row: Mapping[str, Any], ranking: Ranking) -> str:
     return ", ".join(words)
 
 
-def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: Location, where: str | None) -> Iterator[str]:
+def _doubts(ranking: Ranking, row: Values, tied: int | None, folder: Location, where: str | None) -> Iterator[str]:
     """How sure the answer is, from the interval to what may keep it from running."""
-    low, high = row.get("step_time_low_s"), row.get("step_time_high_s")
-    own = f" and {ranking.error_bars.own} of your own" if ranking.error_bars.own else ""
+    low, high, step_s = row.get("step_time_low_s"), row.get("step_time_high_s"), row["step_time_s"]
+    bars, job = ranking.error_bars, ranking.running
+    own = f" and {bars.own} of your own" if bars.own else ""
     if low and high:
-        between = f"between {short(low, 's')} and {short(high, 's')}"
-        yield f"the measured step is {between} in {LEVEL:.0%} of cases ({ranking.error_bars.why}{own})"
+        yield f"the measured step is between {short(low, 's')} and {short(high, 's')} in {LEVEL:.0%} of cases ({bars.why}{own})"
     else:
-        yield ranking.error_bars.why
-    yield from _unlike_running(ranking, row)
+        yield bars.why
+    if job is not None and job.measured_s and job.simulated_s and low and high:
+        times = job.measured_s / job.simulated_s
+        if not low <= times * step_s <= high:
+            at = f"expect about {short(times * step_s, 's')} here, too"
+            yield f"but the job that runs takes {times:.2f} x its simulated step, outside of that: {at}, or find what it lacks"
     if tied:
         yield f"{plural(tied, 'other plan')} cannot be told from it"
     elif ranking.searched:
@@ -134,27 +140,16 @@ def _doubts(ranking: Ranking, row: Mapping[str, Any], tied: int | None, folder: 
     if share is not None and share < FEW_MEASURED:
         yield f"{share:.0%} of its compute is by kernels measured on this device, the rest by near ones and peaks"
     if _is_tight(row, ranking):
-        yield _tight(ranking, row, folder, where)
+        yield f"{_needs(row)}; {_next_with_room(ranking, row, folder, where)}"
     elif row.get(RUNS) is not None:
         yield _needs(row)
     elif row.get("peak_memory_bytes") is None:
         yield "whether its activations fit into memory is not known"
 
 
-def _unlike_running(ranking: Ranking, row: Mapping[str, Any]) -> Iterator[str]:
-    """That the job that runs is measured where the interval of this plan says that hardly a step is."""
-    job, step = ranking.running, row["step_time_s"]
-    if job is None or not (job.measured_s and job.simulated_s and row.get("step_time_low_s")):
-        return
-    times = job.measured_s / job.simulated_s
-    if not row["step_time_low_s"] <= times * step <= row["step_time_high_s"]:
-        at = f"expect about {short(times * step, 's')} here, too"
-        yield f"but the job that runs takes {times:.2f} x its simulated step, outside of that: {at}, or find what it lacks"
-
-
-def _lacking(row: Mapping[str, Any], ranking: Ranking) -> Iterator[str]:
+def _lacking(row: Values, ranking: Ranking) -> Iterator[str]:
     """That the framework of a model's plan has no such schedule, or refuses what it overlaps or shares."""
-    name, _, own = str(row.get("stack") or stack_of(ranking.provenance)).partition(" ")
+    name, own = _stack(row, ranking)
     if _is_modelled(ranking) and name in stack_names() and "schedules" not in own:
         has = read_stack(name).schedules
         if row.get("schedule", has[0]) not in has:
@@ -165,23 +160,28 @@ def _lacking(row: Mapping[str, Any], ranking: Ranking) -> Iterator[str]:
         yield f"Megatron-LM refuses it: {'; '.join(rules)}{first}"
 
 
-def _refused(row: Mapping[str, Any], ranking: Ranking) -> list[str]:
-    """What Megatron-LM refuses of a model's plan, where the stack runs it."""
+def _stack(row: Values, ranking: Ranking) -> tuple[str, str]:
+    """The name of a plan's stack, and what of its facts is a user's own."""
     name, _, own = str(row.get("stack") or stack_of(ranking.provenance)).partition(" ")
+    return name, own
+
+
+def _refused(row: Values, ranking: Ranking) -> list[str]:
+    """What Megatron-LM refuses of a model's plan, where the stack runs it."""
+    name, own = _stack(row, ranking)
     if not _is_modelled(ranking) or name not in MEGATRON or "sharding" in own:
         return []
     divided = ranking.provenance["spec"]["workload"].get("sequence_parallel") is not False
     return refused_choices(row, read_stack(name), sequence_parallel=divided)
 
 
-def _is_tight(row: Mapping[str, Any], ranking: Ranking) -> bool:
+def _is_tight(row: Values, ranking: Ranking) -> bool:
     """Whether a plan needs nearly all of the memory, or is more likely to fail than to run."""
     return _part(row) > ROOM or _is_unlikely(row, ranking)
 
 
-def _is_unlikely(row: Mapping[str, Any], ranking: Ranking) -> bool:
-    chance = row.get(RUNS) if _is_modelled(ranking) else None
-    return chance is not None and chance < EVEN
+def _is_unlikely(row: Values, ranking: Ranking) -> bool:
+    return _is_modelled(ranking) and row.get(RUNS) is not None and row[RUNS] < EVEN
 
 
 def _is_modelled(ranking: Ranking) -> bool:
@@ -189,45 +189,32 @@ def _is_modelled(ranking: Ranking) -> bool:
     return bool((ranking.provenance.get("spec", {}).get("workload") or {}).get("model"))
 
 
-def _tight(ranking: Ranking, row: Mapping[str, Any], folder: Location, where: str | None) -> str:
-    """That a plan may not fit, and the next that has room: that runs more likely than not where this one has room itself."""
-    told = _needs(row)
+def _next_with_room(ranking: Ranking, row: Values, folder: Location, where: str | None) -> str:
+    """The next plan that has room: that runs more likely than not where this one has room itself."""
     part = ROOM if _part(row) > ROOM else likely_part(stack_of(ranking.provenance), EVEN)
     room = f"peak_memory_bytes <= {part} * device_memory_bytes"
     condition = f"({where}) AND {room}" if where else room
     other = rank(folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=1).best
     among = " of those simulated" if ranking.searched else ""
     if other is None:
-        return f"{told}; no plan{among} needs {part:.0%} or less"
-    differing = {name: other[name] for name in ranking.varying if name in FIELDS and not FIELDS[name].follows}
-    changes = values_text({name: value for name, value in differing.items() if value != row[name]})
+        return f"no plan{among} needs {part:.0%} or less"
+    own = [name for name in ranking.varying if name in FIELDS and not FIELDS[name].follows and other[name] != row[name]]
     slower = other["step_time_s"] / row["step_time_s"] - 1
     behind = f"{slower:.1%} slower" if slower > _SAME else "as fast"
     chance = "" if other.get(RUNS) is None else f" and a chance of {other[RUNS]:.0%}"
-    with_room = f"the next{among} with room is plan {other['plan']} ({changes}), {behind}"
-    return f"{told}; {with_room}, with {_part(other):.0%} of the memory{chance}"
+    told = f"the next{among} with room is plan {other['plan']} ({values_text({name: other[name] for name in own})}), {behind}"
+    return f"{told}, with {_part(other):.0%} of the memory{chance}"
 
 
-def _needs(row: Mapping[str, Any]) -> str:
+def _needs(row: Values) -> str:
     """The part of the memory that a plan needs, and how likely it runs with that."""
     runs = "" if row.get(RUNS) is None else f" and runs with a chance of {row[RUNS]:.0%}"
     return f"it needs {_part(row):.0%} of the memory{runs}"
 
 
-def _part(row: Mapping[str, Any]) -> float:
+def _part(row: Values) -> float:
     """The part of the device's memory that a plan needs; 0 where that is unknown."""
     return float((row.get("peak_memory_bytes") or 0.0) / (row.get("device_memory_bytes") or 1.0))
-
-
-def _next(ranking: Ranking, folder: Location, plan: int, *, measure: bool) -> str:
-    """One command."""
-    if ranking.missing:
-        return f"the same `sweep run` again computes what is missing, {plural(ranking.missing)}"
-    if measure:
-        return f"`sweep tune {folder}` says which of these plans to measure first, and takes in what comes out"
-    if _is_modelled(ranking):
-        return f"`sweep export {folder} --plan {plan}` writes its launch flags"
-    return f"`sweep explain {folder} {plan}` says where its step goes"
 
 
 def _without_plan(ranking: Ranking, folder: Location, where: str | None) -> Answer:
@@ -240,13 +227,14 @@ def _without_plan(ranking: Ranking, folder: Location, where: str | None) -> Answ
         return Answer("No plan is computed yet", "", "the same `sweep run` again")
     reason, count = max(ranking.reasons.items(), key=lambda item: item[1])
     told = f"No plan can run: {reason} keeps {count:,} of {plural(ranking.total)} out ({EXPLANATIONS.get(reason, reason)})"
+    after = "change the axes that it names; `sweep run SPEC --dry-run` counts again without running"
     if reason == "memory_exceeds_device" and ranking.memory is not None:
         times = ranking.memory[0] / ranking.memory[3]
         more = "give it more GPUs, a larger tp or pp, or recompute (--set fixed.all_gpus=..., axes.checkpointing=[full])"
-        return Answer(told, "", f"{more}; the plan that needs least needs {times:.2g} times the memory of the device")
-    if reason == "excluded_by_where" and not ranking.searched:
-        return Answer(told, "", f"`sweep rank {folder} --relax` says what each `where` keeps out")
-    return Answer(told, "", "change the axes that it names; `sweep run SPEC --dry-run` counts again without running")
+        after = f"{more}; the plan that needs least needs {times:.2g} times the memory of the device"
+    elif reason == "excluded_by_where" and not ranking.searched:
+        after = f"`sweep rank {folder} --relax` says what each `where` keeps out"
+    return Answer(told, "", after)
 
 
 def _ranges(folder: Location, where: str) -> Iterator[str]:
@@ -259,11 +247,3 @@ def _ranges(folder: Location, where: str) -> Iterator[str]:
         low, high = ((end.best or {}).get(end.by) for end in ends)
         if low is not None and high is not None:
             yield f"{name} is {low:.4g}" if low == high else f"{name} is between {low:.4g} and {high:.4g}"
-
-
-def _front(ranking: Ranking) -> str:
-    """Both ends of a Pareto front."""
-    ends = ranking.rows.select(["plan", *ranking.front]).to_pylist()
-    told = [f"plan {row['plan']} ({values_text({name: row[name] for name in ranking.front})})" for row in (ends[0], ends[-1])]
-    count = f"{plural(len(ends))} that no other beats in {' and '.join(map(heading, ranking.front))} at once"
-    return f"{count}: {' to '.join(dict.fromkeys(told))}"

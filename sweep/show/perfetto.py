@@ -6,10 +6,9 @@ Source of the format: "Trace Event Format", Google, 2016 (complete events `X`, m
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final, NamedTuple, TextIO
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from sim_core import (
 from sweep.evaluation.one_plan import plans_of
 from sweep.outputs import naming
 from sweep.reopening import Reopened
+from sweep.wording import Values
 
 MOST_BLOCKS: Final = 1_000_000
 """Blocks of a step that are drawn; a file of these has about 700 MB."""
@@ -42,6 +42,7 @@ LEAST_WAIT_S: Final = 1e-6
 _NS: Final = 1e9
 _IN_US: Final = 1000
 _SHORT: Final = {"forward": "F", "backward": "B", "input gradient": "I", "weight gradient": "W"}
+_PARTS: Final = tuple(name.removesuffix("_s").removeprefix("compute_") for name in PARTS)
 _COLOUR: Final = {
     "forward": "thread_state_running",
     "backward": "rail_animation",
@@ -62,8 +63,7 @@ def chrome_trace(measured: Sequence[Played], replayed: Replay) -> str:
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drawn:
+class Drawn(NamedTuple):
     """What was written of a plan. `off_s`: the most that a part of the step differs from that of the result."""
 
     stages: tuple[int, ...]
@@ -81,40 +81,48 @@ def drawn_plan(opened: Reopened, number: int, chosen: Callable[[int], Sequence[i
     if blocks > MOST_BLOCKS:
         size = short(blocks * _BLOCK_BYTES, "B")
         raise SpecError(f"plan {number}: {blocks:,} blocks, about {size}; --stages draws some of its {count} stages")
-    spans = timeline(sweep.workload, sweep.hardware, plans)
-    result, totals = spans.result(), spans.totals()
+    step = timeline(sweep.workload, sweep.hardware, plans)
+    result, totals = step.result(), step.totals()
     with naming(output), output.open("w", encoding="utf-8") as out:
-        written = write_plan(spans, {"plan": number, "result": str(opened.folder), **result}, drawn, out)
+        written = write_plan(step, {"plan": number, "result": str(opened.folder), **result}, drawn, out)
     off = max(abs(totals[name] - result[name]) for name in PARTS)
-    return Drawn(stages=tuple(drawn), step_time_s=float(result["step_time_s"]), spans=written, off_s=off)
+    return Drawn(tuple(drawn), float(result["step_time_s"]), written, off)
 
 
-def write_plan(timeline: Timeline, facts: Mapping[str, Any], stages: Sequence[int], out: TextIO) -> int:
+def write_plan(timeline: Timeline, facts: Values, stages: Sequence[int], out: TextIO) -> int:
     """Write the timeline of a plan, stage by stage; returns the number of its spans. `facts` are kept beside the events.
 
     A process is a stage, its threads are the streams that it uses. Blocks have their seconds by part as arguments.
     """
     spans, written = timeline.spans, 0
     begin, end = _ns(spans.start_s), _ns(spans.end_s)
-    names = [name.removesuffix("_s").removeprefix("compute_") for name in PARTS]
-    out.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[')
     thread = np.zeros(len(begin), np.int64)
+    out.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[')
     for stage in stages:
         rows = np.flatnonzero(spans.stage == stage)
         begin[rows], end[rows], lane = _lanes(spans.stream[rows], begin[rows], end[rows])
-        rows, lane = rows[begin[rows] < end[rows]], lane[begin[rows] < end[rows]]
+        drawn = begin[rows] < end[rows]
+        rows, lane = rows[drawn], lane[drawn]
         threads, thread[rows] = np.unique(np.stack((spans.stream[rows], lane)), axis=1, return_inverse=True)
-        events = _of_process(stage, f"stage {stage}")
-        for number, (stream, copy) in enumerate(threads.T.tolist()):
-            events.append(_thread(stage, number, STREAMS[stream] + (f" {copy + 1}" if copy else "")))
-        events += [_span(spans, int(row), int(thread[row]), (int(begin[row]), int(end[row])), names) for row in rows]
-        events += _memory(timeline, stage)
+        names = [STREAMS[stream] + (f" {copy + 1}" if copy else "") for stream, copy in threads.T.tolist()]
+        events = [*_named(stage, f"stage {stage}", dict(enumerate(names)))]
+        events += [_span(spans, row, int(thread[row]), (int(begin[row]), int(end[row]))) for row in rows.tolist()]
+        held = timeline.held
+        at = np.flatnonzero(held.stage == stage)
+        for row in at[np.diff(held.bytes[at], prepend=-1.0) != 0].tolist():  # the bytes on a rank, whenever they change
+            counter = {"ph": "C", "pid": stage, "name": "memory", "ts": _us(int(_ns(held.at_s[row])))}
+            events.append(counter | {"args": {"bytes": round(float(held.bytes[row]))}})
         out.write(("," if written else "") + ",".join(json.dumps(event, separators=(",", ":")) for event in events))
         written += len(rows)
-    for number, (sender, receiver) in enumerate(timeline.sends.tolist()):
-        if spans.stage[sender] in stages and spans.stage[receiver] in stages:
-            for flow in _flow(spans, number, (sender, receiver), thread, (int(end[sender]), int(begin[receiver]))):
-                out.write("," + json.dumps(flow, separators=(",", ":")))
+    for number, pair in enumerate(timeline.sends.tolist()):
+        if all(spans.stage[row] in stages for row in pair):
+            # an arrow from the end of a block, its last nanosecond, to the beginning of the one that it sends to
+            name = "send activations" if SPAN_KINDS[spans.kind[pair[0]]] == "forward" else "send gradients"
+            ends = ({"ph": "s"}, int(end[pair[0]]) - 1), ({"ph": "f", "bp": "e"}, int(begin[pair[1]]))
+            for row, (kind, ns) in zip(pair, ends, strict=True):
+                place = {"pid": int(spans.stage[row]), "tid": int(thread[row]), "ts": _us(ns)}
+                arrow = {**kind, "id": number, "name": name, "cat": "send", **place}
+                out.write("," + json.dumps(arrow, separators=(",", ":")))
     out.write("]}\n")
     return written
 
@@ -137,29 +145,13 @@ def _lanes(stream: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     return begin, end, lane
 
 
-def _memory(timeline: Timeline, stage: int) -> Iterable[dict[str, Any]]:
-    """The bytes on a rank of a stage, whenever they change."""
-    memory = timeline.held
-    rows = np.flatnonzero(memory.stage == stage)
-    changed = np.diff(memory.bytes[rows], prepend=-1.0) != 0
-    for row in rows[changed].tolist():
-        at = {"ts": _us(int(_ns(memory.at_s[row]))), "args": {"bytes": round(float(memory.bytes[row]))}}
-        yield {"ph": "C", "pid": stage, "name": "memory", **at}
-
-
-def _flow(spans: Spans, number: int, rows: tuple[int, int], thread: Ints, at: tuple[int, int]) -> Iterable[dict[str, Any]]:
-    """An arrow from the end of a block, its last nanosecond, to the beginning of the one that it sends to."""
-    name = "send activations" if SPAN_KINDS[spans.kind[rows[0]]] == "forward" else "send gradients"
-    for row, end, ns in zip(rows, ({"ph": "s"}, {"ph": "f", "bp": "e"}), (at[0] - 1, at[1]), strict=True):
-        place = {"pid": int(spans.stage[row]), "tid": int(thread[row]), "ts": _us(ns)}
-        yield {**end, "id": number, "name": name, "cat": "send", **place}
-
-
-def _span(spans: Spans, row: int, thread: int, ns: tuple[int, int], parts: Sequence[str]) -> dict[str, Any]:
+def _span(spans: Spans, row: int, thread: int, ns: tuple[int, int]) -> dict[str, Any]:
     """One span: a block by its micro-batch, with the parts of its seconds."""
     kind, chunk, micro_batch = SPAN_KINDS[spans.kind[row]], int(spans.chunk[row]), int(spans.micro_batch[row])
     args: dict[str, Any] = {name: value for name, value in (("chunk", chunk), ("micro_batch", micro_batch)) if value >= 0}
-    args |= {f"{name}_ms": round(value * 1e3, 6) for name, value in zip(parts, spans.parts[row].tolist(), strict=True) if value}
+    args |= {
+        f"{name}_ms": round(value * 1e3, 6) for name, value in zip(_PARTS, spans.parts[row].tolist(), strict=True) if value
+    }
     if spans.shared_s[row] > 0:
         args["shared_nics_ms"] = round(float(spans.shared_s[row]) * 1e3, 6)
     name = kind if micro_batch < 0 else f"{_SHORT.get(kind, kind)} {micro_batch}"
@@ -167,10 +159,9 @@ def _span(spans: Spans, row: int, thread: int, ns: tuple[int, int], parts: Seque
     return event | {"cat": kind, "cname": _COLOUR.get(kind.split()[0], "grey")}
 
 
-def _process(number: int, name: str, what: str, played: Sequence[Played]) -> Iterable[dict[str, Any]]:
-    yield from _of_process(number, name)
-    for row, stage in dict.fromkeys((event.row, event.stage) for event in played):
-        yield _thread(number, row, f"{what} {row}" + (f" (stage {stage})" if what == "rank" else ""))
+def _process(number: int, name: str, what: str, played: Sequence[Played]) -> Iterator[dict[str, Any]]:
+    rows = dict.fromkeys((event.row, event.stage) for event in played)
+    yield from _named(number, name, {row: f"{what} {row}" + f" (stage {stage})" * (what == "rank") for row, stage in rows})
     for event in played:
         begin, waited, end = _ns(np.array([event.start_s, event.start_s + event.wait_s, event.end_s])).tolist()
         yield _slice(number, event.row, event.name, (begin, end), {"wait_ms": event.wait_s * 1e3})
@@ -178,14 +169,11 @@ def _process(number: int, name: str, what: str, played: Sequence[Played]) -> Ite
             yield _slice(number, event.row, WAIT, (begin, waited), {"for": event.name})
 
 
-def _of_process(process: int, name: str) -> list[dict[str, Any]]:
-    """Name and place of a process."""
-    about = {"process_name": {"name": name}, "process_sort_index": {"sort_index": process}}
-    return [{"ph": "M", "pid": process, "tid": 0, "name": kind, "args": args} for kind, args in about.items()]
-
-
-def _thread(process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": process, "tid": thread, "name": "thread_name", "args": {"name": name}}
+def _named(process: int, name: str, threads: Mapping[int, str]) -> Iterator[dict[str, Any]]:
+    """Name and place of a process, and the names of its threads."""
+    told = [(0, "process_name", {"name": name}), (0, "process_sort_index", {"sort_index": process})]
+    for thread, kind, args in (*told, *((number, "thread_name", {"name": text}) for number, text in threads.items())):
+        yield {"ph": "M", "pid": process, "tid": thread, "name": kind, "args": args}
 
 
 def _ns(seconds: Floats) -> Ints:

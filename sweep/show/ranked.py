@@ -1,9 +1,8 @@
-"""Screens of `sweep rank`: the ranking with its ties and what it leaves out; --stable, --relax, --compare-fidelity."""
+"""Screens of `sweep rank`: the ranking with its ties and what it leaves out; --compare-fidelity."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-import pyarrow as pa
 from rich.console import Console
 
 from sim_core import FOLLOWING, PARTS, plural, short
@@ -19,8 +18,8 @@ from sweep.results.folder import Location
 from sweep.search.candidates import BEATEN, WORSE
 from sweep.show.answer import answer_of
 from sweep.show.checks import plausibility_lines
-from sweep.show.results import print_reasons
-from sweep.show.tables import print_table, say
+from sweep.show.results import reason_lines
+from sweep.show.sections import print_sections, print_table, say
 from sweep.spec.stacks import stack_name
 from sweep.uncertainty.evidence import LEVEL
 from sweep.wording import SHORT_PART, cell, heading, span, values_text
@@ -56,14 +55,25 @@ def print_ranking(
             say(f"{told}{sentence}.", console)
     brief = not (verbose or ranking.chosen)
     names = _brief(ranking) if brief else list(ranking.shown)
-    if ranking.rows.num_rows > (1 if brief else 0):
+    if ranking.rows.num_rows > brief:
         out = _print_rows(ranking, names, console, in_percent=brief)
-        further = [heading(name) for name in ranking.varying if brief and _differs(ranking, name) and name not in names]
-        if out or further:
-            say(f"Left out: {', '.join(dict.fromkeys([*out, *further]))} ({'-v' if brief else '--columns chooses'})", console)
+        out += [heading(name) for name in ranking.varying if brief and _differs(ranking, name) and name not in names]
+        if out:
+            say(f"Left out: {', '.join(dict.fromkeys(out))} ({'-v' if brief else '--columns chooses'})", console)
     for line in _notes(ranking, verbose=verbose):
         say(line, console)
-    _print_left_out(ranking, console, verbose=verbose or not ranking.ranked)
+    left_out = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})
+    if left_out and (verbose or not ranking.ranked):
+        more = {}
+        if ranking.memory:
+            need, have = (span(*(short(end, "B") for end in ranking.memory[k : k + 2])) for k in (0, 2))
+            more["memory_exceeds_device"] = f"; need {need}, have {have}"
+        print_sections(reason_lines(left_out, "Not ranked", **more), console)
+    elif left_out:
+        counts = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
+        reasons = [f"{count:,} {_IN_WORDS.get(reason, reason)}" for reason, count in counts[:MOST_REASONS]]
+        reasons += [f"{sum(count for _, count in counts[MOST_REASONS:]):,} for other reasons"] * (len(counts) > MOST_REASONS)
+        say(f"Not ranked: {', '.join(reasons)} (-v says why)", console)
 
 
 def _notes(ranking: Ranking, *, verbose: bool) -> Iterator[str]:
@@ -77,39 +87,27 @@ def _notes(ranking: Ranking, *, verbose: bool) -> Iterator[str]:
         more = plural(ranking.alike, "more plan")
         differing = f", which differ in {', '.join(ranking.differing)}" * bool(ranking.differing)
         yield f"alike: {more} with the same numbers{differing} (--all shows them)"
-    yield from plausibility_lines(ranking.plausibility, ranking.utilisation, ranking.hfu, ranking.measured, verbose=verbose)
-    if ranking.mixed_batches:
+    yield from plausibility_lines(ranking.provenance.get("plausibility", {}), ranking.utilisation, verbose=verbose)
+    if ranking.by == "step_time_s" and "global_batch" in ranking.varying and "global_batch" not in ranking.per:
         fairly = "--by gpu_s_per_sample or --per global_batch compares fairly"
         yield f"note: steps of different global batches are compared; {fairly}"
     if verbose:
         yield from error_lines(ranking.error_bars, ranking.per)
     if ranking.running is not None:
         yield f"running: {running_words(ranking.running)}"
-    for note in ranking.notes:
-        if verbose or not note.startswith(_USUAL_MEMORY):
-            yield f"note: {note}"
-    axes = _axes(ranking)
+    yield from (f"note: {note}" for note in ranking.notes if verbose or not note.startswith(_USUAL_MEMORY))
+    spec = ranking.provenance.get("spec", {})
+    # axes, zipped ones by themselves: what a user lets vary is not assumed, though one value is left
+    axes = {name.strip() for key in spec.get("axes") or () for name in key.split(",")}
     held = {name: value for name, value in ranking.held.items() if verbose or (name in _ASSUMED and name not in axes)}
     if held and ranking.ranked:
-        yield f"{'All of them' if verbose else 'Assumed'}: {', '.join([*_of_model(ranking), *_held(held)])}"
-
-
-def _axes(ranking: Ranking) -> set[str]:
-    """The axes of the spec, zipped ones by themselves: what a user lets vary is not assumed, though one value is left."""
-    return {name.strip() for key in ranking.provenance.get("spec", {}).get("axes") or () for name in key.split(",")}
-
-
-def _held(values: Mapping[str, Any]) -> Iterator[str]:
-    return (f"{name} {cell(name, value)}" for name, value in values.items())
-
-
-def _of_model(ranking: Ranking) -> Iterator[str]:
-    """Sequence, stack and precision of a model in numbers."""
-    workload = ranking.provenance.get("spec", {}).get("workload") or {}
-    if workload.get("model"):
-        if not {"stack"} & {*_axes(ranking), *ranking.varying, *ranking.held}:
-            yield f"stack {stack_name(workload.get('stack'))}"
-        yield from (f"sequence {workload['sequence']:,}" for _ in range(bool(workload.get("sequence"))))
+        workload, words = spec.get("workload") or {}, []
+        if workload.get("model") and "stack" not in {*axes, *ranking.varying, *ranking.held}:
+            words.append(f"stack {stack_name(workload.get('stack'))}")
+        if workload.get("model") and workload.get("sequence"):
+            words.append(f"sequence {workload['sequence']:,}")
+        words += [f"{name} {cell(name, value)}" for name, value in held.items()]
+        yield f"{'All of them' if verbose else 'Assumed'}: {', '.join(words)}"
 
 
 def _differs(ranking: Ranking, name: str) -> bool:
@@ -119,90 +117,76 @@ def _differs(ranking: Ranking, name: str) -> bool:
 
 def _brief(ranking: Ranking) -> list[str]:
     """The columns that tell the rows apart, at most MOST_BRIEF: plan, what it is, what it gives, where its step goes."""
-    kept = [name for name in _importance(ranking, ranking.rows) if name in _ALWAYS or name not in ranking.varying]
+    rows = ranking.rows
     named = dict.fromkeys((*_SIZES, *ranking.varying))
     differing = [name for name in named if name not in ranking.per and _differs(ranking, name)]
-    further = differing[MOST_AXES:][:MORE_AXES]
-    results = [name for name in _RESULTS if name in kept and ranking.rows[name].null_count < len(ranking.rows)]
+    results = [
+        name
+        for name in _RESULTS
+        if name in rows.column_names and name not in ranking.varying and rows[name].null_count < len(rows)
+    ]
     first = ["rank" if _differs(ranking, "rank") else "", "plan", *ranking.per, ranking.by, "step_time_s", *ranking.front]
     first += [_TIE] if _differs(ranking, _TIE) else []
-    given = (*first, *results, *_parts(ranking))
-    memory = [name for name in results if name == "peak_memory_bytes"]
-    telling = (*first, *differing[:MOST_AXES], *further, *memory, *results, *differing, *given)
-    chosen = list(dict.fromkeys(name for name in telling if name))[: MOST_BRIEF + len(further)]
+    # of the parts of the step those that are not compute, the largest first
+    waits = [name for name, seconds in _sums(ranking).items() if seconds and not name.startswith("compute")]
+    given, memory = (*first, *results, *waits), [name for name in results if name == "peak_memory_bytes"]
+    telling = (*first, *differing[: MOST_AXES + MORE_AXES], *memory, *results, *differing, *given)
+    most = MOST_BRIEF + len(differing[MOST_AXES:][:MORE_AXES])
+    chosen = list(dict.fromkeys(name for name in telling if name))[:most]
     return list(dict.fromkeys(name for name in ("rank", "plan", *ranking.per, *differing, *given) if name in chosen))
 
 
-def _parts(ranking: Ranking) -> list[str]:
-    """Parts of the step that are not compute, the largest first."""
-    waits = [name for name in PARTS if not name.startswith("compute") and name in ranking.rows.column_names]
-    sums = {name: sum(value or 0 for value in ranking.rows[name].to_pylist()) for name in waits}
-    return sorted((name for name, total in sums.items() if total), key=lambda name: -sums[name])
+def _sums(ranking: Ranking) -> dict[str, float]:
+    """Seconds of each part of the step in all rows, the largest first."""
+    rows = ranking.rows
+    sums = {name: sum(value or 0 for value in rows[name].to_pylist()) for name in PARTS if name in rows.column_names}
+    return {name: sums[name] for name in sorted(sums, key=lambda name: -sums[name])}
 
 
 def _print_rows(ranking: Ranking, names: Sequence[str], console: Console, *, in_percent: bool) -> list[str]:
-    """Print columns of a ranking; returns the headings of those for which the terminal is too narrow."""
-    headings, columns = _cells(ranking.rows, names, in_percent=in_percent)
-    if len(headings) > MOST_COLUMNS:  # a line for each column
-        lines = [[headings[name], *columns[name]] for name in headings]
-        print_table(lines[0], lines[1:], console, left=(0,), gap=2)
-        return []
-    widths = {name: max(map(len, (headings[name], *columns[name]))) for name in headings}
-    shown = _fitting(widths, _importance(ranking, ranking.rows), console.width) if console.is_terminal else list(headings)
-    print_table([headings[name] for name in shown], list(zip(*(columns[name] for name in shown), strict=True)), console, gap=2)
-    return [headings[name] for name in headings if name not in shown]
+    """Print columns of a ranking; returns the headings of those for which the terminal is too narrow.
 
-
-def _cells(rows: pa.Table, names: Sequence[str], *, in_percent: bool) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Heading and cells of each column; the parts of the step last and in percent of it, where it is shown with all of them."""
-    parts = [name for name in PARTS if name in names]
+    The parts of the step come last and in percent of it, where it is shown with all of them.
+    """
+    rows, parts = ranking.rows, [name for name in PARTS if name in names]
     in_percent = in_percent or (len(parts) == len(PARTS) and "step_time_s" in names)
-    headings = {name: heading(name) for name in names if not (in_percent and name in parts)}
-    columns = {name: [cell(name, value) for value in rows[name].to_pylist()] for name in headings}
+    columns = {
+        name: [heading(name), *(cell(name, value) for value in rows[name].to_pylist())]
+        for name in names
+        if not (in_percent and name in parts)
+    }
     if in_percent:
         steps = rows["step_time_s"].to_pylist()
         for name in parts:
             values = rows[name].to_pylist()
             if any(values):
-                headings[name] = f"{SHORT_PART[name]}%"
-                columns[name] = [f"{100 * value / step:.0f}" for value, step in zip(values, steps, strict=True)]
-    return headings, columns
+                shares = (f"{100 * value / step:.0f}" for value, step in zip(values, steps, strict=True))
+                columns[name] = [f"{SHORT_PART[name]}%", *shares]
+    if len(columns) > MOST_COLUMNS:  # a line for each column
+        lines = list(columns.values())
+        print_table(lines[0], lines[1:], console, left=(0,), gap=2)
+        return []
+    shown = _fitting(columns, _importance(ranking), console.width) if console.is_terminal else columns
+    head, *cells = zip(*(columns[name] for name in shown), strict=True)
+    print_table(head, cells, console, gap=2)
+    return [columns[name][0] for name in columns if name not in shown]
 
 
-def _importance(ranking: Ranking, rows: pa.Table) -> list[str]:
+def _importance(ranking: Ranking) -> list[str]:
     """The columns, the most telling first: what is ranked, the plan, the result, the largest parts."""
     first = [*_ALWAYS, *ranking.per, ranking.by, _TIE, *ranking.front, *(name for name in _SIZES if name in ranking.varying)]
-    results = ["step_time_s", "mfu", *(name for name in ranking.varying if name not in first), ALIKE, "samples_per_s"]
-    sums = {name: sum(value or 0 for value in rows[name].to_pylist()) for name in PARTS if name in rows.column_names}
-    named = [*first, *results, *sorted(sums, key=lambda name: -sums[name]), *rows.column_names]
-    return [name for name in dict.fromkeys(named) if name in rows.column_names]
+    results = ["step_time_s", "mfu", *ranking.varying, ALIKE, "samples_per_s"]
+    return list(dict.fromkeys((*first, *results, *_sums(ranking), *ranking.rows.column_names)))
 
 
-def _fitting(widths: dict[str, int], importance: Sequence[str], width: int) -> list[str]:
+def _fitting(columns: dict[str, list[str]], importance: Sequence[str], width: int) -> list[str]:
     """The columns that fit into a line, in the order of the table."""
-    left = width - 1
-    kept = set()
+    left, kept = width - 1, set()
     for name in importance:
-        if name in widths and (widths[name] + 2 <= left or name in _ALWAYS):
+        if name in columns and ((needs := max(map(len, columns[name])) + 2) <= left or name in _ALWAYS):
             kept.add(name)
-            left -= widths[name] + 2
-    return [name for name in widths if name in kept]
-
-
-def _print_left_out(ranking: Ranking, console: Console, *, verbose: bool) -> None:
-    """Print how many plans are not ranked; `verbose`: why, in a line each."""
-    left_out: dict[str, int] = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})
-    more: dict[str, str] = {}
-    if ranking.memory:
-        need, have = (span(*(short(end, "B") for end in ranking.memory[k : k + 2])) for k in (0, 2))
-        more["memory_exceeds_device"] = f"; need {need}, have {have}"
-    if left_out and verbose:
-        print_reasons(left_out, console, "Not ranked", more)
-    elif left_out:
-        counts = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
-        told = [f"{count:,} {_IN_WORDS.get(reason, reason)}" for reason, count in counts[:MOST_REASONS]]
-        told += [f"{sum(count for _, count in counts[MOST_REASONS:]):,} for other reasons"] * (len(counts) > MOST_REASONS)
-        say(f"Not ranked: {', '.join(told)} (-v says why)", console)
+            left -= needs
+    return [name for name in columns if name in kept]
 
 
 def error_lines(bars: ErrorBars, per: tuple[str, ...]) -> Iterator[str]:
@@ -250,7 +234,7 @@ def disagreement_of(both: Disagreement) -> Section:
     names = [name for name in both.rows.column_names if name not in PARTS or any(both.rows[name].to_pylist())]
     rows = [tuple(cell(name, row[name]) for name in names) for row in both.rows.to_pylist()]
     return Section(
-        heading=f"{plural(both.pairs)} in both fidelities. simai / event: median {both.median:.3f}, "
+        f"{plural(both.pairs)} in both fidelities. simai / event: median {both.median:.3f}, "
         f"5 to 95 % {both.low:.3f} to {both.high:.3f}. "
         f"Rank correlation {correlation}; {plural(both.best_in_common)} are in the best {both.best} of both.",
         sentences=("Largest differences; parts are simai - event:",),

@@ -1,29 +1,34 @@
-"""Sections of sentences, tables and figures: on a terminal, as Markdown, and as one HTML page that needs no network."""
+"""Sections of sentences, tables and figures: on a terminal, as Markdown, and as one HTML page; rows as CSV and JSON."""
 
+import csv
 import html
+import io
 import json
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
+import pyarrow as pa
 from rich.console import Console
 
 from sweep.answers.section import Section
-from sweep.show.tables import print_table
 
 _DRAW: Final = """
 const figures = JSON.parse(document.getElementById("data").textContent);
 figures.forEach((figure, k) => Charts.draw(document.getElementById("plot" + k), figure));
 """
-
-
 LEAST: Final = 16
 """Characters of a cell that are shown, however narrow the terminal."""
 
 
-def print_sections(sections: Iterable[Section], console: Console) -> None:
-    """Print sections; tables are not truncated, however narrow the terminal, but for a column that says it may be cut."""
+def print_sections(sections: Iterable[Section | str], console: Console) -> None:
+    """Print sections, and lines by themselves; tables are not truncated, however narrow the terminal, but for a column that
+    says it may be cut."""
     for section in sections:
+        if isinstance(section, str):
+            console.print(section)
+            continue
         if section.heading:
             console.print("\n" * section.apart + section.heading)
         for line in (*section.sentences, *(f"  {line}" for line in section.lines)):
@@ -46,6 +51,39 @@ def _cut(section: Section, column: int, console: Console) -> list[list[str]]:
     return rows
 
 
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], console: Console, *, left: Collection[int] = (), gap: int
+) -> None:
+    """Print rows of text, right-aligned but for the columns `left`, `gap` spaces apart; rows may be wider than the terminal.
+
+    Much faster than rich's tables, which take a millisecond a row and cut off what does not fit.
+    """
+    widths = [max(map(len, cells)) for cells in zip(headings, *rows, strict=True)]
+    line = " " + (gap * " ").join(f"{{:{'<' if at in left else '>'}{width}}}" for at, width in enumerate(widths))
+    rule = " " + "─" * (sum(widths) + gap * (len(widths) - 1))
+    lines = [line.format(*headings), rule, *(line.format(*cells) for cells in rows)]
+    console.file.write("\n" + "\n".join(text.rstrip() for text in lines) + "\n\n")
+
+
+def say(text: str, console: Console) -> None:
+    """Print a sentence; a terminal breaks it between words, so that none is cut."""
+    if console.is_terminal:
+        text = textwrap.fill(text, max(console.width - 1, 20), break_long_words=False, break_on_hyphens=False)
+    console.print(text)
+
+
+def rows_text(table: pa.Table, form: str) -> str:
+    """Rows as CSV or JSON (a list of objects), at full precision."""
+    rows = table.to_pylist()
+    if form == "json":
+        return json.dumps(rows, indent=1)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.column_names)
+    writer.writerows(row.values() for row in rows)
+    return out.getvalue().rstrip("\n")
+
+
 def markdown(sections: Sequence[Section], level: int = 2) -> str:
     """Sections as Markdown."""
     text: list[str] = []
@@ -53,20 +91,14 @@ def markdown(sections: Sequence[Section], level: int = 2) -> str:
         text += [f"{'#' * level} {_escaped(section.heading)}", ""]
         text += [f"- {_escaped(line)}" for line in section.lines] + [""] * bool(section.lines)
         if section.table:
-            head, *rows = section.table
-            text += [_row(head), _row(["---"] * len(head)), *map(_row, rows), ""]
+            head, *rows = (f"| {' | '.join(map(_escaped, cells))} |" for cells in section.table)
+            text += [head, f"| {' | '.join(['---'] * len(section.table[0]))} |", *rows, ""]
     return "\n".join(text)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_escaped(text) for text in cells) + " |"
 
 
 def _escaped(text: str) -> str:
     """`text` with the special characters of Markdown and HTML escaped."""
-    for mark in "\\`*_|<>[]":
-        text = text.replace(mark, f"\\{mark}")
-    return text
+    return text.translate({ord(mark): f"\\{mark}" for mark in "\\`*_|<>[]"})
 
 
 def page(
@@ -77,11 +109,11 @@ def page(
     lead: Sequence[str] = (),
     top: str = "",
     data: Any = None,
-    scripts: Sequence[str] = (_DRAW,),
+    script: str = _DRAW,
 ) -> str:
     """The page: its heading (default: the title), paragraphs, HTML `top`, then the sections.
 
-    Scripts run in turn after charts.js, and find `data` as JSON in the element `data`; by default they draw the figures.
+    The script runs after charts.js, and finds `data` as JSON in the element `data`; by default it draws the figures.
     """
     figures: list[dict[str, Any]] = []
     body = f"<h1>{html.escape(heading or title)}</h1>{paragraphs(lead)}{top}"
@@ -89,21 +121,20 @@ def page(
     assets = files("sweep.show") / "assets"
     style, charts = ((assets / name).read_text(encoding="utf-8") for name in ("page.css", "charts.js"))
     text = json.dumps(figures if data is None else data, separators=(",", ":")).replace("<", "\\u003c")
-    run = "".join(f"<script>{script}</script>\n" for script in (charts, *scripts))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
         f"<style>{style}</style></head>\n<body>{body}\n"
-        f'<script type="application/json" id="data">{text}</script>\n{run}</body></html>\n'
+        f'<script type="application/json" id="data">{text}</script>\n<script>{charts}</script>\n<script>{script}</script>\n'
+        "</body></html>\n"
     )
 
 
-def html_section(section: Section, level: int, figures: list[dict[str, Any]] | None = None) -> str:
+def html_section(section: Section, level: int, figures: list[dict[str, Any]]) -> str:
     """A section under a heading of some level; its figures are added to `figures`, whose places number them."""
-    text = f"<h{level}>{html.escape(section.heading)}</h{level}>"
-    text += f'<p class="soft">{html.escape(section.note)}</p>' if section.note else ""
+    text = f"<h{level}>{html.escape(section.heading)}</h{level}>{soft(*[section.note] * bool(section.note))}"
     text += html_of(section)
-    plots, figures = "", [] if figures is None else figures
+    plots = ""
     for title, figure in section.figures:
         caption = f"<figcaption>{html.escape(title)}</figcaption>"
         plots += f'<figure>{caption}<div class="plot" id="plot{len(figures)}"></div></figure>'
@@ -117,27 +148,29 @@ def html_of(section: Section) -> str:
     lines = "".join(f"<li>{html.escape(line)}</li>" for line in section.lines)
     text = paragraphs(section.sentences) + (f"<ul>{lines}</ul>" if lines else "")
     if section.table:
-        words = range(len(section.table[0])) if section.left is None else section.left
-        text += html_table(section.table[0], section.table[1:], right={*range(len(section.table[0]))} - {*words})
-    return (
-        text + paragraphs(section.below_table) + "".join(f'<p class="soft">{html.escape(note)}</p>' for note in section.notes)
-    )
+        head, *rows = section.table
+        words = range(len(head)) if section.left is None else section.left
+        text += html_table(head, rows, right={*range(len(head))} - {*words})
+    return text + paragraphs(section.below_table) + soft(*section.notes)
 
 
-def paragraphs(lines: Sequence[str]) -> str:
+def paragraphs(lines: Iterable[str], kind: str = "") -> str:
     """Each line as a paragraph of HTML."""
-    return "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+    return "".join(f"<p{kind}>{html.escape(line)}</p>" for line in lines)
+
+
+def soft(*lines: str) -> str:
+    """Each line as a paragraph in grey."""
+    return paragraphs(lines, ' class="soft"')
 
 
 def html_table(
-    head: Sequence[str], rows: Sequence[Sequence[object]], right: Collection[int] = (), wrapped: Collection[int] = ()
+    head: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[int] = (), wrapped: Collection[int] = ()
 ) -> str:
     """A table that scrolls by itself; columns `right` hold numbers, those `wrapped` long text."""
     kinds = [' class="n"' if k in right else ' class="wrap"' if k in wrapped else "" for k in range(len(head))]
-
-    def line(tag: str, cells: Sequence[object]) -> str:
+    body = ""
+    for tag, cells in (("th", head), *(("td", row) for row in rows)):
         inside = (f"<{tag}{kind}>{html.escape(str(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
-        return f"<tr>{''.join(inside)}</tr>"
-
-    body = "".join(line("td", row) for row in rows)
-    return f'<div class="scroll"><table>{line("th", head)}{body}</table></div>'
+        body += f"<tr>{''.join(inside)}</tr>"
+    return f'<div class="scroll"><table>{body}</table></div>'

@@ -1,39 +1,56 @@
 """Screen of `sweep tune`: what was measured, the next plans and why, what they cost, whether to stop."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Console
 
 from sim_core import plural, short
-from sweep.show.tables import print_table
+from sweep.answers.section import Screen, table
 from sweep.tuning.deciding import LEAST_RUNS, Regret
 from sweep.tuning.record import SKIP, SLOW, Entry
 from sweep.tuning.tuner import DEAR, START_S, STEPS, Proposal, Tuner, plan_values
-from sweep.wording import cell, heading, values_text
+from sweep.wording import Values, cell, heading, values_text
 
 
-def print_tuned(
-    tuner: Tuner, proposals: Sequence[Proposal], limit: float, flags_of: Callable[[int], str], console: Console,
-    *, spent: bool = False,
-) -> None:  # fmt: skip
-    """Print the state of a loop. `spent`: it has made all runs that it may."""
-    runs, belief = tuner.runs, tuner.belief
-    candidates = tuner.candidates.rivals or len(tuner.candidates.plans)
+def tuned_lines(
+    tuner: Tuner, proposals: Sequence[Proposal], limit: float, flags_of: Callable[[int], str], *, spent: bool
+) -> Iterator[str]:
+    """The state of a loop. `spent`: it has made all runs that it may."""
+    runs, regret, best = tuner.runs, tuner.belief.regret, tuner.best
     skipped = sum(run.state == SKIP for run in runs.values())
     told = f"{plural(len(runs) - skipped, 'run')}" + (f", {skipped} skipped" if skipped else "")
-    console.print(f"{tuner.file}: {told}; {plural(candidates)} to choose from")
-    for note in tuner.notes:
-        console.print(f"note: {note}")
-    best = tuner.best
-    if best is not None and best.step_time_s is not None and belief.regret is not None:
-        row = tuner.row(best.plan)
-        console.print(f"best: plan {best.plan}, {short(best.step_time_s, 's')}{_values(tuner, row)}")
-        console.print(f"expected regret: {regret_text(tuner, belief.regret)}")
+    candidates = tuner.candidates.rivals or len(tuner.candidates.plans)
+    yield f"{tuner.file}: {told}; {plural(candidates)} to choose from"
+    yield from (f"note: {note}" for note in tuner.notes)
+    if best is not None and best.step_time_s is not None and regret is not None:
+        yield f"best: plan {best.plan}, {short(best.step_time_s, 's')}{_values(tuner, tuner.row(best.plan))}"
+        yield f"expected regret: {_regret_text(tuner, regret)}"
     for place, proposal in enumerate(proposals):
-        _print_proposal(tuner, proposal, place, None if best is None else best.step_time_s, flags_of, console)
-    console.print(_stop_text(tuner, len(runs) - skipped, limit, left=bool(proposals), spent=spent))
+        yield f"next: plan {proposal.plan}{_values(tuner, proposal.row)}"
+        yield f"  why: {_why(proposal)}" + (
+            "; chosen as if those before it came as expected, so it is worth less than one asked for after them" * (place > 0)
+        )
+        gpus = int(proposal.row["all_gpus"])
+        look = f"{short(proposal.gpu_minutes * 60 / gpus, 's')} on {gpus} GPUs"
+        cost = f"{proposal.gpu_minutes:,.0f} GPU-minutes ({look}: {START_S:.0f} s of start, {STEPS} steps)"
+        if best is not None and best.step_time_s is not None:
+            slow = short(DEAR * best.step_time_s, "s")
+            cost += f"; stop it if its first steps take more than {slow}: --failed slow --step '{slow}'"
+        yield f"  cost: {cost}"
+        yield f"  flags: {flags_of(proposal.plan)}"
+    if spent:
+        yield "stop: yes, the budget is spent"
+    elif not proposals:
+        yield "stop: no plan is left"
+    elif tuner.stops(limit):
+        yield f"stop: yes, the expected regret is at most {limit:.0%}"
+    elif regret is None:
+        yield "stop: no, no step is measured yet"
+    elif regret.mean <= limit:
+        yield f"stop: no, {len(runs) - skipped} of at least {LEAST_RUNS} runs tell how far off the simulation is"
+    else:
+        yield f"stop: no, the expected regret is above {limit:.0%}"
 
 
 def added_text(entry: Entry) -> str:
@@ -46,21 +63,20 @@ def added_text(entry: Entry) -> str:
     return ", ".join(words)
 
 
-def print_standing(tuner: Tuner, standing: pa.Table, console: Console) -> None:
-    """Print plans in the order of what is expected after the runs, measured beside simulated."""
+def standing_screen(tuner: Tuner, standing: pa.Table) -> Screen:
+    """Plans in the order of what is expected after the runs, measured beside simulated."""
     names = standing.column_names
-    rows = [["-" if row[name] is None else cell(name, row[name]) for name in names] for row in standing.to_pylist()]
-    print_table([heading(name) for name in names], rows, console, gap=2)
-    for note in tuner.notes:
-        console.print(f"note: {note}")
+    yield table(
+        [heading(name) for name in names], [[cell(name, row[name]) for name in names] for row in standing.to_pylist()], gap=2
+    )
+    yield from (f"note: {note}" for note in tuner.notes)
     regret, best = tuner.belief.regret, tuner.best
     if regret is not None and best is not None:
-        console.print(f"best measured: plan {best.plan}; expected regret: {regret_text(tuner, regret)}")
-    for proposal in tuner.ask():
-        console.print(f"next: plan {proposal.plan} (sweep tune says why)")
+        yield f"best measured: plan {best.plan}; expected regret: {_regret_text(tuner, regret)}"
+    yield from (f"next: plan {proposal.plan} (sweep tune says why)" for proposal in tuner.ask())
 
 
-def regret_text(tuner: Tuner, regret: Regret) -> str:
+def _regret_text(tuner: Tuner, regret: Regret) -> str:
     """The regret as a range; what it rests on before LEAST_RUNS."""
     text = f"{regret.mean:.1%} ({regret.p10:.1%} to {regret.p90:.1%} in four of five cases)"
     told = sum(run.state != SKIP for run in tuner.runs.values())
@@ -88,52 +104,22 @@ def tuned_json(tuner: Tuner, proposals: Sequence[Proposal], limit: float) -> dic
     }
 
 
-def _values(tuner: Tuner, row: Mapping[str, Any]) -> str:
+def _values(tuner: Tuner, row: Values) -> str:
     """What tells a plan from the others, after a colon; nothing of the only one."""
     return f": {values_text({name: row[name] for name in names})}" if (names := tuner.varying) else ""
 
 
-def _print_proposal(
-    tuner: Tuner, proposal: Proposal, place: int, best_s: float | None, flags_of: Callable[[int], str], console: Console
-) -> None:
-    console.print(f"next: plan {proposal.plan}{_values(tuner, proposal.row)}")
-    console.print(f"  why: {_why(proposal, place)}")
-    look = f"{short(proposal.gpu_minutes * 60 / int(proposal.row['all_gpus']), 's')} on {proposal.row['all_gpus']} GPUs"
-    cost = f"{proposal.gpu_minutes:,.0f} GPU-minutes ({look}: {START_S:.0f} s of start, {STEPS} steps)"
-    if best_s is not None:
-        slow = short(DEAR * best_s, "s")
-        cost += f"; stop it if its first steps take more than {slow}: --failed slow --step '{slow}'"
-    console.print(f"  cost: {cost}")
-    console.print(f"  flags: {flags_of(proposal.plan)}")
-
-
-def _why(proposal: Proposal, place: int) -> str:
-    simulated = short(proposal.simulated_s, "s")
-    expected = f"{short(proposal.expected_s, 's')} expected, give or take {proposal.sd:.0%} (simulated {simulated})"
+def _why(proposal: Proposal) -> str:
     part = (proposal.row["peak_memory_bytes"] or 0.0) / proposal.row["device_memory_bytes"]
-    runs = f"runs with a chance of {proposal.runs_probability:.0%} (needs {part:.0%} of the memory, as simulated)"
     if proposal.gain is None:
         gain = "the fastest that is likely to run, as far as the simulation knows"
     elif proposal.gain > 0:
         gain = f"{proposal.gain:.1%} faster than the best measured, if it comes as expected"
     else:
-        gain = (
-            f"{-proposal.gain:.1%} slower than the best measured, if it comes as expected: it is to rule out that it is faster"
-        )
-    batch = (
-        "; chosen as if those before it came as expected, so it is worth less than one asked for after them" if place else ""
+        slower = f"{-proposal.gain:.1%} slower than the best measured, if it comes as expected"
+        gain = f"{slower}: it is to rule out that it is faster"
+    return (
+        f"{gain}; {short(proposal.expected_s, 's')} expected, give or take {proposal.sd:.0%} (simulated "
+        f"{short(proposal.simulated_s, 's')}); runs with a chance of {proposal.runs_probability:.0%} "
+        f"(needs {part:.0%} of the memory, as simulated)"
     )
-    return f"{gain}; {expected}; {runs}{batch}"
-
-
-def _stop_text(tuner: Tuner, runs: int, limit: float, *, left: bool, spent: bool) -> str:
-    if spent:
-        return "stop: yes, the budget is spent"
-    if not left:
-        return "stop: no plan is left"
-    if tuner.stops(limit):
-        return f"stop: yes, the expected regret is at most {limit:.0%}"
-    regret = tuner.belief.regret
-    if regret is not None and regret.mean <= limit:
-        return f"stop: no, {runs} of at least {LEAST_RUNS} runs tell how far off the simulation is"
-    return f"stop: no, {'no step is measured yet' if regret is None else f'the expected regret is above {limit:.0%}'}"

@@ -112,13 +112,6 @@ class Judgement:
     chance: Floats  # that it is as fast as the best of its group, or faster; 1 for the best
     tie: Bools  # cannot be told from the best at evidence.CONFIDENCE; true for the best
 
-    def chosen(self, rows: Ints, best: int) -> "Judgement":
-        """Some plans of one group, whose best is the one at `best` of them."""
-        return Judgement(
-            best=np.full(len(rows), best), low=self.low[rows], high=self.high[rows], expected=self.expected[rows],
-            chance=self.chance[rows], tie=self.tie[rows],
-        )  # fmt: skip
-
     def widened(self, factor: Floats) -> "Judgement":
         """With both ends of each interval further from what is expected by a factor, [n] (`Basis.wider`)."""
         low, high = (self.expected * (end / self.expected) ** factor for end in (self.low, self.high))

@@ -143,7 +143,7 @@ def test_a_change_of_each_source_changes_the_identity(
 def test_a_comment_changes_it_and_what_only_presents_does_not(copy: Path, load: Load, plant: Plant) -> None:
     before = row_code()
     (copy / "sweep" / ".#budget.py").symlink_to("nowhere")  # as Emacs does
-    for file in ("sweep/show/tables.py", "sweep/ranking/ranking.py", "sweep/commands/running_commands.py"):
+    for file in ("sweep/show/sections.py", "sweep/ranking/ranking.py", "sweep/commands/running_commands.py"):
         plant(file, CHANGE)
     load(copy / "sweep")
     assert row_code() == before

@@ -12,9 +12,11 @@ import pytest
 import yaml
 
 from sim_core import MEMORY, SPAN_KINDS, SpecError, shape_of, trace
+from sweep.answers.against import difference
 from sweep.answers.among import within
 from sweep.answers.bottleneck import own_part
-from sweep.answers.explanation import Explanation, difference, explain
+from sweep.answers.explanation import Explanation, explain
+from sweep.answers.variation import PlanOfResult
 from sweep.evaluation.one_plan import plans_of, prepare_plan, row_of
 from sweep.ranking.ranking import rank
 from sweep.reopening import Reopened, plan_number, reopened
@@ -68,8 +70,8 @@ def test_a_neighbour_is_what_simulate_says_of_it(found: Explanation) -> None:
         names = {each.partition("=")[0] for each in sets}
         rest = [each for each in own if each.partition("=")[0] not in names]
         alone = row_of(prepare_plan({"model": "llama3-8b", "sequence": 16384}, "H100-SXM", "event", [*rest, *sets]))
-        assert by_change[change].rows[1]["step_time_s"] == pytest.approx(alone["step_time_s"], rel=1e-12), change
-        assert by_change[change].rows[1]["peak_memory_bytes"] == pytest.approx(alone["peak_memory_bytes"], rel=1e-12), change
+        assert by_change[change].after["step_time_s"] == pytest.approx(alone["step_time_s"], rel=1e-12), change
+        assert by_change[change].after["peak_memory_bytes"] == pytest.approx(alone["peak_memory_bytes"], rel=1e-12), change
     assert "dispatcher flex" not in by_change, "no experts"
 
 
@@ -103,8 +105,8 @@ def test_the_bottleneck_is_named_with_its_number(opened: Reopened) -> None:
     assert "4 micro-batches on 8 stages; even stages alone would wait 175% of their work" in found.bottleneck.text
     assert found.bottleneck.cures
     for one in found.bottleneck.cures:
-        assert one.rows[1]["gpu_s_per_sample"] < found.row["gpu_s_per_sample"]
-        assert one.rows[1]["bubble_s"] / one.rows[1]["step_time_s"] < found.bottleneck.share
+        assert one.after["gpu_s_per_sample"] < found.row["gpu_s_per_sample"]
+        assert one.after["bubble_s"] / one.after["step_time_s"] < found.bottleneck.share
 
 
 def test_a_plan_whose_host_launches_too_slowly_is_named_as_such(tmp_path: Path) -> None:
@@ -205,7 +207,7 @@ def test_a_plan_that_does_not_fit_says_what_would(opened: Reopened) -> None:
     assert found.row["peak_memory_bytes"] > found.row["device_memory_bytes"]
     assert any(one.runs for one in found.neighbours)
     assert found.nearest is not None
-    near = row_of(opened.prepared, found.nearest.rows[1]["plan"])
+    near = row_of(opened.prepared, found.nearest.after["plan"])
     assert near["status"] == "ok"
     assert {name: near[name] for name in found.nearest.chosen} == found.nearest.chosen
 
@@ -218,7 +220,7 @@ def test_what_is_within_the_error_is_what_rank_calls_a_tie(opened: Reopened) -> 
     best, first = ranking.error_bars.groups[0].best, ranking.rows.to_pylist()[0]
     for plan in (best, next(plan for plan, tie in ties.items() if tie and plan != best), [*ties][-1]):
         row = row_of(opened.prepared, plan)
-        of = within(opened, row)
+        of = within(PlanOfResult(opened=opened, plan=plan, row=row))
         assert of is not None
         assert (of.best, of.tie) == (best, ties[plan])
         assert of.behind == pytest.approx(row["gpu_s_per_sample"] / first["gpu_s_per_sample"] - 1)
@@ -233,12 +235,12 @@ def test_what_is_within_the_error_is_what_rank_calls_a_tie(opened: Reopened) -> 
 def test_two_plans_differ_by_their_parts(opened: Reopened, found: Explanation) -> None:
     other = explain(opened, _number(opened, tp=4, pp=4, micro_batch=1, checkpointing="none"))
     told = difference(found, other)
-    parts = dict(told.parts)
+    parts = dict(told["parts"])
     assert sum(parts.values()) == pytest.approx(2 * parts["step_time_s"], rel=1e-9)
-    assert told.fields == {"tp": (2, 4), "dp": (8, 4), "ga": (8, 16)}
+    assert told["fields"] == {"tp": (2, 4), "dp": (8, 4), "ga": (8, 16)}
     best = min(found, other, key=lambda each: float(each.row["gpu_s_per_sample"]))
-    assert told.verdict.startswith(f"plan {best.plan} takes ")
-    shares = [float(share) for share in re.findall(r"([+-][0-9.]+)%", told.verdict)]
+    assert told["verdict"].startswith(f"plan {best.plan} takes ")
+    shares = [float(share) for share in re.findall(r"([+-][0-9.]+)%", told["verdict"])]
     less = 100 * (1 - best.row["gpu_s_per_sample"] / max(each.row["gpu_s_per_sample"] for each in (found, other)))
     assert -sum(shares) == pytest.approx(less, abs=0.05 * (len(shares) + 1)), "what it names makes the difference"
 

@@ -50,26 +50,30 @@ def test_the_best_plan_then_is_that_of_a_sweep_of_its_own(result: Reopened, tmp_
     own = SPEC | {"axes": axes, "hardware": hardware, "fixed": {"all_gpus": 16, "global_batch": 64}}
     rows = json.loads(sweep("rank", run(tmp_path, own), "--format", "json", "--top", 100, "--columns", "all").stdout)
     assert answer.best.runs
-    assert answer.best.rows[1]["step_time_s"] == min(row["step_time_s"] for row in rows)
+    assert answer.best.after["step_time_s"] == min(row["step_time_s"] for row in rows)
     (same,) = [row for row in rows if (row["tp"], row["pp"], row["micro_batch"]) == (1, 1, 1)] or [None]
-    assert answer.same.rows[1]["step_time_s"] == (same and same["step_time_s"])
+    assert answer.same.after["step_time_s"] == (same and same["step_time_s"])
 
 
 def test_a_step_keeps_its_tokens_with_another_sequence(result: Reopened) -> None:
     answer = what_if(result, 0, Question(sequence=8192))
-    assert (answer.same.rows[0]["global_batch"], answer.same.rows[1]["global_batch"]) == (64, 32)
+    assert (answer.same.before["global_batch"], answer.same.after["global_batch"]) == (64, 32)
     told = "32 sequences of 8,192 tokens a step, as many tokens as 64 of 4,096"
     assert answer.notes == (told, "the sequence is 2 x as long: cp 2 searched, too")
-    assert (answer.same.rows[0]["sequence"], answer.same.rows[1]["sequence"]) == (4096, 8192)
+    assert (answer.same.before["sequence"], answer.same.after["sequence"]) == (4096, 8192)
     assert answer.searched == 2 * 3 * 2 * 2, "the axes of the plan with both cp, on the plan's own network"
 
 
 def test_rows_say_what_changes_and_how_sure_they_are(result: Reopened) -> None:
     answer = what_if(result, 1, Question(nic="100 Gb/s", device="B200-SXM"))
     assert answer.best.runs
-    assert (answer.same.rows[0]["plan"], "plan" in answer.same.rows[1], "plan" in answer.best.rows[1]) == (1, False, False)
-    assert [row["nic_bandwidth"] for row in (*answer.same.rows, answer.best.rows[1])] == [50e9, 12.5e9, 12.5e9]
-    for row in answer.best.rows:
+    assert (answer.same.before["plan"], "plan" in answer.same.after, "plan" in answer.best.after) == (1, False, False)
+    assert [row["nic_bandwidth"] for row in (answer.same.before, answer.same.after, answer.best.after)] == [
+        50e9,
+        12.5e9,
+        12.5e9,
+    ]
+    for row in (answer.best.before, answer.best.after):
         assert row["step_time_low_s"] < row["step_time_s"] < row["step_time_high_s"]
 
 
@@ -83,14 +87,14 @@ def test_a_file_of_an_unknown_device_is_not_moved(tmp_path: Path) -> None:
         what_if(opened, 0, Question(device="B200-SXM"))
     answer = what_if(opened, 1, Question(gpus=64))
     assert answer.best.runs
-    assert answer.same.rows[0]["step_time_s"] > answer.best.rows[1]["step_time_s"]
-    assert answer.same.rows[0]["global_batch"] == answer.best.rows[1]["global_batch"]
+    assert answer.same.before["step_time_s"] > answer.best.after["step_time_s"]
+    assert answer.same.before["global_batch"] == answer.best.after["global_batch"]
 
 
 def test_what_tokens_cost_is_their_time_on_all_gpus(result: Reopened) -> None:
     answer = what_if(result, 0, Question(tokens="1T", price=2.0))
-    hours = 1e12 / (64 * 4096) * answer.same.rows[1]["step_time_s"] * 32 / 3600
-    assert answer.same.rows[1]["usd"] == pytest.approx(2 * hours, rel=1e-9)
+    hours = 1e12 / (64 * 4096) * answer.same.after["step_time_s"] * 32 / 3600
+    assert answer.same.after["usd"] == pytest.approx(2 * hours, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,8 @@ def test_every_number_is_that_of_pairing_in_python(run: Runner, monkeypatch: pyt
     before, after = keyed(old), keyed(new)
     both = [(before[key], after[key]) for key in before if key in after]
     assert found.matched == len(both) == 432
-    assert found.new_plans.plans == len(after) - len(both) == 144
-    assert found.vanished_plans.plans == len(before) - len(both) == 144
+    assert found.moved["new_plans"].plans == len(after) - len(both) == 144
+    assert found.moved["vanished_plans"].plans == len(before) - len(both) == 144
     ok = [(a, b) for a, b in both if a["status"] == b["status"] == "ok"]
     changes = np.array([b["step_time_s"] / a["step_time_s"] - 1 for a, b in ok])
     assert found.steps.plans == len(ok) > 100
@@ -101,12 +101,17 @@ def test_every_number_is_that_of_pairing_in_python(run: Runner, monkeypatch: pyt
     assert found.steps.mean is not None
     assert dict(found.steps.mean.parts) == pytest.approx({n: v for n, v in mean.items() if abs(v) > 1e-12})
     lost = [b for a, b in both if a["status"] == "ok" and b["status"] == "infeasible"]
-    assert found.became_infeasible.plans == len(lost) > 0
-    assert dict(found.became_infeasible.reasons) == Counter(row["reason"] for row in lost)
-    assert (found.became_feasible.plans, found.became_failed.plans) == (0, 0)
+    assert found.moved["became_infeasible"].plans == len(lost) > 0
+    assert dict(found.moved["became_infeasible"].reasons) == Counter(row["reason"] for row in lost)
+    assert (found.moved["became_feasible"].plans, found.moved["became_failed"].plans) == (0, 0)
     back = compare(new, old)
-    assert (back.became_feasible.plans, back.became_infeasible.plans, back.steps.faster) == (len(lost), 0, found.steps.slower)
-    assert back.became_feasible.reasons == found.became_infeasible.reasons, "why they could not run then"
+    moved = (back.moved["became_feasible"].plans, back.moved["became_infeasible"].plans)
+    assert (*moved, back.steps.faster) == (
+        len(lost),
+        0,
+        found.steps.slower,
+    )
+    assert back.moved["became_feasible"].reasons == found.moved["became_infeasible"].reasons, "why they could not run then"
 
 
 def test_the_widest_changes_come_first_with_their_cause(run: Runner) -> None:
@@ -174,7 +179,7 @@ def test_plans_are_matched_by_value_not_by_number(run: Runner) -> None:
     found = compare(old, new)
     assert found.matched == found.old_rows == found.new_rows
     assert (found.steps.same, found.steps.plans) == (found.old_feasible, found.old_feasible)
-    assert (found.new_plans.plans, found.vanished_plans.plans, found.largest) == (0, 0, ())
+    assert (found.moved["new_plans"].plans, found.moved["vanished_plans"].plans, found.largest) == (0, 0, ())
     assert not [change for change in found.inputs if change.moves_results]
     assert {group.worse for group in found.groups} == {0.0}
 
@@ -190,10 +195,10 @@ def test_a_number_that_is_an_axis_on_one_side_is_held_on_the_other(run: Runner) 
     old = run("old")
     new = run("new", axes={"hardware.nic_bandwidth": ["100 Gb/s", "400 Gb/s"], **AXES})
     found = compare(old, new)
-    assert (found.matched, found.new_plans.plans, found.vanished_plans.plans) == (576, 576, 0)
+    assert (found.matched, found.moved["new_plans"].plans, found.moved["vanished_plans"].plans) == (576, 576, 0)
     assert found.steps.same == found.steps.plans == found.old_feasible
     back = compare(new, old)
-    assert (back.matched, back.new_plans.plans, back.vanished_plans.plans) == (576, 0, 576)
+    assert (back.matched, back.moved["new_plans"].plans, back.moved["vanished_plans"].plans) == (576, 0, 576)
 
 
 def test_other_hardware_is_a_changed_input_not_another_plan(run: Runner) -> None:

@@ -20,7 +20,7 @@ from sim_core import (
     read_hardware,
     suggest_model,
 )
-from sweep.answers.variation import sweep_around
+from sweep.answers.variation import PlanOfResult, sweep_around
 from sweep.compare.comparison import compare
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.reopening import plan_number, reopened
@@ -218,7 +218,7 @@ def test_every_command_takes_a_result_of_every_section(what: str, tmp_path: Path
     assert opened.notes == ()
     number = plan_number(opened, "best")
     row = stored_row(opened.folder, number)
-    (around,) = sweep_around(opened, number, row, [{"device_speed": 1.0}]).sweep.space.axes
+    (around,) = sweep_around(PlanOfResult(opened=opened, plan=number, row=row), [{"device_speed": 1.0}]).sweep.space.axes
     assert around.size == 1
     for arguments in (
         ("explain", out, "best", "--json", "--spec", path),

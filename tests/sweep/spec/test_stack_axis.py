@@ -11,7 +11,7 @@ import pytest
 from benchmarks.importing.stacks import layer_split, stack_cell
 from benchmarks.importing.table import Row
 from sim_core import Model, SpecError, parse_model, read_model, read_stack, stack_yaml
-from sweep.answers.variation import sweep_around
+from sweep.answers.variation import PlanOfResult, sweep_around
 from sweep.evaluation.evaluation import bounded, evaluate
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.exporting.launched import launched
@@ -76,7 +76,7 @@ def test_commands_on_one_plan_take_its_stack() -> None:
     spec = SweepSpec.model_validate(ready.provenance["spec"])
     row = rows_of(ready)[5]
     opened = Reopened(folder=None, spec=spec, base=Path(), prepared=ready, provenance=ready.provenance, notes=())  # type: ignore[arg-type]
-    around = sweep_around(opened, 5, row, [{"tp": 2}])
+    around = sweep_around(PlanOfResult(opened=opened, plan=5, row=row), [{"tp": 2}])
     assert rows_of(around)[0]["step_time_s"] == pytest.approx(row["step_time_s"])
 
 
