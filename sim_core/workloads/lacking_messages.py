@@ -113,7 +113,7 @@ def sizes_of(modelled: Modelled, base: BasePlan) -> Sizes:
 def _in_its_form(recorded: Workload, modelled: Modelled, groups: list[int]) -> Pieces:
     """The pieces of a SimAI text with the generator's messages where a record has none."""
     given, sizes = recorded.arrays.pieces, sizes_of(modelled, recorded.base)
-    pieces = Pieces(*(column.copy() for column in given))
+    pieces = Pieces._make(column.copy() for column in given)
     before: Counter[tuple[int, str]] = Counter()
     for k, name in enumerate(recorded.names):
         at = int(pieces.unit[k]), name

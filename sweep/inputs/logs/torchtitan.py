@@ -187,10 +187,8 @@ class TorchtitanLog(LogReader):
 
 def _seconds(before: str) -> float | None:
     """Seconds of the last time with its date, that of the framework; None for one that is not there or does not exist."""
-    clock = (list(CLOCK.finditer(before)) or [None])[-1]
-    if clock is None:
-        return None
     try:
+        *_, clock = CLOCK.finditer(before)
         return datetime.fromisoformat(f"{clock[1]}T{clock[2]}").timestamp() + int(clock[3] or 0) / 1e3
     except ValueError:
         return None
