@@ -50,11 +50,12 @@ test-long: $(READY)  ## the long ones: more kills, more mutants
 mutants: $(READY)  ## 300 faults planted in the sources: which does no test notice (ARGS="sim_core/engine --all")
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-check: $(READY)  ## style, types, imports
+check: $(READY)  ## style, types, imports, and the size of each room against its budget
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python .ci/budget.py
 
 matrix: $(READY)  ## types, imports and quick tests on each Python from 3.11 to 3.14 that is installed
 	$(BIN)/tox run $(if $(strip $(PYTHONS)),--discover $(PYTHONS))

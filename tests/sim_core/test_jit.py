@@ -128,7 +128,7 @@ def test_a_function_is_made_of_all_that_it_names() -> None:
             function = getattr(value, "py_func", value)
             if not isinstance(function, FunctionType) or function.__module__ != name or "." in function.__qualname__:
                 continue
-            if function.__name__ == "__getattr__":  # of the module, below a condition
+            if function.__name__ in ("__getattr__", "<lambda>"):  # of the module, below a condition; the last of a table's
                 continue
             own = made_of(Symbol(name, function.__name__), named)
             for used in {one.argval for one in dis.get_instructions(function) if one.opname == "LOAD_GLOBAL"}:
