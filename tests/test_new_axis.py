@@ -92,7 +92,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("sim_core", "sweep"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("docs/made/plan_fields.py", "docs/axes.md"):
-        (folder / name).parent.mkdir()
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     recipe = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").partition("**An axis of plans")[2]
     row, formula = (textwrap.dedent(code) for code in re.findall(r" *```text\n(.*?) *```", recipe, re.DOTALL)[:2])

@@ -219,7 +219,7 @@ def test_a_metric_from_its_recipe(copy: Copy) -> None:
     copy.replace(once, "DP_TOTAL, OPTIMIZER\n", "DP_TOTAL, GATHER_TOTAL, OPTIMIZER\n")
     copy.insert(once, "        if not overlapped:\n", f"        {value}\n")
     copy.replace(model, "    FORWARD_S,\n", "    FORWARD_S,\n    GATHER_TOTAL,\n")
-    copy.insert(model, "        metrics[LAUNCH_S, i]", f"        {in_simai}\n")
+    copy.insert(model, "        for metric in (LAUNCH_S,", f"        {in_simai}\n")
     shutil.copytree(ROOT / "tests" / "oracle", copy.folder / "tests" / "oracle")
     for name in ("conftest.py", "simulating.py"):
         shutil.copy(ROOT / "tests" / name, copy.folder / "tests")
@@ -265,7 +265,7 @@ def test_a_collective_from_its_recipe(copy: Copy) -> None:
     copy.replace(collectives, "from sim_core.terms import ", "from sim_core.terms import BROADCAST, ")
     copy.insert(
         collectives,
-        "    message, fastest = message_of(kind, size, at, links), np.inf\n",
+        "    message, fastest = message_of(kind, size, at, device), np.inf\n",
         textwrap.indent(seconds, "    ") + "\n",
     )
     copy.replace(fabric, "from sim_core.terms import ", "from sim_core.terms import BROADCAST, ")

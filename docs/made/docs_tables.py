@@ -46,12 +46,13 @@ def closed_forms() -> dict[tuple[str, str], str]:
     found = {}
     for row in (each for each in ast.walk(tree) if isinstance(each, ast.Call) and ast.unparse(each.func) == Schedule.__name__):
         fields = {each.arg: each.value for each in row.keywords}
+        name = ast.literal_eval(row.args[0])
         for field, value in fields.items():
             given = named[value.id] if isinstance(value, ast.Name) and value.id in named else value
             if isinstance(given, ast.Lambda):
-                found[ast.literal_eval(fields["name"]), str(field)] = ast.unparse(given.body)
+                found[name, str(field)] = ast.unparse(given.body)
             elif isinstance(given, ast.Return) and given.value is not None:
-                found[ast.literal_eval(fields["name"]), str(field)] = ast.unparse(given.value)
+                found[name, str(field)] = ast.unparse(given.value)
     return found
 
 

@@ -196,8 +196,8 @@ def test_the_columns_are_what_large_messages_reach(dtype: str) -> None:
             "nvlink_bandwidth": value("nvlink_bandwidth") * value("nvlink_efficiency"),
             "nvlink_latency": value("nvlink_latency"),
             "nics_per_node": value("nics_per_node"),
-            "nic_bandwidth": nic,
-            "nic_bandwidth_per_gpu": nic * value("nics_per_node") / value("gpus_per_node"),
+            "one_nic_bandwidth": nic,
+            "nic_bandwidth": nic * value("nics_per_node") / value("gpus_per_node"),
             "nic_latency": value("nic_latency"),
         }
         expected |= {key: value(key) for key in HARDWARE_KEYS if HARDWARE_KEYS[key][0] == "nccl"}
