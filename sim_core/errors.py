@@ -21,7 +21,7 @@ class SimError(Exception):
 class FormatError(SimError):
     """An input file is wrong; reads `path:line: what: found X, expected Y`."""
 
-    def __init__(self, path: str, line: int, what: str, *, found: str = "", expected: str = "") -> None:
+    def __init__(self, path: str, line: int, what: str, found: str = "", expected: str = "") -> None:
         self.path = path
         self.line = line
         details = ", ".join(part for part in (found and f"found {found}", expected and f"expected {expected}") if part)

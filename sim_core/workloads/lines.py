@@ -18,9 +18,9 @@ def text_lines(path: str, data: bytes, *, expected: str, may_be_cut: bool = Fals
     text = _decoded(path, data, may_be_cut)
     if len(data.translate(None, _CONTROL)) != len(data):
         line, byte = next((n, b) for n, raw in enumerate(data.split(b"\n"), 1) for b in raw if b in _CONTROL)
-        raise FormatError(path, line, "control character", found=shown(chr(byte)), expected="text")
+        raise FormatError(path, line, "control character", shown(chr(byte)), "text")
     if "\r" in text and "\n" not in text:
-        raise FormatError(path, 1, "line ends", found="CR alone", expected="LF or CRLF")
+        raise FormatError(path, 1, "line ends", "CR alone", "LF or CRLF")
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line and not line.isspace()]
     if not lines:
         raise FormatError(path, 1, "the file is empty", expected=expected)
@@ -34,7 +34,7 @@ def _decoded(path: str, data: bytes, may_be_cut: bool) -> str:
         if may_be_cut and error.reason == "unexpected end of data":
             return data[: error.start].decode("utf-8")
         line = data[: error.start].count(b"\n") + 1
-        raise FormatError(path, line, "not text", found=f"byte 0x{data[error.start]:02x}", expected="UTF-8") from None
+        raise FormatError(path, line, "not text", f"byte 0x{data[error.start]:02x}", "UTF-8") from None
 
 
 class Warnings:

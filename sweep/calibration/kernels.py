@@ -86,7 +86,7 @@ class _Line(NamedTuple):
     row: Mapping[str, Any]
 
     def fault(self, what: str, found: str, expected: str) -> FormatError:
-        return FormatError(self.path, self.number, what, found=found, expected=expected)
+        return FormatError(self.path, self.number, what, found, expected)
 
     def whole(self, key: str, least: int = 1, most: int = LARGEST_SIZE) -> int:
         """A size. Raises FormatError."""
@@ -120,7 +120,7 @@ def read_kernels(path: Path) -> Measured:
         row, _ = parse_json(written, name, number)
         if not isinstance(row, dict):
             expected = "a line of measure_kernels.py"
-            raise FormatError(name, number, "not a JSON object", found=shown(written), expected=expected)
+            raise FormatError(name, number, "not a JSON object", shown(written), expected)
         line = _Line(name, number, row)
         if measured.header:
             _take(measured, line)

@@ -147,7 +147,7 @@ def text_of(path: Path) -> str:
     """The text of a file. Raises FormatError if it is too large, OSError."""
     size = path.stat().st_size
     if size > LARGEST_FILE:
-        raise FormatError(str(path), 1, "file size", found=f"{size:,} bytes", expected=f"at most {LARGEST_FILE:,}")
+        raise FormatError(str(path), 1, "file size", f"{size:,} bytes", f"at most {LARGEST_FILE:,}")
     return path.read_bytes().decode("utf-8", errors="replace")
 
 
@@ -176,7 +176,7 @@ def read_nccl(path: Path, ranks: int | None = None) -> list[Table]:
     if rows:
         tables.append(_table(name, head, rows))
     if not tables:
-        raise FormatError(name, 1, "not nccl-tests output", found=what, expected="rows of size, count, type, time, bandwidths")
+        raise FormatError(name, 1, "not nccl-tests output", what, "rows of size, count, type, time, bandwidths")
     return tables
 
 
@@ -185,7 +185,7 @@ def _table(name: str, head: _Head, lines: Sequence[Line]) -> Table:
     kept = [line for line in lines if line.size and line.blocks]
 
     def fault(what: str, found: str, expected: str) -> FormatError:
-        return FormatError(name, first, what, found=found, expected=expected)
+        return FormatError(name, first, what, found, expected)
 
     if head.cpu_times:
         raise fault("times", "CPU times (-C)", "times of the operation")
@@ -222,17 +222,17 @@ def _meaning(name: str, first: int, head: _Head, lines: Sequence[Line]) -> tuple
     ratio = clear.bus / clear.algorithm if clear.algorithm >= CLEAR else None
     operation = head.operation or _operation(parts, ratio, listed, largest)
     if not operation:
-        raise FormatError(name, first, "operation", found="none in the heading", expected="bandwidths of which one follows")
+        raise FormatError(name, first, "operation", "none in the heading", "bandwidths of which one follows")
     off = 0.02 if ratio is None else 0.01 * (1 + 1 / clear.algorithm)
     ranks = head.ranks or (round(parts) if operation in SHARED and parts > 1.5 else listed)
     if ratio is not None and abs(ratio - bus_factor(operation, ranks)) > off and not head.ranks:
         ranks = _implied(operation, ratio, clear.algorithm) or ranks
     if ranks < 2:
         what = "1 (without MPI=1 each rank runs alone)" if head.hosts else "no list of them"
-        raise FormatError(name, first, "ranks", found=what, expected="2 or more, or --ranks")
+        raise FormatError(name, first, "ranks", what, "2 or more, or --ranks")
     if ratio is not None and abs(ratio - bus_factor(operation, ranks)) > off:
         expected = f"{bus_factor(operation, ranks):.3f} of {operation} over {ranks}"
-        raise FormatError(name, first, "busbw / algbw", found=f"{ratio:.3f}", expected=expected)
+        raise FormatError(name, first, "busbw / algbw", f"{ratio:.3f}", expected)
     return ranks, operation
 
 
@@ -281,7 +281,7 @@ def _from_json(name: str, text: str, ranks: int | None) -> Table:
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):
         keys = ", ".join(list(document)[:4]) if isinstance(document, dict) else type(document).__name__
         what = f"JSON with {shown(keys)}"
-        raise FormatError(name, 1, "not nccl-tests output", found=what, expected="results, as -J writes them")
+        raise FormatError(name, 1, "not nccl-tests output", what, "results, as -J writes them")
     head = _Head(ranks)
     if program := re.search(r"(\w+?)_perf", " ".join(map(str, document.get("args") or ()))):
         head.operation = OPERATIONS.get(program[1].lower(), "")
@@ -295,7 +295,7 @@ def _from_json(name: str, text: str, ranks: int | None) -> Table:
     for number, result in enumerate(document["results"], 1):
         if not isinstance(result, dict) or str(result.get("type")) not in ELEMENT_BYTES:
             where, expected = f"results[{number - 1}]", "size, count, type, out_of_place"
-            raise FormatError(name, 1, where, found=shown(result), expected=expected)
+            raise FormatError(name, 1, where, shown(result), expected)
         cells = [str(result.get(key, "")).strip() for key in ("size", "count", "type", "redop", "root")]
         for block in (result.get("out_of_place"), result.get("in_place")):
             if isinstance(block, dict):
@@ -305,7 +305,7 @@ def _from_json(name: str, text: str, ranks: int | None) -> Table:
         if (line := row_of(number, " ".join(filter(None, cells)))) is not None:
             lines.append(line)
     if not lines:
-        raise FormatError(name, 1, "results", found="no row of numbers", expected="size, count, type, out_of_place")
+        raise FormatError(name, 1, "results", "no row of numbers", "size, count, type, out_of_place")
     return _table(name, head, lines)
 
 
@@ -318,9 +318,9 @@ def _json_lines(name: str, text: str) -> Table:
             row = json.loads(raw)
         except (ValueError, RecursionError):
             expected = "one object a line, or the file of -J"
-            raise FormatError(name, number, "not JSON", found=shown(raw), expected=expected) from None
+            raise FormatError(name, number, "not JSON", shown(raw), expected) from None
         if not isinstance(row, dict) or "busBw" not in row:
-            raise FormatError(name, number, "not a row", found=shown(raw), expected="size, time, algBw, busBw")
+            raise FormatError(name, number, "not a row", shown(raw), "size, time, algBw, busBw")
         head.operation = OPERATIONS.get(str(row.get("name", "")).lower(), "")
         ranks = row.get("gpus")
         if isinstance(ranks, int) and 0 < ranks < 10**6:
@@ -332,5 +332,5 @@ def _json_lines(name: str, text: str) -> Table:
             lines.append(line)
     if not lines:
         expected = "size, time, algBw, busBw"
-        raise FormatError(name, number, "not nccl-tests output", found="no row of numbers", expected=expected)
+        raise FormatError(name, number, "not nccl-tests output", "no row of numbers", expected)
     return _table(name, head, lines)

@@ -141,7 +141,7 @@ def of_rank_table(path: Path) -> tuple[list[Transfer], list[Bound]]:
     """Transfers by the means and minima of each rank. Raises FormatError, OSError."""
     name = str(path)
     if path.stat().st_size > LARGEST_FILE:
-        raise FormatError(name, 1, "file size", found=f"{path.stat().st_size:,} bytes", expected="a table by rank")
+        raise FormatError(name, 1, "file size", f"{path.stat().st_size:,} bytes", "a table by rank")
     found: dict[tuple[str, Key], dict[int, _OfRank]] = defaultdict(dict)
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         rows = csv.DictReader(file)
@@ -153,7 +153,7 @@ def of_rank_table(path: Path) -> tuple[list[Transfer], list[Bound]]:
             dtype, kind = row.get("dtype") or "", (row.get("Collective name") or "").lower()
             if dtype not in BYTES or kind not in KINDS:
                 what, expected = f"{shown(kind)} of {shown(dtype)}", "as PyTorch's profiler names them"
-                raise FormatError(name, line, "Collective name, dtype", found=what, expected=expected)
+                raise FormatError(name, line, "Collective name, dtype", what, expected)
             number = whole("operation_count") if row.get("operation_count") else 1
             mean_us, least_us = map(number_of, ("dur_mean", "dur_min"))
             group = f"{row.get('Process Group Name')} {row.get('Process Group Ranks')}"
@@ -185,14 +185,14 @@ def _number(path: str, line: int, row: Mapping[str, str | None], name: str) -> f
     except ValueError:
         value = math.nan
     if not 0 <= value < 1e15:
-        raise FormatError(path, line, name, found=shown(text), expected="a number of 0 or more")
+        raise FormatError(path, line, name, shown(text), "a number of 0 or more")
     return value
 
 
 def _whole(path: str, line: int, row: Mapping[str, str | None], name: str) -> int:
     value = _number(path, line, row, name)
     if value != int(value):
-        raise FormatError(path, line, name, found=shown(row.get(name)), expected="a whole number")
+        raise FormatError(path, line, name, shown(row.get(name)), "a whole number")
     return int(value)
 
 

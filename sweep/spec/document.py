@@ -66,10 +66,10 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise FormatError(name, line, "not UTF-8", found=f"byte 0x{raw[error.start]:02x}", expected="a CSV table") from None
+        raise FormatError(name, line, "not UTF-8", f"byte 0x{raw[error.start]:02x}", "a CSV table") from None
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
-        raise FormatError(name, line, "not text", found="a null byte", expected="a CSV table")
+        raise FormatError(name, line, "not text", "a null byte", "a CSV table")
     reader, start = csv.reader(io.StringIO(text, newline=""), strict=True), 1
     try:
         for row in reader:
@@ -77,13 +77,13 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield start, cells
             start = reader.line_num + 1
     except csv.Error as error:
-        raise FormatError(name, start, "not a CSV row", found=str(error)) from None
+        raise FormatError(name, start, "not a CSV row", str(error)) from None
 
 
 def cells_by_column(path: Path, line: int, columns: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
     """The cells of a row by the columns of the heading. Raises FormatError if there are more or fewer."""
     if len(cells) != len(columns):
-        raise FormatError(str(path), line, "cells", found=str(len(cells)), expected=f"{len(columns)} as in the heading")
+        raise FormatError(str(path), line, "cells", str(len(cells)), f"{len(columns)} as in the heading")
     return dict(zip(columns, cells, strict=True))
 
 

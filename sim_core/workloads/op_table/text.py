@@ -108,9 +108,7 @@ class _Table:
         for k, cell in enumerate(cells, 1):
             what = f"header column {k}"
             if cell not in COLUMNS:
-                raise FormatError(
-                    self.path, line, f"{what} is unknown", found=f"{shown(cell)} ({nearest(cell.lower(), COLUMNS)})"
-                )
+                raise FormatError(self.path, line, f"{what} is unknown", f"{shown(cell)} ({nearest(cell.lower(), COLUMNS)})")
             if cell in cells[: k - 1]:
                 raise FormatError(self.path, line, f"{what}: {cell} is repeated")
         absent = [column for column in COLUMNS if column not in cells]
@@ -134,12 +132,12 @@ class _Table:
             blank = next((cell for cell in cells if len(cell.split()) > 1), None)
             hint = f" (a blank inside {shown(blank)}?)" if blank else ""
             expected = f"{len(columns)}: {' '.join(columns)}"
-            raise FormatError(self.path, line, "columns", found=f"{len(cells)}{hint}", expected=expected)
+            raise FormatError(self.path, line, "columns", f"{len(cells)}{hint}", expected)
         values = dict(zip(columns, cells, strict=True))
         name = values["name"]
         if not name or not name.isprintable() or len(name) > _LENGTH:
             expected = f"1 to {_LENGTH} printable characters"
-            raise FormatError(self.path, line, "name", found=shown(name), expected=expected)
+            raise FormatError(self.path, line, "name", shown(name), expected)
         compute_s = tuple(self._number(line, f"{phase}_compute_time", values) / 1e3 for phase in PHASES)
         kinds = [self._collective(line, f"{phase}_comm_type", values) for phase in PHASES]
         elements = tuple(self._number(line, f"{phase}_comm_size", values, whole=True) for phase in PHASES)
@@ -158,7 +156,7 @@ class _Table:
         if 0 <= value <= _MOST and not (whole and value % 1):
             return value
         expected = f"{'a whole number of elements' if whole else 'milliseconds'}, 0 to 2^53"
-        raise FormatError(self.path, line, f"column {column}", found=shown(text), expected=expected)
+        raise FormatError(self.path, line, f"column {column}", shown(text), expected)
 
     def _collective(self, line: int, column: str, values: dict[str, str]) -> tuple[str, str]:
         """Collective and group suffix of a cell such as `ALLTOALL_EP`."""
@@ -168,7 +166,7 @@ class _Table:
         hint = nearest(text.upper(), _WORDS)
         found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
         expected = f"{' '.join(COLLECTIVES)}, each with no suffix, _EP or _DP_EP"
-        raise FormatError(self.path, line, f"column {column}: unknown collective", found=found, expected=expected)
+        raise FormatError(self.path, line, f"column {column}: unknown collective", found, expected)
 
 
 def _check_names(path: str, rows: Sequence[OpRow]) -> None:
@@ -185,4 +183,4 @@ def _check_names(path: str, rows: Sequence[OpRow]) -> None:
         if operator not in (name, "") and following != operator:
             found = "the end of the table" if following is None else shown(following)
             what = f"gradient {shown(name)} without its operator on the next row"
-            raise FormatError(path, line, what, found=found, expected=shown(operator))
+            raise FormatError(path, line, what, found, shown(operator))

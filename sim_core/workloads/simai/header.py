@@ -56,7 +56,7 @@ def integer(text: str, path: str, line: int, what: str, *, least: int, most: int
             return int(text)
         if too_long and not bounded and not text.startswith("-"):
             expected = "a number below 2^63"
-    raise FormatError(path, line, what, found=shown(text), expected=expected)
+    raise FormatError(path, line, what, shown(text), expected)
 
 
 class HeaderLine:
@@ -72,7 +72,7 @@ class HeaderLine:
             refused = f"policy {policy} is not supported ({REFUSED_POLICIES[policy]})"
             raise self._fail(refused, expected=f"{RERUN_POLICY} or {POLICY}")
         if policy not in (POLICY, RERUN_POLICY):
-            raise self._fail("unknown policy", found=shown(policy), expected=f"{RERUN_POLICY} or {POLICY}")
+            raise self._fail("unknown policy", shown(policy), f"{RERUN_POLICY} or {POLICY}")
         position = 1
         while position < len(self.tokens):
             position = self._entry(position)
@@ -80,8 +80,8 @@ class HeaderLine:
         self._complete(all_gpus)
         self.header = self._header(policy)
 
-    def _fail(self, what: str, *, found: str = "", expected: str = "") -> FormatError:
-        return FormatError(self.path, self.line, what, found=found, expected=expected)
+    def _fail(self, what: str, found: str = "", expected: str = "") -> FormatError:
+        return FormatError(self.path, self.line, what, found, expected)
 
     def _warn(self, what: str) -> None:
         self.warnings.append(f"{self.path}:{self.line}: {what}")
@@ -96,9 +96,9 @@ class HeaderLine:
         if not _KEY.match(token):
             if self.unknown:
                 raise self._fail(f"unknown key `{self.unknown[-1]}` ({nearest(self.unknown[-1], HEADER_KEYS)})")
-            raise self._fail("a header key is missing", found=shown(token), expected="`key: value`")
+            raise self._fail("a header key is missing", shown(token), "`key: value`")
         if not token.endswith(":") and key != "pp_comm":  # some generators omit this colon
-            raise self._fail("key without a colon", found=shown(token), expected=f"`{key}:`")
+            raise self._fail("key without a colon", shown(token), f"`{key}:`")
         if key in self.values:
             raise self._fail(f"key `{key}` is repeated")
         if position + 1 >= len(self.tokens) or self.tokens[position + 1].endswith(":"):
@@ -122,18 +122,18 @@ class HeaderLine:
         ids = self.tokens[start : start + count]
         short = next((k for k, token in enumerate(ids) if token.endswith(":")), len(ids))
         if short < count:
-            raise self._fail(f"`{key}` has too few ids", found=f"{short} of {count}", expected=f"{count} layer ids")
+            raise self._fail(f"`{key}` has too few ids", f"{short} of {count}", f"{count} layer ids")
         self.values[key] = tuple(sorted({self._number(f"id of `{key}`", token) for token in ids}))
         after = self.tokens[start + count : start + count + 1]
         if after and _INTEGER.match(after[0]):
-            raise self._fail(f"`{key}` has more ids than its count", found=shown(after[0]), expected=f"{count} layer ids")
+            raise self._fail(f"`{key}` has more ids than its count", shown(after[0]), f"{count} layer ids")
         return start + count
 
     def _complete(self, all_gpus: int | None) -> None:
         """Complete a header of the first generation, which describes one micro-batch on one stage of TP x DP."""
         stated = self.values.get("all_gpus")
         if stated is not None and all_gpus not in (None, stated):
-            raise self._fail("`all_gpus`", found=f"{stated}", expected=f"{all_gpus}, as workload.all_gpus")
+            raise self._fail("`all_gpus`", f"{stated}", f"{all_gpus}, as workload.all_gpus")
         if self.first_generation:
             if all_gpus is None:
                 raise self._fail(f"{_FIRST}; the number of GPUs is missing", expected="workload.all_gpus")
@@ -147,7 +147,7 @@ class HeaderLine:
         if missing:
             unknown = f"the unknown key `{self.unknown[0]}`" if self.unknown else ""
             expected = " ".join(f"{k}:" for k in needed)
-            raise self._fail(f"header key `{missing[0]}:` is missing", found=unknown, expected=expected)
+            raise self._fail(f"header key `{missing[0]}:` is missing", unknown, expected)
         header = Header(policy, *({**_UNSTATED, **values}[key] for key in HEADER_KEYS))
         tp, pp, gpus = header.tp, header.pp, header.all_gpus
         if gpus % (tp * pp):

@@ -123,7 +123,7 @@ def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
     for number, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
         if end - begin != size:
             what, expected = f"records of micro-batch {number}", f"{size} as in the first"
-            raise FormatError(text.path, int(text.line_of[end - 1]), what, found=str(end - begin), expected=expected)
+            raise FormatError(text.path, int(text.line_of[end - 1]), what, str(end - begin), expected)
         differs = np.flatnonzero(shapes[begin:end] != shapes[bounds[0] : bounds[1]])
         if len(differs):
             k = int(differs[0])
@@ -132,7 +132,7 @@ def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
                 for record in text.at((begin + k, bounds[0] + k))
             )
             what, expected = f"record {k + 1} of micro-batch {number}", f"{first} as in the first"
-            raise FormatError(text.path, int(text.line_of[begin + k]), what, found=here, expected=expected)
+            raise FormatError(text.path, int(text.line_of[begin + k]), what, here, expected)
     return np.arange(bounds[0], bounds[-1], dtype=np.int64).reshape(-1, size)
 
 

@@ -91,11 +91,11 @@ def _body(path: str, lines: list[tuple[int, str]], kinds: tuple[str, ...]) -> tu
     (number, text), what = lines[1], "the number of layers"
     tokens = text.split()
     if len(tokens) != 1:
-        raise FormatError(path, number, what, found=shown(text.strip()), expected="one whole number")
+        raise FormatError(path, number, what, shown(text.strip()), "one whole number")
     count = integer(tokens[0], path, number, what, least=1)
     if count != len(lines) - 2:
         where = lines[-1][0] if count > len(lines) - 2 else lines[2 + count][0]
-        raise FormatError(path, where, "layer lines", found=f"{len(lines) - 2}", expected=f"{count} (line {number})")
+        raise FormatError(path, where, "layer lines", f"{len(lines) - 2}", f"{count} (line {number})")
     ids: dict[str, int] = {}
     records: list[Record] = []
     order = np.empty(count, np.int32)
@@ -114,13 +114,13 @@ def _record(path: str, line: int, raw: str, kinds: tuple[str, ...]) -> Record:
     if len(fields) != len(COLUMNS):
         blank = next((cell.strip() for cell in raw.split("\t") if len(cell.split()) > 1), None) if "\t" in raw else None
         hint = f" (a blank inside {shown(blank)}?)" if blank and len(fields) > len(COLUMNS) else ""
-        raise FormatError(path, line, "columns", found=f"{len(fields)}{hint}", expected=f"12: {' '.join(COLUMNS)}")
+        raise FormatError(path, line, "columns", f"{len(fields)}{hint}", f"12: {' '.join(COLUMNS)}")
 
     def number(column: int, least: int) -> int:
         return integer(fields[column], path, line, f"column {column + 1} ({COLUMNS[column]})", least=least)
 
     if not fields[0].isprintable() or len(fields[0]) > _NAME_LENGTH:
-        raise FormatError(path, line, "column 1 (name)", found=shown(fields[0]), expected="up to 100 printable characters")
+        raise FormatError(path, line, "column 1 (name)", shown(fields[0]), "up to 100 printable characters")
     dependency = number(1, -1)
     phases = [
         (number(column, 0), *_collective(path, line, column + 1, fields[column + 1], kinds), number(column + 2, 0))
@@ -137,10 +137,10 @@ def _collective(path: str, line: int, column: int, text: str, kinds: tuple[str, 
     what = f"column {column + 1} ({COLUMNS[column]})"
     stem, _, rest = text.partition("_")
     if stem in kinds[1:]:
-        raise FormatError(path, line, f"{what}: unknown group", found=shown("_" + rest), expected="none, _EP or _DP_EP")
+        raise FormatError(path, line, f"{what}: unknown group", shown("_" + rest), "none, _EP or _DP_EP")
     hint = nearest(text.upper(), kinds)
     found = shown(text) + (f" ({hint})" if hint.startswith("nearest") else "")
-    raise FormatError(path, line, f"{what}: unknown collective", found=found, expected=" ".join(kinds))
+    raise FormatError(path, line, f"{what}: unknown collective", found, " ".join(kinds))
 
 
 def _of_first_generation(
@@ -154,7 +154,7 @@ def _of_first_generation(
         if header.tp == 1 and record.collective[:2] == ("NONE", "ALLGATHER"):
             found = f"{record.name} gathers {record.comm_bytes[1]} bytes in the column of a TP group of 1"
             expected = "work of TP and DP; a gather of parameters layer by layer cannot be told in this format"
-            raise FormatError(path, line, "DeepSpeed ZeRO-3 sample of AICB's first generation", found=found, expected=expected)
+            raise FormatError(path, line, "DeepSpeed ZeRO-3 sample of AICB's first generation", found, expected)
     first = next((line for record, line in zip(records, lines, strict=True) if BROADCAST in record.collective), None)
     if first is not None:
         warnings.append(f"{path}:{first}: BROADCAST is taken as ALLGATHER: both send every byte once round a ring")
@@ -168,11 +168,11 @@ def _check_ids(path: str, line: int, header: Header, records: int) -> None:
     for key in LIST_KEYS:
         for value in getattr(header, key):
             if value >= records:
-                raise FormatError(path, line, f"id of `{key}`", found=str(value), expected=f"0 to {records - 1}")
+                raise FormatError(path, line, f"id of `{key}`", str(value), f"0 to {records - 1}")
     for value in header.checkpoint_initiates:
         if value < first:
             expected = "a checkpoint at or before it"
-            raise FormatError(path, line, f"id of `{LIST_KEYS[1]}`", found=f"{value}", expected=expected)
+            raise FormatError(path, line, f"id of `{LIST_KEYS[1]}`", f"{value}", expected)
 
 
 def write_simai_text(header: Header, records: Sequence[Record]) -> str:

@@ -146,7 +146,7 @@ def _units(sections: Sections, compute_s: Floats, warnings: list[str]) -> tuple[
             )
     found = f"{layers} layers of {len(ids)} kinds (pp {text.header.pp} stages of {of_stage})"
     expected = f"layers x kinds of at most {MAX_LAYER_TABLE}"
-    raise FormatError(text.path, int(text.line_of[-1]), "too many layers", found=found, expected=expected)
+    raise FormatError(text.path, int(text.line_of[-1]), "too many layers", found, expected)
 
 
 def _rerun_counts(header: Header, lines: int) -> Floats:

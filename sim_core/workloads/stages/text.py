@@ -77,9 +77,9 @@ def durations_of(path: str, ranks: Mapping[int, Mapping[int, Mapping[str, Any]]]
     stages = sorted(ranks)
     if stages != list(range(len(stages))) or len(stages) > MOST_STAGES:
         found = ", ".join(map(str, stages[:8]))
-        raise FormatError(path, 1, "ranks", found=found, expected="rank0, rank1, ..., one for each stage of the pipeline")
+        raise FormatError(path, 1, "ranks", found, "rank0, rank1, ..., one for each stage of the pipeline")
     if not steady:
-        raise FormatError(path, 1, "steps", found="none on all ranks", expected="at least one")
+        raise FormatError(path, 1, "steps", "none on all ranks", "at least one")
     blocks, vpp = _blocks(path, ranks, steady)
     # a stage runs pp micro-batches of each chunk in turn, backwards from the last chunk on (NVIDIA/Megatron-LM,
     # core/pipeline_parallel/schedules.py, interleaved 1F1B)
@@ -130,24 +130,22 @@ def stage_document(recorded: StageDurations) -> str:
 def _stated(path: str, values: object) -> StageDurations:
     """Durations as `stage_document` writes them, or a user by hand. Raises FormatError."""
     if not isinstance(values, dict):
-        raise FormatError(
-            path, 1, STATED, found=type(values).__name__, expected="micro_batches, forward_ms, backward_ms, step_ms"
-        )
+        raise FormatError(path, 1, STATED, type(values).__name__, "micro_batches, forward_ms, backward_ms, step_ms")
     if unknown := [key for key in values if key not in (*_TIMED, *_DEFAULTS)]:
-        raise FormatError(path, 1, f"{STATED}: key", found=shown(unknown[0]), expected=", ".join((*_TIMED, *_DEFAULTS)))
+        raise FormatError(path, 1, f"{STATED}: key", shown(unknown[0]), ", ".join((*_TIMED, *_DEFAULTS)))
     forward, backward = (_chunks(path, key, values.get(key)) for key in _TIMED)
     if forward.shape != backward.shape:
-        raise FormatError(path, 1, "backward_ms", found=f"{backward.shape}", expected=f"{forward.shape}, as forward_ms has")
+        raise FormatError(path, 1, "backward_ms", f"{backward.shape}", f"{forward.shape}, as forward_ms has")
     given: dict[str, Any] = {**_DEFAULTS, **values}
     for keys, fits, expected in _CHECKS:
         for key in keys:
             if not fits(given[key]):
-                raise FormatError(path, 1, key, found=shown(given[key]), expected=expected)
+                raise FormatError(path, 1, key, shown(given[key]), expected)
     if not given["after_ms"] < given["step_ms"]:
-        raise FormatError(path, 1, "step_ms", found=shown(given["step_ms"]), expected="more than after_ms")
+        raise FormatError(path, 1, "step_ms", shown(given["step_ms"]), "more than after_ms")
     pp, vpp = forward.shape
     if vpp > 1 and given["micro_batches"] % pp:
-        raise FormatError(path, 1, "micro_batches", found=str(given["micro_batches"]), expected=f"a multiple of {pp}")
+        raise FormatError(path, 1, "micro_batches", str(given["micro_batches"]), f"a multiple of {pp}")
     return StageDurations(
         path=path,
         forward_s=forward,
@@ -184,7 +182,7 @@ def _chunks(path: str, key: str, value: object) -> Floats:
         or not rows[0]
         or not all(_is_ms(each) for row in rows for each in row)
     ):
-        raise FormatError(path, 1, key, found=shown(value), expected="milliseconds for each stage, a list of chunks in each")
+        raise FormatError(path, 1, key, shown(value), "milliseconds for each stage, a list of chunks in each")
     return np.array(rows, np.float64) * 1e-3
 
 
@@ -207,9 +205,9 @@ def _document(path: str, data: bytes) -> dict[str, Any]:
         try:
             data = zlib.decompressobj(wbits=31).decompress(data, LARGEST_FILE + 1)
         except zlib.error as error:
-            raise FormatError(path, 1, "gzip", found=str(error), expected="a whole file") from None
+            raise FormatError(path, 1, "gzip", str(error), "a whole file") from None
     if len(data) > LARGEST_FILE:
-        raise FormatError(path, 1, "file size", found=f"more than {LARGEST_FILE:,} bytes", expected="a dump of durations")
+        raise FormatError(path, 1, "file size", f"more than {LARGEST_FILE:,} bytes", "a dump of durations")
     try:
         document = json.loads(data.decode("utf-8-sig", "replace"))
     except json.JSONDecodeError as error:
@@ -217,7 +215,7 @@ def _document(path: str, data: bytes) -> dict[str, Any]:
     except (RecursionError, ValueError) as error:
         raise FormatError(path, 1, f"not JSON: {str(error).partition(';')[0]}") from None
     if not isinstance(document, dict):
-        raise FormatError(path, 1, "stage durations", found=type(document).__name__, expected='{"rank0": {"1": ...}}')
+        raise FormatError(path, 1, "stage durations", type(document).__name__, '{"rank0": {"1": ...}}')
     return document
 
 
@@ -227,31 +225,31 @@ def _ranks(path: str, document: Mapping[str, Any]) -> dict[int, dict[int, Mappin
     for name, steps in document.items():
         match = _RANK.fullmatch(name)
         if match is None or not isinstance(steps, dict):
-            raise FormatError(path, 1, "ranks", found=shown(name), expected="rank0, rank1, ...")
+            raise FormatError(path, 1, "ranks", shown(name), "rank0, rank1, ...")
         of_rank = ranks[int(match[1])] = {}
         for key, step in steps.items():
             if not (key.isascii() and key.isdecimal() and len(key) < 12):
-                raise FormatError(path, 1, f"{name}: step", found=shown(key), expected="a number")
+                raise FormatError(path, 1, f"{name}: step", shown(key), "a number")
             of_rank[int(key)] = _checked(path, f"{name} {key}", step)
     if not ranks:
-        raise FormatError(path, 1, "ranks", found="none", expected="rank0, rank1, ...")
+        raise FormatError(path, 1, "ranks", "none", "rank0, rank1, ...")
     return ranks
 
 
 def _checked(path: str, where: str, step: object) -> Mapping[str, Any]:
     if not isinstance(step, dict) or any(key not in step for key in _KEYS):
         keys = ", ".join(map(str, step)) if isinstance(step, dict) else type(step).__name__
-        raise FormatError(path, 1, where, found=shown(keys), expected=", ".join(_KEYS))
+        raise FormatError(path, 1, where, shown(keys), ", ".join(_KEYS))
     if not _is_ms(step["total"]) or not step["total"] > 0:
-        raise FormatError(path, 1, f"{where}: total", found=shown(step["total"]), expected="milliseconds")
+        raise FormatError(path, 1, f"{where}: total", shown(step["total"]), "milliseconds")
     for key in _TIMES:
         times = step[key]
         if not isinstance(times, list) or not 0 < len(times) <= MOST_BLOCKS or not all(map(_is_ms, times)):
-            raise FormatError(path, 1, f"{where}: {key}", found=shown(times), expected="a list of milliseconds")
+            raise FormatError(path, 1, f"{where}: {key}", shown(times), "a list of milliseconds")
     for phase in ("fwd", "bwd"):
         start, end = step[f"{phase}_start"], step[f"{phase}_end"]
         if len(start) != len(end) or any(last < first for first, last in zip(start, end, strict=False)):
-            raise FormatError(path, 1, f"{where}: {phase}_end", found="times that do not follow", expected="ends after starts")
+            raise FormatError(path, 1, f"{where}: {phase}_end", "times that do not follow", "ends after starts")
     return step
 
 
@@ -260,7 +258,7 @@ def _blocks(path: str, ranks: Mapping[int, Mapping[int, Mapping[str, Any]]], ste
     counts = {len(ranks[rank][step][key]) for rank in ranks for step in steps for key in _TIMES}
     if len(counts) != 1:
         found = ", ".join(map(str, sorted(counts)[:6]))
-        raise FormatError(path, 1, "forwards and backwards", found=found, expected="as many on each rank and in each step")
+        raise FormatError(path, 1, "forwards and backwards", found, "as many on each rank and in each step")
     blocks, pp = counts.pop(), len(ranks)
     first = ranks[0][steps[0]]
     before = int(np.searchsorted(np.array(first["fwd_start"]), first["bwd_start"][0]))  # forwards before the first backward
@@ -268,5 +266,5 @@ def _blocks(path: str, ranks: Mapping[int, Mapping[int, Mapping[str, Any]]], ste
     interleaved = pp > 1 and pp < before < blocks
     vpp = max(1, round((before - 2 * (pp - 1) - 1) / pp) + 1) if interleaved else 1
     if blocks % (vpp * pp if vpp > 1 else 1):
-        raise FormatError(path, 1, "forwards", found=f"{blocks} of each stage", expected=f"a multiple of {vpp * pp}")
+        raise FormatError(path, 1, "forwards", f"{blocks} of each stage", f"a multiple of {vpp * pp}")
     return blocks, vpp

@@ -68,7 +68,7 @@ def read_job(path: str, facts: Facts) -> Job:
         rank = file.stage * per_stage if file.rank is None else file.rank
         if rank // per_stage != file.stage:
             expected = f"a rank of stage {file.stage}: {file.stage * per_stage} to {(file.stage + 1) * per_stage - 1}"
-            raise FormatError(file.path, file.line, "rank", found=str(rank), expected=expected)
+            raise FormatError(file.path, file.line, "rank", str(rank), expected)
         placed[rank] = file
     ranks = tuple(
         Rank(
@@ -111,7 +111,7 @@ def _files(path: str, warnings: list[str]) -> list[TraceText]:
     jobs = {job_of_name(name) for name in paths} - {""}
     if len(jobs) > 1:
         some = ", ".join(sorted(jobs)[:3])
-        raise FormatError(path, 1, "several jobs", found=f"{len(jobs)}: {some}", expected="the ranks of one (give a glob)")
+        raise FormatError(path, 1, "several jobs", f"{len(jobs)}: {some}", "the ranks of one (give a glob)")
     files: dict[tuple[int | None, int], TraceText] = {}
     for name in paths:
         text = read_trace_text(name)
@@ -125,7 +125,7 @@ def _files(path: str, warnings: list[str]) -> list[TraceText]:
             warnings.append(f"{name}:1: equal to {twin.path}: skipped")
         else:
             found = f"also in {twin.path}"
-            raise FormatError(name, 1, f"rank {text.rank} is repeated", found=found, expected="one file per rank")
+            raise FormatError(name, 1, f"rank {text.rank} is repeated", found, "one file per rank")
     bare = [file for file in files.values() if not any(row.end_s > 0 for row in file.rows)]
     if bare:
         also = f" (nor in {len(bare) - 1} other files)" if len(bare) > 1 else ""
@@ -154,7 +154,7 @@ def _check_complete(rank: Rank, warnings: list[str]) -> None:
     if busy < LEAST_BUSY:
         found = f"operations fill {busy:.1%} of the time between the first and the last"
         line = rank.operations[0].line
-        raise FormatError(rank.path, line, "timestamps", found=found, expected="milliseconds, as in durations")
+        raise FormatError(rank.path, line, "timestamps", found, "milliseconds, as in durations")
     forwards, backwards = (len(rank.named(name)) for name in BLOCKS)
     if forwards != backwards:
         where = f"{rank.path}:{rank.operations[-1].line}"

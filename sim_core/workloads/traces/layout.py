@@ -67,11 +67,11 @@ def layout_of(files: Sequence[TraceText], given: Facts) -> Layout:
     for file in files:  # a rank or stage beyond any job, before anything is counted up to it
         for what, value, most in (("stage_id", file.stage, LARGEST["pp"] - 1), ("rank", file.rank or 0, MOST_RANKS - 1)):
             if value > most:
-                raise FormatError(file.path, file.line, what, found=str(value), expected=whole_number(0, most))
+                raise FormatError(file.path, file.line, what, str(value), whole_number(0, most))
     ga, vpp = _micro_batches(files, facts)
     pp = facts.get("pp") or _stages(files, vpp, notes)
     if (last := max(file.stage for file in files)) >= pp:
-        raise FormatError(path, 1, "stage_id", found=str(last), expected=f"less than pp {pp}")
+        raise FormatError(path, 1, "stage_id", str(last), f"less than pp {pp}")
     if given.pp and vpp == 1:
         _check_pipeline(files, pp, ga)
     per_stage = _ranks_per_stage(files, facts, pp, notes)
@@ -91,14 +91,14 @@ def layout_of(files: Sequence[TraceText], given: Facts) -> Layout:
     layout = Layout(*known, tuple(notes))
     for key, found in zip(layout._fields, known, strict=False):
         if found is not None and not 1 <= found <= LARGEST[key]:
-            raise FormatError(path, 1, key, found=str(found), expected=whole_number(1, LARGEST[key]))
+            raise FormatError(path, 1, key, str(found), whole_number(1, LARGEST[key]))
     return layout
 
 
 def _share_of(total: int, number: int, path: str, name: str, of: str) -> int:
     """What each of `number` has of a total. Raises FormatError where that is no whole number."""
     if total % number:
-        raise FormatError(path, 1, name, found=str(number), expected=f"a divisor of {of}")
+        raise FormatError(path, 1, name, str(number), f"a divisor of {of}")
     return total // number
 
 
@@ -113,7 +113,7 @@ def _check_pipeline(files: Sequence[TraceText], pp: int, ga: int) -> None:
         ahead = forwards_ahead(file.names)
         if ahead not in (min(pp - file.stage, ga), ga):
             found = f"{pp}, but {ahead} forwards before the first backward on stage {file.stage}"
-            raise FormatError(file.path, file.line, "pp", found=found, expected=str(file.stage + ahead))
+            raise FormatError(file.path, file.line, "pp", found, str(file.stage + ahead))
 
 
 def has_experts(file: TraceText) -> bool:
@@ -158,7 +158,7 @@ def _ranks_per_stage(files: Sequence[TraceText], facts: Mapping[str, int], pp: i
     if "all_gpus" in facts:
         if facts["all_gpus"] % pp:
             found = f"all_gpus {facts['all_gpus']}, pp {pp}"
-            raise FormatError(files[0].path, 1, "world size", found=found, expected="a multiple of pp")
+            raise FormatError(files[0].path, 1, "world size", found, "a multiple of pp")
         return facts["all_gpus"] // pp
     stages = [file.stage for file in files]
     known = [(file.rank, file.stage) for file in files if file.rank is not None]

@@ -119,9 +119,9 @@ def any_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
     joined = _JOINED.search(free)
     if joined:
         both = shown(free[joined.start() : joined.start() + 40])
-        raise FormatError(path, line, "two operations on one line", found=both, expected="one operation per line")
+        raise FormatError(path, line, "two operations on one line", both, "one operation per line")
     if unended and next(reversed(fields), "") == FREE_TEXT and free.count("(") > free.count(")"):
-        raise Unclosed(path, line, "the line is truncated in its description", found=shown(free[-40:] + ")"))
+        raise Unclosed(path, line, "the line is truncated in its description", shown(free[-40:] + ")"))
     listed = fields.pop(_PARTS_KEY, "None")
     parts = _fast_parts(listed)
     if parts is None:
@@ -132,16 +132,14 @@ def any_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
 def _head(path: str, line: int, text: str) -> re.Match[str]:
     """`rank:N:operation(` of a line that ends with `)`."""
     if len(text) > LINE_LENGTH:
-        raise FormatError(path, line, "characters in the line", found=f"{len(text):,}", expected=f"up to {LINE_LENGTH:,}")
+        raise FormatError(path, line, "characters in the line", f"{len(text):,}", f"up to {LINE_LENGTH:,}")
     head = _HEAD.match(text)
     if head and _TEXT_AFTER.search(text, len(text) - 10) and text.count("(") == text.count(")"):
-        raise FormatError(
-            path, line, "text after the closing parenthesis", found=shown(text[-40:]), expected="the end of the line"
-        )
+        raise FormatError(path, line, "text after the closing parenthesis", shown(text[-40:]), "the end of the line")
     if _HEAD_CUT.match(text) or (head and not text.endswith(")")):
-        raise Unclosed(path, line, "the line is truncated", found=shown(text[-40:]), expected="`)` at its end")
+        raise Unclosed(path, line, "the line is truncated", shown(text[-40:]), "`)` at its end")
     if not head:
-        raise FormatError(path, line, "operation", found=shown(text[:100]), expected=_EXPECTED)
+        raise FormatError(path, line, "operation", shown(text[:100]), _EXPECTED)
     return head
 
 
@@ -153,7 +151,7 @@ def any_parts(path: str, line: int, text: str) -> list[Part]:
             fields = split_fields(path, line, string, PART_KEYS)
         except Unclosed:  # inside the string: the line itself is complete
             what = f"sub-operation {k}: a bracket or quote is not closed"
-            raise FormatError(path, line, what, found=shown(string[:100])) from None
+            raise FormatError(path, line, what, shown(string[:100])) from None
         values = tuple(fields.pop(key, None) for key in PART_KEYS)
         parts.append((values, fields or None))
     return parts
@@ -178,7 +176,7 @@ def split_fields(path: str, line: int, text: str, known: Container[str]) -> dict
             continue
         match = _KEY.match(text, at)
         if not match:
-            raise FormatError(path, line, "fields", found=shown(text[at : at + 100].strip()), expected="key=value")
+            raise FormatError(path, line, "fields", shown(text[at : at + 100].strip()), "key=value")
         key = match[1]
         if key in fields:
             raise FormatError(path, line, f"key `{key}` is repeated")
@@ -195,18 +193,18 @@ def split_strings(path: str, line: int, what: str, text: str) -> list[str]:
     """The strings of a list such as `['a', "b"]`. Raises FormatError."""
     expected = "a list of quoted texts, ['key=value,...', ...]"
     if not (text.startswith("[") and text.endswith("]")):
-        raise FormatError(path, line, what, found=shown(text), expected=expected)
+        raise FormatError(path, line, what, shown(text), expected)
     text = text[1:-1].strip()
     strings: list[str] = []
     at = 0
     while at < len(text):
         if text[at] not in _REST_OF_STRING:
-            raise FormatError(path, line, what, found=shown(text[at : at + 100]), expected=expected)
+            raise FormatError(path, line, what, shown(text[at : at + 100]), expected)
         end = _string_end(path, line, text, at)
         strings.append(_ESCAPED.sub(r"\1", text[at + 1 : end - 1]))
         between = _BETWEEN.match(text, end)
         if not between:
-            raise FormatError(path, line, what, found=shown(text[end : end + 100]), expected="`,` and a quoted text, or `]`")
+            raise FormatError(path, line, what, shown(text[end : end + 100]), "`,` and a quoted text, or `]`")
         at = between.end()
     return strings
 
@@ -218,7 +216,7 @@ def _value_end(path: str, line: int, text: str, at: int) -> int:
     elif text[at : at + 1] == "[":
         at = _bracket_end(path, line, text, at)
         if not _AFTER_LIST.match(text, at):
-            raise FormatError(path, line, "after a list", found=shown(text[at : at + 100]), expected="`,` and key=value")
+            raise FormatError(path, line, "after a list", shown(text[at : at + 100]), "`,` and key=value")
     while stop := _STOP.search(text, at):
         if stop[0][0] == ",":
             return stop.start()
@@ -252,17 +250,15 @@ def _bracket_end(path: str, line: int, text: str, start: int) -> int:
         elif mark in _CLOSER:
             due.append(_CLOSER[mark])
         elif mark != due.pop():
-            raise FormatError(
-                path, line, "brackets", found=shown(text[start:at][-60:]), expected="each closed by the matching bracket"
-            )
+            raise FormatError(path, line, "brackets", shown(text[start:at][-60:]), "each closed by the matching bracket")
         if not due:
             return at
     raise Unclosed(
         path,
         line,
         f"`{text[start]}` is not closed",
-        found=shown(text[start : start + 100]),
-        expected=f"`{_CLOSER[text[start]]}`",
+        shown(text[start : start + 100]),
+        f"`{_CLOSER[text[start]]}`",
     )
 
 
@@ -270,5 +266,5 @@ def _string_end(path: str, line: int, text: str, start: int) -> int:
     """The position after the quote that closes the one at `start`."""
     match = _REST_OF_STRING[text[start]].match(text, start + 1)
     if not match:
-        raise Unclosed(path, line, "a quote is not closed", found=shown(text[start : start + 100]), expected=f"`{text[start]}`")
+        raise Unclosed(path, line, "a quote is not closed", shown(text[start : start + 100]), f"`{text[start]}`")
     return match.end()

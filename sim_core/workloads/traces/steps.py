@@ -21,7 +21,7 @@ def one_step(files: list[TraceText], wanted: int | None, warnings: list[str]) ->
     count = counts[0]
     for file, own in zip(files, counts, strict=True):
         if own != count:
-            raise FormatError(file.path, 1, "number of steps", found=str(own), expected=f"{count}, as in {files[0].path}")
+            raise FormatError(file.path, 1, "number of steps", str(own), f"{count}, as in {files[0].path}")
     if wanted is not None and wanted > count:
         raise SpecError(f"workload.step: found {wanted}, expected a whole number from 1 to {count}, the steps in the files")
     if all(len(of_file) == 1 for of_file in steps):

@@ -199,7 +199,7 @@ class _Reader:
         if duration is None:
             near = difflib.get_close_matches("duration", extra or (), n=1, cutoff=0.7)
             found = f"the unknown key `{near[0]}`" if near else ""
-            raise self._fail(f"{self._of()} has no `duration`", found=found, expected="duration=MILLISECONDS")
+            raise self._fail(f"{self._of()} has no `duration`", found, "duration=MILLISECONDS")
         duration_s = self._seconds("duration", duration, 0.0)
         end_s = math.nan if timestamp in _ABSENT else self._seconds("timestamp", str(timestamp), -_MOST_MS)
         if group not in _GROUP:
@@ -212,8 +212,8 @@ class _Reader:
         name, part = self.owner
         return f"sub-operation {part}" + f" ({name})" * bool(name) if part else name
 
-    def _fail(self, what: str, *, found: str, expected: str) -> FormatError:
-        return FormatError(self.path, self.line, what, found=found, expected=expected)
+    def _fail(self, what: str, found: str, expected: str) -> FormatError:
+        return FormatError(self.path, self.line, what, found, expected)
 
     def _seconds(self, what: str, text: str, least: float) -> float:
         """The seconds of a number of milliseconds."""
@@ -224,7 +224,7 @@ class _Reader:
         if len(text) > _NUMBER_LENGTH or not least <= value <= _MOST_MS or "_" in text or not text.isascii():
             length = f" in up to {_NUMBER_LENGTH} characters" if len(text) > _NUMBER_LENGTH else ""
             expected = f"milliseconds, {'-2^53' if least else '0'} to 2^53{length}"
-            raise self._fail(f"{what} of {self._of()}", found=shown(text), expected=expected)
+            raise self._fail(f"{what} of {self._of()}", shown(text), expected)
         return value / 1e3
 
     def _whole(self, what: str, text: str | None) -> int:
@@ -232,24 +232,24 @@ class _Reader:
         if text is None or text == "None":
             return -1
         if not _INTEGER.match(text) or int(text) > _INT64_MAX:
-            raise self._fail(what, found=shown(text), expected="a whole number of at least 0, below 2^63")
+            raise self._fail(what, shown(text), "a whole number of at least 0, below 2^63")
         return int(text)
 
     def _place(self, what: str, value: int) -> None:
         """Check that the file has one rank in one stage."""
         before, line = self.places.setdefault(what.removesuffix("_id"), (value, self.line))
         if before != value:
-            raise self._fail(what, found=str(value), expected=f"{before} as on line {line} (one file per rank)")
+            raise self._fail(what, str(value), f"{before} as on line {line} (one file per rank)")
 
     def _shape(self, text: str) -> Shape:
         """Sizes of `[2, 3]` or `[[2, 3]]`."""
         bare = text[1:-1].strip() if text.startswith("[[") and text.endswith("]]") else text
         what, found = f"input__shape of {self._of()}", shown(text)
         if not _SIZES.match(bare):
-            raise self._fail(what, found=found, expected="[SIZE, ...], up to 64 sizes, or None")
+            raise self._fail(what, found, "[SIZE, ...], up to 64 sizes, or None")
         sizes = tuple(int(size) for size in bare[1:-1].split(",") if size.strip())
         if math.prod(sizes) > _INT64_MAX:
-            raise self._fail(what, found=found, expected="fewer than 2^63 elements")
+            raise self._fail(what, found, "fewer than 2^63 elements")
         self.shapes[text] = sizes
         return sizes
 
@@ -258,7 +258,7 @@ class _Reader:
         words = [word for key, word in valid.items() if key == word]
         hint = nearest((text or "").removeprefix("torch."), words)
         found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
-        raise self._fail(f"unknown {what} of {self._of()}", found=found, expected=" ".join(words))
+        raise self._fail(f"unknown {what} of {self._of()}", found, " ".join(words))
 
     def _unknown(self, what: str, text: str, valid: tuple[str, ...]) -> None:
         """Warn about a word outside its open list, which is kept; one warning per word."""

@@ -80,7 +80,7 @@ def check_together(job: Job) -> None:
         own, others = (len(each.named(BLOCKS[0])) for each in (rank, whole[0]))
         if own != others:
             expected = f"{others}, as in {whole[0].path}"
-            raise FormatError(rank.path, rank.operations[0].line, "number of forwards", found=str(own), expected=expected)
+            raise FormatError(rank.path, rank.operations[0].line, "number of forwards", str(own), expected)
     for meeting in meetings(job):
         if meeting.is_message or meeting.key[0] in TOGETHER:
             (first, one), *others_of_it = (
@@ -89,7 +89,7 @@ def check_together(job: Job) -> None:
             for rank, operation in others_of_it:
                 if min(one.bytes, operation.bytes) > 0 and one.bytes != operation.bytes:
                     found, expected = short(operation.bytes, "B"), f"{short(one.bytes, 'B')}, as in {first.path}"
-                    raise FormatError(rank.path, operation.line, f"size of {operation.name}", found=found, expected=expected)
+                    raise FormatError(rank.path, operation.line, f"size of {operation.name}", found, expected)
 
 
 def clock_warnings(job: Job) -> Iterator[str]:

@@ -154,7 +154,7 @@ def read_events(name: str, entries: Iterable[tuple[str, Any]]) -> Events:
         if isinstance(value, dict):
             reader.take(value)
     if not number:
-        raise FormatError(name, 1, "events", found="none", expected="traceEvents, as PyTorch's profiler writes them")
+        raise FormatError(name, 1, "events", "none", "traceEvents, as PyTorch's profiler writes them")
     return reader.done()
 
 

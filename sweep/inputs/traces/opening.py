@@ -41,7 +41,7 @@ def _of_file(path: str, *, only_profiles: bool) -> Iterator[tuple[str, BinaryIO]
             elif not only_profiles or looks_like_profile(_head(file)):
                 yield path, file
     except DAMAGE as error:
-        raise FormatError(path, 1, "damaged", found=str(error) or "an early end", expected="a whole file") from None
+        raise FormatError(path, 1, "damaged", str(error) or "an early end", "a whole file") from None
 
 
 def is_profile(text: str) -> bool:
@@ -91,7 +91,7 @@ def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
                 continue
             number += 1
             if number > MOST_FILES:
-                raise FormatError(path, 1, "archive", found=f"more than {MOST_FILES:,} files", expected="one a rank")
+                raise FormatError(path, 1, "archive", f"more than {MOST_FILES:,} files", "one a rank")
             inner = _unpacked(io.BufferedReader(cast(io.RawIOBase, content), HEAD_BYTES))
             if looks_like_profile(_head(inner)):
                 yield f"{path} (file {number})", inner
