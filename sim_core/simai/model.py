@@ -103,16 +103,31 @@ def bus_tables() -> BusTables:
     )
 
 
+class Cluster(NamedTuple):
+    """What the messages of a plan run on: its group sizes, GPUs and NICs of a node, GB/s of a GPU over NVLink and of a NIC, and
+    bytes of a forward message at least."""
+
+    tp: int
+    ep: int
+    dp: int
+    gpus: int
+    nics: int
+    nvlink: float
+    nic: float
+    least_forward: float
+    tables: BusTables
+
+
 @kernel
-def _bandwidth(nodes: int, per_node: int, nics: int, nvlink: float, nic: float) -> float:
+def _bandwidth(on: Cluster, nodes: int, per_node: int, nics: int) -> float:
     """Bus bandwidth of a group on `nodes` nodes with `per_node` ranks each that can use `nics` NICs; NO_NIC: invalid."""
     if nics < 1:
         return NO_NIC
     if nodes == 1:
-        return nvlink
-    if per_node == 1 or nic * nics <= nvlink:
-        return nic * nics
-    return min(nvlink * per_node / (per_node - 1), nic * nics)
+        return on.nvlink
+    if per_node == 1 or on.nic * nics <= on.nvlink:
+        return on.nic * nics
+    return min(on.nvlink * per_node / (per_node - 1), on.nic * nics)
 
 
 @kernel
@@ -139,8 +154,9 @@ def _column(nodes: int, columns: int) -> int:
 
 
 @kernel
-def _ratio(kind: int, group: int, size: float, tp: int, n: int, gpus: int, nvlink_bound: bool, tables: BusTables) -> float:
+def _ratio(on: Cluster, kind: int, group: int, size: float, n: int, nvlink_bound: bool) -> float:
     """Part of the bandwidth that a message reaches; from tables for all-gather, reduce-scatter on TP, all-to-all on TP, EP."""
+    tp, gpus, tables = on.tp, on.gpus, on.tables
     if group == TP and (kind in (ALL_GATHER, REDUCE_SCATTER)):
         values = tables.nvlink if nvlink_bound else tables.nic
         nodes = 1 if tp < gpus else tp // gpus
@@ -159,40 +175,29 @@ def _ratio(kind: int, group: int, size: float, tp: int, n: int, gpus: int, nvlin
 
 
 @kernel
-def _group_shape(group: int, n: int, tp: int, ep: int, gpus: int, nics: int) -> tuple[int, int, int]:
+def _group_shape(on: Cluster, group: int, n: int) -> tuple[int, int, int]:
     """(nodes, ranks on a node, NICs to use) of a group of `n` ranks, with the tool's integer divisions."""
+    tp, gpus, nics = on.tp, on.gpus, on.nics
     if group == TP:
         return (1, tp, nics) if tp <= gpus else (tp // gpus, gpus, nics)
     if group == EP:
         if tp * n <= gpus:
             return 1, gpus // tp, nics
         return tp * n // gpus, max(gpus // tp, 1), nics // gpus if tp > gpus else nics // tp
-    wide = tp if group == DP else tp * ep
+    wide = tp if group == DP else tp * on.ep
     return (n, gpus // wide, nics // wide) if wide <= gpus else (n, 1, nics // gpus)
 
 
 @kernel
-def collective_ns(
-    kind: int,
-    group: int,
-    size: float,
-    tp: int,
-    ep: int,
-    dp: int,
-    gpus: int,
-    nics: int,
-    nvlink: float,
-    nic: float,
-    tables: BusTables,
-) -> float:
+def collective_ns(on: Cluster, kind: int, group: int, size: float) -> float:
     """Nanoseconds of one collective as the tool computes it; NO_NIC if its group has no NIC to use."""
-    n = tp
+    n = on.tp
     if group == EP:
-        n = ep
+        n = on.ep
     elif group == DP:
-        n = dp
+        n = on.dp
     elif group == DP_EP:
-        n = dp // ep
+        n = on.dp // on.ep
     if n <= 1 or kind == NO_COMM:
         return 0.0
     if 1 < size < SMALL:
@@ -200,15 +205,16 @@ def collective_ns(
             if n == 2 << power:
                 return SMALL_NS[power]
         return 0.0
-    nodes, per_node, used = _group_shape(group, n, tp, ep, gpus, nics)
-    bandwidth = _bandwidth(nodes, per_node, used, nvlink, nic)
+    nvlink, nic = on.nvlink, on.nic
+    nodes, per_node, used = _group_shape(on, group, n)
+    bandwidth = _bandwidth(on, nodes, per_node, used)
     if bandwidth == NO_NIC:
         return NO_NIC
     if kind == ALL_TO_ALL and nodes > 1:
         ranks = nodes * per_node
         bandwidth = nic * used / per_node * (ranks - 1) / ((nodes - 1) * per_node)
     nvlink_bound = nodes > 1 and per_node > 1 and nic * used > nvlink and nvlink * per_node / (per_node - 1) < nic * used
-    ratio = _ratio(kind, group, size, tp, n, gpus, nvlink_bound, tables)
+    ratio = _ratio(on, kind, group, size, n, nvlink_bound)
     passes = 2 if kind == ALL_REDUCE else 1
     return float(np.trunc(size / GIB / (ratio * bandwidth) * 1e9 * passes * (n - 1) / n))
 
@@ -219,10 +225,11 @@ def simai_one(
 ) -> bool:
     """Add the parts of one plan (SIMAI_PARTS, ns) to the zeroed `out`; False if a collective lacks the NIC that it needs."""
     plan = plan_at(plans, i)
-    tp, pp, ep, row, dp = plan.tp, plan.pp, plan.ep, plan.hardware, plan.all_gpus // (plan.tp * plan.pp)
-    device = device_at(hardware, row)
-    gpus, nics = hardware.gpus_per_node[row], hardware.nics_per_node[row]
-    nvlink, nic = hardware.nvlink_bandwidth[row] / 1e9, hardware.one_nic_bandwidth[row] / 1e9
+    tp, pp, ep, device = plan.tp, plan.pp, plan.ep, device_at(hardware, plan.hardware)
+    on = Cluster(
+        tp, ep, plan.all_gpus // (tp * pp), device.gpus_per_node, device.nics_per_node, device.nvlink_bandwidth / 1e9,
+        device.one_nic_bandwidth / 1e9, arrays.least_forward, tables,
+    )  # fmt: skip
     rule_scales(
         plan.micro_batch / arrays.base.micro_batch, tp / arrays.base.tp, ep / arrays.base.ep, 1.0, 1.0, EXPONENTS, scale
     )
@@ -246,13 +253,12 @@ def simai_one(
         out[_FWD] += count * forward_ns
         out[_BWD] += count * backward_ns
         out[_RERUN] += count * again_ns
-        waited_ns = forward_ns + backward_ns + again_ns
+        waited_ns, groups = forward_ns + backward_ns + again_ns, pieces.comm_group[p]
         for phase in range(3):
             size = pieces.comm_bytes[p, phase] * scale[pieces.comm_rule[p, phase]]
             waited = _add_collective(
-                pieces.comm_kind[p, phase], pieces.comm_group[p, phase], size, phase, pieces.comm_group[p, FORWARD] == EP,
-                count, tp, ep, dp, gpus, nics, nvlink, nic, arrays.least_forward, tables, plan, out,
-            )  # fmt: skip
+                on, plan, pieces.comm_kind[p, phase], groups[phase], size, phase, groups[FORWARD] == EP, count, out
+            )
             if waited == NO_NIC:
                 return False
             if phase != WEIGHT_GRADIENT:
@@ -265,17 +271,15 @@ def simai_one(
         factor = stage_factor(arrays, scale, tp, step.compute_rule[k], layers / pp, 1, without)
         compute_ns = once_s(step.compute_s[k] * 1e9, factor, device, plan)
         size = step.comm_bytes[k] * stage_factor(arrays, scale, tp, step.comm_rule[k], layers / pp, 1, without)
-        waited = _add_collective(
-            step.comm_kind[k], step.comm_group[k], size, step.phase[k], step.forward_on_ep[k],
-            1.0, tp, ep, dp, gpus, nics, nvlink, nic, arrays.least_forward, tables, plan, out,
-        )  # fmt: skip
+        kind, group, phase = step.comm_kind[k], step.comm_group[k], step.phase[k]
+        waited = _add_collective(on, plan, kind, group, size, phase, step.forward_on_ep[k], 1.0, out)
         if waited == NO_NIC:
             return False
         if step.role[k] == ONCE_ON_FIRST_STAGE:
             out[_BWD] += compute_ns  # of the embedding, which the tool leaves out of the bubble
             continue
         out[_STEP] += compute_ns
-        bubble_ns += compute_ns + (waited if step.phase[k] != WEIGHT_GRADIENT else 0.0)
+        bubble_ns += compute_ns + (waited if phase != WEIGHT_GRADIENT else 0.0)
     out[_BUBBLE] = (pp - 1) / (plan.ga * plan.vpp) * bubble_ns
     hidden = plan.pp_overlap_ratio
     sent = arrays.p2p_bytes * scale[arrays.p2p_rule] if pp > 1 else 0.0
@@ -285,23 +289,7 @@ def simai_one(
 
 @kernel
 def _add_collective(
-    kind: int,
-    group: int,
-    size: float,
-    phase: int,
-    forward_on_ep: bool,
-    count: float,
-    tp: int,
-    ep: int,
-    dp: int,
-    gpus: int,
-    nics: int,
-    nvlink: float,
-    nic: float,
-    least_forward: float,
-    tables: BusTables,
-    plan: Plan,
-    out: Floats,
+    on: Cluster, plan: Plan, kind: int, group: int, size: float, phase: int, forward_on_ep: bool, count: float, out: Floats
 ) -> float:
     """Add the cost of one collective to its group's sum, and the exposed part; returns its nanoseconds or NO_NIC.
 
@@ -310,11 +298,11 @@ def _add_collective(
     """
     if kind == NO_COMM:
         return 0.0
-    if phase == FORWARD and 0 < size < least_forward:
-        size = least_forward
+    if phase == FORWARD and 0 < size < on.least_forward:
+        size = on.least_forward
     own, other = (DP_EP, DP) if phase == WEIGHT_GRADIENT else (EP, TP)
     group = own if group == own else other
-    nanoseconds = collective_ns(kind, group, size, tp, ep, dp, gpus, nics, nvlink, nic, tables)
+    nanoseconds = collective_ns(on, kind, group, size)
     if nanoseconds == NO_NIC:
         return NO_NIC
     out[_TP + group] += count * nanoseconds
