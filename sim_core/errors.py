@@ -6,6 +6,8 @@ from typing import Final
 
 from sim_core.masking import masked
 
+Place = tuple[str, int]
+"""A file and the line in it that a message is about."""
 _FEW: Final = 20
 _PART: Final = 2
 """Words that are all listed where none is near."""
@@ -50,6 +52,12 @@ def shown(text: object, limit: int = 60) -> str:
     """`text` in quotes for a message: one line of ASCII (escapes reveal look-alike characters), cut to `limit` characters."""
     quoted = ascii(masked(text))
     return quoted if len(quoted) <= limit else quoted[: limit - 4] + "...'"
+
+
+def shown_near(text: str, word: str, valid: Iterable[str]) -> str:
+    """`text` as `shown`, with the valid words nearest to `word`, which it stands for, if any is near."""
+    hint = nearest(word, valid)
+    return f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -4,8 +4,9 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -181,12 +182,8 @@ def read_nccl(path: Path, ranks: int | None = None) -> list[Table]:
 
 
 def _table(name: str, head: _Head, lines: Sequence[Line]) -> Table:
-    first = lines[0].number
+    fault = partial(FormatError, name, lines[0].number)
     kept = [line for line in lines if line.size and line.blocks]
-
-    def fault(what: str, found: str, expected: str) -> FormatError:
-        return FormatError(name, first, what, found, expected)
-
     if head.cpu_times:
         raise fault("times", "CPU times (-C)", "times of the operation")
     if not kept:
@@ -194,14 +191,14 @@ def _table(name: str, head: _Head, lines: Sequence[Line]) -> Table:
     if len({line.milliseconds for line in kept if line.blocks[0].algorithm > 0.1}) > 1:
         raise fault("times", "microseconds and milliseconds", "one unit")
     unit = 1e-3 if any(line.milliseconds for line in kept) else 1e-6
-    ranks, operation = _meaning(name, first, head, kept)
+    ranks, operation = _meaning(head, kept, fault)
     good = [(line.size, [block.time for block in line.blocks if not _is_wrong(block)]) for line in kept]
     rows = tuple(Measured(size, min(times) * unit) for size, times in good if times)
     if not rows:
         raise fault("#wrong", "wrong results in every row", "rows to trust")
     # a list of other ranks is a part of them, or several groups
     nodes = len(set(head.hosts.values())) or None if len(head.hosts) == ranks else None
-    return Table(first, operation, ranks, nodes, head.gpu, rows, len(lines) - len(rows))
+    return Table(lines[0].number, operation, ranks, nodes, head.gpu, rows, len(lines) - len(rows))
 
 
 def _is_wrong(block: Block) -> bool:
@@ -212,8 +209,8 @@ def _is_wrong(block: Block) -> bool:
         return False
 
 
-def _meaning(name: str, first: int, head: _Head, lines: Sequence[Line]) -> tuple[int, str]:
-    """Ranks and operation, from the heading, the counts and the ratio of the bandwidths. Raises FormatError."""
+def _meaning(head: _Head, lines: Sequence[Line], fault: Callable[[str, str, str], FormatError]) -> tuple[int, str]:
+    """Ranks and operation, from the heading, the counts and the ratio of the bandwidths. Raises what `fault` makes."""
     listed = max(head.hosts, default=0) + 1 if len(head.groups) <= 1 else max(head.groups.values())
     largest = max(lines, key=lambda line: line.size)
     elements = largest.size // ELEMENT_BYTES[largest.dtype]
@@ -222,17 +219,17 @@ def _meaning(name: str, first: int, head: _Head, lines: Sequence[Line]) -> tuple
     ratio = clear.bus / clear.algorithm if clear.algorithm >= CLEAR else None
     operation = head.operation or _operation(parts, ratio, listed, largest)
     if not operation:
-        raise FormatError(name, first, "operation", "none in the heading", "bandwidths of which one follows")
+        raise fault("operation", "none in the heading", "bandwidths of which one follows")
     off = 0.02 if ratio is None else 0.01 * (1 + 1 / clear.algorithm)
     ranks = head.ranks or (round(parts) if operation in SHARED and parts > 1.5 else listed)
     if ratio is not None and abs(ratio - bus_factor(operation, ranks)) > off and not head.ranks:
         ranks = _implied(operation, ratio, clear.algorithm) or ranks
     if ranks < 2:
         what = "1 (without MPI=1 each rank runs alone)" if head.hosts else "no list of them"
-        raise FormatError(name, first, "ranks", what, "2 or more, or --ranks")
+        raise fault("ranks", what, "2 or more, or --ranks")
     if ratio is not None and abs(ratio - bus_factor(operation, ranks)) > off:
         expected = f"{bus_factor(operation, ranks):.3f} of {operation} over {ranks}"
-        raise FormatError(name, first, "busbw / algbw", f"{ratio:.3f}", expected)
+        raise fault("busbw / algbw", f"{ratio:.3f}", expected)
     return ranks, operation
 
 

@@ -146,14 +146,14 @@ def of_rank_table(path: Path) -> tuple[list[Transfer], list[Bound]]:
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         rows = csv.DictReader(file)
         for row in rows:
-            line = rows.line_num
-            whole, number_of = partial(_whole, name, line, row), partial(_number, name, line, row)
+            place = name, rows.line_num
+            whole, number_of = partial(_whole, place, row), partial(_number, place, row)
             rank, size = whole("rank"), whole("Group size")
             elements = max(whole("In msg nelems"), whole("Out msg nelems"))
             dtype, kind = row.get("dtype") or "", (row.get("Collective name") or "").lower()
             if dtype not in BYTES or kind not in KINDS:
                 what, expected = f"{shown(kind)} of {shown(dtype)}", "as PyTorch's profiler names them"
-                raise FormatError(name, line, "Collective name, dtype", what, expected)
+                raise FormatError(*place, "Collective name, dtype", what, expected)
             number = whole("operation_count") if row.get("operation_count") else 1
             mean_us, least_us = map(number_of, ("dur_mean", "dur_min"))
             group = f"{row.get('Process Group Name')} {row.get('Process Group Ranks')}"
@@ -178,21 +178,21 @@ def of_rank_table(path: Path) -> tuple[list[Transfer], list[Bound]]:
     return transfers, bounds
 
 
-def _number(path: str, line: int, row: Mapping[str, str | None], name: str) -> float:
+def _number(place: tuple[str, int], row: Mapping[str, str | None], name: str) -> float:
     text = row.get(name) or ""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 <= value < 1e15:
-        raise FormatError(path, line, name, shown(text), "a number of 0 or more")
+        raise FormatError(*place, name, shown(text), "a number of 0 or more")
     return value
 
 
-def _whole(path: str, line: int, row: Mapping[str, str | None], name: str) -> int:
-    value = _number(path, line, row, name)
+def _whole(place: tuple[str, int], row: Mapping[str, str | None], name: str) -> int:
+    value = _number(place, row, name)
     if value != int(value):
-        raise FormatError(path, line, name, shown(row.get(name)), "a whole number")
+        raise FormatError(*place, name, shown(row.get(name)), "a whole number")
     return int(value)
 
 

@@ -73,8 +73,8 @@ def test_example_of_the_last_stage_has_its_known_sums() -> None:
 
 def slow_line(text: str) -> TraceLine:
     """A line by the way of any order, its sub-operations too, which must be its last field."""
-    line = any_line(PATH, 1, text, unended=True)
-    return line._replace(parts=any_parts(PATH, 1, text[text.index("sub_operations=") + 15 : -1]))
+    line = any_line((PATH, 1), text, unended=True)
+    return line._replace(parts=any_parts((PATH, 1), text[text.index("sub_operations=") + 15 : -1]))
 
 
 def test_usual_lines_take_the_fast_way_and_the_slow_way_finds_the_same() -> None:
@@ -141,10 +141,10 @@ def test_any_order_of_keys_gives_the_fields_that_were_written(
         [(tuple(part[key] for key in PART_KEYS), None) for part in parts],
     )
     usual_text = joined(fields, parts, usual, comma)
-    assert any_line(PATH, 1, usual_text, unended=True) == expected
+    assert any_line((PATH, 1), usual_text, unended=True) == expected
     assert slow_line(usual_text) == expected
     assert fast_line(usual_text) in (expected, None)
-    shuffled = any_line(PATH, 1, joined(fields, parts, order, comma), unended=False)
+    shuffled = any_line((PATH, 1), joined(fields, parts, order, comma), unended=False)
     assert shuffled.values == expected.values
     assert shuffled.parts == expected.parts
     assert dict(shuffled.extra or {}) == dict(extra or {})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sim_core.errors import FormatError, nearest, shown
+from sim_core.errors import FormatError, nearest, shown, shown_near
 from sim_core.terms import kinds_by
 from sim_core.workloads.lines import Warnings, text_lines
 from sim_core.workloads.words import words_of
@@ -163,8 +163,7 @@ class _Table:
         text = values.get(column, "NONE")
         if text in _WORDS:
             return _WORDS[text]
-        hint = nearest(text.upper(), _WORDS)
-        found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
+        found = shown_near(text, text.upper(), _WORDS)
         expected = f"{' '.join(COLLECTIVES)}, each with no suffix, _EP or _DP_EP"
         raise FormatError(self.path, line, f"column {column}: unknown collective", found, expected)
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final, NamedTuple
 
-from sim_core.errors import FormatError, nearest, shown
+from sim_core.errors import FormatError, Place, nearest, shown
 from sim_core.limits import LARGEST, whole_number
 
 POLICY: Final = "HYBRID_TRANSFORMER"
@@ -46,7 +46,7 @@ class Header(NamedTuple):
     pp_comm: int
 
 
-def integer(text: str, path: str, line: int, what: str, *, least: int, most: int = _INT64_MAX) -> int:
+def integer(text: str, place: Place, what: str, *, least: int, most: int = _INT64_MAX) -> int:
     """A decimal integer from `least` to `most`, by default of 64 bits. Raises FormatError that names `what` it is."""
     bounded = most < _INT64_MAX
     expected = whole_number(least, most) if bounded else f"a whole number of at least {least}"
@@ -56,14 +56,14 @@ def integer(text: str, path: str, line: int, what: str, *, least: int, most: int
             return int(text)
         if too_long and not bounded and not text.startswith("-"):
             expected = "a number below 2^63"
-    raise FormatError(path, line, what, shown(text), expected)
+    raise FormatError(*place, what, shown(text), expected)
 
 
 class HeaderLine:
     """Parser of line 1: `header` with the `warnings` about it; `first_generation`: whether it states only the TP group."""
 
-    def __init__(self, path: str, line: int, text: str, all_gpus: int | None) -> None:
-        self.path, self.line, self.tokens = path, line, text.split()
+    def __init__(self, place: Place, text: str, all_gpus: int | None) -> None:
+        self.place, self.tokens = place, text.split()
         self.values: dict[str, Any] = {}  # whole numbers, and ids of LIST_KEYS
         self.unknown: list[str] = []
         self.warnings: list[str] = []
@@ -81,13 +81,13 @@ class HeaderLine:
         self.header = self._header(policy)
 
     def _fail(self, what: str, found: str = "", expected: str = "") -> FormatError:
-        return FormatError(self.path, self.line, what, found, expected)
+        return FormatError(*self.place, what, found, expected)
 
     def _warn(self, what: str) -> None:
-        self.warnings.append(f"{self.path}:{self.line}: {what}")
+        self.warnings.append(f"{self.place[0]}:{self.place[1]}: {what}")
 
     def _number(self, what: str, text: str, *, least: int = 0, most: int = _INT64_MAX) -> int:
-        return integer(text, self.path, self.line, what, least=least, most=most)
+        return integer(text, self.place, what, least=least, most=most)
 
     def _entry(self, position: int) -> int:
         """Read the key at `position` with its value; returns the position of the next key."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.arrays import Ints
-from sim_core.errors import FormatError, nearest, shown
+from sim_core.errors import FormatError, Place, shown, shown_near
 from sim_core.terms import kinds_by
 from sim_core.workloads.lines import text_lines
 from sim_core.workloads.simai.header import HEADER_KEYS, LIST_KEYS, RERUN_POLICY, Header, HeaderLine, integer
@@ -72,14 +72,14 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
     if data is None:
         data = Path(path).read_bytes()
     lines = text_lines(path, data, expected=f"a header that begins with {RERUN_POLICY}")
-    line = HeaderLine(path, lines[0][0], lines[0][1], all_gpus)
+    line = HeaderLine((path, lines[0][0]), lines[0][1], all_gpus)
     header = line.header
     if len(lines) < 2:
         raise FormatError(path, lines[0][0] + 1, "the number of layers is missing", expected="a whole number above 0")
     kinds = (*COLLECTIVES, BROADCAST) if line.first_generation else COLLECTIVES
     records, order = _body(path, lines, kinds)
     line_of = np.array([number for number, _ in lines[2:]], np.int64)
-    _check_ids(path, lines[0][0], header, len(order))
+    _check_ids(line.place, header, len(order))
     if line.first_generation:
         first_lines = line_of[np.unique(order, return_index=True)[1]].tolist()
         records = _of_first_generation(path, header, records, first_lines, line.warnings)
@@ -92,7 +92,7 @@ def _body(path: str, lines: list[tuple[int, str]], kinds: tuple[str, ...]) -> tu
     tokens = text.split()
     if len(tokens) != 1:
         raise FormatError(path, number, what, shown(text.strip()), "one whole number")
-    count = integer(tokens[0], path, number, what, least=1)
+    count = integer(tokens[0], (path, number), what, least=1)
     if count != len(lines) - 2:
         where = lines[-1][0] if count > len(lines) - 2 else lines[2 + count][0]
         raise FormatError(path, where, "layer lines", f"{len(lines) - 2}", f"{count} (line {number})")
@@ -103,44 +103,42 @@ def _body(path: str, lines: list[tuple[int, str]], kinds: tuple[str, ...]) -> tu
         index = ids.get(raw)
         if index is None:
             index = ids[raw] = len(records)
-            records.append(_record(path, line, raw, kinds))
+            records.append(_record((path, line), raw, kinds))
         order[k] = index
     return tuple(records), order
 
 
-def _record(path: str, line: int, raw: str, kinds: tuple[str, ...]) -> Record:
+def _record(place: Place, raw: str, kinds: tuple[str, ...]) -> Record:
     """One layer line of 12 columns."""
     fields = raw.split()
     if len(fields) != len(COLUMNS):
         blank = next((cell.strip() for cell in raw.split("\t") if len(cell.split()) > 1), None) if "\t" in raw else None
         hint = f" (a blank inside {shown(blank)}?)" if blank and len(fields) > len(COLUMNS) else ""
-        raise FormatError(path, line, "columns", f"{len(fields)}{hint}", f"12: {' '.join(COLUMNS)}")
+        raise FormatError(*place, "columns", f"{len(fields)}{hint}", f"12: {' '.join(COLUMNS)}")
 
     def number(column: int, least: int) -> int:
-        return integer(fields[column], path, line, f"column {column + 1} ({COLUMNS[column]})", least=least)
+        return integer(fields[column], place, f"column {column + 1} ({COLUMNS[column]})", least=least)
 
     if not fields[0].isprintable() or len(fields[0]) > _NAME_LENGTH:
-        raise FormatError(path, line, "column 1 (name)", shown(fields[0]), "up to 100 printable characters")
+        raise FormatError(*place, "column 1 (name)", shown(fields[0]), "up to 100 printable characters")
     dependency = number(1, -1)
     phases = [
-        (number(column, 0), *_collective(path, line, column + 1, fields[column + 1], kinds), number(column + 2, 0))
+        (number(column, 0), *_collective(place, column + 1, fields[column + 1], kinds), number(column + 2, 0))
         for column in (2, 5, 8)
     ]
     compute_ns, collective, suffix, comm_bytes = zip(*phases, strict=True)
     return Record(fields[0], dependency, compute_ns, collective, suffix, comm_bytes, update=number(11, 0))
 
 
-def _collective(path: str, line: int, column: int, text: str, kinds: tuple[str, ...]) -> tuple[str, str]:
+def _collective(place: Place, column: int, text: str, kinds: tuple[str, ...]) -> tuple[str, str]:
     """Collective and group suffix of a column such as `ALLTOALL_EP`."""
     if text in _WORDS and _WORDS[text][0] in kinds:
         return _WORDS[text]
     what = f"column {column + 1} ({COLUMNS[column]})"
     stem, _, rest = text.partition("_")
     if stem in kinds[1:]:
-        raise FormatError(path, line, f"{what}: unknown group", shown("_" + rest), "none, _EP or _DP_EP")
-    hint = nearest(text.upper(), kinds)
-    found = shown(text) + (f" ({hint})" if hint.startswith("nearest") else "")
-    raise FormatError(path, line, f"{what}: unknown collective", found, " ".join(kinds))
+        raise FormatError(*place, f"{what}: unknown group", shown("_" + rest), "none, _EP or _DP_EP")
+    raise FormatError(*place, f"{what}: unknown collective", shown_near(text, text.upper(), kinds), " ".join(kinds))
 
 
 def _of_first_generation(
@@ -162,17 +160,17 @@ def _of_first_generation(
     return tuple(record._replace(collective=tuple(same.get(c, c) for c in record.collective)) for record in records)
 
 
-def _check_ids(path: str, line: int, header: Header, records: int) -> None:
+def _check_ids(place: Place, header: Header, records: int) -> None:
     """Checkpoint ids are layer lines (from 0), each initiate has a checkpoint at or before it."""
     first = min(header.checkpoints, default=records)
     for key in LIST_KEYS:
         for value in getattr(header, key):
             if value >= records:
-                raise FormatError(path, line, f"id of `{key}`", str(value), f"0 to {records - 1}")
+                raise FormatError(*place, f"id of `{key}`", str(value), f"0 to {records - 1}")
     for value in header.checkpoint_initiates:
         if value < first:
             expected = "a checkpoint at or before it"
-            raise FormatError(path, line, f"id of `{LIST_KEYS[1]}`", f"{value}", expected)
+            raise FormatError(*place, f"id of `{LIST_KEYS[1]}`", f"{value}", expected)
 
 
 def write_simai_text(header: Header, records: Sequence[Record]) -> str:

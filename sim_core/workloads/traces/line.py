@@ -7,7 +7,7 @@ import re
 from collections.abc import Container, Mapping
 from typing import Final, NamedTuple
 
-from sim_core.errors import FormatError, shown
+from sim_core.errors import FormatError, Place, shown
 
 KEYS: Final = (
     *("stage_id", "batch_id", "mg_state", "duration", "description", "group_kind"),
@@ -83,9 +83,9 @@ def looks_like_trace(head: str) -> bool:
     return any(_LOOKS.match(line.lstrip("\ufeff \t")) for line in head.split("\n", 100)[:100])
 
 
-def split_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
+def split_line(place: Place, text: str, *, unended: bool) -> TraceLine:
     """The texts of one line. Raises FormatError; Unclosed if the line is truncated."""
-    return fast_line(text) or any_line(path, line, text, unended=unended)
+    return fast_line(text) or any_line(place, text, unended=unended)
 
 
 def fast_line(text: str) -> TraceLine | None:
@@ -111,47 +111,47 @@ def _fast_parts(text: str) -> list[Part] | None:
     return None if None in matches else [(match.groups(), None) for match in matches if match]
 
 
-def any_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
+def any_line(place: Place, text: str, *, unended: bool) -> TraceLine:
     """The same for any order of keys, with all error messages. `unended`: no newline follows. Raises FormatError; Unclosed."""
-    head = _head(path, line, text)
-    fields = split_fields(path, line, text[head.end() : -1], _KNOWN)
+    head = _head(place, text)
+    fields = split_fields(place, text[head.end() : -1], _KNOWN)
     free = fields.get(FREE_TEXT, "")
     joined = _JOINED.search(free)
     if joined:
         both = shown(free[joined.start() : joined.start() + 40])
-        raise FormatError(path, line, "two operations on one line", both, "one operation per line")
+        raise FormatError(*place, "two operations on one line", both, "one operation per line")
     if unended and next(reversed(fields), "") == FREE_TEXT and free.count("(") > free.count(")"):
-        raise Unclosed(path, line, "the line is truncated in its description", shown(free[-40:] + ")"))
+        raise Unclosed(*place, "the line is truncated in its description", shown(free[-40:] + ")"))
     listed = fields.pop(_PARTS_KEY, "None")
     parts = _fast_parts(listed)
     if parts is None:
-        parts = any_parts(path, line, listed)
+        parts = any_parts(place, listed)
     return TraceLine(head[1], int(head[2]), head[3], tuple(fields.pop(key, None) for key in KEYS), fields or None, parts)
 
 
-def _head(path: str, line: int, text: str) -> re.Match[str]:
+def _head(place: Place, text: str) -> re.Match[str]:
     """`rank:N:operation(` of a line that ends with `)`."""
     if len(text) > LINE_LENGTH:
-        raise FormatError(path, line, "characters in the line", f"{len(text):,}", f"up to {LINE_LENGTH:,}")
+        raise FormatError(*place, "characters in the line", f"{len(text):,}", f"up to {LINE_LENGTH:,}")
     head = _HEAD.match(text)
     if head and _TEXT_AFTER.search(text, len(text) - 10) and text.count("(") == text.count(")"):
-        raise FormatError(path, line, "text after the closing parenthesis", shown(text[-40:]), "the end of the line")
+        raise FormatError(*place, "text after the closing parenthesis", shown(text[-40:]), "the end of the line")
     if _HEAD_CUT.match(text) or (head and not text.endswith(")")):
-        raise Unclosed(path, line, "the line is truncated", shown(text[-40:]), "`)` at its end")
+        raise Unclosed(*place, "the line is truncated", shown(text[-40:]), "`)` at its end")
     if not head:
-        raise FormatError(path, line, "operation", shown(text[:100]), _EXPECTED)
+        raise FormatError(*place, "operation", shown(text[:100]), _EXPECTED)
     return head
 
 
-def any_parts(path: str, line: int, text: str) -> list[Part]:
+def any_parts(place: Place, text: str) -> list[Part]:
     """The same as `_fast_parts` for any order of keys, with all error messages. Raises FormatError."""
     parts: list[Part] = []
-    for k, string in enumerate(split_strings(path, line, _PARTS_KEY, text), 1):
+    for k, string in enumerate(split_strings(place, _PARTS_KEY, text), 1):
         try:
-            fields = split_fields(path, line, string, PART_KEYS)
+            fields = split_fields(place, string, PART_KEYS)
         except Unclosed:  # inside the string: the line itself is complete
             what = f"sub-operation {k}: a bracket or quote is not closed"
-            raise FormatError(path, line, what, shown(string[:100])) from None
+            raise FormatError(*place, what, shown(string[:100])) from None
         values = tuple(fields.pop(key, None) for key in PART_KEYS)
         parts.append((values, fields or None))
     return parts
@@ -161,7 +161,7 @@ class Unclosed(FormatError):
     """A bracket or quote is not closed; on the last line of a file this means that the line is truncated."""
 
 
-def split_fields(path: str, line: int, text: str, known: Container[str]) -> dict[str, str]:
+def split_fields(place: Place, text: str, known: Container[str]) -> dict[str, str]:
     """The values by key, in the order of the text, without surrounding blanks.
 
     A `known` key inside free text is text if it also occurs outside of it. Raises FormatError; Unclosed.
@@ -176,55 +176,55 @@ def split_fields(path: str, line: int, text: str, known: Container[str]) -> dict
             continue
         match = _KEY.match(text, at)
         if not match:
-            raise FormatError(path, line, "fields", shown(text[at : at + 100].strip()), "key=value")
+            raise FormatError(*place, "fields", shown(text[at : at + 100].strip()), "key=value")
         key = match[1]
         if key in fields:
-            raise FormatError(path, line, f"key `{key}` is repeated")
+            raise FormatError(*place, f"key `{key}` is repeated")
         if key == FREE_TEXT:
-            end = _free_text_end(path, line, text, match.end(), known, fields)
+            end = _free_text_end(place, text, match.end(), known, fields)
         else:
-            end = _value_end(path, line, text, match.end())
+            end = _value_end(place, text, match.end())
         fields[key] = text[match.end() : end].strip()
         at = end + 1
     return fields
 
 
-def split_strings(path: str, line: int, what: str, text: str) -> list[str]:
+def split_strings(place: Place, what: str, text: str) -> list[str]:
     """The strings of a list such as `['a', "b"]`. Raises FormatError."""
     expected = "a list of quoted texts, ['key=value,...', ...]"
     if not (text.startswith("[") and text.endswith("]")):
-        raise FormatError(path, line, what, shown(text), expected)
+        raise FormatError(*place, what, shown(text), expected)
     text = text[1:-1].strip()
     strings: list[str] = []
     at = 0
     while at < len(text):
         if text[at] not in _REST_OF_STRING:
-            raise FormatError(path, line, what, shown(text[at : at + 100]), expected)
-        end = _string_end(path, line, text, at)
+            raise FormatError(*place, what, shown(text[at : at + 100]), expected)
+        end = _string_end(place, text, at)
         strings.append(_ESCAPED.sub(r"\1", text[at + 1 : end - 1]))
         between = _BETWEEN.match(text, end)
         if not between:
-            raise FormatError(path, line, what, shown(text[end : end + 100]), "`,` and a quoted text, or `]`")
+            raise FormatError(*place, what, shown(text[end : end + 100]), "`,` and a quoted text, or `]`")
         at = between.end()
     return strings
 
 
-def _value_end(path: str, line: int, text: str, at: int) -> int:
+def _value_end(place: Place, text: str, at: int) -> int:
     """The end of the value that begins at `at`: before a comma followed by a key, or at the end of the text."""
     if text[at : at + 1] in _REST_OF_STRING:
-        at = _string_end(path, line, text, at)
+        at = _string_end(place, text, at)
     elif text[at : at + 1] == "[":
-        at = _bracket_end(path, line, text, at)
+        at = _bracket_end(place, text, at)
         if not _AFTER_LIST.match(text, at):
-            raise FormatError(path, line, "after a list", shown(text[at : at + 100]), "`,` and key=value")
+            raise FormatError(*place, "after a list", shown(text[at : at + 100]), "`,` and key=value")
     while stop := _STOP.search(text, at):
         if stop[0][0] == ",":
             return stop.start()
-        at = _bracket_end(path, line, text, stop.start())
+        at = _bracket_end(place, text, stop.start())
     return len(text)
 
 
-def _free_text_end(path: str, line: int, text: str, at: int, known: Container[str], before: Container[str]) -> int:
+def _free_text_end(place: Place, text: str, at: int, known: Container[str], before: Container[str]) -> int:
     """The same for free text: before the first known key, counting only the last occurrence of each."""
     none = _NONE.match(text, at)
     if none:
@@ -235,36 +235,30 @@ def _free_text_end(path: str, line: int, text: str, at: int, known: Container[st
         if match[1] in known and match[1] not in before and match[1] != FREE_TEXT:
             last[match[1]] = match.start()
             if text[at : at + 2] in ("['", '["'):  # ignore keys inside a list of texts
-                at = _bracket_end(path, line, text, at)
+                at = _bracket_end(place, text, at)
     return min(last.values(), default=len(text))
 
 
-def _bracket_end(path: str, line: int, text: str, start: int) -> int:
+def _bracket_end(place: Place, text: str, start: int) -> int:
     """The position after the bracket that closes the one at `start`."""
     due: list[str] = []
     at = start
     while match := _INSIDE.search(text, at):
         mark, at = match[0][-1], match.end()
         if mark in _REST_OF_STRING:
-            at = _string_end(path, line, text, at - 1)
+            at = _string_end(place, text, at - 1)
         elif mark in _CLOSER:
             due.append(_CLOSER[mark])
         elif mark != due.pop():
-            raise FormatError(path, line, "brackets", shown(text[start:at][-60:]), "each closed by the matching bracket")
+            raise FormatError(*place, "brackets", shown(text[start:at][-60:]), "each closed by the matching bracket")
         if not due:
             return at
-    raise Unclosed(
-        path,
-        line,
-        f"`{text[start]}` is not closed",
-        shown(text[start : start + 100]),
-        f"`{_CLOSER[text[start]]}`",
-    )
+    raise Unclosed(*place, f"`{text[start]}` is not closed", shown(text[start : start + 100]), f"`{_CLOSER[text[start]]}`")
 
 
-def _string_end(path: str, line: int, text: str, start: int) -> int:
+def _string_end(place: Place, text: str, start: int) -> int:
     """The position after the quote that closes the one at `start`."""
     match = _REST_OF_STRING[text[start]].match(text, start + 1)
     if not match:
-        raise Unclosed(path, line, "a quote is not closed", shown(text[start : start + 100]), f"`{text[start]}`")
+        raise Unclosed(*place, "a quote is not closed", shown(text[start : start + 100]), f"`{text[start]}`")
     return match.end()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sim_core.errors import FormatError, nearest, shown
+from sim_core.errors import FormatError, nearest, shown, shown_near
 from sim_core.workloads.lines import Warnings, text_lines
 from sim_core.workloads.traces.line import (
     KEYS,
@@ -132,7 +132,7 @@ def read_trace_text(path: str, data: bytes | None = None) -> TraceText:
     for line, text in lines:
         last = line == lines[-1][0]
         try:
-            rows.append(reader.row(line, split_line(path, line, text.strip(), unended=last and not data.endswith(b"\n"))))
+            rows.append(reader.row(line, split_line((path, line), text.strip(), unended=last and not data.endswith(b"\n"))))
         except Unclosed:
             if not last or len(lines) == 1:
                 raise
@@ -256,8 +256,7 @@ class _Reader:
     def _word(self, what: str, text: str | None, valid: Mapping[str | None, str]) -> str:
         """Raise FormatError for a word outside its closed list."""
         words = [word for key, word in valid.items() if key == word]
-        hint = nearest((text or "").removeprefix("torch."), words)
-        found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
+        found = shown_near(str(text), str(text).removeprefix("torch."), words)
         raise self._fail(f"unknown {what} of {self._of()}", found, " ".join(words))
 
     def _unknown(self, what: str, text: str, valid: tuple[str, ...]) -> None:
