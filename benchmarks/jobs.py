@@ -18,7 +18,7 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -207,7 +207,7 @@ def moves(jobs: list[Recorded], device: Hardware, errors: dict[str, list[float]]
     for source in jobs:
         targets = [(kind, job) for job in jobs if (kind := _kind(source, job))]
         for what, ranks in some_ranks(source, subsets):
-            workload = workload_of(replace(source.job, ranks=tuple(r for r in source.job.ranks if r.rank in ranks)))
+            workload = workload_of(source.job._replace(ranks=tuple(r for r in source.job.ranks if r.rank in ranks)))
             for kind, target in targets:
                 ratio = step_s(workload, device, target.job, resized=kind == RESIZED) / target.step_s
                 errors[f"{kind}, {what}"].append(100 * (ratio - 1))

@@ -141,4 +141,4 @@ def read_traces(path: str, facts: Facts | None = None) -> Job:
     """The job with the traces at `path`. Raises SimError, OSError."""
     job = placed(read_job(path, facts or Facts()))
     check_together(job)
-    return replace(job, warnings=(*job.warnings, *clock_warnings(job)))
+    return job._replace(warnings=(*job.warnings, *clock_warnings(job)))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +40,7 @@ _HARDWARE: Final = ("name", "device", "node", "fabric", "nccl", "kernels")
 _ROUNDS: Final = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Axis:
+class Axis(NamedTuple):
     """One axis: the codes of its values by field, and the stride of its digit."""
 
     codes: dict[str, Ints]

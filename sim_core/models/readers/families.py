@@ -61,32 +61,20 @@ def biased(config: Config, default: bool = False) -> Document:
     return {"qkv_bias": there, "projection_bias": there}
 
 
-def rotary_of(
-    config: Config, tied: bool = False, activation: str | None = None, vocabulary: int | None = None, **more: object
-) -> Document:
-    """Pre-norm decoder with rotary positions: Llama and what follows it."""
+def rotary_of(config: Config, **more: Any) -> Document:
+    """Pre-norm decoder with rotary positions: Llama and what follows it. `more`: as `base_of` takes it."""
     config.optional("max_position_embeddings")
     style: Document = {"gated": True, "norm": "rmsnorm", "position": "rotary", **more}
-    document = base_of(config, tied, activation, vocabulary, **style)
+    document = base_of(config, **style)
     document["attention_dropout"] = config.share("attention_dropout")
     if style["gated"]:
         config.share("hidden_dropout")
     return document
 
 
-def decoder(
-    config: Config,
-    kv_heads: str | None = None,
-    head_dim: str | None = None,
-    *,
-    tied: bool = False,
-    activation: str | None = None,
-    vocabulary: int | None = None,
-    **more: object,
-) -> Document:
+def decoder(config: Config, kv_heads: str | None = None, head_dim: str | None = None, **more: Any) -> Document:
     """The same with grouped heads that may have biases."""
-    document = rotary_of(config, tied, activation, vocabulary, **more)
-    return document | grouped(config, kv_heads, head_dim) | biased(config)
+    return rotary_of(config, **more) | grouped(config, kv_heads, head_dim) | biased(config)
 
 
 def window_of(config: Config, layers: int, where: str | tuple[int, ...], otherwise: str | None = None) -> Document:

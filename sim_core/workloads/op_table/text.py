@@ -6,7 +6,6 @@ Source of the grammar: docs/formats.md.
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -44,8 +43,7 @@ class OpRow(NamedTuple):
     process_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpTableText:
+class OpTableText(NamedTuple):
     """The rows in the order of the file."""
 
     path: str

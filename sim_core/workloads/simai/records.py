@@ -1,7 +1,6 @@
 """`workload.records`: values that the user gives in place of those of a SimAI text, record by record."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -97,7 +96,7 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
             before = getattr(records[k], column)
             after: dict[str, Any] = {column: tuple(amount if p in chosen else before[p] for p in range(3))}
             records[k] = records[k]._replace(**after)
-    return replace(text, records=tuple(records))
+    return text._replace(records=tuple(records))
 
 
 def _measured(record: Record) -> list[int]:
@@ -118,8 +117,7 @@ def _with_final(text: SimaiText, name: str) -> SimaiText:
     def moved(ids: tuple[int, ...]) -> tuple[int, ...]:
         return tuple((np.array(ids, np.int64) + np.searchsorted(ends, ids, side="right")).tolist())
 
-    return replace(
-        text,
+    return text._replace(
         header=header._replace(checkpoints=moved(header.checkpoints), checkpoint_initiates=moved(header.checkpoint_initiates)),
         records=(*text.records, Record(name, -1, (0, 0, 0), ("NONE",) * 3, ("",) * 3, (0, 0, 0), 100)),
         order=np.insert(text.order, ends, len(text.records)),

@@ -4,7 +4,6 @@ Source of the grammar: aliyun/SimAI and aliyun/aicb, format of `*.txt` workloads
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -48,8 +47,7 @@ class Record(NamedTuple):
         return tuple(map(group_of, self.suffix, range(3)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimaiText:
+class SimaiText(NamedTuple):
     """A whole file: the distinct records, and `order[k]`, the record in layer line k (line `k_line[k]`)."""
 
     path: str

@@ -4,9 +4,8 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ _TIMES: Final = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
 _KEYS: Final = (*_TIMES, "total")
 
 
-@dataclass(frozen=True, kw_only=True)
-class StageDurations:
+class StageDurations(NamedTuple):
     """What was recorded of a pipeline: seconds of a forward and of a backward by stage and chunk, and of the step.
 
     A chunk is a stage's part of the layers under interleaving; chunk c of stage s is virtual stage c x pp + s.

@@ -75,8 +75,7 @@ class Rank:
         return [operation for operation in self.operations if operation.name in names]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(NamedTuple):
     """All ranks with a trace, by stage and rank; `sequence` is in tokens, 0 if no message has it.
 
     `token_bytes`: of a token in an all-to-all of experts, 0 without one.

@@ -148,8 +148,7 @@ def _stragglers(job: Job) -> Iterator[Straggler]:
                     yield Straggler(rank=rank, stage=stage, name=name, factor=mean / middle)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replay:
+class Replay(NamedTuple):
     """A replayed step. `of_ranks`: each rank with its own durations; else one rank per stage with the stage's means."""
 
     step_s: float

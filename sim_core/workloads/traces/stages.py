@@ -7,7 +7,6 @@ alone would give. Where it does not, that rank is taken alone.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
@@ -135,7 +134,7 @@ def _means(job: Job, stage: int, costs: Costs, times: Times | None, slowest: int
 
 def play_stages(job: Job, stages: Stages) -> tuple[Played, ...]:
     """The events of the stages. Raises SpecError if they wait for each other in a cycle."""
-    means = replace(job, ranks=tuple(stages.stages), layout=job.layout._replace(tp=1, ep=1, dp=1))
+    means = job._replace(ranks=tuple(stages.stages), layout=job.layout._replace(tp=1, ep=1, dp=1))
     met = meetings(means)
     for meeting in met:
         meeting.paid_s = stages.message_s.get(meeting.link, stages.usual_message_s)
@@ -191,7 +190,7 @@ def _trials(job: Job, candidates: Sequence[tuple[Rank, ...]]) -> list[_Trial]:
     """Each of some candidates alone, but those that do not make a step."""
     trials = []
     for ranks in candidates:
-        some = replace(job, ranks=ranks)
+        some = job._replace(ranks=ranks)
         try:
             stages = mean_stages(some)
             step_s, end_s = ends_of(play_stages(some, stages), job.stages)

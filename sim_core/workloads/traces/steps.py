@@ -1,7 +1,6 @@
 """One step of the files of a job: those with several are cut, operations that a file holds twice are taken once."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -38,7 +37,7 @@ def one_step(files: list[TraceText], wanted: int | None, warnings: list[str]) ->
             f"{files[0].path}:1: {count} steps of {short(min(spans), 's')} to {short(max(spans), 's')}: "
             f"step {taken + 1} is taken, the median{of} (set workload.step)"
         )
-    return [replace(file, rows=of_file[taken]) for file, of_file in zip(files, steps, strict=True)]
+    return [file._replace(rows=of_file[taken]) for file, of_file in zip(files, steps, strict=True)]
 
 
 def without_repeats(file: TraceText, warnings: list[str]) -> TraceText:
@@ -53,7 +52,7 @@ def without_repeats(file: TraceText, warnings: list[str]) -> TraceText:
             kept.append(row)
         else:
             warnings.append(f"{file.path}:{row.line}: {row.name} is recorded on line {twin.line}, too: skipped")
-    return replace(file, rows=tuple(kept))
+    return file._replace(rows=tuple(kept))
 
 
 def span(rows: Sequence[TraceRow]) -> tuple[float, float] | None:

@@ -8,7 +8,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -100,8 +99,7 @@ class TraceRow(NamedTuple):
     extra: Extra
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceText:
+class TraceText(NamedTuple):
     """The operations of one rank in the order of the file; `rank` is None, `stage` -1 if no line has it."""
 
     path: str

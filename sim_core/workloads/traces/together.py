@@ -37,7 +37,7 @@ def placed(job: Job) -> Job:
         turns = {name: zip(within.named(name), around.named(name), strict=False) for name in names}
         return replace(rank, operations=tuple(_placed(o, *next(turns[o.name], (o, o))) for o in rank.operations))
 
-    return replace(job, ranks=tuple(like_others(rank) if _is_unplaced(rank) else rank for rank in job.ranks))
+    return job._replace(ranks=tuple(like_others(rank) if _is_unplaced(rank) else rank for rank in job.ranks))
 
 
 def _is_unplaced(rank: Rank) -> bool:

@@ -1,6 +1,5 @@
 """The events of one rank as columns: what its GPU ran, what launched it, operators, steps, memory, and how it was made."""
 
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from sim_core import Bools, Floats, Ints
@@ -9,8 +8,7 @@ NONE: Final = -1
 """The number of a row that the file does not tell."""
 
 
-@dataclass
-class Collective:
+class Collective(NamedTuple):
     """What the file says of one collective: as Kineto writes it, all or none of it."""
 
     name: str
@@ -23,8 +21,7 @@ class Collective:
     sequence: int | None = None
 
 
-@dataclass
-class Shaped:
+class Shaped(NamedTuple):
     """What the file says of an operator's operands."""
 
     dims: tuple[tuple[int, ...], ...]

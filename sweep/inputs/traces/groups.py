@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 _WRAPPERS: Final = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP::", "DeepSpeedEngine")
 MOST_RANKS: Final = 2**24
@@ -55,8 +55,7 @@ OTHER: Final = "other"
 PLAN: Final = ("tp", "pp", "cp", "ep", "dp")
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """A process group that this rank is in."""
 
     name: str

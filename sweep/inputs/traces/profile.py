@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -29,8 +28,7 @@ _DEVICE: Final = re.compile(r"[\w .()+-]{1,80}", re.ASCII)
 _RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One recorded step: on the host, and on the GPU by what was launched in it; None where no GPU event is of it."""
 
     number: int
@@ -40,8 +38,7 @@ class Step:
     gpu_end_s: float | None  # since the first event of the file
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(NamedTuple):
     """One rank's recording. Totals are None where the file cannot tell them, and `missing` and `warnings` say why."""
 
     rank: int | None
@@ -66,8 +63,7 @@ class Rank:
         return "rank ?" if self.rank is None else f"rank {self.rank}"
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(NamedTuple):
     """One rank's events with what was made of them, for whoever needs more than the totals."""
 
     rank: Rank
@@ -76,8 +72,7 @@ class Recording:
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(NamedTuple):
     """A file, an archive or a folder of a job's ranks."""
 
     path: str

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -64,7 +63,7 @@ def stages_of_profiles(paths: Sequence[str], step_name: str | None = None) -> St
     after = max(period - recorded.step_s, 0.0)
     if not after:
         notes.append("what follows the pipeline in a step is not known: one step, or none marked")
-    return replace(recorded, after_s=after, step_s=recorded.step_s + after, notes=tuple(notes))
+    return recorded._replace(after_s=after, step_s=recorded.step_s + after, notes=tuple(notes))
 
 
 def _pipeline(path: str, found: Mapping[int, _Stage]) -> tuple[list[_Stage], list[str]]:
