@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim_core import FormatError, shown
+from sweep.frameworks.names import by_word
 
-ELEMENT_BYTES: Final = {
-    "int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "half": 2, "float": 4, "double": 8,
-    "bfloat16": 2, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "char": 1, "int": 4, "bf16": 2, "fp16": 2,
-}  # fmt: skip
+ELEMENT_BYTES: Final = by_word(
+    {
+        1: "int8 uint8 f8e4m3 f8e5m2 fp8_e4m3 fp8_e5m2 char",
+        2: "half bfloat16 bf16 fp16",
+        4: "int32 uint32 float int",
+        8: "int64 uint64 double",
+    }
+)
 MOST_DIGITS: Final = 18
 LONGEST_LINE: Final = 4000
 ROUNDING: Final = 0.01
@@ -25,12 +30,17 @@ _TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
 _STAMP = re.compile(r"^.{0,40}<std(?:out|err)>:")
 _RANK_OF_LAUNCHER = re.compile(r"^\s*\d+:\s")
 _NUMBER = re.compile(r"^[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?$")
-OPERATIONS: Final = {
-    "all_reduce": "all_reduce", "allreduce": "all_reduce", "all_gather": "all_gather", "allgather": "all_gather",
-    "reduce_scatter": "reduce_scatter", "reducescatter": "reduce_scatter", "alltoall": "all_to_all", "all_to_all": "all_to_all",
-    "sendrecv": "send_receive", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter",
-    "hypercube": "hypercube", "alltoallv": "all_to_allv", "all_to_allv": "all_to_allv",
-}  # fmt: skip
+OPERATIONS: Final = by_word(
+    {
+        "all_reduce": "all_reduce allreduce",
+        "all_gather": "all_gather allgather",
+        "reduce_scatter": "reduce_scatter reducescatter",
+        "all_to_all": "alltoall all_to_all",
+        "all_to_allv": "alltoallv all_to_allv",
+        "send_receive": "sendrecv",
+        **{word: word for word in ("broadcast", "reduce", "gather", "scatter", "hypercube")},
+    }
+)
 LARGEST_FILE: Final = 64 * 2**20
 SHARED: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "all_to_allv")
 """Operations of which each rank has its part; of the others but all-reduce, both printed bandwidths are the same."""

@@ -1,7 +1,7 @@
 """What frameworks and users call fields of plans: one look-up by name, filled from the arguments of all frameworks."""
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
 
 from sim_core import Argument, megatron_arguments
 from sweep.frameworks import deepspeed, megatron, nanotron, torchtitan
@@ -30,12 +30,20 @@ _OTHERS: Final = {
     "experts": "n_routed_experts num_local_experts",
 }
 """Names that no framework's arguments here have."""
+Meaning = TypeVar("Meaning")
+
+
+def by_word(words: Mapping[Meaning, str]) -> dict[str, Meaning]:
+    """What each word means, of the words for each meaning."""
+    return {word: meaning for meaning, several in words.items() for word in several.split()}
+
+
 _ROWS: Final[Iterable[Argument[Launched]]] = (
     *nanotron.ARGUMENTS, *torchtitan.ARGUMENTS, *deepspeed.ARGUMENTS, *megatron.ARGUMENTS,
 )  # fmt: skip
 _OF_MODEL: Final = (megatron_arguments.LAYERS, megatron_arguments.EXPERTS, megatron_arguments.SEQUENCE)
 FIELD_OF_NAME: Final = {
-    **{name: field for field, names in _OTHERS.items() for name in names.split()},
+    **by_word(_OTHERS),
     **{name: row.field for row in _ROWS if row.field and row.name != row.field for name in row.names},
     **{row.name: row.field for row in _OF_MODEL},
     megatron_arguments.POSITIONS.name: megatron_arguments.SEQUENCE.field,

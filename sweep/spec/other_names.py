@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from sim_core import nearest
-from sweep.frameworks.names import FIELD_OF_NAME
+from sweep.frameworks.names import FIELD_OF_NAME, by_word
 
 SEQUENCE: Final = "sequence"
 _OF_MEASURES: Final = {
@@ -15,9 +15,7 @@ _OF_MEASURES: Final = {
     "peak_memory_bytes": "memory mem vram hbm max_memory memory_usage",
     "usd_per_gpu_hour": "price cost gpu_price price_per_gpu_hour hourly_rate usd",
 }
-_OURS: Final = (
-    FIELD_OF_NAME | {name: ours for ours, names in _OF_MEASURES.items() for name in names.split()} | {SEQUENCE: SEQUENCE}
-)
+_OURS: Final = FIELD_OF_NAME | by_word(_OF_MEASURES) | {SEQUENCE: SEQUENCE}
 _VALUES: Final = {
     "sharding": {
         "none": "0 zero0 ddp no_shard",
@@ -46,9 +44,7 @@ _VALUES: Final = {
     },
     "layer_split": {"even": "uniform equal default"},
 }
-_OUR_VALUES: Final = {
-    field: {name: ours for ours, names in values.items() for name in names.split()} for field, values in _VALUES.items()
-}
+_OUR_VALUES: Final = {field: by_word(values) for field, values in _VALUES.items()}
 
 
 def value_meant(field: str, value: object) -> str:

@@ -7,38 +7,24 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core import Bools
+from sweep.frameworks.names import by_word
 from sweep.inputs.traces.events import NONE, Events
 from sweep.inputs.traces.groups import role_of
 from sweep.inputs.traces.kinds import Kind
 
 MICRO: Final = 1e-6
 
-KINDS: Final = {
-    "allreduce": "all_reduce",
-    "all_reduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "allgather": "all_gather",
-    "all_gather": "all_gather",
-    "_allgather_base": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "all_to_all": "all_to_all",
-    "all_to_allv": "all_to_all",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "broadcast": "broadcast",
-    "_broadcast_oop": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "send": "send",
-    "recv": "recv",
-    "barrier": "barrier",
-}
+KINDS: Final = by_word(
+    {
+        "all_reduce": "allreduce all_reduce allreduce_coalesced",
+        "all_gather": "allgather all_gather _allgather_base allgather_into_tensor_coalesced all_gather_into_tensor_coalesced "
+        "allgather_coalesced",
+        "reduce_scatter": "reduce_scatter _reduce_scatter_base reduce_scatter_tensor_coalesced",
+        "all_to_all": "all_to_all all_to_allv alltoall alltoall_base",
+        "broadcast": "broadcast _broadcast_oop",
+        **{word: word for word in ("reduce", "gather", "scatter", "send", "recv", "barrier")},
+    }
+)
 """Kinds of collectives by the names that PyTorch writes."""
 
 _BY_KERNEL: Final = (
@@ -53,25 +39,15 @@ _BY_KERNEL: Final = (
 _GLOO: Final = "gloo:"
 UNNAMED: Final = "unnamed"
 
-BYTES: Final = {
-    "Float": 4,
-    "Double": 8,
-    "Half": 2,
-    "BFloat16": 2,
-    "Long": 8,
-    "Int": 4,
-    "Short": 2,
-    "Byte": 1,
-    "Char": 1,
-    "Bool": 1,
-    "Float8_e4m3fn": 1,
-    "Float8_e5m2": 1,
-    "Float8_e4m3fnuz": 1,
-    "Float8_e5m2fnuz": 1,
-    "Float8_e8m0fnu": 1,
-    "ComplexFloat": 8,
-    "ComplexDouble": 16,
-}
+BYTES: Final = by_word(
+    {
+        1: "Byte Char Bool Float8_e4m3fn Float8_e5m2 Float8_e4m3fnuz Float8_e5m2fnuz Float8_e8m0fnu",
+        2: "Half BFloat16 Short",
+        4: "Float Int",
+        8: "Double Long ComplexFloat",
+        16: "ComplexDouble",
+    }
+)
 """Bytes of an element by PyTorch's scalar types, which the file names without their width."""
 
 
