@@ -8,18 +8,7 @@ import numpy as np
 from sim_core.arrays import Floats
 from sim_core.costing.memory import first_stage_dense, stage_factor
 from sim_core.errors import SpecError
-from sim_core.planning.columns import (
-    BALANCED,
-    BLOCK,
-    CHECKPOINTING,
-    EVEN,
-    EVENT,
-    FILE,
-    NONE,
-    SELECTIVE,
-    SIMAI,
-    Plan,
-)
+from sim_core.planning.columns import BALANCED, BLOCK, CHECKPOINTING, EVEN, EVENT, FILE, NONE, SELECTIVE, SIMAI, Plan
 from sim_core.planning.fields import FIELDS
 from sim_core.units import NS
 from sim_core.workloads import moving

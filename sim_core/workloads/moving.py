@@ -99,13 +99,7 @@ BY_LAYERS: Final = np.array([r.by_layers for r in RULES], dtype=np.bool_)
 
 @kernel
 def rule_scales(
-    micro_batch: float,
-    tp: float,
-    ep: float,
-    sequence: float,
-    experts: float,
-    exponents: Ints,
-    out: Floats,
+    micro_batch: float, tp: float, ep: float, sequence: float, experts: float, exponents: Ints, out: Floats
 ) -> None:
     """Fill `out[rule]` with the factors for ratios plan/base; ratios of 1 give exactly 1."""
     ratios = (micro_batch, tp, ep, sequence, experts)

@@ -23,10 +23,7 @@ FORMAT: Final = "sweep kernels 1"
 LARGEST_SIZE: Final = 2**31 - 1
 LARGEST_US: Final = 1e9
 DTYPES: Final = ("bf16", "fp16", "fp8")
-PHASES: Final = {
-    "gemm": ("forward", "input_gradient", "weight_gradient"),
-    "attention": ("forward", "backward"),
-}
+PHASES: Final = {"gemm": ("forward", "input_gradient", "weight_gradient"), "attention": ("forward", "backward")}
 SIZES: Final = {
     "gemm": ("m", "n", "k"),
     "attention": ("heads", "sequence", "head_dim"),

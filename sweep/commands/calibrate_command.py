@@ -8,17 +8,7 @@ from typing import Annotated, Final
 
 from typer import Argument, Context, Exit, Option, Typer
 
-from sim_core import (
-    Hardware,
-    SimError,
-    SpecError,
-    hardware_yaml,
-    plural,
-    read_hardware,
-    read_model,
-    read_stack,
-    stack_yaml,
-)
+from sim_core import Hardware, SimError, SpecError, hardware_yaml, plural, read_hardware, read_model, read_stack, stack_yaml
 from sweep.arguments import CheckedCommand, CheckedGroup
 from sweep.calibration.kernels import fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit, machine_of, named_preset, nics_of, place

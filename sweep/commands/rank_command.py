@@ -77,12 +77,10 @@ def rank_command(
         bool, Option("--stable", help="How often each plan is the best as compute, network and jitter move.")
     ] = False,
     sigma: Annotated[
-        list[str] | None,
-        Option(help="With --stable: standard deviation, as compute=0.05 (nvlink, nic, network, jitter)."),
+        list[str] | None, Option(help="With --stable: standard deviation, as compute=0.05 (nvlink, nic, network, jitter).")
     ] = None,
     candidates: Annotated[
-        int | None,
-        Option(min=1, max=5000, help=f"With --stable: plans that are simulated. Default: {CANDIDATES}."),
+        int | None, Option(min=1, max=5000, help=f"With --stable: plans that are simulated. Default: {CANDIDATES}.")
     ] = None,
     relaxed: Annotated[bool, Option("--relax", help="What each constraint costs: the best plan without it.")] = False,
     verbose: Verbose = False,

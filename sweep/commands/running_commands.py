@@ -17,14 +17,7 @@ from sim_core.compiling import BOUNDS, STEP as STEPS, cache_dir, is_compiled
 from sweep.answers.neighbours import best_outside
 from sweep.answers.variation import STEP
 from sweep.columns import LONGER, SHORTER
-from sweep.commands.shared import (
-    RESULTS,
-    Verbose,
-    prepared_spec,
-    print_warnings,
-    refuse_result,
-    write_json,
-)
+from sweep.commands.shared import RESULTS, Verbose, prepared_spec, print_warnings, refuse_result, write_json
 from sweep.evaluation.preparation import Prepared
 from sweep.evaluation.slices import LIMIT_S
 from sweep.evaluation.warming import warm_up

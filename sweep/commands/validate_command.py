@@ -12,16 +12,7 @@ from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes, write_
 from sweep.options import OptionError
 from sweep.runs.simulation import Run, errors_without, run_rows
 from sweep.runs.table import OK, published_rows, read_table
-from sweep.validation.figures import (
-    Figures,
-    as_objects,
-    by_quality,
-    by_release,
-    figures,
-    figures_of,
-    more_simulated,
-    worse,
-)
+from sweep.validation.figures import Figures, as_objects, by_quality, by_release, figures, figures_of, more_simulated, worse
 from sweep.validation.report import (
     ablation_table,
     as_markdown,

@@ -105,8 +105,4 @@ def with_failures(
     interval_s = best_interval_s(write_s, between_s) if failures.interval is None else np.full(len(gpus), failures.interval)
     part = goodput(interval_s, write_s, failures.restart + write_s, between_s)
     known = np.where(np.isnan(tokens_per_s), np.nan, 1.0)
-    return {
-        "goodput": part * known,
-        "checkpoint_interval_s": interval_s * known,
-        "effective_tokens_per_s": part * tokens_per_s,
-    }
+    return {"goodput": part * known, "checkpoint_interval_s": interval_s * known, "effective_tokens_per_s": part * tokens_per_s}

@@ -6,14 +6,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sim_core import (
-    ALTERNATIVES,
-    HARDWARE_KEYS,
-    SpecError,
-    named,
-    nearest,
-    shown,
-)
+from sim_core import ALTERNATIVES, HARDWARE_KEYS, SpecError, named, nearest, shown
 from sweep.spec.budget import Budget
 from sweep.spec.document import apply_sets, bare_size, read_spec, validated, with_line
 from sweep.spec.failures import Failures

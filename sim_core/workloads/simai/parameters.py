@@ -74,10 +74,7 @@ def _explain(file: File, left: float, replicated: float, *, copies: int, counted
     """Embedding and head have what layers leave: so many `copies` of the `counted` rows."""
     ends, positions = left / file.header.tp, file.sequence * file.hidden
     file.shares = file.shares._replace(
-        ends=ends / file.dense,
-        whole=positions / file.dense,
-        vocabulary=float(vocabulary),
-        replicated=replicated / file.dense,
+        ends=ends / file.dense, whole=positions / file.dense, vocabulary=float(vocabulary), replicated=replicated / file.dense
     )
     told = f"embedding and head: {short(ends + positions, '')} of the file's parameters a rank"
     file.told = f"{told} ({copies} x vocabulary {counted:.0f} as the generator counts it)"

@@ -89,13 +89,7 @@ def workload_from_job(job: Job, facts: Facts) -> Workload:
     sent = [o.bytes for o in job.messages] or [(facts.sequence or 0) * micro_batch / rank_tokens * job.token_bytes]
     p2p_bytes = median(sent)
     base = BasePlan(
-        tp=layout.tp,
-        pp=layout.pp,
-        vpp=layout.vpp,
-        ep=layout.ep,
-        all_gpus=job.total,
-        ga=layout.ga,
-        micro_batch=micro_batch,
+        tp=layout.tp, pp=layout.pp, vpp=layout.vpp, ep=layout.ep, all_gpus=job.total, ga=layout.ga, micro_batch=micro_batch
     )
     # all ranks with their own times, else the mean stages
     replayed_s, known_s = ends_of(settle(job, met)[0] if job.whole else play_stages(job, stages), job.stages)
