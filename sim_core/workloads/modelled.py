@@ -38,7 +38,7 @@ from sim_core.workloads.workload import (
 )
 
 MODEL = "model"
-BASE = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=1, ga=1, micro_batch=1)
+BASE = BasePlan()
 PARAMETER_BYTES = 2.0
 
 
@@ -71,10 +71,8 @@ def workload_from_model(
         last_unit=len(kinds) + 1,
         p2p_bytes=float(pipeline_bytes(model, keys)[0]),
         p2p_rule=moving.SHARDED_ACTIVATION if sequence_parallel or stack.scatters_sends else moving.ACTIVATION,
-        micro_batches=1.0,
         layer_unit=0 if len(kinds) == 1 else -1,
         gradient_width=float(stack.gradient_bytes),
-        layered_gradients=False,
         tied=model.tied,
         dense_parameters=total,
         expert_parameters=experts,

@@ -9,7 +9,7 @@ from sim_core.terms import COLLECTIVES
 from sim_core.workloads.workload import DP, DP_EP, FORWARD, GROUP_NAMES, NO_COMM, REDUCE_GRADIENTS, Workload
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Traffic:
     """Bytes and number of one collective on one group, for one rank, per step if `per_step`, else per micro-batch."""
 
@@ -84,8 +84,6 @@ def _traffic(workload: Workload, runs: Floats) -> tuple[Traffic, ...]:
             key = per_step, int(group), int(kind)
             sums[key] = sums.get(key, np.zeros(2)) + np.array((count, count * size))
     return tuple(
-        Traffic(
-            group=GROUP_NAMES[group], collective=COLLECTIVES[kind].name, per_step=per_step, count=float(n), bytes=float(total)
-        )
+        Traffic(GROUP_NAMES[group], COLLECTIVES[kind].name, per_step, float(n), float(total))
         for (per_step, group, kind), (n, total) in sorted(sums.items(), key=lambda each: each[0])
     )

@@ -62,13 +62,13 @@ MIXED_PRECISION_ADAM: Final = (6.0, 12.0)
 class BasePlan(NamedTuple):
     """The plan that a workload was recorded under."""
 
-    tp: int
-    pp: int
-    vpp: int
-    ep: int
-    all_gpus: int
-    ga: int
-    micro_batch: int
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    ep: int = 1
+    all_gpus: int = 1
+    ga: int = 1
+    micro_batch: int = 1
 
 
 class Pieces(NamedTuple):
@@ -213,14 +213,14 @@ class Arrays(NamedTuple):
     pieces: Pieces
     step: StepPieces
     unit_layers: Ints  # [units, layers + 1] number of the first k layers that are of the unit
-    first_unit: int  # unit run once per micro-batch on the first stage, before the layers; -1: none
-    last_unit: int  # the same on the last stage, after the layers
-    p2p_bytes: float  # bytes of one pipeline send by one rank; 0: unknown
-    p2p_rule: int
-    micro_batches: float  # recorded micro-batches; `base.ga` if the recording is complete
-    layer_unit: int  # the unit of every layer, if all are equal; else -1
-    gradient_width: float  # bytes of an element in the recorded gradient messages
-    layered_gradients: bool  # gradients belong to pieces and become ready one by one; else they are step pieces
+    first_unit: int = -1  # unit run once per micro-batch on the first stage, before the layers; -1: none
+    last_unit: int = -1  # the same on the last stage, after the layers
+    p2p_bytes: float = 0.0  # bytes of one pipeline send by one rank; 0: unknown
+    p2p_rule: int = FIXED
+    micro_batches: float = 1.0  # recorded micro-batches; `base.ga` if the recording is complete
+    layer_unit: int = -1  # the unit of every layer, if all are equal; else -1
+    gradient_width: float = 4.0  # bytes of an element in the recorded gradient messages
+    layered_gradients: bool = False  # gradients belong to pieces and become ready one by one; else they are step pieces
     shares: Shares = Shares()
     optimizer: Optimizer = Optimizer()
     framework: Framework = Framework()

@@ -126,7 +126,7 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
     for key, values in spec.axes.items():
         stride //= len(values)
         codes = {name: _codes(name, spec.values_of(name), labels) for name in key.split(",")}
-        axes.append(Axis(codes=codes, size=len(values), stride=stride))
+        axes.append(Axis(codes, len(values), stride))
     fixed, defaults = _held(spec, workload, labels)
     variants = _variants(spec, labels, base)
     space = Space(

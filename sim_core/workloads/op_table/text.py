@@ -75,7 +75,7 @@ def read_op_table_text(path: str, data: bytes | None = None) -> OpTableText:
         raise FormatError(path, 1, "the table has no rows", expected="one operator a line")
     rows = tuple(table.row(line, text, columns) for line, text in lines)
     _check_names(path, rows)
-    return OpTableText(path=path, warnings=table.warnings.said(), rows=rows)
+    return OpTableText(path, table.warnings.said(), rows)
 
 
 def _cells(text: str) -> list[str]:

@@ -7,7 +7,6 @@ import numpy as np
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.terms import kinds_by
-from sim_core.workloads import moving
 from sim_core.workloads.facts import Facts, Repeat
 from sim_core.workloads.op_table.text import ASYNC, GRADIENT, OpTableText
 from sim_core.workloads.words import RULE_OF_GROUP, group_of
@@ -37,7 +36,7 @@ _KIND: Final = {ASYNC: ALL_REDUCE, **kinds_by("op_table")}
 def workload_from_op_table(text: OpTableText, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
     """The workload of a parsed table, and warnings. Raises SpecError for a `repeat` that does not match the table."""
     rows, repeat = len(text.rows), facts.repeat
-    base = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=facts.all_gpus or 1, ga=1, micro_batch=facts.micro_batch or 1)
+    base = BasePlan(all_gpus=facts.all_gpus or 1, micro_batch=facts.micro_batch or 1)
     begin, end = _repeated(text, repeat)
     layers = repeat.times if repeat else 1
     width = facts.bytes_per_element or DEFAULT_WIDTH
@@ -60,9 +59,6 @@ def workload_from_op_table(text: OpTableText, facts: Facts) -> tuple[Workload, t
         unit_layers=layers_by_unit(np.zeros(layers, np.int64), max(units) + 1),
         first_unit=first,
         last_unit=last,
-        p2p_bytes=0.0,
-        p2p_rule=moving.FIXED,
-        micro_batches=float(base.ga),
         layer_unit=0 if repeat else -1,
         gradient_width=float(width),
         layered_gradients=bool(pieces.gradient_bytes.any()),

@@ -25,7 +25,7 @@ _AFTER = re.compile(r"(cross_entropy|optimizer)[0-9]*\Z")
 _LAST_STAGE = re.compile(r"final_|embedding_norm\Z")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sections:
     """Line ranges of a text: once-per-step records, then equal repetitions (micro-batches), then once-per-step records."""
 
@@ -112,7 +112,7 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
         tail += 1
     if head + tail >= len(first):
         raise FormatError(text.path, int(text.line_of[begin]), "no layers", expected=f"layers after `{EMBEDDING}`")
-    return Sections(text=text, before=range(begin), repetitions=repetitions, after=range(end, total), head=head, tail=tail)
+    return Sections(text, range(begin), repetitions, range(end, total), head, tail)
 
 
 def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:

@@ -81,7 +81,7 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
     if line.first_generation:
         first_lines = line_of[np.unique(order, return_index=True)[1]].tolist()
         records = _of_first_generation(path, header, records, first_lines, line.warnings)
-    return SimaiText(path=path, header=header, records=records, order=order, line_of=line_of, warnings=tuple(line.warnings))
+    return SimaiText(path, header, records, order, line_of, tuple(line.warnings))
 
 
 def _body(path: str, lines: list[tuple[int, str]], kinds: tuple[str, ...]) -> tuple[tuple[Record, ...], npt.NDArray[np.int32]]:

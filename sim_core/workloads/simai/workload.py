@@ -52,15 +52,8 @@ def workload_from_simai(file: File, warnings: list[str]) -> Workload:
     """The workload of a text; `warnings` takes doubts. Raises FormatError if the model has too many kinds of layers."""
     sections, facts, header = file.sections, file.facts, file.header
     text, size = sections.text, sections.repetitions.shape[1]
-    base = BasePlan(
-        tp=header.tp,
-        pp=header.pp,
-        vpp=header.vpp if header.pp > 1 else 1,  # with pp 1, AICB writes the number of layers here
-        ep=header.ep,
-        all_gpus=header.all_gpus,
-        ga=header.ga,
-        micro_batch=facts.micro_batch or 1,
-    )
+    vpp = header.vpp if header.pp > 1 else 1  # with pp 1, AICB writes the number of layers here
+    base = BasePlan(header.tp, header.pp, vpp, header.ep, header.all_gpus, header.ga, facts.micro_batch or 1)
     compute_ns = np.array([r.compute_ns for r in text.records], np.float64)[text.order[sections.repetitions]]
     compute_s = compute_ns.mean(0) * NS
     excess_ns, others_ns = first_excess_ns(sections)
@@ -88,8 +81,6 @@ def workload_from_simai(file: File, warnings: list[str]) -> Workload:
         p2p_rule=p2p_rule,
         micro_batches=float(len(sections.repetitions)),
         layer_unit=int(unit_of_layer[0]) if (unit_of_layer == unit_of_layer[0]).all() else -1,
-        gradient_width=4.0,
-        layered_gradients=False,
         shares=file.shares,
         dense_layers=sections.dense_layers,
         least_forward=LEAST_FORWARD if header.policy == RERUN_POLICY else 0.0,

@@ -5,7 +5,6 @@ from typing import Final
 import numpy as np
 
 from sim_core.errors import SpecError
-from sim_core.workloads import moving
 from sim_core.workloads.stages.text import StageDurations
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
@@ -44,28 +43,17 @@ def workload_from_stages(recorded: StageDurations, *, layers: int | None, micro_
     per_layer = times / (count // virtual)
     pieces = no_work(virtual + 1)._replace(unit=np.arange(virtual + 1, dtype=np.int64))
     pieces.compute_s[:, (FORWARD, INPUT_GRADIENT)] = np.vstack((per_layer, head))
-    base = BasePlan(
-        tp=1,
-        pp=recorded.pp,
-        vpp=recorded.vpp,
-        ep=1,
-        all_gpus=recorded.pp,
-        ga=recorded.micro_batches,
-        micro_batch=micro_batch or 1,
-    )
+    pp, ga = recorded.pp, recorded.micro_batches
+    base = BasePlan(pp=pp, vpp=recorded.vpp, all_gpus=pp, ga=ga, micro_batch=micro_batch or 1)
     arrays = Arrays(
         base=base,
         pieces=pieces,
         step=step_pieces([StepRow(AFTER_GRADIENTS, compute_s=recorded.after_s)] if recorded.after_s else []),
         unit_layers=layers_by_unit(np.arange(count, dtype=np.int64) // (count // virtual), virtual + 1),
-        first_unit=-1,
         last_unit=virtual,
         p2p_bytes=1.0,  # not in the file: a message costs what the recorded step tells, whatever its size
-        p2p_rule=moving.FIXED,
         micro_batches=float(base.ga),
-        layer_unit=-1,
         gradient_width=2.0,
-        layered_gradients=False,
     )
     names = (*(f"layer of virtual stage {stage}" for stage in range(virtual)), "head")
     return Workload(

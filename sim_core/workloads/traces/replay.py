@@ -21,7 +21,7 @@ STRAGGLER: Final = 1.03
 """A rank is a straggler if its compute takes more than this many times the median of its stage's ranks."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OperationStatistics:
     """An operation of a stage, over its ranks and micro-batches; `wait_s` is the part of `total_s` spent waiting."""
 
@@ -46,7 +46,7 @@ class Shares(NamedTuple):
     gap_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Straggler:
     """A rank whose compute takes `factor` times the median of its stage's."""
 
@@ -85,17 +85,8 @@ def statistics(job: Job) -> JobStatistics:
     gpipe = pp > 1 and forwards_ahead([o.name for o in first.operations]) == job.layout.ga > pp - first.stage
     return JobStatistics(
         operations=tuple(
-            OperationStatistics(
-                stage=stage,
-                name=name,
-                count=len(durations_s),
-                mean_s=fmean(durations_s),
-                least_s=min(durations_s),
-                most_s=max(durations_s),
-                total_s=sum(durations_s),
-                wait_s=sum(waits_s),
-            )
-            for (stage, name), (durations_s, waits_s) in sorted(rows.items(), key=lambda item: item[0][0])
+            OperationStatistics(*key, len(took_s), fmean(took_s), min(took_s), max(took_s), sum(took_s), sum(waits_s))
+            for key, (took_s, waits_s) in sorted(rows.items(), key=lambda item: item[0][0])
         ),
         shares=tuple(
             Shares(stage, ranks[stage], *(seconds / ranks[stage]).tolist()) for stage, seconds in sorted(sums.items())
@@ -145,7 +136,7 @@ def _stragglers(job: Job) -> Iterator[Straggler]:
             middle = median(means.values()) if means else 0.0
             for rank, mean in means.items():
                 if middle > 0 and mean > STRAGGLER * middle:
-                    yield Straggler(rank=rank, stage=stage, name=name, factor=mean / middle)
+                    yield Straggler(rank, stage, name, mean / middle)
 
 
 class Replay(NamedTuple):
@@ -187,7 +178,7 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
         stages = stages_of(job)
         events, notes = play_stages(job, stages), (*notes, *stages.notes)
     step_s, compared_s = ends_of(events, job.stages)
-    return Replay(step_s=step_s, compared_s=compared_s, recorded_s=job.span_s, of_ranks=of_ranks, events=events, notes=notes)
+    return Replay(step_s, compared_s, job.span_s, of_ranks, events, notes)
 
 
 def recorded_step(job: Job) -> tuple[Played, ...]:

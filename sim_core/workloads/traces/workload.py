@@ -88,9 +88,7 @@ def workload_from_job(job: Job, facts: Facts) -> Workload:
     # where no message was recorded, of as many tokens as the user says, if experts tell theirs
     sent = [o.bytes for o in job.messages] or [(facts.sequence or 0) * micro_batch / rank_tokens * job.token_bytes]
     p2p_bytes = median(sent)
-    base = BasePlan(
-        tp=layout.tp, pp=layout.pp, vpp=layout.vpp, ep=layout.ep, all_gpus=job.total, ga=layout.ga, micro_batch=micro_batch
-    )
+    base = BasePlan(layout.tp, layout.pp, layout.vpp, layout.ep, job.total, layout.ga, micro_batch)
     # all ranks with their own times, else the mean stages
     replayed_s, known_s = ends_of(settle(job, met)[0] if job.whole else play_stages(job, stages), job.stages)
     has_step = not job.alone and (layout.pp == 1 or any(operation.parts for operation in job.operations))
@@ -107,7 +105,6 @@ def workload_from_job(job: Job, facts: Facts) -> Workload:
         micro_batches=float(layout.ga),
         layer_unit=0,
         gradient_width=once.width,
-        layered_gradients=False,
         shares=once.shares,
         compute_rule=rules,
         recorded_load=load.imbalance,
