@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ from sweep.answers.asked import explained
 from sweep.answers.explanation import explain
 from sweep.answers.section import Section, values_of
 from sweep.answers.whatif import Question, section_of, what_if
-from sweep.commands.shared import AsJson, check_output, prepared_spec, result_at, takes, there, write_json
+from sweep.commands.shared import AsJson, check_output, prepared_spec, result_at, takes, tell, there
 from sweep.evaluation.one_plan import export_notes, simai_text
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import launched
@@ -26,8 +26,6 @@ from sweep.frameworks.plan import Launched
 from sweep.options import OptionError, of_keys, readable, wrong
 from sweep.outputs import write_file
 from sweep.reopening import BEST, plan_number, reopened
-from sweep.show.sections import print_sections
-from sweep.show.terminal import own_console
 from sweep.spec.spec import load_spec
 
 Result = Annotated[str, Argument(metavar="RESULT", help="Folder of results, a path or URI.")]
@@ -48,7 +46,7 @@ def explain_command(
     sections = explained(first)
     if against is not None:
         sections.append(compared(first, explain(opened, plan_number(opened, against, "--against"))))
-    _tell(sections, as_json=as_json)
+    tell(values_of(sections), sections, as_json)
 
 
 def whatif_command(
@@ -72,15 +70,8 @@ def whatif_command(
     question = Question(gpus=gpus, nic=nic, device=device, sequence=sequence, tokens=tokens, price=price)
     with of_keys({"budget.tokens": "--tokens"}):
         answer = what_if(opened, plan_number(opened, plan), question)
-    _tell([section_of(answer), Section(notes=opened.notes)], as_json=as_json)
-
-
-def _tell(sections: Sequence[Section], *, as_json: bool) -> None:
-    """Print sections, or their values as JSON."""
-    if as_json:
-        write_json(values_of(sections))
-    else:
-        print_sections(sections, own_console())
+    sections = [section_of(answer), Section(notes=opened.notes)]
+    tell(values_of(sections), sections, as_json)
 
 
 class ExportForm(StrEnum):

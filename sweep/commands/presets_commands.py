@@ -24,7 +24,8 @@ from sim_core import (
     stack_names,
 )
 from sim_core.documents import parse_yaml
-from sweep.commands.shared import AsJson, needs, takes, write_json
+from sweep.answers.section import Screen
+from sweep.commands.shared import AsJson, needs, takes, tell
 from sweep.options import OptionError, of_option, wrong
 from sweep.show.inputs import (
     gemm_screen,
@@ -36,8 +37,6 @@ from sweep.show.inputs import (
     stack_lines,
     stacks_screen,
 )
-from sweep.show.sections import print_sections
-from sweep.show.terminal import own_console
 
 MOST: Final = 10**9
 
@@ -55,16 +54,13 @@ def hardware_command(
     if as_json:
         takes("--json", {"--yaml": as_yaml}, "NAME")
     devices = [read_hardware(each) for each in ([name] if name else preset_names())]
-    if as_json:
-        _write_records(devices, name)
-    elif name is None:
-        print_sections(presets_screen(devices), own_console())
-    elif gemm is not None:
-        print_sections(gemm_screen(devices[0], _sizes(gemm)), own_console())
-    elif as_yaml:
+    if as_yaml:
         sys.stdout.write(hardware_yaml(devices[0]))
-    else:
-        print_sections(hardware_lines(devices[0]), own_console())
+        return
+    screen: Screen = hardware_lines(devices[0]) if name else presets_screen(devices)
+    if gemm is not None:
+        screen = gemm_screen(devices[0], _sizes(gemm))
+    tell(_documents(devices, name), screen, as_json)
 
 
 def stack_command(
@@ -72,12 +68,7 @@ def stack_command(
 ) -> None:
     """List the frameworks that can be simulated, or the facts of one with their sources."""
     stacks = [read_stack(each) for each in ([name] if name else stack_names())]
-    if as_json:
-        _write_records(stacks, name)
-    elif name is None:
-        print_sections(stacks_screen(stacks), own_console())
-    else:
-        print_sections(stack_lines(stacks[0]), own_console())
+    tell(_documents(stacks, name), stack_lines(stacks[0]) if name else stacks_screen(stacks), as_json)
 
 
 def model_command(
@@ -96,21 +87,17 @@ def model_command(
         models = [read_model(each) for each in ([name] if name else model_names())]
         if name and sets:
             models = [_changed(models[0], read_model(name, dict(map(_assigned, sets))), sets)]
-    if as_json:
-        values = [model_values(model) for model in models]
-        write_json(values[0] if name else values)
-    elif name is None:
-        print_sections(models_screen(models), own_console())
-    elif as_yaml:
+    if as_yaml:
         sys.stdout.write(model_yaml(models[0]))
-    else:
-        print_sections(model_screen(models[0]), own_console())
+        return
+    values = [model_values(model) for model in models]
+    tell(values[0] if name else values, model_screen(models[0]) if name else models_screen(models), as_json)
 
 
-def _write_records(records: Sequence[BaseModel], name: str | None) -> None:
-    """All records as JSON, or the one that has a name."""
+def _documents(records: Sequence[BaseModel], name: str | None) -> object:
+    """All records as plain values, or the one that has a name."""
     documents = [record.model_dump(mode="json") for record in records]
-    write_json(documents[0] if name else documents)
+    return documents[0] if name else documents
 
 
 def _sizes(option: str) -> tuple[int, int, int]:

@@ -8,17 +8,7 @@ from typer import Argument, Option
 
 from sim_core import STAGES, Job, SpecError, kind_of, read_traces, recorded_step, replay, short
 from sim_core.limits import LARGEST
-from sweep.commands.shared import (
-    AsJson,
-    FactSets,
-    check_output,
-    doubted,
-    print_warnings,
-    refuse_result,
-    takes,
-    there,
-    write_json,
-)
+from sweep.commands.shared import AsJson, FactSets, check_output, doubted, print_warnings, refuse_result, takes, tell, there
 from sweep.evaluation.one_plan import facts_of, stages_replayed
 from sweep.inputs.registry import is_trace
 from sweep.options import OptionError
@@ -27,7 +17,6 @@ from sweep.reopening import plan_number, reopened
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
 from sweep.show.perfetto import chrome_trace, drawn_plan
-from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
 from sweep.show.traces import replay_screen, replay_values, stages_lines
 
@@ -50,10 +39,7 @@ def replay_command(
     console = own_console()
     if Path(trace).is_file() and kind_of(trace) == STAGES:
         values = stages_replayed(trace, sets or [])
-        if as_json:
-            write_json(values)
-        else:
-            print_sections(stages_lines(trace, values), console)
+        tell(values, stages_lines(trace, values), as_json)
         return
     refuse_result(Path(trace), "the traces of a job")
     if is_trace(trace):
@@ -61,10 +47,7 @@ def replay_command(
     job = _traces_at(trace, sets, step)
     print_warnings(job.warnings, Console(stderr=True, markup=False) if as_json else console)
     replayed = replay(job, of_ranks=job.whole if ranks is None else ranks)
-    if as_json:
-        write_json(replay_values(replayed))
-    else:
-        print_sections(replay_screen(trace, replayed), console)
+    tell(replay_values(replayed), replay_screen(trace, replayed), as_json)
 
 
 def timeline_command(

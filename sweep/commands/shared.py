@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -11,12 +11,15 @@ from rich.console import Console
 from typer import Argument, Option
 
 from sim_core import SpecError
+from sweep.answers.section import Section
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.options import OptionError, wrong
 from sweep.outputs import write_file
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store, newest
 from sweep.runs.table import Row
+from sweep.show.sections import print_sections
+from sweep.show.terminal import own_console
 from sweep.spec.spec import SweepSpec
 
 AnyForm = TypeVar("AnyForm", bound=StrEnum)
@@ -143,6 +146,14 @@ def write_text(text: str, output: Path | None) -> None:
 def write_json(data: object) -> None:
     """Print JSON."""
     sys.stdout.write(json.dumps(data, indent=1) + "\n")
+
+
+def tell(values: object, sections: Iterable[Section | str], as_json: bool) -> None:
+    """Print sections, or what they tell as values."""
+    if as_json:
+        write_json(values)
+    else:
+        print_sections(sections, own_console())
 
 
 def print_warnings(warnings: Sequence[str], console: Console) -> None:

@@ -8,10 +8,9 @@ from rich.console import Console
 from typer import Option
 
 from sim_core import SpecError, quantity, shown
-from sweep.commands.shared import AsJson, Directory, print_warnings, result_at, write_json
+from sweep.commands.shared import AsJson, Directory, print_warnings, result_at, tell
 from sweep.options import OptionError
 from sweep.reopening import reopened
-from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
 from sweep.show.tuned import added_text, tuned_json, tuned_lines
 from sweep.tuning.record import FAILURES, NAME, SKIP, SLOW, Entry
@@ -99,11 +98,8 @@ def tune_command(
         count = 1
     left = count if budget is None else min(count, max(budget - len(tuner.made), 0))
     proposals = tuner.ask(left) if left else []
-    if as_json:
-        write_json(tuned_json(tuner, proposals, limit))
-    else:
-        told = tuned_lines(tuner, proposals, limit, flags, spent=not left)
-        print_sections(told, own_console())
+    told = tuned_lines(tuner, proposals, limit, flags, spent=not left)
+    tell(tuned_json(tuner, proposals, limit), told, as_json)
 
 
 def flags_of(tuner: Tuner, plan: int) -> str:
