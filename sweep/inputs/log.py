@@ -19,7 +19,7 @@ from sweep.inputs.logs.nanotron import NanotronLog
 from sweep.inputs.logs.nemo import NemoLog
 from sweep.inputs.logs.torchtitan import TorchtitanLog
 from sweep.inputs.text import blocks_of_lines, plain
-from sweep.inputs.told import PLAN_FIELDS, Job
+from sweep.inputs.told import NEEDED, PLAN_FIELDS, Job
 
 READERS: Final[Sequence[type[LogReader]]] = (MllogLog, NemoLog, TorchtitanLog, NanotronLog, MegatronLog, DeepSpeedLog)
 """Readers of logs; of several that find steps the first counts, as its framework runs on those after it."""
@@ -31,7 +31,6 @@ FAILED: Final = re.compile(
 )
 MANY_STEPS: Final = 1000
 """A reader that found so many has found its log: the others need not look at the rest."""
-NEEDED: Final = ("all_gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "global_batch", "sequence")
 NEEDED_OF_MODEL: Final = ("layers", "hidden", "heads", "vocabulary")
 
 

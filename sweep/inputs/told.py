@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+NEEDED: Final = ("all_gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "global_batch", "sequence")
+"""What a log has to tell of a plan for its run to be simulated."""
+SIZES: Final = ("tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence")
 PLAN_FIELDS: Final = (
-    "tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence", "sequence_parallel",
-    "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param", "schedule",
+    *SIZES, "sequence_parallel", "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param",
+    "schedule",
 )  # fmt: skip
 """What a log may tell of a plan, by the names of plan fields."""
 

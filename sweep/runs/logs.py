@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sweep.inputs.told import Job
+from sweep.inputs.told import NEEDED, Job
 from sweep.runs.devices import HardwareCell, hardware_cell
 from sweep.runs.table import OUT_OF_MEMORY, NotSimulated
 
@@ -21,7 +21,6 @@ SHARDED: Final[Mapping[str, Mapping[str, object]]] = {
     "parameters": {"sharding": "parameters", "reshard_after_forward": True},
 }
 """Plan fields of runs that share parameters; that others share the optimizer, or nothing, is a fact of their stack."""
-NEEDED: Final = ("all_gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "global_batch", "sequence")
 EXPERTS: Final = ("count", "topk", "ffn")
 SIZES: Final = ("all_gpus", "tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "precision")
 LAYER_EACH: Final = ("nemo", "megatron-core")

@@ -4,14 +4,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from sim_core import plural, short
-from sweep.inputs.told import Job
+from sweep.inputs.told import SIZES, Job
 from sweep.wording import Values, plain_values, word
 
 WORDS: Final = {
     "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "step_time_s": "steady step",
     "sequence_parallel": "sequence parallel",
 }  # fmt: skip
-SIZES: Final = ("tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence")
 STATES: Final = {"oom": "out of memory", "crash": "failed before a steady step"}
 ONE_JOB: Final = 0.04
 """Two jobs of the same plan differ by so much (two of bigscience's logs of 64 V100: 128,960 and 123,896 ms)."""
