@@ -25,6 +25,7 @@ from sim_core import (
     suggest_model,
 )
 from sim_core.limits import LARGEST
+from sweep.answers.section import Screen
 from sweep.commands.shared import AsJson, FactSets, needs, print_warnings, refuse_result, takes, write_json, write_text
 from sweep.evaluation.one_plan import facts_of, of_sets, prepare_plan, row_of, simai_parts
 from sweep.exits import EXIT_FAILED_PLANS
@@ -54,8 +55,8 @@ Records = Annotated[
     ),
 ]
 
-Told = tuple[Sequence[str], Callable[[], dict[str, object]], Callable[[Console], None]]
-"""Of a file: warnings, its values, and how they are printed."""
+Told = tuple[Sequence[str], Callable[[], dict[str, object]], Screen]
+"""Of a file: warnings, its values, and what is printed of it."""
 
 
 def inspect_command(
@@ -115,12 +116,12 @@ def inspect_command(
             logs.append(read_log(path))
             values.append(log_values(logs[-1]))
             continue
-        warnings, values_of, show = _told(path, facts, sets or [], step_name, last_step=not without_last_step)
+        warnings, values_of, screen = _told(path, facts, sets or [], step_name, last_step=not without_last_step)
         if as_json:
             values.append(values_of())
         else:
             print_warnings(warnings, console)
-            show(console)
+            print_sections(screen, console)
     if rows is not None:
         _write_rows(logs, rows, hardware, console)
     if as_json and not suggest:
@@ -154,25 +155,21 @@ def _told(path: str, facts: list[str], sets: list[str], step_name: str | None, *
     """What a file holds, by its kind."""
     if is_trace(path):
         profile = read_profile(path, last_step=last_step, step_name=step_name)
-        return profile.warnings, partial(profile_values, profile), partial(print_sections, profile_screen(profile))
+        return profile.warnings, partial(profile_values, profile), profile_screen(profile)
     kind = _kind(path)
     if kind == LOG:
         log = read_log(path)
-        return (), partial(log_values, log), partial(print_sections, log_lines(log))
+        return (), partial(log_values, log), log_lines(log)
     if kind == LAUNCH:
         launch = read_launch(path)
-        return (), partial(launch_values, launch), partial(print_sections, launch_lines(launch))
+        return (), partial(launch_values, launch), launch_lines(launch)
     with of_sets(sets):
         stated = facts_of(path, facts)
         if kind_of(path) == TRACE:
             job = read_traces(path, stated)
-            return job.warnings, partial(job_values, path, job), partial(print_sections, job_screen(path, job))
+            return job.warnings, partial(job_values, path, job), job_screen(path, job)
         workload, warnings = read_workload(path, stated)
-        return (
-            warnings,
-            partial(workload_values, path, workload, warnings),
-            partial(print_sections, workload_screen(path, workload)),
-        )
+        return warnings, partial(workload_values, path, workload, warnings), workload_screen(path, workload)
 
 
 def _write_rows(logs: list[Job], path: Path, hardware: str, console: Console) -> None:
