@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 from pathlib import Path
 from statistics import fmean
 
@@ -30,7 +29,7 @@ def row(rest: str = "", name: str = "forward_step") -> str:
 
 def values(trace: TraceText, but: tuple[str, ...] = ()) -> list[object]:
     """All values, comparable (NaN as None)."""
-    columns = [getattr(trace, field.name) for field in fields(trace) if field.name not in (*but, "rows")]
+    columns = [value for name, value in trace._asdict().items() if name not in (*but, "rows")]
     return [*columns, *([None if v != v else v for k, v in row._asdict().items() if k not in but] for row in trace.rows)]
 
 
