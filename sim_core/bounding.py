@@ -133,8 +133,12 @@ def _first_middle_last(chosen: Bools) -> Ints:
 
 
 def _without_replicas(workload: Workload, hardware: HardwareTable) -> tuple[Workload, HardwareTable]:
-    """Both, so that data parallelism sends nothing outside the blocks, and every message has NICs of its own."""
-    arrays = arrays_of(workload, hardware)
+    """Both, so that data parallelism sends nothing outside the blocks, every message has NICs of its own, and what `overlap_tp`
+    hides slows compute no more than what is hidden without it, whatever the stack says."""
+    arrays, modelled = arrays_of(workload, hardware), workload.modelled
+    if modelled is not None and modelled.stack.overlap_contention > modelled.stack.contention:
+        stack = modelled.stack.model_copy(update={"overlap_contention": modelled.stack.contention})
+        modelled = replace(modelled, stack=stack)
     step, pieces = arrays.step, arrays.pieces
     of_replicas = np.isin(step.role, (REDUCE_GRADIENTS, GATHER_PARAMETERS))
     arrays = arrays._replace(
@@ -142,7 +146,7 @@ def _without_replicas(workload: Workload, hardware: HardwareTable) -> tuple[Work
         pieces=pieces._replace(gradient_bytes=np.zeros_like(pieces.gradient_bytes)),
     )
     columns = hardware.columns._replace(shared_nics=np.zeros_like(hardware.columns.shared_nics))
-    return replace(workload, arrays=arrays), replace(hardware, columns=columns)
+    return replace(workload, arrays=arrays, modelled=modelled), replace(hardware, columns=columns)
 
 
 def _some_micro_batches(plans: Plans, rows: Ints) -> tuple[Ints, Ints]:

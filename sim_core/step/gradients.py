@@ -108,7 +108,7 @@ def _cost_buckets(case: Case, role: int, row: int, size: int, buckets: Buckets) 
             sent *= case.blocks.updates.padding[case.update, int(step.comm_group[k] == DP_EP)]
         number = max(np.ceil(sent / bucket), 1.0)
         seconds, of_nics = _bucket_s(case, role, step.comm_kind[k], step.comm_group[k], sent / number)
-        if step.comm_group[k] == DP:
+        if step.comm_group[k] == DP and seconds > 0:  # what is not sent waits for nothing
             seconds += ring_wait_s / number
         total_s += number * seconds
         nic_s += number * of_nics

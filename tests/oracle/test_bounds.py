@@ -12,6 +12,7 @@ from sim_core import (
     FASTER,
     METRICS,
     SCHEDULES,
+    Hardware,
     bounds,
     coarse_bounds,
     coarse_bounds_over,
@@ -59,16 +60,18 @@ def test_no_step_is_shorter_than_its_bound(first: int) -> None:
     ratios(range(first, first + 20), 12)
 
 
+def better(rng: np.random.Generator, one: Hardware) -> Hardware:
+    """The same hardware with some network numbers better, and NICs shared or not."""
+    numbers = {name: sign for name, sign in FASTER.items() if name != "overlap_tp" and rng.random() < 0.5}
+    values = {name: one.value(name) * float(rng.choice([1.05, 2.0, 8.0])) ** sign for name, sign in numbers.items()}
+    texts = {name: f"{value!r} {UNITS[name.rpartition('_')[2]]}".strip() for name, value in values.items()}
+    texts |= {name: str(min(values[name], 1.0)) for name in values if name.endswith("efficiency")}
+    return one.with_values({**texts, "shared_nics": bool(rng.random() < 0.5)})
+
+
 def faster(rng: np.random.Generator, machines: Machines) -> Machines:
-    """The machines, then each with some network numbers better, and NICs shared or not."""
-    better = []
-    for one in machines.variants:
-        numbers = {name: sign for name, sign in FASTER.items() if name != "overlap_tp" and rng.random() < 0.5}
-        values = {name: one.value(name) * (2.0 if sign > 0 else 0.3) for name, sign in numbers.items()}
-        texts = {name: f"{value} {UNITS[name.rpartition('_')[2]]}".strip() for name, value in values.items()}
-        texts |= {name: str(min(values[name], 1.0)) for name in values if name.endswith("efficiency")}
-        better.append(one.with_values({**texts, "shared_nics": bool(rng.random() < 0.5)}))
-    both = [*machines.variants, *better]
+    """The machines, then each better."""
+    both = [*machines.variants, *(better(rng, one) for one in machines.variants)]
     return Machines(tuple(both), machines.measured_on, hardware_table(both, machines.measured_on))
 
 
