@@ -24,7 +24,7 @@ from sweep.evaluation.warming import warm_up
 from sweep.execution import cpu_seconds, dry_run, run_sweep
 from sweep.executors import Executor, InlineExecutor
 from sweep.executors.choice import Kind, check_persistent, check_workers, opened
-from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN
+from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN, EXIT_UNPROVEN
 from sweep.inputs.registry import SPEC_SIGN, recognised
 from sweep.options import OptionError, of_option, wrong
 from sweep.ranking.ranking import Ranking, objectives_of, outcome, rank
@@ -34,6 +34,7 @@ from sweep.results.store import Store
 from sweep.search.candidates import BEATEN, WORSE
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
+from sweep.search.verifying import SEED, verify
 from sweep.show.checks import check_lines
 from sweep.show.progress import clock, progress_display
 from sweep.show.ranked import print_ranking
@@ -117,8 +118,13 @@ def run_command(
 def search_command(
     spec: SpecFile,
     out: Out = None,
-    best: Annotated[int, Option(min=1, help="How many plans, of each group if the spec has `per`.")] = 1,
+    best: Annotated[
+        int, Option(min=1, help="How many plans, of each group if the spec has `per`; those with the same numbers count once.")
+    ] = 1,
     within: Annotated[float, Option(min=0, max=1, help="Also all plans this part worse than the best: 0.03.")] = 0.0,
+    verify_plans: Annotated[
+        int, Option("--verify", min=0, help="Simulate so many random plans of those left out, and say if one should not be.")
+    ] = 0,
     executor: Executing = Kind.local,
     workers: Workers = None,
     slice_limit: SliceLimit = LIMIT_S,
@@ -126,7 +132,9 @@ def search_command(
     fresh: Fresh = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
-    as_json: Annotated[bool, Option("--json", help="Print only the best plans, as JSON.")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="Print only the best plans, as JSON; with --verify in `rows`, beside `verified`.")
+    ] = False,
 ) -> None:
     """Find the best plans of a sweep, proven, without simulating the others."""
     console = own_console(of_a_run=True, quiet=quiet or as_json)
@@ -148,10 +156,20 @@ def search_command(
         f"({answer.simulated / max(legal, 1):.2%}; their bounds are {answer.tightness:.1%} of the step), "
         "the bounds of the others prove that they are worse."
     )
+    if answer.apart < answer.rows:
+        console.print(f"{answer.rows:,} are in the answer; those with the same numbers count once, so as {answer.apart:,}.")
+    verified = verify(prepared, objective, Store(directory=folder), verify_plans) if verify_plans else None
+    if verified is not None:
+        say(str(verified), console)
     if as_json or not quiet:
         ranking = rank(folder, top=best if within == 0 else None)
-        _show(ranking, loaded, whole, spec, folder, console, verbose=verbose, as_json=as_json)
+        if as_json and verified is not None:
+            write_json({"rows": ranking.rows.to_pylist(), "verified": {"seed": SEED, **verified._asdict()}})
+        else:
+            _show(ranking, loaded, whole, spec, folder, console, verbose=verbose, as_json=as_json)
     console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
+    if verified is not None and not verified.holds:
+        raise Exit(EXIT_UNPROVEN)
     if not answer.rows:
         console.print("No plan can run.")
         raise Exit(EXIT_NO_PLAN)

@@ -25,12 +25,20 @@ class Frontier:
     objective: Objective
     found: dict[bytes, tuple[Floats, Ints, Ints]] = field(default_factory=dict)
     limit: dict[bytes, float] = field(default_factory=dict)  # of groups of which as many as the best are known
-    simulated: int = 0
-    tightness: float = 0.0  # sum over the simulated of bound / step
+    seen: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # positions that have been simulated, ascending ...
+    simulated: int = 0  # ... and how many of them here, not before it was copied
+    tightness: float = 0.0  # sum over these of bound / step
 
     def copy(self) -> "Frontier":
         """A copy that grows on its own and has simulated nothing yet; arrays can be shared, since none is changed in place."""
-        return Frontier(objective=self.objective, found=dict(self.found), limit=dict(self.limit))
+        return Frontier(objective=self.objective, found=dict(self.found), limit=dict(self.limit), seen=self.seen)
+
+    def count(self, positions: Ints, tightness: Floats) -> None:
+        """Count simulated plans once each; `tightness`, [rows]: bound / step."""
+        new = ~np.isin(positions, self.seen)
+        self.seen = np.union1d(self.seen, positions)
+        self.simulated += int(new.sum())
+        self.tightness += float(np.nansum(tightness[new]))
 
     def add(self, keys: Sequence[bytes], group: Ints, cost: Floats, plan: Ints, same: Ints) -> None:
         """Take in simulated plans, [rows] each; `group` is an index into `keys`, `same` from `same_numbers`."""

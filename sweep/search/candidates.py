@@ -72,11 +72,10 @@ def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
     for chosen in ahead.rounds(frontier, each, max(FIRST_BATCH, groups), len(positions)):
         simulated = evaluate(sweep, positions[chosen])
         tables.append(simulated)
-        frontier.simulated += simulated.num_rows
         bound_s, step_s = (
             rows.column("step_time_s").to_numpy(zero_copy_only=False) for rows in (bounds.take(pa.array(chosen)), simulated)
         )
-        frontier.tightness += float(np.nansum(bound_s / step_s))
+        frontier.count(positions[chosen], bound_s / step_s)
         take_in(simulated, frontier)
     counted[BEATEN] = counted.pop("", 0) - sum(table.num_rows for table in tables)
     return _joined(sweep, tables, counted, frontier)

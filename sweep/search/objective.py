@@ -83,6 +83,12 @@ def same_numbers(rows: pa.RecordBatch) -> Ints:
     return hashed
 
 
+def apart(rows: pa.RecordBatch, per: tuple[str, ...]) -> int:
+    """How many of some rows there are if, within a group, those with the same numbers count as one."""
+    _, group = group_keys(rows, per)
+    return len(np.unique(np.stack([group, same_numbers(rows)]), axis=1).T)
+
+
 def _codes(column: pa.Array) -> Ints:
     """Integers that tell the values of a column apart, the same in every batch."""
     if pa.types.is_dictionary(column.type):

@@ -22,7 +22,7 @@ from sweep.results.store import Store
 from sweep.search.ahead import Frontier, of_blocks, refined
 from sweep.search.blocks import Blocks, blocks_of
 from sweep.search.candidates import WORSE, in_answer, search_among, search_blocks, take_in
-from sweep.search.objective import Objective
+from sweep.search.objective import Objective, apart
 from sweep.sources import row_code
 
 SEEDS: Final = 4096
@@ -70,7 +70,8 @@ class Answer(NamedTuple):
 
     plans: int
     rows: int
-    simulated: int
+    apart: int  # rows of the answer if those with the same numbers count as one
+    simulated: int  # plans, each once
     counted: dict[str, int]
     tightness: float  # mean of bound / step over the simulated
 
@@ -127,6 +128,7 @@ def finish(prepared: Prepared, objective: Objective, store: Store) -> Answer:
     return Answer(
         plans=whole.rows,
         rows=int(kept.sum()),
+        apart=apart(batch.filter(pa.array(kept)), objective.per),
         simulated=simulated,
         counted=counts["plans"],
         tightness=counts["tightness"] / max(simulated, 1),
@@ -144,7 +146,7 @@ def seed(sweep: Sweep, blocks: Blocks, objective: Objective) -> Frontier:
     if blocks.pays:
         _search_families(sweep, blocks, chosen, frontier)
     else:
-        search_among(sweep, blocks.numbers(chosen), frontier)
+        _search_new(sweep, blocks.numbers(chosen), frontier)
     if sweep.space.sample is not None:
         return frontier  # the plans around one are not in the sample
     seen = np.empty(0, np.int64)
@@ -158,10 +160,15 @@ def seed(sweep: Sweep, blocks: Blocks, objective: Objective) -> Frontier:
             around = np.unique(blocks.block_of(_around(best, blocks.outer)) // blocks.family)
             _search_families(sweep, blocks, np.setdiff1d(around, chosen), frontier)
             chosen = np.union1d(chosen, around)
-            search_among(sweep, _around(best, blocks.inner), frontier)
+            _search_new(sweep, _around(best, blocks.inner), frontier)
         else:
-            search_among(sweep, _around(best, blocks.outer), frontier)
+            _search_new(sweep, _around(best, blocks.outer), frontier)
     return frontier
+
+
+def _search_new(sweep: Sweep, positions: Ints, frontier: Frontier) -> None:
+    """Search among those of some positions that have not been simulated."""
+    search_among(sweep, np.setdiff1d(positions, frontier.seen), frontier)
 
 
 def _search_families(sweep: Sweep, blocks: Blocks, families: Ints, frontier: Frontier) -> None:
@@ -169,7 +176,7 @@ def _search_families(sweep: Sweep, blocks: Blocks, families: Ints, frontier: Fro
     ahead = of_blocks(sweep, blocks, frontier.objective, families, rough=True)
     ahead = refined(sweep, blocks, families, ahead, ahead.first(frontier), frontier)
     first = ahead.first(frontier)
-    search_among(sweep, blocks.standing_for(families[first // blocks.family] * blocks.family + first % blocks.family), frontier)
+    _search_new(sweep, blocks.standing_for(families[first // blocks.family] * blocks.family + first % blocks.family), frontier)
 
 
 def _around(plans: Ints, axes: tuple[tuple[int, int], ...]) -> Ints:
