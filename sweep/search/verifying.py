@@ -91,4 +91,5 @@ def _of_blocks(sweep: Sweep, blocks: Blocks, objective: Objective, positions: In
     families, place = np.unique(blocks.block_of(positions) // blocks.family, return_inverse=True)
     number = place * blocks.family + blocks.block_of(positions) % blocks.family
     rough, each = (of_blocks(sweep, blocks, objective, families, rough=how).cost[number] for how in (True, False))
-    return np.fmax(rough, each)
+    highest: Floats = np.fmax(rough, each)
+    return highest
