@@ -18,7 +18,7 @@ from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import chunks_of, most_blocks, most_cells, most_events, most_scratch
 from sim_core.engine.lanes import Lanes, allocate_lanes, engine_for, put, take
 from sim_core.engine.orders import fill_order, order_writers
-from sim_core.engine.program import MESSAGES, STREAMS, Shape
+from sim_core.engine.program import MESSAGES, QUEUES, STREAMS, Shape
 from sim_core.engine.sequence import Sequence, allocate_sequence
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import METRICS, STEP_TIME
@@ -146,13 +146,14 @@ def run_rows(batch: Batch, rows: Ints) -> None:
         anew = True
         while begin < end:
             used = min(end - begin, LANES)
-            streams, crowds = False, False
+            streams, crowds, queues = False, False, False
             for lane in range(used):
                 own = reference(row_at(batch.scratch, lane))
                 begin_step(reference(case_at(tables, rows[begin + lane])), own)
-                streams, crowds = streams or own.program.shares[STREAMS], crowds or own.program.shares[MESSAGES]
+                shares = own.program.shares
+                streams, crowds, queues = streams or shares[STREAMS], crowds or shares[MESSAGES], queues or shares[QUEUES]
                 put(own.program, shape, lane, lanes)
-            call(batch.engine[0], reference(shape), order, sequence, anew, streams, crowds, lanes, batch.ran)
+            call(batch.engine[0], reference(shape), order, sequence, anew, streams, crowds, queues, lanes, batch.ran)
             anew = False
             for lane in range(used):
                 own = reference(row_at(batch.scratch, lane))

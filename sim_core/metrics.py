@@ -52,6 +52,7 @@ METRIC_ROWS: Final = (
     Metric("cp_exposed_s", "part", _EXPOSED, summed=True, heading="CP", later=True),
     Metric("pp_total_s", "total", _TOTAL, summed=False),
     Metric("pp_exposed_s", "part", _EXPOSED, summed=False, heading="PP"),
+    Metric("pp_queued_s", "part", "pipeline messages that wait for each other", summed=False, heading="queue", later=True),
     Metric("dp_total_s", "total", _TOTAL, summed=True),
     Metric("dp_exposed_s", "part", _EXPOSED, summed=True, heading="DP"),
     Metric("bubble_s", "part", _BUBBLE, summed=False, heading="bubble"),
@@ -67,11 +68,11 @@ PARTS: Final = tuple(row.name for row in METRIC_ROWS if row.of == "part")
 
 (
     FORWARD_S, BACKWARD_S, RECOMPUTE_S, LAUNCH_S, TP_TOTAL, TP_EXPOSED, EP_TOTAL, EP_EXPOSED, CP_TOTAL, CP_EXPOSED, DP_TOTAL,
-    DP_EXPOSED, PP_TOTAL, PP_EXPOSED, BUBBLE, OPTIMIZER, STEP_TIME,
+    DP_EXPOSED, PP_TOTAL, PP_EXPOSED, PP_QUEUED, BUBBLE, OPTIMIZER, STEP_TIME,
 ) = map(METRICS.index, (
     "compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s", "tp_total_s", "tp_exposed_s", "ep_total_s",
-    "ep_exposed_s", "cp_total_s", "cp_exposed_s", "dp_total_s", "dp_exposed_s", "pp_total_s", "pp_exposed_s", "bubble_s",
-    "optimizer_s", "step_time_s",
+    "ep_exposed_s", "cp_total_s", "cp_exposed_s", "dp_total_s", "dp_exposed_s", "pp_total_s", "pp_exposed_s", "pp_queued_s",
+    "bubble_s", "optimizer_s", "step_time_s",
 ))  # fmt: skip
 """Places in METRICS."""
 

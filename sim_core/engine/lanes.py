@@ -22,6 +22,8 @@ from sim_core.engine.program import (
     OF_INPUTS,
     OF_WEIGHTS,
     OWN,
+    PAIR,
+    QUEUES,
     READY,
     SENT,
     STREAMS,
@@ -31,7 +33,7 @@ from sim_core.engine.program import (
     Shape,
     Times,
 )
-from sim_core.engine.schedules import DEEPSPEED, SPLITS
+from sim_core.engine.schedules import DEEPSPEED, PAIRS, SPLITS
 from sim_core.engine.sequence import (
     ALONE,
     ARRIVED,
@@ -41,6 +43,7 @@ from sim_core.engine.sequence import (
     DURATION,
     EVENTS,
     FIRST,
+    IN_PAIRS,
     INPUT_GRADIENT,
     LAST,
     LEFT,
@@ -64,10 +67,12 @@ from sim_core.engine.sequence import (
 STAGE, WORKS, READY_S, ALONE_S, SLOWED_S, CROWDED_S, END_S = range(7)
 """Columns of a record of events: the stage; 1 for a block or a pair, 0 for a last send or a meeting alone; when it could start
 but for parameters; its seconds alone, and what it takes longer beside a stream and beside a pipeline message; its end."""
-MESSAGE_S, SENT_S, COST_S, PAIR_SENT_S, PAIR_COST_S, LATE_S = range(7, 13)
+MESSAGE_S, SENT_S, COST_S, PAIR_SENT_S, PAIR_COST_S, LATE_S, QUEUED_S = range(7, 14)
 """Further ones: seconds of a message, at most, in what it waited for; when its message was sent, and the cost; both for the
-other block of a pair; by how much the parameters of its stage are late."""
-RECORDED: Final = 13
+other block of a pair; by how much the parameters of its stage are late; what it waited because messages wait for each other."""
+RECORDED: Final = 14
+ANY: Final = 1e30
+"""Times its own seconds: more than a message ever waits, but 0 of one that the NICs do not send."""
 
 
 class Lanes(NamedTuple):
@@ -81,7 +86,15 @@ class Lanes(NamedTuple):
     longer_s: Floats  # [NO_WORK * cells + 1] its rows CROWDED and CLEARED, by rows of `duration_s`
     cleared: Floats
     most_s: Floats  # [1] the most that pipeline messages make a block longer: 0 where they share nothing, else infinity
-    slot_s: Floats  # [slots] ends that messages wait for
+    sent_s: Floats  # [2 * (NO_WORK * cells + 1)] of NICs for what a block sends on, by direction and row of `duration_s`
+    waits_s: Floats  # [1] the most that a message waits for others, over its own seconds: ANY, or 0 where none does
+    slot_s: Floats  # [slots] ends that messages wait for; when the message of a block leaves
+    held_s: Floats  # [slots] by how much it leaves later than its block ends
+    wire_s: Floats  # [2 * stages] when a stage has sent all messages of a direction ...
+    other_s: Floats  # [2 * stages] ... and by how much its latest one was later because of those of the other direction
+    latest_s: Floats  # [stages] by how much the latest one left later than its block had ended
+    left: Floats  # [2 * stages] the first rows of `Program.left` ...
+    slower: Floats  # [2 * stages] ... and `Program.slower`
     through_s: Floats  # [stages] when the stage's stream is through if nothing more comes
     behind_s: Floats  # [stages] by how much its gradients are later, since the latest last backward of a chunk
     first_s: Floats  # [cells] and what follows as in Times
@@ -89,6 +102,7 @@ class Lanes(NamedTuple):
     free_s: Floats
     message_s: Floats
     exposed_s: Floats
+    queued_s: Floats
     idle_s: Floats
     gated_s: Floats
     gathers_late_s: Floats
@@ -103,14 +117,15 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
     """Scratch for pipelines of up to `events` events, `stages` stages and `cells` virtual stages."""
     of_durations, rows = NO_WORK * cells + 1, dict.fromkeys(Lanes._fields, stages)
     rows |= dict.fromkeys(("duration_s", "longer_s", "cleared"), of_durations)
+    rows |= {"sent_s": 2 * of_durations} | dict.fromkeys(("wire_s", "other_s", "left", "slower"), 2 * stages)
     rows |= dict.fromkeys(("gate_start_s", "gate_end_s", "first_s", "shared", "later_s"), cells)
     rows |= {"cost_s": NO_MESSAGE * stages + 1, "beside_s": CROWDED * cells, "last_s": 2 * cells}
-    rows |= {"most_s": 1, "slot_s": events + 2, "noted": RECORDED}
+    rows |= {"most_s": 1, "waits_s": 1, "slot_s": events + 2, "held_s": events + 2, "noted": RECORDED}
     lanes = Lanes(**{name: allocate_rows(number) for name, number in rows.items()})
     for name in Lanes._fields[: Lanes._fields.index("slot_s")]:
         getattr(lanes, name)[:] = 0.0  # lanes that no plan uses compute, too
     lanes.through_s[:], lanes.noted[:] = 0.0, 0.0
-    lanes.beside_s[:] = 1.0
+    lanes.beside_s[:], lanes.left[:], lanes.slower[:] = 1.0, 1.0, 1.0
     return lanes
 
 
@@ -132,6 +147,7 @@ def put(program: Program, shape: Shape, lane: int, lanes: Lanes) -> None:
         if shape.schedule == DEEPSPEED:
             lanes.cost_s[MEETING * pp + stage, lane] = message_s[DOWN, stage] + message_s[UP, max(stage - 1, 0)]
     _put_beside(program, split, pp, cells, lane, lanes)
+    _put_sent(program, shape, cells, lane, lanes)
 
 
 @inlined_kernel
@@ -156,6 +172,29 @@ def _put_beside(program: Program, split: bool, pp: int, cells: int, lane: int, l
 
 
 @inlined_kernel
+def _put_sent(program: Program, shape: Shape, cells: int, lane: int, lanes: Lanes) -> None:
+    """What its blocks send on; those of an earlier plan stay where `waits_s` is 0."""
+    split, pairs, sent_s, rows = SPLITS[shape.schedule], PAIRS[shape.schedule], program.sent_s, lanes.sent_s
+    queues = program.shares[QUEUES]
+    lanes.waits_s[0, lane] = ANY if queues else 0.0
+    for stage in range(shape.pp if queues else 0):
+        for way in (DOWN, UP):
+            lanes.left[2 * stage + way, lane] = program.left[way, stage]
+            lanes.slower[2 * stage + way, lane] = program.slower[way, stage]
+    up = NO_WORK * cells + 1
+    for cell in range(cells if queues else 0):
+        rows[DOWN * cells + cell, lane], rows[up + DOWN * cells + cell, lane] = sent_s[DOWN, cell], 0.0
+        rows[UP * cells + cell, lane], rows[up + UP * cells + cell, lane] = 0.0, sent_s[UP, cell]
+        if split:
+            for kind in (WEIGHT, INPUT_GRADIENT):
+                rows[kind * cells + cell, lane] = 0.0
+                rows[up + kind * cells + cell, lane] = sent_s[UP, cell] if kind == INPUT_GRADIENT else 0.0
+        if pairs:
+            other = cell + 1 - 2 * (cell % 2)
+            rows[PAIR * cells + cell, lane], rows[up + PAIR * cells + cell, lane] = sent_s[DOWN, cell], sent_s[UP, other]
+
+
+@inlined_kernel
 def take(lanes: Lanes, lane: int, pp: int, cells: int, shares: bool, times: Times) -> None:
     """Read from a lane what the rest of a step needs; `shares`: also what became of what is sent beside blocks."""
     for cell in range(cells):
@@ -169,6 +208,7 @@ def take(lanes: Lanes, lane: int, pp: int, cells: int, shares: bool, times: Time
         times.free_s[stage] = lanes.free_s[stage, lane]
         times.message_s[stage] = lanes.message_s[stage, lane]
         times.exposed_s[stage] = lanes.exposed_s[stage, lane]
+        times.queued_s[stage] = lanes.queued_s[stage, lane]
         times.idle_s[stage] = lanes.idle_s[stage, lane]
         times.gated_s[stage] = lanes.gated_s[stage, lane]
         if shares:
@@ -179,22 +219,30 @@ def take(lanes: Lanes, lane: int, pp: int, cells: int, shares: bool, times: Time
 
 @addressed_kernel
 def run_lanes(
-    shape: Shape, order: Ints, sequence: Sequence, anew: bool, streams: bool, crowds: bool, lanes: Lanes, ran: Ints
+    shape: Shape,
+    order: Ints,
+    sequence: Sequence,
+    anew: bool,
+    streams: bool,
+    crowds: bool,
+    queues: bool,
+    lanes: Lanes,
+    ran: Ints,
 ) -> None:
     """Run the pipelines of all lanes along a sequence, which is found first if the order of blocks is `anew`.
 
-    `streams`, `crowds`: whether blocks of any lane share NICs with streams, with pipeline messages. `ran`, [2]: the turns of
+    `streams`, `crowds`, `queues`: `shares` of any lane. `ran`, [2]: the turns of
     the sequence, for the next lanes with this order; 1, or 0 for a contradictory order.
     """
     if anew:
         ran[0] = fill_sequence(shape, order, sequence)
-    ran[1] = _run(shape, order, sequence, ran[0], streams, crowds, lanes, lanes.noted, False) > 0
+    ran[1] = _run(shape, order, sequence, ran[0], streams, crowds, queues, lanes, lanes.noted, False) > 0
 
 
 def engine_for(order: Ints, sequence: Sequence, lanes: Lanes, ran: Ints) -> Addresses:
     """What kernels call to run lanes in this memory; it is compiled or loaded now, apart from them."""
     shape = Shape(0, 0, 0, 0, False)
-    return addresses([run_lanes], np.zeros(1, np.int64), (shape, order, sequence, False, False, False, lanes, ran))
+    return addresses([run_lanes], np.zeros(1, np.int64), (shape, order, sequence, False, False, False, False, lanes, ran))
 
 
 @outer_kernel
@@ -203,8 +251,8 @@ def record(shape: Shape, order: Ints, program: Program, sequence: Sequence, lane
     lanes.noted[:] = 0.0
     put(program, shape, 0, lanes)
     turns = fill_sequence(shape, order, sequence)
-    streams, crowds = program.shares[STREAMS], program.shares[MESSAGES]
-    return int(_run(shape, order, sequence, turns, streams, crowds, lanes, events, True))
+    streams, crowds, queues = program.shares[STREAMS], program.shares[MESSAGES], program.shares[QUEUES]
+    return int(_run(shape, order, sequence, turns, streams, crowds, queues, lanes, events, True))
 
 
 @inlined_kernel
@@ -215,6 +263,7 @@ def _run(
     turns: int,
     streams: bool,
     crowds: bool,
+    queues: bool,
     lanes: Lanes,
     events: Floats,
     recorded: bool,
@@ -222,16 +271,18 @@ def _run(
     """Walk a sequence, piece by piece; returns the number of events, 0 for a contradictory order."""
     pp, cells, rule = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp), rule_of(shape)
     lanes.duration_s[NO_WORK * cells], lanes.cost_s[NO_MESSAGE * pp], lanes.slot_s[NOTHING] = 0.0, 0.0, 0.0
+    lanes.sent_s[NO_WORK * cells], lanes.sent_s[2 * NO_WORK * cells + 1], lanes.held_s[NOTHING] = 0.0, 0.0, 0.0
+    lanes.wire_s[: 2 * pp], lanes.other_s[: 2 * pp] = 0.0, 0.0
     for of_stages in (
         lanes.free_s, lanes.message_s, lanes.exposed_s, lanes.idle_s, lanes.gated_s, lanes.gathers_late_s, lanes.behind_s,
-        lanes.slowed_s, lanes.crowded_s,
+        lanes.slowed_s, lanes.crowded_s, lanes.queued_s, lanes.latest_s,
     ):  # fmt: skip
         of_stages[:pp] = 0.0
     before: int = 0
     if sequence.state[PIECE] > 0:  # the plans before have run it to its end
         turns = fill_sequence(shape, order, sequence)
     while turns > 0:
-        _walk(sequence, turns, rule, streams, crowds, cells, lanes, events[before:], recorded)
+        _walk(sequence, turns, rule, streams, crowds, queues, cells, lanes, events[before:], recorded)
         before += int(sequence.state[EVENTS])
         if sequence.state[LEFT] == 0:
             return before
@@ -246,6 +297,7 @@ def _walk(  # noqa: PLR0915
     rule: int,
     streams: bool,
     crowds: bool,
+    queues: bool,
     cells: int,
     lanes: Lanes,
     events: Floats,
@@ -259,6 +311,7 @@ def _walk(  # noqa: PLR0915
         stage = turn[each, 0]
         free = load(lanes.free_s, stage)
         message, exposed, idle, crowded = zeros(), zeros(), zeros(), load(lanes.crowded_s, stage)
+        latest, queued, held = load(lanes.latest_s, stage), zeros(), zeros()
         for _ in range(turn[each, 1]):
             cost = load(cost_s, event[at, RECEIVED_COST])
             sent = load(slot_s, event[at, RECEIVED])
@@ -277,13 +330,22 @@ def _walk(  # noqa: PLR0915
                     total = cost + other
             waited = start - free
             message = message + total
-            exposed = exposed + smaller(waited, most)
-            idle = idle + larger(waited - most, zeros())
+            rest = waited
+            if queues:
+                held = load(lanes.held_s, event[at, RECEIVED])
+                if rule == IN_PAIRS:
+                    held = larger(held, load(lanes.held_s, event[at, POSTED]))
+                held = smaller(waited, held)
+                queued = queued + held
+                rest = waited - held
+            exposed = exposed + smaller(rest, most)
+            idle = idle + larger(rest - most, zeros())
             alone = load(duration_s, event[at, DURATION])
             seconds = alone
             if crowds:
                 row = event[at, DURATION]
-                more = larger(load(lanes.longer_s, row) - load(lanes.cleared, row) * waited, zeros())
+                gone = larger(waited - latest, zeros()) if queues else waited
+                more = larger(load(lanes.longer_s, row) - load(lanes.cleared, row) * gone, zeros())
                 more = smaller(longest, more)
                 seconds = seconds + more
                 crowded = crowded + more
@@ -294,11 +356,17 @@ def _walk(  # noqa: PLR0915
                     end = _first_forward_end(begins, stage, start, alone, seconds, streams, lanes)
                 if last >= 0:
                     end = _end_beside(last, stage, cells, start, alone, seconds, end, streams, lanes)
-            store(slot_s, event[at, WRITTEN], end)
+            if queues:
+                latest = _queued(stage, event[at, DURATION], cells, end, streams, lanes)
+                store(slot_s, event[at, WRITTEN], end + latest)
+                store(lanes.held_s, event[at, WRITTEN], latest)
+            else:
+                store(slot_s, event[at, WRITTEN], end)
             free = end
             if recorded:
                 _note(lanes.noted, start, alone, more, end, most, sent, cost, posted, other)
                 store(lanes.noted, LATE_S, load(lanes.gathers_late_s, stage))
+                store(lanes.noted, QUEUED_S, held)
                 events[at, STAGE], events[at, WORKS] = stage, event[at, DURATION] != NO_WORK * cells
                 for column in range(READY_S, RECORDED):
                     events[at, column] = lanes.noted[column, 0]
@@ -310,6 +378,50 @@ def _walk(  # noqa: PLR0915
         store(lanes.idle_s, stage, load(lanes.idle_s, stage) + idle)
         if crowds:
             store(lanes.crowded_s, stage, crowded)
+        if queues:
+            store(lanes.queued_s, stage, load(lanes.queued_s, stage) + queued)
+            store(lanes.latest_s, stage, latest)
+
+
+@inlined_kernel
+def _queued(stage: int, row: int, cells: int, end: Floats, streams: bool, lanes: Lanes) -> Floats:
+    """By how much the message of a block that ends at `end` is later because of others of its stage.
+
+    It waits for those of its direction, and halves the NICs with those of the other. What it makes these later is not known
+    when they leave: one is taken to be as late as the one before it.
+    """
+    mine, waits = 2 * stage, load(lanes.waits_s, 0)
+    down, up = row, NO_WORK * cells + 1 + row
+    down_s, up_s = smaller(load(lanes.sent_s, down), waits), smaller(load(lanes.sent_s, up), waits)
+    down_free, up_free = load(lanes.wire_s, mine + DOWN), load(lanes.wire_s, mine + UP)
+    down_wait = smaller(larger(down_free - end, zeros()), down_s * waits)
+    up_wait = smaller(larger(up_free - end, zeros()), up_s * waits)
+    down_halved = smaller(larger(up_free - (end + down_wait), zeros()), down_s)
+    up_halved = smaller(larger(down_free - (end + up_wait), zeros()), up_s)
+    down_longer, up_longer = down_halved, up_halved
+    if streams:
+        down_longer = down_longer + _longer(DOWN, stage, end + down_wait, down_s, lanes.gathers_late_s, lanes)
+        up_longer = up_longer + _longer(UP, stage, end + up_wait, up_s, lanes.behind_s, lanes)
+    store(lanes.wire_s, mine + DOWN, larger(down_free, end + (down_wait + down_s + down_longer)) + up_halved)
+    store(lanes.wire_s, mine + UP, larger(up_free, end + (up_wait + up_s + up_longer)) + down_halved)
+    down_other, up_other = load(lanes.other_s, mine + DOWN), load(lanes.other_s, mine + UP)
+    down_taken, up_taken = smaller(down_other, down_s * waits), smaller(up_other, up_s * waits)
+    store(lanes.other_s, mine + DOWN, down_other - down_taken + up_halved)
+    store(lanes.other_s, mine + UP, up_other - up_taken + down_halved)
+    down_late = down_wait + down_longer + smaller(down_taken, down_s)
+    return larger(down_late, up_wait + up_longer + smaller(up_taken, up_s))
+
+
+@inlined_kernel
+def _longer(way: int, stage: int, begin: Floats, alone: Floats, late_s: Floats, lanes: Lanes) -> Floats:
+    """Seconds that a message which begins to be sent takes longer beside the stream of its stage; `late_s`: see _beside_stream."""
+    row, through = 2 * stage + way, load(lanes.through_s, stage)
+    left, slower = load(lanes.left, row), load(lanes.slower, row)
+    together = smaller(larger(through - begin, zeros()) * slower, alone / left)
+    behind = together - together / slower
+    store(lanes.through_s, stage, through + behind)
+    store(late_s, stage, load(late_s, stage) + behind)
+    return together - together * left
 
 
 @inlined_kernel

@@ -5,6 +5,8 @@ The engine knows blocks, stages and messages, not models or plans. There are two
 - blocking: between two blocks a stage posts its send and its next receive, and continues when both are complete; a
   message completes at max(sender's post, receiver's post) + cost (Megatron's batched isend/irecv, then wait).
 
+A stage's NICs send one overlapped message after another: one that is begun while another is still sent waits for it.
+
 Beside its blocks a stage may send over the same NICs: parameters that it gathers, then gradients that it reduces (a stream),
 and the pipeline message of the block before. A stream sends all the time until it is through. A block beside it takes longer,
 and the stream is later. Both follow from when the block begins: the stream may have gone on while the stage was idle.
@@ -29,15 +31,15 @@ LONGER, SENT = 0, 1
 those of the stream that get through meanwhile, never 0. What both take more than these, the stream is later."""
 KINDS: Final = 2
 READY, OWN, LATER = 4, 5, 6
-"""Its further rows: seconds of a cell's gradients that can be sent before its last backward ends; of all of them; and of LONGER
-of a forward those of the message that it sends on."""
-CROWDED, CLEARED = 7, 9
+"""Its further rows: seconds of a cell's gradients that can be sent before its last backward ends; of all of them; and at +
+direction, of LONGER those of the message that the block sends on."""
+CROWDED, CLEARED = 8, 10
 """Its last rows, at + direction: seconds that a block takes longer that begins with a pipeline message of its stage under way;
 and how much fewer for each second that the stage has waited before it, and the message gone on."""
-ROWS: Final = 11
+ROWS: Final = 12
 
-STREAMS, MESSAGES = 0, 1
-"""What blocks may share NICs with: columns of `shares`."""
+STREAMS, MESSAGES, QUEUES = 0, 1, 2
+"""Columns of `shares`."""
 OF_INPUTS, OF_WEIGHTS = 0, 1
 """Rows of `last_s`: input gradients, weight gradients."""
 
@@ -61,7 +63,10 @@ class Program(NamedTuple):
     gate_end_s: Floats  # [cells] ... and its earliest end
     gathered_s: Floats  # [stages] when all parameters have been gathered that share NICs with forwards; 0: none do
     beside_s: Floats  # [ROWS, cells] what a block and what is sent beside it do to each other
-    shares: Bools  # [2] whether blocks share NICs with STREAMS, with MESSAGES of the pipeline
+    sent_s: Floats  # [2, cells] of NICs for the message that a block sends on, by direction; 0: none, or within a node
+    left: Floats  # [2, stages] part of the NICs that a stage's stream leaves to messages of a direction ...
+    slower: Floats  # [2, stages] ... and how many times as long as alone the stream takes beside them
+    shares: Bools  # [3] whether blocks share NICs with STREAMS, with MESSAGES of the pipeline; whether messages wait for each other
 
 
 class Times(NamedTuple):
@@ -72,6 +77,7 @@ class Times(NamedTuple):
     free_s: Floats  # [stages] end of all its pipeline work
     message_s: Floats  # [stages] time of its messages, exposed or not
     exposed_s: Floats  # [stages] exposed part of message_s: the stage was idle
+    queued_s: Floats  # [stages] idle because a message waited for others
     idle_s: Floats  # [stages] idle for any other reason
     gated_s: Floats  # [stages] waiting for gathered parameters
     gathers_late_s: Floats  # [stages] by how much its parameters arrive later
@@ -90,7 +96,10 @@ def allocate_program(stages: int, cells: int) -> Program:
         gate_end_s=np.zeros(cells),
         gathered_s=np.zeros(stages),
         beside_s=np.zeros((ROWS, cells)),
-        shares=np.zeros(2, np.bool_),
+        sent_s=np.zeros((2, cells)),
+        left=np.ones((2, stages)),
+        slower=np.ones((2, stages)),
+        shares=np.zeros(3, np.bool_),
     )
     program.beside_s[SENT::KINDS][:2] = 1.0  # of streams that send nothing
     return program

@@ -23,10 +23,12 @@ from sim_core.engine.program import (
     MESSAGES,
     OWN,
     PAIR,
+    QUEUES,
     READY,
     SENT,
     STREAMS,
     UP,
+    WEIGHT,
     sender_of,
 )
 from sim_core.engine.schedules import DEEPSPEED, LOOP, PAIRS, SPLITS
@@ -91,7 +93,7 @@ def share_sends(case: Case, scratch: Scratch) -> None:
     plan, program, low, later_s = case.plan, scratch.program, scratch.low, scratch.longer.sends_s
     pp, chunks, pairs = plan.pp, case.chunks, PAIRS[plan.schedule]
     later_s[:] = 0.0
-    program.shares[:] = False
+    program.shares[:], program.left[:], program.slower[:] = False, 1.0, 1.0
     if pairs:
         low.pairs_s[: pp * chunks] = 0.0
     if pp == 1 or not case.shares or not in_background(plan):
@@ -106,15 +108,17 @@ def share_sends(case: Case, scratch: Scratch) -> None:
                 all_s = nic_s[way, cell, ALL]
                 if sent_s <= 0 or all_s <= 0:
                     continue
-                more_s = shared_s(block_s, nic_s[way, cell, OPEN], all_s, sent_s)
+                together_s = min(sent_s, block_s)
+                more_s = shared_s(block_s, nic_s[way, cell, OPEN], all_s, together_s)
                 beside_s[CROWDED + way, cell], beside_s[CLEARED + way, cell] = more_s, more_s / sent_s
                 program.shares[MESSAGES] = True
                 link = link_of(case, way, stage, chunk)
                 senders = chunks - 1 if case.placement == LOOP and link == pp - 1 else chunks
-                later_s[way, (link + 1) % pp if way == DOWN else link] += sent_s * min(all_s / block_s, 1.0) / senders
+                later_s[way, (link + 1) % pp if way == DOWN else link] += together_s * min(all_s / block_s, 1.0) / senders
     for way in (DOWN, UP):
         for stage in range(pp):
             program.message_s[way, stage] += later_s[way, stage]
+    _fill_sent(case, scratch)
     if not pairs:
         return
     for stage in range(pp):
@@ -124,6 +128,32 @@ def share_sends(case: Case, scratch: Scratch) -> None:
             busy_s += sends_of(case, low, DOWN, stage, chunk) + sends_of(case, low, UP, stage, other)
             low.pairs_s[cell] = max(busy_s - duration_s[PAIR, cell], 0.0)
             duration_s[PAIR, cell] += low.pairs_s[cell]
+
+
+@inner_kernel
+def _fill_sent(case: Case, scratch: Scratch) -> None:
+    """NICs of a stage for what its blocks send on; a message can wait for others where they need more than the least block."""
+    program, low, schedule, chunks = scratch.program, scratch.low, case.plan.schedule, case.chunks
+    duration_s, sent_s, pairs = program.duration_s, program.sent_s, PAIRS[schedule]
+    for stage in range(case.plan.pp):
+        first, most_s, least_s = stage * chunks, 0.0, np.inf
+        for chunk in range(chunks):
+            cell = first + chunk
+            for way in (DOWN, UP):
+                seconds = sends_of(case, low, way, stage, chunk)
+                if seconds > 0:
+                    link = link_of(case, way, stage, chunk)
+                    seconds += scratch.longer.sends_s[way, (link + 1) % case.plan.pp if way == DOWN else link]
+                sent_s[way, cell] = seconds
+                if seconds > 0:
+                    most_s = max(most_s, seconds)
+                    apart_s = duration_s[WEIGHT, cell] if way == UP and SPLITS[schedule] else 0.0
+                    least_s = min(least_s, duration_s[way, cell] - apart_s)
+        if pairs:
+            for cell in range(first, first + 2):
+                most_s = max(most_s, sent_s[DOWN, cell] + sent_s[UP, 2 * first + 1 - cell])
+                least_s = min(least_s, duration_s[PAIR, cell])
+        program.shares[QUEUES] |= most_s > least_s
 
 
 @outer_kernel
@@ -148,11 +178,13 @@ def fill_beside(case: Case, scratch: Scratch, way: int, stage: int, rate: float)
     program, low, last, shares = scratch.program, scratch.low, scratch.low.beside, rate > 0
     beside_s, duration_s, nic_s = program.beside_s, program.duration_s, low.nic_s
     program.shares[STREAMS] |= shares
+    if shares:
+        program.left[way, stage], program.slower[way, stage] = left_beside(rate), max(2.0 * rate, 1.0)
     for chunk in range(case.chunks):
         cell = stage * case.chunks + chunk
         longer_s, gone_s, sent_s = 0.0, 1.0, 0.0
         if shares:
-            if way == UP or chunk < case.chunks - 1:
+            if (way == UP or chunk < case.chunks - 1) and not program.shares[QUEUES]:
                 sent_s = sends_of(case, low, way, stage, chunk)
             block_s, all_s, open_s = duration_s[way, cell], nic_s[way, cell, ALL], nic_s[way, cell, OPEN]
             alike = last[0] == rate and last[1] == block_s and last[2] == open_s and last[3] == all_s and last[4] == sent_s
@@ -163,8 +195,7 @@ def fill_beside(case: Case, scratch: Scratch, way: int, stage: int, rate: float)
                 last[0], last[1], last[2], last[3], last[4] = rate, block_s, open_s, all_s, sent_s
                 last[5], last[6] = longer_s, max(gone_s, NOTHING_S)
             longer_s, gone_s = last[5], last[6]
-        if way == DOWN:
-            beside_s[LATER, cell] = sent_s * (1.0 / left_beside(rate) - 1.0) if sent_s > 0 else 0.0
+        beside_s[LATER + way, cell] = sent_s * (1.0 / left_beside(rate) - 1.0) if sent_s > 0 else 0.0
         beside_s[KINDS * way + LONGER, cell] = longer_s
         beside_s[KINDS * way + SENT, cell] = gone_s
 

@@ -5,7 +5,7 @@ from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.blocks import EXPOSED
 from sim_core.costing.case import Case
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, PAIRED, PART_MASK, PART_SHIFT, row_of
-from sim_core.engine.program import DOWN, MESSAGES, PAIR, STREAMS, UP, message_into, sender_of
+from sim_core.engine.program import DOWN, MESSAGES, PAIR, QUEUES, STREAMS, UP, message_into, sender_of
 from sim_core.engine.schedules import PAIRS
 from sim_core.metrics import (
     BUBBLE,
@@ -15,6 +15,7 @@ from sim_core.metrics import (
     LAUNCH_S,
     N_SUMS,
     PP_EXPOSED,
+    PP_QUEUED,
     PP_TOTAL,
     STEP_TIME,
 )
@@ -63,6 +64,8 @@ def finish_step(case: Case, order: Ints, scratch: Scratch) -> None:
             out[DP_EXPOSED] += times.slowed_s[stage] / pp
         if program.shares[MESSAGES]:
             crowded_s += times.crowded_s[stage]
+        if program.shares[QUEUES]:
+            out[PP_QUEUED] += times.queued_s[stage] / pp
         out[BUBBLE] += times.idle_s[stage] / pp
         out[BUBBLE] += (barrier_s - reduced_s[stage] + slowest_s - after_s[stage]) / pp
     if PAIRS[plan.schedule]:

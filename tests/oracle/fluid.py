@@ -200,6 +200,7 @@ class Fluid:
         self.begun = [[not step.gathers] * step.vpp for _ in range(step.pp)]
         self.gathered: dict[tuple[int, int], float] = {}
         self.held: dict[int, Block] = {}
+        self.links: dict[tuple[int, int], deque[Block]] = {}
         self.touched: set[int] = set()
         self.now = 0.0
 
@@ -312,7 +313,7 @@ class Fluid:
         self.turn[stage] += 1
         target = self._neighbour(block, 1)
         if target and self.step.background:
-            self._send(stage, self.step.into[target.way][target.stage], lambda: self._arrive(target))
+            self._leave(stage, target)
         elif target:
             self.sending[stage] = True
             self._post(target)
@@ -320,6 +321,29 @@ class Fluid:
             self._post(self.orders[stage][self.turn[stage]])
         self._end(stage)
         self._start(stage)
+
+    def _leave(self, stage: int, target: Block) -> None:
+        """A message joins those of its link, which go one after another; the time that needs no NICs keeps no other."""
+        link = self.links.setdefault((stage, target.way), deque())
+        link.append(target)
+        if len(link) == 1:
+            self._send_next(stage, target.way)
+
+    def _send_next(self, stage: int, way: int) -> None:
+        link = self.links[stage, way]
+        target = link[0]
+        message = self.step.into[way][target.stage]
+
+        def sent() -> None:
+            self._delay(stage, message.seconds - message.nic, lambda: self._arrive(target))
+            link.popleft()
+            if link:
+                self._send_next(stage, way)
+
+        self._send(stage, Message(message.nic, message.nic), sent)
+
+    def _delay(self, stage: int, seconds: float, then: Callable[[], None]) -> None:
+        self._send(stage, Message(seconds), then)
 
     def _post(self, block: Block) -> None:
         """One of both ends of the message of a block is there."""
