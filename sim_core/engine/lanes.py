@@ -87,6 +87,7 @@ class Lanes(NamedTuple):
     cleared: Floats
     most_s: Floats  # [1] the most that pipeline messages make a block longer: 0 where they share nothing, else infinity
     sent_s: Floats  # [2 * (NO_WORK * cells + 1)] of NICs for what a block sends on, by direction and row of `duration_s`
+    rate: Floats  # [NO_WORK * cells + 1] `Program.rate`, by rows of `duration_s`; 0 of pairs, and where `waits_s` is 0
     waits_s: Floats  # [1] the most that a message waits for others, over its own seconds: ANY, or 0 where none does
     slot_s: Floats  # [slots] ends that messages wait for; when the message of a block leaves
     held_s: Floats  # [slots] by how much it leaves later than its block ends
@@ -116,7 +117,7 @@ class Lanes(NamedTuple):
 def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
     """Scratch for pipelines of up to `events` events, `stages` stages and `cells` virtual stages."""
     of_durations, rows = NO_WORK * cells + 1, dict.fromkeys(Lanes._fields, stages)
-    rows |= dict.fromkeys(("duration_s", "longer_s", "cleared"), of_durations)
+    rows |= dict.fromkeys(("duration_s", "longer_s", "cleared", "rate"), of_durations)
     rows |= {"sent_s": 2 * of_durations} | dict.fromkeys(("wire_s", "other_s", "left", "slower"), 2 * stages)
     rows |= dict.fromkeys(("gate_start_s", "gate_end_s", "first_s", "shared", "later_s"), cells)
     rows |= {"cost_s": NO_MESSAGE * stages + 1, "beside_s": CROWDED * cells, "last_s": 2 * cells}
@@ -185,12 +186,15 @@ def _put_sent(program: Program, shape: Shape, cells: int, lane: int, lanes: Lane
     for cell in range(cells if queues else 0):
         rows[DOWN * cells + cell, lane], rows[up + DOWN * cells + cell, lane] = sent_s[DOWN, cell], 0.0
         rows[UP * cells + cell, lane], rows[up + UP * cells + cell, lane] = 0.0, sent_s[UP, cell]
+        lanes.rate[DOWN * cells + cell, lane], lanes.rate[UP * cells + cell, lane] = program.rate[DOWN, cell], program.rate[UP, cell]
         if split:
             for kind in (WEIGHT, INPUT_GRADIENT):
                 rows[kind * cells + cell, lane] = 0.0
+                lanes.rate[kind * cells + cell, lane] = program.rate[UP, cell] if kind == INPUT_GRADIENT else 0.0
                 rows[up + kind * cells + cell, lane] = sent_s[UP, cell] if kind == INPUT_GRADIENT else 0.0
         if pairs:
             other = cell + 1 - 2 * (cell % 2)
+            lanes.rate[PAIR * cells + cell, lane] = 0.0
             rows[PAIR * cells + cell, lane], rows[up + PAIR * cells + cell, lane] = sent_s[DOWN, cell], sent_s[UP, other]
 
 
@@ -271,6 +275,7 @@ def _run(
     """Walk a sequence, piece by piece; returns the number of events, 0 for a contradictory order."""
     pp, cells, rule = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp), rule_of(shape)
     lanes.duration_s[NO_WORK * cells], lanes.cost_s[NO_MESSAGE * pp], lanes.slot_s[NOTHING] = 0.0, 0.0, 0.0
+    lanes.rate[NO_WORK * cells] = 0.0
     lanes.sent_s[NO_WORK * cells], lanes.sent_s[2 * NO_WORK * cells + 1], lanes.held_s[NOTHING] = 0.0, 0.0, 0.0
     lanes.wire_s[: 2 * pp], lanes.other_s[: 2 * pp] = 0.0, 0.0
     for of_stages in (
@@ -357,6 +362,7 @@ def _walk(  # noqa: PLR0915
                 if last >= 0:
                     end = _end_beside(last, stage, cells, start, alone, seconds, end, streams, lanes)
             if queues:
+                _delay(stage, event[at, DURATION], start, alone, lanes)
                 latest = _queued(stage, event[at, DURATION], cells, end, streams, lanes)
                 store(slot_s, event[at, WRITTEN], end + latest)
                 store(lanes.held_s, event[at, WRITTEN], latest)
@@ -381,6 +387,18 @@ def _walk(  # noqa: PLR0915
         if queues:
             store(lanes.queued_s, stage, load(lanes.queued_s, stage) + queued)
             store(lanes.latest_s, stage, latest)
+
+
+@inlined_kernel
+def _delay(stage: int, row: int, start: Floats, alone: Floats, lanes: Lanes) -> None:
+    """Delay what a stage still sends when a block begins by what the block sends beside it."""
+    rate = load(lanes.rate, row)
+    for way in (DOWN, UP):
+        mine = 2 * stage + way
+        free = load(lanes.wire_s, mine)
+        later = smaller(larger(free - start, zeros()), alone) * rate
+        store(lanes.wire_s, mine, free + later)
+        store(lanes.other_s, mine, load(lanes.other_s, mine) + later)
 
 
 @inlined_kernel

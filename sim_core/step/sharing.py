@@ -108,17 +108,18 @@ def share_sends(case: Case, scratch: Scratch) -> None:
                 all_s = nic_s[way, cell, ALL]
                 if sent_s <= 0 or all_s <= 0:
                     continue
-                together_s = min(sent_s, block_s)
-                more_s = shared_s(block_s, nic_s[way, cell, OPEN], all_s, together_s)
+                more_s = shared_s(block_s, nic_s[way, cell, OPEN], all_s, min(sent_s, block_s))
                 beside_s[CROWDED + way, cell], beside_s[CLEARED + way, cell] = more_s, more_s / sent_s
                 program.shares[MESSAGES] = True
                 link = link_of(case, way, stage, chunk)
                 senders = chunks - 1 if case.placement == LOOP and link == pp - 1 else chunks
-                later_s[way, (link + 1) % pp if way == DOWN else link] += together_s * min(all_s / block_s, 1.0) / senders
+                later_s[way, (link + 1) % pp if way == DOWN else link] += sent_s * min(all_s / block_s, 1.0) / senders
+    _fill_sent(case, scratch)
+    if program.shares[QUEUES]:
+        later_s[:] = 0.0
     for way in (DOWN, UP):
         for stage in range(pp):
             program.message_s[way, stage] += later_s[way, stage]
-    _fill_sent(case, scratch)
     if not pairs:
         return
     for stage in range(pp):
@@ -140,15 +141,15 @@ def _fill_sent(case: Case, scratch: Scratch) -> None:
         for chunk in range(chunks):
             cell = first + chunk
             for way in (DOWN, UP):
-                seconds = sends_of(case, low, way, stage, chunk)
+                seconds, block_s = sends_of(case, low, way, stage, chunk), duration_s[way, cell]
+                sent_s[way, cell] = seconds
+                program.rate[way, cell] = min(low.nic_s[way, cell, ALL] / block_s, 1.0) if block_s > 0 else 0.0
                 if seconds > 0:
                     link = link_of(case, way, stage, chunk)
-                    seconds += scratch.longer.sends_s[way, (link + 1) % case.plan.pp if way == DOWN else link]
-                sent_s[way, cell] = seconds
-                if seconds > 0:
-                    most_s = max(most_s, seconds)
+                    later_s = scratch.longer.sends_s[way, (link + 1) % case.plan.pp if way == DOWN else link]
+                    most_s = max(most_s, seconds + later_s)
                     apart_s = duration_s[WEIGHT, cell] if way == UP and SPLITS[schedule] else 0.0
-                    least_s = min(least_s, duration_s[way, cell] - apart_s)
+                    least_s = min(least_s, block_s - apart_s)
         if pairs:
             for cell in range(first, first + 2):
                 most_s = max(most_s, sent_s[DOWN, cell] + sent_s[UP, 2 * first + 1 - cell])
