@@ -319,6 +319,6 @@ def reduce_gradients(case: Case, scratch: Scratch) -> float:
         reduced_s += max(stage_s - reduced_s + free_s, 0.0) * case.arrays.framework.dp_contention
         scratch.longer.full_s[stage] = max(carried_s[stage] - reduced_s, 0.0)
         reduced_s = scratch.once.reduced_s[stage] = max(reduced_s, carried_s[stage])
-        out[DP_EXPOSED] += (reduced_s - free_s) / pp
+        out[DP_EXPOSED] += (reduced_s - scratch.longer.full_s[stage] - free_s) / pp
         barrier_s = max(barrier_s, reduced_s)
     return barrier_s

@@ -56,6 +56,7 @@ def finish_step(case: Case, order: Ints, scratch: Scratch) -> None:
     slowest_s = slowest_after_s(case, scratch)
     reduced_s, after_s, crowded_s = scratch.once.reduced_s, low.after_s, 0.0
     for stage in range(pp):
+        crowded_s += scratch.longer.full_s[stage]
         out[PP_TOTAL] += times.message_s[stage] / pp
         out[PP_EXPOSED] += times.exposed_s[stage] / pp
         out[DP_EXPOSED] += times.gated_s[stage] / pp

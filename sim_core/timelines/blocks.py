@@ -31,6 +31,7 @@ from sim_core.engine.lanes import (
     MESSAGE_S,
     PAIR_COST_S,
     PAIR_SENT_S,
+    QUEUED_S,
     READY_S,
     SENT_S,
     SLOWED_S,
@@ -84,6 +85,7 @@ class Timed(NamedTuple):
     crowded_s: Floats  # of the block, beside a pipeline message of its stage
     ready_s: Floats  # when it could start but for parameters
     message_s: Floats  # seconds of a message at most in what it waited for
+    queued_s: Floats  # what it waited because messages wait for each other
     sent_s: Floats  # when its message was sent ...
     cost_s: Floats  # ... and its cost, 0: none
     late_s: Floats  # by how much parameters of its stage are late
@@ -122,6 +124,7 @@ def timed(ran: Ran) -> Timed:
         crowded_s=crowded_s,
         ready_s=of_events(READY_S),
         message_s=of_events(MESSAGE_S),
+        queued_s=of_events(QUEUED_S),
         sent_s=of_events(SENT_S, PAIR_SENT_S),
         cost_s=of_events(COST_S, PAIR_COST_S),
         late_s=of_events(LATE_S),
@@ -144,7 +147,7 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
         of_part = (blocks.part == part) & (blocks.backward == 1)
         parts[of_part], kind[of_part] = seconds[cell[of_part]], name
     # what blocks that share NICs with pipeline messages are longer by
-    owner = PART_OF.get(owner_of(plan, ran.tables.groups, int(ran.tables.groups.key[0])) + EXPOSED, DP_PART)
+    owner = part_of_owner(ran, plan)
     parts[:, DP_PART] += blocks.longer_s
     parts[:, owner] += blocks.crowded_s
     rows = np.flatnonzero(second)
@@ -171,6 +174,11 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
         parts=parts,
         shared_s=shared_s,
     )
+
+
+def part_of_owner(ran: Ran, plan: Plan) -> int:
+    """The part that has what sharing NICs makes longer."""
+    return PART_OF.get(owner_of(plan, ran.tables.groups, int(ran.tables.groups.key[0])) + EXPOSED, DP_PART)
 
 
 def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Floats, Floats]:

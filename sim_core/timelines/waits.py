@@ -11,7 +11,7 @@ from sim_core.metrics import PARTS, STEP_TIME
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran
 from sim_core.terms import EMBEDDING
-from sim_core.timelines.blocks import Timed
+from sim_core.timelines.blocks import Timed, part_of_owner
 from sim_core.timelines.spans import (
     BACKWARD,
     BUBBLE_PART,
@@ -29,6 +29,8 @@ from sim_core.timelines.spans import (
     PARAMETER_WAIT,
     PART_OF,
     PP_PART,
+    QUEUE_WAIT,
+    QUEUED_PART,
     SEND_DOWN,
     SEND_UP,
     SENDS,
@@ -47,8 +49,8 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
     plan = plan_at(ran.plans, 0)
     rows = np.flatnonzero(~blocks.second)  # of each pair, or the only one
     stage = blocks.stage[rows]
-    start_s, end_s, ready_s, message_s = (
-        column[rows] for column in (blocks.start_s, blocks.end_s, blocks.ready_s, blocks.message_s)
+    start_s, end_s, ready_s, message_s, queued_s = (
+        column[rows] for column in (blocks.start_s, blocks.end_s, blocks.ready_s, blocks.message_s, blocks.queued_s)
     )
     begins = np.concatenate(([True], stage[1:] != stage[:-1]))
     free_s = np.where(begins, 0.0, np.concatenate(([0.0], end_s[:-1])))
@@ -60,6 +62,7 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
     else:
         gated_s = np.where(gated, np.maximum(start_s - ready_s, 0.0), 0.0)
     waited_s = start_s - free_s - gated_s
+    queued_s = np.minimum(queued_s, np.maximum(waited_s, 0.0))
     each = np.arange(plan.pp)
     last = np.searchsorted(stage, each, side="right") - 1
     # end of the last event of each stage, and seconds of a message at most in what it waited for
@@ -71,11 +74,13 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
         of_slots = _part_of_messages(ran, plan, message_s[begins], ready_s[begins])
         message_s, last_message_s = waited_s * of_slots[stage], after_s * of_slots
     else:
-        message_s, last_message_s = np.minimum(waited_s, message_s), np.minimum(after_s, last_message_s)
-    idle_end_s = free_s + waited_s - message_s
+        message_s, last_message_s = np.minimum(waited_s - queued_s, message_s), np.minimum(after_s, last_message_s)
+    queue_end_s = free_s + waited_s - message_s
+    idle_end_s = queue_end_s - queued_s
     waits = [
         _waits(stage, STAGE_WAIT, BUBBLE_PART, free_s, idle_end_s),
-        _waits(stage, MESSAGE_WAIT, PP_PART, idle_end_s, free_s + waited_s),
+        _waits(stage, QUEUE_WAIT, QUEUED_PART, idle_end_s, queue_end_s),
+        _waits(stage, MESSAGE_WAIT, PP_PART, queue_end_s, free_s + waited_s),
         _waits(stage, PARAMETER_WAIT, DP_PART, free_s + waited_s, start_s),
         _waits(each, STAGE_WAIT, BUBBLE_PART, ended_s, through_s - last_message_s),
         _waits(each, MESSAGE_WAIT, PP_PART, through_s - last_message_s, through_s),
@@ -165,7 +170,8 @@ def after_spans(ran: Ran, first_s: Floats) -> list[Spans]:
     )
     barrier_s = reduced_s if plan.post_validation == 1 else np.full(plan.pp, reduced_s.max())
     after = [
-        _waits(stage, GRADIENT_WAIT, DP_PART, free_s, reduced_s)._replace(shared_s=full_s),
+        _waits(stage, GRADIENT_WAIT, DP_PART, free_s, reduced_s - full_s),
+        _waits(stage, CONTENTION, part_of_owner(ran, plan), reduced_s - full_s, reduced_s)._replace(shared_s=full_s),
         _waits(stage, STAGE_WAIT, BUBBLE_PART, reduced_s, barrier_s),
     ]
     now_s = barrier_s

@@ -65,7 +65,7 @@ def words(part: str) -> str:
     name = part.removesuffix("_s")
     if name.endswith("_exposed"):
         return f"exposed {name.removesuffix('_exposed').upper()} communication"
-    named = {"bubble": "pipeline bubble", "launch": "launching kernels"}
+    named = {"bubble": "pipeline bubble", "launch": "launching kernels", "pp_queued": "pipeline messages that wait for each other"}
     return named.get(name, name.removeprefix("compute_"))
 
 
@@ -84,6 +84,8 @@ def _shown(part: str, row: Values, shape: Shape, around: Sequence[Variation]) ->
         return f": checkpointing {row['checkpointing']}{''.join(f'; without it the plan needs {each}' for each in need)}"
     if part == "launch_s":
         return ": the host takes longer to launch a layer's kernels than the device to run them"
+    if part == "pp_queued_s":
+        return ": the NICs take longer for a message than a stage for a block; fewer chunks (vpp) send less"
     if part == "optimizer_s":
         return ": once a step; more micro-batches or GPUs that share it make it smaller"
     if part not in (*GROUPS_OF, "pp_exposed_s"):

@@ -11,7 +11,7 @@ from sim_core.workloads.workload import ALL_REDUCE, ALL_TO_ALL, EP, SEND_RECEIVE
 from tests.oracle.groups import Placement
 from tests.oracle.pipeline import BACKWARD, DEEPSPEED, FORWARD, Block, Pipeline
 from tests.oracle.split import DUALPIPE, DUALPIPEV, SplitPipeline
-from tests.oracle.streams import Busy, Gradients, beside, longer
+from tests.oracle.streams import Busy, Gradients, Queue, beside, longer
 
 if TYPE_CHECKING:
     from tests.oracle.step import Oracle
@@ -93,7 +93,9 @@ def share(oracle: Oracle, lines: Pipeline | SplitPipeline) -> Shared:
     found, linked = sent_by(oracle, lines)
     if not plan.splits and (not plan.overlap_pp or plan.schedule == DEEPSPEED):
         return found
+    later: dict[tuple[int, int, int], float] = {}
     for (way, link), senders in linked.items():
+        mean = 0.0
         for stage, chunk in senders:
             alone, busy, sent = (
                 lines.duration[way][stage][chunk],
@@ -102,14 +104,49 @@ def share(oracle: Oracle, lines: Pipeline | SplitPipeline) -> Shared:
             )
             if busy.all <= 0 or sent <= 0:
                 continue
-            lines.nics[stage].crowd[way][chunk] = longer(alone, busy, sent), sent
-            lines.into[way][link if way == FORWARD else link - 1] += sent * min(busy.all / alone, 1.0) / len(senders)
+            lines.nics[stage].crowd[way][chunk] = longer(alone, busy, min(sent, alone)), sent
+            mean += sent * min(busy.all / alone, 1.0) / len(senders)
+        later |= {(way, stage, chunk): mean for stage, chunk in senders}
+    if waits(oracle, lines, found, later):
+        for stage, nics in enumerate(lines.nics):
+            nics.queue = Queue(
+                [found.sends[way][stage] for way in (FORWARD, BACKWARD)],
+                [
+                    [min(busy.all / alone, 1.0) if alone > 0 else 0.0 for busy, alone in zip(*row, strict=True)]
+                    for row in ((found.blocks[way][stage], lines.duration[way][stage]) for way in (FORWARD, BACKWARD))
+                ],
+            )
+    else:
+        for (way, link), senders in linked.items():
+            lines.into[way][link if way == FORWARD else link - 1] += later[(way, *senders[0])]
     if isinstance(lines, SplitPipeline) and plan.schedule in (DUALPIPE, DUALPIPEV) and plan.pp > 1:
         for stage, chunk in product(range(plan.pp), range(2)):
             ran = ((FORWARD, chunk), (BACKWARD, 1 - chunk))
             full = sum(found.blocks[way][stage][of].all + found.sends[way][stage][of] for way, of in ran)
             lines.crowded_pair[stage][chunk] = max(full - lines.pair[stage][chunk], 0.0)
     return found
+
+
+def waits(
+    oracle: Oracle, lines: Pipeline | SplitPipeline, found: Shared, later: dict[tuple[int, int, int], float]
+) -> bool:
+    """Whether a message can still be under way when a block of the same stage sends the next one."""
+    plan = oracle.plan
+    for stage in range(plan.pp):
+        took, blocks = [], []
+        for way, chunk in product((FORWARD, BACKWARD), range(plan.chunks)):
+            sent = found.sends[way][stage][chunk]
+            if sent <= 0:
+                continue
+            took.append(sent + later.get((way, stage, chunk), 0.0))
+            apart = lines.weights[stage][chunk] if isinstance(lines, SplitPipeline) and way == BACKWARD else 0.0
+            blocks.append(lines.duration[way][stage][chunk] - apart)
+        if isinstance(lines, SplitPipeline) and plan.schedule in (DUALPIPE, DUALPIPEV):
+            took += [found.sends[FORWARD][stage][k] + found.sends[BACKWARD][stage][1 - k] for k in range(2)]
+            blocks += lines.pair[stage]
+        if took and max(took) > min(blocks, default=float("inf")):
+            return True
+    return False
 
 
 def beside_gathers(lines: Pipeline | SplitPipeline, shared: Shared, stage: int, until: float, rate: float) -> None:
@@ -119,12 +156,14 @@ def beside_gathers(lines: Pipeline | SplitPipeline, shared: Shared, stage: int, 
         return
     nics = lines.nics[stage]
     nics.until = until
+    if nics.queue:
+        nics.queue.asks[FORWARD] = rate
     last = len(nics.forward) - 1
     nics.forward = [
         beside(
             lines.duration[FORWARD][stage][chunk],
             shared.blocks[FORWARD][stage][chunk],
-            shared.sends[FORWARD][stage][chunk] if chunk < last else 0.0,
+            shared.sends[FORWARD][stage][chunk] if chunk < last and not nics.queue else 0.0,
             rate,
         )
         for chunk in range(last + 1)
@@ -145,11 +184,13 @@ def beside_gradients(oracle: Oracle, lines: Pipeline | SplitPipeline, shared: Sh
         for chunk, each in enumerate(kinds):
             count = max((len(kind) for kind in each if kind[0][0] > 0), default=1)
             nics.gradients[chunk] = Gradients(seconds[chunk], 1 - 1 / count)
+        if nics.queue:
+            nics.queue.asks[BACKWARD] = of_nics / sum(seconds)
         nics.backward = [
             beside(
                 lines.duration[BACKWARD][stage][chunk],
                 shared.blocks[BACKWARD][stage][chunk],
-                shared.sends[BACKWARD][stage][chunk],
+                0.0 if nics.queue else shared.sends[BACKWARD][stage][chunk],
                 of_nics / sum(seconds),
             )
             for chunk in range(plan.chunks)

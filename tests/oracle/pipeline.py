@@ -48,6 +48,7 @@ class Stage:
     end: float = 0.0
     in_messages: float = 0.0
     held_up_by_messages: float = 0.0
+    queued: float = 0.0
     idle: float = 0.0
     gated: float = 0.0
 
@@ -144,11 +145,12 @@ class Pipeline:
             return end[found] if found else 0.0
 
         free = ended(last)
-        through, longest = free, 0.0
+        through, longest, queued = free, 0.0, 0.0
         source = self.neighbour(block, -1) if block else None
         if block and source:
             cost = self.into[block.way][block.stage]
-            posted = ended(source) if self.background else max(ended(source), free)
+            posted, queued = self.nics[source.stage].message(source, ended(source))
+            posted = posted if self.background else max(posted, free)
             through, longest = max(through, posted + cost), max(longest, cost)
         target = self.neighbour(last, 1) if last and not self.background else None
         if target:
@@ -156,8 +158,10 @@ class Pipeline:
             through, longest = max(through, max(free, ended(before[target])) + cost), max(longest, cost)
         waited = through - free
         stage.in_messages += longest
-        stage.held_up_by_messages += min(waited, longest)
-        stage.idle += max(waited - longest, 0.0)
+        queued = min(queued, waited)
+        stage.queued += queued
+        stage.held_up_by_messages += min(waited - queued, longest)
+        stage.idle += max(waited - queued - longest, 0.0)
         stage.end = through
         if block:
             end[block] = self._run_block(block, stage, waited)
@@ -176,4 +180,8 @@ class Pipeline:
             stage.end = start + seconds + nics.last_backward(chunk, start, seconds)
         else:
             stage.end = start + seconds + nics.earlier_backward(chunk, start)
+        if nics.queue:
+            nics.queue.pass_block(way, chunk, start, alone)
+            late = nics.queue.leave([(way, chunk)], stage.end, nics)
+            nics.left_at[block] = stage.end + late, late
         return stage.end

@@ -275,16 +275,19 @@ class SplitPipeline:
     def _take(self, item: Item, stage: Stage, end: dict[Block, float]) -> None:
         """Wait for messages, then run."""
         free = through = stage.end
-        longest = 0.0
+        longest = queued = 0.0
         for block in item:
             source = self.source(block)
             if not source:
                 continue
             cost = self.cost(source.stage, block) if source.stage != block.stage else 0.0
-            through, longest = max(through, end[source] + cost), max(longest, cost)
+            left, held = self.nics[source.stage].message(source, end[source])
+            through, longest, queued = max(through, left + cost), max(longest, cost), max(queued, held)
             stage.in_messages += cost
-        stage.held_up_by_messages += min(through - free, longest)
-        stage.idle += max(through - free - longest, 0.0)
+        queued = min(queued, through - free)
+        stage.queued += queued
+        stage.held_up_by_messages += min(through - free - queued, longest)
+        stage.idle += max(through - free - queued - longest, 0.0)
         block, alone = item[0], self.seconds(item)
         nics, seconds = self.nics[block.stage], alone
         if len(item) == 1 and block.way != WEIGHTS:
@@ -299,6 +302,15 @@ class SplitPipeline:
             end[each] = done
             if each.way == BACKWARD:
                 end[each._replace(way=INPUT)] = end[each._replace(way=WEIGHTS)] = done
+        if nics.queue:
+            ways = [(FORWARD if each.way == FORWARD else BACKWARD, each.chunk) for each in item if each.way != WEIGHTS]
+            if len(item) == 1 and ways:
+                nics.queue.pass_block(*ways[0], through, alone)
+            late = nics.queue.leave(ways, done, nics)
+            for each in item:
+                if each.way != WEIGHTS:
+                    sent = each if each.way == FORWARD else each._replace(way=INPUT)
+                    nics.left_at[sent] = done + late, late
 
     def cost(self, sender: int, block: Block) -> float:
         """Seconds of a message from another stage, over the link between the two."""

@@ -563,8 +563,11 @@ class Oracle:
                     exchange = self.exchange(stage, chunk)
                     out["dp_total_s"] += exchange
                     stream += exchange
-            found.append(max(stream, ends[stage], carried))
-            out["dp_exposed_s"] += found[-1] - ends[stage]
+            alone = max(stream, ends[stage])
+            found.append(max(alone, carried))
+            out["dp_exposed_s"] += alone - ends[stage]
+            for name in (f"{owner(self)}_total_s", f"{owner(self)}_exposed_s"):
+                out[name] += found[-1] - alone
         return found
 
     def last_gradients(
@@ -677,6 +680,7 @@ class Oracle:
         for stage, spent in enumerate(stages):
             once["pp_total_s"] += spent.in_messages
             once["pp_exposed_s"] += spent.held_up_by_messages
+            once["pp_queued_s"] += spent.queued
             once["dp_total_s"] += lines.nics[stage].gathers_late
             once["dp_exposed_s"] += spent.gated + lines.nics[stage].slowed
             for name in (f"{owner(self)}_total_s", f"{owner(self)}_exposed_s"):
@@ -695,7 +699,7 @@ class Oracle:
         if plan.post_validation:
             step_s = self.without_barrier(lines, stages, block_end, [r + a for r, a in zip(reduced, last, strict=True)], once)
         names: tuple[str, ...] = ("compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s", "bubble_s")
-        names += ("optimizer_s",)
+        names += ("optimizer_s", "pp_queued_s")
         names += tuple(f"{part}_{what}_s" for part in ("tp", "ep", "cp", "dp", "pp") for what in ("total", "exposed"))
         found = {name: (plan.ga * each[name] + once[name]) / plan.pp for name in names}
         return {**found, "step_time_s": step_s}

@@ -85,6 +85,52 @@ class Gradients:
 
 
 @dataclass
+class Queue:
+    """Pipeline messages of a stage, [way]: one of a way after another, beside those of the other way and beside a stream.
+
+    `seconds[way][chunk]`: of NICs for what a block sends on; `rate[way][chunk]`: the part of a block's time in which its own
+    messages need them; `asks[way]`: the part of them for which the stream asks. `free`: when all are sent; `later`: what the
+    latest was delayed by after it had left, by what began then.
+    """
+
+    seconds: list[list[float]]
+    rate: list[list[float]]
+    asks: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    free: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    later: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    latest: float = 0.0
+
+    def pass_block(self, way: int, chunk: int, start: float, alone: float) -> None:
+        """A block begins, and sends for itself while messages of its stage are under way."""
+        for of in range(2):
+            late = min(max(self.free[of] - start, 0.0), alone) * self.rate[way][chunk]
+            self.free[of] += late
+            self.later[of] += late
+
+    def leave(self, sends: list[tuple[int, int]], end: float, nics: Nics) -> float:
+        """By how much the messages of blocks (way, chunk) that have ended are later than alone."""
+        before, most = list(self.free), 0.0
+        for way, chunk in sends:
+            seconds, other = self.seconds[way][chunk], 1 - way
+            if seconds <= 0:
+                continue
+            begin = max(end, before[way])
+            halved = min(max(before[other] - begin, 0.0), seconds)  # both go at half their speed until one is through
+            share, of_stream = fair(1.0, self.asks[way])
+            slower = self.asks[way] / of_stream if self.asks[way] > 0 else 1.0
+            together = min(nics.left(begin) * slower, seconds / share)
+            nics.delay(way, together * (1 - 1 / slower))
+            takes = seconds + halved + together * (1 - share)
+            self.free[way] = max(self.free[way], begin + takes)
+            self.free[other] += halved
+            most = max(most, begin - end + takes - seconds + min(self.later[way], seconds))
+            self.later[way] = 0.0
+            self.later[other] += halved
+        self.latest = most
+        return most
+
+
+@dataclass
 class Nics:
     """What a stage sends in the background while its blocks run, block after block: what is left of it, and how late it is.
 
@@ -105,6 +151,21 @@ class Nics:
     begun: set[int] = field(default_factory=set)
     reducing: bool = False
     last: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+    queue: Queue | None = None
+    left_at: dict[object, tuple[float, float]] = field(default_factory=dict)
+    """Of a block whose message waited: when that left, and for how long it had waited."""
+
+    def delay(self, way: int, seconds: float) -> None:
+        """Messages of a way delay the stream."""
+        self.until += seconds
+        if way == 0:
+            self.gathers_late += seconds
+        else:
+            self.gradients_late += seconds
+
+    def message(self, block: object, end: float) -> tuple[float, float]:
+        """When the message of a block that ended at `end` left, and for how long it had waited."""
+        return self.left_at.get(block, (end, 0.0))
 
     @staticmethod
     def none(chunks: int) -> Nics:
@@ -119,6 +180,8 @@ class Nics:
     def behind_message(self, way: int, chunk: int, waited: float) -> float:
         """What a block takes longer beside the latest pipeline message of its stage, which has waited before it."""
         whole, seconds = self.crowd[way][chunk]
+        if self.queue:
+            waited = max(waited - self.queue.latest, 0.0)
         more = whole * max(1 - waited / seconds, 0.0) if seconds > 0 else 0.0
         self.crowded += more
         return more
