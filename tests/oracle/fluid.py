@@ -12,8 +12,9 @@ Written from the physics, not from docs/shared_nics.md; it knows nothing of the 
   falls behind. Both alternate in slices so small that only their means count (the fluid limit): with e = exposed/seconds,
   h = hidden/(seconds - exposed), and shares of s_e of 1 in the one kind of slice and s_h of h in the other, a second of
   its own takes e/s_e + (1 - e) h/s_h, and others get the mean of their shares over these two times.
-- **Pipeline.** Blocks run in the schedule's order, each after the one before it on its stage and after its message. In the
-  background a message leaves at the end of its block; blocking, when its sender has ended the block and its receiver the
+- **Pipeline.** Blocks run in the schedule's order, each after the one before it on its stage and after its message; two of a
+  pair run as one. In the background a message leaves at the end of its block, and when the one before it over the same link has
+  left the NICs (NCCL sends those of two ranks in the order in which they were posted); its latency keeps no other. Blocking, when its sender has ended the block and its receiver the
   block before the one that needs it, and the sender goes on when it is through. Each message is a flow of its sender.
 - **Gradients.** Bucket j of n of a chunk is ready when its last backward has done (j + 1)/n of its own work. One stream of each
   stage sends bucket after bucket as they become ready, beside whatever the stage does then; without overlap all of
@@ -27,9 +28,10 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tests.oracle.pipeline import BACKWARD, FORWARD, Block, order
+from tests.oracle.pipeline import BACKWARD, FORWARD, INPUT, WEIGHTS, Block, order
+from tests.oracle.split import Item, SplitPipeline
 
 DONE = 1e-12
 
@@ -81,6 +83,10 @@ class Step:
     background: bool = True
     overlap_grad: bool = True
     group: int = 0
+    lines: SplitPipeline | None = None
+    """Where backwards are split: who runs when, and who sends to whom; its weight gradients and pairs as `Work`."""
+    weights: list[list[Work]] = field(default_factory=list)
+    pairs: list[list[Work]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -177,6 +183,11 @@ class Pool:
         return found
 
 
+def as_sent(block: Block) -> Block:
+    """A block as those know it that wait for its message: an input gradient as its backward."""
+    return block._replace(way=BACKWARD) if block.way == INPUT else block
+
+
 class Fluid:
     """One run of a step."""
 
@@ -184,8 +195,14 @@ class Fluid:
         self.step = step
         known: dict[tuple[Work | None, tuple[float, ...]], Speeds] = {}
         self.pools = [Pool(known) for _ in range(step.pp)]
-        self.orders = [order(step.schedule, s, step.pp, step.vpp, step.ga, step.group) for s in range(step.pp)]
-        self.before = {b: (row[k - 1] if k else None) for row in self.orders for k, b in enumerate(row)}
+        self.orders: list[list[Item]] = [
+            [(block,) for block in order(step.schedule, s, step.pp, step.vpp, step.ga, step.group)] for s in range(step.pp)
+        ]
+        if step.lines:
+            self.orders = step.lines.rows()
+        every = [as_sent(block) for row in self.orders for item in row for block in item if block.way != WEIGHTS]
+        self.source = {block: self._sender(block) for block in every}
+        self.target = {source: block for block, source in self.source.items() if source}
         self.turn = [0] * step.pp
         self.running = [False] * step.pp
         self.sending = [False] * step.pp
@@ -199,7 +216,7 @@ class Fluid:
         self.streaming = [False] * step.pp
         self.begun = [[not step.gathers] * step.vpp for _ in range(step.pp)]
         self.gathered: dict[tuple[int, int], float] = {}
-        self.held: dict[int, Block] = {}
+        self.held: dict[int, Item] = {}
         self.links: dict[tuple[int, int], deque[Block]] = {}
         self.touched: set[int] = set()
         self.now = 0.0
@@ -208,7 +225,7 @@ class Fluid:
         """Event after event until nothing is under way."""
         for stage in range(self.step.pp):
             if not self.step.background:
-                self._post(self.orders[stage][0])
+                self._post(self.orders[stage][0][0])
             if self.step.gathers:
                 self._gather(stage, 0)
             self._start(stage)
@@ -230,7 +247,7 @@ class Fluid:
             pool = self._pool(stage)
             for then in pool.through():
                 then()
-        blocks = 2 * self.step.pp * self.step.vpp * self.step.ga
+        blocks = sum(len(item) for row in self.orders for item in row)
         assert len(self.end) == blocks, f"{len(self.end)} of {blocks} blocks ran"
         return Ran(self.ended, [max(r, e) for r, e in zip(self.reduced, self.ended, strict=True)], self.end)
 
@@ -247,8 +264,10 @@ class Fluid:
             return
         self._pool(stage).flows.append(Flow(message.seconds, message.demand, then))
 
-    def _neighbour(self, block: Block, step: int) -> Block | None:
-        virtual = block.chunk * self.step.pp + block.stage + (step if block.way == FORWARD else -step)
+    def _sender(self, block: Block) -> Block | None:
+        if self.step.lines:
+            return self.step.lines.sender(block)
+        virtual = block.chunk * self.step.pp + block.stage + (-1 if block.way == FORWARD else 1)
         if not 0 <= virtual < self.step.pp * self.step.vpp:
             return None
         return Block(virtual % self.step.pp, block.way, virtual // self.step.pp, block.micro_batch)
@@ -258,25 +277,36 @@ class Fluid:
         row = self.orders[stage]
         if self.running[stage] or self.sending[stage] or self.turn[stage] == len(row):
             return
-        block = row[self.turn[stage]]
-        if self._neighbour(block, -1) and block not in self.arrived:
+        item = row[self.turn[stage]]
+        block = item[0]
+        if any(self.source.get(as_sent(each)) and as_sent(each) not in self.arrived for each in item):
             return
         if block.way == FORWARD and block.micro_batch == 0 and not self.begun[stage][block.chunk]:
             return
         self.running[stage] = True
-        work, pool = self.step.work[block.way][stage][block.chunk], self._pool(stage)
+        work, pool = self._work(item), self._pool(stage)
         if work.seconds <= DONE:
-            self._go_on(block, self._buckets(block), 0.0)
+            self._go_on(item, self._buckets(block), 0.0)
             return
         pool.work, pool.left = work, 0.0
-        self._go_on(block, self._buckets(block), 0.0)
+        self._go_on(item, self._buckets(block), 0.0)
+
+    def _work(self, item: Item) -> Work:
+        stage, chunk, way = item[0].stage, item[0].chunk, item[0].way
+        if len(item) == 2:
+            return self.step.pairs[stage][chunk]
+        if way == WEIGHTS:
+            return self.step.weights[stage][chunk]
+        work = self.step.work[FORWARD if way == FORWARD else BACKWARD][stage][chunk]
+        return replace(work, seconds=work.seconds - self.step.weights[stage][chunk].seconds) if way == INPUT else work
 
     def _buckets(self, block: Block) -> deque[tuple[float, Message]]:
         last = block.way == BACKWARD and block.micro_batch == self.step.ga - 1
         return deque(self.step.gradients[block.stage][block.chunk] if last else ())
 
-    def _go_on(self, block: Block, buckets: deque[tuple[float, Message]], done: float) -> None:
+    def _go_on(self, item: Item, buckets: deque[tuple[float, Message]], done: float) -> None:
         """A block has done a part of its work: send the buckets that are ready, and go on to the next, or to the end."""
+        block = item[0]
         pool = self._pool(block.stage)
         while buckets and buckets[0][0] <= done + DONE:
             self.queue[block.stage].append(buckets.popleft()[1])
@@ -286,44 +316,49 @@ class Fluid:
             while buckets:
                 self.queue[block.stage].append(buckets.popleft()[1])
             pool.work, pool.reached = None, None
-            self._hold(block)
+            self._hold(item)
             return
         until = min(buckets[0][0], 1.0) if buckets and self.step.overlap_grad else 1.0
         pool.left += (until - done) * pool.work.seconds
-        pool.reached = lambda: self._go_on(block, buckets, until)
+        pool.reached = lambda: self._go_on(item, buckets, until)
 
-    def _hold(self, block: Block) -> None:
+    def _hold(self, item: Item) -> None:
         """A first forward ends no sooner than a bucket's compute after its last parameters."""
+        block = item[0]
         stage = block.stage
         if self.step.gathers and block.way == FORWARD and block.micro_batch == 0:
             at = self.gathered.get((stage, block.chunk))
             if at is None:
-                self.held[stage] = block
+                self.held[stage] = item
                 return
             rest = self.step.work[FORWARD][stage][block.chunk].seconds / self.step.gathers[stage][block.chunk].buckets
-            self._send(stage, Message(at + rest - self.now), lambda: self._finish(block))
+            self._send(stage, Message(at + rest - self.now), lambda: self._finish(item))
             return
-        self._finish(block)
+        self._finish(item)
 
-    def _finish(self, block: Block) -> None:
+    def _finish(self, item: Item) -> None:
         """A block has ended: its message leaves, its stage goes on."""
-        stage = block.stage
+        stage = item[0].stage
         self.running[stage] = False
-        self.end[block] = self.now
         self.turn[stage] += 1
-        target = self._neighbour(block, 1)
-        if target and self.step.background:
-            self._leave(stage, target)
-        elif target:
-            self.sending[stage] = True
-            self._post(target)
+        for block in item:
+            self.end[block] = self.now
+            target = self.target.get(as_sent(block)) if block.way != WEIGHTS else None
+            if target and self.step.background:
+                self._leave(stage, target)
+            elif target:
+                self.sending[stage] = True
+                self._post(target)
         if not self.step.background and self.turn[stage] < len(self.orders[stage]):
-            self._post(self.orders[stage][self.turn[stage]])
+            self._post(self.orders[stage][self.turn[stage]][0])
         self._end(stage)
         self._start(stage)
 
     def _leave(self, stage: int, target: Block) -> None:
         """A message joins those of its link, which go one after another; the time that needs no NICs keeps no other."""
+        if target.stage == stage:
+            self._arrive(target)
+            return
         link = self.links.setdefault((stage, target.way), deque())
         link.append(target)
         if len(link) == 1:
@@ -332,22 +367,25 @@ class Fluid:
     def _send_next(self, stage: int, way: int) -> None:
         link = self.links[stage, way]
         target = link[0]
-        message = self.step.into[way][target.stage]
+        message = self._message(stage, target)
 
         def sent() -> None:
-            self._delay(stage, message.seconds - message.nic, lambda: self._arrive(target))
+            self._send(stage, Message(message.seconds - message.nic), lambda: self._arrive(target))
             link.popleft()
             if link:
                 self._send_next(stage, way)
 
         self._send(stage, Message(message.nic, message.nic), sent)
 
-    def _delay(self, stage: int, seconds: float, then: Callable[[], None]) -> None:
-        self._send(stage, Message(seconds), then)
+    def _message(self, stage: int, target: Block) -> Message:
+        if not self.step.lines:
+            return self.step.into[target.way][target.stage]
+        link = self.step.lines.link(stage, target)
+        return self.step.into[FORWARD][link] if target.way == FORWARD else self.step.into[BACKWARD][link - 1]
 
     def _post(self, block: Block) -> None:
         """One of both ends of the message of a block is there."""
-        source = self._neighbour(block, -1)
+        source = self.source[block]
         if not source:
             return
         self.posted[block] = self.posted.get(block, 0) + 1
@@ -400,7 +438,7 @@ class Fluid:
 
         def gathered() -> None:
             self.gathered[stage, chunk] = self.now
-            if stage in self.held and self.held[stage].chunk == chunk:
+            if stage in self.held and self.held[stage][0].chunk == chunk:
                 self._hold(self.held.pop(stage))
             self._gather(stage, chunk + 1)
 

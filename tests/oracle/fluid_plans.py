@@ -9,17 +9,23 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core import HardwareTable, Plans, SpecError, Workload, legality
-from sim_core.engine.program import DOWN, UP
+from sim_core.costing.case import case_at
+from sim_core.engine.codes import chunks_of
+from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT
+from sim_core.engine.schedules import PAIRS, SPLITS
 from sim_core.metrics import METRICS
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran, run_alone
+from sim_core.step.gradients import list_layers
+from sim_core.step.sharding import _cost_units, _run
 from sim_core.step.sharing import ALL, OPEN
 from sim_core.terms import GRADIENTS_SHARDED
-from sim_core.timelines.blocks import timed
+from sim_core.timelines.blocks import split_row, timed
 from sim_core.timelines.messages import parameter_spans
 from sweep.evaluation.one_plan import plans_of, prepare_plan
 from tests.oracle.fluid import Gather, Message, Step, Work, run
-from tests.oracle.pipeline import GPIPE, LOOPED_BFS, ONE_F_ONE_B
+from tests.oracle.pipeline import DEEPSPEED
+from tests.oracle.split import SplitPipeline
 
 STEP = METRICS.index("step_time_s")
 
@@ -53,7 +59,7 @@ def without_sharing(plan: Given) -> Given:
 
 
 def steps(plan: Given) -> Steps:
-    """The step of a plan, three times; sharded gradients or parameters and split backwards are not simulated."""
+    """The step of a plan, three times."""
     alone, shared = run_alone(*without_sharing(plan)), run_alone(*plan)
     after_s = alone.metrics[STEP] - alone.scratch.once.reduced_s.max()
     fluid_s = float(after_s + barrier_s(lowered(plan, alone, shared), alone))
@@ -87,15 +93,21 @@ def barrier_s(step: Step, alone: Ran) -> float:
 def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
     """The plan's blocks and messages alone, from a run without sharing, and their NICs, from one with it."""
     one, program, low = plan_at(alone.plans, 0), alone.scratch.program, shared.scratch.low
-    assert one.schedule in (GPIPE, ONE_F_ONE_B, LOOPED_BFS), "other schedules are not simulated"
-    assert one.sharding < GRADIENTS_SHARDED, "gathers and scatters of every block are not simulated"
-    pp, vpp = one.pp, one.vpp
+    assert one.schedule != DEEPSPEED, "meetings of neighbours are not simulated"
+    pp, chunks, split = one.pp, chunks_of(one.schedule, one.vpp), bool(SPLITS[one.schedule])
     work: list[list[list[Work]]] = [[[] for _ in range(pp)] for _ in (DOWN, UP)]
     for way in (DOWN, UP):
-        for cell in range(pp * vpp):
+        for cell in range(pp * chunks):
             of_all, exposed = (float(low.nic_s[way, cell, k]) for k in (ALL, OPEN))
+            hidden_layers, open_layers = _of_layers(one, shared, way, cell) if one.sharding >= GRADIENTS_SHARDED else (0.0, 0.0)
             seconds = float(program.duration_s[way, cell])
-            work[way][cell // vpp].append(Work(seconds, exposed, of_all - exposed))
+            work[way][cell // chunks].append(Work(seconds, exposed + open_layers, of_all - exposed + hidden_layers))
+    weights = [[Work(float(program.duration_s[WEIGHT, stage * chunks + k])) for k in range(chunks)] for stage in range(pp)]
+    pairs = []
+    for stage in range(pp if PAIRS[one.schedule] else 0):  # each hides the messages of the one behind the other
+        nics = [sum(low.nic_s[way, stage * 2 + k, ALL] for way, k in ((DOWN, chunk), (UP, 1 - chunk))) for chunk in range(2)]
+        seconds_of = [float(program.duration_s[PAIR, stage * 2 + chunk]) for chunk in range(2)]
+        pairs.append([Work(seconds, 0.0, min(float(nic), seconds)) for seconds, nic in zip(seconds_of, nics, strict=True)])
     sends = low.send_nic_s
     into = [
         [Message(float(program.message_s[DOWN, stage]), float(sends[stage - 1])) for stage in range(pp)],
@@ -105,22 +117,38 @@ def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
     return Step(
         schedule=one.schedule,
         pp=pp,
-        vpp=vpp,
+        vpp=chunks,
         ga=one.ga,
         work=work,
         into=into,
         gradients=gradients,
         gathers=_gathers(one, plan, shared),
-        background=one.overlap_pp == 1,
+        background=one.overlap_pp == 1 or split,
         overlap_grad=one.overlap_grad == 1,
         group=one.microbatch_group_size,
+        lines=SplitPipeline(one.schedule, pp, chunks, one.ga, [], [], [], [], [], [], []) if split else None,
+        weights=weights,
+        pairs=pairs,
     )
+
+
+def _of_layers(one: Plan, ran: Ran, way: int, cell: int) -> tuple[float, float]:
+    """NICs for gathers and scatters of the layers of a block: those that compute hides, and the others."""
+    case, layers = case_at(ran.tables, 0), ran.scratch.layers
+    stage, chunk = divmod(cell, one.vpp)
+    of_nics = float(_cost_units(case, layers))
+    compute_s, sent_s, end_s = _run(case, stage, way, list_layers(case, chunk * one.pp + stage, layers), layers)
+    waited_s = max(end_s - compute_s, 0.0)
+    return max(sent_s - waited_s, 0.0) * of_nics, min(waited_s, sent_s) * of_nics
 
 
 def _sizes(one: Plan, ran: Ran) -> list[list[int]]:
     """The row of the buckets of [stage][chunk]."""
-    first, size = int(ran.tables.split.offset[ran.tables.split.key[0]]), ran.tables.split.size
-    return [[int(size[first + chunk * one.pp + stage]) for chunk in range(one.vpp)] for stage in range(one.pp)]
+    size = ran.tables.split.size
+    chunks = chunks_of(one.schedule, one.vpp)
+    return [
+        [int(size[split_row(ran, one, stage, chunk)]) for chunk in range(chunks)] for stage in range(one.pp)
+    ]
 
 
 def _gradients(one: Plan, ran: Ran) -> list[list[list[tuple[float, Message]]]]:
