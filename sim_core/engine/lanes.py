@@ -87,12 +87,13 @@ class Lanes(NamedTuple):
     cleared: Floats
     most_s: Floats  # [1] the most that pipeline messages make a block longer: 0 where they share nothing, else infinity
     sent_s: Floats  # [2 * (NO_WORK * cells + 1)] of NICs for what a block sends on, by direction and row of `duration_s`
-    rate: Floats  # [NO_WORK * cells + 1] `Program.rate`, by rows of `duration_s`; 0 of pairs, and where `waits_s` is 0
+    rate: Floats  # [NO_WORK * cells + 1] part of a block's time that its own messages need NICs, by rows of `duration_s`; 0: a pair
     waits_s: Floats  # [1] the most that a message waits for others, over its own seconds: ANY, or 0 where none does
     slot_s: Floats  # [slots] ends that messages wait for; when the message of a block leaves
     held_s: Floats  # [slots] by how much it leaves later than its block ends
     wire_s: Floats  # [2 * stages] when a stage has sent all messages of a direction ...
     other_s: Floats  # [2 * stages] ... and by how much its latest one was later because of those of the other direction
+    since_s: Floats  # [stages] when the latest block ended that may send
     latest_s: Floats  # [stages] by how much the latest one left later than its block had ended
     left: Floats  # [2 * stages] the first rows of `Program.left` ...
     slower: Floats  # [2 * stages] ... and `Program.slower`
@@ -186,16 +187,25 @@ def _put_sent(program: Program, shape: Shape, cells: int, lane: int, lanes: Lane
     for cell in range(cells if queues else 0):
         rows[DOWN * cells + cell, lane], rows[up + DOWN * cells + cell, lane] = sent_s[DOWN, cell], 0.0
         rows[UP * cells + cell, lane], rows[up + UP * cells + cell, lane] = 0.0, sent_s[UP, cell]
-        lanes.rate[DOWN * cells + cell, lane], lanes.rate[UP * cells + cell, lane] = program.rate[DOWN, cell], program.rate[UP, cell]
+        for kind in (DOWN, UP):
+            lanes.rate[kind * cells + cell, lane] = _part(program.busy_s[kind, cell], program.duration_s[kind, cell])
         if split:
+            inputs_s = program.duration_s[UP, cell] - program.duration_s[WEIGHT, cell]
             for kind in (WEIGHT, INPUT_GRADIENT):
                 rows[kind * cells + cell, lane] = 0.0
-                lanes.rate[kind * cells + cell, lane] = program.rate[UP, cell] if kind == INPUT_GRADIENT else 0.0
+                lanes.rate[kind * cells + cell, lane] = (
+                    _part(program.busy_s[UP, cell], inputs_s) if kind == INPUT_GRADIENT else 0.0
+                )
                 rows[up + kind * cells + cell, lane] = sent_s[UP, cell] if kind == INPUT_GRADIENT else 0.0
         if pairs:
             other = cell + 1 - 2 * (cell % 2)
             lanes.rate[PAIR * cells + cell, lane] = 0.0
             rows[PAIR * cells + cell, lane], rows[up + PAIR * cells + cell, lane] = sent_s[DOWN, cell], sent_s[UP, other]
+
+
+@inlined_kernel
+def _part(some_s: float, all_s: float) -> float:
+    return min(some_s / all_s, 1.0) if all_s > 0 else 0.0
 
 
 @inlined_kernel
@@ -280,7 +290,7 @@ def _run(
     lanes.wire_s[: 2 * pp], lanes.other_s[: 2 * pp] = 0.0, 0.0
     for of_stages in (
         lanes.free_s, lanes.message_s, lanes.exposed_s, lanes.idle_s, lanes.gated_s, lanes.gathers_late_s, lanes.behind_s,
-        lanes.slowed_s, lanes.crowded_s, lanes.queued_s, lanes.latest_s,
+        lanes.slowed_s, lanes.crowded_s, lanes.queued_s, lanes.latest_s, lanes.since_s,
     ):  # fmt: skip
         of_stages[:pp] = 0.0
     before: int = 0
@@ -349,7 +359,9 @@ def _walk(  # noqa: PLR0915
             seconds = alone
             if crowds:
                 row = event[at, DURATION]
-                gone = larger(waited - latest, zeros()) if queues else waited
+                gone = start - load(lanes.since_s, stage)
+                if queues:
+                    gone = larger(gone - latest, zeros())
                 more = larger(load(lanes.longer_s, row) - load(lanes.cleared, row) * gone, zeros())
                 more = smaller(longest, more)
                 seconds = seconds + more
@@ -363,12 +375,16 @@ def _walk(  # noqa: PLR0915
                     end = _end_beside(last, stage, cells, start, alone, seconds, end, streams, lanes)
             if queues:
                 _delay(stage, event[at, DURATION], start, alone, lanes)
-                latest = _queued(stage, event[at, DURATION], cells, end, streams, lanes)
-                store(slot_s, event[at, WRITTEN], end + latest)
-                store(lanes.held_s, event[at, WRITTEN], latest)
+                late = _queued(stage, event[at, DURATION], cells, end, streams, lanes)
+                if not WEIGHT * cells <= event[at, DURATION] < PAIR * cells:
+                    latest = late
+                store(slot_s, event[at, WRITTEN], end + late)
+                store(lanes.held_s, event[at, WRITTEN], late)
             else:
                 store(slot_s, event[at, WRITTEN], end)
             free = end
+            if crowds and not WEIGHT * cells <= event[at, DURATION] < PAIR * cells:
+                store(lanes.since_s, stage, end)
             if recorded:
                 _note(lanes.noted, start, alone, more, end, most, sent, cost, posted, other)
                 store(lanes.noted, LATE_S, load(lanes.gathers_late_s, stage))
@@ -416,7 +432,8 @@ def _queued(stage: int, row: int, cells: int, end: Floats, streams: bool, lanes:
     up_wait = smaller(larger(up_free - end, zeros()), up_s * waits)
     down_halved = smaller(larger(up_free - (end + down_wait), zeros()), down_s)
     up_halved = smaller(larger(down_free - (end + up_wait), zeros()), up_s)
-    down_longer, up_longer = down_halved, up_halved
+    of_pair = smaller(down_s, up_s)
+    down_longer, up_longer = down_halved + of_pair, up_halved + of_pair
     if streams:
         down_longer = down_longer + _longer(DOWN, stage, end + down_wait, down_s, lanes.gathers_late_s, lanes)
         up_longer = up_longer + _longer(UP, stage, end + up_wait, up_s, lanes.behind_s, lanes)

@@ -64,7 +64,7 @@ class Program(NamedTuple):
     gathered_s: Floats  # [stages] when all parameters have been gathered that share NICs with forwards; 0: none do
     beside_s: Floats  # [ROWS, cells] what a block and what is sent beside it do to each other
     sent_s: Floats  # [2, cells] of NICs for the message that a block sends on, by direction; 0: none, or within a node
-    rate: Floats  # [2, cells] part of a block's time for which its own messages need the NICs
+    busy_s: Floats  # [2, cells] of NICs for the messages of a block itself
     left: Floats  # [2, stages] part of the NICs that a stage's stream leaves to messages of a direction ...
     slower: Floats  # [2, stages] ... and how many times as long as alone the stream takes beside them
     shares: Bools  # [3] whether blocks share NICs with STREAMS, with MESSAGES of the pipeline; whether messages wait for each other
@@ -98,7 +98,7 @@ def allocate_program(stages: int, cells: int) -> Program:
         gathered_s=np.zeros(stages),
         beside_s=np.zeros((ROWS, cells)),
         sent_s=np.zeros((2, cells)),
-        rate=np.zeros((2, cells)),
+        busy_s=np.zeros((2, cells)),
         left=np.ones((2, stages)),
         slower=np.ones((2, stages)),
         shares=np.zeros(3, np.bool_),

@@ -92,7 +92,7 @@ def shard_blocks(case: Case, scratch: Scratch) -> None:
             if of_nics > 0:
                 all_s = low.nic_s[way, cell, ALL]
                 if in_background(plan):
-                    all_s += sends_of(case, low, way, stage, chunk)
+                    all_s += min(sends_of(case, low, way, stage, chunk), compute_s)
                 hidden_s = min(max(sent_s - waited_s, 0.0), compute_s)
                 longer_s = shared_s(compute_s, low.nic_s[way, cell, OPEN], all_s, hidden_s * of_nics)
                 more_s[way, cell] = longer_s

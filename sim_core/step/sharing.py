@@ -143,7 +143,7 @@ def _fill_sent(case: Case, scratch: Scratch) -> None:
             for way in (DOWN, UP):
                 seconds, block_s = sends_of(case, low, way, stage, chunk), duration_s[way, cell]
                 sent_s[way, cell] = seconds
-                program.rate[way, cell] = min(low.nic_s[way, cell, ALL] / block_s, 1.0) if block_s > 0 else 0.0
+                program.busy_s[way, cell] = low.nic_s[way, cell, ALL]
                 if seconds > 0:
                     link = link_of(case, way, stage, chunk)
                     later_s = scratch.longer.sends_s[way, (link + 1) % case.plan.pp if way == DOWN else link]

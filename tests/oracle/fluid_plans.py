@@ -107,7 +107,7 @@ def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
     for stage in range(pp if PAIRS[one.schedule] else 0):  # each hides the messages of the one behind the other
         nics = [sum(low.nic_s[way, stage * 2 + k, ALL] for way, k in ((DOWN, chunk), (UP, 1 - chunk))) for chunk in range(2)]
         seconds_of = [float(program.duration_s[PAIR, stage * 2 + chunk]) for chunk in range(2)]
-        pairs.append([Work(seconds, 0.0, min(float(nic), seconds)) for seconds, nic in zip(seconds_of, nics, strict=True)])
+        pairs.append([Work(max(seconds, float(nic)), 0.0, float(nic)) for seconds, nic in zip(seconds_of, nics, strict=True)])
     sends = low.send_nic_s
     into = [
         [Message(float(program.message_s[DOWN, stage]), float(sends[stage - 1])) for stage in range(pp)],

@@ -112,8 +112,7 @@ def share(oracle: Oracle, lines: Pipeline | SplitPipeline) -> Shared:
             nics.queue = Queue(
                 [found.sends[way][stage] for way in (FORWARD, BACKWARD)],
                 [
-                    [min(busy.all / alone, 1.0) if alone > 0 else 0.0 for busy, alone in zip(*row, strict=True)]
-                    for row in ((found.blocks[way][stage], lines.duration[way][stage]) for way in (FORWARD, BACKWARD))
+                    [busy.all for busy in found.blocks[way][stage]] for way in (FORWARD, BACKWARD)
                 ],
             )
     else:

@@ -120,7 +120,7 @@ class Pipeline:
                     one.idle += max(through - one.end - cost, 0.0)
                     one.end = through
             for block in now.values():
-                end[block] = self._run_block(block, stages[block.stage], 0.0)
+                end[block] = self._run_block(block, stages[block.stage])
         return stages, end
 
     def _needs(self, turn: tuple[int, Block | None, Block | None], before: dict[Block, Block | None]) -> list[Block]:
@@ -164,13 +164,13 @@ class Pipeline:
         stage.idle += max(waited - queued - longest, 0.0)
         stage.end = through
         if block:
-            end[block] = self._run_block(block, stage, waited)
+            end[block] = self._run_block(block, stage)
 
-    def _run_block(self, block: Block, stage: Stage, waited: float) -> float:
+    def _run_block(self, block: Block, stage: Stage) -> float:
         """Run a block that its stage has waited for; returns its end."""
         nics, way, chunk, start = self.nics[block.stage], block.way, block.chunk, stage.end
         alone = self.duration[way][block.stage][chunk]
-        seconds = alone + nics.behind_message(way, chunk, waited)
+        seconds = alone + nics.behind_message(way, chunk, start)
         if way == FORWARD and block.micro_batch == 0:
             stage.end = nics.first_forward(chunk, start, seconds, alone, self.gate[block.stage][chunk])
             stage.gated += stage.end - (start + seconds)
@@ -180,6 +180,7 @@ class Pipeline:
             stage.end = start + seconds + nics.last_backward(chunk, start, seconds)
         else:
             stage.end = start + seconds + nics.earlier_backward(chunk, start)
+        nics.sent = stage.end
         if nics.queue:
             nics.queue.pass_block(way, chunk, start, alone)
             late = nics.queue.leave([(way, chunk)], stage.end, nics)

@@ -291,7 +291,7 @@ class SplitPipeline:
         block, alone = item[0], self.seconds(item)
         nics, seconds = self.nics[block.stage], alone
         if len(item) == 1 and block.way != WEIGHTS:
-            seconds += nics.behind_message(FORWARD if block.way == FORWARD else BACKWARD, block.chunk, through - free)
+            seconds += nics.behind_message(FORWARD if block.way == FORWARD else BACKWARD, block.chunk, through)
         done = through + seconds
         if block.way == FORWARD and block.micro_batch == 0:
             gated = nics.first_forward(block.chunk, through, seconds, alone, self.gate[block.stage][block.chunk])
@@ -302,11 +302,13 @@ class SplitPipeline:
             end[each] = done
             if each.way == BACKWARD:
                 end[each._replace(way=INPUT)] = end[each._replace(way=WEIGHTS)] = done
+        if block.way != WEIGHTS:
+            nics.sent = done
         if nics.queue:
             ways = [(FORWARD if each.way == FORWARD else BACKWARD, each.chunk) for each in item if each.way != WEIGHTS]
             if len(item) == 1 and ways:
                 nics.queue.pass_block(*ways[0], through, alone)
-            late = nics.queue.leave(ways, done, nics)
+            late = nics.queue.leave(ways, done, nics) if ways else 0.0
             for each in item:
                 if each.way != WEIGHTS:
                     sent = each if each.way == FORWARD else each._replace(way=INPUT)

@@ -88,13 +88,12 @@ class Gradients:
 class Queue:
     """Pipeline messages of a stage, [way]: one of a way after another, beside those of the other way and beside a stream.
 
-    `seconds[way][chunk]`: of NICs for what a block sends on; `rate[way][chunk]`: the part of a block's time in which its own
-    messages need them; `asks[way]`: the part of them for which the stream asks. `free`: when all are sent; `later`: what the
+    `seconds[way][chunk]`: of NICs for what a block sends on; `busy[way][chunk]`: seconds of them for its own messages; `asks[way]`: the part of them for which the stream asks. `free`: when all are sent; `later`: what the
     latest was delayed by after it had left, by what began then.
     """
 
     seconds: list[list[float]]
-    rate: list[list[float]]
+    busy: list[list[float]]
     asks: list[float] = field(default_factory=lambda: [0.0, 0.0])
     free: list[float] = field(default_factory=lambda: [0.0, 0.0])
     later: list[float] = field(default_factory=lambda: [0.0, 0.0])
@@ -103,7 +102,7 @@ class Queue:
     def pass_block(self, way: int, chunk: int, start: float, alone: float) -> None:
         """A block begins, and sends for itself while messages of its stage are under way."""
         for of in range(2):
-            late = min(max(self.free[of] - start, 0.0), alone) * self.rate[way][chunk]
+            late = min(max(self.free[of] - start, 0.0), alone) * min(self.busy[way][chunk] / alone, 1.0) if alone > 0 else 0.0
             self.free[of] += late
             self.later[of] += late
 
@@ -114,13 +113,14 @@ class Queue:
             seconds, other = self.seconds[way][chunk], 1 - way
             if seconds <= 0:
                 continue
+            both = min((self.seconds[of][at] for of, at in sends), default=0.0) if len(sends) == 2 else 0.0
             begin = max(end, before[way])
             halved = min(max(before[other] - begin, 0.0), seconds)  # both go at half their speed until one is through
             share, of_stream = fair(1.0, self.asks[way])
             slower = self.asks[way] / of_stream if self.asks[way] > 0 else 1.0
             together = min(nics.left(begin) * slower, seconds / share)
             nics.delay(way, together * (1 - 1 / slower))
-            takes = seconds + halved + together * (1 - share)
+            takes = seconds + halved + both + together * (1 - share)
             self.free[way] = max(self.free[way], begin + takes)
             self.free[other] += halved
             most = max(most, begin - end + takes - seconds + min(self.later[way], seconds))
@@ -152,6 +152,8 @@ class Nics:
     reducing: bool = False
     last: dict[int, tuple[float, float, float]] = field(default_factory=dict)
     queue: Queue | None = None
+    sent: float = 0.0
+    """When the latest block ended that may send."""
     left_at: dict[object, tuple[float, float]] = field(default_factory=dict)
     """Of a block whose message waited: when that left, and for how long it had waited."""
 
@@ -177,12 +179,13 @@ class Nics:
         """Seconds of the stream that are left."""
         return max(self.until - now, 0.0)
 
-    def behind_message(self, way: int, chunk: int, waited: float) -> float:
-        """What a block takes longer beside the latest pipeline message of its stage, which has waited before it."""
+    def behind_message(self, way: int, chunk: int, start: float) -> float:
+        """What a block takes longer that starts while the latest pipeline message of its stage may be under way."""
         whole, seconds = self.crowd[way][chunk]
+        gone = start - self.sent
         if self.queue:
-            waited = max(waited - self.queue.latest, 0.0)
-        more = whole * max(1 - waited / seconds, 0.0) if seconds > 0 else 0.0
+            gone = max(gone - self.queue.latest, 0.0)
+        more = whole * max(1 - gone / seconds, 0.0) if seconds > 0 else 0.0
         self.crowded += more
         return more
 
