@@ -51,11 +51,13 @@ class Message:
 
 @dataclass(frozen=True)
 class Work:
-    """A block alone: its seconds, and those of the NICs for messages that nothing hides, and that compute hides."""
+    """A block alone: its seconds, and those of the NICs for messages that nothing hides, and that compute hides; and for gathers
+    and scatters of its layers, which run beside all of it, and end before it does."""
 
     seconds: float
     exposed: float = 0.0
     hidden: float = 0.0
+    layers: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,7 @@ class Fluid:
         self.begun = [[not step.gathers] * step.vpp for _ in range(step.pp)]
         self.gathered: dict[tuple[int, int], float] = {}
         self.held: dict[int, Item] = {}
+        self.layers: dict[int, Item | None] = {}
         self.links: dict[tuple[int, int], deque[Block]] = {}
         self.touched: set[int] = set()
         self.now = 0.0
@@ -289,7 +292,16 @@ class Fluid:
             self._go_on(item, self._buckets(block), 0.0)
             return
         pool.work, pool.left = work, 0.0
+        if work.layers > 0:
+            self.layers[stage] = None
+            self._send(stage, Message(work.seconds, work.layers), lambda: self._through_layers(stage))
         self._go_on(item, self._buckets(block), 0.0)
+
+    def _through_layers(self, stage: int) -> None:
+        """The layers of a block have sent all; the block may have waited for that."""
+        item = self.layers.pop(stage)
+        if item:
+            self._hold(item)
 
     def _work(self, item: Item) -> Work:
         stage, chunk, way = item[0].stage, item[0].chunk, item[0].way
@@ -316,7 +328,10 @@ class Fluid:
             while buckets:
                 self.queue[block.stage].append(buckets.popleft()[1])
             pool.work, pool.reached = None, None
-            self._hold(item)
+            if block.stage in self.layers:
+                self.layers[block.stage] = item
+            else:
+                self._hold(item)
             return
         until = min(buckets[0][0], 1.0) if buckets and self.step.overlap_grad else 1.0
         pool.left += (until - done) * pool.work.seconds

@@ -101,7 +101,7 @@ def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
             of_all, exposed = (float(low.nic_s[way, cell, k]) for k in (ALL, OPEN))
             hidden_layers, open_layers = _of_layers(one, shared, way, cell) if one.sharding >= GRADIENTS_SHARDED else (0.0, 0.0)
             seconds = float(program.duration_s[way, cell])
-            work[way][cell // chunks].append(Work(seconds, exposed + open_layers, of_all - exposed + hidden_layers))
+            work[way][cell // chunks].append(Work(seconds, exposed + open_layers, of_all - exposed, hidden_layers))
     weights = [[Work(float(program.duration_s[WEIGHT, stage * chunks + k])) for k in range(chunks)] for stage in range(pp)]
     pairs = []
     for stage in range(pp if PAIRS[one.schedule] else 0):  # each hides the messages of the one behind the other
