@@ -87,7 +87,7 @@ class Lanes(NamedTuple):
     cleared: Floats
     most_s: Floats  # [1] the most that pipeline messages make a block longer: 0 where they share nothing, else infinity
     sent_s: Floats  # [2 * (NO_WORK * cells + 1)] of NICs for what a block sends on, by direction and row of `duration_s`
-    rate: Floats  # [NO_WORK * cells + 1] part of a block's time that its own messages need NICs, by rows of `duration_s`; 0: a pair
+    rate: Floats  # [NO_WORK * cells + 1] part of a block's time that its own messages need NICs, by rows of `duration_s`
     waits_s: Floats  # [1] the most that a message waits for others, over its own seconds: ANY, or 0 where none does
     slot_s: Floats  # [slots] ends that messages wait for; when the message of a block leaves
     held_s: Floats  # [slots] by how much it leaves later than its block ends
@@ -199,7 +199,8 @@ def _put_sent(program: Program, shape: Shape, cells: int, lane: int, lanes: Lane
                 rows[up + kind * cells + cell, lane] = sent_s[UP, cell] if kind == INPUT_GRADIENT else 0.0
         if pairs:
             other = cell + 1 - 2 * (cell % 2)
-            lanes.rate[PAIR * cells + cell, lane] = 0.0
+            busy_s = program.busy_s[DOWN, cell] + program.busy_s[UP, other]
+            lanes.rate[PAIR * cells + cell, lane] = _part(busy_s, program.duration_s[PAIR, cell])
             rows[PAIR * cells + cell, lane], rows[up + PAIR * cells + cell, lane] = sent_s[DOWN, cell], sent_s[UP, other]
 
 

@@ -126,7 +126,8 @@ def share_sends(case: Case, scratch: Scratch) -> None:
         for chunk in range(2):
             cell, other = stage * 2 + chunk, 1 - chunk
             busy_s = nic_s[DOWN, cell, ALL] + nic_s[UP, stage * 2 + other, ALL]
-            busy_s += sends_of(case, low, DOWN, stage, chunk) + sends_of(case, low, UP, stage, other)
+            if not program.shares[QUEUES]:
+                busy_s += sends_of(case, low, DOWN, stage, chunk) + sends_of(case, low, UP, stage, other)
             low.pairs_s[cell] = max(busy_s - duration_s[PAIR, cell], 0.0)
             duration_s[PAIR, cell] += low.pairs_s[cell]
 
@@ -142,14 +143,15 @@ def _fill_sent(case: Case, scratch: Scratch) -> None:
             cell = first + chunk
             for way in (DOWN, UP):
                 seconds, block_s = sends_of(case, low, way, stage, chunk), duration_s[way, cell]
+                if way == UP and SPLITS[schedule]:
+                    block_s -= duration_s[WEIGHT, cell]
                 sent_s[way, cell] = seconds
                 program.busy_s[way, cell] = low.nic_s[way, cell, ALL]
                 if seconds > 0:
                     link = link_of(case, way, stage, chunk)
                     later_s = scratch.longer.sends_s[way, (link + 1) % case.plan.pp if way == DOWN else link]
                     most_s = max(most_s, seconds + later_s)
-                    apart_s = duration_s[WEIGHT, cell] if way == UP and SPLITS[schedule] else 0.0
-                    least_s = min(least_s, block_s - apart_s)
+                    least_s = min(least_s, block_s)
         if pairs:
             for cell in range(first, first + 2):
                 most_s = max(most_s, sent_s[DOWN, cell] + sent_s[UP, 2 * first + 1 - cell])

@@ -57,7 +57,7 @@ class Work:
     seconds: float
     exposed: float = 0.0
     hidden: float = 0.0
-    layers: float = 0.0
+    layers: Message = field(default_factory=Message)
 
 
 @dataclass(frozen=True)
@@ -292,9 +292,9 @@ class Fluid:
             self._go_on(item, self._buckets(block), 0.0)
             return
         pool.work, pool.left = work, 0.0
-        if work.layers > 0:
+        if work.layers.seconds > DONE:
             self.layers[stage] = None
-            self._send(stage, Message(work.seconds, work.layers), lambda: self._through_layers(stage))
+            self._send(stage, work.layers, lambda: self._through_layers(stage))
         self._go_on(item, self._buckets(block), 0.0)
 
     def _through_layers(self, stage: int) -> None:

@@ -99,9 +99,9 @@ def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
     for way in (DOWN, UP):
         for cell in range(pp * chunks):
             of_all, exposed = (float(low.nic_s[way, cell, k]) for k in (ALL, OPEN))
-            hidden_layers, open_layers = _of_layers(one, shared, way, cell) if one.sharding >= GRADIENTS_SHARDED else (0.0, 0.0)
+            layers = _of_layers(one, shared, way, cell) if one.sharding >= GRADIENTS_SHARDED else Message()
             seconds = float(program.duration_s[way, cell])
-            work[way][cell // chunks].append(Work(seconds, exposed + open_layers, of_all - exposed, hidden_layers))
+            work[way][cell // chunks].append(Work(seconds, exposed, of_all - exposed, layers))
     weights = [[Work(float(program.duration_s[WEIGHT, stage * chunks + k])) for k in range(chunks)] for stage in range(pp)]
     pairs = []
     for stage in range(pp if PAIRS[one.schedule] else 0):  # each hides the messages of the one behind the other
@@ -132,14 +132,13 @@ def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
     )
 
 
-def _of_layers(one: Plan, ran: Ran, way: int, cell: int) -> tuple[float, float]:
-    """NICs for gathers and scatters of the layers of a block: those that compute hides, and the others."""
+def _of_layers(one: Plan, ran: Ran, way: int, cell: int) -> Message:
+    """Gathers and scatters of the layers of a block, one after another."""
     case, layers = case_at(ran.tables, 0), ran.scratch.layers
     stage, chunk = divmod(cell, one.vpp)
     of_nics = float(_cost_units(case, layers))
-    compute_s, sent_s, end_s = _run(case, stage, way, list_layers(case, chunk * one.pp + stage, layers), layers)
-    waited_s = max(end_s - compute_s, 0.0)
-    return max(sent_s - waited_s, 0.0) * of_nics, min(waited_s, sent_s) * of_nics
+    sent_s = _run(case, stage, way, list_layers(case, chunk * one.pp + stage, layers), layers)[1]
+    return Message(sent_s, sent_s * of_nics)
 
 
 def _sizes(one: Plan, ran: Ran) -> list[list[int]]:

@@ -121,7 +121,9 @@ def share(oracle: Oracle, lines: Pipeline | SplitPipeline) -> Shared:
     if isinstance(lines, SplitPipeline) and plan.schedule in (DUALPIPE, DUALPIPEV) and plan.pp > 1:
         for stage, chunk in product(range(plan.pp), range(2)):
             ran = ((FORWARD, chunk), (BACKWARD, 1 - chunk))
-            full = sum(found.blocks[way][stage][of].all + found.sends[way][stage][of] for way, of in ran)
+            full = sum(found.blocks[way][stage][of].all for way, of in ran)
+            if not lines.nics[stage].queue:
+                full += sum(found.sends[way][stage][of] for way, of in ran)
             lines.crowded_pair[stage][chunk] = max(full - lines.pair[stage][chunk], 0.0)
     return found
 

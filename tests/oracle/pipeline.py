@@ -182,7 +182,7 @@ class Pipeline:
             stage.end = start + seconds + nics.earlier_backward(chunk, start)
         nics.sent = stage.end
         if nics.queue:
-            nics.queue.pass_block(way, chunk, start, alone)
+            nics.queue.pass_blocks([(way, chunk)], start, alone)
             late = nics.queue.leave([(way, chunk)], stage.end, nics)
             nics.left_at[block] = stage.end + late, late
         return stage.end

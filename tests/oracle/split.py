@@ -306,8 +306,7 @@ class SplitPipeline:
             nics.sent = done
         if nics.queue:
             ways = [(FORWARD if each.way == FORWARD else BACKWARD, each.chunk) for each in item if each.way != WEIGHTS]
-            if len(item) == 1 and ways:
-                nics.queue.pass_block(*ways[0], through, alone)
+            nics.queue.pass_blocks(ways, through, alone)
             late = nics.queue.leave(ways, done, nics) if ways else 0.0
             for each in item:
                 if each.way != WEIGHTS:

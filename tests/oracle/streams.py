@@ -99,16 +99,20 @@ class Queue:
     later: list[float] = field(default_factory=lambda: [0.0, 0.0])
     latest: float = 0.0
 
-    def pass_block(self, way: int, chunk: int, start: float, alone: float) -> None:
-        """A block begins, and sends for itself while messages of its stage are under way."""
+    def pass_blocks(self, ran: list[tuple[int, int]], start: float, alone: float) -> None:
+        """A block (way, chunk) or a pair begins, and sends for itself while messages of its stage are under way."""
+        busy = sum(self.busy[way][chunk] for way, chunk in ran)
         for of in range(2):
-            late = min(max(self.free[of] - start, 0.0), alone) * min(self.busy[way][chunk] / alone, 1.0) if alone > 0 else 0.0
+            late = min(max(self.free[of] - start, 0.0), alone) * min(busy / alone, 1.0) if alone > 0 else 0.0
             self.free[of] += late
             self.later[of] += late
 
     def leave(self, sends: list[tuple[int, int]], end: float, nics: Nics) -> float:
         """By how much the messages of blocks (way, chunk) that have ended are later than alone."""
-        before, most = list(self.free), 0.0
+        before, known, most = list(self.free), list(self.later), 0.0
+        for way, chunk in sends:
+            if self.seconds[way][chunk] > 0:
+                self.later[way] = 0.0
         for way, chunk in sends:
             seconds, other = self.seconds[way][chunk], 1 - way
             if seconds <= 0:
@@ -123,8 +127,7 @@ class Queue:
             takes = seconds + halved + both + together * (1 - share)
             self.free[way] = max(self.free[way], begin + takes)
             self.free[other] += halved
-            most = max(most, begin - end + takes - seconds + min(self.later[way], seconds))
-            self.later[way] = 0.0
+            most = max(most, begin - end + takes - seconds + min(known[way], seconds))
             self.later[other] += halved
         self.latest = most
         return most
