@@ -125,7 +125,7 @@ class Queue:
             together = min(nics.left(begin) * slower, seconds / share)
             nics.delay(way, together * (1 - 1 / slower))
             takes = seconds + halved + both + together * (1 - share)
-            self.free[way] = max(self.free[way], begin + takes)
+            self.free[way] += max(begin + takes - before[way], 0.0)
             self.free[other] += halved
             most = max(most, begin - end + takes - seconds + min(known[way], seconds))
             self.later[other] += halved
