@@ -202,16 +202,16 @@ def _behind_other_s(one: Pass, operator: str, phase: int, total: Floats) -> Floa
     Where a stack does not say how much: behind the compute of the experts, shared ones included, which dispatch and combine
     share. Else the messages of one micro-batch run beside the compute of another (Megatron-LM's combined 1F1B,
     core/models/common/model_chunk_schedule_plan.py): a combine of the backward beside attention's forward, one of the forward
-    beside its backward, dispatches beside the experts both ways; where the host waits for counts, no more than it was measured.
+    beside its backward, dispatches beside the experts both ways; where the host waits for counts, no more than was measured.
     """
     stack = one.modelled.stack
+    measured = stack.overlap_ep_hidden if dynamic(one.modelled.model, stack) else None
     if stack.overlap_ep_hidden is None:
         window = one.compute_s(_OF_EXPERTS, phase) / 2
-    elif dynamic(one.modelled.model, stack):
-        return total * stack.overlap_ep_hidden
     elif operator == "unpermute":
         attention = tuple(name for name in one.cost.operators.names if name not in _OF_EXPERTS)
         window = one.compute_s(attention, FORWARD if phase != FORWARD else INPUT_GRADIENT)
     else:
         window = sum((one.compute_s(_OF_EXPERTS, each) for each in range(3)), np.zeros(len(total))) / 2
-    return np.minimum(total, window) * (1 - stack.contention)
+    hidden: Floats = np.minimum(total, window) * (1 - stack.contention) if measured is None else np.minimum(total * measured, window)
+    return hidden

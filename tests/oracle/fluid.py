@@ -51,13 +51,23 @@ class Message:
 
 @dataclass(frozen=True)
 class Work:
-    """A block alone: its seconds, and those of the NICs for messages that nothing hides, and that compute hides; and for gathers
-    and scatters of its layers, which run beside all of it, and end before it does."""
+    """A block alone: its seconds, and those of the NICs for messages that nothing hides, and that compute hides. Of sharded layers
+    it is their compute alone, in the order in which they run; `ahead`: gathered layers that may wait to run."""
 
     seconds: float
     exposed: float = 0.0
     hidden: float = 0.0
-    layers: Message = field(default_factory=Message)
+    layers: tuple[Layer, ...] = ()
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer: its part of the compute of a block, the gather of its parameters before, the scatter of its gradients after."""
+
+    part: float
+    gather: Message
+    scatter: Message
 
 
 @dataclass(frozen=True)
@@ -219,7 +229,6 @@ class Fluid:
         self.begun = [[not step.gathers] * step.vpp for _ in range(step.pp)]
         self.gathered: dict[tuple[int, int], float] = {}
         self.held: dict[int, Item] = {}
-        self.layers: dict[int, Item | None] = {}
         self.links: dict[tuple[int, int], deque[Block]] = {}
         self.touched: set[int] = set()
         self.now = 0.0
@@ -292,16 +301,10 @@ class Fluid:
             self._go_on(item, self._buckets(block), 0.0)
             return
         pool.work, pool.left = work, 0.0
-        if work.layers.seconds > DONE:
-            self.layers[stage] = None
-            self._send(stage, work.layers, lambda: self._through_layers(stage))
+        if work.layers:
+            Layered(self, item, work).go_on()
+            return
         self._go_on(item, self._buckets(block), 0.0)
-
-    def _through_layers(self, stage: int) -> None:
-        """The layers of a block have sent all; the block may have waited for that."""
-        item = self.layers.pop(stage)
-        if item:
-            self._hold(item)
 
     def _work(self, item: Item) -> Work:
         stage, chunk, way = item[0].stage, item[0].chunk, item[0].way
@@ -328,10 +331,7 @@ class Fluid:
             while buckets:
                 self.queue[block.stage].append(buckets.popleft()[1])
             pool.work, pool.reached = None, None
-            if block.stage in self.layers:
-                self.layers[block.stage] = item
-            else:
-                self._hold(item)
+            self._hold(item)
             return
         until = min(buckets[0][0], 1.0) if buckets and self.step.overlap_grad else 1.0
         pool.left += (until - done) * pool.work.seconds
@@ -458,6 +458,58 @@ class Fluid:
             self._gather(stage, chunk + 1)
 
         self._send(stage, Message(first, gather.all.demand * first), begun)
+
+
+class Layered:
+    """A block of sharded layers that runs: one stream gathers and scatters beside the compute, as PyTorch's FSDP does.
+
+    A gather begins when at most `ahead` gathered layers wait to run; the scatter of a layer goes before the gather that its end
+    allows. The block ends with its last scatter.
+    """
+
+    def __init__(self, fluid: Fluid, item: Item, work: Work) -> None:
+        self.fluid, self.item, self.work = fluid, item, work
+        self.stage = item[0].stage
+        self.gathered = self.computed = self.scattered = 0
+        self.computing = self.streaming = False
+        fluid.pools[self.stage].work = None
+
+    def go_on(self) -> None:
+        """Begin what can begin."""
+        layers, pool = self.work.layers, self.fluid._pool(self.stage)
+        if self.scattered == len(layers):
+            self.fluid._go_on(self.item, self.fluid._buckets(self.item[0]), 1.0)
+            return
+        if not self.computing and self.gathered > self.computed:
+            part = layers[self.computed].part
+            self.computing, pool.work, pool.left, pool.reached = True, self.work, part * self.work.seconds, self._end_layer
+        if self.streaming:
+            return
+        allowed = self.gathered < len(layers) and self.gathered <= self.computed + self.work.ahead
+        if self.scattered < self.computed and (not allowed or self.gathered > self.scattered + self.work.ahead):
+            self._stream(layers[self.scattered].scatter, self._end_scatter)
+        elif allowed:
+            self._stream(layers[self.gathered].gather, self._end_gather)
+
+    def _stream(self, message: Message, then: Callable[[], None]) -> None:
+        self.streaming = True
+        self.fluid._send(self.stage, message, then)
+
+    def _end_layer(self) -> None:
+        pool = self.fluid._pool(self.stage)
+        pool.work, pool.reached, self.computing = None, None, False
+        self.computed += 1
+        self.go_on()
+
+    def _end_gather(self) -> None:
+        self.streaming = False
+        self.gathered += 1
+        self.go_on()
+
+    def _end_scatter(self) -> None:
+        self.streaming = False
+        self.scattered += 1
+        self.go_on()
 
 
 def run(step: Step) -> Ran:

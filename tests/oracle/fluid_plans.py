@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim_core import HardwareTable, Plans, SpecError, Workload, legality
+from sim_core import Floats, HardwareTable, Plans, SpecError, Workload, legality
 from sim_core.costing.case import case_at
 from sim_core.engine.codes import chunks_of
 from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT
@@ -23,11 +23,23 @@ from sim_core.terms import GRADIENTS_SHARDED
 from sim_core.timelines.blocks import split_row, timed
 from sim_core.timelines.messages import parameter_spans
 from sweep.evaluation.one_plan import plans_of, prepare_plan
-from tests.oracle.fluid import Gather, Message, Step, Work, run
+from tests.oracle.fluid import Gather, Layer, Message, Step, Work, run
 from tests.oracle.pipeline import DEEPSPEED
 from tests.oracle.split import SplitPipeline
 
 STEP = METRICS.index("step_time_s")
+
+
+class Line(NamedTuple):
+    """A plan as the user says it: `sweep simulate --model MODEL --hardware HARDWARE --set ...`, on a stack."""
+
+    model: str
+    sets: tuple[str, ...]
+    hardware: str = "H100-SXM"
+    stack: str = "megatron-core"
+
+    def __str__(self) -> str:
+        return " ".join([self.hardware, self.stack, self.model, *self.sets])
 
 
 class Given(NamedTuple):
@@ -46,9 +58,9 @@ class Steps(NamedTuple):
     fluid: float
 
 
-def given(model: str, hardware: str, sets: Sequence[str]) -> Given:
-    """The plan of `sweep simulate --model MODEL --hardware HARDWARE --set ...`."""
-    prepared = prepare_plan({"model": model}, hardware, "event", sets)
+def given(line: Line) -> Given:
+    """The plan of a line."""
+    prepared = prepare_plan({"model": line.model, "stack": line.stack}, line.hardware, "event", line.sets)
     return Given(prepared.sweep.workload, prepared.sweep.hardware, plans_of(prepared))
 
 
@@ -61,8 +73,12 @@ def without_sharing(plan: Given) -> Given:
 def steps(plan: Given) -> Steps:
     """The step of a plan, three times."""
     alone, shared = run_alone(*without_sharing(plan)), run_alone(*plan)
+    step = lowered(plan, alone, shared)
+    if step.lines:  # gradients after the pipeline are no part of the comparison
+        fluid_s = float(shared.metrics[STEP] - shared.scratch.times.free_s[: step.pp].max() + max(run(step).ended))
+        return Steps(float(shared.metrics[STEP]), float(alone.metrics[STEP]), fluid_s)
     after_s = alone.metrics[STEP] - alone.scratch.once.reduced_s.max()
-    fluid_s = float(after_s + barrier_s(lowered(plan, alone, shared), alone))
+    fluid_s = float(after_s + barrier_s(step, alone))
     return Steps(float(shared.metrics[STEP]), float(alone.metrics[STEP]), fluid_s)
 
 
@@ -99,9 +115,9 @@ def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
     for way in (DOWN, UP):
         for cell in range(pp * chunks):
             of_all, exposed = (float(low.nic_s[way, cell, k]) for k in (ALL, OPEN))
-            layers = _of_layers(one, shared, way, cell) if one.sharding >= GRADIENTS_SHARDED else Message()
             seconds = float(program.duration_s[way, cell])
-            work[way][cell // chunks].append(Work(seconds, exposed, of_all - exposed, layers))
+            block = Work(seconds, exposed, of_all - exposed)
+            work[way][cell // chunks].append(_of_layers(one, shared, way, cell, block))
     weights = [[Work(float(program.duration_s[WEIGHT, stage * chunks + k])) for k in range(chunks)] for stage in range(pp)]
     pairs = []
     for stage in range(pp if PAIRS[one.schedule] else 0):  # each hides the messages of the one behind the other
@@ -132,13 +148,30 @@ def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
     )
 
 
-def _of_layers(one: Plan, ran: Ran, way: int, cell: int) -> Message:
-    """Gathers and scatters of the layers of a block, one after another."""
+def _of_layers(one: Plan, ran: Ran, way: int, cell: int, alone: Work) -> Work:
+    """A block layer by layer, if they are sharded; `alone` with what it waits for them. What they slow compute comes last."""
     case, layers = case_at(ran.tables, 0), ran.scratch.layers
+    if case.sharding < GRADIENTS_SHARDED:
+        return alone
     stage, chunk = divmod(cell, one.vpp)
     of_nics = float(_cost_units(case, layers))
-    sent_s = _run(case, stage, way, list_layers(case, chunk * one.pp + stage, layers), layers)[1]
-    return Message(sent_s, sent_s * of_nics)
+    count = list_layers(case, chunk * one.pp + stage, layers)
+    compute_s, _, end_s = _run(case, stage, way, count, layers)
+    slowed_s = max(alone.seconds - max(end_s, compute_s), 0.0)
+    whole_s = compute_s + slowed_s
+
+    def messages(seconds: Floats) -> list[Message]:
+        return [Message(float(s), float(s) * of_nics) for s in seconds[:count]]
+
+    rows = [
+        Layer(float(s) / whole_s, gather, scatter)
+        for s, gather, scatter in zip(
+            layers.compute_s[:count], messages(layers.gather_s), messages(layers.scatter_s), strict=True
+        )
+    ]
+    rows = [*(rows if way == DOWN else reversed(rows)), Layer(slowed_s / whole_s, Message(), Message())]
+    ahead = one.prefetch_layers if one.overlap_param == 1 else 0
+    return replace(alone, seconds=whole_s, layers=tuple(rows), ahead=ahead)
 
 
 def _sizes(one: Plan, ran: Ran) -> list[list[int]]:
@@ -202,18 +235,21 @@ MOST_BLOCKS = 1536
 """Forwards of a random plan at most."""
 
 
-class Line(NamedTuple):
-    """A plan as the user says it: `sweep simulate --model MODEL --hardware H100-SXM --set ...`."""
+DEVICES = (
+    *("A100-80G-SXM", "A800-80G-SXM", "B200-SXM", "B300-SXM", "GB200-NVL72", "H100-SXM", "H20-SXM", "H200-SXM", "H800-SXM"),
+    *("MI300X", "MI355X", "TPU-v5p", "V100-32G-SXM"),
+)
+STACKS = (
+    *("hai-llm", "llm-foundry", "maxtext", "megatron-2022", "megatron-core", "megatron-deepspeed", "nanotron", "nemo"),
+    *("nemo-24", "nemo-automodel", "primus", "torchtitan"),
+)
+SPLIT = ("zb-h1", "zb-h2", "interleaved-zb", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev")
+IN_TWO = ("zb-v", "v-half", "v-min", "dualpipev")
 
-    model: str
-    sets: tuple[str, ...]
 
-    def __str__(self) -> str:
-        return " ".join([self.model, *self.sets])
-
-
-def random_line(rng: np.random.Generator) -> Line:
-    """A plan that may be illegal: of a dense model or one with experts, vpp 1 to 12, NICs of 25 to 400 Gb/s."""
+def random_line(rng: np.random.Generator, schedules: Sequence[str] = ()) -> Line:
+    """A plan that may be illegal: of a dense model or one with experts, any device and stack, vpp 1 to 12, one NIC a node to one
+    a GPU, of 10 to 400 Gb/s; of one of `schedules`, or with whole backwards."""
 
     def pick(*values: int) -> int:
         return int(rng.choice(values))
@@ -237,29 +273,37 @@ def random_line(rng: np.random.Generator) -> Line:
         "schedule": "1f1b" if rng.random() < 0.85 else str(rng.choice(["gpipe", "looped-bfs"])),
         "layer_split": "balanced",
         "checkpointing": str(rng.choice(["none", "full"])),
-        "bucket_bytes": pick(0, 0, 2**25, 2**27),
+        "bucket_bytes": rng.choice(["0", "0", "32 MB", "128 MB"]),
         "overlap_grad": "true",
     }
     values |= {name: str(rng.random() < 0.5).lower() for name in ("overlap_param", "overlap_tp", "overlap_ep")}
     if vpp == 1:
         values["overlap_pp"] = str(rng.random() < 0.5).lower()
-    values["hardware.nic_bandwidth"] = f"{pick(25, 50, 100, 200, 400)} Gb/s"
+    if schedules:  # their gradients share nothing with their last backwards: compared without
+        schedule = str(rng.choice(schedules))
+        values |= {"schedule": schedule, "overlap_grad": "false", "overlap_param": "false"}
+        values["vpp"] = 2 if schedule in IN_TWO else vpp if schedule == "interleaved-zb" else 1
+        values.pop("overlap_pp", None)
+    values["hardware.gpus_per_node"] = gpus = pick(4, 8, 8)
+    values["hardware.nics_per_node"] = min(pick(1, 2, 3, 4, 8), gpus)
+    values["hardware.nic_bandwidth"] = f"{pick(10, 25, 50, 100, 200, 400)} Gb/s"
     values["hardware.memory"] = "100 TB"
-    return Line(model, tuple(f"{name}={value}" for name, value in values.items()))
+    sets = tuple(f"{name}={value}" for name, value in values.items())
+    return Line(model, sets, str(rng.choice(DEVICES)), str(rng.choice(STACKS)))
 
 
-def random_lines(seed: int, count: int) -> list[tuple[Line, Given]]:
+def random_lines(seed: int, count: int, schedules: Sequence[str] = ()) -> list[tuple[Line, Given]]:
     """The first `count` plans of a seed that can run, whose messages leave a node."""
     rng = np.random.default_rng(seed)
     found: list[tuple[Line, Given]] = []
     while len(found) < count:
-        line = random_line(rng)
+        line = random_line(rng, schedules)
         try:
-            plan = given(line.model, "H100-SXM", line.sets)
+            plan = given(line)
         except SpecError:
             continue
         one = plan_at(plan.plans, 0)
         small = one.pp * one.vpp * one.ga <= MOST_BLOCKS
-        if small and one.all_gpus > one.tp * one.pp and legality(*plan)[0][0] == 0:
+        if small and one.all_gpus > one.tp * one.pp and (one.pp > 1 or not schedules) and legality(*plan)[0][0] == 0:
             found.append((line, plan))
     return found

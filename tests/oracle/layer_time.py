@@ -144,19 +144,19 @@ class Layers:
 
     def _behind_another_s(self, message: Message, total_s: float, operators: Operators) -> float:
         """Messages of experts beside another micro-batch: a dispatch beside half of the experts' work both ways, a combine
-        beside attention the other way; by a part where the host waits for counts; where a stack says nothing beside half of the
+        beside attention the other way; at most a part where the host waits for counts; where a stack says nothing beside half of the
         experts' work in the same phase."""
         stack = self.stack
         of_experts = {key: s for key, s in operators.items() if key[0] in (*ROUTED, *SHARED)}
         if stack.overlap_ep_hidden is None:
             window_s = sum(s for (_, phase), s in of_experts.items() if phase == message.phase) / 2
-        elif self._counts():
-            return total_s * stack.overlap_ep_hidden
         elif message.operator == "unpermute":
             other = BACKWARD if message.phase == FORWARD else FORWARD
             window_s = sum(s for key, s in operators.items() if key not in of_experts and key[1] == other)
         else:
             window_s = sum(of_experts.values()) / 2
+        if stack.overlap_ep_hidden is not None and self._counts():  # and no more than there is to hide it behind
+            return min(total_s * stack.overlap_ep_hidden, window_s)
         return min(total_s, window_s) * (1 - stack.contention)
 
     def _counts(self) -> bool:

@@ -169,7 +169,7 @@ KNOWN = {
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_plans(name: str) -> None:
     line, more = KNOWN[name]
-    found = steps(given(line.model, "H100-SXM", (*line.sets, *more, "layer_split=balanced", "hardware.memory=900 GB")))
+    found = steps(given(line._replace(sets=(*line.sets, *more, "layer_split=balanced", "hardware.memory=900 GB"))))
     assert found.shared == pytest.approx(found.fluid, rel=CLOSE)
 
 
@@ -184,7 +184,7 @@ def drawn(group: int) -> list[tuple[Line, Given]]:
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_steps_are_those_of_fair_sharing(group: int) -> None:
-    """200 plans, dense and with experts, vpp 1 to 12, NICs of 25 to 400 Gb/s: each within 3 %."""
+    """200 plans, dense and with experts, on any device and stack, vpp 1 to 12, NICs of 10 to 400 Gb/s: each within 3 %."""
     found = {line: steps(plan) for line, plan in drawn(group)}
     assert sum(each.fluid > 1.01 * each.alone for each in found.values()) > GROUP / 3
     plans = dict(drawn(group))
@@ -206,6 +206,6 @@ def test_without_sharing_both_are_the_same() -> None:
 def test_random_plans_are_of_all_kinds() -> None:
     lines = [line for group in range(GROUPS) for line, _ in drawn(group)]
     values = [dict(text.split("=", 1) for text in line.sets) for line in lines]
-    for name, wanted in (("vpp", 12), ("hardware.nic_bandwidth", 5), ("overlap_param", 2)):
+    for name, wanted in (("vpp", 12), ("hardware.nic_bandwidth", 6), ("hardware.nics_per_node", 5), ("overlap_param", 2)):
         assert len({each[name] for each in values}) >= wanted
     assert {each["ep"] == "1" for each in values} == {False, True}
