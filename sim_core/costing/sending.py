@@ -213,5 +213,7 @@ def _behind_other_s(one: Pass, operator: str, phase: int, total: Floats) -> Floa
         window = one.compute_s(attention, FORWARD if phase != FORWARD else INPUT_GRADIENT)
     else:
         window = sum((one.compute_s(_OF_EXPERTS, each) for each in range(3)), np.zeros(len(total))) / 2
-    hidden: Floats = np.minimum(total, window) * (1 - stack.contention) if measured is None else np.minimum(total * measured, window)
+    hidden: Floats = (
+        np.minimum(total, window) * (1 - stack.contention) if measured is None else np.minimum(total * measured, window)
+    )
     return hidden

@@ -58,6 +58,7 @@ from sim_core.engine.sequence import (
     RECEIVED,
     RECEIVED_COST,
     WRITTEN,
+    Rows,
     Sequence,
     fill_next,
     fill_sequence,
@@ -87,7 +88,7 @@ class Lanes(NamedTuple):
     cleared: Floats
     most_s: Floats  # [1] the most that pipeline messages make a block longer: 0 where they share nothing, else infinity
     sent_s: Floats  # [2 * (NO_WORK * cells + 1)] of NICs for what a block sends on, by direction and row of `duration_s`
-    rate: Floats  # [NO_WORK * cells + 1] part of a block's time that its own messages need NICs, by rows of `duration_s`
+    rate: Floats  # [NO_WORK * cells + 1] part of a block's time for which its own messages need the NICs
     waits_s: Floats  # [1] the most that a message waits for others, over its own seconds: ANY, or 0 where none does
     slot_s: Floats  # [slots] ends that messages wait for; when the message of a block leaves
     held_s: Floats  # [slots] by how much it leaves later than its block ends
@@ -322,18 +323,18 @@ def _walk(  # noqa: PLR0915
     """A block without a message waits from 0 on for one that costs nothing."""
     event, turn = sequence.event, sequence.turn
     duration_s, cost_s, slot_s = lanes.duration_s, lanes.cost_s, lanes.slot_s
-    at, longest = 0, load(lanes.most_s, 0)
+    at = 0
     for each in range(turns):
         stage = turn[each, 0]
         free = load(lanes.free_s, stage)
-        message, exposed, idle, crowded = zeros(), zeros(), zeros(), load(lanes.crowded_s, stage)
-        latest, queued, held = load(lanes.latest_s, stage), zeros(), zeros()
+        message, exposed, idle, queued, crowded = zeros(), zeros(), zeros(), zeros(), load(lanes.crowded_s, stage)
         for _ in range(turn[each, 1]):
+            row = event[at, DURATION]
             cost = load(cost_s, event[at, RECEIVED_COST])
             sent = load(slot_s, event[at, RECEIVED])
             start = larger(free, sent + cost)
             total = most = cost
-            other, posted, more = zeros(), zeros(), zeros()
+            other, posted, more, held = zeros(), zeros(), zeros(), zeros()
             if rule != ALONE:
                 other = load(cost_s, event[at, POSTED_COST])
                 posted = load(slot_s, event[at, POSTED])
@@ -348,49 +349,31 @@ def _walk(  # noqa: PLR0915
             message = message + total
             rest = waited
             if queues:
-                held = load(lanes.held_s, event[at, RECEIVED])
-                if rule == IN_PAIRS:
-                    held = larger(held, load(lanes.held_s, event[at, POSTED]))
-                held = smaller(waited, held)
+                held = smaller(waited, _held(event, at, rule, lanes))
                 queued = queued + held
                 rest = waited - held
             exposed = exposed + smaller(rest, most)
             idle = idle + larger(rest - most, zeros())
-            alone = load(duration_s, event[at, DURATION])
+            alone = load(duration_s, row)
             seconds = alone
             if crowds:
-                row = event[at, DURATION]
-                gone = start - load(lanes.since_s, stage)
-                if queues:
-                    gone = larger(gone - latest, zeros())
-                more = larger(load(lanes.longer_s, row) - load(lanes.cleared, row) * gone, zeros())
-                more = smaller(longest, more)
+                more = _crowded(stage, row, start, queues, lanes)
                 seconds = seconds + more
                 crowded = crowded + more
             end = start + seconds
             begins, last = event[at, FIRST], event[at, LAST]
             if max(begins, last) >= 0:
-                if begins >= 0:
-                    end = _first_forward_end(begins, stage, start, alone, seconds, streams, lanes)
-                if last >= 0:
-                    end = _end_beside(last, stage, cells, start, alone, seconds, end, streams, lanes)
-            if queues:
-                _delay(stage, event[at, DURATION], start, alone, lanes)
-                late = _queued(stage, event[at, DURATION], cells, end, streams, lanes)
-                if not WEIGHT * cells <= event[at, DURATION] < PAIR * cells:
-                    latest = late
-                store(slot_s, event[at, WRITTEN], end + late)
-                store(lanes.held_s, event[at, WRITTEN], late)
-            else:
-                store(slot_s, event[at, WRITTEN], end)
+                end = _end_shared(begins, last, stage, cells, start, alone, seconds, streams, lanes)
+            leaves = end
+            if crowds or queues:
+                leaves = _leave(stage, row, cells, event[at, WRITTEN], start, alone, end, streams, queues, lanes)
+            store(slot_s, event[at, WRITTEN], leaves)
             free = end
-            if crowds and not WEIGHT * cells <= event[at, DURATION] < PAIR * cells:
-                store(lanes.since_s, stage, end)
             if recorded:
                 _note(lanes.noted, start, alone, more, end, most, sent, cost, posted, other)
                 store(lanes.noted, LATE_S, load(lanes.gathers_late_s, stage))
                 store(lanes.noted, QUEUED_S, held)
-                events[at, STAGE], events[at, WORKS] = stage, event[at, DURATION] != NO_WORK * cells
+                events[at, STAGE], events[at, WORKS] = stage, row != NO_WORK * cells
                 for column in range(READY_S, RECORDED):
                     events[at, column] = lanes.noted[column, 0]
                 store(lanes.noted, SLOWED_S, zeros())
@@ -399,11 +382,67 @@ def _walk(  # noqa: PLR0915
         store(lanes.message_s, stage, load(lanes.message_s, stage) + message)
         store(lanes.exposed_s, stage, load(lanes.exposed_s, stage) + exposed)
         store(lanes.idle_s, stage, load(lanes.idle_s, stage) + idle)
-        if crowds:
-            store(lanes.crowded_s, stage, crowded)
-        if queues:
-            store(lanes.queued_s, stage, load(lanes.queued_s, stage) + queued)
-            store(lanes.latest_s, stage, latest)
+        store(lanes.queued_s, stage, load(lanes.queued_s, stage) + queued)
+        store(lanes.crowded_s, stage, crowded)
+
+
+@inlined_kernel
+def _held(event: Rows, at: int, rule: int, lanes: Lanes) -> Floats:
+    """For how long the message that an event waits for has waited for others; in a pair the later of two."""
+    held = load(lanes.held_s, event[at, RECEIVED])
+    if rule == IN_PAIRS:
+        held = larger(held, load(lanes.held_s, event[at, POSTED]))
+    return held
+
+
+@inlined_kernel
+def _crowded(stage: int, row: int, start: Floats, queues: bool, lanes: Lanes) -> Floats:
+    """What a block takes longer that starts while the latest message of its stage may be under way."""
+    gone = start - load(lanes.since_s, stage)
+    if queues:
+        gone = larger(gone - load(lanes.latest_s, stage), zeros())
+    more = larger(load(lanes.longer_s, row) - load(lanes.cleared, row) * gone, zeros())
+    return smaller(load(lanes.most_s, 0), more)
+
+
+@inlined_kernel
+def _end_shared(
+    begins: int, last: int, stage: int, cells: int, start: Floats, alone: Floats, seconds: Floats, streams: bool, lanes: Lanes
+) -> Floats:
+    """End of a block that waits for parameters, after which something is kept, or beside a stream."""
+    end = start + seconds
+    if begins >= 0:
+        end = _first_forward_end(begins, stage, start, alone, seconds, streams, lanes)
+    if last >= 0:
+        end = _end_beside(last, stage, cells, start, alone, seconds, end, streams, lanes)
+    return end
+
+
+@inlined_kernel
+def _leave(
+    stage: int,
+    row: int,
+    cells: int,
+    slot: int,
+    start: Floats,
+    alone: Floats,
+    end: Floats,
+    streams: bool,
+    queues: bool,
+    lanes: Lanes,
+) -> Floats:
+    """When the message of a block leaves that has ended; a weight gradient sends none."""
+    sends = not WEIGHT * cells <= row < PAIR * cells
+    if sends:
+        store(lanes.since_s, stage, end)
+    if not queues:
+        return end
+    _delay(stage, row, start, alone, lanes)
+    late = _queued(stage, row, cells, end, streams, lanes)
+    store(lanes.held_s, slot, late)
+    if sends:
+        store(lanes.latest_s, stage, late)
+    return end + late
 
 
 @inlined_kernel
@@ -450,7 +489,7 @@ def _queued(stage: int, row: int, cells: int, end: Floats, streams: bool, lanes:
 
 @inlined_kernel
 def _longer(way: int, stage: int, begin: Floats, alone: Floats, late_s: Floats, lanes: Lanes) -> Floats:
-    """Seconds that a message which begins to be sent takes longer beside the stream of its stage; `late_s`: see _beside_stream."""
+    """Seconds that a message which begins to be sent takes longer beside a stream; `late_s`: see _beside_stream."""
     row, through = 2 * stage + way, load(lanes.through_s, stage)
     left, slower = load(lanes.left, row), load(lanes.slower, row)
     together = smaller(larger(through - begin, zeros()) * slower, alone / left)

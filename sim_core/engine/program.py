@@ -67,7 +67,9 @@ class Program(NamedTuple):
     busy_s: Floats  # [2, cells] of NICs for the messages of a block itself
     left: Floats  # [2, stages] part of the NICs that a stage's stream leaves to messages of a direction ...
     slower: Floats  # [2, stages] ... and how many times as long as alone the stream takes beside them
-    shares: Bools  # [3] whether blocks share NICs with STREAMS, with MESSAGES of the pipeline; whether messages wait for each other
+    shares: (
+        Bools  # [3] whether blocks share NICs with STREAMS, with MESSAGES of the pipeline; whether messages wait for each other
+    )
 
 
 class Times(NamedTuple):

@@ -120,13 +120,19 @@ def share_sends(case: Case, scratch: Scratch) -> None:
     for way in (DOWN, UP):
         for stage in range(pp):
             program.message_s[way, stage] += later_s[way, stage]
-    if not pairs:
-        return
-    for stage in range(pp):
+    if pairs:
+        _lengthen_pairs(case, scratch)
+
+
+@inner_kernel
+def _lengthen_pairs(case: Case, scratch: Scratch) -> None:
+    """A pair takes as long as the NICs need for both of its blocks, and for their messages unless these queue."""
+    low, duration_s, nic_s = scratch.low, scratch.program.duration_s, scratch.low.nic_s
+    for stage in range(case.plan.pp):
         for chunk in range(2):
             cell, other = stage * 2 + chunk, 1 - chunk
             busy_s = nic_s[DOWN, cell, ALL] + nic_s[UP, stage * 2 + other, ALL]
-            if not program.shares[QUEUES]:
+            if not scratch.program.shares[QUEUES]:
                 busy_s += sends_of(case, low, DOWN, stage, chunk) + sends_of(case, low, UP, stage, other)
             low.pairs_s[cell] = max(busy_s - duration_s[PAIR, cell], 0.0)
             duration_s[PAIR, cell] += low.pairs_s[cell]

@@ -36,7 +36,9 @@ CONTENTION, QUEUE_WAIT, OPTIMIZER_STEP, COLLECTIVE, GATHER, REDUCE, SEND_DOWN, S
 _OF: Final = {name: at for at, name in enumerate(PARTS)}
 FORWARD_PART, BACKWARD_PART, RECOMPUTE_PART = (_OF[f"compute_{name}_s"] for name in ("forward", "backward", "recompute"))
 EP_PART, PP_PART, DP_PART = (_OF[f"{name}_exposed_s"] for name in ("ep", "pp", "dp"))
-LAUNCH_PART, QUEUED_PART, BUBBLE_PART, OPTIMIZER_PART = (_OF[f"{name}_s"] for name in ("launch", "pp_queued", "bubble", "optimizer"))
+LAUNCH_PART, QUEUED_PART, BUBBLE_PART, OPTIMIZER_PART = (
+    _OF[f"{name}_s"] for name in ("launch", "pp_queued", "bubble", "optimizer")
+)
 PART_OF: Final = {METRICS.index(name): at for name, at in _OF.items()}
 """The part that is a metric."""
 

@@ -65,7 +65,11 @@ def words(part: str) -> str:
     name = part.removesuffix("_s")
     if name.endswith("_exposed"):
         return f"exposed {name.removesuffix('_exposed').upper()} communication"
-    named = {"bubble": "pipeline bubble", "launch": "launching kernels", "pp_queued": "pipeline messages that wait for each other"}
+    named = {
+        "bubble": "pipeline bubble",
+        "launch": "launching kernels",
+        "pp_queued": "pipeline messages that wait for each other",
+    }
     return named.get(name, name.removeprefix("compute_"))
 
 

@@ -13,9 +13,10 @@ Written from the physics, not from docs/shared_nics.md; it knows nothing of the 
   h = hidden/(seconds - exposed), and shares of s_e of 1 in the one kind of slice and s_h of h in the other, a second of
   its own takes e/s_e + (1 - e) h/s_h, and others get the mean of their shares over these two times.
 - **Pipeline.** Blocks run in the schedule's order, each after the one before it on its stage and after its message; two of a
-  pair run as one. In the background a message leaves at the end of its block, and when the one before it over the same link has
-  left the NICs (NCCL sends those of two ranks in the order in which they were posted); its latency keeps no other. Blocking, when its sender has ended the block and its receiver the
-  block before the one that needs it, and the sender goes on when it is through. Each message is a flow of its sender.
+  pair run as one. In the background a message leaves at the end of its block, and when the one before it over the same link
+  has left the NICs (NCCL sends those of two ranks in the order in which they were posted); its latency keeps no other.
+  Blocking, when its sender has ended the block and its receiver the block before the one that needs it, and the sender goes
+  on when it is through. Each message is a flow of its sender.
 - **Gradients.** Bucket j of n of a chunk is ready when its last backward has done (j + 1)/n of its own work. One stream of each
   stage sends bucket after bucket as they become ready, beside whatever the stage does then; without overlap all of
   them after its last block. A stage is through when its blocks and its stream are, and the barrier is the last stage.
@@ -51,8 +52,8 @@ class Message:
 
 @dataclass(frozen=True)
 class Work:
-    """A block alone: its seconds, and those of the NICs for messages that nothing hides, and that compute hides. Of sharded layers
-    it is their compute alone, in the order in which they run; `ahead`: gathered layers that may wait to run."""
+    """A block alone: its seconds, and those of the NICs for messages that nothing hides, and that compute hides. Of sharded
+    layers it is their compute alone, in the order in which they run; `ahead`: gathered layers that may wait to run."""
 
     seconds: float
     exposed: float = 0.0

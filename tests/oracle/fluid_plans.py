@@ -178,9 +178,7 @@ def _sizes(one: Plan, ran: Ran) -> list[list[int]]:
     """The row of the buckets of [stage][chunk]."""
     size = ran.tables.split.size
     chunks = chunks_of(one.schedule, one.vpp)
-    return [
-        [int(size[split_row(ran, one, stage, chunk)]) for chunk in range(chunks)] for stage in range(one.pp)
-    ]
+    return [[int(size[split_row(ran, one, stage, chunk)]) for chunk in range(chunks)] for stage in range(one.pp)]
 
 
 def _gradients(one: Plan, ran: Ran) -> list[list[list[tuple[float, Message]]]]:

@@ -144,8 +144,8 @@ class Layers:
 
     def _behind_another_s(self, message: Message, total_s: float, operators: Operators) -> float:
         """Messages of experts beside another micro-batch: a dispatch beside half of the experts' work both ways, a combine
-        beside attention the other way; at most a part where the host waits for counts; where a stack says nothing beside half of the
-        experts' work in the same phase."""
+        beside attention the other way; at most a part where the host waits for counts; where a stack says nothing beside
+        half of the experts' work in the same phase."""
         stack = self.stack
         of_experts = {key: s for key, s in operators.items() if key[0] in (*ROUTED, *SHARED)}
         if stack.overlap_ep_hidden is None:

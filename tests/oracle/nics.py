@@ -94,7 +94,7 @@ def share(oracle: Oracle, lines: Pipeline | SplitPipeline) -> Shared:
     if not plan.splits and (not plan.overlap_pp or plan.schedule == DEEPSPEED):
         return found
     later: dict[tuple[int, int, int], float] = {}
-    for (way, link), senders in linked.items():
+    for (way, _), senders in linked.items():
         mean = 0.0
         for stage, chunk in senders:
             alone, busy, sent = (
@@ -111,9 +111,7 @@ def share(oracle: Oracle, lines: Pipeline | SplitPipeline) -> Shared:
         for stage, nics in enumerate(lines.nics):
             nics.queue = Queue(
                 [found.sends[way][stage] for way in (FORWARD, BACKWARD)],
-                [
-                    [busy.all for busy in found.blocks[way][stage]] for way in (FORWARD, BACKWARD)
-                ],
+                [[busy.all for busy in found.blocks[way][stage]] for way in (FORWARD, BACKWARD)],
             )
     else:
         for (way, link), senders in linked.items():
@@ -128,9 +126,7 @@ def share(oracle: Oracle, lines: Pipeline | SplitPipeline) -> Shared:
     return found
 
 
-def waits(
-    oracle: Oracle, lines: Pipeline | SplitPipeline, found: Shared, later: dict[tuple[int, int, int], float]
-) -> bool:
+def waits(oracle: Oracle, lines: Pipeline | SplitPipeline, found: Shared, later: dict[tuple[int, int, int], float]) -> bool:
     """Whether a message can still be under way when a block of the same stage sends the next one."""
     plan = oracle.plan
     for stage in range(plan.pp):

@@ -88,8 +88,8 @@ class Gradients:
 class Queue:
     """Pipeline messages of a stage, [way]: one of a way after another, beside those of the other way and beside a stream.
 
-    `seconds[way][chunk]`: of NICs for what a block sends on; `busy[way][chunk]`: seconds of them for its own messages; `asks[way]`: the part of them for which the stream asks. `free`: when all are sent; `later`: what the
-    latest was delayed by after it had left, by what began then.
+    `seconds[way][chunk]`: of NICs for what a block sends on; `busy[way][chunk]`: for its own messages; `asks[way]`: the part
+    of them for which the stream asks. `free`: when all are sent; `later`: by what the latest was delayed after it had left.
     """
 
     seconds: list[list[float]]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.oracle.fluid import Gather, Message, Step, Work, fair, run, speeds
-from tests.oracle.fluid_plans import Given, Line, causes, given, random_lines, steps, without_sharing
+from tests.oracle.fluid_plans import SPLIT, Given, Line, causes, given, random_lines, steps, without_sharing
 from tests.oracle.pipeline import BACKWARD, FORWARD, GPIPE, LOOPED_BFS, ONE_F_ONE_B, Block, Pipeline
 from tests.oracle.streams import Nics
 
@@ -173,6 +173,19 @@ def test_known_plans(name: str) -> None:
     assert found.shared == pytest.approx(found.fluid, rel=CLOSE)
 
 
+SLOW = ("tp=2", "pp=16", "vpp=2", "hardware.gpus_per_node=4", "hardware.nics_per_node=1", "hardware.nic_bandwidth=10 Gb/s")
+
+
+@pytest.mark.parametrize("ga", [16, 32])
+@pytest.mark.parametrize("all_gpus", [32, 64, 128])
+def test_messages_of_a_slow_network_queue(all_gpus: int, ga: int) -> None:
+    """Llama 3 8B with one NIC for four GPUs, where a message takes several blocks: once up to 41 % too fast."""
+    line = Line("llama3-8b", (*SLOW, f"all_gpus={all_gpus}", f"ga={ga}", "hardware.memory=100 TB"))
+    found = steps(given(line))
+    assert found.fluid > 1.1 * found.alone
+    assert found.shared == pytest.approx(found.fluid, rel=0.01)
+
+
 SEED, GROUPS, GROUP = 26, 4, 50
 
 
@@ -194,6 +207,13 @@ def test_steps_are_those_of_fair_sharing(group: int) -> None:
         parts = " ".join(f"{name} {off:+.1%}" for name, off in causes(plans[line]).items())
         told.append(f"{far[line]:+.1%} ({parts}) of {found[line].fluid:.4g} s, alone {found[line].alone:.4g}: {line}")
     assert not far, "\n".join(told)
+
+
+@pytest.mark.parametrize("schedule", SPLIT)
+def test_split_backwards_and_pairs_share_fairly(schedule: str) -> None:
+    found = {line: steps(plan) for line, plan in random_lines(SEED, 6, (schedule,))}
+    far = [f"{s.shared / s.fluid - 1:+.1%}: {line}" for line, s in found.items() if abs(s.shared / s.fluid - 1) > CLOSE]
+    assert not far, "\n".join(far)
 
 
 def test_without_sharing_both_are_the_same() -> None:

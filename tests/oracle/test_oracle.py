@@ -183,6 +183,23 @@ def test_plans_that_differ_in_one_column_are_told_apart(seed: int) -> None:
     agree(workload, machines, [*twins(workload, plan), plan])
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_messages_that_wait_for_each_other(seed: int) -> None:
+    """NICs so slow that a message may take many blocks."""
+    rng = np.random.default_rng(seed)
+    workload = random_workload(rng)
+    machines = random_machines(rng, workload.dtype)
+    slow = {"shared_nics": True, "nic_bandwidth": f"{10 ** rng.uniform(5, 8.5):.0f} B/s"}
+    variants = [one.with_values(slow) for one in machines.variants]
+    machines = Machines(tuple(variants), machines.measured_on, hardware_table(variants, machines.measured_on, workload.dtype))
+    draw = random_plans(rng, workload, len(variants))
+    plans = [next(draw) for _ in range(12)]
+    agree(workload, machines, plans)
+    if seed == 0:
+        queued_s = simulate(workload, machines.table, columns(plans)).named()["pp_queued_s"]
+        assert np.count_nonzero(queued_s > 0) > 3
+
+
 GPT2_LAYER = Repeat(first="transformer_h_0_ln_1_grad", last="add_15", times=36)
 INPUTS = {
     "gpt7b_tp4_dp128.simai.txt": Facts(micro_batch=1, sequence=2048),
