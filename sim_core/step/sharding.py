@@ -96,6 +96,8 @@ def shard_blocks(case: Case, scratch: Scratch) -> None:
                 hidden_s = min(max(sent_s - waited_s, 0.0), compute_s)
                 longer_s = shared_s(compute_s, low.nic_s[way, cell, OPEN], all_s, hidden_s * of_nics)
                 more_s[way, cell] = longer_s
+                low.nic_s[way, cell, ALL] += sent_s * of_nics
+                low.nic_s[way, cell, OPEN] += min(waited_s, sent_s) * of_nics
                 low.carried_s[stage] += sent_s * of_nics * plan.ga
                 waited_s += longer_s
             waited_s += case.arrays.framework.dp_contention * max(sent_s - waited_s, 0.0)

@@ -156,7 +156,8 @@ def _of_layers(one: Plan, ran: Ran, way: int, cell: int, alone: Work) -> Work:
     stage, chunk = divmod(cell, one.vpp)
     of_nics = float(_cost_units(case, layers))
     count = list_layers(case, chunk * one.pp + stage, layers)
-    compute_s, _, end_s = _run(case, stage, way, count, layers)
+    compute_s, sent_s, end_s = _run(case, stage, way, count, layers)
+    opened_s = min(max(end_s - compute_s, 0.0), sent_s)
     slowed_s = max(alone.seconds - max(end_s, compute_s), 0.0)
     whole_s = compute_s + slowed_s
 
@@ -171,7 +172,8 @@ def _of_layers(one: Plan, ran: Ran, way: int, cell: int, alone: Work) -> Work:
     ]
     rows = [*(rows if way == DOWN else reversed(rows)), Layer(slowed_s / whole_s, Message(), Message())]
     ahead = one.prefetch_layers if one.overlap_param == 1 else 0
-    return replace(alone, seconds=whole_s, layers=tuple(rows), ahead=ahead)
+    own = {"exposed": alone.exposed - opened_s * of_nics, "hidden": alone.hidden - (sent_s - opened_s) * of_nics}
+    return replace(alone, seconds=whole_s, layers=tuple(rows), ahead=ahead, **{k: max(s, 0.0) for k, s in own.items()})
 
 
 def _sizes(one: Plan, ran: Ran) -> list[list[int]]:
@@ -246,8 +248,8 @@ IN_TWO = ("zb-v", "v-half", "v-min", "dualpipev")
 
 
 def random_line(rng: np.random.Generator, schedules: Sequence[str] = ()) -> Line:
-    """A plan that may be illegal: of a dense model or one with experts, any device and stack, vpp 1 to 12, one NIC a node to one
-    a GPU, of 10 to 400 Gb/s; of one of `schedules`, or with whole backwards."""
+    """A plan that may be illegal: dense or with experts, any device and stack, vpp 1 to 12, from one NIC a node to one a GPU, of
+    10 to 400 Gb/s; of one of `schedules`, or with whole backwards."""
 
     def pick(*values: int) -> int:
         return int(rng.choice(values))

@@ -179,7 +179,10 @@ def test_a_saturated_network_is_busy_all_the_time() -> None:
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-v"])
 def test_blocks_that_send_nothing_share_nothing(schedule: str) -> None:
-    """The last virtual stage sends no activations, the first no gradients, a V's turn stays on its stage; all others do."""
+    """The last virtual stage sends no activations, the first no gradients, a V's turn stays on its stage; all others do.
+
+    Of a V in the steady state a forward follows a weight gradient, after which the message before is gone.
+    """
     vpp = 2 if schedule == "zb-v" else 1
     given: dict[str, Any] = {"cp": 16, "pp": 2, "vpp": vpp, "all_gpus": 32, "ga": 4, "schedule": schedule}
     given |= {"overlap_pp": 1, "overlap_grad": 0}
@@ -192,8 +195,9 @@ def test_blocks_that_send_nothing_share_nothing(schedule: str) -> None:
         lasting.append({b: s for b, s, part in zip(blocks, seconds, events.part, strict=True) if part < WEIGHT_PART})
     alone, shared = lasting
     slowed = {block for block, seconds in shared.items() if seconds > alone[block] + 1e-6}
+    after_weights = {(0, 0, 0), (1, 1, 0)} if schedule == "zb-v" else set()
     quiet = {"1f1b": {(1, 0, 0), (0, 0, 1)}, "zb-v": {(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)}}[schedule]
-    assert slowed == alone.keys() - quiet
+    assert slowed == alone.keys() - quiet - after_weights
 
 
 def test_pairs_without_experts_wait_for_their_pipeline_messages() -> None:
