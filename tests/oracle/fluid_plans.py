@@ -248,8 +248,8 @@ IN_TWO = ("zb-v", "v-half", "v-min", "dualpipev")
 
 
 def random_line(rng: np.random.Generator, schedules: Sequence[str] = ()) -> Line:
-    """A plan that may be illegal: dense or with experts, any device and stack, vpp 1 to 12, from one NIC a node to one a GPU, of
-    10 to 400 Gb/s; of one of `schedules`, or with whole backwards."""
+    """A plan that may be illegal: dense or with experts, any device and stack, vpp 1 to 12, one NIC a node to one a GPU, 10 to
+    400 Gb/s; of one of `schedules`, or with whole backwards."""
 
     def pick(*values: int) -> int:
         return int(rng.choice(values))
