@@ -70,7 +70,6 @@ class Place:
 
     rank: int | None = None
     world: int | None = None
-    backend: str | None = None
     groups: list[Group] = field(default_factory=list)
     plan: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(PLAN))
     notes: list[str] = field(default_factory=list)
@@ -83,8 +82,6 @@ def place_of(about: Mapping[str, Any]) -> Place:
     if not isinstance(info, dict):
         return place
     place.rank, place.world = _count(info.get("rank"), 0), _count(info.get("world_size"), 1)
-    backend = info.get("backend")
-    place.backend = backend if isinstance(backend, str) and backend.replace(":", "").replace(",", "").isalnum() else None
     config = info.get("pg_config")
     for each in config if isinstance(config, list) else ():
         if isinstance(each, dict):
