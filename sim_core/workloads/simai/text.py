@@ -4,7 +4,6 @@ Source of the grammar: aliyun/SimAI and aliyun/aicb, format of `*.txt` workloads
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -67,8 +66,6 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
 
     `all_gpus` is for files of the first generation, which lack it; one that contradicts the header is an error.
     """
-    if data is None:
-        data = Path(path).read_bytes()
     lines = text_lines(path, data, expected=f"a header that begins with {RERUN_POLICY}")
     line = HeaderLine((path, lines[0][0]), lines[0][1], all_gpus)
     header = line.header
