@@ -98,8 +98,7 @@ def tune_command(
         count = 1
     left = count if budget is None else min(count, max(budget - len(tuner.made), 0))
     proposals = tuner.ask(left) if left else []
-    told = tuned_lines(tuner, proposals, limit, flags, spent=not left)
-    tell(tuned_json(tuner, proposals, limit), told, as_json)
+    tell(tuned_json(tuner, proposals, limit), tuned_lines(tuner, proposals, limit, flags, spent=not left), as_json)
 
 
 def flags_of(tuner: Tuner, plan: int) -> str:

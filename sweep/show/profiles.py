@@ -55,8 +55,7 @@ def _details(rank: Rank) -> Screen:
         for row in rank.collectives[:MOST_ROWS]:
             key, times = row.key, map(_ms, (row.minimum_s, row.median_s, row.total_s))
             size = "?" if key.bytes is None else short(key.bytes, "B")
-            members = "?" if key.group_size is None else key.group_size
-            rows.append((key.kind, key.role, members, size, row.number, *times))
+            rows.append((key.kind, key.role, "?" if key.group_size is None else key.group_size, size, row.number, *times))
         yield table(("kind", "group", "ranks", "bytes", "number", "min", "median", "total"), rows, 0, 1)
     if rank.gemms is not None:
         gemms = rank.gemms

@@ -80,8 +80,7 @@ def gemma3(config: Config, kind: str) -> Document:
     config.take("rope_local_base_freq", "attn_logit_softcapping", "use_bidirectional_attention")
     document |= {"logit_softcap": config.has("final_logit_softcapping")}
     every = config.number("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    near = f"{every - 1}:1" if every > 1 else ()
-    return document | ffn_of(config) | window_of(config, document["layers"], near, "4096")
+    return document | ffn_of(config) | window_of(config, document["layers"], f"{every - 1}:1" if every > 1 else (), "4096")
 
 
 def llama4(config: Config, kind: str) -> Document:

@@ -18,8 +18,7 @@ def _rows_of(keys: Ints, ids: Ints) -> Ints:
     if not len(ids) or not len(keys):
         return np.full(len(keys), NONE, np.int64)
     order = np.argsort(ids, kind="stable")
-    place = np.minimum(np.searchsorted(ids[order], keys), len(ids) - 1)
-    rows = order[place]
+    rows = order[np.minimum(np.searchsorted(ids[order], keys), len(ids) - 1)]
     return np.where((ids[rows] == keys) & (keys >= 0), rows, NONE).astype(np.int64)
 
 
