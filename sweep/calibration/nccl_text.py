@@ -299,8 +299,7 @@ def _from_json(name: str, text: str, ranks: int | None) -> Table:
     lines = []
     for number, result in enumerate(document["results"], 1):
         if not isinstance(result, dict) or str(result.get("type")) not in ELEMENT_BYTES:
-            where, expected = f"results[{number - 1}]", "size, count, type, out_of_place"
-            raise FormatError(name, 1, where, shown(result), expected)
+            raise FormatError(name, 1, f"results[{number - 1}]", shown(result), "size, count, type, out_of_place")
         cells = [str(result.get(key, "")).strip() for key in ("size", "count", "type", "redop", "root")]
         for block in (result.get("out_of_place"), result.get("in_place")):
             if isinstance(block, dict):

@@ -36,8 +36,8 @@ def _operators(events: Events) -> Ints:
 def _innermost(events: Events, launches: Ints) -> Ints:
     """For each row of host events the innermost operator of its thread that it lies in; NONE outside of all and unasked."""
     found = np.full(len(events.host.us), NONE, np.int64)
-    ops, times, ends = len(events.ops.us), events.ops.us, events.ops.us + events.ops.dur_us
-    start = np.concatenate((times, events.host.us[launches]))
+    ops, ends = len(events.ops.us), events.ops.us + events.ops.dur_us
+    start = np.concatenate((events.ops.us, events.host.us[launches]))
     thread = np.concatenate((events.ops.thread, events.host.thread[launches]))
     is_launch = np.arange(len(start)) >= ops
     longest_first = np.concatenate((-events.ops.dur_us, np.zeros(len(launches))))
