@@ -173,6 +173,27 @@ def test_known_plans(name: str) -> None:
     assert found.shared == pytest.approx(found.fluid, rel=CLOSE)
 
 
+FSDP: dict[str, tuple[str, tuple[str, ...]]] = {
+    "parameters": ("llama3-70b", ("tp=2", "pp=4", "all_gpus=128", "sharding=parameters")),
+    "nothing-ahead": ("llama3-70b", ("tp=2", "pp=4", "all_gpus=128", "sharding=parameters", "prefetch_layers=0")),
+    "replicas": ("gpt3-175b", ("tp=2", "pp=4", "all_gpus=512", "cp=2", "sharding=parameters", "dp_shard=8")),
+    "replicas-interleaved": ("llama3-70b", ("tp=2", "pp=4", "vpp=5", "cp=4", "all_gpus=2048", "sharding=gradients", "dp_shard=8")),
+    "experts": ("mixtral-8x7b", ("tp=4", "pp=4", "vpp=2", "ep=8", "all_gpus=1024", "sharding=gradients", "dp_shard=8")),
+}
+
+
+@pytest.mark.parametrize("gigabits", [50, 100, 400])
+@pytest.mark.parametrize("name", FSDP)
+def test_what_sharded_layers_send_meets_pipeline_messages_and_gradients(name: str, gigabits: int) -> None:
+    """Gathers and scatters of a block are messages of it like others: gradients that replicas reduce beside the last backwards
+    were once not told of them, and steps up to 18 % too fast."""
+    model, sets = FSDP[name]
+    more = ("ga=8", "overlap_pp=true", "overlap_grad=true", "layer_split=balanced", "hardware.memory=100 TB")
+    found = steps(given(model, "H100-SXM", (*sets, *more, f"hardware.nic_bandwidth={gigabits} Gb/s")))
+    assert found.shared > found.alone
+    assert found.shared == pytest.approx(found.fluid, rel=CLOSE / 2)
+
+
 SEED, GROUPS, GROUP = 26, 4, 50
 
 
