@@ -150,7 +150,7 @@ def run_rows(batch: Batch, rows: Ints) -> None:
             for lane in range(used):
                 own, case = reference(row_at(batch.scratch, lane)), reference(case_at(tables, rows[begin + lane]))
                 if not again:
-                    own.once.before_s[0] = 0.0
+                    own.before_s[0] = 0.0
                 begin_step(case, own)
                 streams, crowds = streams or own.program.shares[STREAMS], crowds or own.program.shares[MESSAGES]
                 put(own.program, shape, lane, lanes)

@@ -40,7 +40,7 @@ def gather_parameters(case: Case, scratch: Scratch) -> None:
         if overlapped and plan.post_validation == 0:
             early_s = slowest_s - low.after_s[stage]
         elif overlapped:
-            early_s = once.before_s[0] - once.ended_s[stage] if once.before_s[0] > 0 else np.inf
+            early_s = scratch.before_s[0] - once.ended_s[stage] if scratch.before_s[0] > 0 else np.inf
         once.early_s[stage] = early_s
         arrived_s, gathered_s, nic_s = -early_s, 0.0, 0.0
         for chunk in range(case.chunks):

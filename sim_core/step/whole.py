@@ -125,10 +125,10 @@ def _go_on(case: Case, order: Ints, scratch: Scratch) -> None:
         longest_s = max(longest_s, ended_s - first_s)
         later_s = max(later_s, ended_s - once.ended_s[stage])
         message_s += min(cost_s, first_s)
-    if once.before_s[0] > 0:
-        longest_s = once.before_s[0] + later_s
+    if scratch.before_s[0] > 0:
+        longest_s = scratch.before_s[0] + later_s
     else:
-        once.before_s[0] = longest_s
+        scratch.before_s[0] = longest_s
         for stage in range(pp):
             once.ended_s[stage] = once.reduced_s[stage] + scratch.low.after_s[stage]
     # every stage waited from the start of all to its first block, partly for a message, and to the end of all

@@ -177,7 +177,10 @@ FSDP: dict[str, tuple[str, tuple[str, ...]]] = {
     "parameters": ("llama3-70b", ("tp=2", "pp=4", "all_gpus=128", "sharding=parameters")),
     "nothing-ahead": ("llama3-70b", ("tp=2", "pp=4", "all_gpus=128", "sharding=parameters", "prefetch_layers=0")),
     "replicas": ("gpt3-175b", ("tp=2", "pp=4", "all_gpus=512", "cp=2", "sharding=parameters", "dp_shard=8")),
-    "replicas-interleaved": ("llama3-70b", ("tp=2", "pp=4", "vpp=5", "cp=4", "all_gpus=2048", "sharding=gradients", "dp_shard=8")),
+    "replicas-interleaved": (
+        "llama3-70b",
+        ("tp=2", "pp=4", "vpp=5", "cp=4", "all_gpus=2048", "sharding=gradients", "dp_shard=8"),
+    ),
     "experts": ("mixtral-8x7b", ("tp=4", "pp=4", "vpp=2", "ep=8", "all_gpus=1024", "sharding=gradients", "dp_shard=8")),
 }
 

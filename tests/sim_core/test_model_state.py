@@ -129,8 +129,9 @@ def test_one_rank_divides_nothing(stack: str) -> None:
 
 
 def test_experts_of_one_rank_each_are_not_gathered() -> None:
-    """Mixtral, an expert a rank: 8 ranks divide what is dense, and keep a copy of it in 16 bits; experts are whole anyway. Nor do
-    the gradients of experts wait to be scattered: the widest that do are those of the head, with its norm."""
+    """Mixtral, an expert a rank: 8 ranks divide what is dense, and keep a copy of it in 16 bits; experts are whole anyway.
+
+    Nor do the gradients of experts wait to be scattered: the widest that do are those of the head, with its norm."""
     of, model = work("mixtral-8x7b", stack="torchtitan"), parameters(read_model("mixtral-8x7b"))
     experts = model.by_part["routed_experts"]
     grid = plans(of, all_gpus=8, ep=8, sharding=["none", "optimizer", "gradients"], dp_shard=[0])
