@@ -143,27 +143,31 @@ def run_rows(batch: Batch, rows: Ints) -> None:
         pp, cells = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp)
         group = plans.microbatch_group_size[i]
         fill_order(batch.writers, shape.schedule, pp, shape.vpp, shape.ga, group, order, batch.of_order)
-        anew = True
+        anew, again = True, False
         while begin < end:
             used = min(end - begin, LANES)
             streams, crowds, queues = False, False, False
             for lane in range(used):
-                own = reference(row_at(batch.scratch, lane))
-                begin_step(reference(case_at(tables, rows[begin + lane])), own)
+                own, case = reference(row_at(batch.scratch, lane)), reference(case_at(tables, rows[begin + lane]))
+                if not again:
+                    own.before_s[0] = 0.0
+                begin_step(case, own)
                 shares = own.program.shares
                 streams, crowds, queues = streams or shares[STREAMS], crowds or shares[MESSAGES], queues or shares[QUEUES]
                 put(own.program, shape, lane, lanes)
             call(batch.engine[0], reference(shape), order, sequence, anew, streams, crowds, queues, lanes, batch.ran)
-            anew = False
+            anew, ahead = False, False
             for lane in range(used):
-                own = reference(row_at(batch.scratch, lane))
+                own, case = reference(row_at(batch.scratch, lane)), reference(case_at(tables, rows[begin + lane]))
                 if batch.ran[1] == 1:
                     take(lanes, lane, pp, cells, streams or crowds, own.times)
-                    finish_step(reference(case_at(tables, rows[begin + lane])), order, own)
+                    finish_step(case, order, own)
                 else:
                     own.sums[STEP_TIME] = np.nan
+                ahead = ahead or (case.plan.post_validation == 1 and case.plan.overlap_param == 1)
                 _keep(batch, rows[begin + lane], own)
-            begin += used
+            again = ahead and not again  # the first run tells when stages begin to gather parameters for the next step
+            begin += 0 if again else used
 
 
 @inner_kernel

@@ -24,8 +24,8 @@ SMALL = ("gpt2", "gpt2-xl", "qwen3-0.6b")
 MODELS = (*SMALL, "llama3-8b", "gpt3-175b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2")
 """The first are bound by launches on a fast device."""
 STACKS = ("megatron-core", "megatron-2022", "megatron-deepspeed", "nemo", "torchtitan", "llm-foundry", "hai-llm", "maxtext")
-_RECOMPUTE = ("none", "none", "full", "selective", "block:1", "block:2", "every:1", "every:2", "layernorm", "mlp")
-_IN_A_V = ("zb-v", "v-half", "v-min", "dualpipev")
+RECOMPUTE = ("none", "none", "full", "selective", "block:1", "block:2", "every:1", "every:2", "layernorm", "mlp")
+IN_A_V = ("zb-v", "v-half", "v-min", "dualpipev")
 
 
 def machines(**changes: object) -> HardwareTable:
@@ -50,14 +50,14 @@ def drawn(rng: np.random.Generator, workload: Workload, hardware: HardwareTable,
     pp = np.where(rng.random(rows) < 0.2, 1, rng.choice([2, 4, 8], rows))
     pp = np.where((named == "dualpipe") & (pp == 1), 2, pp)
     vpp = np.where(np.isin(named, ("1f1b", "looped-bfs", "interleaved-zb")) & (pp > 1), rng.choice([1, 1, 2, 3], rows), 1)
-    vpp = np.where(np.isin(named, _IN_A_V), 2, vpp)
+    vpp = np.where(np.isin(named, IN_A_V), 2, vpp)
     ga = pp * rng.integers(1, 4, rows)
     ga = np.where(np.isin(named, ("dualpipe", "dualpipev")), 2 * ga, ga)
     meets = named == "1f1b-deepspeed"
     tp, cp = np.array(pick(1, 1, 2, 4, 8)), np.array(pick(1, 1, 1, 2))
     experts = workload.has_experts
     dp = np.array(pick(1, 2, 8, 16, 32))
-    texts = np.array(_RECOMPUTE)[rng.integers(len(_RECOMPUTE), size=rows)]
+    texts = np.array(RECOMPUTE)[rng.integers(len(RECOMPUTE), size=rows)]
     how, span = checkpointing_codes(texts.tolist())
     background = (vpp > 1) | (schedule >= SCHEDULES.index("zb-h1")) | (rng.random(rows) < 0.5)
     listed = {

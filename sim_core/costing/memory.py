@@ -158,13 +158,12 @@ def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
     dense = dense_shards(plans).astype(np.float64)
     experts = dense / plans.ep * (plans.tp if workload.arrays.shares.whole_experts else 1)
     experts = np.where(plans.dp_shard > 0, np.maximum(experts, 1.0), experts)
-    whole = replicated - gradient
-    if of_all == gradient:  # FSDP keeps no 16-bit weights; where only the optimizer is divided, they stay gathered
-        divided = (sharding == OPTIMIZER_SHARDED) | (sharding == GRADIENTS_SHARDED)
-        whole = whole + np.where(divided, PARAMETER_BYTES * GATHERED[plans.precision], 0.0)
+    # FSDP keeps no 16-bit weights; where only the optimizer is divided, they stay gathered
+    gathered = ((sharding == OPTIMIZER_SHARDED) | (sharding == GRADIENTS_SHARDED)) & (of_all == gradient)
 
     def width(ranks: Floats) -> Floats:
-        weights = whole / np.where(sharding >= PARAMETERS_SHARDED, ranks, 1.0)
+        copies = np.where(gathered & (ranks > 1), PARAMETER_BYTES * GATHERED[plans.precision], 0.0)
+        weights = (replicated - gradient + copies) / np.where(sharding >= PARAMETERS_SHARDED, ranks, 1.0)
         gradients = gradient / np.where(sharding >= GRADIENTS_SHARDED, ranks, 1.0)
         buckets = np.where((sharding == UNSHARDED) & (ranks > 1), framework.bucket_copies, 0.0)
         bytes_: Floats = weights + gradients + buckets + optimizer / np.where(sharding >= OPTIMIZER_SHARDED, ranks, 1.0)

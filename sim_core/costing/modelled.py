@@ -20,6 +20,7 @@ from sim_core.costing.case import (
 from sim_core.costing.groups import Groups
 from sim_core.costing.operators import rows_of_units, shapes_of, sum_of, unit_cost
 from sim_core.costing.sending import Pass, dynamic, exposed_s, message_s
+from sim_core.engine.schedules import PAIRS
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, LAUNCH_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.models.description import LAYER
@@ -136,7 +137,8 @@ def _host_s(one: Pass) -> tuple[list[Floats], list[Floats]]:
     left, router = CAPTURED[stack.graphs] if experts else (0.0 if stack.graphs.startswith("attention") else 1.0, False)
     share = np.where(plans.tp > 1, 1.0, stack.host_without_tp)
     narrow, waits = plans.precision >= WIDE, (plans.dispatcher == ALLTOALL) & dynamic(model, stack)
-    slower = np.where((plans.overlap_ep == 1) & (plans.ep > 1), stack.host_overlap_ep, 1.0)
+    combined = (plans.overlap_ep == 1) & (plans.ep > 1) & ~PAIRS[plans.schedule]  # pairs are that overlap by themselves
+    slower = np.where(combined, stack.host_overlap_ep, 1.0)
     launch_s, wait_s = [], []
     for phase, launch in enumerate((stack.host_forward, stack.host_backward)):
         mine = (sent.phase != FORWARD) == bool(phase)

@@ -275,6 +275,13 @@ def _fill(
 
 
 @inner_kernel
+def _shards(arrays: Arrays, plan: Plan) -> tuple[float, float]:
+    """Ranks that divide a dense weight, and one of experts, where any do."""
+    dense = float(plan.dp_shard if plan.dp_shard > 0 else plan.all_gpus // (plan.tp * plan.pp))
+    return dense, max(dense * (plan.tp if arrays.shares.whole_experts else 1) / plan.ep, 1.0)
+
+
+@inner_kernel
 def _of_units(
     arrays: Arrays, split: Split, plan: Plan, sharding: int, trained: Floats, still: Floats, row: int, stage: int
 ) -> tuple[float, float, float]:
@@ -283,10 +290,7 @@ def _of_units(
     `trained` parameters and bytes `still` of a unit on a rank, [units, 2]; `row`: the first virtual stage in the split.
     """
     placement, last = PLACEMENT[plan.schedule], row + plan.pp * plan.vpp - 1
-    of_dense, of_experts = 1.0, 1.0  # ranks that divide a frozen weight
-    if sharding >= PARAMETERS_SHARDED:
-        of_dense = float(plan.dp_shard if plan.dp_shard > 0 else plan.all_gpus // (plan.tp * plan.pp))
-        of_experts = max(of_dense * (plan.tp if arrays.shares.whole_experts else 1) / plan.ep, 1.0)
+    of_dense, of_experts = _shards(arrays, plan) if sharding >= PARAMETERS_SHARDED else (1.0, 1.0)  # that divide frozen weights
     dense, experts, rest = 0.0, 0.0, 0.0
     for chunk in range(chunks_of(plan.schedule, plan.vpp)):
         virtual = row + virtual_of(placement, stage, chunk, plan.pp)
@@ -305,18 +309,20 @@ def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, trained:
     """Bytes of whole layers on a stage whose first virtual stage is in row `first` of the split.
 
     16-bit parameters: of embedding and head, and of the layer that runs with those gathered ahead, or of all layers if they
-    stay. Gradients: those of one unit as the backward writes them, and as they are sent.
+    stay. Gradients: those of one unit as the backward writes them, and as they are sent. Only of what several ranks divide.
     """
+    of_dense, of_experts = _shards(arrays, plan)
+    dense, experts = int(of_dense > 1), int(of_experts > 1)
     largest, widest, gathered, layers = 0.0, 0.0, 0.0, 0
     for unit in range(trained.shape[0]):
         for chunk in range(plan.vpp):
             passes = split.passes[first + chunk * plan.pp, unit]
             if passes == 0:
                 continue
-            held = trained[unit, 0] + trained[unit, 1]
+            held = dense * trained[unit, 0] + experts * trained[unit, 1]
             largest = max(largest, held)
             if still.shape[0] > 0:
-                held += (still[unit, 0] + still[unit, 1]) / PARAMETER_BYTES
+                held += (dense * still[unit, 0] + experts * still[unit, 1]) / PARAMETER_BYTES
             if unit >= trained.shape[0] - 2 or not plan.reshard_after_forward:
                 gathered += passes * held
             else:

@@ -271,8 +271,8 @@ def simai_one(
         factor = stage_factor(arrays, scale, tp, step.compute_rule[k], layers / pp, 1, without)
         compute_ns = once_s(step.compute_s[k] * 1e9, factor, device, plan)
         size = step.comm_bytes[k] * stage_factor(arrays, scale, tp, step.comm_rule[k], layers / pp, 1, without)
-        kind, group, phase = step.comm_kind[k], step.comm_group[k], step.phase[k]
-        waited = _add_collective(on, plan, kind, group, size, phase, step.forward_on_ep[k], 1.0, out)
+        phase = step.phase[k]
+        waited = _add_collective(on, plan, step.comm_kind[k], step.comm_group[k], size, phase, step.forward_on_ep[k], 1.0, out)
         if waited == NO_NIC:
             return False
         if step.role[k] == ONCE_ON_FIRST_STAGE:

@@ -102,31 +102,29 @@ class _Moved:
 
     def _repetitions(self) -> int:
         """Micro-batches to write: fidelity simai counts those in the file, in proportion to `ga`."""
-        in_file, of = round(self.arrays.micro_batches), self.arrays.base.ga
-        if self.plan.ga * in_file % of == 0:
-            return self.plan.ga * in_file // of
+        in_file, of, ga = round(self.arrays.micro_batches), self.arrays.base.ga, self.plan.ga
+        if ga * in_file % of == 0:
+            return ga * in_file // of
         if self.plan.fidelity == SIMAI:
-            counted = f"{self.plan.ga * in_file / of:g} of them"
-            raise SpecError(
-                f"ga {self.plan.ga}: the file holds {in_file} of its {of} micro-batches, so this plan counts {counted}"
-            )
-        return self.plan.ga
+            counted = f"{ga * in_file / of:g} of them"
+            raise SpecError(f"ga {ga}: the file holds {in_file} of its {of} micro-batches, so this plan counts {counted}")
+        return ga
 
     def _parts(self) -> list[_Part]:
         """What a micro-batch consists of."""
-        arrays, how = self.arrays, self.plan.checkpointing
-        units = self._units_of_a_stage()
+        arrays, plan, units = self.arrays, self.plan, self._units_of_a_stage()
+        how = plan.checkpointing
         if how == NONE:
             again = [0.0] * len(units)
         elif how != BLOCK:
             again = [1.0] * len(units)
-        elif self.plan.fidelity == SIMAI:
-            again = [min(self.plan.checkpoint_layers * self.plan.vpp / len(units), 1.0)] * len(units)
-        elif len(units) % self.plan.vpp:
-            raise SpecError(f"checkpointing block: vpp {self.plan.vpp} does not divide the {len(units)} layers of a stage")
+        elif plan.fidelity == SIMAI:
+            again = [min(plan.checkpoint_layers * plan.vpp / len(units), 1.0)] * len(units)
+        elif len(units) % plan.vpp:
+            raise SpecError(f"checkpointing block: vpp {plan.vpp} does not divide the {len(units)} layers of a stage")
         else:
-            chunk = len(units) // self.plan.vpp
-            again = [float(k % chunk < self.plan.checkpoint_layers) for k in range(len(units))]
+            chunk = len(units) // plan.vpp
+            again = [float(k % chunk < plan.checkpoint_layers) for k in range(len(units))]
         ends = 1.0 if how in (FILE, SELECTIVE) else 0.0
         head = [_Part(arrays.first_unit, ends)] if self.sections.head else []
         tail = [_Part(arrays.last_unit, ends)] if self.sections.tail else []

@@ -4,6 +4,8 @@ Order of a step: [parameter gather, if overlapped with the first forwards] pipel
 (gradient norm over all stages) | once-per-step collectives and optimizer | [parameter gather, if not overlapped].
 """
 
+import numpy as np
+
 from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of, held_factor, once_s, row_of_chunk, shard_ranks
@@ -27,13 +29,19 @@ def gather_parameters(case: Case, scratch: Scratch) -> None:
 
     Buckets of a virtual stage arrive one after another, dense and expert parameters interleaved, from when the stage has ended
     the step before; a layer runs once its buckets have arrived. Adds to `after_s` of each stage, which holds its other work.
+    Without a barrier a step that has run tells when that was: in it nothing is gathered.
     """
     plan, program, low, buckets, out = case.plan, scratch.program, scratch.low, scratch.buckets, scratch.sums
     pp, split, gather_host_s = plan.pp, case.split, case.arrays.framework.gather_host_s
-    overlapped, slowest_s = plan.overlap_param == 1, slowest_after_s(case, scratch)
+    overlapped, slowest_s, once = plan.overlap_param == 1, slowest_after_s(case, scratch), scratch.once
     buckets.costed[:] = False
     for stage in range(pp):
-        early_s = slowest_s - low.after_s[stage] if overlapped and plan.post_validation == 0 else 0.0
+        early_s = 0.0
+        if overlapped and plan.post_validation == 0:
+            early_s = slowest_s - low.after_s[stage]
+        elif overlapped:
+            early_s = scratch.before_s[0] - once.ended_s[stage] if scratch.before_s[0] > 0 else np.inf
+        once.early_s[stage] = early_s
         arrived_s, gathered_s, nic_s = -early_s, 0.0, 0.0
         for chunk in range(case.chunks):
             cell, row = stage * case.chunks + chunk, row_of_chunk(case, stage, chunk)
@@ -53,7 +61,6 @@ def gather_parameters(case: Case, scratch: Scratch) -> None:
                 gathered_s += gather_host_s * (split.end[row] - split.begin[row]) * case.dp
         shares = overlapped and nic_s > 0
         fill_beside(case, scratch, DOWN, stage, nic_s / gathered_s if shares else 0.0)
-        scratch.once.early_s[stage] = early_s
         low.gathered_s[stage] = max(arrived_s, 0.0) if overlapped else 0.0
         program.gathered_s[stage] = low.gathered_s[stage] if shares else 0.0
         out[DP_TOTAL] += gathered_s / pp

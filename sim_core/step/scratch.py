@@ -66,10 +66,11 @@ class Once(NamedTuple):
     compute_s: Floats  # [sizes, step pieces]
     comm_s: Floats  # [sizes, step pieces]
     update_s: Floats  # [stages] of the modelled optimizer
-    early_s: Floats  # [stages] by how much a stage is through with its step before the slowest, and gathers parameters
+    early_s: Floats  # [stages] by how much before a step a stage has ended the one before, and gathers parameters
     waited_s: Floats  # [stages] by how much later first forwards have ended because of parameters ...
     free_s: Floats  # [stages] ... and scratch for it
     reduced_s: Floats  # [stages] end of a stage's gradient reduction
+    ended_s: Floats  # [stages] when a stage has ended the step of `before_s`
 
 
 class Scratch(NamedTuple):
@@ -83,6 +84,7 @@ class Scratch(NamedTuple):
     buckets: Buckets
     once: Once
     sums: Floats  # [METRICS]
+    before_s: Floats  # [1] seconds of a step without a barrier in which no stage waits for parameters; 0: it has not run
 
 
 def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes: int) -> Scratch:
@@ -98,6 +100,7 @@ def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes
         longer=Longer(np.zeros((2, stages)), np.zeros((2, cells)), np.zeros(stages)),
         layers=Layers(np.zeros(layers, np.int64), *np.zeros((4, layers)), *np.zeros((2, units))),
         buckets=Buckets(np.zeros(sizes, np.bool_), *np.zeros((2, sizes, pieces)), *np.zeros((4, sizes))),
-        once=Once(np.zeros(sizes, np.bool_), np.zeros(sizes), *np.zeros((2, sizes, pieces)), *np.zeros((5, stages))),
+        once=Once(np.zeros(sizes, np.bool_), np.zeros(sizes), *np.zeros((2, sizes, pieces)), *np.zeros((6, stages))),
         sums=np.zeros(len(METRICS)),
+        before_s=np.zeros(1),
     )  # fmt: skip

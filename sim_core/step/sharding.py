@@ -17,7 +17,7 @@ from sim_core.planning.columns import BLOCK, FILE, NONE
 from sim_core.step.gradients import PARAMETER_BYTES, list_layers, width_scale
 from sim_core.step.lower import slowness
 from sim_core.step.scratch import Layers, Scratch
-from sim_core.step.sharing import ALL, OPEN, in_background, sends_of
+from sim_core.step.sharing import ALL, OPEN
 from sim_core.terms import ALL_GATHER, GRADIENTS_SHARDED, PARAMETERS_SHARDED, REDUCE_SCATTER
 
 
@@ -76,7 +76,8 @@ def _is_sharded(case: Case) -> bool:
 
 @inner_kernel
 def shard_blocks(case: Case, scratch: Scratch) -> None:
-    """Add to the blocks of `program` what they wait for gathers and scatters, and what these slow the compute beside them."""
+    """Add to the blocks of `program` what they wait for gathers and scatters, and what these slow the compute beside them; to
+    what the blocks need the NICs for these messages as well: pipeline messages meet both."""
     plan, low, out, more_s = case.plan, scratch.low, scratch.sums, scratch.longer.layers_s
     more_s[:] = 0.0
     if not _is_sharded(case):
@@ -90,15 +91,12 @@ def shard_blocks(case: Case, scratch: Scratch) -> None:
             compute_s, sent_s, end_s = _run(case, stage, way, count, scratch.layers)
             waited_s, longer_s = max(end_s - compute_s, 0.0), 0.0
             if of_nics > 0:
-                all_s = low.nic_s[way, cell, ALL]
-                if in_background(plan):
-                    all_s += min(sends_of(case, low, way, stage, chunk), compute_s)
                 hidden_s = min(max(sent_s - waited_s, 0.0), compute_s)
-                longer_s = shared_s(compute_s, low.nic_s[way, cell, OPEN], all_s, hidden_s * of_nics)
+                longer_s = shared_s(compute_s, low.nic_s[way, cell, OPEN], low.nic_s[way, cell, ALL], hidden_s * of_nics)
                 more_s[way, cell] = longer_s
-                low.nic_s[way, cell, ALL] += sent_s * of_nics
-                low.nic_s[way, cell, OPEN] += min(waited_s, sent_s) * of_nics
                 low.carried_s[stage] += sent_s * of_nics * plan.ga
+                low.nic_s[way, cell, ALL] += sent_s * of_nics
+                low.nic_s[way, cell, OPEN] += (sent_s - hidden_s) * of_nics
                 waited_s += longer_s
             waited_s += case.arrays.framework.dp_contention * max(sent_s - waited_s, 0.0)
             scratch.program.duration_s[way, cell] += waited_s

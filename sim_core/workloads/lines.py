@@ -1,6 +1,7 @@
 """The lines of a text file from any editor or system, and the warnings about it."""
 
 import codecs
+from pathlib import Path
 from typing import Final
 
 from sim_core.errors import FormatError, shown
@@ -8,13 +9,14 @@ from sim_core.errors import FormatError, shown
 _CONTROL: Final = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\t\n\r")
 
 
-def text_lines(path: str, data: bytes, *, expected: str, may_be_cut: bool = False) -> list[tuple[int, str]]:
-    """The non-blank lines with their numbers; a byte-order mark, CRLF and a missing final newline are accepted.
+def text_lines(path: str, data: bytes | None, *, expected: str, may_be_cut: bool = False) -> list[tuple[int, str]]:
+    """The non-blank lines of `data`, else of the file, with their numbers; a byte-order mark, CRLF and a missing final newline
+    are accepted.
 
     `expected` is the expected content, for the message about an empty file. If the end `may_be_cut`, an incomplete last
-    character is skipped. Raises FormatError.
+    character is skipped. Raises FormatError, OSError.
     """
-    data = data.removeprefix(codecs.BOM_UTF8)
+    data = (Path(path).read_bytes() if data is None else data).removeprefix(codecs.BOM_UTF8)
     text = _decoded(path, data, may_be_cut)
     if len(data.translate(None, _CONTROL)) != len(data):
         line, byte = next((n, b) for n, raw in enumerate(data.split(b"\n"), 1) for b in raw if b in _CONTROL)

@@ -35,9 +35,9 @@ Screen = Iterator[Section | str]
 """Sections, and lines by themselves."""
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *left: int, gap: int = 3) -> Section:
-    """A table alone, of numbers but for the columns `left`, which hold words."""
-    return Section(table=[headings, *rows], left=left, gap=gap)
+def table(headings: Sequence[str], rows: Iterable[Iterable[object]], *left: int, gap: int = 3) -> Section:
+    """A table alone, of numbers but for the columns `left`, which hold words; a cell is shown as `str` has it."""
+    return Section(table=[headings, *(list(map(str, row)) for row in rows)], left=left, gap=gap)
 
 
 def values_of(sections: Iterable[Section]) -> dict[str, Any]:

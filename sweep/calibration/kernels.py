@@ -116,8 +116,7 @@ def read_kernels(path: Path) -> Measured:
             continue
         row, _ = parse_json(written, name, number)
         if not isinstance(row, dict):
-            expected = "a line of measure_kernels.py"
-            raise FormatError(name, number, "not a JSON object", shown(written), expected)
+            raise FormatError(name, number, "not a JSON object", shown(written), "a line of measure_kernels.py")
         line = _Line(name, number, row)
         if measured.header:
             _take(measured, line)
@@ -306,8 +305,7 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
                 )
                 continue
             notes.append(f"{what}: mostly {fastest}")
-            flops = operations * heads * s.astype(np.float64) ** 2 * dim
-            yield _Part(surface, what, seconds, preset_s, flops)
+            yield _Part(surface, what, seconds, preset_s, operations * heads * s.astype(np.float64) ** 2 * dim)
 
 
 def _grouped(rows: Sequence[Kernel]) -> Mapping[tuple[str, ...], list[Kernel]]:

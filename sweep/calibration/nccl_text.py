@@ -238,8 +238,7 @@ def _meaning(head: _Head, lines: Sequence[Line], fault: Callable[[str, str, str]
         what = "1 (without MPI=1 each rank runs alone)" if head.hosts else "no list of them"
         raise fault("ranks", what, "2 or more, or --ranks")
     if ratio is not None and abs(ratio - bus_factor(operation, ranks)) > off:
-        expected = f"{bus_factor(operation, ranks):.3f} of {operation} over {ranks}"
-        raise fault("busbw / algbw", f"{ratio:.3f}", expected)
+        raise fault("busbw / algbw", f"{ratio:.3f}", f"{bus_factor(operation, ranks):.3f} of {operation} over {ranks}")
     return ranks, operation
 
 
@@ -287,8 +286,7 @@ def _from_json(name: str, text: str, ranks: int | None) -> Table:
         return _json_lines(name, text)
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):
         keys = ", ".join(list(document)[:4]) if isinstance(document, dict) else type(document).__name__
-        what = f"JSON with {shown(keys)}"
-        raise FormatError(name, 1, "not nccl-tests output", what, "results, as -J writes them")
+        raise FormatError(name, 1, "not nccl-tests output", f"JSON with {shown(keys)}", "results, as -J writes them")
     head = _Head(ranks)
     if program := re.search(r"(\w+?)_perf", " ".join(map(str, document.get("args") or ()))):
         head.operation = OPERATIONS.get(program[1].lower(), "")
@@ -301,8 +299,7 @@ def _from_json(name: str, text: str, ranks: int | None) -> Table:
     lines = []
     for number, result in enumerate(document["results"], 1):
         if not isinstance(result, dict) or str(result.get("type")) not in ELEMENT_BYTES:
-            where, expected = f"results[{number - 1}]", "size, count, type, out_of_place"
-            raise FormatError(name, 1, where, shown(result), expected)
+            raise FormatError(name, 1, f"results[{number - 1}]", shown(result), "size, count, type, out_of_place")
         cells = [str(result.get(key, "")).strip() for key in ("size", "count", "type", "redop", "root")]
         for block in (result.get("out_of_place"), result.get("in_place")):
             if isinstance(block, dict):

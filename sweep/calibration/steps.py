@@ -102,8 +102,7 @@ def fit_runs(rows: Sequence[Row], hardware: Hardware | None, source: str) -> Fit
 
     def seconds(facts: Mapping[str, float]) -> Floats:
         """Linear in the seconds of compute and of messages."""
-        compute = facts[COMPUTE] / base.value(COMPUTE)
-        at_compute = _between(SLOWER_COMPUTE, steps, compute)
+        at_compute = _between(SLOWER_COMPUTE, steps, facts[COMPUTE] / base.value(COMPUTE))
         at_both = _between(_slower_network(base), at_compute, base.value(NETWORK) / facts[NETWORK])
         return at_both + facts[FIXED] - base.value(FIXED)
 

@@ -113,8 +113,8 @@ def rank_command(
         write(both.rows, partial(print_sections, [disagreement_of(both)]))
     elif stable:
         sigmas = stability.sigmas_of(sigma or [])
-        opened, simulated = reopened(folder), candidates or CANDIDATES
-        wins = stability.stability(opened, by=by, where=where, per=groups, sigmas=sigmas, candidates=simulated)
+        opened = reopened(folder)
+        wins = stability.stability(opened, by=by, where=where, per=groups, sigmas=sigmas, candidates=candidates or CANDIDATES)
         write(stability.stable_rows(wins, most), partial(print_sections, stability.sections_of(wins, sigmas, most)))
     elif relaxed:
         opened = reopened(folder)

@@ -69,8 +69,7 @@ def ls_command(
         best = ["-", "", "-"] if each.plan is None else [each.by, cell(each.by, each.best), str(each.plan)]
         age = f"{days:.0f} d" if days else clock(rest)
         rows.append([each.folder, each.name, f"{each.done:,}", f"{each.total:,}", each.state, age, *best])
-    headings = ("result", "sweep", "plans", "of", "state", "age", "best", "", "plan")
-    print_table(headings, rows, own_console(), left=(0, 1), gap=2)
+    print_table(("result", "sweep", "plans", "of", "state", "age", "best", "", "plan"), rows, own_console(), left=(0, 1), gap=2)
 
 
 def status_command(directory: Directory = None, as_json: AsJson = False) -> None:

@@ -9,7 +9,7 @@ from typer import Option
 
 from sim_core import SpecError, quantity, shown
 from sweep.commands.shared import AsJson, Directory, print_warnings, result_at, tell
-from sweep.options import OptionError
+from sweep.options import OptionError, of_option
 from sweep.reopening import reopened
 from sweep.show.terminal import own_console
 from sweep.show.tuned import added_text, tuned_json, tuned_lines
@@ -98,8 +98,7 @@ def tune_command(
         count = 1
     left = count if budget is None else min(count, max(budget - len(tuner.made), 0))
     proposals = tuner.ask(left) if left else []
-    told = tuned_lines(tuner, proposals, limit, flags, spent=not left)
-    tell(tuned_json(tuner, proposals, limit), told, as_json)
+    tell(tuned_json(tuner, proposals, limit), tuned_lines(tuner, proposals, limit, flags, spent=not left), as_json)
 
 
 def flags_of(tuner: Tuner, plan: int) -> str:
@@ -148,10 +147,8 @@ def _added(tuner: Tuner, add: str, of_run: Mapping[str, Any]) -> Entry:
 def _quantity(option: str, text: str, unit: str) -> float:
     if text.strip().replace(".", "", 1).isdecimal():
         raise OptionError(f"{option} {text}: found no unit, expected such as '{text.strip()} {'s' if unit == 's' else 'GiB'}'")
-    try:
+    with of_option(f"{option} {text}"):
         value = quantity(text, unit)
-    except SpecError as error:
-        raise OptionError(f"{option} {text}: {error}") from None
     if not value > 0:
         raise OptionError(f"{option} {text}: expected more than 0")
     return value

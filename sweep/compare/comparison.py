@@ -169,8 +169,7 @@ def _histogram(pairs: Pairs, low: float, high: float) -> tuple[tuple[float, floa
 
 def _shift(row: Mapping[str, Any], values: Values) -> Shift:
     moved = {name: row[name] for name in PARTS if abs(row[name]) > PART_ROUNDING_S}
-    parts = sorted(moved.items(), key=lambda item: -abs(item[1]))
-    return Shift(values, row["old_s"], row["new_s"], tuple(parts))
+    return Shift(values, row["old_s"], row["new_s"], tuple(sorted(moved.items(), key=lambda item: -abs(item[1]))))
 
 
 def _largest(pairs: Pairs, top: int) -> list[Shift]:

@@ -12,7 +12,7 @@ import duckdb
 from sim_core import SpecError
 from sweep.columns import RUNS, names_of_hardware, other_names
 from sweep.conditions import check_condition, in_short, locked_down, names_in
-from sweep.options import OptionError
+from sweep.options import OptionError, of_option
 from sweep.ranking.chances import FROM, runs_in_sql
 from sweep.results.folder import Location
 from sweep.results.index import Index
@@ -115,10 +115,8 @@ def results(directory: Location, where: str | None = None) -> Iterator[duckdb.Du
 def _check(where: str | None, columns: Collection[str], also: Sequence[str] = ()) -> None:
     """Raise SpecError unless `where` is a condition on these columns, by any of their names."""
     if where:
-        try:
+        with of_option(f"--where {where!r}"):
             check_condition(where, list(columns), (), [*other_names(list(columns)), *names_of_hardware(list(columns)), *also])
-        except SpecError as error:
-            raise OptionError(f"--where {where!r}: {error}") from None
 
 
 def columns_in(where: str, columns: Collection[str]) -> set[str]:

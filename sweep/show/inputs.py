@@ -180,7 +180,7 @@ def models_screen(models: Sequence[Model]) -> Screen:
         kv, ffn = "mla" if model.mla else model.kv_heads, experts.ffn if experts else model.ffn
         of_experts = f"{experts.topk} of {experts.count}" if experts else ""
         sequence = "" if model.sequence is None else model.sequence
-        rows.append([str(value) for value in (model.name, *sizes, kv, ffn, of_experts, model.vocabulary, sequence)])
+        rows.append((model.name, *sizes, kv, ffn, of_experts, model.vocabulary, sequence))
     yield table(("model", *headings), rows, 0)
     yield "`sweep model NAME` shows parameters, FLOPs and source; --yaml prints the numbers to edit and use."
 
@@ -204,7 +204,7 @@ def model_screen(model: Model) -> Screen:
             yield f"  {key:20} {text}"
     for unit in counts.units:
         parts = ", ".join(f"{part.replace('_', ' ')} {count:,}" for part, count in unit.by_part.items())
-        rows.append((unit.name, str(unit.number), f"{unit.parameters:,}", parts))
+        rows.append((unit.name, unit.number, f"{unit.parameters:,}", parts))
     yield table(("unit", "number", "parameters of one", "parts"), rows, 0, 3)
     yield f"  parameters           {counts.total:,}{f', {counts.active:,} active per token' if model.experts else ''}"
     if counts.mtp:

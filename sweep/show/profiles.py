@@ -23,10 +23,10 @@ def profile_screen(profile: Profile) -> Screen:
     yield f"  plan          {plan or 'not in the file'}"
     step_s = profile.step_time_s
     yield f"  step          {'not known' if step_s is None else f'{_ms(step_s)}, from the end of one to that of the next'}"
-    rows: list[tuple[str, ...]] = []
+    rows: list[tuple[object, ...]] = []
     for rank in ranks:
         spent = [_ms(getattr(rank.totals, f"{each}_s")) if rank.totals else "-" for each in _TOTALS]
-        rows.append(("?" if rank.rank is None else str(rank.rank), str(len(rank.steps)), *spent))
+        rows.append(("?" if rank.rank is None else rank.rank, len(rank.steps), *spent))
     yield table(("rank", "steps", *_TOTALS), rows)
     for rank in ranks:
         if rank.unlinked:
@@ -49,14 +49,13 @@ def _details(rank: Rank) -> Screen:
     def part(rows: Sequence[object]) -> str:
         return f" (the first {MOST_ROWS} of {len(rows)})" if len(rows) > MOST_ROWS else ""
 
-    rows: list[tuple[str, ...]] = []
+    rows: list[tuple[object, ...]] = []
     if rank.collectives:
         yield f"  {rank.name}: collectives, each with its wait for the last rank{part(rank.collectives)}"
         for row in rank.collectives[:MOST_ROWS]:
             key, times = row.key, map(_ms, (row.minimum_s, row.median_s, row.total_s))
             size = "?" if key.bytes is None else short(key.bytes, "B")
-            members = "?" if key.group_size is None else str(key.group_size)
-            rows.append((key.kind, key.role, members, size, str(row.number), *times))
+            rows.append((key.kind, key.role, "?" if key.group_size is None else key.group_size, size, row.number, *times))
         yield table(("kind", "group", "ranks", "bytes", "number", "min", "median", "total"), rows, 0, 1)
     if rank.gemms is not None:
         gemms = rank.gemms
@@ -66,9 +65,9 @@ def _details(rank: Rank) -> Screen:
         rows = []
         for gemm in gemms.rows[:MOST_ROWS]:
             shape, median_s = gemm.shape, gemm.median_s
-            sizes = map(str, (shape.batch, shape.m, shape.n, shape.k))
             rate = short(shape.flops / median_s, "FLOP/s") if median_s else "-"
-            rows.append((shape.operator, *sizes, shape.dtype, str(gemm.number), short(median_s, "s"), rate))
+            told = (shape.operator, shape.batch, shape.m, shape.n, shape.k, shape.dtype, gemm.number)
+            rows.append((*told, short(median_s, "s"), rate))
         yield table(("operator", "batch", "m", "n", "k", "", "number", "median", "rate"), rows, 0, 5)
     if rank.memory is not None:
         allocated, reserved = (f"{size / 2**30:.2f} GiB" for size in rank.memory[:2])

@@ -28,13 +28,13 @@ def job_screen(path: str, job: Job) -> Screen:
     for row in totals.operations:
         seconds = map(_ms, (row.mean_s, row.least_s, row.most_s, row.total_s))
         waited = f"{row.wait_s / row.total_s:.0%}" if row.total_s > 0 else "-"
-        rows.append((str(row.stage), row.name, str(row.count), *seconds, waited))
+        rows.append((row.stage, row.name, row.count, *seconds, waited))
     yield table(("stage", "operation", "number", "mean", "min", "max", "total", "waiting"), rows, 1)
     shares = []
     for share in totals.shares:
         parts = (share.compute_s, share.communication_s, share.wait_s, share.gap_s)
         told = (f"{part / sum(parts):.1%}" if sum(parts) else "-" for part in parts)
-        shares.append((str(share.stage), str(share.ranks), *told))
+        shares.append((share.stage, share.ranks, *told))
     yield table(("stage", "ranks", "compute", "communication", "waiting", "gaps"), shares)
     for slow in totals.stragglers:
         yield f"  straggler: rank {slow.rank} (stage {slow.stage}), {slow.name} {slow.factor:.2f} x the median of its stage"
@@ -77,7 +77,7 @@ def replay_screen(path: str, replayed: Replay) -> Screen:
         blocks_s = [sum(_work_s(event) for event in own if event.name == name) for name in ("forward_step", "backward_step")]
         other_s = sum(map(_work_s, own)) - sum(blocks_s)
         waited_s, end_s = sum(event.wait_s for event in own), max(event.end_s for event in own)
-        rows.append((str(row), *map(_ms, (*blocks_s, other_s, waited_s, end_s))))
+        rows.append((row, *map(_ms, (*blocks_s, other_s, waited_s, end_s))))
     yield table((what, "forward", "backward", "other work", "waiting", "end"), rows)
     yield from (f"  note: {note}" for note in replayed.notes)
 

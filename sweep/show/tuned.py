@@ -10,7 +10,7 @@ from sweep.answers.section import Screen, table
 from sweep.tuning.deciding import LEAST_RUNS, Regret
 from sweep.tuning.record import SKIP, SLOW, Entry
 from sweep.tuning.tuner import DEAR, START_S, STEPS, Proposal, Tuner, plan_values
-from sweep.wording import Values, cell, heading, values_text
+from sweep.wording import Values, cell, heading, plain_values, values_text
 
 
 def tuned_lines(
@@ -93,13 +93,12 @@ def tuned_json(tuner: Tuner, proposals: Sequence[Proposal], limit: float) -> dic
             {
                 **plan_values(proposal.row),
                 "expected_step_time_s": proposal.expected_s,
-                "runs_probability": proposal.runs_probability,
-                "gpu_minutes": proposal.gpu_minutes,
+                **plain_values(proposal, "runs_probability gpu_minutes"),
             }
             for proposal in proposals
         ],
-        "best": None if best is None else {"plan": best.plan, "step_time_s": best.step_time_s},
-        "expected_regret": None if regret is None else {"mean": regret.mean, "p10": regret.p10, "p90": regret.p90},
+        "best": None if best is None else plain_values(best, "plan step_time_s"),
+        "expected_regret": None if regret is None else plain_values(regret, "mean p10 p90"),
         "stop": tuner.stops(limit),
     }
 

@@ -472,6 +472,7 @@ class Layered:
         self.fluid, self.item, self.work = fluid, item, work
         self.stage = item[0].stage
         self.gathered = self.computed = self.scattered = 0
+        self.buckets, self.done = fluid._buckets(item[0]), 0.0
         self.computing = self.streaming = False
         fluid.pools[self.stage].work = None
 
@@ -479,7 +480,7 @@ class Layered:
         """Begin what can begin."""
         layers, pool = self.work.layers, self.fluid._pool(self.stage)
         if self.scattered == len(layers):
-            self.fluid._go_on(self.item, self.fluid._buckets(self.item[0]), 1.0)
+            self.fluid._go_on(self.item, self.buckets, 1.0)
             return
         if not self.computing and self.gathered > self.computed:
             part = layers[self.computed].part
@@ -499,7 +500,12 @@ class Layered:
     def _end_layer(self) -> None:
         pool = self.fluid._pool(self.stage)
         pool.work, pool.reached, self.computing = None, None, False
+        self.done += self.work.layers[self.computed].part
         self.computed += 1
+        while self.buckets and self.buckets[0][0] <= self.done + DONE:
+            self.fluid.queue[self.stage].append(self.buckets.popleft()[1])
+        if self.fluid.step.overlap_grad:
+            self.fluid._stream(self.stage)
         self.go_on()
 
     def _end_gather(self) -> None:

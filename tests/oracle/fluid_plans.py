@@ -157,7 +157,7 @@ def _of_layers(one: Plan, ran: Ran, way: int, cell: int, alone: Work) -> Work:
     of_nics = float(_cost_units(case, layers))
     count = list_layers(case, chunk * one.pp + stage, layers)
     compute_s, sent_s, end_s = _run(case, stage, way, count, layers)
-    opened_s = min(max(end_s - compute_s, 0.0), sent_s)
+    opened_s = sent_s - min(max(sent_s - max(end_s - compute_s, 0.0), 0.0), compute_s)
     slowed_s = max(alone.seconds - max(end_s, compute_s), 0.0)
     whole_s = compute_s + slowed_s
 

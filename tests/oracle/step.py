@@ -458,19 +458,18 @@ class Oracle:
         return found
 
     def gathers(
-        self, lines: Pipeline | SplitPipeline, shared: Shared, once: list[float], out: dict[str, float]
+        self, lines: Pipeline | SplitPipeline, shared: Shared, ahead: list[float], out: dict[str, float]
     ) -> tuple[list[list[tuple[float, float]]], list[float]]:
-        """Gates of the first forwards, and each stage's seconds after the optimizer; `once`: of its other work.
+        """Gates of the first forwards, and each stage's seconds after the optimizer.
 
-        A stage that has less of that than another begins to gather for the next step while it waits.
+        A stage begins to gather for a step when it has ended the one before, `ahead` of it.
 
         A chunk's forward runs in as many parts as its kind of parameters with the most buckets has; the buckets of both kinds
         arrive in step, from the first of each to the last. So none but the first and the last part can be late.
         """
         gates, after = [], []
         for stage in range(self.plan.pp):
-            ahead = self.plan.overlap_param and not self.plan.post_validation
-            begun, on_nics, sent, row = (once[stage] - max(once) if ahead else 0.0), 0.0, 0.0, []
+            begun, on_nics, sent, row = (-ahead[stage] if self.plan.overlap_param else 0.0), 0.0, 0.0, []
             in_step = 0.0
             for chunk in range(self.plan.chunks):
                 both = [kind for kind in self.buckets_and_nics(GATHER_PARAMETERS, stage, chunk) if kind[0][0] > 0]
@@ -662,7 +661,25 @@ class Oracle:
         )
 
     def metrics(self) -> dict[str, float]:
-        """The columns of a result: means over the stages, in seconds."""
+        """The columns of a result: means over the stages, in seconds.
+
+        Where no barrier ends a step, and parameters are gathered beside the next one, a step follows one like it, in which no
+        stage has waited for parameters. A stage gathers when it has ended that; steps follow each other as fast as without
+        parameters, but for what a stage ends later because of them.
+        """
+        if not (self.plan.post_validation and self.plan.overlap_param):
+            return self.step()[0]
+        alone, done = self.step([math.inf] * self.plan.pp)
+        return self.step([alone["step_time_s"] - own for own in done], (alone["step_time_s"], done))[0]
+
+    def step(
+        self, ahead: list[float] | None = None, before: tuple[float, list[float]] | None = None
+    ) -> tuple[dict[str, float], list[float]]:
+        """The columns of a result, and when each stage has ended its own part.
+
+        `ahead`: by how much before it stages have begun to gather; None: they have waited for the last of them. `before`: of
+        the step without parameters to wait for, its seconds and when each stage has ended.
+        """
         plan = self.plan
         once: dict[str, float] = defaultdict(float)
         each: dict[str, float] = defaultdict(float)
@@ -670,7 +687,7 @@ class Oracle:
         lines = self.pipeline(duration)
         shared = share(self, lines)
         work = [self.once_a_step(stage, once) for stage in range(plan.pp)]
-        gates, after = self.gathers(lines, shared, work, once)
+        gates, after = self.gathers(lines, shared, ahead or [max(work) - own for own in work], once)
         beside_gradients(self, lines, shared)
         for stage, chunk in product(range(plan.pp), range(plan.chunks)):
             lines.gate[stage][chunk] = gates[stage][chunk]
@@ -695,14 +712,14 @@ class Oracle:
                     once["ep_exposed_s"] -= alone - lines.pair[one.stage][one.chunk]
                     for name in (f"{owner(self)}_total_s", f"{owner(self)}_exposed_s"):
                         once[name] += lines.crowded_pair[one.stage][one.chunk]
-        step_s = max(reduced) + max(last)
+        step_s, done = max(reduced) + max(last), [r + a for r, a in zip(reduced, last, strict=True)]
         if plan.post_validation:
-            step_s = self.without_barrier(lines, stages, block_end, [r + a for r, a in zip(reduced, last, strict=True)], once)
+            step_s = self.without_barrier(lines, stages, block_end, done, before, once)
         names: tuple[str, ...] = ("compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s", "bubble_s")
         names += ("optimizer_s", "pp_queued_s")
         names += tuple(f"{part}_{what}_s" for part in ("tp", "ep", "cp", "dp", "pp") for what in ("total", "exposed"))
         found = {name: (plan.ga * each[name] + once[name]) / plan.pp for name in names}
-        return {**found, "step_time_s": step_s}
+        return {**found, "step_time_s": step_s}, done
 
     def without_barrier(
         self,
@@ -710,6 +727,7 @@ class Oracle:
         stages: list[Stage],
         block_end: dict[Block, float],
         done: list[float],
+        before: tuple[float, list[float]] | None,
         out: dict[str, float],
     ) -> float:
         """The longest time of a stage from its first block to its own end; a stage waits for no more than that."""
@@ -723,6 +741,8 @@ class Oracle:
             begun.append(block_end[source] + cost if source else 0.0)
             came.append(cost)
         whole = max(own - start for own, start in zip(done, begun, strict=True))
+        if before:
+            whole = before[0] + max(0.0, *(own - then for own, then in zip(done, before[1], strict=True)))
         for stage, start in enumerate(begun):
             # before: waiting to begin, and at the end for all others, of a step that is the longest of all
             out["pp_exposed_s"] -= came[stage]

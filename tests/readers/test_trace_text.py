@@ -53,8 +53,6 @@ def test_example_of_experts_has_its_known_sums() -> None:
     assert [call.name for call in calls] == 2 * ["allgather", "all_to_all", "all_to_all"]
     assert {call.group for call in calls} == {"exp"}
     assert calls[1].shape == (2048, 4096)
-    assert calls[0].function == "gather_along_first_dim_expert_parallel"
-    assert calls[1].function == "_profiled_all_to_all_single"
     assert calls[0].end_s == 3371168.15098
     assert sum(len(row.calls) for row in rows) == 160
 

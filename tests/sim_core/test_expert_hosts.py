@@ -109,6 +109,16 @@ def test_alltoall_and_overlap_cost_the_host_more() -> None:
     assert step(facts, {"experts": PADDED}, dispatcher="alltoall")["step_time_s"] == pytest.approx(passes * 0.1, abs=near)
 
 
+@pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev"])
+@pytest.mark.parametrize("graphs", ["none", "attention"])
+def test_pairs_are_the_overlap_of_experts(schedule: str, graphs: str) -> None:
+    """DualPipe runs a forward beside a backward by itself (arXiv 2412.19437, section 3.2.1): the switch of Megatron-Core's
+    combined 1F1B launches nothing there, and changes no part of a step."""
+    facts: dict[str, object] = {"host_experts": ["100 ms", "60 ms"], "host_overlap_ep": 2, "graphs": graphs}
+    plan: dict[str, Any] = {"schedule": schedule, "pp": 2, "vpp": 2 if schedule == "dualpipev" else 1, "ga": 4, "all_gpus": 16}
+    assert step(facts, overlap_ep=True, **plan) == step(facts, overlap_ep=False, **plan)
+
+
 def test_overlap_hides_what_was_measured_where_the_host_waits() -> None:
     """0.44 of all messages of experts; without a wait all that compute covers, but for contention."""
     facts: dict[str, object] = {"overlap_ep_hidden": 0.44}

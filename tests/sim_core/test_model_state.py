@@ -117,3 +117,26 @@ def test_weights_that_fsdp_gathers_once_stay_in_16_bits(sharding: str, width: fl
     of = work(stack="torchtitan")
     held = parameters(read_model("llama3-8b")).total
     assert state_of(of, all_gpus=32, sharding=sharding) == pytest.approx(width * held, rel=1e-3)
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan", "maxtext", "llm-foundry"])
+def test_one_rank_divides_nothing(stack: str) -> None:
+    """Without data parallelism every sharding keeps the same: nothing is gathered, nothing waits to be scattered."""
+    of = work(stack=stack)
+    grid = plans(of, all_gpus=16, pp=16, sharding=["none", "optimizer", "gradients", "parameters"], dp_shard=[0])
+    memory = legality(of, table(), grid)[1]
+    assert (memory == memory[:, :1]).all()
+
+
+def test_experts_of_one_rank_each_are_not_gathered() -> None:
+    """Mixtral, an expert a rank: 8 ranks divide what is dense, and keep a copy of it in 16 bits; experts are whole anyway.
+
+    Nor do the gradients of experts wait to be scattered: the widest that do are those of the head, with its norm."""
+    of, model = work("mixtral-8x7b", stack="torchtitan"), parameters(read_model("mixtral-8x7b"))
+    experts = model.by_part["routed_experts"]
+    grid = plans(of, all_gpus=8, ep=8, sharding=["none", "optimizer", "gradients"], dp_shard=[0])
+    found = dict(zip(MEMORY, legality(of, table(), grid)[1], strict=True))
+    dense = [16.0, 2 + 4 + 12 / 8, 2 + 16 / 8]
+    expected = [of_dense * (model.total - experts) + 16 * experts / 8 for of_dense in dense]
+    assert found["state_bytes"] == pytest.approx(expected, rel=1e-3)
+    assert np.diff(found["communication_bytes"]) == pytest.approx([0, (2 + 4) * (32000 + 1) * 4096])

@@ -82,6 +82,10 @@ class Config:
             raise self._wrong(key, value, f"a whole number from {least} to {most}")
         return value
 
+    def sizes(self, **keys: str) -> dict[str, int]:
+        """Whole numbers that must be there, by our names."""
+        return {size: self.number(key) for size, key in keys.items()}
+
     def layers(self, *keys: str) -> int:
         """The number of layers."""
         return self.number(*keys, most=MAX_LAYERS)

@@ -166,13 +166,8 @@ def dense_layers_of(config: Config, count: int, otherwise: tuple[int, ...]) -> t
 
 def mla_of(config: Config) -> Document:
     """Sizes of latent attention."""
-    return {
-        "q_rank": config.optional("q_lora_rank"),
-        "kv_rank": config.number("kv_lora_rank"),
-        "nope_head_dim": config.number("qk_nope_head_dim"),
-        "rope_head_dim": config.number("qk_rope_head_dim"),
-        "v_head_dim": config.number("v_head_dim"),
-    }
+    heads = {"nope_head_dim": "qk_nope_head_dim", "rope_head_dim": "qk_rope_head_dim", "v_head_dim": "v_head_dim"}
+    return {"q_rank": config.optional("q_lora_rank"), **config.sizes(kv_rank="kv_lora_rank", **heads)}
 
 
 def gpt_neox(config: Config, kind: str) -> Document:

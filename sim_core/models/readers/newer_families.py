@@ -80,8 +80,7 @@ def gemma3(config: Config, kind: str) -> Document:
     config.take("rope_local_base_freq", "attn_logit_softcapping", "use_bidirectional_attention")
     document |= {"logit_softcap": config.has("final_logit_softcapping")}
     every = config.number("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    near = f"{every - 1}:1" if every > 1 else ()
-    return document | ffn_of(config) | window_of(config, document["layers"], near, "4096")
+    return document | ffn_of(config) | window_of(config, document["layers"], f"{every - 1}:1" if every > 1 else (), "4096")
 
 
 def llama4(config: Config, kind: str) -> Document:
@@ -119,8 +118,7 @@ def deepseek_v32(config: Config, kind: str) -> Document:
 
 
 def _indexer_of(config: Config) -> Document:
-    names = {"heads": "index_n_heads", "head_dim": "index_head_dim", "topk": "index_topk"}
-    return {"indexer": {size: config.number(name) for size, name in names.items()}}
+    return {"indexer": config.sizes(heads="index_n_heads", head_dim="index_head_dim", topk="index_topk")}
 
 
 def deepseek_v4(config: Config, kind: str) -> Document:
@@ -141,9 +139,7 @@ def deepseek_v4(config: Config, kind: str) -> Document:
     document["compressed"] = {
         "q_rank": config.number("q_lora_rank"),
         "rope_head_dim": config.number("qk_rope_head_dim", default=64),
-        "out_rank": config.number("o_lora_rank"),
-        "out_groups": config.number("o_groups"),
-        "window": config.number("sliding_window"),
+        **config.sizes(out_rank="o_lora_rank", out_groups="o_groups", window="sliding_window"),
         "ratios": list(ratios[: document["layers"]]),  # those of multi-token prediction come after
         "chosen": sparse,
     }
@@ -162,10 +158,8 @@ def qwen3_next(config: Config, kind: str) -> Document:
     document["full_attention"] = every if attending is None else attending
     document["recurrent"] = {
         "kind": "gated_delta",
-        "heads": config.number("linear_num_value_heads"),
-        "head_dim": config.number("linear_value_head_dim"),
-        "state": config.number("linear_key_head_dim"),
-        "groups": config.number("linear_num_key_heads"),
+        **config.sizes(heads="linear_num_value_heads", head_dim="linear_value_head_dim"),
+        **config.sizes(state="linear_key_head_dim", groups="linear_num_key_heads"),
         "conv": config.number("linear_conv_kernel_dim", default=4),
         "chunk": _CHUNK,
     }
@@ -197,10 +191,7 @@ def nemotron_h(config: Config, kind: str) -> Document:
     if "M" in pattern:
         document["recurrent"] = {
             "kind": "mamba2",
-            "heads": config.number("mamba_num_heads"),
-            "head_dim": config.number("mamba_head_dim"),
-            "state": config.number("ssm_state_size"),
-            "groups": config.number("n_groups"),
+            **config.sizes(heads="mamba_num_heads", head_dim="mamba_head_dim", state="ssm_state_size", groups="n_groups"),
             "conv": config.number("conv_kernel", default=4),
             "chunk": config.number("chunk_size", default=128),
         }

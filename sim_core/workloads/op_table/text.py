@@ -6,7 +6,6 @@ Source of the grammar: docs/formats.md.
 import math
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim_core.errors import FormatError, nearest, shown, shown_near
@@ -66,8 +65,6 @@ def looks_like_op_table(head: str) -> bool:
 
 def read_op_table_text(path: str, data: bytes | None = None) -> OpTableText:
     """Parse the file at `path` (or `data`, with `path` for messages). Raises FormatError, OSError."""
-    if data is None:
-        data = Path(path).read_bytes()
     lines = text_lines(path, data, expected=f"a header: {' '.join(COLUMNS)}")
     table = _Table(path)
     columns, lines = table.header(lines)

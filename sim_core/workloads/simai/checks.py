@@ -195,8 +195,7 @@ def _logits(file: File) -> Iterator[Check]:
         yield Check("logits", name, found, "the logits: the time of 0.5 to 1.2 layers", why)
         return
     expected, why = f"about {_time(needs_s)} in each phase", f"{why}; here at a layer's rate, by parameters"
-    effect_s = 3 * (has_s - needs_s) * file.header.ga
-    yield Check("logits", name, found, expected, why, effect_s, choice=f"{name}={_time(needs_s)}")
+    yield Check("logits", name, found, expected, why, 3 * (has_s - needs_s) * file.header.ga, choice=f"{name}={_time(needs_s)}")
 
 
 def _logits_s(file: File) -> float | None:

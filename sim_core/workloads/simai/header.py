@@ -146,8 +146,7 @@ class HeaderLine:
         missing = [key for key in needed if key not in values]
         if missing:
             unknown = f"the unknown key `{self.unknown[0]}`" if self.unknown else ""
-            expected = " ".join(f"{k}:" for k in needed)
-            raise self._fail(f"header key `{missing[0]}:` is missing", unknown, expected)
+            raise self._fail(f"header key `{missing[0]}:` is missing", unknown, " ".join(f"{k}:" for k in needed))
         header = Header(policy, *({**_UNSTATED, **values}[key] for key in HEADER_KEYS))
         tp, pp, gpus = header.tp, header.pp, header.all_gpus
         if gpus % (tp * pp):

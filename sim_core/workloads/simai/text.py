@@ -4,7 +4,6 @@ Source of the grammar: aliyun/SimAI and aliyun/aicb, format of `*.txt` workloads
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -67,15 +66,12 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
 
     `all_gpus` is for files of the first generation, which lack it; one that contradicts the header is an error.
     """
-    if data is None:
-        data = Path(path).read_bytes()
     lines = text_lines(path, data, expected=f"a header that begins with {RERUN_POLICY}")
     line = HeaderLine((path, lines[0][0]), lines[0][1], all_gpus)
     header = line.header
     if len(lines) < 2:
         raise FormatError(path, lines[0][0] + 1, "the number of layers is missing", expected="a whole number above 0")
-    kinds = (*COLLECTIVES, BROADCAST) if line.first_generation else COLLECTIVES
-    records, order = _body(path, lines, kinds)
+    records, order = _body(path, lines, (*COLLECTIVES, BROADCAST) if line.first_generation else COLLECTIVES)
     line_of = np.array([number for number, _ in lines[2:]], np.int64)
     _check_ids(line.place, header, len(order))
     if line.first_generation:
@@ -167,8 +163,7 @@ def _check_ids(place: Place, header: Header, records: int) -> None:
                 raise FormatError(*place, f"id of `{key}`", str(value), f"0 to {records - 1}")
     for value in header.checkpoint_initiates:
         if value < first:
-            expected = "a checkpoint at or before it"
-            raise FormatError(*place, f"id of `{LIST_KEYS[1]}`", f"{value}", expected)
+            raise FormatError(*place, f"id of `{LIST_KEYS[1]}`", f"{value}", "a checkpoint at or before it")
 
 
 def write_simai_text(header: Header, records: Sequence[Record]) -> str:

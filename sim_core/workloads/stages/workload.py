@@ -43,8 +43,8 @@ def workload_from_stages(recorded: StageDurations, *, layers: int | None, micro_
     per_layer = times / (count // virtual)
     pieces = no_work(virtual + 1)._replace(unit=np.arange(virtual + 1, dtype=np.int64))
     pieces.compute_s[:, (FORWARD, INPUT_GRADIENT)] = np.vstack((per_layer, head))
-    pp, ga = recorded.pp, recorded.micro_batches
-    base = BasePlan(pp=pp, vpp=recorded.vpp, all_gpus=pp, ga=ga, micro_batch=micro_batch or 1)
+    pp = recorded.pp
+    base = BasePlan(pp=pp, vpp=recorded.vpp, all_gpus=pp, ga=recorded.micro_batches, micro_batch=micro_batch or 1)
     arrays = Arrays(
         base=base,
         pieces=pieces,

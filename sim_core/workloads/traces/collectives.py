@@ -101,8 +101,7 @@ def _sent(job: Job, costs: Costs, imbalance: float) -> Iterator[_Sent]:
                     if group != EP and not (group == TP and job.layout.tp > 1):
                         kind, group = NO_COMM, -1
                     size = carried[phase] if phase >= 0 and kind == ALL_TO_ALL else call.bytes
-                    seconds = costs.get((number, k, c), call.duration_s)
-                    yield _Sent(kind, group, phase, (call.group, call.name), size, seconds)
+                    yield _Sent(kind, group, phase, (call.group, call.name), size, costs.get((number, k, c), call.duration_s))
 
 
 def pace_s(job: Job, name: str, a_block: float) -> float | None:

@@ -116,8 +116,7 @@ def _files(path: str, warnings: list[str]) -> list[TraceText]:
         elif [(row.name, row.duration_s) for row in twin.rows] == [(row.name, row.duration_s) for row in text.rows]:
             warnings.append(f"{name}:1: equal to {twin.path}: skipped")
         else:
-            found = f"also in {twin.path}"
-            raise FormatError(name, 1, f"rank {text.rank} is repeated", found, "one file per rank")
+            raise FormatError(name, 1, f"rank {text.rank} is repeated", f"also in {twin.path}", "one file per rank")
     bare = [file for file in files.values() if not any(row.end_s > 0 for row in file.rows)]
     if bare:
         also = f" (nor in {len(bare) - 1} other files)" if len(bare) > 1 else ""
@@ -145,8 +144,7 @@ def _check_complete(rank: Rank, warnings: list[str]) -> None:
     busy = sum(operation.duration_s for operation in rank.operations) / rank.span_s if rank.span_s > 0 else 1.0
     if busy < LEAST_BUSY:
         found = f"operations fill {busy:.1%} of the time between the first and the last"
-        line = rank.operations[0].line
-        raise FormatError(rank.path, line, "timestamps", found, "milliseconds, as in durations")
+        raise FormatError(rank.path, rank.operations[0].line, "timestamps", found, "milliseconds, as in durations")
     forwards, backwards = (len(rank.named(name)) for name in BLOCKS)
     if forwards != backwards:
         where = f"{rank.path}:{rank.operations[-1].line}"

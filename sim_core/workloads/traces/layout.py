@@ -157,8 +157,7 @@ def _ranks_per_stage(files: Sequence[TraceText], facts: Mapping[str, int], pp: i
     """tp * dp, from the world size, else from the ranks with a trace."""
     if "all_gpus" in facts:
         if facts["all_gpus"] % pp:
-            found = f"all_gpus {facts['all_gpus']}, pp {pp}"
-            raise FormatError(files[0].path, 1, "world size", found, "a multiple of pp")
+            raise FormatError(files[0].path, 1, "world size", f"all_gpus {facts['all_gpus']}, pp {pp}", "a multiple of pp")
         return facts["all_gpus"] // pp
     stages = [file.stage for file in files]
     known = [(file.rank, file.stage) for file in files if file.rank is not None]

@@ -150,10 +150,8 @@ def any_parts(place: Place, text: str) -> list[Part]:
         try:
             fields = split_fields(place, string, PART_KEYS)
         except Unclosed:  # inside the string: the line itself is complete
-            what = f"sub-operation {k}: a bracket or quote is not closed"
-            raise FormatError(*place, what, shown(string[:100])) from None
-        values = tuple(fields.pop(key, None) for key in PART_KEYS)
-        parts.append((values, fields or None))
+            raise FormatError(*place, f"sub-operation {k}: a bracket or quote is not closed", shown(string[:100])) from None
+        parts.append((tuple(fields.pop(key, None) for key in PART_KEYS), fields or None))
     return parts
 
 

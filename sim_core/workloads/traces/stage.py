@@ -22,8 +22,7 @@ COOLDOWN: Final = "cooldown"
 
 def stage_of(job: Job, stage: int, operations: Iterable[Operation]) -> Rank:
     """A stage as one rank: its mean operations take as long as without waiting; a message has the cost of its link."""
-    experts = job.has_experts
-    return Rank(path="", rank=stage, stage=stage, index=0, operations=tuple(operations), beside={}, has_experts=experts)
+    return Rank(path="", rank=stage, stage=stage, index=0, operations=tuple(operations), beside={}, has_experts=job.has_experts)
 
 
 def block_s(stage: Rank) -> Phases:

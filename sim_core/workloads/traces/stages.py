@@ -158,15 +158,16 @@ class _Trial(NamedTuple):
 
 def stages_of(job: Job) -> Stages:
     """The mean stages of a job. Raises SpecError if the ranks wait for each other in a cycle."""
-    if job.whole or len(job.ranks) == 1:
+    recorded = job.ranks
+    if job.whole or len(recorded) == 1:
         return mean_stages(job)
-    some = np.unique(np.linspace(0, len(job.ranks) - 1, min(len(job.ranks), MOST_ALONE)).round().astype(np.int64)).tolist()
-    alone = _trials(job, [(job.ranks[k],) for k in some])
+    some = np.unique(np.linspace(0, len(recorded) - 1, min(len(recorded), MOST_ALONE)).round().astype(np.int64)).tolist()
+    alone = _trials(job, [(recorded[k],) for k in some])
     # replicas may differ so much that a stage of one and a stage of another make no step: all, each stage, the slowest rank
-    number = Counter(rank.index for rank in job.ranks)
-    whole = tuple(rank for rank in job.ranks if number[rank.index] == job.layout.pp) or job.ranks  # complete pipelines, if any
+    number = Counter(rank.index for rank in recorded)
+    whole = tuple(rank for rank in recorded if number[rank.index] == job.layout.pp) or recorded  # complete pipelines, if any
     each = [tuple(ranks) for ranks in job.stages.values()] if len(job.stages) > 1 else []
-    together = _trials(job, [whole, *each, (max(job.ranks, key=lambda rank: rank.span_s),)])
+    together = _trials(job, [whole, *each, (max(recorded, key=lambda rank: rank.span_s),)])
     steps_s = [trial.step_s for trial in alone] or [0.0, np.inf]
     inside = [trial for trial in together if min(steps_s) <= trial.step_s <= max(steps_s)]
     if inside:
@@ -177,8 +178,8 @@ def stages_of(job: Job) -> Stages:
         return mean_stages(job)  # says what is wrong
     notes, ranks = [], taken.stages.ranks
     if len(taken.stages.known) == job.layout.pp:
-        notes.append(f"{len(job.ranks)} of {job.total} ranks have a trace; others are taken as equal")
-    left_out = [str(rank.rank) for rank in job.ranks if rank not in ranks]
+        notes.append(f"{len(recorded)} of {job.total} ranks have a trace; others are taken as equal")
+    left_out = [str(rank.rank) for rank in recorded if rank not in ranks]
     if left_out:
         alike = ranks == whole
         why = "other ranks of their pipelines have no trace" if alike else "the others alone are nearer to the recorded step"

@@ -45,8 +45,7 @@ def without_repeats(file: TraceText, warnings: list[str]) -> TraceText:
     first: dict[tuple[object, ...], TraceRow] = {}
     kept = []
     for row in file.rows:
-        extra = tuple((row.extra or {}).items())
-        key = (row.name, row.micro_batch, row.end_s, row.duration_s, row.group, row.shape, extra)
+        key = (row.name, row.micro_batch, row.end_s, row.duration_s, row.group, row.shape, tuple((row.extra or {}).items()))
         twin = first.setdefault(key, row) if min(row.end_s, row.duration_s) > 0 else row
         if twin is row:
             kept.append(row)

@@ -69,7 +69,6 @@ class TraceCall(NamedTuple):
     """A communication call inside an operation; absent values as in `TraceRow`."""
 
     name: str
-    function: str
     duration_s: float
     end_s: float
     group: str
@@ -179,7 +178,7 @@ class _Reader:
         return TraceRow(line, name, micro_batch, word, _text(description), calls, *common)
 
     def _call(self, number: int, values: Texts, extra: Extra) -> TraceCall:
-        source, duration, timestamp, shape, dtype, function, group, comm = values
+        _, duration, timestamp, shape, dtype, _, group, comm = values
         name = _text(comm)
         if not name:
             self.warnings.add(self.line, "a sub-operation without `comm_func` has no name")
@@ -188,7 +187,7 @@ class _Reader:
         if extra is not None:
             self._near_misses(extra, PART_KEYS, values)
         common = self._common((name, number), (duration, timestamp, group, shape, dtype), extra)
-        return TraceCall(name, _text(function) or _text(source), *common)
+        return TraceCall(name, *common)
 
     def _common(self, owner: tuple[str, int], texts: Texts, extra: Extra) -> tuple[float, float, str, Shape, str, Extra]:
         """The last values of an operation or sub-operation."""

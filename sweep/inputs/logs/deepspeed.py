@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from sweep.frameworks import deepspeed as of
 from sweep.frameworks.megatron import WORLD
+from sweep.frameworks.names import by_word
 from sweep.inputs.logs.found import LogReader, Steps, number, whole
 
 PIPELINE: Final = re.compile(r"steps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)")
@@ -33,11 +34,17 @@ CONFIG: Final = re.compile(
     r"|intermediate_size)\": (\d{1,9})\b"
 )
 OVERRIDE: Final = re.compile(r"\b(n_embd|n_head|n_layer|n_positions|vocab_size)=(\d{1,9})(?=,|\s|$)")
-NAMES: Final = {
-    "n_embd": "hidden", "hidden_size": "hidden", "n_head": "heads", "num_attention_heads": "heads", "n_layer": "layers",
-    "num_hidden_layers": "layers", "num_key_value_heads": "kv_heads", "intermediate_size": "ffn", "vocab_size": "vocabulary",
-    "n_positions": "positions",
-}  # fmt: skip
+NAMES: Final = by_word(
+    {
+        "hidden": "n_embd hidden_size",
+        "heads": "n_head num_attention_heads",
+        "layers": "n_layer num_hidden_layers",
+        "kv_heads": "num_key_value_heads",
+        "ffn": "intermediate_size",
+        "vocabulary": "vocab_size",
+        "positions": "n_positions",
+    }
+)
 
 
 class DeepSpeedLog(LogReader):

@@ -8,18 +8,12 @@ from typing import Any, Final
 import numpy as np
 
 from sim_core import FormatError
+from sweep.frameworks.names import by_word
 from sweep.inputs.traces.events import Collective, Events, GpuEvents, Launches, Operators, Shaped
 
-_GPU_CATS: Final = {
-    "kernel": False,
-    "Kernel": False,
-    "gpu_memcpy": True,
-    "gpu_memset": True,
-    "Memcpy": True,
-    "Memset": True,
-    "mtia_ccp_events": False,
-    "privateuse1_driver_kernel": False,
-}
+_GPU_CATS: Final = by_word(
+    {False: "kernel Kernel mtia_ccp_events privateuse1_driver_kernel", True: "gpu_memcpy gpu_memset Memcpy Memset"}
+)
 """Categories of GPU events, with whether they copy or fill memory; the capitals are those of 2020 and 2021."""
 _OPS: Final = ("cpu_op", "Operator")
 _ANNOTATIONS: Final = ("user_annotation", "Operator", "cpu_op")

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from sweep.frameworks.names import by_word
+
 _WRAPPERS: Final = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP::", "DeepSpeedEngine")
 MOST_RANKS: Final = 2**24
 
@@ -29,25 +31,16 @@ _MEGATRON: Final = {
 }
 """Roles by the descriptions that Megatron-LM gives its groups (core/parallel_state.py)."""
 
-_MESH: Final = {
-    "tp": "tp",
-    "pp": "pp",
-    "cp": "cp",
-    "ep": "ep",
-    "etp": "etp",
-    "dp": "dp",
-    "dp_replicate": "dp_replicate",
-    "replicate": "dp_replicate",
-    "dp_shard": "dp_shard",
-    "shard": "dp_shard",
-    "fsdp": "dp_shard",
-    "dp_cp": "dp_cp",
-    "dp_shard_cp": "dp_shard_cp",
-    "dp_shard_mod_ep": "edp",
-    "efsdp": "edp",
-    "batch": "dp",
-    "loss": "dp_cp",
-}
+_MESH: Final = by_word(
+    {
+        **{role: role for role in ("tp", "pp", "cp", "ep", "etp", "dp_shard_cp")},
+        "dp": "dp batch",
+        "dp_replicate": "dp_replicate replicate",
+        "dp_shard": "dp_shard shard fsdp",
+        "dp_cp": "dp_cp loss",
+        "edp": "dp_shard_mod_ep efsdp",
+    }
+)
 """Roles by the dimensions of a DeviceMesh (torch) as torchtitan and others name them; the group is called mesh_NAME."""
 
 DEFAULT: Final = "all ranks"
@@ -70,7 +63,6 @@ class Place:
 
     rank: int | None = None
     world: int | None = None
-    backend: str | None = None
     groups: list[Group] = field(default_factory=list)
     plan: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(PLAN))
     notes: list[str] = field(default_factory=list)
@@ -83,8 +75,6 @@ def place_of(about: Mapping[str, Any]) -> Place:
     if not isinstance(info, dict):
         return place
     place.rank, place.world = _count(info.get("rank"), 0), _count(info.get("world_size"), 1)
-    backend = info.get("backend")
-    place.backend = backend if isinstance(backend, str) and backend.replace(":", "").replace(",", "").isalnum() else None
     config = info.get("pg_config")
     for each in config if isinstance(config, list) else ():
         if isinstance(each, dict):

@@ -18,8 +18,7 @@ def _rows_of(keys: Ints, ids: Ints) -> Ints:
     if not len(ids) or not len(keys):
         return np.full(len(keys), NONE, np.int64)
     order = np.argsort(ids, kind="stable")
-    place = np.minimum(np.searchsorted(ids[order], keys), len(ids) - 1)
-    rows = order[place]
+    rows = order[np.minimum(np.searchsorted(ids[order], keys), len(ids) - 1)]
     return np.where((ids[rows] == keys) & (keys >= 0), rows, NONE).astype(np.int64)
 
 
@@ -37,8 +36,8 @@ def _operators(events: Events) -> Ints:
 def _innermost(events: Events, launches: Ints) -> Ints:
     """For each row of host events the innermost operator of its thread that it lies in; NONE outside of all and unasked."""
     found = np.full(len(events.host.us), NONE, np.int64)
-    ops, times, ends = len(events.ops.us), events.ops.us, events.ops.us + events.ops.dur_us
-    start = np.concatenate((times, events.host.us[launches]))
+    ops, ends = len(events.ops.us), events.ops.us + events.ops.dur_us
+    start = np.concatenate((events.ops.us, events.host.us[launches]))
     thread = np.concatenate((events.ops.thread, events.host.thread[launches]))
     is_launch = np.arange(len(start)) >= ops
     longest_first = np.concatenate((-events.ops.dur_us, np.zeros(len(launches))))

@@ -58,8 +58,7 @@ def stages_of_profiles(paths: Sequence[str], step_name: str | None = None) -> St
     steps = sorted(set.intersection(*({block.step for block in stage.blocks} for stage in pipeline)))
     ranks = {number: {step: _times(stage.blocks, step) for step in steps} for number, stage in enumerate(pipeline)}
     recorded = durations_of(paths[0], ranks, steps)
-    periods = [stage.period_s for stage in pipeline if stage.period_s is not None]
-    period = max(periods, default=0.0)
+    period = max([stage.period_s for stage in pipeline if stage.period_s is not None], default=0.0)
     after = max(period - recorded.step_s, 0.0)
     if not after:
         notes.append("what follows the pipeline in a step is not known: one step, or none marked")
