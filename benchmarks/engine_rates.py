@@ -53,7 +53,7 @@ def fill(program: Program, shape: Shape, lanes: Lanes) -> None:
 def together(repeat: int, shape: Shape, order: Ints, sequence: Sequence, lanes: Lanes, ran: Ints) -> None:
     """Run LANES plans many times."""
     for _ in range(repeat):
-        run_lanes(shape, order, sequence, False, False, False, lanes, ran)
+        run_lanes(shape, order, sequence, False, False, False, False, lanes, ran)
 
 
 @outer_kernel

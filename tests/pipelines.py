@@ -11,7 +11,7 @@ from sim_core.compiled.jit import outer_kernel
 from sim_core.engine.codes import chunks_of, events_of, most_scratch, row_of
 from sim_core.engine.lanes import RECORDED, Lanes, allocate_lanes, put, record, run_lanes, take
 from sim_core.engine.orders import fill_order, order_writers
-from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape, Times, allocate_program, allocate_times
+from sim_core.engine.program import Program, Shape, Times, allocate_program, allocate_times
 from sim_core.engine.sequence import Sequence, allocate_sequence
 
 
@@ -59,7 +59,8 @@ def run_one(given: Pipeline, lane: int = 0) -> bool:
     shape, order, program, sequence, lanes, times = given
     put_into(program, shape, lane, lanes)
     ran = np.zeros(2, np.int64)
-    run_lanes(shape, order, sequence, True, bool(program.shares[STREAMS]), bool(program.shares[MESSAGES]), lanes, ran)
+    streams, crowds, queues = map(bool, program.shares)
+    run_lanes(shape, order, sequence, True, streams, crowds, queues, lanes, ran)
     if ran[1]:
         take_from(lanes, lane, shape.pp, cells_of(shape), times)
     return bool(ran[1])

@@ -24,6 +24,7 @@ from sim_core.engine.program import (
     MESSAGES,
     OWN,
     PAIR,
+    QUEUES,
     READY,
     SENT,
     STREAMS,
@@ -62,7 +63,7 @@ def drawn(program: Program, shape: Shape, seed: int) -> None:
     program.gate_start_s[:cells] = rng.uniform(0, 3, cells)
     program.gate_end_s[:cells] = rng.uniform(0, 4, cells)
     program.gathered_s[:pp], program.beside_s[:] = 0.0, np.nan
-    program.shares[:] = rng.integers(0, 2, 2)
+    program.shares[:] = rng.integers(0, 2, 3)
     _share(program, shape, rng)
 
 
@@ -71,7 +72,7 @@ def _share(program: Program, shape: Shape, rng: np.random.Generator) -> None:
     pp, cells, rows = shape.pp, cells_of(shape), program.beside_s
     split = bool(SPLITS[shape.schedule])
     if not (split or (shape.overlapped and shape.schedule != DEEPSPEED)):
-        program.shares[MESSAGES] = False
+        program.shares[MESSAGES] = program.shares[QUEUES] = False
     if not program.shares[STREAMS]:
         rows[:CROWDED], rows[[SENT, KINDS + SENT]] = 0.0, 1.0
     else:
@@ -83,6 +84,10 @@ def _share(program: Program, shape: Shape, rng: np.random.Generator) -> None:
     if program.shares[MESSAGES]:
         rows[CROWDED : CROWDED + 2, :cells] = rng.choice([0.0, 1.0], (2, cells)) * rng.uniform(0, 0.5, (2, cells))
         rows[CLEARED : CLEARED + 2, :cells] = rows[CROWDED : CROWDED + 2, :cells] / rng.uniform(0.1, 0.9, (2, cells))
+    if program.shares[QUEUES]:
+        program.sent_s[:, :cells] = rng.choice([0.0, 1.0, 4.0], (2, cells)) * rng.uniform(0, 1, (2, cells))
+        program.busy_s[:, :cells] = rng.uniform(0, 1, (2, cells))
+        program.left[:, :pp], program.slower[:, :pp] = rng.uniform(0.5, 1, (2, pp)), rng.uniform(1, 2, (2, pp))
 
 
 def left(program: Program, times: Times, shape: Shape) -> list[bytes]:
@@ -93,6 +98,8 @@ def left(program: Program, times: Times, shape: Shape) -> list[bytes]:
         columns += [] if SPLITS[shape.schedule] else [times.shared, times.later_s]
     if program.shares[MESSAGES]:
         columns.append(times.crowded_s)
+    if program.shares[QUEUES]:
+        columns.append(times.queued_s)
     return [column.tobytes() for column in columns]
 
 
@@ -116,7 +123,7 @@ def used_before(lanes: Lanes, program: Program, shape: Shape, seed: int) -> None
     """Leave what plans of another shape have put into the lanes, of which some share and some do not."""
     rng = np.random.default_rng(seed)
     for lane in range(LANES):
-        program.shares[:] = rng.integers(0, 2, 2)
+        program.shares[:] = rng.integers(0, 2, 3)
         program.beside_s[:] = 0.25
         put_into(program, shape._replace(pp=int(rng.integers(1, shape.pp + 1))), lane, lanes)
 
@@ -139,13 +146,13 @@ def test_each_lane_has_the_bits_of_its_pipeline_alone(shape: Shape, seed: int) -
             drawn(case.program, shape, seed + lane)
             shares.append(case.program.shares.copy())
             put_into(case.program, shape, lane, case.lanes)
-        streams, crowds = (bool(any(column)) for column in zip(*shares, strict=True))
+        streams, crowds, queues = (bool(any(column)) for column in zip(*shares, strict=True))
         ran = np.zeros(2, np.int64)
         for anew in (True, False):  # the second time the sequence is at its last piece
             for lane in range(LANES):
                 drawn(case.program, shape, seed + lane)
                 put_into(case.program, shape, lane, case.lanes)
-            run_lanes(shape, case.order, case.sequence, anew, streams, crowds, case.lanes, ran)
+            run_lanes(shape, case.order, case.sequence, anew, streams, crowds, queues, case.lanes, ran)
             assert ran[1] == 1
             for lane in range(LANES):
                 take_from(case.lanes, lane, shape.pp, cells_of(shape), case.times)
