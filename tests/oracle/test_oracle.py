@@ -195,9 +195,7 @@ def test_messages_that_wait_for_each_other(seed: int) -> None:
     draw = random_plans(rng, workload, len(variants))
     plans = [next(draw) for _ in range(12)]
     agree(workload, machines, plans)
-    if seed == 0:
-        queued_s = simulate(workload, machines.table, columns(plans)).named()["pp_queued_s"]
-        assert np.count_nonzero(queued_s > 0) > 3
+    assert (simulate(workload, machines.table, columns(plans)).named()["pp_queued_s"] > 0).any()
 
 
 GPT2_LAYER = Repeat(first="transformer_h_0_ln_1_grad", last="add_15", times=36)
