@@ -61,8 +61,8 @@ def gather_parameters(case: Case, scratch: Scratch) -> None:
                 gathered_s += gather_host_s * (split.end[row] - split.begin[row]) * case.dp
         shares = overlapped and nic_s > 0
         fill_beside(case, scratch, DOWN, stage, nic_s / gathered_s if shares else 0.0)
-        low.gathered_s[stage] = max(arrived_s, 0.0) if overlapped else 0.0
-        program.gathered_s[stage] = low.gathered_s[stage] if shares else 0.0
+        program.gathered_s[stage] = max(arrived_s, 0.0) if shares else 0.0
+        low.gathered_s[stage] = max(arrived_s, 0.0) - max(-early_s, 0.0) if overlapped else 0.0
         out[DP_TOTAL] += gathered_s / pp
         if not overlapped:
             low.after_s[stage] += gathered_s

@@ -22,7 +22,7 @@ class Lowered(NamedTuple):
     hideable_s: Floats  # [cells] of messages of experts that a forward beside a backward hides at most
     carried_s: Floats  # [stages] for which a stage's NICs are needed until its gradients are reduced, as far as is counted yet
     send_nic_s: Floats  # [stages] of NICs for one pipeline message between a stage and the next (of the last: the first)
-    gathered_s: Floats  # [stages] of the step until all parameters have arrived that are gathered behind first forwards
+    gathered_s: Floats  # [stages] of the step for which parameters are gathered behind first forwards
     after_s: Floats  # [stages] all work of a stage after the gradients
 
 

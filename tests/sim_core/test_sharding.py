@@ -258,6 +258,15 @@ def test_messages_slow_the_compute_that_hides_them() -> None:
     assert steps[0.189]["step_time_s"] - steps[0.0]["step_time_s"] == pytest.approx(0.189 * hidden_s, rel=1e-9)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h2"])
+def test_parameters_that_nobody_gathers_slow_nothing(schedule: str) -> None:
+    """Nor without a barrier, where stages end a step one after another."""
+    of = work(dp_contention=0.5)
+    plan: dict[str, Any] = {"all_gpus": 64, "pp": 4, "ga": 8, "sharding": "none", "schedule": schedule, "post_validation": True}
+    found = run(of, overlap_param=[False, True], **plan).metrics
+    np.testing.assert_array_equal(found[:, 0], found[:, 1])
+
+
 def test_replicas_sum_their_shards_once_a_step() -> None:
     """Shards on the 8 GPUs of a node: gathers over NVLink, and each rank all-reduces its eighth by one NIC, 8 at a time."""
     of = work(dp_contention=0.0)

@@ -41,6 +41,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "moe": {"workload": {"path": str(MOE)}, "hardware": "A800-80G-SXM"},
     "mixtral": {"workload": {"model": "mixtral-8x7b", "sequence": 4096}, "hardware": "H100-SXM"},
     "llama3": {"workload": {"model": "llama3-8b", "sequence": 8192}, "hardware": "H100-SXM"},
+    "gpt2": {"workload": {"model": "gpt2-xl", "sequence": 1024}, "hardware": "H100-SXM"},
 }
 AXES: dict[str, list[Any]] = {
     "tp": [1, 2, 4, 8],
@@ -78,19 +79,19 @@ def random_search(seed: int, folder: Path) -> tuple[Prepared, Objective]:
     """A space of a few hundred plans, of models on random pages of stacks, and what to look for in it."""
     rng = np.random.default_rng(seed)
     name = str(rng.choice(list(WORKLOADS)))
-    chosen = [key for key in AXES if rng.random() < 0.45]
     axes: dict[str, list[Any]] = {}
-    for key in [key for key in AXES if key in (*chosen, "tp", "pp")]:
+    for key in ("tp", "pp", *rng.permutation([key for key in AXES if key not in ("tp", "pp")]).tolist()):
         if np.prod([len(values) for values in axes.values()]) > 300:
             break
         values = AXES[key]
         picked = sorted(rng.choice(len(values), int(rng.integers(2, len(values) + 1)), replace=False))
         axes[key] = [values[k] for k in picked]
-    fixed = {"layer_split": "balanced", "all_gpus": 128, "ga": 16}
+    fixed = {"layer_split": "balanced", "all_gpus": 128, "ga": int(rng.choice([2, 8, 16]))}
     spec = {"name": "random", **WORKLOADS[name], "axes": axes, "fixed": {k: v for k, v in fixed.items() if k not in axes}}
     if "model" in spec["workload"]:
         (folder / "stack.yaml").write_text(stack_yaml(random_stack(rng)))
         spec["workload"] = {**spec["workload"], "stack": "stack.yaml"}
+        spec["fixed"] |= {} if "sharding" in axes else {"sharding": str(rng.choice(["stack", "none", "none", "optimizer"]))}
     if name != "moe":
         spec["budget"] = {"tokens": "1T", "usd_per_gpu_hour": 2.5}
     path = folder / f"{seed}.yaml"
@@ -99,7 +100,7 @@ def random_search(seed: int, folder: Path) -> tuple[Prepared, Objective]:
     column, descending = OBJECTIVES[int(rng.integers(len(OBJECTIVES)))]
     if name == "moe":  # its sequence and model are not known
         column, descending = OBJECTIVES[int(rng.integers(2))]
-    per = tuple(key for key in ("all_gpus", "schedule", "tp") if rng.random() < 0.4)
+    per = tuple(key for key in ("pp", "tp", "all_gpus", "schedule") if rng.random() < 0.4)
     within = float(rng.choice([0, 0, 0.02, 0.2]))
     objective = Objective(column=column, descending=descending, per=per, best=int(rng.integers(1, 12)), within=within)
     return prepare(loaded, folder), objective
@@ -153,6 +154,24 @@ def test_the_answer_is_that_of_the_exhaustive_sweep(seed: int, tmp_path: Path) -
 @pytest.mark.parametrize("seed", range(100, 300))
 def test_the_answer_is_that_of_the_exhaustive_sweep_in_many_spaces(seed: int, tmp_path: Path) -> None:
     prepared, objective = random_search(seed, tmp_path)
+    assert searched(prepared, objective, tmp_path / "out") == exhaustive(prepared, objective)
+
+
+def test_rings_that_wait_beside_backwards_are_among_the_best(tmp_path: Path) -> None:
+    """nanotron without sharding: gradients are summed tensor by tensor, each waits, and most of it is hidden."""
+    spec = {
+        "name": "rings",
+        "workload": {"model": "llama3-8b", "sequence": 4096, "stack": "nanotron"},
+        "hardware": "H100-SXM",
+        "axes": {
+            "schedule": ["1f1b", "gpipe"], "tp": [1, 2, 4, 8], "pp": [2, 4, 8], "bucket_bytes": ["0 B", "200 MB"],
+            "gradient_precision": ["recorded", "bf16"], "overlap_grad": [True, False],
+        },
+        "fixed": {"layer_split": "balanced", "all_gpus": 256, "ga": 8, "sharding": "none", "overlap_pp": True},
+    }  # fmt: skip
+    (tmp_path / "rings.yaml").write_text(yaml.safe_dump(spec))
+    prepared = prepare(load_spec(tmp_path / "rings.yaml"), tmp_path)
+    objective = Objective(column="step_time_s", descending=False, per=("schedule", "tp"), best=1)
     assert searched(prepared, objective, tmp_path / "out") == exhaustive(prepared, objective)
 
 
