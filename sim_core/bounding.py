@@ -230,8 +230,9 @@ def _bound_rows(tables: Tables, scratch: Scratch, step_s: Floats) -> None:
 def reasons_over(workload: Workload, hardware: HardwareTable, plans: Plans, ga: Ints) -> Ints:
     """The reason of each plan with each number of micro-batches in `ga`, [n, m], as `legality` gives it.
 
-    `ga` decides a reason by the rules of `micro_batches_unfit`, by the micro-batches that fill a pipeline (peak memory),
-    and by a global batch that is too large. Where all of these agree, one number stands for the others.
+    `ga` decides a reason by the rules of `micro_batches_unfit`, by the micro-batches that fill a pipeline (peak memory; all of
+    them where each has receive buffers), and by a global batch that is too large. Where all of these agree, one number stands
+    for the others.
     """
     kind, first = distinct_rows(np.column_stack([getattr(plans, name) for name in BESIDE_GA]))
     kinds, numbers = len(first), np.arange(len(ga))
@@ -253,6 +254,8 @@ def _alike_in_pipeline(workload: Workload, plans: Plans, ga: Ints) -> Ints:
     row, number = (index.ravel() for index in np.indices((len(plans.tp), len(ga))))
     each = slice_plans(plans, row)._replace(ga=ga[number])
     filling = micro_batches_to_fill(each, np.arange(len(row)))
+    if workload.modelled and workload.modelled.stack.receives_apart:
+        filling = each.ga
     rules = [column.astype(np.int64) for column in micro_batches_unfit(workload, each).values()]
     key, first = distinct_rows(np.column_stack([row, filling, *rules]))
     return number[first[key]].reshape(len(plans.tp), len(ga))

@@ -76,9 +76,13 @@ NVLS_TREE_INSIDE: Final = 0.9
 clusters, NCCL 2.18 to 2.26) and B300s (767), docs/network.md."""
 NVLS_FILL_S: Final = 50e-6
 NVLS_TREE_FILL_S: Final = 100e-6
+ALL_TO_ALL_FILL_S: Final = 25e-6
 FILL_BYTES: Final = 10e6
 """Seconds until all stages of its pipeline are at work, for a message of whole chunks; chunks of smaller messages are smaller,
-half of it at these bytes. Measured: all-reduces of 1 MB to 256 MB on one and two nodes of H100s and B200s (docs/network.md)."""
+half of it at these bytes. Measured: all-reduces of 1 MB to 256 MB on one and two nodes of H100s and B200s; all-to-alls inside
+nodes of A100s, H100s, H200s, B200s and B300s, on each of which 25 us are nearer than none (docs/network.md)."""
+AT_ONCE: Final = 8
+"""Messages of a channel that are under way at once: NVIDIA/nccl issue 1028."""
 RING_LL128_BETWEEN_NODES: Final = 2.0
 """A ring between nodes takes the latency of LL128 this many times: all-gathers of two nodes of A100s and H200s and of ten of
 H100s (docs/network.md); tuning.cc says 1."""
@@ -248,18 +252,32 @@ def pat_s(message: Message, at: Placement, device: Device) -> float:
 def all_to_all_s(size: float, at: Placement, device: Device) -> float:
     """Each rank sends size/ranks to every other, by NVLink inside its node and by its share of the NICs outside, at once.
 
-    One message to each remote node and one to each neighbour: NCCL gathers those to a node on one GPU first (PXN,
-    NVIDIA technical blog "Doubling all2all Performance with NCCL 2.12", 2022). The slowest rank is one with the fewest
-    neighbours, for the network, or one with the most, for NVLink: the cost is convex in their number. Without PXN one message
-    goes to each remote rank.
+    The slowest rank is one with the fewest neighbours, for the network, or one with the most, for NVLink: the cost is convex
+    in their number, and all wait for the first hop and the filled pipeline of those with the most.
     """
     slowest = 0.0
     for here in (at.fewest, at.most):
         inside_s = max(spread_s(size * here / at.ranks, here, at, device), _between_sockets_s(size, here, at.ranks, at, device))
-        hops_s = (here - 1 if device.link_axes <= MESH else hops_inside(here, at, device)) * device.nvlink_latency
-        hops_s += (at.nodes - 1 if device.pxn else at.ranks - here) * device.nic_latency
+        hops_s = _posted_s(at.most, at.ranks - here, at, device)
+        if at.most > 1 and device.link_axes <= MESH:
+            inside_s += _fill_s(ALL_TO_ALL_FILL_S, size * at.most / at.ranks)
         slowest = max(slowest, RING_BASE_S[SIMPLE] + hops_s + max(inside_s, _outside_s(size, here, at, device, True)))
     return slowest
+
+
+@inner_kernel
+def _posted_s(here: int, remote: int, at: Placement, device: Device) -> float:
+    """Latency of messages to all of `here` ranks on a node and `remote` ones on others.
+
+    NCCL posts the sends of an all-to-all as one kernel: a hop of NVLink for all, a hop of the network for the first, and for
+    each further rank what its message keeps the channel, of which `AT_ONCE` are under way, or as many as a node has GPUs, which
+    hand them on (PXN, NVIDIA technical blog "Doubling all2all Performance with NCCL 2.12", 2022). Without PXN a hop each;
+    between slices of a torus one for each other slice.
+    """
+    together, sent = device.link_axes <= MESH, float(remote)
+    if remote > 0 and device.pxn:
+        sent = 1 + (remote - 1) / min(device.gpus_per_node, AT_ONCE) if together else at.nodes - 1.0
+    return (min(here - 1, 1) if together else hops_inside(here, at, device)) * device.nvlink_latency + sent * device.nic_latency
 
 
 @inner_kernel
@@ -338,10 +356,10 @@ def two_stage_s(size: float, at: Placement, device: Device) -> float:
     for here in (at.fewest, at.most):
         seconds = 0.0
         if at.nodes > 1:
-            outside_s = _outside_s(size, here, at, device, False)
-            seconds += RING_BASE_S[SIMPLE] + (at.nodes - 1) * device.nic_latency + outside_s
+            seconds += RING_BASE_S[SIMPLE] + _posted_s(1, at.nodes - 1, at, device) + _outside_s(size, here, at, device, False)
         if here > 1:
             inside_s = max(spread_s(size, here, at, device), _between_sockets_s(size, here, here, at, device))
-            seconds += RING_BASE_S[SIMPLE] + (here - 1) * device.nvlink_latency + inside_s
+            inside_s += _fill_s(ALL_TO_ALL_FILL_S, size)
+            seconds += RING_BASE_S[SIMPLE] + _posted_s(here, 0, at, device) + inside_s
         slowest = max(slowest, seconds)
     return slowest

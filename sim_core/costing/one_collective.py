@@ -54,7 +54,7 @@ def one_node_factor(hardware: Hardware, kind: int, ranks: Ints, size: Floats) ->
     """Measured over modelled seconds of collectives of `size` bytes among `ranks` GPUs of one node, [n].
 
     Between measured sizes and ranks by their logarithms; outside, that of the nearest. 1 where nothing was measured: without
-    NVLink, on devices without tables, for all-to-alls. A ratio, so that other links keep what they change.
+    NVLink, on devices without tables. A ratio, so that other links keep what they change.
     """
     measured = _factors(hardware.kernels.tables, kind)
     if measured is None or hardware.value("gpus_per_socket"):

@@ -88,7 +88,8 @@ def message_s(one: Pass) -> tuple[Floats, Floats]:
             if len(some):
                 ranks = groups.ranks[place[picked[some]], group[k]]
                 factor[some] = one_node_factor(variant, int(sent.kind[k]), ranks, size[picked[some], k])
-        seconds[:, k] *= factor[alike]
+        handed_on = (plans.dispatcher == FLEX) & (sent.kind[k] == ALL_TO_ALL) & (group[k] == EP)  # not by NCCL
+        seconds[:, k] *= np.where(handed_on, 1.0, factor[alike])
     if stack.ring_step_across:
         own, _ = seconds_of_messages(columns, plans, groups, place, sent.kind, group, np.minimum(size, 1.0), routing)
         least = one.ring_steps() * np.where(one.nodes(TP) > 1, stack.ring_step_across, 0.0)[:, None]

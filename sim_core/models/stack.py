@@ -28,7 +28,7 @@ ACROSS: Final = "tp 16, micro-batch 1, two nodes"
 PIPELINE: Final = "pp 2, tp 8, micro-batch 1, two nodes"
 LARGE: Final = "tp 8, the largest micro-batch"
 COLLECTIVES: Final = "tp 8, micro-batch 1, a small model, beside the run at tp 1"
-MANY: Final = "a small model, micro-batches of 1 and of 4, the same batch"
+INTERLEAVED: Final = "pp 4, vpp 1 and vpp 4, many micro-batches"
 FULL: Final = "tp 1, pp 1: a model that fills the device"
 REDUCTION: Final = "dp over two nodes, ga 1"
 MEMORY: Final = "peak memory of a run"
@@ -111,10 +111,10 @@ class Stack(Record):
     host_micro_batch: Annotated[
         float,
         Fact(
-            "CPU time of a virtual stage to begin a micro-batch, for which the device waits; not known of any stack",
+            "of a virtual stage in a pipeline, per micro-batch: the device waits for the host between two blocks",
             "pipeline",
             "s",
-            MANY,
+            INTERLEAVED,
             most=1,
         ),
     ] = 0.0
@@ -289,6 +289,9 @@ class Stack(Record):
             most=1e3,
         ),
     ] = 0.0
+    receives_apart: Annotated[
+        bool, Fact("a virtual stage has a receive buffer for each micro-batch and direction; else a stage has one", "memory")
+    ] = False
     reserved: Annotated[
         float, Fact("memory of a device that no tensor can have: context, communicators", "memory", "B", MEMORY, most=1e11)
     ]

@@ -78,7 +78,8 @@ def _fill_blocks(case: Case, scratch: Scratch) -> None:
     work, again, unit_again_s, unit_nic_s = case.blocks.work, case.blocks.again, case.blocks.again_s, case.blocks.nic_s
     unit_forward_s, unit_backward_s = case.blocks.forward_s, case.blocks.backward_s
     nic_s, all_passes, all_again, extra_s = low.nic_s, low.passes, low.again, low.extra_s
-    duration_s, begin_s, sharing = scratch.program.duration_s, case.arrays.framework.micro_batch_host_s, case.shares
+    duration_s, sharing = scratch.program.duration_s, case.shares
+    begin_s = case.arrays.framework.micro_batch_host_s if plan.pp > 1 else 0.0
     all_passes[:] = 0.0
     all_again[:] = 0.0
     extra_s[:] = 0.0

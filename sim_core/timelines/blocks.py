@@ -206,6 +206,7 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
             part = PART_OF[metric]
             forward[cell, part] = passes @ once[:, metric]
             backward[cell, part] = passes @ (work[:, metric] - once[:, metric]) + redone @ again[:, metric]
+        forward[cell, LAUNCH_PART] += arrays.framework.micro_batch_host_s * (plan.pp > 1)
         # what is left of a block are gathers and scatters of sharded layers
         forward[cell, DP_PART] = duration_s[DOWN, cell] - forward[cell].sum()
         backward[cell, DP_PART] = duration_s[UP, cell] - backward[cell].sum()

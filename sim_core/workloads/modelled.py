@@ -98,7 +98,7 @@ def workload_from_model(
             bucket_copies=stack.bucket_copies,
             gather_host_s=stack.host_gather,
             ring_wait_s=2 * stack.reduced_tensors * stack.ring_step_in_pipelines,  # a ring passes a boundary twice
-            micro_batch_host_s=stack.host_micro_batch,
+            micro_batch_host_s=0.0 if stack.graphs == "full" else stack.host_micro_batch,
             message_host_s=stack.host_message + stack.message_sleep,
             sharding_in_pipeline=SHARDINGS.index(stack.sharding_in_pipeline or stack.sharding),
         ),

@@ -179,7 +179,7 @@ class Framework(NamedTuple):
     bucket_copies: float = 0.0  # bytes of them that a rank keeps per weight
     gather_host_s: float = 0.0  # of the CPU, per layer and rank, to gather parameters once a step
     ring_wait_s: float = 0.0  # per layer and boundary between nodes: rings that sum whole gradients in a pipeline over nodes
-    micro_batch_host_s: float = 0.0  # of the CPU of a virtual stage before each micro-batch
+    micro_batch_host_s: float = 0.0  # of a virtual stage in a pipeline, before each micro-batch
     message_host_s: float = 0.0  # of the CPU for each pipeline message, on top of its seconds
 
 

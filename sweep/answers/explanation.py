@@ -106,7 +106,7 @@ class Explanation(PlanOfResult):
             rest_s = (1 - share) * (row["compute_forward_s"] + row["compute_backward_s"])
             text = f"kernels: {1 - share:.0%} of forward and backward, {rest_s / step_s:.1%} of the step, are not"
             doubts.append((rest_s, f"{text} by kernels measured on this device"))
-        text = f"launches: {launch_s / step_s:.1%} of the step rests on the stack's host time of a layer; a profile of one"
+        text = f"launches: {launch_s / step_s:.1%} of the step rests on the stack's host times; a profile of a layer"
         doubts.append((launch_s, text))
         for part in (*GROUPS_OF, "pp_exposed_s"):
             name = "pipeline sends" if part.startswith("pp") else f"{part[:2].upper()} collectives"

@@ -300,7 +300,7 @@ ABLATIONS: Final[Mapping[str, Change]] = {
     "sharing of NICs": Change({"shared_nics": False}, {}),
     "contention": Change({}, {"contention": 0.0, "dp_contention": 0.0}),
     "optimizer": Change({}, {"optimizer_bytes": 1e-6}),
-    "launches": Change({}, {"host_forward": 0.0, "host_backward": 0.0, "host_step": 0.0}),
+    "launches": Change({}, {"host_forward": 0.0, "host_backward": 0.0, "host_micro_batch": 0.0, "host_step": 0.0}),
     "slowest of many GPUs": Change({}, {"jitter": 0.0}),
     "clock under load": Change({"sustained_scale": 1.0}, {}),
 }

@@ -26,6 +26,7 @@ from sim_core.workloads.workload import (
     SEND_RECEIVE,
     TP,
     Arrays,
+    Framework,
     Pieces,
     Shares,
     StepPieces,
@@ -248,6 +249,8 @@ def random_workload(rng: np.random.Generator) -> Workload:
         shares=(random_shares(rng) if flip(rng) else Shares())._replace(whole_experts=layers % 2 == 0),
     )
     made = with_layers_apart(rng.spawn(1)[0], made)
+    waits_s = float(np.random.default_rng(made.layers).choice([0.0, 5e-4, 2e-2]))
+    made = replace(made, arrays=made.arrays._replace(framework=Framework(micro_batch_host_s=waits_s)))
     return moved_by_tokens(rng, made) if flip(rng) else made
 
 

@@ -355,6 +355,9 @@ class Oracle:
         for stage in range(plan.pp):
             more = self.slow(stage) - 1
             for chunk in range(plan.chunks):
+                waits = self.workload.arrays.framework.micro_batch_host_s * (plan.pp > 1)
+                found[FORWARD][stage][chunk] += waits
+                out["launch_s"] += waits
                 for unit, again in self.units(stage, chunk):
                     for piece in self.passes[unit]:
                         found[FORWARD][stage][chunk] += piece.forward + more * piece.compute_forward

@@ -207,14 +207,18 @@ WHERE: Final[tuple[tuple[str, Literal["forward", "backward"]], ...]] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("pp", [1, 4])
-def test_a_micro_batch_begins_on_every_stage(pp: int) -> None:
-    """The first of GA micro-batches begins on pp stages one after another, the others behind it."""
+@pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (4, 1), (2, 2)])
+def test_a_virtual_stage_begins_each_micro_batch(pp: int, vpp: int) -> None:
+    """GA micro-batches of vpp chunks wait on the last stage, the first of them after those of the stages before it. Nothing
+    waits where there is no other stage, or a graph of the whole step."""
     dense: dict[str, object] = {"experts": None, "ffn": 8192}
-    plan: dict[str, Any] = {"pp": pp, "ep": 1, "ga": GA, "dispatcher": "alltoall"}
-    without, with_it = (step({"host_micro_batch": each}, dense, **plan) for each in ("0 s", "20 ms"))
-    assert with_it["step_time_s"] - without["step_time_s"] == pytest.approx((GA + pp - 1) * 20e-3, rel=1e-6)
-    assert with_it["launch_s"] - without["launch_s"] == pytest.approx(GA * 20e-3, rel=1e-6)
+    plan: dict[str, Any] = {"pp": pp, "vpp": vpp, "ep": 1, "ga": GA, "dispatcher": "alltoall"}
+    for graphs in ("none", "full"):
+        facts: dict[str, object] = {"graphs": graphs}
+        without, with_it = (step(facts | {"host_micro_batch": each}, dense, **plan) for each in ("0 s", "20 ms"))
+        waits = graphs == "none" and pp > 1
+        assert with_it["step_time_s"] - without["step_time_s"] == pytest.approx(waits * (GA * vpp + pp - 1) * 20e-3, rel=1e-6)
+        assert with_it["launch_s"] - without["launch_s"] == pytest.approx(waits * GA * vpp * 20e-3, rel=1e-6)
 
 
 def test_collectives_of_a_layer_take_the_host_as_long_as_each_says() -> None:

@@ -236,6 +236,23 @@ def test_logits_and_buffers_are_their_closed_forms() -> None:
     assert staged["communication_bytes"][0] == 2 * 8192 * 4096 * (1 + 1 / 4)
 
 
+@pytest.mark.parametrize(("pp", "vpp", "ga"), [(2, 1, 8), (2, 2, 8), (4, 2, 4), (1, 1, 8)])
+def test_pytorchs_pipelines_have_a_receive_buffer_for_each_micro_batch(pp: int, vpp: int, ga: int) -> None:
+    """The first stage gets forwards of all its virtual stages but the first, and backwards of all: listed one by one."""
+    message = 2 * 4096 * 4096
+    received = [
+        (chunk, way, batch)
+        for chunk in range(vpp)
+        for way in ("forward", "backward")
+        for batch in range(ga)
+        if (chunk > 0 if way == "forward" else pp > 1)
+    ]
+    for name, buffers in (("torchtitan", len(received)), ("nemo-automodel", len(received)), ("nemo", min(pp - 1, 1))):
+        work = workload_from_model(read_model("llama3-8b", {"sequence": 4096}), read_stack(name), sequence_parallel=True)
+        found = run(work, table(), tp=1, pp=pp, vpp=vpp, ga=ga, all_gpus=pp, micro_batch=1, sharding="none").named()
+        assert found["communication_bytes"][0] == buffers * message, name
+
+
 def test_a_plan_that_does_not_fit_is_refused_with_what_it_needs() -> None:
     found = run(workload("llama3-70b", sequence=8192), table(memory="80 GB"), tp=8, pp=[1, 8], all_gpus=64, ga=8)
     assert [REASONS[code] for code in found.reason] == ["memory_exceeds_device", ""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from sim_core import (
     SCHEDULES,
@@ -22,13 +23,15 @@ from sim_core.metrics import PEAK_BYTES
 GA = np.array([1, 2, 3, 4, 6, 8, 12, 16, 17, 32, 64, 160])
 
 
-def llama() -> Workload:
+def llama(*, receives_apart: bool = False) -> Workload:
     model = read_model("llama3-8b", {"sequence": 4096})
-    return workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+    stack = read_stack("megatron-core").model_copy(update={"receives_apart": receives_apart})
+    return workload_from_model(model, stack, sequence_parallel=True)
 
 
-def test_each_number_has_the_reason_of_its_own_plan() -> None:
-    work = llama()
+@pytest.mark.parametrize("receives_apart", [False, True])
+def test_each_number_has_the_reason_of_its_own_plan(receives_apart: bool) -> None:
+    work = llama(receives_apart=receives_apart)
     grid = plans(
         work,
         pp=[1, 2, 4, 8],

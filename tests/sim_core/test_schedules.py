@@ -389,7 +389,8 @@ def test_the_order_that_primus_measured(h100: HardwareTable) -> None:
 
     ZB-V measured 0.7 % below zero bubble, whose row prints vpp 2 (below); it is only held to its own figure.
     """
-    work = workload_from_model(read_model("llama2-7b", {"sequence": 4096}), read_stack("megatron-core"), sequence_parallel=True)
+    stack = read_stack("megatron-core").model_copy(update={"host_micro_batch": 0.0})
+    work = workload_from_model(read_model("llama2-7b", {"sequence": 4096}), stack, sequence_parallel=True)
     plan = plans(work, tp=1, pp=8, all_gpus=8, micro_batch=1, ga=8, schedule="zb-h1", checkpointing="full")
     events = trace(work, h100, plan)
     middle = (events.stage == 4) & (events.micro_batch == 4)
