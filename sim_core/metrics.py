@@ -30,7 +30,7 @@ class MemoryTerm:
 _COMPUTE: Final = "compute, mean over the stages"
 _LAUNCH: Final = (
     "what layers take longer because the host launches their kernels too slowly (`host_forward`, `host_backward` of the "
-    "[stack](stacks.md)), and waits of virtual stages (`host_micro_batch`); 0 of files, whose recorded compute holds it"
+    "[stack](stacks.md)); 0 of files, whose recorded compute holds it"
 )
 _TOTAL: Final = "communication, hidden or not"
 _EXPOSED: Final = "communication that nothing hides"
