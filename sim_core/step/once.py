@@ -70,27 +70,31 @@ def gather_parameters(case: Case, scratch: Scratch) -> None:
 
 
 @inner_kernel
-def slow_beside_gather(case: Case, scratch: Scratch) -> None:
-    """Add to `after_s` what compute takes longer while parameters are gathered behind it: not while stages wait for them.
+def slow_beside_gather(case: Case, scratch: Scratch) -> float:
+    """Add to `reduced_s` what compute takes longer while parameters are gathered behind it: not while stages wait for them.
+    Returns the latest.
 
     A stage, or one before it, has waited for as long as its first forwards end later than if all parameters had been there. One
     that has waited less than another is slower while that one still waits.
     """
-    low, waited_s, contention = scratch.low, scratch.once.waited_s, case.arrays.framework.dp_contention
-    if case.plan.overlap_param == 0 or contention == 0:
-        return
-    _fill_waited(case, scratch)
-    longest_s = 0.0
+    low, once, contention = scratch.low, scratch.once, case.arrays.framework.dp_contention
+    contends = case.plan.overlap_param == 1 and contention > 0
+    if contends:
+        _fill_waited(case, scratch)
+    longest_s, barrier_s = 0.0, 0.0
     for stage in range(case.plan.pp):
-        longest_s = max(longest_s, waited_s[stage])
+        longest_s = max(longest_s, once.waited_s[stage])
     for stage in range(case.plan.pp):
-        arrived_s = low.gathered_s[stage]
-        if scratch.program.shares[STREAMS]:
-            arrived_s += scratch.times.gathers_late_s[stage]
-        slower_s = contention * max(arrived_s - waited_s[stage], 0.0)
-        slower_s = max(slower_s - (longest_s - waited_s[stage]), 0.0)
-        low.after_s[stage] += slower_s
-        scratch.sums[DP_EXPOSED] += slower_s / case.plan.pp
+        once.slower_s[stage] = 0.0
+        if contends:
+            arrived_s, waited_s = low.gathered_s[stage], once.waited_s[stage]
+            if scratch.program.shares[STREAMS]:
+                arrived_s += scratch.times.gathers_late_s[stage]
+            once.slower_s[stage] = max(contention * max(arrived_s - waited_s, 0.0) - (longest_s - waited_s), 0.0)
+        once.reduced_s[stage] += once.slower_s[stage]
+        scratch.sums[DP_EXPOSED] += once.slower_s[stage] / case.plan.pp
+        barrier_s = max(barrier_s, once.reduced_s[stage])
+    return barrier_s
 
 
 @inner_kernel

@@ -70,6 +70,7 @@ class Once(NamedTuple):
     waited_s: Floats  # [stages] by how much later first forwards have ended because of parameters ...
     free_s: Floats  # [stages] ... and scratch for it
     reduced_s: Floats  # [stages] end of a stage's gradient reduction
+    slower_s: Floats  # [stages] by which it is later because the gather of parameters slowed compute
     ended_s: Floats  # [stages] when a stage has ended the step of `before_s`
 
 
@@ -100,7 +101,7 @@ def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes
         longer=Longer(np.zeros((2, stages)), np.zeros((2, cells)), np.zeros(stages)),
         layers=Layers(np.zeros(layers, np.int64), *np.zeros((4, layers)), *np.zeros((2, units))),
         buckets=Buckets(np.zeros(sizes, np.bool_), *np.zeros((2, sizes, pieces)), *np.zeros((4, sizes))),
-        once=Once(np.zeros(sizes, np.bool_), np.zeros(sizes), *np.zeros((2, sizes, pieces)), *np.zeros((6, stages))),
+        once=Once(np.zeros(sizes, np.bool_), np.zeros(sizes), *np.zeros((2, sizes, pieces)), *np.zeros((7, stages))),
         sums=np.zeros(len(METRICS)),
         before_s=np.zeros(1),
     )  # fmt: skip

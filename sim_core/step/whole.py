@@ -51,8 +51,8 @@ def finish_step(case: Case, order: Ints, scratch: Scratch) -> None:
             out[k] += (passes[unit] * unit_work[key, unit, k] + again[unit] * unit_again[key, unit, k]) * ga / pp
     for k in range(low.extra_s.shape[0]):
         out[k] += low.extra_s[k] * ga / pp
-    barrier_s = reduce_gradients(case, scratch)
-    slow_beside_gather(case, scratch)
+    reduce_gradients(case, scratch)
+    barrier_s = slow_beside_gather(case, scratch)
     slowest_s = slowest_after_s(case, scratch)
     reduced_s, after_s, crowded_s = scratch.once.reduced_s, low.after_s, 0.0
     for stage in range(pp):

@@ -77,7 +77,7 @@ def steps(plan: Given) -> Steps:
     if step.lines:  # gradients after the pipeline are no part of the comparison
         fluid_s = float(shared.metrics[STEP] - shared.scratch.times.free_s[: step.pp].max() + max(run(step).ended))
         return Steps(float(shared.metrics[STEP]), float(alone.metrics[STEP]), fluid_s)
-    after_s = alone.metrics[STEP] - alone.scratch.once.reduced_s.max()
+    after_s = alone.metrics[STEP] - (alone.scratch.once.reduced_s - alone.scratch.once.slower_s).max()
     fluid_s = float(after_s + barrier_s(step, alone))
     return Steps(float(shared.metrics[STEP]), float(alone.metrics[STEP]), fluid_s)
 
