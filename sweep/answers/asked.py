@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from sim_core import EXPLANATIONS, MEMORY, PARTS, plural, short
 from sweep.answers.among import ties_of
 from sweep.answers.explanation import NARROW, Explanation
+from sweep.answers.neighbours import harm
 from sweep.answers.section import Section
 from sweep.answers.variation import Variation
 from sweep.uncertainty.evidence import LEVEL
@@ -147,7 +148,10 @@ def of_changes(plan: Explanation) -> Iterator[Section]:
         table=table if running else (),
         left=(0,),
         gap=3,
-        below_table=("MFU of plans in fp8 and fp4, too, is of the peak in 16 bits",) * narrow,
+        below_table=(
+            *filter(None, (harm(each, plan.stack) for each in plan.neighbours if runs)),
+            *("MFU of plans in fp8 and fp4, too, is of the peak in 16 bits",) * narrow,
+        ),
         values=values,
         apart=True,
     )

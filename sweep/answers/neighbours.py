@@ -14,6 +14,10 @@ ELSEWHERE: Final = ("all_gpus", "global_batch", NETWORK, "precision", "expert_im
 MXFP8: Final = "mxfp8"
 TENSORWISE: Final = ("torchtitan",)
 """Stacks whose usual recipe in 8 bits scales each tensor anew (torchao.float8); the others have delayed scales."""
+BESIDE_BLOCKS: Final = {"overlap_grad": "gradients", "overlap_param": "parameters", "overlap_pp": "pipeline messages"}
+"""What an overlap sends beside blocks."""
+HARM: Final = 0.001
+"""Part of the step that an overlap must cost to be told so."""
 WORTH: Final = 0.02
 """Part of the step below which a gain outside the space is not worth a word."""
 
@@ -31,6 +35,18 @@ def neighbours(plan: PlanOfResult, wanted: Callable[[Change], bool] = lambda _: 
 def of_plan(change: Variation) -> bool:
     """Whether the changed plan trains the same job on the same machine."""
     return change.axis not in ELSEWHERE
+
+
+def harm(change: Variation, stack: Stack | None) -> str:
+    """What the overlap of a change costs, and why, where the plan is faster without it; else empty."""
+    steps = (change.before[STEP], change.after[STEP]) if change.runs and change.axis.startswith("overlap_") else (1.0, 1.0)
+    on_s, off_s = steps if change.before.get(change.axis) else steps[::-1]
+    if on_s < off_s * (1 + HARM):
+        return ""
+    why = f"the host launches layers of experts {stack.host_overlap_ep if stack else 1:g} x as long, and that hides less"
+    if change.axis in BESIDE_BLOCKS:
+        why = f"{BESIDE_BLOCKS[change.axis]} and messages of the blocks beside them wait for each other on the NICs"
+    return f"{change.axis} costs {on_s / off_s - 1:.1%} here: {why}"
 
 
 def best_outside(opened: Reopened, number: int) -> Variation | None:

@@ -324,3 +324,20 @@ def test_a_faster_plan_just_outside_is_named_after_a_run(tmp_path: Path) -> None
     wide = sweep("run", spec, "--out", tmp_path / "wide", "--workers", 0, "--set", "axes.tp=[4,8]", "--json")
     steps = {row["tp"]: row["step_time_s"] for row in json.loads(wide.stdout)}
     assert f"{steps[8] / steps[4] - 1:.1%} faster" in line
+
+
+def test_an_overlap_that_costs_is_told_with_its_reason(tmp_path: Path) -> None:
+    """Gradients behind the last backwards on a slow network, and experts whose host is slower than their messages."""
+    dense = {**SPEC, "hardware": {"preset": "H100-SXM", "nic_bandwidth": "10 Gb/s", "memory": "1 TB"}, "axes": {}}
+    dense["fixed"] = {"pp": 8, "cp": 2, "all_gpus": 128, "ga": 8, "checkpointing": "full"}
+    experts = {**dense, "model": "qwen3-30b-a3b", "workload": {"sequence": 2048, "stack": "nemo"}, "hardware": "B200-SXM"}
+    experts["fixed"] = {"pp": 2, "vpp": 2, "ep": 8, "all_gpus": 16, "ga": 8, "overlap_ep": True}
+    for name, spec, why in (
+        ("dense", dense, r"overlap_grad costs \d+\.\d% here: gradients and messages of the blocks beside them wait for each"),
+        ("experts", experts, r"overlap_ep costs \d+\.\d% here: the host launches layers of experts 1.85 x as long"),
+    ):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+        assert sweep("run", tmp_path / f"{name}.yaml", "--out", tmp_path / name, "--workers", 0, "--top", 0).returncode == 0
+        told = sweep("explain", tmp_path / name, 0).stdout
+        assert re.search(why, told), told
+        assert told.count(" costs ") == 1
