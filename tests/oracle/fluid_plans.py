@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core import Floats, HardwareTable, Plans, SpecError, Workload, legality
-from sim_core.costing.case import case_at
+from sim_core.compiled.jit import outer_kernel
+from sim_core.costing.case import Tables, case_at
 from sim_core.engine.codes import chunks_of
 from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT
 from sim_core.engine.schedules import PAIRS, SPLITS
@@ -17,6 +18,7 @@ from sim_core.metrics import METRICS
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran, run_alone
 from sim_core.step.gradients import list_layers
+from sim_core.step.scratch import Layers
 from sim_core.step.sharding import _cost_units, _run
 from sim_core.step.sharing import ALL, OPEN
 from sim_core.terms import GRADIENTS_SHARDED
@@ -148,15 +150,25 @@ def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
     )
 
 
+@outer_kernel
+def _layers_of(tables: Tables, layers: Layers, stage: int, chunk: int, way: int) -> tuple[int, float, float, float, float]:
+    """Lists the layers of a virtual stage if they are sharded: their number, the part of their messages that needs the NICs,
+    the seconds of compute and of messages, and when they end."""
+    case = case_at(tables, 0)
+    if case.sharding < GRADIENTS_SHARDED:
+        return 0, 0.0, 0.0, 0.0, 0.0
+    of_nics = _cost_units(case, layers)
+    count = list_layers(case, chunk * case.plan.pp + stage, layers)
+    compute_s, sent_s, end_s = _run(case, stage, way, count, layers)
+    return count, of_nics, compute_s, sent_s, end_s
+
+
 def _of_layers(one: Plan, ran: Ran, way: int, cell: int, alone: Work) -> Work:
     """A block layer by layer, if they are sharded; `alone` with what it waits for them. What they slow compute comes last."""
-    case, layers = case_at(ran.tables, 0), ran.scratch.layers
-    if case.sharding < GRADIENTS_SHARDED:
+    layers = ran.scratch.layers
+    count, of_nics, compute_s, sent_s, end_s = _layers_of(ran.tables, layers, *divmod(cell, one.vpp), way)
+    if not count:
         return alone
-    stage, chunk = divmod(cell, one.vpp)
-    of_nics = float(_cost_units(case, layers))
-    count = list_layers(case, chunk * one.pp + stage, layers)
-    compute_s, sent_s, end_s = _run(case, stage, way, count, layers)
     opened_s = sent_s - min(max(sent_s - max(end_s - compute_s, 0.0), 0.0), compute_s)
     slowed_s = max(alone.seconds - max(end_s, compute_s), 0.0)
     whole_s = compute_s + slowed_s
