@@ -219,7 +219,7 @@ def test_a_metric_from_its_recipe(copy: Copy) -> None:
     copy.replace(once, "DP_TOTAL, OPTIMIZER\n", "DP_TOTAL, GATHER_TOTAL, OPTIMIZER\n")
     copy.insert(once, "        if not overlapped:\n", f"        {value}\n")
     copy.replace(model, "    FORWARD_S,\n", "    FORWARD_S,\n    GATHER_TOTAL,\n")
-    copy.insert(model, "        for metric in (LAUNCH_S,", f"        {in_simai}\n")
+    copy.insert(model, "        metrics[STEP_TIME, i] = step_s", f"        {in_simai}\n")
     shutil.copytree(ROOT / "tests" / "oracle", copy.folder / "tests" / "oracle")
     for name in ("conftest.py", "simulating.py"):
         shutil.copy(ROOT / "tests" / name, copy.folder / "tests")
@@ -228,7 +228,7 @@ def test_a_metric_from_its_recipe(copy: Copy) -> None:
     assert "gather_total_s" in copy.run(*compared, fails=True)
     step = "tests/oracle/step.py"
     copy.insert(step, '            out["dp_exposed_s"] += after[-1]', f"            {second}\n")
-    copy.replace(step, 'names += ("optimizer_s",)', 'names += ("optimizer_s", "gather_total_s")')
+    copy.replace(step, 'names += ("optimizer_s", ', 'names += ("gather_total_s", "optimizer_s", ')
     assert "2 passed" in copy.run(*compared)
     (copy.folder / "spec.yaml").write_text(SPEC.split("objectives")[0], encoding="utf-8")
     copy.run("-m", "sweep", "run", "spec.yaml", "--set", "axes.fidelity=[event, simai]", "--out", "result")
