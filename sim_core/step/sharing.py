@@ -31,7 +31,7 @@ from sim_core.engine.program import (
     WEIGHT,
     sender_of,
 )
-from sim_core.engine.schedules import DEEPSPEED, LOOP, PAIRS, SPLITS
+from sim_core.engine.schedules import DEEPSPEED, LOOP, ONE_F_ONE_B, PAIRS, SPLITS
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, PP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan
 from sim_core.step.gradients import cost_gradients
@@ -96,8 +96,11 @@ def share_sends(case: Case, scratch: Scratch) -> None:
     program.shares[:], program.left[:], program.slower[:] = False, 1.0, 1.0
     if pairs:
         low.pairs_s[: pp * chunks] = 0.0
-    if pp == 1 or not case.shares or not in_background(plan):
+    alone = chunks * rounds_of(plan.schedule, plan.ga) == 1  # nothing follows a block but the backward that waits for others
+    if pp == 1 or alone or not case.shares or not in_background(plan):
         return
+    # before all but 1 of pp blocks of 1F1B a stage waits for a message as long as its own takes (the window of its schedule)
+    part = 1.0 / pp if plan.schedule == ONE_F_ONE_B and chunks == 1 else 1.0
     beside_s, nic_s, duration_s = program.beside_s, low.nic_s, program.duration_s
     beside_s[CROWDED : CLEARED + 2, : pp * chunks] = 0.0
     for stage in range(pp):
@@ -113,7 +116,7 @@ def share_sends(case: Case, scratch: Scratch) -> None:
                 program.shares[MESSAGES] = True
                 link = link_of(case, way, stage, chunk)
                 senders = chunks - 1 if case.placement == LOOP and link == pp - 1 else chunks
-                later_s[way, (link + 1) % pp if way == DOWN else link] += sent_s * min(all_s / block_s, 1.0) / senders
+                later_s[way, (link + 1) % pp if way == DOWN else link] += part * sent_s * min(all_s / block_s, 1.0) / senders
     _fill_sent(case, scratch)
     if program.shares[QUEUES]:
         later_s[:] = 0.0

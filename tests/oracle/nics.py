@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sim_core.workloads.workload import ALL_REDUCE, ALL_TO_ALL, EP, SEND_RECEIVE, TP
 from tests.oracle.groups import Placement
-from tests.oracle.pipeline import BACKWARD, DEEPSPEED, FORWARD, Block, Pipeline
+from tests.oracle.pipeline import BACKWARD, DEEPSPEED, FORWARD, ONE_F_ONE_B, Block, Pipeline
 from tests.oracle.split import DUALPIPE, DUALPIPEV, SplitPipeline
 from tests.oracle.streams import Busy, Gradients, Queue, beside, longer
 
@@ -93,6 +93,11 @@ def share(oracle: Oracle, lines: Pipeline | SplitPipeline) -> Shared:
     found, linked = sent_by(oracle, lines)
     if not plan.splits and (not plan.overlap_pp or plan.schedule == DEEPSPEED):
         return found
+    if plan.chunks == plan.ga == 1:  # a stage has one forward and one backward, which comes when its message is long through
+        return found
+    # 1F1B without chunks waits 2 c (p - 1) m / p for messages of c in m micro-batches: two blocks each, all but 1 of p of which
+    # begin when the message before them is through
+    part = 1 / plan.pp if plan.schedule == ONE_F_ONE_B and plan.chunks == 1 else 1.0
     later: dict[tuple[int, int, int], float] = {}
     for (way, _), senders in linked.items():
         mean = 0.0
@@ -105,7 +110,7 @@ def share(oracle: Oracle, lines: Pipeline | SplitPipeline) -> Shared:
             if busy.all <= 0 or sent <= 0:
                 continue
             lines.nics[stage].crowd[way][chunk] = longer(alone, busy, min(sent, alone)), sent
-            mean += sent * min(busy.all / alone, 1.0) / len(senders)
+            mean += part * sent * min(busy.all / alone, 1.0) / len(senders)
         later |= {(way, stage, chunk): mean for stage, chunk in senders}
     if waits(oracle, lines, found, later):
         for stage, nics in enumerate(lines.nics):

@@ -49,15 +49,10 @@ def test_simai_knows_no_unequal_devices(gpt7b: Workload, h100: HardwareTable, ch
     np.testing.assert_array_equal(same.metrics[:, 0], same.metrics[:, 1])
 
 
-@pytest.mark.parametrize(
-    ("gathers", "contention", "most"),
-    [(1, 0.15, 1e-3), (1, 0.0, 1e-12), (0, 0.15, 1e-12)],
-    ids=["booked on a whole step", "no contention", "no gathers beside compute"],
-)
-def test_a_slower_stage_is_faster_by_what_is_booked_on_the_whole_step_alone(
-    gathers: int, contention: float, most: float
-) -> None:
-    """docs/schedules.md, what is not known: up to 0.1 %, of the compute that is slower beside gathers of parameters."""
+@pytest.mark.parametrize("contention", [0.15, 0.0])
+@pytest.mark.parametrize("gathers", [1, 0])
+def test_a_slower_stage_never_makes_a_step_faster(gathers: int, contention: float) -> None:
+    """Not even where compute is slower beside gathers of parameters, which pass while other stages wait for it."""
     stack = read_stack("megatron-core").model_copy(update={"dp_contention": contention})
     workload = workload_from_model(read_model("llama3-8b", {}), stack, sequence_parallel=True)
     device = read_hardware("H100-SXM").with_values({"memory": "10 TB", "nic_bandwidth": "25 Gb/s"})
@@ -70,7 +65,4 @@ def test_a_slower_stage_is_faster_by_what_is_booked_on_the_whole_step_alone(
     )  # fmt: skip
     found = simulate(workload, hardware_table([device], None), plans)
     assert [REASONS[code] for code in found.reason] == [""] * len(factors)
-    step_s = found.metrics[METRICS.index("step_time_s")]
-    faster = float(-(np.diff(step_s) / step_s[:-1]).min())
-    assert faster < most
-    assert most < 1e-6 or faster > 1e-6, "if it is gone, docs/schedules.md need not say so"
+    assert (np.diff(found.metrics[METRICS.index("step_time_s")]) >= 0).all()
