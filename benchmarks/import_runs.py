@@ -20,9 +20,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # a script, run from anyw
 
 from benchmarks.importing.devices import hardware_of
 from benchmarks.importing.features import recipe_of, unknown_features
-from benchmarks.importing.models import check_needs, model_cell, model_of
+from benchmarks.importing.models import check_needs, model_cell, model_of, taken_adapters
 from benchmarks.importing.stacks import (
     checkpointing_of,
+    differences,
     dispatcher_of,
     keeps_tensors,
     layer_split,
@@ -34,6 +35,7 @@ from benchmarks.importing.stacks import (
 from benchmarks.importing.table import Row, read_table
 from sim_core import FormatError, SpecError
 from sim_core.models.features import with_capacity
+from sweep.runs.devices import stand_in
 from sweep.runs.table import (
     FAILED,
     FIRST_STAGE,
@@ -80,7 +82,7 @@ def run_of(row: Row) -> dict[str, Any]:
             reasons.append(str(error)[:LONGEST_REASON])
             if part is _asked:
                 break
-    return run | {"reason": next(iter(reasons), "")}
+    return run | {"reason": next(iter(reasons), ""), "assumed": "" if reasons else _assumed(row)}
 
 
 def _sizes(row: Row) -> dict[str, Any]:
@@ -110,19 +112,45 @@ def _trained(row: Row) -> dict[str, Any]:
     trained = {"model": model_cell(model), "stack": stack_cell(row, model)}
     if not row.text("mbs") or not (row.text("gbs") or row.text("ga")):
         raise NotSimulated("micro-batch or batch not stated")
-    overlapping = overlaps(row)
-    return trained | {
+    plan = {
+        **_usual(row),
         "precision": _precision(row),
-        "checkpointing": checkpointing_of(row),
         "layer_split": layer_split(row),
-        "overlap_pp": row.count("vpp", 1) > 1,
+        **sharding_of(row),
+        **recipe_of(row).plan,
+        "checkpointing": checkpointing_of(row),
+        "dispatcher": dispatcher_of(row),
+    }
+    return trained | plan | {"overlap_pp": row.count("vpp", 1) > 1}
+
+
+def _usual(row: Row) -> dict[str, Any]:
+    """What runs of a row's framework overlap."""
+    overlapping = overlaps(row)
+    return {
         "overlap_tp": overlaps_tp(row),
         "overlap_grad": overlapping,
         "overlap_param": overlapping,
-        **sharding_of(row),
-        **recipe_of(row).plan,
-        "dispatcher": dispatcher_of(row),
     }
+
+
+def _taken(row: Row) -> Iterator[str]:
+    """Where a row with a plan states something else than its name suggests, or lacks what is taken."""
+    yield from differences(row, model_of(row))
+    stated = recipe_of(row).plan
+    for name, usual in _usual(row).items():
+        if stated.get(name, usual) != usual:
+            said = str(stated[name]).lower()
+            yield f"the row says {name} {said}; runs of its framework are usually {str(usual).lower()}: the row's is taken"
+    if taken := _assumed(row):
+        yield f"the nearest is taken: {taken}"
+    if stated.get("overlap_pp") is False and row.count("vpp", 1) > 1:
+        yield "interleaved stages whose messages nothing hides are not simulated: taken as overlapped"
+
+
+def _assumed(row: Row) -> str:
+    """What is taken for what we have not or the row does not state."""
+    return "; ".join(filter(None, (stand_in(row.text("hw")), taken_adapters(row))))
 
 
 def _outcome(row: Row) -> dict[str, Any]:
@@ -159,6 +187,9 @@ def notes_of(rows: list[Row], runs: list[dict[str, Any]]) -> Iterator[str]:
     for reason, count in reasons.most_common():
         first = next(row.where for row, run in zip(rows, runs, strict=True) if run["reason"] == reason)
         yield f"not read: {count} x {reason} (first: {first})"
+    read = [(row, line) for row, run in zip(rows, runs, strict=True) if not run["reason"] for line in _taken(row)]
+    for line, count in Counter(line for _, line in read).most_common():
+        yield f"{line} ({count} run{'s' if count > 1 else ''}, first: {next(row.where for row, said in read if said == line)})"
     yield from unknown_features(rows)
 
 

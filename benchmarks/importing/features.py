@@ -17,15 +17,20 @@ RELEASED: Final = (("megatron-bridge", "nemo"),)
 """Words in a framework's name, and the stack whose releases are described."""
 ROUNDS: Final = (("(rocm)", "primus"), ("nemo", "nemo-24"))
 """The same of rounds of MLPerf, which are releases by name: what a submission's own model was trained with, dense or not."""
-ELSEWHERE: Final = ("base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout")
-"""Keys of the model (models.py)."""
+ELSEWHERE: Final = (
+    "base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout", "mtp", "tied", "untied", "head_dim",
+    "recompute", "remat_policy", "offload_layers", "offload_modules", "activation_offload", "account_embedding", "account_loss",
+    "layers_redistributed",
+)  # fmt: skip
+"""Keys of the model (models.py), of recompute, and of where layers lie (stacks.py)."""
 WITHOUT_EFFECT: Final = (
     "recipe", "recipe_const", "recipe_match", "dispatcher_from", "quality_reason", "tok_from_tflops", "block_spread_p10_p90",
-    "account_embedding", "attention", "cross_entropy", "delay_wgrad", "dispatch_sms", "exp_avg_dtype", "force_balance",
-    "fp4_param_gather", "fp8_param_gather", "fp8_recipe", "fsdp", "grad_overlap", "grad_reduce_dtype",
-    "ici_fsdp_parallelism", "kernels", "layout", "lora_alpha", "mtp", "offload_layers",
-    "offload_modules", "paged_stash", "permute_fusion", "precision_aware_optimizer", "rank_capacity", "recompute",
-    "remat_policy", "seq_packed", "token_drop", "use_iota_embed",
+    "amp_level", "attention", "compile", "delay_wgrad", "dispatch_sms", "exp_avg_dtype", "fast_rmsnorm", "fast_rope",
+    "force_balance", "fp4_param_gather", "fp8_param_gather", "fp8_recipe", "framework_rows", "fsdp", "fsdp_over",
+    "fused_rms_norm", "grad_dtype", "ici_fsdp_parallelism", "ici_tensor", "kernels", "layout", "lora_alpha", "manual_gc",
+    "optimizer_state", "packing", "paged_stash", "permute_fusion", "precision_aware_optimizer", "rank_capacity",
+    "selective_fraction", "seq_packed", "slices", "token_drop", "transformer_engine", "use_iota_embed", "zero3_over",
+    "zero_overlap",
 )  # fmt: skip
 """Keys that say where a run comes from, or what other columns say, too, or what we do not simulate."""
 

@@ -5,8 +5,8 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from benchmarks.importing.table import Row
-from sim_core import Model, SpecError, model_document, model_names, parameters, parse_model, read_model
-from sim_core.models.features import split_features
+from sim_core import Model, SpecError, model_document, model_names, parameters, parse_model, read_model, shown
+from sim_core.models.features import NO, split_features
 from sweep.runs.logs import DROPOUT, DROPPING, FAMILIES, LLAMA
 from sweep.runs.table import NotSimulated
 
@@ -43,9 +43,11 @@ OTHERWISE: Final = r"preset|not stated|batch|device"
 
 def model_of(row: Row) -> Model:
     """The model that a row trains. Raises NotSimulated."""
-    model = _stated(row)
-    if model.mtp_layers and any(word in row.text("framework").lower() for word in WITHOUT_MTP):
-        return parse_model(model_document(model) | {"mtp_layers": 0}, row.where)
+    model, features = _stated(row), split_features(row.text("features"))
+    without = any(word in row.text("framework").lower() for word in WITHOUT_MTP)
+    stated = "0" if without else features.get("mtp", "")
+    if model.mtp_layers and stated.isdigit() and int(stated) != model.mtp_layers:
+        return parse_model(model_document(model) | {"mtp_layers": int(stated)}, row.where)
     return model
 
 
@@ -93,6 +95,10 @@ def _document(row: Row, name: str, sizes: dict[str, object]) -> dict[str, Any]:
             "ffn": row.count("moe_ffn", row.count("ffn")),
         }
     document |= family if family is not None else _nearest(row, document)
+    features = split_features(row.text("features"))
+    tied = [value for name, value in (("tied", True), ("untied", False)) if features.get(name, "0") not in NO]
+    document |= {"tied": tied[0]} if tied else {}
+    document |= {"head_dim": int(features["head_dim"])} if features.get("head_dim", "").isdigit() else {}
     if document["position"] == "learned":
         document["positions"] = row.count("seq")
     if not document["gated"] and (row.text("dtype") == "fp16" or DROPPING in row.text("framework").lower()):
@@ -100,6 +106,9 @@ def _document(row: Row, name: str, sizes: dict[str, object]) -> dict[str, Any]:
     return document
 
 
+ADAPTERS_TAKEN: Final = {"lora_rank": "16", "lora_targets": "qkv, proj, fc1, fc2"}
+"""Where a run does not state them: rank 16, of hardly any time beside the frozen products, on all four matrices of a layer, as
+NeMo and AutoModel have it (NVIDIA-NeMo/Automodel, match_all_linear)."""
 ADAPTED: Final = (("qkv", "qkv"), ("proj", "projection"), ("fc1", "fc1"), ("fc2", "fc2"))
 """Words of `lora_targets` and the matrices of a layer."""
 ADAPTERS_DROPOUT: Final = {"mlperf": "0.1"}
@@ -110,16 +119,23 @@ def _adapters(row: Row) -> dict[str, object]:
     """`lora` of a run with adapters by its features; empty for a run without. Raises NotSimulated."""
     if not re.search(NEEDS[0].said, _said(row)):
         return {}
-    features = split_features(row.text("features"))
-    targets = [name for word, name in ADAPTED if word in features.get("lora_targets", "")]
-    if not targets or "lora_rank" not in features:
-        raise NotSimulated("not stated: lora_rank and lora_targets in features")
+    features = ADAPTERS_TAKEN | split_features(row.text("features"))
+    targets = [name for word, name in ADAPTED if word in features["lora_targets"]]
+    if not targets:
+        raise NotSimulated(f"features: lora_targets: found {shown(features['lora_targets'])}, expected qkv, proj, fc1, fc2")
     try:
         usual = ADAPTERS_DROPOUT.get(row.text("release").partition("-")[0], "0")
         numbers = {"rank": int(features["lora_rank"]), "dropout": float(features.get("lora_dropout", usual))}
     except ValueError:
         raise NotSimulated("features: lora_rank, lora_dropout: expected numbers") from None
     return {"lora": numbers | {"targets": targets}}
+
+
+def taken_adapters(row: Row) -> str:
+    """What is taken of a run with adapters that does not state them; empty for others."""
+    features = split_features(row.text("features"))
+    missing = [f"{name} as {value}" for name, value in ADAPTERS_TAKEN.items() if name not in features]
+    return ", ".join(missing) if re.search(NEEDS[0].said, _said(row)) else ""
 
 
 def _nearest(row: Row, document: dict[str, Any]) -> dict[str, object]:

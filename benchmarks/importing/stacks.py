@@ -5,8 +5,9 @@ from typing import Final
 
 from benchmarks.importing.features import recipe_of
 from benchmarks.importing.table import Row
-from sim_core import RECOMPUTE_MODULES, STACK_FACTS, Model
-from sim_core.models.features import dispatcher_named, split_features
+from sim_core import STACK_FACTS, Model, read_stack
+from sim_core.models.features import NO, YES, dispatcher_named, read_features, split_features
+from sweep.frameworks.names import by_word
 from sweep.frameworks.stacks import nearest_stack
 from sweep.runs.logs import ENDS_AS_LAYERS, FP32_GRADIENTS
 from sweep.runs.table import NotSimulated
@@ -38,11 +39,32 @@ products that no gradient needs, as the second of an MLP, which run again here."
 CUSTOM: Final = "custom remat"
 SAVED: Final = "offload_modules"
 """MaxText's custom policy of recompute, and the feature that lists what it saves: tensors of a layer, most on the host."""
-SHARDED: Final = ("2", "3", "fsdp")
+SHARDED: Final = r"2|3|zero-?[23]|.*(?:fsdp|hsdp|full_shard|shard_grad_op|hybrid_shard).*"
+IN_NODES: Final = r"hsdp|hybrid_shard"
+"""Words of sharding inside groups, the node unless it says otherwise (PyTorch, ShardingStrategy.HYBRID_SHARD)."""
+SINCE_CORE: Final = r"core[ _-]?[vr]?\d|(?<!\d)20(?:2[3-9]|[3-9]\d)(?!\d)|(?<![\d.])2[3-9]\.\d\d(?!\d)"
+"""A release or framework of 2023 or later, by its number or a date: Megatron-LM had its core then."""
+BEFORE_CORE: Final = r"(?<!\d)20(?:19|2[0-2])(?!\d)|\bv[1-3]\.\d"
+"""One before: Megatron-LM v1 to v3 (NVIDIA/Megatron-LM, tags)."""
+NEMO_25: Final = r"(?:2[5-9]|[3-9]\d)\.\d\d?(?:\.\d+)?"
+OF_NEMO: Final = r"\d\d\.\d\d?(?:\.\d+)?"
+"""Releases of NeMo and Megatron-Bridge by year and month; the pages differ from 2025 on."""
 OPTIMIZER: Final = {"0": "none", "1": "optimizer"}
 """What ranks share under stages of ZeRO without parameters."""
-RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"))
-"""What a cell begins with and the plan's `checkpointing`."""
+WHOLE: Final = ("full", "whole", "uniform", "all", *YES)
+MODULES: Final = by_word({
+    "core_attn": "core_attn core_attention attention attn attention_core attention_scores",
+    "layernorm": "layernorm layernorms layer_norm layer_norms norm norms rmsnorm rmsnorms rms_norm ln",
+    "mla_up_proj": "mla_up_proj mla_up_projection mla",
+    "moe_act": "moe_act moe_activation act activation activations mlp_act mlp_activation swiglu silu gelu",
+    "mlp": "mlp mlps ffn dense_mlp feed_forward",
+    "moe": "moe experts moe_layer",
+    "shared_experts": "shared_experts shared_expert",
+    "mhc": "mhc",
+})  # fmt: skip
+"""Words of a cell and the modules of a plan's `checkpointing`."""
+OF_EXPERTS: Final = ("moe_act", "moe", "shared_experts")
+"""Modules that a model without experts lacks. Its activation is no module here: it costs little time."""
 FP32_ACCUMULATION: Final = r"fp32 (?:main )?grad|fp32 accumulation|bf16[_ ]optimizer"
 """In the notes of runs with DeepSpeed's BF16_Optimizer."""
 NOTED: Final = r"(?P<not>\b(?:no|not|without|w/o)\s+)?\b(?:deep-?ep|hybrid-?ep)(?P<off>\s*(?:=\s*0|off|disabled)\b)?"
@@ -64,20 +86,50 @@ def stack_cell(row: Row, model: Model) -> str | dict[str, object]:
 
     A framework without a page has the nearest one (`sweep.frameworks.stacks`).
     """
-    name, framework = stack_name(row, model), ""
-    if not name:
-        of_2022 = not model.gated and model.position != "rotary" and model.experts is None and row.text("dtype") == "fp16"
-        framework = row.text("framework")[:LONGEST_NAME]
-        name = nearest_stack("parameters" if sharded(row) else "", of_2022=of_2022)
+    framework = "" if stack_name(row, model) else row.text("framework")[:LONGEST_NAME]
+    name = _page(row, model)
+    facts = _facts(row, name)
+    plain = {fact: STACK_FACTS[fact].plain(value) for fact, value in facts.items()}
+    named = {"preset": name, "framework": framework} if framework else {"preset": name}
+    return {**named, **plain} if facts or framework else name
+
+
+def _page(row: Row, model: Model) -> str:
+    """The name of the page of a row's framework, or of the nearest."""
+    sharding = "parameters" if sharded(row) else ""
+    usual = row.text("dtype") == "fp16"
+    return stack_name(row, model) or nearest_stack(sharding, of_2022=_is_of_2022(row, model, usual))
+
+
+def _facts(row: Row, name: str) -> dict[str, object]:
+    """What a row says of its stack, in place of the page of `name`."""
     facts: dict[str, object] = {}
     if name == "megatron-deepspeed" and _accumulates_in_fp32(row):
         facts = dict(FP32_GRADIENTS)
     if row.text("zero") in OPTIMIZER:
         facts["sharding"] = OPTIMIZER[row.text("zero")]
-    facts |= recipe_of(row).facts
-    plain = {fact: STACK_FACTS[fact].plain(value) for fact, value in facts.items()}
-    named = {"preset": name, "framework": framework} if framework else {"preset": name}
-    return {**named, **plain} if facts or framework else name
+    return {**facts, **recipe_of(row).facts}
+
+
+def differences(row: Row, model: Model) -> list[str]:
+    """A line for each fact that a row states and the page that its name suggests has otherwise: the row's is taken."""
+    name, suggested = stack_name(row, model), _named(row)
+    if suggested == "megatron-2022" and _is_newer(model):
+        suggested = "megatron-core"
+    lines = []
+    if name != suggested:
+        dated = row.text("release") or row.text("framework")
+        lines = [f"name and model say {suggested}, {dated} is {name}: the page of {name} is taken"]
+    page = read_stack(_page(row, model))
+    said = dict[str, str]()
+    for key, text in split_features(row.text("features")).items():
+        said |= dict.fromkeys(read_features({key: text}, others=True).facts, f"{key} {text}")
+    for fact, value in _facts(row, page.name).items():
+        own, of_page = (STACK_FACTS[fact].plain(each) for each in (value, getattr(page, fact)))
+        if own != of_page:
+            row_has = said.get(fact, f"{fact} {own}")
+            lines.append(f"the row says {row_has}; the page of {page.name} has {fact} {of_page}: the row's is taken")
+    return lines
 
 
 def _accumulates_in_fp32(row: Row) -> bool:
@@ -93,16 +145,40 @@ def _accumulates_in_fp32(row: Row) -> bool:
 
 
 def stack_name(row: Row, model: Model) -> str:
-    """The name of the stack of a row's framework; empty for one without a page. Raises NotSimulated where none is stated."""
+    """The name of the stack of a row's framework; empty for one without a page. Raises NotSimulated where none is stated.
+
+    A release that is stated decides over the name and over what the model has.
+    """
+    name, release = _named(row), row.text("release")
+    if name in ("nemo", "nemo-24") and re.fullmatch(OF_NEMO, release):
+        return "nemo" if re.fullmatch(NEMO_25, release) else "nemo-24"
+    if name == "megatron-2022" and not _is_of_2022(row, model, usual=True):
+        return "megatron-core"
+    return name
+
+
+def _named(row: Row) -> str:
+    """The stack that a framework's name means; empty for one without a page."""
     framework = row.text("framework").lower()
     if not framework:
         raise NotSimulated("framework not stated")
     name = next((stack for words, stack in STACKS if words in framework), "")
-    if row.text("hw").upper().startswith("TPU"):
-        name = OF_TPU.get(name, name)
-    if name == "megatron-2022" and (model.gated or model.position == "rotary" or model.experts is not None):
-        return "megatron-core"  # Megatron-LM of 2022 has neither; what has them runs on its later core
-    return name
+    return OF_TPU.get(name, name) if row.text("hw").upper().startswith("TPU") else name
+
+
+def _is_of_2022(row: Row, model: Model, usual: bool) -> bool:
+    """Whether a run had the kernels of 2022: as its release or name dates it, else not where it states FlashAttention, which
+    they lack, or has what is newer; else `usual`."""
+    said = f"{row.text('release')} {row.text('framework')}".lower()
+    for pattern, old in ((SINCE_CORE, False), (BEFORE_CORE, True)):
+        if re.search(pattern, said):
+            return old
+    return usual and not _is_newer(model) and not recipe_of(row).facts.get("flash_attention")
+
+
+def _is_newer(model: Model) -> bool:
+    """Whether a model has what Megatron-LM of 2022 lacks: it runs on its later core."""
+    return model.gated or model.position == "rotary" or model.experts is not None
 
 
 def overlaps(row: Row) -> bool:
@@ -121,7 +197,7 @@ def _is_of(row: Row, frameworks: tuple[str, ...]) -> bool:
 
 def sharded(row: Row) -> bool:
     """Whether it shards parameters."""
-    return row.text("zero").lower() in SHARDED
+    return re.fullmatch(SHARDED, row.text("zero").lower()) is not None
 
 
 def sharding_of(row: Row) -> dict[str, object]:
@@ -133,10 +209,11 @@ def sharding_of(row: Row) -> dict[str, object]:
     if not sharded(row):
         return {}
     shard = re.search(r"\bFSDP=(\d+)", row.text("notes"))
+    in_nodes = re.search(IN_NODES, row.text("zero").lower()) and row.count("gpus_per_node")
     return {
         "sharding": "parameters",
-        "reshard_after_forward": row.text("zero") != "2",
-        **({"dp_shard": int(shard[1])} if shard else {}),
+        "reshard_after_forward": re.fullmatch(r"(?:zero-?)?2|.*grad_op.*", row.text("zero").lower()) is None,
+        **({"dp_shard": int(shard[1])} if shard else {"dp_shard": in_nodes} if in_nodes else {}),
         **({"gradient_precision": "bf16"} if "mp mode PURE" in row.text("notes") else {}),
     }
 
@@ -148,35 +225,61 @@ def checkpointing_of(row: Row) -> str:
     "selective (op)" keeps every second product, which costs as much as recomputing every second layer (its own A100s reach
     2,973 tokens/s with the former and 2,904 with the latter: docs/performance.md at 0413364).
     """
+    features = split_features(row.text("features"))
     stated = row.text("recompute").lower() or str(recipe_of(row).plan.get("checkpointing", ""))
-    if not stated and _is_of(row, JAX):
-        return "full"
-    if stated == CUSTOM and (saved := split_features(row.text("features")).get(SAVED)):
-        # all runs again but what it saves and what is cheap: an output projection and norms, at most 5 % of a forward
-        again = "mlp" if "context" in saved.split("+") else "core_attn+mlp"
-        return "full" if saved == "decoder_layer_input" else again
-    if stated in POLICIES:
-        return POLICIES[stated]
+    stated = stated or features.get("recompute", "").lower() or features.get("remat_policy", "").lower()
+    if not stated:
+        return "full" if _is_of(row, JAX) else "none"
+    if stated == CUSTOM:  # all runs again but what it saves and what is cheap: an output projection and norms
+        saved = features.get(SAVED, "decoder_layer_input")  # at most 5 % of a forward
+        return "full" if saved == "decoder_layer_input" else "mlp" if "context" in saved.split("+") else "core_attn+mlp"
+    if (policy := stated.removeprefix(CUSTOM).strip()) in POLICIES:
+        return POLICIES[policy]
     if "(op)" in stated:
         return f"block:{max(row.count('layers') // 2, 1)}"
-    if stated.split("+")[0] in RECOMPUTE_MODULES or stated.startswith("block:"):
-        return stated
-    checkpointing = next((word for start, word in RECOMPUTE if stated.startswith(start)), None)
-    if stated and not checkpointing:
+    if (part := re.match(r"(?:full|block)\W*(\d+)(?:\s*(?:/|of)\s*\d+)?", stated)) is not None:
+        return f"block:{max(-(-int(part[1]) // (1 if stated.startswith('block') else row.count('pp', 1))), 1)}"
+    first = re.split(r"[\s:(,]", stated, maxsplit=1)[0]
+    if first in WHOLE or stated in NO:
+        return "full" if first in WHOLE else "none"
+    modules = _modules(stated)
+    if modules is None:
         raise NotSimulated(f"not modelled: recompute {row.text('recompute')[:40]}")
-    return checkpointing or "none"
+    if not row.text("experts"):
+        modules = [module for module in modules if module not in OF_EXPERTS]
+        return "+".join(modules) or "none"
+    return "+".join(modules)
+
+
+def _modules(stated: str) -> list[str] | None:
+    """The modules that a cell names; ["selective"] where it says no more, or the core of attention; None for what is none."""
+    listed = re.sub(r"^sel(?:ective)?\b[\s:(]*", "", stated).rstrip(") ")
+    words = [re.sub(r"[\s-]+", "_", word.strip()) for word in re.split(r"[+,;&]|\sand\s", listed)]
+    if listed and not set(words) <= set(MODULES):
+        return None
+    modules = list(dict.fromkeys(MODULES[word] for word in words)) if listed else []
+    return ["selective"] if listed != stated and modules in ([], ["core_attn"]) else modules
 
 
 def keeps_tensors(row: Row) -> bool:
-    """Whether its layers keep single tensors (JAX's policies), or some on the host: whole modules do not tell its memory."""
-    features = split_features(row.text("features"))
-    named = SAVED in features or POLICIES.get(row.text("recompute").lower(), "none") != "none"
-    return named or features.get("offload_layers", "0") not in ("0", "none")
+    """Whether its layers keep single tensors (JAX's policies, an activation that runs again in a dense MLP), or some on the
+    host: whole modules do not tell its memory."""
+    features, recompute = split_features(row.text("features")), row.text("recompute").lower()
+    named = SAVED in features or POLICIES.get(recompute.removeprefix(CUSTOM).strip(), "none") != "none"
+    single = not row.text("experts") and "moe_act" in (_modules(recompute) or [])
+    offloaded = (features.get(key, "0") for key in ("offload_layers", "activation_offload"))
+    return named or single or any(part.strip("0.") not in ("", "none") for part in offloaded)
 
 
 def layer_split(row: Row) -> str | list[int]:
     """Where its layers lie: as its recipe says, or, where we know none, stages that differ by at most one layer."""
     layers, parts = row.count("layers"), row.count("pp", 1) * row.count("vpp", 1)
+    features = split_features(row.text("features"))
+    counted = [name for name in ("embedding", "loss") if features.get(f"account_{name}", "0") not in NO]
+    if counted and (layers + len(counted)) % parts == 0:
+        return f"{'_and_'.join(counted)}_as_layer"
+    if features.get("layers_redistributed", "0") not in NO:
+        return "balanced_cost"
     if _is_of(row, ("megatron-bridge",)) and layers == LAYOUT_LAYERS:
         return LAYOUTS.get(parts, "balanced")
     if _is_of(row, ACCOUNTING) and layers % parts and (layers + 2) % parts == 0:

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.description import Model
 
-YES: Final = ("1", "true", "yes", "on")
-NO: Final = ("0", "false", "no", "off", "none", "")
+YES: Final = ("1", "true", "yes", "on", "enabled")
+NO: Final = ("0", "false", "no", "off", "none", "disabled", "")
 
 
 class Recipe(NamedTuple):
@@ -20,7 +20,7 @@ class Recipe(NamedTuple):
 
 
 class Feature(NamedTuple):
-    """One option: where it leads, by which name there, and how its value is read."""
+    """One option: where it leads, by which name there, and how its value is read; a mapping where it sets several."""
 
     place: str  # "facts", "plan" or "experts"
     name: str
@@ -39,22 +39,51 @@ def _reader(pick: Callable[[str], Any], expected: str) -> Callable[[str], Any]:
     return read
 
 
-_switch = _reader(lambda value: {**dict.fromkeys(YES, True), **dict.fromkeys(NO, False)}.get(value.lower()), "0 or 1")
-WHOLE: Final = r"mcore|full(?:[ _](?:iteration|layer))?(?: \(.*\))?"
-"""Implementations of graphs that launch a whole layer or step: `mcore`, `full layer (enable_cuda_graph)`."""
+_switch = _reader(lambda value: {**dict.fromkeys(YES, True), **dict.fromkeys(NO, False)}.get(value.strip().lower()), "0 or 1")
+FULL: Final = r"(?:full|whole)(?:[ _-]?(?:iteration|layer|step))?(?: \(.*\))?|all"
+"""Words for graphs that launch a whole layer or step: `full layer (enable_cuda_graph)`, `full_iteration:all`."""
+WITHOUT_MODULES: Final = ("mcore", "local", "transformer_engine", "te", *YES)
+"""Implementations that take the whole layer where no module is named (Megatron-LM, --cuda-graph-scope)."""
+CAPTURED: Final = {"attention": {"attn", "attention"}, "router": {"moe_router", "router"}}
+"""Modules of a layer by the words of a stack's `graphs`."""
+UNCOUNTED: Final = {"mlp", "moe", "mamba", "moe_preprocess"}
+"""Modules whose launches cost little beside those."""
 
 
 def _graphs(value: str) -> str | None:
     """`none`, `full`, or modules as in `transformer_engine:attn+moe_router+moe_preprocess`."""
-    implementation, _, modules = value.lower().partition(":")
+    implementation, _, modules = (part.strip() for part in value.lower().partition(":"))
     if implementation in NO:
         return "none"
-    named = modules.replace("+", " ").replace(",", " ").split() or [implementation]
-    if "full_iteration" in named or re.fullmatch(WHOLE, named[0]):
+    named = re.split(r"[+,\s]+", modules) if modules else re.split(r"\s*[+,]\s*|\sand\s", implementation)
+    if named[0] in WITHOUT_MODULES or any(re.fullmatch(FULL, word) for word in (implementation, *named)):
         return "full"
-    captured = [word for word, module in (("attention", "attn"), ("router", "moe_router")) if module in named]
-    known = captured or {"mlp", "moe", "mamba", "moe_preprocess"} & set(named)
-    return " and ".join(captured) or "none" if known else None
+    captured = [ours for ours, theirs in CAPTURED.items() if theirs & set(named)]
+    return " and ".join(captured) or "none" if captured or UNCOUNTED & set(named) else None
+
+
+ATTENTION_SCALES: Final[Mapping[str, float | dict[str, float]]] = {
+    "1": {"A100-80G-SXM": 2.0, "H100-SXM": 3.5, "H200-SXM": 3.5},
+    "2": {"H100-SXM": 1.75, "H200-SXM": 1.75},
+    "3": 1.0,
+}
+"""Time of a version of FlashAttention over that of the kernels measured on a device: on the A100 version 2, about twice as fast
+as the first (arXiv 2307.08691, abstract); on Hopper version 3, 1.5 to 2.0 times as fast as the second (arXiv 2407.08608)."""
+FLASH: Final = r"(?:fa|flash(?:[ _-]?att(?:entio)?n)?)?[ _-]?v?([1-4])(?:\.\w+)*"
+
+
+def _flash(value: str) -> dict[str, Any] | None:
+    """Whether core attention is one kernel, and of which major version (`2`, `v2.3`, `fa3`).
+
+    A bare 1 is the switch of Megatron-LM's --use-flash-attn, whatever the version: the page's kernels stay.
+    """
+    word = value.strip().lower()
+    if word in (*NO, *YES, "flash", "fused"):
+        return {"flash_attention": word not in NO}
+    if (version := re.fullmatch(FLASH, word)) is not None:
+        scale = ATTENTION_SCALES.get(version[1])
+        return {"flash_attention": True} | ({} if scale is None else {"attention_scale": scale})
+    return None
 
 
 def _number(value: str) -> float | None:
@@ -81,6 +110,11 @@ def dispatcher_named(name: str) -> str | None:
     return next((word for word, names in DISPATCHERS.items() if re.fullmatch(names, name.strip().lower())), None)
 
 
+def _pure_bf16(value: str) -> dict[str, float]:
+    """Weight, gradient and two moments of 16 bits each; Adam reads all four and writes three."""
+    return {"weight_bytes": 2.0, "gradient_bytes": 2.0, "adam_bytes": 4.0, "optimizer_bytes": 14.0} if _switch(value) else {}
+
+
 CP_COMM_TYPES: Final = ("p2p", "all_gather", "a2a")
 """Words of a plan's `cp_comm_type` that need no second number."""
 
@@ -88,8 +122,16 @@ CP_COMM_TYPES: Final = ("p2p", "all_gather", "a2a")
 _EXPERTS_LIBRARY = _reader(dispatcher_named, "alltoall, deepep, hybridep or hierarchical")
 _CP_WAY = _reader(dict(zip(CP_COMM_TYPES, CP_COMM_TYPES, strict=True)).get, ", ".join(CP_COMM_TYPES))
 _GRAPHS = _reader(_graphs, "none, full_iteration, or modules such as transformer_engine:attn+moe_router")
+_WIRE = _reader({"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16"}.get, "fp32 or bf16")
+_LOSS = _reader(
+    {**dict.fromkeys(("te", "native", "fused", "liger", *YES), True), **dict.fromkeys(("unfused", "torch", *NO), False)}.get,
+    "te, native, or unfused",
+)
+_FLASH = _reader(_flash, "0, 1, or the version of FlashAttention")
 _ABOVE_0, _LAYERS = _reader(_number, "a number above 0"), _reader(_block, "a number of layers")
 FEATURES: Final[Mapping[str, Feature]] = {
+    "flash_attention": Feature("facts", "flash_attention", _FLASH, "core attention is one kernel, of this version"),
+    "use_flash_attn": Feature("facts", "flash_attention", _switch, "core attention is one kernel"),
     "cuda_graph": Feature("facts", "graphs", _GRAPHS, "none, full_iteration, or the modules of a layer that graphs launch"),
     "fused_grouped_mlp": Feature("facts", "fused_experts", _switch, "the experts' GEMMs, activation and casts are one kernel"),
     "router_fusion": Feature("facts", "fused_router", _switch, "kernels of the router are fused"),
@@ -98,6 +140,12 @@ FEATURES: Final[Mapping[str, Feature]] = {
     "ep_overlap": Feature("plan", "overlap_ep", _switch, "dispatch and combine beside compute of another micro-batch"),
     "shared_expert_overlap": Feature("plan", "overlap_shared_experts", _switch, "shared experts beside dispatch and combine"),
     "tp_overlap": Feature("plan", "overlap_tp", _switch, "tensor-parallel messages beside GEMMs"),
+    "grad_overlap": Feature("plan", "overlap_grad", _switch, "gradients travel beside the backward"),
+    "param_overlap": Feature("plan", "overlap_param", _switch, "parameters travel beside the forward"),
+    "overlap_p2p": Feature("plan", "overlap_pp", _switch, "messages between interleaved stages beside compute"),
+    "grad_reduce_dtype": Feature("plan", "gradient_precision", _WIRE, "precision in which gradients travel"),
+    "cross_entropy": Feature("facts", "fused_loss", _LOSS, "whether the loss is one kernel, by its name: te, native, unfused"),
+    "pure_bf16": Feature("facts", "adam_bytes", _pure_bf16, "weights, gradients and moments in 16 bits, no fp32 copy"),
     "cp_comm_type": Feature("plan", "cp_comm_type", _CP_WAY, "how context-parallel ranks compute attention"),
     "fp8_activation_input": Feature(
         "facts",
@@ -111,6 +159,11 @@ FEATURES: Final[Mapping[str, Feature]] = {
 }
 """The options that change what is simulated; the other names of some are in ALIASES."""
 ALIASES: Final[Mapping[str, str]] = {
+    "flash_attention_version": "flash_attention",
+    "overlap_grad_reduce": "grad_overlap",
+    "overlap_param_gather": "param_overlap",
+    "overlap_p2p_comm": "overlap_p2p",
+    "tp_comm_overlap": "tp_overlap",
     "cuda_graph_impl": "cuda_graph",
     "fp8_dot_product_attention": "fp8_attention",
     "activation_func_fp8_input_store": "fp8_activation_input",
@@ -137,9 +190,10 @@ def read_features(features: Mapping[str, object], *, others: bool = False) -> Re
                 continue
             raise SpecError(f"{name}: unknown feature, {nearest(str(name), (*FEATURES, *ALIASES))}")
         try:
-            read[feature.place][feature.name] = feature.read(str(value))
+            found = feature.read(str(value))
         except SpecError as error:
             raise SpecError(f"{name}: {error}") from None
+        read[feature.place] |= found if isinstance(found, dict) else {feature.name: found}
     return Recipe(**read)
 
 

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Final
 
 from sim_core import Hardware, preset_names, read_hardware
+from sweep.frameworks.stacks import assumed
 from sweep.runs.table import NotSimulated
 
 FORMS: Final = ("SXM", "PCIE", "NVL", "NVL72")
@@ -16,6 +17,17 @@ CAPACITY: Final = 0.1
 """How far a stated memory may be from that of a preset whose name has none: vendors round (H200-141GB, B200-180GB)."""
 RACK: Final = 64
 """GPUs of a rack of 72 that a job of a power of two takes, so that its groups stay inside racks. No published run states it."""
+_NVL: Final = {"peak_flops_bf16": "835.5 TFLOP/s", "sustained_scale": 1.33, "nvls": False}
+STAND_INS: Final[dict[tuple[str, str], tuple[str, dict[str, object]]]] = {
+    ("H200", "NVL"): ("H200-SXM", {**_NVL, "power": "600 W"}),
+    ("H100", "NVL"): ("H200-SXM", {**_NVL, "power": "400 W", "memory": "93.1 GiB", "memory_bandwidth": "3938 GB/s"}),
+    ("MI350X", ""): ("MI355X", {
+        "peak_flops_bf16": "2306.9 TFLOP/s", "peak_flops_fp8": "4614 TFLOP/s", "peak_flops_fp4": "9228 TFLOP/s",
+        "power": "1000 W",
+    }),
+}  # fmt: skip
+"""Chip and form of devices without a preset, the nearest, and what their data sheets have otherwise (NVIDIA H200 and H100 NVL,
+AMD Instinct MI350X). `sustained_scale`: that of the preset times the ratio of the peaks, as its tables are in seconds."""
 HardwareCell = str | dict[str, object]
 """What the `hardware` of a spec takes: a preset, or a mapping of a preset and numbers."""
 
@@ -27,7 +39,7 @@ class Name:
     """What a device's name says: chip, memory in GB, form."""
 
     def __init__(self, text: str) -> None:
-        words = [word for word in re.split(r"[^A-Z0-9]+", text.upper()) if word]
+        words = [word for word in re.split(r"[^A-Z0-9]+", text.upper().replace("TPUV", "TPU V")) if word]
         self.chip = next((word for word in words if _CHIP.match(word)), "")
         self.memory = next((int(size[1]) for word in words if (size := _MEMORY.match(word))), None)
         self.form = next((word for word in words if word in FORMS), "")
@@ -59,8 +71,11 @@ def presets_of(name: str) -> tuple[str, ...]:
         fitting.append(((bool(other.memory) != bool(wanted.memory), other.form != USUAL_FORM, off), capacity, preset))
     if not fitting and wanted.form in ("", USUAL_FORM) and (wanted.chip, wanted.memory) in SMALLER:
         return (SMALLER[wanted.chip, int(wanted.memory or 0)][0],)
+    if not fitting and (wanted.chip, wanted.form) in STAND_INS:
+        return (STAND_INS[wanted.chip, wanted.form][0],)
     if not fitting:
-        raise NotSimulated(f"no preset of device {name[:40]}")
+        same = [preset for preset in preset_names() if "+" not in preset and Name(preset).chip == wanted.chip]
+        raise NotSimulated(f"no preset of device {name[:40]}" + (f", nearest: {', '.join(same)}" if same else ""))
     best = min(fitting)[0]
     return tuple(preset for rank, _, preset in sorted(fitting, key=lambda fit: fit[1]) if rank == best)
 
@@ -91,9 +106,18 @@ def hardware_cell(device: str, gpus_per_node: int | None = None, used: float = 0
     name = Name(device)
     if (smaller := SMALLER.get((name.chip, name.memory or 0))) is not None:
         values["memory"] = smaller[1]
+    if (near := STAND_INS.get((name.chip, name.form))) is not None and near[0] == preset:
+        values |= near[1]
     usual, nics = hardware.value("gpus_per_node"), hardware.value("nics_per_node")
     if usual > RACK and not hardware.value("link_axes") > 1:  # a run counts the GPUs and NICs of a tray; of a torus, of a slice
         values |= {"gpus_per_node": RACK, "nics_per_node": RACK}
     elif gpus_per_node not in (None, usual):
         values |= {"gpus_per_node": gpus_per_node, "nics_per_node": max(1, round(nics * (gpus_per_node or usual) / usual))}
     return {"preset": preset, **values} if values else preset
+
+
+def stand_in(device: str) -> str:
+    """ "device as preset" of a device without a preset, which the nearest stands for; else empty."""
+    name = Name(device)
+    near = STAND_INS.get((name.chip, name.form))
+    return assumed(device[:40], near[0]) if near else ""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sweep.inputs.told import NEEDED, Job
-from sweep.runs.devices import HardwareCell, hardware_cell
+from sweep.runs.devices import HardwareCell, hardware_cell, stand_in
 from sweep.runs.table import OUT_OF_MEMORY, NotSimulated
 
 SET: Final = "logs"
@@ -110,6 +110,7 @@ def row_of(log: Job, number: int, device: str = "") -> dict[str, object] | str:
         **sharding,
         **_measured(log),
         "reason": reason,
+        "assumed": stand_in(log.device or device),
     }
 
 

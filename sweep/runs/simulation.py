@@ -67,7 +67,7 @@ class Run(NamedTuple):
     fragmentation: float = 1.0  # of the stack's allocator
     network: float = 0.0  # Gb/s of all NICs of a node, in one direction
     network_stated: bool = False  # by the row; else it is that of the preset
-    unmet: str = ""  # a framework without a page, and the stack that it is simulated with
+    unmet: str = ""  # a framework without a page, a device without a preset, ..., and what it is simulated with
     launch_s: float = 0.0  # of the step, the device waits for the host
     measured_share: float = 1.0  # of the kernels' time, from measured tables
     ideal_s: float = 0.0  # its model FLOPs at the peak of its GPUs in bf16; 0 if unknown
@@ -218,7 +218,7 @@ def _together(jobs: Sequence[_Job], change: Change) -> list[Run]:
                 fragmentation=stack.fragmentation,
                 network=network,
                 network_stated=stated,
-                unmet="" if change.base or stack.name in stack_names() else stack.name,
+                unmet=(stack.name if not change.base and stack.name not in stack_names() else "") or row.text("assumed"),
                 launch_s=float(measures["launch_s"][number]),
                 measured_share=float(measures["measured_share"][number]),
                 ideal_s=float(ideal_s[number]),

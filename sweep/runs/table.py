@@ -39,9 +39,10 @@ PUBLISHED: Final = (DATA / "measured.csv", DATA / "ultrascale.csv")
 """The tables that ship with the product; every row with its source and licence."""
 LABELS: Final = (
     "id", "set", "source", "licence", "quality", "framework", "hw", "interconnect", "model_name", "release",
-    "dispatcher_library", "features", "notes",
+    "dispatcher_library", "features", "notes", "assumed",
 )  # fmt: skip
-"""What a run is called and where it comes from, as its publisher writes it: no number follows from it but `quality`."""
+"""What a run is called and where it comes from, as its publisher writes it: no number follows from it but `quality`. `assumed`:
+what is taken for what we have not or the run does not state, such as the nearest device."""
 CELLS: Final = ("model", "stack", "hardware", "sequence_parallel")
 SIZES: Final = ("all_gpus", "tp", "cp", "pp", "vpp", "ep", "micro_batch", "global_batch", "ga")
 FIELDS: Final = tuple(name for name, field in PLAN_FIELDS.items() if field.is_set)

@@ -180,7 +180,7 @@ def _left_out(figures: Sequence[Figures]) -> str:
         lines += ["", "Not simulated:", "", "| runs | why | sets |", "|--:|---|---|"]
         lines += [f"| {count} | {why} | {', '.join(sorted(sets[why]))} |" for why, count in not_simulated.most_common()]
     for what, of, counted in (
-        ("Simulated with the nearest stack, because their framework has no page", " of", unmet),
+        ("Simulated with the nearest, as we have no page, preset or number of theirs", " of", unmet),
         ("Predicted of runs that failed", "", failed),
         ("Not counted, because of their quality", "", other),
     ):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim_core import STACK_FACTS, SpecError, parse_model
+from sim_core import STACK_FACTS, SpecError, parse_model, read_stack
 from sim_core.models.features import ALIASES, FEATURES, Recipe, read_features, split_features, with_capacity
 from sim_core.models.releases import last_release, release_defaults, releases_of
 from sim_core.planning.fields import FIELDS
@@ -29,10 +29,64 @@ def test_each_feature_leads_to_something_that_is_there() -> None:
         ("full_iteration", "full"),
         ("full layer (enable_cuda_graph)", "full"),
         ("transformer_engine:mlp", "none"),
+        ("full_iteration:all", "full"),
+        ("full_iteration:attn", "full"),
+        ("full-iteration", "full"),
+        ("whole step", "full"),
+        ("local:all", "full"),
+        ("local", "full"),
+        ("transformer_engine", "full"),
+        ("yes", "full"),
+        ("True", "full"),
+        ("1", "full"),
+        ("disabled", "none"),
+        ("off:all", "none"),
+        ("te: attn, router", "attention and router"),
+        ("attn+moe_router", "attention and router"),
+        ("attention and router", "attention and router"),
     ],
 )
 def test_graphs_by_the_modules_that_recipes_name(value: str, graphs: str) -> None:
     assert read_features({"cuda_graph": value}).facts == {"graphs": graphs}
+
+
+@pytest.mark.parametrize(
+    ("value", "one_kernel", "on_a100", "on_h100"),
+    [
+        ("0", False, None, None),
+        ("off", False, None, None),
+        ("yes", True, None, None),
+        ("1", True, None, None),
+        ("v1", True, 2.0, 3.5),
+        ("v1.0.9", True, 2.0, 3.5),
+        ("2", True, 1.0, 1.75),
+        ("2.5.6.post1", True, 1.0, 1.75),
+        ("fa2", True, 1.0, 1.75),
+        ("flash-attn 2.3", True, 1.0, 1.75),
+        ("FlashAttention-3", True, 1.0, 1.0),
+        ("4", True, None, None),
+    ],
+)
+def test_flash_attention_by_its_version(value: str, one_kernel: bool, on_a100: float | None, on_h100: float | None) -> None:
+    """FlashAttention 2 takes half of the time of the first (arXiv 2307.08691), 3 over 1.5 to 2 less on Hopper (2407.08608)."""
+    facts = read_features({"flash_attention": value}).facts
+    page = read_stack("nanotron").model_copy(update={"attention_scale": 9.0, **facts})
+    assert page.flash_attention is one_kernel
+    assert [page.attention_on(device) for device in ("A100-80G-SXM", "H100-SXM")] == [on_a100 or 9.0, on_h100 or 9.0]
+
+
+def test_what_a_run_states_of_overlap_and_precision() -> None:
+    text = (
+        "grad_overlap=0;overlap_param_gather=1;overlap_p2p=1;tp_comm_overlap=0;grad_reduce_dtype=float32;cross_entropy=unfused"
+    )
+    found = read_features(split_features(text))
+    assert found.facts == {"fused_loss": False}
+    assert found.plan == {
+        "overlap_grad": False, "overlap_param": True, "overlap_pp": True, "overlap_tp": False, "gradient_precision": "fp32",
+    }  # fmt: skip
+    assert read_features({"pure_bf16": "0"}).facts == {}
+    pure = read_features({"pure_bf16": "1"}).facts
+    assert pure["weight_bytes"] + pure["gradient_bytes"] + pure["adam_bytes"] == 4 * 2  # weight, gradient, two moments
 
 
 def test_features_as_facts_fields_and_capacities() -> None:
@@ -58,6 +112,7 @@ def test_features_as_facts_fields_and_capacities() -> None:
         ({"ep_overlap": "maybe"}, "ep_overlap: found 'maybe', expected 0 or 1"),
         ({"cuda_graph": "fulll"}, "cuda_graph: found 'fulll', expected none, full_iteration, or modules such as"),
         ({"cuda_graph": "yes please"}, "cuda_graph: found 'yes please', expected none, full_iteration, or modules such as"),
+        ({"flash_attention": "fast"}, "flash_attention: found 'fast', expected 0, 1, or the version of FlashAttention"),
         ({"capacity_factor": "-1"}, "capacity_factor: found '-1', expected a number above 0"),
         ({"dispatcher": "pigeons"}, "dispatcher: found 'pigeons', expected alltoall, deepep, hybridep or hierarchical"),
     ],

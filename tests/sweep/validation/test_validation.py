@@ -58,7 +58,7 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
     rows = [
         {},
         {"tp": "4", "iter_ms": "1000"},
-        {"hw": "TPUv5p", "iter_ms": "10"},
+        {"hw": "TPUv2", "iter_ms": "10"},
         {"model": "my-model", "layers": "16"},
         {"model": "my-model", "ffn": ""},
         {"framework": "my framework"},
@@ -70,7 +70,7 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
     done = sweep("validate", table(tmp_path / "mine.csv", rows), "--format", "json")
     assert done.returncode == 0, done.stderr
     h100, tpu = json.loads(done.stdout)
-    assert tpu["not_simulated"] == {"no preset of device TPUv5p": 1}
+    assert tpu["not_simulated"] == {"no preset of device TPUv2": 1}
     assert tpu["mape"] is None
     assert (h100["runs"], h100["other_quality"]) == (8, {"erratic": 1})
     assert {"not stated: ffn", "micro-batch or batch not stated", "time not stated"} <= set(h100["not_simulated"])
@@ -81,7 +81,7 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
 
 def test_only_ok_is_scored_and_the_others_are_reported(tmp_path: Path) -> None:
     """Three qualities, one of which is put together and not simulated; as lines, as objects by quality, and run by run."""
-    rows = [{"id": "7"}, {"quality": "sleep", "iter_ms": "4000"}, {"quality": "composed"}, {"hw": "TPUv5p", "release": "26.04"}]
+    rows = [{"id": "7"}, {"quality": "sleep", "iter_ms": "4000"}, {"quality": "composed"}, {"hw": "TPUv2", "release": "26.04"}]
     path = table(tmp_path / "mine.csv", rows)
     text = sweep("validate", path).stdout
     assert text.startswith("1 of 2 sound runs are simulated")
@@ -99,7 +99,7 @@ def test_only_ok_is_scored_and_the_others_are_reported(tmp_path: Path) -> None:
     assert (of_runs[0]["id"], of_runs[0]["measured_s"], of_runs[1]["measured_s"]) == ("7", 2.0, 4.0)
     assert of_runs[0]["predicted_s"] == of_runs[1]["predicted_s"] == pytest.approx(by_quality["ok"]["predicted_s"], abs=1e-3)
     assert of_runs[0]["plan"] == {"gpus": 8, "tp": 2, "pp": 1, "mbs": 1}
-    assert (of_runs[2]["reason"], of_runs[3]["reason"]) == ("quality composed", "no preset of device TPUv5p")
+    assert (of_runs[2]["reason"], of_runs[3]["reason"]) == ("quality composed", "no preset of device TPUv2")
     assert of_runs[3]["release"] == "26.04"
     assert of_runs[3]["predicted_s"] is None
     assert "--rows: found beside --by" in sweep("validate", path, "--by", "quality", "--rows").stderr
