@@ -9,7 +9,8 @@ alike but for its plan; its plans are the rows of quality `ok` and the `failed` 
 Each loop proposes plans that the simulation says fit, one after the other, and is told what the grid says of them: seconds,
 peak memory, or a failure. Regret is how much slower the best plan measured so far is than the best of the grid, at most 300 %;
 a loop without a measured plan has all of it. GPU-hours: 2 minutes of start and 20 steps a run, 2 minutes of one that fails.
-`--stack` simulates all rows as that stack, as for a framework that nobody knows; without it each row as its own. `--erratic`
+`--stack` simulates all rows as that stack, `--stack ""` as a spec that names none, as for a framework that nobody knows;
+without it each row as its own. `--erratic`
 also replays rows that are slower than they should be (sleep, sixty_four_nodes, sibling): a filter of bad luck, by which to
 judge when to stop. `--prior llama-1B-mha:128,256` replays jobs of
 other models with five runs of each of these jobs as their prior, `--prior :8,16` larger jobs with those of the same model on
@@ -41,7 +42,8 @@ from sweep.evaluation.preparation import Sweep, prepare
 from sweep.runs.table import NotSimulated, Row, published_rows, read_table
 from sweep.spec.spec import SweepSpec
 from sweep.tuning.candidates import TOO_FULL, candidates_of, joined, rows_of
-from sweep.tuning.deciding import Candidates, Known, believe, score, stops
+from sweep.tuning.deciding import Candidates, Known, believe, decide, score, stops
+from sweep.uncertainty.memory import UNNAMED
 from sweep.validation.figures import OF_JOB
 
 AFTER = (1, 2, 3, 5, 10)
@@ -125,10 +127,11 @@ def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
     if not varying or sum(any(row.number("step_time_s") for row in same) for same in measured.values()) < least:
         return None
     listed = [[value for name, value in zip(names, values, strict=True) if name in varying] for values in measured]
+    page = rows[0].stack().name.partition(" ")[0]
     spec = SweepSpec.model_validate(
         {
             "name": "replay",
-            "workload": {"model": model_document(rows[0].model), "stack": stack or rows[0].stack().name.partition(" ")[0]},
+            "workload": {"model": model_document(rows[0].model), "stack": None if stack == UNNAMED else stack or page},
             "hardware": parse_yaml(hardware_yaml(rows[0].hardware), "hardware")[0],
             "axes": {",".join(varying): listed} if len(varying) > 1 else {varying[0]: [value for (value,) in listed]},
             "fixed": held,
@@ -167,7 +170,9 @@ def _mean(rows: Sequence[Row], column: str) -> float:
 
 def tuned(job: Job, seed: int) -> Iterator[int]:
     """`sweep tune`, one plan at a time."""
-    picked: list[int] = []
+    nothing = believe(job.candidates, job.known([]))
+    picked = [decide(job.rows, score(nothing)[: job.rows.num_rows])]
+    yield picked[0]
     while True:
         least = score(believe(job.candidates, job.known(picked)))
         least[[*picked, *job.told]] = np.inf
@@ -400,9 +405,8 @@ def main() -> None:
         return
     lines, replays = loop_table(jobs)
     plans = np.mean([len(job.seconds) for job in jobs])
-    print(
-        f"{len(jobs)} jobs, {plans:.0f} plans a job, stack {given.stack or 'of each row'}. Regret in percent: mean / worst.\n"
-    )
+    stack = "of each row" if given.stack is None else given.stack or "not named"
+    print(f"{len(jobs)} jobs, {plans:.0f} plans a job, stack {stack}. Regret in percent: mean / worst.\n")
     print(*lines, "", *stop_lines(jobs), sep="\n")
     if given.jobs:
         print("", *job_lines(jobs, replays), sep="\n")

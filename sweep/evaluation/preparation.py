@@ -20,10 +20,11 @@ from sweep.spec.budget import Budget
 from sweep.spec.failures import Failures, checkpoint_bytes
 from sweep.spec.space import Space, build_space
 from sweep.spec.spec import SweepSpec
-from sweep.spec.stacks import stated_stack
+from sweep.spec.stacks import stack_name, stated_stack
 from sweep.spec.stragglers import Stragglers
 from sweep.spec.values import STACK_AXIS
 from sweep.spec.workloads import workload_of
+from sweep.uncertainty.memory import UNNAMED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,7 @@ class Sweep:
     checkpoint_bytes: float | None = None  # of the whole model, None if unknown
     stragglers: Stragglers | None = None
     others: tuple[Workload, ...] = ()  # the same model with the further stacks of an axis
+    named: tuple[str, ...] = (UNNAMED,)  # the stack of each workload, as far as the spec names one
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
@@ -50,7 +52,7 @@ class Sweep:
 
     def of_stack(self, code: int) -> "Sweep":
         """The same sweep whose plans all have one stack of the axis: only for those that have it."""
-        return replace(self, workload=self.workloads[code], others=())
+        return replace(self, workload=self.workloads[code], others=(), named=self.named[code : code + 1])
 
     def stacks_of(self, numbers: Ints) -> Ints:
         """The stack of each plan, by its place in `workloads`."""
@@ -109,6 +111,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         checkpoint_bytes=saved,
         stragglers=spec.stragglers,
         others=tuple(workloads[1:]),
+        named=tuple(stack_name(section.stack) if section.stack else UNNAMED for section in sections),
     )
     check_constraints(sweep.where, describe_rows(space, np.zeros(1, np.int64))[0])
     _check_ranking(spec, sweep)

@@ -8,10 +8,15 @@ import pyarrow as pa
 
 from sweep.spec.stacks import STACK, stack_name
 from sweep.spec.values import STACK_AXIS
-from sweep.uncertainty.memory import chance_before_runs, chance_in_sql
+from sweep.uncertainty.memory import UNNAMED, chance_before_runs, chance_in_sql
 
 FROM: Final = frozenset({"peak_memory_bytes", "device_memory_bytes"})
 """The columns that it follows from."""
+
+
+def believed_stack(provenance: Mapping[str, Any]) -> str:
+    """The same as far as a user named one; UNNAMED if not."""
+    return stack_of(provenance) if (provenance.get("spec", {}).get("workload") or {}).get("stack") else UNNAMED
 
 
 def stack_of(provenance: Mapping[str, Any]) -> str:
@@ -24,7 +29,8 @@ def runs_probability(rows: pa.Table, provenance: dict[str, Any]) -> pa.Array:
     if not {"peak_memory_bytes", "device_memory_bytes"} <= set(rows.column_names):
         return pa.nulls(len(rows), pa.float64())
     part = rows["peak_memory_bytes"].to_numpy().astype(np.float64) / rows["device_memory_bytes"].to_numpy()
-    stacks = np.array(rows[STACK_AXIS].to_pylist() if STACK_AXIS in rows.column_names else [stack_of(provenance)] * len(rows))
+    one = [believed_stack(provenance)] * len(rows)
+    stacks = np.array(rows[STACK_AXIS].to_pylist() if STACK_AXIS in rows.column_names else one)
     chance = np.full(len(rows), np.nan)
     for stack in np.unique(stacks).tolist():
         chance[stacks == stack] = chance_before_runs(part[stacks == stack], stack)
@@ -32,7 +38,12 @@ def runs_probability(rows: pa.Table, provenance: dict[str, Any]) -> pa.Array:
 
 
 def runs_in_sql(provenance: Mapping[str, Any], columns: Collection[str]) -> str | None:
-    """The same in SQL; None where the memory is unknown, or stacks are an axis."""
-    if not FROM.issubset(columns) or STACK_AXIS in columns:
+    """The same in SQL; None where the memory is unknown."""
+    if not FROM.issubset(columns):
         return None
-    return chance_in_sql("(peak_memory_bytes / device_memory_bytes)", stack_of(provenance))
+    part = "(peak_memory_bytes / device_memory_bytes)"
+    if STACK_AXIS not in columns:
+        return chance_in_sql(part, believed_stack(provenance))
+    axes = provenance.get("spec", {}).get("axes") or {}
+    cases = "".join(f" WHEN '{name}' THEN {chance_in_sql(part, name)}" for name in map(stack_name, axes.get(STACK_AXIS, ())))
+    return f"CASE {STACK_AXIS}{cases} END"

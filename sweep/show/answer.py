@@ -3,17 +3,21 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_names
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
 from sweep.frameworks.megatron import refused_choices
-from sweep.ranking.chances import stack_of
+from sweep.ranking.chances import believed_stack, stack_of
 from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Location
+from sweep.spec.stacks import STACK
 from sweep.spec.values import FIELDS
+from sweep.tuning.tuner import plan_to_launch
 from sweep.uncertainty.evidence import LEVEL
 from sweep.uncertainty.highest import above_measured, bits_of
-from sweep.uncertainty.memory import likely_part
+from sweep.uncertainty.memory import chance_before_runs, likely_part
 from sweep.wording import Values, cell, heading, values_text
 
 ROOM: Final = 0.9
@@ -48,6 +52,7 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None) -> A
     best = ranking.best
     if best is None:
         return _without_plan(ranking, folder, where)
+    best, fastest = _decided(ranking, best, folder, where)
     plan = best["plan"]
     if ranking.front:
         ends = [
@@ -57,7 +62,7 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None) -> A
         count = f"{plural(len(ends))} that no other beats in {' and '.join(map(heading, ranking.front))} at once"
         told = f"{count}: {' to '.join(dict.fromkeys((ends[0], ends[-1])))}"
         return Answer(told, "", f"`sweep explain {folder} {plan}` says where the step of the first goes")
-    tied = next((group.tied for group in ranking.error_bars.groups if group.best == plan), None)
+    tied = next((group.tied for group in ranking.error_bars.groups if group.best == fastest["plan"]), None)
     after = f"`sweep explain {folder} {plan}` says where its step goes"
     if ranking.missing:
         after = f"the same `sweep run` again computes what is missing, {plural(ranking.missing)}"
@@ -66,10 +71,26 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None) -> A
     elif _is_modelled(ranking):
         after = f"`sweep export {folder} --plan {plan}` writes its launch flags"
     return Answer(
-        f"{_first(ranking, best)}: {plan_words(best, ranking)}; {_result_words(best, ranking)}",
-        "; ".join(_doubts(ranking, best, tied, folder, where)),
+        f"{_first(ranking, best, fastest)}: {plan_words(best, ranking)}; {_result_words(best, ranking)}",
+        "; ".join(_doubts(ranking, best, fastest, tied, folder, where)),
         after,
     )
+
+
+def _decided(ranking: Ranking, best: Values, folder: Location, where: str | None) -> tuple[Values, Values]:
+    """The plan to launch, where plans are ranked by their time (`plan_to_launch`), else the best; and the best. Both with their
+    chance to run by what is known now."""
+    if ranking.front or ranking.best_by not in (*LONGER, *SHORTER) or ranking.descending != higher_is_better(ranking.by):
+        return best, best
+    if (found := plan_to_launch(folder, ranking.best_by, where)) is None:
+        return best, best
+    decided, tuner = found
+    best = {**best, RUNS: tuner.chance(best["plan"])}
+    if decided.plan == best["plan"]:
+        return best, best
+    condition = f"plan = {decided.plan}" + (f" AND ({where}\n)" if where else "")
+    row = rank(folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=1).best
+    return ({**row, RUNS: decided.runs_probability}, best) if row else (best, best)
 
 
 def plan_words(row: Values, ranking: Ranking) -> str:
@@ -87,7 +108,7 @@ def plan_words(row: Values, ranking: Ranking) -> str:
     return f"{', '.join(words)}, on {row['all_gpus']:,} x {row['hardware']}, {plural(row['global_batch'], 'sequence')} a step"
 
 
-def _first(ranking: Ranking, row: Values) -> str:
+def _first(ranking: Ranking, row: Values, fastest: Values) -> str:
     """What the plan is: to be launched, the best if it fits, or the first by what a user asked for."""
     sought = (*LONGER, *SHORTER, *measures_of("goodput", "tail"))
     if ranking.by not in sought or ranking.descending != higher_is_better(ranking.by):
@@ -96,9 +117,20 @@ def _first(ranking: Ranking, row: Values) -> str:
         told = "Best, but refused: plan"
     else:
         told = "Best if it fits: plan" if _is_unlikely(row, ranking) else "Launch plan"
-    best = "the best overall" if ranking.best_by == ranking.by else "the cheapest a sequence"
-    groups = f" ({best}; below the best per {', '.join(map(heading, ranking.per))})" if ranking.per else ""
-    return f"{told} {row['plan']}{groups}"
+    why = []
+    if row["plan"] != fastest["plan"]:
+        simpler = ", and simpler" if row.get(RUNS) is None or fastest[RUNS] > row[RUNS] - _SAME else ""
+        why.append(f"{_behind(row, fastest, ranking)} behind the fastest, plan {fastest['plan']}{simpler}")
+    elif ranking.per:
+        why.append("the best overall" if ranking.best_by == ranking.by else "the cheapest a sequence")
+    why += [f"below the best per {', '.join(map(heading, ranking.per))}"] if ranking.per else []
+    return f"{told} {row['plan']}" + (f" ({'; '.join(why)})" if why else "")
+
+
+def _behind(row: Values, fastest: Values, ranking: Ranking) -> str:
+    """How much more time a plan takes than the fastest, in percent."""
+    ratio = row[ranking.best_by] / fastest[ranking.best_by]
+    return f"{(1 / ratio if higher_is_better(ranking.best_by) else ratio) - 1:.1%}"
 
 
 def _result_words(row: Values, ranking: Ranking) -> str:
@@ -113,7 +145,9 @@ def _result_words(row: Values, ranking: Ranking) -> str:
     return ", ".join(words)
 
 
-def _doubts(ranking: Ranking, row: Values, tied: int | None, folder: Location, where: str | None) -> Iterator[str]:
+def _doubts(
+    ranking: Ranking, row: Values, fastest: Values, tied: int | None, folder: Location, where: str | None
+) -> Iterator[str]:
     """How sure the answer is, from the interval to what may keep it from running."""
     low, high, step_s = row.get("step_time_low_s"), row.get("step_time_high_s"), row["step_time_s"]
     bars, job = ranking.error_bars, ranking.running
@@ -127,24 +161,42 @@ def _doubts(ranking: Ranking, row: Values, tied: int | None, folder: Location, w
         if not low <= times * step_s <= high:
             at = f"expect about {short(times * step_s, 's')} here, too"
             yield f"but the job that runs takes {times:.2f} x its simulated step, outside of that: {at}, or find what it lacks"
+    beside = "it" if row["plan"] == fastest["plan"] else "the fastest"
     if tied:
-        yield f"{plural(tied, 'other plan')} cannot be told from it"
+        yield f"{plural(tied, 'other plan')} cannot be told from {beside}"
     elif ranking.searched:
         yield "plans that tie with it were proven slower, not simulated (--within 0.03 does)"
     elif tied is not None:
-        yield "no other plan comes near enough to tie with it" if ranking.ranked > 1 else "it is the only one that can run"
+        yield (
+            f"no other plan comes near enough to tie with {beside}" if ranking.ranked > 1 else "it is the only one that can run"
+        )
     if above := above_measured(row, ranking.provenance):
         yield f"its MFU is above {above}, so expect less"
     yield from _lacking(row, ranking)
     share = row.get("measured_share")
     if share is not None and share < FEW_MEASURED:
         yield f"{share:.0%} of its compute is by kernels measured on this device, the rest by near ones and peaks"
-    if _is_tight(row, ranking):
-        yield f"{_needs(row)}; {_next_with_room(ranking, row, folder, where)}"
-    elif row.get(RUNS) is not None:
-        yield _needs(row)
-    elif row.get("peak_memory_bytes") is None:
-        yield "whether its activations fit into memory is not known"
+    yield from _fits(ranking, row, fastest, folder, where)
+
+
+def _fits(ranking: Ranking, row: Values, fastest: Values, folder: Location, where: str | None) -> Iterator[str]:
+    """What the plan needs of the memory, and how likely it runs; beside the fastest or, if it is that itself, one with room."""
+    runs = row.get(RUNS)
+    if runs is None:
+        if row.get("peak_memory_bytes") is None:
+            yield "whether its activations fit into memory is not known"
+        elif _is_tight(row, ranking):
+            yield f"{_needs(row)}; {_next_with_room(ranking, row, folder, where)}"
+        return
+    yield _needs(row)
+    if _is_modelled(ranking) and not believed_stack(ranking.provenance):
+        own = chance_before_runs(np.array([_part(row)]), STACK)[0]
+        yield f"no stack is named: if {STACK} runs it is {own:.0%} (workload: {{stack: {STACK}}})"
+    if row["plan"] != fastest["plan"]:
+        differs = _differing(fastest, row, ranking)
+        yield f"the fastest, plan {fastest['plan']} ({differs}), needs {_part(fastest):.0%} and runs with {fastest[RUNS]:.0%}"
+    elif _is_tight(row, ranking):
+        yield _next_with_room(ranking, row, folder, where)
 
 
 def _lacking(row: Values, ranking: Ranking) -> Iterator[str]:
@@ -191,19 +243,24 @@ def _is_modelled(ranking: Ranking) -> bool:
 
 def _next_with_room(ranking: Ranking, row: Values, folder: Location, where: str | None) -> str:
     """The next plan that has room: that runs more likely than not where this one has room itself."""
-    part = ROOM if _part(row) > ROOM else likely_part(stack_of(ranking.provenance), EVEN)
+    part = ROOM if _part(row) > ROOM else likely_part(believed_stack(ranking.provenance), EVEN)
     room = f"peak_memory_bytes <= {part} * device_memory_bytes"
     condition = f"({where}) AND {room}" if where else room
     other = rank(folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=1).best
     among = " of those simulated" if ranking.searched else ""
     if other is None:
         return f"no plan{among} needs {part:.0%} or less"
-    own = [name for name in ranking.varying if name in FIELDS and not FIELDS[name].follows and other[name] != row[name]]
     slower = other["step_time_s"] / row["step_time_s"] - 1
     behind = f"{slower:.1%} slower" if slower > _SAME else "as fast"
     chance = "" if other.get(RUNS) is None else f" and a chance of {other[RUNS]:.0%}"
-    told = f"the next{among} with room is plan {other['plan']} ({values_text({name: other[name] for name in own})}), {behind}"
+    told = f"the next{among} with room is plan {other['plan']} ({_differing(other, row, ranking)}), {behind}"
     return f"{told}, with {_part(other):.0%} of the memory{chance}"
+
+
+def _differing(other: Values, row: Values, ranking: Ranking) -> str:
+    """In what a plan differs from another."""
+    own = [name for name in ranking.varying if name in FIELDS and not FIELDS[name].follows and other[name] != row[name]]
+    return values_text({name: other[name] for name in own})
 
 
 def _needs(row: Values) -> str:

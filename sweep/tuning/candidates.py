@@ -14,7 +14,7 @@ from sweep.evaluation.preparation import Sweep
 from sweep.tuning.deciding import Candidates
 from sweep.tuning.draws import log_steps
 from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features
-from sweep.uncertainty.memory import DEFAULT, guesses_by_plan
+from sweep.uncertainty.memory import guesses_by_plan
 from sweep.uncertainty.process import Axes
 
 MOST: Final = 500
@@ -96,9 +96,8 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str) -> Candidates:
 
 
 def _stacks(sweep: Sweep, rows: pa.Table) -> list[str]:
-    """The name of the stack of each plan."""
-    names = [DEFAULT if each.modelled is None else each.modelled.stack.name for each in sweep.workloads]
-    return [names[code] for code in sweep.stacks_of(rows["plan"].to_numpy()).tolist()]
+    """The stack of each plan, as far as its spec names one."""
+    return [sweep.named[code] for code in sweep.stacks_of(rows["plan"].to_numpy()).tolist()]
 
 
 def _size(sweep: Sweep, rows: pa.Table) -> Floats:

@@ -2,17 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from sim_core import Bools, Floats, Ints
+from sweep.spec.values import FIELDS
 from sweep.uncertainty.memory import UNKNOWN, Guesses, Outcomes, normal, runs_probability
-from sweep.uncertainty.process import Axes, Posterior, Runs, condition, prior
+from sweep.uncertainty.process import OWN, Axes, Posterior, Runs, condition, prior
 
-WORTH_OF_RUN: Final = 0.1
-"""What a run that fails costs, in ln(seconds): about what a second run lowers the expected regret by, if both come as simulated
-(0.08 in the median of 28 jobs of benchmarks/tuning.py, more than 0.11 in a quarter of them; no outcome is in it)."""
+TRY_COST: Final = 0.1
+"""What a launch that fails costs, in ln(seconds): about what a second run lowers the expected regret by, if both come as
+simulated (0.08 in the median of 28 jobs of benchmarks/tuning.py, more than 0.11 in a quarter of them; no outcome is in it)."""
+LEAST_CHANCE: Final = 1e-12
+APART: Final = OWN / 3
+"""Far within what the error of each plan has for itself: which of two such plans is faster is not told."""
+GROUPS: Final = ("tp", "pp", "cp", "ep")
 FAR: Final = -6.0
 """Standard deviations below which the expected gain is that of its asymptote."""
 JOINT_DRAWS: Final = 800
@@ -122,19 +128,45 @@ def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, floor:
 def score(belief: Belief) -> Floats:
     """What decides which plan is next, the least first, [n].
 
-    Before any step is known what a step is expected to take, and what failed runs cost until one runs: in this order the first
-    plan that runs is expected to cost least, if each failure costs WORTH_OF_RUN (by exchange of two neighbours). Then -ln of
-    the gain on the best plan that is expected (expected improvement) times the chance.
+    Before any step is known `launch_cost`; then -ln of the gain on the best plan that is expected (expected improvement) times
+    the chance.
     """
-    chance = np.maximum(belief.runs, 1e-12)
     if belief.least is None:
-        return belief.log_cost + WORTH_OF_RUN / chance
+        return launch_cost(belief.log_cost, belief.runs)
+    chance = np.maximum(belief.runs, LEAST_CHANCE)
     sd = np.maximum(belief.sd, 1e-9)
     z = (belief.least - belief.log_cost) / sd
     near, density = np.maximum(z, FAR), -0.5 * z**2 - 0.5 * np.log(2 * np.pi)
     gain = np.log(near * normal(near) + np.exp(-0.5 * near**2) / np.sqrt(2 * np.pi))
     log_gain = np.where(z > FAR, gain, density - 2 * np.log(np.maximum(-z, -FAR)))
     return np.asarray(-np.log(chance) - np.log(sd) - log_gain, np.float64)
+
+
+def launch_cost(log_s: Floats, chance: Floats) -> Floats:
+    """What decides which plan is tried, the least first, [n]: ln of its seconds, and what failed launches cost until one runs.
+
+    In this order the first plan that runs is expected to cost least, if each failure costs TRY_COST (by exchange of two
+    neighbours).
+    """
+    return log_s + TRY_COST / np.maximum(chance, LEAST_CHANCE)
+
+
+def decide(rows: pa.Table, cost: Floats) -> int:
+    """The row of the least cost (`launch_cost`), [n]; of those within APART of it the simplest."""
+    near = np.flatnonzero(cost <= cost.min() + APART)
+    simplest = [(_complexity(row), cost[at], at) for at, row in zip(near.tolist(), rows.take(near).to_pylist(), strict=True)]
+    return int(min(simplest)[2])
+
+
+def _complexity(row: dict[str, Any]) -> tuple[int, int, int]:
+    """Of a plan: groups of several ranks, virtual stages, options other than usual."""
+    usual = {name: row["vpp"] > 1 if name == "overlap_pp" else field.default for name, field in FIELDS.items()}
+    options = sum(
+        None not in (row.get(name), default) and row[name] != default
+        for name, default in usual.items()
+        if name not in (*GROUPS, "vpp") and FIELDS[name].kind in ("switch", "word", "label")
+    )
+    return sum(row[name] > 1 for name in GROUPS if name in row), row["vpp"], options
 
 
 def stops(belief: Belief, runs: int, limit: float) -> bool:

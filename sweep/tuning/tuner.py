@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sim_core import EXPLANATIONS, Ints, SpecError, short
+from sim_core import EXPLANATIONS, Ints, SimError, SpecError, short
 from sweep.columns import LONGER, SHORTER
 from sweep.evaluation.moved import boundless
 from sweep.evaluation.preparation import Sweep
@@ -22,7 +23,7 @@ from sweep.ranking.ranking import first_plans
 from sweep.reopening import Reopened, reopened
 from sweep.results.folder import Location
 from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, rows_of, varying
-from sweep.tuning.deciding import Belief, Candidates, Known, believe, score, stops
+from sweep.tuning.deciding import Belief, Candidates, Known, believe, decide, launch_cost, score, stops
 from sweep.tuning.record import (
     CRASH,
     FAILURES,
@@ -207,11 +208,23 @@ class Tuner:
             row = int(least.argmin())
             if not np.isfinite(least[row]):
                 break
+            if now.least is None:
+                row = decide(basis.rows, least[: basis.rivals])
             proposals.append(self._proposal(belief, row))
             known = known.with_run(row, float(np.exp(belief.log_s[row])))
             if len(proposals) < n:
                 now = replace(believe(basis.candidates, known, skipped), runs=belief.runs)
         return proposals
+
+    @property
+    def launch(self) -> Proposal:
+        """The plan to launch for good, by what is known now: of the least `launch_cost`, or as good and simpler."""
+        belief, basis = self.belief, self._basis
+        return self._proposal(belief, decide(basis.rows, launch_cost(belief.log_cost, belief.runs)[: basis.rivals]))
+
+    def chance(self, plan: int) -> float:
+        """The chance that a candidate runs, by what is known now."""
+        return float(self.belief.runs[np.searchsorted(self._basis.candidates.plans[: self._basis.rivals], plan)])
 
     @property
     def varying(self) -> list[str]:
@@ -296,9 +309,9 @@ class Tuner:
         """The candidates, simulated under draws; made once."""
         with parts(self.opened.folder, self._where) as source:
             by, first = first_plans(source, self.opened.folder, self._by, self._where, MOST)
+            if by not in LONGER + SHORTER:
+                raise OptionError(f"--by {by}: expected a column in proportion to time: {', '.join(LONGER + SHORTER)}")
             full = _too_full(source, self._where)
-        if by not in LONGER + SHORTER:
-            raise OptionError(f"--by {by}: expected a column in proportion to time: {', '.join(LONGER + SHORTER)}")
         told = {plan: run for plan, run in sorted(self.runs.items()) if run.state != SKIP}
         for plan in told:
             self._check_number(plan)
@@ -391,3 +404,17 @@ class _Basis:
 def plan_values(row: Mapping[str, Any]) -> dict[str, Any]:
     """Every plan column of a row of a result."""
     return dict(itertools.takewhile(lambda cell: cell[0] != "status", row.items()))
+
+
+def plan_to_launch(folder: Location, by: str, where: str | None = None) -> tuple[Proposal, Tuner] | None:
+    """The plan of a model's result to launch, by its runs so far, and what is known of the others.
+
+    None where files of its sweep are not at hand, and of recorded jobs.
+    """
+    with suppress(SimError):
+        opened = reopened(folder)
+        if opened.prepared.sweep.workload.modelled is not None:
+            stored: dict[str, Any] = {} if opened.folder.local else {"file": Path(NAME), "entries": ()}
+            tuner = Tuner(folder, by=by, where=where, opened=opened, read_only=True, **stored)
+            return tuner.launch, tuner
+    return None

@@ -49,12 +49,11 @@ OF_ANOTHER: Final = ((0.19, 14), (0.20, 2), (-0.20, 2), (0.45, 12))
 each as likely as it has jobs (models and numbers of GPUs), of 44, 7, 4 and 838 runs with a peak."""
 SD_OF_ANOTHER: Final = 0.2
 """Standard deviation beside each: 0.22, 0.11, 0.10 and 0.25 of plans."""
-NAMED: Final = 0.25
-"""Chance that DEFAULT is what runs where a spec names it: it is also what one writes whose framework has no page. A judgement:
-no table tells how often."""
+UNNAMED: Final = ""
+"""The stack of a spec that names none: DEFAULT's page is simulated."""
+AS_DEFAULT: Final = 0.25
+"""Chance that DEFAULT is what runs there. A judgement: no table tells how often."""
 DEFAULT: Final = "megatron-core"
-RELEASE: Final = "release"
-"""Who states one knows what runs."""
 LEAST_WIDTH: Final = 0.03
 PEAK_NOISE: Final = 0.03
 """Of ln of a peak: allocators and counters differ by so much."""
@@ -75,14 +74,13 @@ LEAST_LOAD: Final = 1e-9
 
 def guesses_of(stack: str) -> Guesses:
     """What is known of a stack before any run, by its name: with facts in brackets where they are stated, and with " as " where
-    it is simulated as another. Facts change what is simulated, not what is known of the page."""
-    page, _, stated = stack.partition(" ")
-    own = Guess(1.0, *OF_PAGES.get(page, OF_OTHER_PAGES))
+    it is simulated as another; UNNAMED. Facts change what is simulated, not what is known of the page."""
+    page, _, _ = stack.partition(" ")
     if " as " in stack:
         return _others(1.0)
-    if page == DEFAULT and RELEASE not in stated:
-        return (own._replace(share=NAMED), *_others(1 - NAMED))
-    return (own,)
+    if stack == UNNAMED:
+        return (Guess(AS_DEFAULT, *OF_PAGES[DEFAULT]), *_others(1 - AS_DEFAULT))
+    return (Guess(1.0, *OF_PAGES.get(page, OF_OTHER_PAGES)),)
 
 
 def guesses_by_plan(stacks: Sequence[str]) -> Guesses:
@@ -107,9 +105,14 @@ def chance_before_runs(part: Floats, stack: str) -> Floats:
     """Chance that a plan runs, by its part of the memory and the stack alone, [n]; NaN where its memory is unknown."""
     known = ~np.isnan(part)
     chance = np.full(len(part), np.nan)
-    room = np.log(USABLE) - np.log(np.maximum(part[known], LEAST_LOAD))
-    chance[known] = USUAL * sum(each.share * normal((room - each.mean) / each.sd) for each in guesses_of(stack))
+    chance[known] = _before_runs(np.log(np.maximum(part[known], LEAST_LOAD)), guesses_of(stack))
     return chance
+
+
+def _before_runs(load: Floats, guesses: Guesses) -> Floats:
+    """The same of ln of known parts."""
+    room = np.log(USABLE) - load
+    return np.asarray(USUAL * sum(each.share * normal((room - each.mean) / each.sd) for each in guesses), np.float64)
 
 
 def chance_in_sql(part: str, stack: str) -> str:
@@ -149,6 +152,8 @@ def runs_probability(
     `guesses`: before any run; which it is, the runs tell. `alike`, [n, n]: how much plans of two jobs share.
     """
     load = np.log(np.where(np.isnan(part), LEAST_LOAD, part))
+    if not len(outcomes.rows):
+        return _before_runs(load, guesses)
     told, noise = outcomes.peak.copy(), np.full(len(outcomes.peak), PEAK_NOISE)  # of ln(real / simulated); NaN: nothing
     full = outcomes.out_of_memory | (outcomes.crashed & (load[outcomes.rows] > np.log(DOUBTFUL)))
     told[full] = np.maximum(np.log(FAILED_AT) - load[outcomes.rows[full]], 0.0)

@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from sweep.tuning.deciding import WORTH_OF_RUN, Candidates, Known, believe, score, stops
+from sweep.tuning.deciding import TRY_COST, Candidates, Known, believe, score, stops
 from sweep.uncertainty.process import Axes, Runs, condition, prior
 
 
@@ -36,9 +36,9 @@ def test_the_first_plan_is_that_of_the_cheapest_order(seed: int) -> None:
     cost, chance = random.normal(0.0, 0.1, 4), random.uniform(0.2, 0.95, 4)
 
     def expected(order: tuple[int, ...]) -> float:
-        total = (1 + len(order)) * WORTH_OF_RUN  # none runs: as bad in any order
+        total = (1 + len(order)) * TRY_COST  # none runs: as bad in any order
         for plan in reversed(order):
-            total = chance[plan] * cost[plan] + (1 - chance[plan]) * (WORTH_OF_RUN + total)
+            total = chance[plan] * cost[plan] + (1 - chance[plan]) * (TRY_COST + total)
         return total
 
     belief = replace(believe(candidates([1.0] * 4), known([], [])), log_cost=cost, runs=chance)

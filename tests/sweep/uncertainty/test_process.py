@@ -11,7 +11,7 @@ import pytest
 from sim_core import Floats
 from sweep.conditions import locked_down
 from sweep.uncertainty import process
-from sweep.uncertainty.memory import Outcomes, chance_before_runs, chance_in_sql, guesses_of, runs_probability
+from sweep.uncertainty.memory import UNNAMED, Outcomes, chance_before_runs, chance_in_sql, guesses_of, runs_probability
 from sweep.uncertainty.process import Axes, Runs, condition, prior
 
 
@@ -147,12 +147,13 @@ def test_a_stack_without_evidence_has_a_width_that_says_so() -> None:
 def test_a_framework_that_nobody_knows_is_doubted() -> None:
     """A name that may stand for another framework lies between its page and those; facts beside it change no evidence."""
     part = np.array([0.4, 0.6, 0.75, 0.85])
-    names = "megatron-core", "own as megatron-core", "megatron-core (release)"
-    named, other, stated = (chance_before_runs(part, name) for name in names)
-    assert (other < named).all()
-    assert (named < stated).all()
+    names = UNNAMED, "own as megatron-core", "megatron-core", "megatron-core (release)"
+    unnamed, other, named, stated = (chance_before_runs(part, name) for name in names)
+    assert (other < unnamed).all()
+    assert (unnamed < named).all()
+    assert (named == stated).all()
     assert chance_before_runs(part, "megatron-core (gradient_bytes)") == pytest.approx(named)
-    guesses = guesses_of("megatron-core")
+    guesses = guesses_of(UNNAMED)
     full = outcomes([0], [np.nan], [False], [False])  # it ran with 85 %, and tells no peak: the page is right
     axes = line_of([0.0, 6.0])
     ran = runs_probability(axes, np.array([0.85, 0.85]), full, guesses)
