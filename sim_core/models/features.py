@@ -160,10 +160,6 @@ FEATURES: Final[Mapping[str, Feature]] = {
 """The options that change what is simulated; the other names of some are in ALIASES."""
 ALIASES: Final[Mapping[str, str]] = {
     "flash_attention_version": "flash_attention",
-    "overlap_grad_reduce": "grad_overlap",
-    "overlap_param_gather": "param_overlap",
-    "overlap_p2p_comm": "overlap_p2p",
-    "tp_comm_overlap": "tp_overlap",
     "cuda_graph_impl": "cuda_graph",
     "fp8_dot_product_attention": "fp8_attention",
     "activation_func_fp8_input_store": "fp8_activation_input",

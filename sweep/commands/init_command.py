@@ -30,7 +30,7 @@ from sweep.inputs.job import OF_MODEL, job_of
 from sweep.inputs.registry import explained
 from sweep.inputs.told import Job
 from sweep.options import readable
-from sweep.runs.devices import FORMS, presets_of
+from sweep.runs.devices import FORMS, presets_of, stand_in
 from sweep.runs.table import NotSimulated
 from sweep.show.terminal import own_console
 from sweep.spec.spec import load_spec
@@ -89,13 +89,15 @@ def init_command(
     if output is None and path.exists() and Path(workload).exists() and path.samefile(workload):
         path = Path(f"{name}-sweep.yaml")
     check_output(path, new=True)
-    if hardware and hardware not in preset_names() and set(FORMS) & set(hardware.upper().split("-")):
+    near = stand_in(hardware or ("" if job is None else job.device))
+    if hardware and hardware not in preset_names() and (near or set(FORMS) & set(hardware.upper().split("-"))):
         with suppress(NotSimulated):  # a device as logs and tables name it, V100-SXM-32GB
             hardware = presets_of(hardware)[-1]
     readable("--hardware", read_hardware, hardware)
     readable("--stack", read_stack, stack)
     size_of_job = gpus or (job.plan.get("all_gpus") if job else None)
     taken = [f"--hardware {HARDWARE}"] * (not (hardware or (job and job.device))) + [f"--gpus {GPUS}"] * (not size_of_job)
+    taken += [f"{near}, the nearest device"] * bool(near)
     if job is None:
         text = _of_model_or_file(workload, hardware or HARDWARE, size_of_job or GPUS, path.parent, given | {"stack": stack})
     else:

@@ -323,7 +323,7 @@ def test_a_framework_without_a_page_is_no_older_than_what_it_states() -> None:
 def test_what_a_row_states_is_taken_over_the_page_and_said(tmp_path: Path) -> None:
     stated = GPT | {
         "release": "v3.0", "tp": "1", "pp": "2", "vpp": "2",
-        "features": "flash_attention=v1;grad_overlap=1;tp_comm_overlap=1;overlap_p2p=0;grad_reduce_dtype=fp32;untied=1;"
+        "features": "flash_attention=v1;overlap_grad_reduce=1;tp_comm_overlap=1;overlap_p2p=0;grad_reduce_dtype=fp32;untied=1;"
         "head_dim=128",
     }  # fmt: skip
     table = free_table(

@@ -77,7 +77,7 @@ def test_flash_attention_by_its_version(value: str, one_kernel: bool, on_a100: f
 
 def test_what_a_run_states_of_overlap_and_precision() -> None:
     text = (
-        "grad_overlap=0;overlap_param_gather=1;overlap_p2p=1;tp_comm_overlap=0;grad_reduce_dtype=float32;cross_entropy=unfused"
+        "grad_overlap=0;param_overlap=1;overlap_p2p=1;tp_overlap=0;grad_reduce_dtype=float32;cross_entropy=unfused"
     )
     found = read_features(split_features(text))
     assert found.facts == {"fused_loss": False}
