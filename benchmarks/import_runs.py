@@ -10,6 +10,7 @@ time or memory is guessed: what is not stated and has no rule below is a reason.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).parent.parent))  # a script, run from anywhere
 
 from benchmarks.importing.devices import hardware_of
-from benchmarks.importing.features import recipe_of, unknown_features
+from benchmarks.importing.features import features_of, recipe_of, unknown_features
 from benchmarks.importing.models import check_needs, model_cell, model_of, taken_adapters
 from benchmarks.importing.stacks import (
     checkpointing_of,
@@ -34,7 +35,7 @@ from benchmarks.importing.stacks import (
 )
 from benchmarks.importing.table import Row, read_table
 from sim_core import FormatError, SpecError
-from sim_core.models.features import with_capacity
+from sim_core.models.features import read_features, with_capacity
 from sweep.runs.devices import stand_in
 from sweep.runs.table import (
     FAILED,
@@ -65,6 +66,8 @@ READINGS: Final = (("alloc", "allocated"), ("reserved", "reserved"), ("nvidia-sm
 OF_FIRST_STAGE: Final = "first pipeline stage"
 INCONSISTENT: Final = "inconsistent"
 """A cause of a failure that leaves nothing to ask of the plan."""
+UNFIT: Final = r"full|block:|\bmoe\b"
+"""Recompute with which dispatch and combine run beside nothing."""
 LONGEST_REASON: Final = 100
 
 
@@ -121,6 +124,9 @@ def _trained(row: Row) -> dict[str, Any]:
         "checkpointing": checkpointing_of(row),
         "dispatcher": dispatcher_of(row),
     }
+    unfit = (row.count("pp", 1) > 1 and row.count("vpp", 1) == 1) or re.search(UNFIT, plan["checkpointing"])
+    if unfit and "overlap_ep" not in read_features(features_of(row), others=True).plan:
+        plan.pop("overlap_ep", None)  # its release has it, its plan cannot: overlap_ep_unfit of sim_core.planning.legality
     return trained | plan | {"overlap_pp": row.count("vpp", 1) > 1}
 
 

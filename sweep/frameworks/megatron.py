@@ -41,8 +41,11 @@ STATED: Final = (
 """Arguments that state the sizes of a plan in a dump."""
 CORE: Final = (sizes.CP.name, "use_mcore_models", "transformer_impl")
 """Arguments that Megatron-LM has since it runs on its core."""
-FLASH: Final = {"use_flash_attn": "on", "use_flash_attn_v1": "v1", "use_flash_attn_triton": "v1", "use_flash_attn_v2": "2"}
-"""Switches of Megatron-LM and Megatron-DeepSpeed for FlashAttention, and its version."""
+FLASH: Final = {
+    "use_flash_attn": "on", "use_flash_attention": "on", "use_flash_attn_v1": "v1", "use_flash_attn_triton": "v1",
+    "use_flash_attn_v2": "2",
+}  # fmt: skip
+"""Switches of Megatron-LM, NeMo and Megatron-DeepSpeed for FlashAttention, and its version."""
 GRAPHS: Final = {"enable_cuda_graph": "local", "external_cuda_graph": "transformer_engine"}
 """Switches for graphs before --cuda-graph-impl; the scope alone launches none."""
 BACKENDS: Final = {"flash": "on", "fused": "on", "unfused": "off", "local": "off"}

@@ -282,6 +282,21 @@ def test_stacks_by_framework() -> None:
     assert read_stack("megatron-core").sharding == "optimizer"
 
 
+def test_a_release_asks_nothing_of_a_plan_that_cannot_have_it() -> None:
+    """Its recipes overlap dispatch with interleaved stages; a row that states one stage a rank runs without."""
+    cells = MOE | {"framework": "Megatron-Bridge / NeMo", "hw": "GB300", "gpus": "64", "ep": "4", "tp": "1", "gbs": "512"}
+    plain, interleaved = (row(**cells, layers="48", pp="4", vpp=vpp, dtype="mxfp8") for vpp in ("1", "2"))
+    assert [one.plan.get("overlap_ep") for one in (plain, interleaved)] == [None, True]
+    assert [run.reason for run in run_rows([plain, interleaved])] == ["", ""]
+    again = [
+        row(**cells, pp="1", dtype="mxfp8", recompute=recompute)
+        for recompute in ("full", "full:8/32", "layernorm+moe", "core_attn")
+    ]
+    assert [one.plan.get("overlap_ep") for one in again] == [None, None, None, True]
+    assert [run.reason for run in run_rows(again)] == [""] * 4
+    assert row(**cells, pp="4", features="ep_overlap=1").plan["overlap_ep"], "but a row that states it is told"
+
+
 GPT: dict[str, str] = {"model": "gpt3-175b", "ffn": "16384"}
 
 

@@ -194,6 +194,17 @@ def test_a_launch_script_states_its_kernels_too(tmp_path: Path) -> None:
         assert (told in sweep("inspect", path).stdout) == said
 
 
+def test_a_recipe_of_nemo_states_its_kernels_too(tmp_path: Path) -> None:
+    path, spec = tmp_path / "recipe.yaml", tmp_path / "spec.yaml"
+    more = "  attention_backend: unfused\n  cuda_graph_impl: local\n  cuda_graph_scope: [attn, moe_router]\n"
+    path.write_text(specimens.NEMO_YAML.replace("  optim:", more + "  optim:"))
+    done = sweep("init", path, "-o", spec)
+    assert done.returncode == 0, done.stderr
+    stack = yaml.safe_load(spec.read_text())["workload"]["stack"]
+    assert stack == {"preset": "nemo", "flash_attention": False, "graphs": "attention and router"}
+    assert "it says flash_attention off; the page of nemo has flash_attention True: the job's is taken" in done.stdout
+
+
 def test_the_nearest_device_is_said(tmp_path: Path) -> None:
     for device, preset in (("MI350X", "MI355X"), ("H200-NVL", "H200-SXM")):
         done = sweep("init", "llama3-8b", "--hardware", device, "-o", tmp_path / f"{device}.yaml")
