@@ -50,6 +50,9 @@ def test_devices_by_name() -> None:
         "H100-NVL": "H200-SXM",
         "AMD Instinct MI350X": "MI355X",
         "TPUv5p": "TPU-v5p",
+        "Trillium": "TPU-v6e",
+        "Ironwood (TPU7x)": "TPU-v7x",
+        "GB200NVL72": "GB200-NVL72",
     }
     assert {name: preset_of(name) for name in named} == named
     for name in ("", "MI100", "H100-PCIe-80GB", "A100-20GB", "TPUv2", "RTX4090"):

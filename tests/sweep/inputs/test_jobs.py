@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sim_core import read_stack
+from sim_core import read_hardware, read_stack
 from sweep.evaluation.preparation import prepare
 from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
@@ -210,7 +210,18 @@ def test_the_nearest_device_is_said(tmp_path: Path) -> None:
         done = sweep("init", "llama3-8b", "--hardware", device, "-o", tmp_path / f"{device}.yaml")
         assert done.returncode == 0, done.stderr
         assert f"{device} as {preset}, the nearest device" in done.stdout
-        assert yaml.safe_load((tmp_path / f"{device}.yaml").read_text())["hardware"] == preset
+        hardware = yaml.safe_load((tmp_path / f"{device}.yaml").read_text())["hardware"]
+        assert hardware["preset"] == preset
+        assert float(hardware["peak_flops_bf16"].split()[0]) < read_hardware(preset).value("peak_flops_bf16") / 1e12
+    page = tmp_path / "h200-nvl.yaml"
+    page.write_text(sweep("hardware", "A100-80G-SXM", "--yaml").stdout)
+    assert "nearest device" not in sweep("init", "llama3-8b", "--hardware", page, "-o", tmp_path / "own.yaml").stdout
+    assert yaml.safe_load((tmp_path / "own.yaml").read_text())["hardware"] == "h200-nvl.yaml"
+    log = tmp_path / "nvl.log"
+    log.write_text(megatron_log().replace("H100 80GB HBM3", "H200 NVL"))
+    done = sweep("init", log, "-o", tmp_path / "nvl.yaml")
+    assert "H200-NVL as H200-SXM, the nearest device" in done.stdout.replace("H200 NVL", "H200-NVL")
+    assert yaml.safe_load((tmp_path / "nvl.yaml").read_text())["hardware"]["sustained_scale"] == 1.33
 
 
 def test_a_job_with_its_own_layers_of_each_stage_is_one_of_the_plans(tmp_path: Path) -> None:
