@@ -61,6 +61,11 @@ PRECISIONS: Final = (
     ("fp8 rowwise", "fp8_tensorwise"), ("fp8", "fp8_delayed"), ("amp_fp8", "fp8_delayed"),
 )  # fmt: skip
 """What a `dtype` begins with and the precision. FP8 without a recipe: one scale per tensor, Transformer Engine's default."""
+RECIPES: Final = {
+    "delayed": "fp8_delayed", "current": "fp8_tensorwise", "tensorwise": "fp8_tensorwise", "blockwise": "fp8_blockwise",
+    "mxfp8": "mxfp8",
+}  # fmt: skip
+"""What a feature `fp8_recipe` begins with and the precision, of a `dtype` of 8 bits."""
 READINGS: Final = (("alloc", "allocated"), ("reserved", "reserved"), ("nvidia-smi", "nvidia-smi"))
 """Words of a `mem_kind` and what was read; other kinds show all that is in use."""
 OF_FIRST_STAGE: Final = "first pipeline stage"
@@ -184,7 +189,8 @@ def _precision(row: Row) -> str:
     precision = next((name for start, name in PRECISIONS if dtype.startswith(start)), None)
     if precision is None:
         raise NotSimulated(f"precision {row.text('dtype')[:24] or 'not stated'}")
-    return precision
+    recipe = features_of(row).get("fp8_recipe", "").lower()
+    return next((name for start, name in RECIPES.items() if "fp8" in precision and recipe.startswith(start)), precision)
 
 
 def notes_of(rows: list[Row], runs: list[dict[str, Any]]) -> Iterator[str]:

@@ -48,8 +48,6 @@ FLASH: Final = {
 """Switches of Megatron-LM, NeMo and Megatron-DeepSpeed for FlashAttention, and its version."""
 GRAPHS: Final = {"enable_cuda_graph": "local", "external_cuda_graph": "transformer_engine"}
 """Switches for graphs before --cuda-graph-impl; the scope alone launches none."""
-BACKENDS: Final = {"flash": "on", "fused": "on", "unfused": "off", "local": "off"}
-"""Words of --attention-backend."""
 SIGNS: Final = "|".join([model.LAYERS.either, model.HIDDEN.either, *(each.either for each in ARGUMENTS if each.is_sign)])
 """A pattern of the names by which a script is known."""
 ALL: Final[tuple[Argument[Any], ...]] = (*(each for each in ARGUMENTS if not each.is_kept), model.SEQUENCE)
@@ -162,7 +160,7 @@ def features_of(dump: Dump) -> dict[str, str]:
     found = {"flash_attention": versions[-1]} if versions else {}
     if given.get("transformer_impl") == "local" and given.get("use_flash_attn", "false") == "false":
         found["flash_attention"] = "off"
-    if (backend := BACKENDS.get(given.get("attention_backend", "").rpartition(".")[2])) is not None:
+    if (backend := given.get("attention_backend", "none").rpartition(".")[2]) not in ("none", "auto"):
         found["flash_attention"] = backend
     switched = [way for name, way in GRAPHS.items() if given.get(name) == "true"]
     if graphs := given.get("cuda_graph_impl", switched[-1] if switched else ""):

@@ -300,6 +300,25 @@ def test_a_release_asks_nothing_of_a_plan_that_cannot_have_it() -> None:
     assert row(**cells, pp="4", features="ep_overlap=1").plan["overlap_ep"], "but a row that states it is told"
 
 
+@pytest.mark.parametrize(
+    ("dtype", "recipe", "precision"),
+    [
+        ("fp8", "", "fp8_delayed"),
+        ("fp8", "delayed", "fp8_delayed"),
+        ("fp8", "current (tensorwise)", "fp8_tensorwise"),
+        ("fp8", "blockwise 128x128", "fp8_blockwise"),
+        ("fp8", "MXFP8", "mxfp8"),
+        ("fp8", "none", "fp8_delayed"),
+        ("fp8-mx", "current", "fp8_tensorwise"),
+        ("bf16", "mxfp8", "bf16"),
+        ("nvfp4", "nvfp4 then fp8 (healing)", "nvfp4"),
+        ("nvfp4", "mxfp8", "nvfp4"),
+    ],
+)
+def test_the_recipe_of_8_bits_is_that_which_the_row_states(dtype: str, recipe: str, precision: str) -> None:
+    assert row(dtype=dtype, features=f"fp8_recipe={recipe}").plan["precision"] == precision
+
+
 GPT: dict[str, str] = {"model": "gpt3-175b", "ffn": "16384"}
 
 

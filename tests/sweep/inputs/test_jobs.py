@@ -184,7 +184,7 @@ def test_what_a_dump_states_of_kernels_wins_over_the_page(
 
 def test_a_launch_script_states_its_kernels_too(tmp_path: Path) -> None:
     path = tmp_path / "train.sh"
-    told = "it says flash_attention off; the page of megatron-core has flash_attention True"
+    told = "the page of megatron-core has flash_attention True: the job's is taken"
     for flags, said in (
         ("--attention-backend unfused", True),
         ("--transformer-impl local", True),
@@ -202,7 +202,7 @@ def test_a_recipe_of_nemo_states_its_kernels_too(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     stack = yaml.safe_load(spec.read_text())["workload"]["stack"]
     assert stack == {"preset": "nemo", "flash_attention": False, "graphs": "attention and router"}
-    assert "it says flash_attention off; the page of nemo has flash_attention True: the job's is taken" in done.stdout
+    assert "it says flash_attention unfused; the page of nemo has flash_attention True: the job's is taken" in done.stdout
 
 
 def test_the_nearest_device_is_said(tmp_path: Path) -> None:
