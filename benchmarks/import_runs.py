@@ -10,6 +10,7 @@ time or memory is guessed: what is not stated and has no rule below is a reason.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).parent.parent))  # a script, run from anywhere
 
 from benchmarks.importing.devices import hardware_of
-from benchmarks.importing.features import recipe_of, unknown_features
+from benchmarks.importing.features import features_of, recipe_of, unknown_features
 from benchmarks.importing.models import check_needs, model_cell, model_of, taken_adapters
 from benchmarks.importing.stacks import (
     checkpointing_of,
@@ -34,7 +35,7 @@ from benchmarks.importing.stacks import (
 )
 from benchmarks.importing.table import Row, read_table
 from sim_core import FormatError, SpecError
-from sim_core.models.features import with_capacity
+from sim_core.models.features import read_features, with_capacity
 from sweep.runs.devices import stand_in
 from sweep.runs.table import (
     FAILED,
@@ -60,11 +61,18 @@ PRECISIONS: Final = (
     ("fp8 rowwise", "fp8_tensorwise"), ("fp8", "fp8_delayed"), ("amp_fp8", "fp8_delayed"),
 )  # fmt: skip
 """What a `dtype` begins with and the precision. FP8 without a recipe: one scale per tensor, Transformer Engine's default."""
+RECIPES: Final = {
+    "delayed": "fp8_delayed", "current": "fp8_tensorwise", "tensorwise": "fp8_tensorwise", "blockwise": "fp8_blockwise",
+    "mxfp8": "mxfp8",
+}  # fmt: skip
+"""What a feature `fp8_recipe` begins with and the precision, of a `dtype` of 8 bits."""
 READINGS: Final = (("alloc", "allocated"), ("reserved", "reserved"), ("nvidia-smi", "nvidia-smi"))
 """Words of a `mem_kind` and what was read; other kinds show all that is in use."""
 OF_FIRST_STAGE: Final = "first pipeline stage"
 INCONSISTENT: Final = "inconsistent"
 """A cause of a failure that leaves nothing to ask of the plan."""
+UNFIT: Final = r"full|block:|\bmoe\b"
+"""Recompute with which dispatch and combine run beside nothing."""
 LONGEST_REASON: Final = 100
 
 
@@ -121,6 +129,9 @@ def _trained(row: Row) -> dict[str, Any]:
         "checkpointing": checkpointing_of(row),
         "dispatcher": dispatcher_of(row),
     }
+    unfit = (row.count("pp", 1) > 1 and row.count("vpp", 1) == 1) or re.search(UNFIT, plan["checkpointing"])
+    if unfit and "overlap_ep" not in read_features(features_of(row), others=True).plan:
+        plan.pop("overlap_ep", None)  # its release has it, its plan cannot: overlap_ep_unfit of sim_core.planning.legality
     return trained | plan | {"overlap_pp": row.count("vpp", 1) > 1}
 
 
@@ -178,7 +189,8 @@ def _precision(row: Row) -> str:
     precision = next((name for start, name in PRECISIONS if dtype.startswith(start)), None)
     if precision is None:
         raise NotSimulated(f"precision {row.text('dtype')[:24] or 'not stated'}")
-    return precision
+    recipe = features_of(row).get("fp8_recipe", "").lower()
+    return next((name for start, name in RECIPES.items() if "fp8" in precision and recipe.startswith(start)), precision)
 
 
 def notes_of(rows: list[Row], runs: list[dict[str, Any]]) -> Iterator[str]:

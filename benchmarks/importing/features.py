@@ -8,6 +8,7 @@ from benchmarks.importing.table import Row
 from sim_core import SpecError, nearest, shown
 from sim_core.models.features import ALIASES, FEATURES, Recipe, read_features, split_features
 from sim_core.models.releases import Defaults, last_release, release_defaults, releases_of
+from sweep.frameworks.names import FIELD_OF_NAME
 from sweep.runs.table import NotSimulated
 
 DIFFERS: Final = "differs"
@@ -20,13 +21,15 @@ ROUNDS: Final = (("(rocm)", "primus"), ("nemo", "nemo-24"))
 ELSEWHERE: Final = (
     "base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout", "mtp", "tied", "untied", "head_dim",
     "recompute", "remat_policy", "offload_layers", "offload_modules", "activation_offload", "account_embedding", "account_loss",
-    "layers_redistributed",
+    "layers_redistributed", "fp8_recipe",
 )  # fmt: skip
 """Keys of the model (models.py), of recompute, and of where layers lie (stacks.py)."""
+OF_FIELDS: Final = {feature.name: name for name, feature in FEATURES.items() if feature.name.startswith("overlap_")}
+"""Features that are overlaps of a plan, by its fields."""
 WITHOUT_EFFECT: Final = (
     "recipe", "recipe_const", "recipe_match", "dispatcher_from", "quality_reason", "tok_from_tflops", "block_spread_p10_p90",
-    "amp_level", "attention", "compile", "delay_wgrad", "dispatch_sms", "exp_avg_dtype", "fast_rmsnorm", "fast_rope",
-    "force_balance", "fp4_param_gather", "fp8_param_gather", "fp8_recipe", "framework_rows", "fsdp", "fsdp_over",
+    "amp_level", "compile", "delay_wgrad", "dispatch_sms", "exp_avg_dtype", "fast_rmsnorm", "fast_rope",
+    "force_balance", "fp4_param_gather", "fp8_param_gather", "framework_rows", "fsdp", "fsdp_over",
     "fused_rms_norm", "grad_dtype", "ici_fsdp_parallelism", "ici_tensor", "kernels", "layout", "lora_alpha", "manual_gc",
     "optimizer_state", "packing", "paged_stash", "permute_fusion", "precision_aware_optimizer", "rank_capacity",
     "selective_fraction", "seq_packed", "slices", "token_drop", "transformer_engine", "use_iota_embed", "zero3_over",
@@ -35,13 +38,21 @@ WITHOUT_EFFECT: Final = (
 """Keys that say where a run comes from, or what other columns say, too, or what we do not simulate."""
 
 
+def features_of(row: Row) -> dict[str, str]:
+    """A row's features, those of a plan field by our name where a framework's stands."""
+    features = split_features(row.text("features"))
+    return {
+        key if key in FEATURES else OF_FIELDS.get(FIELD_OF_NAME.get(key, ""), key): value for key, value in features.items()
+    }
+
+
 def recipe_of(row: Row) -> Recipe:
     """What a row's features mean, over what its release sets. Raises NotSimulated for a value that we cannot read.
 
     `recipe_match=differs(...)`: the run's plan is not that of the recipe which the features were read from. What a recipe
     chooses for its plan (overlap) is then left to the row's other columns; kernels are those of the release.
     """
-    features = split_features(row.text("features"))
+    features = features_of(row)
     if part := next((part for part in row.text("features").split(";") if part.strip() and "=" not in part), ""):
         raise NotSimulated(f"features: found {shown(part.strip())}, expected key=value; ...")
     try:
@@ -53,7 +64,7 @@ def recipe_of(row: Row) -> Recipe:
 
 def _usual(row: Row) -> Mapping[str, str]:
     """What the row's release sets; of a row without one, the last. Nothing where the features were read from the recipe."""
-    if WHOLE in split_features(row.text("features")):
+    if WHOLE in features_of(row):
         return {}
     of_round = _named(row, ROUNDS)  # of MLPerf, that a row was submitted to
     if row.text("release") in releases_of(of_round):
@@ -87,7 +98,7 @@ def unknown_features(rows: Sequence[Row]) -> list[str]:
     """A line for each release that we do not know, and for each key: it has no effect."""
     used = (*FEATURES, *ALIASES)
     known = {*used, *ELSEWHERE, *WITHOUT_EFFECT}
-    cells = [(row.where, split_features(row.text("features"))) for row in rows]
+    cells = [(row.where, features_of(row)) for row in rows]
     found = Counter(key for _, features in cells for key in features if key not in known)
     first: Mapping[str, str] = {key: where for where, features in reversed(cells) for key in features}
     unknown = Counter(

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from benchmarks.importing.features import recipe_of
+from benchmarks.importing.features import features_of, recipe_of
 from benchmarks.importing.table import Row
 from sim_core import STACK_FACTS, Model, read_stack
 from sim_core.models.features import NO, YES, dispatcher_named, read_features, split_features
@@ -122,7 +122,7 @@ def differences(row: Row, model: Model) -> list[str]:
         lines = [f"name and model say {suggested}, {dated} is {name}: the page of {name} is taken"]
     page = read_stack(_page(row, model))
     said = dict[str, str]()
-    for key, text in split_features(row.text("features")).items():
+    for key, text in features_of(row).items():
         said |= dict.fromkeys(read_features({key: text}, others=True).facts, f"{key} {text}")
     for fact, value in _facts(row, page.name).items():
         own, of_page = (STACK_FACTS[fact].plain(each) for each in (value, getattr(page, fact)))

@@ -69,6 +69,11 @@ ATTENTION_SCALES: Final[Mapping[str, float | dict[str, float]]] = {
 }
 """Time of a version of FlashAttention over that of the kernels measured on a device: on the A100 version 2, about twice as fast
 as the first (arXiv 2307.08691, abstract); on Hopper version 3, 1.5 to 2.0 times as fast as the second (arXiv 2407.08608)."""
+KERNELS: Final = {
+    "flash": True, "fused": True, "cudnn_flash_te": True, "sdpa": True, "unfused": False, "local": False, "dot_product": False,
+    "eager": False, "math": False,
+}  # fmt: skip
+"""Words of attention's implementations (Megatron-LM, MaxText, transformers), and whether they are one kernel."""
 FLASH: Final = r"(?:fa|flash(?:[ _-]?att(?:entio)?n)?)?[ _-]?v?([1-4])(?:\.\w+)*"
 
 
@@ -78,12 +83,12 @@ def _flash(value: str) -> dict[str, Any] | None:
     A bare 1 is the switch of Megatron-LM's --use-flash-attn, whatever the version: the page's kernels stay.
     """
     word = value.strip().lower()
-    if word in (*NO, *YES, "flash", "fused"):
-        return {"flash_attention": word not in NO}
+    if word in (*NO, *YES, *KERNELS):
+        return {"flash_attention": word not in NO and KERNELS.get(word, True)}
     if (version := re.fullmatch(FLASH, word)) is not None:
         scale = ATTENTION_SCALES.get(version[1])
         return {"flash_attention": True} | ({} if scale is None else {"attention_scale": scale})
-    return None
+    return {} if word in ("auto", "autoselected") else None
 
 
 def _number(value: str) -> float | None:
@@ -160,10 +165,9 @@ FEATURES: Final[Mapping[str, Feature]] = {
 """The options that change what is simulated; the other names of some are in ALIASES."""
 ALIASES: Final[Mapping[str, str]] = {
     "flash_attention_version": "flash_attention",
-    "overlap_grad_reduce": "grad_overlap",
-    "overlap_param_gather": "param_overlap",
-    "overlap_p2p_comm": "overlap_p2p",
-    "tp_comm_overlap": "tp_overlap",
+    "attention_backend": "flash_attention",
+    "attn_implementation": "flash_attention",
+    "attention": "flash_attention",
     "cuda_graph_impl": "cuda_graph",
     "fp8_dot_product_attention": "fp8_attention",
     "activation_func_fp8_input_store": "fp8_activation_input",

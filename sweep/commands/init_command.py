@@ -30,13 +30,13 @@ from sweep.inputs.job import OF_MODEL, job_of
 from sweep.inputs.registry import explained
 from sweep.inputs.told import Job
 from sweep.options import readable
-from sweep.runs.devices import FORMS, presets_of
+from sweep.runs.devices import FORMS, nearest_to, presets_of, stand_in
 from sweep.runs.table import NotSimulated
 from sweep.show.terminal import own_console
 from sweep.spec.spec import load_spec
 from sweep.spec.values import ALIASES, FIELDS, check_value
 from sweep.starting.job_starter import DEFAULTS, job_starter
-from sweep.starting.starter import starter, starter_name, suited
+from sweep.starting.starter import shown_line, starter, starter_name, suited
 
 HARDWARE: Final = "H100-SXM"
 GPUS: Final = 64
@@ -89,19 +89,24 @@ def init_command(
     if output is None and path.exists() and Path(workload).exists() and path.samefile(workload):
         path = Path(f"{name}-sweep.yaml")
     check_output(path, new=True)
-    if hardware and hardware not in preset_names() and set(FORMS) & set(hardware.upper().split("-")):
+    device = hardware or ("" if job is None else job.device)
+    near = "" if Path(device).suffix in (".yaml", ".yml") else stand_in(device)
+    if hardware and hardware not in preset_names() and (near or set(FORMS) & set(hardware.upper().split("-"))):
         with suppress(NotSimulated):  # a device as logs and tables name it, V100-SXM-32GB
             hardware = presets_of(hardware)[-1]
     readable("--hardware", read_hardware, hardware)
     readable("--stack", read_stack, stack)
     size_of_job = gpus or (job.plan.get("all_gpus") if job else None)
     taken = [f"--hardware {HARDWARE}"] * (not (hardware or (job and job.device))) + [f"--gpus {GPUS}"] * (not size_of_job)
+    taken += [f"{near}, the nearest device"] * bool(near)
     if job is None:
         text = _of_model_or_file(workload, hardware or HARDWARE, size_of_job or GPUS, path.parent, given | {"stack": stack})
     else:
         job, more = _whole(job, stack, given)
         taken += more
         text = job_starter(job, hardware or _device(job), size_of_job or GPUS, path.parent)
+    if near:
+        text = _with_numbers(text, device)
     if taken:
         text = text.replace("\n", f"\n# Taken, as not given: {', '.join(taken)}.\n", 1)
     if str(path) == "-":
@@ -198,6 +203,19 @@ def _whole(job: Job, stack: str | None, given: dict[str, Any]) -> tuple[Job, lis
         if name in job.plan and job.plan[name] is None and matters:
             taken.append(f"--set {name}={str(DEFAULTS[name]).lower()}")
     return replace(job, stack=stack), taken
+
+
+def _with_numbers(text: str, device: str) -> str:
+    """A spec whose hardware has the numbers of the data sheet of a device without a preset."""
+    line = re.search(r"^hardware:.*$", text, re.MULTILINE)
+    near = nearest_to(device)
+    if line is None or near is None:
+        return text
+    stated = parse_yaml(line[0], "hardware")[0]["hardware"]
+    own = stated if isinstance(stated, dict) else {"preset": stated}
+    return text.replace(
+        line[0], shown_line("hardware", {**own, **near[1]}, "the nearest, with the numbers of its data sheet"), 1
+    )
 
 
 def _device(job: Job) -> str:

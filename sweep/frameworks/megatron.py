@@ -14,8 +14,10 @@ from sim_core import (
     flag_of,
     flags_of,
     megatron_arguments as model,
+    read_stack,
     says_model,
 )
+from sim_core.models.features import read_features
 from sweep.frameworks import megatron_choices as choices, megatron_sizes as sizes
 from sweep.frameworks.deepspeed import DEEPSPEED
 from sweep.frameworks.plan import Launched
@@ -39,6 +41,13 @@ STATED: Final = (
 """Arguments that state the sizes of a plan in a dump."""
 CORE: Final = (sizes.CP.name, "use_mcore_models", "transformer_impl")
 """Arguments that Megatron-LM has since it runs on its core."""
+FLASH: Final = {
+    "use_flash_attn": "on", "use_flash_attention": "on", "use_flash_attn_v1": "v1", "use_flash_attn_triton": "v1",
+    "use_flash_attn_v2": "2",
+}  # fmt: skip
+"""Switches of Megatron-LM, NeMo and Megatron-DeepSpeed for FlashAttention, and its version."""
+GRAPHS: Final = {"enable_cuda_graph": "local", "external_cuda_graph": "transformer_engine"}
+"""Switches for graphs before --cuda-graph-impl; the scope alone launches none."""
 SIGNS: Final = "|".join([model.LAYERS.either, model.HIDDEN.either, *(each.either for each in ARGUMENTS if each.is_sign)])
 """A pattern of the names by which a script is known."""
 ALL: Final[tuple[Argument[Any], ...]] = (*(each for each in ARGUMENTS if not each.is_kept), model.SEQUENCE)
@@ -142,3 +151,39 @@ def stack_of(dump: Dump) -> str:
     if any(each.stack == DEEPSPEED.stack and each.name in dump for each in ARGUMENTS):
         return DEEPSPEED.stack
     return PAGE if not dump or any(name in dump for name in CORE) else PAGE_OF_2022
+
+
+def features_of(dump: Dump) -> dict[str, str]:
+    """What arguments state of the kernels, as features (`sim_core.models.features`); `auto` says nothing."""
+    given = {name: value.lower() for name, value in dump.items()}
+    versions = [version for name, version in FLASH.items() if given.get(name) == "true"]
+    found = {"flash_attention": versions[-1]} if versions else {}
+    if given.get("transformer_impl") == "local" and given.get("use_flash_attn", "false") == "false":
+        found["flash_attention"] = "off"
+    if (backend := given.get("attention_backend", "none").rpartition(".")[2]) not in ("none", "auto"):
+        found["flash_attention"] = backend
+    switched = [way for name, way in GRAPHS.items() if given.get(name) == "true"]
+    if graphs := given.get("cuda_graph_impl", switched[-1] if switched else ""):
+        scope = given.get("cuda_graph_scope", "").strip("[]").replace("'", "").replace("none", "")
+        found["cuda_graph"] = f"{graphs}:{scope}"
+    if "moe_router_fusion" in given and (model.EXPERTS.whole(dump) or 0) > 1:
+        found["router_fusion"] = given["moe_router_fusion"]
+    return found
+
+
+def stated(dump: Dump, page: str) -> tuple[dict[str, Any], list[str]]:
+    """Facts of the stack in SI that arguments state, which win over its page, and a line where they differ."""
+    facts, lines, of_page = dict[str, Any](), list[str](), read_stack(page)
+    for name, value in features_of(dump).items():
+        try:
+            found = read_features({name: value}).facts
+        except SpecError as error:
+            lines.append(f"not read: {error}")
+            continue
+        differs = [fact for fact in found if found[fact] != getattr(of_page, fact)]
+        lines += [
+            f"it says {name} {value}; the page of {page} has {each} {getattr(of_page, each)}: the job's is taken"
+            for each in differs[:1]
+        ]
+        facts |= found
+    return facts, lines

@@ -24,6 +24,7 @@ class Job:
     path: str = ""
     framework: str = ""
     stack: str = ""  # the preset that simulates it
+    facts: Mapping[str, Any] = field(default_factory=dict)  # of the stack in SI, as the file states them, over its page
     plan: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()  # what a simulation needs and the file does not tell

@@ -9,6 +9,8 @@ from sweep.frameworks.stacks import assumed
 from sweep.runs.table import NotSimulated
 
 FORMS: Final = ("SXM", "PCIE", "NVL", "NVL72")
+WRITTEN: Final = {"TPUV": "TPU V", "TPU7": "TPU V7", "TRILLIUM": "V6E", "IRONWOOD": "V7X", "NVL72": " NVL72"}
+"""What some call a device, in the words of presets."""
 USUAL_FORM: Final = "SXM"
 """What a name without a form means where a preset has that form; racks are known by their GPU."""
 SMALLER: Final = {("V100", 16): ("V100-32G-SXM", "15.77 GiB")}
@@ -39,7 +41,10 @@ class Name:
     """What a device's name says: chip, memory in GB, form."""
 
     def __init__(self, text: str) -> None:
-        words = [word for word in re.split(r"[^A-Z0-9]+", text.upper().replace("TPUV", "TPU V")) if word]
+        text = text.upper()
+        for written, plain in WRITTEN.items():
+            text = text.replace(written, plain)
+        words = [word for word in re.split(r"[^A-Z0-9]+", text) if word]
         self.chip = next((word for word in words if _CHIP.match(word)), "")
         self.memory = next((int(size[1]) for word in words if (size := _MEMORY.match(word))), None)
         self.form = next((word for word in words if word in FORMS), "")
@@ -71,8 +76,8 @@ def presets_of(name: str) -> tuple[str, ...]:
         fitting.append(((bool(other.memory) != bool(wanted.memory), other.form != USUAL_FORM, off), capacity, preset))
     if not fitting and wanted.form in ("", USUAL_FORM) and (wanted.chip, wanted.memory) in SMALLER:
         return (SMALLER[wanted.chip, int(wanted.memory or 0)][0],)
-    if not fitting and (wanted.chip, wanted.form) in STAND_INS:
-        return (STAND_INS[wanted.chip, wanted.form][0],)
+    if not fitting and (near := nearest_to(name)) is not None:
+        return (near[0],)
     if not fitting:
         same = [preset for preset in preset_names() if "+" not in preset and Name(preset).chip == wanted.chip]
         raise NotSimulated(f"no preset of device {name[:40]}" + (f", nearest: {', '.join(same)}" if same else ""))
@@ -106,7 +111,7 @@ def hardware_cell(device: str, gpus_per_node: int | None = None, used: float = 0
     name = Name(device)
     if (smaller := SMALLER.get((name.chip, name.memory or 0))) is not None:
         values["memory"] = smaller[1]
-    if (near := STAND_INS.get((name.chip, name.form))) is not None and near[0] == preset:
+    if (near := nearest_to(device)) is not None and near[0] == preset:
         values |= near[1]
     usual, nics = hardware.value("gpus_per_node"), hardware.value("nics_per_node")
     if usual > RACK and not hardware.value("link_axes") > 1:  # a run counts the GPUs and NICs of a tray; of a torus, of a slice
@@ -116,8 +121,13 @@ def hardware_cell(device: str, gpus_per_node: int | None = None, used: float = 0
     return {"preset": preset, **values} if values else preset
 
 
+def nearest_to(device: str) -> tuple[str, dict[str, object]] | None:
+    """The preset that stands for a device without one, and what its data sheet has otherwise; None of others."""
+    name = Name(device)
+    return STAND_INS.get((name.chip, name.form))
+
+
 def stand_in(device: str) -> str:
     """ "device as preset" of a device without a preset, which the nearest stands for; else empty."""
-    name = Name(device)
-    near = STAND_INS.get((name.chip, name.form))
+    near = nearest_to(device)
     return assumed(device[:40], near[0]) if near else ""

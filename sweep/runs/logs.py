@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from sim_core import STACK_FACTS
 from sweep.inputs.told import NEEDED, Job
 from sweep.runs.devices import HardwareCell, hardware_cell, stand_in
 from sweep.runs.table import OUT_OF_MEMORY, NotSimulated
@@ -123,6 +124,7 @@ def _stack(log: Job) -> str | dict[str, object]:
         facts = dict(FP32_GRADIENTS)
     if log.plan["sharding"] in ("none", "optimizer"):
         facts["sharding"] = log.plan["sharding"]
+    facts |= {fact: STACK_FACTS[fact].plain(value) for fact, value in log.facts.items()}
     return {"preset": page, **facts} if facts else page
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import yaml
 
-from sim_core import Hardware, Stack, parse_model, plural, read_hardware, read_stack
+from sim_core import STACK_FACTS, Hardware, Stack, parse_model, plural, read_hardware, read_stack
 from sweep.frameworks.stacks import WITHOUT_PAGE, page_of
 from sweep.inputs.told import Job
 from sweep.starting.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
@@ -58,10 +58,13 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
         else:
             lines[name] = value, why if name == "sharding" and why else "as the job has it"
     lines["global_batch"] = job.plan.get("global_batch"), "sequences of a step, as the job has them"
+    facts = {fact: STACK_FACTS[fact].plain(value) for fact, value in job.facts.items() if value != getattr(stack, fact)}
     top = [
         "workload:",
         *(f"  {line}" for line in yaml.safe_dump({"model": dict(job.model)}, sort_keys=False).rstrip("\n").split("\n")),
-        shown_line("stack", job.stack, "the framework whose behaviour is simulated", 2),
+        shown_line(
+            "stack", {"preset": job.stack, **facts} if facts else job.stack, "the framework whose behaviour is simulated", 2
+        ),
     ]
     shared = job.plan.get("sequence_parallel")
     if shared or (shared is not None and plan.get("tp") != 1):

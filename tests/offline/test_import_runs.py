@@ -50,6 +50,9 @@ def test_devices_by_name() -> None:
         "H100-NVL": "H200-SXM",
         "AMD Instinct MI350X": "MI355X",
         "TPUv5p": "TPU-v5p",
+        "Trillium": "TPU-v6e",
+        "Ironwood (TPU7x)": "TPU-v7x",
+        "GB200NVL72": "GB200-NVL72",
     }
     assert {name: preset_of(name) for name in named} == named
     for name in ("", "MI100", "H100-PCIe-80GB", "A100-20GB", "TPUv2", "RTX4090"):
@@ -282,6 +285,40 @@ def test_stacks_by_framework() -> None:
     assert read_stack("megatron-core").sharding == "optimizer"
 
 
+def test_a_release_asks_nothing_of_a_plan_that_cannot_have_it() -> None:
+    """Its recipes overlap dispatch with interleaved stages; a row that states one stage a rank runs without."""
+    cells = MOE | {"framework": "Megatron-Bridge / NeMo", "hw": "GB300", "gpus": "64", "ep": "4", "tp": "1", "gbs": "512"}
+    plain, interleaved = (row(**cells, layers="48", pp="4", vpp=vpp, dtype="mxfp8") for vpp in ("1", "2"))
+    assert [one.plan.get("overlap_ep") for one in (plain, interleaved)] == [None, True]
+    assert [run.reason for run in run_rows([plain, interleaved])] == ["", ""]
+    again = [
+        row(**cells, pp="1", dtype="mxfp8", recompute=recompute)
+        for recompute in ("full", "full:8/32", "layernorm+moe", "core_attn")
+    ]
+    assert [one.plan.get("overlap_ep") for one in again] == [None, None, None, True]
+    assert [run.reason for run in run_rows(again)] == [""] * 4
+    assert row(**cells, pp="4", features="ep_overlap=1").plan["overlap_ep"], "but a row that states it is told"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "recipe", "precision"),
+    [
+        ("fp8", "", "fp8_delayed"),
+        ("fp8", "delayed", "fp8_delayed"),
+        ("fp8", "current (tensorwise)", "fp8_tensorwise"),
+        ("fp8", "blockwise 128x128", "fp8_blockwise"),
+        ("fp8", "MXFP8", "mxfp8"),
+        ("fp8", "none", "fp8_delayed"),
+        ("fp8-mx", "current", "fp8_tensorwise"),
+        ("bf16", "mxfp8", "bf16"),
+        ("nvfp4", "nvfp4 then fp8 (healing)", "nvfp4"),
+        ("nvfp4", "mxfp8", "nvfp4"),
+    ],
+)
+def test_the_recipe_of_8_bits_is_that_which_the_row_states(dtype: str, recipe: str, precision: str) -> None:
+    assert row(dtype=dtype, features=f"fp8_recipe={recipe}").plan["precision"] == precision
+
+
 GPT: dict[str, str] = {"model": "gpt3-175b", "ffn": "16384"}
 
 
@@ -323,7 +360,7 @@ def test_a_framework_without_a_page_is_no_older_than_what_it_states() -> None:
 def test_what_a_row_states_is_taken_over_the_page_and_said(tmp_path: Path) -> None:
     stated = GPT | {
         "release": "v3.0", "tp": "1", "pp": "2", "vpp": "2",
-        "features": "flash_attention=v1;grad_overlap=1;tp_comm_overlap=1;overlap_p2p=0;grad_reduce_dtype=fp32;untied=1;"
+        "features": "flash_attention=v1;overlap_grad_reduce=1;tp_comm_overlap=1;overlap_p2p=0;grad_reduce_dtype=fp32;untied=1;"
         "head_dim=128",
     }  # fmt: skip
     table = free_table(

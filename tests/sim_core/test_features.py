@@ -58,6 +58,11 @@ def test_graphs_by_the_modules_that_recipes_name(value: str, graphs: str) -> Non
         ("yes", True, None, None),
         ("1", True, None, None),
         ("v1", True, 2.0, 3.5),
+        ("flash_attention_2", True, 1.0, 1.75),
+        ("cudnn_flash_te", True, None, None),
+        ("autoselected", True, None, None),
+        ("eager", False, None, None),
+        ("dot_product", False, None, None),
         ("v1.0.9", True, 2.0, 3.5),
         ("2", True, 1.0, 1.75),
         ("2.5.6.post1", True, 1.0, 1.75),
@@ -76,9 +81,7 @@ def test_flash_attention_by_its_version(value: str, one_kernel: bool, on_a100: f
 
 
 def test_what_a_run_states_of_overlap_and_precision() -> None:
-    text = (
-        "grad_overlap=0;overlap_param_gather=1;overlap_p2p=1;tp_comm_overlap=0;grad_reduce_dtype=float32;cross_entropy=unfused"
-    )
+    text = "grad_overlap=0;param_overlap=1;overlap_p2p=1;tp_overlap=0;grad_reduce_dtype=float32;cross_entropy=unfused"
     found = read_features(split_features(text))
     assert found.facts == {"fused_loss": False}
     assert found.plan == {

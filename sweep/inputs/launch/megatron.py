@@ -108,7 +108,10 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
     if DEEPSPEED.flag in flags:
         framework, stack = "Megatron-DeepSpeed", DEEPSPEED.stack
     kept = tuple(flag for flag in flags if megatron.is_kept(flag))
-    return Job(framework=framework, plan=plan, model=numbers, stack=stack, notes=(*notes, *told), kept=kept)
+    facts, lines = megatron.stated(values, stack)
+    return Job(
+        framework=framework, plan=plan, model=numbers, stack=stack, facts=facts, notes=(*notes, *lines, *told), kept=kept
+    )
 
 
 def slurm_of(text: str) -> dict[str, int]:

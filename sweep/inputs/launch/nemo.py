@@ -35,7 +35,8 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Job:
         vocabulary = model.VOCABULARY.whole(values)
         own = {"vocabulary": vocabulary} if vocabulary else {}
         numbers, notes = numbers_told(lambda given: model_of_dump(values, path, {**own, **given}), path)
-    return Job(framework="NeMo", plan=plan, model=numbers, stack=nemo.PAGE, notes=notes)
+    facts, lines = megatron.stated(values, nemo.PAGE)
+    return Job(framework="NeMo", plan=plan, model=numbers, stack=nemo.PAGE, facts=facts, notes=(*notes, *lines))
 
 
 def _collect(section: Mapping[str, Any], values: dict[str, str], depth: int) -> None:

@@ -163,6 +163,8 @@ class MegatronLog(LogReader):
         job.stack = deepspeed.PAGE if self._samples_first else megatron.stack_of(values)
         if job.stack == deepspeed.PAGE:
             job.framework = "Megatron-DeepSpeed"
+        job.facts, lines = megatron.stated(values, job.stack)
+        job.notes += tuple(lines)
         plan = self._plan()
         if self._batch is not None:
             plan["global_batch"] = self._batch

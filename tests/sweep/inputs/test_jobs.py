@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sim_core import read_hardware, read_stack
 from sweep.evaluation.preparation import prepare
 from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
@@ -135,6 +136,92 @@ def test_a_spec_around_the_job_that_runs(log: Path, tmp_path: Path) -> None:
     without = {key: value for key, value in spec.items() if key != "running"}
     (tmp_path / "without.yaml").write_text(yaml.safe_dump(without, sort_keys=False))
     assert prepared.sweep.identity == prepare(load_spec(tmp_path / "without.yaml"), tmp_path).sweep.identity
+
+
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        ({}, {}),
+        ({"attention_backend": "AttnBackend.auto"}, {}),
+        ({"attention_backend": "AttnBackend.unfused"}, {"flash_attention": False}),
+        ({"attention_backend": "flash"}, {"flash_attention": True}),
+        ({"transformer_impl": "local", "use_flash_attn": False}, {"flash_attention": False}),
+        ({"transformer_impl": "local", "use_flash_attn": True}, {"flash_attention": True}),
+        ({"transformer_impl": "transformer_engine", "use_flash_attn": False}, {}),
+        ({"use_flash_attn_v2": True}, {"flash_attention": True, "attention_scale": {"H100-SXM": 1.75, "H200-SXM": 1.75}}),
+        ({"enable_cuda_graph": True}, {"graphs": "full"}),
+        ({"enable_cuda_graph": False, "cuda_graph_scope": "full"}, {}),
+        ({"external_cuda_graph": True, "cuda_graph_scope": "attn"}, {"graphs": "attention"}),
+        ({"cuda_graph_impl": "none", "cuda_graph_scope": "[]"}, {"graphs": "none"}),
+        (
+            {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": "['attn', 'moe_router']"},
+            {"graphs": "attention and router"},
+        ),
+        ({"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"}, {"graphs": "full"}),
+        ({"moe_router_fusion": False}, {}),
+        ({"moe_router_fusion": False, "num_experts": 8}, {"fused_router": False}),
+    ],
+)
+def test_what_a_dump_states_of_kernels_wins_over_the_page(
+    said: dict[str, object], facts: dict[str, object], tmp_path: Path
+) -> None:
+    """In the row of a log, and in the spec around it where the page has it otherwise; a line says so."""
+    log, rows, out = tmp_path / "job.log", tmp_path / "rows.csv", tmp_path / "job.yaml"
+    log.write_text(specimens.megatron_log(said))
+    assert sweep("inspect", log, "--rows", rows).returncode == 0
+    (row,) = read_table(rows)
+    assert {fact: getattr(row.stack(), fact) for fact in facts} == facts
+    assert yaml.safe_load(row.text("stack")) == ({"preset": "megatron-core", **facts, "sharding": "optimizer"} | facts)
+    done = sweep("init", log, "-o", out)
+    page = read_stack("megatron-core")
+    own = {fact: value for fact, value in facts.items() if getattr(page, fact) != value}
+    assert yaml.safe_load(out.read_text())["workload"]["stack"] == (
+        {"preset": "megatron-core", **own} if own else "megatron-core"
+    )
+    assert ("the page of megatron-core has" in done.stdout) == bool(own)
+    assert run_rows([row])[0].reason == ""
+
+
+def test_a_launch_script_states_its_kernels_too(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    told = "the page of megatron-core has flash_attention True: the job's is taken"
+    for flags, said in (
+        ("--attention-backend unfused", True),
+        ("--transformer-impl local", True),
+        ("--attention-backend fused", False),
+    ):
+        path.write_text(specimens.SCRIPT.replace("--bf16", f"--bf16 {flags}"))
+        assert (told in sweep("inspect", path).stdout) == said
+
+
+def test_a_recipe_of_nemo_states_its_kernels_too(tmp_path: Path) -> None:
+    path, spec = tmp_path / "recipe.yaml", tmp_path / "spec.yaml"
+    more = "  attention_backend: unfused\n  cuda_graph_impl: local\n  cuda_graph_scope: [attn, moe_router]\n"
+    path.write_text(specimens.NEMO_YAML.replace("  optim:", more + "  optim:"))
+    done = sweep("init", path, "-o", spec)
+    assert done.returncode == 0, done.stderr
+    stack = yaml.safe_load(spec.read_text())["workload"]["stack"]
+    assert stack == {"preset": "nemo", "flash_attention": False, "graphs": "attention and router"}
+    assert "it says flash_attention unfused; the page of nemo has flash_attention True: the job's is taken" in done.stdout
+
+
+def test_the_nearest_device_is_said(tmp_path: Path) -> None:
+    for device, preset in (("MI350X", "MI355X"), ("H200-NVL", "H200-SXM")):
+        done = sweep("init", "llama3-8b", "--hardware", device, "-o", tmp_path / f"{device}.yaml")
+        assert done.returncode == 0, done.stderr
+        assert f"{device} as {preset}, the nearest device" in done.stdout
+        hardware = yaml.safe_load((tmp_path / f"{device}.yaml").read_text())["hardware"]
+        assert hardware["preset"] == preset
+        assert float(hardware["peak_flops_bf16"].split()[0]) < read_hardware(preset).value("peak_flops_bf16") / 1e12
+    page = tmp_path / "h200-nvl.yaml"
+    page.write_text(sweep("hardware", "A100-80G-SXM", "--yaml").stdout)
+    assert "nearest device" not in sweep("init", "llama3-8b", "--hardware", page, "-o", tmp_path / "own.yaml").stdout
+    assert yaml.safe_load((tmp_path / "own.yaml").read_text())["hardware"] == "h200-nvl.yaml"
+    log = tmp_path / "nvl.log"
+    log.write_text(megatron_log().replace("H100 80GB HBM3", "H200 NVL"))
+    done = sweep("init", log, "-o", tmp_path / "nvl.yaml")
+    assert "H200-NVL as H200-SXM, the nearest device" in done.stdout.replace("H200 NVL", "H200-NVL")
+    assert yaml.safe_load((tmp_path / "nvl.yaml").read_text())["hardware"]["sustained_scale"] == 1.33
 
 
 def test_a_job_with_its_own_layers_of_each_stage_is_one_of_the_plans(tmp_path: Path) -> None:
