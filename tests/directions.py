@@ -167,12 +167,13 @@ def changes(plans: Plans, devices: int) -> Iterator[tuple[str, str, Plans, Plans
     """What should help: its name, what is to be less, the plans without it and with it. Rows of hardware from `devices` on
     are those of BETTER, one after another."""
 
-    def switched(name: str, *values: Any) -> tuple[Plans, ...]:
-        return tuple(plans._replace(**{name: np.full_like(getattr(plans, name), value)}) for value in values)
+    def switched(what: str, measure: str, name: str, *values: Any) -> tuple[str, str, Plans, Plans]:
+        one, two = (plans._replace(**{name: np.full_like(getattr(plans, name), value)}) for value in values)
+        return what, measure, one, two
 
     for name in SWITCHES:
-        yield name, STEP, *switched(name, 0, 1)
-    yield "bf16 gradients", STEP, *switched("gradient_precision", 1, 2)
+        yield switched(name, STEP, name, 0, 1)
+    yield switched("bf16 gradients", STEP, "gradient_precision", 1, 2)
     yield "no straggler", STEP, plans._replace(straggler_factor=1.5 * plans.straggler_factor), plans
     yield "faster device", STEP, plans, plans._replace(device_speed=2 * plans.device_speed)
     nothing = np.zeros_like(plans.pp)
@@ -181,7 +182,7 @@ def changes(plans: Plans, devices: int) -> Iterator[tuple[str, str, Plans, Plans
         yield what, STEP, plans, plans._replace(hardware=plans.hardware + number * devices)
     yield "fewer micro-batches", PEAK, plans._replace(ga=2 * plans.ga), plans
     for kind in range(2, len(SHARDINGS)):
-        yield f"sharding {SHARDINGS[kind]}", STATE, *switched("sharding", kind - 1, kind)
+        yield switched(f"sharding {SHARDINGS[kind]}", STATE, "sharding", kind - 1, kind)
 
 
 def worse_in(model: str, stack: str, rng: np.random.Generator, rows: int = ROWS) -> tuple[int, list[Pair]]:
@@ -190,7 +191,8 @@ def worse_in(model: str, stack: str, rng: np.random.Generator, rows: int = ROWS)
     every = [variants, *(tuple(better(device, **factors) for device in variants) for factors in BETTER.values())]
     hardware = hardware_table([device for some in every for device in some], None)
     plans = drawn(rng, workload, hardware_table(variants, None), rows)
-    count, pairs = len(plans.pp), []
+    pairs: list[Pair] = []
+    count = len(plans.pp)
     if not count:
         return 0, pairs
     things = list(changes(plans, len(variants)))

@@ -49,10 +49,9 @@ class Answer(NamedTuple):
 
 def answer_of(ranking: Ranking, folder: Location, where: str | None = None) -> Answer:
     """The answer of a ranking of `folder` by a condition `where`. Raises SpecError."""
-    best = ranking.best
-    if best is None:
+    if ranking.best is None:
         return _without_plan(ranking, folder, where)
-    best, fastest = _decided(ranking, best, folder, where)
+    best, fastest = _decided(ranking, ranking.best, folder, where)
     plan = best["plan"]
     if ranking.front:
         ends = [
