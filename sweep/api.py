@@ -33,7 +33,7 @@ from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.outputs import write_file
 from sweep.ranking.ranking import Ranking, rank
-from sweep.reopening import BEST, Reopened, plan_number, reopened
+from sweep.reopening import BEST, Reopened, reopened
 from sweep.report.content import content_of
 from sweep.report.page import report_page
 from sweep.results.folder import Folder, Location, folder_at
@@ -42,6 +42,7 @@ from sweep.show.perfetto import drawn_plan
 from sweep.show.sections import html_table, paragraphs, print_sections
 from sweep.spec.given import plain
 from sweep.spec.spec import SweepSpec, checked_spec, load_spec
+from sweep.tuning.meant import plan_number
 from sweep.tuning.tuner import Tuner
 from sweep.wording import cell, heading
 

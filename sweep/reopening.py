@@ -11,8 +11,6 @@ from pydantic import ValidationError
 from sim_core import SimError, SpecError
 from sweep.evaluation.identity import contents_at
 from sweep.evaluation.preparation import Prepared, prepare
-from sweep.options import wrong
-from sweep.ranking.ranking import rank
 from sweep.results.folder import Folder, Location
 from sweep.results.store import Store
 from sweep.sources import differences
@@ -60,19 +58,6 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
         changed = "hardware or model files have changed since the result was made"
         notes = (f"{changed}; what follows is simulated with those of now",)
     return Reopened(folder=store.folder, spec=spec, base=base, prepared=prepared, provenance=provenance, notes=notes)
-
-
-def plan_number(opened: Reopened, text: str, option: str = "PLAN") -> int:
-    """The number of a plan: as `rank` prints it, or of `best`, the first of the ranking. Raises SpecError, for `option`."""
-    size = opened.prepared.sweep.space.size
-    if text == BEST:
-        rows = rank(opened.folder, top=1, per=[]).rows
-        if not rows.num_rows:
-            raise SpecError(f"{opened.folder}: no plan of it can run; give the number of one")
-        return int(rows["plan"][0].as_py())
-    if not text.isascii() or not text.isdecimal() or int(text) >= size:
-        raise wrong(option, text, f"a number from 0 to {size - 1:,} (column plan of `sweep rank`), or best")
-    return int(text)
 
 
 def _base(provenance: dict[str, Any], folder: Folder, spec_file: Path | None) -> Path:

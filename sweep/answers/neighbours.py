@@ -109,7 +109,9 @@ def _changes(plan: PlanOfResult) -> Iterator[tuple[str, Change]]:
         yield "vpp", {"vpp": value}
     known_load = len(workload.arrays.expert_load) > 0 or not from_file
     # of precisions 16 bits, the usual 8 bits of the stack, and those of the device with scales of blocks
-    recipes: tuple[str, ...] = ("bf16", "fp8_tensorwise" if plan.stack and plan.stack.name in TENSORWISE else "fp8_delayed")
+    recipes: tuple[str, ...] = ("bf16",)
+    if plan.hardware.value("peak_flops_fp8") > 0:
+        recipes += ("fp8_tensorwise" if plan.stack and plan.stack.name in TENSORWISE else "fp8_delayed",)
     recipes += (MXFP8,) * (not from_file and MXFP8 in precisions(load_kernels(plan.hardware)))
     switch = (True, False)
     worth: dict[str, tuple[bool, tuple[str | bool, ...]]] = {

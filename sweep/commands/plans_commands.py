@@ -25,8 +25,9 @@ from sweep.exporting.torchtitan import torchtitan_text
 from sweep.frameworks.plan import Launched
 from sweep.options import OptionError, of_keys, readable, wrong
 from sweep.outputs import write_file
-from sweep.reopening import BEST, plan_number, reopened
+from sweep.reopening import BEST, reopened
 from sweep.spec.spec import load_spec
+from sweep.tuning.meant import plan_number
 
 Result = Annotated[str, Argument(metavar="RESULT", help="Folder of results, a path or URI.")]
 Plan = Annotated[str, Argument(help="Its number, as in `rank`; or best.")]
@@ -85,7 +86,7 @@ class ExportForm(StrEnum):
 
 def export_command(
     source: Annotated[str, Argument(metavar="RESULT|SPEC", help="A folder of results, or the spec of a sweep.")],
-    plan: Annotated[str, Option(help="Its number, as in the results; best: the first of the ranking of a result.")],
+    plan: Annotated[str, Option(help="Its number, as in the results; best: the one to launch.")],
     output: Annotated[Path | None, Option("--output", "-o", help="File to write; default: standard output.")] = None,
     form: Annotated[
         ExportForm | None, Option("--format", help="Default: simai for the sweep of a SimAI text, else megatron.")

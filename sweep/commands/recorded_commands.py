@@ -13,12 +13,13 @@ from sweep.evaluation.one_plan import facts_of, stages_replayed
 from sweep.inputs.registry import is_trace
 from sweep.options import OptionError
 from sweep.outputs import write_file
-from sweep.reopening import plan_number, reopened
+from sweep.reopening import reopened
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
 from sweep.show.perfetto import chrome_trace, drawn_plan
 from sweep.show.terminal import own_console
 from sweep.show.traces import replay_screen, replay_values, stages_lines
+from sweep.tuning.meant import plan_number
 
 Step = Annotated[
     int | None, Option("--step", min=1, max=LARGEST["step"], help="Which of several steps in the files; else the median.")

@@ -22,6 +22,7 @@ from sweep.report.table import Columns, read_columns
 from sweep.results.folder import Location
 from sweep.results.store import Store
 from sweep.show.ranked import error_lines
+from sweep.tuning.meant import launched_and_best
 from sweep.tuning.record import NAME, SKIP, Run, read_record, runs_of
 
 ROWS: Final = 3000
@@ -54,11 +55,14 @@ def content_of(directory: Location, record: Path | None = None) -> dict[str, Any
     reasons = columns.reason.values
     counted = zip(reasons, _counts(columns.reason.code, len(reasons)).tolist(), strict=True)
     of_axes = {each.name: [each.values[k] for k in np.unique(each.code[columns.order])] for each in columns.axes}  # that run
-    opened = None
-    with in_plain_python():  # a few plans: quicker than to load the compiler
-        with suppress(SimError):  # where its files are not at hand
-            opened = reopened(folder)
-        head = head_of(name, ranking, opened, place, of_axes, measured)
+    opened, launched = None, None
+    with in_plain_python(), suppress(SimError):  # a few plans: quicker than to load the compiler; files may not be at hand
+        opened = reopened(folder)
+    if opened is not None and ranking.best is not None:
+        launched, best = launched_and_best(ranking, ranking.best, folder, opened=opened)
+        launched = None if launched is best else launched
+    with in_plain_python():
+        head = head_of(name, ranking, launched, opened, place, of_axes, measured)
     return {
         "name": name,
         "head": head,

@@ -32,6 +32,7 @@ _MILLION: Final = 10**6
 def head_of(
     name: str,
     ranking: Ranking,
+    launched: Values | None,
     opened: Reopened | None,
     place: str,
     axes: Mapping[str, Sequence[Any]],
@@ -39,8 +40,9 @@ def head_of(
 ) -> dict[str, Any]:
     """What the head says of a ranking, whose first rows are the best of each group.
 
-    `opened`: None where the files of the sweep are not at hand. `place`: how a command names the result. `axes`: values of
-    the plan columns that have several. `measured`: plans that ran or failed, the fastest first.
+    `launched`: the plan to launch where it is not the best. `opened`: None where the files of the sweep are not at hand.
+    `place`: how a command names the result. `axes`: values of the plan columns that have several. `measured`: plans that ran or
+    failed, the fastest first.
     """
     rows = ranking.rows.slice(0, GROUPS if ranking.per else 1).to_pylist()
     title = heading = name
@@ -60,7 +62,10 @@ def head_of(
         "title": title,
         "heading": heading,
         "job": job,
-        "winners": [_winner(row, ranking, opened, place) for row in rows],
+        "winners": [
+            *([_winner(launched, ranking, opened, place) | {"name": "Launch plan"}] if launched else []),
+            *(_winner(row, ranking, opened, place) for row in rows),
+        ],
         "more": ranking.rows.num_rows - len(rows) if ranking.per else 0,
     }
 
@@ -135,7 +140,7 @@ def _winner(row: Values, ranking: Ranking, opened: Reopened | None, place: str) 
     fields = values_text({name: row[name] for name in rest})
     return {
         "plan": plan,
-        "group": values_text(group),
+        "name": f"Best plan{' of ' + values_text(group) if group else ''}: plan",
         "words": [*(answers[0].lines if answers else (_sizes(row),)), *[fields] * bool(fields)],
         "answers": answers[1:],
         "told": told,

@@ -54,7 +54,7 @@ def report_page(content: Values) -> str:
 
 def _winner(of: Values, opened: str) -> str:
     """The best plan of a group: what it is, what is expected of it, what launches it."""
-    name = f"Best plan{' of ' + of['group'] if of['group'] else ''}: plan {of['plan']}"
+    name = f"{of['name']} {of['plan']}"
     words = html_of(Section(lines=of["words"])) + "".join(html_section(each, 4, []) for each in of["answers"])
     launch = _command(of["launch"], "launch") if of["launch"] else _command(of["commands"][-1])
     return (

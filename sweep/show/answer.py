@@ -14,7 +14,7 @@ from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Location
 from sweep.spec.stacks import STACK
 from sweep.spec.values import FIELDS
-from sweep.tuning.tuner import plan_to_launch
+from sweep.tuning.meant import launched_and_best
 from sweep.uncertainty.evidence import LEVEL
 from sweep.uncertainty.highest import above_measured, bits_of
 from sweep.uncertainty.memory import chance_before_runs, likely_part
@@ -51,7 +51,7 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None) -> A
     """The answer of a ranking of `folder` by a condition `where`. Raises SpecError."""
     if ranking.best is None:
         return _without_plan(ranking, folder, where)
-    best, fastest = _decided(ranking, ranking.best, folder, where)
+    best, fastest = launched_and_best(ranking, ranking.best, folder, where)
     plan = best["plan"]
     if ranking.front:
         ends = [
@@ -74,22 +74,6 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None) -> A
         "; ".join(_doubts(ranking, best, fastest, tied, folder, where)),
         after,
     )
-
-
-def _decided(ranking: Ranking, best: Values, folder: Location, where: str | None) -> tuple[Values, Values]:
-    """The plan to launch, where plans are ranked by their time (`plan_to_launch`), else the best; and the best. Both with their
-    chance to run by what is known now."""
-    if ranking.front or ranking.best_by not in (*LONGER, *SHORTER) or ranking.descending != higher_is_better(ranking.by):
-        return best, best
-    if (found := plan_to_launch(folder, ranking.best_by, where)) is None:
-        return best, best
-    decided, tuner = found
-    best = {**best, RUNS: tuner.chance(best["plan"])}
-    if decided.plan == best["plan"]:
-        return best, best
-    condition = f"plan = {decided.plan}" + (f" AND ({where}\n)" if where else "")
-    row = rank(folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=1).best
-    return ({**row, RUNS: decided.runs_probability}, best) if row else (best, best)
 
 
 def plan_words(row: Values, ranking: Ranking) -> str:

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sim_core import EXPLANATIONS, Ints, SimError, SpecError, short
+from sim_core import EXPLANATIONS, Ints, SpecError, short
 from sweep.columns import LONGER, SHORTER
 from sweep.evaluation.moved import boundless
 from sweep.evaluation.preparation import Sweep
@@ -404,17 +403,3 @@ class _Basis:
 def plan_values(row: Mapping[str, Any]) -> dict[str, Any]:
     """Every plan column of a row of a result."""
     return dict(itertools.takewhile(lambda cell: cell[0] != "status", row.items()))
-
-
-def plan_to_launch(folder: Location, by: str, where: str | None = None) -> tuple[Proposal, Tuner] | None:
-    """The plan of a model's result to launch, by its runs so far, and what is known of the others.
-
-    None where files of its sweep are not at hand, and of recorded jobs.
-    """
-    with suppress(SimError):
-        opened = reopened(folder)
-        if opened.prepared.sweep.workload.modelled is not None:
-            stored: dict[str, Any] = {} if opened.folder.local else {"file": Path(NAME), "entries": ()}
-            tuner = Tuner(folder, by=by, where=where, opened=opened, read_only=True, **stored)
-            return tuner.launch, tuner
-    return None

@@ -19,7 +19,8 @@ from sweep.answers.explanation import Explanation, explain
 from sweep.answers.variation import PlanOfResult
 from sweep.evaluation.one_plan import plans_of, prepare_plan, row_of
 from sweep.ranking.ranking import rank
-from sweep.reopening import Reopened, plan_number, reopened
+from sweep.reopening import Reopened, reopened
+from sweep.tuning.meant import plan_number
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import spec_in, stored_row
 

@@ -123,7 +123,7 @@ def test_the_head_says_job_winner_and_interval(folder: Path, content: dict[str, 
     page = Outline(report_page(content)).text
     for row, winner in zip(rows, content["head"]["winners"], strict=False):
         assert winner["plan"] == row["plan"]
-        assert winner["group"] == f"gpus {row['all_gpus']}"
+        assert winner["name"] == f"Best plan of gpus {row['all_gpus']}: plan"
         assert short(row["step_time_s"], "s") in winner["told"]
         assert row["step_time_low_s"] is None or f"90%: {short(row['step_time_low_s'], 's')} to" in winner["told"]
         assert f"sweep export {folder} --plan {row['plan']}" in page

@@ -1,0 +1,84 @@
+"""One plan throughout: what a launch file leads to is named by the answer, tune, explain, what-if, export and the page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sim_core import SpecError
+from sweep.api import load
+from sweep.ranking.ranking import rank
+from sweep.reopening import reopened
+from sweep.tuning.meant import plan_number
+from tests.sweep.commands import sweep
+
+LAUNCHED = """#!/bin/bash
+torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --tensor-model-parallel-size 4 --pipeline-model-parallel-size 1 \\
+  --sequence-parallel --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 \\
+  --group-query-attention --num-query-groups 8 --swiglu --disable-bias-linear --normalization RMSNorm \\
+  --position-embedding-type rope --bf16 --seq-length 8192 --max-position-embeddings 8192 --vocab-size 128256 \\
+  --untie-embeddings-and-output-weights \\
+  --micro-batch-size 1 --global-batch-size 64 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The result of the spec that `init` writes for a launch file, on A100s of 40 GB, which have no FP8."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "run.sh").write_text(LAUNCHED)
+    sweep("init", folder / "run.sh", "--hardware", "A100-40G-SXM", "-o", folder / "job.yaml")
+    few = {"axes.cp": "[1]", "axes.pp": "[1, 2]", "axes.vpp": "[1, 4, 8]", "axes.checkpointing": "[none]"}
+    sets = [part for name, value in few.items() for part in ("--set", f"{name}={value}")]
+    told = sweep("run", folder / "job.yaml", "--out", folder / "out", *sets)
+    assert told.returncode == 0, "what lies outside of the space is no error, though the device has no FP8"
+    return folder / "out"
+
+
+def test_one_plan_throughout(job: Path, tmp_path: Path) -> None:
+    told = " ".join(sweep("rank", job).stdout.split())
+    found = re.search(r"Launch plan (\d+) \(.*% behind the fastest, plan (\d+)\)", told)
+    assert found is not None
+    plan, fastest = map(int, found.groups())
+    assert fastest == rank(job, top=1).rows["plan"][0].as_py() != plan
+    assert json.loads(sweep("tune", job, "--json").stdout)["next"][0]["plan"] == plan
+    assert sweep("explain", job).stdout.startswith(f"plan {plan}\n")
+    assert json.loads(sweep("export", job, "--plan", "best", "--format", "json").stdout)["plan"] == plan
+    named, meant = (sweep("whatif", job, *text, "--gpus", 32).stdout for text in ([str(plan)], []))
+    assert named == meant
+    assert load(job).export() == load(job).export(plan)
+    sweep("report", job, "-o", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f"<h3>Launch plan {plan}</h3>" in page
+    assert f"<h3>Best plan: plan {fastest}</h3>" in page
+
+
+def test_a_run_of_the_job_moves_the_answer(job: Path) -> None:
+    """A plan that did not fit is not to be launched, and nothing that needs as much."""
+    first = json.loads(sweep("tune", job, "--json").stdout)["next"][0]["plan"]
+    sweep("tune", job, "--add", f"plan={first}", "--failed", "oom")
+    try:
+        opened = reopened(job)
+        second = plan_number(opened, "best")
+        assert second != first
+        assert f"Launch plan {second} (" in sweep("rank", job).stdout
+        assert opened.prepared.sweep.named == ("megatron-core",)
+    finally:
+        (job / "tune.csv").unlink()
+
+
+def test_what_is_no_plan_is_refused(job: Path) -> None:
+    with pytest.raises(SpecError, match=r"PLAN: found x, expected a number from 0 to .* or best"):
+        plan_number(reopened(job), "x")
+
+
+def test_a_recorded_job_has_the_first_of_the_ranking(tmp_path: Path) -> None:
+    """No draws of constants concern measured times."""
+    spec = Path(__file__).parents[3] / "examples" / "gpt2_ddp.yaml"
+    sweep("run", spec, "--out", tmp_path / "out", "--top", 0)
+    first = rank(tmp_path / "out", top=1).best
+    assert first is not None
+    assert plan_number(reopened(tmp_path / "out", spec), "best") == first["plan"]
