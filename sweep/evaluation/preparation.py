@@ -24,7 +24,6 @@ from sweep.spec.stacks import stack_name, stated_stack
 from sweep.spec.stragglers import Stragglers
 from sweep.spec.values import STACK_AXIS
 from sweep.spec.workloads import workload_of
-from sweep.uncertainty.memory import UNNAMED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ class Sweep:
     checkpoint_bytes: float | None = None  # of the whole model, None if unknown
     stragglers: Stragglers | None = None
     others: tuple[Workload, ...] = ()  # the same model with the further stacks of an axis
-    named: tuple[str, ...] = (UNNAMED,)  # the stack of each workload, as far as the spec names one
+    named: tuple[str, ...] = ("",)  # the stack of each workload, empty where the spec names none
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
@@ -111,7 +110,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         checkpoint_bytes=saved,
         stragglers=spec.stragglers,
         others=tuple(workloads[1:]),
-        named=tuple(stack_name(section.stack) if section.stack else UNNAMED for section in sections),
+        named=tuple(stack_name(section.stack) if section.stack else "" for section in sections),
     )
     check_constraints(sweep.where, describe_rows(space, np.zeros(1, np.int64))[0])
     _check_ranking(spec, sweep)

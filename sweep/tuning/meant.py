@@ -23,12 +23,13 @@ def plan_to_launch(
     """
     if ranking.front or ranking.best_by not in (*LONGER, *SHORTER) or ranking.descending != higher_is_better(ranking.by):
         return None
+    if not (ranking.provenance.get("spec", {}).get("workload") or {}).get("model"):
+        return None
     with suppress(SimError):
         opened = opened or reopened(folder)
-        if opened.prepared.sweep.workload.modelled is not None:
-            stored: dict[str, Any] = {} if opened.folder.local else {"file": Path(NAME), "entries": ()}
-            tuner = Tuner(folder, by=ranking.best_by, where=where, opened=opened, read_only=True, **stored)
-            return tuner.launch, tuner
+        stored: dict[str, Any] = {} if opened.folder.local else {"file": Path(NAME), "entries": ()}
+        tuner = Tuner(folder, by=ranking.best_by, where=where, opened=opened, read_only=True, **stored)
+        return tuner.launch, tuner
     return None
 
 
