@@ -107,7 +107,7 @@ MEANT = {
         ("@S --plan 0 --set axes.tp", "--set: found axes.tp, expected key=value, such as axes.tp=[1,2,4]"),
         ("@S --plan 0 --output /nope/x", "--output: found /nope/x, expected a file in a folder that is there"),
         ("@S --plan 0 --spec @S", "--spec: found beside a spec, which takes --set"),
-        ("@S", "--plan: found none, expected one (Its number, as in the results; best: the first of the ranking of a result)"),
+        ("@S", "--plan: found none, expected one (Its number, as in the results; best: the one to launch)"),
     ],
     "timeline": [
         ("@R", "PLAN: found none, and @R holds results of a sweep: which plan?"),
