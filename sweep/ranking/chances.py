@@ -44,6 +44,10 @@ def runs_in_sql(provenance: Mapping[str, Any], columns: Collection[str]) -> str 
     part = "(peak_memory_bytes / device_memory_bytes)"
     if STACK_AXIS not in columns:
         return chance_in_sql(part, believed_stack(provenance))
-    axes = provenance.get("spec", {}).get("axes") or {}
-    cases = "".join(f" WHEN '{name}' THEN {chance_in_sql(part, name)}" for name in map(stack_name, axes.get(STACK_AXIS, ())))
-    return f"CASE {STACK_AXIS}{cases} END"
+    stated: list[Any] = []
+    for key, values in (provenance.get("spec", {}).get("axes") or {}).items():
+        if STACK_AXIS in (names := key.split(",")):  # alone, or beside other fields
+            stated += [value[names.index(STACK_AXIS)] if len(names) > 1 else value for value in values]
+    stacks = {name.replace("'", "''"): chance_in_sql(part, name) for name in map(stack_name, stated)}
+    cases = "".join(f" WHEN '{name}' THEN {chance}" for name, chance in stacks.items())
+    return f"CASE {STACK_AXIS}{cases} ELSE NULL END" if cases else None

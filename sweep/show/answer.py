@@ -172,7 +172,7 @@ def _fits(ranking: Ranking, row: Values, fastest: Values, folder: Location, wher
             yield f"{_needs(row)}; {_next_with_room(ranking, row, folder, where)}"
         return
     yield _needs(row)
-    if _is_modelled(ranking) and not believed_stack(ranking.provenance):
+    if _is_modelled(ranking) and not (row.get("stack") or believed_stack(ranking.provenance)):
         own = chance_before_runs(np.array([_part(row)]), STACK)[0]
         yield f"no stack is named: if {STACK} runs it is {own:.0%} (workload: {{stack: {STACK}}})"
     if row["plan"] != fastest["plan"]:

@@ -435,6 +435,17 @@ def test_who_names_no_stack_is_told_what_naming_it_would_change(tmp_path: Path) 
     assert "no stack is named" not in sweep("rank", tmp_path / "named").stdout
 
 
+@pytest.mark.parametrize("axes", [{"stack": ["megatron-core", "nemo"]}, {"stack,tp": [["megatron-core", 2], ["nemo", 4]]}])
+def test_chances_of_stacks_on_an_axis_are_a_condition(axes: dict[str, Any], tmp_path: Path) -> None:
+    fixed = {"dp": 4, "pp": 1, "global_batch": 16} | ({"tp": 4} if "stack" in axes else {})
+    spec = {"name": "stacks", "model": "llama3-8b", "hardware": "H100-SXM", "axes": axes, "fixed": fixed}
+    table = run(spec, tmp_path / "out").rank(top=2)
+    least = min(table[RUNS].to_pylist())
+    assert rank(tmp_path / "out", where=f"runs_probability > {least - 0.001}").rows.num_rows == 2
+    assert rank(tmp_path / "out", where="runs_probability > 0.99").rows.num_rows == 0
+    assert "no stack is named" not in " ".join(sweep("rank", tmp_path / "out").stdout.split())
+
+
 def test_a_likely_part_is_where_the_chance_crosses() -> None:
     for stack in ("megatron-core", "nemo", "torchtitan"):
         part = likely_part(stack, 0.5)
