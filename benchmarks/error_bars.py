@@ -28,7 +28,6 @@ from sweep.uncertainty.evidence import (
     LEVEL,
     TRAITS,
     UNSTATED,
-    WIDEST,
     Differences,
     Evidence,
     Moved,
@@ -149,7 +148,7 @@ class Widths(NamedTuple):
 
     def half(self, traits: Floats) -> Floats:
         """Half the interval of plans with these traits, [n]."""
-        return np.asarray(np.minimum(self.base * np.exp(traits @ self.by_trait), WIDEST / 2), np.float64)
+        return np.asarray(self.base * np.exp(traits @ self.by_trait), np.float64)
 
 
 def fit_widths(runs: Residuals) -> Widths:
@@ -224,7 +223,7 @@ def spreads(runs: Residuals) -> dict[str, Spread]:
     for experts, kind in CLASSES:
         of_class = runs.experts == experts
         between, within = _variances(runs, _weights(runs, experts))
-        middle, half = widths.middle, min(widths.base * float(np.exp(widths.by_trait[at] * experts)), WIDEST / 2)
+        middle, half = widths.middle, widths.base * float(np.exp(widths.by_trait[at] * experts))
         found[kind] = Spread(
             low=middle - half, middle=middle, high=middle + half, between=between**0.5, within=within**0.5,
             runs=int(of_class.sum()), sets=len(np.unique(runs.set[of_class])),
@@ -394,6 +393,8 @@ def record(path: Path, plain: Mapping[str, Any]) -> None:
 def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return [_rounded(inner) for inner in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 

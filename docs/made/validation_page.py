@@ -13,16 +13,15 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from benchmarks.error_bars import bars_table, evidence_of, highest, out_of_bounds, record
+from benchmarks.belief import record_all
+from benchmarks.error_bars import bars_table, evidence_of, out_of_bounds
 from benchmarks.leaderboard import leaderboard, leaderboard_table
 from docs.made import tables
 from sweep.runs.simulation import ABLATIONS, Run, errors_without, run_rows
 from sweep.runs.table import published_rows
-from sweep.uncertainty import evidence, highest as highest_mfu
 from sweep.validation.figures import RECORDED, as_json, by_quality, by_release, figures, figures_of, worse
 from sweep.validation.report import ablation_table, as_markdown, as_qualities, as_releases
 
@@ -108,15 +107,15 @@ def shown() -> list[tuple[str, str, list[list[str]]]]:
 
 def main() -> int:
     """Record the figures, or compare them with those that are recorded."""
-    runs = run_rows(published_rows())
+    rows = published_rows()
+    runs = run_rows(rows)
     by_set, bars = figures(runs), evidence_of(runs)
     if sys.argv[1:] == ["--check"]:
         lines = worse(by_set) + out_of_bounds(bars)
         print("\n".join(f"worse than recorded: {line}" for line in lines) or "no worse than recorded")
         return EXIT_WORSE if lines else 0
     RECORDED.write_text(as_json(by_set) + "\n", encoding="utf-8")
-    record(evidence.RECORDED, asdict(bars))
-    record(highest_mfu.RECORDED, highest(runs))
+    record_all(rows, runs)
     timed = [run for run in runs if run.scored]
     folder = DOCS / "validation"
     folder.mkdir(exist_ok=True)

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Final
 
-from sim_core import Hardware, HardwareTable, Plans, Workload, hardware_table
+from sim_core import Hardware, HardwareTable, Plans, Workload, hardware_table, read_stack, workload_from_model
 from sweep.evaluation.preparation import Sweep
 
 Inputs = tuple[Workload, HardwareTable, Plans]
@@ -31,6 +31,16 @@ def slower_links(hardware: Hardware, name: str, times: float) -> Hardware:
         latency: f"{hardware.value(latency) * times!r} s",
     }
     return hardware.with_values(changed)
+
+
+def with_stack(sweep: Sweep, stack: str) -> Sweep:
+    """The same sweep of a model whose job another stack runs."""
+    own = sweep.workload.modelled
+    if own is None:
+        return sweep
+    usual = sweep.workload.recorded_fields
+    workload = workload_from_model(own.model, read_stack(stack), sequence_parallel=own.sequence_parallel, usual=usual)
+    return dataclasses.replace(sweep, workload=workload, named=(stack,))
 
 
 def boundless(sweep: Sweep) -> Sweep:

@@ -15,12 +15,14 @@ import numpy as np
 from sim_core import FIDELITIES, FIRST_FAILURE, REASONS, HardwareTable, Ints, Plans, Workload
 from sim_core.compiling import (
     BOUNDS,
+    COMPILE_AFTER_S,
     STEP,
     compile_orders,
     compile_steps,
     compile_tables,
     compiling_alone,
     is_compiled,
+    plain_python_s,
     use_kernels,
 )
 from sweep.columns import describe_rows
@@ -30,6 +32,15 @@ from sweep.exits import end_with
 
 BLOCKS: Final = 2**16
 """Of the steps that are simulated to load the kernels: less than a tenth of a second of work."""
+LOAD_AFTER_S: Final = 0.5
+"""Of plain Python, after which compiled kernels that are in the cache are quicker."""
+
+
+def load_kernels(sweep: Sweep, numbers: Ints, times: int) -> None:
+    """Use compiled kernels where some plans are simulated several times, and each time alone would be too little to."""
+    seconds = times * plain_python_s(sweep.workload, describe_rows(sweep.space, numbers)[1])
+    if seconds > COMPILE_AFTER_S or (is_compiled() and seconds > LOAD_AFTER_S):
+        use_kernels()
 
 
 def warm_up(sweep: Sweep, what: str = STEP) -> float:

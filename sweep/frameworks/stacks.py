@@ -6,30 +6,42 @@ from sim_core import Model
 from sweep.frameworks import deepspeed, megatron, nanotron, nemo, torchtitan
 from sweep.frameworks.megatron_sizes import TP_OVERLAP
 
-HAI_LLM, PRIMUS, MAXTEXT = "hai-llm", "primus", "maxtext-tpu"
+HAI_LLM, PRIMUS, MAXTEXT, NEMO_24, LLM_FOUNDRY = "hai-llm", "primus", "maxtext-tpu", "nemo-24", "llm-foundry"
+AMD, TPU, NVIDIA = "MI", "TPU", ("A", "B", "GB", "H", "L", "V")
+"""Beginnings of the names of devices."""
 
 
 class Page(NamedTuple):
     """A stack. `lacks`: axes without a launch option. `not_varied`: axes that a first space does without, as the stack lacks
     them, has them by a schedule, or by a library of its own that nobody has timed (user buffers, DeepEP). `overlap_tp`: what it
-    calls collectives of tp beside GEMMs."""
+    calls collectives of tp beside GEMMs. `of_megatron`: Megatron-LM runs below it. `past`: of 2021 to early 2025, which nobody
+    begins a job with. `devices`: beginnings of the names of those that it is for; empty: of all GPUs."""
 
     lacks: tuple[str, ...] = ()
     not_varied: tuple[str, ...] = ()
     overlap_tp: str = f"{TP_OVERLAP.flag} of Megatron-LM"
+    of_megatron: bool = False
+    past: bool = False
+    devices: tuple[str, ...] = ()
 
 
 PAGES: Final = {
-    megatron.PAGE_OF_2022: Page(lacks=("overlap_tp", "overlap_ep", "dispatcher")),
-    deepspeed.PAGE: Page(lacks=("overlap_tp", "overlap_ep", "vpp", "dispatcher")),
+    megatron.PAGE: Page(of_megatron=True),
+    nemo.PAGE: Page(of_megatron=True, devices=NVIDIA),
+    NEMO_24: Page(of_megatron=True, past=True, devices=NVIDIA),
+    megatron.PAGE_OF_2022: Page(lacks=("overlap_tp", "overlap_ep", "dispatcher"), past=True),
+    deepspeed.PAGE: Page(lacks=("overlap_tp", "overlap_ep", "vpp", "dispatcher"), past=True),
+    LLM_FOUNDRY: Page(past=True),
     nanotron.PAGE: Page(lacks=("vpp", "overlap_ep", "dispatcher"), overlap_tp=nanotron.ASYNC_TP.name),
     torchtitan.PAGE: Page(overlap_tp="async tensor parallelism"),
-    PRIMUS: Page(not_varied=("overlap_tp", "dispatcher")),
+    PRIMUS: Page(not_varied=("overlap_tp", "dispatcher"), of_megatron=True, devices=(AMD,)),
     # DualPipe hides all-to-alls (arXiv 2412.19437, section 3.2.1)
     HAI_LLM: Page(not_varied=("overlap_ep",), overlap_tp="GEMMs beside gathers and scatters (arXiv 2401.02954, section 2.4)"),
-    MAXTEXT: Page(not_varied=("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split")),
+    MAXTEXT: Page(not_varied=("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"), devices=(TPU,)),
 }
 USUAL_PAGE: Final = Page()
+WITHOUT_PAGE_AS: Final = " as "
+"""In the name of a stack, between a framework without a page and the page that stands for it."""
 _DATA_PARALLEL: Final = ("tp", "pp", "vpp", "cp", "ep", "overlap_tp", "overlap_ep", "dispatcher", "layer_split", "schedule")
 WITHOUT_PAGE: Final = dict.fromkeys((deepspeed.TRAINER_NAME, deepspeed.NAME), _DATA_PARALLEL)
 """Frameworks without a page, whose jobs have an empty stack, and axes that they lack: ZeRO alone, unless the training code
@@ -42,6 +54,12 @@ def page_of(stack: str) -> Page:
     return PAGES.get(stack, USUAL_PAGE)
 
 
+def may_run(stack: str, device: str) -> bool:
+    """Whether a job on a device, whose stack nobody names, may run this one."""
+    page = page_of(stack)
+    return not page.past and (device.startswith(page.devices) if page.devices else not device.startswith(TPU))
+
+
 def best_stack(model: Model, device: str, *, is_torus: bool) -> tuple[str, str]:
     """The stack with the best published runs of such a model on a device, and why it."""
     if model.experts and device == "H800-SXM":
@@ -50,7 +68,7 @@ def best_stack(model: Model, device: str, *, is_torus: bool) -> tuple[str, str]:
         return nemo.PAGE, "Megatron-Bridge, with NVIDIA's published runs on this device"
     if is_torus:
         return MAXTEXT, "MaxText, with Google's published runs on TPUs"
-    if device.startswith("MI"):
+    if device.startswith(AMD):
         return PRIMUS, "AMD's Megatron-LM on ROCm; few of its runs are published"
     return megatron.PAGE, "the framework whose behaviour is simulated"
 
@@ -69,4 +87,4 @@ def nearest_stack(sharding: str, *, of_2022: bool = False) -> str:
 
 def assumed(framework: str, stack: str) -> str:
     """The name of a stack that stands for a framework without a page."""
-    return f"{framework} as {stack}"
+    return framework + WITHOUT_PAGE_AS + stack

@@ -15,7 +15,9 @@ from sim_core import Floats, Ints
 from sweep.columns import LONGER, SHORTER
 from sweep.ranking.query import NAMED, columns_of
 from sweep.ranking.selection import CHOSEN, group_numbers, grouped_by, quoted, same_group
-from sweep.uncertainty.evidence import CONFIDENCE, Basis, t3_quantile
+from sweep.ranking.worlds import Worlds
+from sweep.uncertainty.belief import quantile
+from sweep.uncertainty.evidence import CONFIDENCE, LEVEL, NORMAL_90, Basis, t3_quantile
 from sweep.uncertainty.judging import DEVICE, NO_CHOICE, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
 from sweep.uncertainty.process import DOUBLING, NEAR, OWN, RANGE, SLOPE_ENDS
 
@@ -58,8 +60,12 @@ def error_bars(
     varying: Sequence[str],
     basis: Basis,
     own: OwnRuns | None = None,
+    worlds: Worlds | None = None,
 ) -> ErrorBars:
-    """Error bars of the chosen `rows` among all that meet the `condition`, which compete in each group `per`."""
+    """Error bars of the chosen `rows` among all that meet the `condition`, which compete in each group `per`.
+
+    `worlds`: the rows in each, where no stack is named.
+    """
     if basis.spread is None:
         unknown = [pa.nulls(len(rows), kind) for kind in (pa.float64(), pa.float64(), pa.bool_())]
         return ErrorBars(pa.table(unknown, list(COLUMNS)), (), basis.why, 0)
@@ -85,7 +91,10 @@ def error_bars(
     wider[at] = basis.wider(rows)[there]
     judged = judged.widened(wider)
     ends, tie = np.full((2, len(rows)), np.nan), np.zeros(len(rows), np.bool_)
-    ends[:, there] = np.stack([judged.low, judged.high])[:, at] * rows["step_time_s"].to_numpy()[there]
+    factors = np.stack([judged.low, judged.high])[:, at]
+    if worlds is not None and own is None:
+        factors = _in_worlds(worlds, basis, basis.wider(rows))[:, there]
+    ends[:, there] = factors * rows["step_time_s"].to_numpy()[there]
     tie[there] = judged.tie[at]
     low, high = (pa.array(each, mask=np.isnan(ends[0])) for each in ends)
     columns = pa.table([low, high, pa.array(tie, mask=~(there & timed))], list(COLUMNS))
@@ -93,6 +102,20 @@ def error_bars(
     members = (np.flatnonzero(group == number) for number in advised)
     groups = tuple(_group_bars(candidates, values, judged, member, per) for member in members)
     return ErrorBars(columns, groups, why, 0 if own is None else len(own.error))
+
+
+def _in_worlds(worlds: Worlds, basis: Basis, wider: Floats) -> Floats:
+    """The step of each row over the simulated one, at least and at most, over all worlds that can run it, [2, n]."""
+    n, known, unknown = len(wider), basis.spread, basis.unknown
+    if known is None or unknown is None:
+        return np.full((2, n), np.nan)
+    moved = np.stack([worlds.step.get(world.stack, np.zeros(n)) for world in worlds.worlds])
+    spreads = [known if world.known else unknown for world in worlds.worlds]
+    means = np.nan_to_num(moved) + np.array([[each.middle] for each in spreads])
+    sds = np.array([[(each.high - each.low) / 2 / NORMAL_90] for each in spreads]) * wider
+    chances = np.array([[world.chance] for world in worlds.worlds]) * ~np.isnan(moved)
+    chances = chances / chances.sum(0)
+    return np.exp([quantile(level, chances, means, sds) for level in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)])
 
 
 def _group_bars(candidates: pa.Table, seconds: Floats, judged: Judgement, member: Ints, per: Sequence[str]) -> GroupBars:

@@ -35,6 +35,7 @@ from sweep.ranking.selection import (
     quoted,
     select,
 )
+from sweep.ranking.worlds import worlds_beside
 from sweep.results.folder import Location
 from sweep.results.store import Store
 from sweep.spec.spec import SweepSpec
@@ -127,15 +128,17 @@ def rank(
         rows = chosen_rows(connection, kept, per)
         basis = basis_of(provenance)
         reach.compare(basis)
+        worlds = worlds_beside(source.directory, provenance, rows["plan"].to_numpy())
         bars = error_bars(
-            connection, rows, condition=condition, by=by, per=per, varying=facts.varying, basis=basis, own=measured
-        )
+            connection, rows, condition=condition, by=by, per=per, varying=facts.varying, basis=basis, own=measured,
+            worlds=worlds,
+        )  # fmt: skip
         running = None if front or per else beside_running(connection, provenance, rows, by, basis)
     if beside:  # of a search
         bars = bars._replace(why=f"{bars.why}; ties are counted among the plans that were simulated")
     for name in BARS:
         rows = rows.append_column(name, bars.columns[name])
-    rows = rows.append_column(RUNS, runs_probability(rows, provenance))
+    rows = rows.append_column(RUNS, runs_probability(rows, provenance, worlds))
     # the best of all groups: of jobs of other sizes by what a sequence costs, not by what a step takes
     fair = by in _OF_THE_JOB and {*_SIZED} & {*per} and _PER_SAMPLE in schema
     best_by, most = (_PER_SAMPLE, False) if fair else (by, descending)

@@ -35,7 +35,7 @@ from sweep.frameworks.stacks import assumed
 from sweep.spec.document import cells_by_column, read_csv
 
 DATA: Final = Path(__file__).parent / "data"
-PUBLISHED: Final = (DATA / "measured.csv", DATA / "ultrascale.csv")
+PUBLISHED: Final = (DATA / "measured.csv", DATA / "ultrascale.csv", DATA / "fresh.csv")
 """The tables that ship with the product; every row with its source and licence."""
 LABELS: Final = (
     "id", "set", "source", "licence", "quality", "framework", "hw", "interconnect", "model_name", "release",

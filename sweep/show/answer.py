@@ -9,7 +9,8 @@ from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_n
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
 from sweep.frameworks.megatron import refused_choices
-from sweep.ranking.chances import believed_stack, stack_of
+from sweep.frameworks.stacks import page_of
+from sweep.ranking.chances import believed_stack, guesses_before, stack_of
 from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Location
 from sweep.spec.stacks import STACK
@@ -17,15 +18,13 @@ from sweep.spec.values import FIELDS
 from sweep.tuning.meant import launched_and_best
 from sweep.uncertainty.evidence import LEVEL
 from sweep.uncertainty.highest import above_measured, bits_of
-from sweep.uncertainty.memory import chance_before_runs, likely_part
+from sweep.uncertainty.memory import chance_before_runs, guesses_of, likely_part
 from sweep.wording import Values, cell, heading, values_text
 
 ROOM: Final = 0.9
 """Part of the memory above which a plan is tight: memory of measured runs is off by 6 % in the mean (docs/validation.md)."""
 EVEN: Final = 0.5
 """Chance to run below which the next plan with room is named, too."""
-MEGATRON: Final = ("megatron-core", "nemo", "nemo-24", "primus")
-"""Stacks that run Megatron-LM, with the rules of its arguments."""
 FEW_MEASURED: Final = 0.5
 _SAME: Final = 5e-4
 _SIZES: Final = ("tp", "pp", "cp", "ep", "vpp", "dp")
@@ -173,7 +172,7 @@ def _fits(ranking: Ranking, row: Values, fastest: Values, folder: Location, wher
         return
     yield _needs(row)
     if _is_modelled(ranking) and not (row.get("stack") or believed_stack(ranking.provenance)):
-        own = chance_before_runs(np.array([_part(row)]), STACK)[0]
+        own = chance_before_runs(np.array([_part(row)]), guesses_of(STACK))[0]
         yield f"no stack is named: if {STACK} runs it is {own:.0%} (workload: {{stack: {STACK}}})"
     if row["plan"] != fastest["plan"]:
         differs = _differing(fastest, row, ranking)
@@ -204,7 +203,7 @@ def _stack(row: Values, ranking: Ranking) -> tuple[str, str]:
 def _refused(row: Values, ranking: Ranking) -> list[str]:
     """What Megatron-LM refuses of a model's plan, where the stack runs it."""
     name, own = _stack(row, ranking)
-    if not _is_modelled(ranking) or name not in MEGATRON or "sharding" in own:
+    if not _is_modelled(ranking) or not page_of(name).of_megatron or "sharding" in own:
         return []
     divided = ranking.provenance["spec"]["workload"].get("sequence_parallel") is not False
     return refused_choices(row, read_stack(name), sequence_parallel=divided)
@@ -226,7 +225,7 @@ def _is_modelled(ranking: Ranking) -> bool:
 
 def _next_with_room(ranking: Ranking, row: Values, folder: Location, where: str | None) -> str:
     """The next plan that has room: that runs more likely than not where this one has room itself."""
-    part = ROOM if _part(row) > ROOM else likely_part(believed_stack(ranking.provenance), EVEN)
+    part = ROOM if _part(row) > ROOM else likely_part(guesses_before(ranking.provenance), EVEN)
     room = f"peak_memory_bytes <= {part} * device_memory_bytes"
     condition = f"({where}) AND {room}" if where else room
     other = rank(folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=1).best

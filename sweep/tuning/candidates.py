@@ -11,10 +11,13 @@ from sweep.columns import LONGER
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.moved import boundless
 from sweep.evaluation.preparation import Sweep
+from sweep.ranking.worlds import simulated_in
+from sweep.spec.stacks import STACK
 from sweep.tuning.deciding import Candidates
 from sweep.tuning.draws import log_steps
+from sweep.uncertainty.belief import World, world_of, worlds_of
 from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features
-from sweep.uncertainty.memory import guesses_by_plan
+from sweep.uncertainty.memory import Guess, guesses_by_plan, guesses_in
 from sweep.uncertainty.process import Axes
 
 MOST: Final = 500
@@ -32,16 +35,28 @@ def axes_of(points: Coordinates) -> Axes:
     return Axes(features(points), all_distances(points))
 
 
-def candidates_of(sweep: Sweep, plans: Ints, by: str = "step_time_s") -> tuple[Candidates, pa.Table]:
+def stacks_of(sweep: Sweep, *, ran: bool) -> tuple[World, ...]:
+    """What may run the plans of a sweep: the named stack, until one `ran`, which may contradict it; then others, too."""
+    (named, *more), workload = sweep.named, sweep.workload
+    if more or workload.modelled is None or workload.from_file:
+        return (world_of(STACK),)  # an axis, whose plans have the error of their own; or a recording, of itself
+    return (world_of(named),) if named and not ran else worlds_of(named, sweep.hardware.variants[0].name)
+
+
+def candidates_of(
+    sweep: Sweep, plans: Ints, by: str = "step_time_s", worlds: Sequence[World] = ()
+) -> tuple[Candidates, pa.Table]:
     """Some plans of a sweep as candidates, in their order, and their rows.
 
-    `by`: a column in proportion to time, or its inverse.
+    `by`: a column in proportion to time, or its inverse. `worlds`: what may run them (default: before a run).
     """
     rows = rows_of(sweep, plans)
-    return _made(sweep, rows, axes_of(coordinates(rows, varying(rows))), by), rows
+    return _made(sweep, rows, axes_of(coordinates(rows, varying(rows))), by, worlds or stacks_of(sweep, ran=False)), rows
 
 
-def joined(own: Candidates, rows: pa.Table, sweep: Sweep, others: Sequence[tuple[Sweep, Ints]]) -> Candidates:
+def joined(
+    own: Candidates, rows: pa.Table, sweep: Sweep, others: Sequence[tuple[Sweep, Ints]], worlds: Sequence[World]
+) -> Candidates:
     """The candidates, and behind them plans of other jobs: what two jobs share falls with the doublings between them."""
     jobs = [(sweep, rows), *((other, rows_of(other, plans)) for other, plans in others)]
     names = [name for name in varying(rows) if all(name in table.column_names for _, table in jobs)]
@@ -50,13 +65,19 @@ def joined(own: Candidates, rows: pa.Table, sweep: Sweep, others: Sequence[tuple
         for part in (table.select(names) for _, table in jobs)
     ]
     axes = axes_of(coordinates(pa.concat_tables(plain, promote_options="permissive"), names))._replace(own=rows.num_rows)
-    parts = [own] + [_made(other, table, axes, "step_time_s") for other, table in jobs[1:]]
+    parts = [own] + [_made(other, table, axes, "step_time_s", worlds) for other, table in jobs[1:]]
+    guesses = [
+        Guess(share, *(np.concatenate([np.broadcast_to(getattr(part.memory_error[k], name), len(part.plans)) for part in parts])
+                       for name in ("mean", "sd")))
+        for k, (share, *_) in enumerate(own.memory_error)
+    ]  # fmt: skip
     size = np.concatenate([_size(*job) for job in jobs])
     return Candidates(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS},
         draws=np.concatenate([part.draws for part in parts], 1),
         axes=axes,
-        memory_error=guesses_by_plan([name for job in jobs for name in _stacks(*job)]),
+        memory_error=tuple(guesses),
+        moved=np.concatenate([part.moved for part in parts], 1),
         alike=np.exp(-np.abs(size[:, None] - size[None]).sum(2) / JOB_RANGE),
         rivals=len(own.plans),
     )
@@ -73,8 +94,11 @@ def varying(rows: pa.Table) -> list[str]:
     return [name for name in names[: names.index("status")] if name not in NO_CHOICE and len(rows[name].unique()) > 1]
 
 
-def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str) -> Candidates:
+def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str, worlds: Sequence[World]) -> Candidates:
     plans: Ints = rows["plan"].to_numpy()
+    several = len(sweep.named) > 1
+    beside = simulated_in(worlds, sweep, plans)
+    moved_by = [np.nan_to_num(beside.step.get(world.stack, np.zeros(len(plans)))) for world in worlds]
     steps = log_steps(sweep, plans)
     nominal, moved = steps[0], np.where(np.isnan(steps[1:]), steps[0], steps[1:])
     mean: Floats = moved.mean(0)
@@ -90,7 +114,8 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str) -> Candidates:
         memory=memory,
         part=memory / rows["device_memory_bytes"].to_numpy(),
         axes=axes,
-        memory_error=guesses_by_plan(_stacks(sweep, rows)),
+        memory_error=guesses_by_plan(_stacks(sweep, rows)) if several else guesses_in(worlds, beside.memory),
+        moved=np.stack(moved_by),
         offset=(np.log(cost) if by in LONGER else -np.log(cost)) - nominal,
     )
 

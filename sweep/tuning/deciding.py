@@ -9,13 +9,15 @@ import pyarrow as pa
 
 from sim_core import Bools, Floats, Ints
 from sweep.spec.values import FIELDS
-from sweep.uncertainty.memory import UNKNOWN, Guesses, Outcomes, normal, runs_probability
-from sweep.uncertainty.process import OWN, Axes, Posterior, Runs, condition, prior
+from sweep.uncertainty.memory import Guesses, Outcomes, fit
+from sweep.uncertainty.process import OWN, Axes, Posterior, Runs, condition, mixed, normal, prior, weights_of
 
 TRY_COST: Final = 0.1
 """What a launch that fails costs, in ln(seconds): about what a second run lowers the expected regret by, if both come as
 simulated (0.08 in the median of 28 jobs of benchmarks/tuning.py, more than 0.11 in a quarter of them; no outcome is in it)."""
 LEAST_CHANCE: Final = 1e-12
+LEAST_WEIGHT: Final = 1e-3
+"""Chance of a stack, beside the likeliest, below which it counts no more."""
 APART: Final = OWN / 3
 """Far within what the error of each plan has for itself: which of two such plans is faster is not told."""
 GROUPS: Final = ("tp", "pp", "cp", "ep")
@@ -40,7 +42,8 @@ class Candidates:
     part: Floats  # the same, of what the device has
     axes: Axes
     offset: Floats  # ln(what is ranked by / seconds of a step)
-    memory_error: Guesses = UNKNOWN  # of ln(real / simulated memory) of the stack
+    memory_error: Guesses  # of ln(real / simulated memory), of each of the stacks that may run
+    moved: Floats  # ln(seconds of a step by each of them / those by the one that is simulated), [stacks, n]
     alike: Floats | None = None  # [n, n]: how much of their errors plans of two jobs share; None: all are of one job
     rivals: int | None = None  # the first so many compete; the others are runs of other jobs
 
@@ -87,13 +90,11 @@ class Belief:
 def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -> Belief:
     """What is known after some runs; `skipped` rows cannot be run."""
     timed = ~np.isnan(known.seconds)
-    rows = known.rows[timed]
-    error = np.log(known.seconds[timed]) - candidates.mean[rows]
-    fixed, sized = prior(candidates.axes, candidates.draws, candidates.alike)
     rivals = len(candidates.plans) if candidates.rivals is None else candidates.rivals
-    posterior = condition(fixed, sized, Runs(rows=rows, error=error, least=known.slow[timed], others=rows >= rivals))
     outcomes = Outcomes(rows=known.rows, peak=known.peak, out_of_memory=known.out_of_memory, crashed=known.crashed)
-    chance = runs_probability(candidates.axes, candidates.part, outcomes, candidates.memory_error, candidates.alike)
+    memory = fit(candidates.axes, candidates.part, outcomes, candidates.memory_error, candidates.alike)
+    posterior, weights = _posterior(candidates, known, timed, memory.log, rivals)
+    chance = weights @ memory.runs
     chance[[*skipped, *range(rivals, len(chance))]] = 0.0
     stopped = timed & known.slow
     floor = np.full(len(chance), -np.inf)
@@ -113,6 +114,32 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
         least=least,
         regret=None if least is None else _regret(candidates, judged, chance, floor, least),
     )
+
+
+def _posterior(candidates: Candidates, known: Known, timed: Bools, log: Floats, rivals: int) -> tuple[Posterior, Floats]:
+    """What runs tell of the errors of all plans, and of the chance of each stack. `log`: of these before, and by the memory."""
+    rows = known.rows[timed]
+    fixed, sized = prior(candidates.axes, candidates.draws, candidates.alike)
+    error = np.log(known.seconds[timed]) - candidates.mean[rows]
+    runs = Runs(rows=rows, error=error, least=known.slow[timed], others=rows >= rivals)
+    among = np.ix_(rows, rows)
+    told = [
+        condition(fixed[among], sized[among], runs._replace(rows=np.arange(len(rows)), error=error - moved[rows])).log
+        for moved in candidates.moved
+    ]
+    weights = weights_of(log + np.array(told))
+    weights = np.where(weights < LEAST_WEIGHT * weights.max(), 0.0, weights)
+    weights /= weights.sum()
+    alike = [np.flatnonzero((candidates.moved == moved).all(1) & (weights > 0)) for moved in candidates.moved]
+    first = [number for number, same in enumerate(alike) if len(same) and same[0] == number]
+    parts = [
+        (
+            float(weights[alike[number]].sum()),
+            condition(fixed, sized, runs._replace(error=error - candidates.moved[number][rows])),
+        )
+        for number in first
+    ]
+    return mixed(parts, [candidates.moved[number] for number in first]), weights
 
 
 def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, floor: Floats, best: float) -> Regret:

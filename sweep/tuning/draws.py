@@ -20,10 +20,10 @@ from sim_core import (
     simulate,
     slice_plans,
 )
-from sim_core.compiling import COMPILE_AFTER_S, is_compiled, plain_python_s, use_kernels
 from sweep.columns import describe_rows
 from sweep.evaluation.moved import boundless, slower_links
 from sweep.evaluation.preparation import Sweep
+from sweep.evaluation.warming import load_kernels
 
 WIDTHS: Final[Mapping[str, float]] = {"compute": 0.2, "nvlink": 0.3, "nic": 0.5, "jitter": 0.7}
 """Standard deviations of ln(time) on a cluster that nobody measured yet: compute and both kinds of links two to three times
@@ -38,8 +38,6 @@ GATHER: Final = (5e-6, 1.0)
 """Host seconds per layer and rank to gather parameters, added: median, and standard deviation of ln. A copy from Python takes
 some microseconds; nanotron has 35, stacks that gather one flat buffer none."""
 DRAWS: Final = 48
-LOAD_AFTER_S: Final = 0.5
-"""Of plain Python, after which compiled kernels that are in the cache are quicker."""
 TOGETHER: Final = 8192
 """Plans under draws that are simulated at once."""
 
@@ -83,9 +81,7 @@ def _of_stack(sweep: Sweep, numbers: Ints, draws: Sequence[Draw]) -> Floats:
     """The same of plans of one stack."""
     _, plans = describe_rows(sweep.space, numbers)
     workload, hardware = sweep.workload, boundless(sweep).hardware
-    seconds = (1 + len(draws)) * plain_python_s(workload, plans)
-    if seconds > COMPILE_AFTER_S or (is_compiled() and seconds > LOAD_AFTER_S):
-        use_kernels()  # each simulation alone would be too little to
+    load_kernels(sweep, numbers, 1 + len(draws))
     plans = placed_by_cost(workload, hardware, plans)  # once: a launch file has the layers of each stage
     nominal = simulate(workload, hardware, plans)
     checked = nominal.reason, nominal.memory  # no draw changes them

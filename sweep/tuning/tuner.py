@@ -21,7 +21,7 @@ from sweep.ranking.query import NAMED, Rows, columns_in, parts
 from sweep.ranking.ranking import first_plans
 from sweep.reopening import Reopened, reopened
 from sweep.results.folder import Location
-from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, rows_of, varying
+from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, rows_of, stacks_of, varying
 from sweep.tuning.deciding import Belief, Candidates, Known, believe, decide, launch_cost, score, stops
 from sweep.tuning.record import (
     CRASH,
@@ -299,8 +299,8 @@ class Tuner:
 
     def _refresh(self) -> None:
         """Take in plans that another process told of and that are no candidates yet."""
-        told = {run.plan for run in self.runs.values() if run.state != SKIP}
-        if not told <= set(self._basis.candidates.plans[: self._basis.rivals].tolist()):
+        told, basis = {run.plan for run in self.runs.values() if run.state != SKIP}, self._basis
+        if not told <= set(basis.candidates.plans[: basis.rivals].tolist()) or bool(told) > basis.ran:
             del self._basis
 
     @cached_property
@@ -320,7 +320,8 @@ class Tuner:
         if not len(numbers):
             raise SpecError(f"{self.opened.folder}: no plan of it can run")
         sweep = self.opened.prepared.sweep
-        candidates, rows = candidates_of(sweep, numbers, by)
+        worlds = stacks_of(sweep, ran=bool(told))
+        candidates, rows = candidates_of(sweep, numbers, by, worlds)
         for row in rows.filter(pc.is_in(rows["plan"], pa.array([*told], pa.int64()))).to_pylist():
             _check_legal(row)
             run = told[row["plan"]]
@@ -331,8 +332,8 @@ class Tuner:
         priors = [_prior_runs(path) for path in self._priors]
         if priors:
             others = [(other, np.array([run.plan for run in runs], np.int64)) for other, runs in priors]
-            candidates = joined(candidates, rows, sweep, others)
-        return _Basis(candidates, rows, [run for _, runs in priors for run in runs])
+            candidates = joined(candidates, rows, sweep, others, worlds)
+        return _Basis(candidates, rows, [run for _, runs in priors for run in runs], ran=bool(told))
 
 
 def _too_full(source: Rows, where: str | None) -> Ints:
@@ -370,8 +371,8 @@ def _prior_runs(path: Path) -> tuple[Sweep, list[Run]]:
 class _Basis:
     """Candidates with their rows, and runs as rows of them. `priors`: runs of other jobs, behind the candidates."""
 
-    def __init__(self, candidates: Candidates, rows: pa.Table, priors: Sequence[Run]) -> None:
-        self.candidates, self.rows, self.rivals = candidates, rows, rows.num_rows
+    def __init__(self, candidates: Candidates, rows: pa.Table, priors: Sequence[Run], *, ran: bool) -> None:
+        self.candidates, self.rows, self.rivals, self.ran = candidates, rows, rows.num_rows, ran
         self._priors = priors
 
     def known(self, runs: Mapping[int, Run]) -> Known:

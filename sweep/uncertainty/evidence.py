@@ -15,6 +15,8 @@ from sim_core.models.releases import releases_of
 from sweep.uncertainty.process import variogram
 
 RECORDED: Final = Path(__file__).parent / "data" / "evidence.json"
+RECORDED_UNKNOWN: Final = Path(__file__).parent / "data" / "unknown.json"
+"""The same of frameworks without a page, by the page that stands for them: each framework is a set (benchmarks/belief.py)."""
 RECORDED_MOVES: Final = Path(__file__).parent / "data" / "traces.json"
 LEVEL: Final = 0.9
 """Part of the measured runs that an interval contains."""
@@ -75,8 +77,6 @@ TRAITS: Final = (
 QUARTER: Final = 0.25
 MOST_HOST_BOUND: Final = 0.5
 """Part of the step from which on intervals no longer widen."""
-WIDEST: Final = math.log(2)
-"""The upper end of an interval over its lower one is at most 2: what is known less well than that is not predicted."""
 OF_PLANS: Final = ("launch_s", "step_time_s", "measured_share")
 """Columns of a result that traits of single plans follow from."""
 
@@ -109,8 +109,7 @@ class Spread:
     sets: int
 
     def widened(self, factor: float) -> "Spread":
-        """Both ends further from the middle by a factor, as far as WIDEST."""
-        factor = min(factor, WIDEST / (self.high - self.low))
+        """Both ends further from the middle by a factor."""
         low, high = (self.middle + (end - self.middle) * factor for end in (self.low, self.high))
         return replace(self, low=low, high=high)
 
@@ -170,6 +169,7 @@ class Basis:
     differences: Differences | None
     why: str
     widening: Mapping[str, float] = field(default_factory=dict)  # as in Evidence
+    unknown: Spread | None = None  # where no stack is named: of a framework without a page
 
     def wider(self, rows: pa.Table) -> Floats:
         """By which factor the interval of each row is wider than `spread`, [n], by those of OF_PLANS that it has."""
@@ -181,21 +181,12 @@ class Basis:
             factor *= self.widening.get(HOST_BOUND, 1.0) ** host_bound(known["launch_s"], known["step_time_s"])
         if "measured_share" in known:
             factor *= self.widening.get(ASSUMED_KERNELS, 1.0) ** assumed_kernels(known["measured_share"])
-        return np.minimum(factor, max(WIDEST / (self.spread.high - self.spread.low), 1.0))
+        return factor
 
 
-UNMET: Final = Basis(
-    spread=Spread(low=-0.2125, middle=0.1419, high=2.176, between=0.4193, within=0.6202, runs=845, sets=2),
-    differences=Differences(size=3.67, pairs=33166, sets=1),
-    why="845 measured runs of two frameworks simulated with the page of another",
-)
-"""Evidence of plans of a framework without a page: nanotron's 838 runs of the ultra-scale playbook with Megatron-Core's page
-and 7 of LiBai with that of 2022, each counting the same, by `benchmarks/error_bars.py`."""
-
-
-def recorded() -> Evidence:
-    """The evidence of the published runs (`make validation`)."""
-    plain: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
+def recorded(path: Path = RECORDED) -> Evidence:
+    """The evidence of the published runs (`make validation`); RECORDED_UNKNOWN: of frameworks without a page."""
+    plain: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for key, kind in (("spreads", Spread), ("differences", Differences)):
         plain[key] = {name: kind(**values) for name, values in plain[key].items()}
     return Evidence(**plain)
@@ -210,11 +201,11 @@ def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) ->
     """Which evidence concerns a result, by its provenance: a model in numbers, a recorded job, or none (files)."""
     workload, start = provenance.get("spec", {}).get("workload") or {}, provenance.get("start")
     has_experts = bool(provenance.get("inputs", {}).get("workload", {}).get("expert_parameters_per_rank"))
+    devices = [each["name"] for each in provenance.get("hardware", ())]
     if unmet := provenance.get("unmet"):
-        capped = UNMET.spread and UNMET.spread.widened(1.0)
-        return replace(UNMET, spread=capped, why=f"{', '.join(unmet)}: no page of its own; {UNMET.why}")
+        basis = of_unknown(EXPERTS if has_experts else DENSE)
+        return replace(basis, why=f"{', '.join(unmet)}: no page of its own; {basis.why}")
     if workload.get("model"):
-        devices = [each["name"] for each in provenance.get("hardware", ())]
         return _of_model(workload.get("stack"), devices, EXPERTS if has_experts else DENSE, evidence or recorded())
     if start and start.get("files") == STAGES:
         return _of_schedules()
@@ -223,11 +214,19 @@ def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) ->
     return Basis(spread=None, differences=None, why="no measured runs say how near a file of this kind is")
 
 
+def of_unknown(kind: str) -> Basis:
+    """The evidence of a framework without a page."""
+    evidence = recorded(RECORDED_UNKNOWN)
+    spread = evidence.spreads[kind]
+    why = f"{plural(spread.runs, 'measured run')} of {plural(spread.sets, 'framework')}, each simulated by the page of another"
+    return Basis(spread=spread, differences=evidence.differences[kind], why=why, widening=evidence.widening)
+
+
 def _of_model(stack: object, devices: Sequence[str], kind: str, evidence: Evidence) -> Basis:
     """The evidence of the published runs; wider where a spec's `stack` says nothing, or nothing that we know, of how experts
     run, and on devices of few runs."""
     spread = evidence.spreads[kind]
-    why = f"{spread.runs} measured runs of {KINDS[kind]} in {plural(spread.sets, 'set')}"
+    why = f"{plural(spread.runs, 'measured run')} of {KINDS[kind]} in {plural(spread.sets, 'set')}"
     stated = stack if isinstance(stack, Mapping) else {}
     if kind == EXPERTS:
         if not {"release", "features"} & set(stated):
@@ -236,22 +235,26 @@ def _of_model(stack: object, devices: Sequence[str], kind: str, evidence: Eviden
         if "release" in stated and release and release not in releases_of(str(stated.get("preset", ""))):
             spread = _further(spread, RELEASE_CHANGE)
             why += f"; release {release} is not known, and from one to the next a plan changed by {RELEASE_CHANGE:.0%}"
+    unknown = None
+    if stack is None:
+        unknown = of_unknown(kind).spread
+        why += ", and of all stacks that may run it, as none is named"
     few = {device: FEW_RUNS[device] for device in devices if device in FEW_RUNS}
     if few:
         spread = _further(spread, DEVICE_FACTOR / math.sqrt(1 + min(few.values())))
         runs = ", ".join(f"{device}: {plural(count, 'model')}" for device, count in few.items())
         why += f"; few of them on this device ({runs}), so wider"
-    return Basis(spread=spread, differences=evidence.differences[kind], why=why, widening=evidence.widening)
+    return Basis(spread=spread, differences=evidence.differences[kind], why=why, widening=evidence.widening, unknown=unknown)
 
 
 def _further(spread: Spread, unknown: float) -> Spread:
     """The spread of plans of which something else is unknown, too, of that standard deviation in ln: recipes of a release, or a
-    device under load. It is independent of our errors. No wider than any other (`Spread.widened`).
+    device under load. It is independent of our errors.
     """
     further = NORMAL_90 * unknown
     low = spread.middle - math.hypot(spread.middle - spread.low, further)
     high = spread.middle + math.hypot(spread.high - spread.middle, further)
-    return replace(spread, low=low, high=high, between=math.hypot(spread.between, unknown)).widened(1.0)
+    return replace(spread, low=low, high=high, between=math.hypot(spread.between, unknown))
 
 
 def _of_schedules() -> Basis:

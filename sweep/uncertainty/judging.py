@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import FOLLOWING, Bools, Floats, Ints
-from sweep.uncertainty.evidence import CONFIDENCE, WIDEST, Basis, t3_cdf, t3_quantile
+from sweep.uncertainty.evidence import CONFIDENCE, Basis, t3_cdf, t3_quantile
 from sweep.uncertainty.process import DOUBLING, NEAR, NOISE, OWN, RANGE, SIZES, Runs, condition, variogram
 
 NO_CHOICE: Final = (*FOLLOWING, "dp_shard", "plan", "fidelity", "status", "reason")
@@ -147,7 +147,7 @@ def judge(
         points = coordinates(table.unify_dictionaries(), columns, n + len(own.error))
         after = _After(points, spread.between**2, size**2, own.error - spread.middle)
         mean = spread.middle + after.mean
-        narrowing = np.minimum(after.narrowing, WIDEST / (spread.high - spread.low))
+        narrowing = after.narrowing
     order = np.log(seconds) + mean
     best = _best(order, groups)
     every = np.append(best, np.arange(n, len(points.sizes)))

@@ -4,8 +4,9 @@ Kernel: what all plans share + the covariance of draws of unknown constants + li
 more the nearer they are + what each has for itself. A run much slower than the others explain tells of itself only.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import erfc, exp, pi
+from math import erf, erfc, exp, pi
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -72,12 +73,16 @@ class Runs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
-    """Of the errors of all plans, for each size: weights [s], means [s, n], covariances [s, n, n]; runs set aside, [m]."""
+    """Of the errors of all plans, for each size: weights [s], means [s, n], covariances [s, n, n]; runs set aside, [m].
+
+    `log`: ln of the likelihood of the runs over all sizes, but for a constant.
+    """
 
     weights: Floats
     means: Floats
     covariances: Floats
     aside: Bools
+    log: float
 
     @property
     def mean(self) -> Floats:
@@ -101,7 +106,8 @@ class Posterior:
         generator = np.random.default_rng(0)
         drawn = []
         for weight, mean, covariance in zip(self.weights, self.means, self.covariances, strict=True):
-            n = round(count * weight)
+            if not (n := round(count * weight)):
+                continue
             root = np.linalg.cholesky(covariance[np.ix_(rows, rows)] + np.eye(len(rows)) * (NOISE / 2) ** 2)
             drawn.append(mean[rows] + generator.standard_normal((n, len(rows))) @ root.T)
         return np.concatenate(drawn)
@@ -164,7 +170,19 @@ def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
         means[:, row] = told_of_itself
         covariances[:, row, :] = covariances[:, :, row] = 0.0
         covariances[:, row, row] = NOISE**2
-    return Posterior(weights=weights_of(likelihood), means=means, covariances=covariances, aside=aside)
+    log = float(np.logaddexp.reduce(likelihood) - 0.5 * (runs.error[aside] ** 2).sum())  # set aside: anything may be, by ln 1
+    return Posterior(weights=weights_of(likelihood), means=means, covariances=covariances, aside=aside, log=log)
+
+
+def mixed(parts: Sequence[tuple[float, Posterior]], moved: Sequence[Floats]) -> Posterior:
+    """Several posteriors with the weight of each, whose sum is 1; `moved`, [n]: what each is an error beside."""
+    return Posterior(
+        weights=np.concatenate([weight * part.weights for weight, part in parts]),
+        means=np.concatenate([part.means + shift for (_, part), shift in zip(parts, moved, strict=True)]),
+        covariances=np.concatenate([part.covariances for _, part in parts]),
+        aside=max(parts, key=lambda each: each[0])[1].aside,
+        log=float(np.logaddexp.reduce([part.log for _, part in parts])),
+    )
 
 
 def beyond(least: float, mean: float, sd: float) -> tuple[float, float] | None:
@@ -253,3 +271,8 @@ def _excess(fixed: Floats, sized: Floats, runs: Runs, kept: Bools) -> Floats:
         mean, sd = _expected(fixed, sized, runs.of(rest), runs.rows[one : one + 1])
         excess[one] = runs.error[one] - mean - max(OUTLIER, OUTLIER_SD * sd)
     return excess
+
+
+def normal(z: Floats) -> Floats:
+    """Distribution function of the standard normal, elementwise."""
+    return 0.5 * (1 + np.reshape([erf(value / 2**0.5) for value in np.ravel(z)], np.shape(z)))

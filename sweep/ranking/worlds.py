@@ -1,0 +1,55 @@
+"""Plans of a result whose stack nobody named, simulated with every stack that may run them."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim_core import Floats, Ints, SimError
+from sweep.evaluation.evaluation import evaluate
+from sweep.evaluation.moved import boundless, with_stack
+from sweep.evaluation.preparation import Sweep
+from sweep.evaluation.warming import load_kernels
+from sweep.reopening import reopened
+from sweep.results.folder import Location
+from sweep.uncertainty.belief import UNNAMED, World, worlds_of
+
+
+class Worlds(NamedTuple):
+    """Some plans in each of the `worlds`. By stack: ln of the seconds of a step, and of the memory, over those of the result,
+    [n]; NaN where the stack cannot run a plan."""
+
+    worlds: tuple[World, ...]
+    step: Mapping[str, Floats]
+    memory: Mapping[str, Floats]
+
+
+def simulated_in(worlds: Sequence[World], sweep: Sweep, plans: Ints) -> Worlds:
+    """Plans of a sweep, by number, in each world."""
+    stacks = [world.stack for world in worlds if world.stack]
+    load_kernels(sweep, plans, len(worlds))
+    own, *others = (_measures(each, plans) for each in (sweep, *(with_stack(sweep, stack) for stack in stacks)))
+    step, memory = ({stack: other[k] - own[k] for stack, other in zip(stacks, others, strict=True)} for k in range(2))
+    return Worlds(tuple(worlds), step, memory)
+
+
+def worlds_beside(directory: Location, provenance: Mapping[str, Any], plans: Ints) -> Worlds | None:
+    """Plans of a result of a model that names no stack; None of others, and where its files are not at hand."""
+    workload = provenance.get("spec", {}).get("workload") or {}
+    if not len(plans) or not workload.get("model") or workload.get("path") or workload.get("stack"):
+        return None
+    with suppress(SimError):
+        sweep = reopened(directory).prepared.sweep
+        if sweep.named == (UNNAMED,):  # else stacks are an axis
+            return simulated_in(worlds_of(UNNAMED, sweep.hardware.variants[0].name), sweep, plans)
+    return None
+
+
+def _measures(sweep: Sweep, plans: Ints) -> tuple[Floats, Floats]:
+    """ln of seconds of a step and of bytes, whatever memory there is, [n]; NaN where a plan cannot run."""
+    rows = evaluate(boundless(sweep), plans)
+    step, memory = (
+        rows[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in ("step_time_s", "peak_memory_bytes")
+    )
+    return np.log(step), np.log(memory)
