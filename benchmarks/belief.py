@@ -1,11 +1,12 @@
 """What published runs say of stacks before any run of one's own: how many run which, and whether their plans fit.
 
-    python benchmarks/belief.py [--record]
+    python benchmarks/belief.py
+
+It writes all that results are judged by, `sweep/uncertainty/data` (but for recorded jobs), as `make validation` does.
 
 Every page: the sets of runs by it, each as n / (n + FEW) of one, and ln(read / simulated memory) of their peaks, pages of
 Megatron-LM together. A framework without a page is learnt by leaving out whole frameworks: each is simulated by the page that
-stands for it where its own is not known, and counts as one set. --record writes `sweep/uncertainty/data/belief.json`. Printed
-are what is stated before a run against what ran, by tenth, each framework by what the others tell.
+stands for it where its own is not known, and counts as one set.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def stand_in(row: Row) -> str:
 
 
 def as_unknown(rows: Sequence[Row]) -> list[Run]:
-    """Runs by the page that stands for their framework, which is their set; none of Megatron-LM, whose own stands for others."""
+    """Runs by the page that stands for their framework, which is their set; none of Megatron-LM, which stands for others."""
     by_page: dict[str | None, list[Row]] = defaultdict(list)
     for row in rows:
         if not row.text("stack") or row.text("reason"):

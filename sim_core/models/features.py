@@ -141,6 +141,9 @@ FEATURES: Final[Mapping[str, Feature]] = {
     "fused_grouped_mlp": Feature("facts", "fused_experts", _switch, "the experts' GEMMs, activation and casts are one kernel"),
     "router_fusion": Feature("facts", "fused_router", _switch, "kernels of the router are fused"),
     "fp8_attention": Feature("facts", "fp8_attention", _switch, "core attention in 8 bits"),
+    "memory_efficient_permute": Feature(
+        "facts", "expert_outputs_kept", lambda value: not _switch(value), "probabilities before the experts' second GEMM"
+    ),
     "dispatcher": Feature("plan", "dispatcher", _EXPERTS_LIBRARY, "how tokens reach their experts: alltoall, deepep, hybridep"),
     "ep_overlap": Feature("plan", "overlap_ep", _switch, "dispatch and combine beside compute of another micro-batch"),
     "shared_expert_overlap": Feature("plan", "overlap_shared_experts", _switch, "shared experts beside dispatch and combine"),

@@ -88,5 +88,5 @@ def _last_before(stack: str, release: str) -> str:
 def _number(release: str) -> tuple[int, ...]:
     parts = release.strip().split(".")
     if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts) or len(parts) not in (2, 3):
-        raise SpecError(f"release: found {shown(release)}, expected year and month such as 26.04")
+        raise SpecError(f"release: found {shown(release)}, expected a version such as 26.04")
     return tuple(map(int, parts))

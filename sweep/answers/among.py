@@ -13,7 +13,7 @@ from sweep.ranking.error_bars import GroupBars
 from sweep.ranking.query import columns_of, plan_columns, results
 from sweep.ranking.ranking import TOP, rank
 from sweep.ranking.selection import quoted
-from sweep.uncertainty.evidence import OF_PLANS, basis_of
+from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.judging import judge
 
 
@@ -43,10 +43,10 @@ def within(plan: PlanOfResult) -> Within | None:
         return None
     first = ranking.rows.slice(0, 1).to_pylist()[0]
     columns = list(ranking.varying)
-    kept = [*columns, "plan", *(name for name in OF_PLANS if name in row and name in first)]
-    pair = pa.Table.from_pylist([{name: each[name] for name in kept} for each in (first, row)])
+    pair = pa.Table.from_pylist([{name: each[name] for name in (*columns, "plan")} for each in (first, row)])
     cost = np.array([each[by] if by in LONGER else 1 / each[by] for each in (first, row)], np.float64)
-    judged = judge(pair, columns, cost, basis).widened(basis.wider(pair))
+    judged = judge(pair, columns, cost, basis)
+    (own,) = rank(folder, where=f"plan = {plan.plan}", per=[], top=1).rows.to_pylist()
     bars = ranking.error_bars.groups[0]
     ties = zip(ranking.rows["plan"].to_pylist(), ranking.rows["tie"].to_pylist(), strict=True)
     return Within(
@@ -55,8 +55,8 @@ def within(plan: PlanOfResult) -> Within | None:
         best=bars.best,
         behind=float(cost[1] / cost[0] - 1),
         tie=bool(judged.tie[1]) or plan.plan == bars.best,
-        low=float(judged.low[1]),
-        high=float(judged.high[1]),
+        low=own["step_time_low_s"] / own["step_time_s"],
+        high=own["step_time_high_s"] / own["step_time_s"],
         tied=tuple(number for number, tie in ties if tie and number != bars.best),
         bars=bars,
         why=ranking.error_bars.why,

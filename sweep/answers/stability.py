@@ -20,7 +20,9 @@ from sweep.evaluation.moved import Inputs, with_slower
 from sweep.evaluation.preparation import Sweep
 from sweep.options import OptionError
 from sweep.ranking.ranking import rank
+from sweep.ranking.worlds import simulated_in
 from sweep.reopening import Reopened
+from sweep.tuning.candidates import stacks_of
 from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.process import OWN
 from sweep.wording import cell, heading, values_text
@@ -119,6 +121,10 @@ def moves(opened: Reopened, numbers: Ints, sigmas: Mapping[str, float], draws: i
     differences = basis_of(opened.provenance).differences  # what a plan has for itself, by the evidence on the result
     same = SAME if differences is None else max(differences.size * OWN, SAME)
     own: Floats = same / np.sqrt(2) * generator.standard_normal((draws, len(numbers)))
+    worlds = stacks_of(opened.prepared.sweep, ran=False)
+    if len(worlds) > 1:  # whose software runs it is drawn, too
+        moved = np.nan_to_num(simulated_in(worlds, opened.prepared.sweep, numbers).moved(len(numbers)))
+        own = own + moved[generator.choice(len(worlds), draws, p=[world.chance for world in worlds])]
     return own + response(opened, numbers, sigmas, drawn)
 
 

@@ -18,6 +18,7 @@ from sweep.columns import result_schema
 from sweep.commands.shared import (
     AsJson,
     Directory,
+    TryCost,
     Verbose,
     check_output,
     form_asked,
@@ -73,6 +74,7 @@ def rank_command(
     measured: Annotated[
         Path | None, Option(help="CSV of your own runs: as tune.csv of `sweep tune`; or a table as for `validate`.")
     ] = None,
+    try_cost: TryCost = None,
     stable: Annotated[
         bool, Option("--stable", help="How often each plan is the best as compute, network and jitter move.")
     ] = False,
@@ -93,7 +95,7 @@ def rank_command(
     there("--measured", measured)
     needs("--stable", stable, {"--sigma": sigma, "--candidates": candidates})
     shaping: dict[str, object] = {"--columns": columns, "--pareto": pareto, "--all": every}
-    for_a_ranking = shaping | {"--measured": measured, "--verbose": verbose}
+    for_a_ranking = shaping | {"--measured": measured, "--verbose": verbose, "--try-cost": try_cost}
     turned = {"--descending/--ascending": descending is not None}
     if compare:
         others = for_a_ranking | {"--stable": stable, "--relax": relaxed, "--by": by, "--per": per}
@@ -123,7 +125,11 @@ def rank_command(
         write(rows, partial(print_sections, relaxing.sections_of(constraints, opened.notes)))
     elif measured is not None and names_plans(measured):
         others = shaping | {"--per": per, "--verbose": verbose} | turned
-        takes("--measured", others, "with a table of plans only --by, --where, --top, --format and --output")
+        takes(
+            "--measured",
+            others | {"--try-cost": try_cost},
+            "with a table of plans only --by, --where, --top, --format and --output",
+        )
         tuner = Tuner(folder, by=by, where=where, file=measured, read_only=True)
         standing = tuner.standing(most)
         write(standing, partial(print_sections, standing_screen(tuner, standing)))
@@ -145,7 +151,7 @@ def rank_command(
         )
         if form is Form.table and output is None:
             own_console().print(f"{folder}:")
-        write(ranking.rows, partial(print_ranking, ranking, folder=folder, where=where, verbose=verbose))
+        write(ranking.rows, partial(print_ranking, ranking, folder=folder, where=where, verbose=verbose, try_cost=try_cost))
 
 
 def _write(form: Form, output: Path | None, rows: pa.Table, show: Callable[[Console], None]) -> None:

@@ -30,6 +30,9 @@ Directory = Annotated[str | None, Argument(help="Folder of results, a path or UR
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Print all columns, assumptions, notes and reasons, too.")]
 FactSets = Annotated[list[str] | None, Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
+TryCost = Annotated[
+    float | None, Option(min=0, max=10, help="What a failed launch costs, as a part of the run: 0.1 is a day of ten.")
+]
 
 
 def result_at(directory: str | None, *, missing: bool = True) -> Folder:

@@ -8,7 +8,7 @@ from rich.console import Console
 from typer import Option
 
 from sim_core import SpecError, quantity, shown
-from sweep.commands.shared import AsJson, Directory, print_warnings, result_at, tell
+from sweep.commands.shared import AsJson, Directory, TryCost, print_warnings, result_at, tell
 from sweep.options import OptionError, of_option
 from sweep.reopening import reopened
 from sweep.show.terminal import own_console
@@ -30,6 +30,7 @@ def tune_command(
     note: Annotated[str, Option(help="A remark, kept with the run.")] = "",
     count: Annotated[int, Option("--next", "-n", min=1, max=64, help="Plans to propose.")] = 1,
     regret: Annotated[str, Option(help="Expected regret at which it advises to stop.")] = f"{REGRET:.0%}",
+    try_cost: TryCost = None,
     budget: Annotated[int | None, Option(min=1, help="Runs after which nothing more is proposed.")] = None,
     by: Annotated[str | None, Option(help="Column to rank by. Default: the spec's first objective.")] = None,
     where: Annotated[str | None, Option(help="Only plans that meet this condition, in SQL.")] = None,
@@ -72,6 +73,7 @@ def tune_command(
         read_only=measured is not None,
         opened=opened,
         entries=entries,
+        try_cost=try_cost,
     )
     of_run = {
         "--step": step,

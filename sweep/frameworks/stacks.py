@@ -2,7 +2,6 @@
 
 from typing import Final, NamedTuple
 
-from sim_core import Model
 from sweep.frameworks import deepspeed, megatron, nanotron, nemo, torchtitan
 from sweep.frameworks.megatron_sizes import TP_OVERLAP
 
@@ -46,7 +45,6 @@ _DATA_PARALLEL: Final = ("tp", "pp", "vpp", "cp", "ep", "overlap_tp", "overlap_e
 WITHOUT_PAGE: Final = dict.fromkeys((deepspeed.TRAINER_NAME, deepspeed.NAME), _DATA_PARALLEL)
 """Frameworks without a page, whose jobs have an empty stack, and axes that they lack: ZeRO alone, unless the training code
 itself is written for more."""
-_OF_NEMO: Final = ("B200-SXM", "B300-SXM", "GB200-NVL72", "GB300-NVL72")
 
 
 def page_of(stack: str) -> Page:
@@ -60,17 +58,13 @@ def may_run(stack: str, device: str) -> bool:
     return not page.past and (device.startswith(page.devices) if page.devices else not device.startswith(TPU))
 
 
-def best_stack(model: Model, device: str, *, is_torus: bool) -> tuple[str, str]:
-    """The stack with the best published runs of such a model on a device, and why it."""
-    if model.experts and device == "H800-SXM":
-        return HAI_LLM, f"DeepSeek's own, the best published on this device; {megatron.PAGE} is what anybody can run"
-    if device in _OF_NEMO:
-        return nemo.PAGE, "Megatron-Bridge, with NVIDIA's published runs on this device"
+def stack_on(device: str, *, is_torus: bool) -> tuple[str, str]:
+    """The stack that a device alone tells, and why it; none of devices on which many run."""
     if is_torus:
         return MAXTEXT, "MaxText, with Google's published runs on TPUs"
     if device.startswith(AMD):
         return PRIMUS, "AMD's Megatron-LM on ROCm; few of its runs are published"
-    return megatron.PAGE, "the framework whose behaviour is simulated"
+    return "", ""
 
 
 def nearest_stack(sharding: str, *, of_2022: bool = False) -> str:

@@ -109,7 +109,7 @@ def _in_worlds(worlds: Worlds, basis: Basis, wider: Floats) -> Floats:
     n, known, unknown = len(wider), basis.spread, basis.unknown
     if known is None or unknown is None:
         return np.full((2, n), np.nan)
-    moved = np.stack([worlds.step.get(world.stack, np.zeros(n)) for world in worlds.worlds])
+    moved = worlds.moved(n)
     spreads = [known if world.known else unknown for world in worlds.worlds]
     means = np.nan_to_num(moved) + np.array([[each.middle] for each in spreads])
     sds = np.array([[(each.high - each.low) / 2 / NORMAL_90] for each in spreads]) * wider

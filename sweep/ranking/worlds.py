@@ -24,6 +24,10 @@ class Worlds(NamedTuple):
     step: Mapping[str, Floats]
     memory: Mapping[str, Floats]
 
+    def moved(self, count: int) -> Floats:
+        """ln of the seconds of a step of so many plans in each world over those of the result, [worlds, n]; NaN: not run."""
+        return np.stack([self.step.get(world.stack, np.zeros(count)) for world in self.worlds])
+
 
 def simulated_in(worlds: Sequence[World], sweep: Sweep, plans: Ints) -> Worlds:
     """Plans of a sweep, by number, in each world."""

@@ -46,11 +46,11 @@ class Answer(NamedTuple):
     after: str
 
 
-def answer_of(ranking: Ranking, folder: Location, where: str | None = None) -> Answer:
-    """The answer of a ranking of `folder` by a condition `where`. Raises SpecError."""
+def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_cost: float | None = None) -> Answer:
+    """The answer of a ranking of `folder` by a condition `where`; `try_cost`: as `Tuner`'s. Raises SpecError."""
     if ranking.best is None:
         return _without_plan(ranking, folder, where)
-    best, fastest = launched_and_best(ranking, ranking.best, folder, where)
+    best, fastest = launched_and_best(ranking, ranking.best, folder, where, try_cost=try_cost)
     plan = best["plan"]
     if ranking.front:
         ends = [

@@ -44,13 +44,21 @@ _USUAL_MEMORY: Final = "memory: peak_memory_bytes holds"
 
 
 def print_ranking(
-    ranking: Ranking, console: Console, *, folder: Location, where: str | None = None, verbose: bool = False
+    ranking: Ranking,
+    console: Console,
+    *,
+    folder: Location,
+    where: str | None = None,
+    verbose: bool = False,
+    try_cost: float | None = None,
 ) -> None:
     """Print what to launch, how sure that is and what to do next; a table of the rows; what changes the decision.
 
-    `verbose`: all columns, and all that is known of the ranking. `where`: the condition that it was asked with.
+    `verbose`: all columns, and all that is known of the ranking. `where`: the condition that it was asked with. `try_cost`: as
+    `Tuner`'s.
     """
-    for told, sentence in zip(("", "How sure: ", "Next: "), answer_of(ranking, folder, where), strict=True):
+    answer = answer_of(ranking, folder, where, try_cost)
+    for told, sentence in zip(("", "How sure: ", "Next: "), answer, strict=True):
         if sentence:
             say(f"{told}{sentence}.", console)
     brief = not (verbose or ranking.chosen)

@@ -20,14 +20,16 @@ from sim_core import (
     read_stack,
     read_workload,
 )
-from sweep.frameworks.stacks import best_stack
+from sweep.frameworks.stacks import stack_on
 from sweep.options import wrong
+from sweep.spec.stacks import STACK
 from sweep.starting.wide_axes import TOKENS, Lines, domain, doubled, is_torus, step_batch, wide_axes
 
 _MOST_PP: Final = 32
 _MOST_VPP: Final = 10
 _MODEL_SUFFIXES: Final = (".json", ".yaml", ".yml", ".sh", ".slurm")
 COMMENT_AT: Final = 44
+UNTOLD: Final = "is simulated; say what runs (`sweep stack` lists all), and its own evidence counts"
 _ALL: Final = 500_000
 """Plans that are simulated in seconds (docs/performance.md)."""
 _WHY: Final = {
@@ -132,14 +134,15 @@ def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path
     """The model with its sequence and stack, that which is `given` or the best; axes and fixed values."""
     sequence = model.sequence or min(model.positions or 4096, 4096)
     why = "tokens; as the model was trained" if model.sequence else "tokens; the model does not state it"
-    stack, reason = (given, "as given") if given else best_stack(model, device.name, is_torus=is_torus(device))
+    stack, reason = (given, "as given") if given else stack_on(device.name, is_torus=is_torus(device))
+    named = shown_line("stack", place_of(stack, base) if is_page(stack) else stack or STACK, reason or UNTOLD, 2)
     top = [
         shown_line("model", place_of(source, base), f"`sweep model {source}` shows its numbers"),
         "workload:",
         shown_line("sequence", sequence, why, 2),
-        shown_line("stack", place_of(stack, base) if is_page(stack) else stack, reason, 2),
+        named if stack else f"  # {named.strip()}",
     ]
-    return top, wide_axes(model, device, read_stack(stack), gpus, sequence)
+    return top, wide_axes(model, device, read_stack(stack or STACK), gpus, sequence)
 
 
 def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gpus: int, base: Path) -> tuple[list[str], Lines]:

@@ -98,7 +98,6 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str, worlds: Sequence[Wo
     plans: Ints = rows["plan"].to_numpy()
     several = len(sweep.named) > 1
     beside = simulated_in(worlds, sweep, plans)
-    moved_by = [np.nan_to_num(beside.step.get(world.stack, np.zeros(len(plans)))) for world in worlds]
     steps = log_steps(sweep, plans)
     nominal, moved = steps[0], np.where(np.isnan(steps[1:]), steps[0], steps[1:])
     mean: Floats = moved.mean(0)
@@ -115,7 +114,7 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str, worlds: Sequence[Wo
         part=memory / rows["device_memory_bytes"].to_numpy(),
         axes=axes,
         memory_error=guesses_by_plan(_stacks(sweep, rows)) if several else guesses_in(worlds, beside.memory),
-        moved=np.stack(moved_by),
+        moved=np.nan_to_num(beside.moved(len(plans))),
         offset=(np.log(cost) if by in LONGER else -np.log(cost)) - nominal,
     )
 

@@ -6,15 +6,18 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sim_core import Bools, Floats, Ints
 from sweep.spec.values import FIELDS
 from sweep.uncertainty.memory import Guesses, Outcomes, fit
 from sweep.uncertainty.process import OWN, Axes, Posterior, Runs, condition, mixed, normal, prior, weights_of
 
-TRY_COST: Final = 0.1
-"""What a launch that fails costs, in ln(seconds): about what a second run lowers the expected regret by, if both come as
-simulated (0.08 in the median of 28 jobs of benchmarks/tuning.py, more than 0.11 in a quarter of them; no outcome is in it)."""
+LOST_DAYS: Final = 1.0
+"""What a launch that fails costs: it waits in the queue, fails, is understood, and waits again. A judgement (--try-cost)."""
+TRY_COST: Final = LOST_DAYS / 10
+"""The same as a part of the run, of which a slower step costs its part, too: of one of ten days, or one that does not say how
+long it is; of a longer one less."""
 LEAST_CHANCE: Final = 1e-12
 LEAST_WEIGHT: Final = 1e-3
 """Chance of a stack, beside the likeliest, below which it counts no more."""
@@ -84,6 +87,7 @@ class Belief:
     log_cost: Floats  # expected ln of what is ranked by
     best: int | None  # row of the best measured plan
     least: float | None  # ln of what it costs
+    stacks: Floats  # chance of each of the stacks that may run
     regret: Regret | None  # before LEAST_RUNS with the size of errors that is the likeliest: none is ruled out yet
 
 
@@ -112,6 +116,7 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
         log_cost=log_s + candidates.offset,
         best=int(known.rows[finished][costs.argmin()]) if len(costs) else None,
         least=least,
+        stacks=weights,
         regret=None if least is None else _regret(candidates, judged, chance, floor, least),
     )
 
@@ -152,14 +157,14 @@ def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, floor:
     return Regret(mean=float(lost.mean()), p10=float(np.quantile(lost, 0.1)), p90=float(np.quantile(lost, 0.9)))
 
 
-def score(belief: Belief) -> Floats:
+def score(belief: Belief, cost: float = TRY_COST) -> Floats:
     """What decides which plan is next, the least first, [n].
 
     Before any step is known `launch_cost`; then -ln of the gain on the best plan that is expected (expected improvement) times
     the chance.
     """
     if belief.least is None:
-        return launch_cost(belief.log_cost, belief.runs)
+        return launch_cost(belief.log_cost, belief.runs, cost)
     chance = np.maximum(belief.runs, LEAST_CHANCE)
     sd = np.maximum(belief.sd, 1e-9)
     z = (belief.least - belief.log_cost) / sd
@@ -169,13 +174,19 @@ def score(belief: Belief) -> Floats:
     return np.asarray(-np.log(chance) - np.log(sd) - log_gain, np.float64)
 
 
-def launch_cost(log_s: Floats, chance: Floats) -> Floats:
+def try_cost(rows: pa.Table) -> float:
+    """What a launch that fails costs by default, as a part of the run: TRY_COST, or less where `rows` say that it is longer."""
+    days = pc.min(rows["training_days"]).as_py() if "training_days" in rows.column_names else None
+    return min(TRY_COST, LOST_DAYS / days) if days else TRY_COST
+
+
+def launch_cost(log_s: Floats, chance: Floats, cost: float = TRY_COST) -> Floats:
     """What decides which plan is tried, the least first, [n]: ln of its seconds, and what failed launches cost until one runs.
 
-    In this order the first plan that runs is expected to cost least, if each failure costs TRY_COST (by exchange of two
-    neighbours).
+    In this order the first plan that runs is expected to cost least, if each failure costs `cost`, a part of the run (by
+    exchange of two neighbours).
     """
-    return log_s + TRY_COST / np.maximum(chance, LEAST_CHANCE)
+    return log_s + cost / np.maximum(chance, LEAST_CHANCE)
 
 
 def decide(rows: pa.Table, cost: Floats) -> int:

@@ -15,7 +15,7 @@ from sweep.tuning.tuner import Proposal, Tuner
 
 
 def plan_to_launch(
-    ranking: Ranking, folder: Location, where: str | None = None, opened: Reopened | None = None
+    ranking: Ranking, folder: Location, where: str | None = None, opened: Reopened | None = None, try_cost: float | None = None
 ) -> tuple[Proposal, Tuner] | None:
     """The plan of a ranking to launch, by its runs so far, and what is known of the others.
 
@@ -28,16 +28,21 @@ def plan_to_launch(
     with suppress(SimError):
         opened = opened or reopened(folder)
         stored: dict[str, Any] = {} if opened.folder.local else {"file": Path(NAME), "entries": ()}
-        tuner = Tuner(folder, by=ranking.best_by, where=where, opened=opened, read_only=True, **stored)
+        tuner = Tuner(folder, by=ranking.best_by, where=where, opened=opened, read_only=True, try_cost=try_cost, **stored)
         return tuner.launch, tuner
     return None
 
 
 def launched_and_best(
-    ranking: Ranking, best: dict[str, Any], folder: Location, where: str | None = None, opened: Reopened | None = None
+    ranking: Ranking,
+    best: dict[str, Any],
+    folder: Location,
+    where: str | None = None,
+    opened: Reopened | None = None,
+    try_cost: float | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The row of the plan to launch, which may be the best, and the best: with their chances to run by what is known now."""
-    if (found := plan_to_launch(ranking, folder, where, opened)) is None:
+    if (found := plan_to_launch(ranking, folder, where, opened, try_cost)) is None:
         return best, best
     decided, tuner = found
     best = {**best, RUNS: tuner.chance(best["plan"])}

@@ -1,7 +1,7 @@
 """A loop over a result: which plan to run next, told what came out; all that it knows is in the result and in its tune.csv."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from sweep.ranking.ranking import first_plans
 from sweep.reopening import Reopened, reopened
 from sweep.results.folder import Location
 from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, rows_of, stacks_of, varying
-from sweep.tuning.deciding import Belief, Candidates, Known, believe, decide, launch_cost, score, stops
+from sweep.tuning.deciding import Belief, Candidates, Known, believe, decide, launch_cost, score, stops, try_cost
 from sweep.tuning.record import (
     CRASH,
     FAILURES,
@@ -39,6 +39,7 @@ from sweep.tuning.record import (
     read_record,
     runs_of,
 )
+from sweep.uncertainty.belief import World
 from sweep.uncertainty.highest import bits_of
 
 START_S: Final = 120.0
@@ -53,6 +54,8 @@ FULLEST: Final = 100
 """Plans beyond the device's memory, as simulated, that are candidates: those that need the least."""
 MIDDLE: Final = 1.2816
 """Standard deviations from the middle within which four of five values lie."""
+EVEN: Final = 0.5
+"""Chance of a stack above which it is named."""
 FEW: Final = 50
 """Candidates of a search below which a word is said."""
 _FULL: Final = "memory_exceeds_device"
@@ -90,9 +93,11 @@ class Tuner:
         read_only: bool = False,
         opened: Reopened | None = None,
         entries: Sequence[Entry] | None = None,
+        try_cost: float | None = None,
     ) -> None:
         """`file`: default tune.csv in the folder of the result. `prior`: those of smaller jobs of the same stack.
         `opened`: the result, where it is open. `entries`: runs in place of the file's.
+        `try_cost`: what a launch that fails costs, as a part of the run (default: `deciding.try_cost`).
 
         Raises SpecError if there is no result, or it is ranked by a column that is no time.
         """
@@ -107,6 +112,7 @@ class Tuner:
         self._by, self._where, self._priors = by, where, tuple(prior)
         self._read_only = read_only or entries is not None
         self._entries = entries
+        self._try_cost = try_cost
         self._believed: tuple[tuple[_Basis, dict[int, Run]], Belief] | None = None
 
     # what came out
@@ -126,7 +132,17 @@ class Tuner:
     def notes(self) -> list[str]:
         """What there is to say of the runs and of the candidates, a line each."""
         few = "search" in self.opened.provenance and self._basis.rivals < FEW
-        return [*self._running[1], *doubts(self.runs), *([_SEARCHED] if few else [])]
+        return [*self._running[1], *doubts(self.runs), *self._likeness, *([_SEARCHED] if few else [])]
+
+    @property
+    def _likeness(self) -> Iterator[str]:
+        """That the runs are like those of another stack than the one that is simulated."""
+        worlds, chances = self._basis.worlds, self.belief.stacks
+        likeliest = int(chances.argmax())
+        if worlds[likeliest].stack and self._basis.ran and chances[likeliest] > EVEN:
+            stack = worlds[likeliest].stack
+            chance = f"with a chance of {chances[likeliest]:.0%}"
+            yield f"these runs are like those of {stack} {chance}, not as simulated: workload: {{stack: {stack}}} says so"
 
     @cached_property
     def _running(self) -> tuple[Run | None, list[str]]:
@@ -202,7 +218,7 @@ class Tuner:
         known, skipped = basis.known(runs), basis.skipped(runs)
         proposals: list[Proposal] = []
         for _ in range(n):
-            least = score(now)
+            least = score(now, self.try_cost)
             least[[*known.rows, *skipped, *range(basis.rivals, len(least))]] = np.inf
             row = int(least.argmin())
             if not np.isfinite(least[row]):
@@ -219,7 +235,14 @@ class Tuner:
     def launch(self) -> Proposal:
         """The plan to launch for good, by what is known now: of the least `launch_cost`, or as good and simpler."""
         belief, basis = self.belief, self._basis
-        return self._proposal(belief, decide(basis.rows, launch_cost(belief.log_cost, belief.runs)[: basis.rivals]))
+        return self._proposal(
+            belief, decide(basis.rows, launch_cost(belief.log_cost, belief.runs, self.try_cost)[: basis.rivals])
+        )
+
+    @property
+    def try_cost(self) -> float:
+        """What a launch that fails costs, as a part of the run."""
+        return try_cost(self._basis.rows) if self._try_cost is None else self._try_cost
 
     def chance(self, plan: int) -> float:
         """The chance that a candidate runs, by what is known now."""
@@ -333,7 +356,7 @@ class Tuner:
         if priors:
             others = [(other, np.array([run.plan for run in runs], np.int64)) for other, runs in priors]
             candidates = joined(candidates, rows, sweep, others, worlds)
-        return _Basis(candidates, rows, [run for _, runs in priors for run in runs], ran=bool(told))
+        return _Basis(candidates, rows, [run for _, runs in priors for run in runs], worlds, ran=bool(told))
 
 
 def _too_full(source: Rows, where: str | None) -> Ints:
@@ -371,8 +394,10 @@ def _prior_runs(path: Path) -> tuple[Sweep, list[Run]]:
 class _Basis:
     """Candidates with their rows, and runs as rows of them. `priors`: runs of other jobs, behind the candidates."""
 
-    def __init__(self, candidates: Candidates, rows: pa.Table, priors: Sequence[Run], *, ran: bool) -> None:
-        self.candidates, self.rows, self.rivals, self.ran = candidates, rows, rows.num_rows, ran
+    def __init__(
+        self, candidates: Candidates, rows: pa.Table, priors: Sequence[Run], worlds: Sequence[World], *, ran: bool
+    ) -> None:
+        self.candidates, self.rows, self.rivals, self.worlds, self.ran = candidates, rows, rows.num_rows, worlds, ran
         self._priors = priors
 
     def known(self, runs: Mapping[int, Run]) -> Known:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sweep.tuning.deciding import TRY_COST, Candidates, Known, believe, score, stops
+from sweep.uncertainty.memory import guesses_of
 from sweep.uncertainty.process import Axes, Runs, condition, prior
 
 
@@ -18,6 +19,7 @@ def candidates(seconds: list[float]) -> Candidates:
     return Candidates(
         plans=np.arange(n), simulated=np.array(seconds), mean=np.log(seconds), draws=np.zeros((2, n)), memory=np.full(n, 1e9),
         part=np.full(n, 0.2), axes=Axes(at[:, None], np.abs(at[:, None] - at)), offset=np.zeros(n),
+        memory_error=guesses_of("megatron-core"), moved=np.zeros((1, n)),
     )  # fmt: skip
 
 

@@ -64,9 +64,7 @@ def test_own_runs_narrow_the_intervals_and_move_the_best() -> None:
     width = np.log(before.high / before.low)
     narrower = np.log(after.high / after.low)
     assert (narrower[:2] < width[:2]).all()
-    assert (
-        width[2] < narrower[2] <= np.log(2) + 1e-9
-    )  # a plan that was not run: two so different errors tell that errors are large
+    assert width[2] < narrower[2], "a plan that was not run: two so different errors tell that errors are large"
     assert after.expected[:2] == pytest.approx([1.2, 1.0], rel=0.01)
     assert not after.tie[0]
 
@@ -188,8 +186,6 @@ def test_intervals_widen_with_what_is_known_of_a_plan() -> None:
     assert np.log(wide.high) == pytest.approx(0.1 * factor)
     assert np.log(wide.low) == pytest.approx(-0.1 * factor)
     assert basis.wider(plans(tp=[1])) == pytest.approx([1])
-    most = replace(basis, widening={HOST_BOUND: 100.0}).wider(rows)
-    assert most[2] * 0.2 == pytest.approx(np.log(2)), "a factor of 2 from end to end"
     assert BASIS.wider(rows) == pytest.approx(np.ones(5))
 
 
@@ -202,7 +198,7 @@ def test_a_result_with_experts_that_says_nothing_of_its_switches_is_known_less_w
         return basis.spread.high - basis.spread.low
 
     assert spread("nemo") == spread({"preset": "nemo", "host_forward": "1 ms"})
-    assert spread({"preset": "nemo", "release": "26.04"}) < spread("nemo") <= np.log(2) + 1e-9
+    assert spread({"preset": "nemo", "release": "26.04"}) < spread("nemo")
 
 
 def test_a_device_with_few_runs_has_a_wider_interval_that_says_so() -> None:

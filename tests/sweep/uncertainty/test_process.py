@@ -11,7 +11,8 @@ import pytest
 from sim_core import Floats
 from sweep.conditions import locked_down
 from sweep.uncertainty import process
-from sweep.uncertainty.memory import UNNAMED, Outcomes, chance_before_runs, chance_in_sql, guesses_of, runs_probability
+from sweep.uncertainty.belief import UNNAMED, Error, World, quantile, recorded, worlds_of
+from sweep.uncertainty.memory import Outcomes, chance_before_runs, chance_in_sql, guesses_in, guesses_of, runs_probability
 from sweep.uncertainty.process import Axes, Runs, condition, prior
 
 
@@ -112,17 +113,23 @@ def outcomes(rows: list[int], peak: list[float], oom: list[bool], crashed: list[
     )
 
 
+def chance(stack: str, *part: float) -> Floats:
+    return chance_before_runs(np.array(part), guesses_of(stack, "H100-SXM"))
+
+
 NONE = outcomes([], [], [], [])
 
 
 def chances(part: Floats, told: Outcomes) -> Floats:
-    return runs_probability(line_of(list(range(len(part)))), part, told)
+    return runs_probability(line_of(list(range(len(part)))), part, told, guesses_of("own.yaml"))
 
 
 def test_memory_before_any_run_by_hand() -> None:
     """90 % of the memory needed: how often a normal variable with the stack's mean and width is below ln(0.95 / 0.9)."""
-    expected = 0.94 * 0.5 * (1 + erf((log(0.95 / 0.9) + 0.04) / 0.08 / 2**0.5))
-    assert chance_before_runs(np.array([0.9, np.nan]), "nanotron") == pytest.approx([expected, np.nan], nan_ok=True)
+    known = recorded()
+    mean, sd = known.pages["nanotron"].memory
+    expected = known.usual * 0.5 * (1 + erf((log(0.95 / 0.9) - mean) / sd / 2**0.5))
+    assert chance("nanotron", 0.9, np.nan) == pytest.approx([expected, np.nan], nan_ok=True)
 
 
 @pytest.mark.parametrize("stack", ["megatron-core", "nanotron", "own as megatron-core"])
@@ -130,36 +137,32 @@ def test_a_condition_has_the_same_chance(stack: str) -> None:
     parts = np.linspace(0.05, 1.5, 400)
     with locked_down() as connection:
         connection.register("parts", pa.table({"part": parts}))
-        found = connection.sql(f"SELECT {chance_in_sql('part', stack)} AS chance FROM parts").to_arrow_table()
-    assert found["chance"].to_numpy() == pytest.approx(chance_before_runs(parts, stack), abs=2e-4)
+        found = connection.sql(f"SELECT {chance_in_sql('part', guesses_of(stack))} AS chance FROM parts").to_arrow_table()
+    assert found["chance"].to_numpy() == pytest.approx(chance(stack, *parts), abs=2e-4)
 
 
-def test_a_stack_without_evidence_has_a_width_that_says_so() -> None:
-    """Its mean is that of the others: plans with room are less sure to run than elsewhere, those without are surer."""
-    part = np.array([0.7, 0.9, 1.05])
-    without, known = chance_before_runs(part, "llm-foundry"), chance_before_runs(part, "megatron-core (release)")
-    assert without[0] < known[0]
-    assert 0.5 < without[1] < known[1]
-    assert without[2] > known[2]
-    assert chance_before_runs(np.array([0.92]), "nemo")[0] > 0.5  # where NVIDIA's own plans lie
+def test_a_page_of_a_users_own_is_known_no_better_than_any_other() -> None:
+    assert all(chance("own.yaml", 0.9)[0] < chance(page, 0.9)[0] for page in ("megatron-core", "nemo"))
+    assert chance("nemo", 0.67)[0] > 0.9, "NVIDIA's own plans lie there and above"
+    assert 0.3 < chance("megatron-core", 0.98)[0] < 0.7, "it may run or not"
 
 
 def test_a_framework_that_nobody_knows_is_doubted() -> None:
     """A name that may stand for another framework lies between its page and those; facts beside it change no evidence."""
-    part = np.array([0.4, 0.6, 0.75, 0.85])
+    part = 0.4, 0.6, 0.75, 0.85
     names = UNNAMED, "own as megatron-core", "megatron-core", "megatron-core (release)"
-    unnamed, other, named, stated = (chance_before_runs(part, name) for name in names)
+    unnamed, other, named, stated = (chance(name, *part) for name in names)
     assert (other < unnamed).all()
     assert (unnamed < named).all()
     assert (named == stated).all()
-    assert chance_before_runs(part, "megatron-core (gradient_bytes)") == pytest.approx(named)
-    guesses = guesses_of(UNNAMED)
+    assert chance("megatron-core (gradient_bytes)", *part) == pytest.approx(named)
+    guesses = guesses_of(UNNAMED, "H100-SXM")
     full = outcomes([0], [np.nan], [False], [False])  # it ran with 85 %, and tells no peak: the page is right
     axes = line_of([0.0, 6.0])
     ran = runs_probability(axes, np.array([0.85, 0.85]), full, guesses)
-    assert ran[1] > 1.2 * runs_probability(axes, np.array([0.85, 0.85]), NONE, guesses)[1]
+    assert ran[1] > runs_probability(axes, np.array([0.85, 0.85]), NONE, guesses)[1]
     peak = runs_probability(axes, np.array([0.5, 0.85]), outcomes([0], [0.45], [False], [False]), guesses)
-    assert peak[1] < 0.2  # as much more than simulated as nanotron needs
+    assert peak[1] < 0.4  # as much more than simulated as nanotron needs
 
 
 def test_peaks_and_failures_tell_of_memory() -> None:
@@ -198,3 +201,37 @@ def test_runs_of_another_job_tell_nothing_of_the_size_of_errors() -> None:
     assert joined.mean[:4] == pytest.approx(alone.mean[:4])
     assert joined.sd[:4] == pytest.approx(alone.sd[:4])
     assert condition(fixed, sized, told).weights[0] > alone.weights[0]
+
+
+def test_a_mixture_has_the_quantiles_of_its_draws() -> None:
+    """Two stacks, of which the second is slower: against a million draws; alone it is the quantile of one normal variable."""
+    chances, means, sds = np.array([[0.7], [0.3]]), np.array([[0.0], [0.8]]), np.array([[0.1], [0.2]])
+    generator = np.random.default_rng(0)
+    second = generator.random(10**6) < 0.3
+    drawn = np.where(second, 0.8, 0.0) + np.where(second, 0.2, 0.1) * generator.standard_normal(10**6)
+    for level in (0.05, 0.5, 0.95):
+        assert quantile(level, chances, means, sds)[0] == pytest.approx(np.quantile(drawn, level), abs=0.01)
+    assert quantile(0.95, np.ones((1, 1)), means[:1], sds[:1])[0] == pytest.approx(0.1645, abs=1e-4)
+
+
+@pytest.mark.parametrize("device", ["H100-SXM", "B200-SXM", "MI300X", "TPU-v5p"])
+def test_the_chances_of_all_that_may_run_are_one(device: str) -> None:
+    for stack in (UNNAMED, "megatron-core", "nanotron (host_step 1 ms)", "own as torchtitan", "own.yaml"):
+        worlds = worlds_of(stack, device)
+        assert sum(world.chance for world in worlds) == pytest.approx(1)
+        assert len({(world.stack, world.known) for world in worlds}) == len(worlds)
+        if stack:
+            assert worlds[0].chance == pytest.approx(1 - recorded().misnamed)
+            assert stack.rpartition(" as ")[2].partition(" (")[0] not in [world.stack for world in worlds]
+    names = [world.stack for world in worlds_of(UNNAMED, device)]
+    assert ("nemo" in names) == device.startswith(("H", "B"))
+    assert ("maxtext-tpu" in names) == device.startswith("TPU")
+
+
+def test_memory_by_another_stack_moves_the_guess() -> None:
+    """Simulated with it, by as much as it needs more; without, by what pages usually need more, and less surely."""
+    world = World("nanotron", 1.0, Error(0.0, 0.1))
+    (simulated,) = guesses_in([world], {"nanotron": np.array([0.3, np.nan])})
+    usual, width = recorded().pages["nanotron"].beside_memory
+    assert simulated.mean == pytest.approx([0.3, usual])
+    assert simulated.sd == pytest.approx([0.1, np.hypot(0.1, width)])
