@@ -22,11 +22,12 @@ import numpy as np
 
 from benchmarks.error_bars import BORROWED, FEW, evidence_of, fit, highest, record, residuals
 from sim_core import SimError, read_stack, stack_names
+from sweep.frameworks.megatron import PAGE as DEFAULT
 from sweep.frameworks.stacks import WITHOUT_PAGE_AS, nearest_stack, page_of
 from sweep.runs.simulation import UNCHANGED, Run, run_rows
 from sweep.runs.table import FAILED, OK, NotSimulated, Row, published_rows
 from sweep.uncertainty import belief, evidence, highest as highest_mfu
-from sweep.uncertainty.belief import DEFAULT, Belief, Error, Page
+from sweep.uncertainty.belief import Belief, Error, Page
 
 BINS: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 MOST: Final = 30

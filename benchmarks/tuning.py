@@ -41,9 +41,9 @@ from sim_core.documents import parse_yaml
 from sweep.evaluation.preparation import Sweep, prepare
 from sweep.runs.table import NotSimulated, Row, published_rows, read_table
 from sweep.spec.spec import SweepSpec
-from sweep.tuning.candidates import TOO_FULL, candidates_of, joined, rows_of
+from sweep.tuning.candidates import TOO_FULL, candidates_of, joined, rows_of, stacks_of
 from sweep.tuning.deciding import Candidates, Known, believe, decide, score, stops
-from sweep.uncertainty.memory import UNNAMED
+from sweep.uncertainty.belief import UNNAMED
 from sweep.validation.figures import OF_JOB
 
 AFTER = (1, 2, 3, 5, 10)
@@ -147,7 +147,7 @@ def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
     peak = np.array([_mean(same, "peak_memory_gib") * 2**30 for same in runs])
     if len(kept) < least or np.isnan(seconds[kept]).all():
         return None
-    candidates, chosen = candidates_of(sweep, kept)
+    candidates, chosen = candidates_of(sweep, kept, worlds=stacks_of(sweep, ran=True))
     return Job(
         name=_name(rows),
         model=rows[0].text("model_name"),
@@ -188,7 +188,7 @@ def with_prior(job: Job, others: Sequence[Job]) -> Job:
         np.concatenate([getattr(job, name), *(getattr(other, name)[picked] for other, picked in told)])
         for name in ("seconds", "peak", "full")
     )
-    candidates = joined(job.candidates, job.rows, job.sweep, runs)
+    candidates = joined(job.candidates, job.rows, job.sweep, runs, stacks_of(job.sweep, ran=True))
     own = len(job.seconds)
     return replace(job, candidates=candidates, told=tuple(range(own, len(seconds))), seconds=seconds, peak=peak, full=full)
 

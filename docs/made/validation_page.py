@@ -136,11 +136,11 @@ def main() -> int:
         ("leaderboard",): leaderboard_table(leaderboard(runs)),
     }
     for names, text in made.items():
-        for name, rows in zip(names, tables.tables_of(text), strict=False):
-            tables.write(name, rows)
-    for page, marker, rows in shown():
+        for name, table in zip(names, tables.tables_of(text), strict=False):
+            tables.write(name, table)
+    for page, marker, table in shown():
         text = (DOCS / page).read_text(encoding="utf-8")
-        (DOCS / page).write_text(between(text, marker, tables.as_markdown(rows)), encoding="utf-8")
+        (DOCS / page).write_text(between(text, marker, tables.as_markdown(table)), encoding="utf-8")
     print(f"docs/data: {len(timed)} runs, {len(ABLATIONS)} ablations")
     return 0
 

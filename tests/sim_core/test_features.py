@@ -4,7 +4,7 @@ import pytest
 
 from sim_core import STACK_FACTS, SpecError, parse_model, read_stack
 from sim_core.models.features import ALIASES, FEATURES, Recipe, read_features, split_features, with_capacity
-from sim_core.models.releases import last_release, release_defaults, releases_of
+from sim_core.models.releases import release_defaults, releases_of
 from sim_core.planning.fields import FIELDS
 from tests.sim_core.test_expert_hosts import SMALL
 
@@ -132,9 +132,7 @@ def test_every_rule_of_every_release_can_be_read() -> None:
     for rules in releases.values():
         assert (rules[-1].models, rules[-1].devices) == ((), ())
         assert all(read_features(rule.features).plan["dispatcher"] for rule in rules)
-    assert last_release("nemo") == "26.08"
-    assert last_release("megatron-core") == "0.15"
-    assert last_release("torchtitan") == ""
+    assert "0.12" in releases_of("megatron-core")
 
 
 @pytest.mark.parametrize(
