@@ -71,6 +71,11 @@ def release_defaults(stack: str, release: str, model: str, device: str) -> Defau
     return Defaults(next(fitting, {}), taken, release in releases)
 
 
+def last_release(stack: str) -> str:
+    """The newest release of a stack that is described; empty if none is."""
+    return max(releases_of(stack), key=_number, default="")
+
+
 def _last_before(stack: str, release: str) -> str:
     """The last release before one that is not described, the first if there is none before it. Raises SpecError."""
     names = tuple(releases_of(stack))
