@@ -357,7 +357,9 @@ class Stack(Record):
         float, Fact("part of host_experts that graphs of the router take over", "experts", "", EXPERTS, most=1)
     ] = 1.0
     fp8_attention: Annotated[bool, Fact("core attention runs in 8 bits, too, where linear layers do", "operators")] = False
-    fused_window_sinks: Annotated[bool, Fact("attention with learned sinks in a window is one kernel, too", "operators")] = True
+    fused_window_sinks: Annotated[
+        bool, Fact("attention with learned sinks in a window takes no more than without", "operators")
+    ] = True
     fused_router: Annotated[bool, Fact("the router is 31 kernels, else 72", "operators")] = True
     fused_experts: Annotated[bool, Fact("the experts' GEMMs are one kernel with activation, casts and biases", "operators")] = (
         False
