@@ -11,7 +11,8 @@ from numba.core.imputils import impl_ret_borrowed, lower_builtin, lower_getattr_
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global
 from numba.extending import models, register_model
 
-from sim_core.compiled.references import call, reference, row_at
+from sim_core.compiled.references import call, for_lanes, reference, row_at
+from sim_core.compiled.vectors import LANES
 
 
 class Reference(types.Type):
@@ -27,6 +28,14 @@ class Reference(types.Type):
         return self.of.types[self.of.fields.index(name)]
 
 
+class Room(types.Type):
+    """The type of room for LANES named tuples: a pointer to the first."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+        super().__init__(name=f"Room_{Reference(of).name}")
+
+
 def _by_reference(kind: Any) -> Any:
     """The type as it goes from kernel to kernel: a named tuple by reference."""
     return Reference(kind) if isinstance(kind, types.BaseNamedTuple) else kind
@@ -37,6 +46,46 @@ class _Model(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
         fields = manager.lookup(kind.of).get_value_type()
         super().__init__(manager, kind, fields.as_pointer())  # type: ignore[no-untyped-call]
+
+
+@register_model(Room)
+class _ModelOfRoom(_Model):
+    pass
+
+
+@infer_global(for_lanes)
+class _OfRoom(AbstractTemplate):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        return Room(arguments[0])(*arguments)
+
+
+@infer_global(operator.getitem)
+class _OfItem(AbstractTemplate):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        return Reference(arguments[0].of)(arguments[0], types.int64) if isinstance(arguments[0], Room) else None
+
+
+@infer_global(operator.setitem)
+class _OfKept(AbstractTemplate):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        room = arguments[0]
+        return types.void(room, types.int64, room.of) if isinstance(room, Room) else None
+
+
+@lower_builtin(for_lanes, types.BaseNamedTuple)  # type: ignore[untyped-decorator]
+def _made(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return cgutils.alloca_once(builder, arguments[0].type, size=LANES)
+
+
+@lower_builtin(operator.getitem, Room, types.int64)  # type: ignore[untyped-decorator]
+def _item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return builder.gep(arguments[0], [arguments[1]])
+
+
+@lower_builtin(operator.setitem, Room, types.int64, types.BaseNamedTuple)  # type: ignore[untyped-decorator]
+def _kept(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    builder.store(arguments[2], builder.gep(arguments[0], [arguments[1]]))
+    return context.get_dummy_value()
 
 
 @infer_global(reference)

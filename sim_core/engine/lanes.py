@@ -316,7 +316,7 @@ def _run(
 
 
 @inlined_kernel
-def _walk(  # noqa: PLR0915
+def _walk(  # noqa: C901, PLR0915
     sequence: Sequence,
     turns: int,
     rule: int,
