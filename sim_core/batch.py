@@ -26,7 +26,7 @@ from sim_core.planning.columns import Plans, by_order, order_table, slice_plans
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import split_plans
 from sim_core.step.scratch import Scratch, allocate_scratch
-from sim_core.step.whole import begin_again, begin_step, finish_step, gathers_ahead
+from sim_core.step.whole import begin_again, begin_step, count_pairs, finish_step, gathers_ahead
 from sim_core.workloads.workload import Arrays, Workload
 
 _NOT_FINITE = REASON["result_not_finite"]
@@ -80,6 +80,7 @@ class Batch(NamedTuple):
     writers: Addresses  # of the orders of blocks
     order: Ints  # the order of blocks, flat: row_of codes per stage
     of_order: Ints  # scratch of fill_order
+    pairs: Ints  # [cells] see count_pairs
     sequence: Sequence
     lanes: Lanes
     engine: Addresses  # which runs the lanes
@@ -110,6 +111,7 @@ def batch_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches
         writers=order_writers(schedule),
         order=order,
         of_order=np.empty(most_scratch(schedule, pp, ga), np.int64),
+        pairs=np.zeros(cells, np.int64),
         sequence=sequence,
         lanes=lanes,
         engine=engine_for(order, sequence, lanes, ran),
@@ -146,6 +148,7 @@ def run_rows(batch: Batch, rows: Ints) -> None:
         pp, cells = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp)
         group = plans.microbatch_group_size[i]
         fill_order(batch.writers, shape.schedule, pp, shape.vpp, shape.ga, group, order, batch.of_order)
+        count_pairs(shape, order, batch.pairs)
         anew = True
         while begin < end:
             used, runs, ran = min(end - begin, LANES), 1, 0
@@ -177,7 +180,7 @@ def run_rows(batch: Batch, rows: Ints) -> None:
 def _finish(batch: Batch, i: int, case: Case, scratch: Scratch) -> None:
     """Finish a step and write the result of its plan, or that it has none."""
     if batch.ran[1] == 1:
-        finish_step(case, batch.order, scratch)
+        finish_step(case, batch.order, batch.pairs, scratch)
     else:
         scratch.sums[STEP_TIME] = np.nan
     sums, plans = scratch.sums, batch.tables.plans

@@ -5,7 +5,7 @@ from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.blocks import EXPOSED
 from sim_core.costing.case import Case
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, PAIRED, PART_MASK, PART_SHIFT, row_of
-from sim_core.engine.program import DOWN, MESSAGES, PAIR, QUEUES, STREAMS, UP, message_into, sender_of
+from sim_core.engine.program import DOWN, MESSAGES, PAIR, QUEUES, STREAMS, UP, Shape, message_into, sender_of
 from sim_core.engine.schedules import PAIRS
 from sim_core.metrics import (
     BUBBLE,
@@ -35,7 +35,7 @@ def begin_step(case: Case, scratch: Scratch) -> None:
     scratch.before_s[0] = 0.0
     scratch.gathers.costed[:] = False
     lower(case, scratch)
-    count_carried(case, scratch.low)
+    count_carried(case, scratch)
     shard_blocks(case, scratch)
     share_sends(case, scratch)
     work_after(case, scratch)
@@ -72,8 +72,8 @@ def _copy(values: Floats, into: Floats) -> None:
 
 
 @inner_kernel
-def finish_step(case: Case, order: Ints, scratch: Scratch) -> None:
-    """What follows the pipeline: adds to the sums of the metrics."""
+def finish_step(case: Case, order: Ints, pairs: Ints, scratch: Scratch) -> None:
+    """What follows the pipeline: adds to the sums of the metrics. `pairs`, [cells]: see count_pairs."""
     plan, program, times, low, out = case.plan, scratch.program, scratch.times, scratch.low, scratch.sums
     pp, ga, passes, again = plan.pp, plan.ga, low.passes, low.again
     unit_work, unit_again, key = case.blocks.work, case.blocks.again, case.block
@@ -101,7 +101,7 @@ def finish_step(case: Case, order: Ints, scratch: Scratch) -> None:
         out[BUBBLE] += times.idle_s[stage] / pp
         out[BUBBLE] += (barrier_s - reduced_s[stage] + slowest_s - after_s[stage]) / pp
     if PAIRS[plan.schedule]:
-        hidden_s, launched_s, longer_s = _pairs_s(case, order, scratch)
+        hidden_s, launched_s, longer_s = _pairs_s(case, pairs, scratch)
         out[EP_EXPOSED] -= hidden_s / pp
         out[LAUNCH_S] -= launched_s / pp
         crowded_s += longer_s
@@ -115,23 +115,28 @@ def finish_step(case: Case, order: Ints, scratch: Scratch) -> None:
 
 
 @inner_kernel
-def _pairs_s(case: Case, order: Ints, scratch: Scratch) -> tuple[float, float, float]:
+def count_pairs(shape: Shape, order: Ints, pairs: Ints) -> None:
+    """Fill `pairs`: how many forwards of a cell run beside a backward of the other chunk of its stage."""
+    row = row_of(shape.schedule, shape.vpp, shape.ga)
+    pairs[:] = 0
+    for at in range(shape.pp * row if PAIRS[shape.schedule] else 0):
+        code = order[at]
+        if code >= 0 and (code >> PART_SHIFT) & PART_MASK == PAIRED:
+            pairs[at // row * 2 + ((code >> CHUNK_SHIFT) & CHUNK_MASK)] += 1
+
+
+@inner_kernel
+def _pairs_s(case: Case, pairs: Ints, scratch: Scratch) -> tuple[float, float, float]:
     """Of the pairs of all stages: seconds of messages of experts that one block hides behind the other, and of launching;
     and by which sharing NICs makes them longer."""
     hidden_s, launched_s, crowded_s, duration_s = 0.0, 0.0, 0.0, scratch.program.duration_s
-    row = row_of(case.plan.schedule, case.plan.vpp, case.plan.ga)
     hideable_s, longer_s = scratch.low.hideable_s, scratch.low.pairs_s
-    for at in range(case.plan.pp * row):
-        code = order[at]
-        if code < 0 or (code >> PART_SHIFT) & PART_MASK != PAIRED:
-            continue
-        first = at // row * case.chunks
-        cell = first + ((code >> CHUNK_SHIFT) & CHUNK_MASK)
-        beside = first + ((order[at + 1] >> CHUNK_SHIFT) & CHUNK_MASK)
+    for cell in range(case.plan.pp * 2):
+        beside = cell + 1 - 2 * (cell % 2)
         saved_s = duration_s[DOWN, cell] + duration_s[UP, beside] - duration_s[PAIR, cell] + longer_s[cell]
-        hidden_s += min(saved_s, hideable_s[cell])
-        launched_s += max(saved_s - hideable_s[cell], 0.0)
-        crowded_s += longer_s[cell]
+        hidden_s += pairs[cell] * min(saved_s, hideable_s[cell])
+        launched_s += pairs[cell] * max(saved_s - hideable_s[cell], 0.0)
+        crowded_s += pairs[cell] * longer_s[cell]
     return hidden_s, launched_s, crowded_s
 
 
