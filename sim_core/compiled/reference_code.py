@@ -21,19 +21,15 @@ class Reference(types.Type):
     def __init__(self, of: Any) -> None:
         self.of = of
         digest = hashlib.sha256(of.name.encode()).hexdigest()[:12]  # the name of the type goes into that of each function
-        super().__init__(name=f"{of.instance_class.__name__}_{digest}")
+        super().__init__(name=f"{type(self).__name__}_{of.instance_class.__name__}_{digest}")
 
     def field(self, name: str) -> Any:
         """The type of a field."""
         return self.of.types[self.of.fields.index(name)]
 
 
-class Room(types.Type):
-    """The type of room for LANES named tuples: a pointer to the first."""
-
-    def __init__(self, of: Any) -> None:
-        self.of = of
-        super().__init__(name=f"Room_{Reference(of).name}")
+class Room(Reference):
+    """The type of room for LANES of them: a pointer to the first."""
 
 
 def _by_reference(kind: Any) -> Any:
@@ -48,9 +44,7 @@ class _Model(models.PrimitiveModel):
         super().__init__(manager, kind, fields.as_pointer())  # type: ignore[no-untyped-call]
 
 
-@register_model(Room)
-class _ModelOfRoom(_Model):
-    pass
+register_model(Room)(_Model)
 
 
 @infer_global(for_lanes)

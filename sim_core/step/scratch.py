@@ -94,7 +94,9 @@ class Scratch(NamedTuple):
 def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes: int) -> Scratch:
     """For steps of up to `stages` stages, `cells` virtual stages and `layers` layers; `sizes`: see Split."""
     units, pieces, layers = arrays.unit_layers.shape[0], arrays.step.role.shape[0], layers + 2
-    buckets = Buckets(np.zeros(sizes, np.bool_), *np.zeros((2, sizes, pieces)), *np.zeros((4, sizes)))
+    buckets, gathers = (
+        Buckets(np.zeros(sizes, np.bool_), *np.zeros((2, sizes, pieces)), *np.zeros((4, sizes))) for _ in range(2)
+    )
     return Scratch(
         program=allocate_program(stages, cells),
         times=allocate_times(stages, cells),
@@ -105,7 +107,7 @@ def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes
         longer=Longer(np.zeros((2, stages)), np.zeros((2, cells)), np.zeros(stages)),
         layers=Layers(np.zeros(layers, np.int64), *np.zeros((4, layers)), *np.zeros((2, units))),
         buckets=buckets,
-        gathers=Buckets(*(column.copy() for column in buckets)),
+        gathers=gathers,
         once=Once(np.zeros(sizes, np.bool_), np.zeros(sizes), *np.zeros((2, sizes, pieces)), *np.zeros((7, stages))),
         sums=np.zeros(len(METRICS)),
         before_s=np.zeros(1),
