@@ -7,10 +7,10 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import Addresses, inner_kernel, outer_kernel
-from sim_core.compiled.references import call, reference, row_at
+from sim_core.compiled.references import call, for_lanes, reference, row_at
 from sim_core.compiled.vectors import LANES
 from sim_core.costing.blocks import cost_blocks
-from sim_core.costing.case import Tables, case_at
+from sim_core.costing.case import Case, Tables, case_at
 from sim_core.costing.groups import group_plans
 from sim_core.costing.recomputed import again_flops, flops_again
 from sim_core.costing.updates import update_table
@@ -26,7 +26,7 @@ from sim_core.planning.columns import Plans, by_order, order_table, slice_plans
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import split_plans
 from sim_core.step.scratch import Scratch, allocate_scratch
-from sim_core.step.whole import begin_step, finish_step
+from sim_core.step.whole import begin_again, begin_step, count_pairs, finish_step, gathers_ahead
 from sim_core.workloads.workload import Arrays, Workload
 
 _NOT_FINITE = REASON["result_not_finite"]
@@ -80,6 +80,7 @@ class Batch(NamedTuple):
     writers: Addresses  # of the orders of blocks
     order: Ints  # the order of blocks, flat: row_of codes per stage
     of_order: Ints  # scratch of fill_order
+    pairs: Ints  # [cells] see count_pairs
     sequence: Sequence
     lanes: Lanes
     engine: Addresses  # which runs the lanes
@@ -110,6 +111,7 @@ def batch_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches
         writers=order_writers(schedule),
         order=order,
         of_order=np.empty(most_scratch(schedule, pp, ga), np.int64),
+        pairs=np.zeros(cells, np.int64),
         sequence=sequence,
         lanes=lanes,
         engine=engine_for(order, sequence, lanes, ran),
@@ -133,6 +135,9 @@ def run_rows(batch: Batch, rows: Ints) -> None:
     """Simulate plans of a batch; consecutive ones with the same order of blocks share its sequence, and run together."""
     batch = reference(batch)
     tables, plans, order, sequence, lanes = batch.tables, batch.tables.plans, batch.order, batch.sequence, batch.lanes
+    scratch, cases = for_lanes(row_at(batch.scratch, 0)), for_lanes(case_at(tables, rows[0]))
+    for lane in range(LANES):
+        scratch[lane] = row_at(batch.scratch, lane)
     begin = 0
     while begin < len(rows):
         i = rows[begin]
@@ -143,36 +148,41 @@ def run_rows(batch: Batch, rows: Ints) -> None:
         pp, cells = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp)
         group = plans.microbatch_group_size[i]
         fill_order(batch.writers, shape.schedule, pp, shape.vpp, shape.ga, group, order, batch.of_order)
-        anew, again = True, False
+        count_pairs(shape, order, batch.pairs)
+        anew = True
         while begin < end:
-            used = min(end - begin, LANES)
-            streams, crowds, queues = False, False, False
+            used, runs, ran = min(end - begin, LANES), 1, 0
             for lane in range(used):
-                own, case = reference(row_at(batch.scratch, lane)), reference(case_at(tables, rows[begin + lane]))
-                if not again:
-                    own.before_s[0] = 0.0
-                begin_step(case, own)
-                shares = own.program.shares
-                streams, crowds, queues = streams or shares[STREAMS], crowds or shares[MESSAGES], queues or shares[QUEUES]
-                put(own.program, shape, lane, lanes)
-            call(batch.engine[0], reference(shape), order, sequence, anew, streams, crowds, queues, lanes, batch.ran)
-            anew, ahead = False, False
+                cases[lane] = case_at(tables, rows[begin + lane])
+                runs = max(runs, 1 + gathers_ahead(cases[lane].plan))
+            while ran < runs:
+                streams, crowds, queues = False, False, False
+                for lane in range(used):
+                    case, own = cases[lane], scratch[lane]
+                    if ran == 0:
+                        begin_step(case, own)
+                    elif gathers_ahead(case.plan):
+                        begin_again(case, order, own)
+                    shares = own.program.shares
+                    streams, crowds, queues = streams or shares[STREAMS], crowds or shares[MESSAGES], queues or shares[QUEUES]
+                    put(own.program, shape, lane, lanes)
+                call(batch.engine[0], reference(shape), order, sequence, anew, streams, crowds, queues, lanes, batch.ran)
+                anew = False
+                ran = ran + 1 if batch.ran[1] == 1 else runs
+                for lane in range(used):
+                    take(lanes, lane, pp, cells, streams or crowds, scratch[lane].times)
             for lane in range(used):
-                own, case = reference(row_at(batch.scratch, lane)), reference(case_at(tables, rows[begin + lane]))
-                if batch.ran[1] == 1:
-                    take(lanes, lane, pp, cells, streams or crowds, own.times)
-                    finish_step(case, order, own)
-                else:
-                    own.sums[STEP_TIME] = np.nan
-                ahead = ahead or (case.plan.post_validation == 1 and case.plan.overlap_param == 1)
-                _keep(batch, rows[begin + lane], own)
-            again = ahead and not again  # the first run tells when stages begin to gather parameters for the next step
-            begin += 0 if again else used
+                _finish(batch, rows[begin + lane], cases[lane], scratch[lane])
+            begin += used
 
 
 @inner_kernel
-def _keep(batch: Batch, i: int, scratch: Scratch) -> None:
-    """Write the result of a plan, or that it has none."""
+def _finish(batch: Batch, i: int, case: Case, scratch: Scratch) -> None:
+    """Finish a step and write the result of its plan, or that it has none."""
+    if batch.ran[1] == 1:
+        finish_step(case, batch.order, batch.pairs, scratch)
+    else:
+        scratch.sums[STEP_TIME] = np.nan
     sums, plans = scratch.sums, batch.tables.plans
     finite = sums[STEP_TIME] > 0
     for value in sums:

@@ -67,7 +67,7 @@ _USED: Final[dict[str, dict[str, dict[str, str | None]]]] = {
     "reference_code": {  # types of our own
         "imputils": {"lower_builtin": "func", "lower_getattr_generic": "ty",
             "impl_ret_borrowed": "ctx builder retty ret"},
-        "cgutils": {"alloca_once_value": "builder value", "gep_inbounds": "builder ptr"},
+        "cgutils": {"alloca_once": "builder ty size", "alloca_once_value": "builder value", "gep_inbounds": "builder ptr"},
         "typing.templates": {"AbstractTemplate": None, "AttributeTemplate.resolve": "value attr",
             "infer_getattr": "item"},
     },

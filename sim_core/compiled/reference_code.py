@@ -11,7 +11,8 @@ from numba.core.imputils import impl_ret_borrowed, lower_builtin, lower_getattr_
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global
 from numba.extending import models, register_model
 
-from sim_core.compiled.references import call, reference, row_at
+from sim_core.compiled.references import call, for_lanes, reference, row_at
+from sim_core.compiled.vectors import LANES
 
 
 class Reference(types.Type):
@@ -20,11 +21,15 @@ class Reference(types.Type):
     def __init__(self, of: Any) -> None:
         self.of = of
         digest = hashlib.sha256(of.name.encode()).hexdigest()[:12]  # the name of the type goes into that of each function
-        super().__init__(name=f"{of.instance_class.__name__}_{digest}")
+        super().__init__(name=f"{type(self).__name__}_{of.instance_class.__name__}_{digest}")
 
     def field(self, name: str) -> Any:
         """The type of a field."""
         return self.of.types[self.of.fields.index(name)]
+
+
+class Room(Reference):
+    """The type of room for LANES of them: a pointer to the first."""
 
 
 def _by_reference(kind: Any) -> Any:
@@ -37,6 +42,44 @@ class _Model(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
         fields = manager.lookup(kind.of).get_value_type()
         super().__init__(manager, kind, fields.as_pointer())  # type: ignore[no-untyped-call]
+
+
+register_model(Room)(_Model)
+
+
+@infer_global(for_lanes)
+class _OfRoom(AbstractTemplate):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        return Room(arguments[0])(*arguments)
+
+
+@infer_global(operator.getitem)
+class _OfItem(AbstractTemplate):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        return Reference(arguments[0].of)(arguments[0], types.int64) if isinstance(arguments[0], Room) else None
+
+
+@infer_global(operator.setitem)
+class _OfKept(AbstractTemplate):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        room = arguments[0]
+        return types.void(room, types.int64, room.of) if isinstance(room, Room) else None
+
+
+@lower_builtin(for_lanes, types.BaseNamedTuple)  # type: ignore[untyped-decorator]
+def _made(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return cgutils.alloca_once(builder, arguments[0].type, size=LANES)
+
+
+@lower_builtin(operator.getitem, Room, types.int64)  # type: ignore[untyped-decorator]
+def _item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return builder.gep(arguments[0], [arguments[1]])
+
+
+@lower_builtin(operator.setitem, Room, types.int64, types.BaseNamedTuple)  # type: ignore[untyped-decorator]
+def _kept(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    builder.store(arguments[2], builder.gep(arguments[0], [arguments[1]]))
+    return context.get_dummy_value()
 
 
 @infer_global(reference)

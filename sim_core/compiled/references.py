@@ -4,6 +4,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sim_core.compiled.vectors import LANES
+
 T = TypeVar("T")
 
 
@@ -21,6 +23,11 @@ def row_at(columns: Any, row: int) -> Any:
     if isinstance(columns, tuple):
         return type(columns)(*(row_at(column, row) for column in columns))
     return columns[row] if isinstance(columns, np.ndarray) else columns
+
+
+def for_lanes(fields: T) -> list[T]:
+    """Room for LANES such named tuples by reference: `room[lane] = fields` keeps one there, and `room[lane]` is it."""
+    return [fields] * LANES
 
 
 def call(kernel: Any, *arguments: Any) -> None:

@@ -286,6 +286,7 @@ def _run(
 ) -> int:
     """Walk a sequence, piece by piece; returns the number of events, 0 for a contradictory order."""
     pp, cells, rule = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp), rule_of(shape)
+    split = SPLITS[shape.schedule]
     lanes.duration_s[NO_WORK * cells], lanes.cost_s[NO_MESSAGE * pp], lanes.slot_s[NOTHING] = 0.0, 0.0, 0.0
     lanes.rate[NO_WORK * cells] = 0.0
     lanes.sent_s[NO_WORK * cells], lanes.sent_s[2 * NO_WORK * cells + 1], lanes.held_s[NOTHING] = 0.0, 0.0, 0.0
@@ -299,7 +300,14 @@ def _run(
     if sequence.state[PIECE] > 0:  # the plans before have run it to its end
         turns = fill_sequence(shape, order, sequence)
     while turns > 0:
-        _walk(sequence, turns, rule, streams, crowds, queues, cells, lanes, events[before:], recorded)
+        if recorded or queues:  # each call is inlined with its constants: others pay for no queues
+            _walk(sequence, turns, rule, split, streams, crowds, queues, cells, lanes, events[before:], recorded)
+        elif crowds and split:
+            _walk(sequence, turns, rule, True, streams, True, False, cells, lanes, events, False)
+        elif crowds:
+            _walk(sequence, turns, rule, False, streams, True, False, cells, lanes, events, False)
+        else:
+            _walk(sequence, turns, rule, split, streams, False, False, cells, lanes, events, False)
         before += int(sequence.state[EVENTS])
         if sequence.state[LEFT] == 0:
             return before
@@ -308,10 +316,11 @@ def _run(
 
 
 @inlined_kernel
-def _walk(  # noqa: PLR0915
+def _walk(  # noqa: C901, PLR0915
     sequence: Sequence,
     turns: int,
     rule: int,
+    split: bool,
     streams: bool,
     crowds: bool,
     queues: bool,
@@ -323,11 +332,14 @@ def _walk(  # noqa: PLR0915
     """A block without a message waits from 0 on for one that costs nothing."""
     event, turn = sequence.event, sequence.turn
     duration_s, cost_s, slot_s = lanes.duration_s, lanes.cost_s, lanes.slot_s
-    at = 0
+    longer_s, cleared, since_s, latest_s = lanes.longer_s, lanes.cleared, lanes.since_s, lanes.latest_s
+    at, longest = 0, load(lanes.most_s, 0)
     for each in range(turns):
         stage = turn[each, 0]
         free = load(lanes.free_s, stage)
-        message, exposed, idle, queued, crowded = zeros(), zeros(), zeros(), zeros(), load(lanes.crowded_s, stage)
+        message, exposed, idle, queued, crowded = zeros(), zeros(), zeros(), zeros(), zeros()
+        if crowds:
+            crowded = load(lanes.crowded_s, stage)
         for _ in range(turn[each, 1]):
             row = event[at, DURATION]
             cost = load(cost_s, event[at, RECEIVED_COST])
@@ -357,7 +369,12 @@ def _walk(  # noqa: PLR0915
             alone = load(duration_s, row)
             seconds = alone
             if crowds:
-                more = _crowded(stage, row, start, queues, lanes)
+                gone = waited
+                if split:
+                    gone = start - load(since_s, stage)
+                if queues:
+                    gone = larger(gone - load(latest_s, stage), zeros())
+                more = smaller(longest, larger(load(longer_s, row) - load(cleared, row) * gone, zeros()))
                 seconds = seconds + more
                 crowded = crowded + more
             end = start + seconds
@@ -365,8 +382,11 @@ def _walk(  # noqa: PLR0915
             if max(begins, last) >= 0:
                 end = _end_shared(begins, last, stage, cells, start, alone, seconds, streams, lanes)
             leaves = end
-            if crowds or queues:
-                leaves = _leave(stage, row, cells, event[at, WRITTEN], start, alone, end, streams, queues, lanes)
+            sends = not (split and WEIGHT * cells <= row < PAIR * cells)  # a weight gradient sends nothing
+            if crowds and split and sends:
+                store(since_s, stage, end)
+            if queues:
+                leaves = _leave(stage, row, cells, event[at, WRITTEN], start, alone, end, streams, sends, lanes)
             store(slot_s, event[at, WRITTEN], leaves)
             free = end
             if recorded:
@@ -382,8 +402,10 @@ def _walk(  # noqa: PLR0915
         store(lanes.message_s, stage, load(lanes.message_s, stage) + message)
         store(lanes.exposed_s, stage, load(lanes.exposed_s, stage) + exposed)
         store(lanes.idle_s, stage, load(lanes.idle_s, stage) + idle)
-        store(lanes.queued_s, stage, load(lanes.queued_s, stage) + queued)
-        store(lanes.crowded_s, stage, crowded)
+        if queues:
+            store(lanes.queued_s, stage, load(lanes.queued_s, stage) + queued)
+        if crowds:
+            store(lanes.crowded_s, stage, crowded)
 
 
 @inlined_kernel
@@ -393,16 +415,6 @@ def _held(event: Rows, at: int, rule: int, lanes: Lanes) -> Floats:
     if rule == IN_PAIRS:
         held = larger(held, load(lanes.held_s, event[at, POSTED]))
     return held
-
-
-@inlined_kernel
-def _crowded(stage: int, row: int, start: Floats, queues: bool, lanes: Lanes) -> Floats:
-    """What a block takes longer that starts while the latest message of its stage may be under way."""
-    gone = start - load(lanes.since_s, stage)
-    if queues:
-        gone = larger(gone - load(lanes.latest_s, stage), zeros())
-    more = larger(load(lanes.longer_s, row) - load(lanes.cleared, row) * gone, zeros())
-    return smaller(load(lanes.most_s, 0), more)
 
 
 @inlined_kernel
@@ -428,15 +440,10 @@ def _leave(
     alone: Floats,
     end: Floats,
     streams: bool,
-    queues: bool,
+    sends: bool,
     lanes: Lanes,
 ) -> Floats:
-    """When the message of a block leaves that has ended; a weight gradient sends none."""
-    sends = not WEIGHT * cells <= row < PAIR * cells
-    if sends:
-        store(lanes.since_s, stage, end)
-    if not queues:
-        return end
+    """When the message of a block leaves that has ended, if messages queue."""
     _delay(stage, row, start, alone, lanes)
     late = _queued(stage, row, cells, end, streams, lanes)
     store(lanes.held_s, slot, late)

@@ -270,7 +270,7 @@ def _send(  # noqa: C901, PLR0915
     return at - begin
 
 
-@inner_kernel
+@inlined_kernel
 def _block(order: Ints, pp: int, ga: int, stage: int, at: int, sequence: Sequence) -> bool:
     """Write the next block of a stage that blocks while it sends, or its last send, as event `at`.
 

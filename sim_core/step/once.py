@@ -31,10 +31,9 @@ def gather_parameters(case: Case, scratch: Scratch) -> None:
     the step before; a layer runs once its buckets have arrived. Adds to `after_s` of each stage, which holds its other work.
     Without a barrier a step that has run tells when that was: in it nothing is gathered.
     """
-    plan, program, low, buckets, out = case.plan, scratch.program, scratch.low, scratch.buckets, scratch.sums
+    plan, program, low, buckets, out = case.plan, scratch.program, scratch.low, scratch.gathers, scratch.sums
     pp, split, gather_host_s = plan.pp, case.split, case.arrays.framework.gather_host_s
     overlapped, slowest_s, once = plan.overlap_param == 1, slowest_after_s(case, scratch), scratch.once
-    buckets.costed[:] = False
     for stage in range(pp):
         early_s = 0.0
         if overlapped and plan.post_validation == 0:

@@ -20,6 +20,7 @@ class Lowered(NamedTuple):
     again: Floats  # [units] ... and those with recompute
     pairs_s: Floats  # [cells] by which sharing NICs makes a forward beside a backward longer, with both their pipeline messages
     hideable_s: Floats  # [cells] of messages of experts that a forward beside a backward hides at most
+    begun_s: Floats  # [stages] `carried_s` before parameters are gathered
     carried_s: Floats  # [stages] for which a stage's NICs are needed until its gradients are reduced, as far as is counted yet
     send_nic_s: Floats  # [stages] of NICs for one pipeline message between a stage and the next (of the last: the first)
     gathered_s: Floats  # [stages] of the step for which parameters are gathered behind first forwards
@@ -82,26 +83,33 @@ class Scratch(NamedTuple):
     low: Lowered
     longer: Longer
     layers: Layers
-    buckets: Buckets
+    buckets: Buckets  # gradients
+    gathers: Buckets  # parameters
     once: Once
     sums: Floats  # [METRICS]
     before_s: Floats  # [1] seconds of a step without a barrier in which no stage waits for parameters; 0: it has not run
+    begun: Floats  # [METRICS] `sums` before parameters are gathered
 
 
 def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes: int) -> Scratch:
     """For steps of up to `stages` stages, `cells` virtual stages and `layers` layers; `sizes`: see Split."""
     units, pieces, layers = arrays.unit_layers.shape[0], arrays.step.role.shape[0], layers + 2
+    buckets, gathers = (
+        Buckets(np.zeros(sizes, np.bool_), *np.zeros((2, sizes, pieces)), *np.zeros((4, sizes))) for _ in range(2)
+    )
     return Scratch(
         program=allocate_program(stages, cells),
         times=allocate_times(stages, cells),
         low=Lowered(
             np.zeros(4), np.zeros((2, cells, 2)), np.zeros(7),
-            *np.zeros((2, units)), *np.zeros((2, cells)), *np.zeros((4, stages)),
+            *np.zeros((2, units)), *np.zeros((2, cells)), *np.zeros((5, stages)),
         ),
         longer=Longer(np.zeros((2, stages)), np.zeros((2, cells)), np.zeros(stages)),
         layers=Layers(np.zeros(layers, np.int64), *np.zeros((4, layers)), *np.zeros((2, units))),
-        buckets=Buckets(np.zeros(sizes, np.bool_), *np.zeros((2, sizes, pieces)), *np.zeros((4, sizes))),
+        buckets=buckets,
+        gathers=gathers,
         once=Once(np.zeros(sizes, np.bool_), np.zeros(sizes), *np.zeros((2, sizes, pieces)), *np.zeros((7, stages))),
         sums=np.zeros(len(METRICS)),
         before_s=np.zeros(1),
+        begun=np.zeros(len(METRICS)),
     )  # fmt: skip

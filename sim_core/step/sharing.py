@@ -35,7 +35,7 @@ from sim_core.engine.schedules import DEEPSPEED, LOOP, ONE_F_ONE_B, PAIRS, SPLIT
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, PP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan
 from sim_core.step.gradients import cost_gradients
-from sim_core.step.scratch import Lowered, Scratch
+from sim_core.step.scratch import Scratch
 from sim_core.terms import CP_A2A, CP_RING, EP, TP
 
 ALL: Final = 0
@@ -65,22 +65,19 @@ def link_of(case: Case, way: int, stage: int, chunk: int) -> int:
 
 
 @inner_kernel
-def sends_of(case: Case, low: Lowered, way: int, stage: int, chunk: int) -> float:
-    """Seconds of NICs for the message that a block sends on."""
-    link = link_of(case, way, stage, chunk)
-    return float(low.send_nic_s[link]) if link >= 0 else 0.0
-
-
-@inner_kernel
-def count_carried(case: Case, low: Lowered) -> None:
-    """What the NICs of each stage carry in the pipeline: messages of its blocks, and those that they send on."""
+def count_carried(case: Case, scratch: Scratch) -> None:
+    """What the NICs of each stage carry in the pipeline: messages of its blocks, and those that they send on (`sent_s`)."""
+    low, sent_s, nic_s, send_nic_s = scratch.low, scratch.program.sent_s, scratch.low.nic_s, scratch.low.send_nic_s
     rounds = rounds_of(case.plan.schedule, case.plan.ga)
     for stage in range(case.plan.pp):
         carried_s = 0.0
         for chunk in range(case.chunks):
+            cell = stage * case.chunks + chunk
             for way in (DOWN, UP):
-                carried_s += low.nic_s[way, stage * case.chunks + chunk, ALL]
-                carried_s += sends_of(case, low, way, stage, chunk)
+                link = link_of(case, way, stage, chunk)
+                sent_s[way, cell] = send_nic_s[link] if link >= 0 else 0.0
+                carried_s += nic_s[way, cell, ALL]
+                carried_s += sent_s[way, cell]
         low.carried_s[stage] = carried_s * rounds
 
 
@@ -107,7 +104,7 @@ def share_sends(case: Case, scratch: Scratch) -> None:
         for chunk in range(chunks):
             cell = stage * chunks + chunk
             for way in (DOWN, UP):
-                sent_s, block_s = sends_of(case, low, way, stage, chunk), duration_s[way, cell]
+                sent_s, block_s = program.sent_s[way, cell], duration_s[way, cell]
                 all_s = nic_s[way, cell, ALL]
                 if sent_s <= 0 or all_s <= 0:
                     continue
@@ -117,7 +114,7 @@ def share_sends(case: Case, scratch: Scratch) -> None:
                 link = link_of(case, way, stage, chunk)
                 senders = chunks - 1 if case.placement == LOOP and link == pp - 1 else chunks
                 later_s[way, (link + 1) % pp if way == DOWN else link] += part * sent_s * min(all_s / block_s, 1.0) / senders
-    _fill_sent(case, scratch)
+    _fill_queues(case, scratch)
     if program.shares[QUEUES]:
         later_s[:] = 0.0
     for way in (DOWN, UP):
@@ -130,42 +127,44 @@ def share_sends(case: Case, scratch: Scratch) -> None:
 @inner_kernel
 def _lengthen_pairs(case: Case, scratch: Scratch) -> None:
     """A pair takes as long as the NICs need for both of its blocks, and for their messages unless these queue."""
-    low, duration_s, nic_s = scratch.low, scratch.program.duration_s, scratch.low.nic_s
+    low, program, duration_s, nic_s = scratch.low, scratch.program, scratch.program.duration_s, scratch.low.nic_s
     for stage in range(case.plan.pp):
         for chunk in range(2):
             cell, other = stage * 2 + chunk, 1 - chunk
             busy_s = nic_s[DOWN, cell, ALL] + nic_s[UP, stage * 2 + other, ALL]
-            if not scratch.program.shares[QUEUES]:
-                busy_s += sends_of(case, low, DOWN, stage, chunk) + sends_of(case, low, UP, stage, other)
+            if not program.shares[QUEUES]:
+                busy_s += program.sent_s[DOWN, cell] + program.sent_s[UP, stage * 2 + other]
             low.pairs_s[cell] = max(busy_s - duration_s[PAIR, cell], 0.0)
             duration_s[PAIR, cell] += low.pairs_s[cell]
 
 
 @inner_kernel
-def _fill_sent(case: Case, scratch: Scratch) -> None:
-    """NICs of a stage for what its blocks send on; a message can wait for others where they need more than the least block."""
-    program, low, schedule, chunks = scratch.program, scratch.low, case.plan.schedule, case.chunks
-    duration_s, sent_s, pairs = program.duration_s, program.sent_s, PAIRS[schedule]
+def _fill_queues(case: Case, scratch: Scratch) -> None:
+    """Whether messages queue: one can wait for others where these need a stage's NICs for more than its least block."""
+    program, schedule, chunks, later_s = scratch.program, case.plan.schedule, case.chunks, scratch.longer.sends_s
+    duration_s, sent_s, pairs, crowds = program.duration_s, program.sent_s, PAIRS[schedule], program.shares[MESSAGES]
     for stage in range(case.plan.pp):
         first, most_s, least_s = stage * chunks, 0.0, np.inf
         for chunk in range(chunks):
             cell = first + chunk
             for way in (DOWN, UP):
-                seconds, block_s = sends_of(case, low, way, stage, chunk), duration_s[way, cell]
+                seconds, block_s = sent_s[way, cell], duration_s[way, cell]
+                if seconds <= 0:
+                    continue
                 if way == UP and SPLITS[schedule]:
                     block_s -= duration_s[WEIGHT, cell]
-                sent_s[way, cell] = seconds
-                program.busy_s[way, cell] = low.nic_s[way, cell, ALL]
-                if seconds > 0:
+                if crowds:
                     link = link_of(case, way, stage, chunk)
-                    later_s = scratch.longer.sends_s[way, (link + 1) % case.plan.pp if way == DOWN else link]
-                    most_s = max(most_s, seconds + later_s)
-                    least_s = min(least_s, block_s)
+                    seconds += later_s[way, (link + 1) % case.plan.pp if way == DOWN else link]
+                most_s, least_s = max(most_s, seconds), min(least_s, block_s)
         if pairs:
             for cell in range(first, first + 2):
                 most_s = max(most_s, sent_s[DOWN, cell] + sent_s[UP, 2 * first + 1 - cell])
                 least_s = min(least_s, duration_s[PAIR, cell])
         program.shares[QUEUES] |= most_s > least_s
+    for cell in range(case.plan.pp * chunks if program.shares[QUEUES] else 0):
+        for way in (DOWN, UP):
+            program.busy_s[way, cell] = scratch.low.nic_s[way, cell, ALL]
 
 
 @outer_kernel
@@ -197,7 +196,7 @@ def fill_beside(case: Case, scratch: Scratch, way: int, stage: int, rate: float)
         longer_s, gone_s, sent_s = 0.0, 1.0, 0.0
         if shares:
             if (way == UP or chunk < case.chunks - 1) and not program.shares[QUEUES]:
-                sent_s = sends_of(case, low, way, stage, chunk)
+                sent_s = program.sent_s[way, cell]
             block_s, all_s, open_s = duration_s[way, cell], nic_s[way, cell, ALL], nic_s[way, cell, OPEN]
             alike = last[0] == rate and last[1] == block_s and last[2] == open_s and last[3] == all_s and last[4] == sent_s
             if not alike:

@@ -15,18 +15,10 @@ from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran
 from sim_core.step.gradients import shared_s
-from sim_core.step.once import gather_parameters
-from sim_core.step.scratch import Layers, Scratch
+from sim_core.step.scratch import Layers
 from sim_core.step.sharding import run_layers
 from sim_core.timelines.blocks import Timed, split_row
 from sim_core.timelines.spans import GATHER, GRADIENTS, PARAMETERS, REDUCE, Spans, spans
-
-
-@outer_kernel
-def _gather(tables: Tables, scratch: Scratch) -> None:
-    """Cost the gather of parameters again, for its buckets."""
-    tables, scratch = reference(tables), reference(scratch)
-    gather_parameters(reference(case_at(tables, 0)), scratch)
 
 
 @outer_kernel
@@ -111,16 +103,14 @@ def parameter_spans(ran: Ran, blocks: Timed) -> list[Spans]:
     plan, tables, scratch = plan_at(ran.plans, 0), ran.tables, ran.scratch
     if plan.overlap_param == 0:
         return []
-    early_s, step_s = scratch.once.early_s.copy(), float(ran.metrics[STEP_TIME])  # costing the buckets again changes the first
-    again = scratch._replace(sums=np.zeros_like(ran.metrics))
-    _gather(tables, again)
+    early_s, step_s = scratch.once.early_s, float(ran.metrics[STEP_TIME])
     chunks = chunks_of(plan.schedule, plan.vpp)
     drawn = []
     for stage in range(plan.pp):
         rows = [split_row(ran, plan, stage, chunk) for chunk in range(chunks)]
         begins = (blocks.stage == stage) & (blocks.micro_batch == 0) & (blocks.backward == 0)
         late_s = np.array([float(blocks.late_s[begins & (blocks.chunk == chunk)][0]) for chunk in range(chunks)])
-        end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]]) + late_s - early_s[stage]
+        end_s = np.cumsum(scratch.gathers.total_s[tables.split.size[rows]]) + late_s - early_s[stage]
         start_s = np.concatenate(([-early_s[stage]], end_s[:-1]))
         columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER}
         more_s = np.diff(late_s, prepend=0.0)

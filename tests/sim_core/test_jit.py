@@ -110,7 +110,7 @@ def test_plain_python_leaves_no_sign_that_kernels_are_compiled(tmp_path: Path, m
 
 def test_kernels_lie_in_the_folder_of_what_they_are_made_of() -> None:
     hashes = function_hashes()
-    for kernel in (vars(batch)["_keep"], vars(import_module("sim_core.step.lower"))["lower"]):
+    for kernel in (vars(batch)["_finish"], vars(import_module("sim_core.step.lower"))["lower"]):
         folder = kept.KernelFolder(getattr(kernel, "py_func", kernel))
         own = hashes[f"{kernel.__module__}.{kernel.__name__}"]
         assert folder.get_cache_path() == str(kept.cache_dir() / "kernels" / own)
