@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Floats, plural
+from sim_core import FEW_SETS, Floats, plural
 from sim_core.models.releases import releases_of
 from sweep.uncertainty.process import variogram
 
@@ -38,13 +38,6 @@ RELEASE_CHANGE: Final = 0.28
 """Root mean square of ln(tokens/s after / before) of seven plans with experts before and after the recipes of Megatron-Bridge
 26.06, on the same GPUs: 26,112 to 40,706 tokens/s, 31,744 to 45,275, 6,944 to 9,015, 5,680 to 7,376, 4,256 to 4,969, 4,992 to
 6,338, 5,328 to 5,372 (NVIDIA-NeMo/Megatron-Bridge@067f987df docs/performance-summary-archive.md)."""
-DEVICE_FACTOR: Final = 0.17
-"""Root mean square of ln(sustained seconds of kernels / those of data sheets, tables and short measurements), 13 devices,
-none of whose training runs had been seen: 1.12 (H100), 1.40 (at 500 W), 1.34 (B200 of MooreThreads/SimuMax), 1.10 (A100-PCIe),
-1.06 (GB200), 1 (A100, B200), 1.07 (TPU v6e), 1.13 (TPU v7x), 0.93 (TPU v5p), 1.3 (MI300X), 1.22 (MI325X), 0.92 (MI355X):
-docs/kernels.md."""
-FEW_RUNS: Final = {"MI300X": 1, "MI325X": 1, "MI355X": 2, "TPU-v5p": 1, "TPU-v6e": 3, "TPU-v7x": 2}
-"""Models whose published runs on a device are simulated (docs/validation.md), of devices with few."""
 NORMAL_90: Final = 1.645
 """Half of the interval that holds 90 % of a normal distribution, in standard deviations."""
 STAGES: Final = "stages"
@@ -201,12 +194,13 @@ def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) ->
     """Which evidence concerns a result, by its provenance: a model in numbers, a recorded job, or none (files)."""
     workload, start = provenance.get("spec", {}).get("workload") or {}, provenance.get("start")
     has_experts = bool(provenance.get("inputs", {}).get("workload", {}).get("expert_parameters_per_rank"))
-    devices = [each["name"] for each in provenance.get("hardware", ())]
     if unmet := provenance.get("unmet"):
         basis = of_unknown(EXPERTS if has_experts else DENSE)
         return replace(basis, why=f"{', '.join(unmet)}: no page of its own; {basis.why}")
     if workload.get("model"):
-        return _of_model(workload.get("stack"), devices, EXPERTS if has_experts else DENSE, evidence or recorded())
+        return _of_model(
+            workload.get("stack"), provenance.get("hardware", ()), EXPERTS if has_experts else DENSE, evidence or recorded()
+        )
     if start and start.get("files") == STAGES:
         return _of_schedules()
     if start:
@@ -222,7 +216,7 @@ def of_unknown(kind: str) -> Basis:
     return Basis(spread=spread, differences=evidence.differences[kind], why=why, widening=evidence.widening)
 
 
-def _of_model(stack: object, devices: Sequence[str], kind: str, evidence: Evidence) -> Basis:
+def _of_model(stack: object, devices: Sequence[Mapping[str, Any]], kind: str, evidence: Evidence) -> Basis:
     """The evidence of the published runs; wider where a spec's `stack` says nothing, or nothing that we know, of how experts
     run, and on devices of few runs."""
     spread = evidence.spreads[kind]
@@ -239,11 +233,14 @@ def _of_model(stack: object, devices: Sequence[str], kind: str, evidence: Eviden
     if stack is None:
         unknown = of_unknown(kind).spread
         why += ", and of all stacks that may run it, as none is named"
-    few = {device: FEW_RUNS[device] for device in devices if device in FEW_RUNS}
+    scales = {each["name"]: (each.get("kernels", {}).get("sustained_scale") or {}).get("told") for each in devices}
+    few = {device: told for device, told in scales.items() if told and told["sets"] < FEW_SETS}
     if few:
-        spread = _further(spread, DEVICE_FACTOR / math.sqrt(1 + min(few.values())))
-        runs = ", ".join(f"{device}: {plural(count, 'model')}" for device, count in few.items())
-        why += f"; few of them on this device ({runs}), so wider"
+        spread = _further(spread, max(math.log(told["high"] / told["low"]) for told in few.values()) / 2 / NORMAL_90)
+        told_by = ", ".join(
+            f"{name}: {plural(told['runs'], 'run')} of {plural(told['sets'], 'set')}" for name, told in few.items()
+        )
+        why += f"; few on this device ({told_by}), so wider"
     return Basis(spread=spread, differences=evidence.differences[kind], why=why, widening=evidence.widening, unknown=unknown)
 
 

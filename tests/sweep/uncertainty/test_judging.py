@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sim_core import read_hardware
 from sweep.uncertainty.evidence import (
     ASSUMED_KERNELS,
     HOST_BOUND,
@@ -202,19 +203,18 @@ def test_a_result_with_experts_that_says_nothing_of_its_switches_is_known_less_w
 
 
 def test_a_device_with_few_runs_has_a_wider_interval_that_says_so() -> None:
-    """Of an error of its own, DEVICE_FACTOR over the root of the models seen and one: independent of the others."""
+    """By the interval of its pooled factor, an error of its own, where fewer than three sets tell it."""
 
     def basis(*devices: str) -> Basis:
-        spec = {"workload": {"model": "llama3-8b"}}
-        return basis_of(
-            {"inputs": {"workload": {}}, "spec": spec, "hardware": [{"name": name} for name in devices]}, recorded()
-        )
+        hardware = [read_hardware(name).model_dump() for name in devices]
+        return basis_of({"inputs": {"workload": {}}, "spec": {"workload": {"model": "llama3-8b"}}, "hardware": hardware})
 
-    known, new, seen = (basis(name).spread for name in ("H100-SXM", "MI300X", "TPU-v6e"))
+    known, new = (basis(name).spread for name in ("H100-SXM", "MI300X"))
     assert known is not None
     assert new is not None
-    assert seen is not None
-    assert new.high - new.middle == pytest.approx(np.hypot(known.high - known.middle, 1.645 * 0.17 / np.sqrt(2)), rel=1e-3)
-    assert known.high < seen.high < new.high
+    told = read_hardware("MI300X").kernels.sustained_scale.told
+    assert told is not None
+    further = np.log(told.high / told.low) / 2
+    assert new.high - new.middle == pytest.approx(np.hypot(known.high - known.middle, further), rel=1e-3)
     assert basis("H100-SXM", "MI300X").spread == new
-    assert "few of them on this device (MI300X: 1 model), so wider" in basis("MI300X").why
+    assert f"few on this device (MI300X: {told.runs} runs of 1 set), so wider" in basis("MI300X").why
