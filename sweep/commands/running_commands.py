@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -42,6 +43,7 @@ from sweep.show.results import reason_lines
 from sweep.show.sections import print_sections, rows_text, say
 from sweep.show.terminal import ended_at_once, interruptible, own_console
 from sweep.spec.spec import SweepSpec, load_spec
+from sweep.tuning.candidates import failing
 
 SHORT_S: Final = 2.0
 """A sweep of fewer CPU seconds runs in this process, unless `--workers` is given: workers need as long to start."""
@@ -143,6 +145,8 @@ def search_command(
     whole = prepared_spec(loaded, spec)
     column, descending = objectives_of(loaded)
     objective = Objective(column=column, descending=descending, per=tuple(loaded.per), best=best, within=within)
+    if objective.follows_step:
+        objective = replace(objective, dear=failing(whole))
     prepared = as_search(whole, objective)
     folder = _introduced(loaded, f"{loaded.name}-search", prepared, out, console, verbose=verbose)
     of_workers = (loaded, prepared, out, folder, executor, workers, slice_limit, fresh, console)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,14 @@ from sweep.evaluation.evaluation import bounded, bounded_over
 from sweep.evaluation.preparation import Sweep
 from sweep.search.blocks import Blocks
 from sweep.search.objective import Objective, group_keys
+
+LAUNCHED: Final = b"launch:"
+"""What the key of a group begins with where its plans are compared by what a launch costs; no other key has its length."""
+
+
+def launched(keys: Sequence[bytes]) -> list[bytes]:
+    """The keys of groups whose plans are compared by what it costs to launch them."""
+    return [LAUNCHED + key for key in keys]
 
 
 @dataclass(kw_only=True)
@@ -57,6 +65,10 @@ class Frontier:
 
     def limits(self, keys: Sequence[bytes]) -> Floats:
         """The highest cost that a plan of the answer can have, by group; infinite until enough plans are known."""
+        return np.maximum(self.limits_of(keys), self.limits_of(launched(keys)) if self.objective.dear else -np.inf)
+
+    def limits_of(self, keys: Sequence[bytes]) -> Floats:
+        """The same by the cost alone; of groups as they are `launched`, by that of a launch."""
         return np.array([self.limit.get(key, np.inf) for key in keys], np.float64)
 
 

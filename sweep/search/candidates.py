@@ -11,7 +11,7 @@ from sim_core import Bools, Ints
 from sweep.evaluation.evaluation import bounded, evaluate
 from sweep.evaluation.preparation import Sweep
 from sweep.results.slice_file import Slice
-from sweep.search.ahead import Frontier, of_blocks, of_bounded, refined
+from sweep.search.ahead import Frontier, launched, of_blocks, of_bounded, refined
 from sweep.search.blocks import Blocks
 from sweep.search.objective import group_keys, same_numbers
 
@@ -93,11 +93,14 @@ def _joined(sweep: Sweep, tables: list[pa.RecordBatch], counted: Counter[str], f
 
 
 def in_answer(rows: pa.RecordBatch, frontier: Frontier) -> Bools:
-    """Which simulated rows can be in the answer so far, [rows]: the best, equals of the last of them, and all that failed."""
+    """Which simulated rows can be in the answer so far, [rows]: the best by either cost, equals of the last, and all that
+    failed."""
     keys, group = group_keys(rows, frontier.objective.per)
     cost = frontier.objective.cost(rows)
     status = rows.column("status").cast(pa.string()).to_numpy(zero_copy_only=False)
-    kept: Bools = (cost <= frontier.limits(keys)[group]) | (status == "failed")
+    kept: Bools = (cost <= frontier.limits_of(keys)[group]) | (status == "failed")
+    if frontier.objective.dear:
+        kept |= frontier.objective.launch_cost(rows) <= frontier.limits_of(launched(keys))[group]
     return kept
 
 
@@ -107,4 +110,7 @@ def take_in(rows: pa.RecordBatch, frontier: Frontier) -> None:
     ranked = pc.equal(rows.column("status"), "ok").to_numpy(zero_copy_only=False) & ~np.isnan(cost)
     rows = rows.filter(pa.array(ranked))
     keys, group = group_keys(rows, frontier.objective.per)
-    frontier.add(keys, group, cost[ranked], rows.column("plan").to_numpy(), same_numbers(rows))
+    plans, same = rows.column("plan").to_numpy(), same_numbers(rows)
+    frontier.add(keys, group, cost[ranked], plans, same)
+    if frontier.objective.dear:
+        frontier.add(launched(keys), group, frontier.objective.launch_cost(rows), plans, same)

@@ -20,7 +20,9 @@ KNOWN: Final = measures_of("memory")
 class Objective:
     """The `best` plans of each value of `per` by `column`, and all whose value is `within` a part of the best.
 
-    Plans with the same numbers count as one, as they are one row of a ranking; all of them are in the answer.
+    Plans with the same numbers count as one, as they are one row of a ranking; all of them are in the answer. `dear`: ln of the
+    factor on a plan's cost by what a launch that fails costs, at each percent of the device's memory, rising from 0; where it
+    is known, the best plans by that are in the answer, too.
     """
 
     column: str
@@ -28,6 +30,7 @@ class Objective:
     per: tuple[str, ...]
     best: int
     within: float = 0.0
+    dear: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises SpecError for a column that the bound of a step does not bound."""
@@ -47,6 +50,13 @@ class Objective:
         """What the search minimises, [rows], in the order of the column; NaN where the column is null."""
         values: Floats = rows.column(self.column).to_numpy(zero_copy_only=False).astype(np.float64)
         return -values if self.descending else values
+
+    def launch_cost(self, rows: pa.RecordBatch) -> Floats:
+        """The same with what failed launches cost, [rows]: nowhere below `cost`, so that a bound of that bounds this, too."""
+        need, have = (rows.column(name).to_numpy(zero_copy_only=False) for name in ("peak_memory_bytes", "device_memory_bytes"))
+        dearer = np.exp(np.interp(np.nan_to_num(100 * need / have), np.arange(len(self.dear)), self.dear))
+        cost = self.cost(rows)
+        return np.asarray(cost / dearer if self.descending else cost * dearer, np.float64)
 
     def cost_over(self, rows: pa.RecordBatch, ga: Ints, step_s: Floats) -> Floats:
         """The same of rows whose step takes a second, with other micro-batches, [m], and seconds, [rows, m]."""

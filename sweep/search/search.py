@@ -79,10 +79,10 @@ class Answer(NamedTuple):
 def as_search(prepared: Prepared, objective: Objective) -> Prepared:
     """The search as a sweep with an identity of its own: no folder holds its rows beside those of others."""
     asked = {"by": objective.column, "descending": objective.descending, "per": list(objective.per)}
-    asked |= {"best": objective.best, "within": objective.within}
+    asked |= {"best": objective.best, "within": objective.within, "launch": bool(objective.dear)}
     order = blocks_of(prepared.sweep, objective)  # positions count the blocks in this order
     code = row_code(__name__)
-    of_all = f"{prepared.sweep.identity} {json.dumps(asked)} {order} {json.dumps(code)}"
+    of_all = f"{prepared.sweep.identity} {json.dumps(asked)} {objective.dear} {order} {json.dumps(code)}"
     identity = hashlib.sha256(of_all.encode()).hexdigest()
     sweep = replace(prepared.sweep, identity=identity)
     told = {"sweep": identity, "code": code, "search": asked | {"of": prepared.sweep.identity}}

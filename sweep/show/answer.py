@@ -173,7 +173,8 @@ def _fits(ranking: Ranking, row: Values, fastest: Values, folder: Location, wher
     yield _needs(row)
     if _is_modelled(ranking) and not (row.get("stack") or believed_stack(ranking.provenance)):
         own = chance_before_runs(np.array([_part(row)]), guesses_of(STACK))[0]
-        yield f"no stack is named: if {STACK} runs it is {own:.0%} (workload: {{stack: {STACK}}})"
+        if own > runs:  # else runs of one's own tell more
+            yield f"no stack is named: if {STACK} runs it is {own:.0%} (workload: {{stack: {STACK}}})"
     if row["plan"] != fastest["plan"]:
         differs = _differing(fastest, row, ranking)
         yield f"the fastest, plan {fastest['plan']} ({differs}), needs {_part(fastest):.0%} and runs with {fastest[RUNS]:.0%}"

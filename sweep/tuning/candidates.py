@@ -10,14 +10,15 @@ from sim_core import Floats, Ints
 from sweep.columns import LONGER
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.moved import boundless
-from sweep.evaluation.preparation import Sweep
+from sweep.evaluation.preparation import Prepared, Sweep
+from sweep.ranking.chances import guesses_before
 from sweep.ranking.worlds import simulated_in
 from sweep.spec.stacks import STACK
-from sweep.tuning.deciding import Candidates
+from sweep.tuning.deciding import Candidates, launch_cost
 from sweep.tuning.draws import log_steps
 from sweep.uncertainty.belief import World, world_of, worlds_of
 from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features
-from sweep.uncertainty.memory import Guess, guesses_by_plan, guesses_in
+from sweep.uncertainty.memory import Guess, chance_before_runs, guesses_by_plan, guesses_in
 from sweep.uncertainty.process import Axes
 
 MOST: Final = 500
@@ -25,6 +26,8 @@ MOST: Final = 500
 TOO_FULL: Final = 1.15
 """Plans that need up to this part of the device's memory, as simulated, are candidates: the simulation may be wrong."""
 
+HOPELESS: Final = 50.0
+"""ln of a factor as large as any."""
 JOB_RANGE: Final = 4.0
 """Doublings of GPUs and of the model's size over which what the errors of two jobs share falls to 1/e."""
 _COLUMNS: Final = ("plans", "simulated", "mean", "memory", "part", "offset")
@@ -81,6 +84,15 @@ def joined(
         alike=np.exp(-np.abs(size[:, None] - size[None]).sum(2) / JOB_RANGE),
         rivals=len(own.plans),
     )
+
+
+def failing(prepared: Prepared) -> tuple[float, ...]:
+    """What launches of a model that may fail cost, at each percent of the memory, as a search takes it (`Objective.dear`)."""
+    if prepared.sweep.workload.modelled is None or prepared.sweep.workload.from_file or prepared.sweep.others:
+        return ()
+    chance = chance_before_runs(np.arange(101) / 100, guesses_before(prepared.provenance))
+    cost = launch_cost(np.zeros(101), chance)
+    return tuple(np.maximum.accumulate(np.minimum(cost - cost[0], HOPELESS)).tolist())
 
 
 def rows_of(sweep: Sweep, plans: Ints) -> pa.Table:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +105,29 @@ def random_search(seed: int, folder: Path) -> tuple[Prepared, Objective]:
     per = tuple(key for key in ("pp", "tp", "all_gpus", "schedule") if rng.random() < 0.4)
     within = float(rng.choice([0, 0, 0.02, 0.2]))
     objective = Objective(column=column, descending=descending, per=per, best=int(rng.integers(1, 12)), within=within)
+    if objective.follows_step and rng.random() < 0.5:
+        rising = np.cumsum(rng.exponential(0.01, 101) * (rng.random(101) < 0.3))
+        objective = replace(objective, dear=tuple((rising - rising[0]).tolist()))
     return prepare(loaded, folder), objective
 
 
 def exhaustive(prepared: Prepared, objective: Objective) -> set[int]:
-    """The plans of the answer, from a simulation of all: plain Python over rows."""
-    table = evaluate(prepared.sweep, np.arange(prepared.sweep.space.count))
+    """The plans of the answer, from a simulation of all: plain Python over rows. Of two costs what either keeps."""
+    rows = evaluate(prepared.sweep, np.arange(prepared.sweep.space.count)).to_pylist()
+    answer = best_of(rows, objective, [0.0] * 101)
+    return answer | best_of(rows, objective, objective.dear) if objective.dear else answer
+
+
+def best_of(rows: list[dict[str, Any]], objective: Objective, dear: Sequence[float]) -> set[int]:
     groups = defaultdict(list)
-    for row in table.to_pylist():
+    for row in rows:
         if row["status"] == "ok" and row[objective.column] is not None:
+            percent = 100 * (row["peak_memory_bytes"] or 0.0) / row["device_memory_bytes"]
+            below = min(int(percent), 99)
+            dearer = math.exp(dear[below] + (min(percent, 100) - below) * (dear[below + 1] - dear[below]))
+            value = row[objective.column] / dearer if objective.descending else row[objective.column] * dearer
             numbers = tuple(None if row[name] is None else np.float32(row[name]) for name in (*SIZES, *NUMBERS))
-            groups[tuple(row[name] for name in objective.per)].append((row[objective.column], row["plan"], numbers))
+            groups[tuple(row[name] for name in objective.per)].append((value, row["plan"], numbers))
     answer = set()
     for found in groups.values():
         by_numbers = {numbers: value for value, _, numbers in sorted(found, reverse=not objective.descending)}  # the best last

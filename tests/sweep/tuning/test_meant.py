@@ -25,15 +25,17 @@ torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --tensor-model-parallel-s
 """
 
 
+FEW = {"axes.cp": "[1]", "axes.pp": "[1, 2]", "axes.vpp": "[1, 4, 8]", "axes.checkpointing": "[none]"}
+SETS = [part for name, value in FEW.items() for part in ("--set", f"{name}={value}")]
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The result of the spec that `init` writes for a launch file, on A100s of 40 GB, which have no FP8."""
     folder = tmp_path_factory.mktemp("job")
     (folder / "run.sh").write_text(LAUNCHED)
     sweep("init", folder / "run.sh", "--hardware", "A100-40G-SXM", "-o", folder / "job.yaml")
-    few = {"axes.cp": "[1]", "axes.pp": "[1, 2]", "axes.vpp": "[1, 4, 8]", "axes.checkpointing": "[none]"}
-    sets = [part for name, value in few.items() for part in ("--set", f"{name}={value}")]
-    told = sweep("run", folder / "job.yaml", "--out", folder / "out", *sets)
+    told = sweep("run", folder / "job.yaml", "--out", folder / "out", *SETS)
     assert told.returncode == 0, "what lies outside of the space is no error, though the device has no FP8"
     return folder / "out"
 
@@ -54,6 +56,13 @@ def test_one_plan_throughout(job: Path, tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert f"<h3>Launch plan {plan}</h3>" in page
     assert f"<h3>Best plan: plan {fastest}</h3>" in page
+
+
+def test_a_search_proves_and_keeps_the_plan_that_is_launched(job: Path) -> None:
+    """It kept the fastest alone, none of which was likely to run."""
+    plan = json.loads(sweep("tune", job, "--json").stdout)["next"][0]["plan"]
+    told = sweep("search", job.parent / "job.yaml", "--out", job.parent / "searched", "--best", 1, *SETS)
+    assert f"Launch plan {plan} (" in told.stdout, told.stderr
 
 
 def test_a_run_of_the_job_moves_the_answer(job: Path) -> None:
