@@ -120,7 +120,9 @@ def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
         if row.text("reason"):
             raise NotSimulated(row.text("reason"))
         values = row.plan
-        names = list(values)
+        names = names or list(values)
+        if list(values) != names:
+            raise NotSimulated(f"{row.where}: states other fields of its plan than the runs before it")
         measured[tuple(tuple(value) if isinstance(value, list) else value for value in values.values())].append(row)
     varying = [name for at, name in enumerate(names) if len({values[at] for values in measured}) > 1]
     held = {name: next(iter(measured))[at] for at, name in enumerate(names) if name not in varying}
