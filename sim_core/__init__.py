@@ -21,8 +21,10 @@ from sim_core.engine.schedules import ROWS as SCHEDULE_ROWS, SCHEDULES, schedule
 from sim_core.errors import FormatError, SimError, SpecError, named, nearest, one_line, shown
 from sim_core.exporting import export_simai
 from sim_core.hardware.description import (
+    FEW_SETS,
     KEYS as HARDWARE_KEYS,
     Hardware,
+    Told,
     fabric_names,
     hardware_yaml,
     is_preset,

@@ -10,8 +10,6 @@ from sim_core.costing.case import Blocks
 from sim_core.distinct import distinct, distinct_rows
 from sim_core.hardware.description import Hardware
 from sim_core.hardware.kernels.attention import (
-    LARGEST_FUSED,
-    LARGEST_IN_CORE,
     Phase,
     attention_s,
     in_8_bits,
@@ -158,10 +156,9 @@ def _unfused(modelled: Modelled, ops: Operators, rows: Ints, kernels: Kernels, o
     model, way = modelled.model, _way(ops.phase[op])
     sequence = np.maximum(ops.m[rows, op], (ops.n if way == "forward" else ops.k)[rows, op])
     ones, dim = np.ones(len(rows)), np.full(len(rows), float(model.head_dim))
-    largest = LARGEST_IN_CORE if modelled.stack.flash_attention else LARGEST_FUSED
     sizes = ones, sequence, ops.batch[rows, op], dim
     dropout = model.attention_dropout > 0
-    return unfused_attention_s(kernels, modelled.dtype, *sizes, phase=way, dropout=dropout, largest=largest).seconds
+    return unfused_attention_s(kernels, modelled.dtype, *sizes, phase=way, dropout=dropout).seconds
 
 
 def _way(phase: int) -> Phase:

@@ -14,6 +14,8 @@ from sim_core.hardware.surface import Surface
 from sim_core.records import Record
 from sim_core.units import SWITCH, quantity, short
 
+FEW_SETS: Final = 3
+
 
 def _number(unit: str) -> Any:
     """A validator that takes `{value, source}` or the bare value, and converts it to SI."""
@@ -22,7 +24,7 @@ def _number(unit: str) -> Any:
         if isinstance(raw, Sourced):
             return raw
         mapping = raw if isinstance(raw, Mapping) else {"value": raw, "source": "given without a source"}
-        if set(mapping) != {"value", "source"}:
+        if set(mapping) - {"told"} != {"value", "source"}:
             raise ValueError(f"found keys {', '.join(map(named, mapping))}, expected value and source")
         try:
             value = quantity(mapping["value"], unit)
@@ -30,16 +32,40 @@ def _number(unit: str) -> Any:
             raise ValueError(str(error)) from None
         if value < 0:
             raise ValueError(f"found {shown(mapping['value'])}, expected a number of at least 0")
-        return Sourced(value=value, source=str(mapping["source"]))
+        return Sourced(value=value, source=str(mapping["source"]), told=_told(mapping.get("told")))
 
     return BeforeValidator(convert)
 
 
+def _told(raw: object) -> "Told | None":
+    try:
+        return None if raw is None else Told.model_validate(raw)
+    except ValidationError as error:
+        raise ValueError(f"told: {key_path(error.errors()[0]['loc'])}: {error.errors()[0]['msg']}") from None
+
+
+class Told(Record):
+    """How measured runs tell a number: from which value they move it, between which ends it lies in 90 % of cases, and how many
+    runs of how many sets there are; 0: those of its relatives alone (benchmarks/pooled_scales.py)."""
+
+    prior: float = Field(gt=0)
+    low: float = Field(gt=0)
+    high: float = Field(gt=0)
+    runs: int = Field(ge=0)
+    sets: int = Field(ge=0)
+
+    @property
+    def few(self) -> bool:
+        """Whether so few sets tell it that one more may move it."""
+        return self.sets < FEW_SETS
+
+
 class Sourced(Record):
-    """A number in SI and its source."""
+    """A number in SI and its source, and how runs tell it, where they do."""
 
     value: float = Field(ge=0)
     source: str = Field(min_length=1)
+    told: Told | None = None
 
 
 Bandwidth = Annotated[Sourced, _number("B/s"), "B/s"]
@@ -351,7 +377,8 @@ def hardware_yaml(hardware: Hardware) -> str:
     for key, (section, unit) in KEYS.items():
         number = getattr(getattr(hardware, section), key)
         value = number.value == 1 if unit == SWITCH else f"{number.value!r} {unit}" if unit else number.value
-        document.setdefault(section, {})[key] = {"value": value, "source": number.source}
+        told = {} if number.told is None else {"told": number.told.model_dump()}
+        document.setdefault(section, {})[key] = {"value": value, "source": number.source, **told}
     texts = {"tables": hardware.kernels.tables, "borrowed": hardware.kernels.borrowed}
     document["kernels"] = {key: text for key, text in texts.items() if text} | document["kernels"]
     text = yaml.safe_dump(document, sort_keys=False, width=1000)

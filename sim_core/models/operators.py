@@ -45,8 +45,9 @@ def _attention(rows: Rows, model: Model, unit: Unit, shape: Shape, stack: Stack)
         _projections(rows, model, shape, stack)
     if any(stack.attention_copies):
         rows.both("attention_copies", stack.attention_copies, shape.tokens * shape.heads * model.head_dim, kernels=(6.0, 8.0))
-    sinks_apart = model.attention_sinks and unit.window and not (stack.fused_window_sinks or stack.fp8_attention)
-    if stack.flash_attention and not sinks_apart:  # in 8 bits all kernels are fused
+    if model.attention_sinks and unit.window and not (stack.fused_window_sinks or stack.fp8_attention):
+        rows.both("window_sinks", traffic.WINDOW_SINKS, shape.tokens * shape.heads * model.head_dim)
+    if stack.flash_attention:
         rows.flash(_attention_shape(model, unit, shape))
         _ring(rows, model, shape, stack)
         # around attention in 8 bits queries, keys and values are cast, its output cast back; backward the gradients of each

@@ -44,6 +44,8 @@ class Stack(Record):
     source: str
     sources: Mapping[str, str] = {}
     """Of the facts that have one of their own."""
+    told: Mapping[str, tuple[int, int]] = {}
+    """Of the facts that were fitted to measured runs: how many runs of how many sets."""
 
     # Kernels
     flash_attention: Annotated[bool, Fact("core attention is one kernel", "operators")]
@@ -355,7 +357,9 @@ class Stack(Record):
         float, Fact("part of host_experts that graphs of the router take over", "experts", "", EXPERTS, most=1)
     ] = 1.0
     fp8_attention: Annotated[bool, Fact("core attention runs in 8 bits, too, where linear layers do", "operators")] = False
-    fused_window_sinks: Annotated[bool, Fact("attention with learned sinks in a window is one kernel, too", "operators")] = True
+    fused_window_sinks: Annotated[
+        bool, Fact("attention with learned sinks in a window takes no more than without", "operators")
+    ] = True
     fused_router: Annotated[bool, Fact("the router is 31 kernels, else 72", "operators")] = True
     fused_experts: Annotated[bool, Fact("the experts' GEMMs are one kernel with activation, casts and biases", "operators")] = (
         False
@@ -378,7 +382,8 @@ class Stack(Record):
         }
         changed = ", ".join(f"{name} {stated[name]}" for name in values)
         name = f"{self.name} ({changed})" if changed else self.name
-        return self.model_copy(update=values | {"name": name, "sources": {**self.sources, **given}})
+        told = {fact: counts for fact, counts in self.told.items() if fact not in values}
+        return self.model_copy(update=values | {"name": name, "sources": {**self.sources, **given}, "told": told})
 
 
 STACK_FACTS: Final[Mapping[str, Fact]] = {
@@ -401,6 +406,9 @@ def _read_facts(page: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, s
         except SpecError as error:
             raise SpecError(f"{name}: {error}") from None
     return values, sources
+
+
+_OF_PAGE: Final = ("name", "source", "told")
 
 
 @cache
@@ -435,12 +443,10 @@ def _read_preset(name: str) -> Stack:
 def _read_page(path: Path) -> Stack:
     """The page in a file. Raises SpecError with the line, OSError."""
     document, lines = read_document(path, "name, source")
-    page = {key: value for key, value in document.items() if key not in ("name", "source")}
+    page = {key: value for key, value in document.items() if key not in _OF_PAGE}
     try:
         values, sources = _read_facts(page)
-        return Stack.model_validate(
-            {"name": document.get("name"), "source": document.get("source"), "sources": sources} | values
-        )
+        return Stack.model_validate({key: document[key] for key in _OF_PAGE if key in document} | {"sources": sources} | values)
     except SpecError as error:
         raise located(SpecError(f"{path}: {error}"), str(path), lines) from None
     except ValidationError as error:
@@ -451,6 +457,8 @@ def _read_page(path: Path) -> Stack:
 def stack_yaml(stack: Stack) -> str:
     """A page that `read_stack` reads back: every fact, with its source where it has one."""
     document: dict[str, Any] = {"name": stack.name, "source": stack.source}
+    if stack.told:
+        document["told"] = {name: list(counts) for name, counts in stack.told.items()}
     for name, fact in STACK_FACTS.items():
         value = fact.plain(getattr(stack, name))
         document[name] = {"value": value, "source": stack.sources[name]} if name in stack.sources else value

@@ -29,6 +29,12 @@ SOFTMAX: Final = (4.0, 6.0)
 RING_STEP: Final = (4.5, 4.5)
 """Per step of a ring after the first and element of the output, or of the gradients of queries, keys and values: reads two,
 writes one, three quarters of them. Count of Transformer Engine's context_parallel.py."""
+WINDOW_SINKS: Final = (540.0, 1080.0)
+"""Per element of the queries of a layer with learned sinks in a window, where the stack does not have it in one kernel. Not
+known: so much longer gpt-oss in bf16 takes (`fused_window_sinks` of nemo), a third of it taken to be the forward's. Linear in
+tokens: the scores of a sequence, kept, would not fit (18 layers x 4 sequences x 2 GB on a B200), and Megatron-Bridge has sinks
+fused from Transformer Engine 2.8 on (NVIDIA-NeMo/Megatron-Bridge@12bc34a8 models/gpt_oss/gpt_oss_provider.py). Its clamps,
+outside the fused activation (fused_bias_geglu.py: two clamps, joined), are an eighth of it."""
 CONTEXT_TRANSPOSE: Final = 4.0
 QKV_GRADIENT_CONCAT: Final = 6.0
 """Copies around unfused attention, per element of a x d. Count."""

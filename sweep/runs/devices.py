@@ -19,17 +19,19 @@ CAPACITY: Final = 0.1
 """How far a stated memory may be from that of a preset whose name has none: vendors round (H200-141GB, B200-180GB)."""
 RACK: Final = 64
 """GPUs of a rack of 72 that a job of a power of two takes, so that its groups stay inside racks. No published run states it."""
-_NVL: Final = {"peak_flops_bf16": "835.5 TFLOP/s", "sustained_scale": 1.33, "nvls": False}
+_NVL: Final = {"peak_flops_bf16": "835.5 TFLOP/s", "nvls": False}
 STAND_INS: Final[dict[tuple[str, str], tuple[str, dict[str, object]]]] = {
-    ("H200", "NVL"): ("H200-SXM", {**_NVL, "power": "600 W"}),
-    ("H100", "NVL"): ("H200-SXM", {**_NVL, "power": "400 W", "memory": "93.1 GiB", "memory_bandwidth": "3938 GB/s"}),
+    ("H200", "NVL"): ("H200-SXM", {**_NVL, "sustained_scale": 1.34, "power": "600 W"}),
+    ("H100", "NVL"): ("H200-SXM", {
+        **_NVL, "sustained_scale": 1.53, "power": "400 W", "memory": "93.1 GiB", "memory_bandwidth": "3938 GB/s",
+    }),
     ("MI350X", ""): ("MI355X", {
         "peak_flops_bf16": "2306.9 TFLOP/s", "peak_flops_fp8": "4614 TFLOP/s", "peak_flops_fp4": "9228 TFLOP/s",
         "power": "1000 W",
     }),
 }  # fmt: skip
 """Chip and form of devices without a preset, the nearest, and what their data sheets have otherwise (NVIDIA H200 and H100 NVL,
-AMD Instinct MI350X). `sustained_scale`: that of the preset times the ratio of the peaks, as its tables are in seconds."""
+AMD Instinct MI350X). `sustained_scale`: that of the preset times the ratio of the powers to 1/3, as of H100-96G-500W."""
 HardwareCell = str | dict[str, object]
 """What the `hardware` of a spec takes: a preset, or a mapping of a preset and numbers."""
 

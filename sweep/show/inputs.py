@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from sim_core import (
+    FEW_SETS,
     HARDWARE_KEYS,
     SIMAI,
     STACK_FACTS,
@@ -14,6 +15,7 @@ from sim_core import (
     ImpliedModel,
     Model,
     Stack,
+    Told,
     Workload,
     implied_model,
     model_document,
@@ -102,7 +104,8 @@ def hardware_lines(hardware: Hardware) -> Iterator[str]:
     """The numbers of one hardware with their sources; which kernels were measured: by the user, on it, or on one like it."""
     yield hardware.name
     numbers = {key: getattr(getattr(hardware, section), key) for key, (section, _) in HARDWARE_KEYS.items()}
-    yield from _aligned([(key, short(each.value, HARDWARE_KEYS[key][1]), each.source) for key, each in numbers.items()])
+    rows = [(key, short(each.value, HARDWARE_KEYS[key][1]), each) for key, each in numbers.items()]
+    yield from _aligned([(key, text, f"{each.source}{told_text(each.told)}") for key, text, each in rows])
     if (own := hardware.surface) is not None:
         yield f"your own kernels: {own.source}"
         for gemm in own.gemm:
@@ -120,6 +123,19 @@ def hardware_lines(hardware: Hardware) -> Iterator[str]:
     else:
         yield "measured kernels"
     yield from (f"  {line}" for line in lines)
+
+
+def told_text(told: Told | None) -> str:
+    """How measured runs tell a number, as the end of a line; empty where none was fitted."""
+    if told is None:
+        return ""
+    return f"; {told.low:g} to {told.high:g} in 90% of cases, expected {told.prior:g}{_by(told.runs, told.sets)}"
+
+
+def _by(runs: int, sets: int) -> str:
+    """How many runs of how many sets tell a constant, and whether they are few."""
+    by = f"{plural(runs, 'run')} of {plural(sets, 'set')}" if runs else "no run of its own"
+    return f", told by {by}" + (f" (few: fewer than {FEW_SETS} sets)" if sets < FEW_SETS else "")
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -156,8 +172,9 @@ def stack_lines(stack: Stack) -> Iterator[str]:
     yield f"  {' '.join(stack.source.split())}"
     rows = []
     for name, fact in STACK_FACTS.items():
-        source = stack.sources.get(name)
-        rows.append((name, fact.text(getattr(stack, name)), f"{fact.what}; {source}" if source else fact.what))
+        source = f"; {stack.sources[name]}" if name in stack.sources else ""
+        told = _by(*stack.told[name]) if name in stack.told else ""
+        rows.append((name, fact.text(getattr(stack, name)), f"{fact.what}{source}{told}"))
     yield from _aligned(rows)
 
 

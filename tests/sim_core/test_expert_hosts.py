@@ -173,14 +173,18 @@ def test_a_router_without_fusion_has_72_kernels_for_31() -> None:
         assert apart["routing", phase]["kernels"] / fused["routing", phase]["kernels"] == pytest.approx(72 / 31)
 
 
-def test_sinks_in_windows_are_unfused_where_the_stack_says_so() -> None:
-    """gpt-oss: every second layer has a window."""
-    model = read_model("gpt-oss-20b", {"sequence": 4096})
-    names = [{name for name, _ in of_layer(model, unit, fused_window_sinks=False)} for unit in range(2)]
-    windows = [unit.window > 0 for unit in model.layer_units]
-    assert ["softmax" in each for each in names] == windows
-    assert ["attention" in each for each in names] == [not window for window in windows]
-    assert all("attention" in {name for name, _ in of_layer(model, unit)} for unit in range(2))
+def test_what_sinks_in_windows_cost_is_linear_in_tokens() -> None:
+    """gpt-oss: every second layer has a window. Of a sequence twice as long it is twice as much, not four times."""
+    found = {}
+    for sequence in (4096, 8192):
+        model = read_model("gpt-oss-20b", {"sequence": sequence})
+        rows = [of_layer(model, unit, fused_window_sinks=False) for unit in range(2)]
+        windows = [unit.window > 0 for unit in model.layer_units]
+        assert [("window_sinks", FORWARD) in each for each in rows] == windows
+        assert all(("attention", FORWARD) in each for each in rows)
+        assert all(("window_sinks", FORWARD) not in of_layer(model, unit) for unit in range(2))
+        found[sequence] = sum(rows[windows.index(True)]["window_sinks", way]["bytes"] for way in (FORWARD, INPUT_GRADIENT))
+    assert found[8192] == 2 * found[4096] == 8192 * 64 * 64 * (540 + 1080)
 
 
 def test_attention_in_8_bits_takes_as_long_as_nvidia_measured() -> None:

@@ -72,6 +72,10 @@ def test_a_bare_number_is_taken_without_a_source() -> None:
     ("changes", "message"),
     [
         ({"nic_latency": {"value": "1 us"}}, "here: fabric.nic_latency: found keys value, expected value and source"),
+        (
+            {"hbm_efficiency": {"value": 0.7, "source": "s", "told": {"prior": 1}}},
+            "here: kernels.hbm_efficiency: told: low: Field required",
+        ),
         ({"nic_latency": "-1 us"}, "here: fabric.nic_latency: found '-1 us', expected a number of at least 0"),
         ({"memory": "80"}, "here: device.memory: found '80', expected a number with its unit, such as '80 GB'"),
         ({"memory": {"value": "80 GB", "source": ""}}, "here: device.memory.source: "),

@@ -16,7 +16,7 @@ from subprocess import PIPE
 import pytest
 import typer
 
-from sim_core import HARDWARE_KEYS, STACK_FACTS, read_hardware, stack_names
+from sim_core import HARDWARE_KEYS, STACK_FACTS, read_hardware, read_stack, stack_names
 from sweep.cli import COMMANDS, implementation
 from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
@@ -125,6 +125,20 @@ def test_the_columns_of_a_preset_are_aligned() -> None:
     sources = [getattr(getattr(preset, section), key).source for key, (section, _) in HARDWARE_KEYS.items()]
     assert len({line.index(source) for line, source in zip(lines, sources, strict=True)}) == 1
     assert all(line.split()[0] == key for line, key in zip(lines, HARDWARE_KEYS, strict=True))
+
+
+def test_hardware_and_stacks_say_which_runs_tell_a_constant_and_which_are_few() -> None:
+    lines = {name: sweep("hardware", name).stdout.splitlines() for name in ("H100-SXM", "MI325X", "H20-SXM")}
+    shown = {name: next(line for line in found if "sustained_scale" in line) for name, found in lines.items()}
+    assert "in 90% of cases, expected 1.07, told by " in shown["H100-SXM"]
+    assert "few" not in shown["H100-SXM"]
+    assert shown["MI325X"].endswith(", told by 1 run of 1 set (few: fewer than 3 sets)")
+    assert shown["H20-SXM"].endswith("told by no run of its own (few: fewer than 3 sets)")
+    told = json.loads(sweep("hardware", "MI325X", "--json").stdout)["kernels"]["sustained_scale"]["told"]
+    assert (told["runs"], told["sets"], told["prior"]) == (1, 1, 1)
+    nanotron = sweep("stack", "nanotron").stdout
+    assert nanotron.count(", told by 839 runs of 1 set (few: fewer than 3 sets)") > 5
+    assert all(set(read_stack(name).told) <= set(STACK_FACTS) for name in stack_names())
 
 
 def test_hardware_tells_what_was_measured_on_it() -> None:

@@ -28,8 +28,7 @@ BATCHED_GEMM_EFFICIENCY: Final = 0.55
 [fitted to runs of vTrain, Megatron-LM 2021-22 and BigScience on A100s]."""
 BATCHED_GEMM_HBM: Final = 0.65
 LARGEST_FUSED: Final = 2048
-"""Keys of a row of scores that the fused softmax of Megatron-LM v2.5 can hold; LARGEST_IN_CORE: that of Megatron-Core."""
-LARGEST_IN_CORE: Final = 4096
+"""Keys of a row of scores that the fused softmax of Megatron-LM v2.5 can hold."""
 UNALIGNED: Final = 0.51
 """Part of the fp32 peak that batched GEMMs of unaligned heads reach: 10 TFLOP/s of 19.5 on an A100, fitted to 14 runs of
 bigscience-workshop/bigscience (tr11) whose heads of 108 and 150 channels are not aligned."""
@@ -117,13 +116,12 @@ def unfused_attention_s(
     *,
     phase: Phase = "forward",
     dropout: bool,
-    largest: int = LARGEST_FUSED,
 ) -> Timed:
     """Attention of Megatron-LM before flash attention: batched GEMMs, softmax and dropout over the full square of scores.
 
     Forward and backward: two and four GEMMs; bytes per score, 4 and 6 in the fused softmax (read, write, 16 bits), 5 in dropout
     (and a mask of a byte), 37 and 40 in the passes of fp32 that replace that softmax: to fp32, scale, mask, softmax, and back.
-    It runs where batch x heads and the sequence are multiples of 4 and the sequence is at most `largest`
+    It runs where batch x heads and the sequence are multiples of 4 and the sequence is at most LARGEST_FUSED
     (NVIDIA/Megatron-LM v2.5, megatron/model/fused_softmax.py).
     """
     gemms, softmax = (2, (4, 37)) if phase == "forward" else (4, (6, 40))
@@ -133,7 +131,7 @@ def unfused_attention_s(
     rate = np.where(d * width % ALIGNED_BYTES == 0, BATCHED_GEMM_EFFICIENCY * peak, UNALIGNED * kernels.peak("fp32"))
     moved = width * batches * (2 * s * d + s * s)
     gemm = np.maximum(2.0 * batches * s * s * d / rate, moved / (BATCHED_GEMM_HBM * kernels.numbers["memory_bandwidth"]))
-    fused: Bools = (batches % 4 == 0) & (s % 4 == 0) & (s <= largest)
+    fused: Bools = (batches % 4 == 0) & (s % 4 == 0) & (s <= LARGEST_FUSED)
     passes = batches * s * s * (np.where(fused, *softmax) + 5 * dropout) / kernels.hbm_bandwidth
     launched = gemms + np.where(fused, 1, 5) + dropout
     return unmeasured(gemms * gemm + passes + launched * kernels.numbers["kernel_overhead"])

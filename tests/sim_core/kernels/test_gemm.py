@@ -94,19 +94,21 @@ AZURE = {
     ("GB200-NVL72", "fp8"): [(8192, 2876.6), (16384, 2906.9), (32768, 2825.6), ((6144, 12288, 12288), 2895.6)],
 }
 """TFLOP/s of cuBLASLt after 10,000 warm-up iterations on random numbers: Azure/AI-benchmarking-guide, Azure_Results
-(A100 3bb66ca, H100 f350e7e, H200 7f20e5f, GB200 2a370be). No figure of ours was fitted to them."""
+(A100 3bb66ca, H100 f350e7e, H200 7f20e5f, GB200 2a370be). What presets expect of `sustained_scale` follows from them."""
 
 
 @pytest.mark.parametrize(("preset", "dtype"), AZURE)
-def test_sustained_gemms_that_others_measured(preset: str, dtype: str) -> None:
-    kernels = load_kernels(read_hardware(preset))
-    ratios = []
+def test_long_gemms_of_others_take_what_presets_expect_before_runs_are_seen(preset: str, dtype: str) -> None:
+    hardware, ratios = read_hardware(preset), []
+    told = hardware.kernels.sustained_scale.told
+    assert told
+    kernels = load_kernels(hardware.with_values({"sustained_scale": told.prior}))
     for shape, tflops in AZURE[preset, dtype]:
         m, n, k = shape if isinstance(shape, tuple) else (shape, shape, shape)
         ratios.append(gemm_s(kernels, dtype, *whole(m, n, k)).seconds[0] / (2 * m * n * k / tflops * 1e-12))
     assert max(ratios) < 1.12
     assert min(ratios) > 0.88
-    assert np.mean(ratios) == pytest.approx(1, abs=0.05)
+    assert np.mean(ratios) == pytest.approx(1, abs=0.03)
 
 
 SIMUMAX = [row for row in keyed(rows("simumax_sample")) if row["op"] == "matmul"]
@@ -123,10 +125,10 @@ def over_simumax(preset: str, layout: str) -> Floats:
     device = {"A100-80G-PCIe": "A100-PCIe-80G"}.get(preset, preset)
     some = [row for row in SIMUMAX if row["device"] == device and row["layout"] == layout and row["b"] == "1"]
     some = [row for row in some if min(int(row[axis]) for axis in AXES) >= 1024]
-    sizes = [column(some, axis) for axis in AXES]
+    sizes, hardware = [column(some, axis) for axis in AXES], read_hardware(preset).with_values({"sustained_scale": 1})
     seconds = 2 * sizes[0] * sizes[1] * sizes[2] / (column(some, "efficiency") * column(some, "peak_tflops") * 1e12)
     m, n, k = (sizes["mnk".index(axis)] for axis in order)
-    return seconds / gemm_s(load_kernels(read_hardware(preset)), "bf16", m, n, k, phase=phase).seconds
+    return seconds / gemm_s(load_kernels(hardware), "bf16", m, n, k, phase=phase).seconds
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -166,9 +168,7 @@ def test_outside_the_table_nothing_counts_as_measured() -> None:
 
 
 def test_the_tables_of_another_device_do_not_count_as_measured() -> None:
-    own, borrowed = (
-        gemm_s(load_kernels(read_hardware(name)), "bf16", *whole(4096, 4096, 4096)) for name in ("H100-SXM", "H800-SXM")
-    )
+    own, borrowed = (gemm_s(plain(name), "bf16", *whole(4096, 4096, 4096)) for name in ("H100-SXM", "H800-SXM"))
     assert own.seconds == borrowed.seconds
     assert (own.measured[0], borrowed.measured[0]) == (True, False)
 
@@ -180,7 +180,7 @@ def test_the_factors_of_a_device_scale_its_gemms() -> None:
 
 
 def test_a_device_without_tables_reaches_the_stated_part_of_its_peak() -> None:
-    kernels = load_kernels(read_hardware("V100-32G-SXM"))
+    kernels = plain("V100-32G-SXM")
     large = gemm_s(kernels, "fp16", *whole(8192, 8192, 8192))
     assert 2 * 8192**3 / large.seconds[0] == pytest.approx(83e12, rel=0.02)  # Markidis et al. 2018
     thin = gemm_s(kernels, "fp16", *whole(8192, 8, 8192))  # reads 8192 x 8192 numbers of 2 bytes

@@ -221,7 +221,7 @@ def test_the_nearest_device_is_said(tmp_path: Path) -> None:
     log.write_text(megatron_log().replace("H100 80GB HBM3", "H200 NVL"))
     done = sweep("init", log, "-o", tmp_path / "nvl.yaml")
     assert "H200-NVL as H200-SXM, the nearest device" in done.stdout.replace("H200 NVL", "H200-NVL")
-    assert yaml.safe_load((tmp_path / "nvl.yaml").read_text())["hardware"]["sustained_scale"] == 1.33
+    assert yaml.safe_load((tmp_path / "nvl.yaml").read_text())["hardware"]["sustained_scale"] == 1.34
 
 
 def test_a_job_with_its_own_layers_of_each_stage_is_one_of_the_plans(tmp_path: Path) -> None:
