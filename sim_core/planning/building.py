@@ -36,9 +36,8 @@ def check_plans(plans: Plans, variants: int) -> None:
 
 def _check_bounds(field: Field, column: npt.NDArray[Any], bounds: tuple[float, float]) -> None:
     least, most = bounds
-    outside = ~((column >= least) & (column <= most))
-    if outside.any():
-        row = int(np.argmax(outside))
+    if len(column) and not (column.min() >= least and column.max() <= most):
+        row = int(np.argmin((column >= least) & (column <= most)))
         expected = f"{least:g} to {most:g}" if field.is_real else f"{least} to {most:,}"
         raise SpecError(f"plans.{field.name}: found {column[row]} in row {row}, expected {expected}")
 

@@ -122,7 +122,7 @@ def order_table(plans: Plans) -> Ints:
 
 def by_order(plans: Plans, rows: Ints) -> Ints:
     """Some rows sorted, so that plans with the same order of blocks, sent in the same way, follow each other."""
-    return rows[np.lexsort(order_table(plans)[rows].T[::-1])]
+    return rows[np.lexsort([getattr(plans, name)[rows] for name in reversed((*ORDER_COLUMNS, *SEND_COLUMNS))])]
 
 
 def replicas(plans: Plans) -> Ints:

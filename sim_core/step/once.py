@@ -58,9 +58,9 @@ def gather_parameters(case: Case, scratch: Scratch) -> None:
             gathered_s += total_s
             if total_s > 0:
                 gathered_s += gather_host_s * (split.end[row] - split.begin[row]) * case.dp
-        shares = overlapped and nic_s > 0
+        shares = overlapped and nic_s > 0 and arrived_s > 0
         fill_beside(case, scratch, DOWN, stage, nic_s / gathered_s if shares else 0.0)
-        program.gathered_s[stage] = max(arrived_s, 0.0) if shares else 0.0
+        program.gathered_s[stage] = arrived_s if shares else 0.0
         low.gathered_s[stage] = max(arrived_s, 0.0) - max(-early_s, 0.0) if overlapped else 0.0
         out[DP_TOTAL] += gathered_s / pp
         if not overlapped:

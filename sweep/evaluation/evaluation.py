@@ -160,7 +160,8 @@ def _batch(part: _Part, reasons: Ints, known: Mapping[str, Floats]) -> pa.Record
     if without := [name for name in MEASURES if name not in values]:
         raise ValueError(f"column {without[0]}: sweep/columns.py has a row for it, but nothing gives its value")
     arrays = described | {"status": words(status, STATUSES), "reason": words(reason, REASONS)}
-    arrays |= {name: pa.array(column, mask=np.isnan(column)) for name, column in values.items()}
+    missing = pa.nulls(len(unknown), pa.float64())
+    arrays |= {name: missing if each is unknown else pa.array(each, mask=np.isnan(each)) for name, each in values.items()}
     schema = result_schema(sweep.space)
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
