@@ -306,6 +306,7 @@ def replay(job: Job, loop: Loop, seed: int) -> Replay:
     picked = list(islice(loop(job, seed), RUNS))
     seconds = job.seconds[picked]
     best = np.fmin.accumulate(np.where(np.isnan(seconds), np.inf, seconds))
+    best = best if len(best) else np.array([np.inf])  # no plan fits, as simulated
     regret = np.minimum(best / job.best - 1, MOST)
     taken = np.where(np.isnan(seconds), START_S, START_S + STEPS * seconds)
     reached = np.flatnonzero(regret <= ENOUGH)
@@ -313,7 +314,7 @@ def replay(job: Job, loop: Loop, seed: int) -> Replay:
         regret=np.array([regret[min(k, len(regret)) - 1] for k in AFTER]),
         until=float(reached[0] + 1) if len(reached) else RUNS + 1.0,
         gpu_hours=float(taken[:5].sum()) * job.gpus / 3600,
-        failed=float(np.isnan(seconds[:5]).mean()),
+        failed=float(np.isnan(seconds[:5]).mean()) if len(picked) else 0.0,
     )
 
 
