@@ -16,7 +16,7 @@ from sweep.columns import LONGER, SHORTER
 from sweep.ranking.query import NAMED, columns_of
 from sweep.ranking.selection import CHOSEN, group_numbers, grouped_by, quoted, same_group
 from sweep.ranking.worlds import Worlds
-from sweep.uncertainty.belief import quantile
+from sweep.uncertainty.belief import Error, quantile, recorded
 from sweep.uncertainty.evidence import CONFIDENCE, LEVEL, NORMAL_90, Basis, t3_quantile
 from sweep.uncertainty.judging import DEVICE, NO_CHOICE, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
 from sweep.uncertainty.process import DOUBLING, NEAR, OWN, RANGE, SLOPE_ENDS
@@ -109,10 +109,14 @@ def _in_worlds(worlds: Worlds, basis: Basis, wider: Floats) -> Floats:
     n, known, unknown = len(wider), basis.spread, basis.unknown
     if known is None or unknown is None:
         return np.full((2, n), np.nan)
-    moved = worlds.moved(n)
     spreads = [known if world.known else unknown for world in worlds.worlds]
+    usual = [
+        recorded().pages[world.stack].beside_step if world.stack and not worlds.step else Error(0, 0) for world in worlds.worlds
+    ]
+    moved = worlds.moved(n) + np.array([[each.mean] for each in usual])
     means = np.nan_to_num(moved) + np.array([[each.middle] for each in spreads])
     sds = np.array([[(each.high - each.low) / 2 / NORMAL_90] for each in spreads]) * wider
+    sds = np.hypot(sds, np.array([[each.sd] for each in usual]))
     chances = np.array([[world.chance] for world in worlds.worlds]) * ~np.isnan(moved)
     chances = chances / chances.sum(0)
     return np.exp([quantile(level, chances, means, sds) for level in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)])

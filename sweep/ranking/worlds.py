@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,16 @@ from sweep.evaluation.preparation import Sweep
 from sweep.evaluation.warming import load_kernels
 from sweep.reopening import reopened
 from sweep.results.folder import Location
+from sweep.spec.values import STACK_AXIS
 from sweep.uncertainty.belief import UNNAMED, World, worlds_of
+
+MOST: Final = 1000
+"""Plans that are simulated in all worlds; of more what pages usually differ by is taken."""
 
 
 class Worlds(NamedTuple):
     """Some plans in each of the `worlds`. By stack: ln of the seconds of a step, and of the memory, over those of the result,
-    [n]; NaN where the stack cannot run a plan."""
+    [n]; NaN where the stack cannot run a plan. Without any they are not simulated."""
 
     worlds: tuple[World, ...]
     step: Mapping[str, Floats]
@@ -31,7 +35,8 @@ class Worlds(NamedTuple):
 
 def simulated_in(worlds: Sequence[World], sweep: Sweep, plans: Ints) -> Worlds:
     """Plans of a sweep, by number, in each world."""
-    stacks = [world.stack for world in worlds if world.stack]
+    if not (stacks := [world.stack for world in worlds if world.stack]):
+        return Worlds(tuple(worlds), {}, {})
     load_kernels(sweep, plans, len(worlds))
     own, *others = (_measures(each, plans) for each in (sweep, *(with_stack(sweep, stack) for stack in stacks)))
     step, memory = ({stack: other[k] - own[k] for stack, other in zip(stacks, others, strict=True)} for k in range(2))
@@ -39,15 +44,17 @@ def simulated_in(worlds: Sequence[World], sweep: Sweep, plans: Ints) -> Worlds:
 
 
 def worlds_beside(directory: Location, provenance: Mapping[str, Any], plans: Ints) -> Worlds | None:
-    """Plans of a result of a model that names no stack; None of others, and where its files are not at hand."""
-    workload = provenance.get("spec", {}).get("workload") or {}
-    if not len(plans) or not workload.get("model") or workload.get("path") or workload.get("stack"):
+    """Plans of a result of a model that names no stack, None of others; not simulated beyond MOST, or without its files."""
+    spec = provenance.get("spec", {})
+    workload, keys = spec.get("workload") or {}, [*(spec.get("axes") or ()), *(spec.get("fixed") or ())]
+    named = workload.get("stack") or any(STACK_AXIS in key.split(",") for key in keys)
+    if named or workload.get("path") or not workload.get("model"):
         return None
-    with suppress(SimError):
-        sweep = reopened(directory).prepared.sweep
-        if sweep.named == (UNNAMED,):  # else stacks are an axis
-            return simulated_in(worlds_of(UNNAMED, sweep.hardware.variants[0].name), sweep, plans)
-    return None
+    worlds = worlds_of(UNNAMED, next((each["name"] for each in provenance.get("hardware", ())), ""))
+    if 0 < len(plans) <= MOST:
+        with suppress(SimError):
+            return simulated_in(worlds, reopened(directory).prepared.sweep, plans)
+    return Worlds(worlds, {}, {})
 
 
 def _measures(sweep: Sweep, plans: Ints) -> tuple[Floats, Floats]:

@@ -31,6 +31,7 @@ from sweep.executors import InlineExecutor
 from sweep.frameworks.megatron import refused_choices
 from sweep.ranking.error_bars import COLUMNS as BARS
 from sweep.ranking.ranking import rank
+from sweep.ranking.worlds import worlds_beside
 from sweep.results.store import MANIFEST, Store
 from sweep.show.checks import plausibility_lines
 from sweep.show.ranked import MORE_AXES, MOST_BRIEF, print_ranking
@@ -583,3 +584,28 @@ def test_a_front_is_what_the_definition_says(columns: int, values: int, monkeypa
             any((other <= point).all() and (other < point).any() for other in points) for point in points
         ]  # by the definition, point by point
         assert selection.best_of(points).tolist() == [k for k in range(n) if not beaten[k]]
+
+
+def test_plans_of_no_named_stack_are_simulated_with_all_that_may_run(tmp_path: Path) -> None:
+    """Their interval holds the step of each likely stack, as its own spec has it; without the files it is the usual one."""
+    spec: dict[str, Any] = {
+        "name": "worlds",
+        "workload": {"model": "llama3-8b"},
+        "hardware": "H100-SXM",
+        "axes": {"tp": [4, 8]},
+        "fixed": {"dp": 4, "pp": 1, "global_batch": 64},
+    }
+    unnamed = run(spec, tmp_path / "unnamed").rank(top=2)
+    named = run(spec | {"workload": spec["workload"] | {"stack": "megatron-core"}}, tmp_path / "named").rank(top=2)
+    other = run(spec | {"workload": spec["workload"] | {"stack": "nanotron"}}, tmp_path / "other").rank(top=2)
+    steps = dict(zip(other["plan"].to_pylist(), other["step_time_s"].to_pylist(), strict=True))
+    for row, own in zip(unnamed.to_pylist(), named.to_pylist(), strict=True):
+        assert row["plan"] == own["plan"]
+        assert row["step_time_low_s"] < own["step_time_low_s"]
+        assert own["step_time_high_s"] < row["step_time_high_s"]
+        assert own["step_time_high_s"] < steps[row["plan"]], "nanotron is slower than Megatron-Core may be"
+        assert steps[row["plan"]] < 1.3 * row["step_time_high_s"]
+    provenance = json.loads(json.dumps(Store(directory=tmp_path / "unnamed").provenance()))
+    usual = worlds_beside(tmp_path / "nowhere", provenance, unnamed["plan"].to_numpy())
+    assert usual is not None
+    assert usual.step == {}
