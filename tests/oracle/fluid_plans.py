@@ -22,8 +22,7 @@ from sim_core.step.scratch import Layers
 from sim_core.step.sharding import _cost_units, _run
 from sim_core.step.sharing import ALL, OPEN
 from sim_core.terms import GRADIENTS_SHARDED
-from sim_core.timelines.blocks import split_row, timed
-from sim_core.timelines.messages import parameter_spans
+from sim_core.timelines.blocks import split_row
 from sweep.evaluation.one_plan import plans_of, prepare_plan
 from tests.oracle.fluid import Gather, Layer, Message, Step, Work, run
 from tests.oracle.pipeline import DEEPSPEED
@@ -218,14 +217,13 @@ def _gathers(one: Plan, plan: Given, ran: Ran) -> list[list[Gather]]:
     """Parameters of [stage][chunk] if they are gathered beside the pipeline."""
     if one.overlap_param == 0:
         return []
-    early = ran.scratch.once.early_s.copy()
-    parameter_spans(ran, timed(ran))  # costs the buckets of parameters into the scratch
+    early = ran.scratch.once.early_s
     return [_of_stage(ran, row, float(early_s)) for row, early_s in zip(_sizes(one, ran), early, strict=False)]
 
 
 def _of_stage(ran: Ran, row: list[int], early_s: float) -> list[Gather]:
     """The gathers of a stage that began with them before the step."""
-    buckets, found = ran.scratch.buckets, []
+    buckets, found = ran.scratch.gathers, []
     for size in row:
         whole, nic = float(buckets.total_s[size]), float(buckets.nic_s[size])
         gone = min(early_s, whole)
