@@ -9,12 +9,13 @@ from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_n
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
 from sweep.frameworks.megatron import refused_choices
-from sweep.frameworks.stacks import page_of
+from sweep.frameworks.stacks import may_run, page_of
 from sweep.ranking.chances import believed_stack, guesses_before, stack_of
 from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Location
 from sweep.spec.stacks import STACK
 from sweep.spec.values import FIELDS
+from sweep.tuning.deciding import complexity
 from sweep.tuning.meant import launched_and_best
 from sweep.uncertainty.evidence import LEVEL
 from sweep.uncertainty.highest import above_measured, bits_of
@@ -101,12 +102,19 @@ def _first(ranking: Ranking, row: Values, fastest: Values) -> str:
         told = "Best if it fits: plan" if _is_unlikely(row, ranking) else "Launch plan"
     why = []
     if row["plan"] != fastest["plan"]:
-        simpler = ", and simpler" if row.get(RUNS) is None or fastest[RUNS] > row[RUNS] - _SAME else ""
-        why.append(f"{_behind(row, fastest, ranking)} behind the fastest, plan {fastest['plan']}{simpler}")
+        why.append(f"{_behind(row, fastest, ranking)} behind the fastest, plan {fastest['plan']}{_rather(row, fastest)}")
     elif ranking.per:
         why.append("the best overall" if ranking.best_by == ranking.by else "the cheapest a sequence")
     why += [f"below the best per {', '.join(map(heading, ranking.per))}"] if ranking.per else []
     return f"{told} {row['plan']}" + (f" ({'; '.join(why)})" if why else "")
+
+
+def _rather(row: Values, fastest: Values) -> str:
+    """What a plan has that is no likelier to run than the fastest: fewer groups or options, or a step that is expected to be as
+    short over all that nobody knows."""
+    if row.get(RUNS) is not None and fastest[RUNS] <= row[RUNS] - _SAME:
+        return ""
+    return ", and simpler" if complexity(row) < complexity(fastest) else ", but expected to be as fast"
 
 
 def _behind(row: Values, fastest: Values, ranking: Ranking) -> str:
@@ -171,7 +179,8 @@ def _fits(ranking: Ranking, row: Values, fastest: Values, folder: Location, wher
             yield f"{_needs(row)}; {_next_with_room(ranking, row, folder, where)}"
         return
     yield _needs(row)
-    if _is_modelled(ranking) and not (row.get("stack") or believed_stack(ranking.provenance)):
+    unnamed = not (row.get("stack") or believed_stack(ranking.provenance))
+    if _is_modelled(ranking) and unnamed and may_run(STACK, str(row["hardware"])):
         own = chance_before_runs(np.array([_part(row)]), guesses_of(STACK))[0]
         if own > runs:  # else runs of one's own tell more
             yield f"no stack is named: if {STACK} runs it is {own:.0%} (workload: {{stack: {STACK}}})"

@@ -1,6 +1,6 @@
 """What the runs of a job say together: seconds and chances of every plan, the next plans, the expected regret, when to stop."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -192,11 +192,11 @@ def launch_cost(log_s: Floats, chance: Floats, cost: float = TRY_COST) -> Floats
 def decide(rows: pa.Table, cost: Floats) -> int:
     """The row of the least cost (`launch_cost`), [n]; of those within APART of it the simplest."""
     near = np.flatnonzero(cost <= cost.min() + APART)
-    simplest = [(_complexity(row), cost[at], at) for at, row in zip(near.tolist(), rows.take(near).to_pylist(), strict=True)]
+    simplest = [(complexity(row), cost[at], at) for at, row in zip(near.tolist(), rows.take(near).to_pylist(), strict=True)]
     return int(min(simplest)[2])
 
 
-def _complexity(row: dict[str, Any]) -> tuple[int, int, int]:
+def complexity(row: Mapping[str, Any]) -> tuple[int, int, int]:
     """Of a plan: groups of several ranks, virtual stages, options other than usual."""
     usual = {name: row["vpp"] > 1 if name == "overlap_pp" else field.default for name, field in FIELDS.items()}
     options = sum(

@@ -609,3 +609,20 @@ def test_plans_of_no_named_stack_are_simulated_with_all_that_may_run(tmp_path: P
     usual = worlds_beside(tmp_path / "nowhere", provenance, unnamed["plan"].to_numpy())
     assert usual is not None
     assert usual.step == {}
+
+
+def test_a_plan_is_called_simpler_only_if_it_is(tmp_path: Path) -> None:
+    """Two plans that differ in the micro-batch alone have as many groups and options; no TPU is told to run Megatron-LM."""
+    spec: dict[str, Any] = {
+        "name": "alike",
+        "workload": {"model": "llama3-8b", "sequence": 4096},
+        "hardware": "H100-SXM",
+        "axes": {"tp": [1, 2, 4], "micro_batch": [1, 2]},
+        "fixed": {"all_gpus": 64, "global_batch": 128, "checkpointing": "full"},
+    }
+    run(spec, tmp_path / "alike")
+    told = " ".join(sweep("rank", tmp_path / "alike").stdout.split())
+    assert re.search(r"Launch plan 1 \(0\.\d% behind the fastest, plan 0, but expected to be as fast\): tp 1, ", told)
+    assert "if megatron-core runs it is" in told
+    run(spec | {"hardware": "TPU-v5p"}, tmp_path / "tpu")
+    assert "if megatron-core runs" not in " ".join(sweep("rank", tmp_path / "tpu").stdout.split())
