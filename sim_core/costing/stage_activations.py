@@ -263,6 +263,8 @@ def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -
             moved = min(moved, inside)
             sent += moved
             in_transit = max(in_transit, IN_TRANSIT * moved / of_layers)
+            if arrays.framework.offload_stages > 0:
+                in_transit = arrays.framework.offload_stages * sent
             inside -= moved
         kept_bytes += inside + ends * kept[unit, WHOLE]
         logits += ends * kept[unit, LOGITS]

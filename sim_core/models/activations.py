@@ -68,7 +68,7 @@ def _mixer(model: Model, unit: Unit, shape: Shape, stack: Stack) -> Floats:
 def module_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floats:
     """Bytes of them that a layer does not keep where a module runs again, [n, RECOMPUTE_MODULES].
 
-    Of `layernorm`, `mla_up_proj` and `moe_act` the outputs (Megatron-LM, CheckpointWithoutOutput), of the others all but the
+    Of `layernorm`, `mla_up_proj`, `moe_act` and `mlp_act` the outputs (Megatron-LM, CheckpointWithoutOutput), of the others all but the
     input. Those of `moe` hold those of `moe_act` and `shared_experts`.
     """
     shape = shape_of(model, keys, sequence_of(model))
@@ -94,6 +94,7 @@ def module_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floats:
         saved[:, 6] = _mlp(model, shape, stack, experts.shared_ffn) if experts.shared_ffn else 0.0
     elif unit.channel != NONE:
         saved[:, 4] = _mlp(model, shape, stack, model.ffn or 0)
+        saved[:, 8] = shape.tokens * shape.stored * (model.ffn or 0) / shape.tp
     return saved
 
 
@@ -197,6 +198,8 @@ def _attention(model: Model, shape: Shape, stack: Stack) -> Floats:
     width = ((3 if model.output_gate else 2) * shape.heads + 2 * shape.kv_heads) * model.head_dim
     normed = (shape.heads + shape.kv_heads) * model.head_dim if model.qk_norm or model.qk_norm_whole else 0.0
     inputs = np.where(shape.stored < 2.0, 1.0, 2.0) if stack.fp8_attention else 2.0
+    if stack.whole_qkv_kept:  # queries and keys are rotated, values are not
+        width = width + (shape.heads + shape.kv_heads) * model.head_dim
     return shape.tokens * (inputs * width + 2.0 * normed) + copy
 
 

@@ -22,11 +22,14 @@ _OPERATORS: Final = {
     "moe": (*_ROUTED, *_SHARED),
     "shared_experts": _SHARED,
     "mhc": ("attention_streams", "mlp_streams"),
+    "mlp_act": ("activation",),
 }
 RECOMPUTE_MODULES: Final = tuple(_OPERATORS)
-"""Modules of a layer by Megatron-LM's names (core 0.20, transformer_config.py). Bit k of a mask is
-the k-th. `moe` holds `moe_act` and `shared_experts`."""
-CORE_ATTN, LAYERNORM, MLA_UP_PROJ, MOE_ACT, MLP, MOE, SHARED_EXPERTS, MHC = (1 << k for k in range(len(RECOMPUTE_MODULES)))
+"""Modules of a layer by Megatron-LM's names (core 0.20, transformer_config.py), and the activation of a dense MLP (`mlp_act`,
+kwai/Megatron-Kwai). Bit k of a mask is the k-th. `moe` holds `moe_act` and `shared_experts`, `mlp` holds `mlp_act`."""
+CORE_ATTN, LAYERNORM, MLA_UP_PROJ, MOE_ACT, MLP, MOE, SHARED_EXPERTS, MHC, MLP_ACT = (
+    1 << k for k in range(len(RECOMPUTE_MODULES))
+)
 OFFLOAD_MODULES: Final = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
 """Modules whose input goes to the host, by Megatron-LM's names (core 0.19, --offload-modules)."""
 OFFLOAD_CORE, OFFLOAD_PROJECTION, OFFLOAD_EXPERTS = 1 << 2, 1 << 3, 3 << 5
@@ -37,7 +40,8 @@ ALL: Final = -1
 def modules_mask(label: str) -> int:
     """The mask of `layernorm+moe_act`. Raises SpecError."""
     mask = mask_of(label, RECOMPUTE_MODULES, "checkpointing")
-    return mask & ~(MOE_ACT | SHARED_EXPERTS) if mask & MOE else mask
+    mask &= ~(MOE_ACT | SHARED_EXPERTS) if mask & MOE else mask
+    return mask & ~MLP_ACT if mask & MLP else mask
 
 
 def mask_of(label: str, modules: tuple[str, ...], of: str) -> int:

@@ -35,6 +35,7 @@ from sim_core.models.recompute import (
     MHC,
     MLA_UP_PROJ,
     MLP,
+    MLP_ACT,
     MOE,
     MOE_ACT,
     OFFLOAD_CORE,
@@ -315,7 +316,7 @@ def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, Bools]:
     lacking |= 0 if experts else MOE | MOE_ACT
     lacking |= 0 if model and (model.mla or model.compressed) else MLA_UP_PROJ
     lacking |= 0 if model and model.residual_streams > 1 else MHC
-    lacking |= 0 if model and any(unit.channel == MLP_CHANNEL and not unit.moe for unit in model.layer_units) else MLP
+    lacking |= 0 if model and any(unit.channel == MLP_CHANNEL and not unit.moe for unit in model.layer_units) else MLP | MLP_ACT
     refused = (mask & SHARED_EXPERTS > 0) & (plans.overlap_shared_experts == 1)
     refused |= (mask & MOE > 0) & (plans.overlap_ep == 1)
     refused |= (mask & (LAYERNORM | MOE_ACT) > 0) & (plans.precision == FP8_DELAYED)

@@ -135,7 +135,7 @@ def _cost_units(case: Case, layers: Layers) -> float:
         dense_ranks, expert_ranks = shard_ranks(case, SHARD), shard_ranks(case, EXPERT_SHARD)
         if case.plan.parameter_offload == 1:
             mine = (dense + held[2]) / dense_ranks + (experts + held[3]) / expert_ranks
-            gather_s += parameter * mine / case.device.host_bandwidth
+            gather_s += case.arrays.framework.copied_bytes * mine / case.device.host_bandwidth
         layers.unit_gather_s[unit] = gather_s
         scatter_s = collective_of(case, REDUCE_SCATTER, SHARD, width * dense)
         scatter_s += collective_of(case, REDUCE_SCATTER, EXPERT_SHARD, width * experts)
