@@ -92,6 +92,8 @@ def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> di
             plan["reshard_after_forward"] = reshard
         if shard and replicate and replicate > 1:
             plan["dp_shard"] = shard * cp
+    if settings.value(of.CPU_OFFLOAD) is True and plan["sharding"] != "none":
+        plan |= {of.CPU_OFFLOAD.field: True, "optimizer_offload": 1.0}  # FSDP updates on the host what lies there
     if pp > 1:
         plan["schedule"] = schedule
     if cp > 1 and (kind := of.ROTATE_WORDS.get(settings.word(of.ROTATE) or "allgather")):
