@@ -68,14 +68,20 @@ def test_modules_send_their_inputs() -> None:
     assert found == pytest.approx([LAYERS * TOKENS * 2 * 2 * 4096, LAYERS * TOKENS * 2 * 2 * 2 * 14336], rel=0.01)
 
 
-def test_a_layer_waits_for_copies_longer_than_its_passes() -> None:
-    """On links so slow that copies bind, a step grows by what they take; on fast ones it does not grow at all."""
+@pytest.mark.parametrize(("pp", "ga"), [(1, 2), (4, 8)])
+def test_a_layer_waits_for_copies_longer_than_its_passes(pp: int, ga: int) -> None:
+    """On links so slow that copies bind, a step grows by what they take; on fast ones it does not grow at all.
+
+    Without a pipeline forward and backward wait for a copy each; in one, both together for one in each direction, on a stage of
+    ga + pp - 1 turns.
+    """
     steps = {
-        rate: run(work(), room(host_bandwidth=f"{rate} GB/s"), activation_offload=[0, 0.5], ga=2)
+        rate: run(work(), room(host_bandwidth=f"{rate} GB/s"), activation_offload=[0, 0.5], pp=pp, ga=ga)
         for rate in (0.5, 1, 2, 200)
     }
     slow = {rate: named["step_time_s"][1] for rate, named in steps.items()}
-    copy_s = 2 * LAYERS * 0.5 * KEPT / 1e9
+    turns = 2 * ga if pp == 1 else (ga + pp - 1) / pp
+    copy_s = turns * LAYERS * 0.5 * KEPT / 1e9
     assert slow[0.5] - slow[1] == pytest.approx(copy_s, rel=1e-9)
     assert slow[1] - slow[2] == pytest.approx(copy_s / 2, rel=1e-9)
     assert steps[200]["step_time_s"][0] == slow[200]
