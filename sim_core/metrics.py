@@ -23,7 +23,9 @@ class MemoryTerm:
     """Bytes on a rank of the fullest stage."""
 
     name: str
-    of: Literal["tensors", "beside", "sum", "host"]  # what a framework reports as allocated; what it needs beside; both; elsewhere
+    of: Literal[
+        "tensors", "beside", "sum", "host"
+    ]  # what a framework reports as allocated; what it needs beside; both; elsewhere
     doc: str
 
 

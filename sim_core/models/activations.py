@@ -68,8 +68,8 @@ def _mixer(model: Model, unit: Unit, shape: Shape, stack: Stack) -> Floats:
 def module_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floats:
     """Bytes of them that a layer does not keep where a module runs again, [n, RECOMPUTE_MODULES].
 
-    Of `layernorm`, `mla_up_proj`, `moe_act` and `mlp_act` the outputs (Megatron-LM, CheckpointWithoutOutput), of the others all but the
-    input. Those of `moe` hold those of `moe_act` and `shared_experts`.
+    Of `layernorm`, `mla_up_proj`, `moe_act` and `mlp_act` the outputs (Megatron-LM, CheckpointWithoutOutput), of the others
+    all but the input. Those of `moe` hold those of `moe_act` and `shared_experts`.
     """
     shape = shape_of(model, keys, sequence_of(model))
     saved = np.zeros((len(keys.tp), len(RECOMPUTE_MODULES)))

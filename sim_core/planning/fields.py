@@ -263,7 +263,7 @@ _ROWS: Final = (
         more="Modules by Megatron's names (--offload-modules): their inputs ([layers.md](layers.md#offload)).",
     ),
     Field(
-        "offload_modules", "inner", "a bit for each module whose input activation_offload names", costs_layer=True, column=(0, 127),
+        "offload_modules", "inner", "a bit for each module that activation_offload names", costs_layer=True, column=(0, 127),
     ),
     Field(
         "optimizer_offload", "ratio", "part of the optimizer, state and update, that the host has; of models", default=0.0,

@@ -130,14 +130,14 @@ EXPLANATIONS: Final[Mapping[str, str]] = {
     "optimizer_not_recorded": "a recorded workload's times hold for the optimizer with which it ran (a model has any)",
     "muon_needs_whole_matrices": "muon with sharded gradients or parameters, or dp_shard: Megatron-LM divides whole matrices "
     "among all data-parallel ranks, with sharding none or optimizer",
-    "offload_not_recorded": "activations, optimizer or parameters on the host, but the workload is a file, whose times hold without",
-    "activation_offload_unfit": "activation_offload with checkpointing by every:K, block:K or the file, with a schedule that runs "
-    "weight gradients apart or pairs blocks, with modules beside full recompute, with a module that the model does not have, or "
-    "with attn_proj and without core_attn, which keeps the same tensor (as in Megatron)",
-    "optimizer_offload_unfit": "optimizer_offload with another optimizer than adamw, or without sharding, which Megatron, DeepSpeed "
-    "and FSDP need for it",
-    "parameter_offload_unfit": "parameter_offload without sharding: parameters, or with optimizer_offload other than 1: parameters "
-    "on the host are updated there (FSDP)",
+    "offload_not_recorded": "something lies on the host, but the workload is a file, whose times are without (a model has any)",
+    "activation_offload_unfit": "activation_offload with checkpointing every:K, block:K or file, with a schedule that runs "
+    "weight gradients apart or pairs blocks, with modules beside full recompute, with a module that the model does not have, or with "
+    "attn_proj but not core_attn, which keeps the same tensor (as in Megatron)",
+    "optimizer_offload_unfit": "optimizer_offload with another optimizer than adamw, or without sharding, which Megatron, "
+    "DeepSpeed and FSDP need for it",
+    "parameter_offload_unfit": "parameter_offload without sharding: parameters, or without optimizer_offload: 1: what lies on "
+    "the host is updated there (FSDP)",
     "not_in_simai": "fidelity simai supports only SimAI texts, only "
     + "".join(f"{name} {' and '.join(words)}, " for name, words in _SOME_IN_SIMAI.items())
     + f"and of {', '.join(_NONE_IN_SIMAI)} only the defaults",

@@ -62,7 +62,9 @@ def fit(workload: Mapping[str, Any], hardware: str, gpus: int, sets: Sequence[st
         names = tuple(each[0])
         if not any(set(other) <= set(names) for other in found):
             found[names] = each
-    told = ", ".join(f"{name} {own[name]}" for name in ("tp", "cp", "pp", "ep", "dp", "micro_batch", "checkpointing") if own[name])
+    told = ", ".join(
+        f"{name} {own[name]}" for name in ("tp", "cp", "pp", "ep", "dp", "micro_batch", "checkpointing") if own[name]
+    )
     return Fit(own, chances[0], list(found.values())[:MOST], told, (*prepared.warnings, *prepared.notes))
 
 

@@ -11,7 +11,6 @@ from sweep.answers.section import values_of
 from sweep.commands.shared import AsJson, write_json
 from sweep.exits import EXIT_FAILED_PLANS
 from sweep.options import readable
-
 from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
 
@@ -22,7 +21,9 @@ def fit_command(
     gpus: Annotated[int, Option(min=1, max=LARGEST["all_gpus"], help="GPUs of the job.")] = 8,
     sequence: Annotated[int | None, Option(min=1, max=2**31 - 1, help="Tokens of a sequence.")] = None,
     stack: Annotated[str | None, Option(help="The framework that runs it (`sweep stack`).")] = None,
-    sets: Annotated[list[str] | None, Option("--set", help="What the plan is: tp=8, checkpointing=full, sharding=parameters.")] = None,
+    sets: Annotated[
+        list[str] | None, Option("--set", help="What the plan is: tp=8, checkpointing=full, sharding=parameters.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether a plan fits, of what its memory is made, and the cheapest changes with which it does."""

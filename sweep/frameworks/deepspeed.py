@@ -26,9 +26,13 @@ GA = Word("gradient_accumulation_steps", OF_NUMBER, "ga")
 ZERO_SECTION = Word("zero_optimization", field="sharding", is_sign=True)
 STAGE = Word("stage", OF_NUMBER, "sharding")
 OVERLAP = Word("overlap_comm", field="overlap_grad")
-OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS = (Word(f"offload_{what}", field=f"{field}_offload") for what, field in (
-    ("optimizer", "optimizer"), ("param", "parameter"),
-))
+OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS = (
+    Word(f"offload_{what}", field=f"{field}_offload")
+    for what, field in (
+        ("optimizer", "optimizer"),
+        ("param", "parameter"),
+    )
+)
 OFFLOAD_RATIO = Word("ratio", field="optimizer_offload")
 HOST, NOWHERE = "cpu", (None, "none")
 """Devices that a section of offloading names."""

@@ -5,7 +5,17 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
 
-from sim_core import OFFLOAD_MODULES as OFFLOAD_NAMES, OF_NUMBER, OF_SWITCH, OFF, Argument, Dump, Rules, SpecError, megatron_arguments as model
+from sim_core import (
+    OF_NUMBER,
+    OF_SWITCH,
+    OFF,
+    OFFLOAD_MODULES as OFFLOAD_NAMES,
+    Argument,
+    Dump,
+    Rules,
+    SpecError,
+    megatron_arguments as model,
+)
 from sweep.frameworks.deepspeed import DEEPSPEED, ZERO, ZERO_STAGE
 from sweep.frameworks.megatron_sizes import TP, Launch, has_experts
 from sweep.frameworks.plan import Launched
@@ -256,7 +266,9 @@ def _modules_sent(plan: Launched) -> tuple[str, ...]:
     """Modules whose inputs go to the host. Raises SpecError for a share."""
     sent = str(plan.fields.get("activation_offload", "0"))
     if sent[0].isdigit() and float(sent) > 0:
-        raise SpecError(f"plan {plan.number}: Megatron-LM sends modules to the host, such as {OFFLOAD_NAMES[2]}, not {sent} of a layer")
+        raise SpecError(
+            f"plan {plan.number}: Megatron-LM sends modules to the host, such as {OFFLOAD_NAMES[2]}, not {sent} of a layer"
+        )
     return () if sent[0].isdigit() else tuple(sent.split("+"))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.importing.features import recipe_of
 from benchmarks.importing.stacks import checkpointing_of, dispatcher_of, keeps_tensors, layer_split, stack_cell
 from benchmarks.importing.table import COMMITTED, COUNTS, Row as Told, read_table
 from sim_core import SimError, read_model, read_stack

@@ -31,7 +31,9 @@ gate, up projection and their product, 2 bytes each."""
 
 
 def room(**values: object) -> HardwareTable:
-    return hardware_table([read_hardware("H100-SXM").with_values({"memory": "1e6 GB", "host_memory": "1e6 GB", **values})], None)
+    return hardware_table(
+        [read_hardware("H100-SXM").with_values({"memory": "1e6 GB", "host_memory": "1e6 GB", **values})], None
+    )
 
 
 def work(name: str = "llama3-8b", stack: str = "megatron-core", **changes: object) -> Workload:
@@ -167,7 +169,8 @@ def test_a_host_can_be_full_or_unknown() -> None:
     of = work()
     one = plans(of, tp=1, pp=1, all_gpus=8, ga=4, checkpointing="none", optimizer_offload=[0.0, 1.0])
     found = {
-        memory: [REASONS[code] for code in legality(of, room(host_memory=memory), one)[0]] for memory in ("90 GB", "100 GB", "0 GB")
+        memory: [REASONS[code] for code in legality(of, room(host_memory=memory), one)[0]]
+        for memory in ("90 GB", "100 GB", "0 GB")
     }
     assert found == {"90 GB": ["", "memory_exceeds_host"], "100 GB": ["", ""], "0 GB": ["", "host_unknown"]}
 
