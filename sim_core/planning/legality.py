@@ -132,8 +132,8 @@ EXPLANATIONS: Final[Mapping[str, str]] = {
     "among all data-parallel ranks, with sharding none or optimizer",
     "offload_not_recorded": "something lies on the host, but the workload is a file, whose times are without (a model has any)",
     "activation_offload_unfit": "activation_offload with checkpointing every:K, block:K or file, with a schedule that runs "
-    "weight gradients apart or pairs blocks, with modules beside full recompute, with a module that the model does not have, or with "
-    "attn_proj but not core_attn, which keeps the same tensor (as in Megatron)",
+    "weight gradients apart or pairs blocks, with modules beside full recompute, with a module that the model does not have, "
+    "or with attn_proj but not core_attn, which keeps the same tensor (as in Megatron)",
     "optimizer_offload_unfit": "optimizer_offload with another optimizer than adamw, or without sharding, which Megatron, "
     "DeepSpeed and FSDP need for it",
     "parameter_offload_unfit": "parameter_offload without sharding: parameters, or without optimizer_offload: 1: what lies on "

@@ -330,7 +330,7 @@ FRACTION = Choice(
     "optimizer_offload_fraction", field="optimizer_offload", leaves_open=True,
     write=lambda plan: f"{_updates_on_host(plan):g}" if _updates_on_host(plan) else None,
 )  # fmt: skip
-PRECISION_AWARE = Choice("use_precision_aware_optimizer", OF_SWITCH, write=lambda plan: _updates_on_host(plan) > 0)
+PRECISION_AWARE: Choice = Choice("use_precision_aware_optimizer", OF_SWITCH, write=lambda plan: _updates_on_host(plan) > 0)
 OVERLAP_OFFLOAD: Choice = Choice(
     "overlap_cpu_optimizer_d2h_h2d", OF_SWITCH, "overlap_offload",
     read=lambda dump: OVERLAP_OFFLOAD.on(dump) if OPTIMIZER_OFFLOAD.on(dump) else None,

@@ -77,7 +77,10 @@ def _on_host(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     zero, plan = config.get(of.ZERO_SECTION.name), {}
     if isinstance(zero, Mapping):
         for word, whole in ((of.OFFLOAD_OPTIMIZER, 1.0), (of.OFFLOAD_PARAMETERS, True)):
-            device = section.get("device") if isinstance(section := zero.get(word.name), Mapping) else None
+            section = zero.get(word.name)
+            if not isinstance(section, Mapping):
+                continue
+            device = section.get("device")
             if device == of.HOST:
                 plan[word.field] = section.get(of.OFFLOAD_RATIO.name, whole) if word is of.OFFLOAD_OPTIMIZER else whole
             elif device not in of.NOWHERE:
