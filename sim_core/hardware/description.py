@@ -234,7 +234,8 @@ KEYS: Final = {
 """Short name of every number -> (section, unit); the names that overrides and axes `hardware.<name>` take."""
 
 _POSITIVE: Final = (
-    "gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth", "nic_efficiency",
+    "gpus_per_node", "gpus_per_host_link", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth",
+    "nic_efficiency",
     "fabric_efficiency", "peak_flops_bf16", "peak_flops_fp32", "memory", "nvls_efficiency", "ll_bandwidth_one_node",
     "ll_bandwidth_two_nodes", "ll_bandwidth_more_nodes", "gemm_scale", "sustained_scale", "narrow_scale",
     "gemm_efficiency", "attention_efficiency", "hbm_efficiency", "leaf_oversubscription", "pod_oversubscription",
