@@ -28,8 +28,8 @@ REDUCING: Final = ("nanotron",)
 """Frameworks that reduce gradients behind the last backward without being asked, and hide no tensor-parallel messages so."""
 JAX: Final = ("maxtext", "paxml")
 AUTOCAST: Final = r"fms-acceleration@\w+:scripts/benchmarks/refs/a100_80gb_(?:liger|granite)\."
-"""Tables of runs whose scenarios set bf16 (scripts/benchmarks/scenarios-liger.yaml, -granite.yaml; scenarios.yaml does not): under
-FSDP accelerate 1.0 holds what is trained in fp32 then, whatever it was loaded in (accelerator.py, prepare_model), else not."""
+"""Tables of runs whose scenarios set bf16 (scripts/benchmarks/scenarios-liger.yaml, -granite.yaml; scenarios.yaml does not).
+Under FSDP accelerate 1.0 then holds what is trained in fp32, whatever it was loaded in (accelerator.py, prepare_model)."""
 BIG_CODE: Final = ("santacoder", "starcoder", "gpt_bigcode")
 PURE: Final = ("weight_bytes", "gradient_bytes", "adam_bytes", "optimizer_bytes")
 OF_TPU: Final = {"maxtext": "maxtext-tpu"}
@@ -125,10 +125,11 @@ def _facts(row: Row, name: str) -> dict[str, object]:
 def _of_trainer(row: Row, *, pure: bool, autocast: bool) -> dict[str, object]:
     """What transformers' Trainer keeps, run eagerly with gradient checkpointing by layer (transformers 4.45, PyTorch 2.4).
 
-    Adam is PyTorch's foreach: the square root of all second moments is one more copy. An MLP keeps its gate before and after the
-    activation, 3 x 2 bytes for two elements. The loss works on fp32 logits, the same shifted by a token, their log-softmax and
-    its gradient, of which three at once; foak's kernel writes the gradient over the shifted ones; Liger's makes logits in pieces.
-    Without autocast those of 16 bits are there, too (read off its runs); GPTBigCode's loss is in 16 bits (modeling_gpt_bigcode.py).
+    Adam is PyTorch's foreach: the square root of all second moments is one more copy. An MLP keeps its gate before and after
+    the activation, 3 x 2 bytes for two elements. The loss works on fp32 logits, the same shifted by a token, their log-softmax
+    and its gradient, three at once; foak's kernel writes the gradient over the shifted ones; Liger's makes logits in pieces.
+    Without autocast those of 16 bits are there, too (read off its runs); GPTBigCode's loss is in 16 bits
+    (modeling_gpt_bigcode.py).
     Under FSDP1 the hooks that free frozen parameters hold the inputs of their layers and these' gradients
     (torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook; torch/autograd/graph.py,
     register_multi_grad_hook) until the backward ends. What nvidia-smi shows is 1.04 to 1.06 of what is allocated where least is

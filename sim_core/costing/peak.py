@@ -95,7 +95,7 @@ def estimate_of(workload: Workload) -> Estimate | str:
 
 
 def estimated_bytes(workload: Workload, estimate: Estimate, tp: Ints, micro_batch: Ints) -> tuple[Floats, Floats]:
-    """Bytes that one micro-batch keeps of each unit, [n, units, SAVED], and those of buffers: gathered, received, queued, [n, 3].
+    """Bytes that one micro-batch keeps of each unit, [n, units, SAVED], and those of buffers, [n, 3]: gathered, received, queued.
 
     The columns are those of `costing/peak.py`.
     """
@@ -163,7 +163,9 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
         float(arrays.step.comm_bytes[reduced & np.isin(arrays.step.comm_rule, rules)].sum()) / arrays.gradient_width
         for rules in ((PARAMETERS, ALL_PARAMETERS), (EXPERT_PARAMETERS,))
     )
-    held = _Held(dense, experts, *state_widths(workload, plans), passing_widths(workload, plans), *further, shape, trained, frozen)
+    held = _Held(
+        dense, experts, *state_widths(workload, plans), passing_widths(workload, plans), *further, shape, trained, frozen
+    )
     _fill(arrays, plans, split, held, in_flight, rows, memory, of_stages)
     memory[STATE_BYTES] = memory[PEAK_BYTES] - memory[ACTIVATION_BYTES] - memory[COMMUNICATION_BYTES]
     memory[ACTIVATION_BYTES] -= memory[LOGITS_BYTES]
@@ -232,7 +234,7 @@ def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> 
         kept[:, at, :LOGITS] += activation_bytes(model, unit, keys, stack) * times
         kept[:, at, SAVED:] += module_bytes(model, unit, keys, stack)
         kept[:, at, LOGITS] += logits_bytes(model, unit, keys, stack) * times
-        kept[:, at, BACKWARD] += backward_bytes(model, unit, keys)
+        kept[:, at, BACKWARD] += backward_bytes(model, unit, keys) if stack.gradients_made else 0.0
         for of, weights in ((trained, held), (frozen, frozen_bytes)) if model.lora else ((trained, held),):
             mine = weights(model, unit, keys)
             of[:, at] += np.stack([mine.dense, mine.experts], axis=1) * times

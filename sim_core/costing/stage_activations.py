@@ -101,7 +101,9 @@ def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints
     chosen, ga = rows[first], enough[first]
     schedule, pp, vpp = plans.schedule[chosen], plans.pp[chosen], plans.vpp[chosen]
     offset = np.cumsum(pp) - pp
-    in_flight = InFlight(key=key, offset=offset, bytes=np.empty(int(pp.sum())), logits=np.empty(int(pp.sum())), working=np.empty(int(pp.sum())))
+    in_flight = InFlight(
+        key=key, offset=offset, bytes=np.empty(int(pp.sum())), logits=np.empty(int(pp.sum())), working=np.empty(int(pp.sum()))
+    )
     counts = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, most_cells(schedule, pp, vpp)), np.int64)
     order, scratch = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64), np.empty(most_scratch(schedule, pp, ga), np.int64)
     of_order = order_writers(schedule), order, scratch
@@ -251,9 +253,11 @@ def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -
         logits += ends * kept[unit, LOGITS]
         stays += stored * kept[unit, INPUT_ONLY] if arrays.framework.inputs_stay else 0.0
         waiting += of_layers * kept[unit, WITHOUT_CORE]
-        if again > 0:
-            worked_on = min(span, layers) if how == EVERY else 1
-            working = max(working, worked_on * kept[unit, WHOLE] - kept[unit, INPUT_ONLY] + kept[unit, BACKWARD])
+        if of_layers > 0:
+            worked_on = (
+                0.0 if again == 0 else kept[unit, WHOLE] * (min(span, layers) if how == EVERY else 1) - kept[unit, INPUT_ONLY]
+            )
+            working = max(working, worked_on + kept[unit, BACKWARD])
         if how == BLOCK:
             needed = kept[unit, WITHOUT_CORE] if SPLITS[plan.schedule] else 0.0  # by weight gradients
             left += (of_layers - again) * (kept[unit, WHOLE] - needed)

@@ -265,7 +265,11 @@ class Stack(Record):
         float, Fact("copies of gradients in buckets where ranks share nothing, per weight", "memory", "B", MEMORY, most=8)
     ] = 0.0
     gradients_made: Annotated[
-        bool, Fact("the backward makes gradients, the step frees them, as PyTorch's set_to_none; else they have buffers", "memory")
+        bool,
+        Fact(
+            "the backward makes gradients, of activations beside these, and the step frees them; else they have buffers",
+            "memory",
+        ),
     ] = False
     step_bytes: Annotated[
         float,
