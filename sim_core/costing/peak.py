@@ -95,7 +95,7 @@ def estimate_of(workload: Workload) -> Estimate | str:
 
 
 def estimated_bytes(workload: Workload, estimate: Estimate, tp: Ints, micro_batch: Ints) -> tuple[Floats, Floats]:
-    """Bytes that one micro-batch keeps of each unit, [n, units, SAVED], and those of buffers, [n, 3]: gathered, received, queued.
+    """Bytes that one micro-batch keeps of each unit, [n, units, SAVED], and of buffers, [n, 3]: gathered, received, queued.
 
     The columns are those of `costing/peak.py`.
     """
