@@ -7,21 +7,26 @@ import json
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from sim_core.errors import SpecError, named, shown
 
-Document = dict[str, Any]
+Values = Mapping[str, Any]
+"""Values by name, to be read."""
+Fields = dict[str, Any]
+"""Values by name, to be filled in or handed on."""
+Document = Fields
+"""What is written, or was read, as YAML or JSON."""
 Lines = dict[tuple[str, ...], int]
 """The line of each key, by the keys that lead to it; entries of lists count from 0."""
 
-PACKAGE: Final = Path(__file__).parent
-MOST_CHARACTERS: Final = 2**19
+PACKAGE = Path(__file__).parent
+MOST_CHARACTERS = 2**19
 """Of a text in YAML: more take seconds to read."""
-_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|\n')
-_FAULTS: Final = (yaml.YAMLError, ValueError, AttributeError, RecursionError)
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|\n')
+_FAULTS = (yaml.YAMLError, ValueError, AttributeError, RecursionError)
 
 
 class _Loader(yaml.SafeLoader):

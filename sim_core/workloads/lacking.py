@@ -4,7 +4,7 @@ What the recording has stays.
 """
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,8 @@ from sim_core.workloads.workload import (
     step_pieces,
 )
 
-PARAMETER_BYTES: Final = 2.0
-LEAST_OPTIMIZER_S: Final = 1e-6
+PARAMETER_BYTES = 2.0
+LEAST_OPTIMIZER_S = 1e-6
 """A SimAI text without times has 1 ns in each once-per-step record, and none of an optimizer."""
 
 

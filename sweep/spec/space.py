@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +33,11 @@ from sweep.spec.spec import SweepSpec
 from sweep.spec.stacks import framework_of
 from sweep.spec.values import FIELDS, STACK_AXIS, Value
 
-MAX_VARIANTS: Final = 5_000
-MAX_SIZE: Final = 2**62
-_HARDWARE: Final = ("name", "device", "node", "fabric", "nccl", "kernels")
+MAX_VARIANTS = 5_000
+MAX_SIZE = 2**62
+_HARDWARE = ("name", "device", "node", "fabric", "nccl", "kernels")
 """Keys of a hardware given whole; the last two may be missing."""
-_ROUNDS: Final = 4
+_ROUNDS = 4
 
 
 class Axis(NamedTuple):

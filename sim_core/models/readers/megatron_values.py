@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from sim_core.errors import FormatError, SpecError, nearest, shown
 from sim_core.models.description import MAX, MAX_LAYERS
@@ -15,8 +15,8 @@ class Values:
     """The flags of one file."""
 
     def __init__(self, flags: Flags, where: str) -> None:
-        self.flags: Final = flags
-        self.where: Final = where
+        self.flags = flags
+        self.where = where
 
     def wrong(self, flag: str, what: str) -> SpecError | FormatError:
         """The error of a flag, at the line where it stands last."""

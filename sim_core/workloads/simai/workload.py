@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import numpy as np
 
@@ -42,9 +41,9 @@ from sim_core.workloads.workload import (
     step_pieces,
 )
 
-MAX_LAYER_TABLE: Final = 300_000
+MAX_LAYER_TABLE = 300_000
 """Maximum of kinds of layers x layers of the model: the size of the table of counts (2 MB)."""
-_KIND: Final = kinds_by("simai")
+_KIND = kinds_by("simai")
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,12 +31,12 @@ Member = tuple[int, int, int]
 """(rank, operation, call or -1)."""
 Link = tuple[int, int, str]
 """(stage of the sender, stage of the receiver, kind of message)."""
-ROUNDS: Final = 3
+ROUNDS = 3
 """Rounds of `settle`: which member arrives last depends slightly on the cost of earlier communications."""
-MESSAGES: Final = ("forward", "backward")
-MODEL: Final = "mp"
+MESSAGES = ("forward", "backward")
+MODEL = "mp"
 """The group of the gradient norm, a sum over the ranks of the model."""
-_GROUP_OF_OPERATION: Final = {
+_GROUP_OF_OPERATION = {
     **{"dp_allreduce": "dp", EMBEDDING_REDUCTION: "ep", OPTIMIZER: MODEL},
     **dict.fromkeys(EXPERT_REDUCTIONS, "ep_dp"),
 }

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from statistics import fmean, median
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core.arrays import Bools
 from sim_core.units import short
@@ -24,15 +24,15 @@ from sim_core.workloads.workload import (
     step_pieces,
 )
 
-BESIDE_OF: Final = {DP: ("dp",), DP_EP: ("ep_dp", "exp_dp")}
+BESIDE_OF = {DP: ("dp",), DP_EP: ("ep_dp", "exp_dp")}
 """Groups of the gradient buckets that newer traces record during the backward."""
-REDUCTIONS: Final = {
+REDUCTIONS = {
     "dp_allreduce": (DP, moving.PARAMETERS),
     **dict.fromkeys(EXPERT_REDUCTIONS, (DP_EP, moving.EXPERT_PARAMETERS)),
 }
-ATTENTION: Final = 4
+ATTENTION = 4
 """Weights of attention are at most so many squares of the hidden size: queries, keys, values, output."""
-MORE: Final = 1.001
+MORE = 1.001
 """An end stage holds an embedding if its dense gradients are more than this many times those of an inner one."""
 
 

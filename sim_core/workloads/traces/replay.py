@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from sim_core.workloads.traces.meeting import Member, Played, ends_of, meetings,
 from sim_core.workloads.traces.stages import call_costs, message_costs, play_stages, stages_of
 from sim_core.workloads.traces.text import BLOCKS
 
-STRAGGLER: Final = 1.03
+STRAGGLER = 1.03
 """A rank is a straggler if its compute takes more than this many times the median of its stage's ranks."""
 
 

@@ -8,7 +8,6 @@ others follows from the wait for its first message.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import fmean, median
-from typing import Final
 
 from sim_core.errors import SpecError
 from sim_core.units import short
@@ -17,7 +16,7 @@ from sim_core.workloads.traces.text import BLOCKS, EMBEDDING_REDUCTION, OPTIMIZE
 
 Phases = tuple[float, float]
 """Of a forward and of a backward."""
-COOLDOWN: Final = "cooldown"
+COOLDOWN = "cooldown"
 
 
 def stage_of(job: Job, stage: int, operations: Iterable[Operation]) -> Rank:
