@@ -40,7 +40,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    seen: set[object] = set()
+    seen = set()
     for key_node, _ in node.value:
         key = loader.construct_object(key_node)
         if not isinstance(key, Hashable) or key in seen:
@@ -157,8 +157,8 @@ def parse_json(text: str, where: str, first: int = 1) -> tuple[Any, Lines]:
 def _json_lines(text: str, where: str, line: int) -> Lines:
     """The line of each key of a valid text. Raises SpecError for a key given twice."""
     lines: Lines = {}
-    at: list[str] = []  # the keys that lead to the place
-    entries: list[int] = []  # of each list around it the entry, -1 for an object
+    at = []  # the keys that lead to the place
+    entries = []  # of each list around it the entry, -1 for an object
     word, word_line = "", line
     for match in _JSON_TOKEN.finditer(text):
         token = match[0]

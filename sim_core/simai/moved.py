@@ -181,7 +181,7 @@ class _Moved:
         again_ns: Floats = again * times[:, FORWARD]
         if self.plan.checkpointing == FILE:
             again, again_ns = self.pieces.rerun[rows], self.pieces.rerun_s[rows] * factor
-        records: list[Record] = []
+        records = []
         columns: list[tuple[float, float, float]] = []
         for k, (row, record) in enumerate(zip(rows, self.of_unit[part.unit], strict=True)):
             sizes = zip(record.comm_bytes, self.scale[self.pieces.comm_rule[row]].tolist(), strict=True)

@@ -123,7 +123,7 @@ def _gradients(recorded: Workload, of_model: Workload, modelled: Modelled, told:
         return [], shares
     rank = rank_of(of_model, arrays.base)
     sharded = bool((step.role == GATHER_PARAMETERS).any()) if has_dense else modelled.stack.sharding != "none"
-    rows: list[StepRow] = []
+    rows = []
 
     def reduce(group: int, count: float, rule: int) -> None:
         """Gradients, and the values of parameters where an optimizer is sharded."""

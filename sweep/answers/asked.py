@@ -112,7 +112,7 @@ def of_memory(plan: Explanation) -> Iterator[Section]:
 def of_bottleneck(plan: Explanation) -> Iterator[Section]:
     """What holds it back, and which changes would help."""
     of, told, heading = plan.bottleneck, None, ""
-    lines: list[str] = []
+    lines = []
     if of is not None:
         told = {"part": of.part, "share": of.share, "text": of.text, "changes": [cure.change for cure in of.cures]}
         heading = f"bottleneck: {of.text}"

@@ -71,7 +71,7 @@ def relax(
     ranked = partial(rank, opened.folder, by=by, per=per, top=1, descending=descending, every=True)
     ranking = ranked(where=where)
     now = _by_group(ranking.rows, ranking)
-    constraints: list[Relaxed] = []
+    constraints = []
 
     def compare(constraint: str, origin: str, excluded: int, rows: Best) -> None:
         """Add the constraint in each group that has a plan with it, or without."""

@@ -372,7 +372,7 @@ def _without_a_size(part: _Part, hardware: Hardware) -> tuple[str, float, float]
     """Each inner size of each axis left out in turn and computed from the others: percent, median and 90th."""
     surface = cast(GemmSurface, part.surface)
     times = np.array([np.nan if us is None else us * 1e-6 for us in surface.us]).reshape([len(axis) for axis in surface.axes])
-    errors: list[float] = []
+    errors = []
     for axis, key in enumerate("mnk"):
         for node in range(1, len(surface.axes[axis]) - 1):
             rest = np.delete(np.arange(len(surface.axes[axis])), node)

@@ -170,7 +170,7 @@ def read_nccl(path: Path, ranks: int | None = None) -> list[Table]:
     name, text = str(path), text_of(path)
     if text.lstrip()[:1] == "{":
         return [_from_json(name, text, ranks)]
-    tables: list[Table] = []
+    tables = []
     head, rows, what = _Head(ranks), list[Line](), "no row of nccl-tests"
     for number, raw in enumerate(text.splitlines(), 1):
         line = bare(raw)

@@ -192,7 +192,7 @@ def _within(limit_s: float, action: Callable[[], Result]) -> Result | Loss:
 
     The alarm also ends a process whose action lets no other thread run, so that it cannot report the loss itself.
     """
-    results: list[Result] = []
+    results = []
     thread = threading.Thread(target=lambda: results.append(action()), name=_SLICE_THREAD, daemon=True)
     signal.setitimer(signal.ITIMER_REAL, limit_s + _GRACE_S)
     thread.start()

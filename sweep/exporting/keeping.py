@@ -38,7 +38,7 @@ def with_keys(text: str, path: Path) -> str:
     named = document.get("model")
     if isinstance(named, dict):  # an exported plan leaves the model to the user
         kept["model"] = {key: value for key, value in named.items() if not isinstance(value, dict)}
-    lines: list[str] = []
+    lines = []
     for line in [*text.rstrip("\n").split("\n"), ""]:
         lines.append(line)
         if line.startswith("["):

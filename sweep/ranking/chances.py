@@ -1,7 +1,6 @@
 """The chance that plans run, by their memory and what may run them, before any run: of rows, and as a column of conditions."""
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -56,7 +55,7 @@ def runs_in_sql(provenance: Values, columns: Collection[str]) -> str | None:
     part = "(peak_memory_bytes / device_memory_bytes)"
     if STACK_AXIS not in columns:
         return chance_in_sql(part, guesses_before(provenance))
-    stated: list[Any] = []
+    stated = []
     for key, values in (provenance.get("spec", {}).get("axes") or {}).items():
         if STACK_AXIS in (names := key.split(",")):  # alone, or beside other fields
             stated += [value[names.index(STACK_AXIS)] if len(names) > 1 else value for value in values]

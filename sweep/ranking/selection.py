@@ -191,7 +191,7 @@ def best_of(points: Floats) -> Ints:
     if points.shape[1] == 2:
         return _best_of_two(points)
     left = np.lexsort(points.T[::-1])
-    front: list[Ints] = []
+    front = []
     while len(left):
         pivot = points[left[0]]  # the first in order: nothing left beats it
         equal = (points[left] == pivot).all(axis=1)

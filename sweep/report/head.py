@@ -47,7 +47,7 @@ def head_of(
     """
     rows = ranking.rows.slice(0, GROUPS if ranking.per else 1).to_pylist()
     title = heading = name
-    job: list[str] = []
+    job = []
     if rows:
         row = (max if ranking.descending else min)(rows, key=lambda each: each[ranking.by])
         machine, *job = _job(opened, rows[0], axes)

@@ -59,7 +59,7 @@ def covering(parts: Sequence[Slice]) -> list[Slice]:
     before = [bisect.bisect_right(stops, part.start) for part in ordered]
     for part, k in zip(ordered, before, strict=True):
         best.append(max(best[-1], best[k] + part.rows))
-    chosen: list[Slice] = []
+    chosen = []
     k = len(ordered)
     while k:
         if best[k] == best[k - 1]:

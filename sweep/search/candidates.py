@@ -52,7 +52,7 @@ def search_blocks(sweep: Sweep, blocks: Blocks, part: Slice, frontier: Frontier)
     ahead = ahead._replace(reason=np.where(plans > 0, ahead.reason, ELSEWHERE))
     ahead = refined(sweep, blocks, families, ahead, ahead.promising(frontier), frontier)
     counted[BEATEN] = counted.pop("", 0)
-    searched: list[Searched] = []
+    searched = []
     for rows in ahead.rounds(frontier, plans, FIRST_MEMBERS, MEMBERS):
         places = np.concatenate([np.arange(begin[row], end[row]) for row in rows])
         cuts = range(0, len(places), MEMBERS)  # one block may be a large one

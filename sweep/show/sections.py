@@ -87,7 +87,7 @@ def rows_text(table: pa.Table, form: str) -> str:
 
 def markdown(sections: Sequence[Section], level: int = 2) -> str:
     """Sections as Markdown."""
-    text: list[str] = []
+    text = []
     for section in sections:
         text += [f"{'#' * level} {_escaped(section.heading)}", ""]
         text += [f"- {_escaped(line)}" for line in section.lines] + [""] * bool(section.lines)

@@ -180,7 +180,7 @@ def _axes(section: Mapping[object, object]) -> dict[str, list[Any]]:
         for name in names:
             if name in ",".join(axes).split(","):
                 raise ValueError(f"axes.{key}: {name} is given in two axes")
-        checked: list[Any] = []
+        checked = []
         for row in listed if len(names) > 1 else [[value] for value in listed]:
             if not isinstance(row, list) or len(row) != len(names):
                 expected = f"{len(names)} values per row, one for each name of the axis"

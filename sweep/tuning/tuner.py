@@ -214,7 +214,7 @@ class Tuner:
         belief = now = self.belief
         basis, runs = self._basis, self.runs
         known, skipped = basis.known(runs), basis.skipped(runs)
-        proposals: list[Proposal] = []
+        proposals = []
         for _ in range(n):
             least = score(now, self.try_cost)
             least[[*known.rows, *skipped, *range(basis.rivals, len(least))]] = np.inf

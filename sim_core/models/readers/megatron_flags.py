@@ -88,7 +88,7 @@ def _assigned(line: str) -> Iterator[tuple[str, str]]:
 def _assigned_to_several(lines: list[str]) -> set[str]:
     """Variables with several values in the text, or one that no line tells."""
     values: dict[str, set[str]] = {}
-    changed: set[str] = set()
+    changed = set()
     for line in lines:
         for name, value in _assigned(line):
             values.setdefault(name, set()).add(value)

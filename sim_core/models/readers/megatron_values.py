@@ -82,7 +82,7 @@ class Values:
         text, times = word.replace(" ", ""), 1
         if whole := re.fullmatch(r"\((.*)\)(?:\*([0-9]{1,4}))?", text):
             text, times = whole[1], int(whole[2] or 1)
-        numbers: list[bool] = []
+        numbers = []
         for part in text.split("+"):
             match = re.fullmatch(r"\(?\[([01](?:,[01])*)\](?:\*([0-9]{1,6}))?\)?", part)
             if match is None:

@@ -177,7 +177,7 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
 
     `first_s`: seconds that the embedding has in its first micro-batch only.
     """
-    rows: list[StepRow] = []
+    rows = []
     if first_s > 0:
         rows.append(StepRow(ONCE_ON_FIRST_STAGE, WEIGHT_GRADIENT, compute_s=first_s, compute_rule=moving.PARAMETERS))
     for record in records:

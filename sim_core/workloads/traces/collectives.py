@@ -86,7 +86,7 @@ def _sent(job: Job, costs: Costs, imbalance: float) -> Iterator[_Sent]:
     """
     carried = []
     for name in BLOCKS:
-        sizes: list[float] = []
+        sizes = []
         for operation in job.named(name):
             # those out are every rank's own tokens, those back what it got; the first of each pair is the mean of all ranks
             tokens = [call.bytes for call in operation.expert_exchanges]

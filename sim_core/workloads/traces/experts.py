@@ -126,7 +126,7 @@ def _others(job: Job, most: int) -> list[int]:
 def _passes(job: Job, name: str) -> Passes:
     """The passes of experts in blocks of this name, in _COLUMNS."""
     rows: list[tuple[int, int, int, float, float, float]] = []
-    free: list[float] = []
+    free = []
     numbers: dict[tuple[int, int, int], int] = {}
     for rank in job.ranks:
         replica, place = divmod(rank.index // job.layout.tp, job.layout.ep)

@@ -160,7 +160,7 @@ def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
     if timed != rows:
         warnings.append(f"{file.path}:{rows[0].line}: lines are not sorted by time: sorted")
     first_s = end_of[timed[0].line] - timed[0].duration_s
-    operations: list[Operation] = []
+    operations = []
     at_s = 0.0
     overlaps = 0
     for together in _exchanges(timed):

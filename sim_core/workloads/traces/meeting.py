@@ -217,7 +217,7 @@ def play(job: Job, met: Sequence[Meeting]) -> tuple[tuple[Played, ...], Times]:
     for m, meeting in enumerate(met):
         for member in meeting.members:
             met_in[member].append(m)
-    acts: list[_Act] = []
+    acts = []
     first = [0]
     for number, rank in enumerate(job.ranks):
         for k, operation in enumerate(rank.operations):
@@ -243,7 +243,7 @@ def play(job: Job, met: Sequence[Meeting]) -> tuple[tuple[Played, ...], Times]:
         rank = job.ranks[acts[stuck].turn[0]]
         told = f"{acts[stuck].name} of rank {rank.rank} (stage {rank.stage})"
         raise SpecError(f"the recorded operations wait for each other in a cycle: {told}")
-    events: list[Played] = []
+    events = []
     times: dict[Turn, tuple[float, float]] = {}
     for act, start_s, end_s, wait_s in zip(acts, *(column.tolist() for column in seconds), strict=True):
         rank = job.ranks[act.turn[0]]

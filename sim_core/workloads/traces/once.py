@@ -65,8 +65,8 @@ class Once(NamedTuple):
 def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> Once:
     """The work once per step. What is neither a message nor the optimizer (waits of replicas for each other, gaps) stays as
     long as on the first stage, which ends a step."""
-    rows: list[StepRow] = []
-    messages: list[Message] = []
+    rows = []
+    messages = []
     width, rest_s, first = 4.0, 0.0, stages.known[0]
     parameters: dict[int, dict[int, float]] = {}  # by group and stage
     shares = Shares()

@@ -184,7 +184,7 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
 def recorded_step(job: Job) -> tuple[Played, ...]:
     """The recorded operations and the calls inside them, each rank from its own first start, with known waits."""
     waits, _ = recorded_waits(job)
-    events: list[Played] = []
+    events = []
     for rank, of_rank in zip(job.ranks, waits, strict=True):
         for operation, (own_s, *calls_s) in zip(rank.operations, of_rank, strict=True):
             events.append(Played(rank.rank, rank.stage, operation.name, operation.start_s, operation.end_s, own_s))

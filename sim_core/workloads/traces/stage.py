@@ -76,8 +76,8 @@ def infer(job: Job, known: Mapping[int, Rank], message_s: float, notes: list[str
 def _excess(job: Job, near: int, forward_s: float, backward_s: float, message_s: float) -> float:
     """Extra seconds per micro-batch of the last stage compared with `near`, from the waits of its ranks; at least 0."""
     after = job.layout.pp - 1 - near
-    signs: list[float] = []
-    fills: list[float] = []
+    signs = []
+    fills = []
     for rank in job.stages[near]:
         exchanges = [o for o in rank.operations if "recv_backward" in o.parts]
         waits = [(o.state, o.duration_s - message_s) for o in exchanges[1:]]  # the first one waits for the pipeline to fill

@@ -66,7 +66,7 @@ def kept_flags(text: str) -> dict[str, tuple[str, ...]]:
 def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
     """Arguments by Megatron's names, and those whose value is only known when the script runs."""
     values: dict[str, str] = {}
-    unset: list[str] = []
+    unset = []
     for flag, places in flags.items():
         numbered = flag in megatron.NUMBERED
         if flag in megatron.SWITCHES:  # what follows it, as the script's own name, may be none of it
