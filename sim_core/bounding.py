@@ -1,7 +1,7 @@
 """A lower bound of the step of many plans, for a search that simulates only plans that could be among the best."""
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,11 +27,11 @@ from sim_core.step.whole import begin_step
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Workload
 
-ROUNDING: Final = 1 - 1e-9
+ROUNDING = 1 - 1e-9
 """The bound adds the same seconds as the engine in another order; this is more than all rounding of a step."""
 
 
-FASTER: Final = {
+FASTER = {
     "overlap_tp": 1,
     "nvlink_bandwidth": 1,
     "nvlink_efficiency": 1,
@@ -45,7 +45,7 @@ FASTER: Final = {
 each message, or what is exposed of it, take no longer: `coarse_bounds` never rises."""
 
 
-FURTHEST: Final = 1000
+FURTHEST = 1000
 """A chord is extended by so many times its length at most."""
 
 

@@ -1,7 +1,5 @@
 """Recompute by module: which operators of a layer run again in the backward, and their FLOPs."""
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Floats
@@ -11,9 +9,9 @@ from sim_core.models.rows import Operators
 from sim_core.models.weights import core_flops, weights_of
 from sim_core.terms import FORWARD
 
-_SHARED: Final = ("shared_fc1", "shared_activation", "shared_fc2")
-_ROUTED: Final = ("router", "routing", "permute", "experts_fc1", "experts_activation", "experts_fc2", "unpermute", "shared_add")
-_OPERATORS: Final = {
+_SHARED = ("shared_fc1", "shared_activation", "shared_fc2")
+_ROUTED = ("router", "routing", "permute", "experts_fc1", "experts_activation", "experts_fc2", "unpermute", "shared_add")
+_OPERATORS = {
     "core_attn": ("attention", "attention_sums"),
     "layernorm": ("attention_norm", "mlp_norm"),
     "mla_up_proj": ("q_up", "q", "kv_up", "qk_norm", "rotary"),
@@ -23,11 +21,11 @@ _OPERATORS: Final = {
     "shared_experts": _SHARED,
     "mhc": ("attention_streams", "mlp_streams"),
 }
-RECOMPUTE_MODULES: Final = tuple(_OPERATORS)
+RECOMPUTE_MODULES = tuple(_OPERATORS)
 """Modules of a layer by Megatron-LM's names (core 0.20, transformer_config.py). Bit k of a mask is
 the k-th. `moe` holds `moe_act` and `shared_experts`."""
 CORE_ATTN, LAYERNORM, MLA_UP_PROJ, MOE_ACT, MLP, MOE, SHARED_EXPERTS, MHC = (1 << k for k in range(len(RECOMPUTE_MODULES)))
-ALL: Final = -1
+ALL = -1
 """In place of a mask: the whole layer."""
 
 

@@ -1,7 +1,7 @@
 """Collects the operators of a unit as rows, then stacks them into columns."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,18 +14,17 @@ from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 Number = float | Floats
 """One number for all keys, or one per key."""
 
-GEMM: Final = 0
-GROUPED_GEMM: Final = 1
-ATTENTION: Final = 2
-MEMORY: Final = 3
-FUSED: Final = 4
-SCAN: Final = 5
-KINDS: Final = ("GEMM", "GROUPED_GEMM", "ATTENTION", "MEMORY", "FUSED", "SCAN")
+GEMM = 0
+GROUPED_GEMM = 1
+ATTENTION = 2
+MEMORY = 3
+FUSED = 4
+SCAN = 5
 
-NORMED: Final = ("qkv", "fc1")
+NORMED = ("qkv", "fc1")
 """GEMMs whose input is cast by the norm before, in the kernel of the norm."""
-GATHERED_INPUTS: Final = ("qkv", "fc1", "shared_fc1", "q_up", "q", "kv_up", "mtp_projection", "mixer_in")
-GATHERED_GRADIENTS: Final = ("projection", "fc2", "shared_fc2", "mixer_out")
+GATHERED_INPUTS = ("qkv", "fc1", "shared_fc1", "q_up", "q", "kv_up", "mtp_projection", "mixer_in")
+GATHERED_GRADIENTS = ("projection", "fc2", "shared_fc2", "mixer_out")
 """GEMMs whose inputs, and whose outputs' gradients, sequence parallelism gathers."""
 
 

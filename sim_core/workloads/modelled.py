@@ -158,7 +158,7 @@ def _parameters(model: Model) -> tuple[float, float, float, float, float]:
 
 def _step(model: Model, stack: Stack, dense: float, experts: float) -> StepPieces:
     """Gradients, parameters gathered once a step if the plan does so, and the tied embedding's gradient."""
-    rows: list[StepRow] = []
+    rows = []
     reduction = ALL_REDUCE if stack.sharding == "none" or stack.reduces_whole else REDUCE_SCATTER
     for group, count, rule in ((DP, dense, moving.PARAMETERS), (DP_EP, experts, moving.EXPERT_PARAMETERS)):
         for role, kind, width in (

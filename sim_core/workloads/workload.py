@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel
@@ -40,22 +40,22 @@ from sim_core.terms import (
 from sim_core.workloads.check import Check, ImpliedModel
 from sim_core.workloads.moving import FIXED
 
-GATHER_PARAMETERS: Final = 0
-REDUCE_GRADIENTS: Final = 1
-AFTER_GRADIENTS: Final = 2
-ONCE_ON_FIRST_STAGE: Final = 3
+GATHER_PARAMETERS = 0
+REDUCE_GRADIENTS = 1
+AFTER_GRADIENTS = 2
+ONCE_ON_FIRST_STAGE = 3
 """Roles of a step piece: a parameter all-gather, a gradient reduction, work after the gradients, and compute that the
 recorded embedding had in its first micro-batch only."""
 
 
 _ATTENTION, _MLP = re.compile("attention"), re.compile("mlp|ffn|moe")
 
-LEAST_FORWARD: Final = 4096.0
+LEAST_FORWARD = 4096.0
 """Bytes to which SimAI-Analytical raises a forward message, under the policy that runs forwards again."""
-NO_FACTOR: Final = np.ones((2, len(GROUP_NAMES) + 1))
-NO_RULE: Final = np.zeros(0, np.int64)
-NO_LOAD: Final = np.zeros(0)
-MIXED_PRECISION_ADAM: Final = (6.0, 12.0)
+NO_FACTOR = np.ones((2, len(GROUP_NAMES) + 1))
+NO_RULE = np.zeros(0, np.int64)
+NO_LOAD = np.zeros(0)
+MIXED_PRECISION_ADAM = (6.0, 12.0)
 """bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (see costing/memory.py)."""
 
 
@@ -114,7 +114,7 @@ class StepRow(NamedTuple):
     forward_on_ep: bool = False
 
 
-_STEP_TYPES: Final = (np.int64, np.int64, np.float64, np.int64, np.int64, np.int64, np.float64, np.int64, np.bool_)
+_STEP_TYPES = (np.int64, np.int64, np.float64, np.int64, np.int64, np.int64, np.float64, np.int64, np.bool_)
 
 
 def step_pieces(rows: Sequence[StepRow]) -> StepPieces:
