@@ -6,7 +6,7 @@ Beside it, the modules of `PUBLIC` are for others as they stand.
 
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from warnings import warn
 
 from sim_core.arrays import Bools, Floats, Ints
@@ -88,7 +88,7 @@ from sim_core.workloads.traces.replay import JobStatistics, Replay, recorded_ste
 from sim_core.workloads.traces.text import looks_like_trace
 from sim_core.workloads.workload import BasePlan, Framework, Workload
 
-PUBLIC: Final = (
+PUBLIC = (
     "compiling",
     "documents",
     "hardware.kernels.attention",

@@ -1,7 +1,7 @@
 """Batches of legal plans in the event engine: tables that they share, memory that they use in turn, LANES steps at once."""
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,12 +30,12 @@ from sim_core.step.whole import begin_again, begin_step, count_pairs, finish_ste
 from sim_core.workloads.workload import Arrays, Workload
 
 _NOT_FINITE = REASON["result_not_finite"]
-BATCH: Final = 8184
+BATCH = 8184
 """Plans per batch, which share tables: many, so that they share much; few, so that the tables stay small. No power of two: the
 values of a plan, one in each column, would fall on the same few lines of the cache."""
-CELLS: Final = 2**25
+CELLS = 2**25
 """Numbers in the table of splits of a batch (256 MiB): plans of very many virtual stages come in smaller batches."""
-PIECE: Final = 2**20
+PIECE = 2**20
 """Events of a piece of a sequence, 40 bytes each: few steps have more, and run in several."""
 
 

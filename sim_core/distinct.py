@@ -1,14 +1,13 @@
 """Distinct rows of a table: what depends on a few columns is computed once per combination of their values."""
 
 from collections.abc import Hashable, Sequence
-from typing import Final
 
 import numpy as np
 
 from sim_core.arrays import Ints
 from sim_core.compiled.jit import kernel
 
-_MASK: Final = 2**31 - 1
+_MASK = 2**31 - 1
 
 
 @kernel

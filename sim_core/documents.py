@@ -7,21 +7,26 @@ import json
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from sim_core.errors import SpecError, named, shown
 
-Document = dict[str, Any]
+Values = Mapping[str, Any]
+"""Values by name, to be read."""
+Fields = dict[str, Any]
+"""Values by name, to be filled in or handed on."""
+Document = Fields
+"""What is written, or was read, as YAML or JSON."""
 Lines = dict[tuple[str, ...], int]
 """The line of each key, by the keys that lead to it; entries of lists count from 0."""
 
-PACKAGE: Final = Path(__file__).parent
-MOST_CHARACTERS: Final = 2**19
+PACKAGE = Path(__file__).parent
+MOST_CHARACTERS = 2**19
 """Of a text in YAML: more take seconds to read."""
-_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|\n')
-_FAULTS: Final = (yaml.YAMLError, ValueError, AttributeError, RecursionError)
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|\n')
+_FAULTS = (yaml.YAMLError, ValueError, AttributeError, RecursionError)
 
 
 class _Loader(yaml.SafeLoader):
@@ -35,7 +40,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    seen: set[object] = set()
+    seen = set()
     for key_node, _ in node.value:
         key = loader.construct_object(key_node)
         if not isinstance(key, Hashable) or key in seen:
@@ -152,8 +157,8 @@ def parse_json(text: str, where: str, first: int = 1) -> tuple[Any, Lines]:
 def _json_lines(text: str, where: str, line: int) -> Lines:
     """The line of each key of a valid text. Raises SpecError for a key given twice."""
     lines: Lines = {}
-    at: list[str] = []  # the keys that lead to the place
-    entries: list[int] = []  # of each list around it the entry, -1 for an object
+    at = []  # the keys that lead to the place
+    entries = []  # of each list around it the entry, -1 for an object
     word, word_line = "", line
     for match in _JSON_TOKEN.finditer(text):
         token = match[0]

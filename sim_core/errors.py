@@ -2,14 +2,13 @@
 
 import difflib
 from collections.abc import Iterable
-from typing import Final
 
 from sim_core.masking import masked
 
 Place = tuple[str, int]
 """A file and the line in it that a message is about."""
-_FEW: Final = 20
-_PART: Final = 2
+_FEW = 20
+_PART = 2
 """Words that are all listed where none is near."""
 
 

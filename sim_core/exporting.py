@@ -1,6 +1,6 @@
 """A plan as a SimAI text, for SimAI's own simulators: written only if it reads back to the plan's numbers."""
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from sim_core.workloads.simai.text import read_simai_text, write_simai_text
 from sim_core.workloads.simai.workload import workload_from_simai
 from sim_core.workloads.workload import Workload
 
-TOLERANCE: Final = 1e-6
+TOLERANCE = 1e-6
 """Largest relative difference of the step, and of the model's state, between a plan and its text."""
 
 

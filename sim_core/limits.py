@@ -7,18 +7,17 @@ All are far beyond any job: 65,536 stages, a million layers, 2^24 micro-batches 
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 
 from sim_core.arrays import Ints
 
-MOST_RANKS: Final = 2**16
-MOST_LAYERS: Final = 2**20
-MOST_IN_STEP: Final = 2**24
-MOST_BYTES: Final = 2**40
+MOST_RANKS = 2**16
+MOST_LAYERS = 2**20
+MOST_IN_STEP = 2**24
+MOST_BYTES = 2**40
 
-LARGEST: Final[Mapping[str, int]] = {
+LARGEST: Mapping[str, int] = {
     **dict.fromkeys(("tp", "cp", "pp", "vpp", "ep"), MOST_RANKS),
     **dict.fromkeys(("layers", "micro_batch", "experts"), MOST_LAYERS),
     **dict.fromkeys(("dp", "ga", "global_batch"), MOST_IN_STEP),

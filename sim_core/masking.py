@@ -2,22 +2,21 @@
 
 import re
 from collections.abc import Iterator
-from typing import Final
 from urllib.parse import unquote
 
-_START: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")  # one slash: a path made of an address has lost the other
-_AFTER_HOST: Final = re.compile(r"[/?#]|\Z")
-_OPTION: Final = re.compile(r"(?<=[?&#])(?=\S)[^&]+")
-_NAME: Final = re.compile(r"[A-Za-z_.-]{2,40}")
-_HARMLESS: Final = re.compile(
+_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")  # one slash: a path made of an address has lost the other
+_AFTER_HOST = re.compile(r"[/?#]|\Z")
+_OPTION = re.compile(r"(?<=[?&#])(?=\S)[^&]+")
+_NAME = re.compile(r"[A-Za-z_.-]{2,40}")
+_HARMLESS = re.compile(
     r"(region|scheme|endpoint_override|allow_bucket_creation|allow_bucket_deletion|allow_delayed_open|user|replication|"
     r"smart_defaults|force_virtual_addressing|tls_ca_file_path|tls_verify_certificates|retry_limit_seconds|buffer_size)"
     r"=[\w.:/-]*(?![^\s,;)'\"])"
 )
 """Options of addresses that may be shown; any other may be a secret."""
-_BREAKS: Final = re.compile(r"[^\w%+-]+")
-_HIDDEN: Final = "***"
-_LEAST: Final = 4
+_BREAKS = re.compile(r"[^\w%+-]+")
+_HIDDEN = "***"
+_LEAST = 4
 """Characters of a part of a secret that is looked for in texts that others wrote about its address."""
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Final, Literal
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,23 @@ class MemoryTerm:
     doc: str
 
 
-_COMPUTE: Final = "compute, mean over the stages"
-_LAUNCH: Final = (
+_COMPUTE = "compute, mean over the stages"
+_LAUNCH = (
     "what layers take longer because the host launches their kernels too slowly (`host_forward`, `host_backward` of the "
     "[stack](stacks.md)); 0 of files, whose recorded compute holds it"
 )
-_TOTAL: Final = "communication, hidden or not"
-_EXPOSED: Final = "communication that nothing hides"
-_OFFLOAD: Final = (
+_TOTAL = "communication, hidden or not"
+_EXPOSED = "communication that nothing hides"
+_OFFLOAD = (
     "waiting for copies to and from the host, and for what it updates ([layers.md](layers.md#offload)); those of sharded "
     "parameters and gradients are part of `dp_exposed_s`"
 )
-_BUBBLE: Final = (
+_BUBBLE = (
     "all other waiting: for other stages, for micro-batches, for the slowest stage at the end; `sweep explain` "
     "[takes it apart](explain.md)"
 )
 
-METRIC_ROWS: Final = (
+METRIC_ROWS = (
     Metric("compute_forward_s", "part", _COMPUTE, summed=True, heading="fwd"),
     Metric("compute_backward_s", "part", _COMPUTE, summed=True, heading="bwd"),
     Metric("compute_recompute_s", "part", _COMPUTE, summed=True, heading="recomp"),
@@ -68,10 +68,10 @@ METRIC_ROWS: Final = (
 )
 """In the order of display."""
 
-METRICS: Final = tuple(row.name for row in sorted(METRIC_ROWS, key=lambda row: not row.summed))
+METRICS = tuple(row.name for row in sorted(METRIC_ROWS, key=lambda row: not row.summed))
 """Rows of a result; the block table has the first N_SUMS of them."""
-N_SUMS: Final = sum(row.summed for row in METRIC_ROWS)
-PARTS: Final = tuple(row.name for row in METRIC_ROWS if row.of == "part")
+N_SUMS = sum(row.summed for row in METRIC_ROWS)
+PARTS = tuple(row.name for row in METRIC_ROWS if row.of == "part")
 
 (
     FORWARD_S, BACKWARD_S, RECOMPUTE_S, LAUNCH_S, TP_TOTAL, TP_EXPOSED, EP_TOTAL, EP_EXPOSED, CP_TOTAL, CP_EXPOSED, DP_TOTAL,
@@ -83,7 +83,7 @@ PARTS: Final = tuple(row.name for row in METRIC_ROWS if row.of == "part")
 ))  # fmt: skip
 """Places in METRICS."""
 
-MEMORY_ROWS: Final = (
+MEMORY_ROWS = (
     MemoryTerm("state_bytes", "tensors", "weights, gradients and optimizer state"),
     MemoryTerm("activation_bytes", "tensors", "activations in flight at their peak, without logits"),
     MemoryTerm("logits_bytes", "tensors", "logits and loss"),
@@ -97,7 +97,7 @@ MEMORY_ROWS: Final = (
     MemoryTerm("peak_memory_bytes", "sum", "the sum of all these, which the device must have"),
     MemoryTerm("host_bytes", "host", "of a rank in the memory of its host, on the stage with the most"),
 )
-MEMORY: Final = tuple(row.name for row in MEMORY_ROWS)
+MEMORY = tuple(row.name for row in MEMORY_ROWS)
 (
     STATE_BYTES, ACTIVATION_BYTES, LOGITS_BYTES, COMMUNICATION_BYTES, ALLOCATOR_BYTES, RESERVED_BYTES, PEAK_BYTES, HOST_BYTES,
 ) = map(MEMORY.index, (
@@ -105,10 +105,10 @@ MEMORY: Final = tuple(row.name for row in MEMORY_ROWS)
     "peak_memory_bytes", "host_bytes",
 ))  # fmt: skip
 """Places in MEMORY."""
-ALLOCATED: Final = slice(0, sum(row.of == "tensors" for row in MEMORY_ROWS))
+ALLOCATED = slice(0, sum(row.of == "tensors" for row in MEMORY_ROWS))
 """Places of what tensors take: the first ones."""
 
-_SLOWED: Final = ("compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s")
+_SLOWED = ("compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s")
 """The first metrics: `Lowered.extra_s` (sim_core/step/lower.py) has a place for each of these."""
 
 

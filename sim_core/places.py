@@ -7,13 +7,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from sim_core.errors import SpecError
 
-NAME: Final = "training-plan-sweep"
-_CHOSEN: Final = "NUMBA_CACHE_DIR"
-_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+NAME = "training-plan-sweep"
+_CHOSEN = "NUMBA_CACHE_DIR"
+_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def folder_for_code() -> Path:

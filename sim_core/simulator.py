@@ -1,7 +1,7 @@
 """Simulation of plans: columns of results for many plans, or the events of one plan. Puts the other modules together."""
 
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -116,8 +116,8 @@ def simulate(
         return Results(reason, metrics, memory, measured, recomputed)
 
 
-PLAN_S: Final = 5e-3
-EVENT_S: Final = 20e-6
+PLAN_S = 5e-3
+EVENT_S = 20e-6
 """What plain Python takes for a plan, and for each forward and backward of its pipeline."""
 
 

@@ -1,6 +1,6 @@
 """Words that files, models and the engine share: phases, collectives, groups, sharding; as numbers in columns."""
 
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
 
@@ -15,7 +15,7 @@ class Collective(NamedTuple):
     call: str  # in traces
 
 
-COLLECTIVES: Final = (
+COLLECTIVES = (
     Collective("none", "", simai="NONE", op_table="NONE", call=""),
     Collective("all-reduce", "all_reduce", simai="ALLREDUCE", op_table="ALLREDUCE", call="allreduce"),
     Collective("all-gather", "all_gather", simai="ALLGATHER", op_table="ALLGATHER", call="allgather"),
@@ -32,12 +32,12 @@ def kinds_by(words: Literal["operation", "simai", "op_table", "call"]) -> dict[s
     return {getattr(row, words): kind for kind, row in enumerate(COLLECTIVES) if getattr(row, words)}
 
 
-GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP", "EMBEDDING", "CP_A2A", "CP_RING")
+GROUP_NAMES = ("TP", "EP", "DP", "DP_EP", "EMBEDDING", "CP_A2A", "CP_RING")
 TP, EP, DP, DP_EP, EMBEDDING, CP_A2A, CP_RING = range(len(GROUP_NAMES))
 """EMBEDDING: a rank of the first stage and its partner on the last, which share tied weights. CP_A2A: context-parallel ranks
 that exchange heads for tokens; CP_RING: those that pass or gather keys and values. One of the two may be all of them."""
 
-SHARDINGS: Final = ("stack", "none", "optimizer", "gradients", "parameters")
+SHARDINGS = ("stack", "none", "optimizer", "gradients", "parameters")
 AS_STACK, UNSHARDED, OPTIMIZER_SHARDED, GRADIENTS_SHARDED, PARAMETERS_SHARDED = range(len(SHARDINGS))
 """What data-parallel ranks divide among themselves: as the software stack (or the file) does; nothing; the optimizer (ZeRO-1,
 Megatron-LM's distributed optimizer); gradients, too (ZeRO-2); parameters, too (ZeRO-3, FSDP). Rajbhandari et al. 2019."""

@@ -1,6 +1,6 @@
 """The events of one plan: its blocks with their times, or a timeline whose seconds add up to the parts of its result."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,7 +68,7 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     return Events(**{name: getattr(blocks, name)[by_start] for name in Events._fields})
 
 
-SPANS: Final = 3
+SPANS = 3
 """A timeline takes so many times the simulation of its plan."""
 
 

@@ -4,7 +4,7 @@ From Python: `sweep.run(spec)` and `sweep.load(path)`, imported when they are us
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sim_core import SimError, SpecError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Result", "SimError", "Spec", "SpecError", "Told", "Tuner", "load", "run"]
 
 if not TYPE_CHECKING:  # else no misspelt name would be one for a type checker
-    _MODULES: Final = {
+    _MODULES = {
         "sim_core": ("SimError", "SpecError"),
         "sweep.api": ("Result", "Told", "load", "run"),
         "sweep.spec.given": ("Spec",),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Concatenate, Final, Literal, ParamSpec
+from typing import Any, Concatenate, Literal, ParamSpec
 
 import duckdb
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from sim_core import PARTS, SIMAI, SpecError, nearest, shown
+from sim_core.documents import Fields
 from sweep.answers.against import compared
 from sweep.answers.asked import explained
 from sweep.answers.explanation import explain
@@ -46,10 +47,10 @@ from sweep.tuning.meant import plan_number
 from sweep.tuning.tuner import Tuner
 from sweep.wording import cell, heading
 
-_RESULTS: Final = Path("results")
-_SHOWN: Final = 10
+_RESULTS = Path("results")
+_SHOWN = 10
 """Plans that a notebook shows of a result."""
-_WIDE: Final = 160
+_WIDE = 160
 Form = Literal["megatron", "torchtitan", "simai"]
 P = ParamSpec("P")
 
@@ -59,7 +60,7 @@ class Told:
     """An answer: printed it is the text of the command, `values` are its numbers, as the command's `--json`."""
 
     text: str
-    values: dict[str, Any]
+    values: Fields
 
     def __repr__(self) -> str:
         return self.text
@@ -90,7 +91,7 @@ class Result:
     spec: Path | None = None
 
     @property
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Fields:
         """What it was made from: spec, hardware with sources, notes, hashes of all inputs."""
         return Store(directory=self.folder).provenance() or {}
 
@@ -119,7 +120,7 @@ class Result:
     """The best plans, as `sweep rank`."""
 
     @property
-    def best(self) -> dict[str, Any]:
+    def best(self) -> Fields:
         """The first plan of the ranking, by column. Raises SpecError if no plan can run."""
         rows = rank(self.folder, top=1, per=[]).rows.to_pylist()
         if not rows:

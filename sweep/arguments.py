@@ -9,14 +9,14 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-_UsageError: Final[Any] = typer.BadParameter.__base__
+_UsageError: Any = typer.BadParameter.__base__
 """That of click, which some versions of typer bring along."""
-_CALLED: Final = {
+_CALLED = {
     name: ours
     for ours, names in {
         "--by": "--sort --sort-by --order-by --objective",
@@ -34,7 +34,7 @@ _CALLED: Final = {
     for name in names.split()
 }
 """What other programs call our options."""
-_NUMBERS: Final = {int: "a whole number", float: "a number"}
+_NUMBERS = {int: "a whole number", float: "a number"}
 
 
 class CheckedCommand(TyperCommand):

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from sweep.arguments import CheckedCommand, CheckedGroup
 from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OPTION, in_words
 
-COMMANDS: Final = {
+COMMANDS = {
     "init": "Write a commented spec for a model, a workload file or a job that runs, ready to run and to change.",
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
     "search": "Find the best plans of a sweep, proven, without simulating the others.",
@@ -46,7 +46,7 @@ COMMANDS: Final = {
 }
 """What each command is for: its docstring (a test compares them)."""
 
-_TOGETHER: Final = {
+_TOGETHER = {
     "running": ("run", "search"),
     "results": ("ls", "status", "show", "report", "compare", "compact"),
     "plans": ("explain", "whatif", "export"),
@@ -55,8 +55,8 @@ _TOGETHER: Final = {
     "presets": ("hardware", "stack", "model"),
 }
 """Modules of several commands; any other command has one of its own."""
-HELP: Final = {"help_option_names": ["-h", "--help"]}
-_THREADS: Final = "OPENBLAS_NUM_THREADS"
+HELP = {"help_option_names": ["-h", "--help"]}
+_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def implementation(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from sweep.spec.other_names import meant
 from sweep.spec.space import Space, has_simai, number_axes, to_plans
 from sweep.spec.values import FIELDS, STACK_AXIS
 
-DEVICE_MEMORY: Final = "device_memory_bytes"
+DEVICE_MEMORY = "device_memory_bytes"
 Of = Literal["step", "part", "total", "memory", "rate", "utilisation", "cost", "goodput", "tail"]
 Better = Literal["high", "low", "neither"]
 Moves = Literal["proportional", "inverse", "neither"]
@@ -57,26 +57,26 @@ class Column:
             raise ValueError(f"column {self.name}: {self.with_time} with time, but {self.better} is better")
 
 
-_CONSISTENT: Final = {("proportional", "low"), ("inverse", "high"), *(("neither", better) for better in get_args(Better))}
-_THROUGHPUT: Final = "throughput of the job; tokens need the sequence"
-_PER_GPU: Final = "the same FLOPs, and tokens, a second on each GPU"
-_COST: Final = "for the tokens of the [`budget`](costs.md)"
-_FAILURES: Final = "with [`failures`](costs.md): "
-_TAIL: Final = "with [`stragglers`](costs.md): what half and 95 % of the steps take at most"
-_MFU: Final = (
+_CONSISTENT = {("proportional", "low"), ("inverse", "high"), *(("neither", better) for better in get_args(Better))}
+_THROUGHPUT = "throughput of the job; tokens need the sequence"
+_PER_GPU = "the same FLOPs, and tokens, a second on each GPU"
+_COST = "for the tokens of the [`budget`](costs.md)"
+_FAILURES = "with [`failures`](costs.md): "
+_TAIL = "with [`stragglers`](costs.md): what half and 95 % of the steps take at most"
+_MFU = (
     "model FLOPs utilisation: [FLOPs that the model asks for](models.md) (of a file 6 x active parameters x tokens) over the "
     "peak of all GPUs in bf16, also in FP8 and FP4; recompute does not count"
 )
-_HFU: Final = (
+_HFU = (
     "hardware FLOPs utilisation: as `mfu`, with what recompute runs again counted once more (PaLM, arXiv 2204.02311, appendix "
     "B; with `full` arXiv 2104.04473, eq. 3). `selective` counts 4 B s² h a layer, what runs, where arXiv 2205.05198 has 12"
 )
-_MEASURED: Final = "part of forward and backward compute by [kernels measured](kernels.md) on that very device, near that size"
-_DEVICE: Final = "what the device has, as CUDA reports it (79.1 GiB of an H100 of 80 GB)"
-_SIMULATED: Final = {row.name: row for row in METRIC_ROWS}
-_STEP: Final = _SIMULATED["step_time_s"]
+_MEASURED = "part of forward and backward compute by [kernels measured](kernels.md) on that very device, near that size"
+_DEVICE = "what the device has, as CUDA reports it (79.1 GiB of an H100 of 80 GB)"
+_SIMULATED = {row.name: row for row in METRIC_ROWS}
+_STEP = _SIMULATED["step_time_s"]
 
-ROWS: Final = (  # name, of, unit, better, with_time
+ROWS = (  # name, of, unit, better, with_time
     Column(_STEP.name, "step", "s", "low", "proportional", heading=_STEP.heading, label="step time", doc=_STEP.doc),
     Column("samples_per_s", "rate", "1/s", "high", "inverse", heading="samples/s", label="samples/s", doc=_THROUGHPUT),
     Column("tokens_per_s", "rate", "1/s", "high", "inverse", heading="tokens/s", doc=_THROUGHPUT),
@@ -117,37 +117,35 @@ ROWS: Final = (  # name, of, unit, better, with_time
     Column("step_time_p95_s", "tail", "s", "low", "neither", doc=_TAIL),
 )  # fmt: skip
 """All measures, in the order of a result."""
-COLUMNS: Final = {row.name: row for row in ROWS}
-MEASURES: Final = tuple(COLUMNS)
-LONGER: Final = tuple(row.name for row in ROWS if row.with_time == "proportional")
-SHORTER: Final = tuple(row.name for row in ROWS if row.with_time == "inverse")
+COLUMNS = {row.name: row for row in ROWS}
+MEASURES = tuple(COLUMNS)
+LONGER = tuple(row.name for row in ROWS if row.with_time == "proportional")
+SHORTER = tuple(row.name for row in ROWS if row.with_time == "inverse")
 """Columns in proportion to the time of a step of a plan, or to its inverse."""
-SECTIONS: Final[Mapping[str, Of]] = {"budget": "cost", "failures": "goodput", "stragglers": "tail"}
+SECTIONS: Mapping[str, Of] = {"budget": "cost", "failures": "goodput", "stragglers": "tail"}
 """Sections of a spec, and the measures that they fill."""
-PERCENT: Final = tuple(row.name for row in ROWS if row.unit == "%")
-REPORTED: Final = {row.name: row.label for row in ROWS if row.label}
+PERCENT = tuple(row.name for row in ROWS if row.unit == "%")
+REPORTED = {row.name: row.label for row in ROWS if row.label}
 """Measures of a report, with their labels."""
-SHORT_NAMES: Final = {
+SHORT_NAMES = {
     **{field.heading: name for name, field in FIELDS.items() if field.heading},
     **{row.heading: row.name for row in ROWS if row.heading and row.of != "part"},
 }
 """Headings of the ranked table -> columns. Both are accepted wherever a column is named."""
-SHORT_PARTS: Final = {row.heading: row.name for row in ROWS if row.of == "part"}
+SHORT_PARTS = {row.heading: row.name for row in ROWS if row.of == "part"}
 """The same of the parts of a step; with % in the table. SQL does not tell TP from tp, so conditions take the columns."""
-RUNS: Final = "runs_probability"
-NOT_STORED: Final = {
-    RUNS: "it follows from the memory and the stack; `sweep rank --where 'runs_probability > 0.5'` chooses by it"
-}
+RUNS = "runs_probability"
+NOT_STORED = {RUNS: "it follows from the memory and the stack; `sweep rank --where 'runs_probability > 0.5'` chooses by it"}
 """Columns that rankings show and no row holds: what to ask for in their place."""
-NUMBERS: Final = ("step_time_s", *PARTS, "peak_memory_bytes")
-SIZES: Final = ("all_gpus", "global_batch")
+NUMBERS = ("step_time_s", *PARTS, "peak_memory_bytes")
+SIZES = ("all_gpus", "global_batch")
 """What tells two rows of a ranking apart: numbers of the result, and sizes of the job."""
-UNITS: Final = ("_s", "_bytes")
+UNITS = ("_s", "_bytes")
 """Endings that may be left out where a column is named."""
-NO_CHOICE: Final = ("rank", "plan", *FOLLOWING, "fidelity", "status", "reason")
+NO_CHOICE = ("rank", "plan", *FOLLOWING, "fidelity", "status", "reason")
 """Columns before the measures that are no choice of a plan."""
 _WORD = pa.dictionary(pa.int32(), pa.string())
-_KIND: Final = {
+_KIND = {
     "number": pa.int64(), "switch": pa.bool_(), "ratio": pa.float64(), "factor": pa.float64(), "word": _WORD, "label": _WORD,
 }  # fmt: skip
 """Types of the columns of plan fields, by kind."""

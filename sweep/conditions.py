@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -21,36 +21,36 @@ import pyarrow as pa
 from sim_core import CHECKPOINTING, PLAN_FIELDS, Bools, SpecError, nearest, shown
 from sweep.columns import MEASURES, NOT_STORED, names_of_hardware, other_names
 
-MOST_CHARACTERS: Final = 10_000
-MOST_CONDITIONS: Final = 500
-MOST_IN_ALL: Final = 100_000  # characters of all conditions of a spec
-FUNCTIONS: Final = (
+MOST_CHARACTERS = 10_000
+MOST_CONDITIONS = 500
+MOST_IN_ALL = 100_000  # characters of all conditions of a spec
+FUNCTIONS = (
     "abs", "cbrt", "ceil", "ceiling", "coalesce", "concat", "contains", "ends_with", "exp", "floor", "greatest",
     "ifnull", "isfinite", "isinf", "isnan", "least", "left", "len", "length", "ln", "log", "log10", "log2", "lower", "ltrim",
     "mod", "nullif", "position", "pow", "power", "regexp_full_match", "regexp_matches", "right", "round", "rtrim", "sign",
     "split_part", "sqrt", "starts_with", "strpos", "substr", "substring", "suffix", "prefix", "trim", "trunc", "upper",
 )  # fmt: skip
-_OPERATORS: Final = (
+_OPERATORS = (
     "+", "-", "*", "/", "//", "%", "**", "^", "&", "|", "~", "<<", ">>", "||", "~~", "!~~", "~~*", "!~~*", "~~~",
     "like_escape", "not_like_escape", "ilike_escape", "not_ilike_escape",
 )  # fmt: skip
-_OPERATOR_HINTS: Final = {"=>": "at least is >=", "=<": "at most is <=", "><": "unequal is != or <>", "&&": "both is AND"}
-_WORDS: Final = frozenset(
+_OPERATOR_HINTS = {"=>": "at least is >=", "=<": "at most is <=", "><": "unequal is != or <>", "&&": "both is AND"}
+_WORDS = frozenset(
     {word for field in PLAN_FIELDS.values() for word in field.words}
     | {*CHECKPOINTING, "ok", "invalid", "failed", "even", "balanced"}
 )
 """Values of columns of text that are also names to SQL where they stand without quotes."""
-_CLASSES: Final = (
+_CLASSES = (
     "CONJUNCTION", "COMPARISON", "FUNCTION", "CONSTANT", "COLUMN_REF", "OPERATOR", "CASE", "CAST", "BETWEEN", "TYPE",
 )  # fmt: skip
-_TYPES: Final = (
+_TYPES = (
     "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT",
     "FLOAT", "DOUBLE", "DECIMAL", "VARCHAR",
 )  # fmt: skip
-_SYNTAX: Final = ("type", "select_list", "aggregate_handling")
-_MEMORY: Final = "1GB"
-_CONDITION: Final = "a condition on the columns of one plan"
-_FROM: Final = "FROM plans AS hardware"
+_SYNTAX = ("type", "select_list", "aggregate_handling")
+_MEMORY = "1GB"
+_CONDITION = "a condition on the columns of one plan"
+_FROM = "FROM plans AS hardware"
 """With this name of the table, `hardware.nic_bandwidth` is its column, too."""
 
 

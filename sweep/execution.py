@@ -5,7 +5,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 import pyarrow as pa
 
@@ -21,12 +20,12 @@ from sweep.results.sealing import sealed_text
 from sweep.results.slice_file import Slice, encoded
 from sweep.results.store import MANIFEST, Store
 
-WARM_S: Final = 3.0
-TRIED_PLANS: Final = 1024
-TRIED_S: Final = 0.5
-PROBE_S: Final = 1.0
-GROWTH: Final = 16
-ROUNDS: Final = 5
+WARM_S = 3.0
+TRIED_PLANS = 1024
+TRIED_S = 0.5
+PROBE_S = 1.0
+GROWTH = 16
+ROUNDS = 5
 """How often a run computes what is missing at its end where nothing locks the folder: another run may delete at any moment."""
 
 

@@ -3,16 +3,15 @@
 import os
 import signal
 import sys
-from typing import Final
 
-EXIT_INPUT: Final = 1
-EXIT_OPTION: Final = 2
-EXIT_FAILED_PLANS: Final = 3
-EXIT_NO_PLAN: Final = 4
-EXIT_UNPROVEN: Final = 5
-EXIT_INTERRUPTED: Final = 130
-EXIT_TERMINATED: Final = 143
-_PR_SET_PDEATHSIG: Final = 1
+EXIT_INPUT = 1
+EXIT_OPTION = 2
+EXIT_FAILED_PLANS = 3
+EXIT_NO_PLAN = 4
+EXIT_UNPROVEN = 5
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+_PR_SET_PDEATHSIG = 1
 
 
 def in_words(error: OSError) -> str:

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
 
 from sim_core import SpecError, named
 
-_LONGEST: Final = 1000
+_LONGEST = 1000
 """Characters of a value that are repeated: those of a path, which is of no use when cut."""
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
 from pydantic import ValidationError
 
 from sim_core import SimError, SpecError
+from sim_core.documents import Fields
 from sweep.evaluation.identity import contents_at
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.results.folder import Folder, Location
@@ -17,10 +17,10 @@ from sweep.sources import differences
 from sweep.spec.document import first_error
 from sweep.spec.spec import SweepSpec, stored_spec
 
-BEST: Final = "best"
-_DEPTH: Final = 2
+BEST = "best"
+_DEPTH = 2
 """Levels of folders below the working directory in which files of a spec are looked for."""
-_MOST_FOLDERS: Final = 500
+_MOST_FOLDERS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Reopened:
     spec: SweepSpec
     base: Path
     prepared: Prepared  # every plan of the space, by number
-    provenance: dict[str, Any]
+    provenance: Fields
     notes: tuple[str, ...]
 
 
@@ -60,7 +60,7 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
     return Reopened(folder=store.folder, spec=spec, base=base, prepared=prepared, provenance=provenance, notes=notes)
 
 
-def _base(provenance: dict[str, Any], folder: Folder, spec_file: Path | None) -> Path:
+def _base(provenance: Fields, folder: Folder, spec_file: Path | None) -> Path:
     """The folder that the paths of the spec are relative to: there, every file is what it was."""
     files = provenance.get("inputs", {}).get("files", {}).values()
     if spec_file is not None:

@@ -7,18 +7,17 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
 
 from sim_core.compiling import source_hash
 
 Code = Mapping[str, str]
 """What each part is: a hash (16 hex digits) of a source of sweep, one of all of sim_core, the version of a package."""
-ROOT: Final = Path(__file__).parent
-WORKER: Final = "sweep.evaluation.slices"
+ROOT = Path(__file__).parent
+WORKER = "sweep.evaluation.slices"
 """The module whose imports make the rows of a sweep."""
-PACKAGES: Final = ("numba", "llvmlite", "numpy", "pyarrow", "duckdb")
-_IMPORTED: Final = re.compile(r"^ *(?:from|import) (sweep[\w.]*)(?: import (\([^)]*\)|.*))?", re.MULTILINE)
-_MOST_NAMED: Final = 3
+PACKAGES = ("numba", "llvmlite", "numpy", "pyarrow", "duckdb")
+_IMPORTED = re.compile(r"^ *(?:from|import) (sweep[\w.]*)(?: import (\([^)]*\)|.*))?", re.MULTILINE)
+_MOST_NAMED = 3
 
 
 def hashes_of(root: Path = ROOT) -> dict[str, str]:
@@ -27,7 +26,7 @@ def hashes_of(root: Path = ROOT) -> dict[str, str]:
     return {path.relative_to(root.parent).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
 
 
-_SOURCES: Final = {"sim_core": source_hash(), **hashes_of()}
+_SOURCES = {"sim_core": source_hash(), **hashes_of()}
 """Now, as they are imported: a source that is edited later is not what this process runs."""
 
 

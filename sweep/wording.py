@@ -1,16 +1,15 @@
 """Values as short text: cells with units, short names of columns, plans on one line; and records as plain values."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from sim_core import short
+from sim_core.documents import Values as Values
 from sweep.columns import PERCENT, SHORT_NAMES, SHORT_PARTS
 
-Values = Mapping[str, Any]
-"""Columns of a plan, or of its result, with their values."""
-SHORT_PART: Final = {column: head for head, column in SHORT_PARTS.items()}
-SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
-ROUNDING_S: Final = 1e-12
+SHORT_PART = {column: head for head, column in SHORT_PARTS.items()}
+SHORT_COLUMN = {column: head for head, column in SHORT_NAMES.items()}
+ROUNDING_S = 1e-12
 
 
 def heading(name: str) -> str:
@@ -18,7 +17,7 @@ def heading(name: str) -> str:
     return SHORT_COLUMN.get(name, name)
 
 
-def values_text(values: Mapping[str, Any]) -> str:
+def values_text(values: Values) -> str:
     """Columns with their values on one line: `tp 2, mbs 1`."""
     return ", ".join(f"{heading(name)} {cell(name, value)}" for name, value in values.items())
 

@@ -1,12 +1,14 @@
-"""The import contracts cover every module: each is in one layer, a new file needs one, an upward import is found."""
+"""The import contracts cover every module: each is in one layer, an upward import is found; constants are set once."""
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.conftest import ROOT
 
 PACKAGES = ("sweep", "sim_core")
 RESERVED = ("run", "load", "plans")  # functions of the Python API
+CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]+\Z")
 
 
 def contracts(kind: str) -> list[dict[str, Any]]:
@@ -114,3 +117,15 @@ def test_a_new_module_needs_a_layer(copy: Path, folder: str) -> None:
     done = lint(copy)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "unplanned" in done.stdout + done.stderr
+
+
+def test_a_name_in_capitals_is_set_once() -> None:
+    """A constant: no second assignment in its module, none from another one or inside a function."""
+    again = []
+    for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        stored = (node for node in ast.walk(tree) if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del))
+        names = Counter(node.id if isinstance(node, ast.Name) else getattr(node, "attr", "") for node in stored)
+        shared = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+        again += [f"{path}: {name}" for name in names if CONSTANT.match(name) and (names[name] > 1 or name in shared)]
+    assert again == []

@@ -214,7 +214,7 @@ def test_a_metric_from_its_recipe(copy: Copy) -> None:
     row, value, in_simai, second = blocks("A metric")
     metric, index = row.split("\n")
     copy.insert("sim_core/metrics.py", '    Metric("bubble_s"', f"    {metric},\n")
-    copy.insert("sim_core/metrics.py", "MEMORY_ROWS: Final", f"{index}\n")
+    copy.insert("sim_core/metrics.py", "MEMORY_ROWS = ", f"{index}\n")
     once, model = "sim_core/step/once.py", "sim_core/simai/model.py"
     copy.replace(once, "DP_TOTAL, OFFLOAD_S, OPTIMIZER\n", "DP_TOTAL, GATHER_TOTAL, OFFLOAD_S, OPTIMIZER\n")
     copy.insert(once, "        if not overlapped:\n", f"        {value}\n")
@@ -294,7 +294,7 @@ def test_a_memory_term_from_its_recipe(copy: Copy) -> None:
     assert "memory terms: found tensors, tensors" in copy.run("-c", "import sim_core", fails=True)
     copy.replace(metrics, f"    {term},\n", "")
     copy.insert(metrics, '    MemoryTerm("allocator_bytes"', f"    {term},\n")
-    copy.insert(metrics, "ALLOCATED: Final", f"{index}\n")
+    copy.insert(metrics, "ALLOCATED = ", f"{index}\n")
     assert "memory term workspace_bytes: sim_core/metrics.py has a row" in copy.run("-c", MEMORY, fails=True)
     copy.replace(peak, "    STATE_BYTES,\n", "    STATE_BYTES,\n    WORKSPACE_BYTES,\n")
     copy.insert(peak, "    memory[ALLOCATOR_BYTES] = (", f"    {value}\n")

@@ -9,6 +9,7 @@ figures or error bars are worse than recorded.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections import Counter
@@ -22,7 +23,7 @@ from benchmarks.leaderboard import leaderboard, leaderboard_table
 from docs.made import tables
 from sweep.runs.simulation import ABLATIONS, Run, errors_without, run_rows
 from sweep.runs.table import published_rows
-from sweep.validation.figures import RECORDED, as_json, by_quality, by_release, figures, figures_of, worse
+from sweep.validation.figures import RECORDED, as_objects, by_quality, by_release, figures, figures_of, worse
 from sweep.validation.report import ablation_table, as_markdown, as_qualities, as_releases
 
 DOCS: Final = Path(__file__).parent.parent
@@ -114,7 +115,7 @@ def main() -> int:
         lines = worse(by_set) + out_of_bounds(bars)
         print("\n".join(f"worse than recorded: {line}" for line in lines) or "no worse than recorded")
         return EXIT_WORSE if lines else 0
-    RECORDED.write_text(as_json(by_set) + "\n", encoding="utf-8")
+    RECORDED.write_text(json.dumps(as_objects(by_set), indent=1) + "\n", encoding="utf-8")
     record_all(rows, runs)
     timed = [run for run in runs if run.scored]
     folder = DOCS / "validation"

@@ -3,7 +3,7 @@
 numba would do both for every kernel by itself, and again for each caller that it is linked into: half of the compilation.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import llvmlite.binding as llvm
 from numba.core.codegen import JITCodeLibrary
@@ -52,7 +52,7 @@ class InnerLibrary(LeanLibrary):
         super()._finalize_final_module()  # type: ignore[no-untyped-call]
 
 
-_NEEDLESS: Final = frozenset({
+_NEEDLESS = frozenset({
     WithLifting, InlineClosureLikes, RewriteSemanticConstants, DeadBranchPrune, MakeFunctionToJitFunction, InlineInlinables,
     FindLiterallyCalls, LiteralUnroll, LiteralPropagationSubPipelinePass, InlineOverloads, NopythonRewrites,
     DumpParforDiagnostics,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, cached_property, update_wrapper
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def inlined_kernel(function: F) -> F:
     return _compiled(function, _nrt=False, forceinline=True)
 
 
-_PLAIN: Final = ContextVar("plain", default=False)
+_PLAIN = ContextVar("plain", default=False)
 
 
 @contextmanager
@@ -68,12 +68,12 @@ def in_plain_python() -> Iterator[None]:
         _PLAIN.reset(before)
 
 
-LOAD_AFTER_S: Final = 1.0
-COMPILE_AFTER_S: Final = 10.0
+LOAD_AFTER_S = 1.0
+COMPILE_AFTER_S = 10.0
 """Seconds of plain Python, in all, after which a process loads kernels from the cache, or compiles them first."""
 
 
-_SPENT_S: Final = ContextVar("spent_s", default=0.0)
+_SPENT_S = ContextVar("spent_s", default=0.0)
 """What was spent on kernels as plain Python."""
 
 

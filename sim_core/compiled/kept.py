@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Final
 
 from sim_core.compiled.sources import ROOT, function_hashes, source_hash
 from sim_core.places import folder_for_code, lock_file
 
-STEP: Final = "step"
-BOUNDS: Final = "bounds"
+STEP = "step"
+BOUNDS = "bounds"
 """What kernels are for: simulated steps, or also their bounds."""
-PLAIN_PYTHON: Final = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+PLAIN_PYTHON = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 """Whether kernels are plain Python in this process: nothing is compiled."""
 
 

@@ -5,10 +5,10 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-ROOT: Final = Path(__file__).parent.parent
-WHOLE: Final = "*"
+ROOT = Path(__file__).parent.parent
+WHOLE = "*"
 """All of a module, where code names the module itself."""
 
 

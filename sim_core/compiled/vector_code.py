@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from llvmlite import ir
 from numba.core import types
@@ -11,7 +11,7 @@ from numba.extending import lower_builtin, models, register_model
 
 from sim_core.compiled.vectors import LANES, any_above, larger, load, smaller, store, zeros
 
-_LLVM: Final = ir.VectorType(ir.DoubleType(), LANES)
+_LLVM = ir.VectorType(ir.DoubleType(), LANES)
 
 
 class _Vector(types.Type):
@@ -21,7 +21,7 @@ class _Vector(types.Type):
         super().__init__(name=f"Vector{LANES}")
 
 
-_VECTOR: Final = _Vector()
+_VECTOR = _Vector()
 
 
 @register_model(_Vector)
@@ -30,7 +30,7 @@ class _Model(models.PrimitiveModel):
         super().__init__(manager, kind, _LLVM)  # type: ignore[no-untyped-call]
 
 
-_ROWS: Final = types.Array(types.float64, 2, "C")
+_ROWS = types.Array(types.float64, 2, "C")
 
 
 def _row(context: Any, builder: Any, rows: Any, row: Any) -> Any:

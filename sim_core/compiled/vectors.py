@@ -5,13 +5,11 @@ is a value of LLVM's vector type, in as many registers as the processor needs (o
 `NUMBA_DISABLE_JIT=1` it is a NumPy array. Every operation rounds as that of plain floats. `vector_code` says it to numba.
 """
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Floats
 
-LANES: Final = 8
+LANES = 8
 
 
 def allocate_rows(rows: int) -> Floats:

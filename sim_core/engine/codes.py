@@ -5,8 +5,6 @@ apart: the input gradient, which the stage before waits for, or the weight gradi
 optimizer (Qi et al. 2023, arXiv 2401.10241, section 2).
 """
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Ints
@@ -15,13 +13,13 @@ from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, HALF_V, LOOP, ORDER,
 
 WHOLE, INPUT, WEIGHTS, PAIRED = 0, 1, 2, 3
 """Parts: all of a forward or backward; the input gradient; the weight gradient; a forward that runs beside the next block."""
-NO_BLOCK: Final = -1
+NO_BLOCK = -1
 """Fills the row of a stage with fewer blocks than the row is long."""
-PART_SHIFT: Final = 1
-PART_MASK: Final = 3
-CHUNK_SHIFT: Final = 3
-MICRO_BATCH_SHIFT: Final = 23
-CHUNK_MASK: Final = (1 << (MICRO_BATCH_SHIFT - CHUNK_SHIFT)) - 1
+PART_SHIFT = 1
+PART_MASK = 3
+CHUNK_SHIFT = 3
+MICRO_BATCH_SHIFT = 23
+CHUNK_MASK = (1 << (MICRO_BATCH_SHIFT - CHUNK_SHIFT)) - 1
 
 
 @inner_kernel

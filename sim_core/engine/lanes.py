@@ -3,7 +3,7 @@
 A single plan is one used lane. A run adds up what stages wait for; when asked, it also writes down all events of one plan.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -71,8 +71,8 @@ but for parameters; its seconds alone, and what it takes longer beside a stream 
 MESSAGE_S, SENT_S, COST_S, PAIR_SENT_S, PAIR_COST_S, LATE_S, QUEUED_S = range(7, 14)
 """Further ones: seconds of a message, at most, in what it waited for; when its message was sent, and the cost; both for the
 other block of a pair; by how much the parameters of its stage are late; what it waited because messages wait for each other."""
-RECORDED: Final = 14
-ANY: Final = 1e30
+RECORDED = 14
+ANY = 1e30
 """Times its own seconds: more than a message ever waits, but 0 of one that the NICs do not send."""
 
 

@@ -21,8 +21,6 @@ goes backward through its first layers, and after its last forward, a block take
 peak.
 """
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Ints
@@ -44,7 +42,7 @@ from sim_core.engine.schedules import (
 )
 
 PERIOD = 6
-AT: Final = 6
+AT = 6
 """Where scratch holds the next place in the row of a stage."""
 _FREE = -1
 _F0, _F1, _B1, _B0 = 0, 1, 2, 3
@@ -400,7 +398,7 @@ def _write(row: Ints, ga: int, codes: Ints, queue: Ints) -> None:
         codes[at + k - done] = queue[k]
 
 
-_WRITERS: Final = {
+_WRITERS = {
     ALTERNATING: _fill_whole,
     FORWARDS_FIRST: _fill_whole,
     WEIGHTS_LATE: _fill_late,

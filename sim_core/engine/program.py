@@ -12,7 +12,7 @@ and the pipeline message of the block before. A stream sends all the time until 
 and the stream is later. Both follow from when the block begins: the stream may have gone on while the stage was idle.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,14 +29,14 @@ WEIGHT, PAIR = 2, 3
 LONGER, SENT = 0, 1
 """Rows of `beside_s`, at KINDS * direction, of a block with the stream beside all of it: seconds that the block takes longer;
 those of the stream that get through meanwhile, never 0. What both take more than these, the stream is later."""
-KINDS: Final = 2
+KINDS = 2
 READY, OWN, LATER = 4, 5, 6
 """Its further rows: seconds of a cell's gradients that can be sent before its last backward ends; of all of them; and at +
 direction, of LONGER those of the message that the block sends on."""
 CROWDED, CLEARED = 8, 10
 """Its last rows, at + direction: seconds that a block takes longer that begins with a pipeline message of its stage under way;
 and how much fewer for each second that the stage has waited before it, and the message gone on."""
-ROWS: Final = 12
+ROWS = 12
 
 STREAMS, MESSAGES, QUEUES = 0, 1, 2
 """Columns of `shares`."""

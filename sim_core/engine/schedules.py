@@ -5,7 +5,6 @@ To add a schedule: a row here, its order in `orders.py`, its second opinion in `
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Final
 
 import numpy as np
 
@@ -17,10 +16,10 @@ WHOLE_BACKWARDS, WEIGHTS_APART, IN_PAIRS = 0, 1, 2
 """Backwards: input and weight gradient in one block; in two; whole ones beside forwards of other micro-batches, some in two."""
 BLOCKING, BACKGROUND = 0, 1
 """Sends: both stages stop for a message; it runs beside the blocks of both."""
-ANY_VPP: Final = 0
+ANY_VPP = 0
 ANY_NUMBER, IN_GROUPS, IN_ROUNDS, TWICE_PP = range(4)
 """Micro-batches: any number; in groups, where vpp is above 1; in equal rounds of about pp; at least 2 pp."""
-MORE: Final = 3
+MORE = 3
 """Any vpp above 2."""
 
 
@@ -64,7 +63,7 @@ def _late(p: int, v: int, F: float, I: float, W: float, **_: float) -> float:  #
     return (p - 1) * max(F + I - W, I, F) / v
 
 
-ROWS: Final = (
+ROWS = (
     Schedule(
         "gpipe", FORWARDS_FIRST, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING, sends_otherwise=True,
         vpp=1, micro_batches=ANY_NUMBER, bubble=_fill, in_simai=True,
@@ -141,23 +140,23 @@ ROWS: Final = (
 )  # fmt: skip
 """All schedules; a plan names one by its position."""
 
-SCHEDULES: Final = tuple(row.name for row in ROWS)
+SCHEDULES = tuple(row.name for row in ROWS)
 GPIPE, ONE_F_ONE_B, DEEPSPEED, LOOPED_BFS, ZB_H1, INTERLEAVED_ZB, DUALPIPE, DUALPIPEV = map(
     SCHEDULES.index, ("gpipe", "1f1b", "1f1b-deepspeed", "looped-bfs", "zb-h1", "interleaved-zb", "dualpipe", "dualpipev")
 )
 
 # Columns of the ledger, by the position of a schedule
-_COLUMNS: Final = ("order", "placement", "backwards", "sends", "sends_otherwise", "vpp", "micro_batches")
+_COLUMNS = ("order", "placement", "backwards", "sends", "sends_otherwise", "vpp", "micro_batches")
 ORDER, PLACEMENT, _BACKWARDS, SENDS, SENDS_OTHERWISE, VPP, MICRO_BATCHES = (
     np.array([getattr(row, name) for row in ROWS]) for name in _COLUMNS
 )
-SPLITS: Final = _BACKWARDS != WHOLE_BACKWARDS
+SPLITS = _BACKWARDS != WHOLE_BACKWARDS
 """Whether a schedule runs weight gradients apart, at least some."""
-PAIRS: Final = _BACKWARDS == IN_PAIRS
+PAIRS = _BACKWARDS == IN_PAIRS
 """Whether it runs a forward and a backward of different micro-batches at the same time."""
-APART: Final = SPLITS & ~PAIRS
+APART = SPLITS & ~PAIRS
 """Whether it runs all of them apart: then no message hides behind the weight gradient of its own piece."""
-IN_SIMAI: Final = tuple(row.name for row in ROWS if row.in_simai)
+IN_SIMAI = tuple(row.name for row in ROWS if row.in_simai)
 
 
 def schedules_to_try(vpp: int) -> tuple[str, ...]:

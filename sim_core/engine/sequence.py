@@ -8,7 +8,7 @@ An end is kept in a slot until the last block that waits for it has read it; the
 events than there is room for is filled piece by piece, between which the lanes run what is there.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,14 +39,14 @@ DURATION, RECEIVED, RECEIVED_COST, POSTED, POSTED_COST, WRITTEN, FIRST, LAST = r
 message; a second slot and cost: the end at which the neighbour has posted the receive for the stage's incomplete send
 (BLOCKING), or that whose message the other block of a pair waits for (IN_PAIRS); the slot of its own end; the cell whose first
 forward it is; what ends with it, or is beside it (below), * cells + the cell of which it is a block (both -1: it is none)."""
-COLUMNS: Final = 8  # one cache line for two events
+COLUMNS = 8  # one cache line for two events
 NOTHING, UNREAD = 0, 1
 """Slots: a time of 0, for an event that waits for no message; an end that nobody reads."""
 ALONE, BLOCKING, IN_PAIRS = 0, 1, 2
 """What an event waits for: at most one message; also that its last send is received; a message for each block of a pair."""
-INPUT_GRADIENT: Final = 4
+INPUT_GRADIENT = 4
 """A kind of duration; 0 to 3 are those of a Program."""
-MEETING: Final = 2
+MEETING = 2
 """A kind of cost: a message down and one up together (DeepSpeed); 0 and 1 are the two directions."""
 NO_WORK, NO_MESSAGE = 5, 3
 """The kinds that take no time, of one row. That of all others is kind * cells + cell of a duration, kind * stages + stage of a

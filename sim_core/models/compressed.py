@@ -6,8 +6,6 @@ tokens. Heads and groups of the output are divided over tensor-parallel ranks; t
 indexer are on all of them. Hyper-connections: arXiv 2512.24880, sections 4.1 to 4.3.
 """
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Floats
@@ -18,9 +16,9 @@ from sim_core.models.rows import FUSED, Rows
 from sim_core.models.stack import Stack
 from sim_core.terms import FORWARD, INPUT_GRADIENT
 
-WIDE: Final = 2.0
+WIDE = 2.0
 """Bytes of an element in 16 bits."""
-POOLED: Final = 2
+POOLED = 2
 """Projections of a compressor: what is summed, and the weights of the sum."""
 
 

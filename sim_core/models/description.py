@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from sim_core.documents import key_path
+from sim_core.documents import Document, key_path
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.records import Record
 
-MAX: Final = 2**31 - 1
-MAX_LAYERS: Final = 10_000
+MAX = 2**31 - 1
+MAX_LAYERS = 10_000
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX)]
 Size = Annotated[int, Field(strict=True, ge=0, le=MAX)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -25,16 +25,16 @@ Norm = Literal["layernorm", "rmsnorm"]
 Position = Literal["learned", "rotary", "alibi", "none"]
 
 
-EMBEDDING: Final = "embedding"
-LAYER: Final = "layer"
-HEAD: Final = "head"
-MTP: Final = "mtp"
-ATTENTION: Final = "attention"
-RECURRENT: Final = "recurrent"
-COMPRESSED: Final = "compressed"
-MLP: Final = "mlp"
-NONE: Final = "none"
-SYMBOLS: Final = {
+EMBEDDING = "embedding"
+LAYER = "layer"
+HEAD = "head"
+MTP = "mtp"
+ATTENTION = "attention"
+RECURRENT = "recurrent"
+COMPRESSED = "compressed"
+MLP = "mlp"
+NONE = "none"
+SYMBOLS = {
     "*": (ATTENTION, NONE, False), "M": (RECURRENT, NONE, False), "G": (RECURRENT, NONE, False), "-": (NONE, MLP, False),
     "E": (NONE, MLP, True),
 }  # fmt: skip
@@ -79,6 +79,11 @@ class Lora(Record):
     rank: Count
     targets: tuple[Literal["qkv", "projection", "fc1", "fc2"], ...] = ("qkv", "projection")
     dropout: Share = 0.0  # of what enters an adapter
+    apart: bool = False  # queries, keys and values have one each, as PEFT's; else all three have one
+
+    def pairs(self, target: str) -> int:
+        """Adapters beside a matrix of a layer."""
+        return 3 if self.apart and target == "qkv" else 1
 
 
 class Packing(Record):
@@ -477,13 +482,13 @@ def _name(kind: Unit, every: Sequence[Unit]) -> str:
     return "_".join([*filter(None, words), LAYER])
 
 
-SECTIONS: Final[dict[str, type[Record]]] = {
+SECTIONS: dict[str, type[Record]] = {
     "mla": Mla, "experts": Experts, "window": Window, "indexer": Indexer, "compressed": Compressed, "recurrent": Recurrent,
     "lora": Lora, "packing": Packing,
 }  # fmt: skip
 
 
-def put(document: dict[str, Any], key: str, value: object, where: str) -> None:
+def put(document: Document, key: str, value: object, where: str) -> None:
     """Set a value by its dotted name. Raises SpecError on an unknown name."""
     if key == "layers.pattern":  # how many there are follows
         if not isinstance(value, str):
@@ -544,7 +549,7 @@ def _expected(kind: str, message: str) -> str:
     return words.get(kind, message.removeprefix("Input should be "))
 
 
-def model_document(model: Model) -> dict[str, Any]:
+def model_document(model: Model) -> Document:
     """The numbers that differ from their defaults, as a mapping that `parse_model` reads back."""
     document = model.model_dump(mode="json", exclude_defaults=True)
     follows = {"kv_heads": model.kv_heads == model.heads, "head_dim": model.head_dim * model.heads == model.hidden}
@@ -562,11 +567,3 @@ def model_yaml(model: Model, comments: Mapping[str, str] | None = None) -> str:
             line = yaml.safe_dump({key: value}, width=10**6).rstrip("\n")
         lines.append(f"  {line}  # {comments[key]}\n" if comments.get(key) else f"  {line}\n")
     return "model:\n" + "".join(lines)
-
-
-def with_values(model: Model, values: Mapping[str, object]) -> Model:
-    """A copy with some numbers replaced, inside a section by a dotted name such as `experts.topk`. Raises SpecError."""
-    document = model_document(model)
-    for key, value in values.items():
-        put(document, key, value, f"model {model.name}")
-    return parse_model(document, f"model {model.name}")

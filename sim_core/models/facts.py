@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from math import isclose
 from types import NoneType
-from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from sim_core.errors import SpecError, shown
 from sim_core.units import quantity, short
 
-SWITCH: Final = "true or false"
-DEVICES: Final = "devices"
-CODE: Final = "none: read it in the framework's code"
+SWITCH = "true or false"
+DEVICES = "devices"
+CODE = "none: read it in the framework's code"
 
 
 class Fact(NamedTuple):

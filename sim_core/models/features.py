@@ -2,21 +2,22 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from sim_core.documents import Fields, Values
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.description import Model
 
-YES: Final = ("1", "true", "yes", "on", "enabled")
-NO: Final = ("0", "false", "no", "off", "none", "disabled", "")
+YES = ("1", "true", "yes", "on", "enabled")
+NO = ("0", "false", "no", "off", "none", "disabled", "")
 
 
 class Recipe(NamedTuple):
     """What features mean. What is not in `facts`, `plan` or `experts` is left to others."""
 
-    facts: Mapping[str, Any]  # of `Stack`
-    plan: Mapping[str, Any]  # fields of a plan
-    experts: Mapping[str, Any]  # of a model's `experts`
+    facts: Values  # of `Stack`
+    plan: Values  # fields of a plan
+    experts: Values  # of a model's `experts`
 
 
 class Feature(NamedTuple):
@@ -40,13 +41,13 @@ def _reader(pick: Callable[[str], Any], expected: str) -> Callable[[str], Any]:
 
 
 _switch = _reader(lambda value: {**dict.fromkeys(YES, True), **dict.fromkeys(NO, False)}.get(value.strip().lower()), "0 or 1")
-FULL: Final = r"(?:full|whole)(?:[ _-]?(?:iteration|layer|step))?(?: \(.*\))?|all"
+FULL = r"(?:full|whole)(?:[ _-]?(?:iteration|layer|step))?(?: \(.*\))?|all"
 """Words for graphs that launch a whole layer or step: `full layer (enable_cuda_graph)`, `full_iteration:all`."""
-WITHOUT_MODULES: Final = ("mcore", "local", "transformer_engine", "te", *YES)
+WITHOUT_MODULES = ("mcore", "local", "transformer_engine", "te", *YES)
 """Implementations that take the whole layer where no module is named (Megatron-LM, --cuda-graph-scope)."""
-CAPTURED: Final = {"attention": {"attn", "attention"}, "router": {"moe_router", "router"}}
+CAPTURED = {"attention": {"attn", "attention"}, "router": {"moe_router", "router"}}
 """Modules of a layer by the words of a stack's `graphs`."""
-UNCOUNTED: Final = {"mlp", "moe", "mamba", "moe_preprocess"}
+UNCOUNTED = {"mlp", "moe", "mamba", "moe_preprocess"}
 """Modules whose launches cost little beside those."""
 
 
@@ -62,22 +63,22 @@ def _graphs(value: str) -> str | None:
     return " and ".join(captured) or "none" if captured or UNCOUNTED & set(named) else None
 
 
-ATTENTION_SCALES: Final[Mapping[str, float | dict[str, float]]] = {
+ATTENTION_SCALES: Mapping[str, float | dict[str, float]] = {
     "1": {"A100-80G-SXM": 2.0, "H100-SXM": 3.5, "H200-SXM": 3.5},
     "2": {"H100-SXM": 1.75, "H200-SXM": 1.75},
     "3": 1.0,
 }
 """Time of a version of FlashAttention over that of the kernels measured on a device: on the A100 version 2, about twice as fast
 as the first (arXiv 2307.08691, abstract); on Hopper version 3, 1.5 to 2.0 times as fast as the second (arXiv 2407.08608)."""
-KERNELS: Final = {
+KERNELS = {
     "flash": True, "fused": True, "cudnn_flash_te": True, "sdpa": True, "unfused": False, "local": False, "dot_product": False,
     "eager": False, "math": False,
 }  # fmt: skip
 """Words of attention's implementations (Megatron-LM, MaxText, transformers), and whether they are one kernel."""
-FLASH: Final = r"(?:fa|flash(?:[ _-]?att(?:entio)?n)?)?[ _-]?v?([1-4])(?:\.\w+)*"
+FLASH = r"(?:fa|flash(?:[ _-]?att(?:entio)?n)?)?[ _-]?v?([1-4])(?:\.\w+)*"
 
 
-def _flash(value: str) -> dict[str, Any] | None:
+def _flash(value: str) -> Fields | None:
     """Whether core attention is one kernel, and of which major version (`2`, `v2.3`, `fa3`).
 
     A bare 1 is the switch of Megatron-LM's --use-flash-attn, whatever the version: the page's kernels stay.
@@ -102,7 +103,7 @@ def _block(value: str) -> str | None:
     return f"block:{int(value)}" if value.isascii() and value.isdigit() and 0 < int(value) < 1000 else None
 
 
-DISPATCHERS: Final = {
+DISPATCHERS = {
     "flex": r"flex|deep-?ep(?:\s?v?2)?|hybrid-?ep",
     "hierarchical": r"hierarchical|tutel|2dh",
     "alltoall": r"alltoall|all-to-all|all_to_all|a2a|nccl",
@@ -120,7 +121,7 @@ def _pure_bf16(value: str) -> dict[str, float]:
     return {"weight_bytes": 2.0, "gradient_bytes": 2.0, "adam_bytes": 4.0, "optimizer_bytes": 14.0} if _switch(value) else {}
 
 
-CP_COMM_TYPES: Final = ("p2p", "all_gather", "a2a")
+CP_COMM_TYPES = ("p2p", "all_gather", "a2a")
 """Words of a plan's `cp_comm_type` that need no second number."""
 
 
@@ -135,7 +136,7 @@ _LOSS = _reader(
 _FLASH = _reader(_flash, "0, 1, or the version of FlashAttention")
 _SHARE = _reader(lambda value: float(value) if re.fullmatch(r"[01](?:\.\d+)?|0?\.\d+", value) else None, "a part of 1")
 _ABOVE_0, _LAYERS = _reader(_number, "a number above 0"), _reader(_block, "a number of layers")
-FEATURES: Final[Mapping[str, Feature]] = {
+FEATURES: Mapping[str, Feature] = {
     "flash_attention": Feature("facts", "flash_attention", _FLASH, "core attention is one kernel, of this version"),
     "use_flash_attn": Feature("facts", "flash_attention", _switch, "core attention is one kernel"),
     "cuda_graph": Feature("facts", "graphs", _GRAPHS, "none, full_iteration, or the modules of a layer that graphs launch"),
@@ -171,7 +172,7 @@ FEATURES: Final[Mapping[str, Feature]] = {
     "pad_to_capacity": Feature("experts", "pad_to_capacity", _switch, "every expert computes its full capacity"),
 }
 """The options that change what is simulated; the other names of some are in ALIASES."""
-ALIASES: Final[Mapping[str, str]] = {
+ALIASES: Mapping[str, str] = {
     "flash_attention_version": "flash_attention",
     "attention_backend": "flash_attention",
     "attn_implementation": "flash_attention",
@@ -194,7 +195,7 @@ def split_features(text: str) -> dict[str, str]:
 
 def read_features(features: Mapping[str, object], *, others: bool = False) -> Recipe:
     """What features mean; `others`: names that are none of FEATURES are left out. Raises SpecError: `name: what`."""
-    read: dict[str, dict[str, Any]] = {"facts": {}, "plan": {}, "experts": {}}
+    read: dict[str, Fields] = {"facts": {}, "plan": {}, "experts": {}}
     for name, value in features.items():
         feature = FEATURES.get(ALIASES.get(name, name))
         if feature is None:

@@ -1,6 +1,6 @@
 """`Keys`: what the cost of a layer depends on in a plan, as columns; and which keys a model cannot run with."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +9,7 @@ from sim_core.arrays import Bools, Floats, Ints
 from sim_core.models.description import Model
 from sim_core.models.precision import MULTIPLE, STORED
 
-MILLIONTHS: Final = 1e6
+MILLIONTHS = 1e6
 
 
 class Keys(NamedTuple):

@@ -1,6 +1,6 @@
 """Messages of each unit of a model: collectives within its pass, pipeline sends, as columns over keys."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,9 +40,9 @@ from sim_core.terms import (
     WEIGHT_GRADIENT,
 )
 
-ETP: Final = -1
+ETP = -1
 """Group of the ranks that share an expert, the TP group if etp is tp. The other groups are those of `sim_core.terms`."""
-ELEMENT: Final = 2.0
+ELEMENT = 2.0
 """Bytes of an activation, bf16 or fp16."""
 
 
@@ -64,7 +64,7 @@ class Messages(NamedTuple):
     bytes: Floats
 
 
-_WORDS: Final = {
+_WORDS = {
     ALL_REDUCE: "all_reduce", ALL_GATHER: "all_gather", REDUCE_SCATTER: "reduce_scatter", ALL_TO_ALL: "all_to_all",
     SEND_RECEIVE: "send_receive",
 }  # fmt: skip

@@ -1,7 +1,5 @@
 """The operators of each unit of a model: embedding, layer, head with loss, multi-token prediction; as columns over keys."""
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.models import compressed, recurrent, traffic
@@ -12,7 +10,7 @@ from sim_core.models.stack import Stack
 from sim_core.models.weights import WIDE_BYTES, held, sequence_of
 from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
-FUSED_CASTS: Final = (("experts_fc2", FORWARD), ("experts_fc1", INPUT_GRADIENT))
+FUSED_CASTS = (("experts_fc2", FORWARD), ("experts_fc1", INPUT_GRADIENT))
 """GEMMs whose operand the fused kernel before them writes in 8 bits: the activation's output, and its input's gradient."""
 
 

@@ -4,11 +4,11 @@ What a stack states of Adam (`adam_bytes`, `optimizer_bytes`) holds two fp32 mom
 step. Another optimizer has other state in their place; the fp32 weights beside it stay.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core.models.weights import Matrix
 
-MOMENTS: Final = 8.0
+MOMENTS = 8.0
 """Bytes of Adam's two fp32 moments."""
 
 
@@ -22,7 +22,7 @@ class Optimizer(NamedTuple):
     orthogonal: bool = False  # only matrices have this state, and are orthogonalised; all else is Adam's
 
 
-ROWS: Final = (
+ROWS = (
     Optimizer("adamw", MOMENTS),
     # momentum in fp32; the matrix is normed, cast, cast back and scaled by kernels of their own (4 + 8 + 6 + 6 + 8 bytes; count
     # of NVIDIA-NeMo/Emerging-Optimizers, orthogonalized_optimizers/muon_utils.py, newton_schulz)
@@ -34,13 +34,13 @@ ROWS: Final = (
     # two moments of 8 bits with an fp32 scale for each block of 256 (arXiv 2110.02861; blocks as in bitsandbytes 0.43)
     Optimizer("adam8bit", 2.0 + 2 * 4.0 / 256),
 )
-OPTIMIZERS: Final = tuple(row.name for row in ROWS)
+OPTIMIZERS = tuple(row.name for row in ROWS)
 ADAMW, MUON = OPTIMIZERS.index("adamw"), OPTIMIZERS.index("muon")
-MUON_TP_MODES: Final = ("blockwise", "duplicated", "distributed")
+MUON_TP_MODES = ("blockwise", "duplicated", "distributed")
 BLOCKWISE, DUPLICATED, DISTRIBUTED = range(len(MUON_TP_MODES))
 """How Muon treats a matrix that tensor parallelism divides (Megatron-LM's --muon-tp-mode): each part by itself; the whole one,
 gathered, on every rank; or with the small product summed over the ranks in each step."""
-NS_STEPS: Final = 5
+NS_STEPS = 5
 """Steps of Newton-Schulz (Megatron-LM's --muon-num-ns-steps)."""
 
 

@@ -3,7 +3,7 @@
 Attention, logits and the router stay in 16 bits. Recipes are those of Transformer Engine (--fp8-recipe, --fp4-format).
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class Precision(NamedTuple):
     copies: float  # bytes per weight besides the 2 of its 16 bits, or of two copies in 8
 
 
-PRECISIONS: Final = (
+PRECISIONS = (
     Precision("bf16", "bf16", 2.0, 0.0, 0.0, 0.0, 0.0, 1, 1.0, 0.0),
     Precision("fp16", "fp16", 2.0, 0.0, 0.0, 0.0, 0.0, 1, 1.0, 0.0),
     # read 2, write 1; a norm writes 1 byte instead of 2; the copy: write 1, alone read 1 as well
@@ -41,21 +41,21 @@ PRECISIONS: Final = (
 )
 """The first is the default. Bytes of casts: counts of Transformer Engine's kernels."""
 
-_TRANSPOSING: Final = ("fp8_delayed", "fp8_tensorwise")
+_TRANSPOSING = ("fp8_delayed", "fp8_tensorwise")
 """Recipes with one scale for both copies: where tensor cores take FP8 in any layout, one copy is enough."""
-ON_DEVICES: Final = PRECISIONS + tuple(
+ON_DEVICES = PRECISIONS + tuple(
     one._replace(transposed=0.0, apart=0.0, copies=-1.0) for one in PRECISIONS if one.name in _TRANSPOSING
 )
 """PRECISIONS, and after them what becomes of some on devices that take FP8 operands in any layout."""
 
-PRECISION_NAMES: Final = tuple(one.name for one in PRECISIONS)
+PRECISION_NAMES = tuple(one.name for one in PRECISIONS)
 STORED, MULTIPLE, GATHERED, COPIES = (
     np.array([getattr(one, field) for one in ON_DEVICES]) for field in ("stored", "multiple", "gathered", "copies")
 )
-IN_ANY_LAYOUT: Final[Ints] = np.array(
+IN_ANY_LAYOUT: Ints = np.array(
     [max(k for k, other in enumerate(ON_DEVICES) if other.name == one.name) for one in ON_DEVICES], np.int64
 )
 """The row of ON_DEVICES that each becomes on devices that take FP8 operands in any layout."""
-FP8_DELAYED: Final = PRECISION_NAMES.index("fp8_delayed")
-WIDE: Final = 2
+FP8_DELAYED = PRECISION_NAMES.index("fp8_delayed")
+WIDE = 2
 """Precisions before this one are of 16 bits."""

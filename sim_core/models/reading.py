@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sim_core.documents import Lines, located, read_document
 from sim_core.errors import SpecError, nearest, shown
@@ -14,9 +14,9 @@ from sim_core.models.readers.megatron_arguments import HIDDEN, LAYERS
 from sim_core.models.readers.megatron_dump import flags_of_dump
 from sim_core.models.readers.megatron_flags import Flags, flags_of_document, flags_of_text
 
-PRESET_DIR: Final = Path(__file__).parent / "presets"
-CONFIG: Final = "config.json"
-SUFFIXES: Final = (".json", ".yaml", ".yml", ".txt", ".sh", ".slurm")
+PRESET_DIR = Path(__file__).parent / "presets"
+CONFIG = "config.json"
+SUFFIXES = (".json", ".yaml", ".yml", ".txt", ".sh", ".slurm")
 
 
 @cache

@@ -1,7 +1,5 @@
 """Recompute by module: which operators of a layer run again in the backward, and their FLOPs."""
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Floats
@@ -11,9 +9,9 @@ from sim_core.models.rows import Operators
 from sim_core.models.weights import core_flops, weights_of
 from sim_core.terms import FORWARD
 
-_SHARED: Final = ("shared_fc1", "shared_activation", "shared_fc2")
-_ROUTED: Final = ("router", "routing", "permute", "experts_fc1", "experts_activation", "experts_fc2", "unpermute", "shared_add")
-_OPERATORS: Final = {
+_SHARED = ("shared_fc1", "shared_activation", "shared_fc2")
+_ROUTED = ("router", "routing", "permute", "experts_fc1", "experts_activation", "experts_fc2", "unpermute", "shared_add")
+_OPERATORS = {
     "core_attn": ("attention", "attention_sums"),
     "layernorm": ("attention_norm", "mlp_norm"),
     "mla_up_proj": ("q_up", "q", "kv_up", "qk_norm", "rotary"),
@@ -24,16 +22,16 @@ _OPERATORS: Final = {
     "mhc": ("attention_streams", "mlp_streams"),
     "mlp_act": ("activation",),
 }
-RECOMPUTE_MODULES: Final = tuple(_OPERATORS)
+RECOMPUTE_MODULES = tuple(_OPERATORS)
 """Modules of a layer by Megatron-LM's names (core 0.20, transformer_config.py), and the activation of a dense MLP (`mlp_act`,
 kwai/Megatron-Kwai). Bit k of a mask is the k-th. `moe` holds `moe_act` and `shared_experts`, `mlp` holds `mlp_act`."""
 CORE_ATTN, LAYERNORM, MLA_UP_PROJ, MOE_ACT, MLP, MOE, SHARED_EXPERTS, MHC, MLP_ACT = (
     1 << k for k in range(len(RECOMPUTE_MODULES))
 )
-OFFLOAD_MODULES: Final = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
+OFFLOAD_MODULES = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
 """Modules whose input goes to the host, by Megatron-LM's names (core 0.19, --offload-modules)."""
 OFFLOAD_CORE, OFFLOAD_PROJECTION, OFFLOAD_EXPERTS = 1 << 2, 1 << 3, 3 << 5
-ALL: Final = -1
+ALL = -1
 """In place of a mask: the whole layer."""
 
 

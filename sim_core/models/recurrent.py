@@ -4,7 +4,7 @@ All of them project the input, run a short convolution, scan the sequence in chu
 back. What a chunk costs are small products on tensor cores and the states that go through memory.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from sim_core.models.keys import Shape
 from sim_core.models.rows import SCAN, Rows
 from sim_core.terms import FORWARD, INPUT_GRADIENT
 
-FP32: Final = 4.0
-WIDE: Final = 2.0
+FP32 = 4.0
+WIDE = 2.0
 """Bytes of an element in 16 bits."""
 
 

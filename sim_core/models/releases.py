@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core.documents import read_document
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.features import read_features, split_features
 from sim_core.models.stack import STACK_DIR
 
-RELEASE_DIR: Final = STACK_DIR / "releases"
+RELEASE_DIR = STACK_DIR / "releases"
 
 
 class Rule(NamedTuple):

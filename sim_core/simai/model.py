@@ -7,7 +7,7 @@ in GB/s as GiB/s. We differ where the tool is defective, see docs/fidelity.md.
 
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,22 +52,22 @@ from sim_core.workloads.workload import (
     Arrays,
 )
 
-TABLE_FILE: Final = Path(__file__).parent / "bus_bandwidth.yaml"
-GIB: Final = 2.0**30
-SMALL: Final = 2.0**20
-SMALL_NS: Final = (10_000.0, 12_000.0, 15_000.0, 66_000.0, 135_000.0, 200_000.0, 320_000.0)
+TABLE_FILE = Path(__file__).parent / "bus_bandwidth.yaml"
+GIB = 2.0**30
+SMALL = 2.0**20
+SMALL_NS = (10_000.0, 12_000.0, 15_000.0, 66_000.0, 135_000.0, 200_000.0, 320_000.0)
 """Nanoseconds of a message under 1 MiB among 2, 4, .. 128 ranks; in the tool, other group sizes cost nothing."""
-NO_NIC: Final = -1.0
+NO_NIC = -1.0
 """Cost of a collective that needs a NIC but whose group has none of its own."""
 
 # Rows of a breakdown, in nanoseconds; METRICS adds DP and DP_EP
-SIMAI_PARTS: Final = (
+SIMAI_PARTS = (
     "compute_forward", "compute_backward", "recompute", "step_compute", "tp", "ep", "dp", "dp_ep",
     "tp_exposed", "ep_exposed", "dp_exposed", "bubble", "pipeline",
 )  # fmt: skip
 _FWD, _BWD, _RERUN, _STEP, _TP, _EP, _DP, _DP_EP = 0, 1, 2, 3, 4, 5, 6, 7
 _TP_OUT, _EP_OUT, _DP_OUT, _BUBBLE, _PIPE = 8, 9, 10, 11, 12
-_OF_PARTS: Final = (
+_OF_PARTS = (
     (FORWARD_S, _FWD), (BACKWARD_S, _BWD), (RECOMPUTE_S, _RERUN), (TP_TOTAL, _TP), (TP_EXPOSED, _TP_OUT), (EP_TOTAL, _EP),
     (EP_EXPOSED, _EP_OUT), (DP_EXPOSED, _DP_OUT), (PP_TOTAL, _PIPE), (PP_EXPOSED, _PIPE), (BUBBLE, _BUBBLE),
     (OPTIMIZER, _STEP),

@@ -1,7 +1,7 @@
 """A SimAI text under another plan: header and lines of one stage, which read back to the plan's numbers."""
 
 import math
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,11 +18,11 @@ from sim_core.workloads.simai.text import Record, SimaiText
 from sim_core.workloads.simai.workload import rules_of
 from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, Workload
 
-MAX_LINES: Final = 2_000_000
-MAX_NUMBER: Final = 2**63 - 1
-RECOMPUTE: Final = "_recompute"
+MAX_LINES = 2_000_000
+MAX_NUMBER = 2**63 - 1
+RECOMPUTE = "_recompute"
 """Ends the name of a record that holds a forward which the backward runs again."""
-_NAME_LENGTH: Final = 100 - len(RECOMPUTE)
+_NAME_LENGTH = 100 - len(RECOMPUTE)
 
 
 class _Part(NamedTuple):
@@ -181,7 +181,7 @@ class _Moved:
         again_ns: Floats = again * times[:, FORWARD]
         if self.plan.checkpointing == FILE:
             again, again_ns = self.pieces.rerun[rows], self.pieces.rerun_s[rows] * factor
-        records: list[Record] = []
+        records = []
         columns: list[tuple[float, float, float]] = []
         for k, (row, record) in enumerate(zip(rows, self.of_unit[part.unit], strict=True)):
             sizes = zip(record.comm_bytes, self.scale[self.pieces.comm_rule[row]].tolist(), strict=True)

@@ -1,18 +1,18 @@
 """Spans of a timeline as columns: where, what, when, and which parts of the step their seconds are."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.metrics import METRICS, PARTS
 
-STREAMS: Final = ("compute", "beside", "sends", "gradients", "parameters")
+STREAMS = ("compute", "beside", "sends", "gradients", "parameters")
 """Rows of a stage: its blocks and waits; the other block of a pair; messages to other stages; gradients and parameters of
 data-parallel ranks, on their own communicator."""
 COMPUTE, BESIDE, SENDS, GRADIENTS, PARAMETERS = range(len(STREAMS))
 
-KINDS: Final = (
+KINDS = (
     "forward",
     "backward",
     "input gradient",
@@ -33,13 +33,13 @@ KINDS: Final = (
 FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, MESSAGE_WAIT, STAGE_WAIT, PARAMETER_WAIT, GRADIENT_WAIT = range(8)
 CONTENTION, QUEUE_WAIT, OPTIMIZER_STEP, COLLECTIVE, GATHER, REDUCE, SEND_DOWN, SEND_UP = range(8, len(KINDS))
 
-_OF: Final = {name: at for at, name in enumerate(PARTS)}
+_OF = {name: at for at, name in enumerate(PARTS)}
 FORWARD_PART, BACKWARD_PART, RECOMPUTE_PART = (_OF[f"compute_{name}_s"] for name in ("forward", "backward", "recompute"))
 EP_PART, PP_PART, DP_PART = (_OF[f"{name}_exposed_s"] for name in ("ep", "pp", "dp"))
 LAUNCH_PART, QUEUED_PART, BUBBLE_PART, OPTIMIZER_PART = (
     _OF[f"{name}_s"] for name in ("launch", "pp_queued", "bubble", "optimizer")
 )
-PART_OF: Final = {METRICS.index(name): at for name, at in _OF.items()}
+PART_OF = {METRICS.index(name): at for name, at in _OF.items()}
 """The part that is a metric."""
 
 
@@ -57,7 +57,7 @@ class Spans(NamedTuple):
     shared_s: Floats  # of them, what is there because messages share NICs
 
 
-_WHOLE: Final = ("stage", "stream", "kind", "chunk", "micro_batch")
+_WHOLE = ("stage", "stream", "kind", "chunk", "micro_batch")
 
 
 def spans(rows: int, **columns: Ints | Floats | int) -> Spans:

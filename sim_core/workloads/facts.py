@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Final
 
 from sim_core.errors import SpecError, shown
 from sim_core.limits import LARGEST, whole_number
@@ -52,7 +51,7 @@ class Facts:
             _check("workload.repeat.times", "times", self.repeat.times)
 
 
-FACTS: Final = tuple(field.name for field in fields(Facts))
+FACTS = tuple(field.name for field in fields(Facts))
 
 
 def misfit(name: str, value: object) -> str:
@@ -72,12 +71,12 @@ def _check(key: str, name: str, value: object) -> None:
         raise SpecError(f"{key}: {wrong}")
 
 
-_TYPES: Final[Mapping[str, tuple[type, str]]] = {
+_TYPES: Mapping[str, tuple[type, str]] = {
     "measured_on": (str, "the name of a hardware preset"),
     "repeat": (Repeat, "a Repeat"),
     "records": (Mapping, "a mapping of names to values"),
 }
-_WIDTHS: Final = (1, 2, 4, 8)
-_MOST: Final = {**LARGEST, **dict.fromkeys(("layers", "times"), 100_000)}
-NUMERIC_FACTS: Final = tuple(name for name in FACTS if name not in _TYPES)
+_WIDTHS = (1, 2, 4, 8)
+_MOST = {**LARGEST, **dict.fromkeys(("layers", "times"), 100_000)}
+NUMERIC_FACTS = tuple(name for name in FACTS if name not in _TYPES)
 """Facts that are whole numbers."""

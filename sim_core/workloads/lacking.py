@@ -4,7 +4,7 @@ What the recording has stays.
 """
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,8 @@ from sim_core.workloads.workload import (
     step_pieces,
 )
 
-PARAMETER_BYTES: Final = 2.0
-LEAST_OPTIMIZER_S: Final = 1e-6
+PARAMETER_BYTES = 2.0
+LEAST_OPTIMIZER_S = 1e-6
 """A SimAI text without times has 1 ns in each once-per-step record, and none of an optimizer."""
 
 
@@ -123,7 +123,7 @@ def _gradients(recorded: Workload, of_model: Workload, modelled: Modelled, told:
         return [], shares
     rank = rank_of(of_model, arrays.base)
     sharded = bool((step.role == GATHER_PARAMETERS).any()) if has_dense else modelled.stack.sharding != "none"
-    rows: list[StepRow] = []
+    rows = []
 
     def reduce(group: int, count: float, rule: int) -> None:
         """Gradients, and the values of parameters where an optimizer is sharded."""

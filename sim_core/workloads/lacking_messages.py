@@ -9,7 +9,7 @@ in the backward. Another recording gets the messages of the model.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from sim_core.workloads.workload import (
     no_work,
 )
 
-FP8_DISPATCH: Final = (1 + 4 / 128) / 2
+FP8_DISPATCH = (1 + 4 / 128) / 2
 """Bytes of a dispatch in fp8 with a scale of 4 bytes for each 128 elements, over those in bf16: DeepSeek's, forward only."""
 
 
@@ -84,8 +84,8 @@ def messages_of_record(name: str, nth: int, sizes: Sizes) -> tuple[Message | Non
     return None, None
 
 
-SIMAI: Final = "simai"
-DERIVED: Final = "of the model"
+SIMAI = "simai"
+DERIVED = "of the model"
 """Name of a piece that holds one message of the model."""
 
 

@@ -2,11 +2,10 @@
 
 import codecs
 from pathlib import Path
-from typing import Final
 
 from sim_core.errors import FormatError, shown
 
-_CONTROL: Final = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\t\n\r")
+_CONTROL = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\t\n\r")
 
 
 def text_lines(path: str, data: bytes | None, *, expected: str, may_be_cut: bool = False) -> list[tuple[int, str]]:

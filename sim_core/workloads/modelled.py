@@ -96,6 +96,9 @@ def workload_from_model(
             reduces_whole=stack.reduces_whole,
             bucket_bytes=stack.bucket_bytes,
             bucket_copies=stack.bucket_copies,
+            gradients_made=stack.gradients_made,
+            step_bytes=stack.step_bytes,
+            inputs_stay=stack.frozen_inputs_stay and model.lora is not None,
             gather_host_s=stack.host_gather,
             ring_wait_s=2 * stack.reduced_tensors * stack.ring_step_in_pipelines,  # a ring passes a boundary twice
             micro_batch_host_s=0.0 if stack.graphs == "full" else stack.host_micro_batch,
@@ -157,7 +160,7 @@ def _parameters(model: Model) -> tuple[float, float, float, float, float]:
 
 def _step(model: Model, stack: Stack, dense: float, experts: float) -> StepPieces:
     """Gradients, parameters gathered once a step if the plan does so, and the tied embedding's gradient."""
-    rows: list[StepRow] = []
+    rows = []
     reduction = ALL_REDUCE if stack.sharding == "none" or stack.reduces_whole else REDUCE_SCATTER
     for group, count, rule in ((DP, dense, moving.PARAMETERS), (DP_EP, experts, moving.EXPERT_PARAMETERS)):
         for role, kind, width in (

@@ -6,7 +6,7 @@ what launching takes (costing/recorded.py). Everything else that a plan changes 
 number of micro-batches) follows from the plan, not from a rule.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,20 +27,20 @@ class Rule(NamedTuple):
     by_layers: bool = False
 
 
-FIXED: Final = 0
-COMPUTE: Final = 1
-ACTIVATION: Final = 2
-SHARDED_ACTIVATION: Final = 3
-PARAMETERS: Final = 4
-EXPERT_PARAMETERS: Final = 5
-VOCABULARY: Final = 6
-ALL_PARAMETERS: Final = 7
-EXPERT_LOAD: Final = 8
-EXPERT_WEIGHTS: Final = 9
-EXPERT_COUNTS: Final = 10
-N_RULES: Final = 11
+FIXED = 0
+COMPUTE = 1
+ACTIVATION = 2
+SHARDED_ACTIVATION = 3
+PARAMETERS = 4
+EXPERT_PARAMETERS = 5
+VOCABULARY = 6
+ALL_PARAMETERS = 7
+EXPERT_LOAD = 8
+EXPERT_WEIGHTS = 9
+EXPERT_COUNTS = 10
+N_RULES = 11
 
-RULES: Final = (
+RULES = (
     Rule("fixed", "sizes that no plan changes (the gradient norm's 4 bytes, the tied embedding's gradient)"),
     Rule(
         "compute",
@@ -91,10 +91,10 @@ RULES: Final = (
     ),
 )
 
-PADDING: Final = 128
+PADDING = 128
 """A vocabulary is padded to a multiple of this x tp (Megatron-LM's --make-vocab-size-divisible-by)."""
-EXPONENTS: Final = np.array([(r.micro_batch, r.tp, r.ep, r.sequence, r.experts) for r in RULES], dtype=np.int64)
-BY_LAYERS: Final = np.array([r.by_layers for r in RULES], dtype=np.bool_)
+EXPONENTS = np.array([(r.micro_batch, r.tp, r.ep, r.sequence, r.experts) for r in RULES], dtype=np.int64)
+BY_LAYERS = np.array([r.by_layers for r in RULES], dtype=np.bool_)
 
 
 @kernel

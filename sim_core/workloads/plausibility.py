@@ -1,6 +1,6 @@
 """What a result is held against: the work of a token by the model's parameters, and records with too much of the compute."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core.models.weights import model_flops_per_token
 from sim_core.units import short
@@ -8,12 +8,12 @@ from sim_core.workloads.check import ImpliedModel
 from sim_core.workloads.summary import summarize
 from sim_core.workloads.workload import Workload
 
-LOWEST_MFU: Final = 0.15
-HIGHEST_MFU: Final = 0.75
+LOWEST_MFU = 0.15
+HIGHEST_MFU = 0.75
 """Model FLOP/s utilisation outside these is doubtful: 0.41 to 0.56 on A100 (Korthikanti et al. 2022, table 5), 0.41 to 0.47 on
 H100 (Megatron-LM's README)."""
-LARGEST_SHARE: Final = 0.3
-FLOPS_PER_PARAMETER: Final = 6
+LARGEST_SHARE = 0.3
+FLOPS_PER_PARAMETER = 6
 """Per token, 2 in the forward and 4 in the backward (Kaplan et al. 2020, section 2.1); attention's products are left out."""
 
 

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core.errors import SpecError
 from sim_core.workloads.facts import FACTS, Facts
@@ -97,9 +97,9 @@ class Format(NamedTuple):
     takes: tuple[str, ...]
 
 
-_COMMON: Final = ("micro_batch", "sequence", "measured_on")
-_OF_A_JOB: Final = ("tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts", "step")
-FORMATS: Final = (
+_COMMON = ("micro_batch", "sequence", "measured_on")
+_OF_A_JOB = ("tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts", "step")
+FORMATS = (
     Format(SIMAI, None, _simai, (*_COMMON, "ffn", "all_gpus", "experts", "heads", "records")),
     Format(TRACE, looks_like_trace, _trace, (*_COMMON, *_OF_A_JOB)),
     Format(

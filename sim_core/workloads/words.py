@@ -1,14 +1,13 @@
 """Groups of collectives in recorded tables: how words name them, and the rules that move their messages."""
 
 from collections.abc import Iterable
-from typing import Final
 
 from sim_core.workloads import moving
 from sim_core.workloads.workload import DP, DP_EP, EP, TP, WEIGHT_GRADIENT
 
-SUFFIXES: Final = {"_DP_EP": DP_EP, "_EP": EP}
+SUFFIXES = {"_DP_EP": DP_EP, "_EP": EP}
 """Groups that a word names at its end; the longer suffix is the first."""
-RULE_OF_GROUP: Final = {
+RULE_OF_GROUP = {
     TP: moving.ACTIVATION,
     EP: moving.SHARDED_ACTIVATION,
     DP: moving.PARAMETERS,

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel
@@ -40,22 +40,22 @@ from sim_core.terms import (
 from sim_core.workloads.check import Check, ImpliedModel
 from sim_core.workloads.moving import FIXED
 
-GATHER_PARAMETERS: Final = 0
-REDUCE_GRADIENTS: Final = 1
-AFTER_GRADIENTS: Final = 2
-ONCE_ON_FIRST_STAGE: Final = 3
+GATHER_PARAMETERS = 0
+REDUCE_GRADIENTS = 1
+AFTER_GRADIENTS = 2
+ONCE_ON_FIRST_STAGE = 3
 """Roles of a step piece: a parameter all-gather, a gradient reduction, work after the gradients, and compute that the
 recorded embedding had in its first micro-batch only."""
 
 
 _ATTENTION, _MLP = re.compile("attention"), re.compile("mlp|ffn|moe")
 
-LEAST_FORWARD: Final = 4096.0
+LEAST_FORWARD = 4096.0
 """Bytes to which SimAI-Analytical raises a forward message, under the policy that runs forwards again."""
-NO_FACTOR: Final = np.ones((2, len(GROUP_NAMES) + 1))
-NO_RULE: Final = np.zeros(0, np.int64)
-NO_LOAD: Final = np.zeros(0)
-MIXED_PRECISION_ADAM: Final = (6.0, 12.0)
+NO_FACTOR = np.ones((2, len(GROUP_NAMES) + 1))
+NO_RULE = np.zeros(0, np.int64)
+NO_LOAD = np.zeros(0)
+MIXED_PRECISION_ADAM = (6.0, 12.0)
 """bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (see costing/memory.py)."""
 
 
@@ -114,7 +114,7 @@ class StepRow(NamedTuple):
     forward_on_ep: bool = False
 
 
-_STEP_TYPES: Final = (np.int64, np.int64, np.float64, np.int64, np.int64, np.int64, np.float64, np.int64, np.bool_)
+_STEP_TYPES = (np.int64, np.int64, np.float64, np.int64, np.int64, np.int64, np.float64, np.int64, np.bool_)
 
 
 def step_pieces(rows: Sequence[StepRow]) -> StepPieces:
@@ -177,6 +177,9 @@ class Framework(NamedTuple):
     reduces_whole: bool = False  # gradients are all-reduced although ranks share the optimizer
     bucket_bytes: float = 0.0  # of gradients that are reduced by themselves; 0: Megatron's rule
     bucket_copies: float = 0.0  # bytes of them that a rank keeps per weight
+    gradients_made: bool = False  # by the backward, and freed by the step; else they have buffers
+    step_bytes: float = 0.0  # that the optimizer's step makes beside its state, per weight
+    inputs_stay: bool = False  # of layers that run again, with their gradients, to the end of the backward
     gather_host_s: float = 0.0  # of the CPU, per layer and rank, to gather parameters once a step
     ring_wait_s: float = 0.0  # per layer and boundary between nodes: rings that sum whole gradients in a pipeline over nodes
     micro_batch_host_s: float = 0.0  # of a virtual stage in a pipeline, before each micro-batch

@@ -1,6 +1,6 @@
 """Two plans of a result side by side: fields, seconds and bytes in which they differ, and why one wins."""
 
-from typing import Any, Final
+from typing import Any
 
 from sim_core import MEMORY, PARTS, short
 from sweep.answers.asked import explained, part_name
@@ -10,7 +10,7 @@ from sweep.answers.section import Section, values_of
 from sweep.answers.variation import COST, STEP, Variation
 from sweep.wording import cell
 
-_TELLING: Final = 0.0005
+_TELLING = 0.0005
 
 
 def difference(first: Explanation, second: Explanation) -> dict[str, Any]:

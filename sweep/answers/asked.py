@@ -7,7 +7,7 @@ best plans where `page` says so: nothing else is told of it.
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, plural, short
 from sweep.answers.among import ties_of
@@ -18,8 +18,8 @@ from sweep.answers.variation import Variation
 from sweep.uncertainty.evidence import LEVEL
 from sweep.wording import Values, cell, values_text
 
-BAR: Final = 40
-MOST_STAGES: Final = 4
+BAR = 40
+MOST_STAGES = 4
 
 
 def of_plan(plan: Explanation) -> Iterator[Section]:
@@ -112,7 +112,7 @@ def of_memory(plan: Explanation) -> Iterator[Section]:
 def of_bottleneck(plan: Explanation) -> Iterator[Section]:
     """What holds it back, and which changes would help."""
     of, told, heading = plan.bottleneck, None, ""
-    lines: list[str] = []
+    lines = []
     if of is not None:
         told = {"part": of.part, "share": of.share, "text": of.text, "changes": [cure.change for cure in of.cures]}
         heading = f"bottleneck: {of.text}"
@@ -214,7 +214,7 @@ class Asked(NamedTuple):
     page: bool = False
 
 
-ASKED: Final = (
+ASKED = (
     Asked(of_plan, page=True),
     Asked(of_step),
     Asked(of_memory),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,20 +11,20 @@ from sweep.answers.neighbours import of_plan
 from sweep.answers.variation import STEP, PlanOfResult, Variation
 from sweep.wording import Values
 
-USEFUL: Final = ("compute_forward_s", "compute_backward_s")
-LEAST_SHARE: Final = 0.05
+USEFUL = ("compute_forward_s", "compute_backward_s")
+LEAST_SHARE = 0.05
 """A part below this share of the step is no bottleneck: then it is the compute itself."""
-LEAST_GAIN: Final = 0.001
-MOST_CURES: Final = 3
-GROUPS_OF: Final = {
+LEAST_GAIN = 0.001
+MOST_CURES = 3
+GROUPS_OF = {
     "tp_exposed_s": ("TP",),
     "ep_exposed_s": ("EP",),
     "cp_exposed_s": ("CP_A2A", "CP_RING"),
     "dp_exposed_s": ("DP", "DP_EP"),
 }
-MOST_BLOCKS: Final = 200_000
+MOST_BLOCKS = 200_000
 """Blocks of a step whose waits are taken apart, about a second; a bubble of more is told as a whole."""
-WORK: Final = (
+WORK = (
     *("compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s"),
     *("tp_exposed_s", "ep_exposed_s", "cp_exposed_s"),
 )

@@ -1,7 +1,6 @@
 """One plan of a result and what is known of it, each fact when it is first asked for."""
 
 from functools import cached_property
-from typing import Final
 
 from sim_core import EXPLANATIONS, Shape, SpecError, plural, shape_of, short
 from sweep.answers.among import Within, nearest_running, within
@@ -11,11 +10,11 @@ from sweep.answers.variation import PlanOfResult, Variation
 from sweep.evaluation.one_plan import row_of
 from sweep.reopening import Reopened
 
-TIGHT: Final = 0.1
+TIGHT = 0.1
 """Part of a device's memory below which head-room is worth a measurement."""
-NARROW: Final = {"fp8": "fp8", "mxf": "fp8", "nvf": "fp4"}
+NARROW = {"fp8": "fp8", "mxf": "fp8", "nvf": "fp4"}
 """The peak of a device by the first letters of a precision below 16 bits."""
-_SMALL: Final = 0.005
+_SMALL = 0.005
 
 
 class Explanation(PlanOfResult):

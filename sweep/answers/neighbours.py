@@ -1,7 +1,6 @@
 """The plans around one: what each change of one axis gives, simulated, also where the sweep has no such value."""
 
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from sim_core import Stack, schedules_to_try
 from sim_core.hardware.kernels.device import load_kernels, precisions
@@ -9,16 +8,16 @@ from sweep.answers.variation import NETWORK, STEP, Change, PlanOfResult, Variati
 from sweep.reopening import Reopened
 from sweep.wording import Values
 
-ELSEWHERE: Final = ("all_gpus", "global_batch", NETWORK, "precision", "expert_imbalance")
+ELSEWHERE = ("all_gpus", "global_batch", NETWORK, "precision", "expert_imbalance")
 """Changes of the job or its machine, not of the plan alone."""
-MXFP8: Final = "mxfp8"
-TENSORWISE: Final = ("torchtitan",)
+MXFP8 = "mxfp8"
+TENSORWISE = ("torchtitan",)
 """Stacks whose usual recipe in 8 bits scales each tensor anew (torchao.float8); the others have delayed scales."""
-BESIDE_BLOCKS: Final = {"overlap_grad": "gradients", "overlap_param": "parameters", "overlap_pp": "pipeline messages"}
+BESIDE_BLOCKS = {"overlap_grad": "gradients", "overlap_param": "parameters", "overlap_pp": "pipeline messages"}
 """What an overlap sends beside blocks."""
-HARM: Final = 0.001
+HARM = 0.001
 """Part of the step that an overlap must cost to be told so."""
-WORTH: Final = 0.02
+WORTH = 0.02
 """Part of the step below which a gain outside the space is not worth a word."""
 
 

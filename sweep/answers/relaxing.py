@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from sim_core import Ints, SpecError, plural
+from sim_core.documents import Fields
 from sweep.answers.section import Section
 from sweep.answers.variation import Variation
 from sweep.columns import MEASURES, describe_rows, names_of_hardware, other_names
@@ -26,18 +27,18 @@ from sweep.search.candidates import search_among
 from sweep.search.objective import Objective
 from sweep.wording import cell, heading, values_text
 
-MEMORY: Final = "device memory"
+MEMORY = "device memory"
 WHERE, ASKED, DEVICE = "where", "--where", "memory"
 """Origins of a constraint: the spec, the command, the hardware."""
-Best = dict[tuple[Any, ...], dict[str, Any]]
+Best = dict[tuple[Any, ...], Fields]
 """The best row of each group, by the values of the group."""
-COLUMNS: Final = {
+COLUMNS = {
     **{"constraint": pa.string(), "origin": pa.string(), "excluded": pa.int64(), "plan_now": pa.int64()},
     **dict.fromkeys(("now", "without", "better"), pa.float64()),
 }
-NOTHING: Final = 5e-5
+NOTHING = 5e-5
 """A gain below this is none."""
-_CHUNK: Final = 65_536
+_CHUNK = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class Relaxed(Variation):
 
     origin: str  # WHERE, ASKED or DEVICE
     excluded: int  # plans that only this constraint keeps out
-    group: dict[str, Any]  # values of `per`
+    group: Fields  # values of `per`
     by: str
     better: float  # how much better in `by`, a fraction of what it is now; 0 if it is not, or one of them is unknown
 
@@ -70,7 +71,7 @@ def relax(
     ranked = partial(rank, opened.folder, by=by, per=per, top=1, descending=descending, every=True)
     ranking = ranked(where=where)
     now = _by_group(ranking.rows, ranking)
-    constraints: list[Relaxed] = []
+    constraints = []
 
     def compare(constraint: str, origin: str, excluded: int, rows: Best) -> None:
         """Add the constraint in each group that has a plan with it, or without."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+
+from sim_core.documents import Fields
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,10 @@ class Section:
     cut: int | None = None  # the column that a terminal may cut where it is too narrow
     below_table: Sequence[str] = ()
     notes: Sequence[str] = ()
-    values: dict[str, Any] = field(default_factory=dict)
+    values: Fields = field(default_factory=dict)
     apart: bool = False  # an empty line before it on a terminal
     note: str = ""
-    figures: Sequence[tuple[str, dict[str, Any]]] = ()
+    figures: Sequence[tuple[str, Fields]] = ()
     html: str = ""
     below: Sequence["Section"] = ()
 
@@ -40,6 +41,6 @@ def table(headings: Sequence[str], rows: Iterable[Iterable[object]], *left: int,
     return Section(table=[headings, *(list(map(str, row)) for row in rows)], left=left, gap=gap)
 
 
-def values_of(sections: Iterable[Section]) -> dict[str, Any]:
+def values_of(sections: Iterable[Section]) -> Fields:
     """What JSON holds of sections."""
     return {name: value for section in sections for name, value in section.values.items()}

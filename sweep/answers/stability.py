@@ -7,7 +7,7 @@ beside compute, and draws are interpolated between these.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,21 +27,21 @@ from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.process import OWN
 from sweep.wording import cell, heading, values_text
 
-SIGMAS: Final = {"compute": 0.065, "nvlink": 0.13, "nic": 0.23, "jitter": 0.5}
+SIGMAS = {"compute": 0.065, "nvlink": 0.13, "nic": 0.23, "jitter": 0.5}
 """Standard deviations of ln(time): of compute, what sets of published runs of dense models differ by; of messages inside nodes
 and between them, what published nccl-tests tables differ by from 1 MB on (benchmarks/collectives.py). Of jitter (what
 compute loses as GPUs become more) there is no measurement."""
-SAME: Final = 0.005
+SAME = 0.005
 """What each plan has for itself, if no evidence says more: steps measured twice differ by as much."""
-CANDIDATES: Final = 200
-DRAWS: Final = 1000
-AT: Final = 1.5
+CANDIDATES = 200
+DRAWS = 1000
+AT = 1.5
 """Standard deviations at which the inputs are simulated."""
-PAIRS: Final = (("compute", "nvlink"), ("compute", "nic"))
+PAIRS = (("compute", "nvlink"), ("compute", "nic"))
 """Inputs that act on each other: what slower compute hides."""
-MOST: Final = 1.0
-WINS: Final = "wins"
-_SHOWN: Final = (
+MOST = 1.0
+WINS = "wins"
+_SHOWN = (
     "nic_bandwidth", "all_gpus", "tp", "pp", "cp", "ep", "vpp", "dp", "micro_batch", "ga", "checkpointing", "overlap_tp",
 )  # fmt: skip
 """Columns that tell plans apart."""

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
 from sim_core import FOLLOWING, SCHEDULES, Hardware, Plans, Stack, sends_in_background
+from sim_core.documents import Fields
 from sweep.columns import NO_CHOICE
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.one_plan import fields_of, plans_of, row_of
@@ -24,10 +25,10 @@ from sweep.wording import Values
 
 Change = Mapping[str, Value]
 """Fields of a plan and numbers of its hardware, with what they become."""
-HARDWARE: Final = "hardware"
-NETWORK: Final = "hardware.nic_bandwidth"
-COST: Final = "gpu_s_per_sample"
-STEP: Final = "step_time_s"
+HARDWARE = "hardware"
+NETWORK = "hardware.nic_bandwidth"
+COST = "gpu_s_per_sample"
+STEP = "step_time_s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ class Variation:
         return {name: (before, after) for name, (before, after) in both.items() if before != after}
 
     @property
-    def chosen(self) -> dict[str, Any]:
+    def chosen(self) -> Fields:
         """What one has to choose for the changed plan: its values of the plan columns in which the two differ."""
         return {name: value for name, (_, value) in self.fields.items() if name not in NO_CHOICE}
 
@@ -121,7 +122,7 @@ class Variation:
         return {name: after[name] - before[name] for name in known}
 
 
-def pinned(plan: PlanOfResult) -> dict[str, Any]:
+def pinned(plan: PlanOfResult) -> Fields:
     """The spec of a result with all that is the plan in `workload`, `hardware` and `fixed`; its axes are left as they are."""
     fields, spec = plan.fields, plan.opened.spec
     named = {*plan.opened.prepared.sweep.space.named, NETWORK} - {*FOLLOWING, STACK_AXIS}
@@ -129,7 +130,7 @@ def pinned(plan: PlanOfResult) -> dict[str, Any]:
     workload, hardware = dict(document["workload"]), dict(spec.hardware)
     if STACK_AXIS in fields:
         workload["stack"] = fields[STACK_AXIS]
-    fixed: dict[str, Any] = {name: fields[name] for name in ("all_gpus", "global_batch")}
+    fixed: Fields = {name: fields[name] for name in ("all_gpus", "global_batch")}
     for name, value in fields.items():
         if name == HARDWARE and name in named:
             hardware = {"preset": value, **hardware}
@@ -148,7 +149,7 @@ def prepared(document: Values, base: Path) -> Prepared:
         raise first_error(error, "what if", {}, SweepSpec) from None
 
 
-def vary(plan: PlanOfResult, changes: Sequence[Change]) -> list[dict[str, Any]]:
+def vary(plan: PlanOfResult, changes: Sequence[Change]) -> list[Fields]:
     """The rows of a plan under each of some changes, simulated together. Raises SimError."""
     if not changes:
         return []

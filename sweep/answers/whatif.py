@@ -3,9 +3,10 @@
 import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core import EXPLANATIONS, SpecError, Workload, named, plural
+from sim_core.documents import Fields
 from sweep.answers.among import within
 from sweep.answers.section import Section
 from sweep.answers.variation import HARDWARE, STEP, Variation, pinned, plan_of, prepared
@@ -25,21 +26,21 @@ from sweep.spec.values import STACK_AXIS
 from sweep.uncertainty.evidence import LEVEL
 from sweep.wording import Values, cell, heading
 
-_ENDS: Final = COLUMNS[:2]
+_ENDS = COLUMNS[:2]
 """The interval of a step."""
-_SIZES: Final = ("all_gpus", "dp", "ga", "global_batch")
+_SIZES = ("all_gpus", "dp", "ga", "global_batch")
 """Fields that say how large the job is. A question keeps the tokens of a step, and the GPUs unless it is about them."""
 
 
-_PLAN: Final = (
+_PLAN = (
     "hardware", "nic_bandwidth", "sequence", "all_gpus", "tp", "cp", "pp", "vpp", "ep", "dp", "micro_batch", "ga",
     "global_batch", "schedule", "layer_split", "checkpointing", "overlap_tp", "overlap_ep", "precision",
     "dispatcher", "sharding",
 )  # fmt: skip
-_RESULT: Final = (
+_RESULT = (
     STEP, "tokens_per_s_per_gpu", "mfu", "peak_memory_bytes", "training_days", "gpu_hours", "usd", "energy_mwh",
 )  # fmt: skip
-_LESS: Final = 0.9995
+_LESS = 0.9995
 """A step that is shorter by less is as long."""
 
 
@@ -118,14 +119,14 @@ def what_if(opened: Reopened, number: int, question: Question) -> WhatIf:
     )
 
 
-def _row(of: Prepared, number: int = 0) -> dict[str, Any]:
+def _row(of: Prepared, number: int = 0) -> Fields:
     """The row of a plan with what a question may change besides: the tokens of a sequence, the bandwidth of a NIC."""
     sweep = of.sweep
     own = {"sequence": sweep.workload.sequence, "nic_bandwidth": sweep.hardware.variants[0].value("nic_bandwidth")}
     return own | row_of(of, number)
 
 
-def _lengthen(axes: dict[str, Any], fixed: dict[str, Any], times: float, notes: list[str]) -> None:
+def _lengthen(axes: Fields, fixed: Fields, times: float, notes: list[str]) -> None:
     """Add to the space the context parallelism that a longer sequence asks for, and say so."""
     if any("cp" in key.split(",") and key != "cp" for key in axes):
         return
@@ -150,7 +151,7 @@ def _batch(workload: Workload, row: Values, question: Question, notes: list[str]
     return then
 
 
-def _budget(spec: SweepSpec, question: Question) -> dict[str, Any]:
+def _budget(spec: SweepSpec, question: Question) -> Fields:
     """The budget with another number of tokens, or price."""
     asked = {"tokens": question.tokens, "usd_per_gpu_hour": question.price}
     stated = {name: value for name, value in asked.items() if value is not None}
@@ -161,7 +162,7 @@ def _budget(spec: SweepSpec, question: Question) -> dict[str, Any]:
     return {"budget": {**(spec.budget.model_dump(mode="json") if spec.budget else {}), **stated}}
 
 
-def _changed(document: Values, question: Question, row: Values, batch: int) -> dict[str, Any]:
+def _changed(document: Values, question: Question, row: Values, batch: int) -> Fields:
     """A spec under the change: one size of the job, the device and network that were asked for, all else as it was."""
     kept = {name: value for name, value in document["fixed"].items() if name not in _SIZES}
     hardware = dict(document["hardware"]) if question.device is None else {"preset": question.device}
@@ -173,7 +174,7 @@ def _changed(document: Values, question: Question, row: Values, batch: int) -> d
     return {**document, "axes": axes, "fixed": fixed, "hardware": hardware, "workload": workload}
 
 
-def _without(axes: Values, names: Collection[str]) -> dict[str, Any]:
+def _without(axes: Values, names: Collection[str]) -> Fields:
     """The other axes. Raises SpecError for one that is zipped with another."""
     others = {key: set(key.split(",")) - set(names) for key in axes}
     for key, rest in others.items():
@@ -182,7 +183,7 @@ def _without(axes: Values, names: Collection[str]) -> dict[str, Any]:
     return {key: axes[key] for key, rest in others.items() if rest}
 
 
-def _best(space: Prepared, spec: SweepSpec) -> dict[str, Any]:
+def _best(space: Prepared, spec: SweepSpec) -> Fields:
     """The best plan of a space, by the objective of a spec if that follows the step's time, else the fastest; empty: none."""
     try:
         column, descending = objectives_of(spec)

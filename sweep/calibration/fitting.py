@@ -4,26 +4,27 @@ Least squares of log(simulated / measured) over the noise, and of the distance o
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from sim_core import Bools, Floats, Hardware, Ints, Stack
+from sim_core.documents import Fields
 from sweep.calibration.numbers import Number, Page, bounds_of, facts_at, starts_of
 from sweep.runs.table import Row
 
-FELT: Final = 0.01
+FELT = 0.01
 """Least relative change of some step by a change of one width; below it, no run depends on the number."""
-TRIALS: Final = 6
+TRIALS = 6
 """Shorter steps that are tried where one does not lead downhill."""
-ENOUGH: Final = 1e-3
+ENOUGH = 1e-3
 """Less gained by a step: the walk ends."""
-STEPS: Final = 25
-DELTA: Final = 0.05
-DAMPING: Final = 1e-3
-INTERVAL: Final = 1.645
+STEPS = 25
+DELTA = 0.05
+DAMPING = 1e-3
+INTERVAL = 1.645
 """Standard deviations to each side that hold 90 %."""
-FOLDS: Final = 30
+FOLDS = 30
 """Fits to the other runs, at most."""
 Base = TypeVar("Base", Stack, Hardware)
 
@@ -57,7 +58,7 @@ class Fit(NamedTuple, Generic[Base]):
     not_used: tuple[tuple[Row, str], ...]
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Fields:
         """The facts that the runs tell, in SI."""
         return {told.fact: told.after for told in self.told if told.row is not None}
 
@@ -105,7 +106,7 @@ class Found(NamedTuple):
 def fit_page(
     page: Base,
     numbers: Sequence[Number],
-    seconds: Callable[[dict[str, Any]], Floats],
+    seconds: Callable[[Fields], Floats],
     runs: Sequence[tuple[Row, float]],
     noise: float,
     sure: float,

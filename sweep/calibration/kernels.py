@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from sim_core import Floats, FormatError, Hardware, SpecError, shown
-from sim_core.documents import parse_json
+from sim_core.documents import Fields, Values, parse_json
 from sim_core.hardware.kernels.attention import attention_s
 from sim_core.hardware.kernels.device import load_kernels, precisions
 from sim_core.hardware.kernels.gemm import gemm_s
@@ -19,31 +19,31 @@ from sim_core.hardware.surface import AttentionSurface, GemmSurface, Surface
 from sim_core.limits import whole_number
 from sweep.calibration.nccl_text import text_of
 
-FORMAT: Final = "sweep kernels 1"
-LARGEST_SIZE: Final = 2**31 - 1
-LARGEST_US: Final = 1e9
-DTYPES: Final = ("bf16", "fp16", "fp8")
-PHASES: Final = {"gemm": ("forward", "input_gradient", "weight_gradient"), "attention": ("forward", "backward")}
-SIZES: Final = {
+FORMAT = "sweep kernels 1"
+LARGEST_SIZE = 2**31 - 1
+LARGEST_US = 1e9
+DTYPES = ("bf16", "fp16", "fp8")
+PHASES = {"gemm": ("forward", "input_gradient", "weight_gradient"), "attention": ("forward", "backward")}
+SIZES = {
     "gemm": ("m", "n", "k"),
     "attention": ("heads", "sequence", "head_dim"),
     "memory": ("bytes",),
     "grouped": ("experts", "m", "n", "k"),
 }
-WORDS: Final = {
+WORDS = {
     "gemm": ("dtype", "phase"),
     "attention": ("dtype", "phase", "backend"),
     "memory": ("name",),
     "grouped": ("dtype", "how"),
 }
-OF_LAYERS: Final = ("forward_us", "backward_us", "host_forward_us", "host_backward_us")
-IGNORED: Final = ("layer", "launch", "trace", "skipped", "conditions", "reference", "end")
-LONGEST_WORD: Final = 200
-OTHER_KERNEL: Final = 1.3
+OF_LAYERS = ("forward_us", "backward_us", "host_forward_us", "host_backward_us")
+IGNORED = ("layer", "launch", "trace", "skipped", "conditions", "reference", "end")
+LONGEST_WORD = 200
+OTHER_KERNEL = 1.3
 """Attention slower than the preset by this factor is another kernel (FlashAttention-2, where the tables hold a later one)."""
-WORK: Final = (("below 0.1 TFLOP", 0.0, 1e11), ("0.1 to 1 TFLOP", 1e11, 1e12), ("1 TFLOP and more", 1e12, np.inf))
-DRIFT: Final = 3.0
-MEMORY_OFF: Final = 0.15
+WORK = (("below 0.1 TFLOP", 0.0, 1e11), ("0.1 to 1 TFLOP", 1e11, 1e12), ("1 TFLOP and more", 1e12, np.inf))
+DRIFT = 3.0
+MEMORY_OFF = 0.15
 
 
 class Kernel(NamedTuple):
@@ -60,13 +60,13 @@ class Measured:
     """The contents of a file of measured kernels."""
 
     path: str
-    header: Mapping[str, Any] = field(default_factory=dict)
+    header: Values = field(default_factory=dict)
     kernels: Mapping[str, list[Kernel]] = field(default_factory=lambda: {kind: [] for kind in SIZES})  # by kind
     skipped: list[tuple[str, str]] = field(default_factory=list)  # kind and reason
-    conditions: list[Mapping[str, Any]] = field(default_factory=list)
+    conditions: list[Values] = field(default_factory=list)
     references: list[float] = field(default_factory=list)  # us of the same large GEMM, at the start and at the end
-    layers: list[Mapping[str, Any]] = field(default_factory=list)  # whole layers, with what the host needed
-    launches: list[Mapping[str, Any]] = field(default_factory=list)
+    layers: list[Values] = field(default_factory=list)  # whole layers, with what the host needed
+    launches: list[Values] = field(default_factory=list)
     complete: bool = False
 
     def text(self, key: str) -> str:
@@ -80,7 +80,7 @@ class _Line(NamedTuple):
 
     path: str
     number: int
-    row: Mapping[str, Any]
+    row: Values
 
     def fault(self, what: str, found: str, expected: str) -> FormatError:
         return FormatError(self.path, self.number, what, found, expected)
@@ -372,14 +372,14 @@ def _without_a_size(part: _Part, hardware: Hardware) -> tuple[str, float, float]
     """Each inner size of each axis left out in turn and computed from the others: percent, median and 90th."""
     surface = cast(GemmSurface, part.surface)
     times = np.array([np.nan if us is None else us * 1e-6 for us in surface.us]).reshape([len(axis) for axis in surface.axes])
-    errors: list[float] = []
+    errors = []
     for axis, key in enumerate("mnk"):
         for node in range(1, len(surface.axes[axis]) - 1):
             rest = np.delete(np.arange(len(surface.axes[axis])), node)
             kept = [None if np.isnan(second) else float(second * 1e6) for second in times.take(rest, axis).ravel()]
             if all(us is None for us in kept):
                 continue
-            changed: dict[str, Any] = {key: tuple(surface.axes[axis][i] for i in rest), "us": tuple(kept)}
+            changed: Fields = {key: tuple(surface.axes[axis][i] for i in rest), "us": tuple(kept)}
             thin = Surface(source="thinned", gemm=(GemmSurface.model_validate(surface.model_dump() | changed),))
             sizes = [np.array(sizes) if i != axis else np.array([sizes[node]]) for i, sizes in enumerate(surface.axes)]
             m, n, k = (grid.ravel() for grid in np.meshgrid(*sizes, indexing="ij"))

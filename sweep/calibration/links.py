@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,18 +13,18 @@ from sweep.options import wrong
 from sweep.runs.devices import preset_of
 from sweep.runs.table import NotSimulated
 
-LARGE: Final = 2**26
+LARGE = 2**26
 """Bytes from which the time of a message depends on bandwidths; up to SMALL it depends on latencies."""
-SMALL: Final = 2**17
-PASSES: Final = 3
-GRID: Final = 24
-STEPS: Final = 12
-GOLDEN: Final = (math.sqrt(5) - 1) / 2
-NEAR_BOUND: Final = 1.02
+SMALL = 2**17
+PASSES = 3
+GRID = 24
+STEPS = 12
+GOLDEN = (math.sqrt(5) - 1) / 2
+NEAR_BOUND = 1.02
 """A value this near to its bound is at it."""
-AT_BOUND: Final = "at its bound"
-NO_BETTER: Final = "no lower error"
-FAR: Final = 2.0
+AT_BOUND = "at its bound"
+NO_BETTER = "no lower error"
+FAR = 2.0
 """A size that is still off by this factor is named in the report."""
 
 
@@ -72,8 +72,8 @@ class _Number(NamedTuple):
         return placed.table.operation in self.operations and self.nodes in kinds and large
 
 
-_COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-NUMBERS: Final[Mapping[str, _Number]] = {
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+NUMBERS: Mapping[str, _Number] = {
     "nvlink_efficiency": _Number(0.05, 1.0, "", (*_COLLECTIVES[1:], "send_receive"), "one"),
     "nvls_efficiency": _Number(0.3, 1.0, "", ("all_reduce",), "one"),
     "nic_efficiency": _Number(0.02, 1.0, "", _COLLECTIVES, "single"),
@@ -188,7 +188,7 @@ def _median(ratios: Sequence[float]) -> float:
     return float(np.median([abs(ratio - 1) for ratio in ratios])) * 100
 
 
-MOST_OF_HOST: Final = 16
+MOST_OF_HOST = 16
 """GPUs of a host at most; a node of more is a rack, whose hosts share NVLink."""
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core import FormatError, shown
 from sweep.frameworks.names import by_word
 
-ELEMENT_BYTES: Final = by_word(
+ELEMENT_BYTES = by_word(
     {
         1: "int8 uint8 f8e4m3 f8e5m2 fp8_e4m3 fp8_e5m2 char",
         2: "half bfloat16 bf16 fp16",
@@ -21,16 +21,16 @@ ELEMENT_BYTES: Final = by_word(
         8: "int64 uint64 double",
     }
 )
-MOST_DIGITS: Final = 18
-LONGEST_LINE: Final = 4000
-ROUNDING: Final = 0.01
+MOST_DIGITS = 18
+LONGEST_LINE = 4000
+ROUNDING = 0.01
 """Printed bandwidths have two decimals: half a unit, and as much for hand-made copies; and this part of themselves."""
 
 _TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
 _STAMP = re.compile(r"^.{0,40}<std(?:out|err)>:")
 _RANK_OF_LAUNCHER = re.compile(r"^\s*\d+:\s")
 _NUMBER = re.compile(r"^[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?$")
-OPERATIONS: Final = by_word(
+OPERATIONS = by_word(
     {
         "all_reduce": "all_reduce allreduce",
         "all_gather": "all_gather allgather",
@@ -41,12 +41,12 @@ OPERATIONS: Final = by_word(
         **{word: word for word in ("broadcast", "reduce", "gather", "scatter", "hypercube")},
     }
 )
-LARGEST_FILE: Final = 64 * 2**20
-SHARED: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "all_to_allv")
+LARGEST_FILE = 64 * 2**20
+SHARED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "all_to_allv")
 """Operations of which each rank has its part; of the others but all-reduce, both printed bandwidths are the same."""
-SURE_RANKS: Final = 150
+SURE_RANKS = 150
 """Ranks that follow from two printed decimals; of more, the rank list or the counts have to say."""
-CLEAR: Final = 1.0
+CLEAR = 1.0
 """GB/s from which the ratio of two printed bandwidths is known to a few per cent; the fastest row is taken."""
 _START = re.compile(r"Collective test starting:\s*(\w+?)(?:_perf)?(?:_mpi)?\s*$")
 _RANK = re.compile(
@@ -170,7 +170,7 @@ def read_nccl(path: Path, ranks: int | None = None) -> list[Table]:
     name, text = str(path), text_of(path)
     if text.lstrip()[:1] == "{":
         return [_from_json(name, text, ranks)]
-    tables: list[Table] = []
+    tables = []
     head, rows, what = _Head(ranks), list[Line](), "no row of nccl-tests"
     for number, raw in enumerate(text.splitlines(), 1):
         line = bare(raw)

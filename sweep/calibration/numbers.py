@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Number(NamedTuple):
         return self.together or (self.name,)
 
 
-NUMBERS: Final = (
+NUMBERS = (
     Number("host", float(np.log(3)), True, ("host_forward", "host_backward"), (6.0,)),
     Number("host_without_tp", 0.3),
     Number("ring_step_in_pipelines", 150e-6, starts=(250e-6,)),
@@ -52,7 +52,7 @@ NUMBERS: Final = (
 )
 """Widths span what the pages of the known stacks and the public runs of others show: host times of a layer from 0.25 to 2.3 ms,
 ring steps between nodes from 5 to 50 us, waits of rings in pipelines of 0 and 0.25 ms."""
-OF_EXPERTS: Final = (
+OF_EXPERTS = (
     Number("host_experts", 1e-3),
     Number("host_alltoall", 0.3e-3),
     Number("host_expert", 30e-6),
@@ -65,9 +65,9 @@ OF_EXPERTS: Final = (
 
 Widths: as much as the one page says that has them (nemo.yaml), less of what comes on top of another, so that runs that cannot
 tell both say it of the other."""
-WIDEST: Final = 8.0
+WIDEST = 8.0
 """Widths away from its page that a number may be at most."""
-OF_HARDWARE: Final = {"sustained_scale": (0.01, 100.0), "nic_efficiency": (1e-3, 1.0), "step_overhead": (0.0, 1e3)}
+OF_HARDWARE = {"sustained_scale": (0.01, 100.0), "nic_efficiency": (1e-3, 1.0), "step_overhead": (0.0, 1e3)}
 """Ranges of numbers of a device; those of a stack are with its facts."""
 
 

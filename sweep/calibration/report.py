@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from sweep.calibration.stack_launch import Chosen
 from sweep.calibration.steps import COMPUTE, FIXED, NETWORK, SURE
 from sweep.runs.table import Row
 
-MOST_FAR: Final = 8
-_WIDE: Final = 46
-NAMES: Final = {COMPUTE: "compute", NETWORK: "network", FIXED: "fixed"}
+MOST_FAR = 8
+_WIDE = 46
+NAMES = {COMPUTE: "compute", NETWORK: "network", FIXED: "fixed"}
 
 
 def links_lines(fit: LinksFit) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _told(told: Told) -> str:
     return f"{NAMES[told.fact]}: {change}, +- {error} ({told.fact} {told.before:.4g} -> {told.after:.4g})"
 
 
-FROM_CODE: Final = "none: "
+FROM_CODE = "none: "
 """What `told_by` of a fact begins with that no run tells."""
 ALONE, LEAST = 3.0, 5.0
 """A run left out that is off by so many times its error (or that many percent) tells what no other run does."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ class Purpose(NamedTuple):
     tells: str
 
 
-PURPOSES: Final = (
+PURPOSES = (
     Purpose("host-bound", 1, 1, 1, False, "host time of a layer: kernels too small to keep the host waiting"),
     Purpose("pipeline across nodes", 2, 1, 2, False, "what a pipeline over two nodes adds: messages, waits of rings"),
     Purpose("tp across nodes", 2, 2, 1, False, "a step of a ring between nodes"),
@@ -45,8 +45,8 @@ PURPOSES: Final = (
     Purpose("reduction in a node", 1, 0, 1, True, "gradients inside a node, the optimizer, the fixed step"),
 )
 """In the order in which they are asked for: what moves steps most comes first."""
-FEWEST: Final = 3
-USUAL: Final = 5
+FEWEST = 3
+USUAL = 5
 
 
 class Sizes(NamedTuple):
@@ -90,12 +90,12 @@ def serves(plan: Sizes, purpose: Purpose, gpus_per_node: int) -> bool:
     return (plan.gpus, plan.tp, plan.pp) == (purpose.nodes * gpus_per_node, tp, purpose.pp)
 
 
-SMALL: Final[Mapping[str, Any]] = {
+SMALL: Mapping[str, Any] = {
     "name": "llama-1b", "layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 32, "ffn": 8192, "vocabulary": 131072,
     "sequence": 4096, **LLAMA,
 }  # fmt: skip
 """The model of the runs unless another is named: 1.6B parameters, so that its kernels are small and it fits on a GPU."""
-AXIS: Final = "all_gpus,tp,pp,micro_batch"
+AXIS = "all_gpus,tp,pp,micro_batch"
 
 
 class Asked(NamedTuple):

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
@@ -12,19 +11,19 @@ from sweep.calibration.numbers import NUMBERS, OF_EXPERTS, Number
 from sweep.runs.simulation import seconds_by_stack, seconds_on
 from sweep.runs.table import CELLS, FIELDS, OK, NotSimulated, Row
 
-STACK_NOISE: Final = 0.05
+STACK_NOISE = 0.05
 """The median error of stacks whose facts are known."""
 FEWEST, MOST = 3, 30
 COMPUTE, NETWORK, FIXED = "sustained_scale", "nic_efficiency", "step_overhead"
-NOISE: Final = 0.01
+NOISE = 0.01
 """Two measurements of one plan differ by this at least (published pairs: 1 to 2.4 %)."""
-OF_DEVICE: Final = {COMPUTE: (0.5, 0.05), NETWORK: (1.0, 0.15), FIXED: (0.3, 0.03)}
+OF_DEVICE = {COMPUTE: (0.5, 0.05), NETWORK: (1.0, 0.15), FIXED: (0.3, 0.03)}
 """Width and largest standard error of each: of the logarithm of a factor; of seconds, as a part of the median step."""
-SURE: Final = 2.0
-SLOWER_COMPUTE: Final = np.array([0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.0])
-SLOWER_NETWORK: Final = np.geomspace(1, 10, 8)
+SURE = 2.0
+SLOWER_COMPUTE = np.array([0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.0])
+SLOWER_NETWORK = np.geomspace(1, 10, 8)
 """Factors on the seconds of GEMMs and attention, and of messages between nodes, at which steps are simulated."""
-PLAN: Final = (*CELLS, *FIELDS)
+PLAN = (*CELLS, *FIELDS)
 """Columns that make two rows runs of one plan."""
 
 

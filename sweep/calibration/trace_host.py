@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,10 +12,10 @@ from sweep.inputs.traces.intervals import common, length, union
 from sweep.inputs.traces.kinds import Kind
 from sweep.inputs.traces.profile import Recording
 
-MICRO: Final = 1e-6
-SHORTEST_GAP_US: Final = 1.0
+MICRO = 1e-6
+SHORTEST_GAP_US = 1.0
 """Shorter gaps lie between any two kernels of a stream."""
-_WORDS: Final = 34
+_WORDS = 34
 
 
 class Spread(NamedTuple):

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -16,15 +16,15 @@ from sweep.calibration.kernels import Class, KernelFit, classes_of
 from sweep.inputs.traces.gemms import Gemm
 from sweep.inputs.traces.profile import Rank
 
-MOST_SHAPES: Final = 16
+MOST_SHAPES = 16
 """Shapes of a phase that a file keeps, those that took longest: the grid of their sizes grows with the third power."""
-CLEAR_FLOPS: Final = 1e10
+CLEAR_FLOPS = 1e10
 """From this work on, most traces of H100s agree with published kernels within INTERVAL (14 shapes: 0.82 to 1.07)."""
-INTERVAL: Final = 0.07
-_PHASES: Final = {(False, True): "forward", (False, False): "input_gradient", (True, False): "weight_gradient"}
+INTERVAL = 0.07
+_PHASES = {(False, True): "forward", (False, False): "input_gradient", (True, False): "weight_gradient"}
 """Phases of a linear layer by which operands lie transposed: x W^T, g W, g^T x; without strides: as a forward."""
-_DTYPES: Final = ("bf16", "fp16")
-_WORK: Final = (("10 GFLOP and more", CLEAR_FLOPS, math.inf), ("below 10 GFLOP", 0.0, CLEAR_FLOPS))
+_DTYPES = ("bf16", "fp16")
+_WORK = (("10 GFLOP and more", CLEAR_FLOPS, math.inf), ("below 10 GFLOP", 0.0, CLEAR_FLOPS))
 Phase = Literal["forward", "input_gradient", "weight_gradient"]
 Layer = tuple[int, int, int]
 

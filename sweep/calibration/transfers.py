@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,15 +16,15 @@ from sweep.calibration.nccl_text import LARGEST_FILE, Measured, Table, bus_facto
 from sweep.inputs.traces.collectives import BYTES, KINDS, Call, Key
 from sweep.inputs.traces.profile import Recording
 
-MICRO: Final = 1e-6
-TOGETHER_US: Final = 50.0
+MICRO = 1e-6
+TOGETHER_US = 50.0
 """Ends of a collective's ranks agree this well on one host (8 ranks of a DLRM step: within 1 to 7 us)."""
-DOUBTFUL: Final = 0.1
+DOUBTFUL = 0.1
 """Calls whose ends disagree, as a share, from which the order of calls is not that of the others."""
-TURNS: Final = 0.05
+TURNS = 0.05
 """A call of another rank that is shorter by this part than all of a rank: that rank was not always last."""
-RANK_TABLE: Final = ("rank", "Collective name", "Group size", "dtype", "In msg nelems", "Out msg nelems", "dur_mean", "dur_min")
-MOST_LISTED: Final = 16
+RANK_TABLE = ("rank", "Collective name", "Group size", "dtype", "In msg nelems", "Out msg nelems", "dur_mean", "dur_min")
+MOST_LISTED = 16
 
 
 class Transfer(NamedTuple):

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from typer import Argument, Context, Exit, Option, Typer
 
@@ -37,12 +37,12 @@ from sweep.outputs import write_file
 from sweep.runs.table import read_table, runs_text
 from sweep.spec.stacks import STACK
 
-HELP: Final = {"help_option_names": ["-h", "--help"]}
-SCRIPT: Final = Path(__file__).parent.parent / "calibration" / "data" / "measure_kernels.py.txt"
-EXIT_BOUND: Final = 5
-DEVICE: Final = "H100-SXM"
+HELP = {"help_option_names": ["-h", "--help"]}
+SCRIPT = Path(__file__).parent.parent / "calibration" / "data" / "measure_kernels.py.txt"
+EXIT_BOUND = 5
+DEVICE = "H100-SXM"
 """Of runs to make, unless another is named."""
-NEXT: Final = "# sweep calibrate stack RUNS.csv"
+NEXT = "# sweep calibrate stack RUNS.csv"
 
 Output = Annotated[Path | None, Option("--output", "-o", help="File to write. Default: standard output.")]
 OnlySet = Annotated[str | None, Option("--set", help="Only the runs of this set.")]

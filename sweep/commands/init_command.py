@@ -5,7 +5,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -22,7 +22,7 @@ from sim_core import (
     read_model,
     read_stack,
 )
-from sim_core.documents import parse_yaml
+from sim_core.documents import Fields, parse_yaml
 from sim_core.limits import LARGEST, whole_number
 from sweep.commands.shared import check_output, prepared_spec
 from sweep.frameworks.stacks import nearest_stack
@@ -38,13 +38,13 @@ from sweep.spec.values import ALIASES, FIELDS, check_value
 from sweep.starting.job_starter import DEFAULTS, job_starter
 from sweep.starting.starter import shown_line, starter, starter_name, suited
 
-HARDWARE: Final = "H100-SXM"
-GPUS: Final = 64
-TAKEN: Final = ("sequence", "micro_batch", "global_batch")
+HARDWARE = "H100-SXM"
+GPUS = 64
+TAKEN = ("sequence", "micro_batch", "global_batch")
 """What may be said of a model or a workload file."""
-UNTOLD: Final = {"overlap_tp": "tp", "precision": "", "schedule": "pp"}
+UNTOLD = {"overlap_tp": "tp", "precision": "", "schedule": "pp"}
 """What a log may not tell of a plan and what is therefore taken, with the groups without which it matters nothing."""
-_MISSING: Final = re.compile(r"model: (\w+: missing;|not in this file;)")
+_MISSING = re.compile(r"model: (\w+: missing;|not in this file;)")
 
 
 def init_command(
@@ -130,7 +130,7 @@ def init_command(
     console.print(f"{path}: {plural(size)}. Next: sweep {suited(size)} {path}{best}")
 
 
-def _job(path: str, given: dict[str, Any], gpus: int | None, model: str | None) -> Job | None:
+def _job(path: str, given: Fields, gpus: int | None, model: str | None) -> Job | None:
     """The job of a log or launch file, on `gpus` GPUs and with another model where they are given."""
     numbers = None if model is None else model_document(read_model(model))
     if numbers is not None:
@@ -138,7 +138,7 @@ def _job(path: str, given: dict[str, Any], gpus: int | None, model: str | None) 
     return job_of(path, given=given | ({"all_gpus": gpus} if gpus else {}), model=numbers)
 
 
-def _only_batch(source: str, given: dict[str, Any], model: str | None) -> None:
+def _only_batch(source: str, given: Fields, model: str | None) -> None:
     """Raise SpecError if more is said of a model or a workload file than starter() takes."""
     if model is not None:
         raise SpecError(f"{source}: --model is for logs and launch files")
@@ -152,7 +152,7 @@ def _only_batch(source: str, given: dict[str, Any], model: str | None) -> None:
     raise SpecError(f"--set {name}: only a log or a launch file takes it; {hint}")
 
 
-def _of_model_or_file(source: str, hardware: str, gpus: int, base: Path, given: dict[str, Any]) -> str:
+def _of_model_or_file(source: str, hardware: str, gpus: int, base: Path, given: Fields) -> str:
     """The spec of a model or a workload file. Raises SimError; of a file of another kind or a device it says what that is."""
     named = [name for name in preset_names() if f"{name}-".lower().startswith(f"{source}-".lower())]
     if named and not Path(source).exists():
@@ -189,7 +189,7 @@ def _given(assignment: str) -> tuple[str, Any]:
         raise SpecError(str(error)) from None
 
 
-def _whole(job: Job, stack: str | None, given: dict[str, Any]) -> tuple[Job, list[str]]:
+def _whole(job: Job, stack: str | None, given: Fields) -> tuple[Job, list[str]]:
     """The job with a stack, and what is taken as its file does not tell it."""
     taken = []
     stack = stack or job.stack

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from typer import Argument, Exit, Option
 
@@ -20,7 +20,7 @@ from sweep.results.folder import Folder
 from sweep.show.progress import progress_display
 from sweep.show.terminal import ended_at_once, interruptible, own_console, sigterm_raises
 
-STOPPED: Final = "Interrupted. Run the same command to resume."
+STOPPED = "Interrupted. Run the same command to resume."
 
 
 def nightly_command(

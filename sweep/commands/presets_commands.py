@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import BaseModel
 from typer import Argument, Option
@@ -38,7 +38,7 @@ from sweep.show.inputs import (
     stacks_screen,
 )
 
-MOST: Final = 10**9
+MOST = 10**9
 
 
 def hardware_command(

@@ -106,7 +106,7 @@ def _draw_plan(folder: Folder, plan: str | None, stages: str | None, spec: Path 
 
 def _stages(text: str | None, stages: int) -> list[int]:
     """The stages to draw. Raises SpecError."""
-    chosen: set[int] = set()
+    chosen = set()
     for part in (f"0-{stages - 1}" if text is None else text).split(","):
         first, dash, last = part.strip().partition("-")
         ends = [int(each) if each.isascii() and each.isdecimal() else stages for each in (first, last if dash else first)]

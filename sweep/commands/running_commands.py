@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from rich.console import Console
 from typer import Argument, Exit, Option
@@ -45,9 +45,9 @@ from sweep.show.terminal import ended_at_once, interruptible, own_console
 from sweep.spec.spec import SweepSpec, load_spec
 from sweep.tuning.candidates import failing
 
-SHORT_S: Final = 2.0
+SHORT_S = 2.0
 """A sweep of fewer CPU seconds runs in this process, unless `--workers` is given: workers need as long to start."""
-_ALWAYS: Final = ("warning:", "hardware ", "stack ", "sample")
+_ALWAYS = ("warning:", "hardware ", "stack ", "sample")
 """What notes begin with that say what was taken for what a user did not state."""
 
 SpecFile = Annotated[Path, Argument(help="The sweep, a YAML file.")]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, TypeVar
 
 from rich.console import Console
 from typer import Argument, Option
@@ -24,7 +24,7 @@ from sweep.spec.spec import SweepSpec
 
 AnyForm = TypeVar("AnyForm", bound=StrEnum)
 """The formats of a command, the table for people first."""
-RESULTS: Final = Path("results")
+RESULTS = Path("results")
 
 Directory = Annotated[str | None, Argument(help="Folder of results, a path or URI. Default: the newest under results/.")]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Print all columns, assumptions, notes and reasons, too.")]

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from sim_core import HARDWARE_KEYS, short
 from sweep.wording import Values
 
-CONFIG: Final = "/config.json"
+CONFIG = "/config.json"
 """What a spec may leave out of the path of a model."""
-PRESETS: Final = "/presets/"
-TABLES: Final = "kernels.tables"
-SURFACE: Final = "surface"
-MOST_SOURCES: Final = 20
-NEUTRAL_KEYS: Final = ("name", "objectives", "per", "store", "running")
-_APART: Final = ("name", "workload", "hardware", "axes", "fixed")
+PRESETS = "/presets/"
+TABLES = "kernels.tables"
+SURFACE = "surface"
+MOST_SOURCES = 20
+NEUTRAL_KEYS = ("name", "objectives", "per", "store", "running")
+_APART = ("name", "workload", "hardware", "axes", "fixed")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Compare two results: the best plan per group, changes of step times and their causes, plans that changed status."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from sim_core import PARTS
 from sim_core.masking import masked
@@ -12,11 +12,11 @@ from sweep.ranking.query import columns_of
 from sweep.ranking.selection import Order, check_ordered, grouped_by, ordering, quoted, same_group
 from sweep.results.folder import Location
 
-SAME: Final = 1e-9
+SAME = 1e-9
 """Step times count as the same if their relative difference is smaller than this."""
-PART_ROUNDING_S: Final = 1e-12
-QUANTILES: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-BINS: Final = 60
+PART_ROUNDING_S = 1e-12
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+BINS = 60
 
 
 def compare(

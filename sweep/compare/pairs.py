@@ -2,32 +2,31 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 
 from sim_core import HARDWARE_KEYS, METRIC_ROWS, PARTS, PLAN_DEFAULTS, SpecError, named, nearest
+from sim_core.documents import Fields
 from sweep.options import OptionError
 from sweep.ranking.query import columns_of, opened, plan_columns
 from sweep.ranking.selection import quoted
 from sweep.results.folder import Location
 from sweep.results.store import Store
 
-LATER: Final = tuple(row.name for row in METRIC_ROWS if row.later)
+LATER = tuple(row.name for row in METRIC_ROWS if row.later)
 """Parts of a step that results of earlier versions lack: they are 0 there."""
-SIDES: Final = ("old", "new")
-_ALWAYS: Final = ("fidelity",)  # to match by if no column varies
-_RANGE: Final = 1 << 19  # plan numbers that are matched at a time
-_IDLE: Final = (
-    "coalesce(old_status <> 'ok' AND new_status <> 'ok' AND (new_status <> 'failed' OR old_status = 'failed'), false)"
-)
+SIDES = ("old", "new")
+_ALWAYS = ("fidelity",)  # to match by if no column varies
+_RANGE = 1 << 19  # plan numbers that are matched at a time
+_IDLE = "coalesce(old_status <> 'ok' AND new_status <> 'ok' AND (new_status <> 'failed' OR old_status = 'failed'), false)"
 """Of a pair: no figure of a comparison depends on it but the number of pairs."""
-_STATUSES: Final = (
+_STATUSES = (
     "o.plan AS old_plan, n.plan AS new_plan, o.status AS old_status, n.status AS new_status, "
     "coalesce(nullif(n.reason, ''), nullif(o.reason, ''), n.status, o.status) AS why"
 )
-_BOTH: Final = "o.status = 'ok' AND n.status = 'ok'"
-_CHANGES: Final = ", ".join(
+_BOTH = "o.status = 'ok' AND n.status = 'ok'"
+_CHANGES = ", ".join(
     [
         "o.step_time_s AS old_s, n.step_time_s AS new_s",
         f"CASE WHEN {_BOTH} THEN n.step_time_s / o.step_time_s - 1 END AS change",
@@ -44,7 +43,7 @@ class Pairs(NamedTuple):
     """
 
     connection: duckdb.DuckDBPyConnection
-    provenances: tuple[dict[str, Any], dict[str, Any]]
+    provenances: tuple[Fields, Fields]
     varying: tuple[str, ...]
     without: tuple[str, ...]
     left_out: int  # pairs that are not in the table: neither side runs
@@ -53,7 +52,7 @@ class Pairs(NamedTuple):
         """What a query finds, as tuples."""
         return self.connection.execute(query).fetchall()
 
-    def dicts(self, query: str) -> list[dict[str, Any]]:
+    def dicts(self, query: str) -> list[Fields]:
         """What a query finds, by column."""
         return list(self.connection.sql(query).to_arrow_table().to_pylist())
 
@@ -80,14 +79,14 @@ def listed(names: Iterable[str], prefix: str = "") -> str:
     return ", ".join(prefix + quoted(name) for name in names)
 
 
-def _checked(connection: duckdb.DuckDBPyConnection, side: str, path: Location) -> dict[str, Any]:
+def _checked(connection: duckdb.DuckDBPyConnection, side: str, path: Location) -> Fields:
     """The provenance of a side. Raises SpecError if it lacks columns."""
     if not {"status", "reason", "step_time_s", *PARTS} - {*LATER} <= set(columns_of(connection, f"{side}_results")):
         raise SpecError(f"{path}: lacks columns of a result, so there is nothing to compare")
     return Store(directory=path).provenance() or {}
 
 
-def _same_columns(connection: duckdb.DuckDBPyConnection, provenances: Sequence[dict[str, Any]]) -> list[str]:
+def _same_columns(connection: duckdb.DuckDBPyConnection, provenances: Sequence[Fields]) -> list[str]:
     """Create views of both results with the plan columns of either; a column that one lacks has its held value there."""
     stored = [list(columns_of(connection, f"{side}_results")) for side in SIDES]
     of_plans = dict.fromkeys(name for names in stored for name in plan_columns(names, ("plan",)))
@@ -98,7 +97,7 @@ def _same_columns(connection: duckdb.DuckDBPyConnection, provenances: Sequence[d
     return list(of_plans)
 
 
-def _held(name: str, provenance: dict[str, Any]) -> str:
+def _held(name: str, provenance: Fields) -> str:
     """SQL for the value of a plan column that a result lacks because no axis runs over it."""
     if name in PLAN_DEFAULTS:
         return repr(PLAN_DEFAULTS[name])

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from sim_core import PLAN_FIELDS, plural
 from sweep.answers.section import Section
 from sweep.compare.result import MOVES, Comparison, Group, Moved, Point, Shift, Steps
 from sweep.wording import SHORT_PART, Values, cell, heading, values_text
 
-MAX_GROUPS: Final = 40
-NO_PLAN_IN_COMMON: Final = "no plan is on both sides"
-BEST_PLAN: Final = "Best plan"
-_UP: Final = "var(--c1)"
-_DOWN: Final = "var(--c0)"
+MAX_GROUPS = 40
+NO_PLAN_IN_COMMON = "no plan is on both sides"
+BEST_PLAN = "Best plan"
+_UP = "var(--c1)"
+_DOWN = "var(--c0)"
 Figure = dict[str, Any]
 """Data for charts.js."""
 

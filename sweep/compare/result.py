@@ -1,11 +1,11 @@
 """What a comparison finds, as plain immutable data from which every form of the report is made."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final
 
+from sim_core.documents import Fields
 from sweep.compare.changes import Change
 
-MOVES: Final = {
+MOVES = {
     "became_infeasible": ("old_status = 'ok' AND new_status = 'infeasible'", "Became infeasible", "by new reason"),
     "became_failed": ("old_status <> 'failed' AND new_status = 'failed'", "Now failing", "by new reason"),
     "became_feasible": ("old_status <> 'ok' AND new_status = 'ok'", "Became feasible", "by old reason"),
@@ -13,7 +13,7 @@ MOVES: Final = {
     "vanished_plans": ("new_plan IS NULL", "Vanished plans", "by old status or reason"),
 }
 """How plans may have moved: the condition on a pair, the heading of its section, and what its reasons are."""
-Values = dict[str, Any]
+Values = Fields
 """Plan columns and their values."""
 
 
@@ -121,7 +121,7 @@ class Comparison:
     largest: tuple[Shift, ...]
     moved: dict[str, Moved]  # those of MOVES
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> Fields:
         """As data for JSON, including texts derived from other fields."""
         data = asdict(self)
         data |= data.pop("moved")

@@ -1,16 +1,16 @@
 """What a user should know of a sweep: what is assumed, how near the recorded plan comes, what results are held against."""
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final
 
 from sim_core import HARDWARE_KEYS, Hardware, HardwareTable, Workload, memory_basis, plausibility, short, start_of
+from sim_core.documents import Fields
 from sweep.spec.space import Space
 from sweep.spec.spec import SweepSpec
 from sweep.spec.values import FIELDS
 
-SMALL_NODE: Final = 16
+SMALL_NODE = 16
 """GPUs of the largest server; a larger domain of NVLink is a rack."""
-FAR: Final = 0.03
+FAR = 0.03
 """Error at the recorded plan above which there is a warning."""
 
 
@@ -71,12 +71,12 @@ def _of_hardware(spec: SweepSpec, variants: Collection[Hardware], *, modelled: b
             )
 
 
-def start_at(workload: Workload, table: HardwareTable) -> tuple[dict[str, Any] | None, list[str]]:
+def start_at(workload: Workload, table: HardwareTable) -> tuple[Fields | None, list[str]]:
     """How near the simulated step at the recorded plan is to the recorded one, as data and as a note."""
     start = start_of(workload, table)
     if start is None:
         return None, []
-    data: dict[str, Any] = {"files": workload.files, "recorded_s": start.recorded_s}
+    data: Fields = {"files": workload.files, "recorded_s": start.recorded_s}
     if start.reason:
         return data | {"reason": start.reason}, [f"recorded plan: {start.reason}, not compared"]
     data |= {name: getattr(start, name) for name in ("simulated_s", "compared_s", "error")}
@@ -85,7 +85,7 @@ def start_at(workload: Workload, table: HardwareTable) -> tuple[dict[str, Any] |
     return data, [f"{'warning: ' if abs(start.error) > FAR else ''}recorded plan: {both}"]
 
 
-def held_against(workload: Workload, variants: Sequence[Hardware], space: Space) -> dict[str, Any]:
+def held_against(workload: Workload, variants: Sequence[Hardware], space: Space) -> Fields:
     """What makes results plausible or not, as plain data: work of a token, peak of each hardware, doubts."""
     known = plausibility(workload)
     missing = [*known.missing, *["the model of each number of layers (layers is set)"] * ("layers" in space.named)]

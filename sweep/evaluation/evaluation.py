@@ -1,7 +1,7 @@
 """Positions -> Arrow batch: decode, check, simulate. This is all that a worker runs."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,15 +35,15 @@ from sweep.spec.failures import with_failures
 from sweep.spec.space import permuted
 from sweep.spec.stragglers import with_stragglers
 
-WARM_UP_PLANS: Final = 64
-PROBE_PLANS: Final = 20_000
-FILLED_BY_SECTIONS: Final = tuple(measures_of(kind) for kind in SECTIONS.values())
+WARM_UP_PLANS = 64
+PROBE_PLANS = 20_000
+FILLED_BY_SECTIONS = tuple(measures_of(kind) for kind in SECTIONS.values())
 """Measures that a section of the spec fills, all of them or none, which are null without it."""
-SIMULATED: Final = (*METRICS, *MEMORY, "measured_share")
+SIMULATED = (*METRICS, *MEMORY, "measured_share")
 """Measures that the simulator gives; all others follow from them."""
-RECOMPUTED: Final = "recomputed_flops"
+RECOMPUTED = "recomputed_flops"
 """Beside them: FLOPs per token that recompute runs again."""
-EXCLUDED: Final = REASON["excluded_by_where"]
+EXCLUDED = REASON["excluded_by_where"]
 
 
 class _Part(NamedTuple):

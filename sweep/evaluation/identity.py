@@ -8,19 +8,20 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sim_core import HARDWARE_KEYS, Hardware, HardwareTable, Workload, input_paths, is_preset, model_names, summarize
 from sim_core.compiling import source_hashes
+from sim_core.documents import Fields
 from sweep.sources import Code
 from sweep.spec.space import Space
 from sweep.spec.spec import SweepSpec
 from sweep.spec.stacks import stated_stack
 from sweep.spec.values import STACK_AXIS
 
-_BY_CONTENT: Final = ("hardware", STACK_AXIS)
+_BY_CONTENT = ("hardware", STACK_AXIS)
 """Axes whose values may be paths: their contents count, not their names."""
-_TOTALS: Final = ("forward_s", "backward_s", "step_compute_s", "parameters_per_rank", "expert_parameters_per_rank")
+_TOTALS = ("forward_s", "backward_s", "step_compute_s", "parameters_per_rank", "expert_parameters_per_rank")
 
 
 def content_of(workloads: Sequence[Workload]) -> str:
@@ -64,7 +65,7 @@ def _without_paths(axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 def fingerprint_of(
     spec: SweepSpec, base: Path, workload: Workload, variants: Sequence[Hardware], measured_on: Hardware | None
-) -> dict[str, Any]:
+) -> Fields:
     """The fingerprint, as plain data under these keys; results store it, so the keys stay.
 
     `files`: by role, each with path (as given), sha256 and bytes (of a folder: over all its traces). `hardware` and
@@ -95,7 +96,7 @@ def _files(spec: SweepSpec, base: Path) -> dict[str, str]:
     return files
 
 
-def contents_at(path: Path) -> dict[str, Any]:
+def contents_at(path: Path) -> Fields:
     """`sha256` and `bytes` of a file, or of all traces of a folder. Raises OSError, SimError if it cannot be read."""
     contents = [Path(name).read_bytes() for name in input_paths(str(path))]
     digests = [hashlib.sha256(content).hexdigest() for content in contents]

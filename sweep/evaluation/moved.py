@@ -1,14 +1,14 @@
 """A sweep with an input moved: compute, messages or jitter that take longer, devices whose memory is no limit."""
 
 import dataclasses
-from typing import Any, Final
+from typing import Any
 
 from sim_core import Hardware, HardwareTable, Plans, Workload, hardware_table, read_stack, workload_from_model
 from sweep.evaluation.preparation import Sweep
 
 Inputs = tuple[Workload, HardwareTable, Plans]
 """What is simulated."""
-_NO_LIMIT: Final = "1e24 B"
+_NO_LIMIT = "1e24 B"
 
 
 def with_slower(name: str, times: float, workload: Workload, hardware: HardwareTable, plans: Plans) -> Inputs:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from sweep.spec.spec import checked_spec
 from sweep.spec.values import FIELDS, Value
 from sweep.spec.workloads import WorkloadSpec
 
-ANY_DEVICE: Final = "H100-SXM"
+ANY_DEVICE = "H100-SXM"
 """Stage durations take their recorded times on any device."""
 
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,23 +22,23 @@ from sweep.results.patience import StoreUnavailable
 from sweep.results.slice_file import Slice, encoded
 from sweep.sources import WORKER, Code, row_code
 
-FIRST_ROWS: Final = 4096
-MIN_ROWS: Final = 1024
-MAX_ROWS: Final = 65_536
-TARGET_S: Final = 1.0
+FIRST_ROWS = 4096
+MIN_ROWS = 1024
+MAX_ROWS = 65_536
+TARGET_S = 1.0
 """A slice should take about this long to compute: handing it out costs little, and little is lost with a worker."""
-SLOWEST_S: Final = 10.0
+SLOWEST_S = 10.0
 """Where storing is slow, a slice takes twice as long to compute as to store, up to this."""
-MOST_FILES: Final = 20_000
+MOST_FILES = 20_000
 """Files that are quick to list and to rank: slices of a sweep that would have more take longer, up to LONGEST_S."""
-LONGEST_S: Final = 30.0
-SHORTEST_S: Final = 0.1
+LONGEST_S = 30.0
+SHORTEST_S = 0.1
 """Slices get shorter towards the end of a run, so that all workers finish together, but not less than this."""
-LIMIT_S: Final = 120.0
+LIMIT_S = 120.0
 """Default time limit: a slice that takes longer counts as hanging. Its process is ended and the plan at fault is found."""
-MOST_LEFT: Final = 4
+MOST_LEFT = 4
 """The run ends when the store refuses this many slices in a row, or two for each worker."""
-START_S: Final = 300.0
+START_S = 300.0
 """Time for a worker to start, and to compile the engine if no process has yet."""
 
 

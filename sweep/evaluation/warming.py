@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryFile
-from typing import Final
 
 import numpy as np
 
@@ -30,9 +29,9 @@ from sweep.evaluation.evaluation import PROBE_PLANS, WARM_UP_PLANS, bounded, eva
 from sweep.evaluation.preparation import Sweep
 from sweep.exits import end_with
 
-BLOCKS: Final = 2**16
+BLOCKS = 2**16
 """Of the steps that are simulated to load the kernels: less than a tenth of a second of work."""
-LOAD_AFTER_S: Final = 0.5
+LOAD_AFTER_S = 0.5
 """Of plain Python, after which compiled kernels that are in the cache are quicker."""
 
 

@@ -5,7 +5,6 @@ import secrets
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Final
 
 from sim_core import SpecError
 from sweep.executors import Executor, InlineExecutor
@@ -13,8 +12,8 @@ from sweep.executors.local import LocalExecutor
 from sweep.options import OptionError
 from sweep.results.folder import Folder
 
-_RAY_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-_DEFAULTS: Final = {
+_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+_DEFAULTS = {
     "RAY_task_oom_retries": "3",  # otherwise Ray retries a slice that runs out of memory forever
     "RAY_COLOR_PREFIX": "0",  # no control codes in a job's log
     "RAY_USAGE_STATS_ENABLED": "0",  # a Ray started here sends no reports

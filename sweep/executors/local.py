@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Final
 
 import pyarrow as pa
 
@@ -29,12 +28,12 @@ from sweep.exits import end_with
 from sweep.results.slice_file import Slice
 from sweep.sources import loaded
 
-_STOP_S: Final = 5.0
-_READY: Final = "ready"
-_COMPUTED: Final = "computed"
-MOST_STORING: Final = 4
+_STOP_S = 5.0
+_READY = "ready"
+_COMPUTED = "computed"
+MOST_STORING = 4
 """Slices that a worker stores at once. It gets no further slice while that many wait for the store."""
-MAX_FALSE_STARTS: Final = 5
+MAX_FALSE_STARTS = 5
 
 
 @dataclass(kw_only=True)

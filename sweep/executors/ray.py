@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
@@ -30,20 +30,20 @@ from sweep.sources import Code, loaded
 
 RETRIES, SUSPECT_RETRIES = 3, 1
 """Ray's retries of a slice whose worker or node dies; fewer for a suspect slice, one that was lost before."""
-IN_FLIGHT_PER_CPU: Final = 2
-MIN_IN_FLIGHT: Final = 8
+IN_FLIGHT_PER_CPU = 2
+MIN_IN_FLIGHT = 8
 """Enough that an autoscaler sees demand, and adds nodes, while the cluster has no CPU yet."""
-CPUS_EVERY_S: Final = 10.0
-MAX_QUIET: Final = 2
-LOOK_EVERY_S: Final = 1.0
+CPUS_EVERY_S = 10.0
+MAX_QUIET = 2
+LOOK_EVERY_S = 1.0
 """How often the driver looks whether the head still answers."""
-_GRACE_S: Final = 5.0
-_DELIVERY_S: Final = 2.0
-_SLICE_THREAD: Final = "sweep-slice"
-_BUSY: Final = "busy"
-_WRITERS: Final = 8
-_SETTLE_S: Final = 1.0
-_NODE: Final = re.compile(r"\bip=([^,)\s]+)")
+_GRACE_S = 5.0
+_DELIVERY_S = 2.0
+_SLICE_THREAD = "sweep-slice"
+_BUSY = "busy"
+_WRITERS = 8
+_SETTLE_S = 1.0
+_NODE = re.compile(r"\bip=([^,)\s]+)")
 """In the text of an error of a task; the error itself forgets it."""
 
 Result = TypeVar("Result")
@@ -192,7 +192,7 @@ def _within(limit_s: float, action: Callable[[], Result]) -> Result | Loss:
 
     The alarm also ends a process whose action lets no other thread run, so that it cannot report the loss itself.
     """
-    results: list[Result] = []
+    results = []
     thread = threading.Thread(target=lambda: results.append(action()), name=_SLICE_THREAD, daemon=True)
     signal.setitimer(signal.ITIMER_REAL, limit_s + _GRACE_S)
     thread.start()

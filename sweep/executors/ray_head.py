@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import ray
 from ray.exceptions import AuthenticationError, RayError
@@ -17,11 +17,11 @@ from ray.exceptions import AuthenticationError, RayError
 from sim_core import SimError
 from sweep.executors import ClusterLost
 
-_REACH_S: Final = 10.0
-HEAD_S: Final = 10.0
+_REACH_S = 10.0
+HEAD_S = 10.0
 """How long a head may be silent."""
-_PATIENCE: Final = "RAY_gcs_rpc_server_reconnect_timeout_s"
-_TOKEN: Final = "set RAY_AUTH_MODE to the mode of its head, and for `token` RAY_AUTH_TOKEN_PATH to the head's token"
+_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+_TOKEN = "set RAY_AUTH_MODE to the mode of its head, and for `token` RAY_AUTH_TOKEN_PATH to the head's token"
 
 
 class ClusterError(SimError):

@@ -3,11 +3,10 @@
 import json
 import shlex
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from sim_core import SpecError
+from sim_core.documents import Values
 from sweep.exporting.megatron import ARRAY
 from sweep.inputs.launch.megatron import kept_flags
 from sweep.inputs.launch.torchtitan import kept_keys
@@ -39,7 +38,7 @@ def with_keys(text: str, path: Path) -> str:
     named = document.get("model")
     if isinstance(named, dict):  # an exported plan leaves the model to the user
         kept["model"] = {key: value for key, value in named.items() if not isinstance(value, dict)}
-    lines: list[str] = []
+    lines = []
     for line in [*text.rstrip("\n").split("\n"), ""]:
         lines.append(line)
         if line.startswith("["):
@@ -49,7 +48,7 @@ def with_keys(text: str, path: Path) -> str:
     return "\n".join(lines)
 
 
-def _rows(keys: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:
+def _rows(keys: Values, written: Values) -> list[str]:
     return [f"{key} = {json.dumps(value, default=str)}" for key, value in keys.items() if key not in written]
 
 

@@ -1,19 +1,18 @@
 """One plan and its model as launch flags of Megatron-LM (core 0.20): an array for bash, with what has no flag as comments."""
 
 import shlex
-from typing import Final
 
 from sim_core import Model, SpecError, megatron_arguments
 from sweep.frameworks import megatron, megatron_choices as choices
 from sweep.frameworks.plan import Launched
 
-VERSION: Final = "core 0.20 (d98e8a64, August 2026)"
-ARRAY: Final = "MEGATRON_ARGS"
-LARGEST_HOST: Final = 8
+VERSION = "core 0.20 (d98e8a64, August 2026)"
+ARRAY = "MEGATRON_ARGS"
+LARGEST_HOST = 8
 """GPUs that one operating system has at most: a larger NVLink domain is a rack of trays, of which torchrun starts one each."""
-TRAY: Final = 4
+TRAY = 4
 """GPUs of a tray of GB200 and GB300 NVL72 (NVIDIA's specifications)."""
-NAMED: Final = {each.field for each in megatron.ARGUMENTS} | {
+NAMED = {each.field for each in megatron.ARGUMENTS} | {
     "schedule", "sequence", "reshard_after_forward", "prefetch_layers", "straggler_factor", "straggler_stage",
 }  # fmt: skip
 """Fields with a flag, or with a comment where they have none."""

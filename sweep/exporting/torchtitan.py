@@ -1,14 +1,12 @@
 """A plan as the TOML of torchtitan v0.2.2, the last version that reads TOML; what has no key is a comment."""
 
-from typing import Final
-
 from sim_core import SpecError
 from sweep.frameworks import torchtitan
 from sweep.frameworks.plan import Launched
 from sweep.frameworks.torchtitan_models import flavor_of
 
-VERSION: Final = "v0.2.2"
-NAMED: Final = {
+VERSION = "v0.2.2"
+NAMED = {
     "schedule", "layer_split", "checkpointing", "precision", "dispatcher", "bucket_bytes", "overlap_tp", "sequence", "cp",
     "cp_comm_type", "sharding", "dp_shard", "reshard_after_forward", "prefetch_layers", "parameter_offload",
     "optimizer_offload",

@@ -1,20 +1,18 @@
 """Words of DeepSpeed and the Hugging Face Trainer: keys of their files, lines of their logs, arguments of its Megatron-LM."""
 
-from typing import Final
-
 from sim_core import OF_NUMBER, Argument, arguments_in
 from sweep.frameworks import megatron_sizes as sizes
 from sweep.frameworks.plan import Launched
 
-ZERO: Final = ("none", "optimizer", "gradients", "parameters")
+ZERO = ("none", "optimizer", "gradients", "parameters")
 """What ranks share, by the stage of ZeRO."""
-PAGE: Final = "megatron-deepspeed"
+PAGE = "megatron-deepspeed"
 """The stack that simulates its fork of Megatron-LM."""
 NAME, TRAINER_NAME = "DeepSpeed", "Hugging Face Trainer + DeepSpeed"
 """Frameworks without a page: their jobs have an empty stack."""
-AUTO: Final = "auto"
+AUTO = "auto"
 """What DeepSpeed leaves to the Trainer."""
-FSDP: Final = {"full_shard": "parameters", "shard_grad_op": "gradients", "no_shard": "none"}
+FSDP = {"full_shard": "parameters", "shard_grad_op": "gradients", "no_shard": "none"}
 """Words of the Trainer's `fsdp`, and what ranks share."""
 
 Word = Argument[Launched]
@@ -27,32 +25,28 @@ ZERO_SECTION = Word("zero_optimization", field="sharding", is_sign=True)
 STAGE = Word("stage", OF_NUMBER, "sharding")
 OVERLAP = Word("overlap_comm", field="overlap_grad")
 OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS = (
-    Word(f"offload_{what}", field=f"{field}_offload")
-    for what, field in (
-        ("optimizer", "optimizer"),
-        ("param", "parameter"),
-    )
-)
+    Word("offload_optimizer", field="optimizer_offload"), Word("offload_param", field="parameter_offload"),
+)  # fmt: skip
 OFFLOAD_RATIO = Word("ratio", field="optimizer_offload")
 HOST, NOWHERE = "cpu", (None, "none")
 """Devices that a section of offloading names."""
-TRAINER_OFFLOAD: Final = "offload"
+TRAINER_OFFLOAD = "offload"
 """A word of the Trainer's `fsdp`: parameters, gradients and optimizer on the host."""
 CHECKPOINTS, ON_HOST = "activation_checkpointing", "cpu_checkpointing"
 """Of the section of recompute, whether the layers' inputs go to the host."""
 TRAINER_MICRO_BATCH = Word("per_device_train_batch_size", OF_NUMBER, "micro_batch")
 CHECKPOINTING = Word("gradient_checkpointing", field="checkpointing")
 TRAINER_FSDP = Word("fsdp", field="sharding")
-SEQUENCES: Final = ("model_max_length", "max_seq_length", "block_size", "max_length", "cutoff_len")
+SEQUENCES = ("model_max_length", "max_seq_length", "block_size", "max_length", "cutoff_len")
 """What training scripts call the longest sequence."""
-NARROW: Final = ("bf16", "fp16")
-USED: Final = (
+NARROW = ("bf16", "fp16")
+USED = (
     *(word.name for word in (BATCH, MICRO_BATCH, GA, ZERO_SECTION)), "fp16", "bf16",
     *(word.name for word in (TRAINER_MICRO_BATCH, CHECKPOINTING, DEEPSPEED)), *SEQUENCES, CHECKPOINTS,
 )  # fmt: skip
 """Keys that the plan is read from."""
 BUCKET = Word("reduce_bucket_size", OF_NUMBER, "bucket_bytes")
-ARGUMENTS: Final[tuple[Word, ...]] = arguments_in(globals(), Argument)
-LOGGED: Final = (BATCH, MICRO_BATCH, GA)
-LOGGED_STAGE: Final = f"{ZERO_SECTION.name}_{STAGE.name}"
+ARGUMENTS: tuple[Word, ...] = arguments_in(globals(), Argument)
+LOGGED = (BATCH, MICRO_BATCH, GA)
+LOGGED_STAGE = f"{ZERO_SECTION.name}_{STAGE.name}"
 """Settings that its log prints, and that of the ZeRO stage."""

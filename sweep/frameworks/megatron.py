@@ -1,7 +1,7 @@
 """Megatron-LM: all its arguments that a plan is read from and written in, and what follows from the rows of them."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
 from sim_core import (
     OF_NUMBER,
@@ -17,47 +17,48 @@ from sim_core import (
     read_stack,
     says_model,
 )
+from sim_core.documents import Fields, Values
 from sim_core.models.features import read_features
 from sweep.frameworks import megatron_choices as choices, megatron_sizes as sizes
 from sweep.frameworks.deepspeed import DEEPSPEED
 from sweep.frameworks.plan import Launched
 
-PAGE: Final = "megatron-core"
-PAGE_OF_2022: Final = "megatron-2022"
+PAGE = "megatron-core"
+PAGE_OF_2022 = "megatron-2022"
 """Of a version before its core."""
 WORLD = Argument[Launched]("world_size", OF_NUMBER, "all_gpus")
 DP = Argument[Launched]("data_parallel_size", OF_NUMBER, "dp")
-NODES: Final = (Argument[Launched]("nnodes", OF_NUMBER), Argument[Launched]("num_nodes", OF_NUMBER))
-EACH: Final = (Argument[Launched]("nproc_per_node", OF_NUMBER), Argument[Launched]("num_gpus", OF_NUMBER, "all_gpus"))
-ARGUMENTS: Final[tuple[Argument[Launched], ...]] = (
+NODES = (Argument[Launched]("nnodes", OF_NUMBER), Argument[Launched]("num_nodes", OF_NUMBER))
+EACH = (Argument[Launched]("nproc_per_node", OF_NUMBER), Argument[Launched]("num_gpus", OF_NUMBER, "all_gpus"))
+ARGUMENTS: tuple[Argument[Launched], ...] = (
     *dict.fromkeys(each for file in (sizes, choices) for each in arguments_in(vars(file), Argument)), *NODES, *EACH, WORLD, DP
 )  # fmt: skip
 """Of a plan, in the order in which they are written; and of what starts it."""
-LAUNCHER: Final = ("node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint")
+LAUNCHER = ("node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint")
 """Further names of what starts a script, which belong to one launch."""
-STATED: Final = (
+STATED = (
     WORLD, DP, sizes.TP, sizes.PP, sizes.VPP, sizes.CP, sizes.EP, sizes.MICRO_BATCH, sizes.GLOBAL_BATCH, model.SEQUENCE,
 )  # fmt: skip
 """Arguments that state the sizes of a plan in a dump."""
-CORE: Final = (sizes.CP.name, "use_mcore_models", "transformer_impl")
+CORE = (sizes.CP.name, "use_mcore_models", "transformer_impl")
 """Arguments that Megatron-LM has since it runs on its core."""
-FLASH: Final = {
+FLASH = {
     "use_flash_attn": "on", "use_flash_attention": "on", "use_flash_attn_v1": "v1", "use_flash_attn_triton": "v1",
     "use_flash_attn_v2": "2",
 }  # fmt: skip
 """Switches of Megatron-LM, NeMo and Megatron-DeepSpeed for FlashAttention, and its version."""
-GRAPHS: Final = {"enable_cuda_graph": "local", "external_cuda_graph": "transformer_engine"}
+GRAPHS = {"enable_cuda_graph": "local", "external_cuda_graph": "transformer_engine"}
 """Switches for graphs before --cuda-graph-impl; the scope alone launches none."""
-SIGNS: Final = "|".join([model.LAYERS.either, model.HIDDEN.either, *(each.either for each in ARGUMENTS if each.is_sign)])
+SIGNS = "|".join([model.LAYERS.either, model.HIDDEN.either, *(each.either for each in ARGUMENTS if each.is_sign)])
 """A pattern of the names by which a script is known."""
-ALL: Final[tuple[Argument[Any], ...]] = (*(each for each in ARGUMENTS if not each.is_kept), model.SEQUENCE)
-FIELD_OF: Final = {flag_of(name): each.field for each in ALL if each.leaves_open for name in each.names}
+ALL: tuple[Argument[Any], ...] = (*(each for each in ARGUMENTS if not each.is_kept), model.SEQUENCE)
+FIELD_OF = {flag_of(name): each.field for each in ALL if each.leaves_open for name in each.names}
 """Flags without whose value a field of the plan is not known."""
-NUMBERED: Final = tuple(flag_of(name) for each in ALL if each.kind == OF_NUMBER for name in each.names)
-SWITCHES: Final = tuple(flag_of(name) for each in ALL if each.kind == OF_SWITCH for name in each.names)
-KNOWN: Final = frozenset(map(flag_of, (*(name for each in ALL for name in each.names), *LAUNCHER)))
+NUMBERED = tuple(flag_of(name) for each in ALL if each.kind == OF_NUMBER for name in each.names)
+SWITCHES = tuple(flag_of(name) for each in ALL if each.kind == OF_SWITCH for name in each.names)
+KNOWN = frozenset(map(flag_of, (*(name for each in ALL for name in each.names), *LAUNCHER)))
 """Flags that the plan is read from, and those of the launcher."""
-TOLD: Final = (
+TOLD = (
     "tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "sequence", "all_gpus", "dp", "sequence_parallel",
     "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param", "overlap_ep",
     "overlap_shared_experts", "dispatcher", "bucket_bytes", "gradient_precision", "cp_comm_type", "cp_a2a_size",
@@ -65,7 +66,7 @@ TOLD: Final = (
     "activation_offload", "optimizer_offload", "parameter_offload", "overlap_offload",
 )  # fmt: skip
 """Fields of a plan in the order in which they are told; the first ten also where they are not known."""
-SIZES: Final = TOLD[:10]
+SIZES = TOLD[:10]
 
 
 def is_kept(flag: str) -> bool:
@@ -73,20 +74,20 @@ def is_kept(flag: str) -> bool:
     return flag not in KNOWN and flag != model.TOKENIZER.flag and not says_model(flag)
 
 
-def fields_of(dump: Dump) -> dict[str, Any]:
+def fields_of(dump: Dump) -> Fields:
     """Fields of the plan that arguments mean, whatever the number of GPUs; those at Megatron-LM's defaults are left out."""
     read = {each.field: each.read(dump) for each in ARGUMENTS if each.read is not None}
     return {field: value for field, value in read.items() if value is not None}
 
 
-def in_order(plan: Mapping[str, Any]) -> dict[str, Any]:
+def in_order(plan: Values) -> Fields:
     """A plan with its fields in the order in which they are told."""
     return {field: plan[field] for field in (*TOLD, *plan) if field in plan}
 
 
-def plan_of(dump: Dump, gpus: int | None) -> dict[str, Any]:
+def plan_of(dump: Dump, gpus: int | None) -> Fields:
     """Fields of the plan that Megatron's arguments mean on `gpus` GPUs."""
-    plan: dict[str, Any] = {**dict.fromkeys(SIZES), **fields_of(dump)}
+    plan: Fields = {**dict.fromkeys(SIZES), **fields_of(dump)}
     width = plan["tp"] * plan["pp"] * plan["cp"]
     plan |= {
         "sequence": model.SEQUENCE.whole(dump) or None,
@@ -101,7 +102,7 @@ def plan_of(dump: Dump, gpus: int | None) -> dict[str, Any]:
     return in_order(plan)
 
 
-def left_open(plan: Mapping[str, Any], unset: Collection[str]) -> dict[str, Any]:
+def left_open(plan: Values, unset: Collection[str]) -> Fields:
     """A plan without the fields of flags that the file does not set to one value."""
     lost = {FIELD_OF[flag] for flag in unset if flag in FIELD_OF}
     lost |= {"dp", "dp_shard"} & plan.keys() if lost & {"tp", "pp", "cp"} else set()
@@ -130,7 +131,7 @@ def refused(flags: Mapping[str, tuple[str, ...]], world: int, among: Collection[
     return [rule for each in among if each.refuses is not None for broken, rule in each.refuses(asked) if broken]
 
 
-def refused_choices(row: Mapping[str, Any], stack: Stack, *, sequence_parallel: bool) -> list[str]:
+def refused_choices(row: Values, stack: Stack, *, sequence_parallel: bool) -> list[str]:
     """The rules about what overlaps and what ranks share that a plan of a result breaks, before its flags are written."""
     own = stack.sharding_in_pipeline if row["pp"] > 1 and stack.sharding_in_pipeline else stack.sharding
     shared = {"stack": own}.get(row.get("sharding", "stack"), row.get("sharding")) != "none"
@@ -172,9 +173,9 @@ def features_of(dump: Dump) -> dict[str, str]:
     return found
 
 
-def stated(dump: Dump, page: str) -> tuple[dict[str, Any], list[str]]:
+def stated(dump: Dump, page: str) -> tuple[Fields, list[str]]:
     """Facts of the stack in SI that arguments state, which win over its page, and a line where they differ."""
-    facts, lines, of_page = dict[str, Any](), list[str](), read_stack(page)
+    facts, lines, of_page = Fields(), list[str](), read_stack(page)
     for name, value in features_of(dump).items():
         try:
             found = read_features({name: value}).facts

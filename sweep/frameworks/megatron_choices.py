@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Final
 
 from sim_core import (
     OF_NUMBER,
@@ -21,21 +20,21 @@ from sweep.frameworks.megatron_sizes import TP, Launch, has_experts
 from sweep.frameworks.plan import Launched
 
 Choice = Argument[Launched]
-DISPATCHERS: Final = ("alltoall", "flex")
-FSDP: Final = {"optim": "optimizer", "optim_grads": "gradients", "optim_grads_params": "parameters", "no_shard": "none"}
-STRATEGIES: Final = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
-FSDP_CHECKPOINTS: Final = "fsdp_dtensor"
-RECIPES: Final = {"delayed": "fp8_delayed", "tensorwise": "fp8_tensorwise", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
+DISPATCHERS = ("alltoall", "flex")
+FSDP = {"optim": "optimizer", "optim_grads": "gradients", "optim_grads_params": "parameters", "no_shard": "none"}
+STRATEGIES = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
+FSDP_CHECKPOINTS = "fsdp_dtensor"
+RECIPES = {"delayed": "fp8_delayed", "tensorwise": "fp8_tensorwise", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
 """Recipes of 8 bits, and our precisions."""
-_E4M3: Final = ("fp8_blockwise", "mxfp8")
+_E4M3 = ("fp8_blockwise", "mxfp8")
 """Precisions whose gradients have the format of weights."""
-SUM_BYTES: Final = 4
+SUM_BYTES = 4
 """Of an element of the gradients that a bucket holds."""
-OPTIMIZERS: Final = {"adam": "adamw", "muon": "muon", "dist_muon": "muon", "sgd": "sgd_momentum"}
+OPTIMIZERS = {"adam": "adamw", "muon": "muon", "dist_muon": "muon", "sgd": "sgd_momentum"}
 """Optimizers of Megatron-LM; `dist_muon` is what `muon` with the distributed optimizer was called before core 0.17."""
-_WRITTEN_OPTIMIZERS: Final = {"adamw": None, "muon": "muon", "sgd_momentum": "sgd"}  # None: Megatron-LM's default
-NS_STEPS: Final = "5"
-CORE_ATTENTION: Final = "core_attn"
+_WRITTEN_OPTIMIZERS = {"adamw": None, "muon": "muon", "sgd_momentum": "sgd"}  # None: Megatron-LM's default
+NS_STEPS = "5"
+CORE_ATTENTION = "core_attn"
 
 
 def _known(plan: Launched, field: str, words: Collection[str]) -> str:

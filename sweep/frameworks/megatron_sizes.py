@@ -3,14 +3,14 @@
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from sim_core import OF_NUMBER, OF_SWITCH, Argument, Dump, Rules, megatron_arguments as model
 from sweep.frameworks.plan import Launched
 
 Size = Argument[Launched]
-_LAYOUT_PART: Final = re.compile(r"\(([^()]*)\)\*?x?(\d{1,4})|([a-zA-Z|])\*(\d{1,4})")
-CP_TYPES: Final = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather", "all_gather": "all_gather", "a2a+p2p": "a2a+p2p"}
+_LAYOUT_PART = re.compile(r"\(([^()]*)\)\*?x?(\d{1,4})|([a-zA-Z|])\*(\d{1,4})")
+CP_TYPES = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather", "all_gather": "all_gather", "a2a+p2p": "a2a+p2p"}
 
 
 def stages_of_layout(text: str) -> list[int]:
@@ -53,20 +53,20 @@ class Launch:
     """Flags with their values, as a script has them: what it asks for on `world` GPUs, with Megatron-LM's defaults."""
 
     def __init__(self, flags: Mapping[str, tuple[str, ...]], world: int) -> None:
-        self._flags: Final = flags
-        self.world: Final = world
+        self._flags = flags
+        self.world = world
         self.tp, self.pp, self.cp, self.ep = (self.number(size, 1) for size in (TP, PP, CP, EP))
-        self.etp: Final = self.number(EXPERT_TP, self.tp)
-        self.experts: Final = self.number(model.EXPERTS, 0)
-        self.pattern: Final = self.word(model.PATTERN, "").partition("/")[0]
-        self.layers: Final = len(self.pattern.replace("|", "")) or self.number(model.LAYERS, 0)
-        self.layout: Final = stages_of_layout(self.word(LAYOUT, ""))
-        self.stages: Final = len(self.pattern.split("|")) if self.pattern else len(self.layout)
-        self.vpp: Final = self.stages // self.pp if self.stages else self.number(STAGES_OF_RANK, 1)
-        self.dp: Final = max(world // (self.tp * self.pp * self.cp), 1)
-        self.micro: Final = self.number(MICRO_BATCH, 1)
-        self.batch: Final = self.number(GLOBAL_BATCH, self.micro * self.dp)
-        self.sequence_parallel: Final = self.has(SEQUENCE_PARALLEL) and self.tp > 1
+        self.etp = self.number(EXPERT_TP, self.tp)
+        self.experts = self.number(model.EXPERTS, 0)
+        self.pattern = self.word(model.PATTERN, "").partition("/")[0]
+        self.layers = len(self.pattern.replace("|", "")) or self.number(model.LAYERS, 0)
+        self.layout = stages_of_layout(self.word(LAYOUT, ""))
+        self.stages = len(self.pattern.split("|")) if self.pattern else len(self.layout)
+        self.vpp = self.stages // self.pp if self.stages else self.number(STAGES_OF_RANK, 1)
+        self.dp = max(world // (self.tp * self.pp * self.cp), 1)
+        self.micro = self.number(MICRO_BATCH, 1)
+        self.batch = self.number(GLOBAL_BATCH, self.micro * self.dp)
+        self.sequence_parallel = self.has(SEQUENCE_PARALLEL) and self.tp > 1
 
     def has(self, argument: Argument[Any]) -> bool:
         return argument.flag in self._flags

@@ -1,13 +1,13 @@
 """What frameworks and users call fields of plans: one look-up by name, filled from the arguments of all frameworks."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from sim_core import Argument, megatron_arguments
 from sweep.frameworks import deepspeed, megatron, nanotron, torchtitan
 from sweep.frameworks.plan import Launched
 
-_OTHERS: Final = {
+_OTHERS = {
     "sequence": "seqlen context_length max_seq_len max_sequence_length",
     "all_gpus": "gpu gpus n_gpus gpu_count nproc ntasks",
     "micro_batch": "mbs_size per_device_batch_size",
@@ -38,11 +38,11 @@ def by_word(words: Mapping[Meaning, str]) -> dict[str, Meaning]:
     return {word: meaning for meaning, several in words.items() for word in several.split()}
 
 
-_ROWS: Final[Iterable[Argument[Launched]]] = (
+_ROWS: Iterable[Argument[Launched]] = (
     *nanotron.ARGUMENTS, *torchtitan.ARGUMENTS, *deepspeed.ARGUMENTS, *megatron.ARGUMENTS,
 )  # fmt: skip
-_OF_MODEL: Final = (megatron_arguments.LAYERS, megatron_arguments.EXPERTS, megatron_arguments.SEQUENCE)
-FIELD_OF_NAME: Final = {
+_OF_MODEL = (megatron_arguments.LAYERS, megatron_arguments.EXPERTS, megatron_arguments.SEQUENCE)
+FIELD_OF_NAME = {
     **by_word(_OTHERS),
     **{name: row.field for row in _ROWS if row.field and row.name != row.field for name in row.names},
     **{row.name: row.field for row in _OF_MODEL},

@@ -1,12 +1,10 @@
 """Keys of nanotron's YAML, which its log prints as settings."""
 
-from typing import Final
-
 from sim_core import Argument, arguments_in
 from sweep.frameworks import deepspeed, megatron_sizes as sizes
 from sweep.frameworks.plan import Launched
 
-PAGE: Final = "nanotron"
+PAGE = "nanotron"
 Key = Argument[Launched]
 DP, PP, TP = (Key(name, field=name) for name in ("dp", "pp", "tp"))
 CP, EP = Key(sizes.CP.name, field="cp"), Key("expert_parallel_size", field="ep")
@@ -18,11 +16,11 @@ RECOMPUTE = Key("recompute_layer", field="checkpointing")
 TP_MODE = Key("tp_mode", field="sequence_parallel")
 ASYNC_TP = Key("tp_linear_async_communication", field="overlap_tp", is_sign=True)
 ENGINE = Key("pp_engine", field="schedule", is_sign=True)
-ENGINES: Final = {"1f1b": "1f1b", "afab": "gpipe"}
+ENGINES = {"1f1b": "1f1b", "afab": "gpipe"}
 """Engines of the pipeline, and our schedules."""
-STAGES: Final = deepspeed.ZERO[:2]
+STAGES = deepspeed.ZERO[:2]
 """What ranks share, by the stage of ZeRO."""
-ARGUMENTS: Final[tuple[Key, ...]] = arguments_in(globals(), Argument)
-SIGN: Final = "|".join(key.name for key in ARGUMENTS if key.is_sign)
-LOGGED: Final = {key.name: key.field for key in (DP, PP, TP, EP, CP, MICRO_BATCH, SEQUENCE)}
+ARGUMENTS: tuple[Key, ...] = arguments_in(globals(), Argument)
+SIGN = "|".join(key.name for key in ARGUMENTS if key.is_sign)
+LOGGED = {key.name: key.field for key in (DP, PP, TP, EP, CP, MICRO_BATCH, SEQUENCE)}
 """Settings of a plan that its log prints, by our fields."""

@@ -1,16 +1,16 @@
 """Words of NeMo (both generations) and Megatron-Bridge: names of Megatron-LM's arguments, and what recipes call otherwise."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from sim_core import OFF, Argument, Dump, megatron_arguments as model, whole_of
 from sweep.frameworks import megatron_choices as choices, megatron_sizes as sizes
 from sweep.frameworks.megatron import DP, EACH, NODES
 
-PAGE: Final = "nemo"
-SIGN: Final = f"(?:{sizes.TP.name}|{sizes.PP.name})"
-SEQUENCE: Final = "encoder_seq_length"
-RENAMED: Final[Mapping[str, Argument[Any]]] = {
+PAGE = "nemo"
+SIGN = f"(?:{sizes.TP.name}|{sizes.PP.name})"
+SEQUENCE = "encoder_seq_length"
+RENAMED: Mapping[str, Argument[Any]] = {
     SEQUENCE: model.SEQUENCE, "sequence_length": model.SEQUENCE, "num_moe_experts": model.EXPERTS,
     "activations_checkpoint_granularity": choices.GRANULARITY, "activations_checkpoint_num_layers": choices.LAYERS,
     "layernorm_type": model.NORM, "vocabulary_size": model.VOCABULARY, f"params_{sizes.GLOBAL_BATCH.name}": sizes.GLOBAL_BATCH,
@@ -18,19 +18,19 @@ RENAMED: Final[Mapping[str, Argument[Any]]] = {
     f"ub_{sizes.TP_OVERLAP.name}": sizes.TP_OVERLAP,
 }  # fmt: skip
 """Names that recipes have, and Megatron-LM's arguments."""
-NORMS: Final = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}
-RECIPES: Final = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"}
+NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}
+RECIPES = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"}
 """Words in the names of Megatron-Bridge's mixed precisions, such as bf16_with_fp8_current_scaling_mixed."""
-SHARDED_OPTIMIZER: Final = "distributed_fused_adam"
-LOGGED: Final = {
+SHARDED_OPTIMIZER = "distributed_fused_adam"
+LOGGED = {
     **{each.name: each.field for each in (sizes.TP, sizes.PP, sizes.CP, sizes.VPP, sizes.EP, sizes.MICRO_BATCH)},
     sizes.GLOBAL_BATCH.name: sizes.GLOBAL_BATCH.field, SEQUENCE: model.SEQUENCE.field,
 }  # fmt: skip
 """Settings of a plan that a log prints, by our fields."""
-LOGGED_OF_MODEL: Final = {
+LOGGED_OF_MODEL = {
     each.name: each.field for each in (model.LAYERS, model.HIDDEN, model.HEADS, model.FFN, model.KV_HEADS)
 }  # fmt: skip
-GROUPS: Final = {
+GROUPS = {
     each.name.removesuffix("_size").replace("_", " "): each.field for each in (sizes.TP, sizes.PP, sizes.CP, DP)
 }  # fmt: skip
 """Kinds of groups of ranks in a log, by our fields."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim_core import PLAN_DEFAULTS, Model
+from sim_core.documents import Fields
 
 Value = int | float | str | bool
 Plan = dict[str, Value | None]
@@ -21,8 +22,8 @@ class Launched:
 
     name: str
     number: int
-    fields: dict[str, Any]
-    row: dict[str, Any]
+    fields: Fields
+    row: Fields
     layers: tuple[tuple[int, ...], ...]
     model: Model | None
     sequence: int | None
@@ -32,7 +33,7 @@ class Launched:
     experts_with_tp: bool
     reduces_in_bf16: bool
     gpus_per_node: int
-    spec: dict[str, Any]
+    spec: Fields
 
     def __getitem__(self, field: str) -> Any:
         return self.fields[field]

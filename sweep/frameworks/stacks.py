@@ -1,6 +1,6 @@
 """What is known of the stacks that pages describe: axes that they lack, their words, the best for a device, the nearest."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sweep.frameworks import deepspeed, megatron, nanotron, nemo, torchtitan
 from sweep.frameworks.megatron_sizes import TP_OVERLAP
@@ -24,7 +24,7 @@ class Page(NamedTuple):
     devices: tuple[str, ...] = ()
 
 
-PAGES: Final = {
+PAGES = {
     megatron.PAGE: Page(of_megatron=True),
     nemo.PAGE: Page(of_megatron=True, devices=NVIDIA),
     NEMO_24: Page(of_megatron=True, past=True, devices=NVIDIA),
@@ -38,11 +38,11 @@ PAGES: Final = {
     HAI_LLM: Page(not_varied=("overlap_ep",), overlap_tp="GEMMs beside gathers and scatters (arXiv 2401.02954, section 2.4)"),
     MAXTEXT: Page(not_varied=("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"), devices=(TPU,)),
 }
-USUAL_PAGE: Final = Page()
-WITHOUT_PAGE_AS: Final = " as "
+USUAL_PAGE = Page()
+WITHOUT_PAGE_AS = " as "
 """In the name of a stack, between a framework without a page and the page that stands for it."""
-_DATA_PARALLEL: Final = ("tp", "pp", "vpp", "cp", "ep", "overlap_tp", "overlap_ep", "dispatcher", "layer_split", "schedule")
-WITHOUT_PAGE: Final = dict.fromkeys((deepspeed.TRAINER_NAME, deepspeed.NAME), _DATA_PARALLEL)
+_DATA_PARALLEL = ("tp", "pp", "vpp", "cp", "ep", "overlap_tp", "overlap_ep", "dispatcher", "layer_split", "schedule")
+WITHOUT_PAGE = dict.fromkeys((deepspeed.TRAINER_NAME, deepspeed.NAME), _DATA_PARALLEL)
 """Frameworks without a page, whose jobs have an empty stack, and axes that they lack: ZeRO alone, unless the training code
 itself is written for more."""
 

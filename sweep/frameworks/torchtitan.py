@@ -2,22 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from sim_core import Argument, Rules, SpecError, arguments_in
 from sweep.frameworks.megatron_sizes import GLOBAL_BATCH as MEGATRON_BATCH, of_plan
 from sweep.frameworks.plan import Launched
 
-PAGE: Final = "torchtitan"
-SCHEDULES: Final = {
+PAGE = "torchtitan"
+SCHEDULES = {
     "GPipe": ("gpipe", 1), "1F1B": ("1f1b", 1), "Interleaved1F1B": ("1f1b", 2), "LoopedBFS": ("looped-bfs", 2),
     "InterleavedZeroBubble": ("interleaved-zb", 2), "ZBVZeroBubble": ("zb-v", 2), "DualPipeV": ("dualpipev", 2),
 }  # fmt: skip
 """Schedule -> ours, and the virtual stages of a rank without layers for each."""
-IN_PIPELINE: Final = "optimizer"
+IN_PIPELINE = "optimizer"
 """What ranks share where pp > 1, unless parameters are freed after each forward: they stay for all micro-batches."""
-RESHARD_WORDS: Final = {"always": True, "never": False}
-ROTATE_WORDS: Final = {"allgather": "all_gather", "alltoall": "p2p"}
+RESHARD_WORDS = {"always": True, "never": False}
+ROTATE_WORDS = {"allgather": "all_gather", "alltoall": "p2p"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,14 +122,14 @@ MODE = Key("mode", section="activation_checkpoint", write=lambda plan: "full" if
 SELECTIVE = Key("selective_ac_option", field="checkpointing", section="activation_checkpoint")
 COMPILE = Key("enable", section="compile", write=lambda plan: True if _overlaps_tp(plan) else None)
 NAME, FLAVOR, CONVERTERS = (Key(name, section="model") for name in ("name", "flavor", "converters"))
-ARGUMENTS: Final = arguments_in(globals(), Key)
+ARGUMENTS = arguments_in(globals(), Key)
 """In the order in which they are written."""
-SECTIONS: Final = ("parallelism", "training", "experimental")
+SECTIONS = ("parallelism", "training", "experimental")
 """Where the degrees stand: before v0.1 in [training] and [experimental]."""
-SIGN: Final = (
+SIGN = (
     rf"^\s*(?:data_parallel_\w*degree|{TP.name}|{PP.name}|\[{SECTIONS[0]}\]|{FLAVOR.name})\s*(?:=|$)"
 )  # fmt: skip
-_USED: Final = {name for key in ARGUMENTS if key is not COMPILE for name in key.names}
+_USED = {name for key in ARGUMENTS if key is not COMPILE for name in key.names}
 
 
 def is_kept(section: str, key: str) -> bool:

@@ -1,11 +1,10 @@
 """Models that torchtitan has by name and flavor (v0.2.2, models/*/__init__.py)."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from sim_core import Model, model_document, read_model
 
-PRESETS: Final = {
+PRESETS = {
     "llama3": {"8b": "llama3.1-8b", "70b": "llama3.1-70b", "405b": "llama3.1-405b", "debugmodel": "llama3.1-8b"},
     "llama2": {"7b": "llama2-7b", "13b": "llama2-13b", "70b": "llama2-70b"},
     "llama4": {
@@ -20,7 +19,7 @@ PRESETS: Final = {
     "gpt_oss": {"20b": "gpt-oss-20b", "120b": "gpt-oss-120b"},
 }  # fmt: skip
 """Name -> flavor -> preset."""
-CHANGES: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
+CHANGES: Mapping[tuple[str, str], Mapping[str, object]] = {
     ("llama4", "17bx16e"): {"window": None},
     ("llama4", "17bx128e"): {"window": None},
     ("deepseek_v3", "16b"): {
@@ -37,7 +36,7 @@ CHANGES: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
     ("qwen3", "debugmodel"): {"layers": 8, "hidden": 256, "vocabulary": 2048},
 }  # fmt: skip
 """What a flavor has otherwise than its preset; attention in chunks is that of the flavors `irope`."""
-SMALL: Final = ("llama4", "gpt_oss")
+SMALL = ("llama4", "gpt_oss")
 """Models whose flavors have small letters."""
 
 

@@ -1,25 +1,25 @@
 """The job of a log or a launch file that a spec can start from: what is given in place of what the file tells."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
 
 from sim_core import SpecError
+from sim_core.documents import Fields, Values
 from sweep.frameworks.stacks import WITHOUT_PAGE
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
 from sweep.inputs.told import Job
 
-NEEDED: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch")
+NEEDED = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch")
 """Fields of a plan without which there is no job to start from."""
-GPUS: Final = "GPUs"
-OF_MODEL: Final = ("vocabulary", "sequence")
+GPUS = "GPUs"
+OF_MODEL = ("vocabulary", "sequence")
 """What may be given that belongs to the model."""
 
 
-def job_of(path: str, *, given: Mapping[str, Any] | None = None, model: Mapping[str, Any] | None = None) -> Job | None:
+def job_of(path: str, *, given: Values | None = None, model: Values | None = None) -> Job | None:
     """The job of a log or launch file with facts `given` by name (fields of plans, `sequence`, `vocabulary`), or with another
     `model`; None for files of other kinds.
 
@@ -41,7 +41,7 @@ def job_of(path: str, *, given: Mapping[str, Any] | None = None, model: Mapping[
     return job
 
 
-def _plan(plan: Mapping[str, Any], given: Mapping[str, Any], *, experts: bool) -> dict[str, Any]:
+def _plan(plan: Values, given: Values, *, experts: bool) -> Fields:
     """The plan with what is given in place of what the file tells; the batch follows where the ranks do."""
     merged = {**plan, **{name: value for name, value in given.items() if name not in OF_MODEL}}
     if merged.get("vpp") is None and merged.get("pp") == 1:

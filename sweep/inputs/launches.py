@@ -3,19 +3,19 @@
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core import SpecError, megatron_arguments
-from sim_core.documents import parse_json, parse_yaml
+from sim_core.documents import Values, parse_json, parse_yaml
 from sweep.frameworks import deepspeed as of_deepspeed, nanotron as of_nanotron, torchtitan as of_torchtitan
 from sweep.frameworks.megatron_sizes import TP
 from sweep.inputs.launch import deepspeed, exported, megatron, nanotron, nemo, torchtitan
 from sweep.inputs.text import head_of
 from sweep.inputs.told import Job
 
-MOST_BYTES: Final = 2**20
+MOST_BYTES = 2**20
 """Of a launch file; the largest that we know have 20 KB."""
-NEEDED: Final = ("all_gpus", "tp", "pp", "micro_batch", "global_batch", "sequence")
+NEEDED = ("all_gpus", "tp", "pp", "micro_batch", "global_batch", "sequence")
 """What a launch has to state for its plan to be simulated."""
 
 
@@ -47,7 +47,7 @@ def _toml(path: str, text: str) -> Job:
     return torchtitan.read_toml(path, document)
 
 
-def _document(path: str, text: str) -> tuple[Mapping[str, Any], Mapping[tuple[str, ...], int]]:
+def _document(path: str, text: str) -> tuple[Values, Mapping[tuple[str, ...], int]]:
     is_json = text.lstrip().startswith("{")
     document, lines = parse_json(text, path) if is_json else parse_yaml(text, path, last_counts=True)
     if not isinstance(document, Mapping):
@@ -55,7 +55,7 @@ def _document(path: str, text: str) -> tuple[Mapping[str, Any], Mapping[tuple[st
     return document, lines
 
 
-def _of_document(read: Callable[[str, Mapping[str, Any]], Job]) -> Callable[[str, str], Job]:
+def _of_document(read: Callable[[str, Values], Job]) -> Callable[[str, str], Job]:
     return lambda path, text: read(path, _document(path, text)[0])
 
 
@@ -79,7 +79,7 @@ class Format(NamedTuple):
     read: Callable[[str, str], Job]
 
 
-FORMATS: Final[Sequence[Format]] = (
+FORMATS: Sequence[Format] = (
     Format(
         "exported plan", "`sweep export --format json`", exported.SIGN.search,
         _of_document(exported.read_json),

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -21,17 +21,15 @@ from sweep.inputs.logs.torchtitan import TorchtitanLog
 from sweep.inputs.text import blocks_of_lines, plain
 from sweep.inputs.told import NEEDED, PLAN_FIELDS, Job
 
-READERS: Final[Sequence[type[LogReader]]] = (MllogLog, NemoLog, TorchtitanLog, NanotronLog, MegatronLog, DeepSpeedLog)
+READERS: Sequence[type[LogReader]] = (MllogLog, NemoLog, TorchtitanLog, NanotronLog, MegatronLog, DeepSpeedLog)
 """Readers of logs; of several that find steps the first counts, as its framework runs on those after it."""
-OUT_OF_MEMORY: Final = re.compile(
+OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|(?:CUDA|HIP|NPU) out of memory\. Tried|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
 )
-FAILED: Final = re.compile(
-    r"^(?:\[?\w*\d+\]?: ?)?Traceback \(most recent call last\)|ChildFailedError|exited with exit code [1-9]"
-)
-MANY_STEPS: Final = 1000
+FAILED = re.compile(r"^(?:\[?\w*\d+\]?: ?)?Traceback \(most recent call last\)|ChildFailedError|exited with exit code [1-9]")
+MANY_STEPS = 1000
 """A reader that found so many has found its log: the others need not look at the rest."""
-NEEDED_OF_MODEL: Final = ("layers", "hidden", "heads", "vocabulary")
+NEEDED_OF_MODEL = ("layers", "hidden", "heads", "vocabulary")
 
 
 def read_log(path: str | Path) -> Job:

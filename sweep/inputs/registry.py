@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core import SimError, SpecError, looks_like_op_table, looks_like_stages, looks_like_trace
 from sweep.inputs.launches import FORMATS
@@ -13,20 +13,20 @@ from sweep.inputs.text import HEAD_BYTES, head_of, plain, raw_lines
 from sweep.inputs.traces.opening import is_folder_of_profiles, is_profile
 
 LOG, LAUNCH, TRACE_FILE, WORKLOAD, MODEL, SPEC = "log", "launch", "trace", "workload", "model", "spec"
-LATEST_SIGN: Final = 2**26
+LATEST_SIGN = 2**26
 """Bytes of a file in which a log has to show what it is: some begin with a megabyte of a shell's environment."""
-PAGE: Final = "inputs.md"
-OF_TRACES: Final = ("inspect", "inspect --stages", "calibrate kernels", "calibrate nccl", "calibrate stack")
-OF_LOGS: Final = ("inspect", "inspect --rows", "init")
+PAGE = "inputs.md"
+OF_TRACES = ("inspect", "inspect --stages", "calibrate kernels", "calibrate nccl", "calibrate stack")
+OF_LOGS = ("inspect", "inspect --rows", "init")
 
 
-FIRST: Final = 8192
+FIRST = 8192
 """Characters in which a text of SimAI shows what it is."""
-SIMAI_SIGN: Final = re.compile(
+SIMAI_SIGN = re.compile(
     r"\A\s*(?-i:[A-Z][A-Z_]+)\s|hybrid_transformer|parallel_NPU|^\S+[ \t]+-?\d+[ \t]+-?\d+[ \t]+[A-Z]+[ \t]+-?\d+",
     re.IGNORECASE | re.MULTILINE,
 )
-OF_MODELS: Final = ("model", "init", "simulate --model")
+OF_MODELS = ("model", "init", "simulate --model")
 
 
 class Reader(NamedTuple):
@@ -40,12 +40,12 @@ class Reader(NamedTuple):
     page: str = PAGE
 
 
-OF_WORKLOADS: Final = ("inspect", "init", "simulate", "run")
-CONFIG_SIGN: Final = re.compile(r"\A\s*\{[^{}]*?\"(?:model_type|architectures)\"\s*:")
-MODEL_SIGN: Final = re.compile(r"^\s{0,2}layers:\s*\d", re.MULTILINE)
-SPEC_SIGN: Final = re.compile(r"^(?:axes|workload|fixed|objectives):", re.MULTILINE)
+OF_WORKLOADS = ("inspect", "init", "simulate", "run")
+CONFIG_SIGN = re.compile(r"\A\s*\{[^{}]*?\"(?:model_type|architectures)\"\s*:")
+MODEL_SIGN = re.compile(r"^\s{0,2}layers:\s*\d", re.MULTILINE)
+SPEC_SIGN = re.compile(r"^(?:axes|workload|fixed|objectives):", re.MULTILINE)
 
-ROWS: Final[Sequence[Reader]] = (
+ROWS: Sequence[Reader] = (
     Reader(
         "profiler trace of PyTorch (Kineto)", TRACE_FILE, "`traceEvents`, or a list of events with `ph`",
         is_profile, OF_TRACES, "traces.md",

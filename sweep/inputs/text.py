@@ -8,22 +8,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Final
 
 from sim_core import SimError, SpecError
 
-GZIP: Final = b"\x1f\x8b"
-UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+GZIP = b"\x1f\x8b"
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """What a file begins with that Windows' shell wrote."""
-LONGEST_LINE: Final = 2**16
+LONGEST_LINE = 2**16
 """Bytes of a line; a longer one counts as several, parted at blanks."""
-HEAD_BYTES: Final = 2**18
-COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-CUT: Final = re.compile(rb"[\w.,+]*\Z")
+HEAD_BYTES = 2**18
+COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+CUT = re.compile(rb"[\w.,+]*\Z")
 """The last word of a line without an end: it may be half of a number."""
-QUOTED_PATH: Final = re.compile(r"'[^']*[/\\][^']*'")
-_BLOCK: Final = 2**18
-_WITH_HEADER: Final = 31  # zlib's word for gzip
+QUOTED_PATH = re.compile(r"'[^']*[/\\][^']*'")
+_BLOCK = 2**18
+_WITH_HEADER = 31  # zlib's word for gzip
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

@@ -1,14 +1,14 @@
 """A job as its log or launch file tells it: framework, plan, model, what is missing; of a log step and memory too."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
 
-NEEDED: Final = ("all_gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "global_batch", "sequence")
+from sim_core.documents import Values
+
+NEEDED = ("all_gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "global_batch", "sequence")
 """What a log has to tell of a plan for its run to be simulated."""
-SIZES: Final = ("tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence")
-PLAN_FIELDS: Final = (
+SIZES = ("tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence")
+PLAN_FIELDS = (
     *SIZES, "sequence_parallel", "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param",
     "schedule",
 )  # fmt: skip
@@ -24,9 +24,9 @@ class Job:
     path: str = ""
     framework: str = ""
     stack: str = ""  # the preset that simulates it
-    facts: Mapping[str, Any] = field(default_factory=dict)  # of the stack in SI, as the file states them, over its page
-    plan: Mapping[str, Any] = field(default_factory=dict)
-    model: Mapping[str, Any] = field(default_factory=dict)
+    facts: Values = field(default_factory=dict)  # of the stack in SI, as the file states them, over its page
+    plan: Values = field(default_factory=dict)
+    model: Values = field(default_factory=dict)
     missing: tuple[str, ...] = ()  # what a simulation needs and the file does not tell
     notes: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()  # names of flags or keys of a launch that have no part in the plan or the model

@@ -15,17 +15,16 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
 
 from sim_core import SpecError
 from sweep.results.folder import Folder, only_one
 
-LEASE_S: Final = 120.0
-_BEATS: Final = 4  # writes of the entry per LEASE_S
-_TRIES: Final = 5
-_FILE: Final = ".nightly.lock"
-_FOLDER: Final = "lock"
-_HELD: Final = "held"
+LEASE_S = 120.0
+_BEATS = 4  # writes of the entry per LEASE_S
+_TRIES = 5
+_FILE = ".nightly.lock"
+_FOLDER = "lock"
+_HELD = "held"
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 from sim_core import SimError, SpecError, plural
 from sim_core.masking import masked
@@ -31,9 +30,9 @@ from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
 from sweep.spec.spec import load_spec
 
-EXIT_REGRESSIONS: Final = 1
-EXIT_FAILURES: Final = 2
-_MAX_LISTED: Final = 3
+EXIT_REGRESSIONS = 1
+EXIT_FAILURES = 2
+_MAX_LISTED = 3
 
 Log = Callable[[str], None]
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -20,10 +20,10 @@ from sweep.results.folder import Folder
 from sweep.results.sealing import sealed_text, unsealed
 from sweep.results.store import Store
 
-RECORD: Final = "night.json"
-REPORTS: Final = ("report.md", "report.json", "report.html")
-STAMP: Final = "%Y%m%dT%H%M%SZ"
-_CLOCKS_DIFFER: Final = timedelta(minutes=10)
+RECORD = "night.json"
+REPORTS = ("report.md", "report.json", "report.html")
+STAMP = "%Y%m%dT%H%M%SZ"
+_CLOCKS_DIFFER = timedelta(minutes=10)
 _NAME = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]{8}\Z")
 
 
@@ -70,7 +70,7 @@ class Night(_Record):
         return next((sweep for sweep in self.sweeps if sweep.name == name), None)
 
 
-_ADDED: Final = ("number", "pinned", "undelivered")
+_ADDED = ("number", "pinned", "undelivered")
 """Fields that records of earlier versions lack."""
 
 

@@ -6,22 +6,23 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
 from email.message import Message
 from http.client import HTTPException, InvalidURL
-from typing import IO, Any, Final
+from typing import IO
 
 from sim_core import SpecError
+from sim_core.documents import Document, Values
 from sim_core.masking import masked
 from sweep.nightly.nights import Night
 from sweep.nightly.spec import NightlySpec, Notify
 from sweep.results.folder import Folder
 
-FIRST_PAUSE_S: Final = 1.0
-OUTCOMES: Final = ("ok", "regressions", "failures")
-_LEAST_CODE: Final = {"always": 0, "regressions": 1, "failures": 2}
-_TRY_AGAIN: Final = (408, 425, 429)
+FIRST_PAUSE_S = 1.0
+OUTCOMES = ("ok", "regressions", "failures")
+_LEAST_CODE = {"always": 0, "regressions": 1, "failures": 2}
+_TRY_AGAIN = (408, 425, 429)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -42,7 +43,7 @@ def wanted(spec: NightlySpec, code: int) -> list[str]:
     return [label for label, notify in spec.notified() if code >= _LEAST_CODE[notify.when]]
 
 
-def body_of(night: Night, folder: Folder) -> dict[str, Any]:
+def body_of(night: Night, folder: Folder) -> Document:
     """The body for a webhook or command. Its `text` alone is enough for a chat."""
     code = night.code or 0
     return {
@@ -60,7 +61,7 @@ def body_of(night: Night, folder: Folder) -> dict[str, Any]:
     }
 
 
-def deliver_all(spec: NightlySpec, labels: Collection[str], body: Mapping[str, Any]) -> dict[str, str]:
+def deliver_all(spec: NightlySpec, labels: Collection[str], body: Values) -> dict[str, str]:
     """Send `body` to the notifications with these labels; returns `label: problem` of those that failed, by label."""
     return {
         label: f"{label}: {problem}"
@@ -69,7 +70,7 @@ def deliver_all(spec: NightlySpec, labels: Collection[str], body: Mapping[str, A
     }
 
 
-def deliver(notify: Notify, body: Mapping[str, Any], pause: Callable[[float], None] = time.sleep) -> str | None:
+def deliver(notify: Notify, body: Values, pause: Callable[[float], None] = time.sleep) -> str | None:
     """Send `body`; returns None, or a short reason why it was not delivered. Pauses between attempts: 1 s, 2 s, 4 s ..."""
     data = json.dumps(body).encode()
     send = _post if notify.webhook is not None else _call

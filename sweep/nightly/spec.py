@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -13,8 +13,8 @@ from sim_core import SpecError, shown
 from sweep.spec.document import apply_sets, read_spec, validated
 from sweep.spec.workloads import from_text
 
-NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
-PREVIOUS: Final = "previous"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+PREVIOUS = "previous"
 _PERCENT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*%\Z")
 _SECONDS = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*s\Z")
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)\Z")

@@ -1,7 +1,7 @@
 """The best plan of a result beside the job that runs: how much less time its step is expected to take, with an interval."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -15,7 +15,7 @@ from sweep.spec.values import Value
 from sweep.uncertainty.evidence import LEVEL, Basis, t3_quantile
 from sweep.uncertainty.judging import NO_CHOICE, coordinates, distances, squares
 
-FOLLOWING: Final = ("dp", "ga")
+FOLLOWING = ("dp", "ga")
 """Fields of plans that follow from others."""
 
 

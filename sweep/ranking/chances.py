@@ -1,38 +1,38 @@
 """The chance that plans run, by their memory and what may run them, before any run: of rows, and as a column of conditions."""
 
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+from collections.abc import Collection
 
 import numpy as np
 import pyarrow as pa
 
+from sim_core.documents import Fields, Values
 from sweep.ranking.worlds import Worlds
 from sweep.spec.stacks import STACK, stack_name
 from sweep.spec.values import STACK_AXIS
 from sweep.uncertainty.belief import UNNAMED
 from sweep.uncertainty.memory import Guesses, chance_before_runs, chance_in_sql, guesses_in, guesses_of
 
-FROM: Final = frozenset({"peak_memory_bytes", "device_memory_bytes"})
+FROM = frozenset({"peak_memory_bytes", "device_memory_bytes"})
 """The columns that it follows from."""
 
 
-def believed_stack(provenance: Mapping[str, Any]) -> str:
+def believed_stack(provenance: Values) -> str:
     """The same as far as a user named one; UNNAMED if not."""
     return stack_of(provenance) if (provenance.get("spec", {}).get("workload") or {}).get("stack") else UNNAMED
 
 
-def stack_of(provenance: Mapping[str, Any]) -> str:
+def stack_of(provenance: Values) -> str:
     """The name of the stack of a result's spec."""
     return stack_name((provenance.get("spec", {}).get("workload") or {}).get("stack") or STACK)
 
 
-def guesses_before(provenance: Mapping[str, Any]) -> Guesses:
+def guesses_before(provenance: Values) -> Guesses:
     """What the memory of the plans of a result may be in truth, by its stack and device."""
     device = next((each["name"] for each in provenance.get("hardware", ())), "")
     return guesses_of(believed_stack(provenance), device)
 
 
-def runs_probability(rows: pa.Table, provenance: dict[str, Any], worlds: Worlds | None = None) -> pa.Array:
+def runs_probability(rows: pa.Table, provenance: Fields, worlds: Worlds | None = None) -> pa.Array:
     """Chance that each plan runs before any run; null where its memory is unknown. `worlds`: of the rows, simulated."""
     if not set(rows.column_names) >= FROM:
         return pa.nulls(len(rows), pa.float64())
@@ -48,14 +48,14 @@ def runs_probability(rows: pa.Table, provenance: dict[str, Any], worlds: Worlds 
     return pa.array(chance, mask=np.isnan(chance))
 
 
-def runs_in_sql(provenance: Mapping[str, Any], columns: Collection[str]) -> str | None:
+def runs_in_sql(provenance: Values, columns: Collection[str]) -> str | None:
     """The same in SQL, of what is not named by how pages usually differ; None where the memory is unknown."""
     if not FROM.issubset(columns):
         return None
     part = "(peak_memory_bytes / device_memory_bytes)"
     if STACK_AXIS not in columns:
         return chance_in_sql(part, guesses_before(provenance))
-    stated: list[Any] = []
+    stated = []
     for key, values in (provenance.get("spec", {}).get("axes") or {}).items():
         if STACK_AXIS in (names := key.split(",")):  # alone, or beside other fields
             stated += [value[names.index(STACK_AXIS)] if len(names) > 1 else value for value in values]

@@ -5,7 +5,7 @@ Computed from the columns of a result when it is ranked, so for results of any e
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -21,13 +21,13 @@ from sweep.uncertainty.evidence import CONFIDENCE, LEVEL, NORMAL_90, Basis, t3_q
 from sweep.uncertainty.judging import DEVICE, NO_CHOICE, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
 from sweep.uncertainty.process import DOUBLING, NEAR, OWN, RANGE, SLOPE_ENDS
 
-COLUMNS: Final = ("step_time_low_s", "step_time_high_s", "tie")
+COLUMNS = ("step_time_low_s", "step_time_high_s", "tie")
 """Columns that a ranking adds: an interval that holds the measured step of nine of ten plans; cannot be told from the best."""
-ADVISED: Final = 3
+ADVISED = 3
 """Groups whose ties are told: those that come first."""
-SLACK: Final = 1.001
+SLACK = 1.001
 """Rows that nearly tie are looked at, too: SQL and NumPy round differently."""
-_SECONDS: Final = "seconds"
+_SECONDS = "seconds"
 
 
 @dataclass(frozen=True, kw_only=True)

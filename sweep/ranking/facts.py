@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 
@@ -10,8 +10,8 @@ from sweep.ranking.query import NAMED
 from sweep.ranking.selection import quoted
 from sweep.results.index import Index
 
-_TOO_LARGE: Final = "memory_exceeds_device"
-NEEDED_MEMORY: Final = ("peak_memory_bytes", "state_bytes", "device_memory_bytes")
+_TOO_LARGE = "memory_exceeds_device"
+NEEDED_MEMORY = ("peak_memory_bytes", "state_bytes", "device_memory_bytes")
 
 
 class Told(NamedTuple):

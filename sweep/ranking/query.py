@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final
 
 import duckdb
 
@@ -19,9 +18,9 @@ from sweep.results.index import Index
 from sweep.results.reading import File, Reading, reading
 from sweep.results.store import Store
 
-_FEW: Final = 8
+_FEW = 8
 """Files that are rather read whole than asked which of them has a plan."""
-NAMED: Final = "named AS hardware"
+NAMED = "named AS hardware"
 """The rows with all names of their columns; so called, `hardware.nic_bandwidth` is the column, too."""
 
 

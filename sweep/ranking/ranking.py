@@ -6,12 +6,12 @@ DuckDB runs the queries.
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from sim_core import PARTS, Ints
+from sim_core.documents import Fields, Values
 from sweep.columns import MEASURES, NUMBERS, RUNS, SECTIONS, SIZES, higher_is_better, measures_of, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.beside_running import Beside, beside_running
@@ -43,13 +43,13 @@ from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.judging import OwnRuns
 
 TOP, GROUP_TOP = 20, 1
-UTILISATION: Final = ("tflops_per_gpu", "mfu", "hfu", "measured_share")
+UTILISATION = ("tflops_per_gpu", "mfu", "hfu", "measured_share")
 """Columns that tell how well the hardware is used."""
-ALL: Final = "all"
-_PER_SAMPLE: Final = "gpu_s_per_sample"
-_OF_THE_JOB: Final = ("step_time_s", "samples_per_s", "tokens_per_s")
-_SIZED: Final = ("all_gpus", "global_batch", "dp")
-IDENTITY: Final = ("plan", "fidelity", "status", "reason")
+ALL = "all"
+_PER_SAMPLE = "gpu_s_per_sample"
+_OF_THE_JOB = ("step_time_s", "samples_per_s", "tokens_per_s")
+_SIZED = ("all_gpus", "global_batch", "dp")
+IDENTITY = ("plan", "fidelity", "status", "reason")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Ranking:
     rows: pa.Table  # every column of a result, or those asked for; the same for all results with the same columns
     shown: tuple[str, ...]  # the columns of `rows` that say most of these plans, or those asked for
     chosen: bool  # whether columns were asked for
-    best: dict[str, Any] | None  # every column of the first row, of groups that of the best by `best_by`
+    best: Fields | None  # every column of the first row, of groups that of the best by `best_by`
     best_by: str
     per: tuple[str, ...]
     front: tuple[str, ...]  # columns of the Pareto front that the rows are; empty: a ranking
@@ -73,14 +73,14 @@ class Ranking:
     reasons: dict[str, int]  # not ranked, by reason
     memory: tuple[float, ...] | None  # least and most that the plans need which do not fit, and have
     varying: tuple[str, ...]  # plan columns with more than one value among the ranked
-    held: dict[str, Any]  # plan columns with one value
-    utilisation: list[dict[str, Any]]  # of the rows: UTILISATION
+    held: Fields  # plan columns with one value
+    utilisation: list[Fields]  # of the rows: UTILISATION
     alike: int  # plans that the rows stand for besides their own
     differing: tuple[str, ...]  # columns in which those differ
     error_bars: ErrorBars
     running: Beside | None  # the job that runs, where the spec names one
     searched: bool  # a search: plans that were proven worse have no row
-    provenance: dict[str, Any]
+    provenance: Fields
 
 
 def rank(
@@ -223,7 +223,7 @@ def _choose(
     return facts, reach, condition
 
 
-def _shown(rows: pa.Table, telling: Sequence[str], schema: Mapping[str, str], spec: Mapping[str, Any]) -> list[str]:
+def _shown(rows: pa.Table, telling: Sequence[str], schema: Mapping[str, str], spec: Values) -> list[str]:
     """The columns that say most of the chosen rows: those that are `telling`, and results."""
     more = [name for section, kind in SECTIONS.items() if spec.get(section) for name in measures_of(kind)]
     ties = rows["tie"].null_count == 0 and any(place > 1 for place in rows["rank"].to_pylist())  # the best ties with itself
@@ -239,7 +239,7 @@ def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further
         return [name.strip() if name.strip() in further else result_column(name, list(schema)) for name in names]
 
 
-def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
+def _notes(provenance: Fields) -> tuple[str, ...]:
     """Notes of the run that concern the ranking."""
     concerning = ("memory:", "budget:", "failures:", "stragglers:")
     notes = [note for note in provenance.get("notes", ()) if note.startswith(concerning)]

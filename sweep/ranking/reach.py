@@ -7,7 +7,7 @@ beyond the bound is neither checked nor read. Only the columns that a choice nee
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from sweep.columns import LONGER, SHORTER
 from sweep.ranking.query import NAMED, Rows
@@ -17,12 +17,12 @@ from sweep.results.reading import File
 from sweep.uncertainty.evidence import Basis
 from sweep.uncertainty.judging import widest
 
-_BATCH: Final = 64  # files that one query reads: a database keeps the footers of all of them in memory
-_MOST_ROWS: Final = 500_000
+_BATCH = 64  # files that one query reads: a database keeps the footers of all of them in memory
+_MOST_ROWS = 500_000
 """Rows that are gathered; where more tie, they are read where they are."""
-_MOST_GROUPS: Final = 5000
+_MOST_GROUPS = 5000
 """Groups for each of which a file is looked at; of more, all count as one."""
-_ROUNDING: Final = 1.0001  # SQL, NumPy and 32-bit floats round differently
+_ROUNDING = 1.0001  # SQL, NumPy and 32-bit floats round differently
 
 Limits = list[tuple[Any, ...]]
 """Of each group: the highest cost of a row that is looked at, and the values of the group."""

@@ -4,7 +4,7 @@ No row but those in question is sorted: the least values of each group bound wha
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -17,19 +17,19 @@ from sweep.ranking.query import NAMED
 
 Order = Sequence[tuple[str, bool]]
 """Columns to rank by in turn, each with whether more is better."""
-CHOSEN: Final = "chosen"
+CHOSEN = "chosen"
 """Table of the selected plans: rank, plan, ALIKE and DIFFERING."""
-ALIKE: Final = "alike"
-DIFFERING: Final = "alike_but_for"
-BOUNDS: Final = "bounds"
+ALIKE = "alike"
+DIFFERING = "alike_but_for"
+BOUNDS = "bounds"
 """Table of the groups: `best` and `bound`, values of the first column of the order, and whether there are `more` rows."""
-SLACK: Final = 1e-7  # of a 32-bit float, to which numbers are compared
-FRONT: Final = "front"
+SLACK = 1e-7  # of a 32-bit float, to which numbers are compared
+FRONT = "front"
 """Table of the plans of the Pareto fronts."""
-_SAMPLE: Final = 10_000  # points whose front the others are held against
-_BATCH: Final = 1_000_000
-_FIRST: Final = 200  # more rows than asked for are looked at first, twice as many at least
-_MOST: Final = 1_000_000  # DuckDB's limit of min(value, n)
+_SAMPLE = 10_000  # points whose front the others are held against
+_BATCH = 1_000_000
+_FIRST = 200  # more rows than asked for are looked at first, twice as many at least
+_MOST = 1_000_000  # DuckDB's limit of min(value, n)
 
 
 class Question(NamedTuple):
@@ -191,7 +191,7 @@ def best_of(points: Floats) -> Ints:
     if points.shape[1] == 2:
         return _best_of_two(points)
     left = np.lexsort(points.T[::-1])
-    front: list[Ints] = []
+    front = []
     while len(left):
         pivot = points[left[0]]  # the first in order: nothing left beats it
         equal = (points[left] == pivot).all(axis=1)

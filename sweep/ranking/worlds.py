@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from sweep.results.folder import Location
 from sweep.spec.values import STACK_AXIS
 from sweep.uncertainty.belief import UNNAMED, World, worlds_of
 
-MOST: Final = 1000
+MOST = 1000
 """Plans that are simulated in all worlds; of more what pages usually differ by is taken."""
 
 

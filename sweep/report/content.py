@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sim_core import EXPLANATIONS, FOLLOWING, MEMORY, PARTS, Floats, Ints, SimError
 from sim_core.compiling import in_plain_python
+from sim_core.documents import Fields
 from sim_core.masking import masked
 from sweep.ranking.query import Rows, columns_of, results
 from sweep.ranking.ranking import rank
@@ -25,17 +26,17 @@ from sweep.show.ranked import error_lines
 from sweep.tuning.meant import launched_and_best
 from sweep.tuning.record import NAME, SKIP, Run, read_record, runs_of
 
-ROWS: Final = 3000
+ROWS = 3000
 """Plans that the page holds in full; of the others it has counts, densities, fronts and best values."""
-BINS: Final = 56
-MOST_AXES: Final = 16
+BINS = 56
+MOST_AXES = 16
 """Axes that the heat map offers; each pair has a table of its own."""
-PEAK: Final = "peak_memory_bytes"
-TRADE_OFFS: Final = ("all_gpus", PEAK, "gpu_s_per_sample", "usd", "gpu_hours")
+PEAK = "peak_memory_bytes"
+TRADE_OFFS = ("all_gpus", PEAK, "gpu_s_per_sample", "usd", "gpu_hours")
 """Columns that are drawn against the step's time."""
 
 
-def content_of(directory: Location, record: Path | None = None) -> dict[str, Any]:
+def content_of(directory: Location, record: Path | None = None) -> Fields:
     """Everything that a page shows of a result. `record`: its measured runs; default: tune.csv in its folder.
 
     Raises SpecError, FormatError.
@@ -105,7 +106,7 @@ def _stored(connection: duckdb.DuckDBPyConnection, names: Collection[str], plans
     return connection.sql(f"SELECT {chosen} FROM results WHERE plan IN ({listed})").to_arrow_table()
 
 
-def _measured(connection: duckdb.DuckDBPyConnection, runs: Mapping[int, Run]) -> list[dict[str, Any]]:
+def _measured(connection: duckdb.DuckDBPyConnection, runs: Mapping[int, Run]) -> list[Fields]:
     """Measured plans, each with both numbers; what is not among the rows has no simulated one."""
     plans = [plan for plan, run in runs.items() if run.state != SKIP]
     names = ("step_time_s", PEAK, "reason")
@@ -157,7 +158,7 @@ def _counts(code: Ints, number: int) -> Ints:
     return np.bincount(code, minlength=number)
 
 
-def _sensitivity(columns: Columns) -> list[dict[str, Any]]:
+def _sensitivity(columns: Columns) -> list[Fields]:
     """For each axis and value: the best objective, how many plans run, how many there are, and the best plan."""
     axes = []
     for axis in columns.axes:
@@ -188,7 +189,7 @@ def _heat_maps(columns: Columns) -> dict[str, list[float | None]]:
     return maps
 
 
-def _density(columns: Columns, x: str) -> dict[str, Any] | None:
+def _density(columns: Columns, x: str) -> Fields | None:
     """How many plans that run lie where, on logarithmic axes: cells as x, y (the step), count; and the front of both."""
     y = "step_time_s"
     values = columns.measures.get(x)

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final
+from typing import Any
 
 from sim_core import SIMAI, SimError, parameters, plural, short
+from sim_core.documents import Fields
 from sweep.answers.among import ties_of
 from sweep.answers.asked import on_page
 from sweep.answers.explanation import Explanation
@@ -21,12 +22,12 @@ from sweep.tuning.record import OK
 from sweep.uncertainty.evidence import LEVEL
 from sweep.wording import Values, cell, values_text
 
-GROUPS: Final = 6
+GROUPS = 6
 """Groups whose best plan the head tells."""
-MOST_VALUES: Final = 4
+MOST_VALUES = 4
 """Values that are listed; of more numbers the least and the greatest."""
-_PLAN: Final = ("tp", "cp", "pp", "vpp", "ep", "dp", "micro_batch")
-_MILLION: Final = 10**6
+_PLAN = ("tp", "cp", "pp", "vpp", "ep", "dp", "micro_batch")
+_MILLION = 10**6
 
 
 def head_of(
@@ -37,7 +38,7 @@ def head_of(
     place: str,
     axes: Mapping[str, Sequence[Any]],
     measured: Sequence[Values],
-) -> dict[str, Any]:
+) -> Fields:
     """What the head says of a ranking, whose first rows are the best of each group.
 
     `launched`: the plan to launch where it is not the best. `opened`: None where the files of the sweep are not at hand.
@@ -46,7 +47,7 @@ def head_of(
     """
     rows = ranking.rows.slice(0, GROUPS if ranking.per else 1).to_pylist()
     title = heading = name
-    job: list[str] = []
+    job = []
     if rows:
         row = (max if ranking.descending else min)(rows, key=lambda each: each[ranking.by])
         machine, *job = _job(opened, rows[0], axes)
@@ -112,7 +113,7 @@ def _sizes(row: Values) -> str:
     return values_text({name: row[name] for name in _PLAN if row.get(name) not in (None, 1)}) or "one GPU"
 
 
-def _winner(row: Values, ranking: Ranking, opened: Reopened | None, place: str) -> dict[str, Any]:
+def _winner(row: Values, ranking: Ranking, opened: Reopened | None, place: str) -> Fields:
     """The best plan of a group: its words, what is expected of it, how sure that is, how to launch it."""
     plan, group = int(row["plan"]), {name: row[name] for name in ranking.per}
     told = f"{short(row['step_time_s'], 's')} a step"

@@ -5,7 +5,6 @@ import json
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Final
 
 from sweep.answers.section import Section
 from sweep.columns import PERCENT, REPORTED, higher_is_better
@@ -14,10 +13,10 @@ from sweep.tuning.record import SLOW
 from sweep.validation.figures import RECORDED
 from sweep.wording import SHORT_PART, Values, cell, heading as short_name
 
-LABELS: Final = {
+LABELS = {
     **REPORTED, "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "measured_s": "measured",
 }  # fmt: skip
-PEAK: Final = "peak_memory_bytes"
+PEAK = "peak_memory_bytes"
 
 
 def report_page(content: Values) -> str:
@@ -122,7 +121,7 @@ def _sections(content: Values) -> list[Section]:
     return [Section(heading, note=note, html=text) for heading, note, text in parts]
 
 
-_RANKING: Final = (
+_RANKING = (
     '<div class="filters" id="filters"></div><div class="controls"><button type="button" id="clear">clear filters</button>'
     '<button type="button" id="unsort" hidden>in order of rank</button>'
     '<span id="shown" role="status"></span></div><div class="scroll" id="ranking"></div>'

@@ -1,6 +1,6 @@
 """A result as coded columns: what the charts of a page need of every row, in memory for a million rows."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -11,9 +11,9 @@ from sweep.columns import REPORTED
 from sweep.ranking.query import columns_of, plan_columns
 from sweep.ranking.selection import ordering, quoted
 
-MOST_VALUES: Final = 40
+MOST_VALUES = 40
 """Values of an axis that is drawn as such; one with more is left to the ranking."""
-IDENTITY: Final = ("plan", "fidelity", "dp")
+IDENTITY = ("plan", "fidelity", "dp")
 
 
 class Axis(NamedTuple):

@@ -3,10 +3,10 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-DIGITS: Final = 8
-_NOT_ASKED: Final = ("store", "name", "running")
+DIGITS = 8
+_NOT_ASKED = ("store", "name", "running")
 """Sections of a spec that change no row."""
 
 

@@ -1,14 +1,13 @@
 """Few large files from the many small ones of a result: quicker to list, to check and to rank."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from sweep.results.slice_file import Slice, encoded
 from sweep.results.store import Store
 
-MOST_ROWS: Final = 200_000
+MOST_ROWS = 200_000
 """Of a file."""
-MOST_BYTES: Final = 10_000_000
+MOST_BYTES = 10_000_000
 """Of a file: Arrow uploads more than 10 MiB in parts, which a kill may leave behind on an object store."""
 
 

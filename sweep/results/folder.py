@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
@@ -26,7 +26,7 @@ from sim_core.masking import masked, without_secrets
 from sim_core.places import lock_file
 from sweep.results.patience import CHECK_NETWORK, UNREACHED, Result, StoreUnavailable, advice, patiently
 
-_REFUSED: Final = {
+_REFUSED = {
     "Cannot parse URI": "is no URI: in a user or password write %2F for /, %40 for @, %20 for a space",
     "Unexpected query parameter": "has an option that its file system does not know",
     "username": "has a user, which its file system does not take",
@@ -37,7 +37,7 @@ _REFUSED: Final = {
 """What is said of a URI that was refused, by words of Arrow's message, which may repeat secrets."""
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_OBJECT_STORES: Final = ("s3", "gcs", "abfs")
+_OBJECT_STORES = ("s3", "gcs", "abfs")
 
 
 @dataclass(frozen=True)

@@ -8,23 +8,23 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-INDEX: Final = b"sweep.index"
-OK: Final = "ok"
-_HASH: Final = "0" * 64
+INDEX = b"sweep.index"
+OK = "ok"
+_HASH = "0" * 64
 _OWN = re.compile(rb'\{"footer": "([0-9a-f]{64})"')
-_CHUNK: Final = "{:012d} {:012d} {:.32}"
+_CHUNK = "{:012d} {:012d} {:.32}"
 """First byte, bytes, and the first 128 bits of the SHA-256 of a column's chunk."""
-_PIECE: Final = 1 << 18  # bytes read at a time
-_TOO_LARGE: Final = "memory_exceeds_device"
-_NEED: Final = ("peak_memory_bytes", "state_bytes")  # the first that is known
-_HAVE: Final = "device_memory_bytes"
+_PIECE = 1 << 18  # bytes read at a time
+_TOO_LARGE = "memory_exceeds_device"
+_NEED = ("peak_memory_bytes", "state_bytes")  # the first that is known
+_HAVE = "device_memory_bytes"
 
 
 class Bounds(NamedTuple):

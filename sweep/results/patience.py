@@ -3,13 +3,13 @@
 import random
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
-PAUSES_S: Final = (1.0, 3.0, 9.0)
+PAUSES_S = (1.0, 3.0, 9.0)
 """Seconds between attempts, of which a random half to all is waited. Each attempt is some 30 of Arrow's own within 8 s."""
-_ADVICE: Final = {
+_ADVICE = {
     ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "INVALID_CLIENT_TOKEN", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN",
      "UNRECOGNIZED_CLIENT", "MISSING_AUTHENTICATION_TOKEN", "HTTP status 401", "HTTP status 403"):
         "check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or the node's role) and their rights in the bucket",
@@ -17,8 +17,8 @@ _ADVICE: Final = {
     ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint", "HTTP status 301",
      "HTTP status 307"): "check the region (AWS_REGION)",
 }  # fmt: skip
-UNREACHED: Final = ("NETWORK_CONNECTION", "Could not connect", "curlCode")
-CHECK_NETWORK: Final = "check the address (AWS_ENDPOINT_URL) and the network"
+UNREACHED = ("NETWORK_CONNECTION", "Could not connect", "curlCode")
+CHECK_NETWORK = "check the address (AWS_ENDPOINT_URL) and the network"
 
 Result = TypeVar("Result")
 

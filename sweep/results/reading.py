@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from sweep.results.folder import Location
 from sweep.results.index import Index, has_column
 from sweep.results.slice_file import Slice, footer_size, indexed, is_whole
 from sweep.results.store import Store
 
-_TAIL: Final = 1 << 15
+_TAIL = 1 << 15
 """Bytes that are read from the end of a file: most footers are shorter."""
 
 

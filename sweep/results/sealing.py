@@ -2,22 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any, Final
 
-CHECKSUM: Final = "checksum"
+from sim_core.documents import Document, Values
+
+CHECKSUM = "checksum"
 """Key of the provenance that says by which hash a file or manifest is sealed."""
-_ALGORITHM: Final = "sha256"
-_KEY: Final = "seal"
+_ALGORITHM = "sha256"
+_KEY = "seal"
 
 
-def sealed_text(plain: Mapping[str, Any]) -> bytes:
+def sealed_text(plain: Values) -> bytes:
     """Data with its own hash, as JSON: the manifest of a sweep, the record of a night."""
     kept = {key: value for key, value in plain.items() if key != _KEY} | {CHECKSUM: _ALGORITHM}
     return json.dumps(kept | {_KEY: _text_digest(kept)}, indent=1).encode()
 
 
-def unsealed(data: bytes) -> tuple[dict[str, Any], bool]:
+def unsealed(data: bytes) -> tuple[Document, bool]:
     """The data in such a text, and whether it has a hash: those of earlier versions have none. Raises ValueError if damaged."""
     plain = json.loads(data)
     if not isinstance(plain, dict):
@@ -28,7 +28,7 @@ def unsealed(data: bytes) -> tuple[dict[str, Any], bool]:
     return {key: value for key, value in plain.items() if key not in (CHECKSUM, _KEY)}, sealed
 
 
-def opened_text(data: bytes) -> dict[str, Any]:
+def opened_text(data: bytes) -> Document:
     """The provenance in a manifest. Raises ValueError if it is damaged."""
     provenance, _ = unsealed(data)
     if not isinstance(provenance.get("sweep"), str) or not isinstance(provenance.get("spec"), dict):
@@ -36,6 +36,6 @@ def opened_text(data: bytes) -> dict[str, Any]:
     return provenance
 
 
-def _text_digest(plain: Mapping[str, Any]) -> str:
+def _text_digest(plain: Values) -> str:
     kept = {key: value for key, value in plain.items() if key != _KEY}
     return hashlib.sha256(json.dumps(kept).encode()).hexdigest()

@@ -12,24 +12,24 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sim_core.documents import Fields
 from sweep.results.index import INDEX, Index, empty_index, fill_index, read_index
 from sweep.results.sealing import CHECKSUM, opened_text
 
-PROVENANCE: Final = b"sweep.provenance"
-SEAL: Final = b"sweep.sha256"
-POSITIONS: Final = b"sweep.positions"
+PROVENANCE = b"sweep.provenance"
+SEAL = b"sweep.sha256"
+POSITIONS = b"sweep.positions"
 """Key of the footer: the first position of the slice and the one after its last. Files of earlier versions have none."""
-COUNTED: Final = b"sweep.counted"
+COUNTED = b"sweep.counted"
 """Key of the footer: how many plans of the slice are no rows, by reason, and other facts of a search."""
-_EMPTY: Final = b"sha256:" + b"0" * 64
+_EMPTY = b"sha256:" + b"0" * 64
 _SEALED = re.compile(rb"sha256:[0-9a-f]{64}")
-_NUMBER: Final = "plan"
-_PAGE: Final = 1 << 16
+_NUMBER = "plan"
+_PAGE = 1 << 16
 """Bytes of a page before compression: a reader skips those without a row that it looks for."""
 
 
@@ -59,7 +59,7 @@ def covering(parts: Sequence[Slice]) -> list[Slice]:
     before = [bisect.bisect_right(stops, part.start) for part in ordered]
     for part, k in zip(ordered, before, strict=True):
         best.append(max(best[-1], best[k] + part.rows))
-    chosen: list[Slice] = []
+    chosen = []
     k = len(ordered)
     while k:
         if best[k] == best[k - 1]:
@@ -70,7 +70,7 @@ def covering(parts: Sequence[Slice]) -> list[Slice]:
     return chosen[::-1]
 
 
-def encoded(batch: pa.RecordBatch, provenance: bytes, part: Slice | None, counted: dict[str, Any] | None = None) -> pa.Buffer:
+def encoded(batch: pa.RecordBatch, provenance: bytes, part: Slice | None, counted: Fields | None = None) -> pa.Buffer:
     """The rows of a slice as a sealed Parquet file; `counted`: see COUNTED. Without a slice, the manifest."""
     floats = [field.name for field in batch.schema if pa.types.is_floating(field.type)]
     others = [name for name in batch.schema.names if name not in (*floats, _NUMBER)]
@@ -136,7 +136,7 @@ def footer_size(tail: bytes | memoryview) -> int:
     return int.from_bytes(tail[-8:-4], "little") + 8
 
 
-def counted_in(footer: pq.FileMetaData) -> dict[str, Any]:
+def counted_in(footer: pq.FileMetaData) -> Fields:
     """What the file of a search counts beside its rows: `plans` by reason, `simulated`, and the sum of `tightness`.
 
     Empty for others.
@@ -145,7 +145,7 @@ def counted_in(footer: pq.FileMetaData) -> dict[str, Any]:
     return counted if isinstance(counted, dict) else {}
 
 
-def added(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def added(counts: Sequence[Fields]) -> Fields:
     """The counts of several files of a search, added up."""
     plans: Counter[str] = Counter()
     for counted in counts:
@@ -154,7 +154,7 @@ def added(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"plans": dict(plans), **sums}
 
 
-def carried(data: bytes, part: Slice | None) -> dict[str, Any]:
+def carried(data: bytes, part: Slice | None) -> Fields:
     """The provenance in the file of a slice, or in the manifest. Raises ValueError if the file is damaged."""
     if not is_whole(data, part, None):
         raise ValueError("is damaged")

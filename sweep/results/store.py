@@ -14,28 +14,29 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sim_core import SpecError
+from sim_core.documents import Fields
 from sim_core.places import lock_file
 from sweep.results.folder import Folder, Location, folder_at, only_one
 from sweep.results.sealing import opened_text, sealed_text
 from sweep.results.slice_file import Slice, added, carried, counted_in, covering, encoded, is_whole
 from sweep.sources import differences
 
-MANIFEST: Final = "_sweep.parquet"
+MANIFEST = "_sweep.parquet"
 """The provenance beside no rows: whatever reads all Parquet files of the folder reads it, too, and finds nothing more."""
-OLD_MANIFEST: Final = "sweep.json"
+OLD_MANIFEST = "sweep.json"
 """The same of earlier versions, as JSON."""
 _PART = re.compile(r"part-([0-9]{12,})-([0-9]{12,})\.parquet\Z")
-_LOCK: Final = ".lock"
-NO_RESULTS: Final = "holds no results of a sweep"
-_LEFTOVERS: Final = (".part-", f".{MANIFEST}.")  # files of writers that were killed
-_READERS: Final = 16  # of an object store, which answers late
-_LOCAL_READERS: Final = 4
+_LOCK = ".lock"
+NO_RESULTS = "holds no results of a sweep"
+_LEFTOVERS = (".part-", f".{MANIFEST}.")  # files of writers that were killed
+_READERS = 16  # of an object store, which answers late
+_LOCAL_READERS = 4
 
 Given = TypeVar("Given")
 
@@ -52,7 +53,7 @@ class Store:
         return folder_at(self.directory)
 
     @contextmanager
-    def opened(self, provenance: dict[str, Any], schema: pa.Schema | None = None, *, fresh: bool = False) -> Iterator[bytes]:
+    def opened(self, provenance: Fields, schema: pa.Schema | None = None, *, fresh: bool = False) -> Iterator[bytes]:
         """Lock the folder for one run; yields the provenance that goes into each file. `fresh` deletes what it holds.
 
         `schema`: of the rows that will be stored; default: of those that are.
@@ -77,12 +78,12 @@ class Store:
                 self.folder.delete(OLD_MANIFEST)
             yield text
 
-    def check(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
+    def check(self, provenance: Fields, *, fresh: bool = False) -> None:
         """Raise SpecError if the folder cannot hold this sweep, before anything is computed."""
         self.check_held(provenance, fresh=fresh)
         self.folder.probe()
 
-    def check_held(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
+    def check_held(self, provenance: Fields, *, fresh: bool = False) -> None:
         """The same without a trial of the store: nothing is written."""
         if self.folder.is_file():
             raise SpecError(f"{self.folder}: found a file, expected a folder")
@@ -103,14 +104,14 @@ class Store:
                 what = f"holds results of another sweep ({stored.get('name')}: other axes, constraints or hardware)"
             raise SpecError(f"{self.folder}: {what}; choose another --out, or start over with --fresh")
 
-    def provenance(self) -> dict[str, Any] | None:
+    def provenance(self) -> Fields | None:
         """What the folder's results were made from, by its manifest or else its slices; None if it holds none.
 
         Raises SpecError if it is damaged.
         """
         return self.told()[0]
 
-    def told(self) -> tuple[dict[str, Any] | None, str]:
+    def told(self) -> tuple[Fields | None, str]:
         """The same, and what is wrong with the manifest, so that slices were asked: `is missing`, `is damaged`, or nothing."""
         for name in (MANIFEST, OLD_MANIFEST):
             try:
@@ -156,7 +157,7 @@ class Store:
                 "move away what does not belong here"
             )
 
-    def made_from(self) -> dict[str, Any]:
+    def made_from(self) -> Fields:
         """The provenance of the folder's results. Raises SpecError if it holds none, or if it is damaged."""
         provenance = self.provenance()
         if provenance is None:
@@ -177,9 +178,9 @@ class Store:
                 return pq.read_schema(BytesIO(self.folder.read_bytes(part.file_name))).remove_metadata()
         return pa.schema([])
 
-    def _provenance_of_slices(self) -> dict[str, Any] | None:
+    def _provenance_of_slices(self) -> Fields | None:
         """The provenance that undamaged slices carry, where they agree; None if there are none."""
-        by_sweep: dict[str, dict[str, Any]] = {}
+        by_sweep: dict[str, Fields] = {}
         for part in self._parts():
             with suppress(FileNotFoundError, ValueError):
                 provenance = carried(self.folder.read_bytes(part.file_name), part)
@@ -298,7 +299,7 @@ class Store:
         """Whether undamaged slices of this sweep cover [0, count)."""
         return not self.missing(count) and not self.damaged(identity)
 
-    def joined(self, parts: Sequence[Slice]) -> tuple[pa.RecordBatch, dict[str, Any]]:
+    def joined(self, parts: Sequence[Slice]) -> tuple[pa.RecordBatch, Fields]:
         """The rows of some slices as one batch, and what their files count beside them (a search's; else empty)."""
         files = [self.folder.read_bytes(part.file_name) for part in parts]
         table = pa.concat_tables([pq.read_table(BytesIO(data)).replace_schema_metadata(None) for data in files])
@@ -306,7 +307,7 @@ class Store:
         batches = table.unify_dictionaries().combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema), added(counts) if counts else {}
 
-    def counted(self) -> dict[str, Any]:
+    def counted(self) -> Fields:
         """What the finished slices of a search count beside their rows; empty for other results."""
         if "search" not in (self.provenance() or {}):
             return {}

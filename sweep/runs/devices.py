@@ -2,25 +2,24 @@
 
 import re
 from functools import cache
-from typing import Final
 
 from sim_core import Hardware, preset_names, read_hardware
 from sweep.frameworks.stacks import assumed
 from sweep.runs.table import NotSimulated
 
-FORMS: Final = ("SXM", "PCIE", "NVL", "NVL72")
-WRITTEN: Final = {"TPUV": "TPU V", "TPU7": "TPU V7", "TRILLIUM": "V6E", "IRONWOOD": "V7X", "NVL72": " NVL72"}
+FORMS = ("SXM", "PCIE", "NVL", "NVL72")
+WRITTEN = {"TPUV": "TPU V", "TPU7": "TPU V7", "TRILLIUM": "V6E", "IRONWOOD": "V7X", "NVL72": " NVL72"}
 """What some call a device, in the words of presets."""
-USUAL_FORM: Final = "SXM"
+USUAL_FORM = "SXM"
 """What a name without a form means where a preset has that form; racks are known by their GPU."""
-SMALLER: Final = {("V100", 16): ("V100-32G-SXM", "15.77 GiB")}
+SMALLER = {("V100", 16): ("V100-32G-SXM", "15.77 GiB")}
 """The same chip and bandwidth with less memory (NVIDIA V100 datasheet: 16 and 32 GB at 900 GB/s), as CUDA reports it."""
-CAPACITY: Final = 0.1
+CAPACITY = 0.1
 """How far a stated memory may be from that of a preset whose name has none: vendors round (H200-141GB, B200-180GB)."""
-RACK: Final = 64
+RACK = 64
 """GPUs of a rack of 72 that a job of a power of two takes, so that its groups stay inside racks. No published run states it."""
-_NVL: Final = {"peak_flops_bf16": "835.5 TFLOP/s", "nvls": False}
-STAND_INS: Final[dict[tuple[str, str], tuple[str, dict[str, object]]]] = {
+_NVL = {"peak_flops_bf16": "835.5 TFLOP/s", "nvls": False}
+STAND_INS: dict[tuple[str, str], tuple[str, dict[str, object]]] = {
     ("H200", "NVL"): ("H200-SXM", {**_NVL, "sustained_scale": 1.34, "power": "600 W"}),
     ("H100", "NVL"): ("H200-SXM", {
         **_NVL, "sustained_scale": 1.53, "power": "400 W", "memory": "93.1 GiB", "memory_bandwidth": "3938 GB/s",

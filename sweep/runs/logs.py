@@ -2,43 +2,43 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sim_core import STACK_FACTS
 from sweep.inputs.told import NEEDED, Job
 from sweep.runs.devices import HardwareCell, hardware_cell, stand_in
 from sweep.runs.table import OUT_OF_MEMORY, NotSimulated
 
-SET: Final = "logs"
-FRAMEWORKS: Final = {
+SET = "logs"
+FRAMEWORKS = {
     "megatron-2022": "Megatron-LM", "megatron-core": "Megatron-Core", "megatron-deepspeed": "Megatron-DeepSpeed",
     "nemo": "NeMo", "torchtitan": "torchtitan", "nanotron": "nanotron",
 }  # fmt: skip
 """Names in a table by the preset of the framework."""
-PAGES: Final = {"nemo": "nemo-24"}
+PAGES = {"nemo": "nemo-24"}
 """The page of a log's framework, where it is another than that which the launch files of today imply."""
-SHARDED: Final[Mapping[str, Mapping[str, object]]] = {
+SHARDED: Mapping[str, Mapping[str, object]] = {
     "gradients": {"sharding": "parameters", "reshard_after_forward": False},
     "parameters": {"sharding": "parameters", "reshard_after_forward": True},
 }
 """Plan fields of runs that share parameters; that others share the optimizer, or nothing, is a fact of their stack."""
-EXPERTS: Final = ("count", "topk", "ffn")
-SIZES: Final = ("all_gpus", "tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "precision")
-LAYER_EACH: Final = ("nemo", "megatron-core")
+EXPERTS = ("count", "topk", "ffn")
+SIZES = ("all_gpus", "tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "precision")
+LAYER_EACH = ("nemo", "megatron-core")
 """Stacks on Megatron-Core. It refuses layers that its virtual stages do not divide, unless embedding and loss count as one each
 (--account-for-embedding-in-pipeline-split, --account-for-loss-in-pipeline-split), as in NVIDIA's recipes of Llama 3.1 405B (126
 layers; NeMo llm/recipes/llama31_405b.py, Megatron-Bridge recipes/llama/llama3.py)."""
-ENDS_AS_LAYERS: Final = "embedding_and_loss_as_layer"
-FP32_GRADIENTS: Final = {"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 18.0, "reduces_whole": True}
+ENDS_AS_LAYERS = "embedding_and_loss_as_layer"
+FP32_GRADIENTS = {"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 18.0, "reduces_whole": True}
 """Of Megatron-DeepSpeed with BF16_Optimizer: gradients of 16 bits stay beside fp32 ones, to which they are added
 (deepspeed/runtime/bf16_optimizer.py): 2 + 2 + 4 bytes a weight on every rank. `hp_grad.add_(grad.to(fp32))` is two kernels, of
 2 + 4 and 4 + 4 + 4 bytes. All fp32 gradients are all-reduced (pipe/engine.py: _bf16_reduce_grads), under ZeRO 1, too."""
-GPT: Final[dict[str, object]] = {
+GPT: dict[str, object] = {
     "gated": False, "activation": "gelu", "norm": "layernorm", "position": "learned", "tied": True,
     "qkv_bias": True, "projection_bias": True, "mlp_bias": True,
 }  # fmt: skip
-LLAMA: Final[dict[str, object]] = {"gated": True, "activation": "silu", "norm": "rmsnorm", "position": "rotary", "tied": False}
-FAMILIES: Final[Mapping[str, Mapping[str, object]]] = {
+LLAMA: dict[str, object] = {"gated": True, "activation": "silu", "norm": "rmsnorm", "position": "rotary", "tied": False}
+FAMILIES: Mapping[str, Mapping[str, object]] = {
     "gpt": GPT,
     "bloom": GPT | {"position": "alibi", "embedding_norm": True},
     "opt": GPT | {"activation": "relu"},
@@ -46,9 +46,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, object]]] = {
     "llama": LLAMA,
 }
 """What the sizes of a model leave open, by family (their publications)."""
-DROPOUT: Final = 0.1
+DROPOUT = 0.1
 """Of hidden states and attention in fp16 training of 2021 and 2022, the default of Megatron-LM; later models have none."""
-DROPPING: Final = "megatron-deepspeed"
+DROPPING = "megatron-deepspeed"
 """A framework whose launch scripts leave that default in bf16, too: no --hidden-dropout, no --attention-dropout in BLOOM's
 (bigscience-workshop/bigscience train/tr11-176B-ml/tr11-176B-ml.slurm)."""
 

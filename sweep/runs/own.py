@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +9,7 @@ import pyarrow as pa
 from sweep.runs.simulation import Run
 from sweep.uncertainty.judging import OwnRuns
 
-SIZES: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "all_gpus")
+SIZES = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "all_gpus")
 
 
 def own_runs(runs: Sequence[Run]) -> OwnRuns:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,16 +28,16 @@ from sim_core import (
 from sweep.runs.table import COMPOSED, FAILED, FIRST_STAGE, NOT_MODELLED, OK, STATED, NotSimulated, Row
 from sweep.uncertainty.highest import kind_of
 
-PLAN_REASON: Final = "plan: "
+PLAN_REASON = "plan: "
 """What the reason of a plan that cannot run begins with."""
-READINGS: Final = {"allocated": (1.0, 0.0), "reserved": (1.0, 2**29), "nvidia-smi": (1.11, 2**33)}
+READINGS = {"allocated": (1.0, 0.0), "reserved": (1.0, 2**29), "nvidia-smi": (1.11, 2**33)}
 """What a kind of memory reading shows: a factor on the bytes of tensors, and further bytes. What the allocator reserves is
 fragmented as the stack says; nvidia-smi also counts the context, communicators and buffers; its numbers were chosen on the runs
 of tr11's document. Other kinds are taken to show what the stack reserves."""
-ALLOCATED: Final = tuple(row.name for row in MEMORY_ROWS if row.of == "tensors")
+ALLOCATED = tuple(row.name for row in MEMORY_ROWS if row.of == "tensors")
 """Bytes of tensors: what the framework reports as allocated."""
-LONGEST_REASON: Final = 100
-BOUNDLESS: Final = "1e6 GB"
+LONGEST_REASON = 100
+BOUNDLESS = "1e6 GB"
 """Memory of the device while a step is timed: whether the plan fits is judged apart."""
 
 
@@ -51,7 +51,7 @@ class Change(NamedTuple):
     device: Hardware | None = None  # in place of the hardware of each row
 
 
-UNCHANGED: Final = Change({}, {})
+UNCHANGED = Change({}, {})
 
 
 class Run(NamedTuple):
@@ -289,9 +289,9 @@ def _without(hardware: Hardware, change: Change) -> Hardware:
     return changed.model_copy(update={"kernels": changed.kernels.model_copy(update={"tables": "", "borrowed": ""})})
 
 
-_FAST: Final = "1e9 GB/s"
+_FAST = "1e9 GB/s"
 
-ABLATIONS: Final[Mapping[str, Change]] = {
+ABLATIONS: Mapping[str, Change] = {
     "kernel tables": Change({"gemm_efficiency": 0.5, "attention_efficiency": 0.5}, {}, tables=False),
     "element-wise kernels": Change({"memory_bandwidth": _FAST, "kernel_overhead": "0 s"}, {"accumulation_bytes": 0.0}),
     "gradient accumulation": Change({}, {"accumulation_bytes": 0.0}),

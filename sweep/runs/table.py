@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Final
 
 import yaml
 
@@ -29,32 +28,32 @@ from sim_core import (
     read_stack,
     shown,
 )
-from sim_core.documents import parse_yaml
+from sim_core.documents import Fields, Values, parse_yaml
 from sim_core.limits import whole_number
 from sweep.frameworks.stacks import assumed
 from sweep.spec.document import cells_by_column, read_csv
 
-DATA: Final = Path(__file__).parent / "data"
-PUBLISHED: Final = (DATA / "measured.csv", DATA / "ultrascale.csv", DATA / "fresh.csv")
+DATA = Path(__file__).parent / "data"
+PUBLISHED = (DATA / "measured.csv", DATA / "ultrascale.csv", DATA / "fresh.csv")
 """The tables that ship with the product; every row with its source and licence."""
-LABELS: Final = (
+LABELS = (
     "id", "set", "source", "licence", "quality", "framework", "hw", "interconnect", "model_name", "release",
     "dispatcher_library", "features", "notes", "assumed",
 )  # fmt: skip
 """What a run is called and where it comes from, as its publisher writes it: no number follows from it but `quality`. `assumed`:
 what is taken for what we have not or the run does not state, such as the nearest device."""
-CELLS: Final = ("model", "stack", "hardware", "sequence_parallel")
-SIZES: Final = ("all_gpus", "tp", "cp", "pp", "vpp", "ep", "micro_batch", "global_batch", "ga")
-FIELDS: Final = tuple(name for name, field in PLAN_FIELDS.items() if field.is_set)
-OUTCOME: Final = ("state", "step_time_s", "peak_memory_gib", "memory_kind", "reason")
-COLUMNS: Final = (*LABELS, *CELLS, *SIZES, *(name for name in FIELDS if name not in SIZES), *OUTCOME)
-REQUIRED: Final = ("set", "model", "stack", "hardware", "all_gpus", "micro_batch", "step_time_s")
-NUMBERS: Final = ("step_time_s", "peak_memory_gib")
-LARGEST_NUMBER: Final = 1e15
-OK: Final = "ok"
-FAILED: Final = "failed"
-COMPOSED: Final = "composed"
-QUALITIES: Final = {
+CELLS = ("model", "stack", "hardware", "sequence_parallel")
+SIZES = ("all_gpus", "tp", "cp", "pp", "vpp", "ep", "micro_batch", "global_batch", "ga")
+FIELDS = tuple(name for name, field in PLAN_FIELDS.items() if field.is_set)
+OUTCOME = ("state", "step_time_s", "peak_memory_gib", "memory_kind", "reason")
+COLUMNS = (*LABELS, *CELLS, *SIZES, *(name for name in FIELDS if name not in SIZES), *OUTCOME)
+REQUIRED = ("set", "model", "stack", "hardware", "all_gpus", "micro_batch", "step_time_s")
+NUMBERS = ("step_time_s", "peak_memory_gib")
+LARGEST_NUMBER = 1e15
+OK = "ok"
+FAILED = "failed"
+COMPOSED = "composed"
+QUALITIES = {
     OK: "scored",
     FAILED: "did not finish: asked is whether its plan can run and fits",
     COMPOSED: "put together from profiles of single layers, not measured",
@@ -66,24 +65,24 @@ QUALITIES: Final = {
     "sibling": "1.6 times as slow as runs of the same plan",
 }  # fmt: skip
 """How far the figures of a run can be trusted, and what that means."""
-OUT_OF_MEMORY: Final = "oom"
-REFUSED: Final = "refused"
-STATES: Final = {OK: "ran", OUT_OF_MEMORY: "did not fit", REFUSED: "its plan cannot run", "crash": "failed for another cause"}
-FIRST_STAGE: Final = ", first stage"
+OUT_OF_MEMORY = "oom"
+REFUSED = "refused"
+STATES = {OK: "ran", OUT_OF_MEMORY: "did not fit", REFUSED: "its plan cannot run", "crash": "failed for another cause"}
+FIRST_STAGE = ", first stage"
 """What a `memory_kind` ends with that was read on a rank of the first stage; else it is that of the fullest."""
-NOT_MODELLED: Final = "not modelled"
-KINDS: Final = ("allocated", "reserved", "nvidia-smi", "device", NOT_MODELLED)
+NOT_MODELLED = "not modelled"
+KINDS = ("allocated", "reserved", "nvidia-smi", "device", NOT_MODELLED)
 """What a memory reading shows: tensors, what the allocator reserves, what the driver shows, all that is in use; or the
 run keeps single tensors of a layer, or some on the host, which no whole module tells."""
-WORDS: Final = {
+WORDS = {
     "sequence_parallel": ("true", "false"), "quality": tuple(QUALITIES), "state": tuple(STATES), "memory_kind": KINDS,
 }  # fmt: skip
 """Columns that hold one of some words."""
-CLOSE: Final = 0.8
+CLOSE = 0.8
 """How alike a heading must be to a column that is missing to be taken for a slip of the pen."""
-FREE_TEXT: Final = {"iter_ms", "gpus", "dtype", "interconnect", "recompute"}
+FREE_TEXT = {"iter_ms", "gpus", "dtype", "interconnect", "recompute"}
 """Columns of tables of others, in free text, of which no table of runs has two."""
-STATED: Final = "stated by the run"
+STATED = "stated by the run"
 """The source of a network that is a run's own."""
 
 
@@ -122,7 +121,7 @@ class Row:
         return self.text("state") == OUT_OF_MEMORY
 
     @cached_property
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> Fields:
         """The fields of its plan that it states, by the names of `sim_core.plans`, and sizes of 1."""
         own = {name: _value(name, self.text(name)) for name in FIELDS if self.text(name)}
         return {"tp": 1, "cp": 1, "pp": 1, "vpp": 1, "ep": 1, **own}
@@ -170,7 +169,7 @@ def _value(name: str, text: str) -> object:
 
 
 @cache
-def _mapping(text: str, key: str) -> Mapping[str, Any]:
+def _mapping(text: str, key: str) -> Values:
     """A name, or a mapping in YAML, as a mapping. Raises SpecError."""
     value = parse_yaml(text, key)[0] if text.startswith("{") else {"preset": text}
     return value if isinstance(value, Mapping) else {"preset": text}
@@ -184,7 +183,7 @@ def _model(text: str) -> Model:
 
 
 @cache
-def _stack(text: str) -> tuple[Stack, Mapping[str, Any]]:
+def _stack(text: str) -> tuple[Stack, Values]:
     """The page of a stack, by its own name or that of a framework that it stands for, and facts in SI."""
     given = dict(_mapping(text, "stack"))
     name, framework = str(given.pop("preset", "")), given.pop("framework", None)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from sweep.evaluation.preparation import Sweep
 from sweep.search.blocks import Blocks
 from sweep.search.objective import Objective, group_keys
 
-LAUNCHED: Final = b"launch:"
+LAUNCHED = b"launch:"
 """What the key of a group begins with where its plans are compared by what a launch costs; no other key has its length."""
 
 

@@ -3,7 +3,6 @@
 import math
 import re
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -13,11 +12,11 @@ from sweep.evaluation.preparation import Sweep
 from sweep.search.objective import Objective
 from sweep.spec.space import Axis, Space
 
-GOOD: Final = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
+GOOD = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
 """Ignored columns whose higher values tend to be faster, so that the plan that stands for a block is a good one."""
-MICRO_BATCHES: Final = {"ga", "global_batch"}
+MICRO_BATCHES = {"ga", "global_batch"}
 """Columns that the number of micro-batches changes, besides those that follow from a step."""
-MANY: Final = 8
+MANY = 8
 """From so many values of such an axis on, three bounds for all of them are less work (`sim_core.coarse_bounds`)."""
 
 

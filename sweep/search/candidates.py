@@ -1,7 +1,7 @@
 """Search among some plans: bound all, simulate the most promising, stop when no bound is below the best found."""
 
 from collections import Counter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,17 +15,17 @@ from sweep.search.ahead import Frontier, launched, of_blocks, of_bounded, refine
 from sweep.search.blocks import Blocks
 from sweep.search.objective import group_keys, same_numbers
 
-BEATEN: Final = "bound_beaten"
+BEATEN = "bound_beaten"
 """The reason of plans that were not simulated: even their bound is worse than the best."""
-WORSE: Final = "not_among_best"
+WORSE = "not_among_best"
 """The reason of plans that were simulated and are worse than the best."""
-ELSEWHERE: Final = -1
+ELSEWHERE = -1
 """Instead of a reason: a block of another slice."""
-FIRST_BATCH: Final = 64
+FIRST_BATCH = 64
 """Plans simulated at first, or one for each group; twice as many each time."""
-FIRST_MEMBERS: Final = 1024
+FIRST_MEMBERS = 1024
 """Plans of blocks, about, that are bounded one by one at first; twice as many each time ..."""
-MEMBERS: Final = 16_384
+MEMBERS = 16_384
 """... up to these."""
 
 
@@ -52,7 +52,7 @@ def search_blocks(sweep: Sweep, blocks: Blocks, part: Slice, frontier: Frontier)
     ahead = ahead._replace(reason=np.where(plans > 0, ahead.reason, ELSEWHERE))
     ahead = refined(sweep, blocks, families, ahead, ahead.promising(frontier), frontier)
     counted[BEATEN] = counted.pop("", 0)
-    searched: list[Searched] = []
+    searched = []
     for rows in ahead.rounds(frontier, plans, FIRST_MEMBERS, MEMBERS):
         places = np.concatenate([np.arange(begin[row], end[row]) for row in rows])
         cuts = range(0, len(places), MEMBERS)  # one block may be a large one

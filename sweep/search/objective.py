@@ -1,7 +1,6 @@
 """What a search looks for: the best plans of each group, by a column that can only get worse when the step takes longer."""
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -9,10 +8,10 @@ import pyarrow as pa
 from sim_core import Floats, Ints, SpecError
 from sweep.columns import COLUMNS, LONGER, MEASURES, NUMBERS, SHORTER, SIZES, measures_of
 
-RISES: Final = tuple(name for name in LONGER if COLUMNS[name].bounded)
-FALLS: Final = tuple(name for name in SHORTER if COLUMNS[name].bounded)
+RISES = tuple(name for name in LONGER if COLUMNS[name].bounded)
+FALLS = tuple(name for name in SHORTER if COLUMNS[name].bounded)
 """Columns that can only rise, or fall, when the step takes longer."""
-KNOWN: Final = measures_of("memory")
+KNOWN = measures_of("memory")
 """Columns that are known without a simulation, as are those of the plan itself."""
 
 

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +25,12 @@ from sweep.search.candidates import WORSE, in_answer, search_among, search_block
 from sweep.search.objective import Objective, apart
 from sweep.sources import row_code
 
-SEEDS: Final = 4096
+SEEDS = 4096
 """Families of blocks, spread over the space, that are looked at first; of fewer than eight times as many, an eighth."""
-MOST_AROUND: Final = 256
-CLIMBS: Final = 20
+MOST_AROUND = 256
+CLIMBS = 20
 """How often, at most, seeding moves on from its best plans to those that differ from them in one axis."""
-MOST_OF_FAMILY: Final = 16
+MOST_OF_FAMILY = 16
 """At most so many blocks of a family count as one in the size of a slice: each takes some memory."""
 
 

@@ -1,7 +1,7 @@
 """A search put to the test: random plans that it left out are simulated, and compared with its answer and their bounds."""
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +17,10 @@ from sweep.search.candidates import in_answer, take_in
 from sweep.search.objective import Objective
 from sweep.spec.space import permuted
 
-SEED: Final = 1
+SEED = 1
 """Of the order in which plans are drawn: the same ones at every call."""
-AT_ONCE: Final = 4096
-MOST: Final = 2**20
+AT_ONCE = 4096
+MOST = 2**20
 """Plans that are looked at, at most, for some that can run."""
 
 

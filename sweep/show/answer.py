@@ -1,7 +1,7 @@
 """The answer of a ranking in three sentences: what to launch, how sure that is, what to do next."""
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,18 +22,18 @@ from sweep.uncertainty.highest import above_measured, bits_of
 from sweep.uncertainty.memory import chance_before_runs, guesses_of, likely_part
 from sweep.wording import Values, cell, heading, values_text
 
-ROOM: Final = 0.9
+ROOM = 0.9
 """Part of the memory above which a plan is tight: memory of measured runs is off by 6 % in the mean (docs/validation.md)."""
-EVEN: Final = 0.5
+EVEN = 0.5
 """Chance to run below which the next plan with room is named, too."""
-FEW_MEASURED: Final = 0.5
-_SAME: Final = 5e-4
-_SIZES: Final = ("tp", "pp", "cp", "ep", "vpp", "dp")
-_ELSEWHERE: Final = (
+FEW_MEASURED = 0.5
+_SAME = 5e-4
+_SIZES = ("tp", "pp", "cp", "ep", "vpp", "dp")
+_ELSEWHERE = (
     *_SIZES, "all_gpus", "micro_batch", "ga", "global_batch", "checkpointing", "fidelity", "dp_shard", "hardware"
 )  # fmt: skip
-_RESULTS: Final = ("mfu", "tokens_per_s_per_gpu", *measures_of("cost", "goodput"))
-_IN_WORDS: Final = {
+_RESULTS = ("mfu", "tokens_per_s_per_gpu", *measures_of("cost", "goodput"))
+_IN_WORDS = {
     "mfu": "{} MFU", "tokens_per_s_per_gpu": "{} tokens/s a GPU", "training_days": "{} days", "usd": "{} USD",
     "gpu_hours": "{} GPU-hours", "energy_mwh": "{} MWh", "goodput": "goodput {}",
 }  # fmt: skip

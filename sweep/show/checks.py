@@ -1,12 +1,11 @@
 """Lines about what makes a workload or a result doubtful: its checks, its share of the hardware's peak."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from sim_core import HIGHEST_MFU, LOWEST_MFU, Check, plural
 from sweep.wording import Values, span
 
-LEAST_SHARE: Final = 0.01
+LEAST_SHARE = 0.01
 """Runs are warned of checks that concern at least this part of the file's compute, or an unknown part."""
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Final
 
 import numpy as np
 
@@ -30,8 +29,8 @@ from sim_core.hardware.kernels.gemm import GEMM_PHASES, gemm_s
 from sweep.answers.section import Screen, table
 from sweep.wording import word
 
-MOST_PIECES: Final = 12
-UNNUMBERED: Final = ("name", "source")
+MOST_PIECES = 12
+UNNUMBERED = ("name", "source")
 
 
 def workload_screen(path: str, workload: Workload) -> Screen:

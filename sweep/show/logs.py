@@ -1,18 +1,17 @@
 """Screens of logs and launch files: what a run or a launch tells of framework, plan, model, step, and what is missing."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from sim_core import plural, short
 from sweep.inputs.told import SIZES, Job
 from sweep.wording import Values, plain_values, word
 
-WORDS: Final = {
+WORDS = {
     "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "step_time_s": "steady step",
     "sequence_parallel": "sequence parallel",
 }  # fmt: skip
-STATES: Final = {"oom": "out of memory", "crash": "failed before a steady step"}
-ONE_JOB: Final = 0.04
+STATES = {"oom": "out of memory", "crash": "failed before a steady step"}
+ONE_JOB = 0.04
 """Two jobs of the same plan differ by so much (two of bigscience's logs of 64 V100: 128,960 and 123,896 ms)."""
 
 

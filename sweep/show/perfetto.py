@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
@@ -27,23 +27,24 @@ from sim_core import (
     short,
     timeline,
 )
+from sim_core.documents import Fields
 from sweep.evaluation.one_plan import plans_of
 from sweep.outputs import naming
 from sweep.reopening import Reopened
 from sweep.wording import Values
 
-MOST_BLOCKS: Final = 1_000_000
+MOST_BLOCKS = 1_000_000
 """Blocks of a step that are drawn; a file of these has about 700 MB."""
-_BLOCK_BYTES: Final = 700
+_BLOCK_BYTES = 700
 
 RECORDED, REPLAYED = 1, 2
-WAIT: Final = "wait"
-LEAST_WAIT_S: Final = 1e-6
-_NS: Final = 1e9
-_IN_US: Final = 1000
-_SHORT: Final = {"forward": "F", "backward": "B", "input gradient": "I", "weight gradient": "W"}
-_PARTS: Final = tuple(name.removesuffix("_s").removeprefix("compute_") for name in PARTS)
-_COLOUR: Final = {
+WAIT = "wait"
+LEAST_WAIT_S = 1e-6
+_NS = 1e9
+_IN_US = 1000
+_SHORT = {"forward": "F", "backward": "B", "input gradient": "I", "weight gradient": "W"}
+_PARTS = tuple(name.removesuffix("_s").removeprefix("compute_") for name in PARTS)
+_COLOUR = {
     "forward": "thread_state_running",
     "backward": "rail_animation",
     "input": "rail_animation",
@@ -145,10 +146,10 @@ def _lanes(stream: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     return begin, end, lane
 
 
-def _span(spans: Spans, row: int, thread: int, ns: tuple[int, int]) -> dict[str, Any]:
+def _span(spans: Spans, row: int, thread: int, ns: tuple[int, int]) -> Fields:
     """One span: a block by its micro-batch, with the parts of its seconds."""
     kind, chunk, micro_batch = SPAN_KINDS[spans.kind[row]], int(spans.chunk[row]), int(spans.micro_batch[row])
-    args: dict[str, Any] = {name: value for name, value in (("chunk", chunk), ("micro_batch", micro_batch)) if value >= 0}
+    args: Fields = {name: value for name, value in (("chunk", chunk), ("micro_batch", micro_batch)) if value >= 0}
     args |= {
         f"{name}_ms": round(value * 1e3, 6) for name, value in zip(_PARTS, spans.parts[row].tolist(), strict=True) if value
     }
@@ -159,7 +160,7 @@ def _span(spans: Spans, row: int, thread: int, ns: tuple[int, int]) -> dict[str,
     return event | {"cat": kind, "cname": _COLOUR.get(kind.split()[0], "grey")}
 
 
-def _process(number: int, name: str, what: str, played: Sequence[Played]) -> Iterator[dict[str, Any]]:
+def _process(number: int, name: str, what: str, played: Sequence[Played]) -> Iterator[Fields]:
     rows = dict.fromkeys((event.row, event.stage) for event in played)
     yield from _named(number, name, {row: f"{what} {row}" + f" (stage {stage})" * (what == "rank") for row, stage in rows})
     for event in played:
@@ -169,7 +170,7 @@ def _process(number: int, name: str, what: str, played: Sequence[Played]) -> Ite
             yield _slice(number, event.row, WAIT, (begin, waited), {"for": event.name})
 
 
-def _named(process: int, name: str, threads: Mapping[int, str]) -> Iterator[dict[str, Any]]:
+def _named(process: int, name: str, threads: Mapping[int, str]) -> Iterator[Fields]:
     """Name and place of a process, and the names of its threads."""
     told = [(0, "process_name", {"name": name}), (0, "process_sort_index", {"sort_index": process})]
     for thread, kind, args in (*told, *((number, "thread_name", {"name": text}) for number, text in threads.items())):
@@ -187,6 +188,6 @@ def _us(ns: int) -> float:
     return us if int(us * _IN_US) == ns else math.nextafter(us, math.inf)
 
 
-def _slice(process: int, thread: int, name: str, ns: tuple[int, int], args: dict[str, Any]) -> dict[str, Any]:
+def _slice(process: int, thread: int, name: str, ns: tuple[int, int], args: Fields) -> Fields:
     place = {"ph": "X", "pid": process, "tid": thread, "name": name, "cat": "wait" if name == WAIT else "step"}
     return place | {"ts": _us(ns[0]), "dur": _us(ns[1] - ns[0]), "args": args}

@@ -1,17 +1,16 @@
 """Screens of profiler traces: how each rank's GPU spent its time, its collectives and GEMMs, and what the files lack."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from sim_core import plural, short
 from sweep.answers.section import Screen, table
 from sweep.inputs.traces.profile import Profile, Rank
 from sweep.wording import plain_values
 
-MOST_ROWS: Final = 12
-LONGEST_NAME: Final = 60
-_TOTALS: Final = ("span", "busy", "compute", "communication", "exposed", "memory", "unclassified", "idle")
-_FURTHER: Final = ("exposed_memory", "compute_or_memset")
+MOST_ROWS = 12
+LONGEST_NAME = 60
+_TOTALS = ("span", "busy", "compute", "communication", "exposed", "memory", "unclassified", "idle")
+_FURTHER = ("exposed_memory", "compute_or_memset")
 
 
 def profile_screen(profile: Profile) -> Screen:

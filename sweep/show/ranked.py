@@ -1,7 +1,6 @@
 """Screens of `sweep rank`: the ranking with its ties and what it leaves out; --compare-fidelity."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from rich.console import Console
 
@@ -24,23 +23,23 @@ from sweep.spec.stacks import stack_name
 from sweep.uncertainty.evidence import LEVEL
 from sweep.wording import SHORT_PART, cell, heading, span, values_text
 
-MOST_COLUMNS: Final = 30
+MOST_COLUMNS = 30
 """A ranking of more columns is printed on its side."""
-MOST_BRIEF: Final = 10
+MOST_BRIEF = 10
 """Columns of the table that is printed unless more are asked for."""
-MOST_AXES: Final = 4
+MOST_AXES = 4
 """Axes that such a table shows before other results."""
-MORE_AXES: Final = 2
+MORE_AXES = 2
 """Further axes that tell its rows apart, for which it is wider."""
-MOST_REASONS: Final = 3
-_ALWAYS: Final = ("rank", "plan")
-_TIE: Final = "tie"
-_SIZES: Final = ("all_gpus", "tp", "pp", "cp", "ep", "vpp", "dp", "micro_batch", "ga", "checkpointing")
-_RESULTS: Final = ("mfu", "tokens_per_s_per_gpu", "peak_memory_bytes", *measures_of(*SECTIONS.values()))
-_IN_WORDS: Final = {BEATEN: "proven worse", WORSE: "simulated and worse", "where": "kept out by --where"}
-_ASSUMED: Final = ("schedule", "layer_split", "precision", "dispatcher", "sharding", "overlap_grad", "overlap_param", "stack")
+MOST_REASONS = 3
+_ALWAYS = ("rank", "plan")
+_TIE = "tie"
+_SIZES = ("all_gpus", "tp", "pp", "cp", "ep", "vpp", "dp", "micro_batch", "ga", "checkpointing")
+_RESULTS = ("mfu", "tokens_per_s_per_gpu", "peak_memory_bytes", *measures_of(*SECTIONS.values()))
+_IN_WORDS = {BEATEN: "proven worse", WORSE: "simulated and worse", "where": "kept out by --where"}
+_ASSUMED = ("schedule", "layer_split", "precision", "dispatcher", "sharding", "overlap_grad", "overlap_param", "stack")
 """Fields that matter to the answer though all plans have the same value."""
-_USUAL_MEMORY: Final = "memory: peak_memory_bytes holds"
+_USUAL_MEMORY = "memory: peak_memory_bytes holds"
 
 
 def print_ranking(

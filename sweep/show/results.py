@@ -1,14 +1,13 @@
 """Screens of results: counts by reason, and one plan."""
 
 from collections.abc import Iterator, Mapping, Set
-from typing import Final
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, short
 from sweep.columns import measures_of
 from sweep.search.candidates import BEATEN, WORSE
 from sweep.wording import Values, cell
 
-_COUNTED: Final = {
+_COUNTED = {
     "where": "the condition given to `rank` is false",
     BEATEN: "its bound proves that it is worse than the best; not simulated",
     WORSE: "simulated, and worse than the best",
@@ -36,7 +35,7 @@ def simai_lines(parts: Mapping[str, float]) -> Iterator[str]:
         yield f"  {name:22} {nanoseconds / 1000:>14.0f}  {nanoseconds / total if total else 0:>6.1%}"
 
 
-_PLAN: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "schedule", "checkpointing", "hardware")
+_PLAN = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "schedule", "checkpointing", "hardware")
 
 
 def plan_lines(row: Values, named: Set[str], *, parts: bool) -> Iterator[str]:

@@ -7,18 +7,19 @@ import json
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
 
+from sim_core.documents import Fields
 from sweep.answers.section import Section
 
-_DRAW: Final = """
+_DRAW = """
 const figures = JSON.parse(document.getElementById("data").textContent);
 figures.forEach((figure, k) => Charts.draw(document.getElementById("plot" + k), figure));
 """
-LEAST: Final = 16
+LEAST = 16
 """Characters of a cell that are shown, however narrow the terminal."""
 
 
@@ -86,7 +87,7 @@ def rows_text(table: pa.Table, form: str) -> str:
 
 def markdown(sections: Sequence[Section], level: int = 2) -> str:
     """Sections as Markdown."""
-    text: list[str] = []
+    text = []
     for section in sections:
         text += [f"{'#' * level} {_escaped(section.heading)}", ""]
         text += [f"- {_escaped(line)}" for line in section.lines] + [""] * bool(section.lines)
@@ -115,7 +116,7 @@ def page(
 
     The script runs after charts.js, and finds `data` as JSON in the element `data`; by default it draws the figures.
     """
-    figures: list[dict[str, Any]] = []
+    figures: list[Fields] = []
     body = f"<h1>{html.escape(heading or title)}</h1>{paragraphs(lead)}{top}"
     body += "".join(f"<section>{html_section(section, 2, figures)}</section>" for section in sections)
     assets = files("sweep.show") / "assets"
@@ -130,7 +131,7 @@ def page(
     )
 
 
-def html_section(section: Section, level: int, figures: list[dict[str, Any]]) -> str:
+def html_section(section: Section, level: int, figures: list[Fields]) -> str:
     """A section under a heading of some level; its figures are added to `figures`, whose places number them."""
     text = f"<h{level}>{html.escape(section.heading)}</h{level}>{soft(*[section.note] * bool(section.note))}"
     text += html_of(section)

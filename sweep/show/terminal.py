@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 
 from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
 from sweep.outputs import naming
 
-WIDE: Final = 250
-_PLAIN: Final[dict[str, Any]] = {"markup": False, "highlight": False, "soft_wrap": True}
+WIDE = 250
+_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 """Brackets and digits in a line mean nothing; the terminal wraps lines, so that a copied path or command stays whole."""
 
 

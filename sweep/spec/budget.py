@@ -1,6 +1,6 @@
 """The `budget:` section of a spec: what a number of tokens costs in days, GPU-hours, money and energy."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,9 +9,9 @@ from pydantic import BeforeValidator, Field
 from sim_core import Floats, Hardware, SpecError, count, short
 from sweep.spec.workloads import Section
 
-DAY_S: Final = 86_400.0
-HOUR_S: Final = 3600.0
-WATT_SECONDS_PER_MWH: Final = 1e6 * HOUR_S
+DAY_S = 86_400.0
+HOUR_S = 3600.0
+WATT_SECONDS_PER_MWH = 1e6 * HOUR_S
 
 
 def _tokens(value: object) -> float:

@@ -5,25 +5,24 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from sim_core import PLAN_FIELDS, FormatError, SpecError, shown
-from sim_core.documents import key_path, parse_yaml, read_document
+from sim_core.documents import Document, Values, key_path, parse_yaml, read_document
 from sim_core.masking import masked
 from sweep.options import OptionError, wrong
 from sweep.spec.other_names import meant, our_name
 
 Checked = TypeVar("Checked", bound=BaseModel)
-Document = dict[str, Any]
-_OPEN: Final = ("axes", "fixed")
+_OPEN = ("axes", "fixed")
 """Sections whose keys may themselves contain dots (`axes.hardware.nic_bandwidth`)."""
-_ITS_OWN: Final = ("hardware.", "workload.", "model.", "budget.", "failures.", "stragglers.")
+_ITS_OWN = ("hardware.", "workload.", "model.", "budget.", "failures.", "stragglers.")
 """Sections that `--set` of one plan names; all other keys are those of the plan."""
-_SHORT: Final = {"hardware": "preset", "workload": "path", "model": "preset", "budget": "tokens"}
+_SHORT = {"hardware": "preset", "workload": "path", "model": "preset", "budget": "tokens"}
 """Sections that may be given as a text, and the key that it means."""
-_EXPECTED: Final = {
+_EXPECTED = {
     "string_type": "a text",
     "string_too_short": "a text that is not empty",
     "string_pattern_mismatch": "letters, digits and _.-, up to 64, the first one a letter or digit",
@@ -38,13 +37,13 @@ _EXPECTED: Final = {
     "float": "a number",
 }
 """By pydantic's type of an error, or its first word."""
-_BOUNDS: Final = {
+_BOUNDS = {
     "greater_than": "a number above",
     "greater_than_equal": "a number of at least",
     "less_than": "a number below",
     "less_than_equal": "a number of at most",
 }
-_SIZES: Final = tuple(name for name, field in PLAN_FIELDS.items() if field.unit)
+_SIZES = tuple(name for name, field in PLAN_FIELDS.items() if field.unit)
 """Fields of plans that have a unit."""
 
 
@@ -198,7 +197,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
-def bare_size(document: Mapping[str, Any]) -> str:
+def bare_size(document: Values) -> str:
     """What is wrong with a size in a document of a user, a gradient bucket say: without a unit it may mean bytes or MB."""
     fixed, axes = document.get("fixed"), document.get("axes")
     places = [(f"fixed.{name}", fixed.get(name)) for name in _SIZES] if isinstance(fixed, Mapping) else []
@@ -212,7 +211,7 @@ def bare_size(document: Mapping[str, Any]) -> str:
     return f"{bare[0]}: found {shown(bare[1])}, expected a size with its unit, such as '100 MB' (or 0)" if bare else ""
 
 
-def told(fault: Mapping[str, Any], fields: Sequence[str]) -> str:
+def told(fault: Values, fields: Sequence[str]) -> str:
     """The value and what was expected, from an entry of `ValidationError.errors()`; `fields` of a section, where it is one."""
     kind, context = str(fault["type"]), fault.get("ctx", {})
     number = kind.partition("_")[0]  # int_type, int_parsing, int_from_float, ...

@@ -6,7 +6,7 @@ restarts, too; the interval is its higher-order optimum, whose first term, sqrt(
 that of J. Young 1974 (CACM 17, 530).
 """
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,13 @@ from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo
 from sim_core import Floats, SpecError, Workload, implied_model, parameters, quantity, short
 from sweep.spec.workloads import STORED, Section
 
-LLAMA_3: Final = 419 / (54 * 24 * 16384)
+LLAMA_3 = 419 / (54 * 24 * 16384)
 """Unexpected interruptions in 54 days on 16,384 H100s, per GPU-hour (Llama 3, arXiv 2407.21783, section 3.3.4)."""
-TECTONIC: Final = 2e12 / 16384
+TECTONIC = 2e12 / 16384
 """Bytes a second and GPU: the 2 TB/s that its storage sustains (the same, section 3.3.1)."""
-RESTART_S: Final = 600.0
+RESTART_S = 600.0
 """Detection and diagnosis take less than 10 minutes on average (MegaScale, arXiv 2402.15627)."""
-HOUR_S: Final = 3600.0
+HOUR_S = 3600.0
 
 
 def _in_unit(unit: str) -> Any:
@@ -41,8 +41,8 @@ def _in_unit(unit: str) -> Any:
     return BeforeValidator(convert), PlainSerializer(stored, when_used="json")
 
 
-_BANDWIDTH: Final = _in_unit("B/s")
-_SECONDS: Final = _in_unit("s")
+_BANDWIDTH = _in_unit("B/s")
+_SECONDS = _in_unit("s")
 
 
 class Failures(Section):

@@ -1,13 +1,12 @@
 """What other tools call our axes and keys: Megatron-LM, torchtitan, DeepSpeed, Hugging Face, Slurm scripts."""
 
 from collections.abc import Iterable
-from typing import Final
 
 from sim_core import nearest
 from sweep.frameworks.names import FIELD_OF_NAME, by_word
 
-SEQUENCE: Final = "sequence"
-_OF_MEASURES: Final = {
+SEQUENCE = "sequence"
+_OF_MEASURES = {
     "step_time_s": "time step_ms iteration_time iter_time elapsed_time latency",
     "samples_per_s": "throughput speed samples_per_second",
     "tokens_per_s": "tokens_per_second",
@@ -15,8 +14,8 @@ _OF_MEASURES: Final = {
     "peak_memory_bytes": "memory mem vram hbm max_memory memory_usage",
     "usd_per_gpu_hour": "price cost gpu_price price_per_gpu_hour hourly_rate usd",
 }
-_OURS: Final = FIELD_OF_NAME | by_word(_OF_MEASURES) | {SEQUENCE: SEQUENCE}
-_VALUES: Final = {
+_OURS = FIELD_OF_NAME | by_word(_OF_MEASURES) | {SEQUENCE: SEQUENCE}
+_VALUES = {
     "sharding": {
         "none": "0 zero0 ddp no_shard",
         "optimizer": "1 zero1 zero_1 distributed_optimizer os optim",
@@ -44,7 +43,7 @@ _VALUES: Final = {
     },
     "layer_split": {"even": "uniform equal default"},
 }
-_OUR_VALUES: Final = {field: by_word(values) for field, values in _VALUES.items()}
+_OUR_VALUES = {field: by_word(values) for field, values in _VALUES.items()}
 
 
 def value_meant(field: str, value: object) -> str:

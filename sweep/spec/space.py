@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +33,11 @@ from sweep.spec.spec import SweepSpec
 from sweep.spec.stacks import framework_of
 from sweep.spec.values import FIELDS, STACK_AXIS, Value
 
-MAX_VARIANTS: Final = 5_000
-MAX_SIZE: Final = 2**62
-_HARDWARE: Final = ("name", "device", "node", "fabric", "nccl", "kernels")
+MAX_VARIANTS = 5_000
+MAX_SIZE = 2**62
+_HARDWARE = ("name", "device", "node", "fabric", "nccl", "kernels")
 """Keys of a hardware given whole; the last two may be missing."""
-_ROUNDS: Final = 4
+_ROUNDS = 4
 
 
 class Axis(NamedTuple):
@@ -121,7 +121,7 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
     size = stride = math.prod(sizes)
     if size > MAX_SIZE:
         raise SpecError(f"axes: {' x '.join(map(str, sizes))} plans are more than 2^62")
-    axes: list[Axis] = []
+    axes = []
     labels: dict[str, tuple[Any, ...]] = {}
     for key, values in spec.axes.items():
         stride //= len(values)
@@ -162,7 +162,7 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
     """Codes of the fields that are not an axis; and, in words, those that the spec does not set."""
     named = set(spec.named)
     values: dict[str, Value] = dict(spec.fixed)
-    defaults: list[str] = []
+    defaults = []
     own: dict[str, Value] = {**workload.base._asdict(), "layers": workload.layers, **workload.recorded_fields}
     if not workload.from_file and not {"all_gpus", "dp"} & named:
         own.pop("all_gpus")

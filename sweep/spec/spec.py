@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from sim_core import ALTERNATIVES, HARDWARE_KEYS, SpecError, named, nearest, shown
+from sim_core.documents import Document, Values
 from sweep.spec.budget import Budget
 from sweep.spec.document import apply_sets, bare_size, read_spec, validated, with_line
 from sweep.spec.failures import Failures
@@ -15,8 +16,8 @@ from sweep.spec.stragglers import Stragglers
 from sweep.spec.values import ALIASES, FIELDS, STACK_AXIS, Value, check_value
 from sweep.spec.workloads import STORED, Section, WorkloadSpec, from_text
 
-MAX_AXIS_VALUES: Final = 100_000
-_OF_PRESET: Final = BeforeValidator(lambda it: {} if it is None else {"preset": it} if isinstance(it, str) else it)
+MAX_AXIS_VALUES = 100_000
+_OF_PRESET = BeforeValidator(lambda it: {} if it is None else {"preset": it} if isinstance(it, str) else it)
 """A hardware's name or path as a mapping; empty if an axis names the hardware."""
 _Texts = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 
@@ -67,9 +68,9 @@ class SweepSpec(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     workload: Annotated[WorkloadSpec, from_text("path")]
-    hardware: Annotated[dict[str, Any], _OF_PRESET] = Field(default_factory=dict)
+    hardware: Annotated[Document, _OF_PRESET] = Field(default_factory=dict)
     axes: dict[str, list[Any]] = Field(default_factory=dict)
-    fixed: dict[str, Any] = Field(default_factory=dict)
+    fixed: Document = Field(default_factory=dict)
     where: _Texts = ()
     objectives: Annotated[tuple[Annotated[Objective, BeforeValidator(_objective)], ...], Field(min_length=1)] = (
         Objective(column="gpu_s_per_sample", direction="minimize"),
@@ -179,7 +180,7 @@ def _axes(section: Mapping[object, object]) -> dict[str, list[Any]]:
         for name in names:
             if name in ",".join(axes).split(","):
                 raise ValueError(f"axes.{key}: {name} is given in two axes")
-        checked: list[Any] = []
+        checked = []
         for row in listed if len(names) > 1 else [[value] for value in listed]:
             if not isinstance(row, list) or len(row) != len(names):
                 expected = f"{len(names)} values per row, one for each name of the axis"
@@ -232,7 +233,7 @@ def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
 
 
 def checked_spec(
-    document: Mapping[str, Any], where: str, lines: Mapping[tuple[str, ...], int] | None = None, sets: Sequence[str] = ()
+    document: Values, where: str, lines: Mapping[tuple[str, ...], int] | None = None, sets: Sequence[str] = ()
 ) -> SweepSpec:
     """A user's document as a spec. Raises SpecError, which begins with `where` and the line of its key, or the --set."""
     spec = validated(SweepSpec, document, where, lines or {}, sets)

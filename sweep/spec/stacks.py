@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sim_core import STACK_FACTS, SpecError, Stack, is_page, measured_devices, nearest, read_stack, shown, stack_names
 from sim_core.models.features import Recipe, read_features, split_features
 from sim_core.models.releases import release_defaults
 from sweep.frameworks.stacks import assumed, nearest_stack
 
-STACK: Final = "megatron-core"
+STACK = "megatron-core"
 """The stack of a model that names none."""
-LONGEST_NAME: Final = 60
+LONGEST_NAME = 60
 StackSpec = str | Mapping[str, Any]
 """A name, or a mapping of `preset` or `framework` and facts."""
 

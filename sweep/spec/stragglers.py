@@ -8,7 +8,7 @@ cases, once the last stage and once another, and all others as the slowest of th
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +17,14 @@ from pydantic import Field, model_validator
 from sim_core import METRICS, Bools, Floats, HardwareTable, Ints, Plans, Workload, simulate, slice_plans
 from sweep.spec.workloads import Section
 
-TAIL: Final = {"step_time_p50_s": 0.5, "step_time_p95_s": 0.95}
+TAIL = {"step_time_p50_s": 0.5, "step_time_p95_s": 0.95}
 """Columns of a result that `stragglers` fills -> part of the steps that take no longer."""
-HALVINGS: Final = 60
-WIDE: Final = 40.0
+HALVINGS = 60
+WIDE = 40.0
 """Standard deviations within which the slowest GPU is looked for: of 10^300 GPUs none is beyond."""
 
-ROUNDING: Final = 1e-9
-LEAST: Final = 1e-2
+ROUNDING = 1e-9
+LEAST = 1e-2
 """No GPU is taken to be faster than this by its noise."""
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])

@@ -1,19 +1,19 @@
 """The values of axes and fixed fields: by the row of each field, what it takes, and the error that says so."""
 
-from typing import Any, Final
+from typing import Any
 
 from sim_core import HARDWARE_KEYS, PLAN_FIELDS, SWITCH, PlanField, SpecError, nearest, quantity, shown
 from sim_core.limits import whole_number
 from sweep.spec.other_names import value_meant
 from sweep.spec.stacks import check_stack
 
-FIELDS: Final = {name: field for name, field in PLAN_FIELDS.items() if field.is_set}
+FIELDS = {name: field for name, field in PLAN_FIELDS.items() if field.is_set}
 """What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
-ALIASES: Final = {alias: name for name, field in FIELDS.items() for alias in field.aliases}
+ALIASES = {alias: name for name, field in FIELDS.items() for alias in field.aliases}
 """Other names of plan fields: those of the SimAI header that differ from ours, and common long and short forms."""
-STACK_AXIS: Final = "stack"
+STACK_AXIS = "stack"
 """An axis over software stacks: names, or presets with facts of your own, as `workload.stack` takes them."""
-_SWITCHES: Final = {f"hardware.{key}" for key, (_, unit) in HARDWARE_KEYS.items() if unit == SWITCH}
+_SWITCHES = {f"hardware.{key}" for key, (_, unit) in HARDWARE_KEYS.items() if unit == SWITCH}
 
 Value = int | float | str | bool
 

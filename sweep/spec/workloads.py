@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -21,16 +21,17 @@ from sim_core import (
     shown,
     workload_from_model,
 )
+from sim_core.documents import Document
 from sim_core.models.features import with_capacity
 from sim_core.records import Record
 from sim_core.workloads.facts import FACTS, NUMERIC_FACTS, Repeat, misfit
 from sweep.spec.stacks import Framework, check_stack, framework_of
 
-STORED: Final = "stored"
+STORED = "stored"
 """The context in which the spec of a stored result is validated."""
-MODEL_KEYS: Final = ("model", "stack", "sequence_parallel")
+MODEL_KEYS = ("model", "stack", "sequence_parallel")
 """Keys of `workload` that need a model."""
-FILE_KEYS: Final = tuple(name for name in FACTS if name != "sequence")
+FILE_KEYS = tuple(name for name in FACTS if name != "sequence")
 """Keys of `workload` that need a file; `sequence` goes with both."""
 
 
@@ -80,8 +81,8 @@ class WorkloadSpec(Section):
     """
 
     path: str | None = Field(default=None, min_length=1)
-    model: Annotated[dict[str, Any] | None, BeforeValidator(_model)] = None
-    stack: Annotated[str | dict[str, Any] | None, BeforeValidator(check_stack)] = None
+    model: Annotated[Document | None, BeforeValidator(_model)] = None
+    stack: Annotated[str | Document | None, BeforeValidator(check_stack)] = None
     sequence_parallel: Annotated[bool, Field(strict=True)] | None = None
     micro_batch: int | None = None
     sequence: int | None = None
@@ -97,14 +98,14 @@ class WorkloadSpec(Section):
     heads: int | None = None
     repeat: RepeatSpec | None = None
     bytes_per_element: int | None = None
-    records: dict[str, Any] | None = None
+    records: Document | None = None
     step: int | None = None
 
     _bounds = field_validator(*NUMERIC_FACTS, mode="before")(_within_bounds)
 
     @field_validator("model")
     @classmethod
-    def _described(cls, model: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _described(cls, model: Document | None) -> Document | None:
         """Check the numbers of a model that is written out."""
         if model is not None and "preset" not in model:
             try:
@@ -197,7 +198,7 @@ def _described_model(section: WorkloadSpec, base: Path) -> Model:
     preset = document.pop("preset")
     if not isinstance(preset, str):
         raise SpecError(f"preset: found {shown(preset)}, expected the name of a model or a path")
-    changes: dict[str, Any] = {}  # numbers inside sections by dotted names, so that those not given stay as they are
+    changes: Document = {}  # numbers inside sections by dotted names, so that those not given stay as they are
     for key, value in document.items():
         changes |= {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, Mapping) else {key: value}
     return read_model(preset, {**changes, **values}, base)

@@ -1,30 +1,30 @@
 """A first spec around a job that runs: its model and plan, axes of what could be changed, its step to be compared with."""
 
 from pathlib import Path
-from typing import Any, Final
 
 import yaml
 
 from sim_core import STACK_FACTS, Hardware, Stack, parse_model, plural, read_hardware, read_stack
+from sim_core.documents import Fields
 from sweep.frameworks.stacks import WITHOUT_PAGE, page_of
 from sweep.inputs.told import Job
 from sweep.starting.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
 from sweep.starting.wide_axes import is_torus, wide_axes
 
-OF_THE_JOB: Final = ("all_gpus", "dp", "ga", "global_batch", "sequence", "sequence_parallel")
+OF_THE_JOB = ("all_gpus", "dp", "ga", "global_batch", "sequence", "sequence_parallel")
 """What a plan of a job holds besides the fields that a sweep varies or keeps."""
-DEFAULTS: Final = {
+DEFAULTS = {
     "cp": 1, "ep": 1, "vpp": 1, "overlap_tp": False, "overlap_ep": False, "dispatcher": "alltoall", "precision": "bf16",
     "schedule": "1f1b",
 }  # fmt: skip
 """What a job has of an axis that its file says nothing of: what the framework does unless it is asked to."""
-ONE_LIST: Final = "layer_split"
-BY_COST: Final = "balanced_cost"
-AS_STACK: Final = "stack"
-HELD: Final = ("schedule", "precision")
+ONE_LIST = "layer_split"
+BY_COST = "balanced_cost"
+AS_STACK = "stack"
+HELD = ("schedule", "precision")
 """What stays as the job has it: another precision is another training, and a framework has its schedules."""
-RECOMPUTE: Final = ["none", "selective", "full"]
-RACK: Final = 64
+RECOMPUTE = ["none", "selective", "full"]
+RACK = 64
 """A node of more GPUs is a rack, whose logs count the GPUs of a tray."""
 
 
@@ -37,7 +37,7 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
     for name in (*page_of(job.stack).lacks, *WITHOUT_PAGE.get(job.framework, ())):
         lines.pop(name, None)
     # the fields of the job's plan, those of axes that its file does not name among them
-    plan: dict[str, Any] = {name: own for name, own in job.plan.items() if own is not None and name not in OF_THE_JOB}
+    plan: Fields = {name: own for name, own in job.plan.items() if own is not None and name not in OF_THE_JOB}
     plan |= {name: DEFAULTS[name] for name in lines if name in DEFAULTS and name not in plan}
     if ONE_LIST in lines:
         by_cost = [BY_COST] * (BY_COST in lines[ONE_LIST][0])
@@ -73,14 +73,14 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
     return spec_text(job.name, gpus, device, place, top, lines, objective, _running(job, plan))
 
 
-def _as_stack(plan: dict[str, Any], stack: Stack) -> bool:
+def _as_stack(plan: Fields, stack: Stack) -> bool:
     """Whether a job shards as its framework does by itself, which is another way where pp > 1."""
     own = stack.sharding_in_pipeline if plan["pp"] > 1 else stack.sharding
     is_own = plan.get("sharding") == own and "reshard_after_forward" not in plan
     return is_own and stack.sharding_in_pipeline not in (None, stack.sharding)
 
 
-def _running(job: Job, plan: dict[str, Any]) -> list[str]:
+def _running(job: Job, plan: Fields) -> list[str]:
     """The lines of the section of the job that runs."""
     own = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in plan.items()}
     lines = ["", "running:" + " " * (COMMENT_AT - 8) + "# the job: the answer says what the best plan gains beside it"]

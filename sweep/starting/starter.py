@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import yaml
 
@@ -25,14 +24,14 @@ from sweep.options import wrong
 from sweep.spec.stacks import STACK
 from sweep.starting.wide_axes import TOKENS, Lines, domain, doubled, is_torus, step_batch, wide_axes
 
-_MOST_PP: Final = 32
-_MOST_VPP: Final = 10
-_MODEL_SUFFIXES: Final = (".json", ".yaml", ".yml", ".sh", ".slurm")
-COMMENT_AT: Final = 44
-UNTOLD: Final = "is simulated; say what runs (`sweep stack` lists all), and its own evidence counts"
-_ALL: Final = 500_000
+_MOST_PP = 32
+_MOST_VPP = 10
+_MODEL_SUFFIXES = (".json", ".yaml", ".yml", ".sh", ".slurm")
+COMMENT_AT = 44
+UNTOLD = "is simulated; say what runs (`sweep stack` lists all), and its own evidence counts"
+_ALL = 500_000
 """Plans that are simulated in seconds (docs/performance.md)."""
-_WHY: Final = {
+_WHY = {
     "run": "simulates and keeps them all",
     "search": "finds the best, proven (`--best 20`); `run` would simulate them all",
 }
@@ -83,8 +82,8 @@ def starter(
     return spec_text(starter_name(source), gpus, device, _hardware(hardware, device, gpus, base), top, lines, objective)
 
 
-SAME: Final = "all plans have the same GPUs and batch"
-ONE_RACK: Final = "of each rack, so that no group straddles two"
+SAME = "all plans have the same GPUs and batch"
+ONE_RACK = "of each rack, so that no group straddles two"
 
 
 def spec_text(

@@ -1,30 +1,30 @@
 """Axes of a first space for a model: every value that may hold its best plan, each with why."""
 
 import math
-from typing import Any, Final
+from typing import Any
 
 from sim_core import Hardware, Model, Stack
 from sim_core.hardware.kernels.device import load_kernels, precisions as precisions_on
 from sweep.frameworks.stacks import page_of
 
-TOKENS: Final = 4_000_000
+TOKENS = 4_000_000
 """Tokens of a step, about what models of this generation train with (Llama 3: 4 to 16 M, arXiv 2407.21783)."""
-_MOST_PP: Final = 64
-_MOST_EP: Final = 64
-_MOST_MICRO_BATCH: Final = 8
-_LONG: Final = 4096
+_MOST_PP = 64
+_MOST_EP = 64
+_MOST_MICRO_BATCH = 8
+_LONG = 4096
 """Sequences from which context parallelism is worth a look."""
-_SPLITS: Final = {"even": 0, "embedding_as_layer": 1, "loss_as_layer": 1, "embedding_and_loss_as_layer": 2}
+_SPLITS = {"even": 0, "embedding_as_layer": 1, "loss_as_layer": 1, "embedding_and_loss_as_layer": 2}
 """Splits in equal runs, with the ends that count as layers."""
-_FEW_CHUNKS: Final = (2, 4)
+_FEW_CHUNKS = (2, 4)
 """Chunks of a stage that are worth a look where no number of stages divides the layers, either."""
-_LARGE_HEAD: Final = 1.5
+_LARGE_HEAD = 1.5
 """Layers whose matrices a head's must exceed; one layer is what Megatron's account options count it as."""
-_ROOM: Final = 64
+_ROOM = 64
 """GPUs that jobs use of a larger domain of NVLink: a power of two."""
-_RECIPES: Final = {"mxfp8": "mxfp8", "fp8_block": "fp8_blockwise"}
+_RECIPES = {"mxfp8": "mxfp8", "fp8_block": "fp8_blockwise"}
 """Of tensor cores, the recipes that keep scales of blocks: Blackwell's, and DeepSeek's (arXiv 2412.19437, section 3.3)."""
-_RING: Final = 16
+_RING = 16
 """Chips of the longest axis of a torus along which a group lies: a pod of TPU v6e has 16 x 16."""
 
 Lines = dict[str, tuple[Any, str]]

@@ -1,7 +1,6 @@
 """Candidates of a job: the plans of a result that may be the best, as points, with what the simulation says of each."""
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,16 +20,16 @@ from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coo
 from sweep.uncertainty.memory import Guess, chance_before_runs, guesses_by_plan, guesses_in
 from sweep.uncertainty.process import Axes
 
-MOST: Final = 500
+MOST = 500
 """Plans that are simulated under draws: the first of the ranking, and those that are a little too full."""
-TOO_FULL: Final = 1.15
+TOO_FULL = 1.15
 """Plans that need up to this part of the device's memory, as simulated, are candidates: the simulation may be wrong."""
 
-HOPELESS: Final = 50.0
+HOPELESS = 50.0
 """ln of a factor as large as any."""
-JOB_RANGE: Final = 4.0
+JOB_RANGE = 4.0
 """Doublings of GPUs and of the model's size over which what the errors of two jobs share falls to 1/e."""
-_COLUMNS: Final = ("plans", "simulated", "mean", "memory", "part", "offset")
+_COLUMNS = ("plans", "simulated", "mean", "memory", "part", "offset")
 
 
 def axes_of(points: Coordinates) -> Axes:

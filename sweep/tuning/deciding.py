@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,23 +13,23 @@ from sweep.spec.values import FIELDS
 from sweep.uncertainty.memory import Guesses, Outcomes, fit
 from sweep.uncertainty.process import OWN, Axes, Posterior, Runs, condition, mixed, normal, prior, weights_of
 
-LOST_DAYS: Final = 1.0
+LOST_DAYS = 1.0
 """What a launch that fails costs: it waits in the queue, fails, is understood, and waits again. A judgement (--try-cost)."""
-TRY_COST: Final = LOST_DAYS / 10
+TRY_COST = LOST_DAYS / 10
 """The same as a part of the run, of which a slower step costs its part, too: of one of ten days, or one that does not say how
 long it is; of a longer one less."""
-LEAST_CHANCE: Final = 1e-12
-LEAST_WEIGHT: Final = 1e-3
+LEAST_CHANCE = 1e-12
+LEAST_WEIGHT = 1e-3
 """Chance of a stack, beside the likeliest, below which it counts no more."""
-APART: Final = OWN / 3
+APART = OWN / 3
 """Far within what the error of each plan has for itself: which of two such plans is faster is not told."""
-GROUPS: Final = ("tp", "pp", "cp", "ep")
-FAR: Final = -6.0
+GROUPS = ("tp", "pp", "cp", "ep")
+FAR = -6.0
 """Standard deviations below which the expected gain is that of its asymptote."""
-JOINT_DRAWS: Final = 800
-LEAST_RUNS: Final = 4
+JOINT_DRAWS = 800
+LEAST_RUNS = 4
 """Runs before anything is stopped: fewer cannot tell the size of the errors."""
-WEIGHED: Final = 200
+WEIGHED = 200
 """Plans whose joint draws are compared: those most likely to be the best."""
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,20 +25,20 @@ from sweep.evaluation.moved import boundless, slower_links
 from sweep.evaluation.preparation import Sweep
 from sweep.evaluation.warming import load_kernels
 
-WIDTHS: Final[Mapping[str, float]] = {"compute": 0.2, "nvlink": 0.3, "nic": 0.5, "jitter": 0.7}
+WIDTHS: Mapping[str, float] = {"compute": 0.2, "nvlink": 0.3, "nic": 0.5, "jitter": 0.7}
 """Standard deviations of ln(time) on a cluster that nobody measured yet: compute and both kinds of links two to three times
 what published runs and nccl-tests differ by (`sweep.answers.stability.SIGMAS`); of jitter there is no measurement."""
-LAUNCHES: Final = 1.0
+LAUNCHES = 1.0
 """Of ln of the host's time of a layer: between stacks it lies from 0.7 to 4.4 ms (`sim_core/models/stacks`)."""
-LINKS: Final = ("nvlink", "nic")
-EXPOSED: Final = 0.25
+LINKS = ("nvlink", "nic")
+EXPOSED = 0.25
 """Part of the draws in which gradients and parameters are exchanged after the last backward, whatever the plan says, as
 nanotron does under ZeRO 1. An assumption."""
-GATHER: Final = (5e-6, 1.0)
+GATHER = (5e-6, 1.0)
 """Host seconds per layer and rank to gather parameters, added: median, and standard deviation of ln. A copy from Python takes
 some microseconds; nanotron has 35, stacks that gather one flat buffer none."""
-DRAWS: Final = 48
-TOGETHER: Final = 8192
+DRAWS = 48
+TOGETHER = 8192
 """Plans under draws that are simulated at once."""
 
 

@@ -10,7 +10,6 @@ import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
 
 from sim_core import SpecError
 from sweep.inputs.log import read_log
@@ -19,11 +18,11 @@ from sweep.options import OptionError
 from sweep.tuning.record import CRASH, OK, OUT_OF_MEMORY, Entry
 from sweep.tuning.tuner import Proposal, Tuner
 
-LOGS: Final = "tune-logs"
-FIELDS: Final = ("flags", "plan", "log")
-_SAME: Final = ("tp", "pp", "vpp", "cp", "ep", "all_gpus", "micro_batch", "global_batch")
+LOGS = "tune-logs"
+FIELDS = ("flags", "plan", "log")
+_SAME = ("tp", "pp", "vpp", "cp", "ep", "all_gpus", "micro_batch", "global_batch")
 """What a log may tell of a plan that must be as in the result."""
-_WHOLE: Final = {"none", "selective", "full"}
+_WHOLE = {"none", "selective", "full"}
 """Kinds of checkpointing that are the same plan only if their word is the same."""
 
 

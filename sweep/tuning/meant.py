@@ -2,9 +2,9 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from sim_core import SimError, SpecError
+from sim_core.documents import Fields
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better
 from sweep.options import wrong
 from sweep.ranking.ranking import Ranking, rank
@@ -27,7 +27,7 @@ def plan_to_launch(
         return None
     with suppress(SimError):
         opened = opened or reopened(folder)
-        stored: dict[str, Any] = {} if opened.folder.local else {"file": Path(NAME), "entries": ()}
+        stored: Fields = {} if opened.folder.local else {"file": Path(NAME), "entries": ()}
         tuner = Tuner(folder, by=ranking.best_by, where=where, opened=opened, read_only=True, try_cost=try_cost, **stored)
         return tuner.launch, tuner
     return None
@@ -35,12 +35,12 @@ def plan_to_launch(
 
 def launched_and_best(
     ranking: Ranking,
-    best: dict[str, Any],
+    best: Fields,
     folder: Location,
     where: str | None = None,
     opened: Reopened | None = None,
     try_cost: float | None = None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Fields, Fields]:
     """The row of the plan to launch, which may be the best, and the best: with their chances to run by what is known now."""
     if (found := plan_to_launch(ranking, folder, where, opened, try_cost)) is None:
         return best, best

@@ -2,7 +2,7 @@
 
 import csv
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import duckdb
 
@@ -13,14 +13,14 @@ from sweep.reopening import Reopened
 from sweep.runs.table import NotSimulated, Row, read_table
 from sweep.tuning.record import OK, OUT_OF_MEMORY, Entry
 
-PLAN: Final = "plan"
-SIZES: Final = ("tp", "pp", "vpp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "ga")
+PLAN = "plan"
+SIZES = ("tp", "pp", "vpp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "ga")
 """What a plan must have as the row has it."""
-STATED: Final = ("checkpointing", "sharding", "precision")
+STATED = ("checkpointing", "sharding", "precision")
 """What it must have where the row states it."""
-LOOSE: Final = ("layer_split",)
+LOOSE = ("layer_split",)
 """What no row tells: of plans that differ in nothing else the first counts."""
-MODEL: Final = ("layers", "hidden", "heads", "sequence")
+MODEL = ("layers", "hidden", "heads", "sequence")
 
 
 def entries_of_runs(path: Path, opened: Reopened) -> tuple[list[Entry], list[str]]:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -17,19 +16,19 @@ from sim_core.places import lock_file
 from sweep.results.folder import folder_at
 from sweep.spec.document import cells_by_column, read_csv
 
-NAME: Final = "tune.csv"
+NAME = "tune.csv"
 OK, OUT_OF_MEMORY, CRASH, SLOW, SKIP = "ok", "oom", "crash", "slow", "skip"
-STATES: Final = (OK, OUT_OF_MEMORY, CRASH, SLOW, SKIP)
-FAILURES: Final = (OUT_OF_MEMORY, CRASH, SLOW)
-COLUMNS: Final = ("plan", "state", "step_time_s", "peak_memory_gib", "log", "note", "sweep")
-SECONDS: Final = {"step_time_s": 1.0, "iter_ms": 1e-3}
+STATES = (OK, OUT_OF_MEMORY, CRASH, SLOW, SKIP)
+FAILURES = (OUT_OF_MEMORY, CRASH, SLOW)
+COLUMNS = ("plan", "state", "step_time_s", "peak_memory_gib", "log", "note", "sweep")
+SECONDS = {"step_time_s": 1.0, "iter_ms": 1e-3}
 """Columns of the time of a step, and what one of their units is in seconds."""
-IDENTITY_CHARACTERS: Final = 16
-LONGEST_S: Final = 1e6
-MOST_GIB: Final = 1e5
-_TRIES: Final = 40
-_PAUSE_S: Final = 0.05
-SAME: Final = 0.02
+IDENTITY_CHARACTERS = 16
+LONGEST_S = 1e6
+MOST_GIB = 1e5
+_TRIES = 40
+_PAUSE_S = 0.05
+SAME = 0.02
 """Times of one plan that differ by more, relative, are worth a word."""
 
 

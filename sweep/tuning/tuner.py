@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sim_core import EXPLANATIONS, Ints, SpecError, short
+from sim_core.documents import Fields, Values
 from sweep.columns import LONGER, SHORTER
 from sweep.evaluation.moved import boundless
 from sweep.evaluation.preparation import Sweep
@@ -42,26 +42,24 @@ from sweep.tuning.record import (
 from sweep.uncertainty.belief import World
 from sweep.uncertainty.highest import bits_of
 
-START_S: Final = 120.0
+START_S = 120.0
 """What a job takes before its first step: an assumption, beside which the steps of a look are few."""
-STEPS: Final = 20
+STEPS = 20
 """Steps of a look."""
-REGRET: Final = 0.02
+REGRET = 0.02
 """Expected regret at which to stop."""
-DEAR: Final = 2.0
+DEAR = 2.0
 """A plan whose first steps take more than so many times the best is to be stopped."""
-FULLEST: Final = 100
+FULLEST = 100
 """Plans beyond the device's memory, as simulated, that are candidates: those that need the least."""
-MIDDLE: Final = 1.2816
+MIDDLE = 1.2816
 """Standard deviations from the middle within which four of five values lie."""
-EVEN: Final = 0.5
+EVEN = 0.5
 """Chance of a stack above which it is named."""
-FEW: Final = 50
+FEW = 50
 """Candidates of a search below which a word is said."""
-_FULL: Final = "memory_exceeds_device"
-_SEARCHED: Final = (
-    "a search keeps the best plans alone; more to choose from: `sweep search SPEC --best 200`, or `sweep run SPEC`"
-)
+_FULL = "memory_exceeds_device"
+_SEARCHED = "a search keeps the best plans alone; more to choose from: `sweep search SPEC --best 200`, or `sweep run SPEC`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +67,7 @@ class Proposal:
     """A plan to run, with what is expected of it."""
 
     plan: int
-    row: dict[str, Any]  # every column of the result
+    row: Fields  # every column of the result
     simulated_s: float
     expected_s: float
     sd: float  # of ln(seconds)
@@ -216,7 +214,7 @@ class Tuner:
         belief = now = self.belief
         basis, runs = self._basis, self.runs
         known, skipped = basis.known(runs), basis.skipped(runs)
-        proposals: list[Proposal] = []
+        proposals = []
         for _ in range(n):
             least = score(now, self.try_cost)
             least[[*known.rows, *skipped, *range(basis.rivals, len(least))]] = np.inf
@@ -292,7 +290,7 @@ class Tuner:
             gain=None if belief.least is None else float(np.expm1(belief.least - belief.log_cost[row])),
         )
 
-    def row(self, plan: int, *, legal: bool = True) -> dict[str, Any]:
+    def row(self, plan: int, *, legal: bool = True) -> Fields:
         """The row of a plan, by column. Raises SpecError if the result does not hold it; if `legal`, also if it cannot run."""
         self._check_number(plan)
         (row,) = rows_of(self.opened.prepared.sweep, np.array([plan])).to_pylist()
@@ -305,7 +303,7 @@ class Tuner:
         if not 0 <= plan < size:
             raise SpecError(f"plan {plan}: {self.opened.folder} does not hold it, expected 0 to {size - 1:,}")
 
-    def _check_step(self, row: Mapping[str, Any], seconds: float) -> None:
+    def _check_step(self, row: Values, seconds: float) -> None:
         """Raise SpecError for a step that no device can take: below half of the model's FLOPs at the peak of its precision.
 
         Half, since MFU counts the whole square of attention.
@@ -373,7 +371,7 @@ def _too_full(source: Rows, where: str | None) -> Ints:
     return np.asarray(found.fetchnumpy()["plan"], np.int64)
 
 
-def _check_legal(row: Mapping[str, Any]) -> None:
+def _check_legal(row: Values) -> None:
     """Raise SpecError if a plan cannot run, whatever memory it has."""
     reason = row["reason"]
     if row["status"] != OK and reason != _FULL:
@@ -426,6 +424,6 @@ class _Basis:
         return np.flatnonzero(np.isin(self.candidates.plans[: self.rivals], plans)).tolist()
 
 
-def plan_values(row: Mapping[str, Any]) -> dict[str, Any]:
+def plan_values(row: Values) -> Fields:
     """Every plan column of a row of a result."""
     return dict(itertools.takewhile(lambda cell: cell[0] != "status", row.items()))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,14 +13,14 @@ from sweep.frameworks.megatron import PAGE as DEFAULT
 from sweep.frameworks.stacks import WITHOUT_PAGE_AS, may_run
 from sweep.uncertainty.process import normal
 
-RECORDED: Final = Path(__file__).parent / "data" / "belief.json"
-UNNAMED: Final = ""
+RECORDED = Path(__file__).parent / "data" / "belief.json"
+UNNAMED = ""
 """The stack of a spec that names none: DEFAULT's page is simulated."""
 
 
-FURTHEST: Final = 8.0
+FURTHEST = 8.0
 """Standard deviations within which a quantile is looked for."""
-HALVINGS: Final = 40
+HALVINGS = 40
 
 
 class Error(NamedTuple):

@@ -5,47 +5,48 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from sim_core import FEW_SETS, Floats, plural
+from sim_core.documents import Fields, Values
 from sim_core.models.releases import releases_of
 from sweep.uncertainty.process import variogram
 
-RECORDED: Final = Path(__file__).parent / "data" / "evidence.json"
-RECORDED_UNKNOWN: Final = Path(__file__).parent / "data" / "unknown.json"
+RECORDED = Path(__file__).parent / "data" / "evidence.json"
+RECORDED_UNKNOWN = Path(__file__).parent / "data" / "unknown.json"
 """The same of frameworks without a page, by the page that stands for them: each framework is a set (benchmarks/belief.py)."""
-RECORDED_MOVES: Final = Path(__file__).parent / "data" / "traces.json"
-LEVEL: Final = 0.9
+RECORDED_MOVES = Path(__file__).parent / "data" / "traces.json"
+LEVEL = 0.9
 """Part of the measured runs that an interval contains."""
-CONFIDENCE: Final = 0.9
+CONFIDENCE = 0.9
 """A plan whose chance to be as fast as the best is below 1 - CONFIDENCE does not tie with it."""
-DENSE: Final = "dense"
-EXPERTS: Final = "experts"
-KINDS: Final = {DENSE: "dense models", EXPERTS: "models with experts"}
-FREEDOM: Final = 3.0
+DENSE = "dense"
+EXPERTS = "experts"
+KINDS = {DENSE: "dense models", EXPERTS: "models with experts"}
+FREEDOM = 3.0
 """Degrees of freedom of the t distribution of differences: a few pairs are far off."""
 MOVED, RESIZED = "moved", "resized"
 """Moves of recorded jobs with experts: to another pp or ep; to another sequence, micro-batch or number of experts. Of DENSE
 jobs, which ran under one plan each, only the error at that one is known."""
 MOVED_DOUBLINGS = 2.0
 """Usual distance of a move to another pp or ep."""
-FILES: Final = {"all": "all files", "groups": "files of a whole expert group", "ranks": "ranks that are no whole expert group"}
+FILES = {"all": "all files", "groups": "files of a whole expert group", "ranks": "ranks that are no whole expert group"}
 """What a job was recorded by."""
-RELEASE_CHANGE: Final = 0.28
+RELEASE_CHANGE = 0.28
 """Root mean square of ln(tokens/s after / before) of seven plans with experts before and after the recipes of Megatron-Bridge
 26.06, on the same GPUs: 26,112 to 40,706 tokens/s, 31,744 to 45,275, 6,944 to 9,015, 5,680 to 7,376, 4,256 to 4,969, 4,992 to
 6,338, 5,328 to 5,372 (NVIDIA-NeMo/Megatron-Bridge@067f987df docs/performance-summary-archive.md)."""
-NORMAL_90: Final = 1.645
+NORMAL_90 = 1.645
 """Half of the interval that holds 90 % of a normal distribution, in standard deviations."""
-STAGES: Final = "stages"
-SCHEDULES_FROM_EACH_OTHER: Final = (2873 / 2794, 3245 / 3283)
+STAGES = "stages"
+SCHEDULES_FROM_EACH_OTHER = (2873 / 2794, 3245 / 3283)
 """Measured over simulated ms of one model on 8 GPUs (AMD-AGI/Primus@fd1eeabb, pp_data_example/gpu8_layer64_gbs16): interleaved
 from the stage durations of 1F1B, and 1F1B from those of interleaved."""
-SCHEDULE_INTERVAL: Final = 0.05
-MEAN_TO_SD: Final = float(np.sqrt(np.pi / 2))
+SCHEDULE_INTERVAL = 0.05
+MEAN_TO_SD = float(np.sqrt(np.pi / 2))
 """Standard deviation over mean absolute error, of a normal distribution."""
 
 
@@ -57,20 +58,20 @@ class Trait(NamedTuple):
     prior: float  # ln of the factor at 1, expected before any run is seen
 
 
-UNSTATED: Final = "unstated"
-HOST_BOUND: Final = "host_bound"
-ASSUMED_KERNELS: Final = "assumed_kernels"
-TRAITS: Final = (
+UNSTATED = "unstated"
+HOST_BOUND = "host_bound"
+ASSUMED_KERNELS = "assumed_kernels"
+TRAITS = (
     Trait(EXPERTS, "models with experts", 0.4),
     Trait(UNSTATED, "with experts, and neither release nor switches of the framework are stated", 0.2),
     Trait(HOST_BOUND, "the device waits for the host during a quarter of the step (half of it: twice as much)", 0.4),
     Trait(ASSUMED_KERNELS, "no kernel of its shape was measured (a part of the kernels' time: as much of it)", 0.2),
 )
 """In the order of the columns of `Residuals.traits` (benchmarks/error_bars.py)."""
-QUARTER: Final = 0.25
-MOST_HOST_BOUND: Final = 0.5
+QUARTER = 0.25
+MOST_HOST_BOUND = 0.5
 """Part of the step from which on intervals no longer widen."""
-OF_PLANS: Final = ("launch_s", "step_time_s", "measured_share")
+OF_PLANS = ("launch_s", "step_time_s", "measured_share")
 """Columns of a result that traits of single plans follow from."""
 
 
@@ -179,7 +180,7 @@ class Basis:
 
 def recorded(path: Path = RECORDED) -> Evidence:
     """The evidence of the published runs (`make validation`); RECORDED_UNKNOWN: of frameworks without a page."""
-    plain: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    plain: Fields = json.loads(path.read_text(encoding="utf-8"))
     for key, kind in (("spreads", Spread), ("differences", Differences)):
         plain[key] = {name: kind(**values) for name, values in plain[key].items()}
     return Evidence(**plain)
@@ -190,7 +191,7 @@ def recorded_moves() -> Mapping[str, Moved]:
     return {name: Moved(**values) for name, values in json.loads(RECORDED_MOVES.read_text(encoding="utf-8")).items()}
 
 
-def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) -> Basis:
+def basis_of(provenance: Values, evidence: Evidence | None = None) -> Basis:
     """Which evidence concerns a result, by its provenance: a model in numbers, a recorded job, or none (files)."""
     workload, start = provenance.get("spec", {}).get("workload") or {}, provenance.get("start")
     has_experts = bool(provenance.get("inputs", {}).get("workload", {}).get("expert_parameters_per_rank"))
@@ -216,7 +217,7 @@ def of_unknown(kind: str) -> Basis:
     return Basis(spread=spread, differences=evidence.differences[kind], why=why, widening=evidence.widening)
 
 
-def _of_model(stack: object, devices: Sequence[Mapping[str, Any]], kind: str, evidence: Evidence) -> Basis:
+def _of_model(stack: object, devices: Sequence[Values], kind: str, evidence: Evidence) -> Basis:
     """The evidence of the published runs; wider where a spec's `stack` says nothing, or nothing that we know, of how experts
     run, and on devices of few runs."""
     spread = evidence.spreads[kind]
@@ -268,7 +269,7 @@ def _of_schedules() -> Basis:
     )
 
 
-def _of_moves(spec: Mapping[str, Any], files: str, *, dense: bool) -> Basis:
+def _of_moves(spec: Values, files: str, *, dense: bool) -> Basis:
     """The evidence of recorded jobs, from as many files, for what a spec changes."""
     named = {name for key in (*spec.get("axes", ()), *spec.get("fixed", ())) for name in key.split(",")}
     kind, where = MOVED, "another pp or ep"

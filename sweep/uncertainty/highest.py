@@ -1,13 +1,12 @@
 """The highest MFU of a measured run, by device, kind of model and bits: a simulated plan above it is hard to believe."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
 
+from sim_core.documents import Values
 from sweep.uncertainty.evidence import DENSE, EXPERTS, KINDS
 
-RECORDED: Final = Path(__file__).parent / "data" / "highest.json"
+RECORDED = Path(__file__).parent / "data" / "highest.json"
 """By kind (`make validation`): the MFU as a fraction of the peak in bf16, of how many runs, and of which model."""
 
 
@@ -21,7 +20,7 @@ def bits_of(precision: str) -> int:
     return 4 if "fp4" in precision else 8 if "fp8" in precision else 16
 
 
-def above_measured(row: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
+def above_measured(row: Values, provenance: Values) -> str:
     """What measured runs a plan of a result beats, where its MFU is higher than that of all of its kind; else empty."""
     experts = bool(provenance.get("inputs", {}).get("workload", {}).get("expert_parameters_per_rank"))
     kind = kind_of(str(row.get("hardware")), experts=experts, precision=str(row.get("precision", "")))

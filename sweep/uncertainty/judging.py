@@ -7,7 +7,7 @@ it. How far apart plans are: doublings of their sizes, and one for each other ch
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,10 @@ from sim_core import FOLLOWING, Bools, Floats, Ints
 from sweep.uncertainty.evidence import CONFIDENCE, Basis, t3_cdf, t3_quantile
 from sweep.uncertainty.process import DOUBLING, NEAR, NOISE, OWN, RANGE, SIZES, Runs, condition, variogram
 
-NO_CHOICE: Final = (*FOLLOWING, "dp_shard", "plan", "fidelity", "status", "reason")
+NO_CHOICE = (*FOLLOWING, "dp_shard", "plan", "fidelity", "status", "reason")
 """Columns that follow from others, or define no plan."""
-DEVICE: Final = "hardware"
-OTHER_DEVICE: Final = 12.0
+DEVICE = "hardware"
+OTHER_DEVICE = 12.0
 """Another device counts as so many doublings: no measured pairs say how alike the errors on two devices are."""
 
 

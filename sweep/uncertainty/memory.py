@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,15 +10,15 @@ from sim_core import Bools, Floats, Ints
 from sweep.uncertainty.belief import UNNAMED, World, recorded, world_of, worlds_of
 from sweep.uncertainty.process import Axes, Shared, along, along_itself, marginals_by_size, normal, weights_of
 
-SHARED: Final = 0.5
+SHARED = 0.5
 """Part of the variance that all plans of a job have in common."""
-SIZED: Final = 0.25
+SIZED = 0.25
 """The same, times the size of errors that the runs tell: a framework may be another than the one that was simulated."""
-NEAR: Final = 0.25
+NEAR = 0.25
 """The same, of what near plans share."""
-DOUBLING: Final = 0.04
+DOUBLING = 0.04
 """Variance of the slope along an axis, per doubling."""
-RANGE: Final = 4.0
+RANGE = 4.0
 
 
 class Guess(NamedTuple):
@@ -31,20 +31,20 @@ class Guess(NamedTuple):
 
 
 Guesses = tuple[Guess, ...]
-LEAST_WIDTH: Final = 0.03
-PEAK_NOISE: Final = 0.03
+LEAST_WIDTH = 0.03
+PEAK_NOISE = 0.03
 """Of ln of a peak: allocators and counters differ by so much."""
-USABLE: Final = 0.95
+USABLE = 0.95
 """Part of the device's memory that a job can have."""
-FAILED_AT: Final = 1.05
-FAILED_WIDTH: Final = 0.1
+FAILED_AT = 1.05
+FAILED_WIDTH = 0.1
 """Memory that a run which did not fit is taken to need, over that of the device, and its standard deviation."""
-DOUBTFUL: Final = 0.5
+DOUBTFUL = 0.5
 """A crash tells of memory if the plan was expected to need more than this part of the device."""
-NEIGHBOURS: Final = 3.0
+NEIGHBOURS = 3.0
 """Runs that the usual part of plans that fit and run is worth."""
-NEIGHBOUR_RANGE: Final = 1.0
-LEAST_LOAD: Final = 1e-9
+NEIGHBOUR_RANGE = 1.0
+LEAST_LOAD = 1e-9
 
 
 def guesses_of(stack: str, device: str = "") -> Guesses:
@@ -122,12 +122,6 @@ class Fit(NamedTuple):
 
     log: Floats
     runs: Floats
-
-
-def runs_probability(axes: Axes, part: Floats, outcomes: Outcomes, guesses: Guesses, alike: Floats | None = None) -> Floats:
-    """Chance that each plan runs, [n] (`fit`)."""
-    known = fit(axes, part, outcomes, guesses, alike)
-    return weights_of(known.log) @ known.runs
 
 
 def fit(axes: Axes, part: Floats, outcomes: Outcomes, guesses: Guesses, alike: Floats | None = None) -> Fit:

@@ -7,37 +7,37 @@ more the nearer they are + what each has for itself. A run much slower than the 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import erf, erfc, exp, pi
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sim_core import Bools, Floats, Ints
 
-SHARED: Final = 0.25
+SHARED = 0.25
 """Standard deviation of what the errors of all plans of a job have in common."""
-DOUBLING: Final = 0.06
+DOUBLING = 0.06
 """Of the slope of the error along an axis, per doubling or choice."""
-NEAR: Final = 0.12
-RANGE: Final = 4.0
+NEAR = 0.12
+RANGE = 4.0
 """Doublings over which errors of plans (`NEAR`) fall to 1/e of what they share."""
-OWN: Final = 0.03
-SLOPE_ENDS: Final = 48.0
+OWN = 0.03
+SLOPE_ENDS = 48.0
 """Squared doublings beyond which two plans are taken to differ no more."""
-NOISE: Final = 0.005
+NOISE = 0.005
 """Of a step measured twice."""
-SIZES: Final = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+SIZES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Factors on SHARED, DOUBLING, NEAR and OWN, of which the runs tell one. Runs that all come as simulated tell a small one: else
 the fastest of 600 plans is never known."""
-SIZE_WIDTH: Final = 0.7
+SIZE_WIDTH = 0.7
 """Standard deviation of ln(factor) beforehand."""
-OUTLIER: Final = 0.35
-OUTLIER_SD: Final = 2.0
+OUTLIER = 0.35
+OUTLIER_SD = 2.0
 """A run slower than the others explain by more than both, in ln and in standard deviations, tells of itself only."""
 
-FURTHEST: Final = 30.0
+FURTHEST = 30.0
 """Standard deviations beyond which a bound says no more, in 64 bits."""
-SAYS_NOTHING: Final = 1e-3
+SAYS_NOTHING = 1e-3
 """A bound that narrows a variance by less is no news."""
 
 

@@ -2,27 +2,28 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from sim_core import Floats
+from sim_core.documents import Fields, Values
 from sweep.runs.simulation import PLAN_REASON, Run
 from sweep.runs.table import FAILED, OK, QUALITIES, REFUSED
 
-OF_JOB: Final = (
+OF_JOB = (
     "set", "hw", "framework", "model_name", "model", "all_gpus", "global_batch", "precision", "interconnect", "release",
 )  # fmt: skip
-OF_PLAN: Final = (
+OF_PLAN = (
     "tp", "pp", "vpp", "cp", "ep", "sequence_parallel", "stack", "sharding", "reshard_after_forward", "micro_batch",
     "checkpointing", "dispatcher",
 )  # fmt: skip
 """Runs that are alike in the first and differ in the second are plans of one job."""
-RECORDED: Final = Path(__file__).parent / "data" / "recorded.json"
-MARGINS: Final = {
+RECORDED = Path(__file__).parent / "data" / "recorded.json"
+MARGINS = {
     "mape": 0.5, "regret": 0.5, "regret_worst": 1.0, "memory_mape": 0.5, "spearman": -0.05, "pairs_right": -2.0,
     "oom_recall": 0.0, "oom_precision": -5.0,
 }  # fmt: skip
@@ -147,7 +148,7 @@ def figures_of(name: str, hw: str, all_runs: Sequence[Run], *, quality: str = OK
     )
 
 
-def _errors(runs: Sequence[Run]) -> dict[str, Any]:
+def _errors(runs: Sequence[Run]) -> Fields:
     """How many runs were simulated, how far off they are, and the means of their steps."""
     timed = [run for run in runs if run.timed]
     errors = [run.error for run in timed]
@@ -226,7 +227,7 @@ def share(part: int, whole: int) -> float | None:
     return part / whole * 100 if whole else None
 
 
-def as_objects(rows: Sequence[Any], name: str = "") -> list[dict[str, Any]]:
+def as_objects(rows: Sequence[Any], name: str = "") -> list[Fields]:
     """Dataclasses as objects; seconds with six decimals, other numbers with three, null where there is nothing to say.
 
     `name`: the key of what the rows are by, in place of `set` and `hw`.
@@ -239,11 +240,6 @@ def as_objects(rows: Sequence[Any], name: str = "") -> list[dict[str, Any]]:
 
 def _rounded(key: str, value: object) -> object:
     return round(value, 6 if key.endswith("_s") else 3) if isinstance(value, float) else value
-
-
-def as_json(rows: Sequence[Figures]) -> str:
-    """A list of objects, one for each set and hardware."""
-    return json.dumps(as_objects(rows), indent=1)
 
 
 def worse(rows: Sequence[Figures]) -> list[str]:
@@ -265,8 +261,8 @@ def worse(rows: Sequence[Figures]) -> list[str]:
     return lines
 
 
-def _recorded() -> list[dict[str, Any]]:
-    recorded: list[dict[str, Any]] = json.loads(RECORDED.read_text(encoding="utf-8"))
+def _recorded() -> list[Fields]:
+    recorded: list[Fields] = json.loads(RECORDED.read_text(encoding="utf-8"))
     return recorded
 
 
@@ -275,7 +271,7 @@ def more_simulated(rows: Sequence[Figures]) -> bool:
     return sum(row.simulated for row in rows) > sum(int(row["simulated"]) for row in _recorded())
 
 
-def _worse(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _worse(old: Values, new: Values) -> Iterator[str]:
     """Figures of the same runs that are worse than they were by more than their margin."""
     for key, margin in MARGINS.items():
         if old[key] is None or (key == "oom_precision" and not new["oom_called"]):  # no run is called, so none wrongly

@@ -2,21 +2,20 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from sim_core.models.features import ALIASES, FEATURES, split_features
 from sweep.runs.simulation import Run
 from sweep.runs.table import FAILED, OK, QUALITIES
 from sweep.validation.figures import Figures
 
-STATED: Final = {"release": "release", "dispatcher": "dispatcher_library", "features": "features"}
+STATED = {"release": "release", "dispatcher": "dispatcher_library", "features": "features"}
 """Columns that follow those of every run, where some run states one of them, by their headings."""
-NAMED: Final = {
+NAMED = {
     "set": "set", "framework": "framework", "hw": "hw", "model": "model_name", "release": "release",
     "dispatcher": "dispatcher_library",
 }  # fmt: skip
-SIZES: Final = {"gpus": "all_gpus", "tp": "tp", "pp": "pp", "vpp": "vpp", "cp": "cp", "ep": "ep", "mbs": "micro_batch"}
-OF_MODEL: Final = ("base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout")
+SIZES = {"gpus": "all_gpus", "tp": "tp", "pp": "pp", "vpp": "vpp", "cp": "cp", "ep": "ep", "mbs": "micro_batch"}
+OF_MODEL = ("base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout")
 """Features that say what the model is."""
 
 

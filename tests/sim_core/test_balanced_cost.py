@@ -26,7 +26,6 @@ from sim_core import (
 from sim_core.costing.running import divide
 from sim_core.engine.program import DOWN, UP
 from sim_core.hardware.table import hardware_table
-from sim_core.models.description import with_values
 from sim_core.simulator import run_alone
 
 
@@ -44,7 +43,7 @@ def h200() -> HardwareTable:
 
 
 def work(model: str, **values: object) -> Workload:
-    return workload_from_model(with_values(read_model(model), values), read_stack("megatron-core"), sequence_parallel=True)
+    return workload_from_model(read_model(model, values), read_stack("megatron-core"), sequence_parallel=True)
 
 
 HYBRID = work("nemotron-h-8b", layers=9, pattern="M-M*-MM-M")

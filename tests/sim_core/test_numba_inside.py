@@ -15,9 +15,10 @@ import pytest
 
 from sim_core import Floats, SpecError
 from sim_core.compiled import jit
-from sim_core.compiled.numba_inside import PLACES, RANGE, Place, check_version
+from sim_core.compiled.numba_inside import RANGE, check_version
 from sim_core.compiled.sources import ROOT
 from tests.conftest import ROOT as PROJECT
+from tests.sim_core.numba_places import PLACES, Place
 
 numba: Any = import_module("numba")
 compiled = pytest.mark.skipif("NUMBA_DISABLE_JIT" in os.environ, reason="kernels are plain Python")

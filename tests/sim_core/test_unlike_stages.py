@@ -22,7 +22,6 @@ from sim_core import (
     workload_from_model,
 )
 from sim_core.metrics import STATE_BYTES
-from sim_core.models.description import with_values
 
 STATE: float = 18.0
 """Bytes of a parameter where nothing is sharded: 2 + 4 + 12."""
@@ -47,7 +46,7 @@ def table() -> HardwareTable:
 
 
 def work(model: str, **values: object) -> Workload:
-    of = with_values(read_model(model), {**SHORT.get(model, {}), **values})
+    of = read_model(model, {**SHORT.get(model, {}), **values})
     return workload_from_model(of, read_stack("megatron-core"), sequence_parallel=True)
 
 

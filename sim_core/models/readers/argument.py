@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 OF_SWITCH, OF_NUMBER, OF_WORD = "switch", "number", "word"
 """Kinds of arguments: no value, a whole number, anything else."""
-OFF: Final = ("", "None", "False")
+OFF = ("", "None", "False")
 """What stands in a dump for an argument that is not set."""
 Dump = Mapping[str, str]
 """Arguments by name, with their values as a run prints them: True for a switch that is on."""

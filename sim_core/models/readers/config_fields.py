@@ -1,7 +1,7 @@
 """Fields of a `config.json`, taken one by one, so that a field that nobody takes is found."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.models.description import MAX, MAX_LAYERS
@@ -9,12 +9,12 @@ from sim_core.models.description import MAX, MAX_LAYERS
 Document = dict[str, Any]
 """Numbers of a model, for `parse_model`."""
 
-ACTIVATIONS: Final[Mapping[str, str]] = {
+ACTIVATIONS: Mapping[str, str] = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_python": "gelu",
     "gelu_pytorch_tanh": "gelu", "quick_gelu": "gelu", "relu": "relu", "relu2": "squared_relu",
 }  # fmt: skip
 
-_FREE: Final = {
+_FREE = {
     "names, versions, tokens": """
         _name_or_path architectures auto_map model_type transformers_version tokenizer_class bos_token_id eos_token_id
         pad_token_id sep_token_id cls_token_id unk_token_id decoder_start_token_id prefix id2label label2id problem_type
@@ -37,7 +37,7 @@ _FREE: Final = {
         apply_residual_connection_post_layernorm offset_alibi unk_token gradient_checkpointing
     """,
 }
-FREE: Final = frozenset(" ".join(_FREE.values()).split())
+FREE = frozenset(" ".join(_FREE.values()).split())
 """Fields that change neither shapes nor work (partial rotation: the kernel moves whole heads)."""
 
 

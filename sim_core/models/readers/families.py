@@ -5,21 +5,21 @@ particular model, the field must be there.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from sim_core.models.readers.config_fields import ACTIVATIONS, Config, Document
 
-_BIASED: Final[Document] = {
+_BIASED: Document = {
     "gated": False, "norm": "layernorm", "qkv_bias": True, "projection_bias": True, "mlp_bias": True,
 }  # fmt: skip
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+_NAMES: Mapping[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers",), "hidden": ("hidden_size",), "heads": ("num_attention_heads",),
     "activation": ("hidden_act", "hidden_activation", "mlp_hidden_act"),
 }  # fmt: skip
-_OF_GPT2: Final[Mapping[str, tuple[str, ...]]] = {
+_OF_GPT2: Mapping[str, tuple[str, ...]] = {
     "layers": ("n_layer",), "hidden": ("n_embd",), "heads": ("n_head",), "activation": ("activation_function",),
 }  # fmt: skip
-_OF_BLOOM: Final[Mapping[str, tuple[str, ...]]] = {
+_OF_BLOOM: Mapping[str, tuple[str, ...]] = {
     "layers": ("n_layer", "num_hidden_layers"), "hidden": ("n_embed", "hidden_size"),
     "heads": ("num_attention_heads", "n_head"), "activation": (),
 }  # fmt: skip

@@ -1,13 +1,13 @@
 """A Hugging Face `config.json` to the numbers of a model, by `model_type`."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.readers import families, newer_families
 from sim_core.models.readers.config_fields import Config, Document
 
-READERS: Final[Mapping[Callable[[Config, str], Document], str]] = {
+READERS: Mapping[Callable[[Config, str], Document], str] = {
     families.bloom: "bloom",
     families.deepseek: "deepseek_v2 deepseek_v3 kimi_k2",
     newer_families.deepseek_v32: "deepseek_v32 glm_moe_dsa",
@@ -33,13 +33,13 @@ READERS: Final[Mapping[Callable[[Config, str], Document], str]] = {
     newer_families.qwen3_next: "qwen3_5_moe_text qwen3_5_text qwen3_next",
     newer_families.smollm3: "smollm3",
 }
-FAMILIES: Final = {kind: reader for reader, kinds in READERS.items() for kind in kinds.split()}
+FAMILIES = {kind: reader for reader, kinds in READERS.items() for kind in kinds.split()}
 """Reader of each `model_type`."""
-_AS: Final = {
+_AS = {
     "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe", "ministral3": "llama", "kimi_k25": "kimi_k2",
 }  # fmt: skip
 """Other names of the same layers."""
-_TEXT: Final = "text_config"
+_TEXT = "text_config"
 
 
 def read_config(fields: Mapping[str, Any], where: str) -> Document:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any
 
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.readers import megatron_arguments as of
@@ -13,12 +13,12 @@ from sim_core.models.readers.megatron_values import Values
 
 Document = dict[str, Any]
 
-SAID: Final = frozenset(argument.flag for argument in of.SAID)
-POSITIONS: Final = {
+SAID = frozenset(argument.flag for argument in of.SAID)
+POSITIONS = {
     "learned_absolute": "learned", "absolute": "learned", "rope": "rotary", "rotary": "rotary", "yarn": "rotary",
     "alibi": "alibi", "none": "none",
 }  # fmt: skip
-GPT2_VOCABULARY: Final = 50257
+GPT2_VOCABULARY = 50257
 """Of Megatron's GPT2BPETokenizer with the published files gpt2-vocab.json and gpt2-merges.txt."""
 
 

@@ -5,16 +5,16 @@ As in core 0.20 (d98e8a64: training/arguments.py, core/transformer/transformer_c
 
 from collections.abc import Callable, Sequence
 from itertools import groupby, islice
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sim_core.models.description import Model
 from sim_core.models.readers.argument import OF_NUMBER, OF_SWITCH, Argument, Written, arguments_in, flags_of
 
-NULL_TOKENIZER: Final = "NullTokenizer"
-NULL_TOKENIZER_ADDS: Final = 1
+NULL_TOKENIZER = "NullTokenizer"
+NULL_TOKENIZER_ADDS = 1
 """Megatron's NullTokenizer adds a token for the end of a document."""
-LINEAR_VARIANTS: Final = {"gated_delta": "gated_delta_net"}
-HYBRID_STACK: Final = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
+LINEAR_VARIANTS = {"gated_delta": "gated_delta_net"}
+HYBRID_STACK = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
 
 
 class Described(NamedTuple):
@@ -216,8 +216,8 @@ VOCABULARY_FILE = Said("vocab_file")
 DEEPSPEED_KV_HEADS = _number("num_key_value_heads")
 EXTRA_VOCABULARY, TRAIN_CAPACITY = _number("extra_vocab_size"), _number("moe_train_capacity_factor")
 
-NUMBERS: Final = (LAYERS, HIDDEN, HEADS, FFN, HEAD_DIM, SEQUENCE, VOCABULARY_MULTIPLE, MTP)
+NUMBERS = (LAYERS, HIDDEN, HEADS, FFN, HEAD_DIM, SEQUENCE, VOCABULARY_MULTIPLE, MTP)
 """One whole number each, which is a number of the model."""
-ALL: Final[tuple[Said, ...]] = arguments_in(globals(), Argument)
-SAID: Final = tuple(argument for argument in ALL if argument not in (TOKENIZER, GROUPED_GEMM))
+ALL: tuple[Said, ...] = arguments_in(globals(), Argument)
+SAID = tuple(argument for argument in ALL if argument not in (TOKENIZER, GROUPED_GEMM))
 """All that say something of the model."""

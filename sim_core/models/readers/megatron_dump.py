@@ -1,16 +1,14 @@
 """The arguments that Megatron-LM prints at the start of a run, as the flags that mean them."""
 
-from typing import Final
-
 from sim_core.models.readers import megatron_arguments as of
 from sim_core.models.readers.argument import OFF, Dump, flag_of
 from sim_core.models.readers.megatron_flags import DEEPSPEED_EXPERTS, Flags, Given
 
-NEGATED: Final = {"add_bias_linear": of.NO_BIAS.flag, "add_position_embedding": of.NO_POSITION.flag}
+NEGATED = {"add_bias_linear": of.NO_BIAS.flag, "add_position_embedding": of.NO_POSITION.flag}
 """Names in a dump whose flags mean the opposite."""
-OF_MLA: Final = (of.Q_RANK, of.KV_RANK, of.NOPE_DIM, of.ROPE_DIM, of.OLD_NOPE_DIM, of.OLD_ROPE_DIM, of.V_DIM)
+OF_MLA = (of.Q_RANK, of.KV_RANK, of.NOPE_DIM, of.ROPE_DIM, of.OLD_NOPE_DIM, of.OLD_ROPE_DIM, of.V_DIM)
 """Those that have a value also where multi-latent attention is off."""
-CHANGING: Final = (
+CHANGING = (
     "decoder_num_layers", "heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json",
     "mtp_use_repeated_layer", "qk_l2_norm",
 )  # fmt: skip

@@ -4,7 +4,7 @@ import ast
 import operator
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sim_core.models.readers.argument import flag_of
 from sim_core.models.readers.megatron_arguments import HIDDEN, LAYERS
@@ -20,32 +20,31 @@ class Given(NamedTuple):
 Flags = dict[str, list[Given]]
 """Flag with its dashes -> where it is given, in order."""
 
-_FLAG: Final = re.compile(r"--[A-Za-z]")
-_WORD: Final = re.compile(r"""'[^']*'|"[^"]*"|[^\s()'"\\;`]+|[();]""")
-_QUOTED_FLAGS: Final = re.compile(r"""(?<![^\s(=])(["'])([^"']*--[^"']*)\1""")
-_COMMENT: Final = re.compile(r"(^|\s)#.*$")
-_SHELL: Final = re.compile(r"[;|&<>]|\d>")
+_FLAG = re.compile(r"--[A-Za-z]")
+_WORD = re.compile(r"""'[^']*'|"[^"]*"|[^\s()'"\\;`]+|[();]""")
+_QUOTED_FLAGS = re.compile(r"""(?<![^\s(=])(["'])([^"']*--[^"']*)\1""")
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_SHELL = re.compile(r"[;|&<>]|\d>")
 """What ends the words of a flag."""
-_SET: Final = re.compile(
+_SET = re.compile(
     r"""(?<![\w$.{,-])([A-Za-z_]\w*)(\+?)=(?!=)("[^"]*"|'[^']*'|\$\(\([^()]*\)\)|[^\s;&|()'"]*)(?=[\s;&|)]|$)"""
     r"""|(?<![\w$.{,-])([A-Za-z_]\w*)\+?="""
 )
 """An assignment, anywhere in a line; with a value that is more than one word: its name alone."""
-_CHANGED: Final = re.compile(
+_CHANGED = re.compile(
     r"\bfor\s+(\w+)\s+in\b|\bread\s+(?:-\w+\s+)*(\w+)|\(\(\s*(\w+)\s*(?:[-+*/%]?=[^=]|\+\+|--)|\blet\s+\W?(\w+)|\bunset\s+(\w+)|"
     r"\bgetopts\s+\S+\s+(\w+)"
 )
 """Other ways in which a variable gets a value."""
-_ARITHMETIC: Final = re.compile(r"\$\(\(((?:[^()$`]|\([^()$`]*\)){1,120})\)\)")
-_OPERATORS: Final = {
+_ARITHMETIC = re.compile(r"\$\(\(((?:[^()$`]|\([^()$`]*\)){1,120})\)\)")
+_OPERATORS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
-_DEFAULTED: Final = re.compile(r"\$\{\w+:-([^{}$]*)\}")
-_VARIABLE: Final = re.compile(r"\$\{(\w+)\}|\$(\w+)")
-MODEL_ARGS: Final = "MODEL_ARGS"
-_NAMES: Final = {name for argument in (LAYERS, HIDDEN) for name in (argument.name, argument.flag.lstrip("-"))}
-DEEPSPEED: Final = "--deepspeed"
-DEEPSPEED_EXPERTS: Final = "--mlp-type"
+_DEFAULTED = re.compile(r"\$\{\w+:-([^{}$]*)\}")
+_VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
+MODEL_ARGS = "MODEL_ARGS"
+DEEPSPEED = "--deepspeed"
+DEEPSPEED_EXPERTS = "--mlp-type"
 
 
 def flags_of_text(text: str) -> Flags:
@@ -89,7 +88,7 @@ def _assigned(line: str) -> Iterator[tuple[str, str]]:
 def _assigned_to_several(lines: list[str]) -> set[str]:
     """Variables with several values in the text, or one that no line tells."""
     values: dict[str, set[str]] = {}
-    changed: set[str] = set()
+    changed = set()
     for line in lines:
         for name, value in _assigned(line):
             values.setdefault(name, set()).add(value)
@@ -138,7 +137,7 @@ def flags_of_document(document: Mapping[str, Any], lines: Mapping[tuple[str, ...
     return flags
 
 
-NOT_MODELLED: Final = {
+NOT_MODELLED = {
     "--dsa-indexer-skip-topk-offset": "keys that layers choose for each other",
     "--dsa-indexer-topk-freq": "keys that layers choose for each other",
     "--decoder-num-layers": "an encoder and a decoder",
@@ -155,7 +154,7 @@ NOT_MODELLED: Final = {
 }
 """Flags that change the model in a way that is not described here: refused."""
 
-_FREE: Final = {
+_FREE = {
     "plan and schedule": """
         --tensor-model- --model-parallel- --pipeline-model-parallel --context-parallel- --cp-comm --hierarchical-context
         --hybrid-context-parallel --expert-model- --expert-tensor-parallel --moe-expert-parallel --sequence-parallel
@@ -234,7 +233,7 @@ _FREE: Final = {
         --no-pin- --symmetric-ar --mlp-chunks --no-clone-scatter --fake-process
     """,
 }
-FREE_PREFIXES: Final = tuple(" ".join(_FREE.values()).split())
+FREE_PREFIXES = tuple(" ".join(_FREE.values()).split())
 """Beginnings of flags that do not change the shape of the model."""
 
 

@@ -3,7 +3,7 @@
 Names and defaults as in core 0.20 (d98e8a64: core/transformer/transformer_config.py, core/models/hybrid, core/ssm).
 """
 
-from typing import Any, Final
+from typing import Any
 
 from sim_core.errors import nearest, shown
 from sim_core.models.description import SYMBOLS
@@ -11,18 +11,18 @@ from sim_core.models.readers import megatron_arguments as of
 from sim_core.models.readers.megatron_values import Values
 
 Document = dict[str, Any]
-PATTERNS: Final = (of.PATTERN, of.OLD_PATTERN)
+PATTERNS = (of.PATTERN, of.OLD_PATTERN)
 """Of the same meaning."""
-SHARES: Final = {of.ATTENTION_SHARE: "*", of.MLP_SHARE: "-"}
-INDEXER: Final = (of.INDEXER_HEADS, of.INDEXER_HEAD_DIM, of.INDEXER_TOPK)
-LINEAR: Final = {"gated_delta_net": "gated_delta", "gdn": "gated_delta", "kda": "kda", "kimi_delta_attention": "kda"}
+SHARES = {of.ATTENTION_SHARE: "*", of.MLP_SHARE: "-"}
+INDEXER = (of.INDEXER_HEADS, of.INDEXER_HEAD_DIM, of.INDEXER_TOPK)
+LINEAR = {"gated_delta_net": "gated_delta", "gdn": "gated_delta", "kda": "kda", "kimi_delta_attention": "kda"}
 """Variants of linear attention, and our kinds; KDA in branches of core 0.20."""
-CHUNKS: Final = {"mamba2": 128, "gated_delta": 64, "kda": 64}
+CHUNKS = {"mamba2": 128, "gated_delta": 64, "kda": 64}
 """Tokens of a chunk: MambaMixer's `chunk_size`, and the kernels of flash-linear-attention."""
-_OF_LINEAR: Final = {
+_OF_LINEAR = {
     of.LINEAR_HEADS: 32, of.LINEAR_HEAD_DIM: 128, of.LINEAR_STATE: 128, of.LINEAR_GROUPS: 16, of.LINEAR_CONV: 4,
 }  # fmt: skip
-STACKS: Final = ("megatron.core.models.hybrid.", "megatron.core.models.mamba.")
+STACKS = ("megatron.core.models.hybrid.", "megatron.core.models.mamba.")
 """Specifications of layers that are the standard ones of a hybrid."""
 
 

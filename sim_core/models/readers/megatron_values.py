@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from sim_core.errors import FormatError, SpecError, nearest, shown
 from sim_core.models.description import MAX, MAX_LAYERS
@@ -15,8 +15,8 @@ class Values:
     """The flags of one file."""
 
     def __init__(self, flags: Flags, where: str) -> None:
-        self.flags: Final = flags
-        self.where: Final = where
+        self.flags = flags
+        self.where = where
 
     def wrong(self, flag: str, what: str) -> SpecError | FormatError:
         """The error of a flag, at the line where it stands last."""
@@ -82,7 +82,7 @@ class Values:
         text, times = word.replace(" ", ""), 1
         if whole := re.fullmatch(r"\((.*)\)(?:\*([0-9]{1,4}))?", text):
             text, times = whole[1], int(whole[2] or 1)
-        numbers: list[bool] = []
+        numbers = []
         for part in text.split("+"):
             match = re.fullmatch(r"\(?\[([01](?:,[01])*)\](?:\*([0-9]{1,6}))?\)?", part)
             if match is None:

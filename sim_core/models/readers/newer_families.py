@@ -3,8 +3,6 @@
 Names and defaults as in transformers 4.57 and 5.23 or in the configuration classes of NVIDIA-NeMo/Automodel (36044ad3d).
 """
 
-from typing import Final
-
 from sim_core.models.readers.config_fields import Config, Document
 from sim_core.models.readers.families import (
     base_of,
@@ -25,7 +23,7 @@ from sim_core.models.readers.families import (
 )
 
 _LINEAR, _FULL = "linear_attention", "full_attention"
-_FREE: Final = {
+_FREE = {
     "nemotron": """
         max_position_embeddings mamba_hidden_act use_mamba_kernels mamba_dt_init_floor time_step_limit time_step_floor
         time_step_min time_step_max residual_in_fp32 num_logits_to_keep rescale_prenorm_residual expand mamba_proj_bias use_bias
@@ -48,8 +46,8 @@ _FREE: Final = {
 }
 """Fields that cost nothing, by family."""
 _NEAR, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
-_LETTERS: Final = {_LINEAR: "M", "mamba": "M", _FULL: "*", "attention": "*", "mlp": "-", "moe": "E"}
-_CHUNK: Final = 64
+_LETTERS = {_LINEAR: "M", "mamba": "M", _FULL: "*", "attention": "*", "mlp": "-", "moe": "E"}
+_CHUNK = 64
 """Tokens of a chunk of the kernels of delta rules (fla-org/flash-linear-attention)."""
 
 

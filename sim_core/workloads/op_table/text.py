@@ -6,27 +6,27 @@ Source of the grammar: docs/formats.md.
 import math
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core.errors import FormatError, nearest, shown, shown_near
 from sim_core.terms import kinds_by
 from sim_core.workloads.lines import Warnings, text_lines
 from sim_core.workloads.words import words_of
 
-PHASES: Final = ("forward", "backward", "weight_grad")
-COLUMNS: Final = (
+PHASES = ("forward", "backward", "weight_grad")
+COLUMNS = (
     "name",
     *(f"{phase}_{column}" for phase in PHASES for column in ("compute_time", "comm_type", "comm_size")),
     "process_time",
 )
-NEEDED: Final = COLUMNS[:2]
-ASYNC: Final = "ALLREDUCE_ASYNC"
-COLLECTIVES: Final = ("NONE", ASYNC, *(word for word in kinds_by("op_table") if word != "NONE"))
-GRADIENT: Final = "_grad"
+NEEDED = COLUMNS[:2]
+ASYNC = "ALLREDUCE_ASYNC"
+COLLECTIVES = ("NONE", ASYNC, *(word for word in kinds_by("op_table") if word != "NONE"))
+GRADIENT = "_grad"
 
-_WORDS: Final = {"None": ("NONE", ""), **words_of(COLLECTIVES)}
-_MOST: Final = 2.0**53  # above, a float64 cannot represent every whole number
-_LENGTH: Final = 100  # characters of a name or number
+_WORDS = {"None": ("NONE", ""), **words_of(COLLECTIVES)}
+_MOST = 2.0**53  # above, a float64 cannot represent every whole number
+_LENGTH = 100  # characters of a name or number
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z", re.ASCII)
 
 

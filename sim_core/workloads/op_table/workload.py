@@ -1,7 +1,5 @@
 """An operator table as a `Workload`: rows repeated as layers, gradients that become ready one by one in the backward."""
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Floats
@@ -27,10 +25,10 @@ from sim_core.workloads.workload import (
     step_pieces,
 )
 
-BACKWARD_OVER_FORWARD: Final = 2.0
+BACKWARD_OVER_FORWARD = 2.0
 """Time of a backward that was not profiled: two products of the size of the forward's (Narayanan et al. 2021, section 5.1)."""
-DEFAULT_WIDTH: Final = 4
-_KIND: Final = {ASYNC: ALL_REDUCE, **kinds_by("op_table")}
+DEFAULT_WIDTH = 4
+_KIND = {ASYNC: ALL_REDUCE, **kinds_by("op_table")}
 
 
 def workload_from_op_table(text: OpTableText, facts: Facts) -> tuple[Workload, tuple[str, ...]]:

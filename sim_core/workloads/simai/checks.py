@@ -6,7 +6,6 @@ the generator writes; Megatron-LM (`distributed/finalize_model_grads.py`, `optim
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final
 
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
@@ -15,17 +14,17 @@ from sim_core.workloads.simai.records import FINAL, PHASES, PLACEHOLDER_NS, Choi
 from sim_core.workloads.simai.sections import EMBEDDING
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
-MEMORY_BANDWIDTH: Final = 1.555e12
+MEMORY_BANDWIDTH = 1.555e12
 """Bytes/s, for the time that memory traffic takes: A100-40GB (NVIDIA A100 data sheet); newer devices are faster."""
-NVLINK_BANDWIDTH: Final = 300e9
+NVLINK_BANDWIDTH = 300e9
 """Bytes/s and direction, for the time of an all-reduce on TP: A100 (the same data sheet)."""
-LOOKUP_PASSES: Final = 5
+LOOKUP_PASSES = 5
 """Activations that an embedding moves: reads words and positions, writes the sum, transposes it (a read and a write)."""
-KERNEL_S: Final = 5e-6
+KERNEL_S = 5e-6
 """What the shortest kernel takes with its launch."""
-ADAM_BYTES: Final = 30
+ADAM_BYTES = 30
 """Bytes that Adam moves per parameter: fp32 gradient in; fp32 weight and two moments in and out; bf16 weight out."""
-FAR_ABOVE: Final = 10
+FAR_ABOVE = 10
 
 
 def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
@@ -230,7 +229,7 @@ def _chunks(file: File) -> Iterator[Check]:
         yield Check("vpp", "the header", f"has vpp {header.vpp}", "1 without interleaving", why, effect_s, choice=choice)
 
 
-CHECKS: Final[tuple[Callable[[File], Iterator[Check]], ...]] = (
+CHECKS: tuple[Callable[[File], Iterator[Check]], ...] = (
     _no_times,
     _tokens,
     _embedding_forward,

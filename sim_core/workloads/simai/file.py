@@ -7,7 +7,6 @@ and SimAI_training_workload_generator.py), as its files show them; docs/moving.m
 import re
 from collections import Counter
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
@@ -18,10 +17,10 @@ from sim_core.workloads.simai.sections import COUNT_BYTES, EMBEDDING, EXPERTS, R
 from sim_core.workloads.simai.text import Record
 from sim_core.workloads.workload import FORWARD, WEIGHT_GRADIENT, Shares
 
-HALF: Final = (0.45, 0.55)
+HALF = (0.45, 0.55)
 """Part of the optimizer's time that the first weight gradient of the embedding repeats, by the generator's mistake."""
-EXPERT_MATRICES: Final = 3
-SHARED_MATRICES: Final = 2
+EXPERT_MATRICES = 3
+SHARED_MATRICES = 2
 """Of latent models: matrices of an expert, and those that the generator counts of a shared one and of a dense MLP."""
 _ONCE = re.compile(r"mlp_(column|row|layer)\Z|final_column\Z")
 """Records whose message carries the activation once, also where attention runs again."""

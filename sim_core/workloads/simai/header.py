@@ -1,31 +1,32 @@
 """Line 1 of a SimAI/AICB workload text: the plan of the recording, in the three generations of its generator."""
 
 import re
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
+from sim_core.documents import Fields
 from sim_core.errors import FormatError, Place, nearest, shown
 from sim_core.limits import LARGEST, whole_number
 
-POLICY: Final = "HYBRID_TRANSFORMER"
-RERUN_POLICY: Final = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
-_MICRO: Final = "AICB's benchmark of single collectives: no sizes of groups, no training step"
-_ASTRA: Final = "ASTRA-sim 1.0: groups are dimensions of a network that the file does not describe"
-REFUSED_POLICIES: Final = {
+POLICY = "HYBRID_TRANSFORMER"
+RERUN_POLICY = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
+_MICRO = "AICB's benchmark of single collectives: no sizes of groups, no training step"
+_ASTRA = "ASTRA-sim 1.0: groups are dimensions of a network that the file does not describe"
+REFUSED_POLICIES = {
     **dict.fromkeys(("MICRO", "MICRO_BENCHMARK"), _MICRO),
     **dict.fromkeys(("ALL", "DATA", "MODEL", "HYBRID", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED"), _ASTRA),
     **dict.fromkeys(("HYBRID_DLRM", "HYBRID_DLRM_ENHANCED", "DLRM"), f"{_ASTRA}; a recommendation model"),
     "DISTRIBUTED_INFERENCE": f"{_ASTRA}; inference",
 }
 """Policies of other generations and tools, and what such a file is."""
-LIST_KEYS: Final = ("checkpoints", "checkpoint_initiates")
-TP_KEY: Final = "model_parallel_NPU_group"
-HEADER_KEYS: Final = (TP_KEY, "ep", "pp", "vpp", "ga", "all_gpus", *LIST_KEYS, "pp_comm")
-_UNSTATED: Final[dict[str, Any]] = {"vpp": 1, "pp_comm": 0, **dict.fromkeys(LIST_KEYS, ())}
+LIST_KEYS = ("checkpoints", "checkpoint_initiates")
+TP_KEY = "model_parallel_NPU_group"
+HEADER_KEYS = (TP_KEY, "ep", "pp", "vpp", "ga", "all_gpus", *LIST_KEYS, "pp_comm")
+_UNSTATED: Fields = {"vpp": 1, "pp_comm": 0, **dict.fromkeys(LIST_KEYS, ())}
 """What a header has that lacks a key."""
-_SAME_KEY: Final = {"expert_parallel_npu_group": "ep"}
+_SAME_KEY = {"expert_parallel_npu_group": "ep"}
 """Keys under another name: AICB writes this one into benchmarks of all-reduces."""
-_FIRST: Final = "first generation of AICB, whose header states only the TP group"
-_INT64_MAX: Final = 2**63 - 1
+_FIRST = "first generation of AICB, whose header states only the TP group"
+_INT64_MAX = 2**63 - 1
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z", re.ASCII)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}:?\Z", re.ASCII)
 
@@ -64,7 +65,7 @@ class HeaderLine:
 
     def __init__(self, place: Place, text: str, all_gpus: int | None) -> None:
         self.place, self.tokens = place, text.split()
-        self.values: dict[str, Any] = {}  # whole numbers, and ids of LIST_KEYS
+        self.values: Fields = {}  # whole numbers, and ids of LIST_KEYS
         self.unknown: list[str] = []
         self.warnings: list[str] = []
         policy = self.tokens[0]

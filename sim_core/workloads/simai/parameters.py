@@ -6,7 +6,6 @@ of heads, are tried: those that the user gives, else the generator's defaults.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from sim_core.units import short
 from sim_core.workloads.facts import Facts
@@ -14,20 +13,20 @@ from sim_core.workloads.moving import PADDING, padded
 from sim_core.workloads.simai.file import EXPERT_MATRICES, SHARED_MATRICES, File
 from sim_core.workloads.simai.sections import Sections
 
-QUERY_RANK: Final = 1536
-KEY_RANK: Final = 512
+QUERY_RANK = 1536
+KEY_RANK = 512
 NOPE, ROPE, VALUE = 128, 64, 128
 """The generator's defaults, DeepSeek-V3's: ranks of the latents, and sizes of a head."""
-MOST_HEADS: Final = 1024
-VOCABULARIES: Final = (1_000, 1_000_000)
-KNOWN_VOCABULARIES: Final = (50257, 32000, 102400, 128256, 129280, 151552, 152064, 151936, 163840)
+MOST_HEADS = 1024
+VOCABULARIES = (1_000, 1_000_000)
+KNOWN_VOCABULARIES = (50257, 32000, 102400, 128256, 129280, 151552, 152064, 151936, 163840)
 """GPT-2 (the generator's default), Llama 2, DeepSeek-V2, Llama 3, DeepSeek-V3, GLM-4.5, Qwen2.5-72B, Qwen3, Kimi K2: the
 `vocab_size` of their config.json. Heads and vocabulary are one sum in a text; many pairs fit, few with one of these."""
-VOCABULARY: Final = 50257
+VOCABULARY = 50257
 """The generator's default vocabulary (GPT-2's); files of other models have it too."""
-WORD_COPIES: Final = (4, 2)
+WORD_COPIES = (4, 2)
 """The generator counts the word embedding this many times, newer and older release."""
-_OTHER_LATENTS: Final = "ranks of latent attention that are not the generator's defaults; set workload.model"
+_OTHER_LATENTS = "ranks of latent attention that are not the generator's defaults; set workload.model"
 
 
 def gated_width(hidden: float) -> int:

@@ -1,7 +1,7 @@
 """`workload.records`: values that the user gives in place of those of a SimAI text, record by record."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,14 +10,14 @@ from sim_core.units import quantity
 from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import Record, SimaiText
 
-KEEP: Final = "keep"
-MODEL: Final = "model"
+KEEP = "keep"
+MODEL = "model"
 """The value is that of a model; without one it is an error."""
-PHASES: Final = ("forward", "input_gradient", "weight_gradient")
-PLACEHOLDER_NS: Final = 1
+PHASES = ("forward", "input_gradient", "weight_gradient")
+PLACEHOLDER_NS = 1
 """AICB writes this time where it measured none."""
-FINAL: Final = "final_"
-_EXPECTED: Final = "keep, model, a time such as '0.05 ms', or the bytes of its messages such as '1 MB'"
+FINAL = "final_"
+_EXPECTED = "keep, model, a time such as '0.05 ms', or the bytes of its messages such as '1 MB'"
 
 
 class Choice(NamedTuple):

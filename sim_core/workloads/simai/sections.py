@@ -4,7 +4,6 @@ import itertools
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
@@ -12,11 +11,11 @@ from sim_core.arrays import Ints
 from sim_core.errors import FormatError
 from sim_core.workloads.simai.text import Record, SimaiText
 
-EMBEDDING: Final = "embedding_layer"
-EXPERTS: Final = "mlp_moelayer"
-RECORDS_OF_EXPERTS: Final = 5
+EMBEDDING = "embedding_layer"
+EXPERTS = "mlp_moelayer"
+RECORDS_OF_EXPERTS = 5
 """A layer's: counts of tokens, dispatch, gather of the ranks of an expert, their reduction, combine."""
-COUNT_BYTES: Final = 2
+COUNT_BYTES = 2
 """Of the number of tokens for one expert and rank."""
 _BEFORE = re.compile(
     r"(grad_gather|grad_param_comm|grad_norm|grad_param_compute|layernorm|embedding_grads|moe_grad_norm[0-9]*)\Z"

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from sim_core.documents import Document
 from sim_core.errors import SpecError
 from sim_core.models.description import Model, model_document, parse_model
 from sim_core.models.reading import model_names, read_model
@@ -24,12 +25,12 @@ from sim_core.workloads.simai.parameters import (
 from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import SimaiText
 
-HEAD_SIZES: Final = (128, 64, 96, 80, 256)
+HEAD_SIZES = (128, 64, 96, 80, 256)
 """Sizes of a head in the order in which they are assumed: 128 in most models of billions."""
-HIDDEN: Final = range(256, 65_537, 64)
-WIDTH_STEP: Final = 64
-ASSUMED: Final = "assumed"
-_DEFAULT_WORDS: Final = f"{ASSUMED}: the generator's default"
+HIDDEN = range(256, 65_537, 64)
+WIDTH_STEP = 64
+ASSUMED = "assumed"
+_DEFAULT_WORDS = f"{ASSUMED}: the generator's default"
 
 
 class Suggestion(NamedTuple):
@@ -93,9 +94,9 @@ def suggested_model(text: SimaiText, facts: Facts) -> Suggestion:
 
 def _suggested(text: SimaiText, told: Told, preset: Model | None = None) -> Suggestion:
     """What is told, on top of a preset."""
-    document: dict[str, Any] = model_document(preset) if preset else {}
+    document: Document = model_document(preset) if preset else {}
     comments = {key: why for key, (_, why) in told.items() if why}
-    values: dict[str, Any] = {key: value for key, (value, _) in told.items()}
+    values: Document = {key: value for key, (value, _) in told.items()}
     named = {"name": "suggested", "source": text.path}
     if preset:
         named = {"name": f"{preset.name}-as-recorded", "source": f"{text.path}, {preset.source}"}

@@ -4,7 +4,7 @@ Source of the grammar: aliyun/SimAI and aliyun/aicb, format of `*.txt` workloads
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +16,17 @@ from sim_core.workloads.lines import text_lines
 from sim_core.workloads.simai.header import HEADER_KEYS, LIST_KEYS, RERUN_POLICY, Header, HeaderLine, integer
 from sim_core.workloads.words import group_of, words_of
 
-COLLECTIVES: Final = tuple(kinds_by("simai"))
-BROADCAST: Final = "BROADCAST"
+COLLECTIVES = tuple(kinds_by("simai"))
+BROADCAST = "BROADCAST"
 """In files of the first generation."""
-_WORDS: Final = words_of((*COLLECTIVES, BROADCAST))
-COLUMNS: Final = (
+_WORDS = words_of((*COLLECTIVES, BROADCAST))
+COLUMNS = (
     "name",
     "dependency",
     *(f"{phase}_{column}" for phase in ("fwd", "ig", "wg") for column in ("ns", "comm", "bytes")),
     "update",
 )
-_NAME_LENGTH: Final = 100
+_NAME_LENGTH = 100
 
 
 class Record(NamedTuple):

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import numpy as np
 
@@ -42,9 +41,9 @@ from sim_core.workloads.workload import (
     step_pieces,
 )
 
-MAX_LAYER_TABLE: Final = 300_000
+MAX_LAYER_TABLE = 300_000
 """Maximum of kinds of layers x layers of the model: the size of the table of counts (2 MB)."""
-_KIND: Final = kinds_by("simai")
+_KIND = kinds_by("simai")
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
@@ -178,7 +177,7 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
 
     `first_s`: seconds that the embedding has in its first micro-batch only.
     """
-    rows: list[StepRow] = []
+    rows = []
     if first_s > 0:
         rows.append(StepRow(ONCE_ON_FIRST_STAGE, WEIGHT_GRADIENT, compute_s=first_s, compute_rule=moving.PARAMETERS))
     for record in records:

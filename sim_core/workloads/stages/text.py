@@ -5,24 +5,25 @@ import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.documents import Document
 from sim_core.errors import FormatError, shown
 
-GZIP: Final = b"\x1f\x8b"
-LARGEST_FILE: Final = 64 * 2**20
-MOST_STAGES: Final = 4096
-MOST_BLOCKS: Final = 2**16
-LARGEST_MS: Final = 1e9
-STATED: Final = "stage_durations"
-_HEAD: Final = re.compile(r'^\ufeff?\s*\{\s*"rank\d+"\s*:\s*\{\s*"\d+"\s*:\s*\{')
-_STATED_HEAD: Final = re.compile(rf'^\ufeff?\s*\{{\s*"{STATED}"\s*:\s*\{{')
-_RANK: Final = re.compile(r"rank(\d{1,6})")
-_TIMES: Final = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
-_KEYS: Final = (*_TIMES, "total")
+GZIP = b"\x1f\x8b"
+LARGEST_FILE = 64 * 2**20
+MOST_STAGES = 4096
+MOST_BLOCKS = 2**16
+LARGEST_MS = 1e9
+STATED = "stage_durations"
+_HEAD = re.compile(r'^\ufeff?\s*\{\s*"rank\d+"\s*:\s*\{\s*"\d+"\s*:\s*\{')
+_STATED_HEAD = re.compile(rf'^\ufeff?\s*\{{\s*"{STATED}"\s*:\s*\{{')
+_RANK = re.compile(r"rank(\d{1,6})")
+_TIMES = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
+_KEYS = (*_TIMES, "total")
 
 
 class StageDurations(NamedTuple):
@@ -134,7 +135,7 @@ def _stated(path: str, values: object) -> StageDurations:
     forward, backward = (_chunks(path, key, values.get(key)) for key in _TIMED)
     if forward.shape != backward.shape:
         raise FormatError(path, 1, "backward_ms", f"{backward.shape}", f"{forward.shape}, as forward_ms has")
-    given: dict[str, Any] = {**_DEFAULTS, **values}
+    given: Document = {**_DEFAULTS, **values}
     for keys, fits, expected in _CHECKS:
         for key in keys:
             if not fits(given[key]):
@@ -163,12 +164,12 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_BLOCKS
 
 
-_DEFAULTS: Final[Mapping[str, Any]] = {
+_DEFAULTS: Mapping[str, Any] = {
     "micro_batches": None, "step_ms": None, "after_ms": 0.0, "spread": 0.0, "steps": 1, "layers": None, "micro_batch": None,
     "notes": [],
 }  # fmt: skip
-_TIMED: Final = ("forward_ms", "backward_ms")
-_COUNT: Final = f"a whole number, 1 to {MOST_BLOCKS:,}"
+_TIMED = ("forward_ms", "backward_ms")
+_COUNT = f"a whole number, 1 to {MOST_BLOCKS:,}"
 
 
 def _chunks(path: str, key: str, value: object) -> Floats:
@@ -184,7 +185,7 @@ def _chunks(path: str, key: str, value: object) -> Floats:
     return np.array(rows, np.float64) * 1e-3
 
 
-_CHECKS: Final = (
+_CHECKS = (
     (("step_ms", "after_ms", "spread"), _is_ms, "a number from 0 on"),
     (("micro_batches", "steps"), _is_count, _COUNT),
     (("layers", "micro_batch"), lambda value: value is None or _is_count(value), _COUNT),
@@ -197,7 +198,7 @@ _CHECKS: Final = (
 """Values of a file of ours: keys, what they have to fulfil, and that in words."""
 
 
-def _document(path: str, data: bytes) -> dict[str, Any]:
+def _document(path: str, data: bytes) -> Document:
     """The JSON of a file. Raises FormatError."""
     if data[:2] == GZIP:
         try:

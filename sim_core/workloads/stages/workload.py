@@ -1,7 +1,5 @@
 """Stage durations as a `Workload`: layers that take what their stage took, and messages that cost what its step tells."""
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.errors import SpecError
@@ -19,10 +17,10 @@ from sim_core.workloads.workload import (
     step_pieces,
 )
 
-STAGES: Final = "stage durations"
-PARTS: Final = 8
+STAGES = "stage durations"
+PARTS = 8
 """Equal layers into which a stage is divided where their number is not told."""
-INTERVAL: Final = 0.05
+INTERVAL = 0.05
 """Of the step under another schedule: one model on 8 GPUs, 1F1B and interleaved, each from the other (docs/traces.md)."""
 
 

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from statistics import fmean
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,14 +12,14 @@ from sim_core.workloads.traces.job import Job
 from sim_core.workloads.traces.stages import Costs
 from sim_core.workloads.traces.text import BLOCKS
 
-KIND_OF_CALL: Final = kinds_by("call")
-GROUP_OF_CALL: Final = {"tp": TP, "exp": EP}
-BEST: Final = 0.1
+KIND_OF_CALL = kinds_by("call")
+GROUP_OF_CALL = {"tp": TP, "exp": EP}
+BEST = 0.1
 """Part of the large calls of a kind that are taken to be free of waits: the slowest of them has the rate of the kind. A single
 fastest one may be a call that only starts its transfer."""
-LARGE: Final = 0.5
+LARGE = 0.5
 """A call is large from this part of the largest of its kind on; smaller ones are latency."""
-UNEVEN: Final = 1.5
+UNEVEN = 1.5
 """Times between the calls of the first layer and those of the last that differ by more are not those of equal layers."""
 
 
@@ -86,7 +86,7 @@ def _sent(job: Job, costs: Costs, imbalance: float) -> Iterator[_Sent]:
     """
     carried = []
     for name in BLOCKS:
-        sizes: list[float] = []
+        sizes = []
         for operation in job.named(name):
             # those out are every rank's own tokens, those back what it got; the first of each pair is the mean of all ranks
             tokens = [call.bytes for call in operation.expert_exchanges]

@@ -7,7 +7,7 @@ what the fullest rank still works.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +19,19 @@ from sim_core.workloads.traces.stage import Phases
 from sim_core.workloads.traces.text import BLOCKS, EXPERT_REDUCTIONS
 from sim_core.workloads.workload import NO_LOAD
 
-EVEN: Final = 0.01
+EVEN = 0.01
 """Relative spread of the ranks' tokens below which they count as equal."""
-APART: Final = 0.1
+APART = 0.1
 """Standard deviation of tokens over the mean from which they tell what a token costs."""
-FREE: Final = 0.1
+FREE = 0.1
 """Part of the all-to-alls that are taken to be free of waits: the longest of them has the cost of all."""
-WEIGHT_BYTES: Final = 2.0
+WEIGHT_BYTES = 2.0
 """Of an expert's parameter in 16 bits."""
-GROWTH: Final = 5.0
+GROWTH = 5.0
 """Bytes of weights and gradients in a backward over those in a forward, gradients in 32 bits."""
-PRODUCTS: Final = 2.0
+PRODUCTS = 2.0
 """Products of a backward over those of a forward: seconds of a token, where no wait tells them."""
-LEAST_FIXED: Final = 0.02
+LEAST_FIXED = 0.02
 """Part of the experts' seconds that launches and weights take at least."""
 
 
@@ -52,9 +52,7 @@ class ExpertLoad(NamedTuple):
 
 
 Passes = npt.NDArray[np.void]
-_COLUMNS: Final = np.dtype(
-    [("group", "i8"), ("place", "i8"), ("turn", "i8"), ("tokens", "f8"), ("seconds", "f8"), ("wait_s", "f8")]
-)
+_COLUMNS = np.dtype([("group", "i8"), ("place", "i8"), ("turn", "i8"), ("tokens", "f8"), ("seconds", "f8"), ("wait_s", "f8")])
 """Of the passes of a layer's experts: the group, the rank's place in it, which pass of the rank it is; tokens over the mean of
 ranks, seconds of the experts and of what the rank then waited for the fullest one."""
 
@@ -128,7 +126,7 @@ def _others(job: Job, most: int) -> list[int]:
 def _passes(job: Job, name: str) -> Passes:
     """The passes of experts in blocks of this name, in _COLUMNS."""
     rows: list[tuple[int, int, int, float, float, float]] = []
-    free: list[float] = []
+    free = []
     numbers: dict[tuple[int, int, int], int] = {}
     for rank in job.ranks:
         replica, place = divmod(rank.index // job.layout.tp, job.layout.ep)

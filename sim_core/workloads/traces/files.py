@@ -6,7 +6,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -17,12 +16,12 @@ from sim_core.workloads.traces.layout import has_experts, job_of_name, layout_of
 from sim_core.workloads.traces.steps import one_step, span, without_repeats
 from sim_core.workloads.traces.text import BLOCKS, DTYPE_BYTES, SENDS, TraceRow, TraceText, looks_like_trace, read_trace_text
 
-BESIDE: Final = "ddp_grad_comm"
+BESIDE = "ddp_grad_comm"
 """Runs on its own stream during a backward; not one of the rank's operations in order."""
-LEAST_BUSY: Final = 0.01
+LEAST_BUSY = 0.01
 """Part of a step that operations fill at least: timestamps in microseconds would leave 0.1 %."""
-HEAD_CHARS: Final = 65_536
-ALONE: Final = "a profile of a rank by itself (scaling mode, description=simulation or op_semantics=metadata_placeholder)"
+HEAD_CHARS = 65_536
+ALONE = "a profile of a rank by itself (scaling mode, description=simulation or op_semantics=metadata_placeholder)"
 
 
 def input_paths(path: str) -> list[str]:
@@ -161,7 +160,7 @@ def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
     if timed != rows:
         warnings.append(f"{file.path}:{rows[0].line}: lines are not sorted by time: sorted")
     first_s = end_of[timed[0].line] - timed[0].duration_s
-    operations: list[Operation] = []
+    operations = []
     at_s = 0.0
     overlaps = 0
     for together in _exchanges(timed):

@@ -3,19 +3,19 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core.errors import FormatError
 from sim_core.limits import LARGEST, whole_number
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.traces.text import BLOCKS, EXPERT_REDUCTIONS, Shape, TraceText
 
-LAST_STAGE: Final = "loss_func"
-OWN: Final = ("tp", "pp", "vpp", "ep", "all_gpus", "layers", "micro_batch", "experts")
+LAST_STAGE = "loss_func"
+OWN = ("tp", "pp", "vpp", "ep", "all_gpus", "layers", "micro_batch", "experts")
 """Facts about a job's plan."""
-MOST_RANKS: Final = 2**20
+MOST_RANKS = 2**20
 """Ranks of a job in traces; each number of ranks per stage up to this one is tried."""
-_IN_NAME: Final = {
+_IN_NAME = {
     key: re.compile(rf"(?:^|_){word}(\d{{1,{digits}}})(?=_|\.|$)")
     for key, word, digits in (
         *(("all_gpus", "wd", 7), ("tp", "tp", 5), ("pp", "pp", 5), ("ep", "exp", 5)),

@@ -5,24 +5,24 @@ A comma splits only before a key, never inside brackets, quotes, free text.
 
 import re
 from collections.abc import Container, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core.errors import FormatError, Place, shown
 
-KEYS: Final = (
+KEYS = (
     *("stage_id", "batch_id", "mg_state", "duration", "description", "group_kind"),
     *("input__shape", "input__dtype", "timestamp"),
 )
-NEWER_KEYS: Final = ("cmd_uid", "op_semantics", "finalize_base_duration_ms")
-PART_KEYS: Final = (
+NEWER_KEYS = ("cmd_uid", "op_semantics", "finalize_base_duration_ms")
+PART_KEYS = (
     *("trace_src_func", "duration", "timestamp", "input__shape", "input__dtype"),
     *("func_name", "group", "comm_func"),
 )
-LINE_LENGTH: Final = 2**24
+LINE_LENGTH = 2**24
 
-_PARTS_KEY: Final = "sub_operations"
-_KNOWN: Final = frozenset((*KEYS, *NEWER_KEYS, _PARTS_KEY))
-_EXPECTED: Final = "rank:N:operation(key=value,...)"
+_PARTS_KEY = "sub_operations"
+_KNOWN = frozenset((*KEYS, *NEWER_KEYS, _PARTS_KEY))
+_EXPECTED = "rank:N:operation(key=value,...)"
 
 _HEAD = re.compile(r"(rank|stage):([0-9]{1,9}):([A-Za-z_]\w{0,63})\(", re.ASCII)
 _HEAD_CUT = re.compile(r"(?:r|ra|ran|rank|s|st|sta|stag|stage|(?:rank|stage):(?:[0-9]{1,9}(?::\w{0,64})?)?)\Z", re.ASCII)
@@ -30,7 +30,7 @@ _TEXT_AFTER = re.compile(r"\)[\s,.;]+\Z")
 _JOINED = re.compile(r"(?:rank|stage):[0-9]{1,9}:\w+\(\w+=", re.ASCII)
 _LOOKS = re.compile(r"(?:rank|stage):\d+:\w+\(", re.ASCII)
 
-FREE_TEXT: Final = "description"
+FREE_TEXT = "description"
 """The only key with free text as its value, which ends only before a known key; brackets and quotes in it have no meaning."""
 
 _KEY = re.compile(r"\s*([A-Za-z_]\w{0,63})=\s*", re.ASCII)
@@ -39,16 +39,16 @@ _NEXT_KEY = re.compile(r",\s*([A-Za-z_]\w*)=", re.ASCII)
 _STOP = re.compile(r"[\[({]|,\s*(?=[A-Za-z_]\w*=)", re.ASCII)
 _INSIDE = re.compile(r"[\[({\])}]|(?<=[\[({,:=])\s*['\"]")
 _NONE = re.compile(r"\s*None\s*(?=,\s*[A-Za-z_]\w*=|\Z)", re.ASCII)
-_REST_OF_STRING: Final = {"'": re.compile(r"[^'\\]*+(?:\\.[^'\\]*+)*+'"), '"': re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"')}
+_REST_OF_STRING = {"'": re.compile(r"[^'\\]*+(?:\\.[^'\\]*+)*+'"), '"': re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"')}
 _AFTER_LIST = re.compile(r"\s*(?:,|\Z)")
 _BETWEEN = re.compile(r"\s*(?:,\s*(?=['\"])|\Z)")
 _ESCAPED = re.compile(r"\\(['\"\\])")
-_CLOSER: Final = {"[": "]", "(": ")", "{": "}"}
+_CLOSER = {"[": "]", "(": ")", "{": "}"}
 
 
-_MS: Final = r"([0-9.]+)"
-_SHAPE: Final = r"(None|\[[0-9, ]*\])"
-_BARE: Final = r"""([^\s,='"\[({]+)"""
+_MS = r"([0-9.]+)"
+_SHAPE = r"(None|\[[0-9, ]*\])"
+_BARE = r"""([^\s,='"\[({]+)"""
 _FAST = re.compile(
     r"(rank|stage):([0-9]{1,9}):([A-Za-z_]\w{0,63})\(stage_id=(\w+), ?batch_id=(\w+), ?mg_state=(\w+), ?"
     rf"duration={_MS}, ?description=([^=]*), ?group_kind=(\w+), ?"

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,12 +31,12 @@ Member = tuple[int, int, int]
 """(rank, operation, call or -1)."""
 Link = tuple[int, int, str]
 """(stage of the sender, stage of the receiver, kind of message)."""
-ROUNDS: Final = 3
+ROUNDS = 3
 """Rounds of `settle`: which member arrives last depends slightly on the cost of earlier communications."""
-MESSAGES: Final = ("forward", "backward")
-MODEL: Final = "mp"
+MESSAGES = ("forward", "backward")
+MODEL = "mp"
 """The group of the gradient norm, a sum over the ranks of the model."""
-_GROUP_OF_OPERATION: Final = {
+_GROUP_OF_OPERATION = {
     **{"dp_allreduce": "dp", EMBEDDING_REDUCTION: "ep", OPTIMIZER: MODEL},
     **dict.fromkeys(EXPERT_REDUCTIONS, "ep_dp"),
 }
@@ -217,7 +217,7 @@ def play(job: Job, met: Sequence[Meeting]) -> tuple[tuple[Played, ...], Times]:
     for m, meeting in enumerate(met):
         for member in meeting.members:
             met_in[member].append(m)
-    acts: list[_Act] = []
+    acts = []
     first = [0]
     for number, rank in enumerate(job.ranks):
         for k, operation in enumerate(rank.operations):
@@ -243,7 +243,7 @@ def play(job: Job, met: Sequence[Meeting]) -> tuple[tuple[Played, ...], Times]:
         rank = job.ranks[acts[stuck].turn[0]]
         told = f"{acts[stuck].name} of rank {rank.rank} (stage {rank.stage})"
         raise SpecError(f"the recorded operations wait for each other in a cycle: {told}")
-    events: list[Played] = []
+    events = []
     times: dict[Turn, tuple[float, float]] = {}
     for act, start_s, end_s, wait_s in zip(acts, *(column.tolist() for column in seconds), strict=True):
         rank = job.ranks[act.turn[0]]

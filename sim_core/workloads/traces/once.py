@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from statistics import fmean, median
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core.arrays import Bools
 from sim_core.units import short
@@ -24,15 +24,15 @@ from sim_core.workloads.workload import (
     step_pieces,
 )
 
-BESIDE_OF: Final = {DP: ("dp",), DP_EP: ("ep_dp", "exp_dp")}
+BESIDE_OF = {DP: ("dp",), DP_EP: ("ep_dp", "exp_dp")}
 """Groups of the gradient buckets that newer traces record during the backward."""
-REDUCTIONS: Final = {
+REDUCTIONS = {
     "dp_allreduce": (DP, moving.PARAMETERS),
     **dict.fromkeys(EXPERT_REDUCTIONS, (DP_EP, moving.EXPERT_PARAMETERS)),
 }
-ATTENTION: Final = 4
+ATTENTION = 4
 """Weights of attention are at most so many squares of the hidden size: queries, keys, values, output."""
-MORE: Final = 1.001
+MORE = 1.001
 """An end stage holds an embedding if its dense gradients are more than this many times those of an inner one."""
 
 
@@ -65,8 +65,8 @@ class Once(NamedTuple):
 def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> Once:
     """The work once per step. What is neither a message nor the optimizer (waits of replicas for each other, gaps) stays as
     long as on the first stage, which ends a step."""
-    rows: list[StepRow] = []
-    messages: list[Message] = []
+    rows = []
+    messages = []
     width, rest_s, first = 4.0, 0.0, stages.known[0]
     parameters: dict[int, dict[int, float]] = {}  # by group and stage
     shares = Shares()

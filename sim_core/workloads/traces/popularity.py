@@ -8,27 +8,27 @@ surplus of tokens at the pace of all.
 
 from collections.abc import Iterator, Mapping
 from math import lgamma
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sim_core.arrays import Floats
 
-CONCENTRATIONS: Final = np.geomspace(0.3, 100.0, 12)
+CONCENTRATIONS = np.geomspace(0.3, 100.0, 12)
 """Of an expert: from nearly all tokens to one of them, to all alike."""
-DRAWS: Final = 500
+DRAWS = 500
 """Of each concentration; fewer of many experts."""
-MOST: Final = 2**18
+MOST = 2**18
 """Popularities of each concentration."""
-LEAST_SHARE: Final = 1e-3
+LEAST_SHARE = 1e-3
 """A rank with fewer of the tokens is as one with so many: popularity is never quite 0."""
-UNSURE: Final = 0.5
+UNSURE = 0.5
 """Of the logarithm of the seconds that experts take without tokens (launches, weights) around the estimate; measured: 0.4."""
-FULL: Final = 0.05
+FULL = 0.05
 """A rank that waits for less than this part of its own work is the fullest."""
-OF_SPREAD: Final = 4000
+OF_SPREAD = 4000
 """Draws for a spread: the mean load of the fullest rank is known to about 1 %."""
-LEVELS: Final = (0.05, 0.95)
+LEVELS = (0.05, 0.95)
 
 
 class Waited(NamedTuple):

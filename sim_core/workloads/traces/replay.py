@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from sim_core.workloads.traces.meeting import Member, Played, ends_of, meetings,
 from sim_core.workloads.traces.stages import call_costs, message_costs, play_stages, stages_of
 from sim_core.workloads.traces.text import BLOCKS
 
-STRAGGLER: Final = 1.03
+STRAGGLER = 1.03
 """A rank is a straggler if its compute takes more than this many times the median of its stage's ranks."""
 
 
@@ -184,7 +184,7 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
 def recorded_step(job: Job) -> tuple[Played, ...]:
     """The recorded operations and the calls inside them, each rank from its own first start, with known waits."""
     waits, _ = recorded_waits(job)
-    events: list[Played] = []
+    events = []
     for rank, of_rank in zip(job.ranks, waits, strict=True):
         for operation, (own_s, *calls_s) in zip(rank.operations, of_rank, strict=True):
             events.append(Played(rank.rank, rank.stage, operation.name, operation.start_s, operation.end_s, own_s))

@@ -8,7 +8,6 @@ others follows from the wait for its first message.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import fmean, median
-from typing import Final
 
 from sim_core.errors import SpecError
 from sim_core.units import short
@@ -17,7 +16,7 @@ from sim_core.workloads.traces.text import BLOCKS, EMBEDDING_REDUCTION, OPTIMIZE
 
 Phases = tuple[float, float]
 """Of a forward and of a backward."""
-COOLDOWN: Final = "cooldown"
+COOLDOWN = "cooldown"
 
 
 def stage_of(job: Job, stage: int, operations: Iterable[Operation]) -> Rank:
@@ -77,8 +76,8 @@ def infer(job: Job, known: Mapping[int, Rank], message_s: float, notes: list[str
 def _excess(job: Job, near: int, forward_s: float, backward_s: float, message_s: float) -> float:
     """Extra seconds per micro-batch of the last stage compared with `near`, from the waits of its ranks; at least 0."""
     after = job.layout.pp - 1 - near
-    signs: list[float] = []
-    fills: list[float] = []
+    signs = []
+    fills = []
     for rank in job.stages[near]:
         exchanges = [o for o in rank.operations if "recv_backward" in o.parts]
         waits = [(o.state, o.duration_s - message_s) for o in exchanges[1:]]  # the first one waits for the pipeline to fill

@@ -8,7 +8,7 @@ alone would give. Where it does not, that rank is taken alone.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from sim_core.workloads.traces.text import EMBEDDING_REDUCTION, EXPERT_REDUCTION
 
 Costs = Mapping[Member, float]
 """Seconds without known waits of operations and calls, by (rank, operation, call or -1)."""
-TIED: Final = (EMBEDDING_REDUCTION, OPTIMIZER)
+TIED = (EMBEDDING_REDUCTION, OPTIMIZER)
 """Operations that communicate with ranks of other stages."""
-TOGETHER: Final = ("dp_allreduce", *EXPERT_REDUCTIONS)
+TOGETHER = ("dp_allreduce", *EXPERT_REDUCTIONS)
 """Operations that end at the same time on all replicas of a stage, or on those that hold the same experts."""
 
 
@@ -144,7 +144,7 @@ def play_stages(job: Job, stages: Stages) -> tuple[Played, ...]:
     return play(means, met)[0]
 
 
-MOST_ALONE: Final = 16
+MOST_ALONE = 16
 """Ranks that are replayed one by one, spread over the job: the bounds of fewer ranks are as valid, and narrower."""
 
 

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim_core.errors import FormatError, nearest, shown, shown_near
 from sim_core.workloads.lines import Warnings, text_lines
@@ -29,38 +29,38 @@ __all__ = ["COMM_FUNCTIONS", "DTYPE_BYTES", "OPERATIONS", "STATES", "TraceText",
 
 Shape = tuple[int, ...]
 
-BLOCKS: Final = ("forward_step", "backward_step")
-SENDS: Final = ("send_forward", "recv_forward", "send_backward", "recv_backward")
-EXPERT_REDUCTIONS: Final = ("ep_dp_allreduce", "exp_dp_allreduce")
-EMBEDDING_REDUCTION: Final = "ep_allreduce"
-OPTIMIZER: Final = "optimizer_step"
-OPERATIONS: Final = (
+BLOCKS = ("forward_step", "backward_step")
+SENDS = ("send_forward", "recv_forward", "send_backward", "recv_backward")
+EXPERT_REDUCTIONS = ("ep_dp_allreduce", "exp_dp_allreduce")
+EMBEDDING_REDUCTION = "ep_allreduce"
+OPTIMIZER = "optimizer_step"
+OPERATIONS = (
     *("get_batch", BLOCKS[0], "loss_func", BLOCKS[1], *SENDS),
     *("dp_allreduce", *EXPERT_REDUCTIONS, EMBEDDING_REDUCTION, "ddp_grad_comm", OPTIMIZER),
 )
-STATES: Final = ("warmup", "help", "steady", "cooldown", "finalize")
-GROUPS: Final = ("tp", "cp", "dp", "pp", "ep", "exp", "ep_dp", "exp_dp")
-COMM_FUNCTIONS: Final = (
+STATES = ("warmup", "help", "steady", "cooldown", "finalize")
+GROUPS = ("tp", "cp", "dp", "pp", "ep", "exp", "ep_dp", "exp_dp")
+COMM_FUNCTIONS = (
     *("allreduce", "allgather", "reduce_scatter", "all_to_all", "broadcast", "reduce"),
     *("send", "recv", "gather", "scatter", "barrier"),
 )
-DTYPE_BYTES: Final[Mapping[str, int]] = {
+DTYPE_BYTES: Mapping[str, int] = {
     **{"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1},
     **{"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1},
 }
 """Bytes of one element, by torch's name of its type."""
 
-_ABSENT: Final[Mapping[str | None, str]] = {None: "", "None": ""}
-_STATE: Final[Mapping[str | None, str]] = {**_ABSENT, **{word: word for word in STATES}}
-_DTYPE: Final[Mapping[str | None, str]] = {**_ABSENT, **{p + d: d for d in DTYPE_BYTES for p in ("", "torch.")}}
-_OPERATION: Final = frozenset(OPERATIONS)
-_GROUP: Final[Mapping[str | None, str]] = {**_ABSENT, **{word: word for word in GROUPS}}
-_COMM_FUNCTION: Final = frozenset(COMM_FUNCTIONS)
-_MOST_MS: Final = 2.0**53  # above, a float64 cannot represent every millisecond
-_INT64_MAX: Final = 2**63 - 1
-_NUMBER_LENGTH: Final = 64
-_NEAR_MISSES: Final = 1000  # unknown keys to compare with the known ones; no real file has as many
-_NAMED: Final = 20  # unknown words of one kind to name in warnings
+_ABSENT: Mapping[str | None, str] = {None: "", "None": ""}
+_STATE: Mapping[str | None, str] = {**_ABSENT, **{word: word for word in STATES}}
+_DTYPE: Mapping[str | None, str] = {**_ABSENT, **{p + d: d for d in DTYPE_BYTES for p in ("", "torch.")}}
+_OPERATION = frozenset(OPERATIONS)
+_GROUP: Mapping[str | None, str] = {**_ABSENT, **{word: word for word in GROUPS}}
+_COMM_FUNCTION = frozenset(COMM_FUNCTIONS)
+_MOST_MS = 2.0**53  # above, a float64 cannot represent every millisecond
+_INT64_MAX = 2**63 - 1
+_NUMBER_LENGTH = 64
+_NEAR_MISSES = 1000  # unknown keys to compare with the known ones; no real file has as many
+_NAMED = 20  # unknown words of one kind to name in warnings
 _INTEGER = re.compile(r"[0-9]{1,19}\Z", re.ASCII)
 _SIZES = re.compile(r"\[\s*(?:[0-9]{1,19}\s*(?:,\s*[0-9]{1,19}\s*){0,63})?\]\Z", re.ASCII)
 

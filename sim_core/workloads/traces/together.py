@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
 
 import numpy as np
 
@@ -68,7 +67,7 @@ def _between(operation: Operation) -> list[float]:
     return [max(begin_s - end_s, 0.0) for begin_s, end_s in zip(begins, ends, strict=True)]
 
 
-APART_S: Final = 60.0
+APART_S = 60.0
 """Ranks of a job end, and name their files, nearly at once: within 1 s in 16 recorded jobs."""
 _STAMP = re.compile(r"_(\d{14})(?=\.|$)")
 

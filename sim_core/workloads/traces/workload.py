@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean, median
-from typing import Final
 
 import numpy as np
 
@@ -37,16 +36,16 @@ from sim_core.workloads.workload import (
     no_work,
 )
 
-LIGHTER: Final = 0.02
+LIGHTER = 0.02
 """Part of a block by which an end stage may be faster than the inner ones without a note."""
-FASTEST: Final = 4e12
+FASTEST = 4e12
 """Bytes/s that no rank sends to others: NVLink 6 has 1.8 TB/s in each direction (NVIDIA, Rubin)."""
-PIPELINE: Final = len(GROUP_NAMES)
+PIPELINE = len(GROUP_NAMES)
 """The group of pipeline messages among recorded ones."""
-DTYPE_OF_WIDTH: Final = {2.0: "bf16", 4.0: "fp32"}
-_COLUMNS: Final = (np.int64, np.int64, np.float64, np.float64, np.float64, np.bool_, np.int64)
+DTYPE_OF_WIDTH = {2.0: "bf16", 4.0: "fp32"}
+_COLUMNS = (np.int64, np.int64, np.float64, np.float64, np.float64, np.bool_, np.int64)
 """Types of RecordedMessages."""
-SWEPT: Final = (*BLOCKS, "get_batch", "loss_func", "dp_allreduce", *EXPERT_REDUCTIONS, EMBEDDING_REDUCTION, OPTIMIZER)
+SWEPT = (*BLOCKS, "get_batch", "loss_func", "dp_allreduce", *EXPERT_REDUCTIONS, EMBEDDING_REDUCTION, OPTIMIZER)
 """Operations that a workload holds; others are only replayed."""
 
 

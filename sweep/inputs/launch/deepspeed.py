@@ -2,23 +2,23 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
 
 from sim_core import flags_of_text
+from sim_core.documents import Fields, Values
 from sweep.frameworks import deepspeed as of
 from sweep.inputs.launch.keys import number
 from sweep.inputs.launch.megatron import gpus_of, slurm_of, values_of
 from sweep.inputs.told import Job
 
-SIGN: Final = re.compile(rf"[\"']?(?:{'|'.join(word.name for word in of.ARGUMENTS if word.is_sign)})[\"']?\s*:")
-TRAINER_SIGN: Final = re.compile(rf"[\"']?{of.TRAINER_MICRO_BATCH.name}[\"']?\s*:|--{of.TRAINER_MICRO_BATCH.either}\b")
+SIGN = re.compile(rf"[\"']?(?:{'|'.join(word.name for word in of.ARGUMENTS if word.is_sign)})[\"']?\s*:")
+TRAINER_SIGN = re.compile(rf"[\"']?{of.TRAINER_MICRO_BATCH.name}[\"']?\s*:|--{of.TRAINER_MICRO_BATCH.either}\b")
 
 
 def read_trainer_script(text: str) -> Job:
     """A script that starts the Trainer: its flags as its arguments."""
     values, unset = values_of(flags_of_text(text))
     words = {"True": True, "False": False}
-    document: dict[str, Any] = {
+    document: Fields = {
         name: int(value) if value.isdigit() and len(value) < 10 else words.get(value.capitalize(), value)
         for name, value in values.items()
     }
@@ -26,7 +26,7 @@ def read_trainer_script(text: str) -> Job:
     return read_config_of(document, gpus_of(values, slurm_of(text), unset))
 
 
-def read_config_of(document: Mapping[str, Any], gpus: int | None = None) -> Job:
+def read_config_of(document: Values, gpus: int | None = None) -> Job:
     """A configuration of DeepSpeed, arguments of the Trainer, or these with `deepspeed` inside."""
     inner = document.get(of.DEEPSPEED.name)
     config = dict(document)
@@ -43,7 +43,7 @@ def read_config_of(document: Mapping[str, Any], gpus: int | None = None) -> Job:
         notes.append(f"left to the Trainer (auto): {', '.join(automatic)}")
     if not trainer and of.CHECKPOINTING.name not in config:
         notes.append("recompute: not in this file, taken as none; --set checkpointing=full changes it")
-    plan: dict[str, Any] = {
+    plan: Fields = {
         "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": gpus, "all_gpus": gpus, "micro_batch": micro,
         "global_batch": batch or (micro * ga * gpus if micro and ga and gpus else None),
         "ga": ga, "sequence": next((number(config, name) for name in of.SEQUENCES if number(config, name)), None),
@@ -55,7 +55,7 @@ def read_config_of(document: Mapping[str, Any], gpus: int | None = None) -> Job:
     return Job(framework=of.TRAINER_NAME if trainer else of.NAME, plan=plan, notes=tuple(notes), kept=kept)
 
 
-def _zero(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+def _zero(config: Values, notes: list[str]) -> Fields:
     """The ZeRO stage and its buckets; without a stage what ranks share by a file beside this one, by FSDP, or nothing."""
     zero = config.get(of.ZERO_SECTION.name)
     if not isinstance(zero, Mapping):
@@ -66,7 +66,7 @@ def _zero(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         nothing = None if "hybrid_shard" in words else "none"
         return {"sharding": next((sharing for word, sharing in of.FSDP.items() if word in words), nothing)}
     stage = zero.get(of.STAGE.name, 0)
-    plan: dict[str, Any] = {"sharding": of.ZERO[stage] if isinstance(stage, int) and 0 <= stage < len(of.ZERO) else None}
+    plan: Fields = {"sharding": of.ZERO[stage] if isinstance(stage, int) and 0 <= stage < len(of.ZERO) else None}
     if isinstance(zero.get(of.OVERLAP.name), bool):
         plan[of.OVERLAP.field] = zero[of.OVERLAP.name]
     return plan
@@ -97,7 +97,7 @@ def _enabled(value: object) -> object:
     return value.get("enabled") if isinstance(value, Mapping) else value
 
 
-def _precision(config: Mapping[str, Any]) -> str | None:
+def _precision(config: Values) -> str | None:
     for name in of.NARROW:
         if (enabled := _enabled(config.get(name))) is True or enabled == of.AUTO:
             return name if enabled is True else None

@@ -3,23 +3,23 @@
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from sim_core import PLAN_DEFAULTS, SpecError, parse_model
 from sweep.inputs.launch.keys import number, numbers_or_why, section
 from sweep.inputs.told import Job
 
-SIGN: Final = re.compile(r"\A\s*\{\s*\"sweep\":.{0,4096}\"fields\":\s*\{", re.DOTALL)
-SIZES: Final = ("tp", "pp", "vpp", "cp", "ep", "dp", "all_gpus", "micro_batch", "global_batch")
-ALWAYS: Final = ("checkpointing", "precision", "overlap_tp", "overlap_pp", "overlap_grad", "overlap_param")
+SIGN = re.compile(r"\A\s*\{\s*\"sweep\":.{0,4096}\"fields\":\s*\{", re.DOTALL)
+SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "all_gpus", "micro_batch", "global_batch")
+ALWAYS = ("checkpointing", "precision", "overlap_tp", "overlap_pp", "overlap_grad", "overlap_param")
 """Choices that are told though they are the default; the rest where they are not."""
-OF_THE_SWEEP: Final = (
+OF_THE_SWEEP = (
     "hardware", "fidelity", "sequence", "experts", "dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio",
     "pp_overlap_ratio", "expert_imbalance", "straggler_stage", "straggler_factor", "device_speed",
 )  # fmt: skip
 """Fields that say how a plan is simulated, not what is launched."""
-LIST: Final = re.compile(r"\d{1,4}(?:,\d{1,4})+")
-FRAMEWORKS: Final = {"megatron-core": "Megatron-LM", "torchtitan": "torchtitan", "nemo": "NeMo"}
+LIST = re.compile(r"\d{1,4}(?:,\d{1,4})+")
+FRAMEWORKS = {"megatron-core": "Megatron-LM", "torchtitan": "torchtitan", "nemo": "NeMo"}
 
 
 def read_json(path: str, document: Mapping[str, Any]) -> Job:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from sim_core import (
     Flags,
@@ -22,19 +22,19 @@ from sweep.frameworks.megatron_sizes import TP
 from sweep.inputs.launch.keys import numbers_or_why
 from sweep.inputs.told import Job
 
-SIGN: Final = re.compile(rf"--(?:{megatron.SIGNS})\b")
-DOCUMENT_SIGN: Final = re.compile(
+SIGN = re.compile(rf"--(?:{megatron.SIGNS})\b")
+DOCUMENT_SIGN = re.compile(
     rf"^MODEL_ARGS:|^-{{0,2}}(?:{model.LAYERS.either}|{model.HIDDEN.either}|{TP.either}):\s*\d", re.MULTILINE
 )
-SBATCH: Final = re.compile(r"^#SBATCH\s(.*)$", re.MULTILINE)
-ASKED: Final = re.compile(
+SBATCH = re.compile(r"^#SBATCH\s(.*)$", re.MULTILINE)
+ASKED = re.compile(
     r"(?<!\S)(?:--(nodes|gpus-per-node|ntasks-per-node|gpus)[= ](?:[a-zA-Z]\w*:)?|(-N)\s*|--(gres)[= ]\S*?gpu:(?:\w+:)?)"
     r"(\d{1,6})(?![\w-])"
 )
-COMMENT: Final = re.compile(r"(?:^|\s)#.*$", re.MULTILINE)
-LAUNCHER: Final = re.compile(r"^#\s*torchrun\s.*?--nproc-per-node (\d{1,6}) --nnodes (\d{1,6})\b", re.MULTILINE)
+COMMENT = re.compile(r"(?:^|\s)#.*$", re.MULTILINE)
+LAUNCHER = re.compile(r"^#\s*torchrun\s.*?--nproc-per-node (\d{1,6}) --nnodes (\d{1,6})\b", re.MULTILINE)
 """What `sweep export` writes above its flags."""
-VOCABULARY: Final = "vocabulary"
+VOCABULARY = "vocabulary"
 
 
 def read_script(path: str, text: str) -> Job:
@@ -66,7 +66,7 @@ def kept_flags(text: str) -> dict[str, tuple[str, ...]]:
 def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
     """Arguments by Megatron's names, and those whose value is only known when the script runs."""
     values: dict[str, str] = {}
-    unset: list[str] = []
+    unset = []
     for flag, places in flags.items():
         numbered = flag in megatron.NUMBERED
         if flag in megatron.SWITCHES:  # what follows it, as the script's own name, may be none of it

@@ -2,29 +2,29 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
 
 from sim_core import Model, parse_model, read_config
+from sim_core.documents import Fields, Values
 from sweep.frameworks import nanotron as of
 from sweep.inputs.launch.keys import number, numbers_or_why, section
 from sweep.inputs.told import Job
 
-SIGN: Final = re.compile(rf"\b(?:{of.SIGN}):")
-FAMILIES: Final = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
+SIGN = re.compile(rf"\b(?:{of.SIGN}):")
+FAMILIES = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
 """A switch of `model_config`, and the family of Hugging Face that has the same numbers."""
-FIELDS: Final = (
+FIELDS = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "vocab_size",
     "max_position_embeddings", "tie_word_embeddings", "hidden_act", "attention_bias",
 )  # fmt: skip
 
 
-def read_yaml(path: str, document: Mapping[str, Any]) -> Job:
+def read_yaml(path: str, document: Values) -> Job:
     """The plan and the model of a configuration."""
     parallelism, tokens = section(document, "parallelism"), section(document, "tokens")
     sequence = number(tokens, of.SEQUENCE.name)
     config = section(section(document, "model"), "model_config")
     family = next((family for switch, family in FAMILIES.items() if config.get(switch) is True), None)
-    model: dict[str, Any] = {}
+    model: Fields = {}
     notes: tuple[str, ...] = ("model_config is of no family that is modelled (is_llama_config, is_qwen2_config)",)
     if family is not None:
         model, notes = numbers_or_why(lambda: _model(path, family, config, sequence), path)
@@ -32,7 +32,7 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Job:
     cp, ep = (number(parallelism, size.name) or 1 for size in (of.CP, of.EP))
     micro, ga = (number(tokens, size.name) for size in (of.MICRO_BATCH, of.GA))
     stage = section(document, "optimizer").get(of.STAGE.name)
-    plan: dict[str, Any] = {
+    plan: Fields = {
         "tp": tp, "pp": pp, "vpp": 1, "dp": dp, "cp": cp, "ep": ep,
         "all_gpus": tp * pp * dp * cp if tp and pp and dp else None,
         "micro_batch": micro, "global_batch": micro * ga * dp if micro and ga and dp else None, "sequence": sequence,
@@ -51,7 +51,7 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Job:
     return Job(framework="nanotron", plan=plan, model=model, stack=of.PAGE, notes=notes, kept=kept)
 
 
-def _model(path: str, family: str, config: Mapping[str, Any], sequence: int | None) -> Model:
+def _model(path: str, family: str, config: Values, sequence: int | None) -> Model:
     own = {name: config[name] for name in FIELDS if config.get(name) is not None}
     numbers = {**read_config({"model_type": family, "hidden_act": "silu", **own}, path), "sequence": sequence}
     if isinstance(moe := config.get("moe_config"), Mapping):

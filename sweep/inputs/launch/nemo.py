@@ -2,21 +2,21 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
 
 from sim_core import OFF, flag_of, megatron_arguments as model, model_of_dump, whole_of
+from sim_core.documents import Fields, Values
 from sweep.frameworks import megatron, nemo
 from sweep.frameworks.megatron_choices import DISTRIBUTED
 from sweep.inputs.launch.megatron import numbers_told
 from sweep.inputs.told import Job
 
-SIGN: Final = re.compile(rf"^\s+{nemo.SIGN}:\s*\d", re.MULTILINE)
-REFERENCE: Final = re.compile(r"\$\{\.*(?:\w+\.)*(\w+)\}")
-PRODUCT: Final = re.compile(r"\$\{multiply:\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\}")
-DEEPEST: Final = 12
+SIGN = re.compile(rf"^\s+{nemo.SIGN}:\s*\d", re.MULTILINE)
+REFERENCE = re.compile(r"\$\{\.*(?:\w+\.)*(\w+)\}")
+PRODUCT = re.compile(r"\$\{multiply:\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\}")
+DEEPEST = 12
 
 
-def read_yaml(path: str, document: Mapping[str, Any]) -> Job:
+def read_yaml(path: str, document: Values) -> Job:
     """The plan and the model of a recipe."""
     values: dict[str, str] = {}
     _collect(document, values, 0)
@@ -29,7 +29,7 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Job:
         if "$" in value or (flag_of(name) in megatron.NUMBERED and not value.isdigit() and value not in OFF)
     ]
     plan = megatron.left_open(megatron.plan_of(values, nemo.gpus_of(values)), unset)
-    numbers: dict[str, Any] = {}
+    numbers: Fields = {}
     notes: tuple[str, ...] = ("model: its numbers are not in this file; give --model",)
     if model.LAYERS.name in values:
         vocabulary = model.VOCABULARY.whole(values)
@@ -39,7 +39,7 @@ def read_yaml(path: str, document: Mapping[str, Any]) -> Job:
     return Job(framework="NeMo", plan=plan, model=numbers, stack=nemo.PAGE, facts=facts, notes=(*notes, *lines))
 
 
-def _collect(section: Mapping[str, Any], values: dict[str, str], depth: int) -> None:
+def _collect(section: Values, values: dict[str, str], depth: int) -> None:
     """Keys and values of all sections as Megatron-LM prints them; of a key in several sections the outermost counts."""
     for key, value in section.items():
         listed = isinstance(value, list) and all(isinstance(each, int | str) for each in value)

@@ -2,21 +2,21 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
 
 from sim_core import nearest, read_model
+from sim_core.documents import Fields, Values
 from sweep.frameworks import torchtitan as of
 from sweep.frameworks.torchtitan_models import PRESETS, preset_of
 from sweep.inputs.launch.keys import above_zero, numbers_or_why
 from sweep.inputs.told import Job
 
-SIGN: Final = re.compile(of.SIGN, re.MULTILINE)
+SIGN = re.compile(of.SIGN, re.MULTILINE)
 
 
 class _Settings:
     """The keys of one file."""
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
+    def __init__(self, document: Values) -> None:
         self._document = document
 
     def value(self, key: of.Key) -> object:
@@ -37,7 +37,7 @@ class _Settings:
         return value if isinstance(value, str) else ""
 
 
-def read_toml(path: str, document: Mapping[str, Any]) -> Job:
+def read_toml(path: str, document: Values) -> Job:
     """The plan and the model that a file starts."""
     settings = _Settings(document)
     notes: list[str] = []
@@ -47,9 +47,9 @@ def read_toml(path: str, document: Mapping[str, Any]) -> Job:
     return Job(framework="torchtitan", plan=plan, model=model, stack=of.PAGE, notes=tuple(notes), kept=kept)
 
 
-def kept_keys(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def kept_keys(document: Values) -> dict[str, Fields]:
     """Keys without a part in the plan or the model, by section (`quantize.linear.float8`), with their values."""
-    kept: dict[str, dict[str, Any]] = {}
+    kept: dict[str, Fields] = {}
     for section, keys in document.items():
         if isinstance(keys, Mapping):
             own = {key: value for key, value in keys.items() if not isinstance(value, Mapping) and of.is_kept(section, key)}
@@ -59,7 +59,7 @@ def kept_keys(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return kept
 
 
-def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+def _plan(settings: _Settings, model: Values, notes: list[str]) -> Fields:
     degrees = [settings.number(key, 1) for key in (of.TP, of.PP, of.CP)]
     if None in degrees:
         notes.append("a degree of parallelism is no whole number above 0")
@@ -72,7 +72,7 @@ def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> di
     local = settings.number(of.LOCAL_BATCH)
     micro = (settings.number(of.MICRO_BATCH, 1) if pp > 1 else local) if local else None
     batch = settings.number(of.GLOBAL_BATCH) or (local * dp if local and dp else None)
-    plan: dict[str, Any] = {
+    plan: Fields = {
         "tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": settings.number(of.EP, 1), "dp": dp,
         "all_gpus": dp * tp * pp * cp if dp else None, "micro_batch": micro, "global_batch": batch,
         **({} if batch else {"ga": local // micro if local and micro and local % micro == 0 else None}),
@@ -99,7 +99,7 @@ def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> di
     return plan
 
 
-def _sharding(settings: _Settings, pp: int, shard: int | None, replicate: int | None) -> dict[str, Any]:
+def _sharding(settings: _Settings, pp: int, shard: int | None, replicate: int | None) -> Fields:
     """What ranks share, when they give it back, and whether it lies on the host, where FSDP then updates it, too."""
     if shard == 1 and replicate:
         return {"sharding": "none"}
@@ -110,7 +110,7 @@ def _sharding(settings: _Settings, pp: int, shard: int | None, replicate: int | 
     return {"sharding": "parameters", **({} if reshard is None else {"reshard_after_forward": reshard}), **on_host}
 
 
-def _schedule(settings: _Settings, model: Mapping[str, Any], pp: int, notes: list[str]) -> tuple[str | None, int | None]:
+def _schedule(settings: _Settings, model: Values, pp: int, notes: list[str]) -> tuple[str | None, int | None]:
     """Our schedule, and the virtual stages of a rank."""
     if pp == 1:
         return None, 1
@@ -145,7 +145,7 @@ def _checkpointing(settings: _Settings, notes: list[str]) -> str:
     return "selective"
 
 
-def _model(path: str, settings: _Settings, notes: list[str]) -> dict[str, Any]:
+def _model(path: str, settings: _Settings, notes: list[str]) -> Fields:
     name, flavor = settings.word(of.NAME), settings.word(of.FLAVOR)
     if (known := preset_of(name, flavor)) is None:
         if name:

@@ -1,40 +1,40 @@
 """Logs of DeepSpeed by itself, of its pipelines and under the Hugging Face Trainer: rates, step times, batch, ZeRO stage."""
 
 import re
-from typing import Any, Final
 
+from sim_core.documents import Fields
 from sweep.frameworks import deepspeed as of
 from sweep.frameworks.megatron import WORLD
 from sweep.frameworks.names import by_word
 from sweep.inputs.logs.found import LogReader, Steps, number, whole
 
-PIPELINE: Final = re.compile(r"steps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)")
-RATE: Final = re.compile(r"\b(?:Curr)?SamplesPerSec=(\d{1,12}\.\d+(?:e[-+]\d+)?)(?=,|\s|$)")
-GLOBAL_STEP: Final = re.compile(r"\bglobal_step=(\d{1,12})\b|\b\d{1,12}/(\d{1,12}), SamplesPerSec=")
-PEAK: Final = re.compile(r"\bMaxMemAllocated=(\d{1,6}(?:\.\d+)?)GB")
-SETTING: Final = re.compile(
+PIPELINE = re.compile(r"steps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)")
+RATE = re.compile(r"\b(?:Curr)?SamplesPerSec=(\d{1,12}\.\d+(?:e[-+]\d+)?)(?=,|\s|$)")
+GLOBAL_STEP = re.compile(r"\bglobal_step=(\d{1,12})\b|\b\d{1,12}/(\d{1,12}), SamplesPerSec=")
+PEAK = re.compile(r"\bMaxMemAllocated=(\d{1,6}(?:\.\d+)?)GB")
+SETTING = re.compile(
     rf"\b({'|'.join(word.name for word in of.LOGGED)}|{WORLD.name}|{of.LOGGED_STAGE})"
     r"(?:\"?:| \.{2,}) *(\d{1,9})(?=[\s,}]|$)"
 )
-STAGE: Final = re.compile(r"\bZeRO stage (\d)\b|Initializing ZeRO Stage (\d)\b")
-DP: Final = re.compile(r"\bdata_parallel_size: (\d{1,9}), parameter_parallel_size")
-TRAINER: Final = {
+STAGE = re.compile(r"\bZeRO stage (\d)\b|Initializing ZeRO Stage (\d)\b")
+DP = re.compile(r"\bdata_parallel_size: (\d{1,9}), parameter_parallel_size")
+TRAINER = {
     "micro_batch": re.compile(r"Instantaneous batch size per device = ([\d,]{1,12})\s*$"),
     "global_batch": re.compile(r"Total train batch size \(w\. parallel.*\) = ([\d,]{1,12})\s*$"),
     "ga": re.compile(r"Gradient Accumulation steps = ([\d,]{1,12})\s*$"),
 }
-BAR: Final = re.compile(r"\| +(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d\d):(\d\d)<")
-SHORTEST_S: Final = 100
+BAR = re.compile(r"\| +(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d\d):(\d\d)<")
+SHORTEST_S = 100
 """Of an interval by a progress bar, which counts whole seconds: +-1 %."""
-RUNTIME: Final = re.compile(r"'train_runtime': (\d{1,12}(?:\.\d+)?)")
-STEPS: Final = re.compile(r"Total optimization steps = ([\d,]{1,12})\s*$")
-SIZE: Final = re.compile(r"Number of trainable parameters = ([\d,]{1,18})\s*$")
-CONFIG: Final = re.compile(
+RUNTIME = re.compile(r"'train_runtime': (\d{1,12}(?:\.\d+)?)")
+STEPS = re.compile(r"Total optimization steps = ([\d,]{1,12})\s*$")
+SIZE = re.compile(r"Number of trainable parameters = ([\d,]{1,18})\s*$")
+CONFIG = re.compile(
     r"\"(n_embd|n_head|n_layer|n_positions|vocab_size|hidden_size|num_hidden_layers|num_attention_heads|num_key_value_heads"
     r"|intermediate_size)\": (\d{1,9})\b"
 )
-OVERRIDE: Final = re.compile(r"\b(n_embd|n_head|n_layer|n_positions|vocab_size)=(\d{1,9})(?=,|\s|$)")
-NAMES: Final = by_word(
+OVERRIDE = re.compile(r"\b(n_embd|n_head|n_layer|n_positions|vocab_size)=(\d{1,9})(?=,|\s|$)")
+NAMES = by_word(
     {
         "hidden": "n_embd hidden_size",
         "heads": "n_head num_attention_heads",
@@ -153,10 +153,10 @@ class DeepSpeedLog(LogReader):
         self.model.pop("positions", None)
         return True
 
-    def _plan(self) -> dict[str, Any]:
+    def _plan(self) -> Fields:
         """Batch, ZeRO stage and, under the Trainer, which has no other parallelism, the ranks."""
         told, trainer = self.told, self._of_trainer
-        plan: dict[str, Any] = {
+        plan: Fields = {
             "global_batch": told.get(of.BATCH.name) or trainer.get("global_batch") or told.get("by_rate"),
             "micro_batch": told.get(of.MICRO_BATCH.name) or trainer.get("micro_batch"),
         }

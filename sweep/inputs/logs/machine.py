@@ -1,18 +1,17 @@
 """The machine of a run, as its log names it: the device, its memory, the GPUs of a node. No host, user or job."""
 
 import re
-from typing import Final
 
 from sweep.inputs.logs.found import Taker
 
-TABLE: Final = re.compile(r"\|\s+\d+\s+(?:NVIDIA\s|Tesla\s)?\s*([A-Z]{1,2}\d{2,3}[^|]{0,24}?)\s+(?:On|Off)\s")
-TABLE_MEMORY: Final = re.compile(r"MiB\s*/\s*(\d{4,6})MiB\s*\|")
-NAMED: Final = re.compile(r"\b(?:NVIDIA|Tesla) ((?:GB|GH|[ABHVL]|RTX )\d{1,4}[A-Z]?\b[-\w ]{0,20})")
-PER_NODE: Final = re.compile(r"(?:nproc[-_]per[-_]node|GPUS_PER_NODE)[ =](\d{1,3})\b")
-CHIP: Final = re.compile(r"\b(GB|GH|[ABHVL])(\d{1,3}[A-Z]?)\b")
-FORM: Final = re.compile(r"\b(SXM|PCIE|NVL)(\d{1,2})?\b")
-SIZE: Final = re.compile(r"\b(\d{2,3})\s?GB\b")
-HBM: Final = "HBM"
+TABLE = re.compile(r"\|\s+\d+\s+(?:NVIDIA\s|Tesla\s)?\s*([A-Z]{1,2}\d{2,3}[^|]{0,24}?)\s+(?:On|Off)\s")
+TABLE_MEMORY = re.compile(r"MiB\s*/\s*(\d{4,6})MiB\s*\|")
+NAMED = re.compile(r"\b(?:NVIDIA|Tesla) ((?:GB|GH|[ABHVL]|RTX )\d{1,4}[A-Z]?\b[-\w ]{0,20})")
+PER_NODE = re.compile(r"(?:nproc[-_]per[-_]node|GPUS_PER_NODE)[ =](\d{1,3})\b")
+CHIP = re.compile(r"\b(GB|GH|[ABHVL])(\d{1,3}[A-Z]?)\b")
+FORM = re.compile(r"\b(SXM|PCIE|NVL)(\d{1,2})?\b")
+SIZE = re.compile(r"\b(\d{2,3})\s?GB\b")
+HBM = "HBM"
 """In the name of a Hopper of 80 GB it tells SXM from PCIe (`NVIDIA H100 80GB HBM3`, `NVIDIA H100 PCIe`)."""
 
 

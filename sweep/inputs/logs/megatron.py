@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
 
 from sim_core import flag_of, megatron_arguments as model, says_model
 from sweep.frameworks import deepspeed, megatron, megatron_sizes as sizes
@@ -12,36 +11,34 @@ from sweep.frameworks.plan import Plan
 from sweep.inputs.logs.found import LogReader
 from sweep.inputs.told import PLAN_FIELDS
 
-BEGIN: Final = re.compile(r"-{3,} arguments -{3,}")
-END: Final = re.compile(r"-{3,} end of arguments -{3,}")
-ARGUMENT: Final = re.compile(r"(?:^|[\s:\]>])([A-Za-z_]\w*) (?:\.{2,}|) (\S.*)$")
-SUFFIX: Final = re.compile(r"\.{3,}(?:updated|default)$")
+BEGIN = re.compile(r"-{3,} arguments -{3,}")
+END = re.compile(r"-{3,} end of arguments -{3,}")
+ARGUMENT = re.compile(r"(?:^|[\s:\]>])([A-Za-z_]\w*) (?:\.{2,}|) (\S.*)$")
+SUFFIX = re.compile(r"\.{3,}(?:updated|default)$")
 """What GPT-NeoX prints after a value."""
-RATE: Final = re.compile(r"\bsamples/sec:\s*(\d{1,9}\.\d+)\s*\|")
-TOTAL: Final = re.compile(r"\btotal parameters (\d{1,6}\.\d{3}) B\b")
-ITERATION: Final = re.compile(r"iteration\s+(\d{1,12})\s*/\s*\d{1,12}\s*\|")
-ELAPSED: Final = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d{1,12}(?:\.\d{1,9})?)\s*\|")
-BATCH: Final = re.compile(r"global batch size:\s*(\d{1,9})\s*\|")
-WORLD: Final = re.compile(r"using world size:\s*(\d{1,9})\b")
-WORLD_SIZES: Final = {
+RATE = re.compile(r"\bsamples/sec:\s*(\d{1,9}\.\d+)\s*\|")
+TOTAL = re.compile(r"\btotal parameters (\d{1,6}\.\d{3}) B\b")
+ITERATION = re.compile(r"iteration\s+(\d{1,12})\s*/\s*\d{1,12}\s*\|")
+ELAPSED = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d{1,12}(?:\.\d{1,9})?)\s*\|")
+BATCH = re.compile(r"global batch size:\s*(\d{1,9})\s*\|")
+WORLD = re.compile(r"using world size:\s*(\d{1,9})\b")
+WORLD_SIZES = {
     each.field: re.compile(rf"(?<![\w-]){each.flag[2:].removesuffix('-size')}[- ]size:\s*(\d{{1,9}})\b")
     for each in (megatron.DP, sizes.CP, sizes.TP, sizes.PP)
 }
-PARAMETERS: Final = re.compile(
-    r"number of parameters on \(tensor, pipeline\)\s*model parallel rank \((\d+), (\d+)\): (\d+)(?!\d)"
-)
-OLD_PARAMETERS: Final = re.compile(r"number of parameters on model parallel rank (\d+): (\d+)(?!\d)")
-MEMORY: Final = re.compile(r"\bmax allocated: (\d{1,9}(?:\.\d+)?) \|")
-PADDED: Final = re.compile(r"padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: \d+\)")
-OTHER_WORK: Final = ("validation loss at", "saving checkpoint", "saved checkpoint", "Dumping profiler", "test loss at")
-SWITCHES: Final = ("flexpipe_config", "data_parallel_size_of_each_op")
+PARAMETERS = re.compile(r"number of parameters on \(tensor, pipeline\)\s*model parallel rank \((\d+), (\d+)\): (\d+)(?!\d)")
+OLD_PARAMETERS = re.compile(r"number of parameters on model parallel rank (\d+): (\d+)(?!\d)")
+MEMORY = re.compile(r"\bmax allocated: (\d{1,9}(?:\.\d+)?) \|")
+PADDED = re.compile(r"padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: \d+\)")
+OTHER_WORK = ("validation loss at", "saving checkpoint", "saved checkpoint", "Dumping profiler", "test loss at")
+SWITCHES = ("flexpipe_config", "data_parallel_size_of_each_op")
 """Arguments of forks that keep the plan in a file of their own."""
-UNEVEN: Final = (sizes.LAYOUT, sizes.FIRST_STAGE, sizes.LAST_STAGE)
+UNEVEN = (sizes.LAYOUT, sizes.FIRST_STAGE, sizes.LAST_STAGE)
 """Arguments of stages that are not alike."""
-NUMBERS: Final = (model.LAYERS, model.HIDDEN, model.HEADS, model.FFN, model.HEAD_DIM)
+NUMBERS = (model.LAYERS, model.HIDDEN, model.HEADS, model.FFN, model.HEAD_DIM)
 
 
-STATED: Final = tuple(each.name for each in megatron.STATED)
+STATED = tuple(each.name for each in megatron.STATED)
 """Arguments that state the plan."""
 
 

@@ -2,20 +2,19 @@
 
 import json
 import re
-from typing import Final
 
 from sweep.frameworks.megatron_sizes import GLOBAL_BATCH
 from sweep.frameworks.nemo import PAGE
 from sweep.inputs.logs.found import LogReader
 
-MARK: Final = ":::MLLOG "
-SECONDS: Final = ("train_step_timing in s", "train_step_time")
-PRESETS: Final = {"gpt3": "gpt3-175b", "llama31_405b": "llama3.1-405b"}
+MARK = ":::MLLOG "
+SECONDS = ("train_step_timing in s", "train_step_time")
+PRESETS = {"gpt3": "gpt3-175b", "llama31_405b": "llama3.1-405b"}
 """Benchmarks that train the whole of one of our models (mlcommons/training, README of each benchmark)."""
-ADAPTERS: Final = {"llama2_70b_lora": "LoRA: frozen weights with adapters"}
-PLATFORM: Final = re.compile(r"\b((?:GB|GH|[ABHV]|MI)\d{2,3}[A-Z]?)\b")
-BESIDE: Final = "the plan of an MLPerf run is in config_*.sh beside its log"
-MOST: Final = 10**9
+ADAPTERS = {"llama2_70b_lora": "LoRA: frozen weights with adapters"}
+PLATFORM = re.compile(r"\b((?:GB|GH|[ABHV]|MI)\d{2,3}[A-Z]?)\b")
+BESIDE = "the plan of an MLPerf run is in config_*.sh beside its log"
+MOST = 10**9
 
 
 class MllogLog(LogReader):

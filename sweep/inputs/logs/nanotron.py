@@ -1,23 +1,20 @@
 """Logs of nanotron: iteration lines with numbers of three digits, and the configuration that it prints at the start."""
 
 import re
-from typing import Final
 
 from sweep.frameworks import nanotron as of
 from sweep.frameworks.megatron_sizes import GLOBAL_BATCH
 from sweep.frameworks.plan import Plan
 from sweep.inputs.logs.found import LogReader, numbers_of, product
 
-LINE: Final = re.compile(r"iteration: (\d{1,12}) / \d{1,12} \|")
-FIELD: Final = re.compile(
-    rf"(elapsed_time_per_iteration_ms|tokens_per_sec_per_gpu|tokens_per_sec|{GLOBAL_BATCH.name}): (\S+) \|"
-)
-SETTING: Final = re.compile(r"\b([a-z_]+)=(\d{1,12}|True|False)(?=[,)\s]|$)")
-HUMAN: Final = re.compile(r"(\d{1,9})(\.\d{1,6})?(?:([KMGBT]?)|e([+-]\d{1,2}))")
-TOTAL: Final = re.compile(r"\bTotal number of parameters: (\d[\d.]*[KMGBT]?)(?=\s)")
-PEAK: Final = re.compile(r"\bPeak allocated:? (\d+(?:\.\d+)?)MiB")
-UNITS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
-MODEL: Final = {
+LINE = re.compile(r"iteration: (\d{1,12}) / \d{1,12} \|")
+FIELD = re.compile(rf"(elapsed_time_per_iteration_ms|tokens_per_sec_per_gpu|tokens_per_sec|{GLOBAL_BATCH.name}): (\S+) \|")
+SETTING = re.compile(r"\b([a-z_]+)=(\d{1,12}|True|False)(?=[,)\s]|$)")
+HUMAN = re.compile(r"(\d{1,9})(\.\d{1,6})?(?:([KMGBT]?)|e([+-]\d{1,2}))")
+TOTAL = re.compile(r"\bTotal number of parameters: (\d[\d.]*[KMGBT]?)(?=\s)")
+PEAK = re.compile(r"\bPeak allocated:? (\d+(?:\.\d+)?)MiB")
+UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+MODEL = {
     "num_hidden_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads", "num_key_value_heads": "kv_heads",
     "intermediate_size": "ffn", "vocab_size": "vocabulary",
 }  # fmt: skip

@@ -1,22 +1,21 @@
 """Logs of NeMo: progress lines of both generations, its groups of ranks, and the configuration that it prints."""
 
 import re
-from typing import Final
 
 from sweep.frameworks import nemo
 from sweep.frameworks.megatron_sizes import GLOBAL_BATCH, SEQUENCE_PARALLEL
 from sweep.frameworks.plan import Plan
 from sweep.inputs.logs.found import LogReader, numbers_of, product
 
-SECONDS: Final = re.compile(r"train_step_timing in s[:=]\s*(\d{1,9}(?:\.\d+)?(?:e[-+]?\d+)?)(?=[\s,\]|])")
-STEP: Final = re.compile(r"iteration (\d{1,12})/\d|\|\s*(\d{1,12})/\d+ \[|global_step[:=]\s*(\d{1,12})(?:\.0)?\b")
-BAR: Final = re.compile(r"\|\s*(\d{1,9})/\d+ \[(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})<.*reduced_train_loss=")
+SECONDS = re.compile(r"train_step_timing in s[:=]\s*(\d{1,9}(?:\.\d+)?(?:e[-+]?\d+)?)(?=[\s,\]|])")
+STEP = re.compile(r"iteration (\d{1,12})/\d|\|\s*(\d{1,12})/\d+ \[|global_step[:=]\s*(\d{1,12})(?:\.0)?\b")
+BAR = re.compile(r"\|\s*(\d{1,9})/\d+ \[(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})<.*reduced_train_loss=")
 """A progress bar of NeMo 1: steps, and hours, minutes and seconds since its first."""
-BATCH: Final = re.compile(rf"{GLOBAL_BATCH.name}[:=]\s*(\d{{1,9}})\b")
-ALLOCATED: Final = re.compile(r"max_memory_allocated[:=]\s*(\d{6,15})\b")
-GROUP: Final = re.compile(rf"Rank 0 has ({'|'.join(nemo.GROUPS)}) group\s*:\s*\[([\d, ]*)\]")
-SETTING: Final = re.compile(r"^\W*(?:\[[^\]]*\]:?\s*)?([a-z_]+): (\d{1,9}|[Tt]rue|[Ff]alse|null|full|selective)\s*$")
-EXPERIMENT: Final = "Experiment configuration"
+BATCH = re.compile(rf"{GLOBAL_BATCH.name}[:=]\s*(\d{{1,9}})\b")
+ALLOCATED = re.compile(r"max_memory_allocated[:=]\s*(\d{6,15})\b")
+GROUP = re.compile(rf"Rank 0 has ({'|'.join(nemo.GROUPS)}) group\s*:\s*\[([\d, ]*)\]")
+SETTING = re.compile(r"^\W*(?:\[[^\]]*\]:?\s*)?([a-z_]+): (\d{1,9}|[Tt]rue|[Ff]alse|null|full|selective)\s*$")
+EXPERIMENT = "Experiment configuration"
 
 
 class NemoLog(LogReader):

@@ -3,23 +3,23 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sweep.inputs.text import plain, raw_lines
 
-WANTED: Final = (
+WANTED = (
     "forward-backward", "forward-compute", "backward-compute", "forward-recv", "optimizer", "backward-params-all-reduce",
 )  # fmt: skip
-_HEADING: Final = re.compile(r"(\(min, max\) |max |\b)times? across ranks \(ms\):")
-_ONE_RANK: Final = "time (ms) |"
-_OF_RANK: Final = re.compile(r"([a-z][\w/-]*): (\d{1,12}(?:\.\d{1,9})?)(?=\s|$)")
-_OVER_RANKS: Final = re.compile(r"([a-z][\w/-]*) \.*: (?:\((\d{1,12}\.\d{1,9}), )?(\d{1,12}\.\d{1,9})\)?\s*$")
-_TIMER: Final = re.compile(r"(?:^|\s)([a-z][\w/-]*):\s*$")
-_RANK: Final = re.compile(r"\brank\s+(\d{1,7}): (\d{1,12}\.\d{1,9})\s*$")
+_HEADING = re.compile(r"(\(min, max\) |max |\b)times? across ranks \(ms\):")
+_ONE_RANK = "time (ms) |"
+_OF_RANK = re.compile(r"([a-z][\w/-]*): (\d{1,12}(?:\.\d{1,9})?)(?=\s|$)")
+_OVER_RANKS = re.compile(r"([a-z][\w/-]*) \.*: (?:\((\d{1,12}\.\d{1,9}), )?(\d{1,12}\.\d{1,9})\)?\s*$")
+_TIMER = re.compile(r"(?:^|\s)([a-z][\w/-]*):\s*$")
+_RANK = re.compile(r"\brank\s+(\d{1,7}): (\d{1,12}\.\d{1,9})\s*$")
 ONE, LEAST_MOST, MOST, ALL = "one rank", "min and max", "max", "all ranks"
-_FORMS: Final = {"(min, max) ": LEAST_MOST, "max ": MOST, "": ALL}
+_FORMS = {"(min, max) ": LEAST_MOST, "max ": MOST, "": ALL}
 
 
 class Timers(NamedTuple):

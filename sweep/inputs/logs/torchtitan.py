@@ -2,42 +2,41 @@
 
 import re
 from datetime import datetime
-from typing import Final
 
 from sweep.frameworks.plan import Plan, Value
 from sweep.frameworks.torchtitan import IN_PIPELINE, PAGE, schedule_named
 from sweep.frameworks.torchtitan_models import preset_of
 from sweep.inputs.logs.found import LogReader, Steps, number, whole
 
-LOST_COLOURS: Final = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
+LOST_COLOURS = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
 """Colour codes that lost their first character when a log was copied."""
-RANK: Final = re.compile(r"\[(?:rank|default)(\d{1,6})\]:")
-STEP: Final = re.compile(r"step:(?<![A-Za-ln-z_.]step:)\s*([\d,]{1,12})\s+\D*loss:")
-RATE: Final = re.compile(r"[wt]ps:(?<![A-Za-ln-z_][wt]ps:)\s*([\d,]{1,15}(?:\.\d+)?)\s")
-MEMORY: Final = re.compile(r"memory:\s*(\d{1,6}(?:\.\d+)?)GiB\(")
-CLOCK: Final = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{3}))?")
-MESH: Final = re.compile(r"Building \d+-D device mesh with [\[(]([^\])]*)[\])], \[([\d, ]*)\]")
-MESH_SIZES: Final = re.compile(r"\b(pp|dp_replicate|dp_shard|dp|cp|tp|ep|etp)=(\d{1,7})\b")
-BATCH: Final = {
+RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]:")
+STEP = re.compile(r"step:(?<![A-Za-ln-z_.]step:)\s*([\d,]{1,12})\s+\D*loss:")
+RATE = re.compile(r"[wt]ps:(?<![A-Za-ln-z_][wt]ps:)\s*([\d,]{1,15}(?:\.\d+)?)\s")
+MEMORY = re.compile(r"memory:\s*(\d{1,6}(?:\.\d+)?)GiB\(")
+CLOCK = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{3}))?")
+MESH = re.compile(r"Building \d+-D device mesh with [\[(]([^\])]*)[\])], \[([\d, ]*)\]")
+MESH_SIZES = re.compile(r"\b(pp|dp_replicate|dp_shard|dp|cp|tp|ep|etp)=(\d{1,7})\b")
+BATCH = {
     "local": re.compile(r"\blocal batch size:? (\d{1,9})\b"),
     "global_batch": re.compile(r"\bglobal batch size:? (\d{1,9})\b"),
     "sequence": re.compile(r"\bsequence length:? (\d{1,9})\b"),
 }
-SIZE: Final = re.compile(r"\bModel (\S{1,40}) (\S{1,40}) .{0,20}size: ([\d,]{1,18}) total parameters")
-ARGUMENTS: Final = re.compile(r"Building (\S+) .{0,40}with \S*Args\((.*)$")
-ARGUMENT: Final = re.compile(r"\b(dim|n_layers|n_heads|n_kv_heads|vocab_size|hidden_dim)=(\d{1,9})\b")
-SCHEDULE: Final = re.compile(r"\bUsing pipeline schedule (\S+) with (\d{1,6}) microbatches and (\d{1,6}) stages")
-CAPACITY: Final = re.compile(r"(?:CUDA|GPU) capacity: (.{3,60}?)(?: \(\d+\))? with [\d.]+GiB memory")
-APPLIED: Final[tuple[tuple[re.Pattern[str], str, Value], ...]] = (
+SIZE = re.compile(r"\bModel (\S{1,40}) (\S{1,40}) .{0,20}size: ([\d,]{1,18}) total parameters")
+ARGUMENTS = re.compile(r"Building (\S+) .{0,40}with \S*Args\((.*)$")
+ARGUMENT = re.compile(r"\b(dim|n_layers|n_heads|n_kv_heads|vocab_size|hidden_dim)=(\d{1,9})\b")
+SCHEDULE = re.compile(r"\bUsing pipeline schedule (\S+) with (\d{1,6}) microbatches and (\d{1,6}) stages")
+CAPACITY = re.compile(r"(?:CUDA|GPU) capacity: (.{3,60}?)(?: \(\d+\))? with [\d.]+GiB memory")
+APPLIED: tuple[tuple[re.Pattern[str], str, Value], ...] = (
     (re.compile(r"Applied full activation checkpointing"), "checkpointing", "full"),
     (re.compile(r"Applied (?:selective|memory_budget) activation checkpointing"), "checkpointing", "selective"),
     (re.compile(r"Float8.{0,40}training active|Swapped to Float8Linear"), "precision", "fp8_tensorwise"),
     (re.compile(r"Async TP is enabled|Applied .{0,30}?\bAsync Tensor Parallelism"), "overlap_tp", True),
 )
 """Lines that tell what is applied to the model, and as which field of the plan."""
-WITH_TP: Final = "Tensor Parallelism to the model"
-OTHER_WORK: Final = ("[GC]", "profiler traces", "ing the checkpoint", "ing checkpoint", "validate step", "memory snapshot")
-NAMES: Final = {"dim": "hidden", "n_layers": "layers", "n_heads": "heads", "n_kv_heads": "kv_heads", "vocab_size": "vocabulary",
+WITH_TP = "Tensor Parallelism to the model"
+OTHER_WORK = ("[GC]", "profiler traces", "ing the checkpoint", "ing checkpoint", "validate step", "memory snapshot")
+NAMES = {"dim": "hidden", "n_layers": "layers", "n_heads": "heads", "n_kv_heads": "kv_heads", "vocab_size": "vocabulary",
                 "hidden_dim": "ffn"}  # fmt: skip
 
 

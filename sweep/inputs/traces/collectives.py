@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from sweep.inputs.traces.events import NONE, Events
 from sweep.inputs.traces.groups import role_of
 from sweep.inputs.traces.kinds import Kind
 
-MICRO: Final = 1e-6
+MICRO = 1e-6
 
-KINDS: Final = by_word(
+KINDS = by_word(
     {
         "all_reduce": "allreduce all_reduce allreduce_coalesced",
         "all_gather": "allgather all_gather _allgather_base allgather_into_tensor_coalesced all_gather_into_tensor_coalesced "
@@ -27,7 +27,7 @@ KINDS: Final = by_word(
 )
 """Kinds of collectives by the names that PyTorch writes."""
 
-_BY_KERNEL: Final = (
+_BY_KERNEL = (
     (r"all_?reduce|cross_device_reduce", "all_reduce"),
     (r"reduce_?scatter", "reduce_scatter"),
     (r"all_?gather", "all_gather"),
@@ -36,10 +36,10 @@ _BY_KERNEL: Final = (
     (r"send_?recv", "send_receive"),
     (r"nccl\w*reduce", "reduce"),
 )
-_GLOO: Final = "gloo:"
-UNNAMED: Final = "unnamed"
+_GLOO = "gloo:"
+UNNAMED = "unnamed"
 
-BYTES: Final = by_word(
+BYTES = by_word(
     {
         1: "Byte Char Bool Float8_e4m3fn Float8_e5m2 Float8_e4m3fnuz Float8_e5m2fnuz Float8_e8m0fnu",
         2: "Half BFloat16 Short",

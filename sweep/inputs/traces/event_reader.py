@@ -2,32 +2,31 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from sim_core import FormatError
+from sim_core.documents import Values
 from sweep.frameworks.names import by_word
 from sweep.inputs.traces.events import Collective, Events, GpuEvents, Launches, Operators, Shaped
 
-_GPU_CATS: Final = by_word(
+_GPU_CATS = by_word(
     {False: "kernel Kernel mtia_ccp_events privateuse1_driver_kernel", True: "gpu_memcpy gpu_memset Memcpy Memset"}
 )
 """Categories of GPU events, with whether they copy or fill memory; the capitals are those of 2020 and 2021."""
-_OPS: Final = ("cpu_op", "Operator")
-_ANNOTATIONS: Final = ("user_annotation", "Operator", "cpu_op")
-_LAUNCHES: Final = ("_runtime", "_driver")
-_MEMORY_EVENT: Final = "[memory]"
-STEP: Final = "ProfilerStep#"
-COLLECTIVE_OP: Final = "record_param_comms"
-_SHAPED: Final = frozenset(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"))
-_STAGE: Final = re.compile(
-    r"pipeline_parallel/schedules\.py\(\d+\): (for|back)ward_step$|pipelining/stage\.py\(\d+\): \w+_one_chunk$"
-)
+_OPS = ("cpu_op", "Operator")
+_ANNOTATIONS = ("user_annotation", "Operator", "cpu_op")
+_LAUNCHES = ("_runtime", "_driver")
+_MEMORY_EVENT = "[memory]"
+STEP = "ProfilerStep#"
+COLLECTIVE_OP = "record_param_comms"
+_SHAPED = frozenset(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"))
+_STAGE = re.compile(r"pipeline_parallel/schedules\.py\(\d+\): (for|back)ward_step$|pipelining/stage\.py\(\d+\): \w+_one_chunk$")
 """Functions that run a forward or a backward of a pipeline's stage."""
-_LAYER: Final = re.compile(r"nn\.Module: \w*(Layer|Block)_\d+$")
-LARGEST_US: Final = 1e18
+_LAYER = re.compile(r"nn\.Module: \w*(Layer|Block)_\d+$")
+LARGEST_US = 1e18
 
 
 Row = tuple[float | int, ...]
@@ -43,7 +42,7 @@ class _Reader(Events):
         self.host_rows: list[Row] = []
         self.op_rows: list[Row] = []
 
-    def take(self, event: Mapping[str, Any]) -> None:
+    def take(self, event: Values) -> None:
         """Take one event, or pass it."""
         phase, cat, name, args = event.get("ph"), event.get("cat"), event.get("name"), event.get("args")
         args = args if isinstance(args, dict) else {}
@@ -75,7 +74,7 @@ class _Reader(Events):
         self.ops = Operators(*_columns(self.op_rows, len(Operators._fields)))
         return self
 
-    def _times(self, event: Mapping[str, Any]) -> tuple[float, float] | None:
+    def _times(self, event: Values) -> tuple[float, float] | None:
         """Start since the first event, and duration; None where they are no numbers."""
         start, duration = _us(event.get("ts")), _us(event.get("dur", 0))
         if start is None or duration is None or duration < 0:
@@ -88,10 +87,10 @@ class _Reader(Events):
     def _number(self, name: object) -> int:
         return self.numbers.setdefault(name if isinstance(name, str) else "", len(self.numbers))
 
-    def _thread(self, event: Mapping[str, Any]) -> int:
+    def _thread(self, event: Values) -> int:
         return self.threads.setdefault((str(event.get("pid")), str(event.get("tid"))), len(self.threads))
 
-    def _gpu(self, event: Mapping[str, Any], args: Mapping[str, Any], memory: int) -> None:
+    def _gpu(self, event: Values, args: Values, memory: int) -> None:
         if (times := self._times(event)) is None:
             return
         if (told := _collective(args)) is not None:
@@ -99,7 +98,7 @@ class _Reader(Events):
         stream, correlation = _whole(args.get("stream", event.get("tid"))), _whole(args.get("correlation"))
         self.gpu_rows.append((*times, self._number(event.get("name")), memory, stream, correlation, _external(args)))
 
-    def _operator(self, event: Mapping[str, Any], args: Mapping[str, Any], cat: str) -> None:
+    def _operator(self, event: Values, args: Values, cat: str) -> None:
         times, name = self._times(event), event.get("name")
         if times is None or not isinstance(name, str):
             return
@@ -129,7 +128,7 @@ def _columns(rows: list[Row], width: int) -> list[Any]:
     return [np.array(column, np.float64 if place < 2 else np.int64) for place, column in enumerate(table)]
 
 
-_ABOUT: Final = {
+_ABOUT = {
     "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "record_shapes", "with_stack", "profile_memory",
     "schemaVersion",
 }  # fmt: skip
@@ -172,11 +171,11 @@ def _whole(value: object, default: int = -1) -> int:
     return int(value)
 
 
-def _external(args: Mapping[str, Any]) -> int:
+def _external(args: Values) -> int:
     return _whole(args.get("External id", args.get("external id")))
 
 
-def _collective(args: Mapping[str, Any]) -> Collective | None:
+def _collective(args: Values) -> Collective | None:
     name = args.get("Collective name")
     if not isinstance(name, str) or not name:
         return None

@@ -1,10 +1,10 @@
 """The events of one rank as columns: what its GPU ran, what launched it, operators, steps, memory, and how it was made."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sim_core import Bools, Floats, Ints
 
-NONE: Final = -1
+NONE = -1
 """The number of a row that the file does not tell."""
 
 

@@ -1,7 +1,7 @@
 """The GEMMs of a rank by shape: how many, the middle of their times, and the share of kernel time that was read."""
 
 from collections import defaultdict
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from sim_core import Bools, Floats
 from sweep.inputs.traces.events import NONE, Events, Shaped
 from sweep.inputs.traces.kinds import Kind
 
-MICRO: Final = 1e-6
+MICRO = 1e-6
 
-_OPERANDS: Final = {"aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::bmm": (0, 1), "aten::baddbmm": (1, 2)}
+_OPERANDS = {"aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::bmm": (0, 1), "aten::baddbmm": (1, 2)}
 """Which operands are multiplied. These are leaves; aten::linear and aten::matmul call them."""
-_DTYPES: Final = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "double": "fp64"}
+_DTYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "double": "fp64"}
 
 
 class Shape(NamedTuple):

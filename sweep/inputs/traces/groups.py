@@ -4,14 +4,14 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sweep.frameworks.names import by_word
 
-_WRAPPERS: Final = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP::", "DeepSpeedEngine")
-MOST_RANKS: Final = 2**24
+_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP::", "DeepSpeedEngine")
+MOST_RANKS = 2**24
 
-_MEGATRON: Final = {
+_MEGATRON = {
     "TENSOR_MODEL_PARALLEL_GROUP": "tp",
     "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
     "DATA_PARALLEL_GROUP": "dp",
@@ -31,7 +31,7 @@ _MEGATRON: Final = {
 }
 """Roles by the descriptions that Megatron-LM gives its groups (core/parallel_state.py)."""
 
-_MESH: Final = by_word(
+_MESH = by_word(
     {
         **{role: role for role in ("tp", "pp", "cp", "ep", "etp", "dp_shard_cp")},
         "dp": "dp batch",
@@ -43,9 +43,9 @@ _MESH: Final = by_word(
 )
 """Roles by the dimensions of a DeviceMesh (torch) as torchtitan and others name them; the group is called mesh_NAME."""
 
-DEFAULT: Final = "all ranks"
-OTHER: Final = "other"
-PLAN: Final = ("tp", "pp", "cp", "ep", "dp")
+DEFAULT = "all ranks"
+OTHER = "other"
+PLAN = ("tp", "pp", "cp", "ep", "dp")
 
 
 class Group(NamedTuple):

@@ -2,7 +2,6 @@
 
 import re
 from enum import IntEnum
-from typing import Final
 
 
 class Kind(IntEnum):
@@ -14,9 +13,9 @@ class Kind(IntEnum):
     UNCLASSIFIED = 3
 
 
-_MEMORY: Final = re.compile(r"^(Memcpy|Memset)\b|^Memory(Copy|Set)", re.IGNORECASE)
+_MEMORY = re.compile(r"^(Memcpy|Memset)\b|^Memory(Copy|Set)", re.IGNORECASE)
 
-COLLECTIVES: Final = re.compile(
+COLLECTIVES = re.compile(
     r"nccl|"  # NCCL and RCCL: ncclKernel_AllReduce_RING_LL_Sum_float, ncclDevKernel_Generic, rcclGenericKernel
     r"cross_device_reduce|"  # vLLM, SGLang: custom all-reduce
     r"deep_ep::|nvshmem|rocshmem|"  # DeepEP, NVSHMEM
@@ -28,7 +27,7 @@ COLLECTIVES: Final = re.compile(
 )
 """Names of kernels that communicate; searched for before those that compute."""
 
-_COMPUTE: Final = re.compile(
+_COMPUTE = re.compile(
     r"\bat::|at_cuda_detail|c10::|caffe2|torch|aten|\bthrust::|\bcub::|hipcub|rocprim|"  # PyTorch and what it is built on
     r"cutlass|cublas|cudnn|cask|xmma|cute::|rocblas|hipblas|Cijk_|miopen|\bck::|_ZN2ck|tensile|aiter|"  # libraries
     r"triton_|inductor|fbgemm|apex|transformer_engine|flash|fmha|mha_|xformers|vllm|"
@@ -46,7 +45,7 @@ _COMPUTE: Final = re.compile(
     re.IGNORECASE,
 )
 
-OPERATORS: Final = re.compile(r"^(aten|prims|quantized|fbgemm|torchvision|xformers|flash_attn\w*|_?flash_attn\w*|inductor)::")
+OPERATORS = re.compile(r"^(aten|prims|quantized|fbgemm|torchvision|xformers|flash_attn\w*|_?flash_attn\w*|inductor)::")
 """Operators whose kernels compute, whatever they are called."""
 
 

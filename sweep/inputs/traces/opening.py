@@ -7,15 +7,15 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, cast
 
 from sim_core import FormatError
 from sweep.inputs.traces.stream import DAMAGE
 
-GZIP: Final = b"\x1f\x8b"
-_TAR_MARK: Final = (b"ustar", 257)
-HEAD_BYTES: Final = 2**16
-MOST_FILES: Final = 4096
+GZIP = b"\x1f\x8b"
+_TAR_MARK = (b"ustar", 257)
+HEAD_BYTES = 2**16
+MOST_FILES = 4096
 
 
 def sources(path: str) -> Iterator[tuple[str, BinaryIO]]:

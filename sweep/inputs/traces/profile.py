@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,13 +19,13 @@ from sweep.inputs.traces.opening import sources
 from sweep.inputs.traces.stream import entries
 from sweep.inputs.traces.timeline import Timeline, kinds, timeline, without_last_step
 
-MICRO: Final = 1e-6
-SAMPLED: Final = 0.5
-LEAST_NUMBERED: Final = 50
+MICRO = 1e-6
+SAMPLED = 0.5
+LEAST_NUMBERED = 50
 """Below this share of the operators that the profiler numbered, of at least so many, a file is a sample."""
-MOST_UNKNOWN: Final = 12
-_DEVICE: Final = re.compile(r"[\w .()+-]{1,80}", re.ASCII)
-_RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
+MOST_UNKNOWN = 12
+_DEVICE = re.compile(r"[\w .()+-]{1,80}", re.ASCII)
+_RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
 class Step(NamedTuple):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from sweep.inputs.traces.events import Events
 from sweep.inputs.traces.kinds import Kind
 from sweep.inputs.traces.profile import Recording, recordings
 
-_NAMES: Final = tuple(
+_NAMES = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"(?:PP:)?\d{1,5}(?P<phase>[FB])\d{1,6}",  # torch.distributed.pipelining
@@ -23,8 +23,8 @@ _NAMES: Final = tuple(
     )
 )
 """Names of a forward or a backward of one micro-batch on one stage; the first row of which a file has both counts."""
-_HALVES: Final = re.compile(r"(?:PP:)?\d{1,5}[IW]\d{1,6}")
-HOW: Final = 'record_function("forward mb 0"), "backward mb 0" and so on around each'
+_HALVES = re.compile(r"(?:PP:)?\d{1,5}[IW]\d{1,6}")
+HOW = 'record_function("forward mb 0"), "backward mb 0" and so on around each'
 
 
 class _Block(NamedTuple):

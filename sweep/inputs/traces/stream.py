@@ -7,19 +7,19 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Final, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from sim_core import FormatError
 
-DAMAGE: Final = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
+DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
 """What reading a damaged gzip or tar raises."""
-CHUNK_BYTES: Final = 2**20
-LONGEST_VALUE: Final = 64 * 2**20
+CHUNK_BYTES = 2**20
+LONGEST_VALUE = 64 * 2**20
 """Characters that one event, or one entry beside the events, may have."""
 
-EVENTS: Final = "traceEvents"
-_NOT_BLANK: Final = re.compile(r"[^ \t\r\n]")
-_DECODER: Final = json.JSONDecoder(strict=False)
+EVENTS = "traceEvents"
+_NOT_BLANK = re.compile(r"[^ \t\r\n]")
+_DECODER = json.JSONDecoder(strict=False)
 
 
 class Text:

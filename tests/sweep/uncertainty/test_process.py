@@ -12,8 +12,8 @@ from sim_core import Floats
 from sweep.conditions import locked_down
 from sweep.uncertainty import process
 from sweep.uncertainty.belief import UNNAMED, Error, World, quantile, recorded, worlds_of
-from sweep.uncertainty.memory import Outcomes, chance_before_runs, chance_in_sql, guesses_in, guesses_of, runs_probability
-from sweep.uncertainty.process import Axes, Runs, condition, prior
+from sweep.uncertainty.memory import Guesses, Outcomes, chance_before_runs, chance_in_sql, fit, guesses_in, guesses_of
+from sweep.uncertainty.process import Axes, Runs, condition, prior, weights_of
 
 
 def line_of(values: list[float]) -> Axes:
@@ -118,6 +118,11 @@ def chance(stack: str, *part: float) -> Floats:
 
 
 NONE = outcomes([], [], [], [])
+
+
+def runs_probability(axes: Axes, part: Floats, told: Outcomes, guesses: Guesses) -> Floats:
+    known = fit(axes, part, told, guesses)
+    return weights_of(known.log) @ known.runs
 
 
 def chances(part: Floats, told: Outcomes) -> Floats:

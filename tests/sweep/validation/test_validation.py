@@ -161,7 +161,7 @@ def test_a_plan_measured_twice_is_one_plan() -> None:
 def test_worse_figures_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now = figures.figures(run_rows([row(), row(tp="4", iter_ms="1000")]))
     monkeypatch.setattr(figures, "RECORDED", tmp_path / "recorded.json")
-    figures.RECORDED.write_text(figures.as_json(now))
+    figures.RECORDED.write_text(json.dumps(figures.as_objects(now)))
     assert worse(now) == []
     recorded = json.loads(figures.RECORDED.read_text())
     recorded[0]["mape"] -= 0.6
