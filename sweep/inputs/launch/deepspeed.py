@@ -72,9 +72,9 @@ def _zero(config: Values, notes: list[str]) -> Fields:
     return plan
 
 
-def _on_host(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+def _on_host(config: Values, notes: list[str]) -> Fields:
     """What lies on the host: optimizer and parameters by ZeRO's sections, all of both by FSDP, the inputs of layers."""
-    zero, plan = config.get(of.ZERO_SECTION.name), {}
+    zero, plan = config.get(of.ZERO_SECTION.name), Fields()
     if isinstance(zero, Mapping):
         for word, whole in ((of.OFFLOAD_OPTIMIZER, 1.0), (of.OFFLOAD_PARAMETERS, True)):
             section = zero.get(word.name)
