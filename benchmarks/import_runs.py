@@ -71,6 +71,7 @@ READINGS: Final = (("alloc", "allocated"), ("reserved", "reserved"), ("nvidia-sm
 OF_FIRST_STAGE: Final = "first pipeline stage"
 INCONSISTENT: Final = "inconsistent"
 """A cause of a failure that leaves nothing to ask of the plan."""
+FROM_TOKENS: Final = "derived:tokens/s"
 UNFIT: Final = r"full|block:|\bmoe\b"
 """Recompute with which dispatch and combine run beside nothing."""
 LONGEST_REASON: Final = 100
@@ -167,6 +168,8 @@ def _assumed(row: Row) -> str:
 def _outcome(row: Row) -> dict[str, Any]:
     """What came out: state, seconds of a step, memory, and what was read."""
     milliseconds = row.number("iter_ms")
+    if milliseconds is not None and row.text("iter_kind") == FROM_TOKENS and row.text("seq"):
+        milliseconds *= row.sequence / row.count("seq")  # derived with the other length
     state = "ok"
     if row.out_of_memory:
         state = OUT_OF_MEMORY

@@ -231,8 +231,8 @@ def reasons_over(workload: Workload, hardware: HardwareTable, plans: Plans, ga: 
     """The reason of each plan with each number of micro-batches in `ga`, [n, m], as `legality` gives it.
 
     `ga` decides a reason by the rules of `micro_batches_unfit`, by the micro-batches that fill a pipeline (peak memory; all of
-    them where each has receive buffers), and by a global batch that is too large. Where all of these agree, one number stands
-    for the others.
+    them where each has receive buffers, whether it is 1 where the backward makes gradients), and by a global batch that is too
+    large. Where all of these agree, one number stands for the others.
     """
     kind, first = distinct_rows(np.column_stack([getattr(plans, name) for name in BESIDE_GA]))
     kinds, numbers = len(first), np.arange(len(ga))
@@ -257,5 +257,6 @@ def _alike_in_pipeline(workload: Workload, plans: Plans, ga: Ints) -> Ints:
     if workload.modelled and workload.modelled.stack.receives_apart:
         filling = each.ga
     rules = [column.astype(np.int64) for column in micro_batches_unfit(workload, each).values()]
-    key, first = distinct_rows(np.column_stack([row, filling, *rules]))
+    once = (each.ga == 1) & workload.arrays.framework.gradients_made
+    key, first = distinct_rows(np.column_stack([row, filling, once, *rules]))
     return number[first[key]].reshape(len(plans.tp), len(ga))

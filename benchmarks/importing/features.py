@@ -21,7 +21,7 @@ ROUNDS: Final = (("(rocm)", "primus"), ("nemo", "nemo-24"))
 ELSEWHERE: Final = (
     "base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout", "mtp", "tied", "untied", "head_dim",
     "recompute", "remat_policy", "offload_layers", "offload_modules", "activation_offload", "account_embedding", "account_loss",
-    "layers_redistributed", "fp8_recipe",
+    "layers_redistributed", "fp8_recipe", "kernels",
 )  # fmt: skip
 """Keys of the model (models.py), of recompute, and of where layers lie (stacks.py)."""
 OF_FIELDS: Final = {feature.name: name for name, feature in FEATURES.items() if feature.name.startswith("overlap_")}
@@ -30,7 +30,7 @@ WITHOUT_EFFECT: Final = (
     "recipe", "recipe_const", "recipe_match", "dispatcher_from", "quality_reason", "tok_from_tflops", "block_spread_p10_p90",
     "amp_level", "compile", "delay_wgrad", "dispatch_sms", "exp_avg_dtype", "fast_rmsnorm", "fast_rope",
     "force_balance", "fp4_param_gather", "fp8_param_gather", "framework_rows", "fsdp", "fsdp_over",
-    "fused_rms_norm", "grad_dtype", "ici_fsdp_parallelism", "ici_tensor", "kernels", "layout", "lora_alpha", "manual_gc",
+    "fused_rms_norm", "grad_dtype", "ici_fsdp_parallelism", "ici_tensor", "layout", "lora_alpha", "manual_gc",
     "optimizer_state", "packing", "paged_stash", "permute_fusion", "precision_aware_optimizer", "rank_capacity",
     "selective_fraction", "seq_packed", "slices", "token_drop", "transformer_engine", "use_iota_embed", "zero3_over",
     "zero_overlap",

@@ -4,7 +4,7 @@ import re
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from benchmarks.importing.table import Row
+from benchmarks.importing.table import HF_TRAINER, Row
 from sim_core import Model, SpecError, model_document, model_names, parameters, parse_model, read_model, shown
 from sim_core.models.features import NO, split_features
 from sweep.runs.logs import DROPOUT, DROPPING, FAMILIES, LLAMA
@@ -56,6 +56,7 @@ def _stated(row: Row) -> Model:
     if name.startswith(ENCODERS) or row.text("model").lower().startswith(ENCODERS):
         raise NotSimulated("not a decoder of text alone")
     sizes: dict[str, object] = {NAMES.get(key, key): row.count(key) for key in SIZES if row.text(key)}
+    sizes |= {"sequence": row.sequence} if "sequence" in sizes else {}
     adapted = _adapters(row)
     try:
         if name.startswith(BY_PRESET) or (name.startswith(WIDE_HEADS) and name in model_names()):
@@ -111,8 +112,9 @@ ADAPTERS_TAKEN: Final = {"lora_rank": "16", "lora_targets": "qkv, proj, fc1, fc2
 NeMo and AutoModel have it (NVIDIA-NeMo/Automodel, match_all_linear)."""
 ADAPTED: Final = (("qkv", "qkv"), ("proj", "projection"), ("fc1", "fc1"), ("fc2", "fc2"))
 """Words of `lora_targets` and the matrices of a layer."""
-ADAPTERS_DROPOUT: Final = {"mlperf": "0.1"}
-"""Of what enters an adapter, by the beginning of the release: MLPerf's benchmark sets it (the config of each round)."""
+ADAPTERS_DROPOUT: Final = {"mlperf": "0.1", "transformers": "0.1"}
+"""Of what enters an adapter, by the beginning of the release: MLPerf's benchmark sets it (the config of each round), and the
+scenarios of fms-acceleration do (scripts/benchmarks/scenarios*.yaml, lora_dropout)."""
 
 
 def _adapters(row: Row) -> dict[str, object]:
@@ -126,6 +128,7 @@ def _adapters(row: Row) -> dict[str, object]:
     try:
         usual = ADAPTERS_DROPOUT.get(row.text("release").partition("-")[0], "0")
         numbers = {"rank": int(features["lora_rank"]), "dropout": float(features.get("lora_dropout", usual))}
+        numbers |= {"apart": True} if HF_TRAINER in row.text("framework").lower() else {}
     except ValueError:
         raise NotSimulated("features: lora_rank, lora_dropout: expected numbers") from None
     return {"lora": numbers | {"targets": targets}}

@@ -1,6 +1,7 @@
 """Tables of measured runs in free text (CSV), read: a `Row` each, which says what a cell should have been when it is asked."""
 
 import csv
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,6 +31,9 @@ WORDS: Final = (
 )  # fmt: skip
 COLUMNS: Final = (*COUNTS, *NUMBERS, *SWITCHES, *WORDS)
 MOST: Final = 2**31 - 1
+HF_TRAINER: Final = "hf trainer"
+"""In the name of a framework: transformers' Trainer, with PEFT's adapters."""
+TOLD_SEQUENCE: Final = r"samples/s gives (\d+) tokens a sequence"
 OTHER_CAUSES: Final = ("empty stage", "micro-batches <", "inconsistent")
 """In the notes of a run that failed: causes other than memory."""
 
@@ -64,6 +68,13 @@ class Row(NamedTuple):
         if self.text(key) not in ("", "0", "1"):
             raise NotSimulated(f"{key}: found {shown(self.text(key))}, expected 0, 1 or nothing")
         return self.text(key) == "1" if self.text(key) else None
+
+    @property
+    def sequence(self) -> int:
+        """Tokens of a sequence: as its notes tell what its tokens/s over samples/s give, where that is not its column's."""
+        stated = self.count("seq")
+        told = re.search(TOLD_SEQUENCE, self.text("notes"))
+        return int(told[1]) if told and abs(int(told[1]) / max(stated, 1) - 1) > 0.01 else stated
 
     @property
     def quality(self) -> str:

@@ -154,10 +154,7 @@ def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
         gathered = (workload.arrays.step.role == GATHER_PARAMETERS).any()
         own = OPTIMIZER_SHARDED if gathered else UNSHARDED
         framework = framework._replace(sharding=own, sharding_in_pipeline=own)
-    sharding = shardings(framework, plans)
-    dense = dense_shards(plans).astype(np.float64)
-    experts = dense / plans.ep * (plans.tp if workload.arrays.shares.whole_experts else 1)
-    experts = np.where(plans.dp_shard > 0, np.maximum(experts, 1.0), experts)
+    sharding, (dense, experts) = shardings(framework, plans), _shards(workload, plans)
     # FSDP keeps no 16-bit weights; where only the optimizer is divided, they stay gathered
     gathered = ((sharding == OPTIMIZER_SHARDED) | (sharding == GRADIENTS_SHARDED)) & (of_all == gradient)
 
@@ -170,3 +167,27 @@ def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
         return bytes_
 
     return width(dense), width(experts)
+
+
+def _shards(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
+    """Ranks that divide dense state if anything does, and that of experts, [n] each."""
+    dense = dense_shards(plans).astype(np.float64)
+    experts = dense / plans.ep * (plans.tp if workload.arrays.shares.whole_experts else 1)
+    return dense, np.where(plans.dp_shard > 0, np.maximum(experts, 1.0), experts)
+
+
+def passing_widths(workload: Workload, plans: Plans) -> Floats:
+    """Bytes on a rank, per dense parameter that it holds and per parameter of experts, that are there for a part of the step,
+    [4, n]: gradients, where the backward makes them, and what the optimizer's step makes beside its state; of each both."""
+    framework, gradient = workload.arrays.framework, workload.arrays.gradient_width
+    sharding = shardings(framework, plans)
+    return np.stack(
+        [
+            whole / np.where(sharding >= divided, ranks, 1.0)
+            for ranks in _shards(workload, plans)
+            for whole, divided in (
+                (gradient * framework.gradients_made, GRADIENTS_SHARDED),
+                (framework.step_bytes, OPTIMIZER_SHARDED),
+            )
+        ]
+    )

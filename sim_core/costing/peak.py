@@ -18,9 +18,9 @@ from sim_core.compiled.jit import inner_kernel, kernel
 from sim_core.compiled.references import reference
 from sim_core.costing.calibration import parallel_sequence
 from sim_core.costing.case import copies_embedding, sharding_of
-from sim_core.costing.memory import PARAMETER_BYTES, stage_factor, state_widths
+from sim_core.costing.memory import PARAMETER_BYTES, passing_widths, stage_factor, state_widths
 from sim_core.costing.operators import rows_of_units
-from sim_core.costing.stage_activations import LOGITS, SAVED, InFlight, activations_in_flight, of_chunks
+from sim_core.costing.stage_activations import BACKWARD, LOGITS, SAVED, InFlight, activations_in_flight, of_chunks
 from sim_core.costing.updates import further_bytes
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import chunks_of, virtual_of
@@ -36,7 +36,7 @@ from sim_core.metrics import (
     RESERVED_BYTES,
     STATE_BYTES,
 )
-from sim_core.models.activations import LOGIT, activation_bytes, buffer_bytes, logits_bytes, module_bytes
+from sim_core.models.activations import LOGIT, activation_bytes, backward_bytes, buffer_bytes, logits_bytes, module_bytes
 from sim_core.models.precision import GATHERED
 from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.stack import Stack, read_stack
@@ -95,7 +95,7 @@ def estimate_of(workload: Workload) -> Estimate | str:
 
 
 def estimated_bytes(workload: Workload, estimate: Estimate, tp: Ints, micro_batch: Ints) -> tuple[Floats, Floats]:
-    """Bytes that one micro-batch keeps of each unit, [n, units, 4], and those of buffers: gathered, received, queued, [n, 3].
+    """Bytes that one micro-batch keeps of each unit, [n, units, SAVED], and of buffers, [n, 3]: gathered, received, queued.
 
     The columns are those of `costing/peak.py`.
     """
@@ -103,7 +103,7 @@ def estimated_bytes(workload: Workload, estimate: Estimate, tp: Ints, micro_batc
     tokens = micro_batch.astype(np.float64) * estimate.sequence
     local = tokens / (tp if estimate.parallel else 1)
     layer = INPUTS * local * estimate.hidden + 2.0 * tokens * estimate.width / tp
-    kept = np.zeros((len(tp), arrays.unit_layers.shape[0], 4))
+    kept = np.zeros((len(tp), arrays.unit_layers.shape[0], SAVED))
     kept[:, :, :2] = layer[:, None, None]
     kept[:, :, 2] = 2.0 * (local * estimate.hidden)[:, None]
     if arrays.first_unit >= 0:
@@ -112,7 +112,7 @@ def estimated_bytes(workload: Workload, estimate: Estimate, tp: Ints, micro_batc
     rows = np.array([padded(estimate.vocabulary, int(ranks)) for ranks in tp])
     logits = LOGIT * tokens * rows / tp
     kept[:, arrays.last_unit, :3] = (4.0 * local * estimate.hidden + logits)[:, None]
-    kept[:, arrays.last_unit, 3] = logits
+    kept[:, arrays.last_unit, LOGITS] = logits
     gathered = np.where((tp > 1) & estimate.parallel, 2.0 * tokens * estimate.hidden, 0.0)
     return kept, np.stack([gathered, 2.0 * local * estimate.hidden, np.zeros(len(tp))], axis=1)
 
@@ -129,6 +129,7 @@ class _Held(NamedTuple):
     experts: float
     dense_width: Floats  # [plans]
     expert_width: Floats  # [plans]
+    passing: Floats  # [4, plans] bytes of each that pass (`passing_widths`)
     layout: Ints  # [plans] row of `further`, -1 for none
     further: Floats  # [layouts, stages] bytes of state that depend on the layout of shards
     shape: Ints  # [rows] row of the following
@@ -162,7 +163,9 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
         float(arrays.step.comm_bytes[reduced & np.isin(arrays.step.comm_rule, rules)].sum()) / arrays.gradient_width
         for rules in ((PARAMETERS, ALL_PARAMETERS), (EXPERT_PARAMETERS,))
     )
-    held = _Held(dense, experts, *state_widths(workload, plans), *further, shape, trained, frozen)
+    held = _Held(
+        dense, experts, *state_widths(workload, plans), passing_widths(workload, plans), *further, shape, trained, frozen
+    )
     _fill(arrays, plans, split, held, in_flight, rows, memory, of_stages)
     memory[STATE_BYTES] = memory[PEAK_BYTES] - memory[ACTIVATION_BYTES] - memory[COMMUNICATION_BYTES]
     memory[ACTIVATION_BYTES] -= memory[LOGITS_BYTES]
@@ -230,7 +233,8 @@ def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> 
     for at, times, unit in rows_of_units(model):
         kept[:, at, :LOGITS] += activation_bytes(model, unit, keys, stack) * times
         kept[:, at, SAVED:] += module_bytes(model, unit, keys, stack)
-        kept[:, at, LOGITS] += logits_bytes(model, unit, keys, stack.logit_bytes) * times
+        kept[:, at, LOGITS] += logits_bytes(model, unit, keys, stack) * times
+        kept[:, at, BACKWARD] += backward_bytes(model, unit, keys) if stack.gradients_made else 0.0
         for of, weights in ((trained, held), (frozen, frozen_bytes)) if model.lora else ((trained, held),):
             mine = weights(model, unit, keys)
             of[:, at] += np.stack([mine.dense, mine.experts], axis=1) * times
@@ -270,8 +274,12 @@ def _fill(
             unsharded = 0.0
             if sharding >= GRADIENTS_SHARDED:  # its schedules have a loop of stages
                 unsharded = _unsharded(arrays, split, plan, sharding, trained, still, chunks + stage)
-            activations = in_flight.bytes[first + stage]
-            of_stage = tensors + activations + unsharded, activations, in_flight.logits[first + stage], unsharded
+            activations, of_logits = in_flight.bytes[first + stage], in_flight.logits[first + stage]
+            passing = held.passing[:2, row] * dense + held.passing[2:, row] * experts
+            coming = min(passing[0] if plan.ga == 1 else 0.0, activations - in_flight.working[first + stage])
+            if passing[1] > activations + unsharded - coming:  # the peak is in the optimizer's step
+                coming, activations, of_logits, unsharded = -passing[1], 0.0, 0.0, 0.0
+            of_stage = tensors - coming + activations + unsharded, activations, of_logits, unsharded
             if of_stages.shape[1] > stage:
                 for part in range(4):
                     of_stages[part, stage] = of_stage[part]

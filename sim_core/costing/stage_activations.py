@@ -77,9 +77,9 @@ def count_in_flight(order: Ints, schedule: int, pp: int, vpp: int, ga: int, in_f
     return moments
 
 
-WHOLE, WITHOUT_CORE, INPUT_ONLY, LOGITS, SAVED = 0, 1, 2, 3, 4
-"""Columns of the activations: all, all but core attention, the input of the layer; logits and loss, which are in all three.
-Of a model, from SAVED on, what each of RECOMPUTE_MODULES does not keep."""
+WHOLE, WITHOUT_CORE, INPUT_ONLY, LOGITS, BACKWARD, SAVED = 0, 1, 2, 3, 4, 5
+"""Columns of the activations: all, all but core attention, the input of the layer; logits and loss, which are in all three;
+gradients that the backward of a layer works on. Of a model, from SAVED on, what each of RECOMPUTE_MODULES does not keep."""
 
 
 class InFlight(NamedTuple):
@@ -89,6 +89,7 @@ class InFlight(NamedTuple):
     offset: Ints  # [keys] the first of its stages
     bytes: Floats  # [stages of all keys] with logits
     logits: Floats  # [stages of all keys]
+    working: Floats  # [stages of all keys] what recompute works on beside what is kept
 
 
 def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints, shape: Ints, kept: Floats) -> InFlight:
@@ -100,7 +101,9 @@ def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints
     chosen, ga = rows[first], enough[first]
     schedule, pp, vpp = plans.schedule[chosen], plans.pp[chosen], plans.vpp[chosen]
     offset = np.cumsum(pp) - pp
-    in_flight = InFlight(key=key, offset=offset, bytes=np.empty(int(pp.sum())), logits=np.empty(int(pp.sum())))
+    in_flight = InFlight(
+        key=key, offset=offset, bytes=np.empty(int(pp.sum())), logits=np.empty(int(pp.sum())), working=np.empty(int(pp.sum()))
+    )
     counts = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, most_cells(schedule, pp, vpp)), np.int64)
     order, scratch = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64), np.empty(most_scratch(schedule, pp, ga), np.int64)
     of_order = order_writers(schedule), order, scratch
@@ -172,6 +175,7 @@ def _fill(
             else:
                 of_stage, of_logits = _fullest_moment(counts[:moments, :, stage * chunks : (stage + 1) * chunks], of)
             most.bytes[first + stage], most.logits[first + stage] = of_stage, of_logits
+            most.working[first + stage] = of[:chunks, 1].max()
 
 
 @inner_kernel
@@ -226,11 +230,12 @@ def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -
     gradients of the linear layers, as many bytes as all activations but those of core attention (Qi et al. 2023, table 1); of
     the first, logits. `kept`: [units, ...].
 
-    Recompute writes what it works on beside the input that is kept. With `block` it runs when the layers after those first ones
-    have had their backward, and have left what only that needed."""
+    Recompute writes what it works on beside the input that is kept, and its backward gradients. It runs when what comes after
+    has had its backward, and has left what only that needed: logits, with `block` the layers after those first ones. Where
+    inputs stay, those of all layers and their gradients are there to the end."""
     how, begin, end, span = plan.checkpointing, split.begin[row], split.end[row], plan.checkpoint_layers
     layers, column = end - begin, WITHOUT_CORE if how == SELECTIVE else WHOLE
-    kept_bytes, working, waiting, left, logits = 0.0, 0.0, 0.0, 0.0, 0.0
+    kept_bytes, working, waiting, left, logits, stays = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for unit in range(kept.shape[0]):
         of_layers = split.layers[row, unit]
         ends = split.passes[row, unit] - of_layers
@@ -246,11 +251,15 @@ def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -
         kept_bytes += (of_layers - again) * kept[unit, column] + stored * kept[unit, INPUT_ONLY]
         kept_bytes += ends * kept[unit, WHOLE]
         logits += ends * kept[unit, LOGITS]
+        stays += stored * kept[unit, INPUT_ONLY] if arrays.framework.inputs_stay else 0.0
         waiting += of_layers * kept[unit, WITHOUT_CORE]
-        if again > 0:
-            worked_on = min(span, layers) if how == EVERY else 1
-            working = max(working, worked_on * kept[unit, WHOLE] - kept[unit, INPUT_ONLY])
+        if of_layers > 0:
+            worked_on = (
+                0.0 if again == 0 else kept[unit, WHOLE] * (min(span, layers) if how == EVERY else 1) - kept[unit, INPUT_ONLY]
+            )
+            working = max(working, worked_on + kept[unit, BACKWARD])
         if how == BLOCK:
             needed = kept[unit, WITHOUT_CORE] if SPLITS[plan.schedule] else 0.0  # by weight gradients
             left += (of_layers - again) * (kept[unit, WHOLE] - needed)
-    return kept_bytes, max(working - left, 0.0), waiting, logits
+    left += 0.0 if SPLITS[plan.schedule] else logits
+    return kept_bytes, max(working + stays - left, 0.0), waiting, logits

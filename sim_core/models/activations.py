@@ -36,7 +36,7 @@ def activation_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floa
     ends = none
     if unit.kind in (HEAD, MTP):  # inputs of the final norm and of the logits; the logits
         streams = 2.0 * model.residual_streams if model.residual_streams > 1 else 0.0
-        ends = (4.0 + streams) * shape.local * model.hidden + _logits(shape, stack.logit_bytes)
+        ends = (4.0 + streams) * shape.local * model.hidden + _logits(shape, stack)
     if unit.kind == HEAD:
         return np.stack([ends] * len(MODES), axis=1)
     if unit.kind == MTP:  # inputs of two norms, their concatenation
@@ -97,11 +97,25 @@ def module_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floats:
     return saved
 
 
-def logits_bytes(model: Model, unit: Unit, keys: Keys, logit: float) -> Floats:
+def backward_bytes(model: Model, unit: Unit, keys: Keys) -> Floats:
+    """Of gradients that the backward of a layer works on beside what it kept, [n]: the one that comes in; those of what enters
+    the activation of its MLP, while that of its output takes the place of the output, if that was kept."""
+    shape = shape_of(model, keys, sequence_of(model))
+    if unit.kind != LAYER:
+        return np.zeros(len(keys.tp))
+    entering, experts = (2.0 if model.gated else 1.0) * 2.0, model.experts
+    entering += 0.0 if model.lora is None or "fc2" in model.lora.targets else 2.0
+    inner = shape.tokens * (model.ffn or 0) / shape.tp if unit.channel != NONE else 0.0
+    if experts and unit.moe:
+        inner = shape.routed * experts.ffn / shape.etp + shape.tokens * experts.shared_ffn / shape.tp
+    return 2.0 * shape.local * model.hidden + entering * inner
+
+
+def logits_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floats:
     """Those of logits and loss among them, [n]."""
     if unit.kind not in (HEAD, MTP):
         return np.zeros(len(keys.tp))
-    return _logits(shape_of(model, keys, sequence_of(model)), logit)
+    return _logits(shape_of(model, keys, sequence_of(model)), stack)
 
 
 def buffer_bytes(model: Model, keys: Keys, queued: float) -> Floats:
@@ -189,7 +203,7 @@ def _adapted(model: Model, name: str) -> float:
     """Bytes kept of an element that enters a frozen matrix: with an adapter its 16-bit input, after a dropout with the mask."""
     if model.lora is None or name not in model.lora.targets:
         return 0.0
-    return 3.0 if model.lora.dropout else 2.0
+    return 3.0 * model.lora.pairs(name) if model.lora.dropout else 2.0
 
 
 def _experts(model: Model, shape: Shape, stack: Stack) -> Floats:
@@ -204,5 +218,6 @@ def _experts(model: Model, shape: Shape, stack: Stack) -> Floats:
     return routed + (_mlp(model, shape, stack, experts.shared_ffn) if experts.shared_ffn else 0.0)
 
 
-def _logits(shape: Shape, logit: float) -> Floats:
-    return logit * shape.tokens * shape.vocabulary / shape.tp
+def _logits(shape: Shape, stack: Stack) -> Floats:
+    divided = stack.logit_bytes if stack.divided_logit_bytes is None else stack.divided_logit_bytes
+    return np.where(shape.tp > 1, divided, stack.logit_bytes) * shape.tokens * shape.vocabulary / shape.tp

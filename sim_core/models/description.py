@@ -79,6 +79,11 @@ class Lora(Record):
     rank: Count
     targets: tuple[Literal["qkv", "projection", "fc1", "fc2"], ...] = ("qkv", "projection")
     dropout: Share = 0.0  # of what enters an adapter
+    apart: bool = False  # queries, keys and values have one each, as PEFT's; else all three have one
+
+    def pairs(self, target: str) -> int:
+        """Adapters beside a matrix of a layer."""
+        return 3 if self.apart and target == "qkv" else 1
 
 
 class Packing(Record):

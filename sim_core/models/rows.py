@@ -107,8 +107,9 @@ class Rows:
         """A GEMM with weights: forward (m, n, k), input gradient (m, k, n), weight gradient (n, k, m) if they are trained."""
         lora = self._lora
         made = [(name, m, n, k, linear, lora is None)]
+        pairs = lora.pairs(name) if lora is not None else 0
         if lora is not None and name in lora.targets:
-            made += [(f"{name}_lora_a", m, lora.rank, k, False, True), (f"{name}_lora_b", m, n, lora.rank, False, True)]
+            made += [(f"{name}_lora_a", m, pairs * lora.rank, k, False, True), (f"{name}_lora_b", m, n, lora.rank, False, True)]
         for each, rows, columns, inner, narrow, trained in made:
             sizes = {FORWARD: (rows, columns, inner), INPUT_GRADIENT: (rows, inner, columns)}
             for phase, size in (sizes | ({WEIGHT_GRADIENT: (columns, inner, rows)} if trained else {})).items():
@@ -116,9 +117,9 @@ class Rows:
         if lora is not None and len(made) > 1:
             # around an adapter (NeMo, ParallelLinearAdapter): what enters is dropped out, what leaves is scaled and added to
             # the frozen product; backward the other way round
-            leaving, entering = np.multiply(m, n), np.multiply(m, k)
-            self.memory(f"{name}_lora_add", FORWARD, (SCALE + RESIDUAL[0]) * leaving, kernels=2.0)
-            self.memory(f"{name}_lora_add", INPUT_GRADIENT, SCALE * leaving + RESIDUAL[1] * entering, kernels=2.0)
+            leaving, entering, kernels = np.multiply(m, n), pairs * np.multiply(m, k), 2.0 * pairs
+            self.memory(f"{name}_lora_add", FORWARD, (SCALE + RESIDUAL[0]) * leaving, kernels=kernels)
+            self.memory(f"{name}_lora_add", INPUT_GRADIENT, SCALE * leaving + RESIDUAL[1] * entering, kernels=kernels)
             if lora.dropout > 0:
                 self.both(f"{name}_lora_dropout", UNFUSED_DROPOUT, entering)
 

@@ -264,7 +264,31 @@ class Stack(Record):
     bucket_copies: Annotated[
         float, Fact("copies of gradients in buckets where ranks share nothing, per weight", "memory", "B", MEMORY, most=8)
     ] = 0.0
+    gradients_made: Annotated[
+        bool,
+        Fact(
+            "the backward makes gradients, of activations beside these, and the step frees them; else they have buffers",
+            "memory",
+        ),
+    ] = False
+    step_bytes: Annotated[
+        float,
+        Fact(
+            "what the optimizer's step makes beside its state, per weight: PyTorch's foreach Adam one copy, fused 0",
+            "memory",
+            "B",
+            MEMORY,
+            most=32,
+        ),
+    ] = 0.0
+    frozen_inputs_stay: Annotated[
+        bool,
+        Fact("beside adapters, inputs of layers that run again and their gradients stay to the end of the backward", "memory"),
+    ] = False
     logit_bytes: Annotated[float, Fact("kept per logit from head to backward", "memory", "B", MEMORY, most=64)]
+    divided_logit_bytes: Annotated[
+        float | None, Fact("the same where tensor parallelism divides them, if it is another", "memory", "B", MEMORY, most=64)
+    ] = None
     expert_outputs_kept: Annotated[
         bool, Fact("false: probabilities of routed copies are applied before the experts' second GEMM", "memory")
     ]

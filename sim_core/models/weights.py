@@ -188,7 +188,7 @@ def _adapters(model: Model, unit: Unit, lora: Lora) -> list[Weights]:
         divided |= {"fc1": first * (model.ffn or 0), "fc2": model.ffn or 0}
     weights = []
     for name in (name for name in lora.targets if name in divided):
-        whole, part = Matrix(lora.rank, model.hidden), Matrix(divided[name], lora.rank)
+        whole, part = Matrix(lora.rank, model.hidden, lora.pairs(name)), Matrix(divided[name], lora.rank)
         if name in ("projection", "fc2"):  # the input is divided, and the adapter's first matrix
             whole, part = Matrix(model.hidden, lora.rank), Matrix(lora.rank, divided[name], by_rows=False)
         weights.append(Weights("adapters", REPLICATED, (whole,), adapter=True))

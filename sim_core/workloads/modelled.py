@@ -96,6 +96,9 @@ def workload_from_model(
             reduces_whole=stack.reduces_whole,
             bucket_bytes=stack.bucket_bytes,
             bucket_copies=stack.bucket_copies,
+            gradients_made=stack.gradients_made,
+            step_bytes=stack.step_bytes,
+            inputs_stay=stack.frozen_inputs_stay and model.lora is not None,
             gather_host_s=stack.host_gather,
             ring_wait_s=2 * stack.reduced_tensors * stack.ring_step_in_pipelines,  # a ring passes a boundary twice
             micro_batch_host_s=0.0 if stack.graphs == "full" else stack.host_micro_batch,
