@@ -20,7 +20,7 @@ RELEASED: Final = (("megatron-bridge", "nemo"),)
 ROUNDS: Final = (("(rocm)", "primus"), ("nemo", "nemo-24"))
 """The same of rounds of MLPerf, which are releases by name: what a submission's own model was trained with, dense or not."""
 CORE_IMAGE: Final = r"-(\d\d\.\d\d)$"
-"""NVIDIA's image in the name of a release: that of April 2025 came with Megatron-Core 0.12 (NVIDIA/Megatron-LM, core_v0.12.0)."""
+"""NVIDIA's image in the name of a release: Megatron-Core 0.12 is of April 2025 (NVIDIA/Megatron-LM, core_v0.12.0)."""
 ELSEWHERE: Final = (
     "base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout", "mtp", "tied", "untied", "head_dim",
     "recompute", "remat_policy", "offload_layers", "offload_modules", "activation_offload", "account_embedding", "account_loss",

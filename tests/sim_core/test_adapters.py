@@ -40,8 +40,8 @@ def test_only_adapters_are_trained() -> None:
 
 
 def test_frozen_matrices_are_kept_as_they_are_multiplied() -> None:
-    """With one scale a matrix is transposed as it is used, on any device; scales of blocks along one side need two copies. Norms
-    and embedding stay in 16 bits."""
+    """With one scale a matrix is transposed as it is used, on any device; scales of blocks along one side need two copies.
+    Norms and embedding stay in 16 bits."""
     model = read_model("llama2-70b", LORA)
     of_layer = 8192 * 10240 + 8192 * 8192 + 3 * 8192 * 28672
     precisions = FP8_DELAYED, IN_ANY_LAYOUT[FP8_DELAYED], PRECISION_NAMES.index("mxfp8"), PRECISION_NAMES.index("nvfp4")
