@@ -26,8 +26,8 @@ from benchmarks.importing.stacks import (
     checkpointing_of,
     differences,
     dispatcher_of,
-    keeps_tensors,
     layer_split,
+    memory_untold,
     overlaps,
     overlaps_tp,
     sharding_of,
@@ -183,7 +183,7 @@ def _outcome(row: Row) -> dict[str, Any]:
         "state": state,
         "step_time_s": None if milliseconds is None else milliseconds / 1e3,
         "peak_memory_gib": row.text("mem_gib") if row.number("mem_gib") else "",
-        "memory_kind": NOT_MODELLED if keeps_tensors(row) else kind,
+        "memory_kind": NOT_MODELLED if memory_untold(row) else kind,
     }
 
 

@@ -1,5 +1,6 @@
 """The `features` cell of a measured run, `key=value;...`: what its recipe sets, as facts and fields; which keys we know."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,6 +19,8 @@ RELEASED: Final = (("megatron-bridge", "nemo"),)
 """Words in a framework's name, and the stack whose releases are described."""
 ROUNDS: Final = (("(rocm)", "primus"), ("nemo", "nemo-24"), ("kwai fork", "megatron-kwai"))
 """The same of rounds of MLPerf and of forks, which are releases by name: what runs were trained with, dense or not."""
+CORE_IMAGE: Final = r"-(\d\d\.\d\d)$"
+"""NVIDIA's image in the name of a release: Megatron-Core 0.12 is of April 2025 (NVIDIA/Megatron-LM, core_v0.12.0)."""
 ELSEWHERE: Final = (
     "base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout", "mtp", "tied", "untied", "head_dim",
     "recompute", "remat_policy", "offload_layers", "offload_modules", "account_embedding", "account_loss",
@@ -69,6 +72,8 @@ def _usual(row: Row) -> Mapping[str, str]:
     of_round = _named(row, ROUNDS)  # of MLPerf, that a row was submitted to
     if row.text("release") in releases_of(of_round):
         return release_defaults(of_round, row.text("release"), *_run_on(row)).features
+    if (image := re.search(CORE_IMAGE, row.text("release"))) and "megatron-core" in row.text("framework").lower():
+        return release_defaults("megatron-core", "0.12" if image[1] >= "25.04" else "0.11", *_run_on(row)).features
     defaults = _defaults(row) if row.text("experts") else None
     return {} if defaults is None else defaults.features
 

@@ -286,6 +286,12 @@ def checkpointing_of(row: Row) -> str:
     return "+".join(modules)
 
 
+def _noted_policy(row: Row) -> str:
+    """A policy of recompute that the notes of a run with MaxText name; empty if they name none."""
+    named = re.search(r"\bremat (\w+)", row.text("notes").lower())
+    return named[1] if named and named[1] in POLICIES else ""
+
+
 def _modules(stated: str) -> list[str] | None:
     """The modules that a cell names; ["selective"] where it says no more, or the core of attention; None for what is none."""
     listed = re.sub(r"^sel(?:ective)?\b[\s:(]*", "", stated).rstrip(") ")
@@ -296,10 +302,13 @@ def _modules(stated: str) -> list[str] | None:
     return ["selective"] if listed != stated and modules in ([], ["core_attn"]) else modules
 
 
-def keeps_tensors(row: Row) -> bool:
-    """Whether its layers keep single tensors (JAX's policies), some on the host: whole modules do not tell its memory."""
-    features, recompute = split_features(row.text("features")), row.text("recompute").lower()
-    named = SAVED in features or POLICIES.get(recompute.removeprefix(CUSTOM).strip(), "none") != "none"
+def memory_untold(row: Row) -> bool:
+    """Whether its memory cannot be told: no plan is stated, its layers keep single tensors (JAX's policies), of which some custom
+    policies do not say which, or some are on the host by the layer."""
+    features, recompute = split_features(row.text("features")), _noted_policy(row) or row.text("recompute").lower()
+    if not row.text("tp") or "plan_unknown" in features.get("quality_reason", ""):
+        return True
+    named = SAVED in features or recompute == CUSTOM or POLICIES.get(recompute.removeprefix(CUSTOM).strip(), "none") != "none"
     return named or features.get("offload_layers", "0").strip("0.") not in ("", "none")
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.import_runs import run_of
 from benchmarks.importing.features import recipe_of
-from benchmarks.importing.stacks import checkpointing_of, dispatcher_of, keeps_tensors, layer_split, stack_cell
+from benchmarks.importing.stacks import checkpointing_of, dispatcher_of, layer_split, memory_untold, stack_cell
 from benchmarks.importing.table import COMMITTED, COUNTS, Row as Told, read_table
 from sim_core import SimError, read_model, read_stack
 from sweep.runs.devices import preset_of
@@ -460,9 +461,9 @@ def test_what_maxtext_does_not_save_runs_again(saved: str, again: str) -> None:
     values = {"framework": "MaxText", "hw": "TPU v5p", "recompute": "custom remat", "features": f"offload_modules={saved}"}
     assert checkpointing_of(Told("t.csv:2", values)) == again
     assert stack_cell(Told("t.csv:2", values), read_model("llama3-8b")) == "maxtext-tpu"
-    assert keeps_tensors(Told("t.csv:2", values))
-    assert [keeps_tensors(told(features=f"offload_layers={layers}")) for layers in ("0", "20")] == [False, True]
-    assert [keeps_tensors(told(recompute=policy)) for policy in ("full", "minimal_flash", "save_qkv_proj")] == [
+    assert memory_untold(Told("t.csv:2", values))
+    assert [memory_untold(told(features=f"offload_layers={layers}")) for layers in ("0", "20")] == [False, True]
+    assert [memory_untold(told(recompute=policy)) for policy in ("full", "minimal_flash", "save_qkv_proj")] == [
         False,
         False,
         True,
@@ -470,7 +471,7 @@ def test_what_maxtext_does_not_save_runs_again(saved: str, again: str) -> None:
     assert checkpointing_of(told(recompute="save_qkv_proj")) == "core_attn+mlp"
     assert checkpointing_of(Told("t.csv:2", {**values, "features": ""})) == "full", "MaxText's custom policy saves no more"
     minimal = Told("t.csv:2", {**values, "recompute": "custom remat minimal", "features": ""})
-    assert (checkpointing_of(minimal), keeps_tensors(minimal)) == ("selective", True)
+    assert (checkpointing_of(minimal), memory_untold(minimal)) == ("selective", True)
 
 
 @pytest.mark.parametrize(
@@ -501,7 +502,7 @@ def test_recompute_in_many_words(stated: str, dense: str, experts: str) -> None:
     """The activation of an MLP is one module where it is dense, another of experts."""
     found = [checkpointing_of(told(recompute=stated, **more)) for more in ({}, MOE)]
     assert found == [dense, experts]
-    assert not any(keeps_tensors(told(recompute=stated, **more)) for more in ({}, MOE))
+    assert not any(memory_untold(told(recompute=stated, **more)) for more in ({}, MOE))
     (run,) = run_rows([row(recompute=stated)])
     assert not run.reason
     assert checkpointing_of(told(features=f"recompute={stated}", recompute="")) == dense
@@ -525,3 +526,55 @@ def test_the_memory_of_a_run_that_keeps_single_tensors_is_not_predicted() -> Non
     assert [(told["predicted_to_fit"], told["predicted_bytes"]) for told in row_objects([there, here])] == [
         (None, None), (False, here.device_bytes),
     ]  # fmt: skip
+
+
+TRAINER = {
+    "framework": "HF Trainer + FSDP1 (fms-hf-tuning)",
+    "model": "mistral-7b-v0.1",
+    "release": "transformers-2024",
+    "recompute": "full",
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "zero", "more", "facts"),
+    [
+        ("a100_80gb", "0", "kernels=none", {"adam_bytes": "4 B", "step_bytes": "2 B", "logit_bytes": "14 B"}),
+        ("a100_80gb", "3", "kernels=foak-fast-kernels", {"adam_bytes": "4 B", "logit_bytes": "10 B"}),
+        ("a100_80gb_liger", "0", "kernels=foak-fast-kernels", {"adam_bytes": "4 B", "logit_bytes": "8 B"}),
+        ("a100_80gb_liger", "3", "kernels=foak-fast-kernels-liger", {"step_bytes": "4 B", "logit_bytes": "0 B"}),
+    ],
+)
+def test_what_transformers_trainer_keeps(table: str, zero: str, more: str, facts: dict[str, str]) -> None:
+    """Under FSDP what is trained in bf16 autocast is held in fp32, as the page of PyTorch's FSDP has it."""
+    source = f"foundation-model-stack/fms-acceleration@876e2ed:scripts/benchmarks/refs/{table}.csv#L2"
+    run = told(**TRAINER, source=source, zero=zero, features=f"pure_bf16=1;{more}")
+    cell = stack_cell(run, read_model("mistral-7b-v0.1"))
+    assert isinstance(cell, dict)
+    assert {name: cell[name] for name in facts} == facts
+    assert ("adam_bytes" in cell) == ("adam_bytes" in facts)
+    assert cell["frozen_inputs_stay"] == (zero == "3")
+
+
+def test_a_sequence_is_as_long_as_its_notes_tell() -> None:
+    """A benchmark states 4,096 tokens of a model that has 2,048 positions: its tokens/s over samples/s give those."""
+    stated = TRAINER | {"iter_ms": "1000", "iter_kind": "derived:tokens/s"}
+    for tokens, length, seconds in (("2048", 2048, 0.5), ("4097", 4096, 1.0)):
+        run = run_of(told(**stated, notes=f"tokens/s / samples/s gives {tokens} tokens a sequence"))
+        assert run["step_time_s"] == seconds
+        assert f"{length}" in str(run["model"])
+
+
+def test_memory_is_not_judged_where_no_plan_is_told() -> None:
+    assert memory_untold(told(tp=""))
+    assert memory_untold(told(features="quality_reason=plan_unknown"))
+    assert memory_untold(told(recompute="selective", notes="FSDP=128 DP=2; remat save_dot_with_context_except_mlp"))
+    assert memory_untold(told(recompute="custom remat"))
+
+
+def test_an_image_tells_the_core_in_it() -> None:
+    cells = [
+        stack_cell(told(framework="Megatron-Core (a patch)", release=release, **MOE), read_model("qwen3-30b-a3b"))
+        for release in ("pai-25.02", "pai-25.04")
+    ]
+    assert ["expert_outputs_kept" in cell for cell in cells] == [False, True]

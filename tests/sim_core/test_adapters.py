@@ -13,7 +13,7 @@ from sim_core.models.activations import activation_bytes
 from sim_core.models.keys import make_keys
 from sim_core.models.messages import messages
 from sim_core.models.operators import operators
-from sim_core.models.precision import FP8_DELAYED, IN_ANY_LAYOUT
+from sim_core.models.precision import FP8_DELAYED, IN_ANY_LAYOUT, PRECISION_NAMES
 from sim_core.models.reading import read_model
 from sim_core.models.stack import read_stack
 from sim_core.models.weights import frozen, frozen_bytes, held, model_flops_per_token, parameters
@@ -40,12 +40,13 @@ def test_only_adapters_are_trained() -> None:
 
 
 def test_frozen_matrices_are_kept_as_they_are_multiplied() -> None:
-    """In 8 bits 1 byte each where tensor cores take any layout, two copies elsewhere; norms and embedding stay in 16."""
+    """With one scale a matrix is transposed as it is used, on any device; scales of blocks along one side need two copies.
+    Norms and embedding stay in 16 bits."""
     model = read_model("llama2-70b", LORA)
     of_layer = 8192 * 10240 + 8192 * 8192 + 3 * 8192 * 28672
-    tensor_cores = FP8_DELAYED, IN_ANY_LAYOUT[FP8_DELAYED]
-    two, one = frozen_bytes(model, model.layer_units[0], make_keys(tp=[1, 1], precision=tensor_cores)).dense
-    assert (two, one) == (2 * (of_layer + 2 * 8192), of_layer + 2 * 2 * 8192)
+    precisions = FP8_DELAYED, IN_ANY_LAYOUT[FP8_DELAYED], PRECISION_NAMES.index("mxfp8"), PRECISION_NAMES.index("nvfp4")
+    found = frozen_bytes(model, model.layer_units[0], make_keys(tp=[1] * 4, precision=precisions)).dense - 2 * 2 * 8192
+    assert (found / of_layer).tolist() == [1.0, 1.0, 2 * (1 + 1 / 32), 2 * (4 / 8 + 1 / 16)]
 
 
 def test_frozen_matrices_have_two_products_and_adapters_three() -> None:
