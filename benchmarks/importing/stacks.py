@@ -303,8 +303,8 @@ def _modules(stated: str) -> list[str] | None:
 
 
 def memory_untold(row: Row) -> bool:
-    """Whether its memory cannot be told: no plan is stated, its layers keep single tensors (JAX's policies), of which some custom
-    policies do not say which, or some are on the host by the layer."""
+    """Whether its memory cannot be told: no plan is stated, its layers keep single tensors (JAX's policies), of which some
+    custom policies do not say which, or some are on the host by the layer."""
     features, recompute = split_features(row.text("features")), _noted_policy(row) or row.text("recompute").lower()
     if not row.text("tp") or "plan_unknown" in features.get("quality_reason", ""):
         return True
