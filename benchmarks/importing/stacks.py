@@ -42,6 +42,9 @@ POLICIES: Final = {
 """Policies of recompute of MaxText (layers/decoders.py: get_remat_policy) by what they do not save, in whole modules: XLA drops
 products that no gradient needs, as the second of an MLP, which run again here."""
 CUSTOM: Final = "custom remat"
+RECOMPUTING: Final = ("automodel",)
+"""Frameworks whose benchmarks with experts all recompute (examples/benchmark/configs, activation_checkpointing); times say
+that it is not the whole layer everywhere."""
 OFFLOADING: Final = ("GB", "B200")
 """Devices for which NeMo's and Megatron-Bridge's recipes with Megatron's FSDP put 5 to 95 layers on the host
 (scripts/performance/configs/llama/llama3_workload_base_configs.py, cpu_offloading_num_layers; NVIDIA/NeMo
@@ -311,6 +314,8 @@ def memory_untold(row: Row) -> bool:
     runs again in a dense MLP), of which some custom policies do not say which, or some are on the host, stated or not."""
     features, recompute = split_features(row.text("features")), _noted_policy(row) or row.text("recompute").lower()
     if not row.text("tp") or "plan_unknown" in features.get("quality_reason", ""):
+        return True
+    if _is_of(row, RECOMPUTING) and row.text("experts") and not recompute:
         return True
     if sharded(row) and _is_of(row, OVERLAPPING) and row.text("hw").startswith(OFFLOADING):
         return features.get("offload_layers", "untold") not in NO  # all but a recipe that says otherwise

@@ -595,3 +595,10 @@ def test_plans_that_a_table_mistakes_are_those_of_the_recipe() -> None:
     stated = {each.text("id"): each for each in read_table(COMMITTED)}
     assert [stated["3242"].text(name) for name in ("tp", "pp", "cp", "ga")] == ["8", "8", "2", "64"]
     assert [stated["3253"].text(name) for name in ("tp", "pp", "cp", "etp", "ga")] == ["4", "8", "2", "1", "128"]
+
+
+def test_automodels_experts_recompute_more_than_a_row_tells() -> None:
+    automodel = {"framework": "torchtitan (really NeMo AutoModel, FSDP2)", "recompute": ""}
+    assert memory_untold(told(**automodel, **MOE))
+    assert not memory_untold(told(**automodel | {"recompute": "full"}, **MOE))
+    assert not memory_untold(told(**automodel))
