@@ -183,7 +183,7 @@ def _json_lines(text: str, where: str, line: int) -> Lines:
     return lines
 
 
-def located(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int]) -> SpecError:
+def located(error: SpecError, where: str, lines: Lines) -> SpecError:
     """An error `where: key: what` with the line of the key, or of the section around it; others as they are."""
     key, colon, _ = str(error).removeprefix(f"{where}: ").partition(": ")
     if not colon or not str(error).startswith(f"{where}: "):

@@ -2,6 +2,7 @@
 
 import hashlib
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -47,55 +48,31 @@ class _Model(models.PrimitiveModel):
 register_model(Room)(_Model)
 
 
-@infer_global(for_lanes)
-class _OfRoom(AbstractTemplate):
-    def generic(self, arguments: Any, keywords: Any) -> Any:
-        return Room(arguments[0])(*arguments)
+def _typed(function: Any, types_of: Callable[..., Any]) -> None:
+    """Tell numba the types of a call of a function by those of its arguments; None: the call is none of ours."""
+    template = {"generic": lambda self, arguments, keywords: types_of(*arguments)}
+    infer_global(function)(type(f"Of{function.__name__}", (AbstractTemplate,), template))
 
 
-@infer_global(operator.getitem)
-class _OfItem(AbstractTemplate):
-    def generic(self, arguments: Any, keywords: Any) -> Any:
-        return Reference(arguments[0].of)(arguments[0], types.int64) if isinstance(arguments[0], Room) else None
+def _built(function: Any, build: Callable[..., Any], *kinds: Any) -> None:
+    """Tell numba how a call of a function is emitted for arguments of some kinds: from the context, the builder and these."""
+    lower_builtin(function, *kinds)(lambda context, builder, signature, arguments: build(context, builder, *arguments))
 
 
-@infer_global(operator.setitem)
-class _OfKept(AbstractTemplate):
-    def generic(self, arguments: Any, keywords: Any) -> Any:
-        room = arguments[0]
-        return types.void(room, types.int64, room.of) if isinstance(room, Room) else None
-
-
-@lower_builtin(for_lanes, types.BaseNamedTuple)  # type: ignore[untyped-decorator]
-def _made(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return cgutils.alloca_once(builder, arguments[0].type, size=LANES)
-
-
-@lower_builtin(operator.getitem, Room, types.int64)  # type: ignore[untyped-decorator]
-def _item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return builder.gep(arguments[0], [arguments[1]])
-
-
-@lower_builtin(operator.setitem, Room, types.int64, types.BaseNamedTuple)  # type: ignore[untyped-decorator]
-def _kept(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    builder.store(arguments[2], builder.gep(arguments[0], [arguments[1]]))
+def _kept(context: Any, builder: Any, room: Any, at: Any, value: Any) -> Any:
+    builder.store(value, builder.gep(room, [at]))
     return context.get_dummy_value()
 
 
-@infer_global(reference)
-class _OfReference(AbstractTemplate):
-    def generic(self, arguments: Any, keywords: Any) -> Any:
-        return _by_reference(arguments[0])(*arguments)
-
-
-@lower_builtin(reference, types.BaseNamedTuple)  # type: ignore[untyped-decorator]
-def _stored(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return cgutils.alloca_once_value(builder, arguments[0])
-
-
-@lower_builtin(reference, Reference)  # type: ignore[untyped-decorator]
-def _same(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return arguments[0]
+_typed(for_lanes, lambda kind: Room(kind)(kind))
+_built(for_lanes, lambda context, builder, one: cgutils.alloca_once(builder, one.type, size=LANES), types.BaseNamedTuple)
+_typed(operator.getitem, lambda room, at: Reference(room.of)(room, types.int64) if isinstance(room, Room) else None)
+_built(operator.getitem, lambda context, builder, room, at: builder.gep(room, [at]), Room, types.int64)
+_typed(operator.setitem, lambda room, *_: types.void(room, types.int64, room.of) if isinstance(room, Room) else None)
+_built(operator.setitem, _kept, Room, types.int64, types.BaseNamedTuple)
+_typed(reference, lambda kind: _by_reference(kind)(kind))
+_built(reference, lambda context, builder, value: cgutils.alloca_once_value(builder, value), types.BaseNamedTuple)
+_built(reference, lambda context, builder, value: value, Reference)
 
 
 @infer_getattr
@@ -117,13 +94,6 @@ def _field(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
     return impl_ret_borrowed(context, builder, field, builder.load(pointer))
 
 
-@infer_global(row_at)
-class _OfRow(AbstractTemplate):
-    def generic(self, arguments: Any, keywords: Any) -> Any:
-        columns, row = arguments
-        return _kind_of_row(columns)(columns, _passed(row))
-
-
 def _kind_of_row(kind: Any) -> Any:
     if isinstance(kind, types.Array):
         return kind.copy(ndim=kind.ndim - 1) if kind.ndim > 1 else kind.dtype
@@ -131,6 +101,9 @@ def _kind_of_row(kind: Any) -> Any:
         return kind
     named: Any = getattr(kind, "of", kind)
     return types.BaseTuple.from_types([_kind_of_row(one) for one in named.types], named.instance_class)
+
+
+_typed(row_at, lambda columns, row: _kind_of_row(columns)(columns, _passed(row)))
 
 
 @lower_builtin(row_at, types.Any, types.int64)  # type: ignore[untyped-decorator]
@@ -159,10 +132,7 @@ def _passed(kind: Any) -> Any:
     return types.int64 if isinstance(kind, types.Integer) else types.unliteral(kind)
 
 
-@infer_global(call)
-class _OfCall(AbstractTemplate):
-    def generic(self, arguments: Any, keywords: Any) -> Any:
-        return types.none(*map(_passed, arguments))
+_typed(call, lambda *arguments: types.none(*map(_passed, arguments)))
 
 
 @lower_builtin(call, types.VarArg(types.Any))  # type: ignore[untyped-decorator]

@@ -60,9 +60,7 @@ def _declare(function: Any, build: Callable[..., Any], result: Any, *kinds: Any)
     lower_builtin(function, *kinds)(lambda context, builder, signature, arguments: build(context, builder, *arguments))
 
 
-_declare(
-    load, lambda context, builder, *place: builder.load(_row(context, builder, *place), align=8), _VECTOR, _ROWS, types.int64
-)
+_declare(load, _load, _VECTOR, _ROWS, types.int64)
 _declare(store, _store, types.none, _ROWS, types.int64, _VECTOR)
 _declare(zeros, lambda context, builder: ir.Constant(_LLVM, [0.0] * LANES), _VECTOR)
 _declare(any_above, _any_above, types.boolean, _VECTOR, _VECTOR)

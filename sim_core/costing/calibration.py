@@ -7,7 +7,6 @@ text may have the values of the model under the text's own plan: `NAME: model` i
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
@@ -92,14 +91,14 @@ def _unit_s(arrays: Arrays, modelled: Modelled, shapes: Shapes) -> Floats:
     return seconds
 
 
-EMBEDDING_RECORD: Final = "embedding_layer"
-OPTIMIZER: Final = "grad_param_compute"
-WITHOUT_MESSAGE: Final = ("layernorm", "embedding_grads")
+EMBEDDING_RECORD = "embedding_layer"
+OPTIMIZER = "grad_param_compute"
+WITHOUT_MESSAGE = ("layernorm", "embedding_grads")
 """Records whose messages on TP no training has (docs/aicb.md)."""
-PLACEHOLDER_S: Final = 1.5e-9
+PLACEHOLDER_S = 1.5e-9
 _LAYER = re.compile(r"attention|mlp|moe|ffn")
 _ATTENTION = re.compile(r"attention")
-_MLP_FROM: Final = "mlp_norm"
+_MLP_FROM = "mlp_norm"
 """The first operator of a layer that is the MLP's; the last one accumulates the gradients of all."""
 
 
@@ -183,7 +182,7 @@ def _optimizer_s(recorded: Workload, by_model: Workload, device: Hardware) -> fl
     return moved / (device.value("memory_bandwidth") * device.value("hbm_efficiency")) + optimizer.step_s
 
 
-LEAST_LAYER_S: Final = 1e-6
+LEAST_LAYER_S = 1e-6
 """No layer takes less."""
 
 

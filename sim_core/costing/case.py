@@ -1,6 +1,6 @@
 """One plan with its hardware and tables: the argument of every kernel of a step; and the seconds of recorded compute in it."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ LAUNCH_FORWARD, LAUNCH_BACKWARD, WAIT_FORWARD, WAIT_BACKWARD, WAIT_APART = range
 the host needs to launch both; for how much of it the device waits; and how much longer where weight gradients run apart."""
 
 
-JITTER_FROM: Final = 8
+JITTER_FROM = 8
 """GPUs up to which no rank waits for a slower one."""
 
 

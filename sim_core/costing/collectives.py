@@ -5,7 +5,7 @@ version is named); the bytes that an algorithm moves over a link follow from the
 when, and what is not modelled.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,69 +28,69 @@ from sim_core.hardware.table import Device
 from sim_core.planning.placement import Placement
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, COLLECTIVES, NO_COMM, REDUCE_SCATTER, SEND_RECEIVE
 
-COSTED: Final = {ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECEIVE}
+COSTED = {ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECEIVE}
 """Kinds of messages that `collective_s` tells apart, or takes as an all-gather because they take as long."""
 if missing := [row.name for kind, row in enumerate(COLLECTIVES) if kind not in (NO_COMM, *COSTED)]:
     raise ValueError(f"collective {missing[0]}: collective_s has no seconds for it, and it is not in COSTED")
 
-PROTOCOLS: Final = (0, 1, 2)
+PROTOCOLS = (0, 1, 2)
 LL, LL128, SIMPLE = PROTOCOLS
 """Low latency: a flag in every 8 bytes. The same in every 128 bytes. Large chunks behind a memory fence."""
 
-RING_BASE_S: Final = (6.6e-6, 14.0e-6, 8.4e-6)
-TREE_BASE_S: Final = (6.8e-6, 14.0e-6, 8.4e-6)
+RING_BASE_S = (6.6e-6, 14.0e-6, 8.4e-6)
+TREE_BASE_S = (6.8e-6, 14.0e-6, 8.4e-6)
 """Start of a ring and of a tree in each protocol: baseLat."""
-RING_NVLINK_HOP: Final = (0.6 / 3.4, 1.9 / 3.4, 1.0)
-TREE_NVLINK_HOP: Final = (0.6 / 3.4, 1.25 / 3.4, 4.0 / 3.4)
+RING_NVLINK_HOP = (0.6 / 3.4, 1.9 / 3.4, 1.0)
+TREE_NVLINK_HOP = (0.6 / 3.4, 1.25 / 3.4, 4.0 / 3.4)
 """A hop over NVLink, over that of a ring in Simple, which is the hardware's `nvlink_latency`: hwLat."""
-RING_NETWORK_HOP: Final = (2.7 / 14.0, 4.0 / 14.0, 1.0)
-TREE_NETWORK_HOP: Final = (5.0 / 14.0, 8.5 / 14.0, 1.0)
+RING_NETWORK_HOP = (2.7 / 14.0, 4.0 / 14.0, 1.0)
+TREE_NETWORK_HOP = (5.0 / 14.0, 8.5 / 14.0, 1.0)
 """A hop over the network, over that of a ring in Simple, which is the hardware's `nic_latency`: hwLat."""
-OVERHEADS: Final = (1.0, 1.0, 3.0)
+OVERHEADS = (1.0, 1.0, 3.0)
 """Posts to the network for each step of a ring between nodes: getNetOverhead."""
-RING_PLATEAU: Final = 1.4
+RING_PLATEAU = 1.4
 """A ring all-reduce between nodes in Simple takes this many times its latency: ncclTopoGetAlgoTime."""
 
-LL_BANDWIDTH: Final = 0.5
-LL128_BANDWIDTH: Final = 0.92
+LL_BANDWIDTH = 0.5
+LL128_BANDWIDTH = 0.92
 """Part of a ring's bandwidth that carries data; of LL128, 120 of 128 bytes, for which tuning.cc has 0.92."""
-TREE_BANDWIDTH: Final = 0.92
-TREE_LL_BANDWIDTH: Final = 1 / 3.8
-TREE_LL128_BANDWIDTH: Final = 120 / 128
-TREE_LL128_BANDWIDTH_ONE_NODE: Final = 7 / 9
+TREE_BANDWIDTH = 0.92
+TREE_LL_BANDWIDTH = 1 / 3.8
+TREE_LL128_BANDWIDTH = 120 / 128
+TREE_LL128_BANDWIDTH_ONE_NODE = 7 / 9
 """Part of its link's bandwidth that a tree reaches, and of that the protocols."""
-TREE_CORRECTION: Final = np.array([
+TREE_CORRECTION = np.array([
     [1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0, 1.0],
     [1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1.0, 1.0, 1.0],
     [0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 1.0],
 ])  # fmt: skip
 """Part of its bandwidth that a tree reaches in each protocol at 64 B, 128 B, ... 256 MiB: treeCorrectionFactor; then all."""
-CORRECTION_FROM: Final = 64.0
+CORRECTION_FROM = 64.0
 
-NVLS_S: Final = 25e-6
+NVLS_S = 25e-6
 """An all-reduce in the NVLink switches: hwLat of NVLS and of NVLSTree."""
-NVLS_MOST_WITHOUT: Final = 2
+NVLS_MOST_WITHOUT = 2
 """NCCL sets NVLS up for more GPUs of a node than these: ncclNvlsInit (src/transport/nvls.cc)."""
-NVLS_TREE_INSIDE: Final = 0.9
+NVLS_TREE_INSIDE = 0.9
 """Part of NVLS's bandwidth inside the nodes that NVLSTree reaches: all-reduces of two nodes of H100s (468 GB/s on four
 clusters, NCCL 2.18 to 2.26) and B300s (767), docs/network.md."""
-NVLS_FILL_S: Final = 50e-6
-NVLS_TREE_FILL_S: Final = 100e-6
-ALL_TO_ALL_FILL_S: Final = 25e-6
-FILL_BYTES: Final = 10e6
+NVLS_FILL_S = 50e-6
+NVLS_TREE_FILL_S = 100e-6
+ALL_TO_ALL_FILL_S = 25e-6
+FILL_BYTES = 10e6
 """Seconds until all stages of its pipeline are at work, for a message of whole chunks; chunks of smaller messages are smaller,
 half of it at these bytes. Measured: all-reduces of 1 MB to 256 MB on one and two nodes of H100s and B200s; all-to-alls inside
 nodes of A100s, H100s, H200s, B200s and B300s, on each of which 25 us are nearer than none (docs/network.md)."""
-AT_ONCE: Final = 8
+AT_ONCE = 8
 """Messages of a channel that are under way at once: NVIDIA/nccl issue 1028."""
-RING_LL128_BETWEEN_NODES: Final = 2.0
+RING_LL128_BETWEEN_NODES = 2.0
 """A ring between nodes takes the latency of LL128 this many times: all-gathers of two nodes of A100s and H200s and of ten of
 H100s (docs/network.md); tuning.cc says 1."""
 
-PAT_BASE_S: Final = 8e-6
-PAT_STEP: Final = 1 / 3.5
-PAT_RANK_S: Final = 2.8e-6
-PAT_BANDWIDTH: Final = 0.75
+PAT_BASE_S = 8e-6
+PAT_STEP = 1 / 3.5
+PAT_RANK_S = 2.8e-6
+PAT_BANDWIDTH = 0.75
 """PAT: its start, a step over a network hop, what each rank adds, part of the NIC's bandwidth."""
 
 

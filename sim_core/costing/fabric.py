@@ -5,7 +5,7 @@ A leaf is the nodes that meet in one switch, or in one set of rails; a pod, thos
 order of ranks.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from sim_core.models.description import Experts
 from sim_core.planning.placement import Placement, crosses_nodes
 from sim_core.terms import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 
-MESH: Final = 1
+MESH = 1
 """`link_axes` of a node whose GPUs have a link to each other one. 0: switches; from 2 on: axes of a torus."""
-WRAPS_FROM: Final = (0, 0, 16, 4)
+WRAPS_FROM = (0, 0, 16, 4)
 """Chips of an axis from which a torus of 2, of 3 axes goes round: 2D pods of 16 x 16, 3D ones made of cubes of 4 x 4 x 4
 (jax-ml.github.io/scaling-book, "TPUs", appendix of the specifications)."""
 

@@ -1,6 +1,6 @@
 """Where the communication groups of plans are placed, computed once for all plans with equal groups."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from sim_core.planning.placement import Placement, placements
 from sim_core.terms import ALL_TO_ALL, CP_A2A, CP_RING
 from sim_core.workloads.workload import DP, DP_EP, EMBEDDING, EP, GROUP_NAMES, TP
 
-N_GROUPS: Final = len(GROUP_NAMES)
+N_GROUPS = len(GROUP_NAMES)
 SHARD, REPLICA, EXPERT_SHARD, EXPERT_REPLICA = range(N_GROUPS, N_GROUPS + 4)
 """Ranks of DP, and of DP_EP, that divide the model's state among themselves; and those with the same part of it."""
-_KINDS: Final = N_GROUPS + 4
+_KINDS = N_GROUPS + 4
 
 
 class Groups(NamedTuple):

@@ -1,7 +1,7 @@
 """Collectives by themselves: seconds of many sizes, to hold measurements against; and NCCL's measured over modelled ones."""
 
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at, h
 from sim_core.planning.placement import Placement
 from sim_core.terms import kinds_by
 
-OPERATIONS: Final = kinds_by("operation")
+OPERATIONS = kinds_by("operation")
 
 
 def collective_seconds(operation: str, sizes: npt.ArrayLike, ranks: int, nodes: int, hardware: Hardware) -> Floats:

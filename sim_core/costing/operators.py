@@ -1,7 +1,7 @@
 """Seconds of the operators of a model's unit, by shape, on the kernels of a device; and how many rest on measured kernels."""
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,11 +28,11 @@ from sim_core.planning.columns import Plans
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Arrays, Modelled
 
-UNFUSED: Final = frozenset(
+UNFUSED = frozenset(
     ("scores", "softmax", "attention_dropout", "context", "context_values", "context_scores", "scores_queries", "scores_keys")
 )
 """Operators of attention without a flash kernel, which is costed as a whole."""
-WIDE_OPERANDS: Final = frozenset(one.linear for one in PRECISIONS[:WIDE])
+WIDE_OPERANDS = frozenset(one.linear for one in PRECISIONS[:WIDE])
 
 
 class UnitCost(NamedTuple):

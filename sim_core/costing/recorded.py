@@ -15,7 +15,6 @@ products with all dense parameters of the rank, and flash attention, which grows
 """
 
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 
@@ -48,12 +47,12 @@ from sim_core.workloads.workload import (
     Workload,
 )
 
-HEAD_DIMS: Final = (128, 64, 32)
+HEAD_DIMS = (128, 64, 32)
 """Channels of a head: the first that divides the hidden size; attention takes nearly as long with any."""
-PRODUCTS: Final = 2
+PRODUCTS = 2
 """The dense parameters as so many matrices, each of a multiple of `TILE` columns."""
-TILE: Final = 64
-UNKNOWN: Final = np.zeros((0, 2))
+TILE = 64
+UNKNOWN = np.zeros((0, 2))
 
 
 def layer_scales(workload: Workload, hardware: HardwareTable, plans: Plans, first: Ints) -> Floats:
@@ -94,14 +93,14 @@ def _running_s(layer: RecordedLayer, base_tp: int, hardware: HardwareTable, keys
     return np.column_stack([forward, backward])
 
 
-PIPELINE: Final = N_GROUPS
-KIN: Final = {DP: DP_EP, DP_EP: DP}
+PIPELINE = N_GROUPS
+KIN = {DP: DP_EP, DP_EP: DP}
 """A group that was not recorded is as fast as this one, where that was: the same collective in the same place."""
 
 
 NEAREST, FURTHEST = 0.5, 2.0
 """Bounds of the factor of compute: beyond them something else than compute differs, and it stays as it was recorded."""
-TRIALS: Final = 8
+TRIALS = 8
 """Secants of a step that is nearly linear in its compute: to 1e-12."""
 
 

@@ -7,8 +7,6 @@ so that a turn takes as long as the largest. Where forwards and backwards run in
 pair hides. Megatron-LM takes a division as --pipeline-model-parallel-layout.
 """
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
@@ -29,9 +27,9 @@ from sim_core.planning.split import split_plans
 from sim_core.terms import OPTIMIZER_SHARDED
 from sim_core.workloads.workload import Arrays, Workload
 
-TOGETHER: Final = 8192
+TOGETHER = 8192
 """Plans whose blocks are costed at once."""
-ROUNDING: Final = 1 + 1e-9
+ROUNDING = 1 + 1e-9
 """By how much a division may be slower than the fastest and still be as fast."""
 
 

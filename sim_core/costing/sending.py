@@ -1,6 +1,6 @@
 """The messages of a model: their seconds on the plan's groups, and what compute hides of them."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,10 +23,10 @@ from sim_core.planning.columns import FLEX, Plans
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, CP_RING, REDUCE_SCATTER, SEND_RECEIVE
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, TP, WEIGHT_GRADIENT, Modelled
 
-_BESIDE_SHARED: Final = {"permute": ("shared_fc1", "shared_activation"), "unpermute": ("shared_fc2",)}
+_BESIDE_SHARED = {"permute": ("shared_fc1", "shared_activation"), "unpermute": ("shared_fc2",)}
 """Which part of the shared experts Megatron-LM runs beside dispatch and combine (core/transformer/moe/shared_experts.py)."""
-_OF_EXPERTS: Final = ("experts_fc1", "experts_fc2", "shared_fc1", "shared_fc2")
-SMALL: Final = 1e5
+_OF_EXPERTS = ("experts_fc1", "experts_fc2", "shared_fc1", "shared_fc2")
+SMALL = 1e5
 """Bytes up to which a tensor-parallel ring is not counted."""
 
 

@@ -6,7 +6,7 @@ busiest rank: the traffic of its state, Newton-Schulz by shape, what ranks excha
 updates all that it holds.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from sim_core.terms import ALL_GATHER, ALL_REDUCE, OPTIMIZER_SHARDED
 from sim_core.workloads.workload import TP, Modelled, Workload
 
 DENSE, EXPERTS = 0, 1
-SENT: Final = ((ALL_GATHER, 1.0), (ALL_REDUCE, float(NS_STEPS)))
+SENT = ((ALL_GATHER, 1.0), (ALL_REDUCE, float(NS_STEPS)))
 """Messages of a matrix, and how often: gathered once, summed in each step."""
 
 

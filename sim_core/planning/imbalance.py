@@ -7,7 +7,6 @@ in random order.
 """
 
 from functools import cache
-from typing import Final
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from sim_core.arrays import Bools, Ints
 from sim_core.planning.columns import Plans
 from sim_core.workloads.workload import Workload
 
-DRAWS: Final = 2000
+DRAWS = 2000
 """Orders of experts drawn for the mean load of the fullest rank: its error is about 1 %."""
 GAMMAS, GAMMAS_A_RANK = 2**15, 2**6
 """Gamma variates whose order gives the mean of the greatest: its error is about 1 %."""

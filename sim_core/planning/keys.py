@@ -1,7 +1,5 @@
 """What the cost of a layer depends on in a plan: tables of whole numbers, and the keys of a model that they mean."""
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Ints
@@ -11,7 +9,7 @@ from sim_core.planning.columns import A2A, A2A_P2P, ALL_GATHER, FILE, MODULES, N
 from sim_core.planning.fields import FIELDS
 from sim_core.workloads.workload import Modelled
 
-COLUMNS: Final = ("tp", "ep", "micro_batch", "cp", "a2a", "gathers", "precision", "load")
+COLUMNS = ("tp", "ep", "micro_batch", "cp", "a2a", "gathers", "precision", "load")
 """Of a key table; they are the arguments of `Modelled.keys`."""
 
 

@@ -9,7 +9,7 @@ A virtual stage may hold no layer, as in Megatron-Core: `get_num_layers_to_build
 >= 0 after embedding and loss are subtracted, and a pipeline_model_parallel_layout may end in a stage with the loss alone.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,10 @@ from sim_core.engine.schedules import BOTH_WAYS, LOOP, PLACEMENT, V
 from sim_core.planning.columns import EMBEDDING_AS_LAYER, ENDS_AS_LAYERS, LISTED, LOSS_AS_LAYER, SPLIT_COLUMNS, Plans
 from sim_core.workloads.workload import Arrays
 
-MOST_VIRTUAL: Final = 2**23
+MOST_VIRTUAL = 2**23
 """Virtual stages of a step that is not too large: two blocks each, of MAX_BLOCKS."""
 PP, VPP, LAYERS, RULE, PLACED = (SPLIT_COLUMNS.index(name) for name in ("pp", "vpp", "layers", "layer_split", "schedule"))
-LIST: Final = len(SPLIT_COLUMNS)
+LIST = len(SPLIT_COLUMNS)
 """Columns of a row of `_kinds`; from LIST on the layers of each virtual stage. PLACED is the schedule's placement."""
 
 

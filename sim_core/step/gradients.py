@@ -3,8 +3,6 @@
 Gradients are on their own stream, and are reduced as they become ready, during the backward, or after it.
 """
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.compiled.jit import inner_kernel
@@ -33,11 +31,11 @@ from sim_core.terms import (
 from sim_core.workloads.moving import PARAMETERS
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS
 
-EDGE_BUCKETS: Final = 16.0
-PARAMETER_BYTES: Final = 2
-DDP_BUCKET_BYTES: Final = 25 * 2**20
+EDGE_BUCKETS = 16.0
+PARAMETER_BYTES = 2
+DDP_BUCKET_BYTES = 25 * 2**20
 """Default bucket of gradients that become ready one by one: bucket_cap_mb of PyTorch's DistributedDataParallel."""
-WIDTH_OF_PRECISION: Final = np.array([0.0, 4.0, 2.0])
+WIDTH_OF_PRECISION = np.array([0.0, 4.0, 2.0])
 """Bytes of an element by PRECISIONS; 0: as recorded."""
 
 

@@ -4,8 +4,6 @@ Pipeline messages in the background share them with the messages of the blocks b
 stage gathers, gradients that it reduces.
 """
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.compiled.jit import inner_kernel, outer_kernel
@@ -38,10 +36,10 @@ from sim_core.step.gradients import cost_gradients
 from sim_core.step.scratch import Scratch
 from sim_core.terms import CP_A2A, CP_RING, EP, TP
 
-ALL: Final = 0
-OPEN: Final = 1
+ALL = 0
+OPEN = 1
 """Columns of `Lowered.nic_s`: all messages of a block, and those that nothing hides."""
-NOTHING_S: Final = 1e-300
+NOTHING_S = 1e-300
 """Seconds that a stream gets through beside a block of no time: no part of it is then missing."""
 
 

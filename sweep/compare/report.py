@@ -22,7 +22,8 @@ def sections(both: Comparison) -> list[Section]:
     """The whole comparison. Empty sections are left out, except for the inputs and the step times."""
     further = [_largest(both), *(_moved(both.moved[name], *words) for name, (_, *words) in MOVES.items())]
     told = (part for part in further if part.lines or part.table)
-    return [_head(both), _inputs(both), _groups(both), _steps(both.steps), *told]
+    changed = [change.text + " (changes no result)" * (not change.moves_results) for change in both.inputs]
+    return [_head(both), Section("Inputs", changed or ["No input changed."]), _groups(both), _steps(both.steps), *told]
 
 
 def percent(change: float) -> str:
@@ -57,11 +58,6 @@ def _head(both: Comparison) -> Section:
     if both.matched_without:
         lines.append(f"{', '.join(both.matched_without)}: differs for all plans, so plans are matched without it")
     return Section(f"{both.name}: what changed", lines)
-
-
-def _inputs(both: Comparison) -> Section:
-    lines = [change.text + ("" if change.moves_results else " (changes no result)") for change in both.inputs]
-    return Section("Inputs", lines or ["No input changed."])
 
 
 def _groups(both: Comparison) -> Section:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sim_core import SpecError, megatron_arguments
-from sim_core.documents import Values, parse_json, parse_yaml
+from sim_core.documents import Lines, Values, parse_json, parse_yaml
 from sweep.frameworks import deepspeed as of_deepspeed, nanotron as of_nanotron, torchtitan as of_torchtitan
 from sweep.frameworks.megatron_sizes import TP
 from sweep.inputs.launch import deepspeed, exported, megatron, nanotron, nemo, torchtitan
@@ -47,7 +47,7 @@ def _toml(path: str, text: str) -> Job:
     return torchtitan.read_toml(path, document)
 
 
-def _document(path: str, text: str) -> tuple[Values, Mapping[tuple[str, ...], int]]:
+def _document(path: str, text: str) -> tuple[Values, Lines]:
     is_json = text.lstrip().startswith("{")
     document, lines = parse_json(text, path) if is_json else parse_yaml(text, path, last_counts=True)
     if not isinstance(document, Mapping):

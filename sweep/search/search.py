@@ -97,7 +97,6 @@ def run_search(
     *,
     fresh: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
-    log: Callable[[str], None] = lambda text: None,
 ) -> Answer:
     """Search what is not searched yet, then keep only the answer. Raises SimError, OSError; it can be resumed."""
     sweep, blocks = prepared.sweep, blocks_of(prepared.sweep, objective)
@@ -107,7 +106,7 @@ def run_search(
         return SearchTask(sweep=sweep, directory=store.directory, provenance=provenance, frontier=frontier, blocks=blocks)
 
     width = blocks.width * min(blocks.family, MOST_OF_FAMILY)
-    run_sweep(prepared, store, executor, task, width=width, fresh=fresh, watch=watch, log=log)
+    run_sweep(prepared, store, executor, task, width=width, fresh=fresh, watch=watch)
     return finish(prepared, objective, store)
 
 

@@ -102,7 +102,9 @@ def _first(ranking: Ranking, row: Values, fastest: Values) -> str:
         told = "Best if it fits: plan" if _is_unlikely(row, ranking) else "Launch plan"
     why = []
     if row["plan"] != fastest["plan"]:
-        why.append(f"{_behind(row, fastest, ranking)} behind the fastest, plan {fastest['plan']}{_rather(row, fastest)}")
+        ratio = row[ranking.best_by] / fastest[ranking.best_by]
+        longer = 1 / ratio if higher_is_better(ranking.best_by) else ratio
+        why.append(f"{longer - 1:.1%} behind the fastest, plan {fastest['plan']}{_rather(row, fastest)}")
     elif ranking.per:
         why.append("the best overall" if ranking.best_by == ranking.by else "the cheapest a sequence")
     why += [f"below the best per {', '.join(map(heading, ranking.per))}"] if ranking.per else []
@@ -115,12 +117,6 @@ def _rather(row: Values, fastest: Values) -> str:
     if row.get(RUNS) is not None and fastest[RUNS] <= row[RUNS] - _SAME:
         return ""
     return ", and simpler" if complexity(row) < complexity(fastest) else ", but expected to be as fast"
-
-
-def _behind(row: Values, fastest: Values, ranking: Ranking) -> str:
-    """How much more time a plan takes than the fastest, in percent."""
-    ratio = row[ranking.best_by] / fastest[ranking.best_by]
-    return f"{(1 / ratio if higher_is_better(ranking.best_by) else ratio) - 1:.1%}"
 
 
 def _result_words(row: Values, ranking: Ranking) -> str:

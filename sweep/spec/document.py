@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from sim_core import PLAN_FIELDS, FormatError, SpecError, shown
-from sim_core.documents import Document, Values, key_path, parse_yaml, read_document
+from sim_core.documents import Document, Lines, Values, key_path, parse_yaml, read_document
 from sim_core.masking import masked
 from sweep.options import OptionError, wrong
 from sweep.spec.other_names import meant, our_name
@@ -131,7 +131,7 @@ def _put(document: Document, parts: Sequence[str], value: object) -> None:
         section[parts[-1]] = value
 
 
-def first_error(error: ValidationError, where: str, lines: Mapping[tuple[str, ...], int], model: type[BaseModel]) -> SpecError:
+def first_error(error: ValidationError, where: str, lines: Lines, model: type[BaseModel]) -> SpecError:
     """The first error of a document in one line: file, line, key, problem, value, nearest valid name."""
     faults = error.errors()
     unknown = (fault for fault in faults if fault["type"] == "extra_forbidden")
@@ -152,7 +152,7 @@ def first_error(error: ValidationError, where: str, lines: Mapping[tuple[str, ..
     return SpecError(": ".join(part for part in (location, key, wrong_with) if part))
 
 
-def with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:
+def with_line(error: SpecError, where: str, lines: Lines, sets: Sequence[str]) -> SpecError:
     """Add to a message the line of the key that it begins with, or the --set that it is about, if the check had no line."""
     text = re.sub(rf"^{re.escape(where)}(:[0-9]+)?: ", "", str(error))
     at = text.partition(":")[0]
@@ -167,9 +167,7 @@ def with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int]
     return SpecError(f"{where}:{line}: {text}") if line and text != str(error) else error
 
 
-def validated(
-    model: type[Checked], document: object, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str] = ()
-) -> Checked:
+def validated(model: type[Checked], document: object, where: str, lines: Lines, sets: Sequence[str] = ()) -> Checked:
     """A document as checked data. Raises SpecError: the first error in one line, with the line of its key, or the --set."""
     try:
         return model.model_validate(document)

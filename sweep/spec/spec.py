@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from sim_core import ALTERNATIVES, HARDWARE_KEYS, SpecError, named, nearest, shown
-from sim_core.documents import Document, Values
+from sim_core.documents import Document, Lines, Values
 from sweep.spec.budget import Budget
 from sweep.spec.document import apply_sets, bare_size, read_spec, validated, with_line
 from sweep.spec.failures import Failures
@@ -232,9 +232,7 @@ def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     return checked_spec(apply_sets(document, sets), str(path), lines, sets)
 
 
-def checked_spec(
-    document: Values, where: str, lines: Mapping[tuple[str, ...], int] | None = None, sets: Sequence[str] = ()
-) -> SweepSpec:
+def checked_spec(document: Values, where: str, lines: Lines | None = None, sets: Sequence[str] = ()) -> SweepSpec:
     """A user's document as a spec. Raises SpecError, which begins with `where` and the line of its key, or the --set."""
     spec = validated(SweepSpec, document, where, lines or {}, sets)
     if problem := bare_size(document):

@@ -124,15 +124,12 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str, worlds: Sequence[Wo
         memory=memory,
         part=memory / rows["device_memory_bytes"].to_numpy(),
         axes=axes,
-        memory_error=guesses_by_plan(_stacks(sweep, rows)) if several else guesses_in(worlds, beside.memory),
+        memory_error=guesses_by_plan([sweep.named[code] for code in sweep.stacks_of(plans).tolist()])
+        if several
+        else guesses_in(worlds, beside.memory),
         moved=np.nan_to_num(beside.moved(len(plans))),
         offset=(np.log(cost) if by in LONGER else -np.log(cost)) - nominal,
     )
-
-
-def _stacks(sweep: Sweep, rows: pa.Table) -> list[str]:
-    """The stack of each plan, as far as its spec names one."""
-    return [sweep.named[code] for code in sweep.stacks_of(rows["plan"].to_numpy()).tolist()]
 
 
 def _size(sweep: Sweep, rows: pa.Table) -> Floats:

@@ -138,7 +138,11 @@ def figures_of(name: str, hw: str, all_runs: Sequence[Run], *, quality: str = OK
         structural_named=sum(run.reason.startswith(PLAN_REASON) for run in structural),
         not_simulated=_counted(run.reason for run in runs),
         unmet=_counted(run.unmet for run in runs),
-        failed=dict(Counter(_predicted(run) for run in _of_quality(all_runs, FAILED)).most_common()),
+        failed=dict(
+            Counter(
+                run.reason or ("runs" if run.fits else "out of memory") for run in _of_quality(all_runs, FAILED)
+            ).most_common()
+        ),
         other_quality=_counted(run.row.quality for run in all_runs if run.row.quality != quality),
         classes={
             other: {"runs": len(part)} | {key: _rounded(key, value) for key, value in _errors(part).items()}
@@ -163,10 +167,6 @@ def _errors(runs: Sequence[Run]) -> Fields:
 
 def _counted(words: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(filter(None, words)).items()))
-
-
-def _predicted(run: Run) -> str:
-    return run.reason or ("runs" if run.fits else "out of memory")
 
 
 @dataclass(frozen=True)

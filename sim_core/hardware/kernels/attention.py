@@ -1,6 +1,6 @@
 """Seconds of the attention core: one fused (flash) kernel, or the unfused GEMMs, softmax and dropout of earlier stacks."""
 
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -11,10 +11,10 @@ from sim_core.hardware.kernels.tables import interpolate, ratio_grid
 
 Phase = Literal["forward", "backward"]
 
-BACKWARD: Final = 2.9
+BACKWARD = 2.9
 """Seconds of the backward over those of the forward, MooreThreads/SimuMax 4dcaae5: median of 12 shapes on an A100
 (2.55-3.31), and of 32 on a B200 2.69 (1.22-3.23)."""
-IN_8_BITS: Final = {
+IN_8_BITS = {
     "H": ((0.69, 0.69, 0.67, 0.67, 0.66), (0.94, 1.01, 1.26, 1.55, 1.57)),
     "GB200": ((0.85, 0.81, 0.84, 0.82, 0.80), (0.91, 0.89, 0.86, 0.84, 0.84)),
     "GB300": ((0.81, 0.79, 0.76, 0.72, 0.69), (0.95, 0.92, 0.87, 0.85, 0.84)),
@@ -22,14 +22,14 @@ IN_8_BITS: Final = {
 """Seconds of attention in 8 bits over those in 16, causal, forward and backward, for sequences of IN_8_BITS_AT tokens, by the
 beginning of a device's name without its form: NVIDIA/cudnn-frontend benchmark/sdpa_benchmark_training/results, llama3.1 on H200
 (cuDNN 9.19, df73764), GB200 and GB300 (9.18, 9072c4e, b8c0656). On Hopper the backward is slower in 8 bits."""
-IN_8_BITS_AT: Final = (2048, 4096, 8192, 16384, 32768)
-BATCHED_GEMM_EFFICIENCY: Final = 0.55
+IN_8_BITS_AT = (2048, 4096, 8192, 16384, 32768)
+BATCHED_GEMM_EFFICIENCY = 0.55
 """Part of the peak that the batched GEMMs of unfused attention reach, and below the part of the memory bandwidth
 [fitted to runs of vTrain, Megatron-LM 2021-22 and BigScience on A100s]."""
-BATCHED_GEMM_HBM: Final = 0.65
-LARGEST_FUSED: Final = 2048
+BATCHED_GEMM_HBM = 0.65
+LARGEST_FUSED = 2048
 """Keys of a row of scores that the fused softmax of Megatron-LM v2.5 can hold."""
-UNALIGNED: Final = 0.51
+UNALIGNED = 0.51
 """Part of the fp32 peak that batched GEMMs of unaligned heads reach: 10 TFLOP/s of 19.5 on an A100, fitted to 14 runs of
 bigscience-workshop/bigscience (tr11) whose heads of 108 and 150 channels are not aligned."""
 

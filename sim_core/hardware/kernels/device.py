@@ -1,6 +1,6 @@
 """What the kernels of one GPU need: measured tables, factors on them, peaks for what was not measured; memory-bound kernels."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ class Dtype(NamedTuple):
         return (*self.also, self.peak)
 
 
-DTYPES: Final = {
+DTYPES = {
     "fp32": Dtype("", "peak_flops_fp32", 4),
     "bf16": Dtype("bf16", "peak_flops_bf16", 2),
     "fp16": Dtype("bf16", "peak_flops_bf16", 2),
@@ -78,7 +78,7 @@ class Kernels(NamedTuple):
         return self.numbers["memory_bandwidth"] * self.numbers["hbm_efficiency"]
 
 
-_NUMBERS: Final = (
+_NUMBERS = (
     *("peak_flops_fp32", "peak_flops_bf16", "peak_flops_fp8", "peak_flops_fp4", "memory_bandwidth", "hbm_efficiency"),
     *("kernel_overhead", "gemm_scale", "sustained_scale", "narrow_scale", "gemm_efficiency", "attention_efficiency"),
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -11,19 +11,19 @@ from sim_core.hardware.kernels.device import DTYPES, Kernels, Sizes, Timed, unme
 from sim_core.hardware.kernels.tables import interpolate, ratio_grid, wave_efficiency
 
 Phase = Literal["forward", "input_gradient", "weight_gradient"]
-GEMM_PHASES: Final[tuple[Phase, ...]] = ("forward", "input_gradient", "weight_gradient")
+GEMM_PHASES: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient")
 
-WEIGHT_GRADIENT: Final = 1.05
+WEIGHT_GRADIENT = 1.05
 """Seconds of a weight gradient, which adds to a gradient in fp32, over those of a forward GEMM of its shape.
 
 MooreThreads/SimuMax 4dcaae5, configs/system: 1.05 on an A100, 1.03-1.08 on a B200. An input gradient takes as long as a
 forward GEMM of its shape (1.00 on both). docs/kernels.md has the spread.
 """
-ALIGNED_BYTES: Final = 16
+ALIGNED_BYTES = 16
 """Tensor cores want rows in multiples of 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide, section 3)."""
-NARROW: Final = 2
+NARROW = 2
 """Operands of fewer bytes have a factor of their own under load."""
-UNALIGNED_FLOPS: Final = 100e12
+UNALIGNED_FLOPS = 100e12
 """FLOP/s that GEMMs with rows of other widths reach at most, on tensor cores all the same (cuBLAS 11 and later).
 
 cuBLAS falls back to kernels of Turing that load operands one by one, about as fast on every GPU since. H100: 107 TFLOP/s at a
@@ -67,7 +67,7 @@ def grouped_gemm_s(
     return _aligned(dtype, unmeasured(seconds), together)
 
 
-SCAN_OVER_FP32: Final = 1.5
+SCAN_OVER_FP32 = 1.5
 """FLOP/s of the products of a chunked scan over the peak of CUDA cores in fp32, beside the time of its bytes.
 
 Between small products of one head and chunk, decays are computed, masked and multiplied in: CUDA cores are busy, tensor cores

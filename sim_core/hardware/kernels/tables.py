@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
 from math import prod
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +17,13 @@ from sim_core.arrays import Bools, Floats
 from sim_core.hardware.description import KERNEL_DIR
 from sim_core.hardware.surface import AttentionSurface, GemmSurface
 
-CHUNK: Final = 8192
+CHUNK = 8192
 """Shapes at a time, so that they stay in the cache."""
-SLACK: Final = 1e-9
+SLACK = 1e-9
 """Rounding of a logarithm: a size that is a node lies on it."""
-STEPS: Final = 500
+STEPS = 500
 """A stored rate is a whole number of steps: the natural logarithm of TFLOP/s, times this. It rounds by at most 0.1 %."""
-NOT_MEASURED: Final = np.iinfo(np.int16).min
+NOT_MEASURED = np.iinfo(np.int16).min
 
 
 class Grid(NamedTuple):

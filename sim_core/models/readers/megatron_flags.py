@@ -4,8 +4,9 @@ import ast
 import operator
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from sim_core.documents import Lines, Values
 from sim_core.models.readers.argument import flag_of
 from sim_core.models.readers.megatron_arguments import HIDDEN, LAYERS
 
@@ -121,7 +122,7 @@ def _value(node: ast.expr, known: Mapping[str, str]) -> int:
     raise ValueError
 
 
-def flags_of_document(document: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]) -> Flags | None:
+def flags_of_document(document: Values, lines: Lines) -> Flags | None:
     """The flags of a YAML document: its MODEL_ARGS, or a mapping of Megatron's names; None if it holds neither."""
     arguments = document.get(MODEL_ARGS, document)
     above = (MODEL_ARGS,) if MODEL_ARGS in document else ()

@@ -84,10 +84,13 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
         if not mine:
             raise SpecError(f"workload.records: {named(record)}: {text.path} has no such record, {nearest(record, names)}")
         if unit == "s":
-            some = {k: _measured(records[k]) for k in mine}
+            some = {k: [p for p, ns in enumerate(records[k].compute_ns) if ns > PLACEHOLDER_NS] for k in mine}
             phases = {k: [phase] if phase >= 0 else some[k] or [0, 1, 2] for k in [k for k in mine if some[k]] or mine}
         else:
-            phases = {k: sent for k in mine if (sent := _sent(records[k], phase))}
+            sent = {
+                k: [p for p in range(3) if records[k].collective[p] != "NONE" and records[k].comm_bytes[p] > 0] for k in mine
+            }
+            phases = {k: those for k in mine if (those := [p for p in sent[k] if phase in (-1, p)])}
         if unit == "B" and not phases:
             where = f".{PHASES[phase]}" if phase >= 0 else ""
             raise SpecError(f"workload.records: {named(record)}{where}: found a size, but the record has no message there")
@@ -97,16 +100,6 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
             after: dict[str, Any] = {column: tuple(amount if p in chosen else before[p] for p in range(3))}
             records[k] = records[k]._replace(**after)
     return text._replace(records=tuple(records))
-
-
-def _measured(record: Record) -> list[int]:
-    """Phases with a measured time."""
-    return [phase for phase, ns in enumerate(record.compute_ns) if ns > PLACEHOLDER_NS]
-
-
-def _sent(record: Record, phase: int) -> list[int]:
-    """Phases with a message that `phase` (-1: any) means."""
-    return [p for p in range(3) if phase in (-1, p) and record.collective[p] != "NONE" and record.comm_bytes[p] > 0]
 
 
 def _with_final(text: SimaiText, name: str) -> SimaiText:

@@ -146,7 +146,7 @@ def _head(place: Place, text: str) -> re.Match[str]:
 def any_parts(place: Place, text: str) -> list[Part]:
     """The same as `_fast_parts` for any order of keys, with all error messages. Raises FormatError."""
     parts: list[Part] = []
-    for k, string in enumerate(split_strings(place, _PARTS_KEY, text), 1):
+    for k, string in enumerate(split_strings(place, text), 1):
         try:
             fields = split_fields(place, string, PART_KEYS)
         except Unclosed:  # inside the string: the line itself is complete
@@ -187,22 +187,22 @@ def split_fields(place: Place, text: str, known: Container[str]) -> dict[str, st
     return fields
 
 
-def split_strings(place: Place, what: str, text: str) -> list[str]:
+def split_strings(place: Place, text: str) -> list[str]:
     """The strings of a list such as `['a', "b"]`. Raises FormatError."""
     expected = "a list of quoted texts, ['key=value,...', ...]"
     if not (text.startswith("[") and text.endswith("]")):
-        raise FormatError(*place, what, shown(text), expected)
+        raise FormatError(*place, _PARTS_KEY, shown(text), expected)
     text = text[1:-1].strip()
     strings: list[str] = []
     at = 0
     while at < len(text):
         if text[at] not in _REST_OF_STRING:
-            raise FormatError(*place, what, shown(text[at : at + 100]), expected)
+            raise FormatError(*place, _PARTS_KEY, shown(text[at : at + 100]), expected)
         end = _string_end(place, text, at)
         strings.append(_ESCAPED.sub(r"\1", text[at + 1 : end - 1]))
         between = _BETWEEN.match(text, end)
         if not between:
-            raise FormatError(*place, what, shown(text[end : end + 100]), "`,` and a quoted text, or `]`")
+            raise FormatError(*place, _PARTS_KEY, shown(text[end : end + 100]), "`,` and a quoted text, or `]`")
         at = between.end()
     return strings
 

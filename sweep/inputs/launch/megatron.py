@@ -15,6 +15,7 @@ from sim_core import (
     megatron_arguments as model,
     model_of_flags,
 )
+from sim_core.documents import Lines, Values
 from sweep.frameworks import megatron
 from sweep.frameworks.deepspeed import DEEPSPEED
 from sweep.frameworks.megatron_choices import optimizer_notes
@@ -50,7 +51,7 @@ def read_script(path: str, text: str) -> Job:
     return _launch(path, flags, slurm_of(text))
 
 
-def read_yaml(path: str, document: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]) -> Job:
+def read_yaml(path: str, document: Values, lines: Lines) -> Job:
     """A YAML with MODEL_ARGS, or with Megatron-LM's names as keys. Raises SpecError if it is neither."""
     flags = flags_of_document(document, lines)
     if flags is None:

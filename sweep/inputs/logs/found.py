@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sim_core import whole_of
+from sim_core import Floats, whole_of
 from sweep.frameworks.plan import Value
 from sweep.inputs.told import Job
 
@@ -53,7 +53,7 @@ class Steps:
         logged = np.frombuffer(self._iterations, dtype=np.int64)
         return max(int(np.median(np.diff(logged) if len(logged) > 1 else logged)), 1) if len(logged) else 1
 
-    def steady(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def steady(self) -> Floats:
         """Seconds of the steady steps: without the first interval and disturbed ones; a single interval stays unless it is
         that of the job's start."""
         seconds = np.frombuffer(self._seconds, dtype=np.float64)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim_core import Floats
 from sweep.inputs.text import plain, raw_lines
 
 WANTED = (
@@ -26,7 +27,7 @@ class Timers(NamedTuple):
     """Seconds of a step by timer: of one rank, [least, most] over ranks, [most], or of each rank (0: not printed)."""
 
     form: str
-    seconds: Mapping[str, np.ndarray[tuple[int], np.dtype[np.float64]]]
+    seconds: Mapping[str, Floats]
 
 
 class _Lines:
