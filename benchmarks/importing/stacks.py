@@ -42,6 +42,13 @@ POLICIES: Final = {
 """Policies of recompute of MaxText (layers/decoders.py: get_remat_policy) by what they do not save, in whole modules: XLA drops
 products that no gradient needs, as the second of an MLP, which run again here."""
 CUSTOM: Final = "custom remat"
+RECOMPUTING: Final = ("automodel",)
+"""Frameworks whose benchmarks with experts all recompute (examples/benchmark/configs, activation_checkpointing); times say
+that it is not the whole layer everywhere."""
+OFFLOADING: Final = ("GB", "B200")
+"""Devices for which NeMo's and Megatron-Bridge's recipes with Megatron's FSDP put 5 to 95 layers on the host
+(scripts/performance/configs/llama/llama3_workload_base_configs.py, cpu_offloading_num_layers; NVIDIA/NeMo
+scripts/performance/recommended_model_configs/model_configs_gb200.csv, activation_offload_layers)."""
 SAVED: Final = "offload_modules"
 """MaxText's custom policy of recompute, and the feature that lists what it saves: tensors of a layer, most on the host."""
 SHARDED: Final = r"2|3|zero-?[23]|.*(?:fsdp|hsdp|full_shard|shard_grad_op|hybrid_shard).*"
@@ -304,10 +311,14 @@ def _modules(stated: str) -> list[str] | None:
 
 def memory_untold(row: Row) -> bool:
     """Whether its memory cannot be told: no plan is stated, its layers keep single tensors (JAX's policies), of which some
-    custom policies do not say which, or some are on the host by the layer."""
+    custom policies do not say which, or some are on the host by the layer, stated or not."""
     features, recompute = split_features(row.text("features")), _noted_policy(row) or row.text("recompute").lower()
     if not row.text("tp") or "plan_unknown" in features.get("quality_reason", ""):
         return True
+    if _is_of(row, RECOMPUTING) and row.text("experts") and not recompute:
+        return True
+    if sharded(row) and _is_of(row, OVERLAPPING) and row.text("hw").startswith(OFFLOADING):
+        return features.get("offload_layers", "untold") not in NO  # all but a recipe that says otherwise
     named = SAVED in features or recompute == CUSTOM or POLICIES.get(recompute.removeprefix(CUSTOM).strip(), "none") != "none"
     return named or features.get("offload_layers", "0").strip("0.") not in ("", "none")
 

@@ -17,7 +17,8 @@ COMMITTED: Final = DATA / "measured.csv"
 TABLES: Final = DATA / "measured_tables.csv"
 """Grids of runs beside it: the name of a file, and the cells that all its runs share."""
 ANNOTATIONS: Final = DATA / "annotations.csv"
-"""Release, dispatcher, recompute and features of some of the runs, by id: read from the recipes of each release."""
+"""Release, dispatcher, recompute and features of some of the runs, by id: read from the recipes of each release; the plan of
+four runs on H100s of Grok-1 and Llama 3.1 405B, which have that of GB200s in the table and their own in the recipe's."""
 REQUIRED: Final = ("set", "framework", "hw", "gpus", "model", "iter_ms")
 COUNTS: Final = (
     "gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "experts", "topk", "moe_ffn",

@@ -578,3 +578,26 @@ def test_an_image_tells_the_core_in_it() -> None:
         for release in ("pai-25.02", "pai-25.04")
     ]
     assert ["expert_outputs_kept" in cell for cell in cells] == [False, True]
+
+
+def test_recipes_that_offload_without_a_row_saying_so() -> None:
+    """Megatron's FSDP on GB200s has layers on the host in all recipes of NeMo and Megatron-Bridge; without FSDP none has."""
+    bridge = {"framework": "Megatron-Bridge / NeMo", "zero": "FSDP"}
+    assert memory_untold(told(**bridge, hw="GB200"))
+    assert not memory_untold(told(**bridge, hw="H100-80GB-SXM"))
+    assert not memory_untold(told(**bridge | {"zero": "1"}, hw="GB200"))
+    assert not memory_untold(told(**bridge, hw="GB300", features="offload_layers=0"))
+
+
+def test_plans_that_a_table_mistakes_are_those_of_the_recipe() -> None:
+    """DGX Cloud's tables have the plan of GB200s for runs on H100s, where 405B at tp 4 would need 133 GiB."""
+    stated = {each.text("id"): each for each in read_table(COMMITTED)}
+    assert [stated["3242"].text(name) for name in ("tp", "pp", "cp", "ga")] == ["8", "8", "2", "64"]
+    assert [stated["3253"].text(name) for name in ("tp", "pp", "cp", "etp", "ga")] == ["4", "8", "2", "1", "128"]
+
+
+def test_automodels_experts_recompute_more_than_a_row_tells() -> None:
+    automodel = {"framework": "torchtitan (really NeMo AutoModel, FSDP2)", "recompute": ""}
+    assert memory_untold(told(**automodel, **MOE))
+    assert not memory_untold(told(**automodel | {"recompute": "full"}, **MOE))
+    assert not memory_untold(told(**automodel))
