@@ -1,13 +1,14 @@
 """Whether a plan fits its device, of what its memory is made, and the cheapest changes with which it does."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from sim_core import MEMORY, SpecError, short
+from sim_core import EXPLANATIONS, MEMORY, SpecError, read_model, short
+from sim_core.documents import Fields, Values
 from sweep.answers.section import Section
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.one_plan import of_sets
@@ -18,14 +19,18 @@ from sweep.spec.document import apply_sets
 from sweep.spec.spec import checked_spec
 from sweep.wording import cell
 
-BAR: Final = 40
-MOST: Final = 3
+BAR = 40
+WORTH = 0.01
+"""Part of a step that a change of a plan that fits must save to be shown."""
+TOLD = ("tp", "cp", "pp", "ep", "dp", "micro_batch", "global_batch", "checkpointing", "sharding")
+MOST = 3
 """Changes that are shown."""
-LIKELY: Final = 0.5
+LIKELY = 0.5
 """Chance to run from which on a change counts as one with which the plan fits."""
-PEAK: Final = "peak_memory_bytes"
-SIZES: Final = {"tp": (1, 2, 4, 8), "cp": (1, 2), "pp": (1, 2, 4, 8, 16)}
-MEASURES: Final = {
+PEAK, STEP = "peak_memory_bytes", "step_time_s"
+SIZES = {"tp": (1, 2, 4, 8), "cp": (1, 2), "pp": (1, 2, 4, 8, 16), "ep": (1, 8, 32, 64)}
+GROUPS = frozenset(SIZES)
+MEASURES = {
     "checkpointing": ("none", "selective", "full"),
     "sharding": ("stack", "parameters"),
     "activation_offload": (0.0, 0.5, 1.0),
@@ -34,52 +39,66 @@ MEASURES: Final = {
 """What makes a plan smaller without another group of ranks; the first values change nothing."""
 
 
-class Fit(NamedTuple):
-    """The plan that was asked for, a row of a result; changes of it that fit, the fastest first; chance to run of each."""
+class Change(NamedTuple):
+    """A plan that fits: its fields that differ, its row of a result, its chance to run."""
 
-    row: dict[str, Any]
-    chance: float | None
-    changes: list[tuple[dict[str, Any], dict[str, Any], float]]
+    fields: Fields
+    row: Fields
+    chance: float
+
+
+class Fit(NamedTuple):
+    """The plan that was asked for, a row of a result; with which changes it fits, those first that leave its groups alone, then
+    the fastest."""
+
     told: str
+    row: Fields
+    chance: float | None
+    changes: list[Change]
     notes: tuple[str, ...]
 
 
-def fit(workload: Mapping[str, Any], hardware: str, gpus: int, sets: Sequence[str]) -> Fit:
+def fit(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -> Fit:
     """The own plan on `gpus` GPUs with `key=value` changes; what no change names may be otherwise. Raises SimError."""
-    prepared, axes = _prepared(workload, hardware, gpus, sets)
+    prepared, names = _prepared(workload, hardware, gpus, sets)
     rows = pa.Table.from_batches([evaluate(prepared.sweep, np.arange(prepared.sweep.space.size))])
-    chances = runs_probability(rows, prepared.provenance).to_pylist()
-    every = rows.to_pylist()
-    own = every[0]
-    running = [
-        (_changed(own, row, axes), row, chance)
-        for row, chance in zip(every[1:], chances[1:], strict=True)
-        if row["status"] == "ok" and (chance or 0.0) >= LIKELY
-    ]
-    running.sort(key=lambda each: (each[1]["step_time_s"], len(each[0])))
-    found: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, Any], float]] = {}
-    for each in running:  # of each set of fields the fastest, and no set that holds one that is faster
-        names = tuple(each[0])
-        if not any(set(other) <= set(names) for other in found):
-            found[names] = each
-    told = ", ".join(
-        f"{name} {own[name]}" for name in ("tp", "cp", "pp", "ep", "dp", "micro_batch", "checkpointing") if own[name]
-    )
-    return Fit(own, chances[0], list(found.values())[:MOST], told, (*prepared.warnings, *prepared.notes))
+    chances = np.array(runs_probability(rows, prepared.provenance).to_pylist(), np.float64)
+    own = rows.slice(0, 1).to_pylist()[0]
+    step_s = rows["step_time_s"].to_numpy(zero_copy_only=False).astype(np.float64)
+    fitting = np.flatnonzero((step_s < (step_s[0] * (1 - WORTH) if own["status"] == "ok" else np.inf)) & (chances >= LIKELY))
+    fitting = fitting[np.argsort(step_s[fitting], kind="stable")]
+    found: dict[frozenset[str], int] = {}
+    alone: list[int] = []
+    for at, fields in zip(fitting.tolist(), rows.select(names).take(pa.array(fitting)).to_pylist(), strict=True):
+        changed = frozenset(name for name in names if fields[name] != own[name])
+        if not alone and not changed & GROUPS:
+            alone = [at]
+        if len(found) < MOST and not any(other <= changed for other in found):  # nor one with a faster part of it
+            found[changed] = at
+        if alone and len(found) == MOST:
+            break
+    changes = []
+    for at in dict.fromkeys((*alone, *found.values())):
+        row = rows.slice(at, 1).to_pylist()[0]
+        changes.append(Change({name: row[name] for name in names if row[name] != own[name]}, row, float(chances[at])))
+    told = f"{workload['model']} on {gpus} x {own['hardware']}: {', '.join(f'{name} {own[name]}' for name in TOLD)}"
+    chance = None if np.isnan(chances[0]) else float(chances[0])
+    return Fit(told, own, chance, changes, (*prepared.warnings, *prepared.notes))
 
 
-def _prepared(workload: Mapping[str, Any], hardware: str, gpus: int, sets: Sequence[str]) -> tuple[Prepared, tuple[str, ...]]:
+def _prepared(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -> tuple[Prepared, tuple[str, ...]]:
     """A space of the plan, which is its first, and of its changes; and the fields that differ in it."""
     plain = {"name": "fit", "workload": dict(workload), "hardware": hardware}
     document = apply_sets({**plain, "fixed": {"all_gpus": gpus}}, sets, within="fixed", example="tp=8")
     fixed = document["fixed"]
-    own: dict[str, Any] = {**dict.fromkeys(SIZES, 1), "vpp": 1, "ep": 1, "micro_batch": 1, "checkpointing": "none"}
+    own: Fields = {**dict.fromkeys(SIZES, 1), "vpp": 1, "micro_batch": 1, "checkpointing": "none"}
     stated = {name: value for name, value in {**own, **fixed}.items() if name not in ("dp", "global_batch", "ga")}
     if not {"global_batch", "ga"} & fixed.keys():
         fixed["global_batch"] = gpus * int(stated["micro_batch"])
     axes: dict[str, list[Any]] = {}
+    dense = read_model(str(workload["model"])).experts is None
     for key, values in {**SIZES, **MEASURES}.items():
-        if not set(key.split(",")) & fixed.keys():
+        if not (key == "ep" and dense) and not set(key.split(",")) & fixed.keys():
             axes[key] = [list(value) if isinstance(value, tuple) else value for value in values]
     document |= {"axes": axes, "fixed": {**{name: value for name, value in own.items() if name not in axes}, **fixed}}
     try:
@@ -90,12 +109,7 @@ def _prepared(workload: Mapping[str, Any], hardware: str, gpus: int, sets: Seque
         return prepare(spec, Path.cwd()), tuple(name for key in axes for name in key.split(","))
 
 
-def _changed(own: Mapping[str, Any], row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The fields in which a row differs from the plan that was asked for."""
-    return {name: row[name] for name in names if row[name] != own[name]}
-
-
-def memory_lines(row: Mapping[str, Any]) -> list[str]:
+def memory_lines(row: Values) -> list[str]:
     """Each term of the memory of a row: bytes, its part of the device, a bar."""
     have = row["device_memory_bytes"]
     return [
@@ -108,36 +122,40 @@ def memory_lines(row: Mapping[str, Any]) -> list[str]:
 
 def fit_sections(found: Fit) -> Iterator[Section]:
     """What is said of it."""
-    row, chance = found.row, found.chance
-    values: dict[str, Any] = {"row": row, "chance": chance}
-    if row[PEAK] is None:
-        yield Section(f"{found.told}: {row['reason'] or 'its memory is unknown'}", values=values, notes=found.notes)
+    row, runs = found.row, found.row["status"] == "ok"
+    values: Fields = {"row": row, "chance": found.chance}
+    small = runs or row["reason"].startswith("memory")
+    if row[PEAK] is None or not small:
+        why = f"cannot run: {row['reason']}: {EXPLANATIONS[row['reason']]}" if row["reason"] else "its memory is unknown"
+        yield Section(found.told, [why], values={**values, "changes": []}, notes=found.notes)
         return
-    part = row[PEAK] / row["device_memory_bytes"]
-    fits = "fits" if row["status"] == "ok" else "does not fit" if row["reason"].startswith("memory") else row["reason"]
-    sure = "" if chance is None else f", runs with a chance of {chance:.0%}"
-    sentence = f"{fits}: {short(row[PEAK], 'B')} of {short(row['device_memory_bytes'], 'B')} ({part:.1%}){sure}"
-    yield Section(found.told, [sentence], values=values)
+    part = f"{short(row[PEAK], 'B')} of {short(row['device_memory_bytes'], 'B')} ({row[PEAK] / row['device_memory_bytes']:.0%})"
+    sure = "" if found.chance is None else f", runs with a chance of {found.chance:.0%}"
+    step = f", {cell(STEP, row[STEP])} a step" if runs else ""
+    yield Section(found.told, [f"{'fits' if runs else 'does not fit'}: {part}{sure}{step}"], values=values)
     yield Section("memory on the fullest stage, as parts of the device", memory_lines(row), apart=True, notes=found.notes)
-    head = ("change", "step", "memory", "of device", "host", "chance")
-    table = [
-        (
-            ", ".join(f"{name} {_word(value)}" for name, value in changed.items()), cell("step_time_s", other["step_time_s"]),
-            short(other[PEAK], "B"), f"{other[PEAK] / other['device_memory_bytes']:.0%}",
-            short(other["host_bytes"], "B") if other["host_bytes"] else "-", f"{likely:.0%}",
+    changes = [each._asdict() for each in found.changes]
+    if changes:
+        title = (
+            "changes with which it is faster and fits" if runs else "changes with which it fits, those of tp, cp, pp, ep last"
         )
-        for changed, other, likely in found.changes
-    ]  # fmt: skip
-    title = "changes with which it is faster and fits" if row["status"] == "ok" else "the cheapest changes with which it fits"
-    changes = [
-        {"changes": changed, "step_time_s": other["step_time_s"], "chance": likely, "row": other}
-        for changed, other, likely in found.changes
-    ]
-    if table:
-        yield Section(title, table=[head, *table], left=(0,), gap=3, apart=True, values={"changes": changes})
-    elif row["status"] != "ok":
-        said = "no change of tp, cp, pp, recompute, sharding or offload makes it fit: more GPUs, or a smaller micro-batch"
-        yield Section(said, apart=True, values={"changes": []})
+        table = [("change", "step", "memory", "of device", "host", "chance"), *map(_told, found.changes)]
+        yield Section(title, table=table, left=(0,), gap=3, apart=True, values={"changes": changes})
+    else:
+        said = "" if runs else "no change of tp, cp, pp, ep, recompute, sharding or offload makes it fit: it takes more GPUs"
+        yield Section(said, apart=not runs, values={"changes": changes})
+
+
+def _told(change: Change) -> tuple[str, ...]:
+    row = change.row
+    return (
+        ", ".join(f"{name} {_word(value)}" for name, value in change.fields.items()),
+        cell(STEP, row[STEP]),
+        short(row[PEAK], "B"),
+        f"{row[PEAK] / row['device_memory_bytes']:.0%}",
+        short(row["host_bytes"], "B") if row["host_bytes"] else "-",
+        f"{change.chance:.0%}",
+    )
 
 
 def _word(value: object) -> str:

@@ -39,6 +39,20 @@ UNKNOWN = (
 """Options that no command has: the word that is named, then what follows."""
 
 MEANT = {
+    "fit": [
+        ("nope", "MODEL: unknown model 'nope', nearest valid: "),
+        ("README.md", "MODEL: README.md: found no model: expected Megatron-LM arguments"),
+        ("llama3-8b --hardware nope", "--hardware: unknown hardware preset 'nope'"),
+        ("llama3-8b --stack nope", "--stack: unknown stack 'nope', nearest valid: nemo"),
+        ("llama3-8b --set tp=x", "--set: tp: found 'x', expected a whole number from 1 to 65,536"),
+        ("llama3-8b --set nope=1", "--set: nope: unknown name, nearest valid: "),
+        ("llama3-8b --set tp", "--set: found tp, expected key=value, such as tp=8"),
+        ("llama3-8b --set checkpointing=ful", "--set: checkpointing: found 'ful', nearest valid: full, file"),
+        ("llama3-8b --set activation_offload=2", "--set: activation_offload: found '2', valid: attn_norm, "),
+        ("llama3-8b --set optimizer_offload=3", "--set: optimizer_offload: found '3', expected a number from 0 to 1"),
+        ("llama3-8b --set hardware.nope=1", "--set hardware.nope=1: hardware.nope: unknown number, nearest valid: "),
+        ("llama3-8b --set model.layers=x", "--set model.layers=x: workload.model: llama3-8b: layers: found 'x', "),
+    ],
     "rank": [
         ("@R --by nope", "--by: unknown column 'nope', nearest valid: "),
         ("@R --by step_time,tp", "--by: unknown column 'step_time,tp', nearest valid: step_time_s"),
