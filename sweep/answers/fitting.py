@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +18,14 @@ from sweep.spec.document import apply_sets
 from sweep.spec.spec import checked_spec
 from sweep.wording import cell
 
-BAR = 40
-MOST = 3
+BAR: Final = 40
+MOST: Final = 3
 """Changes that are shown."""
-LIKELY = 0.5
+LIKELY: Final = 0.5
 """Chance to run from which on a change counts as one with which the plan fits."""
-PEAK = "peak_memory_bytes"
-SIZES = {"tp": (1, 2, 4, 8), "cp": (1, 2), "pp": (1, 2, 4, 8, 16)}
-MEASURES = {
+PEAK: Final = "peak_memory_bytes"
+SIZES: Final = {"tp": (1, 2, 4, 8), "cp": (1, 2), "pp": (1, 2, 4, 8, 16)}
+MEASURES: Final = {
     "checkpointing": ("none", "selective", "full"),
     "sharding": ("stack", "parameters"),
     "activation_offload": (0.0, 0.5, 1.0),
