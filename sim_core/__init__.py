@@ -54,7 +54,7 @@ from sim_core.models.readers.hugging_face import read_config
 from sim_core.models.readers.megatron import says_model
 from sim_core.models.readers.megatron_flags import Flags, Given, flags_of_document, flags_of_text
 from sim_core.models.reading import model_names, model_of_dump, model_of_flags, read_model
-from sim_core.models.recompute import RECOMPUTE_MODULES
+from sim_core.models.recompute import OFFLOAD_MODULES, RECOMPUTE_MODULES
 from sim_core.models.stack import STACK_FACTS, Stack, is_page, read_stack, stack_names, stack_yaml
 from sim_core.models.weights import Parameters, model_flops_per_token, parameters
 from sim_core.planning.building import plans, sends_in_background

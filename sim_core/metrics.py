@@ -23,7 +23,9 @@ class MemoryTerm:
     """Bytes on a rank of the fullest stage."""
 
     name: str
-    of: Literal["tensors", "beside", "sum"]  # what a framework reports as allocated; what it needs beside; all of it
+    of: Literal[
+        "tensors", "beside", "sum", "host"
+    ]  # what a framework reports as allocated; what it needs beside; both; elsewhere
     doc: str
 
 
@@ -34,6 +36,10 @@ _LAUNCH = (
 )
 _TOTAL = "communication, hidden or not"
 _EXPOSED = "communication that nothing hides"
+_OFFLOAD = (
+    "waiting for copies to and from the host, and for what it updates ([layers.md](layers.md#offload)); those of sharded "
+    "parameters and gradients are part of `dp_exposed_s`"
+)
 _BUBBLE = (
     "all other waiting: for other stages, for micro-batches, for the slowest stage at the end; `sweep explain` "
     "[takes it apart](explain.md)"
@@ -55,6 +61,7 @@ METRIC_ROWS = (
     Metric("pp_queued_s", "part", "pipeline messages that wait for each other", summed=False, heading="queue", later=True),
     Metric("dp_total_s", "total", _TOTAL, summed=True),
     Metric("dp_exposed_s", "part", _EXPOSED, summed=True, heading="DP"),
+    Metric("offload_s", "part", _OFFLOAD, summed=True, heading="host", later=True),
     Metric("bubble_s", "part", _BUBBLE, summed=False, heading="bubble"),
     Metric("optimizer_s", "part", "optimizer and other once-per-step compute", summed=False, heading="optim"),
     Metric("step_time_s", "step", "seconds of a training step", summed=False, heading="step"),
@@ -68,11 +75,11 @@ PARTS = tuple(row.name for row in METRIC_ROWS if row.of == "part")
 
 (
     FORWARD_S, BACKWARD_S, RECOMPUTE_S, LAUNCH_S, TP_TOTAL, TP_EXPOSED, EP_TOTAL, EP_EXPOSED, CP_TOTAL, CP_EXPOSED, DP_TOTAL,
-    DP_EXPOSED, PP_TOTAL, PP_EXPOSED, PP_QUEUED, BUBBLE, OPTIMIZER, STEP_TIME,
+    DP_EXPOSED, OFFLOAD_S, PP_TOTAL, PP_EXPOSED, PP_QUEUED, BUBBLE, OPTIMIZER, STEP_TIME,
 ) = map(METRICS.index, (
     "compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s", "tp_total_s", "tp_exposed_s", "ep_total_s",
-    "ep_exposed_s", "cp_total_s", "cp_exposed_s", "dp_total_s", "dp_exposed_s", "pp_total_s", "pp_exposed_s", "pp_queued_s",
-    "bubble_s", "optimizer_s", "step_time_s",
+    "ep_exposed_s", "cp_total_s", "cp_exposed_s", "dp_total_s", "dp_exposed_s", "offload_s", "pp_total_s", "pp_exposed_s",
+    "pp_queued_s", "bubble_s", "optimizer_s", "step_time_s",
 ))  # fmt: skip
 """Places in METRICS."""
 
@@ -88,13 +95,14 @@ MEMORY_ROWS = (
         "context, communicators and their buffers (2 GiB, of `megatron-deepspeed` 2 GB more; see the [stack](stacks.md))",
     ),
     MemoryTerm("peak_memory_bytes", "sum", "the sum of all these, which the device must have"),
+    MemoryTerm("host_bytes", "host", "of a rank in the memory of its host, on the stage with the most"),
 )
 MEMORY = tuple(row.name for row in MEMORY_ROWS)
 (
-    STATE_BYTES, ACTIVATION_BYTES, LOGITS_BYTES, COMMUNICATION_BYTES, ALLOCATOR_BYTES, RESERVED_BYTES, PEAK_BYTES,
+    STATE_BYTES, ACTIVATION_BYTES, LOGITS_BYTES, COMMUNICATION_BYTES, ALLOCATOR_BYTES, RESERVED_BYTES, PEAK_BYTES, HOST_BYTES,
 ) = map(MEMORY.index, (
     "state_bytes", "activation_bytes", "logits_bytes", "communication_bytes", "allocator_bytes", "reserved_bytes",
-    "peak_memory_bytes",
+    "peak_memory_bytes", "host_bytes",
 ))  # fmt: skip
 """Places in MEMORY."""
 ALLOCATED = slice(0, sum(row.of == "tensors" for row in MEMORY_ROWS))
@@ -113,7 +121,7 @@ def check_order(metrics: Sequence[str], memory: Sequence[MemoryTerm]) -> None:
     if tuple(metrics[: len(_SLOWED)]) != _SLOWED:
         raise ValueError(f"metrics: found {', '.join(metrics[: len(_SLOWED)])} first, expected {', '.join(_SLOWED)}")
     kinds = [row.of for row in memory]
-    if kinds != sorted(kinds, key=("tensors", "beside", "sum").index) or kinds.count("sum") != 1:
+    if kinds != sorted(kinds, key=("tensors", "beside", "sum", "host").index) or kinds.count("sum") != 1:
         raise ValueError(f"memory terms: found {', '.join(kinds)}, expected tensors, then those beside them, then one sum")
 
 

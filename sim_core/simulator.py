@@ -23,11 +23,11 @@ from sim_core.engine.program import Shape
 from sim_core.errors import SpecError
 from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareTable, hardware_table, recorded_on
-from sim_core.metrics import MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
+from sim_core.metrics import HOST_BYTES, MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
 from sim_core.models.precision import ON_DEVICES
 from sim_core.planning.building import check_plans, plans as plans_of
 from sim_core.planning.columns import EVENT, SIMAI, Plans, plan_at, slice_plans
-from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check, refuse
+from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check, offloads, refuse
 from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
 from sim_core.step.scratch import Scratch
 from sim_core.workloads.moving import N_RULES
@@ -169,11 +169,16 @@ def _legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> Chec
             [[not has_precision(device, precision.linear) for precision in ON_DEVICES] for device in hardware.variants]
         )
         reason[(reason == 0) & lacking[plans.hardware, plans.precision]] = REASON["precision_not_on_device"]
-    device_bytes = hardware.columns.memory_bytes[plans.hardware]
+    device_bytes, columns = hardware.columns.memory_bytes[plans.hardware], hardware.columns
+    host_bytes = columns.host_bytes[plans.hardware]
+    unknown = np.minimum(np.minimum(columns.host_bandwidth, columns.update_bandwidth)[plans.hardware], host_bytes) == 0
+    reason[(reason == 0) & unknown & offloads(plans)] = REASON["host_unknown"]
     peak = peak_memory(memory_of, plans, np.flatnonzero(reason == 0))
     memory = np.where(np.isnan(peak), memory, peak)
     need = np.fmax(memory[STATE_BYTES], memory[PEAK_BYTES])  # the state alone where the rest is unknown
     reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
+    of_node = memory[HOST_BYTES] * np.minimum(columns.gpus_per_node[plans.hardware], plans.all_gpus)
+    reason[(reason == 0) & (of_node > host_bytes) & (of_node > 0)] = REASON["memory_exceeds_host"]
     return reason, memory
 
 

@@ -34,6 +34,7 @@ COMMANDS = {
     " Exit code: 0 fine, 1 regressions, 2 failures.",
     "inspect": "Print what files hold: plan, layers and traffic of a workload; plan, model and steady step of a log or launch.",
     "simulate": "Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes.",
+    "fit": "Say whether a plan fits, of what its memory is made, and the cheapest changes with which it does.",
     "export": "Write a plan as flags of Megatron-LM, a torchtitan file, a SimAI text or JSON.",
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
     "timeline": "Write the step of a plan of a result, or a recorded step beside its replay, for ui.perfetto.dev.",

@@ -29,7 +29,7 @@ SLOWEST_FILES = ("test_execution.py", "test_executors.py", "test_cluster.py", "t
 
 PLAIN: dict[str, float] = {name: FIELDS[name].codes_of([value])[0].item() for name, value in DEFAULTS.items()} | {
     "tp": 4, "pp": 1, "vpp": 1, "ep": 1, "all_gpus": 512, "micro_batch": 1, "ga": 1, "layers": 36, "layer_split": 1,
-    "checkpointing": 0, "checkpoint_layers": 0, "overlap_pp": 1, "overlap_grad": 0, "overlap_param": 0,
+    "checkpointing": 0, "checkpoint_layers": 0, "offload_modules": 0, "overlap_pp": 1, "overlap_grad": 0, "overlap_param": 0,
 }  # fmt: skip
 
 

@@ -216,7 +216,7 @@ def test_a_metric_from_its_recipe(copy: Copy) -> None:
     copy.insert("sim_core/metrics.py", '    Metric("bubble_s"', f"    {metric},\n")
     copy.insert("sim_core/metrics.py", "MEMORY_ROWS = ", f"{index}\n")
     once, model = "sim_core/step/once.py", "sim_core/simai/model.py"
-    copy.replace(once, "DP_TOTAL, OPTIMIZER\n", "DP_TOTAL, GATHER_TOTAL, OPTIMIZER\n")
+    copy.replace(once, "DP_TOTAL, OFFLOAD_S, OPTIMIZER\n", "DP_TOTAL, GATHER_TOTAL, OFFLOAD_S, OPTIMIZER\n")
     copy.insert(once, "        if not overlapped:\n", f"        {value}\n")
     copy.replace(model, "    FORWARD_S,\n", "    FORWARD_S,\n    GATHER_TOTAL,\n")
     copy.insert(model, "        metrics[STEP_TIME, i] = step_s", f"        {in_simai}\n")

@@ -17,13 +17,13 @@ WHOLE: Final = "recipe"
 """A key of features that were read from a recipe: what it does not set is off."""
 RELEASED: Final = (("megatron-bridge", "nemo"),)
 """Words in a framework's name, and the stack whose releases are described."""
-ROUNDS: Final = (("(rocm)", "primus"), ("nemo", "nemo-24"))
-"""The same of rounds of MLPerf, which are releases by name: what a submission's own model was trained with, dense or not."""
+ROUNDS: Final = (("(rocm)", "primus"), ("nemo", "nemo-24"), ("kwai fork", "megatron-kwai"))
+"""The same of rounds of MLPerf and of forks, which are releases by name: what runs were trained with, dense or not."""
 CORE_IMAGE: Final = r"-(\d\d\.\d\d)$"
 """NVIDIA's image in the name of a release: Megatron-Core 0.12 is of April 2025 (NVIDIA/Megatron-LM, core_v0.12.0)."""
 ELSEWHERE: Final = (
     "base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout", "mtp", "tied", "untied", "head_dim",
-    "recompute", "remat_policy", "offload_layers", "offload_modules", "activation_offload", "account_embedding", "account_loss",
+    "recompute", "remat_policy", "offload_layers", "offload_modules", "account_embedding", "account_loss",
     "layers_redistributed", "fp8_recipe", "kernels",
 )  # fmt: skip
 """Keys of the model (models.py), of recompute, and of where layers lie (stacks.py)."""

@@ -79,7 +79,7 @@ MODULES: Final = by_word({
 })  # fmt: skip
 """Words of a cell and the modules of a plan's `checkpointing`."""
 OF_EXPERTS: Final = ("moe_act", "moe", "shared_experts")
-"""Modules that a model without experts lacks. Its activation is no module here: it costs little time."""
+"""Modules that a model without experts lacks."""
 FP32_ACCUMULATION: Final = r"fp32 (?:main )?grad|fp32 accumulation|bf16[_ ]optimizer"
 """In the notes of runs with DeepSpeed's BF16_Optimizer."""
 NOTED: Final = r"(?P<not>\b(?:no|not|without|w/o)\s+)?\b(?:deep-?ep|hybrid-?ep)(?P<off>\s*(?:=\s*0|off|disabled)\b)?"
@@ -293,8 +293,8 @@ def checkpointing_of(row: Row) -> str:
     if modules is None:
         raise NotSimulated(f"not modelled: recompute {row.text('recompute')[:40]}")
     if not row.text("experts"):
-        modules = [module for module in modules if module not in OF_EXPERTS]
-        return "+".join(modules) or "none"
+        modules = ["mlp_act" if module == "moe_act" else module for module in modules]
+        return "+".join(module for module in modules if module not in OF_EXPERTS) or "none"
     return "+".join(modules)
 
 
@@ -315,8 +315,8 @@ def _modules(stated: str) -> list[str] | None:
 
 
 def memory_untold(row: Row) -> bool:
-    """Whether its memory cannot be told: no plan is stated, its layers keep single tensors (JAX's policies, an activation that
-    runs again in a dense MLP), of which some custom policies do not say which, or some are on the host, stated or not."""
+    """Whether its memory cannot be told: no plan is stated, its layers keep single tensors (JAX's policies), of which some
+    custom policies do not say which, or some are on the host by the layer, stated or not."""
     features, recompute = split_features(row.text("features")), _noted_policy(row) or row.text("recompute").lower()
     if not row.text("tp") or "plan_unknown" in features.get("quality_reason", ""):
         return True
@@ -325,9 +325,7 @@ def memory_untold(row: Row) -> bool:
     if sharded(row) and _is_of(row, OVERLAPPING) and row.text("hw").startswith(OFFLOADING):
         return features.get("offload_layers", "untold") not in NO  # all but a recipe that says otherwise
     named = SAVED in features or recompute == CUSTOM or POLICIES.get(recompute.removeprefix(CUSTOM).strip(), "none") != "none"
-    single = not row.text("experts") and "moe_act" in (_modules(recompute) or [])
-    offloaded = (features.get(key, "0") for key in ("offload_layers", "activation_offload"))
-    return named or single or any(part.strip("0.") not in ("", "none") for part in offloaded)
+    return named or features.get("offload_layers", "0").strip("0.") not in ("", "none")
 
 
 def layer_split(row: Row) -> str | list[int]:

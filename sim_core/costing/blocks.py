@@ -85,6 +85,9 @@ def _keys(workload: Workload, hardware: HardwareTable, plans: Plans, groups: Gro
     columns = [*places, *layer_columns(plans, rows)]
     if workload.modelled and workload.modelled.stack.ring_step_in_pipelines:
         columns.append(pipelines_over_nodes(hardware, plans)[rows].astype(np.int64))
+    moved = (plans.activation_offload[rows] > 0) | (plans.offload_modules[rows] > 0)
+    if moved.any():  # their copies go on beside passes of other micro-batches
+        columns.append((moved & (plans.pp[rows] > 1)).astype(np.int64))
     return np.stack(columns, axis=1)
 
 

@@ -103,7 +103,7 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     unknown = not workload.gradients_known[0] or (workload.has_experts and not workload.gradients_known[1])
     if unknown or not (reduced.any() or arrays.layered_gradients):
         return np.full(len(plans.tp), np.nan)
-    widths = state_widths(workload, plans)
+    widths = state_widths(workload, plans)[:2]
     most, at_end = fullest_stages(plans, arrays.dense_layers)
     by_tp = plans.tp / base.tp
 
@@ -144,8 +144,10 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     return bytes_
 
 
-def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
-    """Bytes of state on a rank per dense parameter that it holds, and per parameter of experts, [n] each."""
+def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats, Floats, Floats]:
+    """Bytes of state on a rank per dense parameter that it holds, and per parameter of experts, [n] each; the same of what lies
+    on the host: of the optimizer its part, of gradients that ranks share as much, of parameters all (ZeRO-Offload, arXiv
+    2101.06840, section 4; FSDP hands over parameters, gradients and optimizer)."""
     of_all, optimizer = workload.state_width
     gradient, framework = workload.arrays.gradient_width, workload.arrays.framework
     copies = COPIES[plans.precision]
@@ -158,15 +160,20 @@ def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
     # FSDP keeps no 16-bit weights; where only the optimizer is divided, they stay gathered
     gathered = ((sharding == OPTIMIZER_SHARDED) | (sharding == GRADIENTS_SHARDED)) & (of_all == gradient)
 
-    def width(ranks: Floats) -> Floats:
+    given = np.where(sharding >= GRADIENTS_SHARDED, plans.optimizer_offload, 0.0)
+
+    def width(ranks: Floats) -> tuple[Floats, Floats]:
         copies = np.where(gathered & (ranks > 1), PARAMETER_BYTES * GATHERED[plans.precision], 0.0)
         weights = (replicated - gradient + copies) / np.where(sharding >= PARAMETERS_SHARDED, ranks, 1.0)
         gradients = gradient / np.where(sharding >= GRADIENTS_SHARDED, ranks, 1.0)
         buckets = np.where((sharding == UNSHARDED) & (ranks > 1), framework.bucket_copies, 0.0)
-        bytes_: Floats = weights + gradients + buckets + optimizer / np.where(sharding >= OPTIMIZER_SHARDED, ranks, 1.0)
-        return bytes_
+        states = optimizer / np.where(sharding >= OPTIMIZER_SHARDED, ranks, 1.0)
+        host = states * plans.optimizer_offload + gradients * given + weights * plans.parameter_offload
+        bytes_: Floats = weights + gradients + buckets + states - host
+        return bytes_, host
 
-    return width(dense), width(experts)
+    (of_dense, dense_host), (of_experts, expert_host) = width(dense), width(experts)
+    return of_dense, of_experts, dense_host, expert_host
 
 
 def _shards(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:

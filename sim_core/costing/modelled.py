@@ -22,13 +22,15 @@ from sim_core.costing.operators import rows_of_units, shapes_of, sum_of, unit_co
 from sim_core.costing.sending import Pass, dynamic, exposed_s, message_s
 from sim_core.engine.schedules import PAIRS
 from sim_core.hardware.table import HardwareTable
-from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, LAUNCH_S, RECOMPUTE_S, TP_TOTAL
+from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, LAUNCH_S, OFFLOAD_S, RECOMPUTE_S, TP_TOTAL
+from sim_core.models.activations import activation_bytes, module_bytes, offload_bytes
 from sim_core.models.description import LAYER
+from sim_core.models.keys import Keys
 from sim_core.models.messages import messages
 from sim_core.models.precision import WIDE
 from sim_core.models.recompute import ALL, CORE_ATTN, norms_apart, operators_of, share_again
 from sim_core.models.weights import frozen, held
-from sim_core.planning.columns import MODULES, SELECTIVE, Plans, slice_plans
+from sim_core.planning.columns import FULL, MODULES, NONE, SELECTIVE, Plans, slice_plans
 from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, TP, WEIGHT_GRADIENT, Modelled, Workload
@@ -64,13 +66,13 @@ def cost_model_blocks(
     for at, times, unit in rows_of_units(modelled.model):
         cost, keys = unit_cost(modelled, unit, shapes), shapes.keys
         sent = messages(modelled.model, unit, keys, modelled.stack)
-        _add_unit(blocks, at, Pass(*rows, unit, cost._replace(seconds=cost.seconds * times), sent), times)
+        _add_unit(blocks, at, Pass(*rows, unit, cost._replace(seconds=cost.seconds * times), sent), times, keys)
         trained, still = held(modelled.model, unit, keys), frozen(modelled.model, unit, keys)
         for column, mine in enumerate((trained.dense, trained.experts, still.dense, still.experts)):
             blocks.held[:, at, column] += mine[shape] * times
 
 
-def _add_unit(blocks: Blocks, at: int, one: Pass, times: int) -> None:
+def _add_unit(blocks: Blocks, at: int, one: Pass, times: int, keys: Keys) -> None:
     """Add one unit to the table; its messages run `times` times."""
     cost, sent, operators, shape, speed, modelled = one.cost, one.sent, one.cost.operators, one.shape, one.speed, one.modelled
     work, rerun, apart_s, nic_s = blocks.work[:, at], blocks.again[:, at], blocks.apart_s[:, at], blocks.nic_s[:, at]
@@ -115,6 +117,39 @@ def _add_unit(blocks: Blocks, at: int, one: Pass, times: int) -> None:
     _launch(
         blocks, at, one, [mine + out for mine, out in zip(ran_s, exposed, strict=True)], of_phase[WEIGHT_GRADIENT], mask == ALL
     )
+    if one.unit.kind == LAYER and ((one.plans.activation_offload > 0) | (one.plans.offload_modules > 0)).any():
+        _copy(blocks, at, one, keys, mask)
+
+
+def _copy(blocks: Blocks, at: int, one: Pass, keys: Keys, mask: Ints) -> None:
+    """Add what a layer waits for its copies: to the host beside its forward, back beside its backward. The link has a direction
+    for each.
+
+    Where forwards and backwards alternate, a copy goes on beside the other pass, too: runs on H800s in pipelines that send 0.8
+    and 0.95 of their activations take what they would without (docs/layers.md), not 10 and 13 % longer. Without a pipeline all
+    forwards come first: what is not sent in time would stay on the device.
+    """
+    model, stack, plans, how = one.modelled.model, one.modelled.stack, one.plans, one.plans.checkpointing
+    kept = activation_bytes(model, one.unit, keys, stack)[one.shape]
+    inside = kept[np.arange(len(how)), np.select([how == SELECTIVE, how == FULL], [1, 2], 0)]
+    saved, sent = module_bytes(model, one.unit, keys, stack)[one.shape], offload_bytes(model, one.unit, keys, stack)[one.shape]
+    inside = inside - _of_mask(saved, np.where(how == MODULES, mask, 0))
+    moved = np.minimum(plans.activation_offload * inside + _of_mask(sent, plans.offload_modules), inside)
+    copy_s = moved / np.maximum(one.hardware.columns.host_bandwidth[plans.hardware], 1.0)  # 0: where nothing can be moved
+    again_s = np.where(how == NONE, 0.0, blocks.again_s[:, at])
+    forward_s, backward_s = blocks.forward_s[:, at], blocks.backward_s[:, at] + again_s
+    alternate = plans.pp > 1
+    first_s, then_s = np.where(alternate, np.inf, forward_s), backward_s + np.where(alternate, forward_s, 0.0)
+    for of_pass, free_s in ((blocks.forward_s, first_s), (blocks.backward_s, then_s)):
+        waited_s = np.maximum(copy_s - free_s, 0.0) * (moved > 0)
+        of_pass[:, at] += waited_s
+        blocks.work[:, at, OFFLOAD_S] += waited_s
+
+
+def _of_mask(columns: Floats, mask: Ints) -> Floats:
+    """Sum of the columns, [rows, k], whose bit is set, [rows]."""
+    total: Floats = (columns * (mask[:, None] >> np.arange(columns.shape[1]) & 1)).sum(axis=1)
+    return total
 
 
 def pipelines_over_nodes(hardware: HardwareTable, plans: Plans) -> Bools:

@@ -20,7 +20,15 @@ from sim_core.costing.calibration import parallel_sequence
 from sim_core.costing.case import copies_embedding, sharding_of
 from sim_core.costing.memory import PARAMETER_BYTES, passing_widths, stage_factor, state_widths
 from sim_core.costing.operators import rows_of_units
-from sim_core.costing.stage_activations import BACKWARD, LOGITS, SAVED, InFlight, activations_in_flight, of_chunks
+from sim_core.costing.stage_activations import (
+    BACKWARD,
+    LOGITS,
+    SAVED,
+    SENT,
+    InFlight,
+    activations_in_flight,
+    of_chunks,
+)
 from sim_core.costing.updates import further_bytes
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import chunks_of, virtual_of
@@ -30,15 +38,24 @@ from sim_core.metrics import (
     ALLOCATED,
     ALLOCATOR_BYTES,
     COMMUNICATION_BYTES,
+    HOST_BYTES,
     LOGITS_BYTES,
     MEMORY,
     PEAK_BYTES,
     RESERVED_BYTES,
     STATE_BYTES,
 )
-from sim_core.models.activations import LOGIT, activation_bytes, backward_bytes, buffer_bytes, logits_bytes, module_bytes
+from sim_core.models.activations import (
+    LOGIT,
+    activation_bytes,
+    backward_bytes,
+    buffer_bytes,
+    logits_bytes,
+    module_bytes,
+    offload_bytes,
+)
 from sim_core.models.precision import GATHERED
-from sim_core.models.recompute import RECOMPUTE_MODULES
+from sim_core.models.recompute import OFFLOAD_MODULES
 from sim_core.models.stack import Stack, read_stack
 from sim_core.models.weights import frozen_bytes, held
 from sim_core.planning.columns import FILE, Plan, Plans, by_order, plan_at
@@ -119,7 +136,7 @@ def estimated_bytes(workload: Workload, estimate: Estimate, tp: Ints, micro_batc
 
 ASSUMED_STACK: Final = "megatron-core"
 """Whose allocator and reserve are taken for files, which do not tell theirs."""
-NO_STAGES: Final = np.empty((4, 0))
+NO_STAGES: Final = np.empty((5, 0))
 
 
 class _Held(NamedTuple):
@@ -129,6 +146,8 @@ class _Held(NamedTuple):
     experts: float
     dense_width: Floats  # [plans]
     expert_width: Floats  # [plans]
+    dense_host: Floats  # [plans] the same on the host
+    expert_host: Floats  # [plans]
     passing: Floats  # [4, plans] bytes of each that pass (`passing_widths`)
     layout: Ints  # [plans] row of `further`, -1 for none
     further: Floats  # [layouts, stages] bytes of state that depend on the layout of shards
@@ -140,8 +159,8 @@ class _Held(NamedTuple):
 def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats = NO_STAGES) -> Floats:
     """Bytes by MEMORY of the plans in `rows`, which must be legal, [len(MEMORY), n]; NaN where unknown.
 
-    `of_stages`, if given, is filled with bytes on each stage of the last plan, [4, stages]: tensors without buffers; of these
-    activations with logits; of those logits; layers that are not sharded.
+    `of_stages`, if given, is filled with bytes on each stage of the last plan, [5, stages]: tensors without buffers; of these
+    activations with logits; of those logits; layers that are not sharded; what lies on the host.
     """
     memory = np.full((len(MEMORY), len(plans.tp)), np.nan)
     estimate = None if workload.modelled else estimate_of(workload)
@@ -228,11 +247,12 @@ def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> 
         return kept, np.zeros((*kept.shape[:2], 2)), np.zeros((len(shapes), 0, 2)), buffers
     model, stack, units = modelled.model, modelled.stack, workload.arrays.unit_layers.shape[0]
     keys = keys_of(modelled, shapes)
-    kept = np.zeros((len(shapes), units, SAVED + len(RECOMPUTE_MODULES)))
+    kept = np.zeros((len(shapes), units, SENT + len(OFFLOAD_MODULES)))
     trained, frozen = np.zeros((len(shapes), units, 2)), np.zeros((len(shapes), units if model.lora else 0, 2))
     for at, times, unit in rows_of_units(model):
         kept[:, at, :LOGITS] += activation_bytes(model, unit, keys, stack) * times
-        kept[:, at, SAVED:] += module_bytes(model, unit, keys, stack)
+        kept[:, at, SAVED:SENT] += module_bytes(model, unit, keys, stack)
+        kept[:, at, SENT:] += offload_bytes(model, unit, keys, stack)
         kept[:, at, LOGITS] += logits_bytes(model, unit, keys, stack) * times
         kept[:, at, BACKWARD] += backward_bytes(model, unit, keys) if stack.gradients_made else 0.0
         for of, weights in ((trained, held), (frozen, frozen_bytes)) if model.lora else ((trained, held),):
@@ -260,7 +280,7 @@ def _fill(
         key, first = split.key[row], in_flight.offset[in_flight.key[k]]
         chunks, stages = split.offset[key], split.stage_offset[key]
         for stage in range(plan.pp):
-            dense, experts, tensors = 0.0, 0.0, 0.0
+            dense, experts, tensors, on_host = 0.0, 0.0, 0.0, in_flight.host[first + stage]
             if arrays.dense_parameters + arrays.expert_parameters > 0:
                 dense, experts, tensors = _of_units(arrays, split, plan, sharding, trained, still, chunks, stage)
             else:  # of a recorded file: its share of all layers; none is frozen
@@ -268,6 +288,9 @@ def _fill(
                 ends = ends_of_stage(PLACEMENT[plan.schedule], stage, plan.pp)
                 dense = held.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
                 experts = held.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
+            on_host += dense * held.dense_host[row] + experts * held.expert_host[row]
+            if plan.parameter_offload == 1:
+                on_host, tensors = on_host + tensors, 0.0
             tensors = dense * held.dense_width[row] + experts * held.expert_width[row] + tensors
             if held.layout[row] >= 0:
                 tensors += held.further[held.layout[row], stage]
@@ -279,10 +302,11 @@ def _fill(
             coming = min(passing[0] if plan.ga == 1 else 0.0, activations - in_flight.working[first + stage])
             if passing[1] > activations + unsharded - coming:  # the peak is in the optimizer's step
                 coming, activations, of_logits, unsharded = -passing[1], 0.0, 0.0, 0.0
-            of_stage = tensors - coming + activations + unsharded, activations, of_logits, unsharded
+            of_stage = tensors - coming + activations + unsharded, activations, of_logits, unsharded, on_host
             if of_stages.shape[1] > stage:
-                for part in range(4):
+                for part in range(5):
                     of_stages[part, stage] = of_stage[part]
+            memory[HOST_BYTES, row] = max(memory[HOST_BYTES, row], on_host) if stage > 0 else on_host
             if not memory[PEAK_BYTES, row] >= of_stage[0]:
                 for part in range(4):
                     memory[filled[part], row] = of_stage[part]
@@ -349,15 +373,16 @@ def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, trained:
 
 def stage_memory(workload: Workload, plans: Plans) -> Floats:
     """Bytes by MEMORY on a rank of each stage of one plan, which must be legal, [len(MEMORY), stages]; NaN where unknown."""
-    of_stages = np.full((4, int(plans.pp[0])), np.nan)
+    of_stages = np.full((5, int(plans.pp[0])), np.nan)
     fullest = peak_memory(workload, plans, np.zeros(1, np.int64), of_stages)[:, 0]
-    tensors, activations, logits, unsharded = of_stages
+    tensors, activations, logits, unsharded, memory_on_host = of_stages
     most = int(np.argmax(tensors))
     memory = np.repeat(fullest[:, None], len(tensors), axis=1)  # buffers and reserve are the same on each stage
     memory[STATE_BYTES] = tensors - activations - unsharded
     memory[ACTIVATION_BYTES] = activations - logits
     memory[LOGITS_BYTES] = logits
     memory[COMMUNICATION_BYTES] += unsharded - unsharded[most]
+    memory[HOST_BYTES] = memory_on_host
     memory[ALLOCATOR_BYTES] *= memory[ALLOCATED].sum(axis=0) / fullest[ALLOCATED].sum()
     memory[PEAK_BYTES] = memory[:PEAK_BYTES].sum(axis=0)
     return memory

@@ -29,7 +29,7 @@ from sim_core.engine.codes import (
 )
 from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.schedules import ALTERNATING, ONE_F_ONE_B, ORDER, PLACEMENT, SPLITS
-from sim_core.models.recompute import CORE_ATTN
+from sim_core.models.recompute import CORE_ATTN, RECOMPUTE_MODULES
 from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, ORDER_COLUMNS, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split, count_layers
 from sim_core.workloads.workload import Arrays
@@ -78,8 +78,13 @@ def count_in_flight(order: Ints, schedule: int, pp: int, vpp: int, ga: int, in_f
 
 
 WHOLE, WITHOUT_CORE, INPUT_ONLY, LOGITS, BACKWARD, SAVED = 0, 1, 2, 3, 4, 5
+SENT = SAVED + len(RECOMPUTE_MODULES)
 """Columns of the activations: all, all but core attention, the input of the layer; logits and loss, which are in all three;
-gradients that the backward of a layer works on. Of a model, from SAVED on, what each of RECOMPUTE_MODULES does not keep."""
+gradients that the backward of a layer works on. Of a model, from SAVED on, what each of RECOMPUTE_MODULES does not keep, from
+SENT on the input of each of OFFLOAD_MODULES."""
+IN_TRANSIT = 2.0
+"""Layers whose activations are on the device beside those that are kept: of the layer that runs and of the one whose copy is
+under way, to the host or back (Megatron-LM core 0.19, fine_grained_activation_offload.py: it reloads one layer ahead)."""
 
 
 class InFlight(NamedTuple):
@@ -90,20 +95,20 @@ class InFlight(NamedTuple):
     bytes: Floats  # [stages of all keys] with logits
     logits: Floats  # [stages of all keys]
     working: Floats  # [stages of all keys] what recompute works on beside what is kept
+    host: Floats  # [stages of all keys] on the host
 
 
 def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints, shape: Ints, kept: Floats) -> InFlight:
     """Of the plans in `rows`, sorted by order; `shape` is the row of each in `kept`, [shapes, units, ...] by WHOLE to SAVED."""
-    names = [*(name for name in ORDER_COLUMNS if name != "ga"), "checkpointing", "checkpoint_layers"]
+    names = [*(name for name in ORDER_COLUMNS if name != "ga"), "checkpointing", "checkpoint_layers", "offload_modules"]
     enough = micro_batches_to_fill(plans, rows)
     columns = [shape, split.key[rows], enough, *(getattr(plans, name)[rows] for name in names)]
+    columns.append(plans.activation_offload[rows].view(np.int64))
     key, first = distinct_rows(np.stack(columns, axis=1))
     chosen, ga = rows[first], enough[first]
     schedule, pp, vpp = plans.schedule[chosen], plans.pp[chosen], plans.vpp[chosen]
     offset = np.cumsum(pp) - pp
-    in_flight = InFlight(
-        key=key, offset=offset, bytes=np.empty(int(pp.sum())), logits=np.empty(int(pp.sum())), working=np.empty(int(pp.sum()))
-    )
+    in_flight = InFlight(key, offset, *np.zeros((4, int(pp.sum()))))
     counts = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, most_cells(schedule, pp, vpp)), np.int64)
     order, scratch = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64), np.empty(most_scratch(schedule, pp, ga), np.int64)
     of_order = order_writers(schedule), order, scratch
@@ -153,7 +158,7 @@ def _fill(
     """Consecutive rows with the same schedule share its order, and the micro-batches in flight that follow from it."""
     writers, order, scratch = of_order
     schedule, pp, vpp, ga, group, moments = -1, -1, -1, -1, -1, 1
-    of = np.empty((counts.shape[2], 4))
+    of, of_host = np.zeros((2, counts.shape[2], 4))
     arrays, plans, split = reference(arrays), reference(plans), reference(split)
     for k in range(len(rows)):
         plan = reference(plan_at(plans, rows[k]))
@@ -167,13 +172,19 @@ def _fill(
         for stage in range(pp):
             for chunk in range(chunks):
                 virtual = row + virtual_of(PLACEMENT[schedule], stage, chunk, pp)
-                kept_bytes, working, waiting, logits = of_chunk(arrays, split, plan, kept[shape[k]], virtual)
+                kept_bytes, working, waiting, logits, sent = of_chunk(arrays, split, plan, kept[shape[k]], virtual)
                 of[chunk, 0], of[chunk, 1], of[chunk, 2], of[chunk, 3] = kept_bytes, working, waiting, logits
+                of_host[chunk, 0] = sent
             of_stage, of_logits = 0.0, 0.0
+            offloads = plan.activation_offload > 0 or plan.offload_modules > 0
             if schedule == ONE_F_ONE_B and vpp > 1:
-                of_stage, of_logits = _fullest(order[stage * 2 * vpp * ga : (stage + 1) * 2 * vpp * ga], of)
+                blocks = order[stage * 2 * vpp * ga : (stage + 1) * 2 * vpp * ga]
+                of_stage, of_logits = _fullest(blocks, of)
+                most.host[first + stage] = _fullest(blocks, of_host)[0] if offloads else 0.0
             else:
-                of_stage, of_logits = _fullest_moment(counts[:moments, :, stage * chunks : (stage + 1) * chunks], of)
+                moment = counts[:moments, :, stage * chunks : (stage + 1) * chunks]
+                of_stage, of_logits = _fullest_moment(moment, of)
+                most.host[first + stage] = _fullest_moment(moment, of_host)[0] if offloads else 0.0
             most.bytes[first + stage], most.logits[first + stage] = of_stage, of_logits
             most.working[first + stage] = of[:chunks, 1].max()
 
@@ -214,21 +225,21 @@ def _fullest_moment(counts: Ints, of: Floats) -> tuple[float, float]:
 
 
 @inner_kernel
-def _saved(kept: Floats, modules: int) -> float:
-    """Bytes that a layer does not keep where `modules`, a mask, run again."""
-    saved = 0.0
-    for k in range(kept.shape[0] - SAVED):
-        if modules >> k & 1:
-            saved += kept[SAVED + k]
-    return saved
+def _of_mask(kept: Floats, begin: int, end: int, mask: int) -> float:
+    """Sum of the columns from `begin` to `end` whose bit is set."""
+    total = 0.0
+    for k in range(begin, end):
+        if mask >> (k - begin) & 1:
+            total += kept[k]
+    return total
 
 
 @kernel
-def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -> tuple[float, float, float, float]:
-    """Bytes that one micro-batch leaves in a virtual stage, the one in `row` of the split; those that its recompute works on;
+def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -> tuple[float, float, float, float, float]:
+    """Bytes that one micro-batch leaves in a virtual stage, the one in `row` of the split; those that it works on;
     those that its weight gradients need after its input gradients, which have run all recompute: about inputs and output
     gradients of the linear layers, as many bytes as all activations but those of core attention (Qi et al. 2023, table 1); of
-    the first, logits. `kept`: [units, ...].
+    the first, logits; and those on the host. `kept`: [units, ...].
 
     Recompute writes what it works on beside the input that is kept, and its backward gradients. It runs when what comes after
     has had its backward, and has left what only that needed: logits, with `block` the layers after those first ones. Where
@@ -236,6 +247,7 @@ def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -
     how, begin, end, span = plan.checkpointing, split.begin[row], split.end[row], plan.checkpoint_layers
     layers, column = end - begin, WITHOUT_CORE if how == SELECTIVE else WHOLE
     kept_bytes, working, waiting, left, logits, stays = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    sent, in_transit = 0.0, 0.0
     for unit in range(kept.shape[0]):
         of_layers = split.layers[row, unit]
         ends = split.passes[row, unit] - of_layers
@@ -245,11 +257,20 @@ def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -
         stored = float(again)
         if how == EVERY and layers > 0:
             stored *= -(-layers // span) / layers
+        inside = (of_layers - again) * kept[unit, column] + stored * kept[unit, INPUT_ONLY]
         if how == MODULES and of_layers > 0:
-            kept_bytes -= of_layers * _saved(kept[unit], span)
-            working = max(working, _saved(kept[unit], span & ~CORE_ATTN))  # as selective
-        kept_bytes += (of_layers - again) * kept[unit, column] + stored * kept[unit, INPUT_ONLY]
-        kept_bytes += ends * kept[unit, WHOLE]
+            inside -= of_layers * _of_mask(kept[unit], SAVED, SENT, span)
+            working = max(working, _of_mask(kept[unit], SAVED, SENT, span & ~CORE_ATTN))  # as selective
+        if of_layers > 0 and (plan.activation_offload > 0 or plan.offload_modules > 0):
+            moved = plan.activation_offload * inside
+            moved += of_layers * _of_mask(kept[unit], SENT, kept.shape[1], plan.offload_modules)
+            moved = min(moved, inside)
+            sent += moved
+            in_transit = max(in_transit, IN_TRANSIT * moved / of_layers)
+            if arrays.framework.offload_stages > 0:
+                in_transit = arrays.framework.offload_stages * sent
+            inside -= moved
+        kept_bytes += inside + ends * kept[unit, WHOLE]
         logits += ends * kept[unit, LOGITS]
         stays += stored * kept[unit, INPUT_ONLY] if arrays.framework.inputs_stay else 0.0
         waiting += of_layers * kept[unit, WITHOUT_CORE]
@@ -262,4 +283,4 @@ def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -
             needed = kept[unit, WITHOUT_CORE] if SPLITS[plan.schedule] else 0.0  # by weight gradients
             left += (of_layers - again) * (kept[unit, WHOLE] - needed)
     left += 0.0 if SPLITS[plan.schedule] else logits
-    return kept_bytes, max(working + stays - left, 0.0), waiting, logits
+    return kept_bytes, max(working + stays - left, 0.0) + in_transit, waiting, logits, sent

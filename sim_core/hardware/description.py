@@ -101,6 +101,9 @@ class Node(Record):
     Without NVLink, groups with GPUs on both sockets share `socket_bandwidth`, of which one group alone reaches
     `socket_bandwidth_one`: as collectives reach them, per direction. `link_axes`: 0 for switches, 1 for a link from each GPU to
     each other one of its node, 2 and more for a torus of so many axes, whose chips all are one node.
+
+    `gpus_per_host_link` GPUs share `host_bandwidth` to the host, which copies reach in each direction at once. The host of a
+    node has `host_memory`, of which peak traffic is `host_memory_bandwidth`.
     """
 
     gpus_per_node: Plain
@@ -111,6 +114,10 @@ class Node(Record):
     socket_bandwidth: Bandwidth = _default(0, "0, of no effect without gpus_per_socket")
     socket_bandwidth_one: Bandwidth = _default(0, "0, of no effect without gpus_per_socket")
     link_axes: Plain = _default(0, "0, switches: a group of any size has all of a GPU's links")
+    host_bandwidth: Bandwidth = _default(0, "0, unknown: nothing can lie on the host")
+    gpus_per_host_link: Plain = _default(1, "1, each GPU has a link of its own")
+    host_memory: Bytes = _default(0, "0, unknown: nothing can lie on the host")
+    host_memory_bandwidth: Bandwidth = _default(0, "0, unknown: nothing can lie on the host")
 
 
 class Fabric(Record):
@@ -227,7 +234,8 @@ KEYS: Final = {
 """Short name of every number -> (section, unit); the names that overrides and axes `hardware.<name>` take."""
 
 _POSITIVE: Final = (
-    "gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth", "nic_efficiency",
+    "gpus_per_node", "gpus_per_host_link", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth",
+    "nic_efficiency",
     "fabric_efficiency", "peak_flops_bf16", "peak_flops_fp32", "memory", "nvls_efficiency", "ll_bandwidth_one_node",
     "ll_bandwidth_two_nodes", "ll_bandwidth_more_nodes", "gemm_scale", "sustained_scale", "narrow_scale",
     "gemm_efficiency", "attention_efficiency", "hbm_efficiency", "leaf_oversubscription", "pod_oversubscription",
@@ -261,7 +269,7 @@ def parse_hardware(document: object, where: str) -> Hardware:
     for key in _POSITIVE:
         check(key, value(key) > 0, "a number above 0")
     check("link_axes", value("link_axes") in range(MAX_AXES + 1), f"a whole number up to {MAX_AXES}")
-    for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket"):
+    for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket", "gpus_per_host_link"):
         check(key, value(key) == int(value(key)) and value(key) <= MAX_PER_NODE, f"a whole number up to {MAX_PER_NODE}")
     for level in ("leaf", "pod"):
         nodes_key, over_key = f"nodes_per_{level}", f"{level}_oversubscription"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from sim_core.compiled.references import row_at
 from sim_core.hardware.description import KEYS, Hardware
 from sim_core.units import SWITCH
 
+HOST_UPDATE: Final = 0.46
+"""Part of the host's peak memory bandwidth that Adam on the host reaches: 10^10 weights of 30 bytes in 2.57 s on a DGX-2, whose
+12 channels of DDR4-2666 have 256 GB/s (ZeRO-Offload, arXiv 2101.06840, table 4: 0.257 s for 10^9, of 1 to 10 x 10^9 alike)."""
 Real = TypeVar("Real")
 Whole = TypeVar("Whole")
 Truth = TypeVar("Truth")
@@ -52,6 +55,9 @@ class HardwareNumbers(NamedTuple, Generic[Real, Whole, Truth]):
     pxn: Truth
     shared_nics: Truth  # whether groups that send at the same time share their NICs
     step_overhead: Real  # seconds of a step besides its work
+    host_bandwidth: Real  # of a GPU and direction when all of its link copy; 0: unknown
+    host_bytes: Real  # of a node
+    update_bandwidth: Real  # of a GPU's share of the host's memory, as an update on the host reaches it
 
 
 HardwareColumns = HardwareNumbers[Floats, Ints, Bools]
@@ -100,6 +106,9 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         "one_nic_bandwidth": of_nic,
         "nic_bandwidth": of_nic * column("nics_per_node") / gpus,
         "hbm_bandwidth": column("memory_bandwidth") * column("hbm_efficiency"),
+        "host_bandwidth": column("host_bandwidth") / column("gpus_per_host_link"),
+        "host_bytes": column("host_memory"),
+        "update_bandwidth": HOST_UPDATE * column("host_memory_bandwidth") / gpus,
         "gpus_per_leaf": (column("nodes_per_leaf") * gpus).astype(np.int64),
         "gpus_per_pod": (column("nodes_per_pod") * gpus).astype(np.int64),
         **{key: column(key).astype(np.int64) for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket", "link_axes")},

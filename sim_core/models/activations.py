@@ -8,7 +8,7 @@ from sim_core.arrays import Floats
 from sim_core.models import compressed
 from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, LAYER, MTP, NONE, RECURRENT, Model, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
-from sim_core.models.recompute import RECOMPUTE_MODULES, norms_apart
+from sim_core.models.recompute import OFFLOAD_MODULES, RECOMPUTE_MODULES, norms_apart
 from sim_core.models.recurrent import kept_bytes
 from sim_core.models.stack import Stack
 from sim_core.models.weights import sequence_of
@@ -68,8 +68,8 @@ def _mixer(model: Model, unit: Unit, shape: Shape, stack: Stack) -> Floats:
 def module_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floats:
     """Bytes of them that a layer does not keep where a module runs again, [n, RECOMPUTE_MODULES].
 
-    Of `layernorm`, `mla_up_proj` and `moe_act` the outputs (Megatron-LM, CheckpointWithoutOutput), of the others all but the
-    input. Those of `moe` hold those of `moe_act` and `shared_experts`.
+    Of `layernorm`, `mla_up_proj`, `moe_act` and `mlp_act` the outputs (Megatron-LM, CheckpointWithoutOutput), of the others
+    all but the input. Those of `moe` hold those of `moe_act` and `shared_experts`.
     """
     shape = shape_of(model, keys, sequence_of(model))
     saved = np.zeros((len(keys.tp), len(RECOMPUTE_MODULES)))
@@ -94,7 +94,35 @@ def module_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floats:
         saved[:, 6] = _mlp(model, shape, stack, experts.shared_ffn) if experts.shared_ffn else 0.0
     elif unit.channel != NONE:
         saved[:, 4] = _mlp(model, shape, stack, model.ffn or 0)
+        saved[:, 8] = shape.tokens * shape.stored * (model.ffn or 0) / shape.tp
     return saved
+
+
+def offload_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floats:
+    """Bytes of the input of each module that can go to the host, [n, OFFLOAD_MODULES]: of norms, of the projection of queries,
+    keys and values, of core attention and its output projection, of the experts' first GEMM and their activation.
+
+    Megatron-LM core 0.19, user guide, "Fine-Grained Activation Offloading". A norm that is part of a linear layer has no input
+    of its own to send.
+    """
+    shape = shape_of(model, keys, sequence_of(model))
+    sent = np.zeros((len(keys.tp), len(OFFLOAD_MODULES)))
+    if unit.kind != LAYER:
+        return sent
+    norm, apart = 2.0 * shape.local * model.hidden, norms_apart(model, unit, stack.fused_norms)
+    if unit.attends:
+        sent[:, 0] = norm * apart[0]
+        sent[:, 1] = _normed_widths(model, unit, shape)[0] * shape.local * model.hidden
+        each = (2 * model.head_dim + model.v_head_dim) if model.mla else model.head_dim
+        kv = 0.0 if model.mla else 2 * shape.kv_heads * model.head_dim
+        sent[:, 2] = 2.0 * shape.tokens * (shape.heads * each + kv)
+        sent[:, 3] = 2.0 * shape.tokens * shape.heads * model.v_head_dim
+    sent[:, 4] = norm * (apart[1] and unit.channel != NONE)
+    if model.experts and unit.moe:
+        sent[:, 5] = shape.routed * shape.stored * (model.experts.latent or model.hidden)
+        inner = stack.activation_input_bytes * (2 if model.gated else 1)
+        sent[:, 6] = shape.routed * inner * model.experts.ffn / shape.etp
+    return sent
 
 
 def backward_bytes(model: Model, unit: Unit, keys: Keys) -> Floats:
@@ -184,6 +212,8 @@ def _attention(model: Model, shape: Shape, stack: Stack) -> Floats:
     width = ((3 if model.output_gate else 2) * shape.heads + 2 * shape.kv_heads) * model.head_dim
     normed = (shape.heads + shape.kv_heads) * model.head_dim if model.qk_norm or model.qk_norm_whole else 0.0
     inputs = np.where(shape.stored < 2.0, 1.0, 2.0) if stack.fp8_attention else 2.0
+    if stack.whole_qkv_kept:  # queries and keys are rotated, values are not
+        width = width + (shape.heads + shape.kv_heads) * model.head_dim
     return shape.tokens * (inputs * width + 2.0 * normed) + copy
 
 

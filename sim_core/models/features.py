@@ -148,6 +148,7 @@ _LOSS = _reader(
 )
 _FLASH = _reader(_flash, "0, 1, or the version of FlashAttention")
 _ADAM = _reader(_adam, "types of main weights and two moments, such as fp32,bf16,bf16")
+_SHARE = _reader(lambda value: float(value) if re.fullmatch(r"[01](?:\.\d+)?|0?\.\d+", value) else None, "a part of 1")
 _ABOVE_0, _LAYERS = _reader(_number, "a number above 0"), _reader(_block, "a number of layers")
 FEATURES: Mapping[str, Feature] = {
     "flash_attention": Feature("facts", "flash_attention", _FLASH, "core attention is one kernel, of this version"),
@@ -177,6 +178,10 @@ FEATURES: Mapping[str, Feature] = {
         lambda value: 1.0 if _switch(value) else 2.0,
         "what enters the activation is kept in 8 bits",
     ),
+    "activation_offload": Feature("plan", "activation_offload", _SHARE, "part of the activations that goes to the host"),
+    "fused_norms": Feature("facts", "fused_norms", _switch, "a norm is part of the linear layer that reads it"),
+    "offload_stages": Feature("facts", "offload_stages", _ABOVE_0, "virtual stages of offloaded activations in transit"),
+    "whole_qkv": Feature("facts", "whole_qkv_kept", _switch, "values are a view of what the projection put out"),
     "recompute_layers": Feature("plan", "checkpointing", _LAYERS, "layers of a stage that run again as a whole"),
     "capacity_factor": Feature("experts", "capacity_factor", _ABOVE_0, "tokens of an expert over the mean, at most"),
     "pad_to_capacity": Feature("experts", "pad_to_capacity", _switch, "every expert computes its full capacity"),

@@ -20,26 +20,39 @@ _OPERATORS = {
     "moe": (*_ROUTED, *_SHARED),
     "shared_experts": _SHARED,
     "mhc": ("attention_streams", "mlp_streams"),
+    "mlp_act": ("activation",),
 }
 RECOMPUTE_MODULES = tuple(_OPERATORS)
-"""Modules of a layer by Megatron-LM's names (core 0.20, transformer_config.py). Bit k of a mask is
-the k-th. `moe` holds `moe_act` and `shared_experts`."""
-CORE_ATTN, LAYERNORM, MLA_UP_PROJ, MOE_ACT, MLP, MOE, SHARED_EXPERTS, MHC = (1 << k for k in range(len(RECOMPUTE_MODULES)))
+"""Modules of a layer by Megatron-LM's names (core 0.20, transformer_config.py), and the activation of a dense MLP (`mlp_act`,
+kwai/Megatron-Kwai). Bit k of a mask is the k-th. `moe` holds `moe_act` and `shared_experts`, `mlp` holds `mlp_act`."""
+CORE_ATTN, LAYERNORM, MLA_UP_PROJ, MOE_ACT, MLP, MOE, SHARED_EXPERTS, MHC, MLP_ACT = (
+    1 << k for k in range(len(RECOMPUTE_MODULES))
+)
+OFFLOAD_MODULES = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
+"""Modules whose input goes to the host, by Megatron-LM's names (core 0.19, --offload-modules)."""
+OFFLOAD_CORE, OFFLOAD_PROJECTION, OFFLOAD_EXPERTS = 1 << 2, 1 << 3, 3 << 5
 ALL = -1
 """In place of a mask: the whole layer."""
 
 
 def modules_mask(label: str) -> int:
     """The mask of `layernorm+moe_act`. Raises SpecError."""
+    mask = mask_of(label, RECOMPUTE_MODULES, "checkpointing")
+    mask &= ~(MOE_ACT | SHARED_EXPERTS) if mask & MOE else mask
+    return mask & ~MLP_ACT if mask & MLP else mask
+
+
+def mask_of(label: str, modules: tuple[str, ...], of: str) -> int:
+    """A bit for each of `modules` that `label` names, joined by +. Raises SpecError, which begins with `of`."""
     mask = 0
     for name in label.split("+"):
-        if name not in RECOMPUTE_MODULES:
-            raise SpecError(f"checkpointing: found {shown(name)} in {shown(label)}, {nearest(name, RECOMPUTE_MODULES)}")
-        bit = 1 << RECOMPUTE_MODULES.index(name)
+        if name not in modules:
+            raise SpecError(f"{of}: found {shown(name)} in {shown(label)}, {nearest(name, modules)}")
+        bit = 1 << modules.index(name)
         if mask & bit:
-            raise SpecError(f"checkpointing: found {shown(name)} twice in {shown(label)}, expected each module once")
+            raise SpecError(f"{of}: found {shown(name)} twice in {shown(label)}, expected each module once")
         mask |= bit
-    return mask & ~(MOE_ACT | SHARED_EXPERTS) if mask & MOE else mask
+    return mask
 
 
 def operators_of(mask: int) -> frozenset[str]:

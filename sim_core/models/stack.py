@@ -305,6 +305,19 @@ class Stack(Record):
             most=64,
         ),
     ] = None
+    whole_qkv_kept: Annotated[
+        bool, Fact("values are a view of queries, keys and values as they were projected, which stay with them", "memory")
+    ] = False
+    offload_stages: Annotated[
+        float,
+        Fact(
+            "virtual stages' worth of what goes to the host that is on the device in transit; 0: two layers' worth",
+            "memory",
+            "",
+            MEMORY,
+            most=16,
+        ),
+    ] = 0.0
     queued_bytes: Annotated[
         float,
         Fact(

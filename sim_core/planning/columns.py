@@ -78,6 +78,11 @@ class Columns(NamedTuple, Generic[Whole, Real]):
     optimizer: Whole  # index of a word: what updates the weights; of models
     muon_tp_mode: Whole  # index of a word: what Muon does with a matrix that tp divides
     muon_aligned: Whole  # 0 or 1: Muon's matrices lie in buffers with a whole shard for each rank
+    activation_offload: Real  # activations that a layer sends to the host's memory; of models
+    offload_modules: Whole  # a bit for each module that activation_offload names
+    optimizer_offload: Real  # part of the optimizer, state and update, that the host has; of models
+    parameter_offload: Whole  # 0 or 1: parameters lie on the host until a layer needs them
+    overlap_offload: Whole  # 0 or 1: copies of gradients and parameters run beside the host's update
     precision: Whole  # index of a word: precision of linear layers; of models
     dispatcher: Whole  # index of a word: how tokens reach their experts; of models
     overlap_shared_experts: Whole  # 0 or 1: shared experts run beside dispatch and combine

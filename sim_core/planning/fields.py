@@ -16,7 +16,7 @@ from sim_core.limits import LARGEST, MOST_BYTES, MOST_IN_STEP, MOST_LAYERS, MOST
 from sim_core.models.optimizers import MUON_TP_MODES, OPTIMIZERS
 from sim_core.models.precision import PRECISION_NAMES
 from sim_core.planning.columns import CP_COMM_TYPES, DISPATCHERS, FIDELITIES, PRECISIONS
-from sim_core.planning.labels import IMBALANCE, LAYER_SPLIT, RECOMPUTE, Label
+from sim_core.planning.labels import IMBALANCE, LAYER_SPLIT, OFFLOAD, RECOMPUTE, Label
 from sim_core.terms import SHARDINGS
 
 Value = int | float | str | bool
@@ -256,6 +256,26 @@ _ROWS: Final = (
         "muon_aligned", "switch", "Muon's matrices lie in buffers with a whole shard for each rank", default=True, unusual=True,
         more="Gradients are scattered, and buffers padded to the fullest rank. `false`: all-reduced, without padding: "
         "Megatron's --no-use-layer-wise-param-layout.",
+    ),
+    Field(
+        "activation_offload", "label", "activations that a layer sends to the host's memory; of models", default="0",
+        label=OFFLOAD, unusual=True, **_ONLY_IN_EVENT, costs_layer=True,
+        more="Modules by Megatron's names (--offload-modules): their inputs ([layers.md](layers.md#offload)).",
+    ),
+    Field(
+        "offload_modules", "inner", "a bit for each module that activation_offload names", costs_layer=True, column=(0, 127),
+    ),
+    Field(
+        "optimizer_offload", "ratio", "part of the optimizer, state and update, that the host has; of models", default=0.0,
+        least=0, unusual=True, **_ONLY_IN_EVENT, more="With sharded gradients their part, too.",
+    ),
+    Field(
+        "parameter_offload", "switch", "parameters lie on the host until a layer needs them", default=False, unusual=True,
+        **_ONLY_IN_EVENT, more="With `sharding: parameters`: FSDP, ZeRO-3.",
+    ),
+    Field(
+        "overlap_offload", "switch", "copies of gradients and parameters run beside the host's update", default=True,
+        unusual=True, more="Megatron's --overlap-cpu-optimizer-d2h-h2d.",
     ),
     Field(
         "precision", "word", "precision of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES,

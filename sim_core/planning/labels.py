@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sim_core.arrays import Floats, Ints
 from sim_core.errors import SpecError, nearest, shown
-from sim_core.models.recompute import RECOMPUTE_MODULES, modules_mask
+from sim_core.models.recompute import OFFLOAD_MODULES, RECOMPUTE_MODULES, mask_of, modules_mask
 from sim_core.planning.columns import CHECKPOINTING, LISTED, MODULES, SPLITS
 
 
@@ -107,6 +107,23 @@ def _imbalance_code(label: str) -> float:
     return -number if zipf else number
 
 
+def offload_codes(labels: Sequence[str]) -> tuple[Floats, Ints]:
+    """The share of a layer's activations that goes to the host, and a bit for each of OFFLOAD_MODULES. Raises SpecError."""
+    shares, masks = [], []
+    for label in labels:
+        share, mask = np.nan, 0
+        if label.split("+")[0] in OFFLOAD_MODULES:
+            share, mask = 0.0, mask_of(label, OFFLOAD_MODULES, "activation_offload")
+        else:
+            with suppress(ValueError):
+                share = float(label)
+        if not 0 <= share <= 1:
+            raise SpecError(f"activation_offload: found {shown(label)}, {nearest(label, OFFLOAD_MODULES)}, or a share, 0 to 1")
+        shares.append(share)
+        masks.append(mask)
+    return np.array(shares, np.float64), np.array(masks, np.int64)
+
+
 RECOMPUTE: Final = Label(
     codes=checkpointing_codes,
     bounds=(0, len(CHECKPOINTING) - 1),
@@ -125,5 +142,13 @@ IMBALANCE: Final = Label(
     codes=imbalance_codes,
     bounds=(-MOST_IMBALANCE, MOST_IMBALANCE),
     forms="`recorded`, `balanced`, a factor (`1.5`), `zipf:S`",
+    real=True,
+)
+OFFLOAD: Final = Label(
+    codes=offload_codes,
+    bounds=(0.0, 1.0),
+    forms="a share from 0 to 1, or modules, `core_attn+attn_proj+moe_act`",
+    text=lambda value: f"{value:g}" if isinstance(value, float) else str(value),
+    beside=("offload_modules",),
     real=True,
 )

@@ -15,6 +15,7 @@ from sim_core.engine.schedules import (
     IN_ROUNDS,
     LOOP,
     MICRO_BATCHES,
+    PAIRS,
     PLACEMENT,
     ROWS,
     SENDS,
@@ -29,7 +30,19 @@ from sim_core.models.description import MLP as MLP_CHANNEL, Model
 from sim_core.models.keys import refusals
 from sim_core.models.optimizers import ADAMW, MUON
 from sim_core.models.precision import FP8_DELAYED, WIDE
-from sim_core.models.recompute import LAYERNORM, MHC, MLA_UP_PROJ, MLP, MOE, MOE_ACT, SHARED_EXPERTS
+from sim_core.models.recompute import (
+    LAYERNORM,
+    MHC,
+    MLA_UP_PROJ,
+    MLP,
+    MLP_ACT,
+    MOE,
+    MOE_ACT,
+    OFFLOAD_CORE,
+    OFFLOAD_EXPERTS,
+    OFFLOAD_PROJECTION,
+    SHARED_EXPERTS,
+)
 from sim_core.planning.columns import (
     A2A_P2P,
     BALANCED,
@@ -39,6 +52,7 @@ from sim_core.planning.columns import (
     ENDS_AS_LAYERS,
     EVENT,
     EVERY,
+    FILE,
     FULL,
     LISTED,
     LOSS_AS_LAYER,
@@ -116,10 +130,20 @@ EXPLANATIONS: Final[Mapping[str, str]] = {
     "optimizer_not_recorded": "a recorded workload's times hold for the optimizer with which it ran (a model has any)",
     "muon_needs_whole_matrices": "muon with sharded gradients or parameters, or dp_shard: Megatron-LM divides whole matrices "
     "among all data-parallel ranks, with sharding none or optimizer",
+    "offload_not_recorded": "something lies on the host, but the workload is a file, whose times are without (a model has any)",
+    "activation_offload_unfit": "activation_offload with checkpointing every:K, block:K or file, with a schedule that runs "
+    "weight gradients apart or pairs blocks, with modules beside full recompute, with a module that the model does not have, "
+    "or with attn_proj but not core_attn, which keeps the same tensor (as in Megatron)",
+    "optimizer_offload_unfit": "optimizer_offload with another optimizer than adamw, or without sharding, which Megatron, "
+    "DeepSpeed and FSDP need for it",
+    "parameter_offload_unfit": "parameter_offload without sharding: parameters, or without optimizer_offload: 1: what lies on "
+    "the host is updated there (FSDP)",
     "not_in_simai": "fidelity simai supports only SimAI texts, only "
     + "".join(f"{name} {' and '.join(words)}, " for name, words in _SOME_IN_SIMAI.items())
     + f"and of {', '.join(_NONE_IN_SIMAI)} only the defaults",
     "memory_exceeds_device": "the peak memory, or the model's state alone where that is unknown, exceeds the device's",
+    "host_unknown": "something lies on the host, but the hardware does not tell host_bandwidth, host_memory and its bandwidth",
+    "memory_exceeds_host": "what the ranks of a node keep on their host exceeds its memory (host_memory)",
     "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
     "step_too_large": "more than 2^24 blocks in a step",
     "numbers_too_large": "all_gpus above 2^40, or a global batch above 2^53",
@@ -245,6 +269,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         # Megatron-LM, core/optimizer/layer_wise_optimizer.py: no FSDP, and one instance of the optimizer
         "muon_needs_whole_matrices": (plans.optimizer == MUON)
         & ((_sharding(workload, plans) >= GRADIENTS_SHARDED) | (plans.dp_shard > 0)),
+        **_unfit_offload(workload, plans),
         "not_in_simai": ~event & (False if event.all() else _unknown_to_simai(workload, plans)),
         **_refused(workload, plans),
         "step_too_large": unfit["step_too_large"],
@@ -291,7 +316,7 @@ def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, Bools]:
     lacking |= 0 if experts else MOE | MOE_ACT
     lacking |= 0 if model and (model.mla or model.compressed) else MLA_UP_PROJ
     lacking |= 0 if model and model.residual_streams > 1 else MHC
-    lacking |= 0 if model and any(unit.channel == MLP_CHANNEL and not unit.moe for unit in model.layer_units) else MLP
+    lacking |= 0 if model and any(unit.channel == MLP_CHANNEL and not unit.moe for unit in model.layer_units) else MLP | MLP_ACT
     refused = (mask & SHARED_EXPERTS > 0) & (plans.overlap_shared_experts == 1)
     refused |= (mask & MOE > 0) & (plans.overlap_ep == 1)
     refused |= (mask & (LAYERNORM | MOE_ACT) > 0) & (plans.precision == FP8_DELAYED)
@@ -330,6 +355,31 @@ def _unfit_sharding(workload: Workload, plans: Plans) -> dict[str, Bools]:
         "dp_shard_not_dividing_dp": dp % np.where(some, plans.dp_shard, 1) != 0,
         "ep_does_not_fit_dp_shard": some & (ranks % plans.ep != 0) & (plans.ep % ranks != 0),
         "sharding_not_in_schedule": (some | (sharding >= GRADIENTS_SHARDED)) & apart,
+    }
+
+
+def offloads(plans: Plans) -> Bools:
+    """Plans that keep something on the host, [n]."""
+    moved: Bools = (plans.activation_offload > 0) | (plans.offload_modules > 0)
+    moved |= (plans.optimizer_offload > 0) | (plans.parameter_offload == 1)
+    return moved
+
+
+def _unfit_offload(workload: Workload, plans: Plans) -> dict[str, Bools]:
+    """Plans whose layers, states or parameters cannot lie on the host, by reason."""
+    some, model = offloads(plans), None if workload.from_file or not workload.modelled else workload.modelled.model
+    mask, part = plans.offload_modules, plans.optimizer_offload
+    lacking = 0 if model and model.experts else OFFLOAD_EXPERTS
+    apart = SPLITS_BACKWARD[plans.schedule] | PAIRS[plans.schedule]
+    unlike = np.isin(plans.checkpointing, (FILE, EVERY, BLOCK)) | ((plans.checkpointing == FULL) & (mask > 0))
+    alone = (mask & OFFLOAD_PROJECTION > 0) & (mask & OFFLOAD_CORE == 0)
+    activations = (plans.activation_offload > 0) | (mask > 0)
+    sharding = _sharding(workload, plans)
+    return {
+        "offload_not_recorded": some & workload.from_file,
+        "activation_offload_unfit": activations & (apart | unlike | alone | (mask & lacking > 0)),
+        "optimizer_offload_unfit": (part > 0) & ((plans.optimizer != ADAMW) | (sharding == UNSHARDED)),
+        "parameter_offload_unfit": (plans.parameter_offload == 1) & ((sharding != PARAMETERS_SHARDED) | (part != 1)),
     }
 
 

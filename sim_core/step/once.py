@@ -4,16 +4,18 @@ Order of a step: [parameter gather, if overlapped with the first forwards] pipel
 (gradient norm over all stages) | once-per-step collectives and optimizer | [parameter gather, if not overlapped].
 """
 
+from typing import Final
+
 import numpy as np
 
 from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of, held_factor, once_s, row_of_chunk, shard_ranks
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
-from sim_core.costing.memory import stage_factor
+from sim_core.costing.memory import PARAMETER_BYTES, stage_factor
 from sim_core.engine.program import DOWN, STREAMS, UP, message_into, sender_of
 from sim_core.engine.schedules import BOTH_WAYS, LOOP, LOOPED_BFS, V
-from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
+from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OFFLOAD_S, OPTIMIZER
 from sim_core.planning.split import ends_of_stage
 from sim_core.step.gradients import row_of_buckets
 from sim_core.step.scratch import Once, Scratch
@@ -21,6 +23,10 @@ from sim_core.step.sharing import fill_beside
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED
 from sim_core.workloads.moving import BY_LAYERS, EXPERT_PARAMETERS, PARAMETERS
 from sim_core.workloads.workload import AFTER_GRADIENTS, EMBEDDING, GATHER_PARAMETERS, NO_COMM, ONCE_ON_FIRST_STAGE
+
+HOST_UPDATE_BYTES: Final = 30.0
+"""Traffic of Adam on the host per weight: 4 of the gradient read, weight and two moments of 4 each read and written, 2 of the
+16-bit weight written (count of DeepSpeed, csrc/adam/cpu_adam_impl.cpp)."""
 
 
 @inner_kernel
@@ -148,8 +154,9 @@ def work_after(case: Case, scratch: Scratch) -> None:
         if case.update >= 0:
             update_s = max(update_s + case.blocks.updates.seconds[case.update, stage], 0.0)
         once.update_s[stage] = update_s
-        after_s[stage] = update_s * slower
+        after_s[stage] = update_s * slower + once.copied_s[size]
         out[OPTIMIZER] += update_s * slower / pp
+        out[OFFLOAD_S] += once.copied_s[size] / pp
         for k in range(role.shape[0]):
             if role[k] != AFTER_GRADIENTS and (role[k] != ONCE_ON_FIRST_STAGE or stage > 0):
                 continue
@@ -200,8 +207,34 @@ def _cost(case: Case, row: int, like: int, once: Once) -> None:
     experts = optimizer.expert_bytes * _of_stage(case, EXPERT_PARAMETERS, row)
     moved = dense / dense_ranks + experts / expert_ranks
     moved += (moved if case.sharding >= GRADIENTS_SHARDED else dense + experts) * optimizer.clear
-    once.optimizer_s[size] = moved / case.device.hbm_bandwidth + optimizer.step_s + case.device.step_overhead
+    here_s = moved * (1 - plan.optimizer_offload) / case.device.hbm_bandwidth
+    once.copied_s[size] = 0.0
+    if plan.optimizer_offload > 0:
+        weights = case.arrays.dense_parameters * _of_stage(case, PARAMETERS, row) / dense_ranks
+        weights += case.arrays.expert_parameters * _of_stage(case, EXPERT_PARAMETERS, row) / expert_ranks
+        updated_s, total_s = _on_host(case, weights)
+        # the device's part runs beside the host's, or after it
+        total_s = max(total_s, here_s) if plan.overlap_offload == 1 else total_s + here_s
+        once.copied_s[size] = total_s - max(updated_s, here_s) if plan.overlap_offload == 1 else total_s - updated_s - here_s
+        here_s = total_s - once.copied_s[size]
+    once.optimizer_s[size] = here_s + optimizer.step_s + case.device.step_overhead
     once.costed[size] = True
+
+
+@inner_kernel
+def _on_host(case: Case, weights: float) -> tuple[float, float]:
+    """Seconds of the host's update of its part of `weights`, and with the copies for it: gradients down, 16-bit weights up.
+
+    Copies go before and after the update, or beside it. Gradients that ranks share are there already, sent as they are reduced
+    (ZeRO-Offload, arXiv 2101.06840, section 4.2); parameters that lie on the host stay.
+    """
+    plan, part = case.plan, case.plan.optimizer_offload * weights
+    updated_s = part * HOST_UPDATE_BYTES / case.device.update_bandwidth
+    down_s = 0.0 if case.sharding >= GRADIENTS_SHARDED else part * case.arrays.gradient_width / case.device.host_bandwidth
+    up_s = 0.0 if plan.parameter_offload == 1 else part * PARAMETER_BYTES / case.device.host_bandwidth
+    if plan.overlap_offload == 1:
+        return updated_s, max(updated_s, down_s, up_s)
+    return updated_s, updated_s + down_s + up_s
 
 
 @inner_kernel

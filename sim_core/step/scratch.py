@@ -64,6 +64,7 @@ class Once(NamedTuple):
 
     costed: Bools  # [sizes]
     optimizer_s: Floats  # [sizes] of a modelled AdamW
+    copied_s: Floats  # [sizes] for which an update on the host waits for copies
     compute_s: Floats  # [sizes, step pieces]
     comm_s: Floats  # [sizes, step pieces]
     update_s: Floats  # [stages] of the modelled optimizer
@@ -108,7 +109,7 @@ def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes
         layers=Layers(np.zeros(layers, np.int64), *np.zeros((4, layers)), *np.zeros((2, units))),
         buckets=buckets,
         gathers=gathers,
-        once=Once(np.zeros(sizes, np.bool_), np.zeros(sizes), *np.zeros((2, sizes, pieces)), *np.zeros((7, stages))),
+        once=Once(np.zeros(sizes, np.bool_), *np.zeros((2, sizes)), *np.zeros((2, sizes, pieces)), *np.zeros((7, stages))),
         sums=np.zeros(len(METRICS)),
         before_s=np.zeros(1),
         begun=np.zeros(len(METRICS)),

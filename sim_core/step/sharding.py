@@ -70,8 +70,9 @@ def backward_s(layers: Layers, count: int, ahead: int, waits: bool) -> float:
 
 @inner_kernel
 def _is_sharded(case: Case) -> bool:
-    """Whether layers send something."""
-    return case.sharding >= GRADIENTS_SHARDED and (shard_ranks(case, SHARD) > 1 or shard_ranks(case, EXPERT_SHARD) > 1)
+    """Whether layers send something, to other ranks or to the host."""
+    some = shard_ranks(case, SHARD) > 1 or shard_ranks(case, EXPERT_SHARD) > 1 or case.plan.optimizer_offload > 0
+    return case.sharding >= GRADIENTS_SHARDED and some
 
 
 @inner_kernel
@@ -117,7 +118,10 @@ def run_layers(case: Case, virtual: int, way: int, layers: Layers) -> int:
 
 @inner_kernel
 def _cost_units(case: Case, layers: Layers) -> float:
-    """Gather and scatter of one layer of each unit; returns the part of these seconds for which they need the NICs."""
+    """Gather and scatter of one layer of each unit; returns the part of these seconds for which they need the NICs.
+
+    A rank's part of parameters on the host comes over before it is gathered, its part of gradients goes there once scattered.
+    """
     width = case.arrays.gradient_width * width_scale(case)
     parameter = PARAMETER_BYTES * GATHERED[case.plan.precision]
     whole_s, nic_s = 0.0, 0.0
@@ -128,9 +132,16 @@ def _cost_units(case: Case, layers: Layers) -> float:
         if case.sharding == PARAMETERS_SHARDED:  # frozen ones as well: gathered, never scattered
             gather_s = collective_of(case, ALL_GATHER, SHARD, parameter * (dense + held[2]))
             gather_s += collective_of(case, ALL_GATHER, EXPERT_SHARD, parameter * (experts + held[3]))
+        dense_ranks, expert_ranks = shard_ranks(case, SHARD), shard_ranks(case, EXPERT_SHARD)
+        if case.plan.parameter_offload == 1:
+            mine = (dense + held[2]) / dense_ranks + (experts + held[3]) / expert_ranks
+            gather_s += case.arrays.framework.copied_bytes * mine / case.device.host_bandwidth
         layers.unit_gather_s[unit] = gather_s
         scatter_s = collective_of(case, REDUCE_SCATTER, SHARD, width * dense)
         scatter_s += collective_of(case, REDUCE_SCATTER, EXPERT_SHARD, width * experts)
+        if case.plan.optimizer_offload > 0:
+            mine = case.plan.optimizer_offload * (dense / dense_ranks + experts / expert_ranks)
+            scatter_s += case.arrays.gradient_width * mine / case.device.host_bandwidth
         layers.unit_scatter_s[unit] = scatter_s
         if case.shares and scatter_s > 0:
             whole_s += scatter_s

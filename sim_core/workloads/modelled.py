@@ -103,6 +103,8 @@ def workload_from_model(
             ring_wait_s=2 * stack.reduced_tensors * stack.ring_step_in_pipelines,  # a ring passes a boundary twice
             micro_batch_host_s=0.0 if stack.graphs == "full" else stack.host_micro_batch,
             message_host_s=stack.host_message + stack.message_sleep,
+            offload_stages=stack.offload_stages,
+            copied_bytes=4.0 if stack.weight_bytes <= stack.gradient_bytes else 2.0,  # FSDP, without weights of 16 bits, casts
             sharding_in_pipeline=SHARDINGS.index(stack.sharding_in_pipeline or stack.sharding),
         ),
     )

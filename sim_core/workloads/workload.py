@@ -184,6 +184,8 @@ class Framework(NamedTuple):
     ring_wait_s: float = 0.0  # per layer and boundary between nodes: rings that sum whole gradients in a pipeline over nodes
     micro_batch_host_s: float = 0.0  # of a virtual stage in a pipeline, before each micro-batch
     message_host_s: float = 0.0  # of the CPU for each pipeline message, on top of its seconds
+    copied_bytes: float = 2.0  # of a parameter that comes from the host: 4 where it is cast behind the copy
+    offload_stages: float = 0.0  # virtual stages' worth of offloaded activations in transit; 0: two layers' worth
 
 
 class RecordedMessages(NamedTuple):

@@ -8,7 +8,8 @@ from sweep.frameworks.torchtitan_models import flavor_of
 VERSION = "v0.2.2"
 NAMED = {
     "schedule", "layer_split", "checkpointing", "precision", "dispatcher", "bucket_bytes", "overlap_tp", "sequence", "cp",
-    "cp_comm_type", "sharding", "dp_shard", "reshard_after_forward", "prefetch_layers",
+    "cp_comm_type", "sharding", "dp_shard", "reshard_after_forward", "prefetch_layers", "parameter_offload",
+    "optimizer_offload",
 }  # fmt: skip
 """Fields with a key, or with a comment where they have none."""
 Sections = dict[str, dict[str, int | str]]

@@ -24,7 +24,16 @@ GA = Word("gradient_accumulation_steps", OF_NUMBER, "ga")
 ZERO_SECTION = Word("zero_optimization", field="sharding", is_sign=True)
 STAGE = Word("stage", OF_NUMBER, "sharding")
 OVERLAP = Word("overlap_comm", field="overlap_grad")
-OFFLOADED = ("offload_optimizer", "offload_param")
+OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS = (
+    Word("offload_optimizer", field="optimizer_offload"), Word("offload_param", field="parameter_offload"),
+)  # fmt: skip
+OFFLOAD_RATIO = Word("ratio", field="optimizer_offload")
+HOST, NOWHERE = "cpu", (None, "none")
+"""Devices that a section of offloading names."""
+TRAINER_OFFLOAD = "offload"
+"""A word of the Trainer's `fsdp`: parameters, gradients and optimizer on the host."""
+CHECKPOINTS, ON_HOST = "activation_checkpointing", "cpu_checkpointing"
+"""Of the section of recompute, whether the layers' inputs go to the host."""
 TRAINER_MICRO_BATCH = Word("per_device_train_batch_size", OF_NUMBER, "micro_batch")
 CHECKPOINTING = Word("gradient_checkpointing", field="checkpointing")
 TRAINER_FSDP = Word("fsdp", field="sharding")
@@ -33,7 +42,7 @@ SEQUENCES = ("model_max_length", "max_seq_length", "block_size", "max_length", "
 NARROW = ("bf16", "fp16")
 USED = (
     *(word.name for word in (BATCH, MICRO_BATCH, GA, ZERO_SECTION)), "fp16", "bf16",
-    *(word.name for word in (TRAINER_MICRO_BATCH, CHECKPOINTING, DEEPSPEED)), *SEQUENCES,
+    *(word.name for word in (TRAINER_MICRO_BATCH, CHECKPOINTING, DEEPSPEED)), *SEQUENCES, CHECKPOINTS,
 )  # fmt: skip
 """Keys that the plan is read from."""
 BUCKET = Word("reduce_bucket_size", OF_NUMBER, "bucket_bytes")

@@ -63,6 +63,7 @@ TOLD = (
     "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param", "overlap_ep",
     "overlap_shared_experts", "dispatcher", "bucket_bytes", "gradient_precision", "cp_comm_type", "cp_a2a_size",
     "microbatch_group_size", "optimizer", "muon_tp_mode", "muon_aligned", "dp_shard", "overlap_pp", "layer_split",
+    "activation_offload", "optimizer_offload", "parameter_offload", "overlap_offload",
 )  # fmt: skip
 """Fields of a plan in the order in which they are told; the first ten also where they are not known."""
 SIZES = TOLD[:10]

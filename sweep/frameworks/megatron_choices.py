@@ -2,8 +2,19 @@
 
 import re
 from collections.abc import Collection
+from contextlib import suppress
 
-from sim_core import OF_NUMBER, OF_SWITCH, OFF, Argument, Dump, Rules, SpecError, megatron_arguments as model
+from sim_core import (
+    OF_NUMBER,
+    OF_SWITCH,
+    OFF,
+    OFFLOAD_MODULES as OFFLOAD_NAMES,
+    Argument,
+    Dump,
+    Rules,
+    SpecError,
+    megatron_arguments as model,
+)
 from sweep.frameworks.deepspeed import DEEPSPEED, ZERO, ZERO_STAGE
 from sweep.frameworks.megatron_sizes import TP, Launch, has_experts
 from sweep.frameworks.plan import Launched
@@ -95,7 +106,10 @@ def _recompute(plan: Launched) -> tuple[str, str, str, tuple[str, ...] | None]:
         return "", "", "", None
     if kind in ("full", "every", "block"):
         return "full", "block" if kind == "block" else "uniform", layers or "1", None
-    return "selective", "", "", None if kind == "selective" else tuple(kind.split("+"))  # by Megatron's names
+    modules = tuple(kind.split("+"))  # by Megatron's names
+    if "mlp_act" in modules:
+        raise SpecError(f"plan {plan.number}: Megatron-LM runs a dense mlp again as a whole, not its activation (mlp_act)")
+    return "selective", "", "", None if kind == "selective" else modules
 
 
 def _refuses_full(r: Launch) -> Rules:
@@ -236,6 +250,92 @@ FP8_RECIPE = Choice(
     "fp8_recipe", field="precision", write=lambda plan: {ours: name for name, ours in RECIPES.items()}.get(plan["precision"])
 )  # fmt: skip
 FP4: Choice = Choice("fp4_format", older=("fp4",), write=lambda plan: "e2m1" if plan["precision"] == "nvfp4" else None)
+
+
+def _offloaded(dump: Dump) -> str | float | None:
+    """What layers send to the host: modules; or, of whole layers, their share."""
+    if FINE_OFFLOAD.on(dump):
+        modules = re.findall(r"\w+", OFFLOAD_MODULES.word(dump))
+        return "+".join(modules) if modules and {*modules} <= {*OFFLOAD_NAMES} else None
+    layers, sent = model.LAYERS.whole(dump), OFFLOAD_LAYERS.whole(dump)
+    return sent / layers if layers and sent and sent <= layers else None
+
+
+def _modules_sent(plan: Launched) -> tuple[str, ...]:
+    """Modules whose inputs go to the host. Raises SpecError for a share."""
+    sent = str(plan.fields.get("activation_offload", "0"))
+    if sent[0].isdigit() and float(sent) > 0:
+        raise SpecError(
+            f"plan {plan.number}: Megatron-LM sends modules to the host, such as {OFFLOAD_NAMES[2]}, not {sent} of a layer"
+        )
+    return () if sent[0].isdigit() else tuple(sent.split("+"))
+
+
+def _updates_on_host(plan: Launched) -> float:
+    return float(plan.fields.get("optimizer_offload", 0.0))
+
+
+def _fraction_in(dump: Dump) -> float | None:
+    """The part of the optimizer that the host has; all of it where no part is stated."""
+    if not OPTIMIZER_OFFLOAD.on(dump):
+        return None
+    with suppress(ValueError):
+        return min(max(float(FRACTION.word(dump, "1")), 0.0), 1.0)
+    return None
+
+
+def offload_notes(dump: Dump) -> list[str]:
+    """What is said of the host and not simulated, one line each."""
+    names = [each.name for each in (FINE_OFFLOAD, CPU_OFFLOAD) if each.on(dump)]
+    notes = [f"{' and '.join(names)}: of what, is not told in words that we know"] if names and _offloaded(dump) is None else []
+    return notes + [f"{each.name}: not modelled" for each in (OFFLOAD_WEIGHTS, TORCH_OFFLOAD) if each.on(dump)]
+
+
+FINE_OFFLOAD: Choice = Choice(
+    "fine_grained_activation_offloading", OF_SWITCH, "activation_offload", read=_offloaded,
+    write=lambda plan: bool(_modules_sent(plan)),
+    refuses=lambda r: (
+        (r.has(FINE_OFFLOAD) and r.has(CPU_OFFLOAD), f"{FINE_OFFLOAD.flag} and {CPU_OFFLOAD.flag} exclude each other"),
+        (r.has(FINE_OFFLOAD) and not r.words(OFFLOAD_MODULES), f"{FINE_OFFLOAD.flag} needs {OFFLOAD_MODULES.flag}"),
+    ),
+)  # fmt: skip
+OFFLOAD_MODULES: Choice = Choice(
+    "offload_modules", field="activation_offload", leaves_open=True, write=lambda plan: _modules_sent(plan) or None,
+    refuses=lambda r: (
+        (
+            "attn_proj" in r.words(OFFLOAD_MODULES) and CORE_ATTENTION not in r.words(OFFLOAD_MODULES),
+            f"{OFFLOAD_MODULES.flag} attn_proj needs {CORE_ATTENTION}",
+        ),
+    ),
+)  # fmt: skip
+CPU_OFFLOAD: Choice = Choice(
+    "cpu_offloading", OF_SWITCH,
+    refuses=lambda r: (
+        (r.has(CPU_OFFLOAD) and r.pp > 1, f"{CPU_OFFLOAD.flag} needs pp 1"),
+        (r.has(CPU_OFFLOAD) and r.word(GRANULARITY, ""), f"{CPU_OFFLOAD.flag} does not go with {GRANULARITY.flag}"),
+    ),
+)  # fmt: skip
+OFFLOAD_LAYERS = Choice("cpu_offloading_num_layers", OF_NUMBER, "activation_offload", leaves_open=True)
+OFFLOAD_WEIGHTS = Choice("cpu_offloading_weights", OF_SWITCH)
+OPTIMIZER_OFFLOAD: Choice = Choice(
+    "optimizer_cpu_offload", OF_SWITCH, "optimizer_offload", older=("cpu_optimizer",), read=_fraction_in,
+    write=lambda plan: _updates_on_host(plan) > 0,
+    refuses=lambda r: (
+        (r.has(OPTIMIZER_OFFLOAD) and not r.has(PRECISION_AWARE), f"{OPTIMIZER_OFFLOAD.flag} needs {PRECISION_AWARE.flag}"),
+        (r.has(OPTIMIZER_OFFLOAD) and not _shares(r), f"{OPTIMIZER_OFFLOAD.flag} needs {DISTRIBUTED.flag}"),
+    ),
+)  # fmt: skip
+FRACTION = Choice(
+    "optimizer_offload_fraction", field="optimizer_offload", leaves_open=True,
+    write=lambda plan: f"{_updates_on_host(plan):g}" if _updates_on_host(plan) else None,
+)  # fmt: skip
+PRECISION_AWARE: Choice = Choice("use_precision_aware_optimizer", OF_SWITCH, write=lambda plan: _updates_on_host(plan) > 0)
+OVERLAP_OFFLOAD: Choice = Choice(
+    "overlap_cpu_optimizer_d2h_h2d", OF_SWITCH, "overlap_offload",
+    read=lambda dump: OVERLAP_OFFLOAD.on(dump) if OPTIMIZER_OFFLOAD.on(dump) else None,
+    write=lambda plan: _updates_on_host(plan) > 0 and bool(plan.fields.get("overlap_offload", True)),
+)  # fmt: skip
+TORCH_OFFLOAD = Choice("use_torch_optimizer_for_cpu_offload", OF_SWITCH)
 
 
 def _optimizer_in(dump: Dump) -> str | None:

@@ -108,6 +108,16 @@ LOCAL_BATCH = Key(
 )  # fmt: skip
 GLOBAL_BATCH = Key(MEGATRON_BATCH.name, field="global_batch", section="training", write=of_plan("global_batch"))
 SEQUENCE = Key("seq_len", field="sequence", section="training", write=lambda plan: plan.sequence or None)
+CPU_OFFLOAD: Key = Key(
+    "enable_cpu_offload", field="parameter_offload", section="training",
+    write=lambda plan: True if plan.fields.get("parameter_offload") else None,
+    refuses=lambda plan: (
+        (
+            plan.fields.get("optimizer_offload", 0) > 0 and not plan.fields.get("parameter_offload"),
+            f"{CPU_OFFLOAD.name} moves parameters and optimizer together: parameter_offload: true",
+        ),
+    ),
+)  # fmt: skip
 MODE = Key("mode", section="activation_checkpoint", write=lambda plan: "full" if plan["checkpointing"] == "full" else "none")
 SELECTIVE = Key("selective_ac_option", field="checkpointing", section="activation_checkpoint")
 COMPILE = Key("enable", section="compile", write=lambda plan: True if _overlaps_tp(plan) else None)

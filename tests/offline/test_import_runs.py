@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.import_runs import run_of
+from benchmarks.importing.features import recipe_of
 from benchmarks.importing.stacks import checkpointing_of, dispatcher_of, layer_split, memory_untold, stack_cell
 from benchmarks.importing.table import COMMITTED, COUNTS, Row as Told, read_table
 from sim_core import SimError, read_model, read_stack
@@ -488,21 +489,20 @@ def test_what_maxtext_does_not_save_runs_again(saved: str, again: str) -> None:
         ("selective", "selective", "selective"),
         ("sel core_attn", "selective", "selective"),
         ("selective (attention core)", "selective", "selective"),
-        ("norm, act", "layernorm", "layernorm+moe_act"),
-        ("selective:norms+mlp_activation", "layernorm", "layernorm+moe_act"),
-        ("selective:moe_act,layernorm", "layernorm", "moe_act+layernorm"),
+        ("norm, act", "layernorm+mlp_act", "layernorm+moe_act"),
+        ("selective:norms+mlp_activation", "layernorm+mlp_act", "layernorm+moe_act"),
+        ("selective:moe_act,layernorm", "mlp_act+layernorm", "moe_act+layernorm"),
         ("selective:layernorm,moe", "layernorm", "layernorm+moe"),
-        ("RMSNorm and SwiGLU", "layernorm", "layernorm+moe_act"),
+        ("RMSNorm and SwiGLU", "layernorm+mlp_act", "layernorm+moe_act"),
         ("core_attn+mlp", "core_attn+mlp", "core_attn+mlp"),
-        ("act", "none", "moe_act"),
+        ("act", "mlp_act", "moe_act"),
     ],
 )
 def test_recompute_in_many_words(stated: str, dense: str, experts: str) -> None:
-    """The activation of a dense MLP is no module here: of little time, but its memory is not told."""
+    """The activation of an MLP is one module where it is dense, another of experts."""
     found = [checkpointing_of(told(recompute=stated, **more)) for more in ({}, MOE)]
     assert found == [dense, experts]
-    assert memory_untold(told(recompute=stated)) == ("moe_act" in experts)
-    assert not memory_untold(told(**MOE, recompute=stated))
+    assert not any(memory_untold(told(recompute=stated, **more)) for more in ({}, MOE))
     (run,) = run_rows([row(recompute=stated)])
     assert not run.reason
     assert checkpointing_of(told(features=f"recompute={stated}", recompute="")) == dense
@@ -510,10 +510,9 @@ def test_recompute_in_many_words(stated: str, dense: str, experts: str) -> None:
 
 def test_part_of_the_layers_is_counted_by_stage() -> None:
     assert checkpointing_of(told(recompute="full:16/32", pp="4")) == "block:4"
-    assert [memory_untold(told(features=f"activation_offload={share}")) for share in ("0", "0.000", "0.355")] == [
-        False,
-        False,
-        True,
+    assert [recipe_of(told(features=f"activation_offload={share}")).plan for share in ("0.000", "0.355")] == [
+        {"activation_offload": 0.0},
+        {"activation_offload": 0.355},
     ]
 
 

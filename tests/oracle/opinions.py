@@ -16,6 +16,7 @@ _SIMAI = "tests/sim_core/test_simai_model.py::test_every_branch_agrees_with_the_
 _ZERO = "tests/sim_core/test_sharding.py::test_state_is_that_of_the_zero_paper"
 _STREAMS = "tests/sim_core/test_sharding.py::test_passes_take_what_streams_and_buffers_take"
 _SHARDED = "tests/sim_core/test_sharding.py::test_every_micro_batch_gathers_and_scatters_again"
+_OFFLOAD = "tests/sim_core/test_offload.py"
 _DISPATCH = "tests/sim_core/test_dispatcher.py"
 
 OF_FIELDS: dict[str, str | dict[str, str]] = {
@@ -35,6 +36,10 @@ OF_FIELDS: dict[str, str | dict[str, str]] = {
     "optimizer": {"adamw": UPDATES, "muon": _MUON, "sgd_momentum": UPDATES, "adafactor": UPDATES, "adam8bit": UPDATES},
     "muon_tp_mode": dict.fromkeys(("blockwise", "duplicated", "distributed"), _MODES),
     "muon_aligned": _MUON,
+    "activation_offload": f"{_OFFLOAD}::test_a_layer_waits_for_copies_longer_than_its_passes",
+    "offload_modules": f"{_OFFLOAD}::test_modules_send_their_inputs",
+    "parameter_offload": f"{_OFFLOAD}::test_parameters_come_over_before_each_pass",
+    **dict.fromkeys(("optimizer_offload", "overlap_offload"), f"{_OFFLOAD}::test_the_host_updates_its_part"),
     "precision": {
         "bf16": LAYERS,
         **dict.fromkeys(("fp16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise", "mxfp8", "nvfp4"), MESSAGES),

@@ -719,7 +719,7 @@ class Oracle:
         if plan.post_validation:
             step_s = self.without_barrier(lines, stages, block_end, done, before, once)
         names: tuple[str, ...] = ("compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s", "bubble_s")
-        names += ("optimizer_s", "pp_queued_s")
+        names += ("optimizer_s", "pp_queued_s", "offload_s")
         names += tuple(f"{part}_{what}_s" for part in ("tp", "ep", "cp", "dp", "pp") for what in ("total", "exposed"))
         found = {name: (plan.ga * each[name] + once[name]) / plan.pp for name in names}
         return {**found, "step_time_s": step_s}, done

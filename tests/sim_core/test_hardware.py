@@ -96,7 +96,7 @@ ZERO_IS_FINE = (
     "power",
     *("nvlink_latency", "nic_latency", "memory_bandwidth", "net_overhead", "kernel_overhead", "step_overhead"),
     *("peak_flops_fp8", "peak_flops_fp4", "gpus_per_socket", "socket_bandwidth", "socket_bandwidth_one"),
-    *("nodes_per_leaf", "nodes_per_pod", "link_axes"),
+    *("nodes_per_leaf", "nodes_per_pod", "link_axes", "host_bandwidth", "host_memory", "host_memory_bandwidth"),
 )
 NUMBERS = [key for key in HARDWARE_KEYS if HARDWARE_KEYS[key][1] != "yes or no"]
 

@@ -49,7 +49,7 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
         "ga": ga, "sequence": next((number(config, name) for name in of.SEQUENCES if number(config, name)), None),
         "precision": _precision(config),
         "checkpointing": "full" if config.get(of.CHECKPOINTING.name) is True else "none",
-        **_zero(config, notes),
+        **_zero(config, notes), **_on_host(config, notes),
     }  # fmt: skip
     kept = tuple(str(key) for key in document if key not in of.USED)
     return Job(framework=of.TRAINER_NAME if trainer else of.NAME, plan=plan, notes=tuple(notes), kept=kept)
@@ -67,14 +67,28 @@ def _zero(config: Values, notes: list[str]) -> Fields:
         return {"sharding": next((sharing for word, sharing in of.FSDP.items() if word in words), nothing)}
     stage = zero.get(of.STAGE.name, 0)
     plan: Fields = {"sharding": of.ZERO[stage] if isinstance(stage, int) and 0 <= stage < len(of.ZERO) else None}
-    offloaded = [
-        name for name in of.OFFLOADED
-        if isinstance(zero.get(name), Mapping) and zero[name].get("device") not in (None, "none")
-    ]  # fmt: skip
-    if offloaded:
-        notes.append(f"{' and '.join(offloaded)}: not modelled")
     if isinstance(zero.get(of.OVERLAP.name), bool):
         plan[of.OVERLAP.field] = zero[of.OVERLAP.name]
+    return plan
+
+
+def _on_host(config: Values, notes: list[str]) -> Fields:
+    """What lies on the host: optimizer and parameters by ZeRO's sections, all of both by FSDP, the inputs of layers."""
+    zero, plan = config.get(of.ZERO_SECTION.name), Fields()
+    if isinstance(zero, Mapping):
+        for word, whole in ((of.OFFLOAD_OPTIMIZER, 1.0), (of.OFFLOAD_PARAMETERS, True)):
+            section = zero.get(word.name)
+            if not isinstance(section, Mapping):
+                continue
+            device = section.get("device")
+            if device == of.HOST:
+                plan[word.field] = section.get(of.OFFLOAD_RATIO.name, whole) if word is of.OFFLOAD_OPTIMIZER else whole
+            elif device not in of.NOWHERE:
+                notes.append(f"{word.name} to {str(device)[:20]}: not modelled")
+    elif of.TRAINER_OFFLOAD in str(config.get(of.TRAINER_FSDP.name, "")).split():
+        plan = {of.OFFLOAD_OPTIMIZER.field: 1.0, of.OFFLOAD_PARAMETERS.field: True}
+    if isinstance(section := config.get(of.CHECKPOINTS), Mapping) and section.get(of.ON_HOST) is True:
+        plan["activation_offload"] = 1.0
     return plan
 
 

@@ -18,7 +18,7 @@ from sim_core import (
 from sim_core.documents import Lines, Values
 from sweep.frameworks import megatron
 from sweep.frameworks.deepspeed import DEEPSPEED
-from sweep.frameworks.megatron_choices import optimizer_notes
+from sweep.frameworks.megatron_choices import offload_notes, optimizer_notes
 from sweep.frameworks.megatron_sizes import TP
 from sweep.inputs.launch.keys import numbers_or_why
 from sweep.inputs.told import Job
@@ -85,7 +85,7 @@ def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
 def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
     values, unset = values_of(flags)
     plan = megatron.left_open(megatron.plan_of(values, gpus_of(values, slurm, unset)), unset)
-    notes, left_open = optimizer_notes(values), {megatron.FIELD_OF.get(flag) for flag in unset}
+    notes, left_open = optimizer_notes(values) + offload_notes(values), {megatron.FIELD_OF.get(flag) for flag in unset}
     if plan["all_gpus"] and plan["dp"] is None and not {"tp", "pp", "cp"} & left_open:
         width = "x".join(f" {name} {plan[name]} " for name in ("tp", "pp", "cp"))
         notes.append(f"it starts {plan['all_gpus']} GPUs, which{width}does not divide: more are meant".replace("  ", " "))

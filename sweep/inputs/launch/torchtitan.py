@@ -77,21 +77,15 @@ def _plan(settings: _Settings, model: Values, notes: list[str]) -> Fields:
         "all_gpus": dp * tp * pp * cp if dp else None, "micro_batch": micro, "global_batch": batch,
         **({} if batch else {"ga": local // micro if local and micro and local % micro == 0 else None}),
         "sequence": settings.number(of.SEQUENCE), "sequence_parallel": tp > 1, "checkpointing": _checkpointing(settings, notes),
-        "sharding": "none" if shard == 1 and replicate else "parameters",
+        **_sharding(settings, pp, shard, replicate),
         "precision": "fp8_tensorwise" if "float8" in str(settings.value(of.CONVERTERS)) else "bf16",
         "overlap_tp": settings.value(of.ASYNC_TP) is True and tp > 1,
     }  # fmt: skip
     if None in degrees:
         plan |= dict.fromkeys(name for name, degree in zip(("tp", "pp", "cp"), degrees, strict=True) if degree is None)
         plan["all_gpus"] = None
-    if plan["sharding"] == "parameters":
-        reshard = of.RESHARD_WORDS.get(settings.word(of.RESHARD))
-        if pp > 1 and not reshard:
-            plan["sharding"] = of.IN_PIPELINE
-        elif reshard is not None:
-            plan["reshard_after_forward"] = reshard
-        if shard and replicate and replicate > 1:
-            plan["dp_shard"] = shard * cp
+    if plan["sharding"] != "none" and shard and replicate and replicate > 1:
+        plan["dp_shard"] = shard * cp
     if pp > 1:
         plan["schedule"] = schedule
     if cp > 1 and (kind := of.ROTATE_WORDS.get(settings.word(of.ROTATE) or "allgather")):
@@ -103,6 +97,17 @@ def _plan(settings: _Settings, model: Values, notes: list[str]) -> Fields:
         if replicate and replicate > 1:
             notes.append(f"{replicate} replicas: --set dp_shard=... says how many ranks share the parameters, else all")
     return plan
+
+
+def _sharding(settings: _Settings, pp: int, shard: int | None, replicate: int | None) -> Fields:
+    """What ranks share, when they give it back, and whether it lies on the host, where FSDP then updates it, too."""
+    if shard == 1 and replicate:
+        return {"sharding": "none"}
+    reshard = of.RESHARD_WORDS.get(settings.word(of.RESHARD))
+    on_host = {of.CPU_OFFLOAD.field: True, "optimizer_offload": 1.0} if settings.value(of.CPU_OFFLOAD) is True else {}
+    if pp > 1 and not reshard:
+        return {"sharding": of.IN_PIPELINE, **({"optimizer_offload": 1.0} if on_host else {})}  # parameters stay gathered
+    return {"sharding": "parameters", **({} if reshard is None else {"reshard_after_forward": reshard}), **on_host}
 
 
 def _schedule(settings: _Settings, model: Values, pp: int, notes: list[str]) -> tuple[str | None, int | None]:

@@ -1,0 +1,43 @@
+"""`sweep fit`: will it fit?"""
+
+from typing import Annotated
+
+from typer import Argument, Exit, Option
+
+from sim_core import read_hardware, read_model, read_stack
+from sim_core.limits import LARGEST
+from sweep.answers.fitting import fit, fit_sections
+from sweep.answers.section import values_of
+from sweep.commands.shared import AsJson, write_json
+from sweep.exits import EXIT_FAILED_PLANS
+from sweep.options import readable
+from sweep.show.sections import print_sections
+from sweep.show.terminal import own_console
+
+
+def fit_command(
+    model: Annotated[str, Argument(help="A name (`sweep model`), a config.json, Megatron-LM arguments.")],
+    hardware: Annotated[str, Option(help="Preset or YAML file.")] = "H100-SXM",
+    gpus: Annotated[int, Option(min=1, max=LARGEST["all_gpus"], help="GPUs of the job.")] = 8,
+    sequence: Annotated[int | None, Option(min=1, max=2**31 - 1, help="Tokens of a sequence.")] = None,
+    stack: Annotated[str | None, Option(help="The framework that runs it (`sweep stack`).")] = None,
+    sets: Annotated[
+        list[str] | None, Option("--set", help="What the plan is: tp=8, checkpointing=full, sharding=parameters.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether a plan fits, of what its memory is made, and the cheapest changes with which it does."""
+    readable("--hardware", read_hardware, hardware)
+    readable("MODEL", read_model, model)
+    workload = {"model": model, **({"sequence": sequence} if sequence else {})}
+    if stack is not None:
+        readable("--stack", read_stack, stack)
+        workload["stack"] = stack
+    found = fit(workload, hardware, gpus, sets or [])
+    sections = list(fit_sections(found))
+    if as_json:
+        write_json(values_of(sections))
+    else:
+        print_sections(sections, own_console())
+    if found.row["status"] != "ok":
+        raise Exit(EXIT_FAILED_PLANS)
