@@ -96,7 +96,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, folder / name)
     recipe = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").partition("**An axis of plans")[2]
     row, formula = (textwrap.dedent(code) for code in re.findall(r" *```text\n(.*?) *```", recipe, re.DOTALL)[:2])
-    replace(folder / "sim_core/planning/fields.py", r"_ROWS: Final = \(\n", "\\g<0>" + row + OTHER_ROWS)
+    replace(folder / "sim_core/planning/fields.py", r"_ROWS = \(\n", "\\g<0>" + row + OTHER_ROWS)
     replace(folder / "sim_core/costing/case.py", r"(def compute_factor.*?\n    )return .*?\n", "\\g<1>" + formula)
     python(folder, "-m", "docs.made.plan_fields")
     shutil.copy(GPT7B, folder / "workload.txt")

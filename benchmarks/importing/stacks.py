@@ -30,6 +30,9 @@ JAX: Final = ("maxtext", "paxml")
 AUTOCAST: Final = r"fms-acceleration@\w+:scripts/benchmarks/refs/a100_80gb_(?:liger|granite)\."
 """Tables of runs whose scenarios set bf16 (scripts/benchmarks/scenarios-liger.yaml, -granite.yaml; scenarios.yaml does not).
 Under FSDP accelerate 1.0 then holds what is trained in fp32, whatever it was loaded in (accelerator.py, prepare_model)."""
+EAGER_GATES: Final = ("paddle",)
+"""Frameworks whose Llama multiplies the gate's activation by kernels of its own, so that both are kept, 3 x 2 bytes for two
+elements (PaddleNLP, llama/modeling.py, LlamaMLP)."""
 BIG_CODE: Final = ("santacoder", "starcoder", "gpt_bigcode")
 PURE: Final = ("weight_bytes", "gradient_bytes", "adam_bytes", "optimizer_bytes")
 OF_TPU: Final = {"maxtext": "maxtext-tpu"}
@@ -120,6 +123,8 @@ def _facts(row: Row, name: str) -> dict[str, object]:
         facts = dict(FP32_GRADIENTS)
     if row.text("zero") in OPTIMIZER:
         facts["sharding"] = OPTIMIZER[row.text("zero")]
+    if any(word in row.text("framework").lower() for word in EAGER_GATES) and row.text("model").lower().startswith("llama"):
+        facts["activation_input_bytes"] = 3.0
     recipe = dict(recipe_of(row).facts)
     if HF_TRAINER in row.text("framework").lower():
         autocast = re.search(AUTOCAST, row.text("source")) is not None

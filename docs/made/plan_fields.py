@@ -60,7 +60,7 @@ def _source() -> Iterator[str]:
 
 def _tuple(name: str, words: Iterable[str]) -> Iterator[str]:
     listed = ", ".join(f'"{word}"' for word in words)
-    yield f"{name}: Final = ({listed})"
+    yield f"{name} = ({listed})"
 
 
 def _comment(row: Field) -> str:

@@ -4,8 +4,6 @@ A key is everything that the cost of a layer depends on: sizes and placement of 
 overlap switches. It excludes pp, vpp, ga and the schedule, which decide how often a layer runs, and when.
 """
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
@@ -42,9 +40,9 @@ from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales, times_base
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Workload
 
-TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL, CP_TOTAL, CP_TOTAL], np.int64)
+TOTAL_OF = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL, CP_TOTAL, CP_TOTAL], np.int64)
 """The metric of a group's communication, by group. The metric after it is the exposed part."""
-EXPOSED: Final = 1
+EXPOSED = 1
 
 
 def cost_blocks(

@@ -6,8 +6,6 @@ share it (Megatron-LM docs, "Distributed Optimizer", table of memory; Rajbhandar
 workload with other state sets `state_width`. Activations are not included; no input format holds them.
 """
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
@@ -20,8 +18,8 @@ from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED, PARAM
 from sim_core.workloads.moving import ALL_PARAMETERS, BY_LAYERS, EXPERT_PARAMETERS, PADDING, PARAMETERS, padded
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Framework, Workload
 
-MEGATRON_BUCKET_PARAMETERS: Final = 40_000_000
-MEGATRON_BUCKET_PARAMETERS_PER_DP: Final = 1_000_000
+MEGATRON_BUCKET_PARAMETERS = 40_000_000
+MEGATRON_BUCKET_PARAMETERS_PER_DP = 1_000_000
 """Default gradient bucket: max(40e6, 1e6 * dp) parameters; Megatron-LM core/distributed/distributed_data_parallel.py."""
 
 

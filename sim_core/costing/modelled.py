@@ -1,7 +1,5 @@
 """The block table of a model in numbers: its operators on a device's kernels, its messages, and the host that launches them."""
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
@@ -35,13 +33,13 @@ from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, TP, WEIGHT_GRADIENT, Modelled, Workload
 
-EXPOSED: Final = 1
-AGAIN: Final = 2
+EXPOSED = 1
+AGAIN = 2
 """Row of `nic_s`."""
-WEIGHT_LAUNCHES: Final = 0.25
+WEIGHT_LAUNCHES = 0.25
 """Part of the backward kernels of a layer that are of weight gradients: a GEMM of each of four linear layers, of some 16."""
-ALLTOALL: Final = 0
-CAPTURED: Final = {"none": (1.0, False), "attention": (0.0, False), "router": (1.0, True), "attention and router": (0.0, True)}
+ALLTOALL = 0
+CAPTURED = {"none": (1.0, False), "attention": (0.0, False), "router": (1.0, True), "attention and router": (0.0, True)}
 """By `graphs`: part of a dense layer's CPU time that is left in a layer with experts, and whether its router is captured."""
 
 

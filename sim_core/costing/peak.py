@@ -9,7 +9,7 @@ their 34 bytes per token and hidden element, 10 are inputs of norms, attention a
 the weights: each row or column of a matrix keeps 2 bytes per token. So the weights of a layer tell the rest of any MLP.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -76,7 +76,7 @@ from sim_core.workloads.moving import (
 from sim_core.workloads.plausibility import implied_model
 from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Workload
 
-INPUTS: Final = 10.0
+INPUTS = 10.0
 """Bytes per token and hidden element that tensor parallelism divides only with sequence parallelism."""
 
 
@@ -134,9 +134,9 @@ def estimated_bytes(workload: Workload, estimate: Estimate, tp: Ints, micro_batc
     return kept, np.stack([gathered, 2.0 * local * estimate.hidden, np.zeros(len(tp))], axis=1)
 
 
-ASSUMED_STACK: Final = "megatron-core"
+ASSUMED_STACK = "megatron-core"
 """Whose allocator and reserve are taken for files, which do not tell theirs."""
-NO_STAGES: Final = np.empty((5, 0))
+NO_STAGES = np.empty((5, 0))
 
 
 class _Held(NamedTuple):

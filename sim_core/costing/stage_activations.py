@@ -5,7 +5,7 @@ run apart, a micro-batch keeps all its activations until the input gradient, and
 needs (Qi et al. 2023, arXiv 2401.10241, appendix G).
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,9 +34,9 @@ from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, ORDER_COLUMNS
 from sim_core.planning.split import Split, count_layers
 from sim_core.workloads.workload import Arrays
 
-_WEIGHED: Final = np.array([[1, 1], [1, 0], [2, 1], [1, 2], [0, 1]])
+_WEIGHED = np.array([[1, 1], [1, 0], [2, 1], [1, 2], [0, 1]])
 """Bytes before and after the input gradient, up to a factor: the moments looked at are the peaks of these five."""
-MOMENTS: Final = len(_WEIGHED)
+MOMENTS = len(_WEIGHED)
 
 
 @kernel

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
@@ -14,7 +14,7 @@ from sim_core.hardware.surface import Surface
 from sim_core.records import Record
 from sim_core.units import SWITCH, quantity, short
 
-FEW_SETS: Final = 3
+FEW_SETS = 3
 
 
 def _number(unit: str) -> Any:
@@ -141,7 +141,7 @@ class Fabric(Record):
     shared_nics: Switch = _default(1, "on: groups that send at the same time share the NICs of their node")
 
 
-NOT_GIVEN: Final = "not given, taken "
+NOT_GIVEN = "not given, taken "
 
 
 def _taken(value: float, why: str) -> Any:
@@ -217,14 +217,14 @@ class Hardware(Record):
         return parse_hardware(document, f"hardware {self.name}")
 
 
-_SECTIONS: Final[dict[str, type[Record]]] = {
+_SECTIONS: dict[str, type[Record]] = {
     "device": Device,
     "node": Node,
     "fabric": Fabric,
     "nccl": Nccl,
     "kernels": KernelNumbers,
 }
-KEYS: Final = {
+KEYS = {
     key: (section, mark)
     for section, model in _SECTIONS.items()
     for key, field in model.model_fields.items()
@@ -233,25 +233,25 @@ KEYS: Final = {
 }
 """Short name of every number -> (section, unit); the names that overrides and axes `hardware.<name>` take."""
 
-_POSITIVE: Final = (
+_POSITIVE = (
     "gpus_per_node", "gpus_per_host_link", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth",
     "nic_efficiency",
     "fabric_efficiency", "peak_flops_bf16", "peak_flops_fp32", "memory", "nvls_efficiency", "ll_bandwidth_one_node",
     "ll_bandwidth_two_nodes", "ll_bandwidth_more_nodes", "gemm_scale", "sustained_scale", "narrow_scale",
     "gemm_efficiency", "attention_efficiency", "hbm_efficiency", "leaf_oversubscription", "pod_oversubscription",
 )  # fmt: skip
-_PARTS: Final = (
+_PARTS = (
     "nvlink_efficiency", "nic_efficiency", "fabric_efficiency", "nvls_efficiency", "gemm_efficiency",
     "attention_efficiency", "hbm_efficiency",
 )  # fmt: skip
-MAX_PER_NODE: Final = 65_536
-MAX_AXES: Final = 6
-MAX_NODES: Final = 2**24
+MAX_PER_NODE = 65_536
+MAX_AXES = 6
+MAX_NODES = 2**24
 """Most nodes of a leaf or a pod."""
-MAX_OVERSUBSCRIPTION: Final = 1000
-PRESET_DIR: Final = Path(__file__).parent / "presets"
-FABRIC_DIR: Final = Path(__file__).parent / "fabrics"
-KERNEL_DIR: Final = Path(__file__).parent / "kernels" / "data"
+MAX_OVERSUBSCRIPTION = 1000
+PRESET_DIR = Path(__file__).parent / "presets"
+FABRIC_DIR = Path(__file__).parent / "fabrics"
+KERNEL_DIR = Path(__file__).parent / "kernels" / "data"
 
 
 def parse_hardware(document: object, where: str) -> Hardware:
@@ -312,7 +312,7 @@ def owner_of(tables: str) -> str:
     return next(name for name in preset_names() if f"{name}-".startswith(f"{tables}-"))
 
 
-_OF_DEVICE: Final = ("peak_flops_bf16", "peak_flops_fp8", "peak_flops_fp4", "memory_bandwidth", "power")
+_OF_DEVICE = ("peak_flops_bf16", "peak_flops_fp8", "peak_flops_fp4", "memory_bandwidth", "power")
 """Numbers that tell a device from others: how fast its kernels run."""
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from sim_core.compiled.references import row_at
 from sim_core.hardware.description import KEYS, Hardware
 from sim_core.units import SWITCH
 
-HOST_UPDATE: Final = 0.46
+HOST_UPDATE = 0.46
 """Part of the host's peak memory bandwidth that Adam on the host reaches: 10^10 weights of 30 bytes in 2.57 s on a DGX-2, whose
 12 channels of DDR4-2666 have 256 GB/s (ZeRO-Offload, arXiv 2101.06840, table 4: 0.257 s for 10^9, of 1 to 10 x 10^9 alike)."""
 Real = TypeVar("Real")

@@ -1,7 +1,5 @@
 """Bytes of activations that a unit keeps from forward to backward, by recompute mode, as columns over keys."""
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.arrays import Floats
@@ -13,10 +11,10 @@ from sim_core.models.recurrent import kept_bytes
 from sim_core.models.stack import Stack
 from sim_core.models.weights import sequence_of
 
-MODES: Final = ("none", "selective", "full")
+MODES = ("none", "selective", "full")
 """Columns of `activation_bytes`. Selective: core attention is computed again; full: only the layer's input is kept."""
 
-LOGIT: Final = 8.0
+LOGIT = 8.0
 """Bytes per logit from head to backward: bf16 logits and their gradient, fp32 softmax (Megatron-LM)."""
 
 

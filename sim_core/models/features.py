@@ -75,6 +75,9 @@ KERNELS = {
     "eager": False, "math": False,
 }  # fmt: skip
 """Words of attention's implementations (Megatron-LM, MaxText, transformers), and whether they are one kernel."""
+ADAM_WIDTHS = {"fp32": 4.0, "float32": 4.0, "bf16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "float16": 2.0, "fp8": 1.0, "uint8": 1.0}
+FUSED_ADAM = 36.0
+"""Bytes that the fused Adam moves of a weight with 12 of state (`Stack.optimizer_bytes`)."""
 FLASH = r"(?:fa|flash(?:[ _-]?att(?:entio)?n)?)?[ _-]?v?([1-4])(?:\.\w+)*"
 
 
@@ -116,6 +119,16 @@ def dispatcher_named(name: str) -> str | None:
     return next((word for word, names in DISPATCHERS.items() if re.fullmatch(names, name.strip().lower())), None)
 
 
+def _adam(value: str) -> dict[str, float] | None:
+    """Adam's state by the types of main weights and two moments, as Megatron-LM's precision-aware optimizer keeps it: of main
+    weights in fp32 the 16 bits that the bf16 weights lack (store_param_remainders), or fp16. Each byte is read and written."""
+    widths = [ADAM_WIDTHS.get(word.strip().rpartition(".")[2], 0.0) for word in value.lower().split(",")]
+    if len(widths) != 3 or not all(widths):
+        return None
+    state = 2.0 + widths[1] + widths[2]
+    return {"adam_bytes": state, "optimizer_bytes": FUSED_ADAM - 2 * (12.0 - state)}
+
+
 def _pure_bf16(value: str) -> dict[str, float]:
     """Weight, gradient and two moments of 16 bits each; Adam reads all four and writes three."""
     return {"weight_bytes": 2.0, "gradient_bytes": 2.0, "adam_bytes": 4.0, "optimizer_bytes": 14.0} if _switch(value) else {}
@@ -134,6 +147,7 @@ _LOSS = _reader(
     "te, native, or unfused",
 )
 _FLASH = _reader(_flash, "0, 1, or the version of FlashAttention")
+_ADAM = _reader(_adam, "types of main weights and two moments, such as fp32,bf16,bf16")
 _SHARE = _reader(lambda value: float(value) if re.fullmatch(r"[01](?:\.\d+)?|0?\.\d+", value) else None, "a part of 1")
 _ABOVE_0, _LAYERS = _reader(_number, "a number above 0"), _reader(_block, "a number of layers")
 FEATURES: Mapping[str, Feature] = {
@@ -156,6 +170,7 @@ FEATURES: Mapping[str, Feature] = {
     "grad_reduce_dtype": Feature("plan", "gradient_precision", _WIRE, "precision in which gradients travel"),
     "cross_entropy": Feature("facts", "fused_loss", _LOSS, "whether the loss is one kernel, by its name: te, native, unfused"),
     "pure_bf16": Feature("facts", "adam_bytes", _pure_bf16, "weights, gradients and moments in 16 bits, no fp32 copy"),
+    "adam_dtypes": Feature("facts", "adam_bytes", _ADAM, "types of Adam's main weights and two moments: fp32,bf16,bf16"),
     "cp_comm_type": Feature("plan", "cp_comm_type", _CP_WAY, "how context-parallel ranks compute attention"),
     "fp8_activation_input": Feature(
         "facts",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -15,26 +15,26 @@ from sim_core.models.facts import DEVICES, Fact, split_sources
 from sim_core.models.traffic import GATED, NORM, RING_STEP, ROTARY
 from sim_core.records import Record
 
-STACK_DIR: Final = Path(__file__).parent / "stacks"
+STACK_DIR = Path(__file__).parent / "stacks"
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 Placement = Literal["even", "cost"]
 Graphs = Literal["none", "attention", "router", "attention and router", "full"]
-GRAPHS: Final = get_args(Graphs)
+GRAPHS = get_args(Graphs)
 Pair = tuple[float, float]
 
-HOST_BOUND: Final = "tp 8, micro-batch 1, a small model: step / layers / micro-batches is the floor"
-WITHOUT_TP: Final = "tp 1, micro-batch 1, a small model, beside the run at tp 8"
-ACROSS: Final = "tp 16, micro-batch 1, two nodes"
-PIPELINE: Final = "pp 2, tp 8, micro-batch 1, two nodes"
-LARGE: Final = "tp 8, the largest micro-batch"
-COLLECTIVES: Final = "tp 8, micro-batch 1, a small model, beside the run at tp 1"
-INTERLEAVED: Final = "pp 4, vpp 1 and vpp 4, many micro-batches"
-FULL: Final = "tp 1, pp 1: a model that fills the device"
-REDUCTION: Final = "dp over two nodes, ga 1"
-MEMORY: Final = "peak memory of a run"
-EXPERTS: Final = "experts, micro-batch 1, one node: with the dispatcher in question, as a graph and without"
-MANY_EXPERTS: Final = "experts, micro-batch 1, one node: 4 and 16 experts a rank"
-EXPERTS_ACROSS: Final = "experts over two nodes, with overlap_ep and without"
+HOST_BOUND = "tp 8, micro-batch 1, a small model: step / layers / micro-batches is the floor"
+WITHOUT_TP = "tp 1, micro-batch 1, a small model, beside the run at tp 8"
+ACROSS = "tp 16, micro-batch 1, two nodes"
+PIPELINE = "pp 2, tp 8, micro-batch 1, two nodes"
+LARGE = "tp 8, the largest micro-batch"
+COLLECTIVES = "tp 8, micro-batch 1, a small model, beside the run at tp 1"
+INTERLEAVED = "pp 4, vpp 1 and vpp 4, many micro-batches"
+FULL = "tp 1, pp 1: a model that fills the device"
+REDUCTION = "dp over two nodes, ga 1"
+MEMORY = "peak memory of a run"
+EXPERTS = "experts, micro-batch 1, one node: with the dispatcher in question, as a graph and without"
+MANY_EXPERTS = "experts, micro-batch 1, one node: 4 and 16 experts a rank"
+EXPERTS_ACROSS = "experts over two nodes, with overlap_ep and without"
 
 
 class Stack(Record):
@@ -423,7 +423,7 @@ class Stack(Record):
         return self.model_copy(update=values | {"name": name, "sources": {**self.sources, **given}, "told": told})
 
 
-STACK_FACTS: Final[Mapping[str, Fact]] = {
+STACK_FACTS: Mapping[str, Fact] = {
     name: mark.of(field.annotation)
     for name, field in Stack.model_fields.items()
     for mark in field.metadata
@@ -445,7 +445,7 @@ def _read_facts(page: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, s
     return values, sources
 
 
-_OF_PAGE: Final = ("name", "source", "told")
+_OF_PAGE = ("name", "source", "told")
 
 
 @cache

@@ -1,7 +1,7 @@
 """The weights of a model, unit by unit: how many, what a rank has of them, and the FLOPs that a token costs with them."""
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,24 +13,24 @@ from sim_core.models.keys import Keys, padded_vocabulary
 from sim_core.models.precision import FROZEN
 from sim_core.models.recurrent import sizes_of
 
-REPLICATED: Final = 0
+REPLICATED = 0
 """Every rank of a tensor-parallel group holds all of it."""
-TENSOR: Final = 1
+TENSOR = 1
 """Divided among tensor-parallel ranks."""
-KV_HEADS: Final = 2
+KV_HEADS = 2
 """The same, but a rank holds at least one key-value head."""
-EXPERT: Final = 3
+EXPERT = 3
 """Divided among expert-parallel and expert tensor-parallel ranks."""
-VOCABULARY: Final = 4
+VOCABULARY = 4
 """Rows of the vocabulary: padded, then divided among tensor-parallel ranks."""
 
-PARTS: Final = (
+PARTS = (
     "embedding", "positions", "attention", "recurrent", "mlp", "routed_experts", "shared_experts", "router", "norms", "streams",
     "head", "mtp", "adapters",
 )  # fmt: skip
-TABLES: Final = ("embedding", "positions", "head")
+TABLES = ("embedding", "positions", "head")
 """Parts whose matrices Muon leaves to Adam."""
-WIDE_BYTES: Final = 2.0
+WIDE_BYTES = 2.0
 """Of an element of 16 bits."""
 
 
@@ -290,7 +290,7 @@ def _held(model: Model, weights_held: Iterable[Weights], keys: Keys) -> Held:
     return total
 
 
-BACKWARD_PER_FORWARD: Final = 2
+BACKWARD_PER_FORWARD = 2
 """Input and weight gradient: each as many FLOPs as the forward (Narayanan et al. 2021, arXiv 2104.04473, appendix)."""
 
 

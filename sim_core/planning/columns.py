@@ -1,7 +1,7 @@
 """Parallel plans as columns of equal length, and the words behind coded columns."""
 
 from collections.abc import Callable
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -11,32 +11,32 @@ from sim_core.compiled.references import row_at
 Whole = TypeVar("Whole")
 Real = TypeVar("Real")
 
-FIDELITIES: Final = ("event", "simai")
+FIDELITIES = ("event", "simai")
 EVENT, SIMAI = 0, 1
 """The event engine, or the cost model of SimAI-Analytical (simai/model.py)."""
 
-PRECISIONS: Final = ("recorded", "fp32", "bf16")
+PRECISIONS = ("recorded", "fp32", "bf16")
 """Of gradients on the wire: as in the workload, or 4 or 2 bytes per element."""
 
-SPLITS: Final = (
+SPLITS = (
     "even", "balanced", "embedding_as_layer", "loss_as_layer", "embedding_and_loss_as_layer", "balanced_cost", "listed",
 )  # fmt: skip
 EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, ENDS_AS_LAYERS, BALANCED_COST, LISTED = 0, 1, 2, 3, 4, 5, 6
 """How layers are divided among stages (planning/split.py); `balanced_cost`: by modelled seconds (costing/running.py);
 `listed`: by the list in `virtual_layers`."""
 
-CP_COMM_TYPES: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
+CP_COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
 P2P, ALL_GATHER, A2A, A2A_P2P = 0, 1, 2, 3
 """How context-parallel ranks compute attention (Megatron's --cp-comm-type): keys and values go round a ring, or are gathered;
 heads are exchanged for tokens; or that among `cp_a2a_size` ranks, and a ring over these groups."""
 
-DISPATCHERS: Final = ("alltoall", "flex", "hierarchical")
+DISPATCHERS = ("alltoall", "flex", "hierarchical")
 FLEX, HIERARCHICAL = 1, 2
 """How tokens reach their experts (as Megatron-LM names it): a copy for each expert; one to each remote node, as
 DeepEP and HybridEP do behind `flex`; a copy for each expert in two stages, between nodes and then inside them."""
 
 NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK, MODULES = 0, 1, 2, 3, 4, 5, 6
-CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block", "modules")
+CHECKPOINTING = ("none", "file", "full", "selective", "every", "block", "modules")
 """What the backward computes again. `every:k` and `block:k` have a number k: Megatron's recompute methods uniform and block.
 `modules`: some of RECOMPUTE_MODULES (models/recompute.py), which a plan names: `layernorm+moe_act`."""
 
@@ -103,11 +103,11 @@ class Plans(Columns[Ints, Floats]):
     """Plans as columns of equal length."""
 
 
-ORDER_COLUMNS: Final = ("schedule", "pp", "vpp", "ga", "microbatch_group_size")
+ORDER_COLUMNS = ("schedule", "pp", "vpp", "ga", "microbatch_group_size")
 """What the order of blocks follows from; the schedule first: batches of one schedule need the least memory."""
-SEND_COLUMNS: Final = ("overlap_pp", "post_validation")
+SEND_COLUMNS = ("overlap_pp", "post_validation")
 """What else decides which block waits for which."""
-SPLIT_COLUMNS: Final = ("pp", "vpp", "schedule", "layer_split", "layers")
+SPLIT_COLUMNS = ("pp", "vpp", "schedule", "layer_split", "layers")
 """What the layers of a virtual stage follow from, besides the list in `virtual_layers`."""
 
 

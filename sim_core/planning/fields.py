@@ -6,7 +6,7 @@ docs/axes.md.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -110,12 +110,12 @@ class Field:
         return self.columns_of(values)[self.name]
 
 
-_ONLY_IN_EVENT: Final[dict[str, Any]] = {"in_simai": False, "in_text": False}
-_FACTOR: Final = (1e-9, 1e9)
-_LARGEST_GPUS: Final = 2**62
+_ONLY_IN_EVENT: dict[str, Any] = {"in_simai": False, "in_text": False}
+_FACTOR = (1e-9, 1e9)
+_LARGEST_GPUS = 2**62
 """GPUs are a product of dp, tp, cp and pp; too many have a reason code."""
 
-_ROWS: Final = (
+_ROWS = (
     Field(
         "tp", "number", "tensor parallelism: ranks that share a layer", most=LARGEST["tp"], costs_layer=True,
         aliases=("model_parallel_NPU_group", "tensor_parallel"),
@@ -337,16 +337,14 @@ _ROWS: Final = (
     Field("hardware", "inner", "row of the HardwareTable", default=0, column=(0, 0), costs_layer=True),
 )  # fmt: skip
 
-FIELDS: Final[Mapping[str, Field]] = {row.name: row for row in _ROWS}
+FIELDS: Mapping[str, Field] = {row.name: row for row in _ROWS}
 """All fields by name, in the order of the columns of a result."""
 
-DEFAULTS: Final[Mapping[str, Value]] = {row.name: row.default for row in _ROWS if row.default is not None}
+DEFAULTS: Mapping[str, Value] = {row.name: row.default for row in _ROWS if row.default is not None}
 """Values of names that neither the user nor the workload's own plan sets; overlap_pp: see sends_in_background."""
 
-ALTERNATIVES: Final = tuple(
-    tuple(name for name in FIELDS if name in (row.name, row.stands_for)) for row in _ROWS if row.stands_for
-)
+ALTERNATIVES = tuple(tuple(name for name in FIELDS if name in (row.name, row.stands_for)) for row in _ROWS if row.stands_for)
 """Pairs of which a user may set one."""
 
-FOLLOWING: Final = tuple(row.name for row in _ROWS if row.follows)
+FOLLOWING = tuple(row.name for row in _ROWS if row.follows)
 """Fields that other fields of a plan tell."""

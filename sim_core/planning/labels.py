@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,9 @@ class Label(NamedTuple):
     """Whether its column holds floating-point numbers."""
 
 
-IMBALANCES: Final = {"recorded": 0.0, "balanced": 1.0}
+IMBALANCES = {"recorded": 0.0, "balanced": 1.0}
 """Codes of the words of `expert_imbalance` (planning/imbalance.py)."""
-MOST_IMBALANCE: Final = 65_536.0
+MOST_IMBALANCE = 65_536.0
 """Of a factor: no more ranks share out experts. And of an exponent, at which one expert gets everything."""
 
 
@@ -124,13 +124,13 @@ def offload_codes(labels: Sequence[str]) -> tuple[Floats, Ints]:
     return np.array(shares, np.float64), np.array(masks, np.int64)
 
 
-RECOMPUTE: Final = Label(
+RECOMPUTE = Label(
     codes=checkpointing_codes,
     bounds=(0, len(CHECKPOINTING) - 1),
     forms="`none`, `file`, `full`, `selective`, `every:K`, `block:K`, or modules, `layernorm+mla_up_proj+moe_act`",
     beside=("checkpoint_layers",),
 )
-LAYER_SPLIT: Final = Label(
+LAYER_SPLIT = Label(
     codes=split_codes,
     bounds=(0, len(SPLITS) - 1),
     forms=f"{', '.join(f'`{word}`' for word in SPLITS[:LISTED])}, or a list of layers per virtual stage, `[[8, 10, 10, 8]]` as "
@@ -138,13 +138,13 @@ LAYER_SPLIT: Final = Label(
     text=split_text,
     beside=("virtual_layers",),
 )
-IMBALANCE: Final = Label(
+IMBALANCE = Label(
     codes=imbalance_codes,
     bounds=(-MOST_IMBALANCE, MOST_IMBALANCE),
     forms="`recorded`, `balanced`, a factor (`1.5`), `zipf:S`",
     real=True,
 )
-OFFLOAD: Final = Label(
+OFFLOAD = Label(
     codes=offload_codes,
     bounds=(0.0, 1.0),
     forms="a share from 0 to 1, or modules, `core_attn+attn_proj+moe_act`",

@@ -1,7 +1,6 @@
 """Which plans can run: reason codes, never exceptions."""
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 
@@ -71,20 +70,20 @@ from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED, UNSH
 from sim_core.workloads.moving import ALL_PARAMETERS
 from sim_core.workloads.workload import Workload
 
-STATUSES: Final = ("ok", "infeasible", "failed")
+STATUSES = ("ok", "infeasible", "failed")
 
-_NONE_IN_SIMAI: Final = [name for name, field in FIELDS.items() if field.in_simai is False]
-_SOME_IN_SIMAI: Final = {name: field.in_simai for name, field in FIELDS.items() if isinstance(field.in_simai, tuple)}
+_NONE_IN_SIMAI = [name for name, field in FIELDS.items() if field.in_simai is False]
+_SOME_IN_SIMAI = {name: field.in_simai for name, field in FIELDS.items() if isinstance(field.in_simai, tuple)}
 
 
 def _listed(names: list[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-_ANY_VPP: Final = ", ".join(row.name for row in ROWS if row.vpp == ANY_VPP)
-_VPP_2: Final = _listed([row.name for row in ROWS if row.vpp == 2])
+_ANY_VPP = ", ".join(row.name for row in ROWS if row.vpp == ANY_VPP)
+_VPP_2 = _listed([row.name for row in ROWS if row.vpp == 2])
 
-EXPLANATIONS: Final[Mapping[str, str]] = {
+EXPLANATIONS: Mapping[str, str] = {
     "excluded_by_where": "a `where` constraint of the spec is false",
     "tp_pp_exceeds_gpus": "tp * cp * pp exceeds all_gpus",
     "gpus_not_divisible": "tp * cp * pp does not divide all_gpus",
@@ -184,18 +183,18 @@ EXPLANATIONS: Final[Mapping[str, str]] = {
     "simulation_raised": "simulating this plan raised an error, which the run printed",
 }
 """What each reason code says. From `result_not_finite` on a plan has failed; before it, it cannot run."""
-REASONS: Final[tuple[str, ...]] = ("", *EXPLANATIONS)
+REASONS: tuple[str, ...] = ("", *EXPLANATIONS)
 """Reason codes; the first one means that the plan has a result."""
-FIRST_FAILURE: Final = REASONS.index("result_not_finite")
-REASON: Final = {name: code for code, name in enumerate(REASONS)}
+FIRST_FAILURE = REASONS.index("result_not_finite")
+REASON = {name: code for code, name in enumerate(REASONS)}
 
-_EXTRA: Final = {EMBEDDING_AS_LAYER: 1, LOSS_AS_LAYER: 1, ENDS_AS_LAYERS: 2}
-EXTRA_LAYERS: Final = np.array([_EXTRA.get(split, 0) for split in range(len(SPLITS))])
+_EXTRA = {EMBEDDING_AS_LAYER: 1, LOSS_AS_LAYER: 1, ENDS_AS_LAYERS: 2}
+EXTRA_LAYERS = np.array([_EXTRA.get(split, 0) for split in range(len(SPLITS))])
 """Extra layers that a split counts (embedding, loss), by SPLITS."""
-MAX_GPUS: Final = LARGEST["all_gpus"]
-MAX_BATCH: Final = 2.0**53
-MAX_BLOCKS: Final = 2**24
-BESIDE_GA: Final = ("fidelity", *(name for name in ORDER_COLUMNS if name != "ga"))
+MAX_GPUS = LARGEST["all_gpus"]
+MAX_BATCH = 2.0**53
+MAX_BLOCKS = 2**24
+BESIDE_GA = ("fidelity", *(name for name in ORDER_COLUMNS if name != "ga"))
 """What the rules about `ga` read of a plan besides it."""
 
 

@@ -4,8 +4,6 @@ Order of a step: [parameter gather, if overlapped with the first forwards] pipel
 (gradient norm over all stages) | once-per-step collectives and optimizer | [parameter gather, if not overlapped].
 """
 
-from typing import Final
-
 import numpy as np
 
 from sim_core.compiled.jit import inner_kernel
@@ -24,7 +22,7 @@ from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED
 from sim_core.workloads.moving import BY_LAYERS, EXPERT_PARAMETERS, PARAMETERS
 from sim_core.workloads.workload import AFTER_GRADIENTS, EMBEDDING, GATHER_PARAMETERS, NO_COMM, ONCE_ON_FIRST_STAGE
 
-HOST_UPDATE_BYTES: Final = 30.0
+HOST_UPDATE_BYTES = 30.0
 """Traffic of Adam on the host per weight: 4 of the gradient read, weight and two moments of 4 each read and written, 2 of the
 16-bit weight written (count of DeepSpeed, csrc/adam/cpu_adam_impl.cpp)."""
 

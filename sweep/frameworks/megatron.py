@@ -168,6 +168,9 @@ def features_of(dump: Dump) -> dict[str, str]:
     if graphs := given.get("cuda_graph_impl", switched[-1] if switched else ""):
         scope = given.get("cuda_graph_scope", "").strip("[]").replace("'", "").replace("none", "")
         found["cuda_graph"] = f"{graphs}:{scope}"
+    if given.get("use_precision_aware_optimizer") == "true":
+        kept = (choices.MAIN_PARAMS, choices.EXP_AVG, choices.EXP_AVG_SQ)
+        found["adam_dtypes"] = ",".join(given.get(each.name, "fp32") for each in kept)
     if "moe_router_fusion" in given and (model.EXPERTS.whole(dump) or 0) > 1:
         found["router_fusion"] = given["moe_router_fusion"]
     return found

@@ -353,6 +353,8 @@ def optimizer_notes(dump: Dump) -> list[str]:
     return notes
 
 
+MAIN_PARAMS, EXP_AVG, EXP_AVG_SQ = Choice("main_params_dtype"), Choice("exp_avg_dtype"), Choice("exp_avg_sq_dtype")
+"""Types of what Adam keeps, where it is aware of them."""
 OPTIMIZER: Choice = Choice(
     "optimizer", field="optimizer", read=_optimizer_in,
     write=lambda plan: _WRITTEN_OPTIMIZERS[_known(plan, "optimizer", _WRITTEN_OPTIMIZERS)],

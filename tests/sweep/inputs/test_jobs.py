@@ -158,6 +158,7 @@ def test_a_spec_around_the_job_that_runs(log: Path, tmp_path: Path) -> None:
             {"graphs": "attention and router"},
         ),
         ({"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"}, {"graphs": "full"}),
+        ({"exp_avg_dtype": "torch.float32"}, {}),  # not aware
         ({"moe_router_fusion": False}, {}),
         ({"moe_router_fusion": False, "num_experts": 8}, {"fused_router": False}),
     ],
@@ -180,6 +181,17 @@ def test_what_a_dump_states_of_kernels_wins_over_the_page(
     )
     assert ("the page of megatron-core has" in done.stdout) == bool(own)
     assert run_rows([row])[0].reason == ""
+
+
+def test_a_dump_states_what_adam_keeps(tmp_path: Path) -> None:
+    """Beside bf16 weights the other 16 bits of fp32 ones, and moments of 16 bits: 6 bytes instead of 12, read and written."""
+    log, rows = tmp_path / "job.log", tmp_path / "rows.csv"
+    dtypes = {"exp_avg_dtype": "torch.bfloat16", "exp_avg_sq_dtype": "torch.bfloat16"}
+    for aware, kept in ((True, (6.0, 36.0 - 2 * 6.0)), (False, (12.0, 36.0))):
+        log.write_text(specimens.megatron_log({"use_precision_aware_optimizer": aware, **dtypes}))
+        assert sweep("inspect", log, "--rows", rows).returncode == 0
+        (row,) = read_table(rows)
+        assert (row.stack().adam_bytes, row.stack().optimizer_bytes) == kept
 
 
 def test_a_launch_script_states_its_kernels_too(tmp_path: Path) -> None:
