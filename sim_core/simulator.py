@@ -172,7 +172,7 @@ def _legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> Chec
     device_bytes, columns = hardware.columns.memory_bytes[plans.hardware], hardware.columns
     host_bytes = columns.host_bytes[plans.hardware]
     unknown = np.minimum(np.minimum(columns.host_bandwidth, columns.update_bandwidth)[plans.hardware], host_bytes) == 0
-    reason[(reason == 0) & unknown & offloads(plans)] = REASON["host_unknown"]
+    reason[(reason == 0) & unknown & offloads(plans)] = REASON["host_not_told"]
     peak = peak_memory(memory_of, plans, np.flatnonzero(reason == 0))
     memory = np.where(np.isnan(peak), memory, peak)
     need = np.fmax(memory[STATE_BYTES], memory[PEAK_BYTES])  # the state alone where the rest is unknown

@@ -141,7 +141,7 @@ EXPLANATIONS: Mapping[str, str] = {
     + "".join(f"{name} {' and '.join(words)}, " for name, words in _SOME_IN_SIMAI.items())
     + f"and of {', '.join(_NONE_IN_SIMAI)} only the defaults",
     "memory_exceeds_device": "the peak memory, or the model's state alone where that is unknown, exceeds the device's",
-    "host_unknown": "something lies on the host, but the hardware does not tell host_bandwidth, host_memory and its bandwidth",
+    "host_not_told": "something lies on the host, but the hardware does not tell host_bandwidth, host_memory and its bandwidth",
     "memory_exceeds_host": "what the ranks of a node keep on their host exceeds its memory (host_memory)",
     "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
     "step_too_large": "more than 2^24 blocks in a step",

@@ -113,6 +113,7 @@ def _changes(plan: PlanOfResult) -> Iterator[tuple[str, Change]]:
         recipes += ("fp8_tensorwise" if plan.stack and plan.stack.name in TENSORWISE else "fp8_delayed",)
     recipes += (MXFP8,) * (not from_file and MXFP8 in precisions(load_kernels(plan.hardware)))
     switch = (True, False)
+    hosts = not from_file and plan.hardware.value("host_bandwidth") > 0
     worth: dict[str, tuple[bool, tuple[str | bool, ...]]] = {
         "checkpointing": (True, ("none", "selective", "full", f"block:{max(workload.layers // (pp * vpp) // 2, 1)}")),
         "schedule": (pp > 1, schedules_to_try(vpp)),
@@ -124,6 +125,8 @@ def _changes(plan: PlanOfResult) -> Iterator[tuple[str, Change]]:
         "overlap_param": (dp > 1, switch),
         "expert_imbalance": (ep > 1 and known_load, ("recorded", "balanced", "zipf:1")),
         "sharding": (dp > 1 and not from_file, ("none", "optimizer", "gradients", "parameters")),
+        "activation_offload": (hosts, ("0", "0.5", "1")),
+        "optimizer_offload": (hosts and own["sharding"] != "none", (0.0, 1.0)),
         "dispatcher": (ep > 1 and not from_file, ("alltoall", "flex")),
         "precision": (not from_file, recipes),
     }

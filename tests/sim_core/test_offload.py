@@ -173,7 +173,7 @@ def test_a_host_can_be_full_or_unknown() -> None:
         memory: [REASONS[code] for code in legality(of, room(host_memory=memory), one)[0]]
         for memory in ("90 GB", "100 GB", "0 GB")
     }
-    assert found == {"90 GB": ["", "memory_exceeds_host"], "100 GB": ["", ""], "0 GB": ["", "host_unknown"]}
+    assert found == {"90 GB": ["", "memory_exceeds_host"], "100 GB": ["", ""], "0 GB": ["", "host_not_told"]}
 
 
 def test_a_file_keeps_what_it_has(gpt7b: Workload, h100: HardwareTable) -> None:
