@@ -31,7 +31,7 @@ ROWS = 3000
 BINS = 56
 MOST_AXES = 16
 """Axes that the heat map offers; each pair has a table of its own."""
-PEAK = "peak_memory_bytes"
+PEAK, ON_HOST = "peak_memory_bytes", "host_bytes"
 TRADE_OFFS = ("all_gpus", PEAK, "gpu_s_per_sample", "usd", "gpu_hours")
 """Columns that are drawn against the step's time."""
 
@@ -79,7 +79,7 @@ def content_of(directory: Location, record: Path | None = None) -> Fields:
         "axes": [{"name": axis.name, "values": [_shown(value) for value in axis.values]} for axis in columns.axes],
         "rows": rows,
         "parts": [part for part in PARTS if part in rows],
-        "memory": [part for part in MEMORY if part in rows and part != PEAK],
+        "memory": [part for part in MEMORY if part in rows and part not in (PEAK, ON_HOST)],
         "sensitivity": _sensitivity(columns),
         "heat": _heat_maps(columns),
         "density": [cells for column in TRADE_OFFS if (cells := _density(columns, column))],

@@ -53,7 +53,8 @@ def plan_lines(row: Values, named: Set[str], *, parts: bool) -> Iterator[str]:
             hidden = f"of {short(row[total], 's')}" if (total := name.replace("exposed", "total")) != name else ""
             yield f"  {name.removesuffix('_s'):18} {short(row[name], 's'):>12} {row[name] / step_s:>7.1%} {hidden}"
     if peak is not None:
-        told = ", ".join(f"{name.removesuffix('_bytes')} {short(row[name], 'B')}" for name in MEMORY[:-1])
+        terms = [name for name in MEMORY if name != "peak_memory_bytes" and (row[name] or name != "host_bytes")]
+        told = ", ".join(f"{name.removesuffix('_bytes')} {short(row[name], 'B')}" for name in terms)
         yield f"memory of the fullest stage {short(peak, 'B')} of {short(row['device_memory_bytes'], 'B')}: {told}"
     if row["step_time_p50_s"] is not None:
         half, most = (short(row[name], "s") for name in measures_of("tail"))
