@@ -8,7 +8,7 @@ ZERO = ("none", "optimizer", "gradients", "parameters")
 """What ranks share, by the stage of ZeRO."""
 PAGE = "megatron-deepspeed"
 """The stack that simulates its fork of Megatron-LM."""
-NAME, TRAINER_NAME = "DeepSpeed", "Hugging Face Trainer + DeepSpeed"
+NAME, TRAINER_NAME, TRAINER_ALONE = "DeepSpeed", "Hugging Face Trainer + DeepSpeed", "Hugging Face Trainer"
 """Frameworks without a page: their jobs have an empty stack."""
 AUTO = "auto"
 """What DeepSpeed leaves to the Trainer."""
@@ -30,6 +30,13 @@ OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS = (
 OFFLOAD_RATIO = Word("ratio", field="optimizer_offload")
 HOST, NOWHERE = "cpu", (None, "none")
 """Devices that a section of offloading names."""
+UNMODELLED = (
+    "zero_hpz_partition_size",
+    "zero_quantized_weights",
+    "zero_quantized_gradients",
+    "zero_quantized_nontrainable_weights",
+)
+"""What ZeRO++ changes of the messages."""
 TRAINER_OFFLOAD = "offload"
 """A word of the Trainer's `fsdp`: parameters, gradients and optimizer on the host."""
 CHECKPOINTS, ON_HOST = "activation_checkpointing", "cpu_checkpointing"

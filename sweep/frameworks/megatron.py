@@ -54,6 +54,8 @@ SIGNS = "|".join([model.LAYERS.either, model.HIDDEN.either, *(each.either for ea
 ALL: tuple[Argument[Any], ...] = (*(each for each in ARGUMENTS if not each.is_kept), model.SEQUENCE)
 FIELD_OF = {flag_of(name): each.field for each in ALL if each.leaves_open for name in each.names}
 """Flags without whose value a field of the plan is not known."""
+DECIDES = {flag_of(name): each.field for each in ALL if each.field for name in each.names}
+"""Flags, and the field that each has a part in."""
 NUMBERED = tuple(flag_of(name) for each in ALL if each.kind == OF_NUMBER for name in each.names)
 SWITCHES = tuple(flag_of(name) for each in ALL if each.kind == OF_SWITCH for name in each.names)
 KNOWN = frozenset(map(flag_of, (*(name for each in ALL for name in each.names), *LAUNCHER)))
@@ -102,9 +104,10 @@ def plan_of(dump: Dump, gpus: int | None) -> Fields:
     return in_order(plan)
 
 
-def left_open(plan: Values, unset: Collection[str]) -> Fields:
-    """A plan without the fields of flags that the file does not set to one value."""
-    lost = {FIELD_OF[flag] for flag in unset if flag in FIELD_OF}
+def left_open(plan: Values, unset: Collection[str], maybe: Collection[str] = ()) -> Fields:
+    """A plan without the fields of flags that the file does not set to one value, or only under a condition."""
+    lost = {FIELD_OF[flag] for flag in unset if flag in FIELD_OF} | {DECIDES[flag] for flag in maybe if flag in DECIDES}
+    lost &= plan.keys()
     lost |= {"dp", "dp_shard"} & plan.keys() if lost & {"tp", "pp", "cp"} else set()
     return {**plan, **dict.fromkeys(lost)}
 

@@ -86,6 +86,7 @@ OVERLAP_SHARED: Choice = Choice(
 def checkpointing(dump: Dump) -> str:
     """What the backward computes again, by the words of `checkpointing`."""
     granularity = GRANULARITY.word(dump, "None")
+    told = any(name in dump for name in GRANULARITY.names)  # null: nothing runs again, whatever the method
     if ACTIVATIONS.on(dump) and granularity in OFF:
         granularity = "selective"
     if granularity == "full" or CHECKPOINT.on(dump):
@@ -96,7 +97,7 @@ def checkpointing(dump: Dump) -> str:
     if granularity == "selective":
         modules = [module for module in re.findall(r"\w+", MODULES.word(dump)) if module != "None"]
         return "selective" if modules in ([], [CORE_ATTENTION]) else "+".join(modules)
-    return "full" if OLD_METHOD.word(dump, "None") not in OFF else "none"
+    return "full" if OLD_METHOD.word(dump, "None") not in OFF and not told else "none"
 
 
 def _recompute(plan: Launched) -> tuple[str, str, str, tuple[str, ...] | None]:

@@ -1,9 +1,11 @@
 """Words of NeMo (both generations) and Megatron-Bridge: names of Megatron-LM's arguments, and what recipes call otherwise."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from sim_core import OFF, Argument, Dump, megatron_arguments as model, whole_of
+from sim_core.documents import Fields
 from sweep.frameworks import megatron_choices as choices, megatron_sizes as sizes
 from sweep.frameworks.megatron import DP, EACH, NODES
 
@@ -21,7 +23,18 @@ RENAMED: Mapping[str, Argument[Any]] = {
 NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}
 RECIPES = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"}
 """Words in the names of Megatron-Bridge's mixed precisions, such as bf16_with_fp8_current_scaling_mixed."""
-SHARDED_OPTIMIZER = "distributed_fused_adam"
+SHARDED_OPTIMIZERS = ("distributed_fused_adam", "mcore_distributed_optim")
+"""Names of optimizers that ranks share."""
+SCHEME, RANKS, TARGETS = "peft_scheme", ("adapter_dim", "dim", "lora_rank"), ("target_modules", "lora_target")
+"""Of adapters: what they are, their rank, and beside which modules, in recipes of NeMo, Megatron-Bridge and LLaMA-Factory."""
+ADAPTED = {
+    "qkv": ("attention_qkv", "linear_qkv", "q_proj", "k_proj", "v_proj"),
+    "projection": ("attention_dense", "linear_proj", "o_proj"),
+    "fc1": ("mlp_fc1", "linear_fc1", "gate_proj", "up_proj"), "fc2": ("mlp_fc2", "linear_fc2", "down_proj"),
+}  # fmt: skip
+"""Our targets of adapters, by theirs."""
+WHOLE_LAYER = ("all", "all-linear")
+WITH_ADAPTERS = "lora, rank {rank}: give the model as {{preset: MODEL, lora: {{rank: {rank}}}}}, else all weights are trained"
 LOGGED = {
     **{each.name: each.field for each in (sizes.TP, sizes.PP, sizes.CP, sizes.VPP, sizes.EP, sizes.MICRO_BATCH)},
     sizes.GLOBAL_BATCH.name: sizes.GLOBAL_BATCH.field, SEQUENCE: model.SEQUENCE.field,
@@ -39,6 +52,19 @@ GROUPS = {
 def megatron_name(name: str) -> str:
     """Megatron-LM's name of a key."""
     return RENAMED[name].name if name in RENAMED else {"bias": "add_bias_linear"}.get(name, name)
+
+
+def adapters(values: Dump) -> tuple[Fields, str]:
+    """The `lora` of a model, empty if there is none, and what is said of adapters that are no LoRA."""
+    scheme = values.get(SCHEME, values.get("finetuning_type", "")).lower()
+    rank = next((number for name in RANKS if (number := whole_of(values, name))), None)
+    if scheme not in ("", "lora", "canonical_lora") or (scheme and rank is None):
+        return {}, "" if scheme in ("none", "full", "null") else f"{SCHEME} {scheme[:20]}: not modelled"
+    if rank is None or not (scheme or any(name in values for name in TARGETS)):
+        return {}, ""
+    words = re.findall(r"[\w-]+", next((values[name] for name in TARGETS if name in values), ""))
+    chosen = [ours for ours, theirs in ADAPTED.items() if set(words) & {*theirs, *WHOLE_LAYER}]
+    return {"rank": rank, **({"targets": chosen} if chosen else {})}, ""
 
 
 def translate(values: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim_core import SpecError, model_of_dump, read_model
+from sim_core import SpecError, model_of_dump, read_model, short
 from sweep.inputs.launch.keys import numbers_or_why
 from sweep.inputs.launch.megatron import numbers_told
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
@@ -29,6 +29,8 @@ OUT_OF_MEMORY = re.compile(
 FAILED = re.compile(r"^(?:\[?\w*\d+\]?: ?)?Traceback \(most recent call last\)|ChildFailedError|exited with exit code [1-9]")
 MANY_STEPS = 1000
 """A reader that found so many has found its log: the others need not look at the rest."""
+LEAST_HALVES, DRIFT = 8, 1.3
+"""Intervals from which on the two halves of a log are compared, and the ratio of their medians that no steady step has."""
 NEEDED_OF_MODEL = ("layers", "hidden", "heads", "vocabulary")
 
 
@@ -55,6 +57,14 @@ def read_log(path: str | Path) -> Job:
     job.path, job.model, job.notes = str(path), model, (*job.notes, *wrong)
     job.steps, job.interval, job.first_step_s = len(steady), reader.taken.interval, reader.taken.first_s
     job.step_time_s = float(np.median(steady)) if len(steady) else None
+    if len(steady) >= LEAST_HALVES:
+        early, late = (float(np.median(half)) for half in np.array_split(steady, 2))
+        if not 1 / DRIFT < late / early < DRIFT:
+            job.step_time_s = None
+            job.notes = (
+                *job.notes,
+                f"no steady step: from {short(early, 's')} in the first half to {short(late, 's')} in the second",
+            )
     if job.step_time_s and len(steady) > 1:
         low, high = np.percentile(steady, (10, 90), method="inverted_cdf")  # values that were measured
         job.spread = float((high - low) / job.step_time_s)

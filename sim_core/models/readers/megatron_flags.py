@@ -16,6 +16,7 @@ class Given(NamedTuple):
 
     values: tuple[str, ...]
     line: int  # 0: unknown
+    maybe: bool = False  # under a condition of the script, which may not hold
 
 
 Flags = dict[str, list[Given]]
@@ -32,6 +33,10 @@ _SET = re.compile(
     r"""|(?<![\w$.{,-])([A-Za-z_]\w*)\+?="""
 )
 """An assignment, anywhere in a line; with a value that is more than one word: its name alone."""
+_BEGINS = re.compile(r"(?:^|[;&|({]|\b(?:then|else|do))\s*(if|case)\b")
+_ENDS = re.compile(r"(?:^|[;&|})\s])(fi|esac)(?=[\s;&|)}]|$)")
+_GUARDED = re.compile(r"^\s*(?:\[\[?\s|test\s|\(\().*(?:&&|\|\|)")
+"""A test that a command follows in its line."""
 _CHANGED = re.compile(
     r"\bfor\s+(\w+)\s+in\b|\bread\s+(?:-\w+\s+)*(\w+)|\(\(\s*(\w+)\s*(?:[-+*/%]?=[^=]|\+\+|--)|\blet\s+\W?(\w+)|\bunset\s+(\w+)|"
     r"\bgetopts\s+\S+\s+(\w+)"
@@ -51,13 +56,14 @@ DEEPSPEED_EXPERTS = "--mlp-type"
 def flags_of_text(text: str) -> Flags:
     """All `--flag value ...` of a text.
 
-    Comments are left out. Variables that the text sets to one plain value are put in; one that it sets to several, as in the
-    branches of an `if`, stays a variable: which branch runs is unknown.
+    Comments are left out. Variables that the text sets to one plain value are put in; one that it sets to several, or in the
+    branches of an `if` alone, stays a variable: which branch runs is unknown. Flags in such branches are `maybe`.
     """
     taken: list[tuple[str, list[str], int]] = []
     known: dict[str, str] = {}
     lines = [_COMMENT.sub("", line) for line in text.splitlines()]
-    several = _assigned_to_several(lines)
+    maybe = _under_conditions(lines)
+    several = _assigned_to_several(lines, maybe)
     taking = False
     for number, raw in enumerate(lines, start=1):
         line = _filled(raw, known)
@@ -75,8 +81,19 @@ def flags_of_text(text: str) -> Flags:
         taking = taking and line.rstrip().endswith("\\")
     flags: Flags = {}
     for flag, values, number in taken:
-        flags.setdefault(flag, []).append(Given(tuple(values), number))
+        flags.setdefault(flag, []).append(Given(tuple(values), number, number - 1 in maybe))
     return flags
+
+
+def _under_conditions(lines: list[str]) -> set[int]:
+    """Numbers of the lines, from 0, inside an `if` or a `case`, or behind a test and `&&`."""
+    found, depth = set(), 0
+    for number, line in enumerate(lines):
+        begins, ends = len(_BEGINS.findall(line)), len(_ENDS.findall(line))
+        if depth or begins or _GUARDED.match(line):
+            found.add(number)
+        depth = max(depth + begins - ends, 0)
+    return found
 
 
 def _assigned(line: str) -> Iterator[tuple[str, str]]:
@@ -86,15 +103,16 @@ def _assigned(line: str) -> Iterator[tuple[str, str]]:
         yield match[1] or match[4], match[3].strip("'\"") if plain else "$"
 
 
-def _assigned_to_several(lines: list[str]) -> set[str]:
-    """Variables with several values in the text, or one that no line tells."""
+def _assigned_to_several(lines: list[str], maybe: set[int]) -> set[str]:
+    """Variables with several values in the text, or one that no line tells; `maybe`: lines that may not run."""
     values: dict[str, set[str]] = {}
-    changed = set()
-    for line in lines:
+    changed, always = set(), set()
+    for number, line in enumerate(lines):
         for name, value in _assigned(line):
             values.setdefault(name, set()).add(value)
+            always |= set() if number in maybe else {name}
         changed |= {name for match in _CHANGED.finditer(line) for name in match.groups() if name}
-    return changed | {name for name, texts in values.items() if len(texts) > 1}
+    return changed | {name for name, texts in values.items() if len(texts) > 1 or name not in always}
 
 
 def _filled(line: str, known: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from sim_core import flags_of_text
 from sim_core.documents import Fields, Values
 from sweep.frameworks import deepspeed as of
+from sweep.frameworks.nemo import WITH_ADAPTERS, adapters
 from sweep.inputs.launch.keys import number
 from sweep.inputs.launch.megatron import gpus_of, slurm_of, values_of
 from sweep.inputs.told import Job
@@ -51,6 +52,8 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
         "checkpointing": "full" if config.get(of.CHECKPOINTING.name) is True else "none",
         **_zero(config, notes), **_on_host(config, notes),
     }  # fmt: skip
+    if lora := adapters({name: str(value) for name, value in config.items()})[0]:
+        notes.append(WITH_ADAPTERS.format(**lora))
     kept = tuple(str(key) for key in document if key not in of.USED)
     return Job(framework=of.TRAINER_NAME if trainer else of.NAME, plan=plan, notes=tuple(notes), kept=kept)
 
@@ -67,6 +70,10 @@ def _zero(config: Values, notes: list[str]) -> Fields:
         return {"sharding": next((sharing for word, sharing in of.FSDP.items() if word in words), nothing)}
     stage = zero.get(of.STAGE.name, 0)
     plan: Fields = {"sharding": of.ZERO[stage] if isinstance(stage, int) and 0 <= stage < len(of.ZERO) else None}
+    said = [f"{name} {zero[name]}" for name in of.UNMODELLED if zero.get(name, 1) not in (1, False, None)]
+    said += [f"{name} True" for name in of.UNMODELLED if zero.get(name) is True]
+    if said:
+        notes.append(f"{' and '.join(said)}: not modelled")
     if isinstance(zero.get(of.OVERLAP.name), bool):
         plan[of.OVERLAP.field] = zero[of.OVERLAP.name]
     return plan

@@ -14,6 +14,7 @@ from sim_core import (
     flags_of_text,
     megatron_arguments as model,
     model_of_flags,
+    says_model,
 )
 from sim_core.documents import Lines, Values
 from sweep.frameworks import megatron
@@ -75,7 +76,13 @@ def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
         else:
             words = {" ".join(place.values[:1] if numbered else place.values) for place in places}
         word = next(iter(words))
-        if len(words) > 1 or "$" in word or "`" in word or (numbered and not word.isdigit()):
+        if (
+            len(words) > 1
+            or all(place.maybe for place in places)
+            or "$" in word
+            or "`" in word
+            or (numbered and not word.isdigit())
+        ):
             unset.append(flag)
         else:
             values[flag[2:].replace("-", "_")] = word or "True"
@@ -84,7 +91,8 @@ def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
 
 def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
     values, unset = values_of(flags)
-    plan = megatron.left_open(megatron.plan_of(values, gpus_of(values, slurm, unset)), unset)
+    maybe = {flag: flags[flag][0].line for flag in unset if flag in flags and all(place.maybe for place in flags[flag])}
+    plan = megatron.left_open(megatron.plan_of(values, gpus_of(values, slurm, unset)), unset, maybe)
     notes, left_open = optimizer_notes(values) + offload_notes(values), {megatron.FIELD_OF.get(flag) for flag in unset}
     if plan["all_gpus"] and plan["dp"] is None and not {"tp", "pp", "cp"} & left_open:
         width = "x".join(f" {name} {plan[name]} " for name in ("tp", "pp", "cp"))
@@ -94,8 +102,10 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
     if ranks % experts and not {"tp", "cp", "pp", "ep"} & left_open:
         notes.append(f"it starts {plan['all_gpus']} GPUs, {ranks} a stage, which ep {experts} does not divide: more are meant")
         plan["all_gpus"] = plan["dp"] = None
-    if open_flags := [flag for flag in unset if flag in megatron.KNOWN]:
+    if open_flags := [flag for flag in unset if flag in megatron.KNOWN and flag not in maybe]:
         notes.append(f"not set to one value in the file: {', '.join(open_flags)}")
+    if under := [f"{flag} (line {line})" for flag, line in maybe.items() if flag in megatron.KNOWN or says_model(flag)]:
+        notes.append(f"set under a condition of the script, so left open: {', '.join(under)}")
     unknown: list[str] = []
 
     def read(given: Mapping[str, object]) -> Model:

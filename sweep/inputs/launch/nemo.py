@@ -35,8 +35,15 @@ def read_yaml(path: str, document: Values) -> Job:
         vocabulary = model.VOCABULARY.whole(values)
         own = {"vocabulary": vocabulary} if vocabulary else {}
         numbers, notes = numbers_told(lambda given: model_of_dump(values, path, {**own, **given}), path)
+    lora, said = nemo.adapters(values)
+    if lora and numbers:
+        numbers["lora"] = lora
+    elif lora:
+        said = nemo.WITH_ADAPTERS.format(**lora)
     facts, lines = megatron.stated(values, nemo.PAGE)
-    return Job(framework="NeMo", plan=plan, model=numbers, stack=nemo.PAGE, facts=facts, notes=(*notes, *lines))
+    return Job(
+        framework="NeMo", plan=plan, model=numbers, stack=nemo.PAGE, facts=facts, notes=(*notes, *lines, *[said] * bool(said))
+    )
 
 
 def _collect(section: Values, values: dict[str, str], depth: int) -> None:
@@ -45,7 +52,7 @@ def _collect(section: Values, values: dict[str, str], depth: int) -> None:
         listed = isinstance(value, list) and all(isinstance(each, int | str) for each in value)
         if listed or not isinstance(value, Mapping | list):
             values.setdefault(nemo.megatron_name(str(key)), str(value))
-        if key == "name" and value == nemo.SHARDED_OPTIMIZER:
+        if key == "name" and value in nemo.SHARDED_OPTIMIZERS:
             values[DISTRIBUTED.name] = "True"
     for value in section.values():
         if isinstance(value, Mapping) and depth < DEEPEST:

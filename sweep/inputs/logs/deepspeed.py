@@ -135,7 +135,7 @@ class DeepSpeedLog(LogReader):
         job, trainer = self.job, bool(self._of_trainer)
         if not (self._is_deepspeed or trainer):
             return False
-        job.framework = of.TRAINER_NAME if trainer else of.NAME
+        job.framework = of.NAME if not trainer else of.TRAINER_NAME if self._is_deepspeed else of.TRAINER_ALONE
         job.plan = self._plan()
         batch = job.plan["global_batch"]
         if len(self._by_time):

@@ -13,6 +13,8 @@ PRESETS = {"gpt3": "gpt3-175b", "llama31_405b": "llama3.1-405b"}
 """Benchmarks that train the whole of one of our models (mlcommons/training, README of each benchmark)."""
 ADAPTERS = {"llama2_70b_lora": "LoRA: frozen weights with adapters"}
 PLATFORM = re.compile(r"\b((?:GB|GH|[ABHV]|MI)\d{2,3}[A-Z]?)\b")
+NODES = re.compile(r"^(\d{1,6})x(?:NVIDIA )?(?:(DGX|HGX)|(GB)\d)")
+"""Nodes of a platform, of eight GPUs or, of GB200 and its like, of four: as many as have begun where all ranks say so."""
 BESIDE = "the plan of an MLPerf run is in config_*.sh beside its log"
 MOST = 10**9
 
@@ -25,6 +27,7 @@ class MllogLog(LogReader):
     KEYS = (b":::MLLOG ",)
     SIGNS = (r":::MLLOG \{",)
     _ranks, _benchmark, _seen = 0, "", False
+    _of_platform: int | None = None
 
     def take(self, line: str) -> None:
         try:
@@ -49,8 +52,10 @@ class MllogLog(LogReader):
             self.taken.disturb()
         elif key == "submission_benchmark" and isinstance(value, str):
             self._benchmark = value
-        elif key == "submission_platform" and isinstance(value, str) and (platform := PLATFORM.search(value)):
-            self.job.device = platform[1]
+        elif key == "submission_platform" and isinstance(value, str):
+            self.job.device = platform[1] if (platform := PLATFORM.search(value)) else self.job.device
+            if nodes := NODES.match(value):
+                self._of_platform = int(nodes[1]) * (8 if nodes[2] else 4)
         elif isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= MOST and value == int(value):
             self.told.setdefault(key, int(value))
 
@@ -61,7 +66,7 @@ class MllogLog(LogReader):
         self.job.plan = {
             "global_batch": self.told.get(GLOBAL_BATCH.name),
             "sequence": self.told.get("max_sequence_length"),
-            "all_gpus": self._ranks if self._ranks and len(self.taken) else None,  # all have begun
+            "all_gpus": (self._ranks if self._ranks > 1 else self._of_platform) if len(self.taken) else None,  # all have begun
         }
         adapters = ADAPTERS.get(self._benchmark)
         self.job.notes = (BESIDE, *([f"{adapters}: give the model with --model"] if adapters else []))

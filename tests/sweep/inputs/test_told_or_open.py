@@ -1,0 +1,133 @@
+"""What a file says is told, what it leaves open is open, and nothing of it is lost in silence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweep.inputs.launches import read_launch
+from sweep.inputs.log import read_log
+from sweep.inputs.told import Job
+from tests.sweep.inputs import specimens
+
+
+def launch(tmp_path: Path, text: str, name: str = "run.yaml") -> Job:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return read_launch(str(path))
+
+
+def log(tmp_path: Path, text: str) -> Job:
+    path = tmp_path / "run.log"
+    path.write_text(text, encoding="utf-8")
+    return read_log(str(path))
+
+
+@pytest.mark.parametrize(("name", "sharding"), [("mcore_distributed_optim", "optimizer"), ("fused_adam", "none")])
+def test_an_optimizer_of_nemo_that_ranks_share(name: str, sharding: str, tmp_path: Path) -> None:
+    text = specimens.NEMO_YAML.replace("distributed_fused_adam", name)
+    assert name in text
+    assert launch(tmp_path, text).plan["sharding"] == sharding
+
+
+@pytest.mark.parametrize(
+    ("peft", "told"),
+    [
+        (
+            "  peft:\n    peft_scheme: lora\n    lora_tuning: {target_modules: ['attention_qkv'], adapter_dim: 32}\n",
+            {"rank": 32, "targets": ["qkv"]},
+        ),
+        (
+            "  peft:\n    dim: 8\n    target_modules: [linear_qkv, linear_proj, linear_fc1, linear_fc2]\n",
+            {"rank": 8, "targets": ["qkv", "projection", "fc1", "fc2"]},
+        ),
+        ("  peft:\n    peft_scheme: null\n", None),
+    ],
+)
+def test_adapters_are_part_of_the_model(peft: str, told: object, tmp_path: Path) -> None:
+    assert launch(tmp_path, specimens.NEMO_YAML.rstrip("\n") + "\n" + peft).model.get("lora") == told
+
+
+def test_adapters_that_are_not_known_are_said(tmp_path: Path) -> None:
+    text = specimens.NEMO_YAML.rstrip("\n") + "\n  peft:\n    peft_scheme: ptuning\n"
+    assert any("peft_scheme ptuning: not modelled" in note for note in launch(tmp_path, text).notes)
+    trainer = specimens.TRAINER_YAML.rstrip("\n") + "\nfinetuning_type: lora\nlora_rank: 16\n"
+    found = launch(tmp_path, trainer)
+    assert any(note.startswith("lora, rank 16: give the model as") for note in found.notes), found.notes
+
+
+def test_recompute_of_nemo_needs_a_granularity(tmp_path: Path) -> None:
+    base = "\n".join(line for line in specimens.NEMO_YAML.splitlines() if "checkpoint" not in line and "recompute" not in line)
+    for granularity, checkpointing in (("null", "none"), ("full", "full"), ("selective", "selective")):
+        more = f"  activations_checkpoint_granularity: {granularity}\n  activations_checkpoint_method: uniform\n"
+        found = launch(tmp_path, base + "\n" + more + "  activations_checkpoint_num_layers: 1\n")
+        assert found.plan["checkpointing"] == checkpointing, granularity
+
+
+def test_what_zero_plus_plus_sets_is_said(tmp_path: Path) -> None:
+    zero = {"stage": 3, "zero_hpz_partition_size": 8, "zero_quantized_weights": True, "zero_quantized_gradients": False}
+    text = json.dumps({"train_micro_batch_size_per_gpu": 1, "train_batch_size": 8, "zero_optimization": zero})
+    notes = launch(tmp_path, text, "ds.json").notes
+    assert "zero_hpz_partition_size 8 and zero_quantized_weights True: not modelled" in notes
+
+
+def test_ranks_of_mlperf_that_start_in_silence_are_not_one(tmp_path: Path) -> None:
+    """One line of the start: rank 0 alone prints it; the platform tells the nodes."""
+    lines = specimens.MLLOG.splitlines()
+    start = next(line for line in lines if '"init_start"' in line)
+    once = [start, *(line for line in lines if '"init_start"' not in line)]
+    assert log(tmp_path, "\n".join(once) + "\n").plan["all_gpus"] == 32
+    untold = [line for line in once if "submission_platform" not in line]
+    assert log(tmp_path, "\n".join(untold) + "\n").plan["all_gpus"] is None
+
+
+def test_a_trainer_without_deepspeed_is_no_deepspeed(tmp_path: Path) -> None:
+    text = "\n".join(line for line in specimens.TRAINER.splitlines() if "DeepSpeed" not in line and "ZeRO" not in line)
+    text = "\n".join(line for line in text.splitlines() if "parallel_size" not in line and "SamplesPerSec" not in line)
+    assert log(tmp_path, text + "\n").framework == "Hugging Face Trainer"
+
+
+def test_steps_that_rise_have_no_steady_one(tmp_path: Path) -> None:
+    """11 s at first, 36 s at the end: no figure stands for such a run."""
+    rising = "".join(
+        f" iteration {n:8d}/ 100 | elapsed time per iteration (ms): {11000 + 800 * n:.1f} | global batch size: 64 | loss: 7 |\n"
+        for n in range(1, 32)
+    )
+    found = log(tmp_path, rising)
+    assert found.step_time_s is None
+    assert any("no steady step: from 1" in note for note in found.notes), found.notes
+
+
+SCRIPT = """#!/bin/bash
+E="--num-layers 32"
+if false; then
+  EXTRA="--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+fi
+if [ -n "$USE_TP" ]; then
+  TP=8
+fi
+[ -n "$FP" ] && PREC="--fp8-format hybrid"
+torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py $E --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 \\
+  --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size $TP \\
+  --bf16 --use-distributed-optimizer --vocab-size 32000 $EXTRA $PREC
+"""
+
+
+def test_flags_under_a_condition_are_left_open(tmp_path: Path) -> None:
+    found = launch(tmp_path, SCRIPT, "run.sh")
+    assert {name: found.plan[name] for name in ("tp", "checkpointing", "precision", "sharding", "micro_batch")} == {
+        "tp": None, "checkpointing": None, "precision": None, "sharding": "optimizer", "micro_batch": 1,
+    }  # fmt: skip
+    assert found.model["layers"] == 32
+    (note,) = [note for note in found.notes if note.startswith("set under a condition")]
+    assert note.endswith(
+        "--recompute-granularity (line 4), --recompute-method (line 4), --recompute-num-layers (line 4), --fp8-format (line 9)"
+    )
+
+
+def test_flags_on_both_sides_of_a_condition_are_told(tmp_path: Path) -> None:
+    """A flag that stands outside, too, is set whatever the condition."""
+    text = SCRIPT.replace("--bf16", "--bf16 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
+    assert launch(tmp_path, text, "run.sh").plan["checkpointing"] == "full"
