@@ -114,7 +114,7 @@ def _changes(plan: PlanOfResult) -> Iterator[tuple[str, Change]]:
     recipes += (MXFP8,) * (not from_file and MXFP8 in precisions(load_kernels(plan.hardware)))
     switch = (True, False)
     hosts = not from_file and plan.hardware.value("host_bandwidth") > 0
-    worth: dict[str, tuple[bool, tuple[str | bool, ...]]] = {
+    worth: dict[str, tuple[bool, tuple[str | bool | float, ...]]] = {
         "checkpointing": (True, ("none", "selective", "full", f"block:{max(workload.layers // (pp * vpp) // 2, 1)}")),
         "schedule": (pp > 1, schedules_to_try(vpp)),
         "layer_split": (pp > 1, ("balanced", "balanced_cost", "embedding_and_loss_as_layer")),
