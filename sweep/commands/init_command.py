@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from sim_core import (
 from sim_core.documents import Fields, parse_yaml
 from sim_core.limits import LARGEST, whole_number
 from sweep.commands.shared import check_output, prepared_spec
+from sweep.evaluation.one_plan import why_not
+from sweep.evaluation.preparation import Prepared
 from sweep.frameworks.stacks import nearest_stack
 from sweep.inputs.job import OF_MODEL, job_of
 from sweep.inputs.registry import explained
@@ -33,7 +36,7 @@ from sweep.options import readable
 from sweep.runs.devices import FORMS, nearest_to, presets_of, stand_in
 from sweep.runs.table import NotSimulated
 from sweep.show.terminal import own_console
-from sweep.spec.spec import load_spec
+from sweep.spec.spec import SweepSpec, load_spec
 from sweep.spec.values import ALIASES, FIELDS, check_value
 from sweep.starting.job_starter import DEFAULTS, job_starter
 from sweep.starting.starter import shown_line, starter, starter_name, suited
@@ -115,19 +118,29 @@ def init_command(
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     try:
-        prepared = prepared_spec(load_spec(path), path)
+        spec = load_spec(path)
+        prepared = prepared_spec(spec, path)
     except BaseException:
         path.unlink()
         raise
     console = own_console()
     if taken:
         console.print(f"note: not given, so taken: {', '.join(taken)}")
-    for note in job.notes if job else ():  # what was missing has been given: the spec is whole
-        if not _MISSING.match(note) and not ("checkpointing" in given and note.startswith("recompute:")):
-            console.print(f"note: {note}")
+    for note in _said(job, given, spec, prepared) if job else ():
+        console.print(f"note: {note}")
     size = prepared.sweep.space.size
     best = " --best 20" if suited(size) == "search" else ""
     console.print(f"{path}: {plural(size)}. Next: sweep {suited(size)} {path}{best}")
+
+
+def _said(job: Job, given: Fields, spec: SweepSpec, prepared: Prepared) -> Iterator[str]:
+    """What is said of a job whose spec is whole: what was missing has been given. Whether its own plan can run."""
+    for note in job.notes:
+        if not _MISSING.match(note) and not ("checkpointing" in given and note.startswith("recompute:")):
+            yield note
+    fields = {**spec.fixed, **(spec.running.plan if spec.running else {})}
+    if "all_gpus" in fields and (why := why_not(prepared, fields)):
+        yield f"the job's own plan, as it was read, cannot run here: {why}"
 
 
 def _job(path: str, given: Fields, gpus: int | None, model: str | None) -> Job | None:

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,24 @@ import numpy as np
 
 from sim_core import (
     CHECKPOINTING,
+    EXPLANATIONS,
+    REASONS,
     SIMAI,
     Facts,
     Plans,
+    SimError,
     SpecError,
     export_simai,
     hardware_table,
+    legality,
+    plans,
     read_hardware,
     read_workload,
     simai_breakdown,
     start_of,
 )
-from sim_core.compiling import COMPILE_AFTER_S, is_compiled, plain_python_s
+from sim_core.compiling import COMPILE_AFTER_S, in_plain_python, is_compiled, plain_python_s
+from sim_core.documents import Values
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.options import OptionError
@@ -99,6 +105,15 @@ def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:
     if not is_compiled() and plain_python_s(sweep.workload, plans) > COMPILE_AFTER_S:
         sys.stderr.write("Compiling the engine: once per version, about half a minute\n")
     return dict(evaluate(sweep, at).to_pylist()[0])
+
+
+def why_not(prepared: Prepared, fields: Values) -> str:
+    """Why a plan of a workload cannot run: its reason and what it means; empty if it can, or if these fields make no plan."""
+    with in_plain_python(), suppress(SimError):  # one plan: quicker than to load the compiler
+        workload, hardware = prepared.sweep.workload, prepared.sweep.hardware
+        reason = REASONS[legality(workload, hardware, plans(workload, **fields))[0][0]]
+        return f"{reason}: {EXPLANATIONS[reason]}" if reason else ""
+    return ""
 
 
 def plans_of(prepared: Prepared, number: int = 0) -> Plans:

@@ -35,6 +35,8 @@ _SET = re.compile(
 """An assignment, anywhere in a line; with a value that is more than one word: its name alone."""
 _BEGINS = re.compile(r"(?:^|[;&|({]|\b(?:then|else|do))\s*(if|case)\b")
 _ENDS = re.compile(r"(?:^|[;&|})\s])(fi|esac)(?=[\s;&|)}]|$)")
+_FOLLOWS = re.compile(r"\bthen\b|\bin\b")
+"""What a shell has in the same line or soon after."""
 _GUARDED = re.compile(r"^\s*(?:\[\[?\s|test\s|\(\().*(?:&&|\|\|)")
 """A test that a command follows in its line."""
 _CHANGED = re.compile(
@@ -90,6 +92,8 @@ def _under_conditions(lines: list[str]) -> set[int]:
     found, depth = set(), 0
     for number, line in enumerate(lines):
         begins, ends = len(_BEGINS.findall(line)), len(_ENDS.findall(line))
+        if begins and not _FOLLOWS.search(" ".join(lines[number : number + 4])):
+            begins = 0  # of another language, as in a text for Python
         if depth or begins or _GUARDED.match(line):
             found.add(number)
         depth = max(depth + begins - ends, 0)

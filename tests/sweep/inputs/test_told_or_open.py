@@ -10,6 +10,7 @@ import pytest
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
 from sweep.inputs.told import Job
+from tests.sweep.commands import sweep
 from tests.sweep.inputs import specimens
 
 
@@ -131,3 +132,23 @@ def test_flags_on_both_sides_of_a_condition_are_told(tmp_path: Path) -> None:
     """A flag that stands outside, too, is set whatever the condition."""
     text = SCRIPT.replace("--bf16", "--bf16 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
     assert launch(tmp_path, text, "run.sh").plan["checkpointing"] == "full"
+
+
+def test_a_text_for_python_in_a_script_is_no_condition(tmp_path: Path) -> None:
+    text = "python - <<EOF\nif ready:\n    print(1)\nEOF\nTP=4\n" + SCRIPT.replace(
+        'if [ -n "$USE_TP" ]; then\n  TP=8\nfi\n', ""
+    )
+    assert launch(tmp_path, text, "run.sh").plan["tp"] == 4
+
+
+def test_a_plan_that_cannot_run_as_it_was_read_is_said(tmp_path: Path) -> None:
+    """Three heads of tensor parallelism over 32 of attention: the script, or the reading of it, is wrong."""
+    text = SCRIPT.replace("if false; then", "if true; then").replace("TP=8", "TP=3").replace("--nnodes 2", "--nnodes 3")
+    text = text.replace('if [ -n "$USE_TP" ]; then\n  TP=3\nfi', "TP=3").replace("batch-size 64", "batch-size 48")
+    (tmp_path / "run.sh").write_text(text, encoding="utf-8")
+    done = sweep("init", tmp_path / "run.sh", "--hardware", "H100-SXM", "-o", tmp_path / "s.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "note: the job's own plan, as it was read, cannot run here: heads_not_divisible_by_tp: " in done.stdout
+    (tmp_path / "run.sh").write_text(text.replace("TP=3", "TP=2").replace("--nnodes 3", "--nnodes 2"), encoding="utf-8")
+    done = sweep("init", tmp_path / "run.sh", "--hardware", "H100-SXM", "-o", tmp_path / "t.yaml")
+    assert "cannot run here" not in done.stdout
