@@ -12,6 +12,7 @@ from sim_core.costing.stage_activations import count_in_flight, micro_batches_to
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, row_of
 from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.schedules import DEEPSPEED, GPIPE, ONE_F_ONE_B
+from sim_core.metrics import PEAK_BYTES
 from tests.conftest import make_plans
 from tests.model_plans import MODELS, drawn, machines, workload_of
 
@@ -112,7 +113,7 @@ def test_running_more_again_never_needs_more_memory(model: str) -> None:
     for label in ("none", "block:1", "block:2", "full", "every:1", "every:2"):
         how, span = (np.repeat(code, len(plans.tp)) for code in checkpointing_codes([label]))
         reason, memory = legality(workload, hardware, plans._replace(checkpointing=how, checkpoint_layers=span))
-        peak[label] = np.where(reason == 0, memory[-1], np.nan)
+        peak[label] = np.where(reason == 0, memory[PEAK_BYTES], np.nan)
     assert np.isfinite(peak["block:1"]).sum() > 10
     for more, fewer in itertools.pairwise(("full", "block:2", "block:1", "none")):
         assert not (peak[more] > peak[fewer] * (1 + 1e-12)).any(), (more, fewer)

@@ -27,6 +27,7 @@ from sim_core import (
     trace,
     workload_from_model,
 )
+from sim_core.metrics import PEAK_BYTES
 from sweep.evaluation.preparation import prepare
 from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES
@@ -217,7 +218,7 @@ def test_memory_is_at_its_highest_what_the_row_has(dense: Workload, h100: Hardwa
     plan = plans(dense, **SIZES | CASES[case])
     found, shape = timeline(dense, h100, plan), shape_of(dense, h100, plan)
     whole = SCHEDULES.index(CASES[case].get("schedule", "1f1b")) < SCHEDULES.index("zb-h1")
-    assert most_held(found) == pytest.approx(shape.memory[-1].tolist(), rel=1e-12 if whole else 0.03)
+    assert most_held(found) == pytest.approx(shape.memory[PEAK_BYTES].tolist(), rel=1e-12 if whole else 0.03)
     held = found.held
     for stage in range(found.stages):
         mine = held.bytes[held.stage == stage]
@@ -230,6 +231,6 @@ def test_memory_of_a_file_is_drawn_where_it_is_known(h100: HardwareTable) -> Non
     gpt = prepare(load_spec(EXAMPLES / "gpt7b.yaml"), EXAMPLES).sweep.workload
     plan = plans(gpt, pp=4, ga=8, checkpointing="full")
     found = timeline(gpt, h100, plan)
-    assert max(most_held(found)) == pytest.approx(float(simulate(gpt, h100, plan).memory[-1, 0]), rel=1e-12)
+    assert max(most_held(found)) == pytest.approx(float(simulate(gpt, h100, plan).memory[PEAK_BYTES, 0]), rel=1e-12)
     table = read_workload(str(EXAMPLES / "workloads" / "gpt_small_wd4_tp1_pp2_bs1_rank2.trace.txt"), Facts(layers=12))[0]
     assert not len(timeline(table, h100, plans(table)).held.stage), "a trace does not tell its activations"

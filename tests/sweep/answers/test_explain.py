@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from sim_core import MEMORY, SPAN_KINDS, SpecError, shape_of, trace
+from sim_core.metrics import PEAK_BYTES
 from sweep.answers.against import difference
 from sweep.answers.among import within
 from sweep.answers.bottleneck import own_part
@@ -95,7 +96,7 @@ def test_the_fullest_stage_is_that_of_the_row(sets: list[str]) -> None:
     plan = ["tp=2", "pp=4", "all_gpus=64", "global_batch=128", *sets]
     prepared = prepare_plan({"model": "llama3-8b", "sequence": 4096}, "H100-SXM", "event", plan)
     row, shape = row_of(prepared), shape_of(prepared.sweep.workload, prepared.sweep.hardware, plans_of(prepared))
-    fullest = int(np.argmax(shape.memory[-1]))
+    fullest = int(np.argmax(shape.memory[PEAK_BYTES]))
     assert [row[name] for name in MEMORY] == pytest.approx(shape.memory[:, fullest].tolist(), rel=1e-12)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -245,7 +246,7 @@ def test_which_file_changed(run: Runner, tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(hardware_yaml(read_hardware("H100-SXM")))
     old = run("old", hardware="mine.yaml")
-    mine.write_text(mine.read_text().replace(" 50000000000.0 B/s", " 37.5 GB/s"))
+    mine.write_text(re.sub(r"(nic_bandwidth:.*?) 50000000000.0 B/s", r"\1 37.5 GB/s", mine.read_text(), flags=re.DOTALL))
     text = GPT7B.read_text().replace("355767", "455767")
     told = texts(compare(old, run("new", hardware="mine.yaml", workload=text)))
     assert told[0] == "hardware H100-SXM nic_bandwidth: 50 GB/s -> 37.5 GB/s"

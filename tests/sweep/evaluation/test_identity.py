@@ -75,7 +75,7 @@ def test_each_number_of_the_hardware_changes_the_identity(changed: Any, key: str
         other = not value
     elif unit:
         other = f"{other!r} {unit}"
-    if key.endswith("_oversubscription"):
+    if key.endswith("_oversubscription") or key == "gpus_per_host_link":
         other = 4
     with_sockets = {"socket_bandwidth": "9 GB/s", "socket_bandwidth_one": "9 GB/s"} if key == "gpus_per_socket" else {}
     with_levels = {"nodes_per_leaf": 2, "nodes_per_pod": 4} if key.endswith("_oversubscription") or key == "rails" else {}

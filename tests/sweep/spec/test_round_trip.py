@@ -186,6 +186,7 @@ VALUES: dict[str, list[Any]] = {
     **{name: list(field.words) for name, field in FIELDS.items() if field.words},
     "bucket_bytes": ["1 MiB", "3 B", 0],
     "layer_split": ["even", "embedding_and_loss_as_layer", [8, 10, 10, 8]],
+    "activation_offload": ["0", "0.5", "core_attn+attn_proj"],
     "checkpointing": ["none", "file", "full", "every:2", "block:3", "selective", "layernorm+mlp"],
     "expert_imbalance": ["recorded", "balanced", 1.5, "zipf:0.5"],
     "hardware": ["H100-SXM", "mine.yaml"],
