@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sim_core import EXPLANATIONS, MEMORY, SpecError, read_model, short
+from sim_core import EXPLANATIONS, MEMORY, SpecError, short
 from sim_core.documents import Fields, Values
 from sweep.answers.section import Section
 from sweep.evaluation.evaluation import evaluate
@@ -81,7 +81,9 @@ def fit(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -> Fit:
     for at in dict.fromkeys((*alone, *found.values())):
         row = rows.slice(at, 1).to_pylist()[0]
         changes.append(Change({name: row[name] for name in names if row[name] != own[name]}, row, float(chances[at])))
-    told = f"{workload['model']} on {gpus} x {own['hardware']}: {', '.join(f'{name} {own[name]}' for name in TOLD)}"
+    model = prepared.sweep.workload.modelled
+    fields = ", ".join(f"{name} {own[name]}" for name in TOLD)
+    told = f"{model.model.name if model else workload['model']} on {gpus} x {own['hardware']}: {fields}"
     chance = None if np.isnan(chances[0]) else float(chances[0])
     return Fit(told, own, chance, changes, (*prepared.warnings, *prepared.notes))
 
@@ -96,9 +98,8 @@ def _prepared(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -
     if not {"global_batch", "ga"} & fixed.keys():
         fixed["global_batch"] = gpus * int(stated["micro_batch"])
     axes: dict[str, list[Any]] = {}
-    dense = read_model(str(workload["model"])).experts is None
     for key, values in {**SIZES, **MEASURES}.items():
-        if not (key == "ep" and dense) and not set(key.split(",")) & fixed.keys():
+        if not set(key.split(",")) & fixed.keys():
             axes[key] = [list(value) if isinstance(value, tuple) else value for value in values]
     document |= {"axes": axes, "fixed": {**{name: value for name, value in own.items() if name not in axes}, **fixed}}
     try:

@@ -1,5 +1,7 @@
 """Words of DeepSpeed and the Hugging Face Trainer: keys of their files, lines of their logs, arguments of its Megatron-LM."""
 
+from contextlib import suppress
+
 from sim_core import OF_NUMBER, Argument, arguments_in
 from sweep.frameworks import megatron_sizes as sizes
 from sweep.frameworks.plan import Launched
@@ -14,6 +16,14 @@ AUTO = "auto"
 """What DeepSpeed leaves to the Trainer."""
 FSDP = {"full_shard": "parameters", "shard_grad_op": "gradients", "no_shard": "none"}
 """Words of the Trainer's `fsdp`, and what ranks share."""
+
+
+def part_in(stated: object) -> float | None:
+    """A part of the optimizer as it is stated; None for what is no number from 0 to 1."""
+    with suppress(ValueError):
+        return part if 0 <= (part := float(str(stated))) <= 1 else None
+    return None
+
 
 Word = Argument[Launched]
 DEEPSPEED = Word("deepspeed", stack=PAGE)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection
-from contextlib import suppress
 
 from sim_core import (
     OF_NUMBER,
@@ -15,7 +14,7 @@ from sim_core import (
     SpecError,
     megatron_arguments as model,
 )
-from sweep.frameworks.deepspeed import DEEPSPEED, ZERO, ZERO_STAGE
+from sweep.frameworks.deepspeed import DEEPSPEED, ZERO, ZERO_STAGE, part_in
 from sweep.frameworks.megatron_sizes import TP, Launch, has_experts
 from sweep.frameworks.plan import Launched
 
@@ -280,9 +279,7 @@ def _fraction_in(dump: Dump) -> float | None:
     """The part of the optimizer that the host has; all of it where no part is stated."""
     if not OPTIMIZER_OFFLOAD.on(dump):
         return None
-    with suppress(ValueError):
-        return min(max(float(FRACTION.word(dump, "1")), 0.0), 1.0)
-    return None
+    return part_in(FRACTION.word(dump, "1"))
 
 
 def offload_notes(dump: Dump) -> list[str]:

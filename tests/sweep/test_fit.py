@@ -63,3 +63,8 @@ def test_nothing_may_fit() -> None:
     done = sweep("fit", "gpt3-175b", "--gpus", 8)
     assert done.returncode == 3
     assert "makes it fit: it takes more GPUs" in done.stdout
+
+
+def test_a_changed_model_is_the_one_that_is_named() -> None:
+    done = sweep("fit", "llama3-8b", "--gpus", 8, "--set", "workload.model=llama3-70b")
+    assert done.stdout.startswith("llama3-70b on 8 x H100-SXM: ")

@@ -89,7 +89,8 @@ def _on_host(config: Values, notes: list[str]) -> Fields:
                 continue
             device = section.get("device")
             if device == of.HOST:
-                plan[word.field] = section.get(of.OFFLOAD_RATIO.name, whole) if word is of.OFFLOAD_OPTIMIZER else whole
+                own = word is of.OFFLOAD_OPTIMIZER
+                plan[word.field] = of.part_in(section.get(of.OFFLOAD_RATIO.name, whole)) if own else whole
             elif device not in of.NOWHERE:
                 notes.append(f"{word.name} to {str(device)[:20]}: not modelled")
     elif of.TRAINER_OFFLOAD in str(config.get(of.TRAINER_FSDP.name, "")).split():

@@ -50,6 +50,7 @@ def read(tmp_path: Path, name: str, text: str) -> tuple[dict[str, Any], str]:
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", {"optimizer_offload": 0.5, "overlap_offload": False}),
         ("--optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d", {"optimizer_offload": 1.0, "overlap_offload": True}),
         ("--optimizer-cpu-offload --optimizer-offload-fraction $PART", {"overlap_offload": False}),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 7", {"overlap_offload": False}),
         ("", {}),
     ],
 )
@@ -74,6 +75,7 @@ def test_what_is_not_simulated_is_said(tmp_path: Path) -> None:
             ON_HOST,
         ),
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "none"}}}, {}),
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": "lots"}}}, {}),
         (
             {"zero_optimization": {"stage": 1}, "activation_checkpointing": {"cpu_checkpointing": True}},
             {"activation_offload": 1.0},
