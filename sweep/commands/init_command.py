@@ -47,6 +47,7 @@ TAKEN = ("sequence", "micro_batch", "global_batch")
 """What may be said of a model or a workload file."""
 UNTOLD = {"overlap_tp": "tp", "precision": "", "schedule": "pp"}
 """What a log may not tell of a plan and what is therefore taken, with the groups without which it matters nothing."""
+PRECISIONS = FIELDS["precision"].words
 _MISSING = re.compile(r"model: (\w+: missing;|not in this file;)")
 
 
@@ -205,6 +206,8 @@ def _given(assignment: str) -> tuple[str, Any]:
 def _whole(job: Job, stack: str | None, given: Fields) -> tuple[Job, list[str]]:
     """The job with a stack, and what is taken as its file does not tell it."""
     taken = []
+    if job.plan.get("precision") not in (None, *PRECISIONS):  # fp32, of a file that states none
+        job = replace(job, plan={**job.plan, "precision": None})
     stack = stack or job.stack
     if not stack:
         stack = nearest_stack(str(job.plan.get("sharding") or ""))

@@ -152,3 +152,14 @@ def test_a_plan_that_cannot_run_as_it_was_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(text.replace("TP=3", "TP=2").replace("--nnodes 3", "--nnodes 2"), encoding="utf-8")
     done = sweep("init", tmp_path / "run.sh", "--hardware", "H100-SXM", "-o", tmp_path / "t.yaml")
     assert "cannot run here" not in done.stdout
+
+
+def test_a_file_without_a_precision_can_be_swept(tmp_path: Path) -> None:
+    """None of the words of a plan is fp32: what is taken in its place is said."""
+    zero = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
+    (tmp_path / "ds.json").write_text(json.dumps({**zero, "train_batch_size": 8}), encoding="utf-8")
+    words = ("--model", "llama3-8b", "--hardware", "H100-SXM", "--sequence", 4096, "-o", tmp_path / "s.yaml")
+    done = sweep("init", tmp_path / "ds.json", *words)
+    assert done.returncode == 0, done.stderr
+    assert "--set precision=bf16" in done.stdout
+    assert "fp32" not in (tmp_path / "s.yaml").read_text(encoding="utf-8")
