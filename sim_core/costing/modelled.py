@@ -28,7 +28,7 @@ from sim_core.models.keys import Keys
 from sim_core.models.messages import messages
 from sim_core.models.precision import WIDE
 from sim_core.models.recompute import ALL, CORE_ATTN, norms_apart, operators_of, share_again
-from sim_core.models.weights import frozen, held
+from sim_core.models.weights import WIDE_BYTES, frozen, held
 from sim_core.planning.columns import FULL, MODULES, NONE, SELECTIVE, Plans, slice_plans
 from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import EXPONENTS, rule_scales
@@ -67,7 +67,8 @@ def cost_model_blocks(
         sent = messages(modelled.model, unit, keys, modelled.stack)
         _add_unit(blocks, at, Pass(*rows, unit, cost._replace(seconds=cost.seconds * times), sent), times, keys)
         trained, still = held(modelled.model, unit, keys), frozen(modelled.model, unit, keys)
-        for column, mine in enumerate((trained.dense, trained.experts, still.dense, still.experts)):
+        width = modelled.model.lora.base_bytes / WIDE_BYTES if modelled.model.lora and unit.kind == LAYER else 1.0
+        for column, mine in enumerate((trained.dense, trained.experts, still.dense * width, still.experts * width)):
             blocks.held[:, at, column] += mine[shape] * times
 
 

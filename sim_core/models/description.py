@@ -80,6 +80,13 @@ class Lora(Record):
     targets: tuple[Literal["qkv", "projection", "fc1", "fc2"], ...] = ("qkv", "projection")
     dropout: Share = 0.0  # of what enters an adapter
     apart: bool = False  # queries, keys and values have one each, as PEFT's; else all three have one
+    base: Literal["16-bit", "nf4", "nf4-double"] = "16-bit"  # what frozen matrices of layers are kept in
+
+    @property
+    def base_bytes(self) -> float:
+        """Bytes of a weight of them, as QLoRA keeps it (arXiv 2305.14314, section 3): 4 bits, a scale for 64; `-double`: the
+        scales in 8 bits, with one of 32 bits for 256 of them. 16 bits again before each product."""
+        return {"16-bit": 2.0, "nf4": 0.5 + 4 / 64, "nf4-double": 0.5 + 1 / 64 + 4 / (64 * 256)}[self.base]
 
     def pairs(self, target: str) -> int:
         """Adapters beside a matrix of a layer."""
