@@ -1,8 +1,9 @@
 """`Model`: what costs time or memory in a transformer, as numbers, from and to mappings; each error in one line."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -542,8 +543,7 @@ def _first_fault(error: ValidationError) -> str:
         message = fault["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if key else message
     if fault["type"] == "literal_error" and path:
-        words = {"activation": Activation, "norm": Norm, "position": Position}.get(path[-1])
-        known = ["all", "even", "odd", "a list of layers"] if words is None else get_args(words)
+        known = [*re.findall(r"'([^']+)'", fault["ctx"]["expected"]), *["a list of layers"] * (path[-1] == "layers")]
         return f"{key}: found {shown(fault['input'])}, {nearest(str(fault['input']), known)}"
     return f"{key}: found {shown(fault['input'])}, expected {_expected(fault['type'], fault['msg'])}"
 

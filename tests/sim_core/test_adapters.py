@@ -116,7 +116,8 @@ def test_inputs_of_frozen_layers_are_not_kept_or_gathered_for_their_weights() ->
     ("lora", "message"),
     [
         ({"rank": 0}, "lora.rank: found '0'"),
-        ({"rank": 8, "targets": ["embedding"]}, "lora.targets.0: found 'embedding'"),
+        ({"rank": 8, "targets": ["embedding"]}, "lora.targets.0: found 'embedding', valid: fc1, fc2, projection, qkv"),
+        ({"rank": 8, "base": "nf5"}, "lora.base: found 'nf5', nearest valid: nf4"),
         ({"rank": 8, "targets": []}, "lora.targets: expected at least one, each once"),
         ({"rank": 8, "targets": ["qkv", "qkv"]}, "lora.targets: expected at least one, each once"),
         ({"rank": 8, "target": ["qkv"]}, "lora.target: unknown key, nearest valid: targets"),
