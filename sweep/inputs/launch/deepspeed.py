@@ -58,6 +58,12 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
     if said:
         notes.append(said)
     kept = tuple(str(key) for key in document if key not in of.USED)
+    if trainer and of.DEEPSPEED.name not in document:
+        facts = {
+            **(of.OF_LIGER if config.get(of.LIGER) is True else {}),
+            **of.OF_OPTIMIZER.get(str(config.get(of.OPTIMIZER)), {}),
+        }
+        return Job(framework=of.TRAINER_ALONE, plan=plan, stack=of.TRAINER_PAGE, facts=facts, notes=tuple(notes), kept=kept)
     return Job(framework=of.TRAINER_NAME if trainer else of.NAME, plan=plan, notes=tuple(notes), kept=kept)
 
 

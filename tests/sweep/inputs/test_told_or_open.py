@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sim_core import read_stack
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
 from sweep.inputs.told import Job
@@ -81,6 +82,17 @@ def test_recompute_of_nemo_needs_a_granularity(tmp_path: Path) -> None:
         more = f"  activations_checkpoint_granularity: {granularity}\n  activations_checkpoint_method: uniform\n"
         found = launch(tmp_path, base + "\n" + more + "  activations_checkpoint_num_layers: 1\n")
         assert found.plan["checkpointing"] == checkpointing, granularity
+
+
+def test_a_trainer_without_deepspeed_has_a_page(tmp_path: Path) -> None:
+    alone = specimens.TRAINER_YAML.replace("deepspeed: {zero_optimization: {stage: 3}}", "fsdp: full_shard auto_wrap")
+    found = launch(tmp_path, alone)
+    assert (found.framework, found.stack, found.plan["sharding"]) == ("Hugging Face Trainer", "hf-trainer", "parameters")
+    assert found.facts == {}
+    found = launch(tmp_path, alone + "use_liger_kernel: true\noptim: adamw_torch_fused\n")
+    assert found.facts["logit_bytes"] == found.facts["step_bytes"] == 0
+    assert found.facts["norm_bytes"] == (4.0, 8.0) != read_stack("hf-trainer").norm_bytes
+    assert launch(tmp_path, specimens.TRAINER_YAML).stack == ""
 
 
 def test_what_zero_plus_plus_sets_is_said(tmp_path: Path) -> None:
