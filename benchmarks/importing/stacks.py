@@ -10,6 +10,7 @@ from sim_core.models.features import NO, YES, dispatcher_named, read_features, s
 from sim_core.models.traffic import LOSS_FUSED, NORM, ROTARY
 from sweep.frameworks.names import by_word
 from sweep.frameworks.stacks import nearest_stack
+from sweep.frameworks.torchtitan import of_selective
 from sweep.runs.logs import ENDS_AS_LAYERS, FP32_GRADIENTS
 from sweep.runs.table import NotSimulated
 
@@ -264,9 +265,7 @@ def sharding_of(row: Row) -> dict[str, object]:
 def checkpointing_of(row: Row) -> str:
     """What its backward pass recomputes. Raises NotSimulated.
 
-    Where a row does not state it: nothing, and everything in JAX, whose runs of 70B models do not fit otherwise. torchtitan's
-    "selective (op)" keeps every second product, which costs as much as recomputing every second layer (its own A100s reach
-    2,973 tokens/s with the former and 2,904 with the latter: docs/performance.md at 0413364).
+    Where a row does not state it: nothing, and everything in JAX, whose runs of 70B models do not fit otherwise.
     """
     features = split_features(row.text("features"))
     stated = row.text("recompute").lower() or str(recipe_of(row).plan.get("checkpointing", ""))
@@ -279,7 +278,7 @@ def checkpointing_of(row: Row) -> str:
     if (policy := stated.removeprefix(CUSTOM).strip()) in POLICIES:
         return POLICIES[policy]
     if "(op)" in stated:
-        return f"block:{max(row.count('layers') // 2, 1)}"
+        return of_selective(row.count("layers"), row.count("pp", 1) * row.count("vpp", 1))
     if (part := re.match(r"(?:full|block)\W*(\d+)(?:\s*(?:/|of)\s*\d+)?", stated)) is not None:
         return f"block:{max(-(-int(part[1]) // (1 if stated.startswith('block') else row.count('pp', 1))), 1)}"
     first = re.split(r"[\s:(,]", stated, maxsplit=1)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,16 @@ def test_a_trainer_without_deepspeed_has_a_page(tmp_path: Path) -> None:
     assert found.facts["logit_bytes"] == found.facts["step_bytes"] == 0
     assert found.facts["norm_bytes"] == (4.0, 8.0) != read_stack("hf-trainer").norm_bytes
     assert launch(tmp_path, specimens.TRAINER_YAML).stack == ""
+
+
+@pytest.mark.parametrize(("option", "how"), [('"op"', "block:4"), ("2", "block:4"), ('"4"', "block:2"), ('"x"', None)])
+def test_the_selective_mode_of_torchtitan(option: str, how: str | None, tmp_path: Path) -> None:
+    """It runs parts of all layers again, or one layer of some: not attention alone, which it saves."""
+    chosen = f'[activation_checkpoint]\nmode = "selective"\nselective_ac_option = {option}\n'
+    found = launch(tmp_path, re.sub(r"\[activation_checkpoint\]\n(?:\w.*\n)*", chosen, specimens.TOML), "train.toml")
+    assert (found.plan["pp"], found.plan["checkpointing"]) == (2, how)
+    assert any("activation checkpointing selective" in note for note in found.notes), found.notes
+    assert log(tmp_path, specimens.TORCHTITAN).plan["checkpointing"] == "block:16"
 
 
 def test_what_zero_plus_plus_sets_is_said(tmp_path: Path) -> None:
