@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,11 @@ def make_plans(of: Workload | None = None, /, **columns: float | list[int] | lis
     given["virtual_layers"] = listed
     shapes = {name: (rows,) if name != "virtual_layers" else (rows, len(listed)) for name in Plans._fields}
     return Plans(**{name: np.ascontiguousarray(np.broadcast_to(given[name], shapes[name])).copy() for name in Plans._fields})
+
+
+def rest_long(cases: Iterable[object], every_run: int) -> list[object]:
+    """Cases of a parameter: the first `every_run` run always, the others are long."""
+    return [case if number < every_run else pytest.param(case, marks=pytest.mark.long) for number, case in enumerate(cases)]
 
 
 def pytest_configure() -> None:
