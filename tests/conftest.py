@@ -49,8 +49,9 @@ def make_plans(of: Workload | None = None, /, **columns: float | list[int] | lis
 
 
 def rest_long(cases: Iterable[object], every_run: int) -> list[object]:
-    """Cases of a parameter: the first `every_run` run always, the others are long."""
-    return [case if number < every_run else pytest.param(case, marks=pytest.mark.long) for number, case in enumerate(cases)]
+    """Cases of one parameter, or tuples of several: the first `every_run` run always, the others are long."""
+    given = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*case, marks=[pytest.mark.long] * (number >= every_run)) for number, case in enumerate(given)]
 
 
 def pytest_configure() -> None:

@@ -22,7 +22,6 @@ from tests.conftest import ROOT
 from tests.offline.free_text import free_table, row, table, told
 from tests.sweep.commands import called, sweep
 
-
 SCRIPT = ROOT / "benchmarks" / "import_runs.py"
 
 
