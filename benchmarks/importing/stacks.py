@@ -19,7 +19,7 @@ STACKS: Final = (
     ("nanotron", "nanotron"), ("llm-foundry", "llm-foundry"), ("maxtext", "maxtext"), ("paxml", "maxtext"),
     ("megatron-deepspeed", "megatron-deepspeed"), ("megatron-bridge", "nemo"), ("megatron-core", "megatron-core"),
     ("nemo framework", "nemo"), ("nemo,", "nemo"), ("nemo 25", "nemo"), ("nvidia release", "nemo"), ("nemo", "nemo-24"),
-    ("megatron-lm", "megatron-2022"), (HF_TRAINER, "hf-trainer"),
+    ("megatron-lm", "megatron-2022"), (HF_TRAINER, "hf-trainer"), ("fms-fsdp", "fms-fsdp"),
 )  # fmt: skip
 """Words in a framework's name, and its stack; the first that match decide.
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from sweep.frameworks import deepspeed, megatron, nanotron, nemo, torchtitan
 from sweep.frameworks.megatron_sizes import TP_OVERLAP
 
-HAI_LLM, PRIMUS, MAXTEXT, NEMO_24, LLM_FOUNDRY = "hai-llm", "primus", "maxtext-tpu", "nemo-24", "llm-foundry"
+HAI_LLM, PRIMUS, MAXTEXT, NEMO_24, LLM_FOUNDRY, FMS = "hai-llm", "primus", "maxtext-tpu", "nemo-24", "llm-foundry", "fms-fsdp"
 AMD, TPU, NVIDIA = "MI", "TPU", ("A", "B", "GB", "H", "L", "V")
 """Beginnings of the names of devices."""
 
@@ -33,6 +33,7 @@ PAGES = {
     deepspeed.PAGE: Page(lacks=("overlap_tp", "overlap_ep", "vpp", "dispatcher"), past=True),
     LLM_FOUNDRY: Page(past=True),
     deepspeed.TRAINER_PAGE: Page(lacks=_DATA_PARALLEL),
+    FMS: Page(lacks=_DATA_PARALLEL, devices=NVIDIA),
     nanotron.PAGE: Page(lacks=("vpp", "overlap_ep", "dispatcher"), overlap_tp=nanotron.ASYNC_TP.name),
     torchtitan.PAGE: Page(overlap_tp="async tensor parallelism"),
     PRIMUS: Page(not_varied=("overlap_tp", "dispatcher"), of_megatron=True, devices=(AMD,)),
