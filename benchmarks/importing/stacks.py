@@ -148,7 +148,9 @@ def _of_trainer(row: Row, *, pure: bool, autocast: bool) -> dict[str, object]:
     logits = 0.0 if "liger" in kernels else 8.0 if "foak" in kernels else 12.0
     logits += 2.0 if logits and not autocast else 0.0
     logits *= 0.5 if row.text("model").lower().startswith(BIG_CODE) else 1.0
-    fused = {"norm_bytes": NORM, "rotary_bytes": ROTARY, "loss_bytes": (18.0, 26.0)} if "foak" in kernels else {}
+    fused: dict[str, object] = (
+        {"norm_bytes": NORM, "rotary_bytes": ROTARY, "loss_bytes": (18.0, 26.0)} if "foak" in kernels else {}
+    )
     fused |= {"loss_bytes": LOSS_FUSED} if "liger" in kernels else {}
     if not sharded(row) and row.count("ga", 1) == 1:  # the only gradient is .grad
         fused["accumulation_bytes"] = 0.0

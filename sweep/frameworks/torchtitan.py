@@ -127,16 +127,17 @@ def of_selective(layers: int, stages: int, each: int = 2) -> str:
     return f"block:{max(layers // stages // each, 1)}"
 
 
-def _mode(plan: Launched) -> str:
+def mode_of(plan: Launched) -> str:
+    """Its mode of recompute; "none" where it has none as a plan does."""
     how = plan["checkpointing"]
     selective = of_selective(plan["layers"], plan["pp"] * plan["vpp"])
     return "full" if how == "full" else "selective" if how == selective else "none"
 
 
-MODE = Key("mode", section="activation_checkpoint", write=_mode)
+MODE = Key("mode", section="activation_checkpoint", write=mode_of)
 SELECTIVE = Key(
     "selective_ac_option", field="checkpointing", section="activation_checkpoint",
-    write=lambda plan: "op" if _mode(plan) == "selective" else None,
+    write=lambda plan: "op" if mode_of(plan) == "selective" else None,
 )  # fmt: skip
 COMPILE = Key("enable", section="compile", write=lambda plan: True if _overlaps_tp(plan) else None)
 NAME, FLAVOR, CONVERTERS = (Key(name, section="model") for name in ("name", "flavor", "converters"))

@@ -131,7 +131,7 @@ def test_copies_lag_while_a_pipeline_fills(pp: int, vpp: int, ga: int) -> None:
     of = workload_from_model(
         read_model("llama3-8b", {"sequence": TOKENS, "layers": 80}), read_stack("megatron-core"), sequence_parallel=True
     )
-    plan = {"pp": pp, "vpp": vpp, "ga": ga, "all_gpus": pp}
+    plan: dict[str, Any] = {"pp": pp, "vpp": vpp, "ga": ga, "all_gpus": pp}
     before = run(of, **plan, activation_offload=0.0)
     forward_s, backward_s = (before[f"compute_{way}_s"][0] / ga / vpp for way in ("forward", "backward"))
     copy_s = 1.6 * forward_s

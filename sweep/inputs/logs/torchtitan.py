@@ -29,7 +29,7 @@ ARGUMENTS = re.compile(r"Building (\S+) .{0,40}with \S*Args\((.*)$")
 ARGUMENT = re.compile(r"\b(dim|n_layers|n_heads|n_kv_heads|vocab_size|hidden_dim)=(\d{1,9})\b")
 SCHEDULE = re.compile(r"\bUsing pipeline schedule (\S+) with (\d{1,6}) microbatches and (\d{1,6}) stages")
 CAPACITY = re.compile(r"(?:CUDA|GPU) capacity: (.{3,60}?)(?: \(\d+\))? with [\d.]+GiB memory")
-APPLIED: tuple[tuple[re.Pattern[str], str, Value], ...] = (
+APPLIED: tuple[tuple[re.Pattern[str], str, Value | None], ...] = (
     (re.compile(r"Applied full activation checkpointing"), "checkpointing", "full"),
     (re.compile(r"Applied selective activation checkpointing"), "checkpointing", SELECTIVE),
     (re.compile(r"Applied memory_budget activation checkpointing"), "checkpointing", None),
@@ -159,10 +159,11 @@ class TorchtitanLog(LogReader):
             if isinstance(dp, int) and isinstance(all_gpus, int) and batch % dp == 0:
                 self.taken = self._by_rate.over(batch * sequence / all_gpus)
         if self._applied.get("checkpointing") == SELECTIVE:
-            stages = (plan.get("pp") or 0) * (plan.get("vpp") or 0)
             layers = self.model.get("layers") or (read_model(self.preset, self.changes).layers if self.preset else 0)
-            plan["checkpointing"] = of_selective(layers, stages) if layers and stages else None
-            self._applied = {name: value for name, value in self._applied.items() if name != "checkpointing"}
+            pp, vpp = plan.get("pp"), plan.get("vpp")
+            self._applied["checkpointing"] = None
+            if isinstance(layers, int) and isinstance(pp, int) and isinstance(vpp, int) and layers:
+                self._applied["checkpointing"] = of_selective(layers, pp * vpp)
         self.job.stack, self.job.plan = PAGE, plan | self._applied
         self.taken.begins = bool(self._mesh)
         return True
