@@ -195,9 +195,10 @@ def test_two_mixers_beside_one_another(tmp_path: Path) -> None:
         found = operators(model, unit, keys, stack)
         inside = [i for i, name in enumerate(found.names) if name.startswith(("mixer_", "scan", "qkv", "attention", "proj"))]
         apart = [i for i in inside if found.names[i] not in ("attention_norm", "attention_residual")]
-        work.append((found.flops[:, apart].sum(axis=1), activation_bytes(model, unit, keys, stack)[:, 0]))
         sent = messages(model, unit, keys, stack)
-        work[-1] += (sent.bytes[:, [name.startswith(("mixer_", "qkv", "proj")) for name in sent.operators]].sum(axis=1),)
+        own = sent.bytes[:, [name.startswith(("mixer_", "qkv", "proj")) for name in sent.operators]].sum(axis=1)
+        kept = activation_bytes(model, unit, keys, stack)[:, 0]
+        work.append((found.flops[:, apart].sum(axis=1), kept, own))
     assert (work[0][0] == work[1][0] + work[2][0]).all()
     assert (work[0][2] == work[1][2] + work[2][2]).all()
     assert (work[0][1] > work[1][1]).all()
