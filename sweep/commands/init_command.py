@@ -22,11 +22,12 @@ from sim_core import (
     read_hardware,
     read_model,
     read_stack,
+    short,
 )
 from sim_core.documents import Fields, parse_yaml
 from sim_core.limits import LARGEST, whole_number
 from sweep.commands.shared import check_output, prepared_spec
-from sweep.evaluation.one_plan import why_not
+from sweep.evaluation.one_plan import checked_plan
 from sweep.evaluation.preparation import Prepared
 from sweep.frameworks.stacks import nearest_stack
 from sweep.inputs.job import OF_MODEL, job_of
@@ -140,8 +141,12 @@ def _said(job: Job, given: Fields, spec: SweepSpec, prepared: Prepared) -> Itera
         if not _MISSING.match(note) and not ("checkpointing" in given and note.startswith("recompute:")):
             yield note
     fields = {**spec.fixed, **(spec.running.plan if spec.running else {})}
-    if "all_gpus" in fields and (why := why_not(prepared, fields)):
+    why, memory = checked_plan(prepared, fields) if "all_gpus" in fields else ("", "")
+    if why:
         yield f"the job's own plan, as it was read, cannot run here: {why}"
+    if memory:
+        told = f"; its log says {short(job.peak_memory_gib * 2**30, 'B')} ({job.memory_kind})" if job.peak_memory_gib else ""
+        yield f"memory of the job's own plan, simulated: {memory}{told}"
 
 
 def _job(path: str, given: Fields, gpus: int | None, model: str | None) -> Job | None:

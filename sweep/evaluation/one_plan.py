@@ -13,6 +13,7 @@ import numpy as np
 from sim_core import (
     CHECKPOINTING,
     EXPLANATIONS,
+    MEMORY,
     REASONS,
     SIMAI,
     Facts,
@@ -25,6 +26,7 @@ from sim_core import (
     plans,
     read_hardware,
     read_workload,
+    short,
     simai_breakdown,
     start_of,
 )
@@ -39,6 +41,7 @@ from sweep.spec.spec import checked_spec
 from sweep.spec.values import FIELDS, Value
 from sweep.spec.workloads import WorkloadSpec
 
+PEAK = "peak_memory_bytes"
 ANY_DEVICE = "H100-SXM"
 """Stage durations take their recorded times on any device."""
 
@@ -107,13 +110,19 @@ def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:
     return dict(evaluate(sweep, at).to_pylist()[0])
 
 
-def why_not(prepared: Prepared, fields: Values) -> str:
-    """Why a plan of a workload cannot run: its reason and what it means; empty if it can, or if these fields make no plan."""
+def checked_plan(prepared: Prepared, fields: Values) -> tuple[str, str]:
+    """Of a plan of a workload why it cannot run, a reason and what it means, and its memory by its terms, in words; empty if it
+    can, where its memory is not known, or if these fields make no plan."""
     with in_plain_python(), suppress(SimError):  # one plan: quicker than to load the compiler
         workload, hardware = prepared.sweep.workload, prepared.sweep.hardware
-        reason = REASONS[legality(workload, hardware, plans(workload, **fields))[0][0]]
-        return f"{reason}: {EXPLANATIONS[reason]}" if reason else ""
-    return ""
+        reasons, memory = legality(workload, hardware, plans(workload, **fields))
+        reason, terms = REASONS[reasons[0]], dict(zip(MEMORY, memory[:, 0].tolist(), strict=True))
+        why = f"{reason}: {EXPLANATIONS[reason]}" if reason else ""
+        parts = [
+            f"{name.removesuffix('_bytes')} {short(size, 'B')}" for name, size in terms.items() if size > 0 and name != PEAK
+        ]
+        return why, f"{short(terms[PEAK], 'B')} a GPU ({', '.join(parts)})" if terms[PEAK] > 0 else ""
+    return "", ""
 
 
 def plans_of(prepared: Prepared, number: int = 0) -> Plans:
