@@ -8,6 +8,7 @@ from benchmarks.importing.table import HF_TRAINER, Row
 from sim_core import STACK_FACTS, Model, read_stack
 from sim_core.models.features import NO, YES, dispatcher_named, read_features, split_features
 from sim_core.models.traffic import LOSS_FUSED, NORM, ROTARY
+from sweep.frameworks.maxtext import POLICIES
 from sweep.frameworks.names import by_word
 from sweep.frameworks.stacks import nearest_stack
 from sweep.frameworks.torchtitan import of_selective
@@ -39,13 +40,6 @@ BIG_CODE: Final = ("santacoder", "starcoder", "gpt_bigcode")
 PURE: Final = ("weight_bytes", "gradient_bytes", "adam_bytes", "optimizer_bytes")
 OF_TPU: Final = {"maxtext": "maxtext-tpu"}
 """Stacks that are another on TPUs."""
-POLICIES: Final = {
-    "minimal_with_context": "none", "minimal_flash": "none", "minimal": "selective",
-    "save_dot_with_context_except_mlp": "mlp",
-    "save_dot_except_mlp": "core_attn+mlp", "save_dot_except_mlpwi": "core_attn+mlp", "save_qkv_proj": "core_attn+mlp",
-}  # fmt: skip
-"""Policies of recompute of MaxText (layers/decoders.py: get_remat_policy) by what they do not save, in whole modules: XLA drops
-products that no gradient needs, as the second of an MLP, which run again here."""
 CUSTOM: Final = "custom remat"
 RECOMPUTING: Final = ("automodel",)
 """Frameworks whose benchmarks with experts all recompute (examples/benchmark/configs, activation_checkpointing); times say

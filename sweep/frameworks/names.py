@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from sim_core import Argument, megatron_arguments
-from sweep.frameworks import deepspeed, megatron, nanotron, torchtitan
+from sweep.frameworks import deepspeed, maxtext, megatron, nanotron, torchtitan
 from sweep.frameworks.plan import Launched
 
 _OTHERS = {
     "sequence": "seqlen context_length max_seq_len max_sequence_length",
     "all_gpus": "gpu gpus n_gpus gpu_count nproc ntasks",
-    "micro_batch": "mbs_size per_device_batch_size",
+    "micro_batch": f"mbs_size {maxtext.BATCH}",
     "ga": "gradient_accumulation num_microbatches grad_acc_steps",
     "checkpointing": "recompute activation_checkpointing activation_checkpoint",
     "tp": "tensor_parallel_size",

@@ -7,9 +7,14 @@ from typing import NamedTuple
 
 from sim_core import SpecError, megatron_arguments
 from sim_core.documents import Lines, Values, parse_json, parse_yaml
-from sweep.frameworks import deepspeed as of_deepspeed, nanotron as of_nanotron, torchtitan as of_torchtitan
+from sweep.frameworks import (
+    deepspeed as of_deepspeed,
+    maxtext as of_maxtext,
+    nanotron as of_nanotron,
+    torchtitan as of_torchtitan,
+)
 from sweep.frameworks.megatron_sizes import TP
-from sweep.inputs.launch import deepspeed, exported, megatron, nanotron, nemo, torchtitan
+from sweep.inputs.launch import deepspeed, exported, maxtext, megatron, nanotron, nemo, torchtitan
 from sweep.inputs.text import head_of
 from sweep.inputs.told import Job
 
@@ -65,6 +70,12 @@ def _trainer(path: str, text: str) -> Job:
     return deepspeed.read_trainer_script(text)
 
 
+def _maxtext(path: str, text: str) -> Job:
+    if _is_document(text) and f"{of_maxtext.BATCH}:" in text:
+        return maxtext.read_yaml(path, _document(path, text)[0])
+    return maxtext.read_script(path, text)
+
+
 def _is_document(text: str) -> bool:
     """Whether a text may be YAML or JSON: not a script."""
     return not text.lstrip().startswith(("#!", "--")) and "--" not in text.partition(":")[0]
@@ -88,6 +99,7 @@ FORMATS: Sequence[Format] = (
         "torchtitan TOML", f"its degrees of parallelism, such as `{of_torchtitan.TP.name} =`",
         lambda text: torchtitan.SIGN.search(text) and "=" in text and "--" not in text.split("\n")[0], _toml,
     ),
+    Format("MaxText", f"`{of_maxtext.BATCH}`, as a key or in a command", maxtext.SIGN.search, _maxtext),
     Format(
         "nanotron YAML", f"`{of_nanotron.ENGINE.name}:` or `{of_nanotron.GA.name}:`",
         nanotron.SIGN.search, _of_document(nanotron.read_yaml),

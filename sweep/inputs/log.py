@@ -13,6 +13,7 @@ from sweep.inputs.launch.megatron import numbers_told
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
 from sweep.inputs.logs.found import LogReader, Taker
 from sweep.inputs.logs.machine import Machine, device_of
+from sweep.inputs.logs.maxtext import MaxtextLog
 from sweep.inputs.logs.megatron import MegatronLog
 from sweep.inputs.logs.mllog import MllogLog
 from sweep.inputs.logs.nanotron import NanotronLog
@@ -21,7 +22,7 @@ from sweep.inputs.logs.torchtitan import TorchtitanLog
 from sweep.inputs.text import blocks_of_lines, plain
 from sweep.inputs.told import NEEDED, PLAN_FIELDS, Job
 
-READERS: Sequence[type[LogReader]] = (MllogLog, NemoLog, TorchtitanLog, NanotronLog, MegatronLog, DeepSpeedLog)
+READERS: Sequence[type[LogReader]] = (MllogLog, NemoLog, TorchtitanLog, NanotronLog, MaxtextLog, MegatronLog, DeepSpeedLog)
 """Readers of logs; of several that find steps the first counts, as its framework runs on those after it."""
 OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|(?:CUDA|HIP|NPU) out of memory\. Tried|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"

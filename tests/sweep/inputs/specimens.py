@@ -296,10 +296,40 @@ EXPORTED = """\
   "activation": "silu", "norm": "rmsnorm", "position": "rotary", "ffn": 14336, "vocabulary": 128256, "sequence": 8192}
 }
 """
+MAXTEXT = """\
+Config param base_emb_dim: 4096
+Config param gradient_accumulation_steps: 1
+Config param ici_fsdp_parallelism: -1
+Config param ici_tensor_parallelism: 1
+Config param dcn_data_parallelism: -1
+Config param max_target_length: 8192
+Config param model_name: llama3-8b
+Config param per_device_batch_size: 2.0
+Config param quantization: 
+Config param remat_policy: full
+System Information: Jax Version: 0.7.2.dev20250826
+System Information: Jax Backend: PJRT C API
+TFRT TPU v6 lite
+Num_devices: 64, shape (1, 1, 64, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+number parameters: 8.030 billion
+completed step: 0, seconds: 44.923, TFLOP/s/device: 17.022, Tokens/s/device: 1094.129, total_weights: 196608, loss: 12.038
+completed step: 1, seconds: 0.319, TFLOP/s/device: 2400.734, Tokens/s/device: 154316.608, total_weights: 196608, loss: 12.038
+completed step: 2, seconds: 2.458, TFLOP/s/device: 135.158, Tokens/s/device: 8687.815, total_weights: 196608, loss: 11.689
+completed step: 3, seconds: 2.402, TFLOP/s/device: 141.542, Tokens/s/device: 9098.189, total_weights: 196608, loss: 11.379
+completed step: 4, seconds: 2.469, TFLOP/s/device: 134.884, Tokens/s/device: 8670.207, total_weights: 196608, loss: 11.110
+"""
+MAXTEXT_SCRIPT = """\
+#!/bin/bash
+python3 -m MaxText.train MaxText/configs/base.yml run_name=$RUN base_output_directory=gs://x \\
+  model_name=llama3.1-70b per_device_batch_size=4 max_target_length=8192 remat_policy=save_qkv_proj \\
+  ici_fsdp_parallelism=32 ici_tensor_parallelism=8 steps=20 quantization='' dataset_type=synthetic
+"""
 FILES: Mapping[str, str] = {
     "Megatron-LM": megatron_log(), "torchtitan": TORCHTITAN, "torchtitan 2024": TORCHTITAN_2024, "nanotron": NANOTRON,
+    "MaxText": MAXTEXT,
     "NeMo": NEMO, "MLLOG": MLLOG, "DeepSpeed pipeline": DEEPSPEED_PIPELINE, "DeepSpeed": DEEPSPEED_RATE, "Trainer": TRAINER,
-    "Megatron-LM script": SCRIPT, "torchtitan TOML": TOML, "nanotron YAML": NANOTRON_YAML, "DeepSpeed JSON": DEEPSPEED_JSON,
+    "Megatron-LM script": SCRIPT, "torchtitan TOML": TOML, "MaxText script": MAXTEXT_SCRIPT,
+    "nanotron YAML": NANOTRON_YAML, "DeepSpeed JSON": DEEPSPEED_JSON,
     "exported plan": EXPORTED, "Trainer YAML": TRAINER_YAML, "NeMo YAML": NEMO_YAML, "Megatron-LM YAML": MEGATRON_YAML,
 }  # fmt: skip
 """A file of each kind."""

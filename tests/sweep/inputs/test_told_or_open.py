@@ -206,3 +206,33 @@ def test_a_file_without_a_precision_can_be_swept(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "--set precision=bf16" in done.stdout
     assert "fp32" not in (tmp_path / "s.yaml").read_text(encoding="utf-8")
+
+
+def test_a_log_of_maxtext(tmp_path: Path) -> None:
+    """Its configuration, and steps after the first, which is under way while the second is dispatched."""
+    found = log(tmp_path, specimens.MAXTEXT)
+    told = {"tp": 1, "dp": 64, "all_gpus": 64, "micro_batch": 2, "global_batch": 128, "sequence": 8192, "checkpointing": "full"}
+    assert {name: found.plan[name] for name in told} == told
+    assert (found.stack, found.model["layers"], found.step_time_s, found.parameters) == (
+        "maxtext-tpu",
+        32,
+        2.458,
+        8_030_000_000,
+    )
+    policy = specimens.MAXTEXT.replace("remat_policy: full", "remat_policy: custom")
+    found = log(tmp_path, policy.replace("TFRT TPU v6 lite", "gpu"))
+    assert (found.plan["checkpointing"], found.stack) == (None, "maxtext")
+    assert "remat_policy custom: not modelled" in found.notes
+
+
+def test_a_command_of_maxtext(tmp_path: Path) -> None:
+    found = launch(tmp_path, specimens.MAXTEXT_SCRIPT)
+    assert found.plan | {"tp": 8, "micro_batch": 32, "checkpointing": "core_attn+mlp", "all_gpus": None} == found.plan
+    assert (found.plan["sharding"], found.plan["precision"], found.model["hidden"]) == ("parameters", "bf16", 8192)
+    document = "model_name: llama2-7b\nper_device_batch_size: 4\nici_fsdp_parallelism: $SHARDS\nhardware: gpu\n"
+    found = launch(tmp_path, document, "config.yaml")
+    assert (found.stack, found.plan["micro_batch"], found.plan["sharding"]) == ("maxtext", 4, "parameters")
+    assert any(note.startswith("recompute: not in this file, taken as full") for note in found.notes)
+    assert (
+        launch(tmp_path, specimens.MAXTEXT_SCRIPT.replace("tensor_parallelism=8", "tensor_parallelism=$TP")).plan["tp"] is None
+    )

@@ -1,0 +1,38 @@
+"""MaxText's YAML, and commands that start it: `python3 -m MaxText.train base.yml KEY=VALUE ...`."""
+
+import re
+
+from sim_core import model_names, read_model
+from sim_core.documents import Fields, Values
+from sweep.frameworks import maxtext as of
+from sweep.inputs.launch.keys import numbers_or_why
+from sweep.inputs.told import Job
+
+SIGN = re.compile(rf"\b{of.BATCH}\s*[:=]")
+SETTING = re.compile(r"(?<![\w-])([a-z]\w{2,60})=(\"[^\"]*\"|'[^']*'|[^\s\"'\\]+)")
+
+
+def read_script(path: str, text: str) -> Job:
+    """A command; of a key that is stated twice the last counts, one whose value a variable holds is left open."""
+    return read_yaml(path, {name: value.strip("\"'") for name, value in SETTING.findall(text)})
+
+
+def read_yaml(path: str, document: Values) -> Job:
+    """The plan and the model of a configuration; its devices are those of the launch."""
+    settings = {str(name): "" if value is None else str(value) for name, value in document.items()}
+    plan: Fields = dict(of.plan_of(settings, None))
+    name, policy = settings.get(of.MODEL, ""), settings.get(of.REMAT, of.WHOLE)
+    preset, notes = of.PRESETS.get(name, name), ("model: not in this file; give --model",)
+    model: Fields = {}
+    if preset in model_names():
+        model, notes = numbers_or_why(lambda: read_model(preset, {"sequence": plan["sequence"]}), path)
+    elif name:
+        notes = (f"model: {name[:40]} has no preset; give --model",)
+    if of.REMAT not in settings:
+        notes = (*notes, f"recompute: not in this file, taken as {of.WHOLE}, as configs/base.yml has it")
+    elif plan["checkpointing"] is None:
+        notes = (*notes, f"{of.REMAT} {policy[:40]}: not modelled")
+    if each := settings.get(of.BATCH):
+        notes = (*notes, f"the global batch is {each} for each device: the number of devices decides it")
+    page = of.PAGE if settings.get(of.DEVICE) == of.GPU else of.PAGE_OF_TPU
+    return Job(framework=of.NAME, plan=plan, model=model, stack=page, notes=notes)
