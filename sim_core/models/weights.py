@@ -8,7 +8,7 @@ import numpy as np
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError
 from sim_core.models import compressed
-from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, LAYER, MLP, MTP, RECURRENT, Lora, Model, Unit
+from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, LAYER, MLP, MTP, Lora, Model, Unit
 from sim_core.models.keys import Keys, padded_vocabulary
 from sim_core.models.precision import FROZEN
 from sim_core.models.recurrent import sizes_of
@@ -30,6 +30,8 @@ PARTS = (
 )  # fmt: skip
 TABLES = ("embedding", "positions", "head")
 """Parts whose matrices Muon leaves to Adam."""
+NORM_WEIGHTS = {"layernorm": 2, "rmsnorm": 1, "layernorm_unbiased": 1, "layernorm_plain": 0}
+"""Of an element of its input."""
 WIDE_BYTES = 2.0
 """Of an element of 16 bits."""
 
@@ -72,12 +74,14 @@ def weights_of(model: Model, unit: Unit) -> list[Weights]:
         return found + ([Weights("norms", REPLICATED, vectors=norm)] if model.embedding_norm else [])
     if unit.kind == HEAD:
         head = [] if model.tied else [Weights("head", VOCABULARY, (Matrix(model.vocabulary, h),))]
+        head += [Weights("head", VOCABULARY, vectors=model.vocabulary)] * model.head_bias
         return [Weights("norms", REPLICATED, vectors=norm), *head, *joined]
-    mixers = {ATTENTION: _latents if model.mla else _attention, COMPRESSED: _compressed, RECURRENT: _recurrent}
+    mixers = {ATTENTION: _latents if model.mla else _attention, COMPRESSED: _compressed}
     found = mixers[unit.mixer](model, unit) if unit.mixer in mixers else []
+    found += _recurrent(model, unit) if model.state_of(unit) else []
     if unit.channel == MLP:
         found += _experts(model) if unit.moe else _mlp(model, "mlp", model.ffn or 0)
-    found.append(Weights("norms", REPLICATED, vectors=model.norms_per_layer // 2 * unit.blocks * norm))
+    found.append(Weights("norms", REPLICATED, vectors=(model.norms_per_layer * unit.blocks + 1) // 2 * norm))
     if n > 1:  # hyper-connections of each block
         gates = (n + 2) * n
         found.append(Weights("streams", REPLICATED, (Matrix(gates, n * h, unit.blocks),)))
@@ -135,7 +139,7 @@ def _recurrent(model: Model, _: Unit) -> list[Weights]:
 
 def norm_width(model: Model, width: int | None = None) -> int:
     """Weights of a norm over `width` (default: the hidden size)."""
-    return (width or model.hidden) * (2 if model.norm == "layernorm" else 1)
+    return (width or model.hidden) * NORM_WEIGHTS[model.norm]
 
 
 def _latents(model: Model, _: Unit) -> list[Weights]:
@@ -167,12 +171,13 @@ def _attention(model: Model, _: Unit) -> list[Weights]:
     ]
     vectors = h if model.projection_bias else 0
     if model.qkv_bias:
-        weights += [Weights("attention", TENSOR, vectors=a * d), Weights("attention", KV_HEADS, vectors=2 * k * d)]
+        own = a * d * (2 if model.output_gate else 1)
+        weights += [Weights("attention", TENSOR, vectors=own), Weights("attention", KV_HEADS, vectors=2 * k * d)]
     if model.attention_sinks:
         weights.append(Weights("attention", TENSOR, vectors=a))
     if model.qk_norm_whole:
-        weights.append(Weights("attention", TENSOR, vectors=norm_width(model, a * d)))
-        weights.append(Weights("attention", KV_HEADS, vectors=norm_width(model, k * d)))
+        weights.append(Weights("attention", TENSOR, vectors=a * d))
+        weights.append(Weights("attention", KV_HEADS, vectors=k * d))
     elif model.qk_norm:
         vectors += 2 * norm_width(model, d)
     return [*weights, Weights("attention", REPLICATED, vectors=vectors)]
@@ -335,18 +340,18 @@ def forward_flops(model: Model, unit: Unit) -> float:
 
 def core_flops(model: Model, unit: Unit) -> float:
     """Forward FLOPs of the core of the sequence mixer of one layer per token: scores and context, or the scan."""
-    if unit.mixer == RECURRENT and model.recurrent:
-        return sizes_of(model.recurrent).core_flops
+    state = model.state_of(unit)
+    scan = sizes_of(state).core_flops if state else 0.0
     if unit.mixer == COMPRESSED and model.compressed:
         return compressed.core_flops(model, unit, model.compressed, sequence_of(model))
     if unit.mixer != ATTENTION:
-        return 0.0
+        return scan
     sequence = model.attended(sequence_of(model))
     keys, scored = min(sequence, unit.window) if unit.window else sequence, 0.0
     if model.indexer:  # it scores all keys, of which attention reads the best
         keys = min(keys, model.indexer.topk)
         scored = 2.0 * sequence * model.indexer.heads * model.indexer.head_dim
-    return 2.0 * keys * model.heads * (model.head_dim + model.v_head_dim) + scored
+    return 2.0 * keys * model.heads * (model.head_dim + model.v_head_dim) + scored + scan
 
 
 class UnitParameters(NamedTuple):
