@@ -148,6 +148,9 @@ def _dense(config: Config, count: int) -> list[int]:
     if types is not None:
         config.take("first_k_dense_replace", "moe_layer_freq")
         return [layer for layer in range(count) if types[layer] == "dense"]
+    if (flags := config.flags("is_moe_layer", count)) is not None:
+        config.take("first_k_dense_replace")
+        return [layer for layer in range(count) if not flags[layer]]
     first, more = config.count("first_k_dense_replace"), set(config.numbers("mlp_only_layers") or ())
     every, step = config.count("moe_layer_freq") or 1, config.count("decoder_sparse_step") or 1
     last = count - 1 if config.value("moe_layer_end_index") in (None, -1) else config.number("moe_layer_end_index")
@@ -245,6 +248,7 @@ PARTS: Mapping[str, Callable[[Config, Document], Document]] = {
     "recurrent": _recurrent, "mtp": _mtp, "falcon": _falcon, "pattern": lambda config, document: {},
     "softcap": lambda config, document: {"logit_softcap": config.value("final_logit_softcapping") is not None},
     "parallel": lambda config, document: {"parallel_residual": config.flag("use_parallel_residual")},
+    "narrow_queries": lambda config, document: {"q_rank": config.number("share_q_dim")},
     "multi_query": lambda config, document: {"kv_heads": 1} if config.flag("multi_query") else {},
     "position": lambda config, document: {"position": config.word(_POSITIONS, "position_embedding_type")},
     "learned": lambda config, document: {
