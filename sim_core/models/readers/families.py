@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from sim_core.models.readers.config_fields import ACTIVATIONS, Config, Document, tables
 
-_NEAR, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
+_NEAR, _LOCAL, _SPARSE, _HEAVY = "sliding_attention", "local", "compressed_sparse_attention", "heavily_compressed_attention"
 _FULL = ("full_attention", "attention", "indexed_attention", "global", "hybrid")
 _STATE = ("linear_attention", "mamba", "mamba2", "recurrent")
 _LETTERS = dict.fromkeys(_STATE, "M") | dict.fromkeys(_FULL, "*") | {"mlp": "-", "moe": "E"}
@@ -84,13 +84,17 @@ def _window(config: Config, document: Document) -> Document:
     if not config.flag("use_sliding_window", True):
         config.take("sliding_window", "layer_types", "max_window_layers")
         return {}
-    kinds, tokens, layers = _kinds(config, document, (_NEAR,)), config.optional("sliding_window"), range(document["layers"])
+    kinds, tokens, layers = (
+        _kinds(config, document, (_NEAR, _LOCAL)),
+        config.optional("sliding_window"),
+        range(document["layers"]),
+    )
     where = config.row.rules.get("window")
     config.take("max_window_layers", "sliding_window_pattern")
     if tokens is None:
         return {}
     if kinds is not None:
-        where = _named([layer for layer in layers if kinds[layer] == _NEAR], len(layers))
+        where = _named([layer for layer in layers if kinds[layer] in (_NEAR, _LOCAL)], len(layers))
     elif where == "after":
         where = _named(list(layers[config.number("max_window_layers", least=0) :]), len(layers))
     elif where == "pattern" or (where is None and config.value("sliding_window_pattern") is not None):
