@@ -135,8 +135,8 @@ def _probed(sweep: Sweep, most: int, limit_s: float) -> tuple[pa.RecordBatch, fl
 
     The first is tried alone, since it may take seconds; each further batch is larger, as far as `limit_s` lets it be.
     """
-    batches: list[pa.RecordBatch] = []
-    seconds: list[tuple[int, float]] = []
+    batches = []
+    seconds = []
     size, done, left_s = 1, 0, limit_s
     while size:
         begun = time.process_time()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from sim_core import Floats, FormatError, Hardware, SpecError, shown
-from sim_core.documents import Fields, Values, parse_json
+from sim_core.documents import Values, parse_json
 from sim_core.hardware.kernels.attention import attention_s
 from sim_core.hardware.kernels.device import load_kernels, precisions
 from sim_core.hardware.kernels.gemm import gemm_s
@@ -201,7 +201,7 @@ def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
         attention=tuple(cast(AttentionSurface, part.surface) for part in attention),
     )
     under_load = {"value": 1, "source": f"the kernels of this file were measured under sustained load: {source}"}
-    values: dict[str, object] = dict.fromkeys(scales, under_load)
+    values = dict.fromkeys(scales, under_load)
     memory = _memory(measured, base, notes)
     if memory is not None:
         values["hbm_efficiency"] = {
@@ -379,7 +379,7 @@ def _without_a_size(part: _Part, hardware: Hardware) -> tuple[str, float, float]
             kept = [None if np.isnan(second) else float(second * 1e6) for second in times.take(rest, axis).ravel()]
             if all(us is None for us in kept):
                 continue
-            changed: Fields = {key: tuple(surface.axes[axis][i] for i in rest), "us": tuple(kept)}
+            changed = {key: tuple(surface.axes[axis][i] for i in rest), "us": tuple(kept)}
             thin = Surface(source="thinned", gemm=(GemmSurface.model_validate(surface.model_dump() | changed),))
             sizes = [np.array(sizes) if i != axis else np.array([sizes[node]]) for i, sizes in enumerate(surface.axes)]
             m, n, k = (grid.ravel() for grid in np.meshgrid(*sizes, indexing="ij"))

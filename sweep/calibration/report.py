@@ -67,7 +67,7 @@ def hardware_of_fit(fit: Fit[Hardware], source: str) -> Hardware:
     if not fit.facts:
         off, why = float(np.mean(np.abs(fit.before))), "; ".join(map(_told, fit.told))
         raise SpecError(f"{source}: nothing to fit: {fit.base.name} as it is is {off:.1f} % off; {why}")
-    values: dict[str, object] = {}
+    values = {}
     for told in fit.told:
         if told.row is not None:
             value = float(f"{told.after:.4g}")

@@ -4,13 +4,14 @@ No row but those in question is sorted: the least values of each group bound wha
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from sim_core import Floats, Ints, SpecError
+from sim_core.documents import Fields
 from sweep.columns import NUMBERS, SIZES, higher_is_better, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.query import NAMED
@@ -57,9 +58,7 @@ def check_ordered(names: Sequence[str], option: str, schema: Mapping[str, str]) 
             raise kind(f"{option}: found {name}, which holds words, expected a column of numbers, such as step_time_s")
 
 
-def ordering(
-    by: str | None, descending: bool | None, provenance: dict[str, Any], schema: dict[str, str]
-) -> list[tuple[str, bool]]:
+def ordering(by: str | None, descending: bool | None, provenance: Fields, schema: dict[str, str]) -> list[tuple[str, bool]]:
     """The columns to rank by, each with whether more is better: the given one, or the spec's objectives in turn."""
     if by is None:
         objectives = provenance.get("spec", {}).get("objectives", [])

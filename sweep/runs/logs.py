@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from sim_core import STACK_FACTS
+from sim_core.documents import Values
 from sweep.inputs.told import NEEDED, Job
 from sweep.runs.devices import HardwareCell, hardware_cell, stand_in
 from sweep.runs.table import OUT_OF_MEMORY, NotSimulated
@@ -119,7 +119,7 @@ def _stack(log: Job) -> str | dict[str, object]:
     """The stack of a log. Megatron-LM of 2022 has no rotary positions, gated MLPs or experts: a later core has them."""
     newer = log.model.get("gated") or log.model.get("position") == "rotary" or log.model.get("experts")
     page = "megatron-core" if newer and log.stack == "megatron-2022" else PAGES.get(log.stack, log.stack)
-    facts: dict[str, object] = {}
+    facts = {}
     if log.stack == DROPPING and log.plan["precision"] == "bf16" and log.plan["sharding"] in (None, "none"):
         facts = dict(FP32_GRADIENTS)
     if log.plan["sharding"] in ("none", "optimizer"):
@@ -134,7 +134,7 @@ def _model(log: Job) -> dict[str, object]:
     if name not in FAMILIES:
         return {**model, "sequence": log.plan["sequence"]}
     experts = model.get("experts") or {}
-    document: dict[str, object] = {
+    document = {
         "name": name,
         "source": "its log",
         **{key: model[key] for key in ("layers", "hidden", "heads", "ffn", "vocabulary") if key in model},
@@ -151,7 +151,7 @@ def _model(log: Job) -> dict[str, object]:
     return document
 
 
-def family(model: Mapping[str, Any]) -> str:
+def family(model: Values) -> str:
     """The family whose models are built so, by its name in FAMILIES; `model` where none is."""
     if model.get("mla") or model.get("window"):
         return "model"

@@ -122,7 +122,7 @@ Numbered = list[tuple[int, _Job]]
 
 def _alike(numbered: Iterable[tuple[int, _Job]]) -> Iterable[Numbered]:
     """Jobs of the same model, stack and device: they are simulated together."""
-    together: dict[tuple[str, ...], Numbered] = defaultdict(list)
+    together = defaultdict(list)
     for number, job in numbered:
         described = (each.model_dump_json() for each in (job.model, job.stack, job.device))
         together[*described, str(job.sequence_parallel)].append((number, job))
@@ -131,8 +131,8 @@ def _alike(numbered: Iterable[tuple[int, _Job]]) -> Iterable[Numbered]:
 
 def run_rows(rows: Sequence[Row], change: Change = UNCHANGED) -> list[Run]:
     """Simulate each row; rows of the same model, stack and device together."""
-    runs: dict[int, Run] = {}
-    numbered: Numbered = []
+    runs = {}
+    numbered = []
     for number, row in enumerate(rows):
         try:
             numbered.append((number, _job(row, change)))

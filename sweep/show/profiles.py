@@ -22,7 +22,7 @@ def profile_screen(profile: Profile) -> Screen:
     yield f"  plan          {plan or 'not in the file'}"
     step_s = profile.step_time_s
     yield f"  step          {'not known' if step_s is None else f'{_ms(step_s)}, from the end of one to that of the next'}"
-    rows: list[tuple[object, ...]] = []
+    rows = []
     for rank in ranks:
         spent = [_ms(getattr(rank.totals, f"{each}_s")) if rank.totals else "-" for each in _TOTALS]
         rows.append(("?" if rank.rank is None else rank.rank, len(rank.steps), *spent))
@@ -48,7 +48,7 @@ def _details(rank: Rank) -> Screen:
     def part(rows: Sequence[object]) -> str:
         return f" (the first {MOST_ROWS} of {len(rows)})" if len(rows) > MOST_ROWS else ""
 
-    rows: list[tuple[object, ...]] = []
+    rows = []
     if rank.collectives:
         yield f"  {rank.name}: collectives, each with its wait for the last rank{part(rank.collectives)}"
         for row in rank.collectives[:MOST_ROWS]:

@@ -161,9 +161,9 @@ def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -
 def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]]) -> tuple[dict[str, int], list[str]]:
     """Codes of the fields that are not an axis; and, in words, those that the spec does not set."""
     named = set(spec.named)
-    values: dict[str, Value] = dict(spec.fixed)
+    values = dict(spec.fixed)
     defaults = []
-    own: dict[str, Value] = {**workload.base._asdict(), "layers": workload.layers, **workload.recorded_fields}
+    own = {**workload.base._asdict(), "layers": workload.layers, **workload.recorded_fields}
     if not workload.from_file and not {"all_gpus", "dp"} & named:
         own.pop("all_gpus")
         values["dp"] = 1  # a model has no number of GPUs of its own

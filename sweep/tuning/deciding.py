@@ -1,14 +1,14 @@
 """What the runs of a job say together: seconds and chances of every plan, the next plans, the expected regret, when to stop."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sim_core import Bools, Floats, Ints
+from sim_core.documents import Values
 from sweep.spec.values import FIELDS
 from sweep.uncertainty.memory import Guesses, Outcomes, fit
 from sweep.uncertainty.process import OWN, Axes, Posterior, Runs, condition, mixed, normal, prior, weights_of
@@ -196,7 +196,7 @@ def decide(rows: pa.Table, cost: Floats) -> int:
     return int(min(simplest)[2])
 
 
-def complexity(row: Mapping[str, Any]) -> tuple[int, int, int]:
+def complexity(row: Values) -> tuple[int, int, int]:
     """Of a plan: groups of several ranks, virtual stages, options other than usual."""
     usual = {name: row["vpp"] > 1 if name == "overlap_pp" else field.default for name, field in FIELDS.items()}
     options = sum(

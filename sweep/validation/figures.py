@@ -73,7 +73,7 @@ class Figures:
 
 def figures(runs: Sequence[Run]) -> list[Figures]:
     """One for each set and hardware, in order of their names."""
-    parts: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    parts = defaultdict(list)
     for run in runs:
         parts[run.row.text("set"), run.row.text("hw")].append(run)
     return [figures_of(name, hw, parts[name, hw]) for name, hw in sorted(parts)]
@@ -86,7 +86,7 @@ def by_quality(runs: Sequence[Run]) -> list[Figures]:
 
 def by_release(runs: Sequence[Run]) -> list[Figures]:
     """One for each release of its framework that runs of quality ok state, in the order of the names."""
-    parts: dict[str, list[Run]] = defaultdict(list)
+    parts = defaultdict(list)
     for run in _of_quality(runs, OK):
         parts[run.row.text("release")].append(run)
     return [figures_of(name, "", part) for name, part in sorted(parts.items()) if name]

@@ -152,7 +152,7 @@ Times = Mapping[Turn, tuple[float, float]]
 
 def settle(job: Job, met: Sequence[Meeting]) -> tuple[tuple[Played, ...], Times]:
     """Set the cost of each communication (`paid_s`) and replay all ranks. Raises SpecError for a cycle of waits."""
-    met_in: dict[Turn, list[Meeting]] = defaultdict(list)
+    met_in = defaultdict(list)
     for meeting in met:
         for rank, k, _ in meeting.members:
             met_in[rank, k].append(meeting)
@@ -188,7 +188,7 @@ def _paid_by_the_last(met_in: Mapping[Turn, list[Meeting]], times: Times) -> dic
 
 def _settle_messages(mixed: Sequence[Meeting], paid: Mapping[Key, float]) -> None:
     """Cost of messages in mixed exchanges: of the last member, else of others on the link, else the shortest recorded there."""
-    on_link: dict[Link, list[Meeting]] = defaultdict(list)
+    on_link = defaultdict(list)
     for message in mixed:
         on_link[message.link].append(message)
     for messages in on_link.values():
