@@ -7,8 +7,6 @@ holds files of users: logs, launch files, traces, texts, tables of measured runs
 checkout. Paths, seconds of the clock and hashes of sources are replaced by words. A section is a folder of texts.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
