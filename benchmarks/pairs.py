@@ -11,7 +11,7 @@ B's. Exit code 1 if an answer is further off than docs/fidelity.md allows.
 import argparse
 import csv
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,18 +153,18 @@ def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str
         np.append(*columns).tolist()
         for columns in ((pieces.comm_kind, step.comm_kind), (pieces.comm_group, step.comm_group), (of_pieces, of_step))
     )
-    sent: dict[tuple[str, str], float] = {}
+    sent: dict[tuple[str, str], float] = defaultdict(float)
     for kind, group, size in zip(kinds, groups, sizes, strict=True):
         if kind != NO_COMM and size > 0 and ranks[group] > 1:
-            key = (GROUP_NAMES[group], COLLECTIVES[kind].name)
-            sent[key] = sent.get(key, 0.0) + size
+            sent[GROUP_NAMES[group], COLLECTIVES[kind].name] += size
     return sent
 
 
 def _result(workload: Workload, device: Hardware, plan: dict[str, int], fidelity: str) -> tuple[str, float, float]:
     """Reason, step and state of a workload under a plan."""
-    table = hardware_table([device], measured_on=None)
-    results = simulate(workload, table, _columns(workload, plan, fidelity=fidelity)).named()
+    results = simulate(
+        workload, hardware_table([device], measured_on=None), _columns(workload, plan, fidelity=fidelity)
+    ).named()
     return str(results["reason"][0]), float(results["step_time_s"][0]), float(results["state_bytes"][0])
 
 
@@ -189,8 +189,7 @@ def main() -> int:
             print(f"{each.name:28} {each.fidelity:6} step {each.step:+9.3f} %  state {each.state:+8.2f} %  {told}")
     derived = [each for each in found if each.by_model]
     answered = [each for each in found if not each.reason and not each.by_model]
-    right = sum(each.right for each in answered)
-    refused = len(found) - len(answered)
+    right, refused = sum(each.right for each in answered), len(found) - len(answered)
     print(f"{len(found)} answers: {right} right, {len(answered) - right} off, {refused} refused")
     off_by_model = [each for each in derived if not each.right]
     if derived:
