@@ -7,9 +7,8 @@ ROOT/results/gpt7b-3b3888d9/             a sweep's result, named by its identity
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -87,8 +86,7 @@ def _opened(data: bytes) -> Night:
     return night
 
 
-@dataclass(frozen=True, kw_only=True)
-class Nights:
+class Nights(NamedTuple):
     """The folder of nights."""
 
     root: Folder

@@ -2,9 +2,9 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,8 +62,7 @@ _FULL = "memory_exceeds_device"
 _SEARCHED = "a search keeps the best plans alone; more to choose from: `sweep search SPEC --best 200`, or `sweep run SPEC`"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Proposal:
+class Proposal(NamedTuple):
     """A plan to run, with what is expected of it."""
 
     plan: int
@@ -226,7 +225,7 @@ class Tuner:
             proposals.append(self._proposal(belief, row))
             known = known.with_run(row, float(np.exp(belief.log_s[row])))
             if len(proposals) < n:
-                now = replace(believe(basis.candidates, known, skipped), runs=belief.runs)
+                now = believe(basis.candidates, known, skipped)._replace(runs=belief.runs)
         return proposals
 
     @property
