@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
-from sim_core.documents import Fields, key_path, located, read_document
+from sim_core.documents import Fields, Values, key_path, located, read_document
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.hardware.surface import Surface
 from sim_core.records import Record
@@ -206,7 +206,7 @@ class Hardware(Record):
         sections = {key: getattr(getattr(self, section), key) for key, (section, _) in KEYS.items()}
         return {key: number.value for key, number in sections.items() if number.source.startswith(NOT_GIVEN)}
 
-    def with_values(self, values: Mapping[str, object]) -> "Hardware":
+    def with_values(self, values: Values) -> "Hardware":
         """A copy with some numbers replaced by short name. Raises SpecError on an unknown name or a bad value."""
         document: Fields = {"name": self.name, "surface": self.surface}
         document |= {name: dict(getattr(self, name)) for name in _SECTIONS}

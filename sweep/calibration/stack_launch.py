@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from sim_core import Hardware, Model, SpecError, Stack, model_document, model_names
-from sim_core.documents import Values
+from sim_core.documents import Fields, Values
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import prepare
 from sweep.exporting.launched import launched
@@ -105,7 +105,7 @@ class Asked(NamedTuple):
     model: Model
     stack: Stack
     device: str
-    runs: list[tuple[Chosen, dict[str, object], str]]
+    runs: list[tuple[Chosen, Fields, str]]
     missing: list[Chosen]
 
 
@@ -127,13 +127,13 @@ def runs_to_make(
         raise SpecError("--plan: found a workload file, expected a model")
     text = torchtitan_text if known.stack.name.startswith("torchtitan") else megatron_text
     name = known.model.name
-    as_all: dict[str, object] = {
+    as_all: Fields = {
         "set": "calibrate", "framework": stack, "hw": device, "model_name": name,
         "model": name if name in model_names() else model_document(known.model), "stack": stack, "hardware": device,
         "global_batch": global_batch, "precision": "bf16", "checkpointing": "none", "layer_split": "balanced",
         "sequence_parallel": True, **usual_overlaps(stack),
     }  # fmt: skip
-    made = list[tuple[Chosen, dict[str, object], str]]()
+    made = list[tuple[Chosen, Fields, str]]()
     for one in found:
         if one.at is not None:
             plan = fits[one.at]

@@ -81,8 +81,7 @@ def _host(recording: Recording) -> Host:
 
 
 def _spread(what: str, values: Floats, is_share: bool = False) -> Spread:
-    low, middle, high = (float(x) for x in np.quantile(values, (0.1, 0.5, 0.9)))
-    return Spread(what, len(values), low, middle, high, is_share)
+    return Spread(what, len(values), *np.quantile(values, (0.1, 0.5, 0.9)).tolist(), is_share)
 
 
 def _gaps(recording: Recording) -> tuple[Floats, Floats]:

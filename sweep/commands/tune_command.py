@@ -1,5 +1,6 @@
 """`sweep tune`: the best plan of a result after a handful of runs."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -90,9 +91,7 @@ def tune_command(
     elif stray := [name for name, value in of_run.items() if value is not None]:
         raise OptionError(f"{stray[0]}: of which run? expected --add plan=NUMBER beside it")
 
-    def flags(plan: int) -> str:
-        return flags_of(tuner, plan)
-
+    flags = partial(flags_of, tuner)
     if launching is not None:
         from sweep.tuning.launching import launch
 

@@ -25,6 +25,7 @@ from sim_core import (
     stack_names,
     workload_from_model,
 )
+from sim_core.documents import Fields, Values
 from sweep.runs.table import COMPOSED, FAILED, FIRST_STAGE, NOT_MODELLED, OK, STATED, NotSimulated, Row
 from sweep.uncertainty.highest import kind_of
 
@@ -44,8 +45,8 @@ BOUNDLESS = "1e6 GB"
 class Change(NamedTuple):
     """Numbers of hardware and stack to replace in every run: an ablation."""
 
-    hardware: dict[str, object]
-    stack: dict[str, object]
+    hardware: Fields
+    stack: Fields
     tables: bool = True  # measured kernels
     base: Stack | None = None  # in place of the stack of each row's framework
     device: Hardware | None = None  # in place of the hardware of each row
@@ -265,7 +266,7 @@ class StepsByStack:
         """The stack of each group of runs."""
         return [first.stack for _, first, _, _ in self._groups]
 
-    def seconds(self, facts: Mapping[str, object]) -> Floats:
+    def seconds(self, facts: Values) -> Floats:
         """Seconds of each run's step with these facts in SI in place of its stack's own."""
         steps = np.empty(self._count)
         for numbers, first, grid, table in self._groups:

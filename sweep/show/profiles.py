@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from sim_core import plural, short
+from sim_core.documents import Fields
 from sweep.answers.section import Screen, table
 from sweep.inputs.traces.profile import Profile, Rank
 from sweep.wording import plain_values
@@ -73,7 +74,7 @@ def _details(rank: Rank) -> Screen:
         yield f"  {rank.name}: memory: {allocated} allocated, {reserved} reserved at most ({plural(rank.memory[2], 'event')})"
 
 
-def profile_values(profile: Profile) -> dict[str, object]:
+def profile_values(profile: Profile) -> Fields:
     """What `profile_screen` tells as plain values, for JSON; seconds and bytes, None: not known."""
     return {
         "path": profile.path,
@@ -86,7 +87,7 @@ def profile_values(profile: Profile) -> dict[str, object]:
     }
 
 
-def _rank_values(rank: Rank) -> dict[str, object]:
+def _rank_values(rank: Rank) -> Fields:
     totals = rank.totals
     return {
         "rank": rank.rank,

@@ -90,7 +90,7 @@ def framework_of(stated: StackSpec | None, model: str = "", device: str = "", ba
     stack = read_stack(preset, base)
     if framework:
         stack = stack.model_copy(update={"name": assumed(framework, preset)})
-    usual, notes = dict[str, object](), tuple[str, ...]()
+    usual, notes = Fields(), tuple[str, ...]()
     if release is not None:
         if not isinstance(release, str):
             raise SpecError(f"release: found {shown(release)}, expected a text such as '26.04', in quotes")

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -388,19 +389,25 @@ def _prior_runs(path: Path) -> tuple[Sweep, list[Run]]:
     return other.opened.prepared.sweep, runs
 
 
+@dataclass(frozen=True, eq=False)
 class _Basis:
     """Candidates with their rows, and runs as rows of them. `priors`: runs of other jobs, behind the candidates."""
 
-    def __init__(
-        self, candidates: Candidates, rows: pa.Table, priors: Sequence[Run], worlds: Sequence[World], *, ran: bool
-    ) -> None:
-        self.candidates, self.rows, self.rivals, self.worlds, self.ran = candidates, rows, rows.num_rows, worlds, ran
-        self._priors = priors
+    candidates: Candidates
+    rows: pa.Table
+    priors: Sequence[Run]
+    worlds: Sequence[World]
+    ran: bool
+
+    @property
+    def rivals(self) -> int:
+        """Candidates of this job."""
+        return int(self.rows.num_rows)
 
     def known(self, runs: Mapping[int, Run]) -> Known:
         """The runs that tell something; those of other jobs once there is one of this job."""
         own = [run for run in runs.values() if run.state != SKIP]
-        every = [*own, *self._priors] if own else []
+        every = [*own, *self.priors] if own else []
         at = np.searchsorted(self.candidates.plans[: self.rivals], [run.plan for run in own])
         rows = np.append(at, range(self.rivals, self.rivals + len(every) - len(own))).astype(np.int64)
         peaks = np.array([run.peak_memory_gib for run in every], np.float64) * 2**30

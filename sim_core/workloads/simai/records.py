@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim_core.documents import Fields
+from sim_core.documents import Fields, Values
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.units import quantity
 from sim_core.workloads.simai.sections import sections_of
@@ -30,7 +30,7 @@ class Choice(NamedTuple):
     amount: int
 
 
-def choices_of(records: Mapping[str, object]) -> tuple[Choice, ...]:
+def choices_of(records: Values) -> tuple[Choice, ...]:
     """The choices in `{record: value}`, `{record.phase: value}` or `{record: {phase: value}}`. Raises SpecError."""
     choices = []
     for key, value in flat(records):
@@ -42,7 +42,7 @@ def choices_of(records: Mapping[str, object]) -> tuple[Choice, ...]:
     return tuple(choices)
 
 
-def flat(records: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def flat(records: Values) -> Iterator[tuple[str, object]]:
     """Choices with `record.phase` for those inside a record."""
     for key, value in records.items():
         if isinstance(value, Mapping):

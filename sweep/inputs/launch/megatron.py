@@ -107,7 +107,7 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
         notes.append(f"set under a condition of the script, so left open: {', '.join(under)}")
     unknown: list[str] = []
 
-    def read(given: Mapping[str, object]) -> Model:
+    def read(given: Values) -> Model:
         read_one, unknown[:] = model_of_flags(flags, path, given)
         return read_one
 
@@ -142,7 +142,7 @@ def gpus_of(values: Mapping[str, str], slurm: Mapping[str, int], unset: Sequence
     return nodes * each if nodes and each else slurm.get("gpus") if nodes is None or not stated else None
 
 
-def numbers_told(read: Callable[[Mapping[str, object]], Model], path: str) -> tuple[Fields, tuple[str, ...]]:
+def numbers_told(read: Callable[[Values], Model], path: str) -> tuple[Fields, tuple[str, ...]]:
     """The numbers of the model that `read` makes with what is given besides, and why they are not all there; without those
     of a tokenizer that does not say how many tokens it has, all others."""
     numbers, why = numbers_or_why(lambda: read({}), path)
