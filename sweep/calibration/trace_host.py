@@ -81,7 +81,8 @@ def _host(recording: Recording) -> Host:
 
 
 def _spread(what: str, values: Floats, is_share: bool = False) -> Spread:
-    return Spread(what, len(values), *np.quantile(values, (0.1, 0.5, 0.9)).tolist(), is_share)
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
+    return Spread(what, len(values), low, middle, high, is_share)
 
 
 def _gaps(recording: Recording) -> tuple[Floats, Floats]:
