@@ -49,7 +49,7 @@ from sim_core.models.readers.argument import (
     flags_of,
     whole_of,
 )
-from sim_core.models.readers.hugging_face import read_config
+from sim_core.models.readers.hugging_face import ASSUMED, read_config
 from sim_core.models.readers.megatron import says_model
 from sim_core.models.readers.megatron_flags import Flags, Given, flags_of_document, flags_of_text
 from sim_core.models.reading import model_names, model_of_dump, model_of_flags, read_model

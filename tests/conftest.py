@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,12 @@ def make_plans(of: Workload | None = None, /, **columns: float | list[int] | lis
     given["virtual_layers"] = listed
     shapes = {name: (rows,) if name != "virtual_layers" else (rows, len(listed)) for name in Plans._fields}
     return Plans(**{name: np.ascontiguousarray(np.broadcast_to(given[name], shapes[name])).copy() for name in Plans._fields})
+
+
+def rest_long(cases: Iterable[object], every_run: int) -> list[object]:
+    """Cases of one parameter, or tuples of several: the first `every_run` run always, the others are long."""
+    given = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*case, marks=[pytest.mark.long] * (number >= every_run)) for number, case in enumerate(given)]
 
 
 def pytest_configure() -> None:

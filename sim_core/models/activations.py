@@ -183,7 +183,8 @@ def _normed_widths(model: Model, unit: Unit, shape: Shape) -> Floats:
     if unit.moe:
         shared = bool(model.experts and model.experts.shared_ffn)
         channel = 2.0 + np.where(narrow & shared, shape.stored, 0.0)
-    return np.stack([attention * (unit.mixer != NONE), channel * (unit.channel != NONE)])
+    apart = unit.channel != NONE and (unit.moe or model.norms_per_layer > 1)  # else both read the output of one norm
+    return np.stack([attention * (unit.mixer != NONE), channel * apart])
 
 
 def _attention(model: Model, shape: Shape, stack: Stack) -> Floats:

@@ -21,7 +21,7 @@ Layers = Annotated[tuple[Size, ...], Field()]
 Ratio = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,3}:[1-9][0-9]{0,3}$")]
 
 Activation = Literal["gelu", "relu", "squared_relu", "silu"]
-Norm = Literal["layernorm", "rmsnorm"]
+Norm = Literal["layernorm", "rmsnorm", "layernorm_unbiased", "layernorm_plain"]
 Position = Literal["learned", "rotary", "alibi", "none"]
 
 
@@ -198,7 +198,7 @@ class Model(Record):
     gated: Flag
     activation: Activation
     norm: Norm
-    norms_per_layer: Annotated[int, Field(strict=True, ge=2, le=4, multiple_of=2)] = 2
+    norms_per_layer: Literal[1, 2, 4] = 2  # 1: that before attention and MLP side by side
     qk_norm: Flag = False  # of queries and keys, per head; with mla: of the latents
     qk_norm_whole: Flag = False  # over all heads of the projection instead
     position: Position
@@ -215,6 +215,7 @@ class Model(Record):
     embedding_norm: Flag = False
     parallel_residual: Flag = False  # attention and MLP read the same input
     logit_softcap: Flag = False
+    head_bias: Flag = False
     hidden_dropout: Share = 0.0
     attention_dropout: Share = 0.0
     experts: Experts | None = None
@@ -277,6 +278,8 @@ class Model(Record):
             ),
         ]
         rules += _packing_limits(self.packing, self.sequence)
+        beside = self.norms_per_layer > 1 or self.parallel_residual
+        rules.append((not beside, "norms_per_layer: found 1, expected parallel_residual: true beside it"))
         if window is not None and not isinstance(window.layers, str):
             rules += _layer_list("window.layers", window.layers, self.layers)
         rules += self._hybrid_rules()

@@ -27,7 +27,8 @@ def _layer(rows: Rows, model: Model, unit: Unit, shape: Shape, stack: Stack) -> 
         _residual(rows, model, shape, "attention")
     if unit.channel == NONE:
         return
-    _norm(rows, model, shape, stack, "mlp_norm")
+    if model.norms_per_layer > 1:
+        _norm(rows, model, shape, stack, "mlp_norm")
     if unit.moe and model.experts:
         _experts(rows, model, model.experts, shape, stack)
     else:
@@ -65,7 +66,7 @@ def _attention(rows: Rows, model: Model, unit: Unit, shape: Shape, stack: Stack)
 
 def _norm(rows: Rows, model: Model, shape: Shape, stack: Stack, name: str) -> None:
     """The norm before a block; with four norms per layer one after it, too."""
-    after = model.norms_per_layer // 2
+    after = max(model.norms_per_layer // 2, 1)
     rows.both(name, stack.norm_bytes, after * shape.local * model.hidden, kernels=(after, after))
 
 

@@ -8,11 +8,12 @@ from typing import Any
 from sim_core.documents import Lines, located, read_document
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.description import Model, parse_model, put
-from sim_core.models.readers.hugging_face import read_config
+from sim_core.models.readers.hugging_face import ASSUMED, read_config
 from sim_core.models.readers.megatron import is_known, read_megatron
 from sim_core.models.readers.megatron_arguments import HIDDEN, LAYERS
 from sim_core.models.readers.megatron_dump import flags_of_dump
 from sim_core.models.readers.megatron_flags import Flags, flags_of_document, flags_of_text
+from sim_core.models.weights import parameters
 
 PRESET_DIR = Path(__file__).parent / "presets"
 CONFIG = "config.json"
@@ -39,7 +40,11 @@ def read_model(name_or_path: str, values: Mapping[str, object] | None = None, ba
     for key, value in values.items():
         put(document, key, value, name_or_path)
     try:
-        return parse_model(document, name_or_path)
+        model = parse_model(document, name_or_path)
+        if ASSUMED not in model.source:
+            return model
+        counted = f"{model.source}; {parameters(model).total:,} parameters: compare them with the published ones"
+        return model.model_copy(update={"source": counted})
     except SpecError as error:
         of_file = not str(error).startswith(tuple(f"{name_or_path}: {key}: " for key in values))
         raise (located(error, name_or_path, lines) if of_file else error) from None

@@ -30,6 +30,8 @@ PARTS = (
 )  # fmt: skip
 TABLES = ("embedding", "positions", "head")
 """Parts whose matrices Muon leaves to Adam."""
+NORM_WEIGHTS = {"layernorm": 2, "rmsnorm": 1, "layernorm_unbiased": 1, "layernorm_plain": 0}
+"""Of an element of its input."""
 WIDE_BYTES = 2.0
 """Of an element of 16 bits."""
 
@@ -72,12 +74,13 @@ def weights_of(model: Model, unit: Unit) -> list[Weights]:
         return found + ([Weights("norms", REPLICATED, vectors=norm)] if model.embedding_norm else [])
     if unit.kind == HEAD:
         head = [] if model.tied else [Weights("head", VOCABULARY, (Matrix(model.vocabulary, h),))]
+        head += [Weights("head", VOCABULARY, vectors=model.vocabulary)] * model.head_bias
         return [Weights("norms", REPLICATED, vectors=norm), *head, *joined]
     mixers = {ATTENTION: _latents if model.mla else _attention, COMPRESSED: _compressed, RECURRENT: _recurrent}
     found = mixers[unit.mixer](model, unit) if unit.mixer in mixers else []
     if unit.channel == MLP:
         found += _experts(model) if unit.moe else _mlp(model, "mlp", model.ffn or 0)
-    found.append(Weights("norms", REPLICATED, vectors=model.norms_per_layer // 2 * unit.blocks * norm))
+    found.append(Weights("norms", REPLICATED, vectors=(model.norms_per_layer * unit.blocks + 1) // 2 * norm))
     if n > 1:  # hyper-connections of each block
         gates = (n + 2) * n
         found.append(Weights("streams", REPLICATED, (Matrix(gates, n * h, unit.blocks),)))
@@ -135,7 +138,7 @@ def _recurrent(model: Model, _: Unit) -> list[Weights]:
 
 def norm_width(model: Model, width: int | None = None) -> int:
     """Weights of a norm over `width` (default: the hidden size)."""
-    return (width or model.hidden) * (2 if model.norm == "layernorm" else 1)
+    return (width or model.hidden) * NORM_WEIGHTS[model.norm]
 
 
 def _latents(model: Model, _: Unit) -> list[Weights]:
@@ -167,12 +170,13 @@ def _attention(model: Model, _: Unit) -> list[Weights]:
     ]
     vectors = h if model.projection_bias else 0
     if model.qkv_bias:
-        weights += [Weights("attention", TENSOR, vectors=a * d), Weights("attention", KV_HEADS, vectors=2 * k * d)]
+        own = a * d * (2 if model.output_gate else 1)
+        weights += [Weights("attention", TENSOR, vectors=own), Weights("attention", KV_HEADS, vectors=2 * k * d)]
     if model.attention_sinks:
         weights.append(Weights("attention", TENSOR, vectors=a))
     if model.qk_norm_whole:
-        weights.append(Weights("attention", TENSOR, vectors=norm_width(model, a * d)))
-        weights.append(Weights("attention", KV_HEADS, vectors=norm_width(model, k * d)))
+        weights.append(Weights("attention", TENSOR, vectors=a * d))
+        weights.append(Weights("attention", KV_HEADS, vectors=k * d))
     elif model.qk_norm:
         vectors += 2 * norm_width(model, d)
     return [*weights, Weights("attention", REPLICATED, vectors=vectors)]

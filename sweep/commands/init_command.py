@@ -127,7 +127,7 @@ def init_command(
     console = own_console()
     if taken:
         console.print(f"note: not given, so taken: {', '.join(taken)}")
-    for note in _said(job, given, spec, prepared) if job else ():
+    for note in _said(job, given, spec, prepared) if job else prepared.warnings:
         console.print(f"note: {note}")
     size = prepared.sweep.space.size
     best = " --best 20" if suited(size) == "search" else ""

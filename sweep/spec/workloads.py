@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from sim_core import (
+    ASSUMED,
     Facts,
     Model,
     SimError,
@@ -157,7 +158,8 @@ def workload_of(section: WorkloadSpec, base: Path, device: str = "") -> tuple[Wo
         model = with_capacity(model, framework.recipe)
         usual = framework.recipe.plan
         workload = workload_from_model(model, framework.stack, sequence_parallel=parallel is not False, usual=usual)
-        return replace(workload, notes=(*workload.notes, *framework.notes)), ()
+        assumed = (f"model {model.name}, {model.source}",) if ASSUMED in model.source else ()
+        return replace(workload, notes=(*workload.notes, *framework.notes)), assumed
     stack = _framework(section, base).stack
     path = base / str(section.path)
     try:

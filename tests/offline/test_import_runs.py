@@ -9,18 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.import_runs import run_of
+from benchmarks.import_runs import main, run_of
 from benchmarks.importing.features import recipe_of
 from benchmarks.importing.stacks import checkpointing_of, dispatcher_of, layer_split, memory_untold, stack_cell
 from benchmarks.importing.table import COMMITTED, COUNTS, Row as Told, read_table
 from sim_core import SimError, read_model, read_stack
 from sweep.runs.devices import preset_of
 from sweep.runs.simulation import network_of, run_rows
-from sweep.runs.table import PUBLISHED, NotSimulated, read_table as read_tables
+from sweep.runs.table import PUBLISHED, NotSimulated, read_table as read_tables, runs_text
 from sweep.validation.report import row_objects
 from tests.conftest import ROOT
 from tests.offline.free_text import free_table, row, table, told
-from tests.sweep.commands import sweep
+from tests.sweep.commands import called, sweep
+
+SCRIPT = ROOT / "benchmarks" / "import_runs.py"
 
 
 def test_a_model_of_no_known_name_is_simulated_from_its_numbers() -> None:
@@ -203,8 +205,7 @@ def test_cells_of_one_s_own_for_published_runs(tmp_path: Path) -> None:
 
 def converted(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """What the script says to a user."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "import_runs.py"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return called(main, SCRIPT, *words)
 
 
 def test_release_dispatcher_and_features_of_a_table(tmp_path: Path) -> None:
@@ -224,20 +225,19 @@ def test_release_dispatcher_and_features_of_a_table(tmp_path: Path) -> None:
     assert f"not read: 1 x features: found 'graphs', expected key=value; ... (first: {wrong}:2)" in converted(wrong).stderr
 
 
-def test_the_runs_that_ship_are_those_of_the_tables(tmp_path: Path) -> None:
+def test_the_runs_that_ship_are_those_of_the_tables() -> None:
     """Letter by letter: who changes a table or a rule makes them anew."""
     for shipped in PUBLISHED:
-        made = tmp_path / shipped.name
-        done = converted(ROOT / "benchmarks" / "data" / shipped.name, "-o", made)
-        assert done.returncode == 0, done.stderr
-        assert made.read_bytes() == shipped.read_bytes(), f"python benchmarks/import_runs.py benchmarks/data/{shipped.name}"
+        made = runs_text(run_of(one) for one in read_table(ROOT / "benchmarks" / "data" / shipped.name))
+        assert made == shipped.read_text(encoding="utf-8"), f"python benchmarks/import_runs.py benchmarks/data/{shipped.name}"
 
 
 def test_a_row_that_cannot_be_read_is_kept_and_told(tmp_path: Path) -> None:
     """The script says how many and why, and ends with 0; what came out stays, and that a run failed."""
     rows = [{}, {"hw": "TPUv2", "id": "7"}, {"recompute": "every other Tuesday"}, {"quality": "failed", "iter_ms": ""}]
     runs = tmp_path / "runs.csv"
-    done = converted(free_table(tmp_path / "mine.csv", rows), "-o", runs)
+    command = [sys.executable, str(SCRIPT), str(free_table(tmp_path / "mine.csv", rows)), "-o", str(runs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # as users start it
     assert done.returncode == 0
     assert "not read: 1 x no preset of device TPUv2 (first: " in done.stderr
     assert "not read: 1 x not modelled: recompute every other Tuesday" in done.stderr

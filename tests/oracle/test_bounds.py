@@ -21,6 +21,7 @@ from sim_core import (
     simulate,
     slice_plans,
 )
+from tests.conftest import rest_long
 from tests.oracle.cases import Machines, columns, random_machines, random_plans, random_workload
 
 UNITS = {"bandwidth": "B/s", "latency": "s", "efficiency": ""}
@@ -55,7 +56,7 @@ def ratios(seeds: range, plans: int) -> dict[tuple[str, int], list[float]]:
     return found
 
 
-@pytest.mark.parametrize("first", range(0, 120, 20))
+@pytest.mark.parametrize("first", rest_long(range(0, 120, 20), 2))
 def test_no_step_is_shorter_than_its_bound(first: int) -> None:
     ratios(range(first, first + 20), 12)
 
@@ -75,7 +76,7 @@ def faster(rng: np.random.Generator, machines: Machines) -> Machines:
     return Machines(tuple(both), machines.measured_on, hardware_table(both, machines.measured_on))
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize("first", rest_long(range(0, 60, 20), 1))
 def test_no_plan_of_a_block_is_shorter_than_its_coarse_bound(first: int) -> None:
     for seed in range(first, first + 20):
         rng = np.random.default_rng(seed)
@@ -103,7 +104,7 @@ def test_no_plan_of_a_block_is_shorter_than_its_coarse_bound(first: int) -> None
                 assert (found.step_time_s <= simulated.metrics[STEP_TIME, k]).all()
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize("first", rest_long(range(0, 60, 20), 1))
 def test_coarse_bounds_of_some_micro_batches_hold_for_the_others(first: int) -> None:
     between = 0
     for seed in range(first, first + 20):
@@ -128,7 +129,7 @@ NUMBERS = np.array([24, 1, 2, 3, 0, 8, 4, 6, 7, 16, 2**24, 12, 5, 48])
 """Of micro-batches, in no order: some that no group and no round divides, one of steps too large."""
 
 
-@pytest.mark.parametrize("first", range(0, 60, 30))
+@pytest.mark.parametrize("first", rest_long(range(0, 60, 30), 1))
 def test_coarse_bounds_over_micro_batches_are_those_of_each_plan(first: int) -> None:
     legal = 0
     reasons: set[int] = set()

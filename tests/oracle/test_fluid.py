@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from tests.conftest import rest_long
 from tests.oracle.fluid import Gather, Message, Step, Work, fair, run, speeds
 from tests.oracle.fluid_plans import SPLIT, Given, Line, causes, given, random_lines, steps, without_sharing
 from tests.oracle.pipeline import BACKWARD, FORWARD, GPIPE, LOOPED_BFS, ONE_F_ONE_B, Block, Pipeline
@@ -104,7 +105,7 @@ def random_step(rng: np.random.Generator, of_nics: float) -> Step:
     )
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", rest_long(range(60), 20))
 def test_without_nics_it_is_the_pipeline_of_the_other_oracle(seed: int) -> None:
     step = random_step(np.random.default_rng(seed), 0.0)
     gates = [[(0.0, 0.0)] * step.vpp for _ in range(step.pp)]
@@ -139,7 +140,7 @@ def test_without_nics_it_is_the_pipeline_of_the_other_oracle(seed: int) -> None:
         assert ran.reduced[stage] == pytest.approx(max(free, ran.ended[stage]))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", rest_long(range(60), 20))
 def test_sharing_only_delays_and_never_sends_faster_than_the_nics(seed: int) -> None:
     rng = np.random.default_rng(seed)
     step = random_step(rng, 0.9)
@@ -221,7 +222,7 @@ def drawn(group: int) -> list[tuple[Line, Given]]:
     return random_lines(SEED + group, GROUP)
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.parametrize("group", rest_long(range(GROUPS), 1))
 def test_steps_are_those_of_fair_sharing(group: int) -> None:
     """200 plans, dense and with experts, on any device and stack, vpp 1 to 12, NICs of 10 to 400 Gb/s: one in 50 may be
     more than 3 % off."""
@@ -253,6 +254,7 @@ def test_without_sharing_both_are_the_same() -> None:
     assert same >= 12
 
 
+@pytest.mark.long
 def test_random_plans_are_of_all_kinds() -> None:
     lines = [line for group in range(GROUPS) for line, _ in drawn(group)]
     values = [dict(text.split("=", 1) for text in line.sets) for line in lines]

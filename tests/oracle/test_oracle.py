@@ -30,7 +30,7 @@ from sim_core.metrics import PEAK_BYTES
 from sim_core.planning import placement
 from sim_core.workloads.facts import Repeat
 from sim_core.workloads.workload import ALL_TO_ALL, EP
-from tests.conftest import EXAMPLES, PLAIN, make_plans
+from tests.conftest import EXAMPLES, PLAIN, make_plans, rest_long
 from tests.oracle.cases import (
     BALANCED,
     KNOWN_SCHEDULES,
@@ -164,7 +164,7 @@ def test_every_schedule_has_a_second_opinion() -> None:
     assert SCHEDULES[KNOWN_SCHEDULES:] == ()
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", rest_long(range(120), 40))
 def test_random_plans_of_random_workloads(seed: int) -> None:
     rng = np.random.default_rng(seed)
     workload = random_workload(rng)
@@ -173,7 +173,7 @@ def test_random_plans_of_random_workloads(seed: int) -> None:
     agree(workload, machines, [next(draw) for _ in range(12)])
 
 
-@pytest.mark.parametrize("seed", range(200, 225))
+@pytest.mark.parametrize("seed", rest_long(range(200, 225), 8))
 def test_plans_that_differ_in_one_column_are_told_apart(seed: int) -> None:
     """Simulated together, so that whatever plans share in tables must not hide the column."""
     rng = np.random.default_rng(seed)
@@ -183,7 +183,7 @@ def test_plans_that_differ_in_one_column_are_told_apart(seed: int) -> None:
     agree(workload, machines, [*twins(workload, plan), plan])
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", rest_long(range(24), 8))
 def test_messages_that_wait_for_each_other(seed: int) -> None:
     """NICs so slow that a message may take many blocks."""
     rng = np.random.default_rng(seed)

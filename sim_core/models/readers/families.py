@@ -1,271 +1,250 @@
-"""Families of `config.json` whose layers are attention and MLP or experts: a function for each, and what they share.
+"""Parts of the layers of a `config.json`: a function for each reads its fields, whatever the family (families.yaml).
 
-Defaults of missing fields are those of transformers 4.57 and 5.23 for the model type; where a default is the size of one
-particular model, the field must be there.
+A part that a family has, or that a file of an unknown family names, adds numbers to the model.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
 
-from sim_core.models.readers.config_fields import ACTIVATIONS, Config, Document
+from sim_core.models.readers.config_fields import ACTIVATIONS, Config, Document, tables
 
-_BIASED: Document = {
-    "gated": False, "norm": "layernorm", "qkv_bias": True, "projection_bias": True, "mlp_bias": True,
-}  # fmt: skip
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "layers": ("num_hidden_layers",), "hidden": ("hidden_size",), "heads": ("num_attention_heads",),
-    "activation": ("hidden_act", "hidden_activation", "mlp_hidden_act"),
-}  # fmt: skip
-_OF_GPT2: Mapping[str, tuple[str, ...]] = {
-    "layers": ("n_layer",), "hidden": ("n_embd",), "heads": ("n_head",), "activation": ("activation_function",),
-}  # fmt: skip
-_OF_BLOOM: Mapping[str, tuple[str, ...]] = {
-    "layers": ("n_layer", "num_hidden_layers"), "hidden": ("n_embed", "hidden_size"),
-    "heads": ("num_attention_heads", "n_head"), "activation": (),
+_NEAR, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
+_FULL = ("full_attention", "attention", "indexed_attention", "global", "hybrid")
+_STATE = ("linear_attention", "mamba", "mamba2", "recurrent")
+_LETTERS = dict.fromkeys(_STATE, "M") | dict.fromkeys(_FULL, "*") | {"mlp": "-", "moe": "E"}
+_DROPOUTS = ("hidden_dropout", "resid_pdrop", "embd_pdrop")
+_ROUTING = {"greedy": "", "group_limited_greedy": "limited", "noaux_tc": "limited"}
+"""Groups of experts, and how many of them a token may use: the `greedy` choice of DeepSeek-V2-Lite knows no groups."""
+_POSITIONS = {word: word for word in ("learned", "alibi", "none")} | {
+    "nope": "none", "rope": "rotary", "rotary": "rotary", "rope_gptj": "rotary",
 }  # fmt: skip
 
 
-def base_of(
-    config: Config,
-    tied: bool = False,
-    activation: str | None = None,
-    vocabulary: int | None = None,
-    names: Mapping[str, tuple[str, ...]] = _NAMES,
-    **more: object,
-) -> Document:
-    """What all families have. `activation`, `vocabulary`: of every model of the family, if not stated; `names`: of fields."""
-    at = {**_NAMES, **names}
-    counted = "pattern" in more and not config.has("num_hidden_layers")
-    document = {} if counted else {"layers": config.layers(*at["layers"])}
-    document |= {"hidden": config.number(*at["hidden"]), "heads": config.number(*at["heads"])}
-    document |= {"vocabulary": config.number("vocab_size", default=vocabulary)}
-    document |= {"tied": config.flag("tie_word_embeddings", tied)}
-    stated = config.word(ACTIVATIONS, *at["activation"], default=activation) if at["activation"] else activation
-    return document | {"activation": stated} | more
-
-
-def grouped(config: Config, kv_heads: str | None, head_dim: str | None = None) -> Document:
-    """Key-value heads and the size of a head, where stated. The words: what transformers takes where they are missing; None: as
-    many as heads, and hidden / heads."""
-    document: Document = {}
-    if config.has("num_key_value_heads", kv_heads):
-        document["kv_heads"] = config.number("num_key_value_heads")
-    if config.has("head_dim", head_dim):
-        document["head_dim"] = config.number("head_dim")
-    return document
-
-
-def biased(config: Config, default: bool = False) -> Document:
-    """Biases of attention."""
-    there = config.flag("attention_bias", default)
-    return {"qkv_bias": there, "projection_bias": there}
-
-
-def rotary_of(config: Config, **more: Any) -> Document:
-    """Pre-norm decoder with rotary positions: Llama and what follows it. `more`: as `base_of` takes it."""
-    config.optional("max_position_embeddings")
-    style: Document = {"gated": True, "norm": "rmsnorm", "position": "rotary", **more}
-    document = base_of(config, **style)
+def decoder(config: Config, parts: str) -> Document:
+    """The numbers of a decoder with these parts, for `parse_model`."""
+    document: Document = {"gated": True, "norm": "rmsnorm", "position": "rotary"}
+    if "pattern" in parts:
+        document |= _pattern(config)
+    document.setdefault("layers", 0)
+    if config.value("num_hidden_layers") is not None or not document["layers"]:
+        document["layers"] = config.layers()
+    document |= config.sizes(hidden="hidden_size", heads="num_attention_heads", vocabulary="vocab_size")
+    document |= {"tied": config.flag("tie_word_embeddings"), "activation": config.word(ACTIVATIONS, "hidden_act")}
+    if "mla" in parts:
+        config.take("num_key_value_heads", "head_dim", "qk_head_dim")
+    else:
+        given = {"kv_heads": config.optional("num_key_value_heads"), "head_dim": config.optional("head_dim")}
+        document |= {key: size for key, size in given.items() if size is not None}
+    everywhere = config.flag("use_bias")
+    attention = config.flag("attention_bias", everywhere)
+    document["qkv_bias"] = config.flag("qkv_bias") or attention
+    document["projection_bias"] = config.flag("attention_out_bias", attention)
+    document["mlp_bias"] = config.flag("mlp_bias", everywhere)
+    document["head_bias"] = config.flag("lm_head_bias")
+    document["qk_norm_whole" if config.row.rules.get("qk_norm") else "qk_norm"] = config.flag("use_qk_norm")
+    document["hidden_dropout"] = config.share(*_DROPOUTS)
     document["attention_dropout"] = config.share("attention_dropout")
-    if style["gated"]:
-        config.share("hidden_dropout")
+    if sequence := config.optional("seq_length"):
+        document["sequence"] = sequence
+    for part in parts.split():
+        document |= PARTS[part](config, document)
+    some = "experts" not in document or "dense_layers" in document["experts"]
+    if "ffn" not in document and ("-" in document["pattern"] if "pattern" in document else some):
+        wide = 4 * document["hidden"] if config.reads("intermediate_size") else None
+        document["ffn"] = config.number("intermediate_size", default=wide)
+    config.take("intermediate_size")
+    whole = {key: value for key, value in config.row.has.items() if "." not in key}
+    document |= whole
+    for key in config.row.has.keys() - whole.keys():
+        section, _, name = key.partition(".")
+        if section in document and (name != "shared_gate" or document[section]["shared_ffn"]):
+            document[section][name] = config.row.has[key]
+    if document.get("norms_per_layer") == 1 and not document.get("parallel_residual"):
+        del document["norms_per_layer"]
     return document
 
 
-def decoder(config: Config, kv_heads: str | None = None, head_dim: str | None = None, **more: Any) -> Document:
-    """The same with grouped heads that may have biases."""
-    return rotary_of(config, **more) | grouped(config, kv_heads, head_dim) | biased(config)
+def _pattern(config: Config) -> Document:
+    """One mixer a layer: by letters, or as transformers 5 names them."""
+    names = config.words("layer_types", _LETTERS)
+    if names is None or config.value("hybrid_override_pattern") is not None:
+        pattern = config.text("hybrid_override_pattern")
+    else:
+        pattern = "".join(_LETTERS[name] for name in names)
+    return {"pattern": pattern, "layers": len(pattern)}
 
 
-def window_of(config: Config, layers: int, where: str | tuple[int, ...], otherwise: str | None = None) -> Document:
-    """Sliding window in the layers `where`, or in those that `layer_types` names."""
-    types = config.words("layer_types", ("full_attention", "sliding_attention"))
-    if types is not None:
-        where = tuple(layer for layer, kind in enumerate(types) if kind == "sliding_attention")
-        if len(types) != layers:
-            raise config.error("layer_types", f"found {len(types)} layers, expected {layers}")
-    if not config.has("sliding_window", otherwise):
+def _kinds(config: Config, document: Document, others: tuple[str, ...]) -> tuple[str, ...] | None:
+    """What each layer's mixer is called, if the file says so: full attention or one of `others`."""
+    return config.words("layer_types", (*_FULL, *others), document["layers"])
+
+
+def _window(config: Config, document: Document) -> Document:
+    """Sliding window in the layers that `layer_types` names, or else in those of the family."""
+    if not config.flag("use_sliding_window", True):
+        config.take("sliding_window", "layer_types", "max_window_layers")
         return {}
-    tokens = config.number("sliding_window")
-    return {"window": {"tokens": tokens, "layers": pattern_of(where, layers)}} if where else {}
+    kinds, tokens, layers = _kinds(config, document, (_NEAR,)), config.optional("sliding_window"), range(document["layers"])
+    where = config.row.rules.get("window")
+    config.take("max_window_layers", "sliding_window_pattern")
+    if tokens is None:
+        return {}
+    if kinds is not None:
+        where = _named([layer for layer in layers if kinds[layer] == _NEAR], len(layers))
+    elif where == "after":
+        where = _named(list(layers[config.number("max_window_layers", least=0) :]), len(layers))
+    elif where == "pattern" or (where is None and config.value("sliding_window_pattern") is not None):
+        every = config.value("sliding_window_pattern")
+        every = len(every) if isinstance(every, str) and re.fullmatch("L+G", every) else config.number("sliding_window_pattern")
+        where = f"{every - 1}:1" if every > 1 else []
+    elif where is None:
+        raise config.error("layer_types", "missing, expected which layers have the window of sliding_window")
+    return {"window": {"tokens": tokens, "layers": where}} if where else {}
 
 
-def switched_window_of(config: Config, layers: int, where: str | tuple[int, ...]) -> Document:
-    """The same where a switch of its own says whether there is one."""
-    if config.flag("use_sliding_window", False):
-        return window_of(config, layers, where)
-    config.take("sliding_window", "layer_types")
-    return {}
-
-
-def pattern_of(layers: str | tuple[int, ...], count: int) -> str | list[int]:
+def _named(layers: list[int], count: int) -> str | list[int]:
     """`all`, `even` or `odd` instead of a list where it is the same."""
-    if isinstance(layers, str):
-        return layers
     named = {"all": range(count), "even": range(0, count, 2), "odd": range(1, count, 2)}
-    return next((name for name, numbers in named.items() if tuple(numbers) == layers), list(layers))
+    return next((name for name, numbers in named.items() if list(numbers) == layers), layers)
 
 
-def dense_first(layers: tuple[int, ...]) -> int | list[int]:
-    """The number of dense layers if they are the first ones, else their list."""
-    return len(layers) if layers == tuple(range(len(layers))) else list(layers)
+def _chunks(config: Config, document: Document) -> Document:
+    """Llama 4: chunks of attention in all but the layers without rotation."""
+    tokens, count = config.optional("attention_chunk_size"), document["layers"]
+    rotated, every = config.numbers("no_rope_layers"), config.number("no_rope_layer_interval")
+    if rotated and len(rotated) != count:
+        raise config.error("no_rope_layers", f"found {len(rotated)} layers, expected {count}")
+    near = [layer for layer in range(count) if (rotated[layer] if rotated else (layer + 1) % every)]
+    return {} if tokens is None else {"window": {"tokens": tokens, "layers": near, "chunked": True}}
 
 
-def ffn_of(config: Config) -> Document:
-    return {"ffn": config.number("intermediate_size")}
+def _experts(config: Config, document: Document) -> Document:
+    """Routed and shared experts, and the layers that keep a dense MLP."""
+    shared = config.count("shared_expert_intermediate_size")
+    if "E" not in document.get("pattern", "E"):
+        config.take("num_experts", "num_experts_per_tok", "moe_intermediate_size", "moe_latent_size")
+        return {}
+    if (count := config.number("num_experts", least=0)) == 0:  # all is in the shared MLP (Granite 4)
+        config.take("num_experts_per_tok", "moe_intermediate_size")
+        return {"ffn": shared} if shared else {}
+    named = bool(config.row.parts) or config.value("moe_intermediate_size") is not None
+    ffn = config.number("moe_intermediate_size" if named else "intermediate_size")
+    experts: Document = {"count": count, "topk": config.number("num_experts_per_tok"), "ffn": ffn}
+    experts["shared_ffn"] = shared or config.count("num_shared_experts") * ffn
+    if latent := config.count("moe_latent_size"):
+        experts["latent"] = latent
+    groups, allowed = config.count("n_group") or 1, config.count("topk_group") or 1
+    if config.reads("topk_method") and config.word(_ROUTING, "topk_method") and groups > 1:
+        experts |= {"groups": groups, "topk_groups": allowed}
+    dense = [] if "pattern" in document else _dense(config, document["layers"])
+    if dense:
+        experts["dense_layers"] = len(dense) if dense == list(range(len(dense))) else dense
+    return {"experts": experts}
 
 
-def experts_of(
-    config: Config, count: str = "num_local_experts", ffn: str = "intermediate_size", shared: int = 0, **more: Any
-) -> Document:
-    """Experts, `shared` of the same size besides the routed ones."""
-    each, topk = config.number(ffn), config.number("num_experts_per_tok", "experts_per_token")
-    return {"experts": {"count": config.number(count), "topk": topk, "ffn": each, "shared_ffn": shared * each, **more}}
+def _dense(config: Config, count: int) -> list[int]:
+    """The layers without experts: by name, or the first ones, those between, some more."""
+    types, listed = config.words("mlp_layer_types", ("dense", "sparse"), count), config.numbers("moe_layers")
+    if types is not None:
+        config.take("first_k_dense_replace", "moe_layer_freq")
+        return [layer for layer in range(count) if types[layer] == "dense"]
+    first, more = config.count("first_k_dense_replace"), set(config.numbers("mlp_only_layers") or ())
+    every, step = config.count("moe_layer_freq") or 1, config.count("decoder_sparse_step") or 1
+    last = count - 1 if config.value("moe_layer_end_index") in (None, -1) else config.number("moe_layer_end_index")
+    if listed:
+        return [layer for layer in range(count) if layer not in listed]
+    return [x for x in range(count) if x < first or x > last or x % every or (x + 1) % step or x in more]
 
 
-def predicted(config: Config, *names: str) -> Document:
-    """Layers of multi-token prediction, by the usual name or others."""
-    return {"mtp_layers": config.number("num_nextn_predict_layers", *names, default=0, least=0)}
-
-
-def spaced_experts_of(config: Config, layers: int, **more: Any) -> Document:
-    """Experts in each n-th layer but some, and the dense MLP of the others: Qwen."""
-    step, dense = config.number("decoder_sparse_step", default=1), set(config.numbers("mlp_only_layers") or ())
-    dense |= {layer for layer in range(layers) if (layer + 1) % step}
-    ffn = config.number("intermediate_size", default=0)
-    if not dense:
-        return experts_of(config, "num_experts", "moe_intermediate_size", **more)
-    first = dense_first(tuple(sorted(dense)))
-    return {"ffn": ffn, **experts_of(config, "num_experts", "moe_intermediate_size", dense_layers=first, **more)}
-
-
-def many_experts(config: Config, layers: int, otherwise: str) -> Document:
-    """Routed and shared experts after the first dense layers: DeepSeek, Kimi, GLM."""
-    config.has("first_k_dense_replace", otherwise)
-    first = config.number("first_k_dense_replace", least=0)
-    every = config.number("moe_layer_freq", default=1)
-    dense = dense_layers_of(config, layers, tuple(layer for layer in range(layers) if layer < first or layer % every))
-    shared = config.number("n_shared_experts", least=0) if config.has("n_shared_experts", "1 or 2") else 0
-    # groups of experts, and how many of them a token may use; the `greedy` choice of DeepSeek-V2-Lite knows no groups
-    methods = {"greedy": "", "group_limited_greedy": "limited", "noaux_tc": "limited"}
-    limited = config.word(methods, "topk_method", default="noaux_tc")
-    groups, allowed = config.number("n_group", default=1), config.number("topk_group", default=1)
-    more: Document = {"groups": groups, "topk_groups": allowed} if limited and groups > 1 else {}
-    more["dense_layers"] = dense_first(dense)
-    experts = experts_of(config, "n_routed_experts", "moe_intermediate_size", shared, **more)
-    return ffn_of(config) | experts | predicted(config, "num_mtp_layers")
-
-
-def dense_layers_of(config: Config, count: int, otherwise: tuple[int, ...]) -> tuple[int, ...]:
-    """The layers without experts by `mlp_layer_types`, as transformers 5 writes them, or `otherwise`."""
-    types = config.words("mlp_layer_types", ("dense", "sparse"))
-    if types is not None and len(types) != count:
-        raise config.error("mlp_layer_types", f"found {len(types)} layers, expected {count}")
-    return otherwise if types is None else tuple(layer for layer, each in enumerate(types) if each == "dense")
-
-
-def mla_of(config: Config) -> Document:
+def _mla(config: Config, document: Document) -> Document:
     """Sizes of latent attention."""
     heads = {"nope_head_dim": "qk_nope_head_dim", "rope_head_dim": "qk_rope_head_dim", "v_head_dim": "v_head_dim"}
-    return {"q_rank": config.optional("q_lora_rank"), **config.sizes(kv_rank="kv_lora_rank", **heads)}
+    return {"mla": {"q_rank": config.optional("q_lora_rank"), **config.sizes(kv_rank="kv_lora_rank", **heads)}}
 
 
-def gpt_neox(config: Config, kind: str) -> Document:
-    config.optional("max_position_embeddings")
-    document = base_of(config, names={"activation": ("hidden_act",)}, position="rotary", **_BIASED)
-    document |= ffn_of(config) | biased(config, default=True)
-    document |= {key: config.share(key) for key in ("hidden_dropout", "attention_dropout")}
-    return document | {"parallel_residual": config.flag("use_parallel_residual", True)}
+def _indexer(config: Config, document: Document) -> Document:
+    """DeepSeek-V3.2 and GLM-5: the lightning indexer, one in each layer."""
+    _kinds(config, document, ())
+    config.words("indexer_types", ("full",))
+    return {"indexer": config.sizes(heads="index_n_heads", head_dim="index_head_dim", topk="index_topk")}
 
 
-def gpt2(config: Config, kind: str) -> Document:
-    config.only("add_cross_attention", False)
-    document = base_of(config, tied=True, names=_OF_GPT2, position="learned", **_BIASED)
-    return document | {
-        "ffn": config.optional("n_inner") or 4 * document["hidden"],
-        "positions": config.number("n_positions"),
-        "hidden_dropout": config.share("resid_pdrop", "embd_pdrop", default=0.1),
-        "attention_dropout": config.share("attn_pdrop", default=0.1),
-    }
+def _compressed(config: Config, document: Document) -> Document:
+    """DeepSeek-V4: a window and compressed entries in each layer, hyper-connections."""
+    document["residual_streams"] = config.number("hc_mult")
+    sparse, heavy = config.number("compress_rate_csa"), config.number("compress_rate_hca")
+    types, ratios = config.words("layer_types", (_NEAR, _SPARSE, _HEAVY)), config.numbers("compress_ratios")
+    if types is not None:
+        ratios = tuple({_NEAR: 0, _SPARSE: sparse, _HEAVY: heavy}[each] for each in types)
+    if ratios is None:
+        raise config.error("compress_ratios", "missing; they decide what each layer costs")
+    document["head_dim"] = config.number("head_dim")
+    compressed = config.sizes(q_rank="q_lora_rank", rope_head_dim="qk_rope_head_dim", out_rank="o_lora_rank")
+    ratios = ratios[: document["layers"]]  # those of multi-token prediction come after
+    sizes = config.sizes(out_groups="o_groups", window="sliding_window")
+    indexer = config.sizes(heads="index_n_heads", head_dim="index_head_dim", topk="index_topk")
+    return {"compressed": {**compressed, **sizes, "ratios": list(ratios), "chosen": sparse}, "indexer": indexer}
 
 
-def opt(config: Config, kind: str) -> Document:
-    document = base_of(config, tied=True, names={"activation": ("activation_function",)}, position="learned", **_BIASED)
-    document |= {
-        "ffn": config.number("ffn_dim"),
-        "positions": config.number("max_position_embeddings") + 2,  # OPTLearnedPositionalEmbedding starts at 2
-        "hidden_dropout": config.share("dropout", default=0.1),
-        "attention_dropout": config.share("attention_dropout"),
-    }
-    config.only("word_embed_proj_dim", document["hidden"])
-    config.only("do_layer_norm_before", True)
-    config.only("_remove_final_layer_norm", False)
-    config.only("layer_norm_elementwise_affine", True)
-    config.share("activation_dropout")
-    return document | dict.fromkeys(("qkv_bias", "projection_bias", "mlp_bias"), config.flag("enable_bias", True))
+def _recurrent(config: Config, document: Document) -> Document:
+    """Mixers with a state, and which layers attend instead."""
+    kind, layers, pattern = config.row.rules["recurrent"], range(document["layers"]), document.get("pattern")
+    fields = tables()["mixers"][kind]
+    if pattern is not None and "M" not in pattern:
+        config.take(*fields.values())
+        return {}
+    if config.value(fields["head_dim"]) in (None, "auto") and config.reads(fields["head_dim"]):
+        inner = config.number("mamba_expand", default=2) * document["hidden"]
+        size = inner // config.number(fields["heads"])
+        sizes = config.sizes(**{ours: field for ours, field in fields.items() if ours != "head_dim"}) | {"head_dim": size}
+    else:
+        sizes = config.sizes(**fields)
+    found: Document = {"recurrent": {"kind": kind, **sizes}}
+    if pattern is not None:
+        return found
+    kinds, indices, counted = (
+        _kinds(config, document, _STATE),
+        config.numbers("attn_layer_indices"),
+        config.numbers("full_attn_layers"),
+    )
+    if kinds is not None:
+        found["full_attention"] = [layer for layer in layers if kinds[layer] in _FULL]
+        config.take("full_attention_interval", "attn_layer_indices")
+    elif config.value("full_attention_interval") is not None:
+        found["full_attention"] = config.number("full_attention_interval")
+    elif counted is not None:  # from 1
+        found["full_attention"] = [layer - 1 for layer in counted]
+    elif indices is not None:
+        found["full_attention"] = list(indices)
+    else:
+        raise config.error("layer_types", "missing, expected which layers attend")
+    return found
 
 
-def bloom(config: Config, kind: str) -> Document:
-    document = base_of(config, tied=True, names=_OF_BLOOM, activation="gelu", position="alibi", embedding_norm=True, **_BIASED)
-    document["ffn"] = config.optional("n_inner") or 4 * document["hidden"]
-    document |= {key: config.share(key) for key in ("hidden_dropout", "attention_dropout")}
-    return document | ({"sequence": config.number("seq_length")} if config.has("seq_length") else {})
+def _falcon(config: Config, document: Document) -> Document:
+    """Falcon: one norm or two before attention and MLP side by side; few keys and values in two ways."""
+    newer, beside = config.flag("new_decoder_architecture"), config.flag("parallel_attn")
+    norms = config.count("num_ln_in_parallel_attn") or 2 if newer else 1
+    if not newer:
+        document["kv_heads"] = 1 if config.flag("multi_query") else document["heads"]
+    document["position"] = "alibi" if config.flag("alibi") else "rotary"
+    config.take("multi_query", "num_ln_in_parallel_attn")
+    return {"parallel_residual": newer or beside, "norms_per_layer": norms if newer or beside else 2}
 
 
-def llama(config: Config, kind: str) -> Document:
-    return decoder(config) | ffn_of(config) | {"mlp_bias": config.flag("mlp_bias", False)}
+def _mtp(config: Config, document: Document) -> Document:
+    return {"mtp_layers": config.number("num_nextn_predict_layers", default=0, least=0)}
 
 
-def mistral(config: Config, kind: str) -> Document:
-    document = rotary_of(config) | grouped(config, "8")
-    document |= window_of(config, document["layers"], "all", "4096" if kind == "mistral" else None)
-    return document | (ffn_of(config) if kind == "mistral" else experts_of(config))
-
-
-def qwen(config: Config, kind: str) -> Document:
-    document = rotary_of(config) | grouped(config, "4" if kind == "qwen3_moe" else "32", "128" if kind == "qwen3" else None)
-    document |= {"qkv_bias": True} if kind == "qwen2" else {"qk_norm": True, **biased(config)}
-    layers = document["layers"]
-    full = config.number("max_window_layers", default=layers, least=0)
-    document |= switched_window_of(config, layers, tuple(range(full, layers)))
-    return document | (spaced_experts_of(config, layers) if kind == "qwen3_moe" else ffn_of(config))
-
-
-def deepseek(config: Config, kind: str) -> Document:
-    document = rotary_of(config, qk_norm=True)
-    config.take("num_key_value_heads", "head_dim", "qk_head_dim")
-    config.has("q_lora_rank", "1536")
-    document |= {"mla": mla_of(config)} | biased(config)
-    return document | many_experts(config, document["layers"], "0" if kind == "deepseek_v2" else "3")
-
-
-def glm(config: Config, kind: str) -> Document:
-    document = decoder(config, "8") | {"projection_bias": False, "qk_norm": config.flag("use_qk_norm", False)}
-    return document | many_experts(config, document["layers"], "1")
-
-
-def gpt_oss(config: Config, kind: str) -> Document:
-    document = rotary_of(config, attention_sinks=True, mlp_bias=True) | grouped(config, "8", "64")
-    document |= biased(config, default=True) | window_of(config, document["layers"], "even", "128")
-    return document | experts_of(config, router_bias=True)
-
-
-def gemma2(config: Config, kind: str) -> Document:
-    document = decoder(config, "4", "256", tied=True, norms_per_layer=4)
-    config.take("attn_logit_softcapping")  # inside the attention kernel
-    document |= {"logit_softcap": config.has("final_logit_softcapping")}
-    return document | window_of(config, document["layers"], "even", "4096") | ffn_of(config)
-
-
-def nemotron(config: Config, kind: str) -> Document:
-    document = decoder(config, gated=False, norm="layernorm") | ffn_of(config)
-    return document | {"mlp_bias": config.flag("mlp_bias", False), "hidden_dropout": config.share("hidden_dropout")}
-
-
-def grok(config: Config, kind: str) -> Document:
-    """Grok-1 has no class in transformers: names as in conversions of it, shapes from xai-org/grok-1, model.py."""
-    config.optional("max_position_embeddings")
-    style: Document = {"gated": True, "norm": "rmsnorm", "norms_per_layer": 4, "position": "rotary"}
-    document = base_of(config, True, "gelu", names={"activation": ("hidden_act",)}, **style)
-    document["kv_heads"] = config.number("num_key_value_heads")
-    return document | grouped(config, None) | experts_of(config, "num_experts")
+PARTS: Mapping[str, Callable[[Config, Document], Document]] = {
+    "window": _window, "chunks": _chunks, "mla": _mla, "indexer": _indexer, "compressed": _compressed, "experts": _experts,
+    "recurrent": _recurrent, "mtp": _mtp, "falcon": _falcon, "pattern": lambda config, document: {},
+    "softcap": lambda config, document: {"logit_softcap": config.value("final_logit_softcapping") is not None},
+    "parallel": lambda config, document: {"parallel_residual": config.flag("use_parallel_residual")},
+    "multi_query": lambda config, document: {"kv_heads": 1} if config.flag("multi_query") else {},
+    "position": lambda config, document: {"position": config.word(_POSITIONS, "position_embedding_type")},
+    "learned": lambda config, document: {
+        "positions": config.number("max_position_embeddings") + config.row.rules.get("learned", 0)
+    },
+}  # fmt: skip
+"""Reads a part: what it adds to the numbers so far, by the names in families.yaml."""
