@@ -4,7 +4,7 @@ import numpy as np
 
 from sim_core.arrays import Floats
 from sim_core.models import compressed
-from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, LAYER, MTP, NONE, RECURRENT, Model, Unit
+from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, LAYER, MTP, NONE, Model, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.recompute import OFFLOAD_MODULES, RECOMPUTE_MODULES, norms_apart
 from sim_core.models.recurrent import kept_bytes
@@ -54,13 +54,12 @@ def activation_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floa
 
 def _mixer(model: Model, unit: Unit, shape: Shape, stack: Stack) -> Floats:
     """Inside the sequence mixer of a layer."""
+    state, kept = model.state_of(unit), np.zeros(len(shape.tp))
     if unit.mixer == ATTENTION:
-        return _attention(model, shape, stack)
-    if unit.mixer == RECURRENT and model.recurrent:
-        return kept_bytes(model.recurrent, shape)
-    if unit.mixer == COMPRESSED and model.compressed:
-        return compressed.kept_bytes(model, unit, model.compressed, shape)
-    return np.zeros(len(shape.tp))
+        kept = _attention(model, shape, stack)
+    elif unit.mixer == COMPRESSED and model.compressed:
+        kept = compressed.kept_bytes(model, unit, model.compressed, shape)
+    return kept + kept_bytes(state, shape) if state else kept
 
 
 def module_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floats:

@@ -139,6 +139,8 @@ class Recurrent(Record):
     groups: Count
     conv: Count = 4  # tokens that the short convolution sees
     chunk: Annotated[Count, Field(le=4096)]
+    beside: Flag = False  # of attention in every layer: both read one input, their outputs are added (Falcon-H1)
+    normed: Flag = True  # the gated output has a norm
 
 
 class Unit(NamedTuple):
@@ -198,7 +200,7 @@ class Model(Record):
     gated: Flag
     activation: Activation
     norm: Norm
-    norms_per_layer: Literal[1, 2, 4] = 2  # 1: that before attention and MLP side by side
+    norms_per_layer: Literal[1, 2, 3, 4] = 2  # 1: before attention and MLP side by side; 3: the shared expert has its own
     qk_norm: Flag = False  # of queries and keys, per head; with mla: of the latents
     qk_norm_whole: Flag = False  # over all heads of the projection instead
     position: Position
@@ -306,7 +308,7 @@ class Model(Record):
         pattern, recurrent, full = self.pattern, self.recurrent, self.full_attention
         letters = (pattern or "").replace("|", "")
         unknown = [letter for letter in letters if letter not in SYMBOLS]
-        needs = recurrent is not None and full is None and not {*letters} & {"M", "G"}
+        needs = recurrent is not None and full is None and not {*letters} & {"M", "G"} and not recurrent.beside
         rules: Rules = [
             (unknown, f"pattern: found {shown(''.join(unknown[:1]))}, expected letters of {' '.join(SYMBOLS)} and |"),
             (
@@ -319,6 +321,10 @@ class Model(Record):
                 "recurrent: missing, expected the sizes of the layers that do not attend",
             ),
             (needs, "recurrent: found without layers that use it, expected a pattern with M or G, or full_attention"),
+            (
+                recurrent and recurrent.beside and (pattern or full is not None),
+                "recurrent.beside: found true beside a pattern or full_attention, expected one of both",
+            ),
             ("E" in letters and self.experts is None, "experts: missing, expected those of the layers E of the pattern"),
             (
                 self.indexer and self.mla is None and self.compressed is None,
@@ -367,6 +373,11 @@ class Model(Record):
     def cut(self) -> tuple[int, ...]:
         """Layers of each virtual stage that a pattern is cut into by `|`."""
         return tuple(map(len, self.pattern.split("|"))) if self.pattern and "|" in self.pattern else ()
+
+    def state_of(self, unit: Unit) -> Recurrent | None:
+        """The mixer with a state of a layer, if it has one."""
+        mixer = self.recurrent
+        return mixer if unit.mixer == RECURRENT or (mixer and mixer.beside and unit.attends) else None
 
     @property
     def v_head_dim(self) -> int:

@@ -12,7 +12,6 @@ from sim_core.models.description import (
     LAYER,
     MTP,
     NONE,
-    RECURRENT,
     Compressed,
     Experts,
     Lora,
@@ -150,14 +149,14 @@ def _row(rows: _Rows, name: str, whole: Floats, region: _Region, *, linear: bool
 
 def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region) -> None:
     whole = ELEMENT * shape.tokens * model.hidden
-    if unit.mixer == RECURRENT and model.recurrent:
+    if state := model.state_of(unit):
         _column(rows, "mixer_in", whole, region)
-        _scanned(rows, model.recurrent, shape)
+        _scanned(rows, state, shape)
         _row(rows, "mixer_out", whole, region)
-    elif unit.mixer == COMPRESSED and model.compressed:
+    if unit.mixer == COMPRESSED and model.compressed:
         _compressed(rows, model, unit, model.compressed, shape, region)
         _row(rows, "projection", whole, region)
-    elif unit.mixer != NONE:
+    elif unit.attends:
         if model.mla:
             _latents(rows, model, model.mla, shape, region)
         else:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sim_core.models import compressed, recurrent, traffic
-from sim_core.models.description import COMPRESSED, EMBEDDING, HEAD, LAYER, MTP, NONE, RECURRENT, Experts, Mla, Model, Unit
+from sim_core.models.description import COMPRESSED, EMBEDDING, HEAD, LAYER, MTP, NONE, Experts, Mla, Model, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.rows import GROUPED_GEMM, AttentionShape, Operators, Rows
 from sim_core.models.stack import Stack
@@ -18,17 +18,21 @@ def _layer(rows: Rows, model: Model, unit: Unit, shape: Shape, stack: Stack) -> 
     """All operators of one layer, in forward order; backward rows stand beside their forward."""
     if unit.mixer != NONE:
         _norm(rows, model, shape, stack, "attention_norm")
-        if unit.mixer == RECURRENT and model.recurrent:
-            recurrent.add_operators(rows, model, model.recurrent, shape)
-        elif unit.mixer == COMPRESSED and model.compressed:
+        if state := model.state_of(unit):
+            recurrent.add_operators(rows, model, state, shape)
+            if unit.attends:  # besides, whose output is added
+                rows.both("mixers_sum", traffic.RESIDUAL, shape.local * model.hidden)
+        if unit.mixer == COMPRESSED and model.compressed:
             compressed.add_operators(rows, model, unit, model.compressed, shape, stack)
-        else:
+        elif unit.attends:
             _attention(rows, model, unit, shape, stack)
         _residual(rows, model, shape, "attention")
     if unit.channel == NONE:
         return
     if model.norms_per_layer > 1:
         _norm(rows, model, shape, stack, "mlp_norm")
+    if unit.moe and model.norms_per_layer == 3:
+        _norm(rows, model, shape, stack, "shared_norm")
     if unit.moe and model.experts:
         _experts(rows, model, model.experts, shape, stack)
     else:

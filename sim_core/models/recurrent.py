@@ -41,7 +41,9 @@ def sizes_of(mixer: Recurrent) -> Sizes:
     channels = inner + 2 * mixer.groups * mixer.state
     core = 8.0 * inner * mixer.state + 2.0 * mixer.conv * channels
     if mixer.kind == "mamba2":  # its convolution has a bias
-        return Sizes(inner + channels + heads, channels, inner, 0, 3 * heads + channels, inner, 7.0 * inner * mixer.state)
+        return Sizes(
+            inner + channels + heads, channels, inner, 0, 3 * heads + channels, inner * mixer.normed, 7.0 * inner * mixer.state
+        )
     if mixer.kind == "gated_delta":
         return Sizes(inner + channels + 2 * heads, channels, inner, 0, 2 * heads, size, core)
     return Sizes(channels + heads, channels, inner, size, heads + inner, size, core)

@@ -8,7 +8,7 @@ import numpy as np
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError
 from sim_core.models import compressed
-from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, LAYER, MLP, MTP, RECURRENT, Lora, Model, Unit
+from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, LAYER, MLP, MTP, Lora, Model, Unit
 from sim_core.models.keys import Keys, padded_vocabulary
 from sim_core.models.precision import FROZEN
 from sim_core.models.recurrent import sizes_of
@@ -76,8 +76,9 @@ def weights_of(model: Model, unit: Unit) -> list[Weights]:
         head = [] if model.tied else [Weights("head", VOCABULARY, (Matrix(model.vocabulary, h),))]
         head += [Weights("head", VOCABULARY, vectors=model.vocabulary)] * model.head_bias
         return [Weights("norms", REPLICATED, vectors=norm), *head, *joined]
-    mixers = {ATTENTION: _latents if model.mla else _attention, COMPRESSED: _compressed, RECURRENT: _recurrent}
+    mixers = {ATTENTION: _latents if model.mla else _attention, COMPRESSED: _compressed}
     found = mixers[unit.mixer](model, unit) if unit.mixer in mixers else []
+    found += _recurrent(model, unit) if model.state_of(unit) else []
     if unit.channel == MLP:
         found += _experts(model) if unit.moe else _mlp(model, "mlp", model.ffn or 0)
     found.append(Weights("norms", REPLICATED, vectors=(model.norms_per_layer * unit.blocks + 1) // 2 * norm))
@@ -339,18 +340,18 @@ def forward_flops(model: Model, unit: Unit) -> float:
 
 def core_flops(model: Model, unit: Unit) -> float:
     """Forward FLOPs of the core of the sequence mixer of one layer per token: scores and context, or the scan."""
-    if unit.mixer == RECURRENT and model.recurrent:
-        return sizes_of(model.recurrent).core_flops
+    state = model.state_of(unit)
+    scan = sizes_of(state).core_flops if state else 0.0
     if unit.mixer == COMPRESSED and model.compressed:
         return compressed.core_flops(model, unit, model.compressed, sequence_of(model))
     if unit.mixer != ATTENTION:
-        return 0.0
+        return scan
     sequence = model.attended(sequence_of(model))
     keys, scored = min(sequence, unit.window) if unit.window else sequence, 0.0
     if model.indexer:  # it scores all keys, of which attention reads the best
         keys = min(keys, model.indexer.topk)
         scored = 2.0 * sequence * model.indexer.heads * model.indexer.head_dim
-    return 2.0 * keys * model.heads * (model.head_dim + model.v_head_dim) + scored
+    return 2.0 * keys * model.heads * (model.head_dim + model.v_head_dim) + scored + scan
 
 
 class UnitParameters(NamedTuple):

@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from sim_core import ASSUMED, Model, SpecError, model_document, parameters, parse_model, read_model
+from sim_core.models.activations import activation_bytes
 from sim_core.models.keys import make_keys
+from sim_core.models.messages import messages
 from sim_core.models.operators import operators
 from sim_core.models.readers.config_fields import row_of, tables
 from sim_core.models.readers.families import PARTS
@@ -76,6 +78,8 @@ def test_a_published_model_has_its_parameters(name: str, tmp_path: Path) -> None
         ("granite4-h-micro", {"experts": None, "ffn": 8192}),
         ("bamba-9b", {"full_attention": (9, 18, 27), "position": "rotary"}),
         ("minimax-m2", {"qk_norm_whole": True, "mtp_layers": 3}),
+        ("arctic-480b", {"norms_per_layer": 3, "ffn": None, "kv_heads": 8}),
+        ("falcon-h1-34b", {"full_attention": None, "head_dim": 128, "kv_heads": 4}),
     ],
 )
 def test_what_a_layer_is_made_of(name: str, numbers: dict[str, Any], tmp_path: Path) -> None:
@@ -112,7 +116,8 @@ def test_where_windows_are(name: str, changes: dict[str, Any], windows: tuple[in
         ({"model_type": "longcat_flash", "zero_expert_num": 256}, "zero_expert_num: found '256': experts that compute nothing"),
         ({"model_type": "gemma3n_text", "altup_num_inputs": 4}, "altup_num_inputs: found '4': alternating updates"),
         ({"model_type": "jamba", "mamba_dt_rank": 256}, "mamba_dt_rank: found '256': the scan of Mamba-1"),
-        ({"model_type": "falcon_h1", "mamba_d_ssm": 1024}, "mamba_d_ssm: found '1024': a state-space mixer beside attention"),
+        (NEW | {"mamba_d_ssm": 1024}, "mamba_d_ssm: found '1024': a state-space mixer beside attention"),
+        (PUBLISHED["arctic-480b"]["config"] | {"moe_layer_frequency": 2}, "moe_layer_frequency: found '2', which is not"),
         (NEW | {"kv_compression": 4}, "kv_compression: unknown field that may change the cost (found '4')"),
         (NEW | {"sliding_window": 4096}, "layer_types: missing, expected which layers have the window"),
         (NEW | {"rms_norm_eps": None}, "rms_norm_eps: missing, and layer_norm_eps, too"),
@@ -176,3 +181,32 @@ def test_side_by_side_with_one_norm(tmp_path: Path) -> None:
     assert "mlp_norm" not in names
     with pytest.raises(SpecError, match="norms_per_layer: found 1, expected parallel_residual"):
         parse_model(model_document(model) | {"parallel_residual": False}, "here")
+
+
+def test_two_mixers_beside_one_another(tmp_path: Path) -> None:
+    """Falcon-H1: a layer costs its attention, as if alone, and its state-space mixer, as if alone, and a sum of both."""
+    both = read_model(written(tmp_path, PUBLISHED["falcon-h1-7b"]["config"]), {"sequence": 4096})
+    document = model_document(both)
+    alone = parse_model({key: value for key, value in document.items() if key != "recurrent"}, "attention")
+    state = parse_model(document | {"recurrent": document["recurrent"] | {"beside": False}, "full_attention": []}, "state")
+    keys, stack, work = make_keys(tp=[1, 2], sequence_parallel=1), read_stack("megatron-core"), []
+    for model in (both, alone, state):
+        unit = next(each for each in model.layer_units if each.kind == "layer")
+        found = operators(model, unit, keys, stack)
+        inside = [i for i, name in enumerate(found.names) if name.startswith(("mixer_", "scan", "qkv", "attention", "proj"))]
+        apart = [i for i in inside if found.names[i] not in ("attention_norm", "attention_residual")]
+        sent = messages(model, unit, keys, stack)
+        own = sent.bytes[:, [name.startswith(("mixer_", "qkv", "proj")) for name in sent.operators]].sum(axis=1)
+        kept = activation_bytes(model, unit, keys, stack)[:, 0]
+        work.append((found.flops[:, apart].sum(axis=1), kept, own))
+    assert (work[0][0] == work[1][0] + work[2][0]).all()
+    assert (work[0][2] == work[1][2] + work[2][2]).all()
+    assert (work[0][1] > work[1][1]).all()
+    assert both.state_of(both.layer_units[0]) is both.recurrent
+
+
+def test_a_shared_expert_with_a_norm_of_its_own(tmp_path: Path) -> None:
+    model = read_model(written(tmp_path, PUBLISHED["arctic-480b"]["config"]), {"sequence": 4096})
+    names = operators(model, model.layer_units[0], make_keys(), read_stack("megatron-core")).names
+    assert {"attention_norm", "shared_norm", "mlp_norm", "shared_fc1"} <= set(names)
+    assert parameters(model).by_part["norms"] == (3 * 35 + 1) * 7168

@@ -80,7 +80,7 @@ class Config:
             elif value is not None and not _alike(value, self._fields[name]):
                 raise self.error(key, f"found {shown(value)}, but {self._spelled[name]} is {shown(self._fields[name])}")
         for key, what in tables()["absent"].items():
-            if flat.get(key) not in _NOTHING and key not in row.free.split() and not self.reads(key):
+            if flat.get(key) not in _NOTHING and key not in (*row.free.split(), *row.only) and not self.reads(key):
                 raise self.error(key, f"found {shown(flat[key])}: {what}, which is not modelled")
         for key, what in row.must.items():
             if key not in self._fields:

@@ -120,7 +120,7 @@ def _chunks(config: Config, document: Document) -> Document:
 
 def _experts(config: Config, document: Document) -> Document:
     """Routed and shared experts, and the layers that keep a dense MLP."""
-    shared = config.count("shared_expert_intermediate_size")
+    shared = document["hidden"] if config.row.rules.get("shared") else config.count("shared_expert_intermediate_size")
     if "E" not in document.get("pattern", "E"):
         config.take("num_experts", "num_experts_per_tok", "moe_intermediate_size", "moe_latent_size")
         return {}
@@ -194,12 +194,16 @@ def _recurrent(config: Config, document: Document) -> Document:
         config.take(*fields.values())
         return {}
     if config.value(fields["head_dim"]) in (None, "auto") and config.reads(fields["head_dim"]):
-        inner = config.number("mamba_expand", default=2) * document["hidden"]
+        inner = config.optional("mamba_d_ssm") or config.number("mamba_expand", default=2) * document["hidden"]
         size = inner // config.number(fields["heads"])
         sizes = config.sizes(**{ours: field for ours, field in fields.items() if ours != "head_dim"}) | {"head_dim": size}
     else:
         sizes = config.sizes(**fields)
     found: Document = {"recurrent": {"kind": kind, **sizes}}
+    if config.row.rules.get("beside"):
+        found["recurrent"] |= {"beside": True, "normed": config.flag("mamba_rms_norm")}
+        config.take("mamba_d_ssm")
+        return found
     if pattern is not None:
         return found
     kinds, indices, counted = (
