@@ -7,8 +7,10 @@ from benchmarks.importing.features import features_of, recipe_of
 from benchmarks.importing.table import HF_TRAINER, Row
 from sim_core import STACK_FACTS, Model, read_stack
 from sim_core.models.features import NO, YES, dispatcher_named, read_features, split_features
+from sim_core.models.traffic import LOSS_FUSED, NORM, ROTARY
 from sweep.frameworks.names import by_word
 from sweep.frameworks.stacks import nearest_stack
+from sweep.frameworks.torchtitan import of_selective
 from sweep.runs.logs import ENDS_AS_LAYERS, FP32_GRADIENTS
 from sweep.runs.table import NotSimulated
 
@@ -17,7 +19,7 @@ STACKS: Final = (
     ("nanotron", "nanotron"), ("llm-foundry", "llm-foundry"), ("maxtext", "maxtext"), ("paxml", "maxtext"),
     ("megatron-deepspeed", "megatron-deepspeed"), ("megatron-bridge", "nemo"), ("megatron-core", "megatron-core"),
     ("nemo framework", "nemo"), ("nemo,", "nemo"), ("nemo 25", "nemo"), ("nvidia release", "nemo"), ("nemo", "nemo-24"),
-    ("megatron-lm", "megatron-2022"),
+    ("megatron-lm", "megatron-2022"), (HF_TRAINER, "hf-trainer"), ("fms-fsdp", "fms-fsdp"),
 )  # fmt: skip
 """Words in a framework's name, and its stack; the first that match decide.
 
@@ -135,27 +137,24 @@ def _facts(row: Row, name: str) -> dict[str, object]:
 
 
 def _of_trainer(row: Row, *, pure: bool, autocast: bool) -> dict[str, object]:
-    """What transformers' Trainer keeps, run eagerly with gradient checkpointing by layer (transformers 4.45, PyTorch 2.4).
+    """What a run of transformers' Trainer states besides its page (transformers 4.45, PyTorch 2.4).
 
-    Adam is PyTorch's foreach: the square root of all second moments is one more copy. An MLP keeps its gate before and after
-    the activation, 3 x 2 bytes for two elements. The loss works on fp32 logits, the same shifted by a token, their log-softmax
-    and its gradient, three at once; foak's kernel writes the gradient over the shifted ones; Liger's makes logits in pieces.
+    Adam in 16 bits makes its copy of the second moments so. foak's kernels are norm, rotation and a loss that writes its
+    gradient over the shifted logits (reads 18 bytes, writes 26 with what remains around it); Liger's makes logits in pieces.
     Without autocast those of 16 bits are there, too (read off its runs); GPTBigCode's loss is in 16 bits
     (modeling_gpt_bigcode.py).
-    Under FSDP1 the hooks that free frozen parameters hold the inputs of their layers and these' gradients
-    (torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook; torch/autograd/graph.py,
-    register_multi_grad_hook) until the backward ends. What nvidia-smi shows is 1.04 to 1.06 of what is allocated where least is
-    cached.
     """
     kernels = split_features(row.text("features")).get("kernels", "")
     logits = 0.0 if "liger" in kernels else 8.0 if "foak" in kernels else 12.0
     logits += 2.0 if logits and not autocast else 0.0
     logits *= 0.5 if row.text("model").lower().startswith(BIG_CODE) else 1.0
-    return {
-        "gradients_made": True, "step_bytes": 2.0 if pure else 4.0, "activation_input_bytes": 3.0,
-        "logit_bytes": logits, "frozen_inputs_stay": sharded(row),
-        "fragmentation": 1.06,
-    }  # fmt: skip
+    fused: dict[str, object] = (
+        {"norm_bytes": NORM, "rotary_bytes": ROTARY, "loss_bytes": (18.0, 26.0)} if "foak" in kernels else {}
+    )
+    fused |= {"loss_bytes": LOSS_FUSED} if "liger" in kernels else {}
+    if not sharded(row) and row.count("ga", 1) == 1:  # the only gradient is .grad
+        fused["accumulation_bytes"] = 0.0
+    return {**fused, "step_bytes": 2.0 if pure else 4.0, "logit_bytes": logits}
 
 
 def differences(row: Row, model: Model) -> list[str]:
@@ -268,9 +267,7 @@ def sharding_of(row: Row) -> dict[str, object]:
 def checkpointing_of(row: Row) -> str:
     """What its backward pass recomputes. Raises NotSimulated.
 
-    Where a row does not state it: nothing, and everything in JAX, whose runs of 70B models do not fit otherwise. torchtitan's
-    "selective (op)" keeps every second product, which costs as much as recomputing every second layer (its own A100s reach
-    2,973 tokens/s with the former and 2,904 with the latter: docs/performance.md at 0413364).
+    Where a row does not state it: nothing, and everything in JAX, whose runs of 70B models do not fit otherwise.
     """
     features = split_features(row.text("features"))
     stated = row.text("recompute").lower() or str(recipe_of(row).plan.get("checkpointing", ""))
@@ -283,7 +280,7 @@ def checkpointing_of(row: Row) -> str:
     if (policy := stated.removeprefix(CUSTOM).strip()) in POLICIES:
         return POLICIES[policy]
     if "(op)" in stated:
-        return f"block:{max(row.count('layers') // 2, 1)}"
+        return of_selective(row.count("layers"), row.count("pp", 1) * row.count("vpp", 1))
     if (part := re.match(r"(?:full|block)\W*(\d+)(?:\s*(?:/|of)\s*\d+)?", stated)) is not None:
         return f"block:{max(-(-int(part[1]) // (1 if stated.startswith('block') else row.count('pp', 1))), 1)}"
     first = re.split(r"[\s:(,]", stated, maxsplit=1)[0]

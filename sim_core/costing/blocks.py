@@ -27,7 +27,7 @@ from sim_core.costing.case import (
     rerun_share,
 )
 from sim_core.costing.groups import N_GROUPS, Groups
-from sim_core.costing.modelled import cost_model_blocks, pipelines_over_nodes
+from sim_core.costing.modelled import cost_model_blocks, passes_alternate, pipelines_over_nodes
 from sim_core.costing.recorded import layer_scales
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import APART
@@ -85,7 +85,7 @@ def _keys(workload: Workload, hardware: HardwareTable, plans: Plans, groups: Gro
         columns.append(pipelines_over_nodes(hardware, plans)[rows].astype(np.int64))
     moved = (plans.activation_offload[rows] > 0) | (plans.offload_modules[rows] > 0)
     if moved.any():  # their copies go on beside passes of other micro-batches
-        columns.append((moved & (plans.pp[rows] > 1)).astype(np.int64))
+        columns.append((moved & passes_alternate(plans)[rows]).astype(np.int64))
     return np.stack(columns, axis=1)
 
 

@@ -18,9 +18,10 @@ from sim_core.workloads.moving import EXPERT_PARAMETERS, N_RULES, PARAMETERS
 from sim_core.workloads.workload import Arrays
 
 WEIGHT_GRADIENTS, WEIGHT_COMPUTE, EXPERTS_FORWARD, EXPERTS_BACKWARD = range(4)
-LAUNCH_FORWARD, LAUNCH_BACKWARD, WAIT_FORWARD, WAIT_BACKWARD, WAIT_APART = range(4, 9)
+LAUNCH_FORWARD, LAUNCH_BACKWARD, WAIT_FORWARD, WAIT_BACKWARD, WAIT_APART, LATE_COPIES = range(4, 10)
 """The part of a backward that can run apart, and the compute in it; exposed messages of experts in forward and backward; what
-the host needs to launch both; for how much of it the device waits; and how much longer where weight gradients run apart."""
+the host needs to launch both; for how much of it the device waits; how much longer where weight gradients run apart; and by how
+much copies to the host and back are longer than the forward and the backward."""
 
 
 JITTER_FROM = 8
@@ -47,7 +48,7 @@ class Blocks(NamedTuple):
     work: Floats  # [rows, units, N_SUMS] forward and backward in parts
     again: Floats  # [rows, units, N_SUMS] what recompute adds, in parts
     piece_backward_s: Floats  # [rows, pieces] backward of a piece, without recompute
-    apart_s: Floats  # [rows, units, 9] by WEIGHT_GRADIENTS to WAIT_APART
+    apart_s: Floats  # [rows, units, 10] by WEIGHT_GRADIENTS to LATE_COPIES
     held: Floats  # [rows, units, 4] parameters of a unit on a rank, dense and of experts, then frozen ones; modelled only
     measured_s: Floats  # [rows, units] part of the seconds that rests on measured kernels
     nic_s: Floats  # [rows, units, 3, 2] of forward, backward, recompute: needs the NICs, and nothing hides it
@@ -102,7 +103,7 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         work=work,
         again=again,
         piece_backward_s=np.zeros((rows, pieces)),
-        apart_s=np.zeros((rows, units, 9)),
+        apart_s=np.zeros((rows, units, 10)),
         held=np.zeros((rows, units, 4)),
         measured_s=measured_s,
         nic_s=np.zeros((rows, units, 3, 2)),

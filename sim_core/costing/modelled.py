@@ -6,6 +6,7 @@ from sim_core.arrays import Bools, Floats, Ints
 from sim_core.costing.case import (
     EXPERTS_BACKWARD,
     EXPERTS_FORWARD,
+    LATE_COPIES,
     LAUNCH_BACKWARD,
     LAUNCH_FORWARD,
     WAIT_APART,
@@ -18,7 +19,7 @@ from sim_core.costing.case import (
 from sim_core.costing.groups import Groups
 from sim_core.costing.operators import rows_of_units, shapes_of, sum_of, unit_cost
 from sim_core.costing.sending import Pass, dynamic, exposed_s, message_s
-from sim_core.engine.schedules import PAIRS
+from sim_core.engine.schedules import FORWARDS_FIRST, ORDER, PAIRS
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, LAUNCH_S, OFFLOAD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.models.activations import activation_bytes, module_bytes, offload_bytes
@@ -27,7 +28,7 @@ from sim_core.models.keys import Keys
 from sim_core.models.messages import messages
 from sim_core.models.precision import WIDE
 from sim_core.models.recompute import ALL, CORE_ATTN, norms_apart, operators_of, share_again
-from sim_core.models.weights import frozen, held
+from sim_core.models.weights import WIDE_BYTES, frozen, held
 from sim_core.planning.columns import FULL, MODULES, NONE, SELECTIVE, Plans, slice_plans
 from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import EXPONENTS, rule_scales
@@ -66,7 +67,8 @@ def cost_model_blocks(
         sent = messages(modelled.model, unit, keys, modelled.stack)
         _add_unit(blocks, at, Pass(*rows, unit, cost._replace(seconds=cost.seconds * times), sent), times, keys)
         trained, still = held(modelled.model, unit, keys), frozen(modelled.model, unit, keys)
-        for column, mine in enumerate((trained.dense, trained.experts, still.dense, still.experts)):
+        width = modelled.model.lora.base_bytes / WIDE_BYTES if modelled.model.lora and unit.kind == LAYER else 1.0
+        for column, mine in enumerate((trained.dense, trained.experts, still.dense * width, still.experts * width)):
             blocks.held[:, at, column] += mine[shape] * times
 
 
@@ -124,8 +126,8 @@ def _copy(blocks: Blocks, at: int, one: Pass, keys: Keys, mask: Ints) -> None:
     for each.
 
     Where forwards and backwards alternate, a copy goes on beside the other pass, too: runs on H800s in pipelines that send 0.8
-    and 0.95 of their activations take what they would without (docs/layers.md), not 10 and 13 % longer. Without a pipeline all
-    forwards come first: what is not sent in time would stay on the device.
+    and 0.95 of their activations take about what they would without (docs/layers.md), not 10 and 13 % longer; where they follow
+    each other, copies lag (`LATE_COPIES`). Where all forwards come first, what is not sent in time would stay on the device.
     """
     model, stack, plans, how = one.modelled.model, one.modelled.stack, one.plans, one.plans.checkpointing
     kept = activation_bytes(model, one.unit, keys, stack)[one.shape]
@@ -136,12 +138,20 @@ def _copy(blocks: Blocks, at: int, one: Pass, keys: Keys, mask: Ints) -> None:
     copy_s = moved / np.maximum(one.hardware.columns.host_bandwidth[plans.hardware], 1.0)  # 0: where nothing can be moved
     again_s = np.where(how == NONE, 0.0, blocks.again_s[:, at])
     forward_s, backward_s = blocks.forward_s[:, at], blocks.backward_s[:, at] + again_s
-    alternate = plans.pp > 1
+    alternate = passes_alternate(plans)
     first_s, then_s = np.where(alternate, np.inf, forward_s), backward_s + np.where(alternate, forward_s, 0.0)
     for of_pass, free_s in ((blocks.forward_s, first_s), (blocks.backward_s, then_s)):
         waited_s = np.maximum(copy_s - free_s, 0.0) * (moved > 0)
         of_pass[:, at] += waited_s
         blocks.work[:, at, OFFLOAD_S] += waited_s
+    late_s = np.maximum(copy_s - forward_s, 0.0) + np.maximum(copy_s - blocks.backward_s[:, at] - again_s, 0.0)
+    blocks.apart_s[:, at, LATE_COPIES] += np.where(alternate & (moved > 0), late_s, 0.0)
+
+
+def passes_alternate(plans: Plans) -> Bools:
+    """Whether a stage's forwards and backwards are of several micro-batches in turn, [n]."""
+    alternate: Bools = (plans.pp > 1) & (ORDER[plans.schedule] != FORWARDS_FIRST)
+    return alternate
 
 
 def _of_mask(columns: Floats, mask: Ints) -> Floats:

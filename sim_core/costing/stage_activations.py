@@ -12,6 +12,7 @@ import numpy as np
 from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import Addresses, inner_kernel, kernel
 from sim_core.compiled.references import reference
+from sim_core.costing.case import sharding_of
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import (
     CHUNK_MASK,
@@ -32,6 +33,7 @@ from sim_core.engine.schedules import ALTERNATING, ONE_F_ONE_B, ORDER, PLACEMENT
 from sim_core.models.recompute import CORE_ATTN, RECOMPUTE_MODULES
 from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, ORDER_COLUMNS, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split, count_layers
+from sim_core.terms import PARAMETERS_SHARDED
 from sim_core.workloads.workload import Arrays
 
 _WEIGHED = np.array([[1, 1], [1, 0], [2, 1], [1, 2], [0, 1]])
@@ -101,6 +103,7 @@ class InFlight(NamedTuple):
 def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints, shape: Ints, kept: Floats) -> InFlight:
     """Of the plans in `rows`, sorted by order; `shape` is the row of each in `kept`, [shapes, units, ...] by WHOLE to SAVED."""
     names = [*(name for name in ORDER_COLUMNS if name != "ga"), "checkpointing", "checkpoint_layers", "offload_modules"]
+    names += ["sharding"] * arrays.framework.inputs_stay
     enough = micro_batches_to_fill(plans, rows)
     columns = [shape, split.key[rows], enough, *(getattr(plans, name)[rows] for name in names)]
     columns.append(plans.activation_offload[rows].view(np.int64))
@@ -248,6 +251,7 @@ def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -
     layers, column = end - begin, WITHOUT_CORE if how == SELECTIVE else WHOLE
     kept_bytes, working, waiting, left, logits, stays = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     sent, in_transit = 0.0, 0.0
+    inputs_stay = arrays.framework.inputs_stay and sharding_of(arrays, plan) == PARAMETERS_SHARDED
     for unit in range(kept.shape[0]):
         of_layers = split.layers[row, unit]
         ends = split.passes[row, unit] - of_layers
@@ -272,7 +276,7 @@ def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -
             inside -= moved
         kept_bytes += inside + ends * kept[unit, WHOLE]
         logits += ends * kept[unit, LOGITS]
-        stays += stored * kept[unit, INPUT_ONLY] if arrays.framework.inputs_stay else 0.0
+        stays += stored * kept[unit, INPUT_ONLY] if inputs_stay else 0.0
         waiting += of_layers * kept[unit, WITHOUT_CORE]
         if of_layers > 0:
             worked_on = (

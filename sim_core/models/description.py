@@ -1,8 +1,9 @@
 """`Model`: what costs time or memory in a transformer, as numbers, from and to mappings; each error in one line."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -80,6 +81,13 @@ class Lora(Record):
     targets: tuple[Literal["qkv", "projection", "fc1", "fc2"], ...] = ("qkv", "projection")
     dropout: Share = 0.0  # of what enters an adapter
     apart: bool = False  # queries, keys and values have one each, as PEFT's; else all three have one
+    base: Literal["16-bit", "nf4", "nf4-double"] = "16-bit"  # what frozen matrices of layers are kept in
+
+    @property
+    def base_bytes(self) -> float:
+        """Bytes of a weight of them, as QLoRA keeps it (arXiv 2305.14314, section 3): 4 bits, a scale for 64; `-double`: the
+        scales in 8 bits, with one of 32 bits for 256 of them. 16 bits again before each product."""
+        return {"16-bit": 2.0, "nf4": 0.5 + 4 / 64, "nf4-double": 0.5 + 1 / 64 + 4 / (64 * 256)}[self.base]
 
     def pairs(self, target: str) -> int:
         """Adapters beside a matrix of a layer."""
@@ -549,8 +557,7 @@ def _first_fault(error: ValidationError) -> str:
         message = fault["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if key else message
     if fault["type"] == "literal_error" and path:
-        words = {"activation": Activation, "norm": Norm, "position": Position}.get(path[-1])
-        known = ["all", "even", "odd", "a list of layers"] if words is None else get_args(words)
+        known = [*re.findall(r"'([^']+)'", fault["ctx"]["expected"]), *["a list of layers"] * (path[-1] == "layers")]
         return f"{key}: found {shown(fault['input'])}, {nearest(str(fault['input']), known)}"
     return f"{key}: found {shown(fault['input'])}, expected {_expected(fault['type'], fault['msg'])}"
 

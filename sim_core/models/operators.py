@@ -71,7 +71,12 @@ def _attention(rows: Rows, model: Model, unit: Unit, shape: Shape, stack: Stack)
 def _norm(rows: Rows, model: Model, shape: Shape, stack: Stack, name: str) -> None:
     """The norm before a block; with four norms per layer one after it, too."""
     after = max(model.norms_per_layer // 2, 1)
-    rows.both(name, stack.norm_bytes, after * shape.local * model.hidden, kernels=(after, after))
+    rows.both(name, norm_bytes(model, stack), after * shape.local * model.hidden, kernels=(after, after))
+
+
+def norm_bytes(model: Model, stack: Stack) -> tuple[float, float]:
+    """Traffic of a norm per element; PyTorch has LayerNorm in one kernel."""
+    return stack.norm_bytes if model.norm == "rmsnorm" else traffic.NORM
 
 
 def _residual(rows: Rows, model: Model, shape: Shape, block: str) -> None:
@@ -94,7 +99,7 @@ def _projections(rows: Rows, model: Model, shape: Shape, stack: Stack) -> None:
         rows.memory("qkv_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * shape.tokens * width)
     turned = shape.tokens * (shape.heads + shape.kv_heads) * model.head_dim
     if model.qk_norm or model.qk_norm_whole:
-        rows.both("qk_norm", stack.norm_bytes, turned, kernels=(2.0, 2.0))
+        rows.both("qk_norm", norm_bytes(model, stack), turned, kernels=(2.0, 2.0))
     if model.position == "rotary":
         rows.both("rotary", stack.rotary_bytes, turned)
 
@@ -109,7 +114,7 @@ def _latent_projections(rows: Rows, model: Model, mla: Mla, shape: Shape, stack:
     rows.gemm("kv_down", shape.local, mla.kv_rank + mla.rope_head_dim, model.hidden)
     rows.gemm("kv_up", shape.tokens, shape.heads * (mla.nope_head_dim + mla.v_head_dim), mla.kv_rank)
     if model.qk_norm:
-        rows.both("qk_norm", stack.norm_bytes, shape.local * ((mla.q_rank or 0) + mla.kv_rank), kernels=(2.0, 2.0))
+        rows.both("qk_norm", norm_bytes(model, stack), shape.local * ((mla.q_rank or 0) + mla.kv_rank), kernels=(2.0, 2.0))
     if model.position == "rotary":  # queries and keys are copied whole: each head's key gets the rotated part
         rows.both("rotary", stack.rotary_bytes, 2 * shape.tokens * shape.heads * model.head_dim, kernels=(2.0, 2.0))
     if indexer := model.indexer:  # on every tensor-parallel rank; it scores the causal half of all keys
@@ -232,7 +237,7 @@ def _head(rows: Rows, model: Model, shape: Shape, stack: Stack) -> None:
     """Final norm, logits over the rank's part of the vocabulary, cross entropy; streams are joined before."""
     if model.residual_streams > 1:
         compressed.add_joined(rows, model, shape)
-    rows.both("final_norm", stack.norm_bytes, shape.local * model.hidden)
+    rows.both("final_norm", norm_bytes(model, stack), shape.local * model.hidden)
     columns = shape.vocabulary / shape.tp
     rows.gemm("logits", shape.tokens, columns, model.hidden, linear=False)
     if model.logit_softcap:
@@ -252,7 +257,7 @@ def operators(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Operators:
     if unit.kind in (EMBEDDING, MTP):
         _embedding(rows, model, shape)
     if unit.kind == MTP:  # DeepSeek-V3 (arXiv 2412.19437), section 2.2: two norms, a projection of 2h to h, a layer, the head
-        rows.both("mtp_norms", stack.norm_bytes, 2 * shape.local * model.hidden, kernels=(2.0, 2.0))
+        rows.both("mtp_norms", norm_bytes(model, stack), 2 * shape.local * model.hidden, kernels=(2.0, 2.0))
         rows.gemm("mtp_projection", shape.tokens, model.hidden / shape.tp, 2 * model.hidden)
     if unit.kind in (LAYER, MTP):
         _layer(rows, model, unit, shape, stack)

@@ -114,6 +114,8 @@ class Rows:
             sizes = {FORWARD: (rows, columns, inner), INPUT_GRADIENT: (rows, inner, columns)}
             for phase, size in (sizes | ({WEIGHT_GRADIENT: (columns, inner, rows)} if trained else {})).items():
                 self.product(each, phase, *size, batch=batch, kind=kind, linear=narrow)
+        if lora is not None and linear and lora.base != "16-bit":
+            self.both(f"{name}_dequantize", (2.0 + lora.base_bytes,) * 2, np.multiply(n, k) * batch)
         if lora is not None and len(made) > 1:
             # around an adapter (NeMo, ParallelLinearAdapter): what enters is dropped out, what leaves is scaled and added to
             # the frozen product; backward the other way round

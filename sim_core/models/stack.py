@@ -64,7 +64,7 @@ class Stack(Record):
     attention_copies: Annotated[
         Pair, Fact("copies around core attention, per element of the queries", "operators", "B", most=1e3)
     ] = (0.0, 0.0)
-    norm_bytes: Annotated[Pair, Fact("traffic of a norm, per element", "operators", "B", most=1e3)] = NORM
+    norm_bytes: Annotated[Pair, Fact("traffic of an RMSNorm, per element", "operators", "B", most=1e3)] = NORM
     rotary_bytes: Annotated[
         Pair, Fact("traffic of the rotation, per element of queries and keys", "operators", "B", most=1e3)
     ] = ROTARY
@@ -283,7 +283,10 @@ class Stack(Record):
     ] = 0.0
     frozen_inputs_stay: Annotated[
         bool,
-        Fact("beside adapters, inputs of layers that run again and their gradients stay to the end of the backward", "memory"),
+        Fact(
+            "beside adapters and with sharded parameters, inputs of layers that run again stay to the end of the backward",
+            "memory",
+        ),
     ] = False
     logit_bytes: Annotated[float, Fact("kept per logit from head to backward", "memory", "B", MEMORY, most=64)]
     divided_logit_bytes: Annotated[

@@ -258,12 +258,13 @@ def frozen(model: Model, unit: Unit, keys: Keys) -> Held:
 
 
 def frozen_bytes(model: Model, unit: Unit, keys: Keys) -> Held:
-    """The same in bytes: 16 bits each, matrices of layers as they are multiplied.
+    """The same in bytes: 16 bits each, matrices of layers as they are multiplied, or as the base of adapters is kept.
 
     Llama 2 70B with adapters ran so in 8 bits on H200s, at tp 1 (MLPerf v5.0), where two copies of 69 GB leave nothing.
     """
     narrow = [weights for weights in _still(model, unit) if weights.matrices and unit.kind == LAYER]
-    fewer = FROZEN[keys.precision] - WIDE_BYTES
+    kept = model.lora.base_bytes if model.lora else WIDE_BYTES
+    fewer = (FROZEN[keys.precision] if kept == WIDE_BYTES else kept) - WIDE_BYTES
     parts = zip(frozen(model, unit, keys), _held(model, narrow, keys), strict=True)
     return Held(*(WIDE_BYTES * every + fewer * of_layers for every, of_layers in parts))
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from sim_core.compiled.jit import inner_kernel
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
-from sim_core.costing.case import Case, collective_of, held_factor, once_s, row_of_chunk, shard_ranks
+from sim_core.costing.case import LATE_COPIES, Case, collective_of, held_factor, once_s, row_of_chunk, shard_ranks
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.memory import PARAMETER_BYTES, stage_factor
 from sim_core.engine.program import DOWN, STREAMS, UP, message_into, sender_of
-from sim_core.engine.schedules import BOTH_WAYS, LOOP, LOOPED_BFS, V
+from sim_core.engine.schedules import BOTH_WAYS, FORWARDS_FIRST, LOOP, LOOPED_BFS, ORDER, V
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OFFLOAD_S, OPTIMIZER
 from sim_core.planning.split import ends_of_stage
 from sim_core.step.gradients import row_of_buckets
@@ -141,7 +141,7 @@ def work_after(case: Case, scratch: Scratch) -> None:
     role, group = case.arrays.step.role, case.arrays.step.comm_group
     once.costed[:] = False
     together = pp > 1 and case.placement == V  # both ends of the model are on the first stage
-    like = -1
+    like, late_s = -1, _late_copies_s(case) if pp > 1 and plan.vpp > 1 else 0.0
     for stage in range(pp):
         size = int(case.split.stage_size[case.first_stage + stage])
         if not once.costed[size]:
@@ -152,9 +152,10 @@ def work_after(case: Case, scratch: Scratch) -> None:
         if case.update >= 0:
             update_s = max(update_s + case.blocks.updates.seconds[case.update, stage], 0.0)
         once.update_s[stage] = update_s
-        after_s[stage] = update_s * slower + once.copied_s[size]
+        once.host_s[stage] = once.copied_s[size] + late_s
+        after_s[stage] = update_s * slower + once.host_s[stage]
         out[OPTIMIZER] += update_s * slower / pp
-        out[OFFLOAD_S] += once.copied_s[size] / pp
+        out[OFFLOAD_S] += once.host_s[stage] / pp
         for k in range(role.shape[0]):
             if role[k] != AFTER_GRADIENTS and (role[k] != ONCE_ON_FIRST_STAGE or stage > 0):
                 continue
@@ -168,6 +169,28 @@ def work_after(case: Case, scratch: Scratch) -> None:
             out[OPTIMIZER] += compute_s / pp
             out[total] += seconds / pp
             out[total + EXPOSED] += seconds / pp
+
+
+@inner_kernel
+def _late_copies_s(case: Case) -> float:
+    """By how much copies of activations make an interleaved pipeline fill and drain later.
+
+    Chunk after chunk, a group of micro-batches goes through each stage before any comes back, and a copy that is longer than
+    its forward holds up the next; the last chunk's forwards alternate with backwards. Without chunks a stage waits for its
+    first backward longer than its copies lag.
+    """
+    plan, late_s = case.plan, 0.0
+    if case.placement != LOOP or ORDER[plan.schedule] == FORWARDS_FIRST:
+        return 0.0
+    group = min(plan.microbatch_group_size if plan.microbatch_group_size > 0 else plan.pp, plan.ga)
+    for stage in range(plan.pp):
+        of_stage = 0.0
+        for chunk in range(case.chunks - 1):
+            row = row_of_chunk(case, stage, chunk)
+            for unit in range(case.arrays.unit_layers.shape[0]):
+                of_stage += case.split.layers[row, unit] * case.blocks.apart_s[case.block, unit, LATE_COPIES]
+        late_s = max(late_s, group * of_stage)
+    return late_s
 
 
 @inner_kernel

@@ -68,6 +68,7 @@ class Once(NamedTuple):
     compute_s: Floats  # [sizes, step pieces]
     comm_s: Floats  # [sizes, step pieces]
     update_s: Floats  # [stages] of the modelled optimizer
+    host_s: Floats  # [stages] of waiting for copies to and from the host, at the update or where passes follow each other
     early_s: Floats  # [stages] by how much before a step a stage has ended the one before, and gathers parameters
     waited_s: Floats  # [stages] by how much later first forwards have ended because of parameters ...
     free_s: Floats  # [stages] ... and scratch for it
@@ -109,7 +110,7 @@ def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes
         layers=Layers(np.zeros(layers, np.int64), *np.zeros((4, layers)), *np.zeros((2, units))),
         buckets=buckets,
         gathers=gathers,
-        once=Once(np.zeros(sizes, np.bool_), *np.zeros((2, sizes)), *np.zeros((2, sizes, pieces)), *np.zeros((7, stages))),
+        once=Once(np.zeros(sizes, np.bool_), *np.zeros((2, sizes)), *np.zeros((2, sizes, pieces)), *np.zeros((8, stages))),
         sums=np.zeros(len(METRICS)),
         before_s=np.zeros(1),
         begun=np.zeros(len(METRICS)),

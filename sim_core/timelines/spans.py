@@ -23,6 +23,7 @@ KINDS = (
     "wait for gradients",
     "slower beside messages",
     "wait for other messages",
+    "wait for the host",
     "optimizer",
     "collective",
     "gather parameters",
@@ -31,13 +32,13 @@ KINDS = (
     "send gradients",
 )
 FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, MESSAGE_WAIT, STAGE_WAIT, PARAMETER_WAIT, GRADIENT_WAIT = range(8)
-CONTENTION, QUEUE_WAIT, OPTIMIZER_STEP, COLLECTIVE, GATHER, REDUCE, SEND_DOWN, SEND_UP = range(8, len(KINDS))
+CONTENTION, QUEUE_WAIT, HOST_WAIT, OPTIMIZER_STEP, COLLECTIVE, GATHER, REDUCE, SEND_DOWN, SEND_UP = range(8, len(KINDS))
 
 _OF = {name: at for at, name in enumerate(PARTS)}
 FORWARD_PART, BACKWARD_PART, RECOMPUTE_PART = (_OF[f"compute_{name}_s"] for name in ("forward", "backward", "recompute"))
 EP_PART, PP_PART, DP_PART = (_OF[f"{name}_exposed_s"] for name in ("ep", "pp", "dp"))
-LAUNCH_PART, QUEUED_PART, BUBBLE_PART, OPTIMIZER_PART = (
-    _OF[f"{name}_s"] for name in ("launch", "pp_queued", "bubble", "optimizer")
+LAUNCH_PART, QUEUED_PART, BUBBLE_PART, OPTIMIZER_PART, OFFLOAD_PART = (
+    _OF[f"{name}_s"] for name in ("launch", "pp_queued", "bubble", "optimizer", "offload")
 )
 PART_OF = {METRICS.index(name): at for name, at in _OF.items()}
 """The part that is a metric."""

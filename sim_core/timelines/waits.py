@@ -22,8 +22,10 @@ from sim_core.timelines.spans import (
     FORWARD,
     GATHER,
     GRADIENT_WAIT,
+    HOST_WAIT,
     INPUT_GRADIENT,
     MESSAGE_WAIT,
+    OFFLOAD_PART,
     OPTIMIZER_PART,
     OPTIMIZER_STEP,
     PARAMETER_WAIT,
@@ -205,4 +207,4 @@ def _once(ran: Ran, plan: Plan) -> list[tuple[int, int, Floats]]:
         if seconds.any():
             part = PART_OF[int(TOTAL_OF[step.comm_group[k]]) + EXPOSED]
             work.append((COLLECTIVE, part, seconds))
-    return [*work, (OPTIMIZER_STEP, OPTIMIZER_PART, optimizer_s)]
+    return [*work, (OPTIMIZER_STEP, OPTIMIZER_PART, optimizer_s), (HOST_WAIT, OFFLOAD_PART, once.host_s[: plan.pp])]

@@ -176,7 +176,7 @@ class Framework(NamedTuple):
     bucket_copies: float = 0.0  # bytes of them that a rank keeps per weight
     gradients_made: bool = False  # by the backward, and freed by the step; else they have buffers
     step_bytes: float = 0.0  # that the optimizer's step makes beside its state, per weight
-    inputs_stay: bool = False  # of layers that run again, with their gradients, to the end of the backward
+    inputs_stay: bool = False  # of sharded layers that run again, with their gradients, to the end of the backward
     gather_host_s: float = 0.0  # of the CPU, per layer and rank, to gather parameters once a step
     ring_wait_s: float = 0.0  # per layer and boundary between nodes: rings that sum whole gradients in a pipeline over nodes
     micro_batch_host_s: float = 0.0  # of a virtual stage in a pipeline, before each micro-batch

@@ -19,7 +19,7 @@ def _not_said(plan: Launched) -> list[str]:
     fields = plan.fields
     told = {
         f"model {plan.model.name if plan.model else ''}: [model] name and flavor": True,
-        f"checkpointing {fields['checkpointing']}": fields["checkpointing"] not in ("none", "full"),
+        f"checkpointing {fields['checkpointing']}": fields["checkpointing"] != "none" and torchtitan.mode_of(plan) == "none",
         f"precision {fields['precision']}: converters of [model]": fields["precision"] != "bf16",
         f"cp_comm_type {fields['cp_comm_type']}: {torchtitan.ROTATE.name}": plan["cp"] > 1,
         f"dispatcher {fields['dispatcher']}": plan["ep"] > 1 and fields["dispatcher"] != "alltoall",

@@ -3,6 +3,7 @@
 from contextlib import suppress
 
 from sim_core import OF_NUMBER, Argument, arguments_in
+from sim_core.documents import Fields
 from sweep.frameworks import megatron_sizes as sizes
 from sweep.frameworks.plan import Launched
 
@@ -11,7 +12,8 @@ ZERO = ("none", "optimizer", "gradients", "parameters")
 PAGE = "megatron-deepspeed"
 """The stack that simulates its fork of Megatron-LM."""
 NAME, TRAINER_NAME, TRAINER_ALONE = "DeepSpeed", "Hugging Face Trainer + DeepSpeed", "Hugging Face Trainer"
-"""Frameworks without a page: their jobs have an empty stack."""
+"""Frameworks: the first two have no page, and their jobs an empty stack."""
+TRAINER_PAGE = "hf-trainer"
 AUTO = "auto"
 """What DeepSpeed leaves to the Trainer."""
 FSDP = {"full_shard": "parameters", "shard_grad_op": "gradients", "no_shard": "none"}
@@ -54,12 +56,19 @@ CHECKPOINTS, ON_HOST = "activation_checkpointing", "cpu_checkpointing"
 TRAINER_MICRO_BATCH = Word("per_device_train_batch_size", OF_NUMBER, "micro_batch")
 CHECKPOINTING = Word("gradient_checkpointing", field="checkpointing")
 TRAINER_FSDP = Word("fsdp", field="sharding")
+LIGER, OPTIMIZER = "use_liger_kernel", "optim"
+OF_LIGER: Fields = {
+    "norm_bytes": (4.0, 8.0), "rotary_bytes": (4.0, 4.0), "gated_bytes": (6.0, 10.0),
+    "loss_bytes": (18.0, 10.0), "logit_bytes": 0.0,
+}  # fmt: skip
+"""Facts with Liger's kernels: one for each, and logits in pieces."""
+OF_OPTIMIZER: dict[str, Fields] = {"adamw_torch_fused": {"optimizer_bytes": 36.0, "step_bytes": 0.0}}
 SEQUENCES = ("model_max_length", "max_seq_length", "block_size", "max_length", "cutoff_len")
 """What training scripts call the longest sequence."""
 NARROW = ("bf16", "fp16")
 USED = (
     *(word.name for word in (BATCH, MICRO_BATCH, GA, ZERO_SECTION)), "fp16", "bf16",
-    *(word.name for word in (TRAINER_MICRO_BATCH, CHECKPOINTING, DEEPSPEED)), *SEQUENCES, CHECKPOINTS,
+    *(word.name for word in (TRAINER_MICRO_BATCH, CHECKPOINTING, DEEPSPEED)), *SEQUENCES, CHECKPOINTS, LIGER, OPTIMIZER,
 )  # fmt: skip
 """Keys that the plan is read from."""
 BUCKET = Word("reduce_bucket_size", OF_NUMBER, "bucket_bytes")

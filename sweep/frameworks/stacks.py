@@ -5,7 +5,7 @@ from typing import NamedTuple
 from sweep.frameworks import deepspeed, megatron, nanotron, nemo, torchtitan
 from sweep.frameworks.megatron_sizes import TP_OVERLAP
 
-HAI_LLM, PRIMUS, MAXTEXT, NEMO_24, LLM_FOUNDRY = "hai-llm", "primus", "maxtext-tpu", "nemo-24", "llm-foundry"
+HAI_LLM, PRIMUS, MAXTEXT, NEMO_24, LLM_FOUNDRY, FMS = "hai-llm", "primus", "maxtext-tpu", "nemo-24", "llm-foundry", "fms-fsdp"
 AMD, TPU, NVIDIA = "MI", "TPU", ("A", "B", "GB", "H", "L", "V")
 """Beginnings of the names of devices."""
 
@@ -24,6 +24,7 @@ class Page(NamedTuple):
     devices: tuple[str, ...] = ()
 
 
+_DATA_PARALLEL = ("tp", "pp", "vpp", "cp", "ep", "overlap_tp", "overlap_ep", "dispatcher", "layer_split", "schedule")
 PAGES = {
     megatron.PAGE: Page(of_megatron=True),
     nemo.PAGE: Page(of_megatron=True, devices=NVIDIA),
@@ -31,6 +32,8 @@ PAGES = {
     megatron.PAGE_OF_2022: Page(lacks=("overlap_tp", "overlap_ep", "dispatcher"), past=True),
     deepspeed.PAGE: Page(lacks=("overlap_tp", "overlap_ep", "vpp", "dispatcher"), past=True),
     LLM_FOUNDRY: Page(past=True),
+    deepspeed.TRAINER_PAGE: Page(lacks=_DATA_PARALLEL),
+    FMS: Page(lacks=_DATA_PARALLEL, devices=NVIDIA),
     nanotron.PAGE: Page(lacks=("vpp", "overlap_ep", "dispatcher"), overlap_tp=nanotron.ASYNC_TP.name),
     torchtitan.PAGE: Page(overlap_tp="async tensor parallelism"),
     PRIMUS: Page(not_varied=("overlap_tp", "dispatcher"), of_megatron=True, devices=(AMD,)),
@@ -41,7 +44,6 @@ PAGES = {
 USUAL_PAGE = Page()
 WITHOUT_PAGE_AS = " as "
 """In the name of a stack, between a framework without a page and the page that stands for it."""
-_DATA_PARALLEL = ("tp", "pp", "vpp", "cp", "ep", "overlap_tp", "overlap_ep", "dispatcher", "layer_split", "schedule")
 WITHOUT_PAGE = dict.fromkeys((deepspeed.TRAINER_NAME, deepspeed.NAME), _DATA_PARALLEL)
 """Frameworks without a page, whose jobs have an empty stack, and axes that they lack: ZeRO alone, unless the training code
 itself is written for more."""

@@ -118,8 +118,27 @@ CPU_OFFLOAD: Key = Key(
         ),
     ),
 )  # fmt: skip
-MODE = Key("mode", section="activation_checkpoint", write=lambda plan: "full" if plan["checkpointing"] == "full" else "none")
-SELECTIVE = Key("selective_ac_option", field="checkpointing", section="activation_checkpoint")
+
+
+def of_selective(layers: int, stages: int, each: int = 2) -> str:
+    """What the selective mode runs again on each of `stages` virtual stages: one layer of `each`; or, "op", what it does not
+    save of each layer (it does attention and every second product), which takes as long as half of the layers run again
+    (A100s: 2,973 and 2,904 tokens/s, docs/performance.md at 0413364) and keeps about as much."""
+    return f"block:{max(layers // stages // each, 1)}"
+
+
+def mode_of(plan: Launched) -> str:
+    """Its mode of recompute; "none" where it has none as a plan does."""
+    how = plan["checkpointing"]
+    selective = of_selective(plan["layers"], plan["pp"] * plan["vpp"])
+    return "full" if how == "full" else "selective" if how == selective else "none"
+
+
+MODE = Key("mode", section="activation_checkpoint", write=mode_of)
+SELECTIVE = Key(
+    "selective_ac_option", field="checkpointing", section="activation_checkpoint",
+    write=lambda plan: "op" if mode_of(plan) == "selective" else None,
+)  # fmt: skip
 COMPILE = Key("enable", section="compile", write=lambda plan: True if _overlaps_tp(plan) else None)
 NAME, FLAVOR, CONVERTERS = (Key(name, section="model") for name in ("name", "flavor", "converters"))
 ARGUMENTS = arguments_in(globals(), Key)

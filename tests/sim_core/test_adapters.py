@@ -116,7 +116,8 @@ def test_inputs_of_frozen_layers_are_not_kept_or_gathered_for_their_weights() ->
     ("lora", "message"),
     [
         ({"rank": 0}, "lora.rank: found '0'"),
-        ({"rank": 8, "targets": ["embedding"]}, "lora.targets.0: found 'embedding'"),
+        ({"rank": 8, "targets": ["embedding"]}, "lora.targets.0: found 'embedding', valid: fc1, fc2, projection, qkv"),
+        ({"rank": 8, "base": "nf5"}, "lora.base: found 'nf5', nearest valid: nf4"),
         ({"rank": 8, "targets": []}, "lora.targets: expected at least one, each once"),
         ({"rank": 8, "targets": ["qkv", "qkv"]}, "lora.targets: expected at least one, each once"),
         ({"rank": 8, "target": ["qkv"]}, "lora.target: unknown key, nearest valid: targets"),
@@ -181,3 +182,34 @@ def test_plans_with_adapters_need_in_a_batch_what_they_need_alone() -> None:
     alone = [simulate(workload, hardware, slice_plans(grid, np.array([row]))).memory for row in range(len(grid.tp))]
     assert np.isfinite(together.memory).all()
     np.testing.assert_array_equal(together.memory, np.concatenate(alone, axis=1))
+
+
+LAYER_WEIGHTS = 80 * (8192 * 10240 + 8192**2 + 3 * 8192 * 28672)
+
+
+@pytest.mark.parametrize(("base", "width"), [("16-bit", 2.0), ("nf4", 0.5 + 32 / 64 / 8), ("nf4-double", 0.5 + 0.127 / 8)])
+def test_a_base_of_four_bits(base: str, width: float) -> None:
+    """QLoRA (arXiv 2305.14314, section 3): 4 bits and 0.5 of constants a parameter, 0.127 with double quantisation; what is no
+    linear layer stays. Each matrix is written in 16 bits before the product of its forward and of its input gradient."""
+    model = read_model("llama2-70b", {"sequence": 8192, "lora": {"rank": 16, "base": base}})
+    workload = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+    device = read_hardware("H100-SXM").with_values({"memory": "100 TB"})
+
+    def run(**plan: Any) -> dict[str, Any]:
+        given = plans(
+            workload, **{"tp": 1, "micro_batch": 1, "all_gpus": 1, "sharding": "none", "checkpointing": "none", **plan}
+        )
+        return simulate(workload, hardware_table([device], None), given).named()
+
+    found, wide = run(ga=[4, 8]), parameters(model).total - LAYER_WEIGHTS
+    assert found["state_bytes"][0] == pytest.approx(width * LAYER_WEIGHTS + 2 * wide + 18 * TRAINED, rel=2e-5)
+    if base != "16-bit":
+        plain = workload_from_model(read_model("llama2-70b", LORA), read_stack("megatron-core"), sequence_parallel=True)
+        kept = plans(plain, tp=1, micro_batch=1, all_gpus=1, sharding="none", checkpointing="none", ga=[4, 8])
+        before = simulate(plain, hardware_table([device], None), kept).named()
+        more_s = np.diff(found["step_time_s"])[0] - np.diff(before["step_time_s"])[0]
+        traffic_s = 4 * 2 * (2 + width) * LAYER_WEIGHTS / 3.35e12
+        assert traffic_s < more_s < 1.5 * traffic_s
+        shared = [run(all_gpus=64, ga=ga, sharding="parameters", overlap_param=False)["dp_total_s"][0] for ga in (4, 8)]
+        wide_s = [_sharded(True, "parameters", ga)["dp_total_s"] for ga in (4, 8)]
+        assert 0 < np.diff(shared)[0] / np.diff(wide_s)[0] - width / 2 < 0.1  # latency, norms, gradients of adapters

@@ -302,3 +302,18 @@ def test_what_a_ring_passes_is_in_memory() -> None:
     assert found - gathered == pytest.approx([4 * block, 2 * 4 * block, queries + block], rel=1e-9)
     alone = run(tp=2, cp=1, dp=1, ga=1).named()["communication_bytes"]
     assert alone == pytest.approx(2 * SEQUENCE * 4096)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cp", "sequence", "measured_s"), [(8, 8, 131_072, 138.2), (8, 8, 262_144, 485.4), (32, 16, 1_048_576, 7848.6)]
+)
+def test_long_sequences_of_few_heads(gpus: int, cp: int, sequence: int, measured_s: float) -> None:
+    """Llama 2 7B in XTuner on A100s, Ulysses of 8 and 16 (InternLM/xtuner, docs/zh_cn/legacy/acceleration/benchmark.rst):
+    beyond what was measured a rank's two to four heads fill the device by their blocks of queries, as many heads do."""
+    model = read_model("llama2-7b", {"sequence": sequence})
+    workload = workload_from_model(model, read_stack("torchtitan"), sequence_parallel=False)
+    device = read_hardware("A100-80G-SXM").with_values({"memory": "10 TB"})
+    plan: dict[str, Any] = {"tp": 1, "pp": 1, "cp": cp, "all_gpus": gpus, "global_batch": gpus, "sharding": "parameters"}
+    given = plans(workload, **plan, cp_comm_type="a2a", checkpointing="full", micro_batch=1)
+    found = simulate(workload, hardware_table([device], None), given)
+    assert found.named()["step_time_s"][0] == pytest.approx(measured_s, rel=0.2)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim_core import MEMORY, hardware_table, legality, plans, read_hardware, shape_of
+from sim_core import MEMORY, hardware_table, legality, plans, read_hardware, shape_of, simulate
 from sim_core.bounding import reasons_over
 from sim_core.models.reading import read_model
 from sim_core.models.stack import read_stack
@@ -132,3 +132,22 @@ def test_divided_logits_of_torchtitan() -> None:
     ]
     rows = 128256  # a multiple of 128 tp
     assert each == [12.0 * TOKENS * rows, 16.0 * TOKENS * rows / 2]
+
+
+@pytest.mark.parametrize(
+    ("facts", "measured_s"),
+    [
+        ({"logit_bytes": 14.0}, 5.35),
+        ({"norm_bytes": (4.0, 8.0), "rotary_bytes": (4.0, 4.0), "loss_bytes": (18.0, 26.0), "logit_bytes": 10.0}, 4.75),
+    ],
+)
+def test_kernels_of_the_trainer(facts: dict[str, Any], measured_s: float) -> None:
+    """Four sequences on one A100 with all layers run again, with kernels one by one and with fms-acceleration's for norms,
+    rotation and loss (refs/a100_80gb.csv): bytes that are counted make the difference."""
+    stack = read_stack("hf-trainer").model_copy(
+        update=PURE | {"step_bytes": 2.0, "optimizer_bytes": 14.0, "accumulation_bytes": 0.0} | facts
+    )
+    workload = workload_from_model(read_model("mistral-7b-v0.1", {"sequence": TOKENS}), stack, sequence_parallel=False)
+    plan = plans(workload, tp=1, pp=1, all_gpus=1, checkpointing="full", micro_batch=4)
+    found = simulate(workload, hardware_table([read_hardware("A100-80G-SXM")], None), plan)
+    assert found.named()["step_time_s"][0] == pytest.approx(measured_s, rel=0.05)

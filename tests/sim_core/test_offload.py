@@ -22,6 +22,7 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
+from tests.oracle.pipeline import BACKWARD, ONE_F_ONE_B, order
 
 LAYERS, HIDDEN, FFN, KV, TOKENS = 32, 4096, 14336, 1024, 4096
 """Llama 3 8B, one sequence."""
@@ -70,19 +71,19 @@ def test_modules_send_their_inputs() -> None:
     assert found == pytest.approx([LAYERS * TOKENS * 2 * 2 * 4096, LAYERS * TOKENS * 2 * 2 * 2 * 14336], rel=0.01)
 
 
-@pytest.mark.parametrize(("pp", "ga"), [(1, 2), (4, 8)])
-def test_a_layer_waits_for_copies_longer_than_its_passes(pp: int, ga: int) -> None:
+@pytest.mark.parametrize(("pp", "ga", "schedule"), [(1, 2, "1f1b"), (4, 8, "1f1b"), (4, 8, "gpipe")])
+def test_a_layer_waits_for_copies_longer_than_its_passes(pp: int, ga: int, schedule: str) -> None:
     """On links so slow that copies bind, a step grows by what they take; on fast ones it does not grow at all.
 
-    Without a pipeline forward and backward wait for a copy each; in one, both together for one in each direction, on a stage of
-    ga + pp - 1 turns.
+    Forward and backward wait for a copy each; where they alternate, both together for one in each direction. A stage of a
+    pipeline has ga + pp - 1 turns.
     """
     steps = {
-        rate: run(work(), room(host_bandwidth=f"{rate} GB/s"), activation_offload=[0, 0.5], pp=pp, ga=ga)
+        rate: run(work(), room(host_bandwidth=f"{rate} GB/s"), activation_offload=[0, 0.5], pp=pp, ga=ga, schedule=schedule)
         for rate in (0.5, 1, 2, 200)
     }
     slow = {rate: named["step_time_s"][1] for rate, named in steps.items()}
-    turns = 2 * ga if pp == 1 else (ga + pp - 1) / pp
+    turns = (1 if (pp, schedule) == (4, "1f1b") else 2) * (ga + pp - 1) / pp
     copy_s = turns * LAYERS * 0.5 * KEPT / 1e9
     assert slow[0.5] - slow[1] == pytest.approx(copy_s, rel=1e-9)
     assert slow[1] - slow[2] == pytest.approx(copy_s / 2, rel=1e-9)
@@ -90,6 +91,57 @@ def test_a_layer_waits_for_copies_longer_than_its_passes(pp: int, ga: int) -> No
     for named in steps.values():
         np.testing.assert_allclose(sum(named[part] for part in PARTS), named["step_time_s"], rtol=1e-9)
     assert steps[1]["offload_s"][0] == 0 < steps[1]["offload_s"][1]
+
+
+def _end_s(pp: int, vpp: int, ga: int, forward_s: float, backward_s: float, copy_s: float) -> float:
+    """When a pipeline ends whose stages have two buffers for what goes to the host and two for what comes back: a forward waits
+    until the copy of the second before it is gone, a copy back until the backward of the second before it has ended."""
+    orders = [order(ONE_F_ONE_B, stage, pp, vpp, ga) for stage in range(pp)]
+    ended: dict[tuple[int, int], float] = {(-1, k): 0.0 for k in range(ga)}
+    free_s = np.zeros(pp)
+    gone, back, used = ([[0.0, 0.0] for _ in range(pp)] for _ in range(3))
+    while any(orders):
+        for stage in range(pp):
+            while orders[stage]:
+                block = orders[stage][0]
+                way = block.chunk * pp + stage
+                way = 2 * pp * vpp - 1 - way if block.way == BACKWARD else way
+                if (way - 1, block.micro_batch) not in ended:
+                    break
+                start_s = max(free_s[stage], ended[way - 1, block.micro_batch])
+                if block.way == BACKWARD:
+                    back[stage].append(max(back[stage][-1], used[stage][-2]) + copy_s)
+                    start_s = max(start_s, back[stage][-1])
+                else:
+                    start_s = max(start_s, gone[stage][-2])
+                free_s[stage] = start_s + (backward_s if block.way == BACKWARD else forward_s)
+                if block.way == BACKWARD:
+                    used[stage].append(free_s[stage])
+                else:
+                    gone[stage].append(max(free_s[stage], gone[stage][-1]) + copy_s)
+                ended[way, block.micro_batch] = free_s[stage]
+                orders[stage].pop(0)
+    return float(max(free_s))
+
+
+@pytest.mark.parametrize(("pp", "vpp", "ga"), [(4, 1, 12), (4, 2, 16), (8, 5, 32), (4, 10, 36), (2, 8, 8)])
+def test_copies_lag_while_a_pipeline_fills(pp: int, vpp: int, ga: int) -> None:
+    """Copies of 1.6 forwards lengthen the fill of an interleaved pipeline, and nothing else: as blocks and copies one by
+    one, but for two of these."""
+    of = workload_from_model(
+        read_model("llama3-8b", {"sequence": TOKENS, "layers": 80}), read_stack("megatron-core"), sequence_parallel=True
+    )
+    plan: dict[str, Any] = {"pp": pp, "vpp": vpp, "ga": ga, "all_gpus": pp}
+    before = run(of, **plan, activation_offload=0.0)
+    forward_s, backward_s = (before[f"compute_{way}_s"][0] / ga / vpp for way in ("forward", "backward"))
+    copy_s = 1.6 * forward_s
+    rate = 80 / pp / vpp * 0.5 * KEPT / copy_s
+    found = run(of, room(host_bandwidth=f"{rate / 1e9} GB/s"), **plan, activation_offload=0.5)
+    longer_s = found["step_time_s"][0] - before["step_time_s"][0]
+    expected_s = _end_s(pp, vpp, ga, forward_s, backward_s, copy_s) - _end_s(pp, vpp, ga, forward_s, backward_s, 0.0)
+    assert longer_s == pytest.approx(expected_s, abs=2 * copy_s)
+    assert vpp == 1 or expected_s > copy_s
+    np.testing.assert_allclose(sum(found[part] for part in PARTS), found["step_time_s"], rtol=1e-9)
 
 
 @pytest.mark.parametrize("overlaps", [True, False])

@@ -74,6 +74,7 @@ CASES: dict[str, dict[str, Any]] = {
     "post-validation": {"post_validation": True, "overlap_pp": True},
     "post-validation, split": {"post_validation": True, "schedule": "zb-h1"},
     "context parallel": {"cp": 2, "pp": 2},
+    "on the host": {"optimizer_offload": 0.7, "overlap_offload": False, "activation_offload": 0.5, "vpp": 4},
     "a straggler": {"straggler_stage": 2, "straggler_factor": 1.3},
     "deepspeed without a barrier": {
         **{"schedule": "1f1b-deepspeed", "overlap_pp": False, "overlap_grad": False},

@@ -94,14 +94,15 @@ def _forward(
         return unmeasured(factor * b * heads * s * s * (d + d_v) / reached + kernels.numbers["kernel_overhead"])
     measured_d = np.array(sorted(grids))
     nearest = measured_d[np.argmin(np.abs(np.log(d)[:, None] - np.log(measured_d)), axis=1)]
-    shortest = np.exp(next(iter(grids.values())).axes[2][0])
+    shortest, longest = np.exp(next(iter(grids.values())).axes[2][[0, -1]])
+    many = heads * np.maximum(s / longest, 1.0)  # a longer one has as many more blocks of queries as more heads have
     # place on the second axis: 1 to 8 key-value heads, then as many as heads, as logarithms
     between = np.log(8.0) + np.log(2.0) * np.log(np.maximum(kv_heads, 8) / 8) / np.log(np.maximum(heads, 9) / 8)
     slot = np.where(kv_heads == heads, np.log(16.0), np.where(kv_heads <= 8, np.log(kv_heads), between))
     rate, inside = np.empty(len(d)), np.empty(len(d), np.bool_)
     for size in np.unique(nearest):
         rows = nearest == size
-        rate[rows], inside[rows] = interpolate(grids[int(size)], [x[rows] for x in (np.log(heads), slot, np.log(s), np.log(b))])
+        rate[rows], inside[rows] = interpolate(grids[int(size)], [x[rows] for x in (np.log(many), slot, np.log(s), np.log(b))])
     work = b * heads * s * np.maximum(s, shortest) * (d + d_v)
     return Timed(factor * work / rate, inside & (nearest == d) & (d == d_v) & kernels.own)
 

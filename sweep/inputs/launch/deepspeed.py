@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sim_core import flags_of_text
 from sim_core.documents import Fields, Values
 from sweep.frameworks import deepspeed as of
-from sweep.frameworks.nemo import WITH_ADAPTERS, adapters
+from sweep.frameworks.nemo import WITH_ADAPTERS, adapters, spelled
 from sweep.inputs.launch.keys import number
 from sweep.inputs.launch.megatron import gpus_of, slurm_of, values_of
 from sweep.inputs.told import Job
@@ -52,9 +52,18 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
         "checkpointing": "full" if config.get(of.CHECKPOINTING.name) is True else "none",
         **_zero(config, notes), **_on_host(config, notes),
     }  # fmt: skip
-    if lora := adapters({name: str(value) for name, value in config.items()})[0]:
-        notes.append(WITH_ADAPTERS.format(**lora))
+    lora, said = adapters({name: str(value) for name, value in config.items()})
+    if lora:
+        notes.append(WITH_ADAPTERS.format(lora=spelled(lora)))
+    if said:
+        notes.append(said)
     kept = tuple(str(key) for key in document if key not in of.USED)
+    if trainer and of.DEEPSPEED.name not in document:
+        facts = {
+            **(of.OF_LIGER if config.get(of.LIGER) is True else {}),
+            **of.OF_OPTIMIZER.get(str(config.get(of.OPTIMIZER)), {}),
+        }
+        return Job(framework=of.TRAINER_ALONE, plan=plan, stack=of.TRAINER_PAGE, facts=facts, notes=tuple(notes), kept=kept)
     return Job(framework=of.TRAINER_NAME if trainer else of.NAME, plan=plan, notes=tuple(notes), kept=kept)
 
 

@@ -76,7 +76,8 @@ def _plan(settings: _Settings, model: Values, notes: list[str]) -> Fields:
         "tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": settings.number(of.EP, 1), "dp": dp,
         "all_gpus": dp * tp * pp * cp if dp else None, "micro_batch": micro, "global_batch": batch,
         **({} if batch else {"ga": local // micro if local and micro and local % micro == 0 else None}),
-        "sequence": settings.number(of.SEQUENCE), "sequence_parallel": tp > 1, "checkpointing": _checkpointing(settings, notes),
+        "sequence": settings.number(of.SEQUENCE), "sequence_parallel": tp > 1,
+        "checkpointing": _checkpointing(settings, model.get("layers"), pp * (vpp or 0), notes),
         **_sharding(settings, pp, shard, replicate),
         "precision": "fp8_tensorwise" if "float8" in str(settings.value(of.CONVERTERS)) else "bf16",
         "overlap_tp": settings.value(of.ASYNC_TP) is True and tp > 1,
@@ -134,15 +135,17 @@ def _schedule(settings: _Settings, model: Values, pp: int, notes: list[str]) -> 
     return schedule, stages // pp
 
 
-def _checkpointing(settings: _Settings, notes: list[str]) -> str:
+def _checkpointing(settings: _Settings, layers: object, stages: int, notes: list[str]) -> str | None:
     mode, option = settings.word(of.MODE) or "selective", settings.value(of.SELECTIVE)
     if mode in ("full", "none"):
         return mode
-    if mode != "selective":
-        notes.append(f"activation checkpointing {mode[:40]}: taken as selective")
-    elif option not in (None, "op"):
-        notes.append(f"activation checkpointing of every {str(option)[:8]}. layer: taken as selective")
-    return "selective"
+    each = 2 if option in (None, "op") else above_zero(int(str(option)) if str(option).isdigit() else option)
+    if mode != "selective" or each is None or not isinstance(layers, int) or not stages:
+        notes.append(f"activation checkpointing {mode[:40]} {str(option or '')[:8]}: left open")
+        return None
+    how = of.of_selective(layers, stages, each)
+    notes.append(f"activation checkpointing selective {str(option or 'op')[:8]}: taken as {how} of each virtual stage")
+    return how
 
 
 def _model(path: str, settings: _Settings, notes: list[str]) -> Fields:

@@ -136,6 +136,7 @@ class DeepSpeedLog(LogReader):
         if not (self._is_deepspeed or trainer):
             return False
         job.framework = of.NAME if not trainer else of.TRAINER_NAME if self._is_deepspeed else of.TRAINER_ALONE
+        job.stack = of.TRAINER_PAGE if job.framework == of.TRAINER_ALONE else ""
         job.plan = self._plan()
         batch = job.plan["global_batch"]
         if len(self._by_time):

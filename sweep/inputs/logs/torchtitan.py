@@ -3,11 +3,13 @@
 import re
 from datetime import datetime
 
+from sim_core import read_model
 from sweep.frameworks.plan import Plan, Value
-from sweep.frameworks.torchtitan import IN_PIPELINE, PAGE, schedule_named
+from sweep.frameworks.torchtitan import IN_PIPELINE, PAGE, of_selective, schedule_named
 from sweep.frameworks.torchtitan_models import preset_of
 from sweep.inputs.logs.found import LogReader, Steps, number, whole
 
+SELECTIVE = "selective"
 LOST_COLOURS = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
 """Colour codes that lost their first character when a log was copied."""
 RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]:")
@@ -27,13 +29,14 @@ ARGUMENTS = re.compile(r"Building (\S+) .{0,40}with \S*Args\((.*)$")
 ARGUMENT = re.compile(r"\b(dim|n_layers|n_heads|n_kv_heads|vocab_size|hidden_dim)=(\d{1,9})\b")
 SCHEDULE = re.compile(r"\bUsing pipeline schedule (\S+) with (\d{1,6}) microbatches and (\d{1,6}) stages")
 CAPACITY = re.compile(r"(?:CUDA|GPU) capacity: (.{3,60}?)(?: \(\d+\))? with [\d.]+GiB memory")
-APPLIED: tuple[tuple[re.Pattern[str], str, Value], ...] = (
+APPLIED: tuple[tuple[re.Pattern[str], str, Value | None], ...] = (
     (re.compile(r"Applied full activation checkpointing"), "checkpointing", "full"),
-    (re.compile(r"Applied (?:selective|memory_budget) activation checkpointing"), "checkpointing", "selective"),
+    (re.compile(r"Applied selective activation checkpointing"), "checkpointing", SELECTIVE),
+    (re.compile(r"Applied memory_budget activation checkpointing"), "checkpointing", None),
     (re.compile(r"Float8.{0,40}training active|Swapped to Float8Linear"), "precision", "fp8_tensorwise"),
     (re.compile(r"Async TP is enabled|Applied .{0,30}?\bAsync Tensor Parallelism"), "overlap_tp", True),
 )
-"""Lines that tell what is applied to the model, and as which field of the plan."""
+"""Lines that tell what is applied to the model, and as which field of the plan; None: it is left open."""
 WITH_TP = "Tensor Parallelism to the model"
 OTHER_WORK = ("[GC]", "profiler traces", "ing the checkpoint", "ing checkpoint", "validate step", "memory snapshot")
 NAMES = {"dim": "hidden", "n_layers": "layers", "n_heads": "heads", "n_kv_heads": "kv_heads", "vocab_size": "vocabulary",
@@ -155,6 +158,12 @@ class TorchtitanLog(LogReader):
             dp, all_gpus = plan["dp"], plan["all_gpus"]
             if isinstance(dp, int) and isinstance(all_gpus, int) and batch % dp == 0:
                 self.taken = self._by_rate.over(batch * sequence / all_gpus)
+        if self._applied.get("checkpointing") == SELECTIVE:
+            layers = self.model.get("layers") or (read_model(self.preset, self.changes).layers if self.preset else 0)
+            pp, vpp = plan.get("pp"), plan.get("vpp")
+            self._applied["checkpointing"] = None
+            if isinstance(layers, int) and isinstance(pp, int) and isinstance(vpp, int) and layers:
+                self._applied["checkpointing"] = of_selective(layers, pp * vpp)
         self.job.stack, self.job.plan = PAGE, plan | self._applied
         self.taken.begins = bool(self._mesh)
         return True

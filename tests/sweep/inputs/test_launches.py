@@ -260,6 +260,11 @@ def test_an_exported_toml_reads_back(tmp_path: Path) -> None:
         launch = read(tmp_path, torchtitan_text(plan))
         assert {name: launch.plan[name] for name in names} == {name: plan.fields[name] for name in names}
         assert launch.plan["sharding"] == plan.sharding
+    for pp, how in ((1, "block:16"), (4, "block:4")):  # half of the layers of a stage: the selective mode
+        text = torchtitan_text(plans_of("torchtitan", {}, {"pp": pp, "checkpointing": how})[0])
+        assert 'mode = "selective"' in text
+        assert "Without a key: checkpointing" not in text
+        assert read(tmp_path, text).plan["checkpointing"] == how
 
 
 def test_an_exported_json_reads_back(tmp_path: Path) -> None:

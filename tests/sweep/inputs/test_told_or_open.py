@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from sim_core import read_stack
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
 from sweep.inputs.told import Job
@@ -56,7 +58,23 @@ def test_adapters_that_are_not_known_are_said(tmp_path: Path) -> None:
     assert any("peft_scheme ptuning: not modelled" in note for note in launch(tmp_path, text).notes)
     trainer = specimens.TRAINER_YAML.rstrip("\n") + "\nfinetuning_type: lora\nlora_rank: 16\n"
     found = launch(tmp_path, trainer)
-    assert any(note.startswith("lora, rank 16: give the model as") for note in found.notes), found.notes
+    assert any(note.startswith("lora, rank: 16: give the model as") for note in found.notes), found.notes
+
+
+@pytest.mark.parametrize(
+    ("said", "base"),
+    [
+        ("quantization_bit: 4", "base: nf4-double,"),
+        ("quantization_bit: 4\ndouble_quantization: false", "base: nf4,"),
+        ("load_in_4bit: true", "base: nf4,"),
+        ("load_in_4bit: true\nbnb_4bit_use_double_quant: true", "base: nf4-double,"),
+        ("quantization_bit: 8", "quantization_bit 8: not modelled, the base is taken in 16 bits"),
+    ],
+)
+def test_the_bits_of_a_frozen_base(said: str, base: str, tmp_path: Path) -> None:
+    """LLaMA-Factory has narrow scales unless it says otherwise (hparams/model_args.py), transformers wide ones."""
+    found = launch(tmp_path, specimens.TRAINER_YAML.rstrip("\n") + f"\nfinetuning_type: lora\nlora_rank: 16\n{said}\n")
+    assert any(base in note for note in found.notes), found.notes
 
 
 def test_recompute_of_nemo_needs_a_granularity(tmp_path: Path) -> None:
@@ -65,6 +83,27 @@ def test_recompute_of_nemo_needs_a_granularity(tmp_path: Path) -> None:
         more = f"  activations_checkpoint_granularity: {granularity}\n  activations_checkpoint_method: uniform\n"
         found = launch(tmp_path, base + "\n" + more + "  activations_checkpoint_num_layers: 1\n")
         assert found.plan["checkpointing"] == checkpointing, granularity
+
+
+def test_a_trainer_without_deepspeed_has_a_page(tmp_path: Path) -> None:
+    alone = specimens.TRAINER_YAML.replace("deepspeed: {zero_optimization: {stage: 3}}", "fsdp: full_shard auto_wrap")
+    found = launch(tmp_path, alone)
+    assert (found.framework, found.stack, found.plan["sharding"]) == ("Hugging Face Trainer", "hf-trainer", "parameters")
+    assert found.facts == {}
+    found = launch(tmp_path, alone + "use_liger_kernel: true\noptim: adamw_torch_fused\n")
+    assert found.facts["logit_bytes"] == found.facts["step_bytes"] == 0
+    assert found.facts["norm_bytes"] == (4.0, 8.0) != read_stack("hf-trainer").norm_bytes
+    assert launch(tmp_path, specimens.TRAINER_YAML).stack == ""
+
+
+@pytest.mark.parametrize(("option", "how"), [('"op"', "block:4"), ("2", "block:4"), ('"4"', "block:2"), ('"x"', None)])
+def test_the_selective_mode_of_torchtitan(option: str, how: str | None, tmp_path: Path) -> None:
+    """It runs parts of all layers again, or one layer of some: not attention alone, which it saves."""
+    chosen = f'[activation_checkpoint]\nmode = "selective"\nselective_ac_option = {option}\n'
+    found = launch(tmp_path, re.sub(r"\[activation_checkpoint\]\n(?:\w.*\n)*", chosen, specimens.TOML), "train.toml")
+    assert (found.plan["pp"], found.plan["checkpointing"]) == (2, how)
+    assert any("activation checkpointing selective" in note for note in found.notes), found.notes
+    assert log(tmp_path, specimens.TORCHTITAN).plan["checkpointing"] == "block:16"
 
 
 def test_what_zero_plus_plus_sets_is_said(tmp_path: Path) -> None:
