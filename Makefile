@@ -16,7 +16,8 @@ FLOOR_SWEEP := 75
 
 # on all CPUs, up to four. JOBS=0: in one process
 JOBS ?= logical
-PARALLEL := -n $(JOBS) --maxprocesses 4
+# a file at a time: what its tests share is made once, not in every process
+PARALLEL := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # interpreters for `make matrix`, besides those on the PATH
 PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
 

@@ -9,8 +9,6 @@ Megatron-LM together. A framework without a page is learnt by leaving out whole 
 stands for it where its own is not known, and counts as one set.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import defaultdict

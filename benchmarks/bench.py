@@ -6,8 +6,6 @@ Every figure is taken on this machine, in this state of the code. Nothing here i
 `--record` keeps the figures in benchmarks/recorded.json, with the machine; docs/performance.md says what they mean.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ Calculon computes a step in closed form. What is timed is its own search (AllExe
 its own space, GPT-3 175B on 1,536 GPUs; no plan of ours is translated. It logs at every call, which takes most of its time.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import time

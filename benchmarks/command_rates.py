@@ -1,7 +1,5 @@
 """Whole commands, as a user runs them: seconds from the prompt to the end, CPU seconds, memory."""
 
-from __future__ import annotations
-
 import tempfile
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The driver of a sweep: Ray beside local processes, its memory, how fast it takes in what workers send."""
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

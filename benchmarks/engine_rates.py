@@ -1,7 +1,5 @@
 """Block events a second of the engine alone, beside the same recurrence in C."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

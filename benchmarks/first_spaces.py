@@ -11,8 +11,6 @@ last results. `--set` fixes an axis in both spaces, where it has that value: for
 Cases that FILE.csv holds are not run again.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

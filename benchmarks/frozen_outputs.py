@@ -7,8 +7,6 @@ holds files of users: logs, launch files, traces, texts, tables of measured runs
 checkout. Paths, seconds of the clock and hashes of sources are replaced by words. A section is a folder of texts.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -293,13 +291,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--checkout", type=Path, default=HERE)
     given = parser.parse_args()
-    unknown = [name for name in given.sections if name not in SECTIONS]
-    if unknown:
+    if unknown := [name for name in given.sections if name not in SECTIONS]:
         sys.exit(f"{unknown[0]}: is no section; there are {', '.join(SECTIONS)}")
     with tempfile.TemporaryDirectory(prefix="frozen-") as scratch:
         for name in given.sections or SECTIONS:
-            place = Path(scratch).resolve()
-            done = record(name, given.shared.resolve(), given.checkout.resolve(), given.out.resolve(), place)
+            done = record(name, *(place.resolve() for place in (given.shared, given.checkout, given.out, Path(scratch))))
             print(f"{name}: {done} texts", flush=True)
 
 

@@ -7,8 +7,6 @@ read has no plan and says why in `reason`; these are listed. Without -o the tabl
 time or memory is guessed: what is not stated and has no rule below is a reason.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

@@ -10,8 +10,6 @@ files of single ranks, of whole expert groups and, with --subsets, of ranks at r
 is printed and, with --record, kept (sweep/uncertainty/data/traces.json). Exit code 1 if a bar of docs/traces.md is missed.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import random

@@ -9,8 +9,6 @@ one row per device, precision and shape, with the median and the minimum over th
 `training_kernels_simumax.csv`: MooreThreads/SimuMax configs/system (Apache-2.0), efficiencies of training kernels.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """A figure, and how it is taken: medians of several rounds."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

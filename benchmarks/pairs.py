@@ -8,12 +8,10 @@ refused, it is calibrated by its model (`workload.model`), and the bytes that a 
 B's. Exit code 1 if an answer is further off than docs/fidelity.md allows.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,9 +33,12 @@ from sim_core import (
     read_hardware,
     read_stack,
     read_workload,
-    sent_bytes,
     simulate,
 )
+from sim_core.costing.memory import first_stage_dense, first_stage_layers, stage_factor
+from sim_core.terms import COLLECTIVES
+from sim_core.workloads.moving import EXPONENTS, N_RULES, rule_scales, times_base
+from sim_core.workloads.workload import GROUP_NAMES, NO_COMM
 
 STEP_BAR = {"tp": 0.1, "dp": 0.1, "ep": 0.1, "ga": 0.1}
 """Percent that the step may be off where only this is moved; else OTHER_BAR."""
@@ -126,10 +127,44 @@ def _furthest(moved: Workload, own: Workload, plan: dict[str, int]) -> float:
     return max(off, key=abs)
 
 
+def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str, str], float]:
+    """Bytes of the tensors that a rank of the first stage of a recorded workload sends, without recompute.
+
+    By name of group and collective; groups of one rank are left out.
+    """
+    arrays, base = workload.arrays, workload.base
+    pp, tp, ep, ga = (int(getattr(plans, name)[row]) for name in ("pp", "tp", "ep", "ga"))
+    dp = int(plans.all_gpus[row]) // (tp * pp)
+    scale = np.empty(N_RULES)
+    tokens, experts = times_base(plans.sequence[row], arrays.sequence), times_base(plans.experts[row], arrays.experts)
+    rule_scales(plans.micro_batch[row] / base.micro_batch, tp / base.tp, ep / base.ep, tokens, experts, EXPONENTS, scale)
+    layers, without = workload.layers / pp, first_stage_dense(arrays, pp)
+    passes = np.array([first_stage_layers(arrays, unit, pp) for unit in range(len(arrays.unit_layers))])
+    for unit, here in ((arrays.first_unit, True), (arrays.last_unit, pp == 1)):
+        if unit >= 0:
+            passes[unit] = float(here)
+    around = dp * tp if arrays.shares.whole_experts else dp
+    ranks = (tp, ep, dp, around // ep, pp, 1, 1)  # cp is not recorded
+    pieces, step = arrays.pieces, arrays.step
+    of_pieces = (pieces.comm_bytes * scale[pieces.comm_rule] * passes[pieces.unit, None] * ga).ravel()
+    ends = 2 if pp == 1 else 1
+    of_step = [stage_factor(arrays, scale, tp, int(rule), layers, ends, without) for rule in step.comm_rule] * step.comm_bytes
+    kinds, groups, sizes = (
+        np.append(*columns).tolist()
+        for columns in ((pieces.comm_kind, step.comm_kind), (pieces.comm_group, step.comm_group), (of_pieces, of_step))
+    )
+    sent: dict[tuple[str, str], float] = defaultdict(float)
+    for kind, group, size in zip(kinds, groups, sizes, strict=True):
+        if kind != NO_COMM and size > 0 and ranks[group] > 1:
+            sent[GROUP_NAMES[group], COLLECTIVES[kind].name] += size
+    return sent
+
+
 def _result(workload: Workload, device: Hardware, plan: dict[str, int], fidelity: str) -> tuple[str, float, float]:
     """Reason, step and state of a workload under a plan."""
-    table = hardware_table([device], measured_on=None)
-    results = simulate(workload, table, _columns(workload, plan, fidelity=fidelity)).named()
+    results = simulate(
+        workload, hardware_table([device], measured_on=None), _columns(workload, plan, fidelity=fidelity)
+    ).named()
     return str(results["reason"][0]), float(results["step_time_s"][0]), float(results["state_bytes"][0])
 
 
@@ -154,8 +189,7 @@ def main() -> int:
             print(f"{each.name:28} {each.fidelity:6} step {each.step:+9.3f} %  state {each.state:+8.2f} %  {told}")
     derived = [each for each in found if each.by_model]
     answered = [each for each in found if not each.reason and not each.by_model]
-    right = sum(each.right for each in answered)
-    refused = len(found) - len(answered)
+    right, refused = sum(each.right for each in answered), len(found) - len(answered)
     print(f"{len(found)} answers: {right} right, {len(answered) - right} off, {refused} refused")
     off_by_model = [each for each in derived if not each.right]
     if derived:

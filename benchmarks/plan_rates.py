@@ -1,7 +1,5 @@
 """Plans a second: of one worker, of spaces of several shapes, of a whole command; and the reader of traces."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from functools import partial

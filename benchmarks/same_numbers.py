@@ -7,8 +7,6 @@ sources are part of it. `--kept` keeps the old checkout's results in FOLDER and 
 code 1 where a row differs.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

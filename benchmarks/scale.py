@@ -4,8 +4,6 @@ No plan is simulated: a fleet that exists on paper takes slices from the queue, 
 The run itself (`sweep.execution`), its queue and its store are the real ones; each slice leaves an empty file of its name.
 """
 
-from __future__ import annotations
-
 import argparse
 import heapq
 import resource

@@ -18,8 +18,6 @@ so few GPUs; may be given again. Optuna's TPE and scikit-learn's process take
 part where they are installed.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -15,7 +15,6 @@ from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import memory_basis
 from sim_core.costing.running import placed_by_cost
-from sim_core.costing.traffic import sent_bytes
 from sim_core.describing import Group, Shape, shape_of
 from sim_core.engine.schedules import ROWS as SCHEDULE_ROWS, SCHEDULES, schedules_to_try
 from sim_core.errors import FormatError, SimError, SpecError, named, nearest, one_line, shown

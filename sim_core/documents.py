@@ -156,7 +156,7 @@ def parse_json(text: str, where: str, first: int = 1) -> tuple[Any, Lines]:
 
 def _json_lines(text: str, where: str, line: int) -> Lines:
     """The line of each key of a valid text. Raises SpecError for a key given twice."""
-    lines: Lines = {}
+    lines = {}
     at = []  # the keys that lead to the place
     entries = []  # of each list around it the entry, -1 for an object
     word, word_line = "", line

@@ -3,7 +3,7 @@
 import io
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from importlib import import_module
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from sim_core import PARTS, SIMAI, SpecError, nearest, shown
-from sim_core.documents import Fields
+from sim_core.documents import Fields, Values
 from sweep.answers.against import compared
 from sweep.answers.asked import explained
 from sweep.answers.explanation import explain
@@ -224,7 +224,7 @@ def load(path: Location, *, spec: Path | str | None = None) -> Result:
 
 
 def run(
-    spec: SweepSpec | Mapping[str, object] | Path | str,
+    spec: SweepSpec | Values | Path | str,
     out: Location | None = None,
     *,
     executor: Literal["local", "ray"] | Executor = "local",

@@ -5,6 +5,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -135,8 +136,8 @@ def _probed(sweep: Sweep, most: int, limit_s: float) -> tuple[pa.RecordBatch, fl
 
     The first is tried alone, since it may take seconds; each further batch is larger, as far as `limit_s` lets it be.
     """
-    batches: list[pa.RecordBatch] = []
-    seconds: list[tuple[int, float]] = []
+    batches = []
+    seconds = []
     size, done, left_s = 1, 0, limit_s
     while size:
         begun = time.process_time()
@@ -162,8 +163,7 @@ def _bytes_per_plan(batch: pa.RecordBatch) -> float:
     return float(encoded(batch, b"{}", Slice(0, batch.num_rows)).size / batch.num_rows)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DryRun:
+class DryRun(NamedTuple):
     """Estimate of a sweep from plans spread over its space: rows by reason, CPU seconds and bytes per plan.
 
     Seconds are those of a CPU, so that other work on this machine does not count; on a busy one a run takes longer.

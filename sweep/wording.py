@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim_core import short
-from sim_core.documents import Values as Values
+from sim_core.documents import Fields, Values as Values
 from sweep.columns import PERCENT, SHORT_NAMES, SHORT_PARTS
 
 SHORT_PART = {column: head for head, column in SHORT_PARTS.items()}
@@ -48,7 +48,7 @@ def word(value: object) -> str:
     return str(value) if not isinstance(value, bool) else "yes" if value else "no"
 
 
-def plain_values(record: object, names: str) -> dict[str, object]:
+def plain_values(record: object, names: str) -> Fields:
     """Some fields of a record for JSON, lists and dicts in place of tuples and mappings; None: an empty text."""
 
     def plain(value: object) -> object:

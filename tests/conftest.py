@@ -24,8 +24,11 @@ LLAMA405B = EXAMPLES / "workloads" / "llama405b_tp8_pp16.simai.txt"
 
 PlanMaker = Callable[..., Plans]
 
-SLOWEST_FILES = ("test_execution.py", "test_executors.py", "test_cluster.py", "test_nights.py")
-"""Files that start many processes, the slowest first. They run first: no pytest worker waits for another one at the end."""
+SLOWEST_FILES = (
+    *("test_execution.py", "test_executors.py", "test_cluster.py", "test_nights.py", "test_installations.py", "test_head.py"),
+    *("test_recipes.py", "test_cli.py", "test_tune_command.py", "test_validation.py", "test_reading.py", "test_round_trip.py"),
+)
+"""Files that take the longest, in their order. They run first: no pytest worker waits for another one at the end."""
 
 PLAIN: dict[str, float] = {name: FIELDS[name].codes_of([value])[0].item() for name, value in DEFAULTS.items()} | {
     "tp": 4, "pp": 1, "vpp": 1, "ep": 1, "all_gpus": 512, "micro_batch": 1, "ga": 1, "layers": 36, "layer_split": 1,

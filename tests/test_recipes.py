@@ -65,6 +65,29 @@ class Copy:
         assert (done.returncode != 0) == fails, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout + done.stderr if fails else done.stdout
 
+    def say(self, *lines: str | tuple[str, str]) -> list[str]:
+        """What each of several lines says, in one process, which takes seconds to start: of `sweep`, or of a page with tables
+        that are made from the code (its name and "")."""
+        said: list[str] = json.loads(self.run("-c", SAYING, json.dumps(lines)))
+        return said
+
+
+SAYING = """
+import io, json, shlex, sys
+from contextlib import redirect_stdout
+from docs.made import docs_tables
+from sweep.cli import app
+said = []
+for line in json.loads(sys.argv[1]):
+    with redirect_stdout(io.StringIO()) as out:
+        if isinstance(line, str):
+            app(shlex.split(line), standalone_mode=False)
+        else:
+            print(docs_tables.page(line[0]))
+    said.append(out.getvalue())
+json.dump(said, sys.stdout)
+"""
+
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Copy:
@@ -93,19 +116,23 @@ def test_a_rate_from_its_recipe(copy: Copy) -> None:
     copy.insert(
         "sweep/evaluation/evaluation.py", '    flops = values["tokens_per_s_per_gpu"]', textwrap.indent(value, "    ") + "\n"
     )
-    copy.run("-m", "sweep", "run", "spec.yaml", "--out", "result")
     name = "samples_per_gpu_hour"
-    rows = json.loads(copy.run("-m", "sweep", "rank", "result", "--by", name, "--format", "json", "--columns", "all"))
+    ran, ranked, _, results = copy.say(
+        "run spec.yaml --out result",
+        f"rank result --by {name} --format json --columns all",
+        "report result --output report.html",
+        ("results.md", ""),
+    )
+    assert "Results: " in ran
+    rows = json.loads(ranked)
     rates = [row[name] for row in rows]
     assert rates == sorted(rates, reverse=True)
     assert len(set(rates)) > 1
     assert rates == [pytest.approx(3600 / row["gpu_s_per_sample"]) for row in rows]
-    copy.run("-c", f"from sweep.columns import SHORTER; assert {name!r} in SHORTER")  # so its plans may tie
-    copy.run("-m", "sweep", "report", "result", "--output", "report.html")
     assert "samples/GPU-hour" in (copy.folder / "report.html").read_text(encoding="utf-8")
-    copy.run("-m", "docs.made.docs_tables")
-    assert f"| `{name}` | 1/h | high | " in (copy.folder / "docs" / "results.md").read_text(encoding="utf-8")
-    copy.run("-c", f"from sweep.search.objective import Objective as O; O(column='{name}', descending=True, per=(), best=1)")
+    assert f"| `{name}` | 1/h | high | " in results
+    objective = f"from sweep.search.objective import Objective as O; O(column='{name}', descending=True, per=(), best=1)"
+    copy.run("-c", f"from sweep.columns import SHORTER; assert {name!r} in SHORTER; {objective}")  # its plans may tie
 
 
 @pytest.mark.parametrize(
@@ -204,8 +231,7 @@ def test_a_schedule_from_its_recipe(copy: Copy) -> None:
     assert step <= 1 + 1e-9  # messages hide where there are more micro-batches in flight
     assert 0.95 < bubble <= 1 + 1e-9
     assert told[1] == "vpp_needs_1f1b;schedule_needs_overlap_pp;"
-    copy.run("-m", "docs.made.docs_tables")
-    table = (copy.folder / "docs" / "schedules.md").read_text(encoding="utf-8")
+    (table,) = copy.say(("schedules.md", ""))
     assert "| `1f1b-eager` | 1 | any | always in the background |" in table
 
 
@@ -231,11 +257,14 @@ def test_a_metric_from_its_recipe(copy: Copy) -> None:
     copy.replace(step, 'names += ("optimizer_s", ', 'names += ("gather_total_s", "optimizer_s", ')
     assert "2 passed" in copy.run(*compared)
     (copy.folder / "spec.yaml").write_text(SPEC.split("objectives")[0], encoding="utf-8")
-    copy.run("-m", "sweep", "run", "spec.yaml", "--set", "axes.fidelity=[event, simai]", "--out", "result")
-    rows = json.loads(copy.run("-m", "sweep", "rank", "result", "--format", "json", "--columns", "all"))
+    _, ranked, results = copy.say(
+        "run spec.yaml --set 'axes.fidelity=[event, simai]' --out result",
+        "rank result --format json --columns all",
+        ("results.md", ""),
+    )
+    rows = json.loads(ranked)
     assert {row["fidelity"]: row["gather_total_s"] > 0 for row in rows} == {"event": True, "simai": False}
-    copy.run("-m", "docs.made.docs_tables")
-    assert "| `gather_total_s` | s | low | " in (copy.folder / "docs" / "results.md").read_text(encoding="utf-8")
+    assert "| `gather_total_s` | s | low | " in results
 
 
 COLLECTIVE = """
@@ -301,8 +330,7 @@ def test_a_memory_term_from_its_recipe(copy: Copy) -> None:
     peaks, own = (list(map(float, line.split())) for line in copy.run("-c", MEMORY).splitlines())
     assert own == [2.0**25] * 2
     assert [after - least for after, least in zip(peaks, before, strict=True)] == pytest.approx([1.05 * 2**25] * 2)
-    copy.run("-m", "docs.made.docs_tables")
-    assert "| `workspace_bytes` | bytes | low | " in (copy.folder / "docs" / "results.md").read_text(encoding="utf-8")
+    assert "| `workspace_bytes` | bytes | low | " in copy.say(("results.md", ""))[0]
 
 
 @pytest.mark.parametrize(
@@ -325,11 +353,11 @@ def test_a_question_about_a_plan_from_its_recipe(copy: Copy) -> None:
     copy.insert(asked, "class Asked(NamedTuple)", f"{row[0]}\n\n\n")
     copy.insert(asked, "    Asked(of_rivals),\n", f"    {row[1]},\n")
     (copy.folder / "spec.yaml").write_text(SPEC.split("objectives")[0], encoding="utf-8")
-    copy.run("-m", "sweep", "run", "spec.yaml", "--out", "result", "--quiet")
-    told = copy.run("-m", "sweep", "explain", "result")
-    gain = json.loads(copy.run("-m", "sweep", "explain", "result", "--json"))["twice_the_nics"]
+    _, told, as_json, _ = copy.say(
+        "run spec.yaml --out result --quiet", "explain result", "explain result --json", "report result --output report.html"
+    )
+    gain = json.loads(as_json)["twice_the_nics"]
     assert gain > 0
     assert f"\nwith twice the NICs\n  {gain:+.1%} per GPU\n" in told
-    copy.run("-m", "sweep", "report", "result", "--output", "report.html")
     page = (copy.folder / "report.html").read_text(encoding="utf-8")
     assert f"<h4>with twice the NICs</h4><ul><li>{gain:+.1%} per GPU</li></ul>" in page

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
-from sim_core.documents import key_path, located, read_document
+from sim_core.documents import Fields, Values, key_path, located, read_document
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.hardware.surface import Surface
 from sim_core.records import Record
@@ -206,9 +206,9 @@ class Hardware(Record):
         sections = {key: getattr(getattr(self, section), key) for key, (section, _) in KEYS.items()}
         return {key: number.value for key, number in sections.items() if number.source.startswith(NOT_GIVEN)}
 
-    def with_values(self, values: Mapping[str, object]) -> "Hardware":
+    def with_values(self, values: Values) -> "Hardware":
         """A copy with some numbers replaced by short name. Raises SpecError on an unknown name or a bad value."""
-        document: dict[str, Any] = {"name": self.name, "surface": self.surface}
+        document: Fields = {"name": self.name, "surface": self.surface}
         document |= {name: dict(getattr(self, name)) for name in _SECTIONS}
         for key, value in values.items():
             if key not in KEYS:
@@ -294,7 +294,7 @@ def _first_fault(error: ValidationError) -> str:
     fault = error.errors()[0]
     key = key_path(fault["loc"])
     if fault["type"] == "extra_forbidden":
-        parent: type[Record] = _SECTIONS.get(str(fault["loc"][0]), Hardware) if len(fault["loc"]) > 1 else Hardware
+        parent = _SECTIONS.get(str(fault["loc"][0]), Hardware) if len(fault["loc"]) > 1 else Hardware
         return f"{key}: unknown key, {nearest(str(fault['loc'][-1]), parent.model_fields)}"
     if fault["type"] == "missing":
         return f"{key}: missing"
@@ -381,7 +381,7 @@ def read_hardware(name_or_path: str, base: Path | None = None) -> Hardware:
 
 def hardware_yaml(hardware: Hardware) -> str:
     """A YAML file that `read_hardware` reads back."""
-    document: dict[str, Any] = {"name": hardware.name}
+    document: Fields = {"name": hardware.name}
     for key, (section, unit) in KEYS.items():
         number = getattr(getattr(hardware, section), key)
         value = number.value == 1 if unit == SWITCH else f"{number.value!r} {unit}" if unit else number.value

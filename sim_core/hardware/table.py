@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
 from sim_core.compiled.jit import outer_kernel
 from sim_core.compiled.references import row_at
+from sim_core.documents import Fields
 from sim_core.hardware.description import KEYS, Hardware
 from sim_core.units import SWITCH
 
@@ -99,7 +100,7 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
 
     of_dtype = f"peak_flops_{dtype}"
     gpus, of_nic = column("gpus_per_node"), column("nic_bandwidth") * column("nic_efficiency")
-    numbers: dict[str, Any] = {
+    numbers: Fields = {
         "compute_scale": np.ones(len(variants)) if measured_on is None else measured_on.value(of_dtype) / column(of_dtype),
         "memory_bytes": column("memory"),
         "nvlink_bandwidth": column("nvlink_bandwidth") * column("nvlink_efficiency"),

@@ -212,7 +212,8 @@ def _attention(model: Model, shape: Shape, stack: Stack) -> Floats:
     inputs = np.where(shape.stored < 2.0, 1.0, 2.0) if stack.fp8_attention else 2.0
     if stack.whole_qkv_kept:  # queries and keys are rotated, values are not
         width = width + (shape.heads + shape.kv_heads) * model.head_dim
-    return shape.tokens * (inputs * width + 2.0 * normed) + copy
+    narrow = (2.0 + shape.stored) * shape.local * (model.q_rank or 0)  # before its norm, and as it is multiplied
+    return shape.tokens * (inputs * width + 2.0 * normed) + narrow + copy
 
 
 def _core(model: Model, shape: Shape) -> Floats:

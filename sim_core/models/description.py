@@ -195,6 +195,7 @@ class Model(Record):
     heads: Count
     kv_heads: Count
     head_dim: Count
+    q_rank: Count | None = None  # queries pass a narrow projection and its norm (Step-3, arXiv 2507.19427); mla has its own
     mla: Mla | None = None
     window: Window | None = None
     indexer: Indexer | None = None
@@ -289,6 +290,7 @@ class Model(Record):
         ]
         rules += _packing_limits(self.packing, self.sequence)
         beside = self.norms_per_layer > 1 or self.parallel_residual
+        rules.append((self.q_rank and (self.mla or self.lora), "q_rank: found beside mla or lora, expected one of both"))
         rules.append((not beside, "norms_per_layer: found 1, expected parallel_residual: true beside it"))
         if window is not None and not isinstance(window.layers, str):
             rules += _layer_list("window.layers", window.layers, self.layers)

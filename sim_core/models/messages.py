@@ -161,6 +161,8 @@ def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region)
             _latents(rows, model, model.mla, shape, region)
         else:
             _column(rows, "qkv", whole, region)
+            if model.q_rank:
+                _column(rows, "q_up", ELEMENT * shape.tokens * model.q_rank, region)
         _context(rows, model, unit, shape)
         if not model.parallel_residual:  # GPT-NeoX adds both, then reduces once
             _row(rows, "projection", whole, region)

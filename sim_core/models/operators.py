@@ -93,8 +93,13 @@ def _residual(rows: Rows, model: Model, shape: Shape, block: str) -> None:
 
 def _projections(rows: Rows, model: Model, shape: Shape, stack: Stack) -> None:
     """Queries, keys and values in one GEMM; their norm and rotation."""
-    width = (shape.heads * (2 if model.output_gate else 1) + 2 * shape.kv_heads) * model.head_dim
-    rows.gemm("qkv", shape.tokens, width, model.hidden)
+    queries = shape.heads * (2 if model.output_gate else 1) * model.head_dim
+    width = queries + 2 * shape.kv_heads * model.head_dim
+    if model.q_rank:
+        rows.gemm("q_down", shape.local, model.q_rank, model.hidden)
+        rows.both("q_norm", stack.norm_bytes, shape.local * model.q_rank)
+        rows.gemm("q_up", shape.tokens, queries, model.q_rank)
+    rows.gemm("qkv", shape.tokens, width - queries if model.q_rank else width, model.hidden)
     if model.qkv_bias:
         rows.memory("qkv_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * shape.tokens * width)
     turned = shape.tokens * (shape.heads + shape.kv_heads) * model.head_dim

@@ -165,11 +165,14 @@ def _latents(model: Model, _: Unit) -> list[Weights]:
 def _attention(model: Model, _: Unit) -> list[Weights]:
     h, a, k, d = model.hidden, model.heads, model.kv_heads, model.head_dim
     weights = [
-        Weights("attention", TENSOR, (Matrix(a * d, h, 2 if model.output_gate else 1),)),
+        Weights("attention", TENSOR, (Matrix(a * d, model.q_rank or h, 2 if model.output_gate else 1),)),
         Weights("attention", KV_HEADS, (Matrix(k * d, h, 2),)),
         Weights("attention", TENSOR, (Matrix(h, a * d, by_rows=False),)),
     ]
     vectors = h if model.projection_bias else 0
+    if model.q_rank:
+        weights.append(Weights("attention", REPLICATED, (Matrix(model.q_rank, h),)))
+        vectors += norm_width(model, model.q_rank)
     if model.qkv_bias:
         own = a * d * (2 if model.output_gate else 1)
         weights += [Weights("attention", TENSOR, vectors=own), Weights("attention", KV_HEADS, vectors=2 * k * d)]

@@ -65,8 +65,7 @@ SIMAI_PARTS = (
     "compute_forward", "compute_backward", "recompute", "step_compute", "tp", "ep", "dp", "dp_ep",
     "tp_exposed", "ep_exposed", "dp_exposed", "bubble", "pipeline",
 )  # fmt: skip
-_FWD, _BWD, _RERUN, _STEP, _TP, _EP, _DP, _DP_EP = 0, 1, 2, 3, 4, 5, 6, 7
-_TP_OUT, _EP_OUT, _DP_OUT, _BUBBLE, _PIPE = 8, 9, 10, 11, 12
+_FWD, _BWD, _RERUN, _STEP, _TP, _EP, _DP, _DP_EP, _TP_OUT, _EP_OUT, _DP_OUT, _BUBBLE, _PIPE = range(len(SIMAI_PARTS))
 _OF_PARTS = (
     (FORWARD_S, _FWD), (BACKWARD_S, _BWD), (RECOMPUTE_S, _RERUN), (TP_TOTAL, _TP), (TP_EXPOSED, _TP_OUT), (EP_TOTAL, _EP),
     (EP_EXPOSED, _EP_OUT), (DP_EXPOSED, _DP_OUT), (PP_TOTAL, _PIPE), (PP_EXPOSED, _PIPE), (BUBBLE, _BUBBLE),
@@ -92,12 +91,7 @@ def bus_tables() -> BusTables:
     """The tables, read once; all three have the same message sizes."""
     document = shipped_document(TABLE_FILE)
     rows = {name: np.array(document[name]["rows"], np.float64) for name in ("nic", "nvlink", "all_to_all")}
-    return BusTables(
-        size=rows["nic"][:, 0].copy(),
-        nic=rows["nic"][:, 1:].copy(),
-        nvlink=rows["nvlink"][:, 1:].copy(),
-        all_to_all=rows["all_to_all"][:, 1:].copy(),
-    )
+    return BusTables(size=rows["nic"][:, 0].copy(), **{name: table[:, 1:].copy() for name, table in rows.items()})
 
 
 class Cluster(NamedTuple):

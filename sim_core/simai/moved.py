@@ -182,7 +182,7 @@ class _Moved:
         if self.plan.checkpointing == FILE:
             again, again_ns = self.pieces.rerun[rows], self.pieces.rerun_s[rows] * factor
         records = []
-        columns: list[tuple[float, float, float]] = []
+        columns = []
         for k, (row, record) in enumerate(zip(rows, self.of_unit[part.unit], strict=True)):
             sizes = zip(record.comm_bytes, self.scale[self.pieces.comm_rule[row]].tolist(), strict=True)
             record = record._replace(comm_bytes=tuple(_moved_bytes(*each) for each in sizes))
@@ -232,7 +232,7 @@ def _in_whole_ns(records: list[Record], times: Floats, repetitions: int) -> list
     for columns in (slice(0, 1), slice(1, 3)):
         ends = np.rint(np.cumsum(np.tile(times[:, columns].ravel(), repetitions)))
         whole[:, :, columns] = np.diff(ends, prepend=0.0).reshape(repetitions, len(records), -1)
-    by_times: dict[bytes, list[Record]] = {}
+    by_times = {}
     lines = []
     for times_ns in whole:
         key = times_ns.tobytes()

@@ -73,7 +73,7 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> Floats:
         end_s = float(blocks.end_s[of_chunk].max())
         apart = SPLITS[plan.schedule] and bool((blocks.part[of_chunk & (blocks.end_s == end_s)] == WEIGHTS).any())
         lasts.append((end_s, float(duration_s[WEIGHT if apart else UP, stage * chunks + chunk]), chunk))
-    sent: list[Floats] = [np.zeros((4, 0))]
+    sent = [np.zeros((4, 0))]
     for end_s, tail_s, chunk in sorted(lasts, key=lambda each: (each[0], -each[2])):
         size = int(ran.tables.split.size[split_row(ran, plan, stage, chunk)])
         begin_s, late_s, before_s = 0.0, 0.0, 0.0

@@ -63,7 +63,7 @@ _WHOLE = ("stage", "stream", "kind", "chunk", "micro_batch")
 
 def spans(rows: int, **columns: Ints | Floats | int) -> Spans:
     """Spans from columns and scalars; without `parts` they are behind the blocks."""
-    given: dict[str, Floats | Ints | float] = {"chunk": -1, "micro_batch": -1, "parts": 0.0, "shared_s": 0.0, **columns}
+    given = {"chunk": -1, "micro_batch": -1, "parts": 0.0, "shared_s": 0.0, **columns}
 
     def column(name: str) -> Any:
         values = np.asarray(given[name], np.int64 if name in _WHOLE else np.float64)

@@ -197,7 +197,7 @@ def _once(ran: Ran, plan: Plan) -> list[tuple[int, int, Floats]]:
     slower = np.where(stage == plan.straggler_stage, plan.straggler_factor, 1.0)
     together = plan.pp > 1 and PLACEMENT[plan.schedule] == V
     at_end = ((stage == 0) | (stage == plan.pp - 1)) & (not together)
-    work: list[tuple[int, int, Floats]] = []
+    work = []
     optimizer_s = once.update_s[: plan.pp] * slower
     for k in range(len(step.role)):
         here = (step.role[k] == AFTER_GRADIENTS) | ((step.role[k] == ONCE_ON_FIRST_STAGE) & (stage == 0))

@@ -43,17 +43,15 @@ class Warnings:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._first: dict[str, int] = {}
-        self._more: dict[str, int] = {}
+        self._lines: dict[str, list[int]] = {}
 
     def add(self, line: int, text: str) -> None:
         """Add warning `text` for `line`; a repeated text only counts the line."""
-        if text in self._first:
-            self._more[text] = self._more.get(text, 0) + 1
-        else:
-            self._first[text] = line
+        self._lines.setdefault(text, []).append(line)
 
     def said(self) -> tuple[str, ...]:
         """`path:line: text` each, in the order of the file."""
-        more = {text: f" (and on {n:,} more line{'s' * (n > 1)})" for text, n in self._more.items()}
-        return tuple(f"{self.path}:{line}: {text}{more.get(text, '')}" for text, line in self._first.items())
+        return tuple(
+            f"{self.path}:{line}: {text}" + f" (and on {len(more):,} more line{'s' * (len(more) > 1)})" * bool(more)
+            for text, (line, *more) in self._lines.items()
+        )

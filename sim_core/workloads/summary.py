@@ -1,5 +1,6 @@
 """Summary of a workload under the plan of its recording, for `sweep inspect`."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,19 +71,13 @@ def _parameters(workload: Workload, group: int, runs: Floats) -> float | None:
 
 def _traffic(workload: Workload, runs: Floats) -> tuple[Traffic, ...]:
     pieces, step = workload.arrays.pieces, workload.arrays.step
-    sums: dict[tuple[bool, int, int], Floats] = {}
-    rows = [
-        (False, pieces.comm_group[k, phase], pieces.comm_kind[k, phase], runs[k], pieces.comm_bytes[k, phase])
-        for k in range(len(runs))
-        for phase in range(3)
-    ]
-    rows += [
-        (True, *each) for each in zip(step.comm_group, step.comm_kind, np.ones(len(step.role)), step.comm_bytes, strict=True)
-    ]
-    for per_step, group, kind, count, size in rows:
-        if kind != NO_COMM and size > 0:
-            key = per_step, int(group), int(kind)
-            sums[key] = sums.get(key, np.zeros(2)) + np.array((count, count * size))
+    sums: dict[tuple[bool, int, int], Floats] = defaultdict(lambda: np.zeros(2))
+    of_layers = pieces.comm_group, pieces.comm_kind, np.repeat(runs, 3), pieces.comm_bytes
+    of_step = step.comm_group, step.comm_kind, np.ones(len(step.role)), step.comm_bytes
+    for per_step, columns in ((False, of_layers), (True, of_step)):
+        for group, kind, count, size in zip(*(column.ravel() for column in columns), strict=True):
+            if kind != NO_COMM and size > 0:
+                sums[per_step, int(group), int(kind)] += (count, count * size)
     return tuple(
         Traffic(GROUP_NAMES[group], COLLECTIVES[kind].name, per_step, float(n), float(total))
         for (per_step, group, kind), (n, total) in sorted(sums.items(), key=lambda each: each[0])

@@ -114,13 +114,10 @@ class StepRow(NamedTuple):
     forward_on_ep: bool = False
 
 
-_STEP_TYPES = (np.int64, np.int64, np.float64, np.int64, np.int64, np.int64, np.float64, np.int64, np.bool_)
-
-
 def step_pieces(rows: Sequence[StepRow]) -> StepPieces:
     """The rows as columns."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(_STEP_TYPES)
-    return StepPieces(*(np.array(column, kind) for column, kind in zip(columns, _STEP_TYPES, strict=True)))
+    columns = zip(*rows, strict=True) if rows else [()] * len(StepRow._fields)
+    return StepPieces(*(np.array(column, kind) for column, kind in zip(columns, StepRow.__annotations__.values(), strict=True)))
 
 
 def no_work(n: int) -> Pieces:

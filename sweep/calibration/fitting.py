@@ -62,6 +62,11 @@ class Fit(NamedTuple, Generic[Base]):
         """The facts that the runs tell, in SI."""
         return {told.fact: told.after for told in self.told if told.row is not None}
 
+    @property
+    def mean_errors(self) -> list[float]:
+        """Size of the errors in the mean: before, after, left out."""
+        return [float(np.mean(np.abs(errors))) for errors in (self.before, self.after, self.left_out)]
+
 
 class Problem(NamedTuple):
     """What is fitted to which runs."""

@@ -11,13 +11,16 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from sim_core import Floats, FormatError, Hardware, SpecError, shown
-from sim_core.documents import Fields, Values, parse_json
+from sim_core.documents import Values, parse_json
 from sim_core.hardware.kernels.attention import attention_s
 from sim_core.hardware.kernels.device import load_kernels, precisions
 from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.hardware.surface import AttentionSurface, GemmSurface, Surface
 from sim_core.limits import whole_number
 from sweep.calibration.nccl_text import text_of
+
+Shape = tuple[int, ...]
+"""Sizes of a kernel."""
 
 FORMAT = "sweep kernels 1"
 LARGEST_SIZE = 2**31 - 1
@@ -50,7 +53,7 @@ class Kernel(NamedTuple):
     """A kernel: words and sizes as in WORDS and SIZES, the median of its times, and whether its launch took as long."""
 
     words: tuple[str, ...]
-    sizes: tuple[int, ...]
+    sizes: Shape
     us: float
     launch_bound: bool
 
@@ -201,7 +204,7 @@ def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
         attention=tuple(cast(AttentionSurface, part.surface) for part in attention),
     )
     under_load = {"value": 1, "source": f"the kernels of this file were measured under sustained load: {source}"}
-    values: dict[str, object] = dict.fromkeys(scales, under_load)
+    values = dict.fromkeys(scales, under_load)
     memory = _memory(measured, base, notes)
     if memory is not None:
         values["hbm_efficiency"] = {
@@ -316,16 +319,16 @@ def _grouped(rows: Sequence[Kernel]) -> Mapping[tuple[str, ...], list[Kernel]]:
     return groups
 
 
-def _best(rows: Iterable[Kernel]) -> dict[tuple[int, ...], Kernel]:
+def _best(rows: Iterable[Kernel]) -> dict[Shape, Kernel]:
     """The fastest kernel of each shape."""
-    best: dict[tuple[int, ...], Kernel] = {}
+    best: dict[Shape, Kernel] = {}
     for row in rows:
         if row.sizes not in best or row.us < best[row.sizes].us:
             best[row.sizes] = row
     return best
 
 
-def _settled(rows: Sequence[Kernel], what: str, notes: list[str]) -> dict[tuple[int, ...], float]:
+def _settled(rows: Sequence[Kernel], what: str, notes: list[str]) -> dict[Shape, float]:
     """Microseconds by shape, of the fastest kernel; those that waited for their launch are left out."""
     best = _best(row for row in rows if not row.launch_bound)
     if waited := {row.sizes for row in rows} - best.keys():
@@ -333,7 +336,7 @@ def _settled(rows: Sequence[Kernel], what: str, notes: list[str]) -> dict[tuple[
     return {sizes: best[sizes].us for sizes in sorted(best)}
 
 
-def _on_grid(best: Mapping[tuple[int, ...], float]) -> tuple[list[tuple[int, ...]], tuple[float | None, ...], Floats]:
+def _on_grid(best: Mapping[Shape, float]) -> tuple[list[Shape], tuple[float | None, ...], Floats]:
     """Axes, and times row by row, none where an axis has one size; seconds by shape."""
     axes = [tuple(sorted(set(sizes))) for sizes in zip(*best, strict=True)]
     shapes = itertools.product(*axes) if best and all(len(axis) > 1 for axis in axes) else ()
@@ -364,8 +367,7 @@ def classes_of(name: str, ratio: Floats, flops: Floats, work: Sequence[tuple[str
     for words, least, most in work:
         rows = ratio[(flops >= least) & (flops < most)]
         if len(rows):
-            low, middle, high = (float(x) for x in np.quantile(rows, (0.1, 0.5, 0.9)))
-            yield Class(f"{name}, {words}", len(rows), low, middle, high)
+            yield Class(f"{name}, {words}", len(rows), *np.quantile(rows, (0.1, 0.5, 0.9)).tolist())
 
 
 def _without_a_size(part: _Part, hardware: Hardware) -> tuple[str, float, float]:
@@ -379,7 +381,7 @@ def _without_a_size(part: _Part, hardware: Hardware) -> tuple[str, float, float]
             kept = [None if np.isnan(second) else float(second * 1e6) for second in times.take(rest, axis).ravel()]
             if all(us is None for us in kept):
                 continue
-            changed: Fields = {key: tuple(surface.axes[axis][i] for i in rest), "us": tuple(kept)}
+            changed = {key: tuple(surface.axes[axis][i] for i in rest), "us": tuple(kept)}
             thin = Surface(source="thinned", gemm=(GemmSurface.model_validate(surface.model_dump() | changed),))
             sizes = [np.array(sizes) if i != axis else np.array([sizes[node]]) for i, sizes in enumerate(surface.axes)]
             m, n, k = (grid.ravel() for grid in np.meshgrid(*sizes, indexing="ij"))

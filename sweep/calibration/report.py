@@ -55,7 +55,7 @@ def runs_lines(fit: Fit[Hardware]) -> Iterator[str]:
     for why, count in Counter(why for _, why in fit.not_used).items():
         yield f"not used: {count} x {why}"
     yield from map(_told, fit.told)
-    before, after, left_out = (float(np.mean(np.abs(errors))) for errors in (fit.before, fit.after, fit.left_out))
+    before, after, left_out = fit.mean_errors
     yield f"mean error of {len(fit.rows)} runs: {before:.1f} % before, {after:.1f} % after"
     yield f"of runs whose plan was left out when the numbers were chosen and fitted: {left_out:.1f} %"
     if left_out >= before:
@@ -65,9 +65,9 @@ def runs_lines(fit: Fit[Hardware]) -> Iterator[str]:
 def hardware_of_fit(fit: Fit[Hardware], source: str) -> Hardware:
     """The device with what the runs told, each number with its standard error. Raises SpecError if they told nothing."""
     if not fit.facts:
-        off, why = float(np.mean(np.abs(fit.before))), "; ".join(map(_told, fit.told))
-        raise SpecError(f"{source}: nothing to fit: {fit.base.name} as it is is {off:.1f} % off; {why}")
-    values: dict[str, object] = {}
+        why = "; ".join(map(_told, fit.told))
+        raise SpecError(f"{source}: nothing to fit: {fit.base.name} as it is is {fit.mean_errors[0]:.1f} % off; {why}")
+    values = {}
     for told in fit.told:
         if told.row is not None:
             value = float(f"{told.after:.4g}")
@@ -107,7 +107,7 @@ def stack_lines(fit: Fit[Stack]) -> Iterator[str]:
             change = f"{fact.text(told.before)} -> {fact.text(told.after)}"
             yield f"  {told.fact:24} {change:28} {_interval(told)}, told by {run_name(told.row)}"
     yield from _unseen(fit)
-    before, after, left_out = (float(np.mean(np.abs(errors))) for errors in (fit.before, fit.after, fit.left_out))
+    before, after, left_out = fit.mean_errors
     yield f"mean error of {len(fit.rows)} runs: {before:.1f} % before, {after:.1f} % after, {left_out:.1f} % each left out"
     if left_out >= before:
         yield "warning: runs left out are no nearer than on the page: nothing here shows that it helps other plans"

@@ -1,14 +1,15 @@
 """Which runs tell the numbers of a stack: chosen among measured ones, or made: launch flags, and a table to fill."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
 from sim_core import Hardware, Model, SpecError, Stack, model_document, model_names
+from sim_core.documents import Fields, Values
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import prepare
 from sweep.exporting.launched import launched
@@ -90,7 +91,7 @@ def serves(plan: Sizes, purpose: Purpose, gpus_per_node: int) -> bool:
     return (plan.gpus, plan.tp, plan.pp) == (purpose.nodes * gpus_per_node, tp, purpose.pp)
 
 
-SMALL: Mapping[str, Any] = {
+SMALL: Values = {
     "name": "llama-1b", "layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 32, "ffn": 8192, "vocabulary": 131072,
     "sequence": 4096, **LLAMA,
 }  # fmt: skip
@@ -104,7 +105,7 @@ class Asked(NamedTuple):
     model: Model
     stack: Stack
     device: str
-    runs: list[tuple[Chosen, dict[str, object], str]]
+    runs: list[tuple[Chosen, Fields, str]]
     missing: list[Chosen]
 
 
@@ -126,13 +127,13 @@ def runs_to_make(
         raise SpecError("--plan: found a workload file, expected a model")
     text = torchtitan_text if known.stack.name.startswith("torchtitan") else megatron_text
     name = known.model.name
-    as_all: dict[str, object] = {
+    as_all: Fields = {
         "set": "calibrate", "framework": stack, "hw": device, "model_name": name,
         "model": name if name in model_names() else model_document(known.model), "stack": stack, "hardware": device,
         "global_batch": global_batch, "precision": "bf16", "checkpointing": "none", "layer_split": "balanced",
         "sequence_parallel": True, **usual_overlaps(stack),
     }  # fmt: skip
-    made = list[tuple[Chosen, dict[str, object], str]]()
+    made = list[tuple[Chosen, Fields, str]]()
     for one in found:
         if one.at is not None:
             plan = fits[one.at]

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core import Floats, SpecError, plural, short
-from sweep.inputs.traces.collectives import Key
 from sweep.inputs.traces.intervals import common, length, union
 from sweep.inputs.traces.kinds import Kind
 from sweep.inputs.traces.profile import Recording
@@ -82,7 +81,7 @@ def _host(recording: Recording) -> Host:
 
 
 def _spread(what: str, values: Floats, is_share: bool = False) -> Spread:
-    low, middle, high = (float(x) for x in np.quantile(values, (0.1, 0.5, 0.9)))
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
     return Spread(what, len(values), low, middle, high, is_share)
 
 
@@ -105,7 +104,7 @@ def _exposed(recording: Recording) -> Iterator[Spread]:
     """The part of each collective during which nothing computes, by kind, role of the group and size."""
     events, compute = recording.events, recording.chosen & (recording.events.kind == Kind.COMPUTE)
     first, last = union(events.gpu.us[compute], (events.gpu.us + events.gpu.dur_us)[compute])
-    shares: dict[Key, list[float]] = defaultdict(list)
+    shares = defaultdict(list)
     for call in recording.calls:
         near = slice(int(np.searchsorted(last, call.start_us)), int(np.searchsorted(first, call.end_us)))
         one = np.array([call.start_us]), np.array([call.end_us])

@@ -107,7 +107,7 @@ def _surface(each: _Measured, base: Hardware) -> GemmSurface:
     layers = list(itertools.product(*axes))
     scale = base.value("gemm_scale") * base.value("sustained_scale")
     as_before = gemm_of_device_s(load_kernels(base), each.dtype, *np.array(layers, np.int64).T, phase=each.phase)
-    us: list[float | None] = []
+    us = []
     for layer, seconds in zip(layers, as_before, strict=True):
         edge = any(size not in sizes for size, sizes in zip(layer, inner, strict=True))
         found = each.seconds.get(layer)

@@ -94,7 +94,7 @@ def of_recordings(recordings: Iterable[Recording]) -> tuple[list[Transfer], list
                 met = _meet(rows)
                 why = f"the ranks' ends differ by more than {TOGETHER_US:g} us: these are not the same calls"
             if met is not None:
-                low, high = (float(x) for x in np.quantile(met[0], (0.1, 0.9)))
+                low, high = np.quantile(met[0], (0.1, 0.9)).tolist()
                 transfers.append(Transfer(key, len(members), len(met[0]), *met, (low, high)))
             else:
                 every = [call.end_us - call.start_us for each in by_rank.values() for call, _ in each]

@@ -24,9 +24,10 @@ from sim_core import (
     stage_document,
     suggest_model,
 )
+from sim_core.documents import Fields
 from sim_core.limits import LARGEST
 from sweep.answers.section import Screen
-from sweep.commands.shared import AsJson, FactSets, needs, print_warnings, refuse_result, takes, write_json, write_text
+from sweep.commands.shared import AsJson, FactSets, Tokens, needs, print_warnings, refuse_result, takes, write_json, write_text
 from sweep.evaluation.one_plan import facts_of, of_sets, prepare_plan, row_of, simai_parts
 from sweep.exits import EXIT_FAILED_PLANS
 from sweep.inputs.launches import read_launch
@@ -55,7 +56,7 @@ Records = Annotated[
     ),
 ]
 
-Told = tuple[Sequence[str], Callable[[], dict[str, object]], Screen]
+Told = tuple[Sequence[str], Callable[[], Fields], Screen]
 """Of a file: warnings, its values, and what is printed of it."""
 
 
@@ -103,7 +104,7 @@ def inspect_command(
         of_traces = {"--step-name": step_name, "--without-last-step": without_last_step}
         takes(f"{files[0]} (no profiler trace)", of_traces, "--set, --micro-batch, --record and --json")
     facts = [*(sets or []), *_record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
-    values, logs = list[dict[str, object]](), list[Job]()
+    values, logs = list[Fields](), list[Job]()
     for path in paths:
         if path in model_names() or Path(path).name == "config.json":
             raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
@@ -174,7 +175,7 @@ def _told(path: str, facts: list[str], sets: list[str], step_name: str | None, *
 
 def _write_rows(logs: list[Job], path: Path, hardware: str, console: Console) -> None:
     """Write the logs that can be rows, and say of the others why they cannot."""
-    taken: list[dict[str, object]] = []
+    taken: list[Fields] = []
     for log in logs:
         row = row_of_log(log, len(taken) + 1, hardware)
         if isinstance(row, str):
@@ -199,7 +200,7 @@ def simulate_command(
     model: Annotated[
         str | None, Option(help="A model instead of a file: a name (`sweep model`), a config.json, Megatron-LM arguments.")
     ] = None,
-    sequence: Annotated[int | None, Option(min=1, max=2**31 - 1, help="Tokens of a sequence.")] = None,
+    sequence: Tokens = None,
     hardware: Annotated[str, Option(help="Preset or YAML file.")] = "H100-SXM",
     fidelity: Annotated[Fidelity, Option(help="The event engine, or SimAI-Analytical's cost model.")] = Fidelity.event,
     micro_batch: MicroBatch = None,

@@ -8,7 +8,7 @@ from sim_core import read_hardware, read_model, read_stack
 from sim_core.limits import LARGEST
 from sweep.answers.fitting import fit, fit_sections
 from sweep.answers.section import values_of
-from sweep.commands.shared import AsJson, write_json
+from sweep.commands.shared import AsJson, Tokens, write_json
 from sweep.exits import EXIT_FAILED_PLANS
 from sweep.options import readable
 from sweep.show.sections import print_sections
@@ -19,7 +19,7 @@ def fit_command(
     model: Annotated[str, Argument(help="A name (`sweep model`), a config.json, Megatron-LM arguments.")],
     hardware: Annotated[str, Option(help="Preset or YAML file.")] = "H100-SXM",
     gpus: Annotated[int, Option(min=1, max=LARGEST["all_gpus"], help="GPUs of the job.")] = 8,
-    sequence: Annotated[int | None, Option(min=1, max=2**31 - 1, help="Tokens of a sequence.")] = None,
+    sequence: Tokens = None,
     stack: Annotated[str | None, Option(help="The framework that runs it (`sweep stack`).")] = None,
     sets: Annotated[
         list[str] | None, Option("--set", help="What the plan is: tp=8, checkpointing=full, sharding=parameters.")

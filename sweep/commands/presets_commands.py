@@ -24,7 +24,6 @@ from sim_core import (
     stack_names,
 )
 from sim_core.documents import parse_yaml
-from sweep.answers.section import Screen
 from sweep.commands.shared import AsJson, needs, takes, tell
 from sweep.options import OptionError, of_option, wrong
 from sweep.show.inputs import (
@@ -57,7 +56,7 @@ def hardware_command(
     if as_yaml:
         sys.stdout.write(hardware_yaml(devices[0]))
         return
-    screen: Screen = hardware_lines(devices[0]) if name else presets_screen(devices)
+    screen = hardware_lines(devices[0]) if name else presets_screen(devices)
     if gemm is not None:
         screen = gemm_screen(devices[0], _sizes(gemm))
     tell(_documents(devices, name), screen, as_json)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -11,6 +11,7 @@ from rich.console import Console
 from typer import Argument, Option
 
 from sim_core import SpecError
+from sim_core.documents import Values
 from sweep.answers.section import Section
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.options import OptionError, wrong
@@ -29,6 +30,7 @@ RESULTS = Path("results")
 Directory = Annotated[str | None, Argument(help="Folder of results, a path or URI. Default: the newest under results/.")]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Print all columns, assumptions, notes and reasons, too.")]
 FactSets = Annotated[list[str] | None, Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
+Tokens = Annotated[int | None, Option(min=1, max=2**31 - 1, help="Tokens of a sequence.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 TryCost = Annotated[
     float | None, Option(min=0, max=10, help="What a failed launch costs, as a part of the run: 0.1 is a day of ten.")
@@ -85,18 +87,18 @@ def check_output(output: Path | None, *, new: bool = False) -> None:
         raise wrong("--output", output, "a file that is not there yet; move it away, or name another with -o")
 
 
-def takes(option: str, others: Mapping[str, object], expected: str) -> None:
+def takes(option: str, others: Values, expected: str) -> None:
     """Raise OptionError if beside `option` one of these others is given, which it has no use for."""
     _refuse(others, f"beside {option}, which takes {expected}")
 
 
-def needs(option: str, given: object, others: Mapping[str, object]) -> None:
+def needs(option: str, given: object, others: Values) -> None:
     """Raise OptionError if one of these others is given without `option`, which alone has a use for it."""
     if not given:
         _refuse(others, f"without {option}, expected both")
 
 
-def _refuse(options: Mapping[str, object], why: str) -> None:
+def _refuse(options: Values, why: str) -> None:
     for option, value in options.items():
         if value not in (None, False):
             raise OptionError(f"{option}: found {why}")

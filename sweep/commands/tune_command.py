@@ -1,13 +1,14 @@
 """`sweep tune`: the best plan of a result after a handful of runs."""
 
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.console import Console
 from typer import Option
 
 from sim_core import SpecError, quantity, shown
+from sim_core.documents import Values
 from sweep.commands.shared import AsJson, Directory, TryCost, print_warnings, result_at, tell
 from sweep.options import OptionError, of_option
 from sweep.reopening import reopened
@@ -90,9 +91,7 @@ def tune_command(
     elif stray := [name for name, value in of_run.items() if value is not None]:
         raise OptionError(f"{stray[0]}: of which run? expected --add plan=NUMBER beside it")
 
-    def flags(plan: int) -> str:
-        return flags_of(tuner, plan)
-
+    flags = partial(flags_of, tuner)
     if launching is not None:
         from sweep.tuning.launching import launch
 
@@ -116,7 +115,7 @@ def flags_of(tuner: Tuner, plan: int) -> str:
         return f"none: {error}"
 
 
-def _added(tuner: Tuner, add: str, of_run: Mapping[str, Any]) -> Entry:
+def _added(tuner: Tuner, add: str, of_run: Values) -> Entry:
     """Write down the run that the options tell of. Raises SpecError."""
     step, memory, log, failed, skip, note = of_run.values()
     name, equals, number = (part.strip() for part in add.partition("="))

@@ -4,10 +4,11 @@ import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+from sim_core.documents import Fields
 from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes, write_json
 from sweep.options import OptionError
 from sweep.runs.simulation import Run, errors_without, run_rows
@@ -90,7 +91,7 @@ def validate_command(
         sys.stderr.write("more runs are simulated than when the figures were recorded: make validation\n")
 
 
-def _objects(runs: list[Run], by_set: list[Figures], by: By) -> list[dict[str, Any]]:
+def _objects(runs: list[Run], by_set: list[Figures], by: By) -> list[Fields]:
     if by is By.set:
         return as_objects(by_set)
     return as_objects(by_quality(runs) if by is By.quality else by_release(runs), by.value)

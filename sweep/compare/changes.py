@@ -35,6 +35,10 @@ class Change:
         return f"{self.kind} {self.name}: {self.old} -> {self.new}"
 
 
+Changes = Iterator[Change]
+"""Of one kind."""
+
+
 def input_changes(old: Values, new: Values) -> tuple[Change, ...]:
     """What differs between two provenances. Older ones hold less; those are compared by what they hold."""
     return (
@@ -60,7 +64,7 @@ def _differing(old: Values, new: Values) -> Iterator[tuple[str, Any, Any]]:
             yield name, old.get(name), new.get(name)
 
 
-def _files(old: Values, new: Values) -> Iterator[Change]:
+def _files(old: Values, new: Values) -> Changes:
     before, after = _inputs(old, new, "files")
     content = old.get("workload") != new.get("workload")
     if content and not (before and after):
@@ -96,7 +100,7 @@ def _totals(old: Values, new: Values) -> str:
     return text
 
 
-def _hardware(old: Values, new: Values, section: str, prefix: str) -> Iterator[Change]:
+def _hardware(old: Values, new: Values, section: str, prefix: str) -> Changes:
     """Numbers that differ in a preset or file of the same name, and names that only one side has."""
     before, after = (side.get("inputs", {}).get(section) for side in (old, new))
     if before is None or after is None:
@@ -120,7 +124,7 @@ def _exact(value: float, unit: str, other: float) -> str:
     return text if text != short(other, unit) else f"{value!r} {unit}".strip()
 
 
-def _model(old: Values, new: Values) -> Iterator[Change]:
+def _model(old: Values, new: Values) -> Changes:
     """The simulator's version, with the sources that changed. If only its presets changed, the model did not."""
     if old.get("model") == new.get("model"):
         return
@@ -133,7 +137,7 @@ def _model(old: Values, new: Values) -> Iterator[Change]:
     yield Change("model", "version" if changed else "presets", str(old.get("model")), version, moves_results=changed)
 
 
-def _code(before: Values, after: Values) -> Iterator[Change]:
+def _code(before: Values, after: Values) -> Changes:
     """Sources of sweep and packages that differ. A search is made by more sources than a sweep; those have no pair."""
     for part in sorted(before.keys() & after.keys() - {"sim_core"}):  # its sources are listed as those of the model
         if before[part] != after[part]:
@@ -163,7 +167,7 @@ def _with_paths_of(old: Values, new: Values) -> dict[str, Any]:
     return {key: renamed(value) if key in ("workload", "axes") else value for key, value in spec.items()}
 
 
-def _spec(old: Values, new: Values) -> Iterator[Change]:
+def _spec(old: Values, new: Values) -> Changes:
     for section in ("axes", "fixed"):
         before, after = old.get(section, {}), new.get(section, {})
         for key, a, b in _differing(before, after):
@@ -187,7 +191,7 @@ def _spec(old: Values, new: Values) -> Iterator[Change]:
             yield Change("spec", key, _text(a), _text(b), moves_results=key not in NEUTRAL_KEYS)
 
 
-def _held(old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:
+def _held(old: Sequence[str], new: Sequence[str]) -> Changes:
     """Defaults (`name: value`) that differ, and those of fields that only one side leaves to their default."""
     before, after = (dict(text.partition(": ")[::2] for text in side) for side in (old, new))
     for name, a, b in _differing(before, after):

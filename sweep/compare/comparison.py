@@ -1,6 +1,6 @@
 """Compare two results: the best plan per group, changes of step times and their causes, plans that changed status."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sim_core import PARTS
@@ -167,7 +167,7 @@ def _histogram(pairs: Pairs, low: float, high: float) -> tuple[tuple[float, floa
     return tuple((low + width * k, low + width * (k + 1), count) for k, count in rows)
 
 
-def _shift(row: Mapping[str, Any], values: Values) -> Shift:
+def _shift(row: Values, values: Values) -> Shift:
     moved = {name: row[name] for name in PARTS if abs(row[name]) > PART_ROUNDING_S}
     return Shift(values, row["old_s"], row["new_s"], tuple(sorted(moved.items(), key=lambda item: -abs(item[1]))))
 

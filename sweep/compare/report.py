@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from sim_core import PLAN_FIELDS, plural
+from sim_core.documents import Fields
 from sweep.answers.section import Section
 from sweep.compare.result import MOVES, Comparison, Group, Moved, Point, Shift, Steps
 from sweep.wording import SHORT_PART, Values, cell, heading, values_text
@@ -14,7 +14,7 @@ NO_PLAN_IN_COMMON = "no plan is on both sides"
 BEST_PLAN = "Best plan"
 _UP = "var(--c1)"
 _DOWN = "var(--c0)"
-Figure = dict[str, Any]
+Figure = Fields
 """Data for charts.js."""
 
 

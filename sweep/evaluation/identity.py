@@ -114,7 +114,7 @@ def _numbers(hardware: Hardware, without: set[str]) -> dict[str, float | str]:
 def _totals(workload: Workload) -> dict[str, float]:
     """Totals of a workload: layers, compute of a micro-batch and of a step, parameters, traffic of each group."""
     summary = summarize(workload)
-    totals: dict[str, float] = defaultdict(float, layers=float(workload.layers))
+    totals = defaultdict(float, layers=float(workload.layers))
     totals |= {name: value for name in _TOTALS if (value := getattr(summary, name)) is not None}
     for row in summary.traffic:
         totals[f"{row.group} {row.collective} {'a step' if row.per_step else 'a micro-batch'}, bytes"] += row.bytes

@@ -1,7 +1,6 @@
 """A sweep with an input moved: compute, messages or jitter that take longer, devices whose memory is no limit."""
 
 import dataclasses
-from typing import Any
 
 from sim_core import Hardware, HardwareTable, Plans, Workload, hardware_table, read_stack, workload_from_model
 from sweep.evaluation.preparation import Sweep
@@ -26,7 +25,7 @@ def with_slower(name: str, times: float, workload: Workload, hardware: HardwareT
 def slower_links(hardware: Hardware, name: str, times: float) -> Hardware:
     """A device whose messages in nodes (nvlink) or between them (nic) take `times` as long."""
     bandwidth, latency = (f"{name}_{number}" for number in ("bandwidth", "latency"))
-    changed: dict[str, Any] = {
+    changed = {
         bandwidth: f"{hardware.value(bandwidth) / times!r} B/s",
         latency: f"{hardware.value(latency) * times!r} s",
     }

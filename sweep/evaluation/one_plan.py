@@ -2,11 +2,10 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from sim_core import (
     start_of,
 )
 from sim_core.compiling import COMPILE_AFTER_S, in_plain_python, is_compiled, plain_python_s
-from sim_core.documents import Values
+from sim_core.documents import Fields, Values
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.options import OptionError
@@ -46,7 +45,7 @@ ANY_DEVICE = "H100-SXM"
 """Stage durations take their recorded times on any device."""
 
 
-def prepare_plan(workload: Mapping[str, Any], hardware: str, fidelity: str, sets: Sequence[str]) -> Prepared:
+def prepare_plan(workload: Values, hardware: str, fidelity: str, sets: Sequence[str]) -> Prepared:
     """The own plan of a `workload:` section, with `key=value` changes (`tp=8`, `hardware.nic_bandwidth=100 Gb/s`).
 
     Raises SimError.
@@ -101,7 +100,7 @@ def stages_replayed(path: str, sets: Sequence[str]) -> dict[str, float]:
     return {"recorded_s": fitted.recorded_s, "compute_s": alone.simulated_s, "replayed_s": fitted.simulated_s}
 
 
-def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:
+def row_of(prepared: Prepared, number: int = 0) -> Fields:
     """The result row of plan `number`; says so on stderr if the engine is compiled first, which a step of many events needs."""
     sweep, at = prepared.sweep, np.array([number], np.int64)
     plans = to_plans(sweep.space.decode(at), sweep.space)
@@ -135,7 +134,7 @@ def plans_of(prepared: Prepared, number: int = 0) -> Plans:
 
 def fields_of(space: Space, number: int) -> dict[str, Value]:
     """The values of every field of plan `number`, those of hardware axes included."""
-    fields: dict[str, Value] = {}
+    fields = {}
     for name, column in space.decode(np.array([number], np.int64)).items():
         code = int(column[0])
         if is_labelled(name):

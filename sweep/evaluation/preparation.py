@@ -4,13 +4,13 @@ import json
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from sim_core import HardwareTable, Ints, SpecError, Workload, hardware_table, one_line, read_hardware
 from sim_core.compiling import source_hash
+from sim_core.documents import Fields
 from sweep.columns import describe_rows, measures_of, result_column, result_schema
 from sweep.conditions import check_constraints
 from sweep.evaluation.assumptions import held_against, notes_of, start_at
@@ -69,7 +69,7 @@ class Prepared:
     sweep: Sweep
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
-    provenance: dict[str, Any]
+    provenance: Fields
 
     def without_sample(self) -> "Prepared":
         """The same sweep over every plan of the space, so that positions are plan numbers."""

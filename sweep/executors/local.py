@@ -190,7 +190,7 @@ def _work(pipe: Connection, driver: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         pipe.send(loaded())
-        task: SliceTask = pipe.recv()
+        task = pipe.recv()
         attempt(task.warm_up)  # an input error is raised again by the slice that has it
         pipe.send(_READY)
     except (EOFError, OSError):

@@ -28,6 +28,9 @@ from sweep.executors.ray_head import ClusterError, Head, head_of_cluster
 from sweep.results.slice_file import Slice
 from sweep.sources import Code, loaded
 
+Taken = tuple[Slice, int]
+"""A slice, and how often it was tried."""
+
 RETRIES, SUSPECT_RETRIES = 3, 1
 """Ray's retries of a slice whose worker or node dies; fewer for a suspect slice, one that was lost before."""
 IN_FLIGHT_PER_CPU = 2
@@ -65,7 +68,7 @@ class RayExecutor:
 
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
         """See `Executor`. Raises ClusterLost with the head, ClusterError if no slice comes back for several time limits."""
-        submitted: dict[Any, tuple[Slice, int]] = {}
+        submitted: dict[Any, Taken] = {}
         quiet = 0
         try:
             self.head.check()
@@ -101,7 +104,7 @@ class RayExecutor:
             self.workers = max(_cpus(), 1)
         return max(IN_FLIGHT_PER_CPU * self.workers, MIN_IN_FLIGHT)
 
-    def _submit(self, code: Code, shared: Any, taken: tuple[Slice, int]) -> Any:
+    def _submit(self, code: Code, shared: Any, taken: Taken) -> Any:
         part, losses = taken
         options = {"max_retries": SUSPECT_RETRIES if losses else RETRIES, "name": f"slice {part.start}-{part.stop}"}
         return _slice.options(**options).remote(code, shared, part, self.at_driver, self.limit_s)
@@ -118,7 +121,7 @@ class RayExecutor:
             self.head.check()
         return list(ray.wait(references, num_returns=len(references), timeout=0)[0]) if done else []
 
-    def _quiet(self, submitted: dict[Any, tuple[Slice, int]], queue: SliceQueue, before: int) -> int:
+    def _quiet(self, submitted: dict[Any, Taken], queue: SliceQueue, before: int) -> int:
         """No slice came back for longer than one may take: submit them again, and give up after MAX_QUIET times.
 
         As long as more slices are submitted than there are CPUs, some may only be waiting for nodes; that is not an error.
@@ -134,7 +137,7 @@ class RayExecutor:
         submitted.clear()
         return before + 1
 
-    def _resolved(self, answer: object, taken: tuple[Slice, int], task: SliceTask, queue: SliceQueue) -> Receipt | None:
+    def _resolved(self, answer: object, taken: Taken, task: SliceTask, queue: SliceQueue) -> Receipt | None:
         """Act on the outcome of a slice."""
         if answer == _BUSY:
             queue.returned.append(taken)

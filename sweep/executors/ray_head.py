@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import ray
 from ray.exceptions import AuthenticationError, RayError
 
 from sim_core import SimError
+from sim_core.documents import Fields
 from sweep.executors import ClusterLost
 
 _REACH_S = 10.0
@@ -99,7 +99,7 @@ def joined(workers: int | None) -> Iterator[tuple[Head, bool]]:
     # Ray resolves `auto` and the like; where nothing listens it would retry for minutes
     if address and host and port.isdecimal() and (error := _refusal(address)):
         raise ClusterError(f"no Ray cluster at RAY_ADDRESS={address}: {error.strerror or error}")
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    options: Fields = {"log_to_driver": False, "logging_level": "ERROR"}
     if not address:
         options |= {"address": "local", "num_cpus": workers, "include_dashboard": False}
     ours = signal.getsignal(signal.SIGTERM)

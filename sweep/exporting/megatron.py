@@ -95,6 +95,7 @@ def without_flag(model: Model) -> list[str]:
         "biases of the attention's output or the MLP alone": len({*biases, model.qkv_bias}) > 1 and any(biases),
         "a norm after the embedding": model.embedding_norm,
         "a bias of the head": model.head_bias,
+        "queries through a narrow projection without mla": model.q_rank is not None,
         "state-space mixers beside attention": bool(model.recurrent and model.recurrent.beside),
         f"norm: {model.norm}": model.norm not in ("layernorm", "rmsnorm"),
         "attention and MLP side by side": model.parallel_residual,

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sim_core import SpecError, model_of_dump, read_model, short
+from sim_core.documents import Fields
 from sweep.inputs.launch.keys import numbers_or_why
 from sweep.inputs.launch.megatron import numbers_told
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
@@ -38,7 +38,7 @@ NEEDED_OF_MODEL = ("layers", "hidden", "heads", "vocabulary")
 def read_log(path: str | Path) -> Job:
     """Read a log of any known framework, plain or gzip, line by line. Raises SpecError, OSError."""
     every = [reader() for reader in READERS]
-    readers: Sequence[LogReader] = every
+    readers = every
     state, machine = _State(every), Machine()
     for lines in blocks_of_lines(Path(path)):
         readers = next(([reader] for reader in readers if len(reader.steps) > MANY_STEPS), readers)
@@ -124,7 +124,7 @@ class _State(Taker):
         self.failed = self.failed or bool(FAILED.search(line))
 
 
-def _model(reader: LogReader, path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _model(reader: LogReader, path: str) -> tuple[Fields, tuple[str, ...]]:
     """The numbers of the model, and why they are not all there."""
     own = dict(reader.model)
     if reader.preset:

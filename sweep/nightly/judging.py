@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from sim_core import SimError, SpecError, plural
+from sim_core.documents import Fields
 from sweep.compare.report import group_text, percent
 from sweep.compare.result import Comparison, Group
 from sweep.evaluation.preparation import Prepared, prepare
@@ -57,7 +58,7 @@ def make_whole(base: Baseline, nights: Nights, specs: Path, compute: Callable[[P
     return why
 
 
-def _state(store: Store) -> tuple[dict[str, Any] | None, str]:
+def _state(store: Store) -> tuple[Fields | None, str]:
     """The provenance of a result, and what is wrong with it; empty if it is complete and undamaged."""
     try:
         provenance = store.provenance()

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from sim_core import SimError, SpecError, plural
 from sim_core.masking import masked
@@ -37,8 +38,7 @@ _MAX_LISTED = 3
 Log = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The outcome of one call of `sweep nightly`: the exit code, the summary, and the night they are about."""
 
     code: int

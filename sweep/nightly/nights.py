@@ -7,9 +7,8 @@ ROOT/results/gpt7b-3b3888d9/             a sweep's result, named by its identity
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -78,7 +77,7 @@ def _opened(data: bytes) -> Night:
     """The night in a record. Raises ValueError if it is damaged: nothing that a version wrote may be missing or unknown."""
     record, sealed = unsealed(data)
     night = Night.model_validate(record)
-    entries: list[tuple[type[_Record], dict[str, Any]]] = [(Night, record)]
+    entries = [(Night, record)]
     for kind, entry in entries + [(SweepRecord, sweep) for sweep in record.get("sweeps", ())]:
         if lacking := kind.model_fields.keys() - entry.keys() - set(_ADDED):
             raise ValueError(f"{', '.join(sorted(lacking))}: missing")
@@ -87,8 +86,7 @@ def _opened(data: bytes) -> Night:
     return night
 
 
-@dataclass(frozen=True, kw_only=True)
-class Nights:
+class Nights(NamedTuple):
     """The folder of nights."""
 
     root: Folder

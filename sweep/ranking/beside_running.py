@@ -1,12 +1,13 @@
 """The best plan of a result beside the job that runs: how much less time its step is expected to take, with an interval."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
+from sim_core.documents import Fields, Values
 from sweep.columns import LONGER, SHORTER
 from sweep.ranking.query import Rows, plan_columns
 from sweep.ranking.selection import quoted
@@ -37,7 +38,7 @@ class Beside(NamedTuple):
 
 
 def beside_running(
-    connection: duckdb.DuckDBPyConnection, provenance: Mapping[str, Any], rows: pa.Table, by: str, basis: Basis
+    connection: duckdb.DuckDBPyConnection, provenance: Values, rows: pa.Table, by: str, basis: Basis
 ) -> Beside | None:
     """The job that the spec of a result says to run, beside the first of the ranked `rows`; None without one.
 
@@ -51,7 +52,7 @@ def beside_running(
     fields = _fields(running, connection.sql("FROM results LIMIT 0").columns)
     query = f"SELECT * FROM results WHERE ({_same(fields)}) OR plan = {best} ORDER BY plan"
     found = connection.sql(query, params=list(fields.values())).to_arrow_table()
-    nothing: dict[str, Any] = {"plan": None, "status": "", "reason": ""}
+    nothing: Fields = {"plan": None, "status": "", "reason": ""}
     same = (row for row in found.to_pylist() if all(row[name] == value for name, value in fields.items()))
     mine = next(same, nothing)
     runs = mine["status"] == "ok"

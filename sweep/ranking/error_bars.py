@@ -4,7 +4,6 @@ Computed from the columns of a result when it is ranked, so for results of any e
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import duckdb
@@ -30,8 +29,7 @@ SLACK = 1.001
 _SECONDS = "seconds"
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupBars:
+class GroupBars(NamedTuple):
     """The best plan of a group and those that tie with it."""
 
     group: tuple[Any, ...]  # values of `per`

@@ -100,7 +100,7 @@ class Gathered:
         costs = [(best, k) for k, file in enumerate(self._files) if (best := self._best(file)) is not None]
         files = [self._files[k] for _, k in sorted(costs)]
         same = same_group([quoted(name) for name in self.per], "limits", "near")
-        limits: Limits | None = None
+        limits = None
         for first in range(0, len(files), _BATCH):
             batch = files[first : first + _BATCH]
             if limits is not None:

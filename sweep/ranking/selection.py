@@ -4,16 +4,20 @@ No row but those in question is sorted: the least values of each group bound wha
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from sim_core import Floats, Ints, SpecError
+from sim_core.documents import Fields
 from sweep.columns import NUMBERS, SIZES, higher_is_better, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.query import NAMED
+
+Names = Sequence[str]
+"""Of columns."""
 
 Order = Sequence[tuple[str, bool]]
 """Columns to rank by in turn, each with whether more is better."""
@@ -37,9 +41,9 @@ class Question(NamedTuple):
 
     condition: str
     order: Order
-    per: Sequence[str]
+    per: Names
     top: int | None  # None: all
-    plan_columns: Sequence[str]
+    plan_columns: Names
     every: bool  # plans with the same numbers stay apart
     have: Callable[[int | None], None]  # makes the rows be there whose first column is within so many best of each group; all
 
@@ -49,7 +53,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def check_ordered(names: Sequence[str], option: str, schema: Mapping[str, str]) -> None:
+def check_ordered(names: Names, option: str, schema: Mapping[str, str]) -> None:
     """Raise SpecError if one of these columns holds words, which have no order from best to worst."""
     for name in names:
         if schema[name] == "VARCHAR" or schema[name].startswith("ENUM"):
@@ -57,9 +61,7 @@ def check_ordered(names: Sequence[str], option: str, schema: Mapping[str, str]) 
             raise kind(f"{option}: found {name}, which holds words, expected a column of numbers, such as step_time_s")
 
 
-def ordering(
-    by: str | None, descending: bool | None, provenance: dict[str, Any], schema: dict[str, str]
-) -> list[tuple[str, bool]]:
+def ordering(by: str | None, descending: bool | None, provenance: Fields, schema: dict[str, str]) -> list[tuple[str, bool]]:
     """The columns to rank by, each with whether more is better: the given one, or the spec's objectives in turn."""
     if by is None:
         objectives = provenance.get("spec", {}).get("objectives", [])
@@ -71,14 +73,14 @@ def ordering(
     return [(name, higher_is_better(name) if descending is None else descending)]
 
 
-def select(connection: duckdb.DuckDBPyConnection, question: Question, schema: Sequence[str]) -> None:
+def select(connection: duckdb.DuckDBPyConnection, question: Question, schema: Names) -> None:
     """Fill the table CHOSEN. Ties go to the lower plan number."""
     looked_at = _MOST + 1 if question.top is None else question.top + max(question.top, _FIRST)
     while _choose(connection, question, schema, looked_at if looked_at <= _MOST else None):
         looked_at *= 16
 
 
-def _choose(connection: duckdb.DuckDBPyConnection, asked: Question, schema: Sequence[str], looked_at: int | None) -> bool:
+def _choose(connection: duckdb.DuckDBPyConnection, asked: Question, schema: Names, looked_at: int | None) -> bool:
     """Select among rows whose first column is within the `looked_at` best of its group; whether that was too few."""
     by, descending = asked.order[0]
     groups = [quoted(name) for name in asked.per]
@@ -108,17 +110,17 @@ def _choose(connection: duckdb.DuckDBPyConnection, asked: Question, schema: Sequ
     return bool(connection.execute(f"SELECT count(*) FROM {BOUNDS} WHERE more AND {lacking}").fetchall()[0][0])
 
 
-def grouped_by(groups: Sequence[str]) -> str:
+def grouped_by(groups: Names) -> str:
     """SQL that groups rows by these columns; of no columns all rows are one group."""
     return f"GROUP BY {', '.join(groups)}" if groups else ""
 
 
-def same_group(groups: Sequence[str], one: str, other: str) -> str:
+def same_group(groups: Names, one: str, other: str) -> str:
     """SQL that is true of rows of two tables that agree in these columns, also where they are null."""
     return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in groups) or "true"
 
 
-def _as_one(asked: Question, schema: Sequence[str], chosen: str) -> str:
+def _as_one(asked: Question, schema: Names, chosen: str) -> str:
     """SQL for rows with the same numbers as one: the lowest plan, how many they are, and in which columns they differ."""
     by = list(dict.fromkeys(name for name, _ in asked.order))
     numbers = [f"CAST({quoted(name)} AS FLOAT)" for name in NUMBERS if name in schema]
@@ -142,7 +144,7 @@ def check_type(connection: duckdb.DuckDBPyConnection, where: str) -> None:
         raise OptionError(f"--where {where!r}: found a value of type {kind}, expected a condition")
 
 
-def chosen_rows(connection: duckdb.DuckDBPyConnection, names: Sequence[str], per: Sequence[str]) -> pa.Table:
+def chosen_rows(connection: duckdb.DuckDBPyConnection, names: Names, per: Names) -> pa.Table:
     """The rows of CHOSEN with these columns of the result, in order."""
     taken = "".join(f", results.{quoted(name)}" for name in names)
     plans = [int(row[0]) for row in connection.execute(f"SELECT plan FROM {CHOSEN}").fetchall()]
@@ -154,7 +156,7 @@ def chosen_rows(connection: duckdb.DuckDBPyConnection, names: Sequence[str], per
     ).to_arrow_table()
 
 
-def find_fronts(connection: duckdb.DuckDBPyConnection, condition: str, columns: Order, per: Sequence[str]) -> None:
+def find_fronts(connection: duckdb.DuckDBPyConnection, condition: str, columns: Order, per: Names) -> None:
     """Fill the table FRONT with the plans of each group that no other beats in one column without losing in another.
 
     `columns`: with whether more is better.
@@ -175,7 +177,7 @@ def find_fronts(connection: duckdb.DuckDBPyConnection, condition: str, columns: 
     connection.execute(f"CREATE TEMP TABLE {FRONT} AS SELECT plan FROM front_plans").fetchall()
 
 
-def group_numbers(rows: pa.Table, names: Sequence[str]) -> Ints:
+def group_numbers(rows: pa.Table, names: Names) -> Ints:
     """A number for each distinct combination of values of these columns, [n]."""
     group = np.zeros(rows.num_rows, np.int64)
     for name in names:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sim_core import Floats, Ints, SimError
+from sim_core.documents import Values
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.moved import boundless, with_stack
 from sweep.evaluation.preparation import Sweep
@@ -43,7 +44,7 @@ def simulated_in(worlds: Sequence[World], sweep: Sweep, plans: Ints) -> Worlds:
     return Worlds(tuple(worlds), step, memory)
 
 
-def worlds_beside(directory: Location, provenance: Mapping[str, Any], plans: Ints) -> Worlds | None:
+def worlds_beside(directory: Location, provenance: Values, plans: Ints) -> Worlds | None:
     """Plans of a result of a model that names no stack, None of others; not simulated beyond MOST, or without its files."""
     spec = provenance.get("spec", {})
     workload, keys = spec.get("workload") or {}, [*(spec.get("axes") or ()), *(spec.get("fixed") or ())]

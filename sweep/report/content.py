@@ -144,7 +144,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, columns: Columns, chosen: list[
     stored = _stored(connection, names, plans)
     place = {plan: k for k, plan in enumerate(stored["plan"].to_pylist())}
     stored = stored.take(pa.array([place[plan] for plan in plans], pa.int64()))
-    rows: dict[str, list[Any]] = {"plan": plans} | {axis.name: axis.code[chosen].tolist() for axis in columns.axes}
+    rows = {"plan": plans} | {axis.name: axis.code[chosen].tolist() for axis in columns.axes}
     rows |= {name: _digits(values[chosen].tolist()) for name, values in columns.measures.items()}
     return rows | {name: _digits(stored[name].to_pylist()) for name in names if name in stored.column_names}
 

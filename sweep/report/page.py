@@ -83,7 +83,7 @@ def _sections(content: Values) -> list[Section]:
     reasons = [(f"{each['n']:,}", each["reason"], each["why"]) for each in content["reasons"]]
     counts = html_table(("plans", "reason", "meaning"), reasons, right=(0,), wrapped=(2,))
     trade = f'{_box("controls", "trade-controls")}<div id="trade-legend"></div>{_box("plot", "trade-offs")}'
-    parts: list[tuple[str, str, str]] = [
+    parts = [
         (
             "Ranking",
             "Filters choose among the plans of this page, for all charts up to the breakdown. A heading sorts the plans "

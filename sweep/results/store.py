@@ -180,7 +180,7 @@ class Store:
 
     def _provenance_of_slices(self) -> Fields | None:
         """The provenance that undamaged slices carry, where they agree; None if there are none."""
-        by_sweep: dict[str, Fields] = {}
+        by_sweep = {}
         for part in self._parts():
             with suppress(FileNotFoundError, ValueError):
                 provenance = carried(self.folder.read_bytes(part.file_name), part)

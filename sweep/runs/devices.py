@@ -4,6 +4,7 @@ import re
 from functools import cache
 
 from sim_core import Hardware, preset_names, read_hardware
+from sim_core.documents import Fields
 from sweep.frameworks.stacks import assumed
 from sweep.runs.table import NotSimulated
 
@@ -19,7 +20,7 @@ CAPACITY = 0.1
 RACK = 64
 """GPUs of a rack of 72 that a job of a power of two takes, so that its groups stay inside racks. No published run states it."""
 _NVL = {"peak_flops_bf16": "835.5 TFLOP/s", "nvls": False}
-STAND_INS: dict[tuple[str, str], tuple[str, dict[str, object]]] = {
+STAND_INS: dict[tuple[str, str], tuple[str, Fields]] = {
     ("H200", "NVL"): ("H200-SXM", {**_NVL, "sustained_scale": 1.34, "power": "600 W"}),
     ("H100", "NVL"): ("H200-SXM", {
         **_NVL, "sustained_scale": 1.53, "power": "400 W", "memory": "93.1 GiB", "memory_bandwidth": "3938 GB/s",
@@ -31,7 +32,7 @@ STAND_INS: dict[tuple[str, str], tuple[str, dict[str, object]]] = {
 }  # fmt: skip
 """Chip and form of devices without a preset, the nearest, and what their data sheets have otherwise (NVIDIA H200 and H100 NVL,
 AMD Instinct MI350X). `sustained_scale`: that of the preset times the ratio of the powers to 1/3, as of H100-96G-500W."""
-HardwareCell = str | dict[str, object]
+HardwareCell = str | Fields
 """What the `hardware` of a spec takes: a preset, or a mapping of a preset and numbers."""
 
 _MEMORY = re.compile(r"^(\d+)GI?B?$")
@@ -108,7 +109,7 @@ def hardware_cell(device: str, gpus_per_node: int | None = None, used: float = 0
     names = presets_of(device)
     large = [name for name in names if read_preset(name).value("memory") >= used] or names[-1:]
     preset = (large[0] if len(large) == 1 else preset_of(device)) + fabric  # preset_of raises: the device is ambiguous
-    hardware, values = read_preset(preset), dict[str, object]()
+    hardware, values = read_preset(preset), Fields()
     name = Name(device)
     if (smaller := SMALLER.get((name.chip, name.memory or 0))) is not None:
         values["memory"] = smaller[1]
@@ -122,7 +123,7 @@ def hardware_cell(device: str, gpus_per_node: int | None = None, used: float = 0
     return {"preset": preset, **values} if values else preset
 
 
-def nearest_to(device: str) -> tuple[str, dict[str, object]] | None:
+def nearest_to(device: str) -> tuple[str, Fields] | None:
     """The preset that stands for a device without one, and what its data sheet has otherwise; None of others."""
     name = Name(device)
     return STAND_INS.get((name.chip, name.form))

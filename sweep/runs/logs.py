@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from sim_core import STACK_FACTS
+from sim_core.documents import Fields, Values
 from sweep.inputs.told import NEEDED, Job
 from sweep.runs.devices import HardwareCell, hardware_cell, stand_in
 from sweep.runs.table import OUT_OF_MEMORY, NotSimulated
@@ -17,7 +17,7 @@ FRAMEWORKS = {
 """Names in a table by the preset of the framework."""
 PAGES = {"nemo": "nemo-24"}
 """The page of a log's framework, where it is another than that which the launch files of today imply."""
-SHARDED: Mapping[str, Mapping[str, object]] = {
+SHARDED: Mapping[str, Values] = {
     "gradients": {"sharding": "parameters", "reshard_after_forward": False},
     "parameters": {"sharding": "parameters", "reshard_after_forward": True},
 }
@@ -33,12 +33,12 @@ FP32_GRADIENTS = {"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 
 """Of Megatron-DeepSpeed with BF16_Optimizer: gradients of 16 bits stay beside fp32 ones, to which they are added
 (deepspeed/runtime/bf16_optimizer.py): 2 + 2 + 4 bytes a weight on every rank. `hp_grad.add_(grad.to(fp32))` is two kernels, of
 2 + 4 and 4 + 4 + 4 bytes. All fp32 gradients are all-reduced (pipe/engine.py: _bf16_reduce_grads), under ZeRO 1, too."""
-GPT: dict[str, object] = {
+GPT: Fields = {
     "gated": False, "activation": "gelu", "norm": "layernorm", "position": "learned", "tied": True,
     "qkv_bias": True, "projection_bias": True, "mlp_bias": True,
 }  # fmt: skip
-LLAMA: dict[str, object] = {"gated": True, "activation": "silu", "norm": "rmsnorm", "position": "rotary", "tied": False}
-FAMILIES: Mapping[str, Mapping[str, object]] = {
+LLAMA: Fields = {"gated": True, "activation": "silu", "norm": "rmsnorm", "position": "rotary", "tied": False}
+FAMILIES: Mapping[str, Values] = {
     "gpt": GPT,
     "bloom": GPT | {"position": "alibi", "embedding_norm": True},
     "opt": GPT | {"activation": "relu"},
@@ -66,7 +66,7 @@ def usual_split(stack: str, layers: int, parts: int) -> str:
     return ENDS_AS_LAYERS if accounting else "balanced"
 
 
-def row_of(log: Job, number: int, device: str = "") -> dict[str, object] | str:
+def row_of(log: Job, number: int, device: str = "") -> Fields | str:
     """A log as a row of a table; where it cannot be one, why. `device`: of a log that names none."""
     plan, model = log.plan, log.model
     if log.refused:
@@ -115,11 +115,11 @@ def row_of(log: Job, number: int, device: str = "") -> dict[str, object] | str:
     }
 
 
-def _stack(log: Job) -> str | dict[str, object]:
+def _stack(log: Job) -> str | Fields:
     """The stack of a log. Megatron-LM of 2022 has no rotary positions, gated MLPs or experts: a later core has them."""
     newer = log.model.get("gated") or log.model.get("position") == "rotary" or log.model.get("experts")
     page = "megatron-core" if newer and log.stack == "megatron-2022" else PAGES.get(log.stack, log.stack)
-    facts: dict[str, object] = {}
+    facts = {}
     if log.stack == DROPPING and log.plan["precision"] == "bf16" and log.plan["sharding"] in (None, "none"):
         facts = dict(FP32_GRADIENTS)
     if log.plan["sharding"] in ("none", "optimizer"):
@@ -128,13 +128,13 @@ def _stack(log: Job) -> str | dict[str, object]:
     return {"preset": page, **facts} if facts else page
 
 
-def _model(log: Job) -> dict[str, object]:
+def _model(log: Job) -> Fields:
     """The sizes of a log's model with what its family has beside them; of no known family, all that the log tells."""
     model, name = log.model, family(log.model)
     if name not in FAMILIES:
         return {**model, "sequence": log.plan["sequence"]}
     experts = model.get("experts") or {}
-    document: dict[str, object] = {
+    document = {
         "name": name,
         "source": "its log",
         **{key: model[key] for key in ("layers", "hidden", "heads", "ffn", "vocabulary") if key in model},
@@ -151,7 +151,7 @@ def _model(log: Job) -> dict[str, object]:
     return document
 
 
-def family(model: Mapping[str, Any]) -> str:
+def family(model: Values) -> str:
     """The family whose models are built so, by its name in FAMILIES; `model` where none is."""
     if model.get("mla") or model.get("window"):
         return "model"
@@ -168,7 +168,7 @@ def family(model: Mapping[str, Any]) -> str:
     return "model"
 
 
-def _measured(log: Job) -> dict[str, object]:
+def _measured(log: Job) -> Fields:
     if log.state == "oom":
         return {"state": OUT_OF_MEMORY, "notes": "out of memory"}
     notes = [f"median of {log.steps} intervals of {log.interval} steps"]

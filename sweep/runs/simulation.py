@@ -25,6 +25,7 @@ from sim_core import (
     stack_names,
     workload_from_model,
 )
+from sim_core.documents import Fields, Values
 from sweep.runs.table import COMPOSED, FAILED, FIRST_STAGE, NOT_MODELLED, OK, STATED, NotSimulated, Row
 from sweep.uncertainty.highest import kind_of
 
@@ -44,8 +45,8 @@ BOUNDLESS = "1e6 GB"
 class Change(NamedTuple):
     """Numbers of hardware and stack to replace in every run: an ablation."""
 
-    hardware: dict[str, object]
-    stack: dict[str, object]
+    hardware: Fields
+    stack: Fields
     tables: bool = True  # measured kernels
     base: Stack | None = None  # in place of the stack of each row's framework
     device: Hardware | None = None  # in place of the hardware of each row
@@ -122,7 +123,7 @@ Numbered = list[tuple[int, _Job]]
 
 def _alike(numbered: Iterable[tuple[int, _Job]]) -> Iterable[Numbered]:
     """Jobs of the same model, stack and device: they are simulated together."""
-    together: dict[tuple[str, ...], Numbered] = defaultdict(list)
+    together = defaultdict(list)
     for number, job in numbered:
         described = (each.model_dump_json() for each in (job.model, job.stack, job.device))
         together[*described, str(job.sequence_parallel)].append((number, job))
@@ -131,8 +132,8 @@ def _alike(numbered: Iterable[tuple[int, _Job]]) -> Iterable[Numbered]:
 
 def run_rows(rows: Sequence[Row], change: Change = UNCHANGED) -> list[Run]:
     """Simulate each row; rows of the same model, stack and device together."""
-    runs: dict[int, Run] = {}
-    numbered: Numbered = []
+    runs = {}
+    numbered = []
     for number, row in enumerate(rows):
         try:
             numbered.append((number, _job(row, change)))
@@ -265,7 +266,7 @@ class StepsByStack:
         """The stack of each group of runs."""
         return [first.stack for _, first, _, _ in self._groups]
 
-    def seconds(self, facts: Mapping[str, object]) -> Floats:
+    def seconds(self, facts: Values) -> Floats:
         """Seconds of each run's step with these facts in SI in place of its stack's own."""
         steps = np.empty(self._count)
         for numbers, first, grid, table in self._groups:

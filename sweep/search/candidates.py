@@ -68,7 +68,7 @@ def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
     bounds, each = bounded(sweep, positions), np.ones(len(positions), np.int64)
     ahead = of_bounded(bounds, frontier.objective)
     counted, groups = ahead.reasons(each), len(np.unique(ahead.group[ahead.promising(frontier)]))
-    tables: list[pa.RecordBatch] = []
+    tables = []
     for chosen in ahead.rounds(frontier, each, max(FIRST_BATCH, groups), len(positions)):
         simulated = evaluate(sweep, positions[chosen])
         tables.append(simulated)

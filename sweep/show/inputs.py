@@ -24,6 +24,7 @@ from sim_core import (
     short,
     summarize,
 )
+from sim_core.documents import Fields
 from sim_core.hardware.kernels.device import load_kernels, measured_kernels, precisions
 from sim_core.hardware.kernels.gemm import GEMM_PHASES, gemm_s
 from sweep.answers.section import Screen, table
@@ -82,7 +83,7 @@ def _model_text(model: ImpliedModel) -> str:
     return ", ".join(parts)
 
 
-def workload_values(path: str, workload: Workload, warnings: Sequence[str]) -> dict[str, object]:
+def workload_values(path: str, workload: Workload, warnings: Sequence[str]) -> Fields:
     """What a workload file holds as plain values, for JSON; seconds, bytes, None: unknown."""
     summary, base = summarize(workload), workload.base
     return {
@@ -201,7 +202,7 @@ def models_screen(models: Sequence[Model]) -> Screen:
     yield "`sweep model NAME` shows parameters, FLOPs and source; --yaml prints the numbers to edit and use."
 
 
-def model_values(model: Model) -> dict[str, object]:
+def model_values(model: Model) -> Fields:
     """The numbers of one model with what follows from them, for JSON; FLOPs are None without a sequence."""
     counts = parameters(model)
     counted = {key: getattr(counts, key) for key in ("total", "active", "mtp", "adapters", "by_part")}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from sim_core import plural, short
+from sim_core.documents import Fields
 from sweep.inputs.told import SIZES, Job
 from sweep.wording import Values, plain_values, word
 
@@ -73,7 +74,7 @@ def _step(log: Job) -> str:
     return f"{short(log.step_time_s, 's')} (median of {intervals}{spread}; another job of this plan may differ by {doubt:.0%})"
 
 
-def log_values(log: Job) -> dict[str, object]:
+def log_values(log: Job) -> Fields:
     """What a log tells as plain values, for JSON; seconds, GiB, None: not told."""
     names = (
         "framework state step_time_s steps interval first_step_s spread rounding plan refused model parameters "
@@ -82,7 +83,7 @@ def log_values(log: Job) -> dict[str, object]:
     return {"path": log.path, "kind": "log", **plain_values(log, names)}
 
 
-def launch_values(launch: Job) -> dict[str, object]:
+def launch_values(launch: Job) -> Fields:
     """What a launch file states as plain values, for JSON; None: left to the moment of the launch."""
     values = plain_values(launch, "path framework plan model missing notes kept")
     return {"path": values.pop("path"), "kind": "launch", "framework": values.pop("framework"), "step_time_s": None, **values}

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from sim_core import plural, short
+from sim_core.documents import Fields
 from sweep.answers.section import Screen, table
 from sweep.inputs.traces.profile import Profile, Rank
 from sweep.wording import plain_values
@@ -22,7 +23,7 @@ def profile_screen(profile: Profile) -> Screen:
     yield f"  plan          {plan or 'not in the file'}"
     step_s = profile.step_time_s
     yield f"  step          {'not known' if step_s is None else f'{_ms(step_s)}, from the end of one to that of the next'}"
-    rows: list[tuple[object, ...]] = []
+    rows = []
     for rank in ranks:
         spent = [_ms(getattr(rank.totals, f"{each}_s")) if rank.totals else "-" for each in _TOTALS]
         rows.append(("?" if rank.rank is None else rank.rank, len(rank.steps), *spent))
@@ -48,7 +49,7 @@ def _details(rank: Rank) -> Screen:
     def part(rows: Sequence[object]) -> str:
         return f" (the first {MOST_ROWS} of {len(rows)})" if len(rows) > MOST_ROWS else ""
 
-    rows: list[tuple[object, ...]] = []
+    rows = []
     if rank.collectives:
         yield f"  {rank.name}: collectives, each with its wait for the last rank{part(rank.collectives)}"
         for row in rank.collectives[:MOST_ROWS]:
@@ -73,7 +74,7 @@ def _details(rank: Rank) -> Screen:
         yield f"  {rank.name}: memory: {allocated} allocated, {reserved} reserved at most ({plural(rank.memory[2], 'event')})"
 
 
-def profile_values(profile: Profile) -> dict[str, object]:
+def profile_values(profile: Profile) -> Fields:
     """What `profile_screen` tells as plain values, for JSON; seconds and bytes, None: not known."""
     return {
         "path": profile.path,
@@ -86,7 +87,7 @@ def profile_values(profile: Profile) -> dict[str, object]:
     }
 
 
-def _rank_values(rank: Rank) -> dict[str, object]:
+def _rank_values(rank: Rank) -> Fields:
     totals = rank.totals
     return {
         "rank": rank.rank,

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rich.console import Console
 
+from sim_core.documents import Fields
 from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
 from sweep.outputs import naming
 
 WIDE = 250
-_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+_PLAIN: Fields = {"markup": False, "highlight": False, "soft_wrap": True}
 """Brackets and digits in a line mean nothing; the terminal wraps lines, so that a copied path or command stays whole."""
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from sim_core import Job, Played, Replay, StageDurations, plural, short, statistics
+from sim_core.documents import Fields
 from sweep.answers.section import Screen, table
 from sweep.wording import plain_values
 
@@ -43,7 +44,7 @@ def job_screen(path: str, job: Job) -> Screen:
     yield from (f"  note: {note}" for note in layout.notes)
 
 
-def job_values(path: str, job: Job) -> dict[str, object]:
+def job_values(path: str, job: Job) -> Fields:
     """What the traces of a job hold as plain values, for JSON; seconds, None: unknown."""
     layout = job.layout
     return {
@@ -86,7 +87,7 @@ def _work_s(event: Played) -> float:
     return event.end_s - event.start_s - event.wait_s
 
 
-def replay_values(replayed: Replay) -> dict[str, object]:
+def replay_values(replayed: Replay) -> Fields:
     """The replay's totals as plain values, for JSON."""
     values = plain_values(replayed, "recorded_s compared_s error of_ranks notes")
     return {"recorded_s": values.pop("recorded_s"), "replayed_s": replayed.step_s, **values}

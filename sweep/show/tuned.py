@@ -1,11 +1,11 @@
 """Screen of `sweep tune`: what was measured, the next plans and why, what they cost, whether to stop."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from sim_core import plural, short
+from sim_core.documents import Fields
 from sweep.answers.section import Screen, table
 from sweep.tuning.deciding import LEAST_RUNS, Regret
 from sweep.tuning.record import SKIP, SLOW, Entry
@@ -85,7 +85,7 @@ def _regret_text(tuner: Tuner, regret: Regret) -> str:
     return f"{text}: how much slower the best measured plan is than the fastest that runs"
 
 
-def tuned_json(tuner: Tuner, proposals: Sequence[Proposal], limit: float) -> dict[str, Any]:
+def tuned_json(tuner: Tuner, proposals: Sequence[Proposal], limit: float) -> Fields:
     """The same for scripts."""
     best, regret = tuner.best, tuner.belief.regret
     return {

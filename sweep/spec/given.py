@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from sim_core import Model, model_document
+from sim_core.documents import Values
 
 
 class Spec(TypedDict, total=False):
@@ -16,8 +17,8 @@ class Spec(TypedDict, total=False):
     model: object
     workload: object
     hardware: object
-    axes: Mapping[str, object]
-    fixed: Mapping[str, object]
+    axes: Values
+    fixed: Values
     where: str | Sequence[str]
     objectives: Sequence[object]
     per: str | Sequence[str]

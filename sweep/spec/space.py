@@ -33,6 +33,9 @@ from sweep.spec.spec import SweepSpec
 from sweep.spec.stacks import framework_of
 from sweep.spec.values import FIELDS, STACK_AXIS, Value
 
+Labels = dict[str, tuple[Any, ...]]
+"""What codes of a column stand for, by column."""
+
 MAX_VARIANTS = 5_000
 MAX_SIZE = 2**62
 _HARDWARE = ("name", "device", "node", "fabric", "nccl", "kernels")
@@ -59,7 +62,7 @@ class Space:
 
     axes: tuple[Axis, ...]
     held: dict[str, int]
-    labels: dict[str, tuple[Any, ...]]
+    labels: Labels
     size: int
     sample: tuple[int, int] | None
     defaults: tuple[str, ...]
@@ -122,7 +125,7 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
     if size > MAX_SIZE:
         raise SpecError(f"axes: {' x '.join(map(str, sizes))} plans are more than 2^62")
     axes = []
-    labels: dict[str, tuple[Any, ...]] = {}
+    labels: Labels = {}
     for key, values in spec.axes.items():
         stride //= len(values)
         codes = {name: _codes(name, spec.values_of(name), labels) for name in key.split(",")}
@@ -148,7 +151,7 @@ def is_labelled(name: str) -> bool:
     return name.startswith("hardware") or name == STACK_AXIS or FIELDS[name].kind in ("label", "ratio", "factor")
 
 
-def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -> Ints:
+def _codes(name: str, values: list[Value], labels: Labels) -> Ints:
     """The codes of the values of one field."""
     if not is_labelled(name):
         return FIELDS[name].codes_of(values)
@@ -158,12 +161,12 @@ def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -
     return np.array([order[repr(value)] for value in values], np.int64)
 
 
-def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]]) -> tuple[dict[str, int], list[str]]:
+def _held(spec: SweepSpec, workload: Workload, labels: Labels) -> tuple[dict[str, int], list[str]]:
     """Codes of the fields that are not an axis; and, in words, those that the spec does not set."""
     named = set(spec.named)
-    values: dict[str, Value] = dict(spec.fixed)
+    values = dict(spec.fixed)
     defaults = []
-    own: dict[str, Value] = {**workload.base._asdict(), "layers": workload.layers, **workload.recorded_fields}
+    own = {**workload.base._asdict(), "layers": workload.layers, **workload.recorded_fields}
     if not workload.from_file and not {"all_gpus", "dp"} & named:
         own.pop("all_gpus")
         values["dp"] = 1  # a model has no number of GPUs of its own
@@ -201,7 +204,7 @@ def _stack_names(labels: Mapping[str, tuple[Any, ...]], base: Path) -> tuple[str
     return names
 
 
-def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -> list[Hardware]:
+def _variants(spec: SweepSpec, labels: Labels, base: Path) -> list[Hardware]:
     """One Hardware per combination of the hardware axes' values, the preset slowest, then in the order of `labels`."""
     top = dict(spec.hardware)
     named = list(map(str, labels.get("hardware", ())))

@@ -160,7 +160,7 @@ def _field_name(key: object, section: str) -> str:
 
 
 def _fixed(section: Mapping[object, object]) -> dict[str, Value]:
-    fixed: dict[str, Value] = {}
+    fixed = {}
     for key, value in section.items():
         name = _field_name(key, "fixed")
         if name in fixed:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sim_core import STACK_FACTS, SpecError, Stack, is_page, measured_devices, nearest, read_stack, shown, stack_names
+from sim_core.documents import Fields, Values
 from sim_core.models.features import Recipe, read_features, split_features
 from sim_core.models.releases import release_defaults
 from sweep.frameworks.stacks import assumed, nearest_stack
@@ -12,7 +13,7 @@ from sweep.frameworks.stacks import assumed, nearest_stack
 STACK = "megatron-core"
 """The stack of a model that names none."""
 LONGEST_NAME = 60
-StackSpec = str | Mapping[str, Any]
+StackSpec = str | Values
 """A name, or a mapping of `preset` or `framework` and facts."""
 
 
@@ -20,7 +21,7 @@ class Stated(NamedTuple):
     """What a spec states: a preset or a page (a file), facts in place of its own, and a framework that has no page."""
 
     preset: str
-    facts: dict[str, Any]
+    facts: Fields
     framework: str
 
     @property
@@ -89,7 +90,7 @@ def framework_of(stated: StackSpec | None, model: str = "", device: str = "", ba
     stack = read_stack(preset, base)
     if framework:
         stack = stack.model_copy(update={"name": assumed(framework, preset)})
-    usual, notes = dict[str, object](), tuple[str, ...]()
+    usual, notes = Fields(), tuple[str, ...]()
     if release is not None:
         if not isinstance(release, str):
             raise SpecError(f"release: found {shown(release)}, expected a text such as '26.04', in quotes")

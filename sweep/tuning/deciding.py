@@ -1,14 +1,14 @@
 """What the runs of a job say together: seconds and chances of every plan, the next plans, the expected regret, when to stop."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sim_core import Bools, Floats, Ints
+from sim_core.documents import Values
 from sweep.spec.values import FIELDS
 from sweep.uncertainty.memory import Guesses, Outcomes, fit
 from sweep.uncertainty.process import OWN, Axes, Posterior, Runs, condition, mixed, normal, prior, weights_of
@@ -33,8 +33,7 @@ WEIGHED = 200
 """Plans whose joint draws are compared: those most likely to be the best."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidates:
+class Candidates(NamedTuple):
     """Plans that compete, [n], as simulated."""
 
     plans: Ints  # numbers
@@ -51,8 +50,7 @@ class Candidates:
     rivals: int | None = None  # the first so many compete; the others are runs of other jobs
 
 
-@dataclass(frozen=True, kw_only=True)
-class Known:
+class Known(NamedTuple):
     """Own runs of candidates, [m]. `seconds`: NaN without a step; `slow`: it was stopped, the seconds are a lower bound."""
 
     rows: Ints
@@ -65,11 +63,10 @@ class Known:
     def with_run(self, row: int, seconds: float) -> "Known":
         """These and one more that ran."""
         told = {"rows": row, "seconds": seconds, "peak": np.nan}
-        return Known(**{name: np.append(values, told.get(name, False)) for name, values in vars(self).items()})
+        return Known(**{name: np.append(values, told.get(name, False)) for name, values in self._asdict().items()})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Regret:
+class Regret(NamedTuple):
     """How much slower the best measured plan is than the fastest that runs, a fraction: mean, 10th and 90th percentile."""
 
     mean: float
@@ -77,8 +74,7 @@ class Regret:
     p90: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Belief:
+class Belief(NamedTuple):
     """Of each candidate, [n]: expected ln(seconds), its standard deviation, the chance that it runs; and the regret."""
 
     log_s: Floats
@@ -196,7 +192,7 @@ def decide(rows: pa.Table, cost: Floats) -> int:
     return int(min(simplest)[2])
 
 
-def complexity(row: Mapping[str, Any]) -> tuple[int, int, int]:
+def complexity(row: Values) -> tuple[int, int, int]:
     """Of a plan: groups of several ranks, virtual stages, options other than usual."""
     usual = {name: row["vpp"] > 1 if name == "overlap_pp" else field.default for name, field in FIELDS.items()}
     options = sum(

@@ -8,10 +8,11 @@ import fcntl
 import os
 import shlex
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from sim_core import SpecError
+from sim_core.documents import Values
 from sweep.inputs.log import read_log
 from sweep.inputs.told import Job
 from sweep.options import OptionError
@@ -128,7 +129,7 @@ def _word(tuner: Tuner, plan: int) -> str:
     return f"{run.step_time_s:.4g} s" if run.state == OK else run.state
 
 
-def values_of(row: Mapping[str, object]) -> str:
+def values_of(row: Values) -> str:
     """A plan by the columns that say most."""
     names = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch")
     return ", ".join(f"{name} {row[name]}" for name in names if name in row)

@@ -6,8 +6,8 @@ import io
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,7 @@ SAME = 0.02
 """Times of one plan that differ by more, relative, are worth a word."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """A line. `step_time_s` of a slow run is what it took when it was stopped: at least so much."""
 
     plan: int
@@ -45,8 +44,7 @@ class Entry:
     where: str = ""  # path:line
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """All entries of a plan as one: of several times the median, of several peaks the greatest."""
 
     plan: int

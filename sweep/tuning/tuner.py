@@ -2,9 +2,10 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,8 +63,7 @@ _FULL = "memory_exceeds_device"
 _SEARCHED = "a search keeps the best plans alone; more to choose from: `sweep search SPEC --best 200`, or `sweep run SPEC`"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Proposal:
+class Proposal(NamedTuple):
     """A plan to run, with what is expected of it."""
 
     plan: int
@@ -226,7 +226,7 @@ class Tuner:
             proposals.append(self._proposal(belief, row))
             known = known.with_run(row, float(np.exp(belief.log_s[row])))
             if len(proposals) < n:
-                now = replace(believe(basis.candidates, known, skipped), runs=belief.runs)
+                now = believe(basis.candidates, known, skipped)._replace(runs=belief.runs)
         return proposals
 
     @property
@@ -389,19 +389,25 @@ def _prior_runs(path: Path) -> tuple[Sweep, list[Run]]:
     return other.opened.prepared.sweep, runs
 
 
+@dataclass(frozen=True, eq=False)
 class _Basis:
     """Candidates with their rows, and runs as rows of them. `priors`: runs of other jobs, behind the candidates."""
 
-    def __init__(
-        self, candidates: Candidates, rows: pa.Table, priors: Sequence[Run], worlds: Sequence[World], *, ran: bool
-    ) -> None:
-        self.candidates, self.rows, self.rivals, self.worlds, self.ran = candidates, rows, rows.num_rows, worlds, ran
-        self._priors = priors
+    candidates: Candidates
+    rows: pa.Table
+    priors: Sequence[Run]
+    worlds: Sequence[World]
+    ran: bool
+
+    @property
+    def rivals(self) -> int:
+        """Candidates of this job."""
+        return int(self.rows.num_rows)
 
     def known(self, runs: Mapping[int, Run]) -> Known:
         """The runs that tell something; those of other jobs once there is one of this job."""
         own = [run for run in runs.values() if run.state != SKIP]
-        every = [*own, *self._priors] if own else []
+        every = [*own, *self.priors] if own else []
         at = np.searchsorted(self.candidates.plans[: self.rivals], [run.plan for run in own])
         rows = np.append(at, range(self.rivals, self.rivals + len(every) - len(own))).astype(np.int64)
         peaks = np.array([run.peak_memory_gib for run in every], np.float64) * 2**30

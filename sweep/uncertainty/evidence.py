@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import FEW_SETS, Floats, plural
-from sim_core.documents import Fields, Values
+from sim_core.documents import Values
 from sim_core.models.releases import releases_of
 from sweep.uncertainty.process import variogram
 
@@ -180,7 +180,7 @@ class Basis:
 
 def recorded(path: Path = RECORDED) -> Evidence:
     """The evidence of the published runs (`make validation`); RECORDED_UNKNOWN: of frameworks without a page."""
-    plain: Fields = json.loads(path.read_text(encoding="utf-8"))
+    plain = json.loads(path.read_text(encoding="utf-8"))
     for key, kind in (("spreads", Spread), ("differences", Differences)):
         plain[key] = {name: kind(**values) for name, values in plain[key].items()}
     return Evidence(**plain)

@@ -6,7 +6,6 @@ it. How far apart plans are: doublings of their sizes, and one for each other ch
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -93,16 +92,14 @@ def all_distances(points: Coordinates, others: Ints | None = None) -> Floats:
     return np.stack(columns, 1) if columns else np.zeros((len(points.sizes), 0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnRuns:
+class OwnRuns(NamedTuple):
     """A user's measured runs: plan columns a row each, and ln(measured / simulated), [m]."""
 
     plans: pa.Table
     error: Floats
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
+class Judgement(NamedTuple):
     """Of some plans, [n]. Without evidence of single plans `low`, `high` and `expected` are NaN; without any, nothing ties."""
 
     best: Ints  # the row that is expected to be the best of the plan's group
@@ -115,7 +112,7 @@ class Judgement:
     def widened(self, factor: Floats) -> "Judgement":
         """With both ends of each interval further from what is expected by a factor, [n] (`Basis.wider`)."""
         low, high = (self.expected * (end / self.expected) ** factor for end in (self.low, self.high))
-        return replace(self, low=low, high=high)
+        return self._replace(low=low, high=high)
 
 
 def judge(

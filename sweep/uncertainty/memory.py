@@ -1,7 +1,6 @@
 """Which plans run: ln(real / simulated memory) as a Gaussian process, fed by every peak and every run that did not fit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -106,8 +105,7 @@ def likely_part(guesses: Guesses, chance: float) -> float:
     return float(max(parts[chance_before_runs(parts, guesses) >= chance], default=0.0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcomes:
+class Outcomes(NamedTuple):
     """Own runs, [m]: rows of the candidates; ln(peak / simulated), NaN where unknown; how it ended."""
 
     rows: Ints

@@ -5,7 +5,6 @@ more the nearer they are + what each has for itself. A run much slower than the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import erf, erfc, exp, pi
 from typing import Any, NamedTuple
 
@@ -71,8 +70,7 @@ class Runs(NamedTuple):
         return Runs(*(np.broadcast_to(column, len(self.rows))[kept] for column in self))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Posterior:
+class Posterior(NamedTuple):
     """Of the errors of all plans, for each size: weights [s], means [s, n], covariances [s, n, n]; runs set aside, [m].
 
     `log`: ln of the likelihood of the runs over all sizes, but for a constant.
@@ -99,7 +97,7 @@ class Posterior:
     @property
     def likeliest(self) -> "Posterior":
         """The same with the size that is the likeliest, as if it were known."""
-        return replace(self, weights=np.eye(len(self.weights))[self.weights.argmax()])
+        return self._replace(weights=np.eye(len(self.weights))[self.weights.argmax()])
 
     def draw(self, count: int, rows: Ints) -> Floats:
         """Joint draws of the errors of some plans, [count, rows]; the same ones at every call."""

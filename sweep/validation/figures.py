@@ -14,6 +14,9 @@ from sim_core.documents import Fields, Values
 from sweep.runs.simulation import PLAN_REASON, Run
 from sweep.runs.table import FAILED, OK, QUALITIES, REFUSED
 
+Counts = dict[str, int]
+"""Of runs, by a word."""
+
 OF_JOB = (
     "set", "hw", "framework", "model_name", "model", "all_gpus", "global_batch", "precision", "interconnect", "release",
 )  # fmt: skip
@@ -64,16 +67,16 @@ class Figures:
     predicted_s: float | None
     structural: int  # runs that failed because their plan cannot run
     structural_named: int  # of these, predicted so
-    not_simulated: dict[str, int] = field(default_factory=dict)
-    other_quality: dict[str, int] = field(default_factory=dict)
-    unmet: dict[str, int] = field(default_factory=dict)  # simulated runs of frameworks without a page, by the nearest stack
-    failed: dict[str, int] = field(default_factory=dict)  # runs without a step, by what is predicted of them
+    not_simulated: Counts = field(default_factory=dict)
+    other_quality: Counts = field(default_factory=dict)
+    unmet: Counts = field(default_factory=dict)  # simulated runs of frameworks without a page, by the nearest stack
+    failed: Counts = field(default_factory=dict)  # runs without a step, by what is predicted of them
     classes: dict[str, dict[str, object]] = field(default_factory=dict)  # of the runs of other qualities, by quality
 
 
 def figures(runs: Sequence[Run]) -> list[Figures]:
     """One for each set and hardware, in order of their names."""
-    parts: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    parts = defaultdict(list)
     for run in runs:
         parts[run.row.text("set"), run.row.text("hw")].append(run)
     return [figures_of(name, hw, parts[name, hw]) for name, hw in sorted(parts)]
@@ -86,7 +89,7 @@ def by_quality(runs: Sequence[Run]) -> list[Figures]:
 
 def by_release(runs: Sequence[Run]) -> list[Figures]:
     """One for each release of its framework that runs of quality ok state, in the order of the names."""
-    parts: dict[str, list[Run]] = defaultdict(list)
+    parts = defaultdict(list)
     for run in _of_quality(runs, OK):
         parts[run.row.text("release")].append(run)
     return [figures_of(name, "", part) for name, part in sorted(parts.items()) if name]
@@ -165,7 +168,7 @@ def _errors(runs: Sequence[Run]) -> Fields:
     }
 
 
-def _counted(words: Iterable[str]) -> dict[str, int]:
+def _counted(words: Iterable[str]) -> Counts:
     return dict(sorted(Counter(filter(None, words)).items()))
 
 

@@ -165,7 +165,7 @@ def ablation_table(base: Mapping[str, float], without: Mapping[str, Mapping[str,
 
 def _left_out(figures: Sequence[Figures]) -> str:
     """Runs that were not simulated, by reason, and those not counted because of their quality."""
-    sets: dict[str, set[str]] = defaultdict(set)
+    sets = defaultdict(set)
     not_simulated, unmet, failed, other = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for row in figures:
         for reason in row.not_simulated:

@@ -78,6 +78,7 @@ def test_a_published_model_has_its_parameters(name: str, tmp_path: Path) -> None
         ("granite4-h-micro", {"experts": None, "ffn": 8192}),
         ("bamba-9b", {"full_attention": (9, 18, 27), "position": "rotary"}),
         ("minimax-m2", {"qk_norm_whole": True, "mtp_layers": 3}),
+        ("step3-316b", {"q_rank": 2048, "kv_heads": 1, "head_dim": 256, "ffn": 18432}),
         ("arctic-480b", {"norms_per_layer": 3, "ffn": None, "kv_heads": 8}),
         ("falcon-h1-34b", {"full_attention": None, "head_dim": 128, "kv_heads": 4}),
     ],
@@ -118,6 +119,10 @@ def test_where_windows_are(name: str, changes: dict[str, Any], windows: tuple[in
         ({"model_type": "jamba", "mamba_dt_rank": 256}, "mamba_dt_rank: found '256': the scan of Mamba-1"),
         (NEW | {"mamba_d_ssm": 1024}, "mamba_d_ssm: found '1024': a state-space mixer beside attention"),
         (PUBLISHED["arctic-480b"]["config"] | {"moe_layer_frequency": 2}, "moe_layer_frequency: found '2', which is not"),
+        (PUBLISHED["glm-5"]["config"] | {"index_topk_freq": 4}, "index_topk_freq: found '4', which is not modelled"),
+        (PUBLISHED["glm-5"]["config"] | {"indexer_types": ["full", "shared"] * 39}, "indexer_types: found 'shared'"),
+        (PUBLISHED["minimax-m2"]["config"] | {"qk_norm_type": "per_head"}, "qk_norm_type: found 'per_head', which is not"),
+        (PUBLISHED["k-exaone-236b"]["config"] | {"is_moe_layer": [True]}, "is_moe_layer: found '[True]', expected true or"),
         (NEW | {"kv_compression": 4}, "kv_compression: unknown field that may change the cost (found '4')"),
         (NEW | {"sliding_window": 4096}, "layer_types: missing, expected which layers have the window"),
         (NEW | {"rms_norm_eps": None}, "rms_norm_eps: missing, and layer_norm_eps, too"),
@@ -146,6 +151,7 @@ def test_what_changes_the_cost_and_is_not_known_is_named(fields: dict[str, Any],
         ({"attention_bias": True}, 8_030_261_248 + 32 * (4096 + 2 * 1024 + 4096)),
         ({"qkv_bias": True}, 8_030_261_248 + 32 * (4096 + 2 * 1024)),
         ({"use_qk_norm": True}, 8_030_261_248 + 32 * 2 * 128),
+        ({"layer_types": ["full_attention"] * 32}, 8_030_261_248),
         ({"hidden_act": "relu2"}, 8_030_261_248 - 32 * 4096 * 14336),
         ({"layer_norm_eps": 1e-5, "rms_norm_eps": None}, 8_030_261_248 + 65 * 4096),
         (EXPERTS, 8_030_261_248 + 31 * (64 * 3 * 4096 * 1408 + 64 * 4096 - 3 * 4096 * 14336)),
@@ -161,6 +167,12 @@ def test_an_unknown_family_is_a_decoder_with_the_parts_it_names(more: dict[str, 
     assert parameters(model).total == total
     assert f"model_type 'newest': {ASSUMED}" in model.source
     assert model.source.endswith(f"{total:,} parameters: compare them with the published ones")
+
+
+def test_layers_with_experts_by_a_list(tmp_path: Path) -> None:
+    model = read(tmp_path, "k-exaone-236b", is_moe_layer=[False, False] + [True] * 46)
+    assert model.experts
+    assert model.experts.dense_layers == 2
 
 
 def test_every_row_names_parts_that_are_read() -> None:
@@ -210,3 +222,16 @@ def test_a_shared_expert_with_a_norm_of_its_own(tmp_path: Path) -> None:
     names = operators(model, model.layer_units[0], make_keys(), read_stack("megatron-core")).names
     assert {"attention_norm", "shared_norm", "mlp_norm", "shared_fc1"} <= set(names)
     assert parameters(model).by_part["norms"] == (3 * 35 + 1) * 7168
+
+
+def test_queries_through_a_narrow_projection(tmp_path: Path) -> None:
+    """Step-3 (arXiv 2507.19427, table 2): 64 heads of 256 from 2,048; one head of keys and values."""
+    model = read_model(written(tmp_path, PUBLISHED["step3-316b"]["config"]), {"sequence": 4096})
+    assert model.experts
+    assert model.experts.dense_layers == (0, 1, 2, 3, 60)
+    found = operators(model, model.layer_units[0], make_keys(), read_stack("megatron-core"))
+    flops = {name: found.flops[0, found.row(name, 0)] for name in ("q_down", "q_up", "qkv", "projection")}
+    token = {"q_down": 7168 * 2048, "q_up": 2048 * 64 * 256, "qkv": 7168 * 2 * 256, "projection": 64 * 256 * 7168}
+    assert flops == {name: 2 * 4096 * size for name, size in token.items()}
+    with pytest.raises(SpecError, match="q_rank: found beside mla or lora"):
+        parse_model(model_document(model) | {"lora": {"rank": 8}}, "here")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.pairs import sent_bytes
 from sim_core import (
     METRICS,
     Facts,
@@ -27,7 +28,6 @@ from sim_core import (
     read_hardware,
     read_stack,
     read_workload,
-    sent_bytes,
     simulate,
     workload_from_model,
 )

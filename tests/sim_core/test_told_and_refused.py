@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.pairs import sent_bytes
 from sim_core import (
     EXPLANATIONS,
     Facts,
@@ -20,7 +21,6 @@ from sim_core import (
     read_model,
     read_stack,
     read_workload,
-    sent_bytes,
     simulate,
     workload_from_model,
 )

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.pairs import sent_bytes
 from sim_core import HardwareTable, Workload, hardware_table, plans, read_hardware, read_workload, simulate
 from sim_core.costing.recorded import layer_scales
-from sim_core.costing.traffic import sent_bytes
 from sim_core.workloads.workload import RecordedLayer
 from tests.trace_jobs import JobSpec, make_job
 

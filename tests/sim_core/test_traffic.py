@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import Facts, plans, read_workload, sent_bytes
+from benchmarks.pairs import sent_bytes
+from sim_core import Facts, plans, read_workload
 from tests.aicb import write
 from tests.aicb_generator import DEEPSEEK, DENSE, EXPERTS, Model, Plan, Text
 

@@ -18,7 +18,7 @@ import typer
 
 from sim_core import HARDWARE_KEYS, STACK_FACTS, read_hardware, read_stack, stack_names
 from sweep.cli import COMMANDS, implementation
-from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
+from tests.conftest import EXAMPLES, GPT7B, LLAMA405B, rest_long
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
 from tests.waiting import until
@@ -207,7 +207,9 @@ def test_a_log_has_no_terminal_codes(write_spec: SpecWriter, tmp_path: Path) -> 
     assert "plans/s with 1 worker" in told.stdout
 
 
-@pytest.mark.parametrize(("number", "command"), [(signal.SIGTERM, "run"), (signal.SIGTERM, "nightly"), (signal.SIGINT, "dry")])
+@pytest.mark.parametrize(
+    ("number", "command"), rest_long([(signal.SIGTERM, "run"), (signal.SIGINT, "dry"), (signal.SIGTERM, "nightly")], 2)
+)
 def test_a_signal_ends_the_compilation_at_once(
     write_spec: SpecWriter, tmp_path: Path, number: signal.Signals, command: str
 ) -> None:

@@ -9,7 +9,6 @@ import runpy
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,7 +139,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(write_spec: SpecWriter, tm
 
 def test_a_dry_run_counts_workers_files_and_no_compiling(write_spec: SpecWriter) -> None:
     prepared = prepare(load_spec(spec := write_spec()), spec.parent)
-    found = replace(dry_run(prepared), start_s=2.0, seconds_per_plan=1e-3, bytes_per_plan=100.0)
+    found = dry_run(prepared)._replace(start_s=2.0, seconds_per_plan=1e-3, bytes_per_plan=100.0)
     assert [found.seconds(10_000, workers) for workers in (0, 1, 4)] == [12.0, 14.0, 6.5]
     assert found.bytes_per_file == pytest.approx(len(sealed_text(prepared.provenance)))
     assert found.size(1, 1) == 100 + 2 * found.bytes_per_file, "a part and the manifest"

@@ -170,6 +170,8 @@ class Config:
         value = self._fields.get(key) if self.reads(key) else None
         if value is None:
             return None
+        if isinstance(value, str):  # Step-3: 4,5,6
+            value = [int(x) if x.strip().isascii() and x.strip().isdigit() else x for x in value.split(",")]
         if not isinstance(value, list) or any(isinstance(x, bool) or not isinstance(x, int) or x < 0 for x in value):
             raise self._wrong(key, value, "a list of layer numbers")
         return tuple(value)
@@ -185,6 +187,14 @@ class Config:
         if count is not None and len(value) != count:
             raise self.error(key, f"found {len(value)} layers, expected {count}")
         return tuple(value)
+
+    def flags(self, key: str, count: int) -> list[bool] | None:
+        """True or false for each of `count` layers, or None."""
+        self._used.add(key)
+        value = self._fields.get(key) if self.reads(key) else None
+        if value is None or (isinstance(value, list) and len(value) == count and all(isinstance(x, bool) for x in value)):
+            return value
+        raise self._wrong(key, value, f"true or false for each of {count} layers")
 
     def refuse_others(self) -> None:
         """An unknown field may change the cost: it is an error, not ignored. So is a value that is not modelled."""

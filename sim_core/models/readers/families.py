@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from sim_core.models.readers.config_fields import ACTIVATIONS, Config, Document, tables
 
-_NEAR, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
+_NEAR, _LOCAL, _SPARSE, _HEAVY = "sliding_attention", "local", "compressed_sparse_attention", "heavily_compressed_attention"
 _FULL = ("full_attention", "attention", "indexed_attention", "global", "hybrid")
 _STATE = ("linear_attention", "mamba", "mamba2", "recurrent")
 _LETTERS = dict.fromkeys(_STATE, "M") | dict.fromkeys(_FULL, "*") | {"mlp": "-", "moe": "E"}
@@ -84,13 +84,17 @@ def _window(config: Config, document: Document) -> Document:
     if not config.flag("use_sliding_window", True):
         config.take("sliding_window", "layer_types", "max_window_layers")
         return {}
-    kinds, tokens, layers = _kinds(config, document, (_NEAR,)), config.optional("sliding_window"), range(document["layers"])
+    kinds, tokens, layers = (
+        _kinds(config, document, (_NEAR, _LOCAL)),
+        config.optional("sliding_window"),
+        range(document["layers"]),
+    )
     where = config.row.rules.get("window")
     config.take("max_window_layers", "sliding_window_pattern")
     if tokens is None:
         return {}
     if kinds is not None:
-        where = _named([layer for layer in layers if kinds[layer] == _NEAR], len(layers))
+        where = _named([layer for layer in layers if kinds[layer] in (_NEAR, _LOCAL)], len(layers))
     elif where == "after":
         where = _named(list(layers[config.number("max_window_layers", least=0) :]), len(layers))
     elif where == "pattern" or (where is None and config.value("sliding_window_pattern") is not None):
@@ -148,6 +152,9 @@ def _dense(config: Config, count: int) -> list[int]:
     if types is not None:
         config.take("first_k_dense_replace", "moe_layer_freq")
         return [layer for layer in range(count) if types[layer] == "dense"]
+    if (flags := config.flags("is_moe_layer", count)) is not None:
+        config.take("first_k_dense_replace")
+        return [layer for layer in range(count) if not flags[layer]]
     first, more = config.count("first_k_dense_replace"), set(config.numbers("mlp_only_layers") or ())
     every, step = config.count("moe_layer_freq") or 1, config.count("decoder_sparse_step") or 1
     last = count - 1 if config.value("moe_layer_end_index") in (None, -1) else config.number("moe_layer_end_index")
@@ -245,6 +252,7 @@ PARTS: Mapping[str, Callable[[Config, Document], Document]] = {
     "recurrent": _recurrent, "mtp": _mtp, "falcon": _falcon, "pattern": lambda config, document: {},
     "softcap": lambda config, document: {"logit_softcap": config.value("final_logit_softcapping") is not None},
     "parallel": lambda config, document: {"parallel_residual": config.flag("use_parallel_residual")},
+    "narrow_queries": lambda config, document: {"q_rank": config.number("share_q_dim")},
     "multi_query": lambda config, document: {"kv_heads": 1} if config.flag("multi_query") else {},
     "position": lambda config, document: {"position": config.word(_POSITIONS, "position_embedding_type")},
     "learned": lambda config, document: {

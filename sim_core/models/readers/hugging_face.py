@@ -53,6 +53,7 @@ def _unknown(fields: Mapping[str, Any], where: str, kind: str) -> tuple[Config, 
     config = Config(fields, where, row)
     mixer = next((name for name, sizes in mixers.items() if config.value(sizes["heads"]) is not None), None)
     parts = [part for part, key in _OF_PART.items() if config.value(key) is not None] + ["recurrent"] * (mixer is not None)
+    parts += ["window"] * (mixer is None and "window" not in parts and config.value("layer_types") is not None)
     config = Config(fields, where, row._replace(rules={"recurrent": mixer}))
     document = decoder(config, " ".join(parts))
     norm = next((norm for key, norm in _NORMS.items() if fields.get(key) is not None), None)
@@ -61,8 +62,12 @@ def _unknown(fields: Mapping[str, Any], where: str, kind: str) -> tuple[Config, 
     document["norm"] = norm
     document["gated"] = document["activation"] == "silu" or (document["activation"] == "gelu" and norm == "rmsnorm")
     document["qk_norm"] = document["qk_norm"] or "mla" in document
-    words = f"{'' if document['gated'] else 'no '}gate in the MLP, two norms a layer, attention before the MLP"
+    words = (
+        f"{'' if document['gated'] else 'no '}gate in the MLP, none of attention, two norms a layer, attention before the MLP"
+    )
     words += ", biases of queries, keys, values" if document["qkv_bias"] else ", no biases of attention"
     words += " and of attention's output" if document["projection_bias"] else ""
     words += "" if document["qk_norm"] else ", no norms of queries and keys"
+    if "experts" in document:
+        words += ", no gate of shared experts" if document["experts"]["shared_ffn"] else ", no shared experts"
     return config, document | {"source": f"{where}: model_type {shown(kind)}: {ASSUMED}; assumed, as none says: {words}"}

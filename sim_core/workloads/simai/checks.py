@@ -14,6 +14,9 @@ from sim_core.workloads.simai.records import FINAL, PHASES, PLACEHOLDER_NS, Choi
 from sim_core.workloads.simai.sections import EMBEDDING
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
+Doubts = Iterator[Check]
+"""Those of one kind that a file raises."""
+
 MEMORY_BANDWIDTH = 1.555e12
 """Bytes/s, for the time that memory traffic takes: A100-40GB (NVIDIA A100 data sheet); newer devices are faster."""
 NVLINK_BANDWIDTH = 300e9
@@ -69,14 +72,14 @@ def _timed(name: str, record: str, found: str, needs_s: float, why: str, effect_
     return Check(name, record, f"takes {found}", f"about {needed}", why, effect_s, choice=f"{record}={needed}")
 
 
-def _no_times(file: File) -> Iterator[Check]:
+def _no_times(file: File) -> Doubts:
     """Without a profile, AICB writes its placeholder everywhere."""
     if all(ns <= PLACEHOLDER_NS for r, _ in file.runs for ns in r.compute_ns):
         why = "AICB writes these without --aiob_enable: the file holds messages, no compute"
         yield Check("no times", "every layer", "takes 0 or 1 ns", "measured times", why)
 
 
-def _tokens(file: File) -> Iterator[Check]:
+def _tokens(file: File) -> Doubts:
     """The loss is reduced with 4 bytes a token, which tells the tokens of a micro-batch."""
     tokens = (file.facts.sequence or 0) * (file.facts.micro_batch or 0)
     if tokens and file.tokens and tokens != file.tokens:
@@ -85,7 +88,7 @@ def _tokens(file: File) -> Iterator[Check]:
         yield Check("tokens", "cross_entropy1", found, expected, why)
 
 
-def _embedding_forward(file: File) -> Iterator[Check]:
+def _embedding_forward(file: File) -> Doubts:
     """AICB averages the first, cold runs of the lookup with the others."""
     records = file.named(EMBEDDING)
     has_s, needs_s = _mean_s(records, FORWARD), _lookup_s(file)
@@ -95,7 +98,7 @@ def _embedding_forward(file: File) -> Iterator[Check]:
         yield _timed("embedding forward", f"{EMBEDDING}.forward", _time(has_s), needs_s, why, effect_s)
 
 
-def _embedding_gradient(file: File) -> Iterator[Check]:
+def _embedding_gradient(file: File) -> Doubts:
     """AICB's variable still holds half the optimizer's time at the first embedding, and the last layer's at the next ones."""
     records, optimizer = file.named(EMBEDDING), file.step("grad_param_compute")
     if not records:
@@ -118,7 +121,7 @@ def _embedding_gradient(file: File) -> Iterator[Check]:
         yield _timed("embedding gradient", record, found, needs_s, told, leaked_s - needs_s * number)
 
 
-def _optimizer(file: File) -> Iterator[Check]:
+def _optimizer(file: File) -> Doubts:
     """AICB times one division of all gradients of a rank by dp, and adds the fastest run to the mean."""
     record, gathered = file.step("grad_param_compute"), file.step("grad_gather")
     dp = file.header.all_gpus // (file.header.tp * file.header.pp)
@@ -134,7 +137,7 @@ def _optimizer(file: File) -> Iterator[Check]:
         yield _timed("optimizer", record.name, _time(has_s), needs_s, why, has_s - needs_s)
 
 
-def _messages_on_tp(file: File) -> Iterator[Check]:
+def _messages_on_tp(file: File) -> Doubts:
     """AICB all-reduces on TP 2 bytes of every parameter, without sequence parallelism only, where it means the norms, and the
     size of an activation, where it means a gradient."""
     tp = file.header.tp
@@ -153,7 +156,7 @@ def _messages_on_tp(file: File) -> Iterator[Check]:
             yield Check(name, record_name, found, "nothing", why, effect_s, choice=choice)
 
 
-def _recompute(file: File) -> Iterator[Check]:
+def _recompute(file: File) -> Doubts:
     """AICB doubles attention's forward for --recompute_activations: its time, or without times its messages."""
     attention, sent = file.named("attention"), 2 * file.activation
     timed = [(r, n, r.compute_ns[FORWARD], r.compute_ns[INPUT_GRADIENT]) for r, n in attention]
@@ -173,7 +176,7 @@ def _recompute(file: File) -> Iterator[Check]:
         yield Check("recompute messages", f"{names[0]}.forward", found, activation, why, choice=choice)
 
 
-def _no_attention(file: File) -> Iterator[Check]:
+def _no_attention(file: File) -> Doubts:
     """AICB times latent attention with DeepSeek's kernels only, and writes 0 elsewhere."""
     attention = file.named("attention")
     timed = any(max(r.compute_ns) > PLACEHOLDER_NS for r, _ in file.named("mlp"))
@@ -183,7 +186,7 @@ def _no_attention(file: File) -> Iterator[Check]:
         yield Check("no attention", attention[0][0].name, found, expected, why)
 
 
-def _logits(file: File) -> Iterator[Check]:
+def _logits(file: File) -> Doubts:
     """AICB gives the final projection attention's time; without sequence parallelism it writes no record of it."""
     times, final = {r.compute_ns[INPUT_GRADIENT] for r, _ in file.named("attention")}, file.named(FINAL)
     if max(times, default=0) <= PLACEHOLDER_NS or any(r.compute_ns[FORWARD] not in times for r, _ in final):
@@ -208,7 +211,7 @@ def _logits_s(file: File) -> float | None:
     return forward_s * words * file.hidden / layers if layers > 0 else None
 
 
-def _expert_gradient(file: File) -> Iterator[Check]:
+def _expert_gradient(file: File) -> Doubts:
     """AICB writes its placeholder where the experts' weight gradient belongs."""
     moe = [(r, n) for r, n in file.runs if "moe" in r.name and r.compute_ns[FORWARD] > PLACEHOLDER_NS]
     bare = [(r, n) for r, n in moe if r.compute_ns[WEIGHT_GRADIENT] <= PLACEHOLDER_NS]
@@ -219,7 +222,7 @@ def _expert_gradient(file: File) -> Iterator[Check]:
         yield _timed("expert gradient", record, found, needs_s, why, -needs_s * _number(bare))
 
 
-def _chunks(file: File) -> Iterator[Check]:
+def _chunks(file: File) -> Doubts:
     """AICB writes the layers of a stage as `vpp`."""
     header = file.header
     if header.pp > 1 and header.vpp > 1 and header.vpp == file.layers:
@@ -229,7 +232,7 @@ def _chunks(file: File) -> Iterator[Check]:
         yield Check("vpp", "the header", f"has vpp {header.vpp}", "1 without interleaving", why, effect_s, choice=choice)
 
 
-CHECKS: tuple[Callable[[File], Iterator[Check]], ...] = (
+CHECKS: tuple[Callable[[File], Doubts], ...] = (
     _no_times,
     _tokens,
     _embedding_forward,

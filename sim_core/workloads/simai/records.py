@@ -1,10 +1,11 @@
 """`workload.records`: values that the user gives in place of those of a SimAI text, record by record."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from sim_core.documents import Fields, Values
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.units import quantity
 from sim_core.workloads.simai.sections import sections_of
@@ -29,7 +30,7 @@ class Choice(NamedTuple):
     amount: int
 
 
-def choices_of(records: Mapping[str, object]) -> tuple[Choice, ...]:
+def choices_of(records: Values) -> tuple[Choice, ...]:
     """The choices in `{record: value}`, `{record.phase: value}` or `{record: {phase: value}}`. Raises SpecError."""
     choices = []
     for key, value in flat(records):
@@ -41,7 +42,7 @@ def choices_of(records: Mapping[str, object]) -> tuple[Choice, ...]:
     return tuple(choices)
 
 
-def flat(records: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def flat(records: Values) -> Iterator[tuple[str, object]]:
     """Choices with `record.phase` for those inside a record."""
     for key, value in records.items():
         if isinstance(value, Mapping):
@@ -97,7 +98,7 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
         column = "compute_ns" if unit == "s" else "comm_bytes"
         for k, chosen in phases.items() if unit else ():
             before = getattr(records[k], column)
-            after: dict[str, Any] = {column: tuple(amount if p in chosen else before[p] for p in range(3))}
+            after: Fields = {column: tuple(amount if p in chosen else before[p] for p in range(3))}
             records[k] = records[k]._replace(**after)
     return text._replace(records=tuple(records))
 

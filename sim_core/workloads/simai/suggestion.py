@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sim_core.documents import Document
 from sim_core.errors import SpecError
 from sim_core.models.description import Model, model_document, parse_model
 from sim_core.models.reading import model_names, read_model
@@ -94,9 +93,9 @@ def suggested_model(text: SimaiText, facts: Facts) -> Suggestion:
 
 def _suggested(text: SimaiText, told: Told, preset: Model | None = None) -> Suggestion:
     """What is told, on top of a preset."""
-    document: Document = model_document(preset) if preset else {}
+    document = model_document(preset) if preset else {}
     comments = {key: why for key, (_, why) in told.items() if why}
-    values: Document = {key: value for key, (value, _) in told.items()}
+    values = {key: value for key, (value, _) in told.items()}
     named = {"name": "suggested", "source": text.path}
     if preset:
         named = {"name": f"{preset.name}-as-recorded", "source": f"{text.path}, {preset.source}"}

@@ -16,6 +16,9 @@ from sim_core.workloads.lines import text_lines
 from sim_core.workloads.simai.header import HEADER_KEYS, LIST_KEYS, RERUN_POLICY, Header, HeaderLine, integer
 from sim_core.workloads.words import group_of, words_of
 
+Words = tuple[str, ...]
+"""Texts, in order."""
+
 COLLECTIVES = tuple(kinds_by("simai"))
 BROADCAST = "BROADCAST"
 """In files of the first generation."""
@@ -35,8 +38,8 @@ class Record(NamedTuple):
     name: str
     dependency: int
     compute_ns: tuple[int, ...]
-    collective: tuple[str, ...]
-    suffix: tuple[str, ...]
+    collective: Words
+    suffix: Words
     comm_bytes: tuple[int, ...]
     update: int
 
@@ -54,7 +57,7 @@ class SimaiText(NamedTuple):
     records: tuple[Record, ...]
     order: npt.NDArray[np.int32]
     line_of: Ints
-    warnings: tuple[str, ...]
+    warnings: Words
 
     def at(self, lines: Iterable[int]) -> list[Record]:
         """The records in some layer lines."""
@@ -80,7 +83,7 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
     return SimaiText(path, header, records, order, line_of, tuple(line.warnings))
 
 
-def _body(path: str, lines: list[tuple[int, str]], kinds: tuple[str, ...]) -> tuple[tuple[Record, ...], npt.NDArray[np.int32]]:
+def _body(path: str, lines: list[tuple[int, str]], kinds: Words) -> tuple[tuple[Record, ...], npt.NDArray[np.int32]]:
     """Line 2 and the layer lines; a repeated line costs only a look-up."""
     (number, text), what = lines[1], "the number of layers"
     tokens = text.split()
@@ -102,7 +105,7 @@ def _body(path: str, lines: list[tuple[int, str]], kinds: tuple[str, ...]) -> tu
     return tuple(records), order
 
 
-def _record(place: Place, raw: str, kinds: tuple[str, ...]) -> Record:
+def _record(place: Place, raw: str, kinds: Words) -> Record:
     """One layer line of 12 columns."""
     fields = raw.split()
     if len(fields) != len(COLUMNS):
@@ -124,7 +127,7 @@ def _record(place: Place, raw: str, kinds: tuple[str, ...]) -> Record:
     return Record(fields[0], dependency, compute_ns, collective, suffix, comm_bytes, update=number(11, 0))
 
 
-def _collective(place: Place, column: int, text: str, kinds: tuple[str, ...]) -> tuple[str, str]:
+def _collective(place: Place, column: int, text: str, kinds: Words) -> tuple[str, str]:
     """Collective and group suffix of a column such as `ALLTOALL_EP`."""
     if text in _WORDS and _WORDS[text][0] in kinds:
         return _WORDS[text]

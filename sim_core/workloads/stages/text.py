@@ -5,12 +5,12 @@ import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
-from sim_core.documents import Document
+from sim_core.documents import Document, Values
 from sim_core.errors import FormatError, shown
 
 GZIP = b"\x1f\x8b"
@@ -71,7 +71,7 @@ def read_stage_text(path: str, data: bytes | None = None) -> StageDurations:
     return durations_of(path, ranks, steps[1:] or steps)  # the first one allocates memory and opens connections
 
 
-def durations_of(path: str, ranks: Mapping[int, Mapping[int, Mapping[str, Any]]], steady: list[int]) -> StageDurations:
+def durations_of(path: str, ranks: Mapping[int, Mapping[int, Values]], steady: list[int]) -> StageDurations:
     """The durations of a pipeline from the times of its blocks by rank and step, over `steady` steps. Raises FormatError."""
     stages = sorted(ranks)
     if stages != list(range(len(stages))) or len(stages) > MOST_STAGES:
@@ -135,7 +135,7 @@ def _stated(path: str, values: object) -> StageDurations:
     forward, backward = (_chunks(path, key, values.get(key)) for key in _TIMED)
     if forward.shape != backward.shape:
         raise FormatError(path, 1, "backward_ms", f"{backward.shape}", f"{forward.shape}, as forward_ms has")
-    given: Document = {**_DEFAULTS, **values}
+    given = {**_DEFAULTS, **values}
     for keys, fits, expected in _CHECKS:
         for key in keys:
             if not fits(given[key]):
@@ -164,7 +164,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_BLOCKS
 
 
-_DEFAULTS: Mapping[str, Any] = {
+_DEFAULTS: Values = {
     "micro_batches": None, "step_ms": None, "after_ms": 0.0, "spread": 0.0, "steps": 1, "layers": None, "micro_batch": None,
     "notes": [],
 }  # fmt: skip
@@ -218,9 +218,9 @@ def _document(path: str, data: bytes) -> Document:
     return document
 
 
-def _ranks(path: str, document: Mapping[str, Any]) -> dict[int, dict[int, Mapping[str, Any]]]:
+def _ranks(path: str, document: Values) -> dict[int, dict[int, Values]]:
     """Steps of each rank, checked. Raises FormatError."""
-    ranks: dict[int, dict[int, Mapping[str, Any]]] = {}
+    ranks: dict[int, dict[int, Values]] = {}
     for name, steps in document.items():
         match = _RANK.fullmatch(name)
         if match is None or not isinstance(steps, dict):
@@ -235,7 +235,7 @@ def _ranks(path: str, document: Mapping[str, Any]) -> dict[int, dict[int, Mappin
     return ranks
 
 
-def _checked(path: str, where: str, step: object) -> Mapping[str, Any]:
+def _checked(path: str, where: str, step: object) -> Values:
     if not isinstance(step, dict) or any(key not in step for key in _KEYS):
         keys = ", ".join(map(str, step)) if isinstance(step, dict) else type(step).__name__
         raise FormatError(path, 1, where, shown(keys), ", ".join(_KEYS))
@@ -252,7 +252,7 @@ def _checked(path: str, where: str, step: object) -> Mapping[str, Any]:
     return step
 
 
-def _blocks(path: str, ranks: Mapping[int, Mapping[int, Mapping[str, Any]]], steps: list[int]) -> tuple[int, int]:
+def _blocks(path: str, ranks: Mapping[int, Mapping[int, Values]], steps: list[int]) -> tuple[int, int]:
     """Forwards of a stage in a step, and chunks of a stage by their order. Raises FormatError."""
     counts = {len(ranks[rank][step][key]) for rank in ranks for step in steps for key in _TIMES}
     if len(counts) != 1:

@@ -1,6 +1,6 @@
 """Collectives inside the layers of a job: how often, of which size, and what they take without waits; the pace of layers."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from statistics import fmean
 from typing import NamedTuple
@@ -54,12 +54,9 @@ def collectives(job: Job, costs: Costs, a_block: float, imbalance: float) -> lis
     its layers, rounded up; total bytes and seconds are kept.
     """
     sent = list(_sent(job, costs, imbalance))
-    named: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for call in sent:
-        named[call.named].append((call.bytes, call.seconds))
     rates = {}  # seconds per byte of the best of the large ones
-    for name, calls in named.items():
-        size, seconds = np.array(calls).T
+    for name in {call.named for call in sent}:
+        size, seconds = np.array([(call.bytes, call.seconds) for call in sent if call.named == name]).T
         large = size >= LARGE * size.max()
         rates[name] = float(np.quantile(seconds[large] / size[large], BEST, method="higher"))
     layers = [len(job.named(name)) * a_block for name in BLOCKS]

@@ -165,11 +165,11 @@ def _as_recorded(job: Job, groups: list[Floats], spread: float) -> Floats:
 
 def _alike(passes: Sequence[Passes]) -> Iterator[list[Passes]]:
     """The passes of groups of which the same places have a trace, of those groups that have most of them."""
-    places: dict[int, set[int]] = defaultdict(set)
+    places = defaultdict(set)
     for group, place in passes[0][["group", "place"]].tolist():
         places[group].add(place)
     most = max(len(of_group) for of_group in places.values())
-    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    alike = defaultdict(list)
     for group, of_group in places.items():
         if len(of_group) == most:
             alike[tuple(sorted(of_group))].append(group)

@@ -3,7 +3,6 @@
 import glob
 import math
 import os
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -132,10 +131,7 @@ def _beside(file: TraceText) -> dict[str, float]:
         if row.name == BESIDE and numel.isdigit():
             width = DTYPE_BYTES.get(extra.get("grad_dtype", "").removeprefix("torch."), 4)
             buckets[row.group or "dp", extra.get("buffer_id", ""), extra.get("bucket_id", str(k))] = float(numel) * width
-    by_group: defaultdict[str, float] = defaultdict(float)
-    for (group, _, _), size in buckets.items():
-        by_group[group] += size
-    return by_group
+    return {group: sum(size for (of, *_), size in buckets.items() if of == group) for group, *_ in buckets}
 
 
 def _check_complete(rank: Rank, warnings: list[str]) -> None:

@@ -10,6 +10,9 @@ from sim_core.limits import LARGEST, whole_number
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.traces.text import BLOCKS, EXPERT_REDUCTIONS, Shape, TraceText
 
+Files = Sequence[TraceText]
+"""Of a job."""
+
 LAST_STAGE = "loss_func"
 OWN = ("tp", "pp", "vpp", "ep", "all_gpus", "layers", "micro_batch", "experts")
 """Facts about a job's plan."""
@@ -56,7 +59,7 @@ def facts_of_name(path: str) -> dict[str, int]:
     return {key: int(match[1]) for key, match in matches.items() if match and int(match[1]) > 0}
 
 
-def layout_of(files: Sequence[TraceText], given: Facts) -> Layout:
+def layout_of(files: Files, given: Facts) -> Layout:
     """The layout of the job of `files`. `given` are the user's facts, which take precedence.
 
     Raises FormatError if facts contradict each other.
@@ -107,7 +110,7 @@ def forwards_ahead(names: Sequence[str]) -> int:
     return [name for name in names if name in BLOCKS].index(BLOCKS[1])
 
 
-def _check_pipeline(files: Sequence[TraceText], pp: int, ga: int) -> None:
+def _check_pipeline(files: Files, pp: int, ga: int) -> None:
     """Raise FormatError where the warm-up is that of another number of stages: with 1F1B as many forwards as stages follow."""
     for file in files:
         ahead = forwards_ahead(file.names)
@@ -121,7 +124,7 @@ def has_experts(file: TraceText) -> bool:
     return any(row.name in EXPERT_REDUCTIONS or any(call.group == "exp" for call in row.calls) for row in file.rows)
 
 
-def _micro_batches(files: Sequence[TraceText], facts: Mapping[str, int]) -> tuple[int, int]:
+def _micro_batches(files: Files, facts: Mapping[str, int]) -> tuple[int, int]:
     """Micro-batches per step and virtual stages, from the forwards of a rank and the batches that an end stage reads."""
     most = max(file.names.count(BLOCKS[0]) for file in files)
     if most == 0:
@@ -136,7 +139,7 @@ def _micro_batches(files: Sequence[TraceText], facts: Mapping[str, int]) -> tupl
     return (read, most // read) if read and most % read == 0 else (most, 1)
 
 
-def _stages(files: Sequence[TraceText], vpp: int, notes: list[str]) -> int:
+def _stages(files: Files, vpp: int, notes: list[str]) -> int:
     """Pipeline stages: from the stage that computes the loss, else from the warm-up of 1F1B."""
     for file in files:
         if LAST_STAGE in file.names:
@@ -153,7 +156,7 @@ def _stages(files: Sequence[TraceText], vpp: int, notes: list[str]) -> int:
     return pp
 
 
-def _ranks_per_stage(files: Sequence[TraceText], facts: Mapping[str, int], pp: int, notes: list[str]) -> int:
+def _ranks_per_stage(files: Files, facts: Mapping[str, int], pp: int, notes: list[str]) -> int:
     """tp * dp, from the world size, else from the ranks with a trace."""
     if "all_gpus" in facts:
         if facts["all_gpus"] % pp:
@@ -175,7 +178,7 @@ def _ranks_per_stage(files: Sequence[TraceText], facts: Mapping[str, int], pp: i
     return per_stage
 
 
-def message_shape(files: Sequence[TraceText]) -> Shape:
+def message_shape(files: Files) -> Shape:
     """Sizes of a pipeline message [sequence, micro-batch, hidden]; 0 where none has them."""
     rows = (row for file in files for row in file.rows)
     return next((row.shape for row in rows if row.group == "pp" and len(row.shape) == 3), (0, 0, 0))

@@ -164,7 +164,7 @@ def split_fields(place: Place, text: str, known: Container[str]) -> dict[str, st
 
     A `known` key inside free text is text if it also occurs outside of it. Raises FormatError; Unclosed.
     """
-    fields: dict[str, str] = {}
+    fields = {}
     at = 0
     while at < len(text):
         match = _PLAIN.match(text, at)  # most values are a word or a list of numbers
@@ -193,7 +193,7 @@ def split_strings(place: Place, text: str) -> list[str]:
     if not (text.startswith("[") and text.endswith("]")):
         raise FormatError(*place, _PARTS_KEY, shown(text), expected)
     text = text[1:-1].strip()
-    strings: list[str] = []
+    strings = []
     at = 0
     while at < len(text):
         if text[at] not in _REST_OF_STRING:
@@ -227,7 +227,7 @@ def _free_text_end(place: Place, text: str, at: int, known: Container[str], befo
     none = _NONE.match(text, at)
     if none:
         return none.end()
-    last: dict[str, int] = {}
+    last = {}
     while match := _NEXT_KEY.search(text, at):
         at = match.end()
         if match[1] in known and match[1] not in before and match[1] != FREE_TEXT:
@@ -239,7 +239,7 @@ def _free_text_end(place: Place, text: str, at: int, known: Container[str], befo
 
 def _bracket_end(place: Place, text: str, start: int) -> int:
     """The position after the bracket that closes the one at `start`."""
-    due: list[str] = []
+    due = []
     at = start
     while match := _INSIDE.search(text, at):
         mark, at = match[0][-1], match.end()

@@ -23,7 +23,9 @@ from sim_core.workloads.traces.text import EMBEDDING_REDUCTION, EXPERT_REDUCTION
 
 Place = tuple[int, int]
 """(stage, index among the ranks of the stage)."""
-Key = tuple[str, tuple[Place, ...], int]
+Group = tuple[Place, ...]
+"""The places of its ranks."""
+Key = tuple[str, Group, int]
 """Kind, places of the group, and how many of that kind came before in the group."""
 Turn = tuple[int, int]
 """(rank, operation), as numbered in `Job.ranks` and `Rank.operations`."""
@@ -75,7 +77,7 @@ def meetings(job: Job) -> list[Meeting]:
     by_key: dict[Key, Meeting] = {}
     sums_norms = not job.has_experts
     for number, rank in enumerate(job.ranks):
-        counts: Counter[tuple[str, tuple[Place, ...]]] = Counter()
+        counts: Counter[tuple[str, Group]] = Counter()
         for k, operation in enumerate(rank.operations):
             for kind, group, call, seconds in _communications(job.layout, rank, operation, sums_norms):
                 counts[kind, group] += 1
@@ -88,7 +90,7 @@ def meetings(job: Job) -> list[Meeting]:
 
 def _communications(
     layout: Layout, rank: Rank, operation: Operation, sums_norms: bool
-) -> Iterator[tuple[str, tuple[Place, ...], int, float]]:
+) -> Iterator[tuple[str, Group, int, float]]:
     """(kind, places of the group, call or -1, recorded seconds) of each communication of an operation."""
     for part in operation.parts:
         yield part.partition("_")[2], channel(layout, rank.stage, rank.index, part), -1, operation.duration_s
@@ -110,7 +112,7 @@ def channel(layout: Layout, stage: int, index: int, part: str) -> tuple[Place, P
     return ((stage, index), (other, index)) if sends else ((other, index), (stage, index))
 
 
-def group_of(layout: Layout, stage: int, index: int, group: str) -> tuple[Place, ...]:
+def group_of(layout: Layout, stage: int, index: int, group: str) -> Group:
     """Places (stage, index) of a rank's group; TP fastest, then DP (EP inside DP), then PP."""
     tp, dp, ep, ends = layout.tp, layout.dp, layout.ep, (0, layout.pp - 1)
     replica, shard = divmod(index, tp)
@@ -152,7 +154,7 @@ Times = Mapping[Turn, tuple[float, float]]
 
 def settle(job: Job, met: Sequence[Meeting]) -> tuple[tuple[Played, ...], Times]:
     """Set the cost of each communication (`paid_s`) and replay all ranks. Raises SpecError for a cycle of waits."""
-    met_in: dict[Turn, list[Meeting]] = defaultdict(list)
+    met_in = defaultdict(list)
     for meeting in met:
         for rank, k, _ in meeting.members:
             met_in[rank, k].append(meeting)
@@ -188,7 +190,7 @@ def _paid_by_the_last(met_in: Mapping[Turn, list[Meeting]], times: Times) -> dic
 
 def _settle_messages(mixed: Sequence[Meeting], paid: Mapping[Key, float]) -> None:
     """Cost of messages in mixed exchanges: of the last member, else of others on the link, else the shortest recorded there."""
-    on_link: dict[Link, list[Meeting]] = defaultdict(list)
+    on_link = defaultdict(list)
     for message in mixed:
         on_link[message.link].append(message)
     for messages in on_link.values():

@@ -68,7 +68,7 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
     rows = []
     messages = []
     width, rest_s, first = 4.0, 0.0, stages.known[0]
-    parameters: dict[int, dict[int, float]] = {}  # by group and stage
+    parameters = {}  # by group and stage
     shares = Shares()
     alone = {DP: job.layout.dp == 1, DP_EP: job.layout.dp == job.layout.ep}  # nobody else holds the same parameters
     for name, (group, rule) in REDUCTIONS.items():
@@ -116,7 +116,7 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
 
 def _reduced(job: Job, name: str, costs: Costs) -> dict[int, tuple[float, float, float]]:
     """By stage with this reduction: bytes, bytes of an element, seconds without waits."""
-    ranks: dict[int, list[tuple[float, float, float]]] = defaultdict(list)
+    ranks = defaultdict(list)
     for number, rank in enumerate(job.ranks):
         own = [(o, costs.get((number, k, -1), o.duration_s)) for k, o in enumerate(rank.operations) if o.name == name]
         if own:

@@ -72,7 +72,7 @@ def message_costs(met: list[Meeting]) -> tuple[dict[Link, float], float]:
 
     If only one end has a trace, waiting and transfer cannot be separated: the shortest message is used for all.
     """
-    by_link: dict[Link, list[float]] = defaultdict(list)
+    by_link = defaultdict(list)
     messages = [meeting for meeting in met if meeting.is_message]
     for message in messages:
         if len(message.members) == 2:
@@ -84,7 +84,7 @@ def message_costs(met: list[Meeting]) -> tuple[dict[Link, float], float]:
 def call_costs(job: Job, met: list[Meeting]) -> dict[Member, float]:
     """Seconds, without waiting, of each operation or call that takes part in a collective, by (rank, operation, call)."""
     rate = min((o.duration_s / o.bytes for o in job.named("dp_allreduce") if o.bytes > 0), default=None)
-    costs: dict[Member, float] = {}
+    costs = {}
     for meeting in met:
         if meeting.is_message:
             continue

@@ -50,12 +50,12 @@ DTYPE_BYTES: Mapping[str, int] = {
 }
 """Bytes of one element, by torch's name of its type."""
 
-_ABSENT: Mapping[str | None, str] = {None: "", "None": ""}
-_STATE: Mapping[str | None, str] = {**_ABSENT, **{word: word for word in STATES}}
-_DTYPE: Mapping[str | None, str] = {**_ABSENT, **{p + d: d for d in DTYPE_BYTES for p in ("", "torch.")}}
-_OPERATION = frozenset(OPERATIONS)
-_GROUP: Mapping[str | None, str] = {**_ABSENT, **{word: word for word in GROUPS}}
-_COMM_FUNCTION = frozenset(COMM_FUNCTIONS)
+_Words = Mapping[str | None, str]
+"""Words of the file, each with what it means."""
+_ABSENT: _Words = {None: "", "None": ""}
+_STATE: _Words = {**_ABSENT, **{word: word for word in STATES}}
+_DTYPE: _Words = {**_ABSENT, **{p + d: d for d in DTYPE_BYTES for p in ("", "torch.")}}
+_GROUP: _Words = {**_ABSENT, **{word: word for word in GROUPS}}
 _MOST_MS = 2.0**53  # above, a float64 cannot represent every millisecond
 _INT64_MAX = 2**63 - 1
 _NUMBER_LENGTH = 64
@@ -168,7 +168,7 @@ class _Reader:
         if (stage_id := self._whole("stage_id", stage)) >= 0:
             self._place("stage_id", stage_id)
         micro_batch = self._whole("batch_id", batch)
-        if name not in _OPERATION:
+        if name not in OPERATIONS:
             self._unknown("operation", name, OPERATIONS)
         if extra is not None:
             self._near_misses(extra, KEYS, texts.values)
@@ -182,7 +182,7 @@ class _Reader:
         name = _text(comm)
         if not name:
             self.warnings.add(self.line, "a sub-operation without `comm_func` has no name")
-        elif name not in _COMM_FUNCTION:
+        elif name not in COMM_FUNCTIONS:
             self._unknown("comm_func", name, COMM_FUNCTIONS)
         if extra is not None:
             self._near_misses(extra, PART_KEYS, values)
@@ -250,7 +250,7 @@ class _Reader:
         self.shapes[text] = sizes
         return sizes
 
-    def _word(self, what: str, text: str | None, valid: Mapping[str | None, str]) -> str:
+    def _word(self, what: str, text: str | None, valid: _Words) -> str:
         """Raise FormatError for a word outside its closed list."""
         words = [word for key, word in valid.items() if key == word]
         found = shown_near(str(text), str(text).removeprefix("torch."), words)

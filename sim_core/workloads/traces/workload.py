@@ -43,8 +43,6 @@ FASTEST = 4e12
 PIPELINE = len(GROUP_NAMES)
 """The group of pipeline messages among recorded ones."""
 DTYPE_OF_WIDTH = {2.0: "bf16", 4.0: "fp32"}
-_COLUMNS = (np.int64, np.int64, np.float64, np.float64, np.float64, np.bool_, np.int64)
-"""Types of RecordedMessages."""
 SWEPT = (*BLOCKS, "get_batch", "loss_func", "dp_allreduce", *EXPERT_REDUCTIONS, EMBEDDING_REDUCTION, OPTIMIZER)
 """Operations that a workload holds; others are only replayed."""
 
@@ -207,7 +205,8 @@ def _recorded(stages: Stages, comms: list[Comm], once: list[Message], p2p_bytes:
         rate = short(max(row.bytes * row.number / row.seconds for row in too_fast), "B/s")
         notes.append(f"recorded messages of up to {rate} are faster than any network: taken as the model has them")
     kept = [row for row in rows if row not in too_fast]
-    return RecordedMessages(*(np.array([row[k] for row in kept], column) for k, column in enumerate(_COLUMNS)))
+    kinds = Message.__annotations__.values()
+    return RecordedMessages(*(np.array([row[k] for row in kept], kind) for k, kind in enumerate(kinds)))
 
 
 def _pieces(

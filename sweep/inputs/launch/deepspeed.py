@@ -19,7 +19,7 @@ def read_trainer_script(text: str) -> Job:
     """A script that starts the Trainer: its flags as its arguments."""
     values, unset = values_of(flags_of_text(text))
     words = {"True": True, "False": False}
-    document: Fields = {
+    document = {
         name: int(value) if value.isdigit() and len(value) < 10 else words.get(value.capitalize(), value)
         for name, value in values.items()
     }
@@ -44,7 +44,7 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
         notes.append(f"left to the Trainer (auto): {', '.join(automatic)}")
     if not trainer and of.CHECKPOINTING.name not in config:
         notes.append("recompute: not in this file, taken as none; --set checkpointing=full changes it")
-    plan: Fields = {
+    plan = {
         "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": gpus, "all_gpus": gpus, "micro_batch": micro,
         "global_batch": batch or (micro * ga * gpus if micro and ga and gpus else None),
         "ga": ga, "sequence": next((number(config, name) for name in of.SEQUENCES if number(config, name)), None),
@@ -78,7 +78,7 @@ def _zero(config: Values, notes: list[str]) -> Fields:
         nothing = None if "hybrid_shard" in words else "none"
         return {"sharding": next((sharing for word, sharing in of.FSDP.items() if word in words), nothing)}
     stage = zero.get(of.STAGE.name, 0)
-    plan: Fields = {"sharding": of.ZERO[stage] if isinstance(stage, int) and 0 <= stage < len(of.ZERO) else None}
+    plan = {"sharding": of.ZERO[stage] if isinstance(stage, int) and 0 <= stage < len(of.ZERO) else None}
     said = [f"{name} {zero[name]}" for name in of.UNMODELLED if zero.get(name, 1) not in (1, False, None)]
     said += [f"{name} True" for name in of.UNMODELLED if zero.get(name) is True]
     if said:

@@ -2,10 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from sim_core import PLAN_DEFAULTS, SpecError, parse_model
+from sim_core.documents import Fields, Values
 from sweep.inputs.launch.keys import number, numbers_or_why, section
 from sweep.inputs.told import Job
 
@@ -22,11 +21,11 @@ LIST = re.compile(r"\d{1,4}(?:,\d{1,4})+")
 FRAMEWORKS = {"megatron-core": "Megatron-LM", "torchtitan": "torchtitan", "nemo": "NeMo"}
 
 
-def read_json(path: str, document: Mapping[str, Any]) -> Job:
+def read_json(path: str, document: Values) -> Job:
     """The plan of an exported file. Raises SpecError if its sizes do not fit together."""
     fields, model = section(document, "fields"), section(document, "model")
     stack = str(document.get("stack", ""))[:40]
-    plan: dict[str, Any] = {name: number(fields, name) for name in SIZES}
+    plan: Fields = {name: number(fields, name) for name in SIZES}
     sizes = [plan[name] for name in ("tp", "pp", "cp", "dp")]
     if None in sizes or math.prod(sizes) != plan["all_gpus"]:
         raise SpecError(f"{path}: tp x pp x cp x dp of its fields are not all_gpus")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from sim_core import (
     Flags,
@@ -16,7 +15,7 @@ from sim_core import (
     model_of_flags,
     says_model,
 )
-from sim_core.documents import Lines, Values
+from sim_core.documents import Fields, Lines, Values
 from sweep.frameworks import megatron
 from sweep.frameworks.deepspeed import DEEPSPEED
 from sweep.frameworks.megatron_choices import offload_notes, optimizer_notes
@@ -67,7 +66,7 @@ def kept_flags(text: str) -> dict[str, tuple[str, ...]]:
 
 def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
     """Arguments by Megatron's names, and those whose value is only known when the script runs."""
-    values: dict[str, str] = {}
+    values = {}
     unset = []
     for flag, places in flags.items():
         numbered = flag in megatron.NUMBERED
@@ -108,7 +107,7 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
         notes.append(f"set under a condition of the script, so left open: {', '.join(under)}")
     unknown: list[str] = []
 
-    def read(given: Mapping[str, object]) -> Model:
+    def read(given: Values) -> Model:
         read_one, unknown[:] = model_of_flags(flags, path, given)
         return read_one
 
@@ -143,7 +142,7 @@ def gpus_of(values: Mapping[str, str], slurm: Mapping[str, int], unset: Sequence
     return nodes * each if nodes and each else slurm.get("gpus") if nodes is None or not stated else None
 
 
-def numbers_told(read: Callable[[Mapping[str, object]], Model], path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def numbers_told(read: Callable[[Values], Model], path: str) -> tuple[Fields, tuple[str, ...]]:
     """The numbers of the model that `read` makes with what is given besides, and why they are not all there; without those
     of a tokenizer that does not say how many tokens it has, all others."""
     numbers, why = numbers_or_why(lambda: read({}), path)

@@ -72,7 +72,7 @@ def _plan(settings: _Settings, model: Values, notes: list[str]) -> Fields:
     local = settings.number(of.LOCAL_BATCH)
     micro = (settings.number(of.MICRO_BATCH, 1) if pp > 1 else local) if local else None
     batch = settings.number(of.GLOBAL_BATCH) or (local * dp if local and dp else None)
-    plan: Fields = {
+    plan = {
         "tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": settings.number(of.EP, 1), "dp": dp,
         "all_gpus": dp * tp * pp * cp if dp else None, "micro_batch": micro, "global_batch": batch,
         **({} if batch else {"ga": local // micro if local and micro and local % micro == 0 else None}),

@@ -185,7 +185,7 @@ class MegatronLog(LogReader):
         if not values and not world:
             return {}
         gpus, told = megatron.WORLD.whole(values) or world.get("all_gpus"), megatron.fields_of(values)
-        rest: Plan = {
+        rest = {
             "all_gpus": gpus,
             "global_batch": told.get("global_batch"),
             "sequence": model.SEQUENCE.whole(values) or None,
@@ -196,7 +196,7 @@ class MegatronLog(LogReader):
         self.job.refused = self._lies(gpus, tp, pp, dp, cp)
         if self.job.refused:
             return rest
-        plan: Plan = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, **rest}
+        plan = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, **rest}
         if not values:
             return plan
         plan |= {name: told.get(name) for name in ("vpp", "ep", "micro_batch")}

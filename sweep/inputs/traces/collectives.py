@@ -115,7 +115,7 @@ def host_calls(events: Events) -> list[Call]:
 
 def table(found: list[Call]) -> list[Row]:
     """Calls by key, those that took longest first."""
-    times: dict[Key, list[float]] = defaultdict(list)
+    times = defaultdict(list)
     for call in found:
         times[call.key].append((call.end_us - call.start_us) * MICRO)
     rows = [Row(key, len(each), min(each), float(np.median(each)), sum(each)) for key, each in times.items()]

@@ -1,8 +1,9 @@
 """The events of one rank as columns: what its GPU ran, what launched it, operators, steps, memory, and how it was made."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sim_core import Bools, Floats, Ints
+from sim_core.documents import Fields
 
 NONE = -1
 """The number of a row that the file does not tell."""
@@ -76,7 +77,7 @@ class Events:
     def __init__(self, name: str) -> None:
         self.name = name
         self.origin_us = 0.0
-        self.about: dict[str, Any] = {}  # the keys of the file that say how it was made
+        self.about: Fields = {}  # the keys of the file that say how it was made
         self.names: list[str] = []  # each name once
         self.collectives: dict[int, Collective] = {}  # by GPU event
         self.shapes: dict[int, Shaped] = {}  # by operator, where the file has them

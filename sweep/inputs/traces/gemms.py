@@ -58,7 +58,7 @@ def gemms(events: Events, chosen: Bools) -> Gemms:
     """The GEMMs among the chosen GPU events, where the file has shapes of operators."""
     compute = chosen & (events.kind == Kind.COMPUTE)
     kernels, fills = _seconds(events, compute), _seconds(events, chosen & (events.kind == Kind.MEMORY))
-    times: dict[Shape, list[tuple[float, float]]] = defaultdict(list)
+    times = defaultdict(list)
     read = 0.0
     for row, shaped in events.shapes.items():
         shape = shape_of(events.names[events.ops.name[row]], shaped)

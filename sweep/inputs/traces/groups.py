@@ -2,10 +2,11 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from sim_core.documents import Values
 from sweep.frameworks.names import by_word
 
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP::", "DeepSpeedEngine")
@@ -68,7 +69,7 @@ class Place:
     notes: list[str] = field(default_factory=list)
 
 
-def place_of(about: Mapping[str, Any]) -> Place:
+def place_of(about: Values) -> Place:
     """What `distributedInfo` says."""
     info = about.get("distributedInfo")
     place = Place()

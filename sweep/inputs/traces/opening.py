@@ -12,13 +12,16 @@ from typing import BinaryIO, cast
 from sim_core import FormatError
 from sweep.inputs.traces.stream import DAMAGE
 
+Parts = Iterator[tuple[str, BinaryIO]]
+"""A name for messages, and the bytes."""
+
 GZIP = b"\x1f\x8b"
 _TAR_MARK = (b"ustar", 257)
 HEAD_BYTES = 2**16
 MOST_FILES = 4096
 
 
-def sources(path: str) -> Iterator[tuple[str, BinaryIO]]:
+def sources(path: str) -> Parts:
     """What is in a file, an archive or a folder: for each part a name for messages and its bytes, to be read at once.
 
     Names inside an archive are not told, since users put jobs and hosts in them. Raises FormatError, OSError.
@@ -31,7 +34,7 @@ def sources(path: str) -> Iterator[tuple[str, BinaryIO]]:
     yield from _of_file(path, only_profiles=False)
 
 
-def _of_file(path: str, *, only_profiles: bool) -> Iterator[tuple[str, BinaryIO]]:
+def _of_file(path: str, *, only_profiles: bool) -> Parts:
     mark, at = _TAR_MARK
     try:
         with Path(path).open("rb", HEAD_BYTES) as raw:
@@ -82,7 +85,7 @@ def _start(file: BinaryIO) -> bytes:
     return cast(io.BufferedReader, file).peek(HEAD_BYTES)[:HEAD_BYTES]
 
 
-def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
+def _members(path: str, file: BinaryIO) -> Parts:
     number = 0
     with tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sim_core import Floats, Ints, SpecError, StageDurations, durations_of
+from sim_core.documents import Fields, Values
 from sweep.inputs.traces.events import Events
 from sweep.inputs.traces.kinds import Kind
 from sweep.inputs.traces.profile import Recording, recordings
@@ -125,11 +126,11 @@ def _on_device(events: Events, named: Iterable[tuple[str, float, float]]) -> lis
     return blocks
 
 
-def _times(blocks: Sequence[_Block], step: int) -> Mapping[str, Any]:
+def _times(blocks: Sequence[_Block], step: int) -> Values:
     """A step as Primus dumps it, in milliseconds."""
     every = [block for block in blocks if block.step == step]
     begin, end = min(block.start_us for block in every), max(block.end_us for block in every)
-    times: dict[str, Any] = {"total": (end - begin) * 1e-3}
+    times: Fields = {"total": (end - begin) * 1e-3}
     for phase, name in (("f", "fwd"), ("b", "bwd")):
         of_phase = sorted((block.start_us, block.end_us) for block in every if block.phase == phase)
         times[f"{name}_start"] = [(start - begin) * 1e-3 for start, _ in of_phase]

@@ -11,6 +11,9 @@ from typing import Any, BinaryIO, NoReturn
 
 from sim_core import FormatError
 
+Entries = Iterator[tuple[str, Any]]
+"""Events have an empty key."""
+
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
 """What reading a damaged gzip or tar raises."""
 CHUNK_BYTES = 2**20
@@ -99,7 +102,7 @@ class Text:
         return True
 
 
-def entries(name: str, file: BinaryIO) -> Iterator[tuple[str, Any]]:
+def entries(name: str, file: BinaryIO) -> Entries:
     """Each event as ("", event), and each other entry of the file as (key, value), in the file's order.
 
     The file is an object with a list `traceEvents`, or that list alone. Raises FormatError with line and column, OSError.
@@ -116,7 +119,7 @@ def entries(name: str, file: BinaryIO) -> Iterator[tuple[str, Any]]:
         text.fail("not JSON: more after the end")
 
 
-def _members(text: Text) -> Iterator[tuple[str, Any]]:
+def _members(text: Text) -> Entries:
     goes_on = _opens(text, "}")
     while goes_on:
         if text.peek() != '"':
@@ -132,7 +135,7 @@ def _members(text: Text) -> Iterator[tuple[str, Any]]:
         goes_on = _goes_on(text, "}")
 
 
-def _elements(text: Text) -> Iterator[tuple[str, Any]]:
+def _elements(text: Text) -> Entries:
     goes_on = _opens(text, "]")
     while goes_on:
         yield "", text.value()

@@ -23,7 +23,7 @@ from ray.job_submission import JobSubmissionClient
 from cluster.demo import DemoCluster, demo_cluster, free_ports
 from sweep.results.store import Store
 from tests.sweep.conftest import rows, spec_in
-from tests.sweep.test_execution import BIG_AXES, call, children, command, there
+from tests.sweep.test_execution import BIG_AXES, children, command, here, there
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -38,7 +38,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(spec: Path) -> pa.Table:
     out = spec.parent / "undisturbed"
-    call("run", spec, "--out", out, "--workers", 2, "--top", 0)
+    here("run", spec, "--out", out, "--workers", 0, "--top", 0)
     return rows(out)
 
 
@@ -160,7 +160,7 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: 
         assert len(files) == len(Store(directory=out).slices()), "a row lies in two files"
         for path in rng.sample(files, len(files) - 1):
             path.unlink()
-    call("run", spec, "--out", out, "--top", 0)
+    here("run", spec, "--out", out, "--workers", 0, "--top", 0)
     assert rows(out).equals(undisturbed)
     assert len(list(out.glob("part-*.parquet"))) == len(Store(directory=out).slices())
     return workers_killed

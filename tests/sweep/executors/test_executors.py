@@ -96,7 +96,7 @@ def maker(request: pytest.FixtureRequest) -> Make:
     return partial(RayExecutor, at_driver=rest == "driver")
 
 
-@pytest.fixture(params=["inline", "local-2", "ray-driver", "ray-worker"])
+@pytest.fixture(params=["inline", "local-1", "ray-driver", "ray-worker"])
 def executor(request: pytest.FixtureRequest) -> Executor:
     return maker(request)()
 
@@ -106,7 +106,7 @@ def make(request: pytest.FixtureRequest) -> Make:
     return maker(request)
 
 
-one_to_many = pytest.mark.parametrize("executor", ["inline", "local-1", "local-3", "ray-driver", "ray-worker"], indirect=True)
+one_to_many = pytest.mark.parametrize("executor", ["inline", "local-3", "ray-driver", "ray-worker"], indirect=True)
 loses_late = pytest.mark.parametrize(
     "make", ["local-2", "ray-driver", pytest.param("ray-worker", marks=pytest.mark.long)], indirect=True
 )

@@ -14,16 +14,17 @@ import pytest
 from cluster.demo import DemoCluster, demo_cluster
 from sweep.results.store import Store
 from sweep.sources import ROOT
+from tests.conftest import rest_long
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.executors.test_cluster import QUIET
-from tests.sweep.test_execution import call, command
+from tests.sweep.test_execution import call, command, here
 
 PROJECT = ROOT.parent
 DIFFERING = {
     "a source of sweep": ("sweep/spec/budget.py", "CHANGED = 1"),
+    "a package": ("numba-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: numba\nVersion: 0.1"),
     "a source of sim_core": ("sim_core/units.py", "CHANGED = 1"),
     "a table of sim_core": ("sim_core/hardware/presets/H100-SXM.yaml", "# changed"),
-    "a package": ("numba-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: numba\nVersion: 0.1"),
 }
 """What is added to which file of the other installation."""
 NAMED = {"a source of sweep": "sweep/spec/budget.py: found ", "a package": "numba: found 0.1, expected "}
@@ -61,7 +62,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(spec: Path) -> pa.Table:
-    call("run", spec, "--out", spec.parent / "undisturbed", "--workers", 0, "--top", 0)
+    here("run", spec, "--out", spec.parent / "undisturbed", "--workers", 0, "--top", 0)
     return rows(spec.parent / "undisturbed")
 
 
@@ -89,7 +90,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize("writer", ["driver", "worker"])
+@pytest.mark.parametrize("writer", rest_long(["worker", "driver"], 1))
 def test_the_same_code_in_another_folder_runs(two: Two, spec: Path, undisturbed: pa.Table, tmp_path: Path, writer: str) -> None:
     done = two.run(spec, tmp_path / "out", writer)
     assert done.returncode == 0, done.stderr
@@ -97,7 +98,7 @@ def test_the_same_code_in_another_folder_runs(two: Two, spec: Path, undisturbed:
 
 
 @pytest.mark.parametrize("writer", ["worker", pytest.param("driver", marks=pytest.mark.long)])
-@pytest.mark.parametrize("differing", DIFFERING, indirect=True)
+@pytest.mark.parametrize("differing", rest_long(DIFFERING, 2), indirect=True)
 def test_a_node_with_another_version_ends_the_run(two: Two, spec: Path, differing: str, tmp_path: Path, writer: str) -> None:
     told = refused(two.run(spec, tmp_path / "out", writer))
     assert told.startswith("error: a worker on node ")

@@ -114,7 +114,7 @@ def test_a_plan_survives_its_launch(stack: str, form: str, fixed: str, tmp_path:
         f"fixed: {{tp: 1, pp: 1, vpp: 1, ep: {8 if model[0] == 'm' else 1}, all_gpus: 64, ga: 1, {fixed}}}\n",
         encoding="utf-8",
     )
-    assert sweep("run", spec, "--out", tmp_path / "r", "--quiet", "--workers", 1).returncode == 0
+    assert sweep("run", spec, "--out", tmp_path / "r", "--quiet", "--workers", 0).returncode == 0
     done = sweep("export", tmp_path / "r", "--plan", 0, "--format", form)
     assert done.returncode == 0, done.stderr
     told, _ = read(tmp_path, "run.toml" if form == "torchtitan" else "run.sh", done.stdout)
@@ -141,7 +141,7 @@ def test_what_a_framework_refuses_is_refused(form: str, fixed: str, rule: str, t
         f"fixed: {{tp: 1, pp: 1, vpp: 1, all_gpus: 64, ga: 1, {fixed}}}\n",
         encoding="utf-8",
     )
-    assert sweep("run", spec, "--out", tmp_path / "r", "--quiet", "--workers", 1).returncode == 0
+    assert sweep("run", spec, "--out", tmp_path / "r", "--quiet", "--workers", 0).returncode == 0
     done = sweep("export", tmp_path / "r", "--plan", 0, "--format", form)
     assert done.returncode == 1
     assert rule in done.stderr

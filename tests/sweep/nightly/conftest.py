@@ -22,6 +22,7 @@ from sweep.nightly.nights import Night, Nights
 from sweep.nightly.spec import load_nightly
 from sweep.results.folder import folder_at
 from tests.conftest import GPT7B
+from tests.sweep.commands import sweep
 from tests.sweep.conftest import SMALL
 
 AXES: dict[str, Any] = {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "all_gpus": [64, 128], "ga": [1, 4]}
@@ -87,6 +88,10 @@ class Sandbox:
         done = subprocess.run(self.command(*sets), capture_output=True, text=True, timeout=timeout, check=False)
         assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
         return done
+
+    def here(self, *sets: str) -> subprocess.CompletedProcess[str]:
+        """The same in this process."""
+        return sweep(*self.command(*sets)[3:])
 
     def command(self, *sets: str) -> list[str]:
         return [

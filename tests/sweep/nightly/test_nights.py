@@ -8,7 +8,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from sweep.results.folder import Folder
 from sweep.results.store import Store
 from sweep.sources import row_code
 from sweep.spec.spec import load_spec
+from tests.sweep.commands import sweep
 from tests.sweep.conftest import rows
 from tests.sweep.fault_proxy import faulty
 from tests.sweep.nightly.conftest import AXES, Sandbox, SandboxMaker
@@ -128,12 +128,12 @@ def test_a_page_by_hand_shows_the_line_of_nights(sandbox: Sandbox, tmp_path: Pat
     for rate in ("50 GB/s", "40 GB/s", "30 GB/s", "20 GB/s"):
         sandbox.change_network(rate)
         results.append(sandbox.nights.results(sandbox.record(sandbox.night()).sweeps[0].results))
-    command = [sys.executable, "-m", "sweep", "compare", str(results[1]), str(results[2]), "-o", str(tmp_path / "page.html")]
-    subprocess.run([*command, "--nights", sandbox.root, "--last", "2"], check=True, timeout=120)
+    command = ("compare", results[1], results[2], "-o", tmp_path / "page.html", "--nights")
+    assert sweep(*command, sandbox.root, "--last", 2).returncode == 0
     page = (tmp_path / "page.html").read_text()
     figures = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     assert figures[0]["x"]["names"] == ["2026-11-23 02:30", "2026-11-24 02:30"], "the last two up to the new one"
-    refused = subprocess.run([*command, "--nights", str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
+    refused = sweep(*command, tmp_path)
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"error: --nights {tmp_path}: no night there has the result a-")
 
@@ -299,14 +299,14 @@ def test_exit_codes_and_last_lines(sandbox: Sandbox) -> None:
     fine = sandbox.call()
     assert (fine.returncode, fine.stdout.splitlines()[-1]) == (0, "Nothing beyond the thresholds; nothing to compare with yet")
     sandbox.change_network()
-    worse = sandbox.call()
+    worse = sandbox.here()
     assert worse.returncode == 1
     assert NETWORK in worse.stdout.splitlines()[-1]
     sandbox.break_workload()
-    failed = sandbox.call()
+    failed = sandbox.here()
     assert failed.returncode == 2
     assert failed.stdout.splitlines()[-1].startswith("1 failure: b: ")
-    wrong = sandbox.call("thresholds.bset=1 %")
+    wrong = sandbox.here("thresholds.bset=1 %")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.endswith("thresholds.bset: unknown key, nearest valid: best\n")
 
@@ -325,8 +325,8 @@ def test_retention_deletes_what_its_rule_says(anywhere: Sandbox) -> None:
     assert set((anywhere.nights.root / "results").subfolders()) == results, "shared results stay, those of nobody go"
     assert len(results) == 4
     for night in anywhere.nights.read():
-        for sweep in night.sweeps:
-            assert rows(anywhere.nights.results(sweep.results)).num_rows == 48
+        for one in night.sweeps:
+            assert rows(anywhere.nights.results(one.results)).num_rows == 48
 
 
 def test_retention_leaves_the_files_of_others(sandbox: Sandbox) -> None:
@@ -547,8 +547,8 @@ def test_retention_that_is_ended_in_the_middle_goes_on_the_next_night(
     kept = sandbox.nights.read()
     assert (last.code, [night.number for night in kept]) == (1, [3, 4]), "tonight, and what it was compared with"
     for night in kept:
-        for sweep in night.sweeps:
-            assert rows(sandbox.nights.results(sweep.results)).num_rows == 48
+        for one in night.sweeps:
+            assert rows(sandbox.nights.results(one.results)).num_rows == 48
     assert set((sandbox.nights.root / "results").subfolders()) == {sweep.results for night in kept for sweep in night.sweeps}
 
 

@@ -215,7 +215,7 @@ def test_a_webhook_that_is_slow_or_down_costs_no_row(sandbox: Sandbox, receiver:
     receiver.answers = [0]
     if how == "down":
         sandbox.write(notify={"webhook": "http://127.0.0.1:9/hook", "attempts": 1, "when": "always"})
-    done = sandbox.call()
+    done = sandbox.here()
     assert (done.returncode, "; not notified: notify 1 (webhook): " in done.stdout.splitlines()[-1]) == (2, True), done.stdout
     (night,) = sandbox.nights.read()
     whole = [rows(sandbox.nights.results(sweep.results)) for sweep in night.sweeps]

@@ -58,7 +58,7 @@ def test_no_flipped_bit_of_a_record_lets_a_regressed_night_pass(regressed: tuple
             refused += 1
     assert refused > 0.95 * FLIPS
     path.write_bytes(whole.replace(b'"finished"', b'"finishee"'))
-    done = sandbox.call()
+    done = sandbox.here()
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "night.json: is damaged (its hash does not match); delete this night" in done.stderr
     path.write_bytes(whole)

@@ -8,8 +8,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
@@ -201,16 +199,18 @@ def test_one_line_of_duckdb_reads_the_result(results: Path) -> None:
     assert duckdb.execute(query).fetchall()[0][0] < 1e-9
 
 
-def test_without_a_folder_the_newest_result_is_ranked(results: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sweep", "rank", "--top", "1", "--per", ""]
-    none = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+def test_without_a_folder_the_newest_result_is_ranked(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ("rank", "--top", 1, "--per", "")
+    none = sweep(*command)
     assert (none.returncode, none.stderr) == (1, "error: results: holds no results of a sweep\n")
     for name, age in (("old", 100), ("new", 0)):
         shutil.copytree(results, tmp_path / "results" / name)
         manifest = tmp_path / "results" / name / MANIFEST
         moment = manifest.stat().st_mtime - age
         os.utime(manifest, (moment, moment))
-    told = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True)
+    told = sweep(*command)
+    assert told.returncode == 0
     assert told.stdout.startswith("results/new:\n")
 
 

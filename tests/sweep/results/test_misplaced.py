@@ -23,6 +23,7 @@ from sweep.results.store import MANIFEST, Store
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
 from sweep.spec.spec import load_spec
+from tests.conftest import rest_long
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, WIDTH, filled, rows, spec_in
 
@@ -71,10 +72,11 @@ def test_a_slice_copied_over_the_best_one(sliced: Path, sliced_spec: Path, tmp_p
     assert rows(out) == rows(sliced)
 
 
-def test_a_hundred_misplaced_files_are_found(sliced: Path, sliced_job: Prepared, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", rest_long([20, 100], 1))
+def test_a_hundred_misplaced_files_are_found(sliced: Path, sliced_job: Prepared, tmp_path: Path, count: int) -> None:
     """By what reads footers and columns, by what reads sliced files; and the next run mends all of them."""
     chance, right = random.Random(28), rows(sliced)
-    for number in range(100):
+    for number in range(count):
         out = tmp_path / str(number)
         shutil.copytree(sliced, out)
         misplace(out, chance)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from sweep.report.page import report_page
 from sweep.results.store import Store
 from sweep.spec.spec import load_spec
 from tests.conftest import GPT7B
+from tests.sweep.commands import sweep
 
 NIGHT = "20261121T163516Z-0f1b3b88"
 RESULT = "root/results/small-a5d1cdb4"
@@ -36,14 +35,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "previous"
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run `sweep` to its end."""
-    call = [sys.executable, "-m", "sweep", *map(str, arguments)]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
-
-
 def test_it_is_ranked(folder: Path) -> None:
     found = rank(folder / RESULT)
     assert (found.total, found.missing, found.by) == (96, 0, "gpu_s_per_sample")
@@ -54,7 +45,7 @@ def test_it_is_ranked(folder: Path) -> None:
 def test_a_person_can_rank_explain_and_cite_it(folder: Path) -> None:
     """Its rows lack parts of the step that came later."""
     for name in ("rank", "explain", "show", "status"):
-        done = command(name, folder / RESULT)
+        done = sweep(name, folder / RESULT)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip(), name
 
@@ -70,7 +61,7 @@ def test_it_has_a_page(folder: Path) -> None:
 
 
 def test_it_is_compared_with_a_result_of_this_version(folder: Path, tmp_path: Path) -> None:
-    assert command("run", folder / "small.yaml", "--workers", 0, "--top", 0, "--out", tmp_path / "new").returncode == 0
+    assert sweep("run", folder / "small.yaml", "--workers", 0, "--top", 0, "--out", tmp_path / "new").returncode == 0
     found = compare(folder / RESULT, tmp_path / "new")
     assert (found.matched, found.old_rows, found.new_rows) == (96, 96, 96)
     assert {change.kind for change in found.inputs} <= {"model", "hardware", "default"}, "no spec or file changed"
@@ -78,11 +69,11 @@ def test_it_is_compared_with_a_result_of_this_version(folder: Path, tmp_path: Pa
 
 
 def test_its_night_is_the_baseline_of_the_next(folder: Path) -> None:
-    done = command("nightly", folder / "nightly.yaml", "--set", "thresholds={best: null, median_step: null, infeasible: null}")
-    assert done.returncode == 0, done.stdout + done.stderr
+    told = sweep("nightly", folder / "nightly.yaml", "--set", "thresholds={best: null, median_step: null, infeasible: null}")
+    assert told.returncode == 0, told.stdout + told.stderr
     (record,) = (path for path in (folder / "root" / "nights").glob("*/night.json") if path.parent.name != NIGHT)
-    (sweep,) = json.loads(record.read_text())["sweeps"]
-    assert (sweep["status"], sweep["baseline"], sweep["rows"]) == ("done", NIGHT, 96)
+    (done,) = json.loads(record.read_text())["sweeps"]
+    assert (done["status"], done["baseline"], done["rows"]) == ("done", NIGHT, 96)
 
 
 def test_rows_of_another_version_are_not_added_to_it(folder: Path) -> None:

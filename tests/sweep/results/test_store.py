@@ -239,7 +239,7 @@ def test_a_store_on_s3_is_filled_resumed_and_ranked_as_a_local_one(
     spec = write_spec()
     out = f"{bucket}/results/small"
     assert main("run", spec, "--workers", 0, "--out", tmp_path / "local") == 0
-    assert main("run", spec, "--workers", 2, "--out", out) == 0
+    assert main("run", spec, "--workers", 1, "--out", out) == 0
     assert rows(out).equals(rows(tmp_path / "local"))
     store = Store(directory=out)
     store.folder.write_bytes(store.slices()[0].file_name, b"damaged")

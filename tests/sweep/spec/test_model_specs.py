@@ -263,9 +263,9 @@ def test_one_plan_of_a_model_from_the_command_line() -> None:
 def test_a_model_is_run_ranked_compared_and_not_exported(small: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     assert sweep("run", small, "--out", first, "--workers", 0).returncode == 0
-    again = sweep("run", small, "--out", first, "--workers", 0)
+    again = sweep("run", small, "--out", first, "--workers", 0, "--top", 0)
     assert (again.returncode, "240 plans in" in again.stdout) == (0, False)
-    assert sweep("run", small, "--out", second, "--workers", 0, "--set", "model.layers=16").returncode == 0
+    assert sweep("run", small, "--out", second, "--workers", 0, "--top", 0, "--set", "model.layers=16").returncode == 0
     ranked = sweep("rank", first, "--columns", "all", "--format", "json", "--top", 1)
     assert {"mfu", "measured_share", "peak_memory_bytes"} <= set(json.loads(ranked.stdout)[0])
     on_its_side = sweep("rank", first, "--columns", "all", "--top", 2).stdout

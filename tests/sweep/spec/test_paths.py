@@ -153,9 +153,9 @@ def test_a_result_of_a_model_file_is_resumed_and_explained_from_any_folder(
         assert (again.returncode, again.stderr) == (0, "")
         assert "Nothing to do" in again.stdout
         assert reopened(out).notes == ()
-        explained = sweep("explain", out, "best")
-        assert explained.returncode == 0
-        assert "changed" not in explained.stdout
+    explained = sweep("explain", out, "best")
+    assert explained.returncode == 0
+    assert "changed" not in explained.stdout
     shutil.move(tmp_path / "here", tmp_path / "there")
     monkeypatch.chdir(tmp_path)
     assert reopened(tmp_path / "there" / "results" / out.name).notes == ()

@@ -213,7 +213,7 @@ def test_every_axis_and_every_fixed_value_is_read_back() -> None:
 def test_every_command_takes_a_result_of_every_section(what: str, tmp_path: Path) -> None:
     """run, then explain, export, timeline, report, compare, search, and run again."""
     path, out = written(tmp_path, what), tmp_path / "out"
-    done = sweep("run", path, "--workers", 0, "--out", out)
+    done = sweep("run", path, "--workers", 0, "--out", out, "--top", 0)
     assert (done.returncode, done.stderr) == (0, "")
     opened = reopened(out, path)
     assert opened.spec == load_spec(path)
@@ -244,7 +244,7 @@ def test_every_command_takes_a_result_of_every_section(what: str, tmp_path: Path
     assert searched.returncode == 0, searched.stderr
     again = reopened(tmp_path / "search", path)
     assert (again.spec, again.notes) == (opened.spec, ())
-    resumed = sweep("run", path, "--workers", 0, "--out", out)
+    resumed = sweep("run", path, "--workers", 0, "--out", out, "--top", 0)
     assert resumed.returncode == 0, resumed.stderr
     assert "Nothing to do" in resumed.stdout
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -43,7 +42,7 @@ def test_the_first_plan_is_that_of_the_cheapest_order(seed: int) -> None:
             total = chance[plan] * cost[plan] + (1 - chance[plan]) * (TRY_COST + total)
         return total
 
-    belief = replace(believe(candidates([1.0] * 4), known([], [])), log_cost=cost, runs=chance)
+    belief = believe(candidates([1.0] * 4), known([], []))._replace(log_cost=cost, runs=chance)
     assert score(belief).argmin() == min(permutations(range(4)), key=expected)[0]
 
 
