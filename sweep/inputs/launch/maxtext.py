@@ -22,8 +22,8 @@ def read_yaml(path: str, document: Values) -> Job:
     settings = {str(name): "" if value is None else str(value) for name, value in document.items()}
     plan: Fields = dict(of.plan_of(settings, None))
     name, policy = settings.get(of.MODEL, ""), settings.get(of.REMAT, of.WHOLE)
-    preset, notes = of.PRESETS.get(name, name), ("model: not in this file; give --model",)
-    model: Fields = {}
+    preset, model = of.PRESETS.get(name, name), Fields()
+    notes: tuple[str, ...] = ("model: not in this file; give --model",)
     if preset in model_names():
         model, notes = numbers_or_why(lambda: read_model(preset, {"sequence": plan["sequence"]}), path)
     elif name:
