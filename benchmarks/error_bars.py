@@ -2,7 +2,7 @@
 
 A user's cluster is a new set: so every set counts nearly the same, however many runs it has, and what is calibrated is
 calibrated on sets that were left out (Dunn, Wasserman, Ramdas, Distribution-Free Prediction Sets for Two-Layer Hierarchical
-Models, JASA 118, 2023). Intervals widen by what is known of a plan beforehand (`evidence.TRAITS`).
+Models, JASA 118, 2023). Intervals widen by what is known of a plan beforehand (`TRAITS`).
 """
 
 import json
@@ -26,7 +26,6 @@ from sweep.uncertainty.evidence import (
     HOST_BOUND,
     KINDS,
     LEVEL,
-    TRAITS,
     UNSTATED,
     Differences,
     Evidence,
@@ -40,6 +39,14 @@ from sweep.uncertainty.evidence import (
 from sweep.uncertainty.process import variogram
 from sweep.validation.figures import OF_JOB
 
+TRAITS: Final = {
+    EXPERTS: ("models with experts", 0.4),
+    UNSTATED: ("with experts, and neither release nor switches of the framework are stated", 0.2),
+    HOST_BOUND: ("the device waits for the host during a quarter of the step (half of it: twice as much)", 0.4),
+    ASSUMED_KERNELS: ("no kernel of its shape was measured (a part of the kernels' time: as much of it)", 0.2),
+}
+"""What is known of a plan before it runs that makes its interval wider, in words, and ln of the factor at 1 that is expected
+before any run is seen; in the order of the columns of `Residuals.traits`."""
 CLASSES: Final = ((False, DENSE), (True, EXPERTS))
 LEVELS: Final = np.array([(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
 BORROWED: Final = 1.0
@@ -47,7 +54,7 @@ BORROWED: Final = 1.0
 FEW: Final = 5.0
 """A set of n runs counts as n / (n + FEW) sets of evidence."""
 PRIOR_SETS: Final = 3.0
-"""Sets' worth of weight of the factors that are expected of traits before a run is seen (`evidence.TRAITS`)."""
+"""Sets' worth of weight of the factors that are expected of traits before a run is seen (`TRAITS`)."""
 LEAST: Final = 0.005
 """Steps of one plan measured again differ by so much: added to an error before its logarithm."""
 SIZES: Final = np.geomspace(0.05, 20.0, 121)
@@ -119,7 +126,7 @@ def fit(runs: Residuals) -> Evidence:
     factor = by_class[EXPERTS].within / by_class[DENSE].within
     return Evidence(
         spreads=by_class,
-        widening={trait.name: float(np.exp(by)) for trait, by in zip(TRAITS, widths.by_trait, strict=True)},
+        widening={trait: float(np.exp(by)) for trait, by in zip(TRAITS, widths.by_trait, strict=True)},
         differences=fit_differences(pairs, factor),
         coverage=coverage(runs),
         pair_coverage=_percent(pairs.set, holds(pairs, factor)),
@@ -175,7 +182,7 @@ def _scale(runs: Residuals) -> tuple[float, float, Floats]:
     middle = float(weighted(runs.error, weights, np.array([0.5]))[0])
     size = np.log(np.abs(runs.error - middle) + LEAST)
     design = np.column_stack([np.ones(len(size)), runs.traits])
-    prior = np.array([0.0, *(trait.prior for trait in TRAITS)])
+    prior = np.array([0.0, *(prior for _, prior in TRAITS.values())])
     trust = np.diag([0.0, *(PRIOR_SETS for _ in TRAITS)])
     weighed = design.T * weights * len(np.unique(runs.set))
     base, *by_trait = np.linalg.solve(weighed @ design + trust, weighed @ size + trust @ prior)
@@ -219,7 +226,7 @@ def _percent(sets: npt.NDArray[np.str_], inside: Bools) -> dict[str, float]:
 def spreads(runs: Residuals) -> dict[str, Spread]:
     """The spread of each class, of plans without other traits."""
     widths, found = fit_widths(runs), {}
-    at = [trait.name for trait in TRAITS].index(EXPERTS)
+    at = [*TRAITS].index(EXPERTS)
     for experts, kind in CLASSES:
         of_class = runs.experts == experts
         between, within = _variances(runs, _weights(runs, experts))
@@ -335,7 +342,7 @@ def residuals(runs: Sequence[Run]) -> Residuals:
         job=np.array([jobs.setdefault(tuple(run.row.text(key) for key in OF_JOB), len(jobs)) for run in timed], np.int64),
         sizes=np.log2([[run.row.size(key) for key in OF_PLAN] for run in timed]).reshape(len(timed), len(OF_PLAN)),
         choices=np.array([[run.row.text(key) for key in WORDS] for run in timed], np.str_).reshape(len(timed), len(WORDS)),
-        traits=np.stack([np.asarray(traits[trait.name], np.float64) for trait in TRAITS], 1),
+        traits=np.stack([np.asarray(traits[trait], np.float64) for trait in TRAITS], 1),
     )
 
 
@@ -375,7 +382,7 @@ def bars_table(evidence: Evidence) -> str:
         lines.append(f"| {name} | {spread.runs} | {spread.sets} | {low:+.0%} to {high:+.0%} | {held} | {apart:.1%} |")
     lines += ["", "What moves both ends away from the middle, until they are a factor of 2 apart:"]
     lines += ["", "| what | factor |", "|---|--:|"]
-    lines += [f"| {trait.doc} | {evidence.widening[trait.name]:.2f} |" for trait in TRAITS]
+    lines += [f"| {doc} | {evidence.widening[trait]:.2f} |" for trait, (doc, _) in TRAITS.items()]
     lines += ["", "Left out, one set after the other:", "", "| set | runs held, % | pairs of plans held, % |", "|---|--:|--:|"]
     by_set = {name: percent for name, percent in evidence.coverage.items() if name not in KINDS}
     for name, percent in sorted(by_set.items(), key=lambda item: (item[0] == ALL, item[0])):

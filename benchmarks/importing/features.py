@@ -8,7 +8,7 @@ from typing import Final
 from benchmarks.importing.table import Row
 from sim_core import SpecError, nearest, shown
 from sim_core.models.features import ALIASES, FEATURES, Recipe, read_features, split_features
-from sim_core.models.releases import Defaults, last_release, release_defaults, releases_of
+from sim_core.models.releases import Defaults, number_of, release_defaults, releases_of
 from sweep.frameworks.names import FIELD_OF_NAME
 from sweep.runs.table import NotSimulated
 
@@ -93,10 +93,11 @@ def _defaults(row: Row) -> Defaults | None:
     if not stack:
         return None
     model, device = _run_on(row)
+    last = max(releases_of(stack), key=number_of, default="")
     try:
-        return release_defaults(stack, row.text("release") or last_release(stack), model, device)
+        return release_defaults(stack, row.text("release") or last, model, device)
     except SpecError:  # no number
-        return release_defaults(stack, last_release(stack), model, device)._replace(known=False)
+        return release_defaults(stack, last, model, device)._replace(known=False)
 
 
 def unknown_features(rows: Sequence[Row]) -> list[str]:

@@ -179,7 +179,7 @@ def _fill(
                 of[chunk, 0], of[chunk, 1], of[chunk, 2], of[chunk, 3] = kept_bytes, working, waiting, logits
                 of_host[chunk, 0] = sent
             of_stage, of_logits = 0.0, 0.0
-            offloads = plan.activation_offload > 0 or plan.offload_modules > 0
+            offloads = of_host[:chunks, 0].any()
             if schedule == ONE_F_ONE_B and vpp > 1:
                 blocks = order[stage * 2 * vpp * ga : (stage + 1) * 2 * vpp * ga]
                 of_stage, of_logits = _fullest(blocks, of)
@@ -265,7 +265,7 @@ def of_chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, row: int) -
         if how == MODULES and of_layers > 0:
             inside -= of_layers * _of_mask(kept[unit], SAVED, SENT, span)
             working = max(working, _of_mask(kept[unit], SAVED, SENT, span & ~CORE_ATTN))  # as selective
-        if of_layers > 0 and (plan.activation_offload > 0 or plan.offload_modules > 0):
+        if of_layers > 0:
             moved = plan.activation_offload * inside
             moved += of_layers * _of_mask(kept[unit], SENT, kept.shape[1], plan.offload_modules)
             moved = min(moved, inside)

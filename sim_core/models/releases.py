@@ -71,21 +71,17 @@ def release_defaults(stack: str, release: str, model: str, device: str) -> Defau
     return Defaults(next(fitting, {}), taken, release in releases)
 
 
-def last_release(stack: str) -> str:
-    """The newest release of a stack that is described; empty if none is."""
-    return max(releases_of(stack), key=_number, default="")
-
-
 def _last_before(stack: str, release: str) -> str:
     """The last release before one that is not described, the first if there is none before it. Raises SpecError."""
     names = tuple(releases_of(stack))
     if not names[0][0].isdigit():
         raise SpecError(f"release: found {shown(release)}, {nearest(release, names)}")
-    wanted = _number(release)
-    return max((name for name in names if _number(name) <= wanted), key=_number, default=names[0])
+    wanted = number_of(release)
+    return max((name for name in names if number_of(name) <= wanted), key=number_of, default=names[0])
 
 
-def _number(release: str) -> tuple[int, ...]:
+def number_of(release: str) -> tuple[int, ...]:
+    """A release as numbers that are in order. Raises SpecError."""
     parts = release.strip().split(".")
     if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts) or len(parts) not in (2, 3):
         raise SpecError(f"release: found {shown(release)}, expected a version such as 26.04")

@@ -4,8 +4,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from sim_core import OFF, Argument, Dump, megatron_arguments as model, whole_of
 from sim_core.documents import Fields
 from sweep.frameworks import megatron_choices as choices, megatron_sizes as sizes
@@ -36,7 +34,7 @@ ADAPTED = {
 }  # fmt: skip
 """Our targets of adapters, by theirs."""
 WHOLE_LAYER = ("all", "all-linear")
-WITH_ADAPTERS = "lora, {lora}: give the model as {{preset: MODEL, lora: {{{lora}}}}}, else all weights are trained"
+WITH_ADAPTERS = "lora {lora}: give the model as {{preset: MODEL, lora: {lora}}}, else all weights are trained"
 BITS, DOUBLE = ("quantization_bit", "load_in_4bit"), ("double_quantization", "bnb_4bit_use_double_quant")
 """Of the frozen base: LLaMA-Factory's, whose scales are narrow unless it says otherwise, and transformers'."""
 LOGGED = {
@@ -73,11 +71,6 @@ def adapters(values: Dump) -> tuple[Fields, str]:
         double = next((values[name] for name in DOUBLE if name in values), str(BITS[0] in values))
         lora["base"] = "nf4-double" if double == "True" else "nf4"
     return lora, f"{BITS[0]} 8: not modelled, the base is taken in 16 bits" if values.get(BITS[0]) == "8" else ""
-
-
-def spelled(lora: Fields) -> str:
-    """Those adapters as a specification has them."""
-    return yaml.safe_dump(lora, default_flow_style=True, width=1000).strip().strip("{}")
 
 
 def translate(values: dict[str, str]) -> None:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -49,25 +48,9 @@ SCHEDULE_INTERVAL = 0.05
 MEAN_TO_SD = float(np.sqrt(np.pi / 2))
 """Standard deviation over mean absolute error, of a normal distribution."""
 
-
-class Trait(NamedTuple):
-    """Something known of a plan before it runs that makes its interval wider."""
-
-    name: str
-    doc: str
-    prior: float  # ln of the factor at 1, expected before any run is seen
-
-
 UNSTATED = "unstated"
 HOST_BOUND = "host_bound"
 ASSUMED_KERNELS = "assumed_kernels"
-TRAITS = (
-    Trait(EXPERTS, "models with experts", 0.4),
-    Trait(UNSTATED, "with experts, and neither release nor switches of the framework are stated", 0.2),
-    Trait(HOST_BOUND, "the device waits for the host during a quarter of the step (half of it: twice as much)", 0.4),
-    Trait(ASSUMED_KERNELS, "no kernel of its shape was measured (a part of the kernels' time: as much of it)", 0.2),
-)
-"""In the order of the columns of `Residuals.traits` (benchmarks/error_bars.py)."""
 QUARTER = 0.25
 MOST_HOST_BOUND = 0.5
 """Part of the step from which on intervals no longer widen."""
@@ -89,7 +72,7 @@ def assumed_kernels(measured_share: Floats) -> Floats:
 class Spread:
     """Of ln(measured / simulated) of single plans: an interval that contains LEVEL of the runs of a new set, and its middle.
 
-    Of plans without traits other than their class (TRAITS).
+    Of plans without traits other than their class.
 
     `between` and `within`: standard deviations of the means of sets, and of the runs of a set.
     """

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.error_bars import (
+    TRAITS,
     Pairs,
     Residuals,
     coverage,
@@ -23,7 +24,7 @@ from benchmarks.error_bars import (
     weighted,
 )
 from sim_core import Bools, Floats
-from sweep.uncertainty.evidence import DENSE, EXPERTS, TRAITS, Evidence, recorded, t3_cdf, t3_quantile
+from sweep.uncertainty.evidence import DENSE, EXPERTS, Evidence, recorded, t3_cdf, t3_quantile
 
 
 def drawn(generator: np.random.Generator, sets: int, runs: int, between: float, within: float, experts: int = 0) -> Residuals:

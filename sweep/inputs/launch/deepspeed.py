@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sim_core import flags_of_text
 from sim_core.documents import Fields, Values
 from sweep.frameworks import deepspeed as of
-from sweep.frameworks.nemo import WITH_ADAPTERS, adapters, spelled
+from sweep.frameworks.nemo import WITH_ADAPTERS, adapters
 from sweep.inputs.launch.keys import number
 from sweep.inputs.launch.megatron import gpus_of, slurm_of, values_of
 from sweep.inputs.told import Job
@@ -54,7 +54,7 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
     }  # fmt: skip
     lora, said = adapters({name: str(value) for name, value in config.items()})
     if lora:
-        notes.append(WITH_ADAPTERS.format(lora=spelled(lora)))
+        notes.append(WITH_ADAPTERS.format(lora=lora))
     if said:
         notes.append(said)
     kept = tuple(str(key) for key in document if key not in of.USED)

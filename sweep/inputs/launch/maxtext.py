@@ -21,7 +21,7 @@ def read_yaml(path: str, document: Values) -> Job:
     """The plan and the model of a configuration; its devices are those of the launch."""
     settings = {str(name): "" if value is None else str(value) for name, value in document.items()}
     plan: Fields = dict(of.plan_of(settings, None))
-    name, policy = settings.get(of.MODEL, ""), settings.get(of.REMAT, of.WHOLE)
+    name = settings.get(of.MODEL, "")
     preset, model = of.PRESETS.get(name, name), Fields()
     notes: tuple[str, ...] = ("model: not in this file; give --model",)
     if preset in model_names():
@@ -31,7 +31,7 @@ def read_yaml(path: str, document: Values) -> Job:
     if of.REMAT not in settings:
         notes = (*notes, f"recompute: not in this file, taken as {of.WHOLE}, as configs/base.yml has it")
     elif plan["checkpointing"] is None:
-        notes = (*notes, f"{of.REMAT} {policy[:40]}: not modelled")
+        notes = (*notes, f"{of.REMAT} {settings[of.REMAT][:40]}: not modelled")
     if each := settings.get(of.BATCH):
         notes = (*notes, f"the global batch is {each} for each device: the number of devices decides it")
     page = of.PAGE if settings.get(of.DEVICE) == of.GPU else of.PAGE_OF_TPU

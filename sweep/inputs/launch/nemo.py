@@ -39,7 +39,7 @@ def read_yaml(path: str, document: Values) -> Job:
     if lora and numbers:
         numbers["lora"] = lora
     elif lora:
-        said = nemo.WITH_ADAPTERS.format(lora=nemo.spelled(lora))
+        said = nemo.WITH_ADAPTERS.format(lora=lora)
     facts, lines = megatron.stated(values, nemo.PAGE)
     return Job(
         framework="NeMo", plan=plan, model=numbers, stack=nemo.PAGE, facts=facts, notes=(*notes, *lines, *[said] * bool(said))

@@ -45,7 +45,6 @@ class MaxtextLog(LogReader):
         job.plan = of.plan_of(self.settings, self.told.get("all_gpus"))
         job.stack = of.PAGE_OF_TPU if "tpu" in self.told else of.PAGE
         self.preset = of.PRESETS.get(name, name if name in model_names() else "")
-        policy = self.settings.get(of.REMAT, of.WHOLE)
         if job.plan["checkpointing"] is None:
-            job.notes = (f"{of.REMAT} {policy[:40]}: not modelled",)
+            job.notes = (f"{of.REMAT} {self.settings[of.REMAT][:40]}: not modelled",)
         return bool(len(self.taken) or of.BATCH in self.settings)

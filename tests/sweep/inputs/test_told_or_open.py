@@ -58,16 +58,18 @@ def test_adapters_that_are_not_known_are_said(tmp_path: Path) -> None:
     assert any("peft_scheme ptuning: not modelled" in note for note in launch(tmp_path, text).notes)
     trainer = specimens.TRAINER_YAML.rstrip("\n") + "\nfinetuning_type: lora\nlora_rank: 16\n"
     found = launch(tmp_path, trainer)
-    assert any(note.startswith("lora, rank: 16: give the model as") for note in found.notes), found.notes
+    assert any(
+        note.startswith("lora {'rank': 16}: give the model as {preset: MODEL, lora: {'rank': 16}}") for note in found.notes
+    ), found.notes
 
 
 @pytest.mark.parametrize(
     ("said", "base"),
     [
-        ("quantization_bit: 4", "base: nf4-double,"),
-        ("quantization_bit: 4\ndouble_quantization: false", "base: nf4,"),
-        ("load_in_4bit: true", "base: nf4,"),
-        ("load_in_4bit: true\nbnb_4bit_use_double_quant: true", "base: nf4-double,"),
+        ("quantization_bit: 4", "'base': 'nf4-double'}"),
+        ("quantization_bit: 4\ndouble_quantization: false", "'base': 'nf4'}"),
+        ("load_in_4bit: true", "'base': 'nf4'}"),
+        ("load_in_4bit: true\nbnb_4bit_use_double_quant: true", "'base': 'nf4-double'}"),
         ("quantization_bit: 8", "quantization_bit 8: not modelled, the base is taken in 16 bits"),
     ],
 )
