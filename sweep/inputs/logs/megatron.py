@@ -19,7 +19,8 @@ SUFFIX = re.compile(r"\.{3,}(?:updated|default)$")
 RATE = re.compile(r"\bsamples/sec:\s*(\d{1,9}\.\d+)\s*\|")
 TOTAL = re.compile(r"\btotal parameters (\d{1,6}\.\d{3}) B\b")
 ITERATION = re.compile(r"iteration\s+(\d{1,12})\s*/\s*\d{1,12}\s*\|")
-ELAPSED = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d{1,12}(?:\.\d{1,9})?)\s*\|")
+ELAPSED = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d{1,12}(?:\.\d{1,9})?)(?:/\d{1,12}\.\d{1,9})?\s*\|")
+"""Seconds; Primus adds their mean."""
 BATCH = re.compile(r"global batch size:\s*(\d{1,9})\s*\|")
 WORLD = re.compile(r"using world size:\s*(\d{1,9})\b")
 WORLD_SIZES = {

@@ -238,3 +238,11 @@ def test_a_command_of_maxtext(tmp_path: Path) -> None:
     assert (
         launch(tmp_path, specimens.MAXTEXT_SCRIPT.replace("tensor_parallelism=8", "tensor_parallelism=$TP")).plan["tp"] is None
     )
+
+
+def test_primus_prints_a_step_and_the_mean(tmp_path: Path) -> None:
+    text = re.sub(r"(elapsed time per iteration \(ms\): )([\d.]+)", r"\g<1>\g<2>/9999.9", specimens.megatron_log())
+    found, plain = log(tmp_path, text), log(tmp_path, specimens.megatron_log())
+    assert "/9999.9" in text
+    assert found.step_time_s == plain.step_time_s
+    assert found.plan == plain.plan
