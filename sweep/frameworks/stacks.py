@@ -55,9 +55,11 @@ def page_of(stack: str) -> Page:
 
 
 def may_run(stack: str, device: str) -> bool:
-    """Whether a job on a device, whose stack nobody names, may run this one."""
+    """Whether a job on a device, whose stack nobody names, may run this one: none of the past, none that only shares data."""
     page = page_of(stack)
-    return not page.past and (device.startswith(page.devices) if page.devices else not device.startswith(TPU))
+    return not (page.past or "tp" in page.lacks) and (
+        device.startswith(page.devices) if page.devices else not device.startswith(TPU)
+    )
 
 
 def stack_on(device: str, *, is_torus: bool) -> tuple[str, str]:

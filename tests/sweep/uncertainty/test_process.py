@@ -231,6 +231,7 @@ def test_the_chances_of_all_that_may_run_are_one(device: str) -> None:
     names = [world.stack for world in worlds_of(UNNAMED, device)]
     assert ("nemo" in names) == device.startswith(("H", "B"))
     assert ("maxtext-tpu" in names) == device.startswith("TPU")
+    assert not {"hf-trainer", "fms-fsdp"} & {*names}  # which lack most of the plans
 
 
 def test_memory_by_another_stack_moves_the_guess() -> None:
