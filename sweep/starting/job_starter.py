@@ -6,7 +6,7 @@ import yaml
 
 from sim_core import STACK_FACTS, Hardware, Stack, parse_model, plural, read_hardware, read_stack
 from sim_core.documents import Fields
-from sweep.frameworks.stacks import WITHOUT_PAGE, page_of
+from sweep.frameworks.stacks import WITHOUT_PAGE
 from sweep.inputs.told import Job
 from sweep.starting.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
 from sweep.starting.wide_axes import is_torus, wide_axes
@@ -34,7 +34,7 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
     model, stack = parse_model({"name": job.name, "source": "the job"} | dict(job.model), job.path), read_stack(job.stack)
     lines = wide_axes(model, device, stack, gpus, model.sequence or 0)
     lines["checkpointing"] = RECOMPUTE, "what the backward computes again"
-    for name in (*page_of(job.stack).lacks, *WITHOUT_PAGE.get(job.framework, ())):
+    for name in WITHOUT_PAGE.get(job.framework, ()):
         lines.pop(name, None)
     # the fields of the job's plan, those of axes that its file does not name among them
     plan = {name: own for name, own in job.plan.items() if own is not None and name not in OF_THE_JOB}

@@ -68,7 +68,8 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
     trained = "" if model.batch_tokens is None else ", as the model was trained with"
     lines["all_gpus"] = gpus, ""
     lines["global_batch"] = batch, f"sequences of a step: {batch * sequence / 1e6:.1f} M tokens{trained}"
-    return {name: line for name, line in lines.items() if name not in page_of(stack.name).not_varied}
+    page = page_of(stack.name)
+    return {name: line for name, line in lines.items() if name not in (*page.not_varied, *page.lacks)}
 
 
 def is_torus(device: Hardware) -> bool:

@@ -69,6 +69,8 @@ def test_axes_are_what_the_model_needs_and_the_stack_is_known_to_have() -> None:
     own = axes("deepseek-v3", "hai-llm")
     assert own["schedule"] == ["1f1b", "zb-h1", "dualpipe"]
     assert "overlap_ep" not in own
+    assert "vpp" not in axes("llama3-8b", "nanotron")
+    assert not {"tp", "pp", "vpp", "cp", "layer_split"} & {*axes("llama3-8b", "hf-trainer")}
 
 
 def test_every_axis_of_a_workload_file_has_the_file_s_own_value(tmp_path: Path) -> None:
