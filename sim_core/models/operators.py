@@ -97,7 +97,7 @@ def _projections(rows: Rows, model: Model, shape: Shape, stack: Stack) -> None:
     width = queries + 2 * shape.kv_heads * model.head_dim
     if model.q_rank:
         rows.gemm("q_down", shape.local, model.q_rank, model.hidden)
-        rows.both("q_norm", stack.norm_bytes, shape.local * model.q_rank)
+        rows.both("q_norm", norm_bytes(model, stack), shape.local * model.q_rank)
         rows.gemm("q_up", shape.tokens, queries, model.q_rank)
     rows.gemm("qkv", shape.tokens, width - queries if model.q_rank else width, model.hidden)
     if model.qkv_bias:

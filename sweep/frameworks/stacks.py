@@ -33,7 +33,7 @@ PAGES = {
     deepspeed.PAGE: Page(lacks=("overlap_tp", "overlap_ep", "vpp", "dispatcher"), past=True),
     LLM_FOUNDRY: Page(past=True),
     deepspeed.TRAINER_PAGE: Page(lacks=_DATA_PARALLEL),
-    FMS: Page(lacks=_DATA_PARALLEL, devices=NVIDIA),
+    FMS: Page(lacks=_DATA_PARALLEL),
     nanotron.PAGE: Page(lacks=("vpp", "overlap_ep", "dispatcher"), overlap_tp=nanotron.ASYNC_TP.name),
     torchtitan.PAGE: Page(overlap_tp="async tensor parallelism"),
     PRIMUS: Page(not_varied=("overlap_tp", "dispatcher"), of_megatron=True, devices=(AMD,)),

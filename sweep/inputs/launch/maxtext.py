@@ -34,5 +34,5 @@ def read_yaml(path: str, document: Values) -> Job:
         notes = (*notes, f"{of.REMAT} {settings[of.REMAT][:40]}: not modelled")
     if each := settings.get(of.BATCH):
         notes = (*notes, f"the global batch is {each} for each device: the number of devices decides it")
-    page = of.PAGE if settings.get(of.DEVICE) == of.GPU else of.PAGE_OF_TPU
+    page = of.PAGE if settings.get(of.DEVICE) == "gpu" else of.PAGE_OF_TPU
     return Job(framework=of.NAME, plan=plan, model=model, stack=page, notes=notes)

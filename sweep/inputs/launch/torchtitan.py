@@ -139,7 +139,7 @@ def _checkpointing(settings: _Settings, layers: object, stages: int, notes: list
     mode, option = settings.word(of.MODE) or "selective", settings.value(of.SELECTIVE)
     if mode in ("full", "none"):
         return mode
-    each = 2 if option in (None, "op") else above_zero(int(str(option)) if str(option).isdigit() else option)
+    each = 2 if option in (None, "op") else above_zero(int(str(option)) if str(option).isdecimal() else option)
     if mode != "selective" or each is None or not isinstance(layers, int) or not stages:
         notes.append(f"activation checkpointing {mode[:40]} {str(option or '')[:8]}: left open")
         return None

@@ -10,7 +10,7 @@ STEP = re.compile(r"completed step: (\d{1,12}), seconds: (\d{1,9}\.\d{1,6}),")
 SETTING = re.compile(r"Config param ([a-z][\w]{0,60}): ?(.*)$")
 DEVICES = re.compile(r"\bNum_devices: (\d{1,9})\b")
 SIZE = re.compile(r"\bnumber parameters: (\d{1,9}\.\d{1,6}) billion")
-TPU = re.compile(r"\bTPU v(\d)( lite)?")
+TPU = re.compile(r"\bTPU v(\d)( lite|)")
 CHIPS = {("5", ""): "TPU v5p", ("6", " lite"): "TPU v6e", ("7", ""): "TPU v7x"}
 
 
@@ -35,7 +35,7 @@ class MaxtextLog(LogReader):
         elif size := SIZE.search(line):
             self.job.parameters = round(float(size[1]) * 1e9)
         elif chip := TPU.search(line):
-            self.job.device = CHIPS.get((chip[1], chip[2] or ""), "")
+            self.job.device = CHIPS.get((chip[1], chip[2]), "")
             self.told["tpu"] = 1
         elif "aved a checkpoint" in line:
             self.taken.disturb()

@@ -246,3 +246,27 @@ def test_primus_prints_a_step_and_the_mean(tmp_path: Path) -> None:
     assert "/9999.9" in text
     assert found.step_time_s == plain.step_time_s
     assert found.plan == plain.plan
+
+
+@pytest.mark.parametrize("each", ["inf", "nan", "-4", "1e300", "\u00b2", "9" * 20])
+def test_a_batch_that_is_no_number_is_left_open(each: str, tmp_path: Path) -> None:
+    found = log(tmp_path, specimens.MAXTEXT.replace("per_device_batch_size: 2.0", f"per_device_batch_size: {each}"))
+    assert (found.plan["micro_batch"], found.plan["global_batch"]) == (None, None)
+
+
+@pytest.mark.parametrize("degree", ["0", "-1", "\u00b2", "$TP", "9" * 30])
+def test_a_degree_that_is_no_number_is_left_open(degree: str, tmp_path: Path) -> None:
+    text = specimens.MAXTEXT.replace("ici_tensor_parallelism: 1", f"ici_tensor_parallelism: {degree}")
+    assert log(tmp_path, text).plan["tp"] is None
+    option = f'[activation_checkpoint]\nmode = "selective"\nselective_ac_option = "{degree}"\n'
+    text = re.sub(r"\[activation_checkpoint\]\n(?:\w.*\n)*", lambda _: option, specimens.TOML)
+    assert launch(tmp_path, text, "train.toml").plan["checkpointing"] is None
+
+
+def test_maxtext_shares_parameters_unless_it_says_otherwise(tmp_path: Path) -> None:
+    text = specimens.MAXTEXT_SCRIPT.replace("ici_fsdp_parallelism=32 ", "")
+    assert launch(tmp_path, text).plan["sharding"] == "parameters"
+    assert (
+        launch(tmp_path, specimens.MAXTEXT_SCRIPT.replace("fsdp_parallelism=32", "fsdp_parallelism=1")).plan["sharding"]
+        == "none"
+    )
