@@ -28,6 +28,8 @@ SPECIMENS = {
     "torchtitan log": specimens.TORCHTITAN,
     "nanotron log": specimens.NANOTRON,
     "NeMo log": specimens.NEMO,
+    "OLMo-core log": specimens.OLMO_CORE,
+    "Composer log": specimens.COMPOSER,
     "MLPerf log": specimens.MLLOG,
     "DeepSpeed log": specimens.DEEPSPEED_RATE,
     "log of a run that was out of memory": specimens.OUT_OF_MEMORY,
