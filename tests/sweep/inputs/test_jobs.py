@@ -31,7 +31,7 @@ SPECIMENS = {
     "OLMo-core log": specimens.OLMO_CORE,
     "Composer log": specimens.COMPOSER,
     "MLPerf log": specimens.MLLOG,
-    "DeepSpeed log": specimens.DEEPSPEED_RATE,
+    "DeepSpeed or Hugging Face Trainer log": specimens.DEEPSPEED_RATE,
     "log of a run that was out of memory": specimens.OUT_OF_MEMORY,
     "Megatron-LM script": specimens.SCRIPT,
     "torchtitan TOML": specimens.TOML,

@@ -350,3 +350,41 @@ def test_composer(tmp_path: Path) -> None:
     assert log.peak_memory_gib == pytest.approx(40017854464 / 2**30)
     slow = read(tmp_path, old.replace("0.3258", "0.0027").replace("83.3991", "2.7330"))
     assert slow.plan["global_batch"] is None  # 994 to 1,031
+
+
+OF_TRAINER = specimens.TRAINER.split("[2021-05-25 06:30:01,035]")[0].replace(
+    "[INFO|trainer.py:1149]", "[INFO|trainer.py:1148]   Gradient Accumulation steps = 2\n[INFO|trainer.py:1149]"
+)
+
+
+@pytest.mark.parametrize("said", ["", "ZeRO3/FSDP/PureBF16/BAdam detected, remaining trainable params as their original.\n"])
+@pytest.mark.parametrize(
+    "accelerator",
+    ["", "[2024-03-01 10:00:00,000] [INFO] [real_accelerator.py:191:get_accelerator] Setting ds_accelerator to cuda\n"],
+)
+def test_a_trainer_without_deepspeed_is_not_called_so(said: str, accelerator: str, tmp_path: Path) -> None:
+    """LLaMA-Factory says the first in jobs of FSDP, Accelerate the second wherever DeepSpeed is installed."""
+    log = read(tmp_path, accelerator + said + OF_TRAINER + "{'train_runtime': 896.0, 'train_steps_per_second': 0.009}\n")
+    assert (log.framework, log.stack) == ("Hugging Face Trainer", "hf-trainer")
+    assert {
+        "dp": 16,
+        "all_gpus": 16,
+        "tp": 1,
+        "micro_batch": 4,
+        "global_batch": 128,
+        "sharding": None,
+    }.items() <= log.plan.items()
+    with_it = "[2024-03-01 10:00:01,000] [INFO] [logging.py:96:log_dist] [Rank 0] DeepSpeed info: version=0.13.1\n"
+    assert read(tmp_path, OF_TRAINER + with_it).framework == "Hugging Face Trainer + DeepSpeed"
+
+
+def test_a_trainer_that_prints_only_its_losses(tmp_path: Path) -> None:
+    """TRL and others at the usual level: bars, losses under them, the run's time; 3 s a step."""
+    text = "".join(
+        f"  8%|x  | {n}/2000 [{3 * n // 3600}:{3 * n // 60 % 60:02}:{3 * n % 60:02}<20:27:23,  3.00s/it]\r"
+        f"{{'loss': 1.26, 'grad_norm': 0.5, 'learning_rate': 5.2e-06, 'epoch': {n / 100}}}\n"
+        f"100%|x  | {n}/2001 [59:59<00:00,  1.00s/it]\r" for n in range(10, 400, 10)
+    )  # fmt: skip
+    log = read(tmp_path, text)
+    assert (log.framework, log.plan["global_batch"]) == ("Hugging Face Trainer", None)
+    assert log.step_time_s == pytest.approx(3.0, rel=log.rounding)
