@@ -1,6 +1,7 @@
 """Words of OLMo-core: names of its configuration, which its log prints, and ranks of its meshes."""
 
 from sim_core.documents import Fields
+from sweep.frameworks.megatron_sizes import GLOBAL_BATCH
 
 NAME = "OLMo-core"
 LACKS = ("overlap_tp", "overlap_ep", "dispatcher", "layer_split")
@@ -11,7 +12,7 @@ PARTS: Fields = {"gated": True, "activation": "silu", "norm": "rmsnorm", "positi
 OTHER_PARTS = ("num_experts", "window_size", "tie_word_embeddings", "use_head_qk_norm")
 QK_NORM, SEQUENCES = "qk_norm", ("sequence_length", "max_sequence_length")
 """Sequences: of the data, else of the training module."""
-TOKENS = {"micro_batch": "rank_microbatch_size", "global_batch": "global_batch_size"}
+TOKENS = {"micro_batch": "rank_microbatch_size", "global_batch": GLOBAL_BATCH.name}
 AXES, SHARD = ("tp", "pp", "cp", "ep"), "dp_shard"
 NAMES = (*OF_MODEL, *OTHER_PARTS, QK_NORM, *SEQUENCES, *TOKENS.values(), *AXES, SHARD)
 SHARED = {"FSDP": "parameters", "DDP": "none"}
