@@ -76,7 +76,7 @@ def start_at(workload: Workload, table: HardwareTable) -> tuple[Fields | None, l
     start = start_of(workload, table)
     if start is None:
         return None, []
-    data = {"files": workload.files, "recorded_s": start.recorded_s}
+    data = {"files": workload.files, "experts": workload.experts, "recorded_s": start.recorded_s}
     if start.reason:
         return data | {"reason": start.reason}, [f"recorded plan: {start.reason}, not compared"]
     data |= {name: getattr(start, name) for name in ("simulated_s", "compared_s", "error")}
