@@ -21,10 +21,12 @@ from benchmarks.belief import record_all
 from benchmarks.error_bars import bars_table, evidence_of, out_of_bounds
 from benchmarks.leaderboard import leaderboard, leaderboard_table
 from docs.made import tables
-from sweep.runs.simulation import ABLATIONS, Run, errors_without, run_rows
+from docs.made.ablations import ABLATIONS, ablation_table, errors_without
+from docs.made.recorded_figures import worse
+from sweep.runs.simulation import Run, run_rows
 from sweep.runs.table import published_rows
-from sweep.validation.figures import RECORDED, as_objects, by_quality, by_release, figures, figures_of, worse
-from sweep.validation.report import ablation_table, as_markdown, as_qualities, as_releases
+from sweep.validation.figures import RECORDED, as_objects, by_quality, by_release, figures, figures_of
+from sweep.validation.report import as_markdown, as_qualities, as_releases
 
 DOCS: Final = Path(__file__).parent.parent
 COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")

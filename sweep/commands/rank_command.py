@@ -12,8 +12,7 @@ from rich.console import Console
 from typer import Option
 
 from sim_core import SpecError
-from sweep.answers import relaxing, stability
-from sweep.answers.stability import CANDIDATES
+from sweep.answers import relaxing
 from sweep.columns import result_schema
 from sweep.commands.shared import (
     AsJson,
@@ -24,7 +23,6 @@ from sweep.commands.shared import (
     form_asked,
     groups_in,
     names_in,
-    needs,
     result_at,
     takes,
     there,
@@ -76,14 +74,8 @@ def rank_command(
     ] = None,
     try_cost: TryCost = None,
     stable: Annotated[
-        bool, Option("--stable", help="How often each plan is the best as compute, network and jitter move.")
+        bool, Option("--stable", help="In how many draws of all that is not known each plan is the fastest that runs.")
     ] = False,
-    sigma: Annotated[
-        list[str] | None, Option(help="With --stable: standard deviation, as compute=0.05 (nvlink, nic, network, jitter).")
-    ] = None,
-    candidates: Annotated[
-        int | None, Option(min=1, max=5000, help=f"With --stable: plans that are simulated. Default: {CANDIDATES}.")
-    ] = None,
     relaxed: Annotated[bool, Option("--relax", help="What each constraint costs: the best plan without it.")] = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
@@ -93,16 +85,17 @@ def rank_command(
     form = form_asked(Form, form, output, as_json)
     check_output(output)
     there("--measured", measured)
-    needs("--stable", stable, {"--sigma": sigma, "--candidates": candidates})
     shaping: dict[str, object] = {"--columns": columns, "--pareto": pareto, "--all": every}
-    for_a_ranking = shaping | {"--measured": measured, "--verbose": verbose, "--try-cost": try_cost}
     turned = {"--descending/--ascending": descending is not None}
+    for_runs = shaping | {"--per": per, "--verbose": verbose, "--try-cost": try_cost, "--relax": relaxed} | turned
+    for_a_ranking = shaping | {"--measured": measured, "--verbose": verbose, "--try-cost": try_cost}
+    of_plans = stable or (measured is not None and names_plans(measured))
     if compare:
         others = for_a_ranking | {"--stable": stable, "--relax": relaxed, "--by": by, "--per": per}
         takes("--compare-fidelity", others | turned, "--top, --where, --format and --output")
-    elif stable:
-        told = "--by, --where, --per, --top, --sigma, --candidates, --format and --output"
-        takes("--stable", for_a_ranking | turned | {"--relax": relaxed}, told)
+    elif of_plans:
+        told = "only --measured (a table of plans), --by, --where, --top, --format and --output"
+        takes("--stable" if stable else f"--measured {measured}", for_runs, told)
     elif relaxed:
         takes("--relax", for_a_ranking | {"--top": top}, "--by, --where, --per, --descending, --format and --output")
     elif pareto:
@@ -113,25 +106,14 @@ def rank_command(
     if compare:
         both = compare_fidelity(folder, top=most, where=where)
         write(both.rows, partial(print_sections, [disagreement_of(both)]))
-    elif stable:
-        sigmas = stability.sigmas_of(sigma or [])
-        opened = reopened(folder)
-        wins = stability.stability(opened, by=by, where=where, per=groups, sigmas=sigmas, candidates=candidates or CANDIDATES)
-        write(stability.stable_rows(wins, most), partial(print_sections, stability.sections_of(wins, sigmas, most)))
     elif relaxed:
         opened = reopened(folder)
         constraints = relaxing.relax(opened, by=by, where=where, per=groups, descending=descending)
         rows = relaxing.relaxed_rows(constraints, result_schema(opened.prepared.sweep.space))
         write(rows, partial(print_sections, relaxing.sections_of(constraints, opened.notes)))
-    elif measured is not None and names_plans(measured):
-        others = shaping | {"--per": per, "--verbose": verbose} | turned
-        takes(
-            "--measured",
-            others | {"--try-cost": try_cost},
-            "with a table of plans only --by, --where, --top, --format and --output",
-        )
+    elif of_plans:
         tuner = Tuner(folder, by=by, where=where, file=measured, read_only=True)
-        standing = tuner.standing(most)
+        standing = tuner.standing(most, by_wins=stable)
         write(standing, partial(print_sections, standing_screen(tuner, standing)))
     else:
         runs = None if measured is None else own_runs(run_rows(read_table(measured)))

@@ -6,16 +6,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Exit, Option
+from typer import Argument, Option
 
 from sim_core.documents import Fields
 from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes, write_json
-from sweep.options import OptionError
-from sweep.runs.simulation import Run, errors_without, run_rows
+from sweep.runs.simulation import Run, run_rows
 from sweep.runs.table import OK, published_rows, read_table
-from sweep.validation.figures import Figures, as_objects, by_quality, by_release, figures, figures_of, more_simulated, worse
+from sweep.validation.figures import Figures, as_objects, by_quality, by_release, figures, figures_of
 from sweep.validation.report import (
-    ablation_table,
     as_markdown,
     as_networks,
     as_qualities,
@@ -24,14 +22,6 @@ from sweep.validation.report import (
     row_objects,
     summary,
 )
-
-EXIT_WORSE = 5
-OFFLINE = {
-    "--collectives": "python benchmarks/collectives.py",
-    "--record": "make validation",
-    "--by predictor": "python -m benchmarks.leaderboard",
-}
-"""Statistics that no user's runs take part in."""
 
 
 class Form(StrEnum):
@@ -47,7 +37,6 @@ class By(StrEnum):
     set = "set"
     quality = "quality"
     release = "release"
-    predictor = "predictor"
 
 
 def validate_command(
@@ -57,19 +46,11 @@ def validate_command(
     only: Annotated[str | None, Option("--set", help="Only the runs of this set.")] = None,
     rows: Annotated[bool, Option("--rows", help="Print every run, and each network; as JSON: an object a run.")] = False,
     by: Annotated[By | None, Option("--by", help="One table alone. As JSON, what an object is of; default: a set.")] = None,
-    ablate: Annotated[bool, Option("--ablate", help="Also switch pieces of the physics off, one by one.")] = False,
-    of_network: Annotated[bool, Option("--collectives", hidden=True)] = False,
-    record_them: Annotated[bool, Option("--record", hidden=True)] = False,
 ) -> None:
     """Simulate measured runs, and say how far off the predictions are and how well plans are ranked."""
     form = form_asked(Form, form, None, json_too)
-    for option, given in zip(OFFLINE, (of_network, record_them, by is By.predictor), strict=True):
-        if given:
-            raise OptionError(f"{option}: is now `{OFFLINE[option]}` in a checkout of the project")
-    if form is Form.json:
-        takes("--format json", {"--ablate": ablate}, "TABLE, --set, --rows and --by")
     if by:
-        takes("--by", {"--rows": rows, "--ablate": ablate}, "TABLE, --set and --format")
+        takes("--by", {"--rows": rows}, "TABLE, --set and --format")
     runs = run_rows(rows_of_set(published_rows() if table is None else read_table(table), only))
     by_set = figures(runs)
     if form is Form.json:
@@ -79,16 +60,6 @@ def validate_command(
     else:
         networks = (table is not None or rows) and any(not run.reason for run in runs)
         sys.stdout.write("\n".join(_sections(runs, by_set, rows=rows, networks=networks)) + "\n")
-    if ablate:
-        sys.stdout.write("\n" + ablation_table(*errors_without([run.row for run in runs if run.scored])) + "\n")
-    if table is not None or only is not None:
-        return
-    lines = worse(by_set)  # than the figures recorded of the published runs
-    sys.stderr.write("".join(f"worse than recorded: {line}\n" for line in lines))
-    if lines:
-        raise Exit(EXIT_WORSE)
-    if more_simulated(by_set):
-        sys.stderr.write("more runs are simulated than when the figures were recorded: make validation\n")
 
 
 def _objects(runs: list[Run], by_set: list[Figures], by: By) -> list[Fields]:

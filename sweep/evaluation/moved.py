@@ -1,25 +1,11 @@
-"""A sweep with an input moved: compute, messages or jitter that take longer, devices whose memory is no limit."""
+"""A sweep with an input moved: messages that take longer, another stack, devices whose memory is no limit."""
 
 import dataclasses
 
-from sim_core import Hardware, HardwareTable, Plans, Workload, hardware_table, read_stack, workload_from_model
+from sim_core import Hardware, hardware_table, read_stack, workload_from_model
 from sweep.evaluation.preparation import Sweep
 
-Inputs = tuple[Workload, HardwareTable, Plans]
-"""What is simulated."""
 _NO_LIMIT = "1e24 B"
-
-
-def with_slower(name: str, times: float, workload: Workload, hardware: HardwareTable, plans: Plans) -> Inputs:
-    """All three with one input taking `times` as long: compute, messages in nodes (nvlink) or between them (nic), jitter."""
-    if name == "compute":
-        return workload, hardware, plans._replace(device_speed=plans.device_speed / times)
-    if name == "jitter":
-        framework = workload.arrays.framework
-        arrays = workload.arrays._replace(framework=framework._replace(jitter=framework.jitter * times))
-        return dataclasses.replace(workload, arrays=arrays), hardware, plans
-    variants = [slower_links(variant, name, times) for variant in hardware.variants]
-    return workload, hardware_table(variants, hardware.measured_on, workload.dtype), plans
 
 
 def slower_links(hardware: Hardware, name: str, times: float) -> Hardware:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sweep.frameworks import deepspeed, megatron, nanotron, nemo, torchtitan
+from sweep.frameworks import deepspeed, megatron, nanotron, nemo, olmo_core, torchtitan
 from sweep.frameworks.megatron_sizes import TP_OVERLAP
 
 HAI_LLM, PRIMUS, MAXTEXT, NEMO_24, LLM_FOUNDRY, FMS = "hai-llm", "primus", "maxtext-tpu", "nemo-24", "llm-foundry", "fms-fsdp"
@@ -44,9 +44,9 @@ PAGES = {
 USUAL_PAGE = Page()
 WITHOUT_PAGE_AS = " as "
 """In the name of a stack, between a framework without a page and the page that stands for it."""
-WITHOUT_PAGE = dict.fromkeys((deepspeed.TRAINER_NAME, deepspeed.NAME), _DATA_PARALLEL)
-"""Frameworks without a page, whose jobs have an empty stack, and axes that they lack: ZeRO alone, unless the training code
-itself is written for more."""
+WITHOUT_PAGE = {deepspeed.TRAINER_NAME: _DATA_PARALLEL, deepspeed.NAME: _DATA_PARALLEL, olmo_core.NAME: olmo_core.LACKS}
+"""Frameworks without a page, whose jobs have an empty stack, and axes that they lack: of DeepSpeed ZeRO alone, unless the
+training code itself is written for more."""
 
 
 def page_of(stack: str) -> Page:

@@ -10,6 +10,7 @@ from sim_core import SpecError, model_of_dump, read_model, short
 from sim_core.documents import Fields
 from sweep.inputs.launch.keys import numbers_or_why
 from sweep.inputs.launch.megatron import numbers_told
+from sweep.inputs.logs.composer import ComposerLog
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
 from sweep.inputs.logs.found import LogReader, Taker
 from sweep.inputs.logs.machine import Machine, device_of
@@ -18,11 +19,14 @@ from sweep.inputs.logs.megatron import MegatronLog
 from sweep.inputs.logs.mllog import MllogLog
 from sweep.inputs.logs.nanotron import NanotronLog
 from sweep.inputs.logs.nemo import NemoLog
+from sweep.inputs.logs.olmo_core import OlmoCoreLog
 from sweep.inputs.logs.torchtitan import TorchtitanLog
 from sweep.inputs.text import blocks_of_lines, plain
 from sweep.inputs.told import NEEDED, PLAN_FIELDS, Job
 
-READERS: Sequence[type[LogReader]] = (MllogLog, NemoLog, TorchtitanLog, NanotronLog, MaxtextLog, MegatronLog, DeepSpeedLog)
+READERS: Sequence[type[LogReader]] = (
+    MllogLog, NemoLog, OlmoCoreLog, ComposerLog, TorchtitanLog, NanotronLog, MaxtextLog, MegatronLog, DeepSpeedLog,
+)  # fmt: skip
 """Readers of logs; of several that find steps the first counts, as its framework runs on those after it."""
 OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|(?:CUDA|HIP|NPU) out of memory\. Tried|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"

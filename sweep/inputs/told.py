@@ -10,7 +10,7 @@ NEEDED = ("all_gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "globa
 SIZES = ("tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence")
 PLAN_FIELDS = (
     *SIZES, "sequence_parallel", "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param",
-    "schedule",
+    "schedule", "dp_shard",
 )  # fmt: skip
 """What a log may tell of a plan, by the names of plan fields."""
 

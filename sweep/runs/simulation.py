@@ -1,7 +1,7 @@
 """Measured rows as plans, simulated: seconds of a step, memory, whether it fits; also without some of the physics."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -288,34 +288,3 @@ def _without(hardware: Hardware, change: Change) -> Hardware:
     if change.tables:
         return changed
     return changed.model_copy(update={"kernels": changed.kernels.model_copy(update={"tables": "", "borrowed": ""})})
-
-
-_FAST = "1e9 GB/s"
-
-ABLATIONS: Mapping[str, Change] = {
-    "kernel tables": Change({"gemm_efficiency": 0.5, "attention_efficiency": 0.5}, {}, tables=False),
-    "element-wise kernels": Change({"memory_bandwidth": _FAST, "kernel_overhead": "0 s"}, {"accumulation_bytes": 0.0}),
-    "gradient accumulation": Change({}, {"accumulation_bytes": 0.0}),
-    "messages inside nodes": Change({"nvlink_bandwidth": _FAST, "nvlink_latency": "0 s"}, {}),
-    "messages between nodes": Change({"nic_bandwidth": _FAST, "nic_latency": "0 s"}, {}),
-    "sharing of NICs": Change({"shared_nics": False}, {}),
-    "contention": Change({}, {"contention": 0.0, "dp_contention": 0.0}),
-    "optimizer": Change({}, {"optimizer_bytes": 1e-6}),
-    "launches": Change({}, {"host_forward": 0.0, "host_backward": 0.0, "host_micro_batch": 0.0, "host_step": 0.0}),
-    "slowest of many GPUs": Change({}, {"jitter": 0.0}),
-    "clock under load": Change({"sustained_scale": 1.0}, {}),
-}
-"""Name -> what replaces it: half of the peak for all GEMMs and attention instead of tables; elsewhere nothing takes time."""
-
-
-def errors_without(rows: Sequence[Row]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Mean absolute error of the step time by set, in percent: with everything, and by what is switched off."""
-    return _errors(rows, UNCHANGED), {f"without {name}": _errors(rows, change) for name, change in ABLATIONS.items()}
-
-
-def _errors(rows: Sequence[Row], change: Change) -> dict[str, float]:
-    errors: dict[str, list[float]] = {}
-    for run in run_rows(rows, change):
-        if run.timed:
-            errors.setdefault(run.row.text("set"), []).append(abs(run.error))
-    return {name: sum(of_set) / len(of_set) for name, of_set in sorted(errors.items())}

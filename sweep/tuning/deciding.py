@@ -81,6 +81,7 @@ class Belief(NamedTuple):
     sd: Floats
     runs: Floats
     log_cost: Floats  # expected ln of what is ranked by
+    wins: Floats  # part of the joint draws in which it is the fastest that runs
     best: int | None  # row of the best measured plan
     least: float | None  # ln of what it costs
     stacks: Floats  # chance of each of the stacks that may run
@@ -105,15 +106,19 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     costs = np.log(known.seconds[finished]) + candidates.offset[known.rows[finished]]
     least = float(costs.min()) if len(costs) else None
     judged = posterior if own.sum() >= LEAST_RUNS else posterior.likeliest
+    likely, drawn = _outcomes(candidates, judged, chance, floor)
+    fastest = drawn.min(1)
+    first = likely[drawn.argmin(1)][np.isfinite(fastest)]  # in the others none runs
     return Belief(
         log_s=log_s,
         sd=posterior.sd,
         runs=chance,
         log_cost=log_s + candidates.offset,
+        wins=np.bincount(first, minlength=len(chance)) / len(drawn),
         best=int(known.rows[finished][costs.argmin()]) if len(costs) else None,
         least=least,
         stacks=weights,
-        regret=None if least is None else _regret(candidates, judged, chance, floor, least),
+        regret=None if least is None else _regret(np.expm1(np.maximum(least - fastest, 0.0))),
     )
 
 
@@ -143,13 +148,17 @@ def _posterior(candidates: Candidates, known: Known, timed: Bools, log: Floats, 
     return mixed(parts, [candidates.moved[number] for number in first]), weights
 
 
-def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, floor: Floats, best: float) -> Regret:
+def _outcomes(candidates: Candidates, posterior: Posterior, chance: Floats, floor: Floats) -> tuple[Ints, Floats]:
+    """Rows of the plans most likely to be the best, [k], and joint draws of ln of what they cost, [draws, k]; inf: it fails."""
     expected = candidates.mean + candidates.offset
     likely = np.argsort(np.where(chance > 0, expected + posterior.mean - 2 * posterior.sd, np.inf), kind="stable")[:WEIGHED]
     true = np.maximum(expected[likely] + posterior.draw(JOINT_DRAWS, likely), (floor + candidates.offset)[likely])
     fails = np.random.default_rng(1).random(true.shape) >= chance[likely]
     true[fails] = np.inf
-    lost = np.expm1(np.maximum(best - true.min(1), 0.0))
+    return likely, true
+
+
+def _regret(lost: Floats) -> Regret:
     return Regret(mean=float(lost.mean()), p10=float(np.quantile(lost, 0.1)), p90=float(np.quantile(lost, 0.9)))
 
 

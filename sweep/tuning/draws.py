@@ -27,7 +27,7 @@ from sweep.evaluation.warming import load_kernels
 
 WIDTHS: Mapping[str, float] = {"compute": 0.2, "nvlink": 0.3, "nic": 0.5, "jitter": 0.7}
 """Standard deviations of ln(time) on a cluster that nobody measured yet: compute and both kinds of links two to three times
-what published runs and nccl-tests differ by (`sweep.answers.stability.SIGMAS`); of jitter there is no measurement."""
+what published runs (0.065) and nccl-tests (0.13, 0.23) differ by; of jitter there is no measurement."""
 LAUNCHES = 1.0
 """Of ln of the host's time of a layer: between stacks it lies from 0.7 to 4.4 ms (`sim_core/models/stacks`)."""
 LINKS = ("nvlink", "nic")

@@ -1,7 +1,6 @@
 """The plan that is launched, and the one that a user means: by its number, or `best`."""
 
 from contextlib import suppress
-from pathlib import Path
 
 from sim_core import SimError, SpecError
 from sim_core.documents import Fields
@@ -10,7 +9,6 @@ from sweep.options import wrong
 from sweep.ranking.ranking import Ranking, rank
 from sweep.reopening import BEST, Reopened, reopened
 from sweep.results.folder import Location
-from sweep.tuning.record import NAME
 from sweep.tuning.tuner import Proposal, Tuner
 
 
@@ -27,8 +25,7 @@ def plan_to_launch(
         return None
     with suppress(SimError):
         opened = opened or reopened(folder)
-        stored: Fields = {} if opened.folder.local else {"file": Path(NAME), "entries": ()}
-        tuner = Tuner(folder, by=ranking.best_by, where=where, opened=opened, read_only=True, try_cost=try_cost, **stored)
+        tuner = Tuner(folder, by=ranking.best_by, where=where, opened=opened, read_only=True, try_cost=try_cost)
         return tuner.launch, tuner
     return None
 

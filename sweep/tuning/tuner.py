@@ -102,9 +102,10 @@ class Tuner:
         self.opened: Reopened = opened or reopened(directory, spec)
         folder = self.opened.folder
         if file is None:
-            if folder.local is None:
+            if folder.local is None and not read_only:
                 raise SpecError(f"{folder}: no local folder; --file FILE says where {NAME} is to be")
-            file = Path(folder.local) / NAME
+            entries = () if folder.local is None else entries
+            file = Path(folder.local or "") / NAME
         self.file: Path = file
         self.identity = str(self.opened.provenance["sweep"])
         self._by, self._where, self._priors = by, where, tuple(prior)
@@ -255,10 +256,12 @@ class Tuner:
         """Whether another run is not expected to pay: an advice."""
         return stops(self.belief, sum(run.state != SKIP for run in self.runs.values()), limit)
 
-    def standing(self, top: int) -> pa.Table:
-        """The first plans by what is expected after the runs; failed and skipped ones last. Intervals hold four of five."""
+    def standing(self, top: int, *, by_wins: bool = False) -> pa.Table:
+        """The first plans by what is expected after the runs, or by their wins; failed and skipped ones last. Intervals hold
+        four of five."""
         belief, basis, runs = self.belief, self._basis, self.runs
-        order = np.argsort(np.where(belief.runs > 0, belief.log_cost, np.inf)[: basis.rivals], kind="stable")[:top]
+        cost = np.where(belief.runs > 0, belief.log_cost, np.inf)[: basis.rivals]
+        order = np.lexsort((cost, -belief.wins[: basis.rivals] * by_wins))[:top]
         plans = basis.candidates.plans[order].tolist()
         known = [runs.get(plan) for plan in plans]
         expected, width = belief.log_s[order], MIDDLE * belief.sd[order]
@@ -273,6 +276,7 @@ class Tuner:
             "expected_low_s": pa.array(np.exp(expected - width)),
             "expected_high_s": pa.array(np.exp(expected + width)),
             "runs_probability": pa.array(belief.runs[order]),
+            "wins": pa.array(belief.wins[order]),
         }
         return pa.table(columns)
 

@@ -1,7 +1,7 @@
-"""Figures, runs, networks and ablations as Markdown tables."""
+"""Figures, runs and networks as Markdown tables."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sim_core.models.features import ALIASES, FEATURES, split_features
 from sweep.runs.simulation import Run
@@ -153,14 +153,6 @@ def as_networks(runs: Sequence[Run]) -> str:
         for (device, text, network, stated), count in sorted(used.items())
     ]
     return "\n".join(["| hardware | interconnect | Gb/s of a node | of | runs |", "|---|---|--:|---|--:|", *lines])
-
-
-def ablation_table(base: Mapping[str, float], without: Mapping[str, Mapping[str, float]]) -> str:
-    """Mean absolute error by set: with everything, then without each piece."""
-    lines = [
-        "| " + " | ".join((name, *(f"{errors[name]:.1f}" for errors in (base, *without.values())))) + " |" for name in base
-    ]
-    return "\n".join(["| " + " | ".join(("set", "all", *without)) + " |", "|---|--:|" + "--:|" * len(without), *lines])
 
 
 def _left_out(figures: Sequence[Figures]) -> str:

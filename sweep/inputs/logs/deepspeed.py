@@ -6,7 +6,7 @@ from sim_core.documents import Fields
 from sweep.frameworks import deepspeed as of
 from sweep.frameworks.megatron import WORLD
 from sweep.frameworks.names import by_word
-from sweep.inputs.logs.found import LogReader, Steps, number, whole
+from sweep.inputs.logs.found import LogReader, Steps, number
 
 PIPELINE = re.compile(r"steps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)")
 RATE = re.compile(r"\b(?:Curr)?SamplesPerSec=(\d{1,12}\.\d+(?:e[-+]\d+)?)(?=,|\s|$)")
@@ -16,19 +16,22 @@ SETTING = re.compile(
     rf"\b({'|'.join(word.name for word in of.LOGGED)}|{WORLD.name}|{of.LOGGED_STAGE})"
     r"(?:\"?:| \.{2,}) *(\d{1,9})(?=[\s,}]|$)"
 )
-STAGE = re.compile(r"\bZeRO stage (\d)\b|Initializing ZeRO Stage (\d)\b")
-DP = re.compile(r"\bdata_parallel_size: (\d{1,9}), parameter_parallel_size")
-TRAINER = {
-    "micro_batch": re.compile(r"Instantaneous batch size per device = ([\d,]{1,12})\s*$"),
-    "global_batch": re.compile(r"Total train batch size \(w\. parallel.*\) = ([\d,]{1,12})\s*$"),
+TOLD = {
+    "dp": re.compile(r"\bdata_parallel_size: (\d{1,9}), parameter_parallel_size"),
+    "stage": re.compile(r"\b(?:ZeRO stage|Initializing ZeRO Stage) (\d)\b"),
+    "of_device": re.compile(r"Instantaneous batch size per device = ([\d,]{1,12})\s*$"),
+    "of_all": re.compile(r"Total train batch size \(w\. parallel.*\) = ([\d,]{1,12})\s*$"),
     "ga": re.compile(r"Gradient Accumulation steps = ([\d,]{1,12})\s*$"),
+    "steps": re.compile(r"Total optimization steps = ([\d,]{1,12})\s*$"),
+    "parameters": re.compile(r"Number of trainable parameters = ([\d,]{1,18})\s*$"),
+    "runtime": re.compile(r"'train_runtime': (\d{1,12})"),
 }
+OF_DEEPSPEED = {"dp", "stage", of.LOGGED_STAGE}
+"""What only DeepSpeed prints; the Trainer's friends speak of `ZeRO3/FSDP` in jobs of either."""
+LOSS = re.compile(r"\{'loss': .*'epoch': ")
 BAR = re.compile(r"\| +(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d\d):(\d\d)<")
 SHORTEST_S = 100
 """Of an interval by a progress bar, which counts whole seconds: +-1 %."""
-RUNTIME = re.compile(r"'train_runtime': (\d{1,12}(?:\.\d+)?)")
-STEPS = re.compile(r"Total optimization steps = ([\d,]{1,12})\s*$")
-SIZE = re.compile(r"Number of trainable parameters = ([\d,]{1,18})\s*$")
 CONFIG = re.compile(
     r"\"(n_embd|n_head|n_layer|n_positions|vocab_size|hidden_size|num_hidden_layers|num_attention_heads|num_key_value_heads"
     r"|intermediate_size)\": (\d{1,9})\b"
@@ -48,32 +51,32 @@ NAMES = by_word(
 
 
 class DeepSpeedLog(LogReader):
-    """DeepSpeed's own lines."""
+    """DeepSpeed's own lines, and those of the Trainer, with it or without."""
 
-    FRAMEWORK = of.NAME
+    FRAMEWORK = f"{of.NAME} or {of.TRAINER_ALONE}"
     KNOWN_BY = "`SamplesPerSec=`, `iter time (s):`, its own lines or the Trainer's"
     KEYS = (
         b"SamplesPerSec", b"iter time (s)", of.BATCH.name.encode(), of.MICRO_BATCH.name.encode(), b"ccumulation", b"ZeRO",
         b"parallel_size", b"atch size", b"train_runtime", b"Total optimization", b"trainable parameters", b"\"n_", b"_size\"",
-        b"\"num_", b"it/s", b"s/it", b"Overriding config", of.LOGGED_STAGE.encode(), WORLD.name.encode(),
+        b"\"num_", b"it/s", b"s/it", b"'loss': ", b"DeepSpeed info", b"Overriding config",
+        of.LOGGED_STAGE.encode(), WORLD.name.encode(),
     )  # fmt: skip
     SIGNS = (
         r"SamplesPerSec=\d",
         r"steps: \d+ loss: \S+ iter time \(s\):",
         r"\[(?:INFO|WARNING)\] \[\w+\.py:\d+:\w+\].*(?:DeepSpeed|ZeRO)",
         r"'train_runtime': \d",
+        LOSS.pattern,
         r"\*\*\*\*\* Running training \*\*\*\*\*",
     )
 
-    _is_deepspeed = False
-    _runtime: float | None = None
-    _total_steps: int | None = None
+    _is_deepspeed = _is_trainer = False
     _bar = (0, 0)  # step and second of the last interval's end
+    _steps = 0  # of the last bar
 
     def __init__(self) -> None:
         super().__init__()
         self._by_time, self._by_rate, self._by_bar = Steps(), Steps(), Steps()
-        self._of_trainer: dict[str, int] = {}
 
     @property
     def steps(self) -> Steps:
@@ -96,29 +99,21 @@ class DeepSpeedLog(LogReader):
         elif (bar := BAR.search(line)) is not None:
             at, second = int(bar[1]), int(bar[3] or 0) * 3600 + int(bar[4]) * 60 + int(bar[5])
             # that of an evaluation has another total
-            if int(bar[2]) == self._total_steps and at > self._bar[0] and second >= self._bar[1] + SHORTEST_S:
+            self._steps = int(bar[2])
+            if self._steps == self.told.get("steps") and at > self._bar[0] and second >= self._bar[1] + SHORTEST_S:
                 self._by_bar.take(at, (second - self._bar[1]) / (at - self._bar[0]))
                 self._bar = at, second
         else:
             self._setting(line)
 
     def _setting(self, line: str) -> None:
-        self._is_deepspeed = self._is_deepspeed or "ZeRO" in line or "parameter_parallel_size" in line
-        for name, value in SETTING.findall(line):
-            self._put(name, int(value))
-        for name, pattern in TRAINER.items():
-            if match := pattern.search(line):
-                self._of_trainer[name] = whole(match[1]) or 0
-        if match := DP.search(line):
-            self._put("dp", int(match[1]))
-        elif match := STAGE.search(line):
-            self._put("stage", int(match[1] or match[2]))
-        elif match := RUNTIME.search(line):
-            self._runtime = float(match[1])
-        elif match := STEPS.search(line):
-            self._total_steps = whole(match[1]) or 0
-        elif match := SIZE.search(line):
-            self.job.parameters = whole(match[1])
+        self._is_deepspeed = self._is_deepspeed or "DeepSpeed info" in line
+        if LOSS.search(line):  # under the bar of the training
+            self._is_trainer = True
+            self.told["steps"] = self.told.get("steps") or self._steps
+        told = [(name, match[1]) for name, pattern in TOLD.items() if (match := pattern.search(line))]
+        for name, value in (*SETTING.findall(line), *told):
+            self._put(name, int(value.replace(",", "") or 0))
         for name, value in CONFIG.findall(line):
             self.model.setdefault(NAMES[name], int(value))
         for name, value in OVERRIDE.findall(line) if "Overriding config" in line else ():
@@ -132,12 +127,15 @@ class DeepSpeedLog(LogReader):
         self.told.setdefault(name, value)
 
     def found(self) -> bool:
-        job, trainer = self.job, bool(self._of_trainer)
-        if not (self._is_deepspeed or trainer):
+        job, told = self.job, self.told
+        trainer = self._is_trainer or not told.keys().isdisjoint(("of_device", "of_all", "runtime"))
+        is_deepspeed = self._is_deepspeed or not OF_DEEPSPEED.isdisjoint(told)
+        if not (is_deepspeed or trainer):
             return False
-        job.framework = of.NAME if not trainer else of.TRAINER_NAME if self._is_deepspeed else of.TRAINER_ALONE
+        job.framework = of.NAME if not trainer else of.TRAINER_NAME if is_deepspeed else of.TRAINER_ALONE
+        job.parameters = told.get("parameters")
         job.stack = of.TRAINER_PAGE if job.framework == of.TRAINER_ALONE else ""
-        job.plan = self._plan()
+        job.plan = self._plan(trainer=trainer)
         batch = job.plan["global_batch"]
         if len(self._by_time):
             self.taken = self._by_time
@@ -148,22 +146,24 @@ class DeepSpeedLog(LogReader):
         elif len(self._by_bar):
             self.taken, job.rounding = self._by_bar, 1 / SHORTEST_S
             job.notes = ("by the progress bar, which counts whole seconds; evaluations and checkpoints are in it",)
-        elif self._runtime and self._total_steps:
-            mean = f"{self._runtime / self._total_steps:.1f} s over {self._total_steps} steps"
+        elif (steps := told.get("steps")) and (runtime := told.get("runtime")):
+            mean = f"{runtime / steps:.1f} s over {steps} steps"
             job.notes = (f"only the mean of the whole run: {mean}, the slow first ones among them",)
         self.model.pop("positions", None)
         return True
 
-    def _plan(self) -> Fields:
+    def _plan(self, *, trainer: bool) -> Fields:
         """Batch, ZeRO stage and, under the Trainer, which has no other parallelism, the ranks."""
-        told, trainer = self.told, self._of_trainer
-        plan: Fields = {
-            "global_batch": told.get(of.BATCH.name) or trainer.get("global_batch") or told.get("by_rate"),
-            "micro_batch": told.get(of.MICRO_BATCH.name) or trainer.get("micro_batch"),
-        }
-        stage = told.get("stage", told.get(of.LOGGED_STAGE))
+        told = self.told
+        batch = told.get(of.BATCH.name) or told.get("of_all") or told.get("by_rate")
+        micro_batch, stage = (
+            told.get(of.MICRO_BATCH.name) or told.get("of_device"),
+            told.get("stage", told.get(of.LOGGED_STAGE)),
+        )
+        plan: Fields = {"global_batch": batch, "micro_batch": micro_batch}
         if stage is not None and stage < len(of.ZERO):
             plan["sharding"] = of.ZERO[stage]
-        if trainer and (dp := told.get("dp")):
+        one = told.get("of_device", 0) * told.get("ga", 0)
+        if trainer and (dp := told.get("dp") or (told.get("of_all", 0) // one if one else 0)):
             plan |= {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": dp, "all_gpus": dp}
         return plan

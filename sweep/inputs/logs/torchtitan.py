@@ -186,6 +186,8 @@ class TorchtitanLog(LogReader):
             plan["schedule"] = (schedule_named(self._schedule) or (None, 0))[0]
         sharded = "parameters" if pp == 1 else IN_PIPELINE
         plan["sharding"] = sharded if shard > 1 or "dp" in mesh else "none"
+        if shard > 1 < mesh.get("dp_replicate", 1):
+            plan["dp_shard"] = shard * cp
         if (local := self.told.get("local")) is not None:
             plan.setdefault("global_batch", local * dp)
             parts = 1 if pp == 1 else self._micro_batches

@@ -324,9 +324,67 @@ python3 -m MaxText.train MaxText/configs/base.yml run_name=$RUN base_output_dire
   model_name=llama3.1-70b per_device_batch_size=4 max_target_length=8192 remat_policy=save_qkv_proj \\
   ici_fsdp_parallelism=32 ici_tensor_parallelism=8 steps=20 quantization='' dataset_type=synthetic
 """
+OLMO_CORE = """\
+ExperimentConfig(
+    run_name='secret-project',
+    model=TransformerConfig(
+        d_model=4096,
+        vocab_size=100352,
+        n_layers=32,
+        block=TransformerBlockConfig(
+            attention=AttentionConfig(n_heads=32, n_kv_heads=8, bias=False),
+            feed_forward=FeedForwardConfig(hidden_size=11008, bias=False),
+        ),
+    ),
+    dataset=NumpyFSLDatasetConfig(
+        tokenizer=TokenizerConfig(vocab_size=100278, eos_token_id=100257),
+        sequence_length=4096,
+        max_target_sequence_length=8192,
+    ),
+    data_loader=NumpyDataLoaderConfig(global_batch_size=4194304, seed=34521),
+    train_module=TransformerTrainModuleConfig(
+        rank_microbatch_size=8192,
+        max_sequence_length=4096,
+        dp_config=TransformerDataParallelConfig(param_dtype='bfloat16', reduce_dtype='float32'),
+    )
+)
+2025-01-01 00:00:00.000\tnode-17:0\tolmo_core.nn.transformer.config:383\tINFO\tBuilding transformer with 6,887,575,552 total \
+params, 6,476,533,760 non-embedding params
+2025-01-01 00:00:01.000\tnode-17:0\tolmo_core.distributed.parallel:252\tINFO\tBuilt 3D device mesh with shape \
+(dp_replicate=8, dp_shard=8, tp=2)
+2025-01-01 00:00:01.100\tnode-17:0\tolmo_core.train.train_module:154\tINFO\tData parallel world size = 64
+2025-01-01 00:00:01.200\tnode-17:0\tolmo_core.train.train_module:104\tINFO\tApplied 'full' activation checkpointing to the model
+2025-01-01 00:00:01.300\tnode-17:0\tolmo_core.train.train_module:137\tINFO\tApplied FSDP to the model with 2D device mesh with \
+shape (dp_replicate=8, dp_shard=8)
+2025-01-01 00:00:02.000\tnode-17:0\tolmo_core.train.callbacks.gpu_memory_monitor:40\tINFO\tGPU capacity: NVIDIA H100 80GB HBM3 \
+with 79.10GiB memory of which 1.00GiB is currently allocated and 2.00GiB is currently reserved.
+""" + "".join(
+    f"2025-01-01 00:{step:02}:00.000\tnode-17:0\tolmo_core.train.callbacks.console_logger:80\tINFO\t"
+    f"[step={step}/1000,epoch=1,eta=5h11m]\n    train/CE loss=6.234\n    throughput/total tokens=41,943,040\n"
+    f"    throughput/device/TPS=13,107\n    throughput/device/BPS={rate}\n    throughput/device/BPS (actual avg)=0.1000\n"
+    f"    gpu_memory/GPU active mem (GiB)=40.00\n    gpu_memory/GPU reserved mem (GiB)={40 + step / 100:.2f}\n"
+    for step, rate in ((10, "0.2000"), (20, "0.4000"), (30, "0.4000"), (40, "0.3900"))
+)
+"""128 GPUs: 8 replicas of 8 that share parameters, tp 2."""
+COMPOSER = "".join(
+    f"[batch={batch}/4800]:\n"
+    + "".join(
+        f"\t Train {name}: {value}\n"
+        for name, value in {
+            "time/epoch": 0, "time/batch": batch - 1, "time/sample": 320 * (batch - 1), "time/token": 655_360 * (batch - 1),
+            "memory/peak_reserved_mem": 30 + batch / 10, "memory/alloc_retries": 0, "trainer/device_train_microbatch_size": 5,
+            "loss/train/total": 9.5, "throughput/batches_per_sec": f"{rate:.4f}",
+            "throughput/samples_per_sec": f"{320 * rate:.4f}", "throughput/device/samples_per_sec": f"{40 * rate:.4f}",
+            "throughput/tokens_per_sec": f"{655_360 * rate:.4f}", "throughput/device/tokens_per_sec": f"{81_920 * rate:.4f}",
+            "time/train": 0.01,
+        }.items() if rate or not name.startswith("throughput")
+    )
+    for batch, rate in ((1, 0), (10, 0.05), (20, 0.1), (30, 0.1), (40, 0.125))
+)  # fmt: skip
+"""8 GPUs, 320 sequences of 2,048 tokens a batch."""
 FILES: Mapping[str, str] = {
     "Megatron-LM": megatron_log(), "torchtitan": TORCHTITAN, "torchtitan 2024": TORCHTITAN_2024, "nanotron": NANOTRON,
-    "MaxText": MAXTEXT,
+    "MaxText": MAXTEXT, "OLMo-core": OLMO_CORE, "Composer": COMPOSER,
     "NeMo": NEMO, "MLLOG": MLLOG, "DeepSpeed pipeline": DEEPSPEED_PIPELINE, "DeepSpeed": DEEPSPEED_RATE, "Trainer": TRAINER,
     "Megatron-LM script": SCRIPT, "torchtitan TOML": TOML, "MaxText script": MAXTEXT_SCRIPT,
     "nanotron YAML": NANOTRON_YAML, "DeepSpeed JSON": DEEPSPEED_JSON,

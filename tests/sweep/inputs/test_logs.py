@@ -176,6 +176,10 @@ def test_torchtitan(tmp_path: Path) -> None:
     assert log.step_time_s == pytest.approx(8 * 8192 / 8 / 4096)  # and by the clock: 20 s for 10 steps
     assert (log.steps, log.interval, log.peak_memory_gib) == (3, 10, 51.0)  # without the first and that of the profiler
     assert (log.model["layers"], log.parameters) == (32, 8_030_261_248)
+    replicas = specimens.TORCHTITAN.replace(
+        "2-D device mesh with ['dp_shard'", "3-D device mesh with ['dp_replicate', 'dp_shard'"
+    )
+    assert read(tmp_path, replicas.replace("[4, 2]", "[2, 4, 2]")).plan["dp_shard"] == 4
     old = read(tmp_path, specimens.TORCHTITAN_2024)
     assert old.step_time_s == pytest.approx(4.5)
     coloured = read(tmp_path, specimens.COLOURED)
@@ -301,3 +305,89 @@ def test_dumps_of_several_ranks_at_once(tmp_path: Path) -> None:
         log = read(tmp_path, "".join(f"{rank}: {line}\n" for line in lines for rank in range(ranks)))
         assert (log.plan["micro_batch"], log.model["layers"]) == (2, 24)
         assert log.step_time_s == pytest.approx(2.0)
+
+
+def test_olmo_core(tmp_path: Path) -> None:
+    """Batches and micro-batches in tokens; the first vocabulary is the model's, the second the tokenizer's."""
+    log = read(tmp_path, specimens.OLMO_CORE)
+    sizes = {"tp": 2, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": 64, "all_gpus": 128, "micro_batch": 2, "global_batch": 1024}
+    told = {"sequence": 4096, "checkpointing": "full", "sharding": "parameters", "dp_shard": 8}
+    assert {**sizes, **told}.items() <= log.plan.items()
+    assert log.plan["precision"] == "bf16"
+    assert (log.step_time_s, log.steps) == (2.5, 3)
+    assert log.rounding == pytest.approx(0.5e-4 / 0.39)
+    assert (log.model["ffn"], log.model["vocabulary"], log.model["kv_heads"], log.model["gated"]) == (11008, 100352, 8, True)
+    assert (log.framework, log.stack, log.device, log.parameters) == ("OLMo-core", "", "H100-SXM-80GB", 6_887_575_552)
+    assert (log.peak_memory_gib, log.missing) == (40.4, ())
+    assert read(tmp_path, specimens.OLMO_CORE.replace("bias=", "qk_norm=LayerNormConfig(), bias=")).model["qk_norm_whole"]
+    again = read(tmp_path, specimens.OLMO_CORE + specimens.OLMO_CORE.replace("tp=2", "tp=4").replace("=0.4000", "=0.1000"))
+    assert (again.plan["tp"], again.step_time_s) == (4, 10.0)
+
+
+def test_what_olmo_core_does_not_say_is_open(tmp_path: Path) -> None:
+    """8 bits have several recipes; parts of layers run again; experts and windows are no numbers of a dense model."""
+    text = specimens.OLMO_CORE.replace("Applied 'full'", "Applied 'selected_modules'")
+    text = text.replace("Applied FSDP", "Swapped linear layers to Float8 linear layers\nApplied FSDP")
+    log = read(tmp_path, text.replace("d_model=", "window_size=4096,\n d_model="))
+    assert (log.plan["checkpointing"], log.plan["precision"], log.model) == (None, None, {})
+    assert "model: window_size 4096: not read; give --model" in log.notes
+    steps = "".join(line + "\n" for line in specimens.OLMO_CORE.splitlines() if "step=" in line or line.startswith("    thr"))
+    log = read(tmp_path, steps)
+    assert (log.step_time_s, log.plan["tp"], log.plan["precision"], log.model) == (2.5, None, None, {})
+
+
+def test_composer(tmp_path: Path) -> None:
+    """Ranks by its rates, batch and sequence by its counters; gigabytes are 1e9 bytes; in early 2023 bytes, and no counters."""
+    log = read(tmp_path, specimens.COMPOSER)
+    assert {"all_gpus": 8, "micro_batch": 5, "global_batch": 320, "sequence": 2048, "tp": None}.items() <= log.plan.items()
+    assert (log.step_time_s, log.steps, log.interval) == (10.0, 3, 10)
+    assert log.rounding == pytest.approx(0.5e-4 / 0.125)
+    assert (log.framework, log.stack) == ("Composer", "llm-foundry")
+    assert log.peak_memory_gib == pytest.approx(34e9 / 2**30)
+    old = (
+        "         Train memory/reserved_mem: 40017854464\n         Train throughput/batches_per_sec: 0.3258\n"
+        "         Train throughput/samples_per_sec: 83.3991\n         Train throughput/device/samples_per_sec: 41.6996\n"
+    )
+    log = read(tmp_path, "[batch=12/4800]:\n" + old)
+    assert {"all_gpus": 2, "global_batch": 256, "sequence": None}.items() <= log.plan.items()
+    assert log.peak_memory_gib == pytest.approx(40017854464 / 2**30)
+    slow = read(tmp_path, old.replace("0.3258", "0.0027").replace("83.3991", "2.7330"))
+    assert slow.plan["global_batch"] is None  # 994 to 1,031
+
+
+OF_TRAINER = specimens.TRAINER.split("[2021-05-25 06:30:01,035]")[0].replace(
+    "[INFO|trainer.py:1149]", "[INFO|trainer.py:1148]   Gradient Accumulation steps = 2\n[INFO|trainer.py:1149]"
+)
+
+
+@pytest.mark.parametrize("said", ["", "ZeRO3/FSDP/PureBF16/BAdam detected, remaining trainable params as their original.\n"])
+@pytest.mark.parametrize(
+    "accelerator",
+    ["", "[2024-03-01 10:00:00,000] [INFO] [real_accelerator.py:191:get_accelerator] Setting ds_accelerator to cuda\n"],
+)
+def test_a_trainer_without_deepspeed_is_not_called_so(said: str, accelerator: str, tmp_path: Path) -> None:
+    """LLaMA-Factory says the first in jobs of FSDP, Accelerate the second wherever DeepSpeed is installed."""
+    log = read(tmp_path, accelerator + said + OF_TRAINER + "{'train_runtime': 896.0, 'train_steps_per_second': 0.009}\n")
+    assert (log.framework, log.stack) == ("Hugging Face Trainer", "hf-trainer")
+    assert {
+        "dp": 16,
+        "all_gpus": 16,
+        "tp": 1,
+        "micro_batch": 4,
+        "global_batch": 128,
+        "sharding": None,
+    }.items() <= log.plan.items()
+    with_it = "[2024-03-01 10:00:01,000] [INFO] [logging.py:96:log_dist] [Rank 0] DeepSpeed info: version=0.13.1\n"
+    assert read(tmp_path, OF_TRAINER + with_it).framework == "Hugging Face Trainer + DeepSpeed"
+
+
+def test_a_trainer_that_prints_only_its_losses(tmp_path: Path) -> None:
+    """TRL and others at the usual level: bars, losses under them, the run's time; 3 s a step."""
+    text = "".join(
+        f"  8%|x  | {n}/2000 [{3 * n // 3600}:{3 * n // 60 % 60:02}:{3 * n % 60:02}<20:27:23,  3.00s/it]\r"
+        f"{{'loss': 1.26, 'grad_norm': 0.5, 'learning_rate': 5.2e-06, 'epoch': {n / 100}}}\n"
+        f"100%|x  | {n}/2001 [59:59<00:00,  1.00s/it]\r" for n in range(10, 400, 10)
+    )  # fmt: skip
+    log = read(tmp_path, text)
+    assert (log.framework, log.plan["global_batch"]) == ("Hugging Face Trainer", None)
+    assert log.step_time_s == pytest.approx(3.0, rel=log.rounding)

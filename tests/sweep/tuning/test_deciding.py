@@ -65,3 +65,15 @@ def test_before_four_runs_the_range_is_that_of_the_likeliest_size() -> None:
     wild = believe(candidates([2.0] * 60), known([0], [8.0])).regret
     assert wild is not None
     assert wild.p90 > belief.regret.p90
+
+
+def test_wins_are_shares_of_the_draws_in_which_some_plan_runs() -> None:
+    """Of two alike each wins half; one twice as slow never does; one that cannot fit leaves all to the others."""
+    alike = believe(candidates([2.0, 2.0]), known([], [])).wins
+    assert alike == pytest.approx([0.5, 0.5], abs=0.06)
+    assert alike.sum() == 1
+    assert believe(candidates([2.0, 4.0]), known([], [])).wins == pytest.approx([1, 0], abs=0.01)
+    full = candidates([1.0, 2.0])._replace(part=np.array([3.0, 0.2]))
+    assert believe(full, known([], [])).wins[0] < 0.05
+    measured = believe(candidates([2.0, 2.02]), known([0, 1], [2.2, 2.0])).wins
+    assert measured == pytest.approx([0, 1], abs=0.01)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim_core import Floats, Ints, simulate, workload_from_model
+from sim_core import Floats, HardwareTable, Ints, Plans, Workload, hardware_table, simulate, workload_from_model
 from sweep.columns import describe_rows
-from sweep.evaluation.moved import boundless, with_slower
+from sweep.evaluation.moved import boundless, slower_links
 from sweep.evaluation.preparation import Sweep, prepare
 from sweep.spec.spec import SweepSpec
 from sweep.tuning.draws import WIDTHS, Draw, drawn, log_steps
@@ -42,6 +42,20 @@ COUNT = 6
 
 def sweep_of(spec: dict[str, Any]) -> Sweep:
     return prepare(SweepSpec.model_validate(spec), Path()).sweep
+
+
+def with_slower(
+    name: str, times: float, workload: Workload, hardware: HardwareTable, plans: Plans
+) -> tuple[Workload, HardwareTable, Plans]:
+    """All three with one input taking `times` as long: compute, messages in nodes (nvlink) or between them (nic), jitter."""
+    if name == "compute":
+        return workload, hardware, plans._replace(device_speed=plans.device_speed / times)
+    if name == "jitter":
+        framework = workload.arrays.framework
+        arrays = workload.arrays._replace(framework=framework._replace(jitter=framework.jitter * times))
+        return dataclasses.replace(workload, arrays=arrays), hardware, plans
+    variants = [slower_links(variant, name, times) for variant in hardware.variants]
+    return workload, hardware_table(variants, hardware.measured_on, workload.dtype), plans
 
 
 def by_itself(sweep: Sweep, numbers: Ints, draw: Draw) -> Floats:

@@ -309,3 +309,22 @@ def test_a_search_with_few_plans_says_how_to_have_more(result: Path, tmp_path: P
     assert re.search(r": 0 runs; [12] plans? to choose from$", told[0]), "the fastest, and the one to launch"
     assert "more to choose from: `sweep search SPEC --best 200`" in told[1]
     assert re.match(r"next: plan \d+", told[2])
+
+
+def test_how_stable_the_pick_is(result: Path) -> None:
+    """Before any run several plans may win; a run that is much slower than expected takes its plan out."""
+
+    def wins() -> dict[int, float]:
+        told = sweep("rank", result, "--stable", "--top", "24", "--format", "json")
+        assert told.returncode == 0, told.stderr
+        rows = json.loads(told.stdout)
+        assert [row["wins"] for row in rows] == sorted((row["wins"] for row in rows), reverse=True)
+        return {row["plan"]: row["wins"] for row in rows}
+
+    before = wins()
+    first = next(iter(before))
+    assert 0.99 <= sum(before.values()) <= 1
+    assert before[first] < 1
+    slow = 3 * next(row for row in asked(result)["next"])["expected_step_time_s"]
+    assert sweep("tune", result, "--add", f"plan={first}", "--step", f"{slow} s").returncode == 0
+    assert wins()[first] < before[first] / 2
