@@ -56,6 +56,12 @@ FIELD_OF = {flag_of(name): each.field for each in ALL if each.leaves_open for na
 """Flags without whose value a field of the plan is not known."""
 DECIDES = {flag_of(name): each.field for each in ALL if each.field for name in each.names}
 """Flags, and the field that each has a part in."""
+BESIDE = {
+    "precision": ("precision", "mixed_precision", *choices.BF16.names, *choices.FP16.names, *choices.FP4.names),
+    "checkpointing": (choices.ACTIVATIONS.name, choices.CHECKPOINT.name, choices.OLD_METHOD.name),
+    "sharding": (*choices.MEGATRON_FSDP.names, choices.TORCH_FSDP.name, DEEPSPEED.name), "ep": (sizes.OLD_EP.name,),
+}  # fmt: skip
+"""Names besides the rows of a field that say something of it, in scripts and recipes."""
 NUMBERED = tuple(flag_of(name) for each in ALL if each.kind == OF_NUMBER for name in each.names)
 SWITCHES = tuple(flag_of(name) for each in ALL if each.kind == OF_SWITCH for name in each.names)
 KNOWN = frozenset(map(flag_of, (*(name for each in ALL for name in each.names), *LAUNCHER)))
@@ -69,6 +75,8 @@ TOLD = (
 )  # fmt: skip
 """Fields of a plan in the order in which they are told; the first ten also where they are not known."""
 SIZES = TOLD[:10]
+BY_ITSELF = ("tp", "pp", "vpp", "cp", "ep", "checkpointing", "sharding", "precision")
+"""Fields that Megatron-LM has a value of where nothing is said."""
 
 
 def is_kept(flag: str) -> bool:
@@ -110,6 +118,20 @@ def left_open(plan: Values, unset: Collection[str], maybe: Collection[str] = ())
     lost &= plan.keys()
     lost |= {"dp", "dp_shard"} & plan.keys() if lost & {"tp", "pp", "cp"} else set()
     return {**plan, **dict.fromkeys(lost)}
+
+
+def as_stated(plan: Values, names: Collection[str], *, part: bool) -> tuple[Fields, list[str]]:
+    """A plan with no more than the names in a file state, where it is `part` of a launch, and a line of what is not stated."""
+    said = {DECIDES[flag] for name in names if (flag := flag_of(name)) in DECIDES}
+    said |= {field for field, others in BESIDE.items() if not {*others}.isdisjoint(names)}
+    absent = [field for field in BY_ITSELF if field in plan and field not in said]
+    if not part:
+        shown = ", ".join(f"{field} {plan[field]}" for field in absent if plan[field] is not None)
+        return dict(plan), [f"not in this file, so what Megatron-LM does by itself: {shown}"] * bool(shown)
+    said |= {"sequence", "all_gpus", *(() if {"tp", "pp", "cp"} & {*absent} else ("dp",))}
+    return {field: value if field in said else None for field, value in plan.items()}, [
+        f"a part of a launch: not in this file, so left open: {', '.join(absent)}"
+    ] * bool(absent)
 
 
 def flags_of_plan(plan: Launched) -> dict[str, tuple[str, ...]]:

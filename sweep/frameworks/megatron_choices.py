@@ -158,13 +158,13 @@ ACTIVATIONS, CHECKPOINT = Choice("recompute_activations", OF_SWITCH), Choice("ch
 OLD_METHOD = Choice("activations_checkpoint_method")
 
 
-def sharding(dump: Dump) -> str:
-    """What data-parallel ranks share, by the words of `sharding`."""
+def sharding(dump: Dump) -> str | None:
+    """What data-parallel ranks share, by the words of `sharding`; None where the version of Megatron-LM decides it."""
     stage = ZERO_STAGE.whole(dump)
     if DEEPSPEED.on(dump) and stage is not None and stage < len(ZERO):
         return ZERO[stage]
     if MEGATRON_FSDP.on(dump):
-        return FSDP.get(STRATEGY.word(dump), "parameters")
+        return FSDP.get(STRATEGY.word(dump))
     if TORCH_FSDP.on(dump):
         return "parameters"
     return "optimizer" if DISTRIBUTED.on(dump) or OPTIMIZER.word(dump) == "dist_muon" else "none"
@@ -175,6 +175,11 @@ def _instances(plan: Launched) -> int | None:
     ranks = plan["dp"] * plan["cp"]
     shard = plan["dp_shard"] or ranks
     return ranks // shard if plan.sharding == "optimizer" and shard < ranks else None
+
+
+def _overlaps(dump: Dump, switch: Choice, *strategies: str) -> bool:
+    """Whether a collective overlaps: as the switch says, or as Megatron's FSDP has it (MegatronFSDP.__init__)."""
+    return switch.on(dump) or (MEGATRON_FSDP.on(dump) and STRATEGY.word(dump) in strategies)
 
 
 def _shares(r: Launch) -> bool:
@@ -205,11 +210,12 @@ STRATEGY = Choice(
 CHECKPOINT_FORMAT: Choice = Choice("ckpt_format", write=lambda plan: FSDP_CHECKPOINTS if plan.sharding in STRATEGIES else None)
 TORCH_FSDP = Choice("use_torch_fsdp2", OF_SWITCH)
 OVERLAP_GRAD: Choice = Choice(
-    "overlap_grad_reduce", OF_SWITCH, "overlap_grad", read=lambda dump: OVERLAP_GRAD.on(dump),
+    "overlap_grad_reduce", OF_SWITCH, "overlap_grad", read=lambda dump: _overlaps(dump, OVERLAP_GRAD, *STRATEGIES.values()),
     write=lambda plan: bool(plan["overlap_grad"]),
 )  # fmt: skip
 OVERLAP_PARAM: Choice = Choice(
-    "overlap_param_gather", OF_SWITCH, "overlap_param", read=lambda dump: OVERLAP_PARAM.on(dump),
+    "overlap_param_gather", OF_SWITCH, "overlap_param",
+    read=lambda dump: _overlaps(dump, OVERLAP_PARAM, STRATEGIES["parameters"]),
     write=lambda plan: bool(plan["overlap_param"]) and plan.sharding != "none",
     refuses=lambda r: (
         (r.has(OVERLAP_PARAM) and not _shares(r), f"{OVERLAP_PARAM.flag} needs {DISTRIBUTED.flag}"),
@@ -346,6 +352,8 @@ def optimizer_notes(dump: Dump) -> list[str]:
     """What is said of the optimizer and not simulated, one line each."""
     optimizer, steps = OPTIMIZER.word(dump, "adam"), MUON_STEPS.word(dump, NS_STEPS)
     notes = [] if optimizer in OPTIMIZERS else [f"optimizer {optimizer}: simulated as adamw"]
+    if MEGATRON_FSDP.on(dump) and STRATEGY.word(dump) not in FSDP:
+        notes.append(f"{MEGATRON_FSDP.name} without {STRATEGY.name}: versions differ, so sharding is left open")
     if _optimizer_in(dump) == "muon" and steps != NS_STEPS:
         notes.append(f"{MUON_STEPS.name} {steps}: {NS_STEPS} are simulated")
     return notes

@@ -12,12 +12,16 @@ from sweep.frameworks.megatron import DP, EACH, NODES
 PAGE = "nemo"
 SIGN = f"(?:{sizes.TP.name}|{sizes.PP.name})"
 SEQUENCE = "encoder_seq_length"
+POLICY, OF_POLICY = "policy", "megatron_cfg"
+"""Sections of NeMo-RL: what is trained, and how Megatron-LM does it."""
 RENAMED: Mapping[str, Argument[Any]] = {
     SEQUENCE: model.SEQUENCE, "sequence_length": model.SEQUENCE, "num_moe_experts": model.EXPERTS,
     "activations_checkpoint_granularity": choices.GRANULARITY, "activations_checkpoint_num_layers": choices.LAYERS,
     "layernorm_type": model.NORM, "vocabulary_size": model.VOCABULARY, f"params_{sizes.GLOBAL_BATCH.name}": sizes.GLOBAL_BATCH,
     "overlap_grad_sync": choices.OVERLAP_GRAD, "overlap_param_sync": choices.OVERLAP_PARAM,
-    f"ub_{sizes.TP_OVERLAP.name}": sizes.TP_OVERLAP,
+    f"ub_{sizes.TP_OVERLAP.name}": sizes.TP_OVERLAP, f"train_{sizes.GLOBAL_BATCH.name}": sizes.GLOBAL_BATCH,
+    f"train_{sizes.MICRO_BATCH.name}": sizes.MICRO_BATCH, "max_total_sequence_length": model.SEQUENCE,
+    "activation_checkpointing": choices.CHECKPOINT,
 }  # fmt: skip
 """Names that recipes have, and Megatron-LM's arguments."""
 NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}
@@ -86,7 +90,7 @@ def translate(values: dict[str, str]) -> None:
     if model.KV_HEADS.whole(values):
         values[model.GROUPED.name] = "True"
     values[model.NORM.name] = NORMS.get(model.NORM.word(values, "layernorm").lower(), "LayerNorm")
-    precision = f"{values.get('precision', '')} {values.get('mixed_precision', '')}".lower()
+    precision = f"{values.get('precision', '')} {values.get('mixed_precision', '')}".lower().replace("bfloat", "bf")
     for narrow in (choices.BF16, choices.FP16):
         if narrow.name in precision and choices.FP16.name not in values:
             values[narrow.name] = "True"

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
 from sim_core import SpecError, megatron_arguments
 from sim_core.documents import Lines, Values, parse_json, parse_yaml
 from sweep.frameworks import (
@@ -14,7 +16,7 @@ from sweep.frameworks import (
     torchtitan as of_torchtitan,
 )
 from sweep.frameworks.megatron_sizes import TP
-from sweep.inputs.launch import deepspeed, exported, maxtext, megatron, nanotron, nemo, torchtitan
+from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, nanotron, nemo, torchtitan
 from sweep.inputs.text import head_of
 from sweep.inputs.told import Job
 
@@ -22,6 +24,7 @@ MOST_BYTES = 2**20
 """Of a launch file; the largest that we know have 20 KB."""
 NEEDED = ("all_gpus", "tp", "pp", "micro_batch", "global_batch", "sequence")
 """What a launch has to state for its plan to be simulated."""
+NOTHING = "found no model and no plan of a framework that is known"
 
 
 def read_launch(path: str | Path) -> Job:
@@ -35,7 +38,7 @@ def read_launch(path: str | Path) -> Job:
         raise SpecError(f"{path}: not UTF-8 text") from None
     row = next((row for row in FORMATS if row.recognise(text)), None)
     if row is None:
-        raise SpecError(f"{path}: found no model and no plan of a framework that is known")
+        raise SpecError(f"{path}: {NOTHING}")
     job = row.read(str(path), text)
     absent = [name for name in NEEDED if job.plan.get(name) is None]
     job.path = str(path)
@@ -90,7 +93,26 @@ class Format(NamedTuple):
     read: Callable[[str, str], Job]
 
 
+def _laid_over(path: str, text: str) -> Job:
+    """A YAML with those that it names below it, read as what both are together."""
+    document, absent = chain.laid_over(_document(path, text)[0], Path(path), [])
+    whole = yaml.safe_dump(document | ({chain.ABSENT: absent} if absent else {}), sort_keys=False)
+    missing = [f"{', '.join(absent)}: not beside this file; what it says is left open"] * bool(absent)
+    row = next((row for row in FORMATS[1:] if row.recognise(whole)), None)
+    if row is None:
+        raise SpecError(
+            f"{path}: found no model and no plan of a framework that is known{''.join(f' ({why})' for why in missing)}"
+        )
+    job = row.read(path, whole)
+    job.notes = (*missing, *job.notes)
+    return job
+
+
 FORMATS: Sequence[Format] = (
+    Format(
+        "YAML over others", "`defaults:` or `extends:`",
+        lambda text: chain.SIGN.search(text) and _is_document(text), _laid_over,
+    ),
     Format(
         "exported plan", "`sweep export --format json`", exported.SIGN.search,
         _of_document(exported.read_json),

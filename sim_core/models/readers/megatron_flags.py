@@ -189,13 +189,13 @@ _FREE = {
     """,
     "optimizer, communication, precision": """
         --use-distributed- --num-distributed- --overlap- --no-overlap- --delay- --defer- --wgrad-deferral --ddp-
-        --use-megatron-fsdp --megatron-fsdp --use-torch-fsdp2 --torch-fsdp2 --fsdp- --use-fsdp --data-parallel- --outer-dp-
-        --zero- --remote-device --deepspeed --cpu-optimizer --no-align- --disable-align- --grad-reduce-in
-        --accumulate-allreduce --use-precision-aware --main-grads --main-params --exp-avg --optimizer --adam- --sgd- --muon-
-        --lion- --use-nccl-ub --nccl- --gtp- --tp-comm --disable-tp-comm --use-ring-exchange --bf16 --fp16 --fp8 --fp4
-        --first-last- --num-layers-at- --use-sharp --sharp- --high-priority --distributed- --local-rank --init-model-with
-        --DDP-impl --no-async-tensor --sync-tp --no-use-layer-wise --keep-fp8 --reuse-grad --te- --use-cpu-init
-        --no-initialization --disable-gloo --lazy-mpu --no-gradient-reduce --suggested-comm --fp32-residual
+        --use-megatron-fsdp --megatron-fsdp --use-torch-fsdp2 --torch-fsdp2 --fsdp- --use-fsdp --use-custom-fsdp
+        --data-parallel- --outer-dp- --zero- --remote-device --deepspeed --cpu-optimizer --no-align- --disable-align-
+        --grad-reduce-in --accumulate-allreduce --use-precision-aware --main-grads --main-params --exp-avg --optimizer --adam-
+        --sgd- --muon- --lion- --use-nccl-ub --nccl- --gtp- --tp-comm --disable-tp-comm --use-ring-exchange --bf16 --fp16
+        --fp8 --fp4 --first-last- --num-layers-at- --use-sharp --sharp- --high-priority --distributed- --local-rank
+        --init-model-with --DDP-impl --no-async-tensor --sync-tp --no-use-layer-wise --keep-fp8 --reuse-grad --te-
+        --use-cpu-init --no-initialization --disable-gloo --lazy-mpu --no-gradient-reduce --suggested-comm --fp32-residual
         --no-contiguous-buffers --cpu-torch-adam --use-torch-optimizer --use-pin-memory --use-tutel
     """,
     "kernels: which implementation runs is an input of its own": """

@@ -19,7 +19,7 @@ from sim_core.documents import Fields, Lines, Values
 from sweep.frameworks import megatron
 from sweep.frameworks.deepspeed import DEEPSPEED
 from sweep.frameworks.megatron_choices import offload_notes, optimizer_notes
-from sweep.frameworks.megatron_sizes import TP
+from sweep.frameworks.megatron_sizes import MICRO_BATCH, TP
 from sweep.inputs.launch.keys import numbers_or_why
 from sweep.inputs.told import Job
 
@@ -92,13 +92,15 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
     values, unset = values_of(flags)
     maybe = {flag: flags[flag][0].line for flag in unset if flag in flags and all(place.maybe for place in flags[flag])}
     plan = megatron.left_open(megatron.plan_of(values, gpus_of(values, slurm, unset)), unset, maybe)
-    notes, left_open = optimizer_notes(values) + offload_notes(values), {megatron.FIELD_OF.get(flag) for flag in unset}
-    if plan["all_gpus"] and plan["dp"] is None and not {"tp", "pp", "cp"} & left_open:
+    part = not any(flag_of(name) in flags for name in MICRO_BATCH.names)  # without it Megatron-LM starts nothing
+    plan, unstated = megatron.as_stated(plan, [flag[2:].replace("-", "_") for flag in flags], part=part)
+    notes = optimizer_notes(values) + offload_notes(values) + unstated
+    if plan["all_gpus"] and plan["dp"] is None and plan["tp"] and plan["pp"] and plan["cp"]:
         width = "x".join(f" {name} {plan[name]} " for name in ("tp", "pp", "cp"))
         notes.append(f"it starts {plan['all_gpus']} GPUs, which{width}does not divide: more are meant".replace("  ", " "))
         plan["all_gpus"] = None
     ranks, experts = int(plan["dp"] or 0) * int(plan["tp"] or 1) * int(plan["cp"] or 1), int(plan["ep"] or 1)
-    if ranks % experts and not {"tp", "cp", "pp", "ep"} & left_open:
+    if ranks % experts and plan["tp"] and plan["cp"]:
         notes.append(f"it starts {plan['all_gpus']} GPUs, {ranks} a stage, which ep {experts} does not divide: more are meant")
         plan["all_gpus"] = plan["dp"] = None
     if open_flags := [flag for flag in unset if flag in megatron.KNOWN and flag not in maybe]:
@@ -120,7 +122,13 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
     kept = tuple(flag for flag in flags if megatron.is_kept(flag))
     facts, lines = megatron.stated(values, stack)
     return Job(
-        framework=framework, plan=plan, model=numbers, stack=stack, facts=facts, notes=(*notes, *lines, *told), kept=kept
+        framework=framework,
+        plan=plan,
+        model=numbers,
+        stack=stack,
+        facts=facts,
+        notes=(*notes, *unstated, *lines, *told),
+        kept=kept,
     )
 
 

@@ -7,6 +7,8 @@ from sim_core import OFF, flag_of, megatron_arguments as model, model_of_dump, w
 from sim_core.documents import Fields, Values
 from sweep.frameworks import megatron, nemo
 from sweep.frameworks.megatron_choices import DISTRIBUTED
+from sweep.inputs.launch.chain import ABSENT
+from sweep.inputs.launch.keys import section
 from sweep.inputs.launch.megatron import numbers_told
 from sweep.inputs.told import Job
 
@@ -19,7 +21,7 @@ DEEPEST = 12
 def read_yaml(path: str, document: Values) -> Job:
     """The plan and the model of a recipe."""
     values: dict[str, str] = {}
-    _collect(document, values, 0)
+    _collect(document, values)
     for _ in range(3):  # a reference to a product of references
         values |= {name: _resolved(value, values) for name, value in values.items() if "${" in value}
     nemo.translate(values)
@@ -28,7 +30,15 @@ def read_yaml(path: str, document: Values) -> Job:
         for name, value in values.items()
         if "$" in value or (flag_of(name) in megatron.NUMBERED and not value.isdigit() and value not in OFF)
     ]
-    plan = megatron.left_open(megatron.plan_of(values, nemo.gpus_of(values)), unset)
+    policy, absent = section(document, nemo.POLICY), bool(document.get(ABSENT))
+    trains = section(policy, nemo.OF_POLICY).get("enabled") is True
+    gpus = None if absent and not megatron.NODES[1].whole(values) else nemo.gpus_of(values)
+    if section(section(policy, "generation"), "colocated").get("enabled") is False:
+        gpus = None  # some are of generation alone
+    plan = megatron.left_open(megatron.plan_of(values, gpus), unset)
+    plan, unstated = megatron.as_stated(plan, values, part=absent or not (trains or model.LAYERS.name in values))
+    if policy:
+        unstated.append(f"of {nemo.POLICY} its training alone is simulated, on the GPUs that do nothing else or take turns")
     numbers: Fields = {}
     notes: tuple[str, ...] = ("model: its numbers are not in this file; give --model",)
     if model.LAYERS.name in values:
@@ -42,21 +52,28 @@ def read_yaml(path: str, document: Values) -> Job:
         said = nemo.WITH_ADAPTERS.format(lora=lora)
     facts, lines = megatron.stated(values, nemo.PAGE)
     return Job(
-        framework="NeMo", plan=plan, model=numbers, stack=nemo.PAGE, facts=facts, notes=(*notes, *lines, *[said] * bool(said))
+        framework="NeMo",
+        plan=plan,
+        model=numbers,
+        stack=nemo.PAGE,
+        facts=facts,
+        notes=(*notes, *unstated, *lines, *[said] * bool(said)),
     )
 
 
-def _collect(section: Values, values: dict[str, str], depth: int) -> None:
-    """Keys and values of all sections as Megatron-LM prints them; of a key in several sections the outermost counts."""
-    for key, value in section.items():
-        listed = isinstance(value, list) and all(isinstance(each, int | str) for each in value)
-        if listed or not isinstance(value, Mapping | list):
-            values.setdefault(nemo.megatron_name(str(key)), str(value))
-        if key == "name" and value in nemo.SHARDED_OPTIMIZERS:
-            values[DISTRIBUTED.name] = "True"
-    for value in section.values():
-        if isinstance(value, Mapping) and depth < DEEPEST:
-            _collect(value, values, depth + 1)
+def _collect(document: Values, values: dict[str, str]) -> None:
+    """Keys and values of all sections that are on, as Megatron-LM prints them; of a key in several sections the outermost
+    counts."""
+    level = [document]
+    for _ in range(DEEPEST):
+        for key, value in (item for each in level for item in each.items()):
+            listed = isinstance(value, list) and all(isinstance(each, int | str) for each in value)
+            if listed or not isinstance(value, Mapping | list):
+                values.setdefault(nemo.megatron_name(str(key)), str(value))
+            if key == "name" and value in nemo.SHARDED_OPTIMIZERS:
+                values[DISTRIBUTED.name] = "True"
+        inside = (value for each in level for value in each.values() if isinstance(value, Mapping))
+        level = [each for each in inside if each.get("enabled") is not False]
 
 
 def _resolved(text: str, values: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import read_stack
+from sim_core import SpecError, read_stack
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
 from sweep.inputs.told import Job
@@ -270,3 +270,121 @@ def test_maxtext_shares_parameters_unless_it_says_otherwise(tmp_path: Path) -> N
         launch(tmp_path, specimens.MAXTEXT_SCRIPT.replace("fsdp_parallelism=32", "fsdp_parallelism=1")).plan["sharding"]
         == "none"
     )
+
+
+RECIPE = """
+policy:
+  train_global_batch_size: 256
+  train_micro_batch_size: 1
+  max_total_sequence_length: 2048
+  precision: bfloat16
+  dtensor_cfg: {enabled: false, tensor_parallel_size: 8}
+  megatron_cfg:
+    enabled: true
+    activation_checkpointing: true
+    tensor_model_parallel_size: 2
+    pipeline_model_parallel_size: 2
+    context_parallel_size: 1
+    expert_model_parallel_size: 1
+    optimizer: {bf16: true, use_distributed_optimizer: true}
+  generation: {colocated: {enabled: true, resources: {gpus_per_node: null, num_nodes: null}}}
+cluster: {gpus_per_node: 8, num_nodes: 4}
+"""
+
+
+def test_a_recipe_laid_over_others(tmp_path: Path) -> None:
+    """Levels of files as they lie beside one another; a list, whose last counts; a section by its group, as Hydra has it."""
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "whole.yaml").write_text(RECIPE, encoding="utf-8")
+    (tmp_path / "more.yaml").write_text("cluster: {gpus_per_node: 2}\n", encoding="utf-8")
+    (tmp_path / "half.yaml").write_text("defaults: [./base/whole.yaml, more]\ncluster: {gpus_per_node: 4}\n", encoding="utf-8")
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "small.yaml").write_text("megatron_cfg: {tensor_model_parallel_size: 1}\n", encoding="utf-8")
+    own = "defaults:\n- half.yaml\n- policy: small\n- hydra/launcher: slurm\n"
+    found = launch(tmp_path, own)
+    plan = {"tp": 1, "pp": 2, "vpp": 1, "dp": 8, "all_gpus": 16, "global_batch": 256, "sequence": 2048, "checkpointing": "full"}
+    assert {name: found.plan[name] for name in plan} == plan
+    assert (found.plan["sharding"], found.plan["precision"]) == ("optimizer", "bf16")
+    apart = launch(tmp_path, own + "policy: {generation: {colocated: {enabled: false}}}\n")
+    assert (apart.plan["all_gpus"], apart.plan["dp"]) == (None, None)
+    above = launch(tmp_path, "defaults:\n- _self_\n- half.yaml\ncluster: {num_nodes: 1}\n")
+    assert (above.plan["tp"], above.plan["all_gpus"]) == (2, 16)
+
+
+def test_a_recipe_without_those_below_it_is_left_open(tmp_path: Path) -> None:
+    found = launch(
+        tmp_path,
+        "defaults: ./gone.yaml\npolicy: {megatron_cfg: {tensor_model_parallel_size: 1}}\ncluster: {gpus_per_node: 4}\n",
+    )
+    assert {name for name, value in found.plan.items() if value is not None} == {"tp"}
+    assert found.notes[0] == "./gone.yaml: not beside this file; what it says is left open"
+    assert any(note.endswith("left open: pp, vpp, cp, ep, checkpointing, sharding, precision") for note in found.notes)
+    with pytest.raises(SpecError, match=r"framework that is known \(gone: not beside this file"):
+        launch(tmp_path, "defaults: [gone]\nlogger: {name: x}\n")
+
+
+def test_recipes_that_name_one_another_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text("defaults: run.yaml\n", encoding="utf-8")
+    with pytest.raises(SpecError, match="found a loop of files that name one another"):
+        launch(tmp_path, "defaults: b.yaml\n")
+
+
+OVERRIDES = "model:\n  tensor_model_parallel_size: 2\ntrain:\n  micro_batch_size: 1\n  global_batch_size: 64\n"
+PART = "MODEL_ARGS=(\n  --swiglu --num-layers 36 --hidden-size 4096 --ffn-hidden-size 12288 --num-attention-heads 32\n)\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "stated"),
+    [
+        ("overrides.yaml", OVERRIDES, {"tp", "micro_batch", "global_batch"}),
+        ("overrides.yaml", OVERRIDES + "  precision: 32\n", {"tp", "micro_batch", "global_batch", "precision"}),
+        ("model.sh", PART, set()),
+        (
+            "model.sh",
+            PART + "--tensor-model-parallel-size 4 --recompute-activations",
+            {"tp", "sequence_parallel", "checkpointing"},
+        ),
+    ],
+)
+def test_a_part_of_a_launch_states_what_it_states(name: str, text: str, stated: set[str], tmp_path: Path) -> None:
+    """No value of Megatron-LM's own stands for what the rest of the launch may say."""
+    found = launch(tmp_path, text, name)
+    assert {field for field, value in found.plan.items() if value is not None} == stated - {"sequence_parallel"}
+    assert any(note.startswith("a part of a launch: not in this file, so left open: ") for note in found.notes)
+
+
+def test_what_megatron_does_by_itself_is_said(tmp_path: Path) -> None:
+    assert (
+        "not in this file, so what Megatron-LM does by itself: vpp 1, cp 1, ep 1" in launch(tmp_path, specimens.NEMO_YAML).notes
+    )
+
+
+def test_what_init_writes_of_a_part_reads_back(tmp_path: Path) -> None:
+    (tmp_path / "o.yaml").write_text(OVERRIDES, encoding="utf-8")
+    words = ("--model", "llama3-8b", "--hardware", "H100-SXM", "--gpus", 16, "-o", tmp_path / "s.yaml")
+    done = sweep("init", tmp_path / "o.yaml", *words)
+    assert done.returncode == 1
+    assert "not told: pp, vpp, cp; give --set pp=... --set vpp=... --set cp=..." in done.stderr
+    done = sweep("init", tmp_path / "o.yaml", *words, "--set", "pp=2", "--set", "vpp=1", "--set", "cp=1")
+    assert done.returncode == 0, done.stderr
+    assert "--set precision=bf16" in done.stdout
+    assert sweep("run", tmp_path / "s.yaml", "--dry-run").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--use-custom-fsdp --data-parallel-sharding-strategy optim_grads_params", ("parameters", True, True)),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", ("gradients", True, False)),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", ("none", False, False)),
+        ("--use-custom-fsdp", (None, False, False)),
+    ],
+)
+def test_the_fsdp_of_megatron(flags: str, told: tuple[object, ...], tmp_path: Path) -> None:
+    """It overlaps by itself what its strategy sends; versions differ in the strategy that they begin with."""
+    text = specimens.SCRIPT.replace("--use-distributed-optimizer --overlap-grad-reduce", flags)
+    found = launch(tmp_path, text, "run.sh")
+    assert flags in text
+    assert tuple(found.plan.get(name) for name in ("sharding", "overlap_grad", "overlap_param")) == told
+    assert any("versions differ, so sharding is left open" in note for note in found.notes) is (told[0] is None)
+    assert not any("fsdp" in note for note in found.notes if note.startswith("unknown flags"))
