@@ -142,10 +142,15 @@ _EXPERTS_LIBRARY = _reader(dispatcher_named, "alltoall, deepep, hybridep or hier
 _CP_WAY = _reader(dict(zip(CP_COMM_TYPES, CP_COMM_TYPES, strict=True)).get, ", ".join(CP_COMM_TYPES))
 _GRAPHS = _reader(_graphs, "none, full_iteration, or modules such as transformer_engine:attn+moe_router")
 _WIRE = _reader({"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16"}.get, "fp32 or bf16")
-_LOSS = _reader(
-    {**dict.fromkeys(("te", "native", "fused", "liger", *YES), True), **dict.fromkeys(("unfused", "torch", *NO), False)}.get,
-    "te, native, or unfused",
-)
+LOSSES: Mapping[str, Fields] = {
+    "te": {"fused_loss": True, "loss_bytes": (6.0, 4.0), "logit_bytes": 2.0},
+    "native": {"fused_loss": True, "loss_bytes": None, "logit_bytes": 8.0},
+    **dict.fromkeys(("fused", "liger", *YES), {"fused_loss": True}),
+    **dict.fromkeys(("unfused", "torch", *NO), {"fused_loss": False}),
+}
+"""Kinds of the loss. Transformer Engine's reads the logits twice in 16 bits and writes their gradients in their place, which
+the backward scales (TransformerEngine common/triton/cross_entropy.py); Megatron-LM's own takes fp32."""
+_LOSS = _reader(LOSSES.get, "te, native, or unfused")
 _FLASH = _reader(_flash, "0, 1, or the version of FlashAttention")
 _ADAM = _reader(_adam, "types of main weights and two moments, such as fp32,bf16,bf16")
 _SHARE = _reader(lambda value: float(value) if re.fullmatch(r"[01](?:\.\d+)?|0?\.\d+", value) else None, "a part of 1")
