@@ -40,8 +40,9 @@ from sweep.evaluation.preparation import Sweep, prepare
 from sweep.runs.table import NotSimulated, Row, published_rows, read_table
 from sweep.spec.spec import SweepSpec
 from sweep.tuning.candidates import TOO_FULL, candidates_of, joined, rows_of, stacks_of
-from sweep.tuning.deciding import Candidates, Known, believe, decide, score, stops
+from sweep.tuning.deciding import REPEATS, UNTOLD, Belief, Candidates, Known, believe, decide, doubted, score, stops
 from sweep.uncertainty.belief import UNNAMED
+from sweep.uncertainty.process import noise_of
 from sweep.validation.figures import OF_JOB
 
 AFTER = (1, 2, 3, 5, 10)
@@ -78,15 +79,24 @@ class Job:
     full: Floats  # 1 where the grid says out of memory
     best: float  # of all plans of the grid that ran
     told: tuple[int, ...] = ()  # rows behind the candidates: runs of other jobs
+    scatter: float = 0.0  # standard deviation of ln(seconds) from run to run
+    slow_first: float = 1.0  # factor on the first run
+    seed: int = 0  # of the scatter
 
     def known(self, picked: Sequence[int]) -> Known:
-        """What the grid says of these runs, and after the first one what runs of other jobs say."""
-        rows = np.array([*picked, *(self.told if picked else ())], np.int64)
+        """What the grid says of these runs, with their scatter, and after the first one what runs of other jobs say."""
+        rows = np.array([*dict.fromkeys(picked), *(self.told if picked else ())], np.int64)
+        drawn = self.scatter * np.random.default_rng([len(self.seconds), self.gpus, self.seed]).standard_normal(len(picked))
+        drawn[:1] += np.log(self.slow_first)
+        times = [self.seconds[row] * np.exp(drawn[np.equal(picked, row)]) for row in rows[: len(set(picked))]]
+        seconds = np.array([np.median(each) for each in times] + [self.seconds[row] for row in rows[len(times) :]])
         failed = np.isnan(self.seconds[rows])
         full = failed & (self.full[rows] == 1)
+        ran = [each for each in times if not np.isnan(each).any()]
+        alone = np.sqrt([max(picked.count(row), 1) for row in rows.tolist()])
         return Known(
-            rows=rows, seconds=self.seconds[rows], peak=self.peak[rows], out_of_memory=full, crashed=failed & ~full,
-            slow=np.zeros(len(rows), np.bool_),
+            rows=rows, seconds=seconds, peak=self.peak[rows], out_of_memory=full, crashed=failed & ~full,
+            slow=np.zeros(len(rows), np.bool_), noise=noise_of(ran) / alone, doubt=noise_of(ran, UNTOLD) / alone,
         )  # fmt: skip
 
 
@@ -174,10 +184,17 @@ def tuned(job: Job, seed: int) -> Iterator[int]:
     picked = [decide(job.rows, score(nothing)[: job.rows.num_rows])]
     yield picked[0]
     while True:
-        least = score(believe(job.candidates, job.known(picked)))
+        belief = believe(job.candidates, job.known(picked))
+        least = score(belief)
         least[[*picked, *job.told]] = np.inf
-        picked.append(int(least.argmin()))
+        again = belief.best is not None and picked.count(belief.best) < REPEATS and unsure(job, picked, belief)
+        picked.append(int(belief.best if again else least.argmin()))  # type: ignore[arg-type]
         yield picked[-1]
+
+
+def unsure(job: Job, picked: Sequence[int], belief: Belief) -> bool:
+    """Whether `sweep tune` doubts that it may stop."""
+    return stops(belief, len(picked), ENOUGH) and doubted(job.candidates, job.known(picked), (), ENOUGH)
 
 
 def with_prior(job: Job, others: Sequence[Job]) -> Job:
@@ -316,14 +333,16 @@ def replay(job: Job, loop: Loop, seed: int) -> Replay:
     )
 
 
-def stop_of(job: Job) -> tuple[int, float, float] | None:
-    """Where `sweep tune` advises to stop: after how many runs, what it expects, the regret there. None: not within 16 runs."""
+def stop_of(job: Job) -> tuple[int, float, float, bool] | None:
+    """Where `sweep tune` advises to stop: after how many runs, what it expects, the regret there of the plan that it calls the
+    best, and whether that is within what is said of nine in ten. None: not within 16 runs."""
     picked: list[int] = []
     for row in islice(tuned(job, 0), min(16, len(job.seconds))):
         picked.append(row)
         belief = believe(job.candidates, job.known(picked))
-        if belief.regret is not None and stops(belief, len(picked), ENOUGH):
-            return len(picked), belief.regret.mean, float(np.nanmin(job.seconds[picked])) / job.best - 1
+        if belief.regret is not None and stops(belief, len(picked), ENOUGH) and not unsure(job, picked, belief):
+            real = float(job.seconds[belief.best]) / job.best - 1
+            return len(picked), belief.regret.mean, real, real <= max(belief.regret.p90, ENOUGH)
     return None
 
 
@@ -362,14 +381,16 @@ def _bootstrap(values: Floats) -> str:
 
 def stop_lines(jobs: Sequence[Job]) -> list[str]:
     """How often it advises to stop, after how many runs, and how true that is."""
-    stopped = [stop for job in jobs if (stop := stop_of(job)) is not None]
+    seeds = SEEDS if jobs[0].scatter else 1
+    stopped = [stop for job in jobs for seed in range(seeds) if (stop := stop_of(replace(job, seed=seed))) is not None]
     if not stopped:
         return [f"Stops at an expected regret of {ENOUGH:.0%}: none in {len(jobs)} jobs."]
-    runs, said, regret = np.array(stopped).T
+    runs, said, regret, within = np.array(stopped).T
     return [
-        f"Stops at an expected regret of {ENOUGH:.0%}: in {len(stopped)} of {len(jobs)} jobs, after {runs.mean():.1f} runs; "
+        f"Stops at an expected regret of {ENOUGH:.0%}: in {len(stopped)} of {len(jobs) * seeds} loops, after {runs.mean():.1f} "
+        f"runs; "
         f"said {said.mean():.1%}, real {regret.mean():.1%}, worst {regret.max():.1%}; "
-        f"{np.mean(regret <= ENOUGH):.0%} really are at most {ENOUGH:.0%}."
+        f"{np.mean(regret <= ENOUGH):.0%} really are at most {ENOUGH:.0%}, {within.mean():.0%} within what is said."
     ]
 
 
@@ -392,12 +413,14 @@ def main() -> None:
     parser.add_argument("--model", help="only this model")
     parser.add_argument("--gpus", type=int, help="only jobs on up to so many GPUs")
     parser.add_argument("--least", type=int, default=LEAST_PLANS, help="plans of a job that ran")
+    parser.add_argument("--scatter", type=float, default=0.0, help="standard deviation of ln(seconds) from run to run")
+    parser.add_argument("--slow-first", type=float, default=1.0, help="factor on the first run of a loop")
     parser.add_argument("--erratic", action="store_true", help="also rows that are slower than they should be")
     parser.add_argument("--prior", action="append", metavar="MODEL:GPUS", help="replay with runs of these jobs, no other loop")
     parser.add_argument("--jobs", action="store_true", help="print each job")
     given = parser.parse_args()
     begun = time.process_time()
-    jobs = list(jobs_of(given))
+    jobs = [replace(job, scatter=given.scatter, slow_first=given.slow_first) for job in jobs_of(given)]
     if not jobs:
         sys.exit(f"no job of these grids has {given.least} plans that ran")
     made = time.process_time()

@@ -1,91 +1,16 @@
 """Files in, numbers out: workloads, hardware and parallel plans, simulated by a compiled event engine.
 
-All that is imported here is the public interface of the package, which does not know sweeps, clusters or result files.
-Beside it, the modules of `PUBLIC` are for others as they stand.
+What `__init__.pyi` names is the public interface of the package, which does not know sweeps, clusters or result files. It is
+imported on demand: a command that lists presets needs no engine. Beside it, the modules of `PUBLIC` are for others as they
+stand.
 """
 
+import ast
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 from warnings import warn
-
-from sim_core.arrays import Bools, Floats, Ints
-from sim_core.bounding import FASTER, Bounds, bounds, coarse_bounds, coarse_bounds_over, ignored_columns
-from sim_core.costing.calibration import calibrated, read_calibrated
-from sim_core.costing.one_collective import collective_seconds
-from sim_core.costing.peak import memory_basis
-from sim_core.costing.running import placed_by_cost
-from sim_core.describing import Group, Shape, shape_of
-from sim_core.engine.schedules import ROWS as SCHEDULE_ROWS, SCHEDULES, schedules_to_try
-from sim_core.errors import FormatError, SimError, SpecError, named, nearest, one_line, shown
-from sim_core.exporting import export_simai
-from sim_core.hardware.description import (
-    FEW_SETS,
-    KEYS as HARDWARE_KEYS,
-    Hardware,
-    Told,
-    fabric_names,
-    hardware_yaml,
-    is_preset,
-    measured_devices,
-    parse_hardware,
-    preset_names,
-    read_hardware,
-)
-from sim_core.hardware.table import HardwareTable, hardware_table
-from sim_core.metrics import MEMORY, MEMORY_ROWS, METRIC_ROWS, METRICS, PARTS
-from sim_core.models.description import Model, model_document, model_yaml, parse_model
-from sim_core.models.facts import Fact
-from sim_core.models.readers import megatron_arguments
-from sim_core.models.readers.argument import (
-    OF_NUMBER,
-    OF_SWITCH,
-    OFF,
-    Argument,
-    Dump,
-    Rules,
-    arguments_in,
-    flag_of,
-    flags_of,
-    whole_of,
-)
-from sim_core.models.readers.hugging_face import ASSUMED, read_config
-from sim_core.models.readers.megatron import says_model
-from sim_core.models.readers.megatron_flags import Flags, Given, flags_of_document, flags_of_text
-from sim_core.models.reading import model_names, model_of_dump, model_of_flags, read_model
-from sim_core.models.recompute import OFFLOAD_MODULES, RECOMPUTE_MODULES
-from sim_core.models.stack import STACK_FACTS, Stack, is_page, read_stack, stack_names, stack_yaml
-from sim_core.models.weights import Parameters, model_flops_per_token, parameters
-from sim_core.planning.building import plans, sends_in_background
-from sim_core.planning.columns import BALANCED_COST, CHECKPOINTING, FIDELITIES, Plans, slice_plans
-from sim_core.planning.fields import (
-    ALTERNATIVES,
-    DEFAULTS as PLAN_DEFAULTS,
-    FIELDS as PLAN_FIELDS,
-    FOLLOWING,
-    Field as PlanField,
-)
-from sim_core.planning.labels import checkpointing_codes
-from sim_core.planning.legality import EXPLANATIONS, FIRST_FAILURE, REASON, REASONS, STATUSES
-from sim_core.simulator import Checked, Hosts, Results, legality, simai_breakdown, simulate
-from sim_core.starting import Start, start_of
-from sim_core.timelines.spans import KINDS as SPAN_KINDS, STREAMS, Spans
-from sim_core.tracing import Events, Timeline, blocks_of, timeline, trace
-from sim_core.units import SWITCH, count, plural, quantity, short
-from sim_core.workloads.check import Check, ImpliedModel
-from sim_core.workloads.facts import Facts
-from sim_core.workloads.modelled import workload_from_model
-from sim_core.workloads.op_table.text import looks_like_op_table
-from sim_core.workloads.plausibility import HIGHEST_MFU, LOWEST_MFU, Plausibility, implied_model, plausibility
-from sim_core.workloads.reading import SIMAI, STAGES, TRACE, kind_of, read_traces, read_workload, suggest_model
-from sim_core.workloads.stages.text import StageDurations, durations_of, looks_like_stages, stage_document
-from sim_core.workloads.summary import Summary, Traffic, summarize
-from sim_core.workloads.traces.files import input_paths
-from sim_core.workloads.traces.job import Job, Rank
-from sim_core.workloads.traces.meeting import Played
-from sim_core.workloads.traces.replay import JobStatistics, Replay, recorded_step, replay, statistics
-from sim_core.workloads.traces.text import looks_like_trace
-from sim_core.workloads.workload import BasePlan, Framework, Workload
 
 PUBLIC = (
     "compiling",
@@ -104,13 +29,28 @@ PUBLIC = (
 )
 """Modules of their own that others may import; until 0.2 this one named what they have."""
 
-if not TYPE_CHECKING:  # else no misspelt name would be one for a type checker
 
-    def __getattr__(name: str) -> object:
-        for module in PUBLIC:
-            found = vars(import_module(f"sim_core.{module}")).get(name, warn)
-            if not name.startswith("_") and not isinstance(found, ModuleType) and found is not warn:
-                now = f"sim_core.{module}.{name}"
-                warn(f"sim_core.{name} is now {now}; sim_core.{name} will be refused from 0.4 on", FutureWarning, stacklevel=2)
-                return found
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+@cache
+def _places() -> dict[str, tuple[str, str]]:
+    """Module of each public name, and its name there."""
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = (code for code in stub.body if isinstance(code, ast.ImportFrom))
+    return {one.asname or one.name: (str(code.module), one.name) for code in imports for one in code.names}
+
+
+def __dir__() -> list[str]:
+    return sorted(_places())
+
+
+def __getattr__(name: str) -> object:
+    if name in (places := _places()):
+        module, own = places[name]
+        globals()[name] = found = getattr(import_module(module), own, None) or import_module(f"{module}.{own}")
+        return found
+    for module in PUBLIC:
+        found = vars(import_module(f"sim_core.{module}")).get(name, warn)
+        if not name.startswith("_") and not isinstance(found, ModuleType) and found is not warn:
+            now = f"sim_core.{module}.{name}"
+            warn(f"sim_core.{name} is now {now}; sim_core.{name} will be refused from 0.4 on", FutureWarning, stacklevel=2)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -145,8 +145,8 @@ _WIRE = _reader({"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": 
 LOSSES: Mapping[str, Fields] = {
     "te": {"fused_loss": True, "loss_bytes": (6.0, 4.0), "logit_bytes": 2.0},
     "native": {"fused_loss": True, "loss_bytes": None, "logit_bytes": 8.0},
-    **dict.fromkeys(("fused", "liger", *YES), {"fused_loss": True}),
-    **dict.fromkeys(("unfused", "torch", *NO), {"fused_loss": False}),
+    **{word: {"fused_loss": True} for word in ("fused", "liger", *YES)},
+    **{word: {"fused_loss": False} for word in ("unfused", "torch", *NO)},
 }
 """Kinds of the loss. Transformer Engine's reads the logits twice in 16 bits and writes their gradients in their place, which
 the backward scales (TransformerEngine common/triton/cross_entropy.py); Megatron-LM's own takes fp32."""

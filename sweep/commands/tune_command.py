@@ -98,7 +98,7 @@ def tune_command(
         launch(tuner, launching, flags, own_console().print, limit=limit, budget=budget)
         count = 1
     left = count if budget is None else min(count, max(budget - len(tuner.made), 0))
-    proposals = tuner.ask(left) if left else []
+    proposals = tuner.ask(left, limit) if left else []
     tell(tuned_json(tuner, proposals, limit), tuned_lines(tuner, proposals, limit, flags, spent=not left), as_json)
 
 

@@ -47,6 +47,8 @@ def tuned_lines(
         yield f"stop: yes, the expected regret is at most {limit:.0%}"
     elif regret is None:
         yield "stop: no, no step is measured yet"
+    elif proposals[0].again:
+        yield "stop: no, a plan that runs twice tells how much steps differ from run to run"
     elif regret.mean <= limit:
         yield f"stop: no, {len(runs) - skipped} of at least {LEAST_RUNS} runs tell how far off the simulation is"
     else:
@@ -110,7 +112,9 @@ def _values(tuner: Tuner, row: Values) -> str:
 
 def _why(proposal: Proposal) -> str:
     part = (proposal.row["peak_memory_bytes"] or 0.0) / proposal.row["device_memory_bytes"]
-    if proposal.gain is None:
+    if proposal.again:
+        gain = "again: how much its step differs from run to run decides whether to stop"
+    elif proposal.gain is None:
         gain = "the fastest that is likely to run, as far as the simulation knows"
     elif proposal.gain > 0:
         gain = f"{proposal.gain:.1%} faster than the best measured, if it comes as expected"

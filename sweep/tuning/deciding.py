@@ -11,7 +11,7 @@ from sim_core import Bools, Floats, Ints
 from sim_core.documents import Values
 from sweep.spec.values import FIELDS
 from sweep.uncertainty.memory import Guesses, Outcomes, fit
-from sweep.uncertainty.process import OWN, Axes, Posterior, Runs, condition, mixed, normal, prior, weights_of
+from sweep.uncertainty.process import NOISE, OWN, Axes, Posterior, Runs, condition, mixed, normal, prior, weights_of
 
 LOST_DAYS = 1.0
 """What a launch that fails costs: it waits in the queue, fails, is understood, and waits again. A judgement (--try-cost)."""
@@ -27,6 +27,10 @@ GROUPS = ("tp", "pp", "cp", "ep")
 FAR = -6.0
 """Standard deviations below which the expected gain is that of its asymptote."""
 JOINT_DRAWS = 800
+UNTOLD = 0.03
+"""Standard deviation of ln(seconds) from one run of a plan to the next that may be until repeats say otherwise: a judgement."""
+REPEATS = 3
+"""Runs of one plan after which its repeats tell little more."""
 LEAST_RUNS = 4
 """Runs before anything is stopped: fewer cannot tell the size of the errors."""
 WEIGHED = 200
@@ -59,10 +63,12 @@ class Known(NamedTuple):
     out_of_memory: Bools
     crashed: Bools
     slow: Bools
+    noise: Floats  # standard deviation of ln(seconds), and what it may be
+    doubt: Floats
 
     def with_run(self, row: int, seconds: float) -> "Known":
         """These and one more that ran."""
-        told = {"rows": row, "seconds": seconds, "peak": np.nan}
+        told = {"rows": row, "seconds": seconds, "peak": np.nan, "noise": NOISE, "doubt": UNTOLD}
         return Known(**{name: np.append(values, told.get(name, False)) for name, values in self._asdict().items()})
 
 
@@ -82,8 +88,8 @@ class Belief(NamedTuple):
     runs: Floats
     log_cost: Floats  # expected ln of what is ranked by
     wins: Floats  # part of the joint draws in which it is the fastest that runs
-    best: int | None  # row of the best measured plan
-    least: float | None  # ln of what it costs
+    best: int | None  # row of the best measured plan, as far as its runs tell
+    least: float | None  # expected ln of what it costs
     stacks: Floats  # chance of each of the stacks that may run
     regret: Regret | None  # before LEAST_RUNS with the size of errors that is the likeliest: none is ruled out yet
 
@@ -103,10 +109,9 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     log_s = np.maximum(candidates.mean + posterior.mean, floor)
     own = known.rows < rivals
     finished = np.flatnonzero(timed & ~known.slow & own & ~np.isin(known.rows, skipped))
-    costs = np.log(known.seconds[finished]) + candidates.offset[known.rows[finished]]
-    least = float(costs.min()) if len(costs) else None
+    best = int(known.rows[finished][(log_s + candidates.offset)[known.rows[finished]].argmin()]) if len(finished) else None
     judged = posterior if own.sum() >= LEAST_RUNS else posterior.likeliest
-    likely, drawn = _outcomes(candidates, judged, chance, floor)
+    likely, drawn = _outcomes(candidates, judged, chance, floor, best)
     fastest = drawn.min(1)
     first = likely[drawn.argmin(1)][np.isfinite(fastest)]  # in the others none runs
     return Belief(
@@ -115,10 +120,10 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
         runs=chance,
         log_cost=log_s + candidates.offset,
         wins=np.bincount(first, minlength=len(chance)) / len(drawn),
-        best=int(known.rows[finished][costs.argmin()]) if len(costs) else None,
-        least=least,
+        best=best,
+        least=None if best is None else float((log_s + candidates.offset)[best]),
         stacks=weights,
-        regret=None if least is None else _regret(np.expm1(np.maximum(least - fastest, 0.0))),
+        regret=None if best is None else _regret(np.expm1(drawn[:, likely == best][:, 0] - fastest)),
     )
 
 
@@ -127,7 +132,7 @@ def _posterior(candidates: Candidates, known: Known, timed: Bools, log: Floats, 
     rows = known.rows[timed]
     fixed, sized = prior(candidates.axes, candidates.draws, candidates.alike)
     error = np.log(known.seconds[timed]) - candidates.mean[rows]
-    runs = Runs(rows=rows, error=error, least=known.slow[timed], others=rows >= rivals)
+    runs = Runs(rows=rows, error=error, least=known.slow[timed], others=rows >= rivals, noise=known.noise[timed])
     among = np.ix_(rows, rows)
     told = [
         condition(fixed[among], sized[among], runs._replace(rows=np.arange(len(rows)), error=error - moved[rows])).log
@@ -148,12 +153,16 @@ def _posterior(candidates: Candidates, known: Known, timed: Bools, log: Floats, 
     return mixed(parts, [candidates.moved[number] for number in first]), weights
 
 
-def _outcomes(candidates: Candidates, posterior: Posterior, chance: Floats, floor: Floats) -> tuple[Ints, Floats]:
-    """Rows of the plans most likely to be the best, [k], and joint draws of ln of what they cost, [draws, k]; inf: it fails."""
+def _outcomes(
+    candidates: Candidates, posterior: Posterior, chance: Floats, floor: Floats, best: int | None
+) -> tuple[Ints, Floats]:
+    """Rows of the plans most likely to be the best, [k], and of the best that ran; joint draws of ln of what they cost, in
+    truth, [draws, k]; inf: it fails."""
     expected = candidates.mean + candidates.offset
     likely = np.argsort(np.where(chance > 0, expected + posterior.mean - 2 * posterior.sd, np.inf), kind="stable")[:WEIGHED]
+    likely = likely if best is None else np.unique(np.append(likely, best))
     true = np.maximum(expected[likely] + posterior.draw(JOINT_DRAWS, likely), (floor + candidates.offset)[likely])
-    fails = np.random.default_rng(1).random(true.shape) >= chance[likely]
+    fails = np.random.default_rng(1).random(true.shape) >= np.where(likely == best, 1.0, chance[likely])
     true[fails] = np.inf
     return likely, true
 
@@ -213,5 +222,11 @@ def complexity(row: Values) -> tuple[int, int, int]:
 
 
 def stops(belief: Belief, runs: int, limit: float) -> bool:
-    """Whether another run is not expected to pay."""
+    """Whether another run is not expected to pay, as far as steps of a plan differ from run to run as is known."""
     return belief.regret is not None and runs >= LEAST_RUNS and belief.regret.mean <= limit
+
+
+def doubted(candidates: Candidates, known: Known, skipped: Sequence[int], limit: float) -> bool:
+    """Whether the expected regret is above the limit if steps of a plan differ from run to run by as much as may be."""
+    regret = believe(candidates, known._replace(noise=known.doubt), skipped).regret
+    return regret is not None and regret.mean > limit

@@ -75,7 +75,7 @@ def launch(
     """
     check_template(template)
     while not (budget is not None and len(tuner.made) >= budget) and not tuner.stops(limit):
-        proposals = tuner.ask()
+        proposals = tuner.ask(limit=limit)
         if not proposals:
             say("no plan is left")
             return
@@ -87,7 +87,8 @@ def _run(tuner: Tuner, proposal: Proposal, template: str, flags_of: Callable[[in
 
     The log is locked until it and all copies of it in other processes are closed: one that outlived its launcher is waited for.
     """
-    plan, path = proposal.plan, tuner.file.parent / LOGS / f"plan-{proposal.plan}.log"
+    plan, times = proposal.plan, len(tuner.runs[proposal.plan].times) if proposal.again else 0
+    path = tuner.file.parent / LOGS / f"plan-{plan}{f'-{times + 1}' * proposal.again}.log"
     path.parent.mkdir(exist_ok=True)
     with path.open("ab") as log:
         try:
@@ -95,7 +96,7 @@ def _run(tuner: Tuner, proposal: Proposal, template: str, flags_of: Callable[[in
         except BlockingIOError:
             say(f"plan {plan}: waits for a run that was begun before ({path})")
             fcntl.flock(log, fcntl.LOCK_EX)
-        if plan in tuner.runs:  # another process was as far
+        if plan in tuner.runs and not 0 < len(tuner.runs[plan].times) == times:  # another process was as far
             return
         if path.stat().st_size and _told(tuner, plan, path):
             say(f"plan {plan}: {_word(tuner, plan)}, by the log of a run that was begun before")

@@ -23,7 +23,20 @@ from sweep.ranking.ranking import first_plans
 from sweep.reopening import Reopened, reopened
 from sweep.results.folder import Location
 from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, rows_of, stacks_of, varying
-from sweep.tuning.deciding import Belief, Candidates, Known, believe, decide, launch_cost, score, stops, try_cost
+from sweep.tuning.deciding import (
+    REPEATS,
+    UNTOLD,
+    Belief,
+    Candidates,
+    Known,
+    believe,
+    decide,
+    doubted,
+    launch_cost,
+    score,
+    stops,
+    try_cost,
+)
 from sweep.tuning.record import (
     CRASH,
     FAILURES,
@@ -42,6 +55,7 @@ from sweep.tuning.record import (
 )
 from sweep.uncertainty.belief import World
 from sweep.uncertainty.highest import bits_of
+from sweep.uncertainty.process import noise_of
 
 START_S = 120.0
 """What a job takes before its first step: an assumption, beside which the steps of a look are few."""
@@ -74,6 +88,7 @@ class Proposal(NamedTuple):
     runs_probability: float
     gpu_minutes: float  # of a look: START_S and STEPS
     gain: float | None  # how much faster than the best measured plan it would be, expected; None before the first
+    again: bool = False  # it ran before: a repeat tells how much its step differs from run to run
 
 
 class Tuner:
@@ -207,8 +222,8 @@ class Tuner:
         self._refresh()
         return self._basis.candidates
 
-    def ask(self, n: int = 1) -> list[Proposal]:
-        """The next `n` plans; fewer where no more are left.
+    def ask(self, n: int = 1, limit: float = REGRET) -> list[Proposal]:
+        """The next `n` plans; fewer where no more are left. The best again where that decides whether to stop (`stops`).
 
         The second and third of a batch are chosen as if those before had come out as expected.
         """
@@ -216,7 +231,10 @@ class Tuner:
         basis, runs = self._basis, self.runs
         known, skipped = basis.known(runs), basis.skipped(runs)
         proposals = []
-        for _ in range(n):
+        best = self.best
+        if best is not None and belief.best is not None and n and len(best.times) < REPEATS and self._unsure(limit):
+            proposals.append(self._proposal(belief, belief.best)._replace(again=True))
+        for _ in range(n - len(proposals)):
             least = score(now, self.try_cost)
             least[[*known.rows, *skipped, *range(basis.rivals, len(least))]] = np.inf
             row = int(least.argmin())
@@ -253,8 +271,16 @@ class Tuner:
         return varying(self._basis.rows)
 
     def stops(self, limit: float = REGRET) -> bool:
-        """Whether another run is not expected to pay: an advice."""
+        """Whether another run is not expected to pay, whatever steps of one plan may differ by: an advice."""
+        return self._near(limit) and not self._unsure(limit)
+
+    def _near(self, limit: float) -> bool:
         return stops(self.belief, sum(run.state != SKIP for run in self.runs.values()), limit)
+
+    def _unsure(self, limit: float) -> bool:
+        """Whether the best may be none, with as much noise as may be: its repeat decides."""
+        basis, runs = self._basis, self.runs
+        return self._near(limit) and doubted(basis.candidates, basis.known(runs), basis.skipped(runs), limit)
 
     def standing(self, top: int, *, by_wins: bool = False) -> pa.Table:
         """The first plans by what is expected after the runs, or by their wins; failed and skipped ones last. Intervals hold
@@ -412,6 +438,8 @@ class _Basis:
         """The runs that tell something; those of other jobs once there is one of this job."""
         own = [run for run in runs.values() if run.state != SKIP]
         every = [*own, *self.priors] if own else []
+        times = [run.times for run in own if run.state == OK]
+        alone = np.array([max(len(run.times), 1) for run in every]) ** 0.5
         at = np.searchsorted(self.candidates.plans[: self.rivals], [run.plan for run in own])
         rows = np.append(at, range(self.rivals, self.rivals + len(every) - len(own))).astype(np.int64)
         peaks = np.array([run.peak_memory_gib for run in every], np.float64) * 2**30
@@ -426,6 +454,8 @@ class _Basis:
             out_of_memory=out_of_memory,
             crashed=crashed,
             slow=slow,
+            noise=noise_of(times) / alone,
+            doubt=noise_of(times, UNTOLD) / alone,
         )
 
     def skipped(self, runs: Mapping[int, Run]) -> list[int]:

@@ -4,7 +4,7 @@ Kernel: what all plans share + the covariance of draws of unknown constants + li
 more the nearer they are + what each has for itself. A run much slower than the others explain tells of itself only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import erf, erfc, exp, pi
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ OWN = 0.03
 SLOPE_ENDS = 48.0
 """Squared doublings beyond which two plans are taken to differ no more."""
 NOISE = 0.005
-"""Of a step measured twice."""
+"""Of a step measured twice, before repeats tell it."""
 SIZES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Factors on SHARED, DOUBLING, NEAR and OWN, of which the runs tell one. Runs that all come as simulated tell a small one: else
 the fastest of 600 plans is never known."""
@@ -123,6 +123,13 @@ def prior(axes: Axes, draws: Floats, alike: Floats | None = None) -> tuple[Float
     return fixed, sized + OWN**2 * np.eye(len(sized))
 
 
+def noise_of(times: Iterable[Sequence[float]], before: float = NOISE) -> float:
+    """Standard deviation of ln(seconds) from one run of a plan to the next, of which repeats tell; `before` counts as one."""
+    logs = [np.log(each) for each in times]
+    squares = sum(float(((log - log.mean()) ** 2).sum()) for log in logs if len(log))
+    return float(((before**2 + squares) / (1 + sum(max(len(log) - 1, 0) for log in logs))) ** 0.5)
+
+
 def variogram(doublings: Floats, squares: Floats) -> Floats:
     """Variance of the difference between the errors of two plans, of size 1: `doublings` between them, by axis and squared in
     sum `squares`. That of `prior` without draws, as far as SLOPE_ENDS."""
@@ -164,10 +171,11 @@ def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
             told = Runs(*map(np.append, told, bound))
     likelihood, parts = by_size(fixed, sized, told)
     means, covariances = (np.stack(part) for part in zip(*parts, strict=True))
-    for row, told_of_itself in zip(runs.rows[aside], runs.error[aside], strict=True):
-        means[:, row] = told_of_itself
+    alone = runs.of(aside)
+    for row, error, noise in zip(alone.rows, alone.error, alone.noise, strict=True):  # type: ignore[arg-type]
+        means[:, row] = error
         covariances[:, row, :] = covariances[:, :, row] = 0.0
-        covariances[:, row, row] = NOISE**2
+        covariances[:, row, row] = noise**2
     log = float(np.logaddexp.reduce(likelihood) - 0.5 * (runs.error[aside] ** 2).sum())  # set aside: anything may be, by ln 1
     return Posterior(weights=weights_of(likelihood), means=means, covariances=covariances, aside=aside, log=log)
 

@@ -7,9 +7,9 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from sweep.tuning.deciding import TRY_COST, Candidates, Known, believe, score, stops
+from sweep.tuning.deciding import TRY_COST, UNTOLD, Candidates, Known, believe, doubted, score, stops
 from sweep.uncertainty.memory import guesses_of
-from sweep.uncertainty.process import Axes, Runs, condition, prior
+from sweep.uncertainty.process import NOISE, Axes, Runs, condition, noise_of, prior
 
 
 def candidates(seconds: list[float]) -> Candidates:
@@ -22,11 +22,11 @@ def candidates(seconds: list[float]) -> Candidates:
     )  # fmt: skip
 
 
-def known(rows: list[int], seconds: list[float]) -> Known:
+def known(rows: list[int], seconds: list[float], noise: float = NOISE) -> Known:
     no = np.zeros(len(rows), np.bool_)
     return Known(
         rows=np.array(rows, np.int64), seconds=np.array(seconds), peak=np.full(len(rows), np.nan), out_of_memory=no,
-        crashed=no, slow=no,
+        crashed=no, slow=no, noise=np.full(len(rows), noise), doubt=np.full(len(rows), UNTOLD),
     )  # fmt: skip
 
 
@@ -72,8 +72,37 @@ def test_wins_are_shares_of_the_draws_in_which_some_plan_runs() -> None:
     alike = believe(candidates([2.0, 2.0]), known([], [])).wins
     assert alike == pytest.approx([0.5, 0.5], abs=0.06)
     assert alike.sum() == 1
-    assert believe(candidates([2.0, 4.0]), known([], [])).wins == pytest.approx([1, 0], abs=0.01)
+    assert believe(candidates([2.0, 4.0]), known([], [])).wins == pytest.approx([1, 0], abs=0.03)
     full = candidates([1.0, 2.0])._replace(part=np.array([3.0, 0.2]))
     assert believe(full, known([], [])).wins[0] < 0.05
     measured = believe(candidates([2.0, 2.02]), known([0, 1], [2.2, 2.0])).wins
     assert measured == pytest.approx([0, 1], abs=0.01)
+
+
+def test_noise_is_what_repeats_tell() -> None:
+    """Of a plan measured twice, sigma^2 is half the square of their difference; what is taken before counts as one more."""
+    assert noise_of([(2.0,), (3.0,)]) == NOISE
+    assert noise_of([(2.0, 2.0), (3.0,)]) == pytest.approx(NOISE / 2**0.5)
+    drawn = np.exp(0.1 * np.random.default_rng(0).standard_normal((400, 2)))
+    assert noise_of(drawn.tolist()) == pytest.approx(0.1, rel=0.06)
+
+
+def test_the_best_of_noisy_runs_is_not_as_good_as_it_looks() -> None:
+    """Six alike plans, measured with a scatter of 5 %: the least of six is 6 % too low in the mean, so it may well lose."""
+    plans = candidates([2.0] * 6)
+    seconds = [1.9, 2.0, 2.1, 2.02, 1.98, 2.05]
+    quiet, noisy = (believe(plans, known([*range(6)], seconds, noise)) for noise in (NOISE, 0.05))
+    assert quiet.least == pytest.approx(np.log(1.9), abs=0.01)
+    assert noisy.least is not None
+    assert noisy.least > np.log(1.9) + 0.02
+    assert noisy.regret is not None
+    assert quiet.regret is not None
+    assert noisy.regret.mean > 2 * quiet.regret.mean
+
+
+def test_a_stop_is_doubted_where_noise_that_may_be_decides() -> None:
+    close, apart = candidates([2.0, 2.01, 2.02, 2.03]), candidates([2.0, 3.0, 4.0, 5.0])
+    for plans, wanted in ((close, True), (apart, False)):
+        told = known([*range(4)], plans.simulated.tolist())
+        assert stops(believe(plans, told), 4, 0.01)
+        assert doubted(plans, told, (), 0.01) is wanted

@@ -171,7 +171,7 @@ def test_traces_are_judged_by_the_kind_of_move_and_by_their_files() -> None:
 
 
 def test_another_number_of_experts_is_known_less_well_unless_its_load_is_stated() -> None:
-    """The further the number, the wider; 90 % of a move of one doubling lie within what moves kept aside showed (0.18 at least)."""
+    """The further the number, the wider; 90 % of moves of one doubling lie within what moves kept aside showed."""
 
     def width(**stated: list[float]) -> float:
         spec = {"workload": {"path": "x"}, "axes": stated}
