@@ -42,7 +42,7 @@ from sweep.spec.spec import SweepSpec
 from sweep.tuning.candidates import TOO_FULL, candidates_of, joined, rows_of, stacks_of
 from sweep.tuning.deciding import REPEATS, UNTOLD, Belief, Candidates, Known, believe, decide, doubted, score, stops
 from sweep.uncertainty.belief import UNNAMED
-from sweep.uncertainty.process import noise_of
+from sweep.uncertainty.process import noise_of, steady
 from sweep.validation.figures import OF_JOB
 
 AFTER = (1, 2, 3, 5, 10)
@@ -89,7 +89,10 @@ class Job:
         drawn = self.scatter * np.random.default_rng([len(self.seconds), self.gpus, self.seed]).standard_normal(len(picked))
         drawn[:1] += np.log(self.slow_first)
         times = [self.seconds[row] * np.exp(drawn[np.equal(picked, row)]) for row in rows[: len(set(picked))]]
-        seconds = np.array([np.median(each) for each in times] + [self.seconds[row] for row in rows[len(times) :]])
+        seconds = np.array(
+            [np.median(each if np.isnan(each).any() else steady(each.tolist())) for each in times]
+            + [self.seconds[row] for row in rows[len(times) :]]
+        )
         failed = np.isnan(self.seconds[rows])
         full = failed & (self.full[rows] == 1)
         ran = [each for each in times if not np.isnan(each).any()]
@@ -187,8 +190,10 @@ def tuned(job: Job, seed: int) -> Iterator[int]:
         belief = believe(job.candidates, job.known(picked))
         least = score(belief)
         least[[*picked, *job.told]] = np.inf
-        again = belief.best is not None and picked.count(belief.best) < REPEATS and unsure(job, picked, belief)
-        picked.append(int(belief.best if again else least.argmin()))  # type: ignore[arg-type]
+        again = belief.hope if belief.hope is not None and picked.count(belief.hope) < 2 else None
+        if again is None and belief.best is not None and picked.count(belief.best) < REPEATS and unsure(job, picked, belief):
+            again = belief.best
+        picked.append(int(least.argmin()) if again is None else again)
         yield picked[-1]
 
 

@@ -113,7 +113,7 @@ def _values(tuner: Tuner, row: Values) -> str:
 def _why(proposal: Proposal) -> str:
     part = (proposal.row["peak_memory_bytes"] or 0.0) / proposal.row["device_memory_bytes"]
     if proposal.again:
-        gain = "again: how much its step differs from run to run decides whether to stop"
+        gain = "again: how much its step differs from run to run decides"
     elif proposal.gain is None:
         gain = "the fastest that is likely to run, as far as the simulation knows"
     elif proposal.gain > 0:

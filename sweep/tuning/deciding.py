@@ -1,6 +1,6 @@
 """What the runs of a job say together: seconds and chances of every plan, the next plans, the expected regret, when to stop."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -91,6 +91,8 @@ class Belief(NamedTuple):
     best: int | None  # row of the best measured plan, as far as its runs tell
     least: float | None  # expected ln of what it costs
     stacks: Floats  # chance of each of the stacks that may run
+    slower: Mapping[int, float]  # rows whose runs are set aside: how many times longer they took than the others make of them
+    hope: int | None  # of these, the row that would be the best if it were as the others make of it
     regret: Regret | None  # before LEAST_RUNS with the size of errors that is the likeliest: none is ruled out yet
 
 
@@ -110,6 +112,11 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     own = known.rows < rivals
     finished = np.flatnonzero(timed & ~known.slow & own & ~np.isin(known.rows, skipped))
     best = int(known.rows[finished][(log_s + candidates.offset)[known.rows[finished]].argmin()]) if len(finished) else None
+    alone, least = _set_aside(candidates, known, timed & ~known.slow & own, posterior.aside[(~known.slow & own)[timed]]), None
+    hopes = [(log_s[row] + candidates.offset[row] - np.log(factor), row) for row, factor in alone.items()]
+    if best is not None:
+        least = float((log_s + candidates.offset)[best])
+        hopes = [each for each in hopes if each[0] < least - APART]
     judged = posterior if own.sum() >= LEAST_RUNS else posterior.likeliest
     likely, drawn = _outcomes(candidates, judged, chance, floor, best)
     fastest = drawn.min(1)
@@ -121,10 +128,22 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
         log_cost=log_s + candidates.offset,
         wins=np.bincount(first, minlength=len(chance)) / len(drawn),
         best=best,
-        least=None if best is None else float((log_s + candidates.offset)[best]),
+        least=least,
         stacks=weights,
+        slower=alone,
+        hope=min(hopes)[1] if hopes else None,
         regret=None if best is None else _regret(np.expm1(drawn[:, likely == best][:, 0] - fastest)),
     )
+
+
+def _set_aside(candidates: Candidates, known: Known, timed: Bools, aside: Bools) -> dict[int, float]:
+    """Rows of runs that are set aside, and how many times longer they took than with the mean error of the others."""
+    rows = known.rows[timed]
+    error = np.log(known.seconds[timed]) - candidates.mean[rows]
+    if not aside.any() or aside.all():
+        return {}
+    excess = np.exp(error[aside] - error[~aside].mean())
+    return dict(zip(rows[aside].tolist(), excess.tolist(), strict=True))
 
 
 def _posterior(candidates: Candidates, known: Known, timed: Bools, log: Floats, rivals: int) -> tuple[Posterior, Floats]:

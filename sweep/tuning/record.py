@@ -15,6 +15,7 @@ from sim_core import FormatError, SpecError, nearest, shown
 from sim_core.places import lock_file
 from sweep.results.folder import folder_at
 from sweep.spec.document import cells_by_column, read_csv
+from sweep.uncertainty.process import steady
 
 NAME = "tune.csv"
 OK, OUT_OF_MEMORY, CRASH, SLOW, SKIP = "ok", "oom", "crash", "slow", "skip"
@@ -45,7 +46,7 @@ class Entry(NamedTuple):
 
 
 class Run(NamedTuple):
-    """All entries of a plan as one: of several times the median, of several peaks the greatest."""
+    """All entries of a plan as one: of several times the median (`steady`), of several peaks the greatest."""
 
     plan: int
     state: str
@@ -156,7 +157,7 @@ def runs_of(entries: Sequence[Entry]) -> dict[int, Run]:
         state = SKIP if states[-1] == SKIP else next(word for word in STATES if word in states)
         times = tuple(entry.step_time_s for entry in same if entry.state == state and entry.step_time_s is not None)
         peaks = [entry.peak_memory_gib for entry in same if entry.peak_memory_gib is not None]
-        step = (max(times) if state == SLOW else float(np.median(times))) if times else None
+        step = (max(times) if state == SLOW else float(np.median(steady(times)))) if times else None
         runs[plan] = Run(plan=plan, state=state, step_time_s=step, peak_memory_gib=max(peaks, default=None), times=times)
     return runs
 

@@ -146,7 +146,15 @@ class Tuner:
     def notes(self) -> list[str]:
         """What there is to say of the runs and of the candidates, a line each."""
         few = "search" in self.opened.provenance and self._basis.rivals < FEW
-        return [*self._running[1], *doubts(self.runs), *self._likeness, *([_SEARCHED] if few else [])]
+        return [*self._running[1], *doubts(self.runs), *self._surprises, *self._likeness, *([_SEARCHED] if few else [])]
+
+    @property
+    def _surprises(self) -> Iterator[str]:
+        """Runs that took far longer than the others make of their plans."""
+        for row, factor in self.belief.slower.items():
+            plan = self._basis.candidates.plans[row]
+            why = "it tells of itself alone; run again, it says whether the plan or the machine is slow"
+            yield f"plan {plan} took {factor:.1f} times as long as the other runs say: {why}"
 
     @property
     def _likeness(self) -> Iterator[str]:
@@ -231,9 +239,8 @@ class Tuner:
         basis, runs = self._basis, self.runs
         known, skipped = basis.known(runs), basis.skipped(runs)
         proposals = []
-        best = self.best
-        if best is not None and belief.best is not None and n and len(best.times) < REPEATS and self._unsure(limit):
-            proposals.append(self._proposal(belief, belief.best)._replace(again=True))
+        if n and (repeated := self._again(limit)) is not None:
+            proposals.append(self._proposal(belief, repeated)._replace(again=True))
         for _ in range(n - len(proposals)):
             least = score(now, self.try_cost)
             least[[*known.rows, *skipped, *range(basis.rivals, len(least))]] = np.inf
@@ -272,7 +279,19 @@ class Tuner:
 
     def stops(self, limit: float = REGRET) -> bool:
         """Whether another run is not expected to pay, whatever steps of one plan may differ by: an advice."""
-        return self._near(limit) and not self._unsure(limit)
+        return self._near(limit) and not self._unsure(limit) and self._again(limit) is None
+
+    def _again(self, limit: float) -> int | None:
+        """The row to be run once more: of a run that is hard to believe, or the best one where a repeat decides."""
+        belief = self.belief
+        times = {
+            row: len(self.runs[int(self._basis.candidates.plans[row])].times)
+            for row in (belief.hope, belief.best)
+            if row is not None
+        }
+        if belief.hope is not None and times[belief.hope] < 2:
+            return belief.hope
+        return belief.best if times.get(belief.best or 0, REPEATS) < REPEATS and self._unsure(limit) else None
 
     def _near(self, limit: float) -> bool:
         return stops(self.belief, sum(run.state != SKIP for run in self.runs.values()), limit)

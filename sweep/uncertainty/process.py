@@ -123,9 +123,14 @@ def prior(axes: Axes, draws: Floats, alike: Floats | None = None) -> tuple[Float
     return fixed, sized + OWN**2 * np.eye(len(sized))
 
 
+def steady(times: Sequence[float]) -> Floats:
+    """Those of one plan's times that no slow machine explains: within OUTLIER of the least."""
+    return np.array([each for each in times if each <= np.exp(OUTLIER) * min(times)], np.float64)
+
+
 def noise_of(times: Iterable[Sequence[float]], before: float = NOISE) -> float:
     """Standard deviation of ln(seconds) from one run of a plan to the next, of which repeats tell; `before` counts as one."""
-    logs = [np.log(each) for each in times]
+    logs = [np.log(steady(each)) for each in times]
     squares = sum(float(((log - log.mean()) ** 2).sum()) for log in logs if len(log))
     return float(((before**2 + squares) / (1 + sum(max(len(log) - 1, 0) for log in logs))) ** 0.5)
 

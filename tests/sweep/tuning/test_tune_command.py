@@ -328,3 +328,25 @@ def test_how_stable_the_pick_is(result: Path) -> None:
     slow = 3 * next(row for row in asked(result)["next"])["expected_step_time_s"]
     assert sweep("tune", result, "--add", f"plan={first}", "--step", f"{slow} s").returncode == 0
     assert wins()[first] < before[first] / 2
+
+
+def test_a_run_far_slower_than_expected_is_said_and_asked_for_again(result: Path) -> None:
+    """The first run takes 2.5 times as long as others of its kind; a second one as expected clears it."""
+
+    def add(plan: int, seconds: float) -> None:
+        assert sweep("tune", result, "--add", f"plan={plan}", "--step", f"{seconds} s").returncode == 0
+
+    (first,) = asked(result)["next"]
+    base = first["expected_step_time_s"]
+    add(first["plan"], 2.5 * base)
+    for _ in range(4):
+        (proposal,) = asked(result)["next"]
+        if proposal["plan"] == first["plan"]:
+            break
+        add(proposal["plan"], base * 1.02)
+    said = sweep("tune", result).stdout
+    assert f"note: plan {first['plan']} took 2." in said
+    assert f"next: plan {first['plan']}" in said
+    assert "why: again: how much its step differs from run to run decides" in said
+    add(first["plan"], base)
+    assert "times as long as the other runs say" not in sweep("tune", result).stdout
