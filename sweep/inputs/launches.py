@@ -16,7 +16,7 @@ from sweep.frameworks import (
     torchtitan as of_torchtitan,
 )
 from sweep.frameworks.megatron_sizes import TP
-from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, nanotron, nemo, torchtitan
+from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, nanotron, nemo, primus, torchtitan
 from sweep.inputs.text import head_of
 from sweep.inputs.told import Job
 
@@ -120,6 +120,10 @@ FORMATS: Sequence[Format] = (
     Format(
         "torchtitan TOML", f"its degrees of parallelism, such as `{of_torchtitan.TP.name} =`",
         lambda text: torchtitan.SIGN.search(text) and "=" in text and "--" not in text.split("\n")[0], _toml,
+    ),
+    Format(
+        "Primus YAML", "`framework: megatron`", primus.SIGN.search,
+        lambda path, text: primus.read_yaml(path, _document(path, primus.DEFAULTED.sub(r"\1", text))[0]),
     ),
     Format("MaxText", f"`{of_maxtext.BATCH}`, as a key or in a command", maxtext.SIGN.search, _maxtext),
     Format(

@@ -36,6 +36,8 @@ SPECIMENS = {
     "Megatron-LM script": specimens.SCRIPT,
     "torchtitan TOML": specimens.TOML,
     "nanotron YAML": specimens.NANOTRON_YAML,
+    "Primus YAML": specimens.PRIMUS,
+    "YAML over others": "defaults: base.yaml\nmodel: {tensor_model_parallel_size: 2}\n",
     "DeepSpeed JSON": specimens.DEEPSPEED_JSON,
     "arguments of the Hugging Face Trainer": specimens.TRAINER_YAML,
     "NeMo or Megatron-Bridge YAML": specimens.NEMO_YAML,

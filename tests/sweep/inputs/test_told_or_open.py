@@ -414,3 +414,21 @@ def test_numbers_that_mean_on_and_nothing(tmp_path: Path) -> None:
     text += "  recompute_granularity: full\n  recompute_method: block\n  recompute_num_layers: 0\n"
     found = launch(tmp_path, text)
     assert (found.plan["checkpointing"], found.plan["sequence_parallel"]) == ("none", True)
+
+
+def test_primus_is_its_own_framework(tmp_path: Path) -> None:
+    """What its own configurations say by themselves is told as theirs."""
+    found = launch(tmp_path, specimens.PRIMUS.replace("fp8: hybrid", "fp8: hybrid\n      patch_zero_bubble: true"))
+    plan = {
+        "tp": 8,
+        "cp": 1,
+        "sharding": "optimizer",
+        "precision": "fp8_delayed",
+        "checkpointing": "block:20",
+        "sequence": 8192,
+    }
+    assert (found.framework, found.stack) == ("Primus", "primus")
+    assert {name: found.plan[name] for name in plan} == plan
+    assert found.plan["schedule"] is None
+    assert "patch_zero_bubble: not modelled" in found.notes
+    assert any(note.startswith("bf16, ") and note.endswith("so as primus/configs has it") for note in found.notes)
