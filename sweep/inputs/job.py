@@ -25,11 +25,9 @@ def job_of(path: str, *, given: Values | None = None, model: Values | None = Non
 
     Raises SpecError where the plan is not known, OSError.
     """
-    row = recognised(path)
-    given = given or {}
-    if row is None or row.kind not in (LOG, LAUNCH):
+    job, given = told_job(path), given or {}
+    if job is None:
         return None
-    job = read_log(path) if row.kind == LOG else read_launch(path)
     if job.refused and not {"tp", "pp"} <= set(given):
         raise SpecError(f"{path}: its plan is not known: {job.refused}; give it: --set tp=... --set pp=...")
     numbers = dict(job.model if model is None else model)
@@ -39,6 +37,12 @@ def job_of(path: str, *, given: Values | None = None, model: Values | None = Non
     job = replace(job, plan=_plan(job.plan, given, experts="experts" in numbers), model=numbers)
     _check(job)
     return job
+
+
+def told_job(path: str) -> Job | None:
+    """The job as a log or launch file tells it, whole or not; None for files of other kinds. Raises SpecError, OSError."""
+    kind = row.kind if (row := recognised(path)) else ""
+    return read_log(path) if kind == LOG else read_launch(path) if kind == LAUNCH else None
 
 
 def _plan(plan: Values, given: Values, *, experts: bool) -> Fields:

@@ -4,13 +4,17 @@ from collections.abc import Iterator, Mapping
 
 from sim_core import plural, short
 from sim_core.documents import Fields
-from sweep.inputs.told import SIZES, Job
+from sweep.answers.section import Screen, table
+from sweep.inputs.told import PLAN_FIELDS, SIZES, Job
 from sweep.wording import Values, plain_values, word
 
 WORDS = {
     "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "step_time_s": "steady step",
     "sequence_parallel": "sequence parallel",
 }  # fmt: skip
+TOLD = ("follows, or the framework's own way", "stated")
+OPEN = ("open: absent", "open: condition, variable or other file")
+"""What is said of a value and of none; the second where a line names it."""
 STATES = {"oom": "out of memory", "crash": "failed before a steady step"}
 ONE_JOB = 0.04
 """Two jobs of the same plan differ by so much (two of bigscience's logs of 64 V100: 128,960 and 123,896 ms)."""
@@ -38,6 +42,18 @@ def launch_lines(launch: Job) -> Iterator[str]:
     yield from _told({"plan": _plan_words(launch.plan), "model": _model_words(launch.model)}, launch)
     if launch.kept:
         yield f"  {'kept':13} {plural(len(launch.kept), 'setting')} without a part in plan or model"
+
+
+def told_screen(job: Job) -> Screen:
+    """What a job states, line by line; what a condition, a variable or another file settles; what is absent."""
+    yield f"{job.path}: {job.framework}"
+    rows = []
+    for name in dict.fromkeys((*PLAN_FIELDS, *job.plan, *job.model)):
+        value, at = job.plan.get(name, job.model.get(name)), job.lines.get(name, ())
+        state = OPEN[bool(at)] if value is None else TOLD[bool(at) or not job.lines]
+        rows.append((WORDS.get(name, name), "" if value is None else word(value), ", ".join(map(str, sorted(at)[:3])), state))
+    yield table(("field", "value", "lines", "state"), rows, 0, 1, 2, 3, gap=2)
+    yield from (f"  note: {note}" for note in job.notes)
 
 
 def _told(facts: Mapping[str, str], of: Job) -> Iterator[str]:
