@@ -13,8 +13,8 @@ WORDS = {
     "sequence_parallel": "sequence parallel",
 }  # fmt: skip
 TOLD = ("follows, or the framework's own way", "stated")
-OPEN = ("open: absent", "open: condition, variable or other file")
-"""What is said of a value and of none; the second where a line names it."""
+OPEN = ("open: absent", "open: condition, variable or other file", "no part of this plan")
+"""What is said of a value and of none; where a line names it, as a schedule where pp is 1."""
 STATES = {"oom": "out of memory", "crash": "failed before a steady step"}
 ONE_JOB = 0.04
 """Two jobs of the same plan differ by so much (two of bigscience's logs of 64 V100: 128,960 and 123,896 ms)."""
@@ -32,35 +32,24 @@ def log_lines(log: Job) -> Iterator[str]:
         "memory": "" if peak is None else f"{peak:.1f} GiB a GPU ({log.memory_kind})",
         "device": log.device + (f", {node} a node" if node and log.device else ""),
         "state": STATES.get(log.state, ""),
+        "missing": ", ".join(WORDS.get(name, name) for name in log.missing),
     }
-    yield from _told(facts, log)
-
-
-def launch_lines(launch: Job) -> Iterator[str]:
-    """What a launch file states."""
-    yield f"{launch.path}: launch file of {launch.framework}"
-    yield from _told({"plan": _plan_words(launch.plan), "model": _model_words(launch.model)}, launch)
-    if launch.kept:
-        yield f"  {'kept':13} {plural(len(launch.kept), 'setting')} without a part in plan or model"
+    yield from (f"  {what:13} {text}" for what, text in facts.items() if text)
+    yield from (f"  note: {note}" for note in log.notes)
 
 
 def told_screen(job: Job) -> Screen:
     """What a job states, line by line; what a condition, a variable or another file settles; what is absent."""
-    yield f"{job.path}: {job.framework}"
+    yield f"{job.path}: {'launch file' if job.lines else 'log'} of {job.framework}"
     rows = []
     for name in dict.fromkeys((*PLAN_FIELDS, *job.plan, *job.model)):
         value, at = job.plan.get(name, job.model.get(name)), job.lines.get(name, ())
-        state = OPEN[bool(at)] if value is None else TOLD[bool(at) or not job.lines]
+        state = OPEN[bool(at) * (1 + (name not in job.plan))] if value is None else TOLD[bool(at) or not job.lines]
         rows.append((WORDS.get(name, name), "" if value is None else word(value), ", ".join(map(str, sorted(at)[:3])), state))
     yield table(("field", "value", "lines", "state"), rows, 0, 1, 2, 3, gap=2)
+    if job.kept:
+        yield f"  {plural(len(job.kept), 'setting')} without a part in plan or model"
     yield from (f"  note: {note}" for note in job.notes)
-
-
-def _told(facts: Mapping[str, str], of: Job) -> Iterator[str]:
-    """What a file tells, what it does not, and what to know of it."""
-    told = {**facts, "missing": ", ".join(WORDS.get(name, name) for name in of.missing)}
-    yield from (f"  {what:13} {text}" for what, text in told.items() if text)
-    yield from (f"  note: {note}" for note in of.notes)
 
 
 def _plan_words(plan: Values) -> str:

@@ -524,6 +524,9 @@ def test_the_lines_of_each_format(name: str, lines: dict[str, str], tmp_path: Pa
 
 
 def test_a_dry_run_of_a_log_and_of_other_files(log: Path, tmp_path: Path) -> None:
+    one = tmp_path / "one.yaml"
+    one.write_text(specimens.NANOTRON_YAML.replace("pp: 2", "pp: 1"))
+    assert rows_of(sweep("init", one, "--dry-run").stdout)["schedule"] == ["7", "no part of this plan"]
     rows = rows_of(sweep("init", log, "--dry-run").stdout)
     assert (rows["tp"], rows["schedule"]) == (["2", "stated"], [ABSENT])
     done = sweep("init", "llama3-8b", "--dry-run")
