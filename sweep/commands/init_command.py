@@ -91,7 +91,7 @@ def init_command(
 ) -> None:
     """Write a commented spec for a model, a workload file or a job that runs, ready to run and to change."""
     if only_told:
-        return _show_told(workload)
+        return print_sections(told_screen(told_job(workload)), own_console())
     given = {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
     given = dict(map(_given, sets or ())) | given
     job = _job(workload, given, gpus, model) if Path(workload).is_file() else None
@@ -141,13 +141,6 @@ def init_command(
     size = prepared.sweep.space.size
     best = " --best 20" if suited(size) == "search" else ""
     console.print(f"{path}: {plural(size)}. Next: sweep {suited(size)} {path}{best}")
-
-
-def _show_told(path: str) -> None:
-    """Print what a log or launch file states and leaves open. Raises SpecError for other files."""
-    if (job := told_job(path)) is None:
-        raise SpecError(f"{path}: --dry-run is for logs and launch files")
-    print_sections(told_screen(job), own_console())
 
 
 def _said(job: Job, given: Fields, spec: SweepSpec, prepared: Prepared) -> Iterator[str]:

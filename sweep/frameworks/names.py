@@ -41,7 +41,7 @@ def by_word(words: Mapping[Meaning, str]) -> dict[str, Meaning]:
 _ROWS: Iterable[Argument[Launched]] = (
     *nanotron.ARGUMENTS, *torchtitan.ARGUMENTS, *deepspeed.ARGUMENTS, *megatron.ARGUMENTS,
 )  # fmt: skip
-_OF_MODEL = (megatron_arguments.LAYERS, megatron_arguments.EXPERTS, megatron_arguments.SEQUENCE)
+_OF_MODEL = (megatron_arguments.LAYERS, megatron_arguments.EXPERTS, megatron_arguments.SEQUENCE, megatron_arguments.KV_HEADS)
 FIELD_OF_NAME = {
     **by_word(_OTHERS),
     **{name: row.field for row in _ROWS if row.field and row.name != row.field for name in row.names},
@@ -49,14 +49,15 @@ FIELD_OF_NAME = {
     megatron_arguments.POSITIONS.name: megatron_arguments.SEQUENCE.field,
     "batch_size": "global_batch",  # in torchtitan of 2024 that of a rank
 }
-SAID_AS = {row.name: row.field for row in megatron_arguments.ALL if row.field} | FIELD_OF_NAME | by_word(
+SAID_AS = FIELD_OF_NAME | by_word(
     {
         "sequence": "encoder_seq_length model_max_length max_seq_length block_size max_length cutoff_len max_target_length",
         "precision": "bf16 fp16 float8 quantization", "checkpointing": "remat_policy mode", "sharding": "deepspeed fsdp_config",
         "all_gpus": "nodes nnodes num_nodes gpus_per_node nproc_per_node devices",
         "tp": "ici_tensor_parallelism dcn_tensor_parallelism", "pp": "ici_pipeline_parallelism dcn_pipeline_parallelism",
         "cp": "ici_context_parallelism", "ep": "ici_expert_parallelism",
-        "kv_heads": "num_key_value_heads", "ffn": "intermediate_size", "vocabulary": "vocab_size",
+        "hidden": "hidden_size", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads",
+        "ffn": "ffn_hidden_size intermediate_size", "vocabulary": "vocab_size",
     }
 )  # fmt: skip
 """Beside them what says one field in part, and numbers of a model."""

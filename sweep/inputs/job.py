@@ -25,9 +25,10 @@ def job_of(path: str, *, given: Values | None = None, model: Values | None = Non
 
     Raises SpecError where the plan is not known, OSError.
     """
-    job, given = told_job(path), given or {}
-    if job is None:
+    row, given = recognised(path), given or {}
+    if row is None or row.kind not in (LOG, LAUNCH):
         return None
+    job = told_job(path)
     if job.refused and not {"tp", "pp"} <= set(given):
         raise SpecError(f"{path}: its plan is not known: {job.refused}; give it: --set tp=... --set pp=...")
     numbers = dict(job.model if model is None else model)
@@ -39,10 +40,10 @@ def job_of(path: str, *, given: Values | None = None, model: Values | None = Non
     return job
 
 
-def told_job(path: str) -> Job | None:
-    """The job as a log or launch file tells it, whole or not; None for files of other kinds. Raises SpecError, OSError."""
-    kind = row.kind if (row := recognised(path)) else ""
-    return read_log(path) if kind == LOG else read_launch(path) if kind == LAUNCH else None
+def told_job(path: str) -> Job:
+    """The job as a log tells it, or a launch file, whole or not. Raises SpecError, OSError."""
+    row = recognised(path)
+    return read_log(path) if row and row.kind == LOG else read_launch(path)
 
 
 def _plan(plan: Values, given: Values, *, experts: bool) -> Fields:

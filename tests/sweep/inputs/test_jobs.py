@@ -96,7 +96,7 @@ def test_inspect_shows_logs_and_launch_files(log: Path, tmp_path: Path) -> None:
     script.write_text(specimens.SCRIPT)
     done = sweep("inspect", log, script)
     assert done.returncode == 0, done.stderr
-    assert "tp 2, pp 4, vpp 1, dp 2" in done.stdout
+    assert rows_of(done.stdout.partition(str(script))[0])["dp"] == ["2", "stated"]
     assert "2 s (median of 4 intervals, spread 1.0%" in done.stdout
     assert "--our-own-flag" in done.stdout
     values = json.loads(sweep("inspect", log, script, "--json").stdout)
@@ -524,10 +524,8 @@ def test_the_lines_of_each_format(name: str, lines: dict[str, str], tmp_path: Pa
 
 
 def test_a_dry_run_of_a_log_and_of_other_files(log: Path, tmp_path: Path) -> None:
-    one = tmp_path / "one.yaml"
-    one.write_text(specimens.NANOTRON_YAML.replace("pp: 2", "pp: 1"))
-    assert rows_of(sweep("init", one, "--dry-run").stdout)["schedule"] == ["7", "no part of this plan"]
     rows = rows_of(sweep("init", log, "--dry-run").stdout)
     assert (rows["tp"], rows["schedule"]) == (["2", "stated"], [ABSENT])
-    done = sweep("init", "llama3-8b", "--dry-run")
-    assert (done.returncode, done.stderr) == (1, "error: llama3-8b: --dry-run is for logs and launch files\n")
+    other = tmp_path / "other.txt"
+    other.write_text("milk\n")
+    assert "found no model and no plan" in sweep("init", other, "--dry-run").stderr
