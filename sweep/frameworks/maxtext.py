@@ -13,9 +13,8 @@ DEVICE = "hardware"
 BATCH, SEQUENCE, GA, MODEL = "per_device_batch_size", "max_target_length", "gradient_accumulation_steps", "model_name"
 REMAT, QUANTIZATION = "remat_policy", "quantization"
 _ROWS = shipped_document(Path(__file__).with_suffix(".yaml"))
-AXES: dict[str, tuple[str, ...]] = _ROWS["axes"]
 POLICIES: dict[str, str] = _ROWS["policies"]
-PRESETS: dict[str, str] = _ROWS["presets"]
+AXES, PRESETS = _ROWS["axes"], _ROWS["presets"]
 """Axes of its mesh by our fields, our words of its policies of recompute, our names of its models (maxtext.yaml)."""
 USUAL = {"ici_fsdp_parallelism": "-1"}
 """What is not 1 unless it is stated (configs/base.yml)."""

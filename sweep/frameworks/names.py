@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from sim_core import Argument, megatron_arguments
+from sim_core import Argument
 from sim_core.documents import shipped_document
 from sweep.frameworks import deepspeed, megatron, nanotron, torchtitan
 from sweep.frameworks.plan import Launched
@@ -22,11 +22,10 @@ def by_word(words: Mapping[Meaning, str]) -> dict[str, Meaning]:
 _ROWS: Iterable[Argument[Launched]] = (
     *nanotron.ARGUMENTS, *torchtitan.ARGUMENTS, *deepspeed.ARGUMENTS, *megatron.ARGUMENTS,
 )  # fmt: skip
-_OF_MODEL = (megatron_arguments.LAYERS, megatron_arguments.EXPERTS, megatron_arguments.SEQUENCE)
 FIELD_OF_NAME = {
-    **by_word(_OTHERS),
+    **by_word(_OTHERS["others"]),
     **{name: row.field for row in _ROWS if row.field and row.name != row.field for name in row.names},
-    **{row.name: row.field for row in _OF_MODEL},
-    megatron_arguments.POSITIONS.name: megatron_arguments.SEQUENCE.field,
-    "batch_size": "global_batch",  # in torchtitan of 2024 that of a rank
+    **by_word(_OTHERS["last"]),
 }
+SAID_AS = FIELD_OF_NAME | by_word(_OTHERS["in_part"])
+"""Beside them what says one field in part, and numbers of a model."""

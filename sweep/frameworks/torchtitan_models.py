@@ -13,8 +13,7 @@ SMALL = ("llama4", "gpt_oss")
 @cache
 def flavors() -> Values:
     """Rows by flavor, by name."""
-    rows: Values = shipped_document(Path(__file__).with_suffix(".yaml"))
-    return rows
+    return dict(shipped_document(Path(__file__).with_suffix(".yaml")))
 
 
 def flavor_of(model: Model) -> tuple[str, str] | None:

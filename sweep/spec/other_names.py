@@ -5,28 +5,27 @@ from functools import cache
 from pathlib import Path
 
 from sim_core import nearest
-from sim_core.documents import shipped_document
+from sim_core.documents import Fields, shipped_document
 from sweep.frameworks.names import FIELD_OF_NAME, by_word
 
 SEQUENCE = "sequence"
 
 
 @cache
-def _others() -> dict[str, Any]:
+def _others() -> Fields:
     """The rows of other_names.yaml."""
-    rows: dict[str, Any] = shipped_document(Path(__file__).with_suffix(".yaml"))
-    return rows
+    return dict(shipped_document(Path(__file__).with_suffix(".yaml")))
 
 
 def value_meant(field: str, value: object) -> str:
     """Our value of a field for what another tool calls it; empty if nothing is known."""
-    return by_word(_others()["values"].get(field, {})).get(str(value).lower().replace("-", "_"), "")
+    return str(by_word(_others()["values"].get(field, {})).get(str(value).lower().replace("-", "_"), ""))
 
 
 def our_name(name: str) -> str:
     """Our name for what another tool calls an axis or key; empty if nothing is known."""
-    ours = FIELD_OF_NAME | by_word(_others()["measures"]) | {SEQUENCE: SEQUENCE}
-    return ours.get(name.lower().lstrip("-").replace("-", "_").rsplit(".", 1)[-1], "")
+    ours = FIELD_OF_NAME | by_word(_others()["measures"])
+    return str(ours.get(name.lower().lstrip("-").replace("-", "_").rsplit(".", 1)[-1], ""))
 
 
 def meant(name: str, valid: Iterable[str]) -> str:
