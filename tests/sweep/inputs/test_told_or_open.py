@@ -96,6 +96,10 @@ def test_a_trainer_without_deepspeed_has_a_page(tmp_path: Path) -> None:
     assert found.facts["logit_bytes"] == found.facts["step_bytes"] == 0
     assert found.facts["norm_bytes"] == (4.0, 8.0) != read_stack("hf-trainer").norm_bytes
     assert launch(tmp_path, specimens.TRAINER_YAML).stack == ""
+    for nothing in ("null", "false", '""'):
+        assert launch(tmp_path, alone + f"deepspeed: {nothing}\n").framework == "Hugging Face Trainer", nothing
+    listed = launch(tmp_path, alone.replace("full_shard auto_wrap", "[full_shard, auto_wrap, offload]"))
+    assert (listed.plan["sharding"], listed.plan["parameter_offload"]) == ("parameters", True)
 
 
 @pytest.mark.parametrize(("option", "how"), [('"op"', "block:4"), ("2", "block:4"), ('"4"', "block:2"), ('"x"', None)])
