@@ -41,7 +41,7 @@ from sweep.runs.logs import row_of as row_of_log
 from sweep.runs.table import runs_text
 from sweep.show.checks import check_lines, plausibility_lines
 from sweep.show.inputs import workload_screen, workload_values
-from sweep.show.logs import launch_lines, launch_values, log_lines, log_values
+from sweep.show.logs import launch_values, log_lines, log_values, told_screen
 from sweep.show.profiles import profile_screen, profile_values
 from sweep.show.results import plan_lines, simai_lines
 from sweep.show.sections import print_sections
@@ -163,7 +163,7 @@ def _told(path: str, facts: list[str], sets: list[str], step_name: str | None, *
         return (), partial(log_values, log), log_lines(log)
     if kind == LAUNCH:
         launch = read_launch(path)
-        return (), partial(launch_values, launch), launch_lines(launch)
+        return (), partial(launch_values, launch), told_screen(launch)
     with of_sets(sets):
         stated = facts_of(path, facts)
         if kind_of(path) == TRACE:

@@ -30,12 +30,14 @@ from sweep.commands.shared import check_output, prepared_spec
 from sweep.evaluation.one_plan import checked_plan
 from sweep.evaluation.preparation import Prepared
 from sweep.frameworks.stacks import nearest_stack
-from sweep.inputs.job import OF_MODEL, job_of
+from sweep.inputs.job import OF_MODEL, job_of, told_job
 from sweep.inputs.registry import explained
 from sweep.inputs.told import Job
 from sweep.options import readable
 from sweep.runs.devices import FORMS, nearest_to, presets_of, stand_in
 from sweep.runs.table import NotSimulated
+from sweep.show.logs import told_screen
+from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
 from sweep.spec.spec import SweepSpec, load_spec
 from sweep.spec.values import ALIASES, FIELDS, check_value
@@ -82,8 +84,14 @@ def init_command(
         Path | None,
         Option("--output", "-o", help="File to write. Default: NAME.yaml here, NAME-sweep.yaml beside a model of that name."),
     ] = None,
+    only_told: Annotated[
+        bool,
+        Option("--dry-run", help="Print what a log or launch file states, on which lines, and leaves open; write nothing."),
+    ] = False,
 ) -> None:
     """Write a commented spec for a model, a workload file or a job that runs, ready to run and to change."""
+    if only_told:
+        return print_sections(told_screen(told_job(workload)), own_console())
     given = {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
     given = dict(map(_given, sets or ())) | given
     job = _job(workload, given, gpus, model) if Path(workload).is_file() else None

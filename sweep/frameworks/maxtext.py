@@ -2,36 +2,25 @@
 
 import re
 from math import prod
+from pathlib import Path
 
 from sim_core import Dump, whole_of
+from sim_core.documents import shipped_document
 from sweep.frameworks.plan import Plan
 
 NAME, PAGE, PAGE_OF_TPU = "MaxText", "maxtext", "maxtext-tpu"
 DEVICE = "hardware"
 BATCH, SEQUENCE, GA, MODEL = "per_device_batch_size", "max_target_length", "gradient_accumulation_steps", "model_name"
 REMAT, QUANTIZATION = "remat_policy", "quantization"
-AXES = {
-    "tp": ("tensor", "tensor_transpose", "tensor_sequence"), "pp": ("pipeline",), "cp": ("context", "sequence"),
-    "ep": ("expert",), "shard": ("fsdp", "fsdp_transpose"),
-}  # fmt: skip
-"""Axes of its mesh, inside a slice and between slices: `ici_fsdp_parallelism`; -1 is what is left."""
+_ROWS = shipped_document(Path(__file__).with_suffix(".yaml"))
+POLICIES: dict[str, str] = _ROWS["policies"]
+AXES, PRESETS = _ROWS["axes"], _ROWS["presets"]
+"""Axes of its mesh by our fields, our words of its policies of recompute, our names of its models (maxtext.yaml)."""
 USUAL = {"ici_fsdp_parallelism": "-1"}
 """What is not 1 unless it is stated (configs/base.yml)."""
-POLICIES = {
-    "minimal_with_context": "none", "minimal_flash": "none", "minimal": "selective",
-    "save_dot_with_context_except_mlp": "mlp",
-    "save_dot_except_mlp": "core_attn+mlp", "save_dot_except_mlpwi": "core_attn+mlp", "save_qkv_proj": "core_attn+mlp",
-}  # fmt: skip
-"""Policies of recompute (layers/decoders.py: get_remat_policy) by what they do not save, in whole modules: XLA drops products
-that no gradient needs, as the second of an MLP, which run again here."""
 WHOLE = "full"
 """The policy unless another is stated (configs/base.yml)."""
 NARROW = {"": "bf16", "fp8": "fp8_delayed"}
-PRESETS = {
-    "mistral-7b": "mistral-7b-v0.1", "deepseek3-671b": "deepseek-v3", "llama4-17b-16e": "llama4-scout",
-    "llama4-17b-128e": "llama4-maverick", "kimi-k2-1t": "kimi-k2",
-}  # fmt: skip
-"""Models by its names, where ours is another."""
 
 
 def plan_of(settings: Dump, gpus: int | None) -> Plan:

@@ -25,11 +25,10 @@ def job_of(path: str, *, given: Values | None = None, model: Values | None = Non
 
     Raises SpecError where the plan is not known, OSError.
     """
-    row = recognised(path)
-    given = given or {}
+    row, given = recognised(path), given or {}
     if row is None or row.kind not in (LOG, LAUNCH):
         return None
-    job = read_log(path) if row.kind == LOG else read_launch(path)
+    job = told_job(path)
     if job.refused and not {"tp", "pp"} <= set(given):
         raise SpecError(f"{path}: its plan is not known: {job.refused}; give it: --set tp=... --set pp=...")
     numbers = dict(job.model if model is None else model)
@@ -39,6 +38,12 @@ def job_of(path: str, *, given: Values | None = None, model: Values | None = Non
     job = replace(job, plan=_plan(job.plan, given, experts="experts" in numbers), model=numbers)
     _check(job)
     return job
+
+
+def told_job(path: str) -> Job:
+    """The job as a log tells it, or a launch file, whole or not. Raises SpecError, OSError."""
+    row = recognised(path)
+    return read_log(path) if row and row.kind == LOG else read_launch(path)
 
 
 def _plan(plan: Values, given: Values, *, experts: bool) -> Fields:

@@ -1,5 +1,6 @@
 """A launch file of any known format as one job: model and plan that it starts."""
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,12 +17,15 @@ from sweep.frameworks import (
     torchtitan as of_torchtitan,
 )
 from sweep.frameworks.megatron_sizes import TP
-from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, nanotron, nemo, torchtitan
+from sweep.frameworks.names import SAID_AS
+from sweep.frameworks.nemo import megatron_name
+from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, nanotron, nemo, primus, torchtitan
 from sweep.inputs.text import head_of
 from sweep.inputs.told import Job
 
 MOST_BYTES = 2**20
 """Of a launch file; the largest that we know have 20 KB."""
+SAID = re.compile(r"(?:(?<=--)|(?<![\w$.-])(?=\w+[\"']?\s*[:=]))([a-z][\w-]*)")
 NEEDED = ("all_gpus", "tp", "pp", "micro_batch", "global_batch", "sequence")
 """What a launch has to state for its plan to be simulated."""
 NOTHING = "found no model and no plan of a framework that is known"
@@ -41,9 +45,19 @@ def read_launch(path: str | Path) -> Job:
         raise SpecError(f"{path}: {NOTHING}")
     job = row.read(str(path), text)
     absent = [name for name in NEEDED if job.plan.get(name) is None]
-    job.path = str(path)
+    job.path, job.lines = str(path), lines_of(text)
     job.missing = (*absent, *(["model"] if not job.model else [] if "vocabulary" in job.model else ["vocabulary"]))
     return job
+
+
+def lines_of(text: str) -> dict[str, set[int]]:
+    """The lines that name a field or a number of the model, by the words of all frameworks; none of comments."""
+    lines: dict[str, set[int]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        for word in SAID.findall(megatron.COMMENT.sub("", line)):
+            name = megatron_name(word.replace("-", "_"))
+            lines.setdefault(SAID_AS.get(name, name), set()).add(number)
+    return lines
 
 
 def _toml(path: str, text: str) -> Job:
@@ -120,6 +134,10 @@ FORMATS: Sequence[Format] = (
     Format(
         "torchtitan TOML", f"its degrees of parallelism, such as `{of_torchtitan.TP.name} =`",
         lambda text: torchtitan.SIGN.search(text) and "=" in text and "--" not in text.split("\n")[0], _toml,
+    ),
+    Format(
+        "Primus YAML", "`framework: megatron`", primus.SIGN.search,
+        lambda path, text: primus.read_yaml(path, _document(path, primus.DEFAULTED.sub(r"\1", text))[0]),
     ),
     Format("MaxText", f"`{of_maxtext.BATCH}`, as a key or in a command", maxtext.SIGN.search, _maxtext),
     Format(

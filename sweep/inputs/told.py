@@ -1,5 +1,6 @@
 """A job as its log or launch file tells it: framework, plan, model, what is missing; of a log step and memory too."""
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,7 @@ class Job:
     plan: Values = field(default_factory=dict)
     model: Values = field(default_factory=dict)
     missing: tuple[str, ...] = ()  # what a simulation needs and the file does not tell
+    lines: Mapping[str, Set[int]] = field(default_factory=dict)  # of a launch file, that name a field of the plan
     notes: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()  # names of flags or keys of a launch that have no part in the plan or the model
     refused: str = ""  # why the plan that a log prints cannot be believed

@@ -1,68 +1,48 @@
 """Screens of logs and launch files: what a run or a launch tells of framework, plan, model, step, and what is missing."""
 
-from collections.abc import Iterator, Mapping
-
 from sim_core import plural, short
 from sim_core.documents import Fields
-from sweep.inputs.told import SIZES, Job
-from sweep.wording import Values, plain_values, word
+from sweep.answers.section import Screen, table
+from sweep.inputs.told import Job
+from sweep.wording import plain_values, word
 
 WORDS = {
-    "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch", "step_time_s": "steady step",
+    "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch",
     "sequence_parallel": "sequence parallel",
 }  # fmt: skip
+TOLD = ("follows, or the framework's own way", "stated")
+OPEN = ("open: absent", "open: condition, variable or other file")
+"""What is said of a value and of none; the second where a line names it."""
 STATES = {"oom": "out of memory", "crash": "failed before a steady step"}
 ONE_JOB = 0.04
 """Two jobs of the same plan differ by so much (two of bigscience's logs of 64 V100: 128,960 and 123,896 ms)."""
 
 
-def log_lines(log: Job) -> Iterator[str]:
+def log_lines(log: Job) -> Screen:
     """What a log tells."""
-    yield f"{log.path}: log of {log.framework or 'a run of an unknown framework'}"
     peak, node = log.peak_memory_gib, log.gpus_per_node
     facts = {
-        "plan": f"not known: {log.refused}" if log.refused else _plan_words(log.plan),
-        "model": _model_words(log.model),
+        "plan": log.refused and f"not known: {log.refused}",
         "parameters": "" if log.parameters is None else short(log.parameters, ""),
         "steady step": _step(log),
         "memory": "" if peak is None else f"{peak:.1f} GiB a GPU ({log.memory_kind})",
         "device": log.device + (f", {node} a node" if node and log.device else ""),
         "state": STATES.get(log.state, ""),
     }
-    yield from _told(facts, log)
+    yield from told_screen(log)
+    yield from (f"  {what:13} {text}" for what, text in facts.items() if text)
 
 
-def launch_lines(launch: Job) -> Iterator[str]:
-    """What a launch file states."""
-    yield f"{launch.path}: launch file of {launch.framework}"
-    yield from _told({"plan": _plan_words(launch.plan), "model": _model_words(launch.model)}, launch)
-    if launch.kept:
-        yield f"  {'kept':13} {plural(len(launch.kept), 'setting')} without a part in plan or model"
-
-
-def _told(facts: Mapping[str, str], of: Job) -> Iterator[str]:
-    """What a file tells, what it does not, and what to know of it."""
-    told = {**facts, "missing": ", ".join(WORDS.get(name, name) for name in of.missing)}
-    yield from (f"  {what:13} {text}" for what, text in told.items() if text)
-    yield from (f"  note: {note}" for note in of.notes)
-
-
-def _plan_words(plan: Values) -> str:
-    """A plan on one line, with what is not known left out."""
-    known = {name: value for name, value in plan.items() if value is not None}
-    order = [*(name for name in SIZES if name in known), *(name for name in known if name not in SIZES)]
-    return ", ".join(f"{WORDS.get(name, name)} {word(known[name])}" for name in order) or "not known"
-
-
-def _model_words(model: Values) -> str:
-    """The numbers of a model on one line."""
-    parts = (
-        f"{name} ({', '.join(f'{key} {inner}' for key, inner in value.items())})"
-        if isinstance(value, Mapping)
-        else f"{name} {word(value)}"
-        for name, value in model.items()
-    )
-    return ", ".join(parts) or "not known"
+def told_screen(job: Job) -> Screen:
+    """What a job states, line by line; what a condition, a variable or another file settles; what is absent."""
+    yield f"{job.path}: {'launch file' if job.lines else 'log'} of {job.framework or 'an unknown framework'}"
+    rows = []
+    for name, value in {**job.plan, **job.model, **job.plan}.items():
+        at = job.lines.get(name, ())
+        state = OPEN[bool(at)] if value is None else TOLD[bool(at) or not job.lines]
+        rows.append((WORDS.get(name, name), "" if value is None else word(value), ", ".join(map(str, sorted(at)[:3])), state))
+    yield table(("field", "value", "lines", "state"), rows, 0, 1, 2, 3, gap=2)
+    yield from (f"  note: {note}" for note in job.notes)
 
 
 def _step(log: Job) -> str:

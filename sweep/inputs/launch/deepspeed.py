@@ -58,7 +58,7 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
     if said:
         notes.append(said)
     kept = tuple(str(key) for key in document if key not in of.USED)
-    if trainer and of.DEEPSPEED.name not in document:
+    if trainer and not inner:
         facts = {
             **(of.OF_LIGER if config.get(of.LIGER) is True else {}),
             **of.OF_OPTIMIZER.get(str(config.get(of.OPTIMIZER)), {}),
@@ -74,7 +74,7 @@ def _zero(config: Values, notes: list[str]) -> Fields:
         if isinstance(config.get(of.DEEPSPEED.name), str):
             notes.append("ZeRO stage: in the file that `deepspeed` names")
             return {"sharding": None}
-        words = str(config.get(of.TRAINER_FSDP.name, "")).split()
+        words = re.findall(r"\w+", str(config.get(of.TRAINER_FSDP.name)))
         nothing = None if "hybrid_shard" in words else "none"
         return {"sharding": next((sharing for word, sharing in of.FSDP.items() if word in words), nothing)}
     stage = zero.get(of.STAGE.name, 0)
@@ -102,7 +102,7 @@ def _on_host(config: Values, notes: list[str]) -> Fields:
                 plan[word.field] = of.part_in(section.get(of.OFFLOAD_RATIO.name, whole)) if own else whole
             elif device not in of.NOWHERE:
                 notes.append(f"{word.name} to {str(device)[:20]}: not modelled")
-    elif of.TRAINER_OFFLOAD in str(config.get(of.TRAINER_FSDP.name, "")).split():
+    elif of.TRAINER_OFFLOAD in re.findall(r"\w+", str(config.get(of.TRAINER_FSDP.name))):
         plan = {of.OFFLOAD_OPTIMIZER.field: 1.0, of.OFFLOAD_PARAMETERS.field: True}
     if isinstance(section := config.get(of.CHECKPOINTS), Mapping) and section.get(of.ON_HOST) is True:
         plan["activation_offload"] = 1.0

@@ -324,6 +324,27 @@ python3 -m MaxText.train MaxText/configs/base.yml run_name=$RUN base_output_dire
   model_name=llama3.1-70b per_device_batch_size=4 max_target_length=8192 remat_policy=save_qkv_proj \\
   ici_fsdp_parallelism=32 ici_tensor_parallelism=8 steps=20 quantization='' dataset_type=synthetic
 """
+PRIMUS = """\
+exp_name: ${PRIMUS_EXP_NAME:secret-project}
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: llama3.1_70B.yaml
+    overrides:
+      micro_batch_size: 2
+      global_batch_size: 128
+      seq_length: ${PRIMUS_SEQ_LENGTH:8192}
+      max_position_embeddings: 8192
+      tensor_model_parallel_size: ${PRIMUS_TP:8}
+      pipeline_model_parallel_size: 1
+      expert_model_parallel_size: 1
+      overlap_grad_reduce: true
+      recompute_granularity: full
+      recompute_method: block
+      recompute_num_layers: 20
+      fp8: hybrid
+"""
 OLMO_CORE = """\
 ExperimentConfig(
     run_name='secret-project',
@@ -389,6 +410,7 @@ FILES: Mapping[str, str] = {
     "Megatron-LM script": SCRIPT, "torchtitan TOML": TOML, "MaxText script": MAXTEXT_SCRIPT,
     "nanotron YAML": NANOTRON_YAML, "DeepSpeed JSON": DEEPSPEED_JSON,
     "exported plan": EXPORTED, "Trainer YAML": TRAINER_YAML, "NeMo YAML": NEMO_YAML, "Megatron-LM YAML": MEGATRON_YAML,
+    "Primus YAML": PRIMUS,
 }  # fmt: skip
 """A file of each kind."""
 LOGS = tuple(FILES)[: list(FILES).index("Trainer") + 1]

@@ -36,6 +36,8 @@ SPECIMENS = {
     "Megatron-LM script": specimens.SCRIPT,
     "torchtitan TOML": specimens.TOML,
     "nanotron YAML": specimens.NANOTRON_YAML,
+    "Primus YAML": specimens.PRIMUS,
+    "YAML over others": "defaults: base.yaml\nmodel: {tensor_model_parallel_size: 2}\n",
     "DeepSpeed JSON": specimens.DEEPSPEED_JSON,
     "arguments of the Hugging Face Trainer": specimens.TRAINER_YAML,
     "NeMo or Megatron-Bridge YAML": specimens.NEMO_YAML,
@@ -96,7 +98,7 @@ def test_inspect_shows_logs_and_launch_files(log: Path, tmp_path: Path) -> None:
     script.write_text(specimens.SCRIPT)
     done = sweep("inspect", log, script)
     assert done.returncode == 0, done.stderr
-    assert "tp 2, pp 4, vpp 1, dp 2" in done.stdout
+    assert rows_of(done.stdout.partition(str(script))[0])["dp"] == ["2", "stated"]
     assert "2 s (median of 4 intervals, spread 1.0%" in done.stdout
     assert "--our-own-flag" in done.stdout
     values = json.loads(sweep("inspect", log, script, "--json").stdout)
@@ -467,3 +469,65 @@ def test_rows_say_whether_messages_of_tp_are_hidden(log: Path, tmp_path: Path) -
     assert sweep("inspect", log, other, "--rows", table).returncode == 0
     own, hidden = run_rows(read_table(table))
     assert [run.row.plan["overlap_tp"] for run in (own, hidden)] == [False, True]
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """Cells of a table by the first, which words and gaps part."""
+    cells = [re.split(r"  +", line.strip()) for line in text.splitlines() if line.startswith(" ")]
+    return {row[0]: row[1:] for row in cells if len(row) > 1}
+
+
+OPEN, ABSENT = "open: condition, variable or other file", "open: absent"
+FOLLOWS = "follows, or the framework's own way"
+
+
+def test_a_dry_run_shows_what_is_stated_what_is_open_and_what_is_absent(tmp_path: Path) -> None:
+    """Each with its line; what a comment says is not said; nothing is written."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "#!/bin/bash\nTP=${TP:-4}\n# --expert-model-parallel-size 8\nif [ -n \"$MORE\" ]; then\n"
+        "  E=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1\"\nfi\n"
+        "torchrun --nproc_per_node 8 --nnodes $N pretrain_gpt.py --num-layers 32 --hidden-size 4096 \\\n"
+        "  --num-attention-heads 32 --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP --bf16 $E \\\n"
+        "  --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 128\n"
+    )  # fmt: skip
+    done = sweep("init", script, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(done.stdout)
+    assert rows["tp"] == ["4", "8", "stated"]
+    assert rows["layers"] == ["32", "7", "stated"]
+    assert rows["pp"] == ["8", OPEN]
+    assert rows["checkpointing"] == ["5", OPEN]
+    assert rows["GPUs"] == ["7", OPEN]
+    assert rows["ep"] == ["1", FOLLOWS]
+    assert rows["dp"] == [ABSENT]
+    assert "note: set under a condition of the script, so left open: --recompute-granularity (line 5)" in done.stdout
+    assert list(tmp_path.iterdir()) == [script]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("torchtitan TOML", {"tp": "12", "schedule": "14", "checkpointing": "20", "dp_shard": "11"}),
+        ("nanotron YAML", {"tp": "7", "micro-batch": "8", "layers": "4", "precision": "2"}),
+        ("NeMo YAML", {"tp": "5", "sequence": "7", "precision": "1", "GPUs": "1", "hidden": "9", "kv_heads": "12"}),
+        ("Trainer YAML", {"micro-batch": "1", "ga": "2", "checkpointing": "3", "precision": "4", "sharding": "6"}),
+        ("MaxText script", {"tp": "4", "sequence": "3", "checkpointing": "3", "micro-batch": "3"}),
+        ("DeepSpeed JSON", {"global batch": "1", "ga": "1", "sharding": "2", "overlap_grad": "2"}),
+        ("Megatron-LM YAML", {"tp": "10", "layers": "3", "vocabulary": "12"}),
+    ],
+)
+def test_the_lines_of_each_format(name: str, lines: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "job.txt"
+    path.write_text(specimens.FILES[name], encoding="utf-8")
+    rows = rows_of(sweep("init", path, "--dry-run").stdout)
+    assert {field: rows[field][1] for field in lines} == lines
+    assert all(rows[field][-1] == "stated" for field in lines)
+
+
+def test_a_dry_run_of_a_log_and_of_other_files(log: Path, tmp_path: Path) -> None:
+    rows = rows_of(sweep("init", log, "--dry-run").stdout)
+    assert (rows["tp"], rows["schedule"]) == (["2", "stated"], [ABSENT])
+    other = tmp_path / "other.txt"
+    other.write_text("milk\n")
+    assert "found no model and no plan" in sweep("init", other, "--dry-run").stderr

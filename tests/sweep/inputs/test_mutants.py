@@ -20,7 +20,7 @@ from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
 from sweep.runs.logs import row_of
 from sweep.runs.table import cell_of
-from sweep.show.logs import launch_lines, launch_values, log_lines, log_values
+from sweep.show.logs import launch_values, log_lines, log_values, told_screen
 from sweep.show.sections import print_sections
 from sweep.starting.job_starter import job_starter
 from tests.sweep.inputs.specimens import FILES, LOGS as SPECIMENS_OF_LOGS, PRIVATE
@@ -132,7 +132,7 @@ def read(path: Path, number: int = 0) -> Values | None:
         else:
             launch = read_launch(path)
             values = launch_values(launch)
-            print_sections(launch_lines(launch), console)
+            print_sections(told_screen(launch), console)
         job = None if number % 5 else job_of(str(path), given={"all_gpus": 64} if row.kind == LAUNCH else {})
         if job is not None:
             out.write(job_starter(job, "H100-SXM", int(job.plan.get("all_gpus") or 64), path.parent))

@@ -96,6 +96,10 @@ def test_a_trainer_without_deepspeed_has_a_page(tmp_path: Path) -> None:
     assert found.facts["logit_bytes"] == found.facts["step_bytes"] == 0
     assert found.facts["norm_bytes"] == (4.0, 8.0) != read_stack("hf-trainer").norm_bytes
     assert launch(tmp_path, specimens.TRAINER_YAML).stack == ""
+    for nothing in ("null", "false", '""'):
+        assert launch(tmp_path, alone + f"deepspeed: {nothing}\n").framework == "Hugging Face Trainer", nothing
+    listed = launch(tmp_path, alone.replace("full_shard auto_wrap", "[full_shard, auto_wrap, offload]"))
+    assert (listed.plan["sharding"], listed.plan["parameter_offload"]) == ("parameters", True)
 
 
 @pytest.mark.parametrize(("option", "how"), [('"op"', "block:4"), ("2", "block:4"), ('"4"', "block:2"), ('"x"', None)])
@@ -338,6 +342,8 @@ PART = "MODEL_ARGS=(\n  --swiglu --num-layers 36 --hidden-size 4096 --ffn-hidden
     [
         ("overrides.yaml", OVERRIDES, {"tp", "micro_batch", "global_batch"}),
         ("overrides.yaml", OVERRIDES + "  precision: 32\n", {"tp", "micro_batch", "global_batch", "precision"}),
+        ("overrides.yaml", OVERRIDES + "  num_layers: 8\n", {"tp", "micro_batch", "global_batch"}),
+        ("overrides.yaml", OVERRIDES.partition("train:")[2].join(("train:", "")), {"micro_batch", "global_batch"}),
         ("model.sh", PART, set()),
         (
             "model.sh",
@@ -388,3 +394,45 @@ def test_the_fsdp_of_megatron(flags: str, told: tuple[object, ...], tmp_path: Pa
     assert tuple(found.plan.get(name) for name in ("sharding", "overlap_grad", "overlap_param")) == told
     assert any("versions differ, so sharding is left open" in note for note in found.notes) is (told[0] is None)
     assert not any("fsdp" in note for note in found.notes if note.startswith("unknown flags"))
+
+
+def test_primus_prints_what_is_in_use(tmp_path: Path) -> None:
+    """GB are GiB there; what tensors take is better known, wherever it is printed."""
+    lines = [line for line in specimens.megatron_log().splitlines() if "max allocated" not in line]
+    more = " hip mem usage/free/total/usage_ratio: 153.81GB/102.17GB/255.98GB/60.09% |"
+    more += " rank-1 rocm max mem usage/usage_ratio: 160.5GB/62.7% |"
+    text = "\n".join(line + more if "elapsed time" in line else line for line in lines) + "\n"
+    path = tmp_path / "run.log"
+    path.write_text(text, encoding="utf-8")
+    found = read_log(path)
+    assert (found.peak_memory_gib, found.memory_kind) == (160.5, "in use on the device")
+    path.write_text(text + " memory (MB) | allocated: 1.0 | max allocated: 51200.0 | reserved: 3.0 |\n", encoding="utf-8")
+    found = read_log(path)
+    assert (found.peak_memory_gib, found.memory_kind) == (50.0, "max allocated")
+
+
+def test_numbers_that_mean_on_and_nothing(tmp_path: Path) -> None:
+    """A switch may be 1, and of no layers nothing runs again."""
+    text = specimens.NEMO_YAML.replace("sequence_parallel: true", "sequence_parallel: 1")
+    text = re.sub("  activations_checkpoint_granularity: selective\n", "", text)
+    text += "  recompute_granularity: full\n  recompute_method: block\n  recompute_num_layers: 0\n"
+    found = launch(tmp_path, text)
+    assert (found.plan["checkpointing"], found.plan["sequence_parallel"]) == ("none", True)
+
+
+def test_primus_is_its_own_framework(tmp_path: Path) -> None:
+    """What its own configurations say by themselves is told as theirs."""
+    found = launch(tmp_path, specimens.PRIMUS.replace("fp8: hybrid", "fp8: hybrid\n      patch_zero_bubble: true"))
+    plan = {
+        "tp": 8,
+        "cp": 1,
+        "sharding": "optimizer",
+        "precision": "fp8_delayed",
+        "checkpointing": "block:20",
+        "sequence": 8192,
+    }
+    assert (found.framework, found.stack) == ("Primus", "primus")
+    assert {name: found.plan[name] for name in plan} == plan
+    assert found.plan["schedule"] is None
+    assert "patch_zero_bubble: not modelled" in found.notes
+    assert any(note.startswith("bf16, ") and note.endswith("so as primus/configs has it") for note in found.notes)
