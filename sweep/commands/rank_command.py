@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from typer import Option
 
-from sim_core import SpecError
 from sweep.answers import relaxing
 from sweep.columns import result_schema
 from sweep.commands.shared import (
@@ -23,6 +22,7 @@ from sweep.commands.shared import (
     form_asked,
     groups_in,
     names_in,
+    print_warnings,
     result_at,
     takes,
     there,
@@ -33,14 +33,11 @@ from sweep.outputs import naming
 from sweep.ranking.fidelity import compare_fidelity
 from sweep.ranking.ranking import TOP, rank
 from sweep.reopening import reopened
-from sweep.runs.own import own_runs
-from sweep.runs.simulation import run_rows
-from sweep.runs.table import read_table
 from sweep.show.ranked import disagreement_of, print_ranking
 from sweep.show.sections import print_sections, rows_text
 from sweep.show.terminal import own_console, screen
 from sweep.show.tuned import standing_screen
-from sweep.tuning.placing import names_plans
+from sweep.tuning.placing import own_entries
 from sweep.tuning.tuner import Tuner
 
 
@@ -89,12 +86,11 @@ def rank_command(
     turned = {"--descending/--ascending": descending is not None}
     for_runs = shaping | {"--per": per, "--verbose": verbose, "--try-cost": try_cost, "--relax": relaxed} | turned
     for_a_ranking = shaping | {"--measured": measured, "--verbose": verbose, "--try-cost": try_cost}
-    of_plans = stable or (measured is not None and names_plans(measured))
     if compare:
         others = for_a_ranking | {"--stable": stable, "--relax": relaxed, "--by": by, "--per": per}
         takes("--compare-fidelity", others | turned, "--top, --where, --format and --output")
-    elif of_plans:
-        told = "only --measured (a table of plans), --by, --where, --top, --format and --output"
+    elif stable or measured:
+        told = "only --measured, --by, --where, --top, --format and --output"
         takes("--stable" if stable else f"--measured {measured}", for_runs, told)
     elif relaxed:
         takes("--relax", for_a_ranking | {"--top": top}, "--by, --where, --per, --descending, --format and --output")
@@ -111,14 +107,14 @@ def rank_command(
         constraints = relaxing.relax(opened, by=by, where=where, per=groups, descending=descending)
         rows = relaxing.relaxed_rows(constraints, result_schema(opened.prepared.sweep.space))
         write(rows, partial(print_sections, relaxing.sections_of(constraints, opened.notes)))
-    elif of_plans:
-        tuner = Tuner(folder, by=by, where=where, file=measured, read_only=True)
+    elif stable or measured:
+        opened = reopened(folder)
+        entries, others = (None, []) if measured is None else own_entries(measured, opened)
+        print_warnings(others, Console(stderr=True, markup=False, soft_wrap=True))
+        tuner = Tuner(folder, by=by, where=where, file=measured, read_only=True, opened=opened, entries=entries)
         standing = tuner.standing(most, by_wins=stable)
         write(standing, partial(print_sections, standing_screen(tuner, standing)))
     else:
-        runs = None if measured is None else own_runs(run_rows(read_table(measured)))
-        if runs is not None and not len(runs.error):
-            raise SpecError(f"{measured}: no run could be simulated (sweep validate {measured} says why)")
         ranking = rank(
             folder,
             by=by,
@@ -129,7 +125,6 @@ def rank_command(
             descending=descending,
             pareto=front,
             every=every,
-            measured=runs,
         )
         if form is Form.table and output is None:
             own_console().print(f"{folder}:")

@@ -14,6 +14,7 @@ from sweep.options import OptionError, of_option
 from sweep.reopening import reopened
 from sweep.show.terminal import own_console
 from sweep.show.tuned import added_text, tuned_json, tuned_lines
+from sweep.tuning.placing import own_entries
 from sweep.tuning.record import FAILURES, NAME, SKIP, SLOW, Entry
 from sweep.tuning.tuner import REGRET, Tuner
 
@@ -52,18 +53,11 @@ def tune_command(
         raise OptionError("--measured only reads: it takes no --add, --launch or --file")
     if measured is not None and not measured.is_file():
         raise OptionError(f"--measured {measured}: No such file")
-    folder, entries, opened = result_at(directory), None, None
+    folder, entries = result_at(directory), None
+    opened = reopened(folder, spec)
     if measured is not None:
-        from sweep.inputs.registry import LOG, recognised
-        from sweep.tuning.placing import entries_of_runs, names_plans
-
-        if (kind := recognised(measured)) is not None and kind.kind == LOG:
-            hint = f"`sweep tune {directory} --add plan=N --log {measured}`, or `sweep inspect {measured} --rows runs.csv`"
-            raise SpecError(f"{measured}: is a {kind.name}, not a table of runs: {hint}")
-        if not names_plans(measured):
-            opened = reopened(folder, spec)
-            entries, others = entries_of_runs(measured, opened)
-            print_warnings(others, Console(stderr=True, markup=False, soft_wrap=True))
+        entries, others = own_entries(measured, opened)
+        print_warnings(others, Console(stderr=True, markup=False, soft_wrap=True))
     tuner = Tuner(
         folder,
         by=by,

@@ -17,7 +17,7 @@ from sweep.ranking.selection import CHOSEN, group_numbers, grouped_by, quoted, s
 from sweep.ranking.worlds import Worlds
 from sweep.uncertainty.belief import Error, quantile, recorded
 from sweep.uncertainty.evidence import CONFIDENCE, LEVEL, NORMAL_90, Basis, t3_quantile
-from sweep.uncertainty.judging import DEVICE, NO_CHOICE, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
+from sweep.uncertainty.judging import DEVICE, NO_CHOICE, OTHER_DEVICE, Judgement, judge
 from sweep.uncertainty.process import DOUBLING, NEAR, OWN, RANGE, SLOPE_ENDS
 
 COLUMNS = ("step_time_low_s", "step_time_high_s", "tie")
@@ -45,7 +45,6 @@ class ErrorBars(NamedTuple):
     columns: pa.Table
     groups: tuple[GroupBars, ...]  # the first ADVISED
     why: str  # which evidence, or why there is none
-    own: int  # runs of the user's own that were taken into account
 
 
 def error_bars(
@@ -57,7 +56,6 @@ def error_bars(
     per: Sequence[str],
     varying: Sequence[str],
     basis: Basis,
-    own: OwnRuns | None = None,
     worlds: Worlds | None = None,
 ) -> ErrorBars:
     """Error bars of the chosen `rows` among all that meet the `condition`, which compete in each group `per`.
@@ -66,7 +64,7 @@ def error_bars(
     """
     if basis.spread is None:
         unknown = [pa.nulls(len(rows), kind) for kind in (pa.float64(), pa.float64(), pa.bool_())]
-        return ErrorBars(pa.table(unknown, list(COLUMNS)), (), basis.why, 0)
+        return ErrorBars(pa.table(unknown, list(COLUMNS)), (), basis.why)
     why, timed = basis.why, by in (*LONGER, *SHORTER)
     if not timed:
         by, why = "step_time_s", f"{why}; {by} is no time: no plans tie"
@@ -76,12 +74,12 @@ def error_bars(
     known += " AND fidelity = 'event'" if "fidelity" in rows.column_names else ""
     names = "".join(f"{quoted(name)}, " for name in dict.fromkeys([*per, *compared]))
     inner = f"SELECT plan, {names}{seconds} AS {_SECONDS} FROM {NAMED} WHERE {known}"
-    near = _near(connection, inner, per, compared, basis, own)
+    near = _near(connection, inner, per, compared, basis)
     candidates = connection.sql(
         f"SELECT candidate.* FROM ({inner}) candidate {near} OR candidate.plan IN (SELECT plan FROM {CHOSEN}) ORDER BY plan"
     ).to_arrow_table()
     group, values, plans = group_numbers(candidates, per), candidates[_SECONDS].to_numpy(), candidates["plan"].to_numpy()
-    judged = judge(candidates, compared, values, basis, own, group)
+    judged = judge(candidates, compared, values, basis, group)
     numbers = rows["plan"].to_numpy()
     there = np.isin(numbers, plans)
     at = np.searchsorted(plans, numbers[there])  # the chosen rows among the candidates
@@ -90,7 +88,7 @@ def error_bars(
     judged = judged.widened(wider)
     ends, tie = np.full((2, len(rows)), np.nan), np.zeros(len(rows), np.bool_)
     factors = np.stack([judged.low, judged.high])[:, at]
-    if worlds is not None and own is None:
+    if worlds is not None:
         factors = _in_worlds(worlds, basis, basis.wider(rows))[:, there]
     ends[:, there] = factors * rows["step_time_s"].to_numpy()[there]
     tie[there] = judged.tie[at]
@@ -99,7 +97,7 @@ def error_bars(
     advised = list(dict.fromkeys(group[at].tolist()))[: ADVISED if timed else 0]
     members = (np.flatnonzero(group == number) for number in advised)
     groups = tuple(_group_bars(candidates, values, judged, member, per) for member in members)
-    return ErrorBars(columns, groups, why, 0 if own is None else len(own.error))
+    return ErrorBars(columns, groups, why)
 
 
 def _in_worlds(worlds: Worlds, basis: Basis, wider: Floats) -> Floats:
@@ -139,7 +137,6 @@ def _near(
     per: Sequence[str],
     compared: Sequence[str],
     basis: Basis,
-    own: OwnRuns | None,
 ) -> str:
     """SQL that joins each candidate with the best of its group, and is true of those that may tie with it."""
     groups = [quoted(name) for name in per]
@@ -155,9 +152,6 @@ def _near(
     differences = basis.differences
     if differences is None:
         return f"{joined} false"
-    if own is not None and len(own.error) and basis.spread is not None:  # what is best may change
-        shift = 2 * float(np.abs(own.error - basis.spread.middle).max())
-        return f"{joined} {behind} <= {float(np.log(widest(basis)) + shift)!r}"
     kinds = columns_of(connection, "bests")
     each = [_apart(name, kinds[name]) for name in compared]
     apart, squared = " + ".join(each) or "0", " + ".join(f"power({one}, 2)" for one in each) or "0"

@@ -40,7 +40,6 @@ from sweep.results.folder import Location
 from sweep.results.store import Store
 from sweep.spec.spec import SweepSpec
 from sweep.uncertainty.evidence import basis_of
-from sweep.uncertainty.judging import OwnRuns
 
 TOP, GROUP_TOP = 20, 1
 UTILISATION = ("tflops_per_gpu", "mfu", "hfu", "measured_share")
@@ -94,14 +93,12 @@ def rank(
     descending: bool | None = None,
     pareto: Sequence[str] = (),
     every: bool = False,
-    measured: OwnRuns | None = None,
 ) -> Ranking:
     """Rank the results in `directory`, or its rows where they are open. Ties go to the lower plan number.
 
     `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group. `columns` may be
     just `all`. `pareto`: only plans that no other beats in one of these columns without losing in another, all of them
-    unless `top` says fewer. Plans with the same numbers are one row, unless `every`. `measured`: runs of one's own, which
-    error bars take into account; the order stays that of the simulation.
+    unless `top` says fewer. Plans with the same numbers are one row, unless `every`.
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
@@ -120,9 +117,7 @@ def rank(
         top = top or (None if front else GROUP_TOP if per else TOP)
         every_column = list(columns) == [ALL]
         wanted = [] if every_column else _known("--columns", columns, schema, ("rank", ALIKE, DIFFERING, RUNS, *BARS))
-        facts, reach, condition = _choose(
-            source, ordered_by, per, top, where, front=front, every=every, measured=measured is not None
-        )
+        facts, reach, condition = _choose(source, ordered_by, per, top, where, front=front, every=every)
         kept = [name for name in schema if name not in ("status", "reason")]
         reach.take()
         rows = chosen_rows(connection, kept, per)
@@ -130,8 +125,7 @@ def rank(
         reach.compare(basis)
         worlds = worlds_beside(source.directory, provenance, rows["plan"].to_numpy())
         bars = error_bars(
-            connection, rows, condition=condition, by=by, per=per, varying=facts.varying, basis=basis, own=measured,
-            worlds=worlds,
+            connection, rows, condition=condition, by=by, per=per, varying=facts.varying, basis=basis, worlds=worlds,
         )  # fmt: skip
         running = None if front or per else beside_running(connection, provenance, rows, by, basis)
     if beside:  # of a search
@@ -192,17 +186,17 @@ def first_plans(source: Rows, directory: Location, by: str | None, where: str | 
 
 def _choose(
     source: Rows, order: Order, per: Sequence[str], top: int | None, where: str | None,
-    *, front: Order = (), every: bool = False, measured: bool = False,
+    *, front: Order = (), every: bool = False,
 ) -> tuple[Told, Gathered, str]:  # fmt: skip
     """Fill the table CHOSEN; what is known of all rows, those at hand, and the condition that the chosen ones meet."""
     connection, schema, (by, descending) = source.connection, source.columns, order[0]
     condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
     of_plans = plan_columns(schema, IDENTITY)
-    facts = told(source.indexes(), by, of_plans) if not (where or front or measured) else None
+    facts = told(source.indexes(), by, of_plans) if not (where or front) else None
     needed = {*(facts.varying if facts else of_plans), *per, *(name for name, _ in order), *IDENTITY, *NUMBERS, *SIZES}
     if facts is None:  # the rows themselves have to tell
         needed |= {*NEEDED_MEMORY} | (columns_in(where, schema) if where else set())
-    reach = Gathered(source, by, descending, per, schema if measured else needed, condition, every=facts is None)
+    reach = Gathered(source, by, descending, per, needed, condition, every=facts is None)
     if where:
         check_type(connection, where)
         condition += f" AND coalesce(({where}\n), false)"

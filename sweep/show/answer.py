@@ -137,9 +137,8 @@ def _doubts(
     """How sure the answer is, from the interval to what may keep it from running."""
     low, high, step_s = row.get("step_time_low_s"), row.get("step_time_high_s"), row["step_time_s"]
     bars, job = ranking.error_bars, ranking.running
-    own = f" and {bars.own} of your own" if bars.own else ""
     if low and high:
-        yield f"the measured step is between {short(low, 's')} and {short(high, 's')} in {LEVEL:.0%} of cases ({bars.why}{own})"
+        yield f"the measured step is between {short(low, 's')} and {short(high, 's')} in {LEVEL:.0%} of cases ({bars.why})"
     else:
         yield bars.why
     if job is not None and job.measured_s and job.simulated_s and low and high:

@@ -198,8 +198,7 @@ def _fitting(columns: dict[str, list[str]], importance: Sequence[str], width: in
 
 def error_lines(bars: ErrorBars, per: tuple[str, ...]) -> Iterator[str]:
     """What error bars say: the interval of a step with what it rests on, then a line for each group that has ties."""
-    own = f", and {bars.own} of your own" if bars.own else ""
-    first = f"{bars.why}{own}"
+    first = bars.why
     if bars.groups:
         best = bars.groups[0]
         first = f"the step of plan {best.best} is {best.low:.2f} to {best.high:.2f} x the simulated one ({LEVEL:.0%}; {first})"

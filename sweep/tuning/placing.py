@@ -6,6 +6,7 @@ from pathlib import Path
 import duckdb
 
 from sim_core import SpecError
+from sweep.inputs.registry import LOG, recognised
 from sweep.ranking.query import results
 from sweep.ranking.selection import quoted
 from sweep.reopening import Reopened
@@ -20,6 +21,15 @@ STATED = ("checkpointing", "sharding", "precision")
 LOOSE = ("layer_split",)
 """What no row tells: of plans that differ in nothing else the first counts."""
 MODEL = ("layers", "hidden", "heads", "sequence")
+
+
+def own_entries(path: Path, opened: Reopened) -> tuple[list[Entry] | None, list[str]]:
+    """The runs of `--measured`: None of a table that names plans, which is read as it is; else those of a table of runs, and
+    why others are not taken. Raises SpecError, FormatError."""
+    if (kind := recognised(path)) is not None and kind.kind == LOG:
+        hint = f"`sweep tune {opened.folder} --add plan=N --log {path}`, or `sweep inspect {path} --rows runs.csv`"
+        raise SpecError(f"{path}: is a {kind.name}, not a table of runs: {hint}")
+    return (None, []) if names_plans(path) else entries_of_runs(path, opened)
 
 
 def entries_of_runs(path: Path, opened: Reopened) -> tuple[list[Entry], list[str]]:

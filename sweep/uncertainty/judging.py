@@ -1,8 +1,8 @@
 """Plans beside the best: an interval of each, the chance that it is as fast, and whether it ties with the best.
 
-Errors of plans are the Gaussian process that `sweep tune` learns from (process.py), without draws of constants: what a set of
-runs has in common (`Spread.between`) and the rest, of a size that measured pairs tell (`Differences.size`). Own runs condition
-it. How far apart plans are: doublings of their sizes, and one for each other choice that differs.
+The error of the ratio of two plans grows with their distance, by the variogram of the Gaussian process that `sweep tune`
+learns from (process.py), of a size that measured pairs tell (`Differences.size`). How far apart plans are: doublings of their
+sizes, and one for each other choice that differs.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from sim_core import FOLLOWING, Bools, Floats, Ints
 from sweep.uncertainty.evidence import CONFIDENCE, Basis, t3_cdf, t3_quantile
-from sweep.uncertainty.process import DOUBLING, NEAR, NOISE, OWN, RANGE, SIZES, Runs, condition, variogram
+from sweep.uncertainty.process import variogram
 
 NO_CHOICE = (*FOLLOWING, "dp_shard", "plan", "fidelity", "status", "reason")
 """Columns that follow from others, or define no plan."""
@@ -30,8 +30,8 @@ class Coordinates(NamedTuple):
     weights: Floats
 
 
-def coordinates(rows: pa.Table, columns: Sequence[str], count: int | None = None) -> Coordinates:
-    """The rows as points in the plan columns given; `count`: of rows, where there may be no column.
+def coordinates(rows: pa.Table, columns: Sequence[str]) -> Coordinates:
+    """The rows as points in the plan columns given.
 
     Sizes are numbers above 0 in every row; all others are choices."""
     sizes, choices, weights = [], [], []
@@ -47,7 +47,7 @@ def coordinates(rows: pa.Table, columns: Sequence[str], count: int | None = None
         codes = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         choices.append(codes.indices.to_numpy(zero_copy_only=False).astype(np.float64).astype(np.int64))
         weights.append(OTHER_DEVICE if name == DEVICE else 1.0)
-    n = rows.num_rows if count is None else count
+    n = rows.num_rows
     return Coordinates(
         np.stack(sizes, 1) if sizes else np.zeros((n, 0)),
         np.stack(choices, 1) if choices else np.zeros((n, 0), np.int64),
@@ -92,13 +92,6 @@ def all_distances(points: Coordinates, others: Ints | None = None) -> Floats:
     return np.stack(columns, 1) if columns else np.zeros((len(points.sizes), 0))
 
 
-class OwnRuns(NamedTuple):
-    """A user's measured runs: plan columns a row each, and ln(measured / simulated), [m]."""
-
-    plans: pa.Table
-    error: Floats
-
-
 class Judgement(NamedTuple):
     """Of some plans, [n]. Without evidence of single plans `low`, `high` and `expected` are NaN; without any, nothing ties."""
 
@@ -120,13 +113,12 @@ def judge(
     columns: Sequence[str],
     seconds: Floats,
     basis: Basis,
-    own: OwnRuns | None = None,
     group: Ints | None = None,
 ) -> Judgement:
     """Judge plans beside the best of their `group` (numbers, [n]; default: one group), by the plan `columns` that vary.
 
     `seconds`, [n]: what each plan takes, simulated, in any unit that is proportional to time (GPU-seconds a sample, 1 / MFU),
-    above 0 and finite. Columnar: some vectors of n for each column and each own run.
+    above 0 and finite. Columnar: some vectors of n for each column.
     """
     n = rows.num_rows
     groups = np.zeros(n, np.int64) if group is None else group
@@ -135,36 +127,18 @@ def judge(
         chance = np.where(np.arange(n) == best, 1.0, np.nan)
         unknown = np.full(n, np.nan)
         return Judgement(best=best, low=unknown, high=unknown, expected=unknown, chance=chance, tie=chance == 1)
-    spread, size = basis.spread, basis.differences.size
-    after, points = None, coordinates(rows, columns)
-    mean, narrowing = np.full(n, spread.middle), np.ones(n)
-    if own is not None and len(own.error):
-        columns = [name for name in columns if name in own.plans.column_names]
-        table = pa.concat_tables([rows.select(columns), own.plans.select(columns).cast(rows.select(columns).schema)])
-        points = coordinates(table.unify_dictionaries(), columns, n + len(own.error))
-        after = _After(points, spread.between**2, size**2, own.error - spread.middle)
-        mean = spread.middle + after.mean
-        narrowing = after.narrowing
-    order = np.log(seconds) + mean
+    spread, size, points = basis.spread, basis.differences.size, coordinates(rows, columns)
+    order = np.log(seconds) + spread.middle
     best = _best(order, groups)
-    every = np.append(best, np.arange(n, len(points.sizes)))
-    variance: Floats = size**2 * variogram(distances(points, every), squares(points, every))[:n]
-    if after is not None:
-        variance = after.difference_variance(best, variance)
+    variance = size**2 * variogram(distances(points, best), squares(points, best))
     chance = 1 - t3_cdf((order - order[best]) / np.sqrt(np.maximum(variance, np.finfo(np.float64).tiny)))
     chance[best] = 1.0
-    return Judgement(
-        best=best,
-        low=np.exp(mean - (spread.middle - spread.low) * narrowing),
-        high=np.exp(mean + (spread.high - spread.middle) * narrowing),
-        expected=np.exp(mean),
-        chance=chance,
-        tie=chance >= 1 - CONFIDENCE,
-    )
+    low, middle, high = np.exp([[spread.low], [spread.middle], [spread.high]]) * np.ones(n)
+    return Judgement(best=best, low=low, high=high, expected=middle, chance=chance, tie=chance >= 1 - CONFIDENCE)
 
 
 def widest(basis: Basis) -> float:
-    """The greatest ratio of a plan to the best with which it can tie, without own runs."""
+    """The greatest ratio of a plan to the best with which it can tie."""
     if basis.differences is None:
         return 1.0
     far = float(basis.differences.variogram(np.array(np.inf), np.array(np.inf)))
@@ -178,37 +152,3 @@ def _best(values: Floats, group: Ints) -> Ints:
     best = np.empty(len(values), np.int64)
     best[order] = order[first][of_row]
     return best
-
-
-class _After:
-    """Errors of plans, less their middle, after runs, which are the last of the points; a mixture over `process.SIZES`."""
-
-    def __init__(self, points: Coordinates, fixed: float, scale: float, error: Floats) -> None:
-        n = len(points.sizes) - len(error)
-        apart, vectors = all_distances(points, np.arange(n, len(points.sizes))), features(points)
-        vectors = vectors - vectors[:n].mean(0)
-        own = OWN**2 * (apart == 0)
-        sized = scale * (NEAR**2 * np.exp(-apart / RANGE) + DOUBLING**2 * vectors @ vectors[n:].T + own)
-        alone = scale * (NEAR**2 + OWN**2 + DOUBLING**2 * (vectors[:n] ** 2).sum(1))
-        m = len(error)
-        told = condition(np.full((m, m), fixed), sized[n:], Runs(np.arange(m), error, np.zeros(m, np.bool_)))
-        kept = ~told.aside
-        self._sizes = []  # weight and size, what plans share with runs, inverse among runs, mean
-        left = []
-        for weight, size in zip(told.weights, SIZES, strict=True):
-            shared = fixed + size**2 * sized[:n, kept]
-            inverse = np.linalg.inv(fixed + size**2 * sized[n:][np.ix_(kept, kept)] + NOISE**2 * np.eye(int(kept.sum())))
-            self._sizes.append((weight, size, shared, inverse, shared @ (inverse @ error[kept])))
-            left.append(fixed + size**2 * alone - np.einsum("ij,jk,ik->i", shared, inverse, shared))
-        means = np.stack([mean for *_, mean in self._sizes])
-        self.mean = told.weights @ means
-        variance = told.weights @ (np.maximum(np.stack(left), 0.0) + (means - self.mean) ** 2)
-        self.narrowing = np.sqrt(variance / (fixed + alone))
-
-    def difference_variance(self, to: Ints, before: Floats) -> Floats:
-        """Variance of the difference to the plans at `to`, [n], which was `before` at size 1."""
-        total = np.zeros(len(before))
-        for weight, size, shared, inverse, mean in self._sizes:
-            apart, moved = shared - shared[to], (mean - mean[to]) - (self.mean - self.mean[to])
-            total += weight * (size**2 * before - np.einsum("ij,jk,ik->i", apart, inverse, apart) + moved**2)
-        return total

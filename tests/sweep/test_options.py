@@ -84,7 +84,7 @@ MEANT = {
         ("@R --output /nope/x.csv", "--output: found /nope/x.csv, expected a file in a folder that is there"),
         ("@R --output @D", "--output: found @D, expected a file; it is a folder"),
         ("@R --measured nope.csv", "--measured: found nope.csv, expected a file that is there"),
-        ("@R --stable --pareto tp", "--pareto: found beside --stable, which takes only --measured (a table of plans), --by, "),
+        ("@R --stable --pareto tp", "--pareto: found beside --stable, which takes only --measured, --by, "),
         ("@R --stable --by tp", "--by tp: expected a column in proportion to time"),
         ("@R --relax --top 3", "--top: found beside --relax, which takes --by, "),
         ("@R --relax --stable", "--relax: found beside --stable, which takes only "),

@@ -1,4 +1,4 @@
-"""Error bars of a ranking: the same ties as without a database, in groups, with one's own runs; and files of own runs."""
+"""Error bars of a ranking: the same ties as without a database, in groups."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ import pytest
 from sweep.ranking.error_bars import COLUMNS, ErrorBars, error_bars
 from sweep.ranking.query import named
 from sweep.ranking.selection import CHOSEN
-from sweep.runs.own import own_runs
-from sweep.runs.simulation import Run
-from sweep.runs.table import Row
 from sweep.show.ranked import error_lines
 from sweep.uncertainty.evidence import Basis, Differences, Spread
-from sweep.uncertainty.judging import OwnRuns, judge
+from sweep.uncertainty.judging import judge
 
 N = 3000
 AXES = ["tp", "pp", "micro_batch", "bucket_bytes", "overlap_tp", "hardware"]
@@ -108,18 +105,6 @@ def test_each_group_has_its_own(connection: duckdb.DuckDBPyConnection) -> None:
     assert len(bars.groups) == 2
 
 
-def test_own_runs_of_plans(connection: duckdb.DuckDBPyConnection) -> None:
-    rows, before = found(connection)
-    best = before.groups[0].best
-    plans = rows.filter(pa.array(np.array(rows["plan"].to_pylist()) == best))
-    _, after = found(connection, own=OwnRuns(plans=plans, error=np.log([1.4])))
-    assert after.own == 1
-    assert after.groups[0].best != best
-    assert after.groups[0].high > before.groups[0].high, "a run so far off says that errors are large"
-    _, right = found(connection, own=OwnRuns(plans=plans, error=np.log([1.02])))
-    assert right.groups[0].high / right.groups[0].low < before.groups[0].high / before.groups[0].low
-
-
 def test_no_ties_by_memory_and_nothing_without_evidence(connection: duckdb.DuckDBPyConnection) -> None:
     _, by_memory = found(connection, by="peak_memory_bytes")
     assert by_memory.columns["tie"].null_count == len(by_memory.columns)
@@ -138,17 +123,6 @@ def test_what_is_printed(connection: duckdb.DuckDBPyConnection) -> None:
     assert "x the simulated one (90%; of a test)" in text
     assert "ties: gpus 64: " in text
     assert "`sweep tune` says which to run" in text
-
-
-def test_a_table_of_runs_tells_of_the_plans_of_a_result(connection: duckdb.DuckDBPyConnection) -> None:
-    """Rows as `sweep validate` reads them: 20 % slower than simulated, all of them, so are the plans then."""
-    values = {"set": "mine", "tp": "2", "pp": "2", "micro_batch": "1", "all_gpus": "64", "step_time_s": "1.2"}
-    runs = [Run(Row("runs.csv:2", values | {"tp": tp}), step_s=1.0) for tp in ("2", "4", "8")]
-    own = own_runs([*runs, Run(Row("runs.csv:5", values), reason="no preset")])
-    assert own.error == pytest.approx(np.log([1.2] * 3))
-    _, bars = found(connection, own=own)
-    assert (bars.groups[0].low * bars.groups[0].high) ** 0.5 > 1.1
-    assert bars.own == 3
 
 
 def test_a_plan_that_waits_for_its_host_has_a_wider_interval(plans: pa.Table) -> None:

@@ -345,7 +345,7 @@ def test_a_run_far_slower_than_expected_is_said_and_asked_for_again(result: Path
             break
         add(proposal["plan"], base * 1.02)
     said = sweep("tune", result).stdout
-    assert f"note: plan {first['plan']} took 2." in said
+    assert f"note: plan {first['plan']} took " in said
     assert f"next: plan {first['plan']}" in said
     assert "why: again: how much its step differs from run to run decides" in said
     add(first["plan"], base)

@@ -1,4 +1,4 @@
-"""Plans beside the best: ties, what own runs change, and which runs would tell most."""
+"""Plans beside the best: intervals and ties, and which evidence they rest on."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from sweep.uncertainty.evidence import (
     recorded,
     recorded_moves,
 )
-from sweep.uncertainty.judging import Judgement, OwnRuns, coordinates, distances, features, judge, widest
-from sweep.uncertainty.process import SHARED, Axes, prior
+from sweep.uncertainty.judging import coordinates, distances, judge, widest
 
 SPREAD = Spread(low=-0.1, middle=0.02, high=0.3, between=0.06, within=0.1, runs=400, sets=12)
 BASIS = Basis(spread=SPREAD, differences=Differences(size=0.5, pairs=700, sets=8), why="of a test")
@@ -52,56 +51,6 @@ def test_near_plans_are_told_apart_sooner_than_far_ones() -> None:
     assert found.chance[1] < found.chance[2] < 0.5
     assert found.low == pytest.approx(np.exp(-0.1))
     assert found.high == pytest.approx(np.exp(0.3))
-
-
-def test_own_runs_narrow_the_intervals_and_move_the_best() -> None:
-    """The best as simulated takes 20 % longer than simulated, another plan does not: now that one is expected to be best."""
-    rows = plans(tp=[1, 2, 8], pp=[1, 1, 4])
-    seconds = np.array([1.0, 1.05, 1.3])
-    before = judge(rows, rows.column_names, seconds, BASIS)
-    own = OwnRuns(plans=rows.take([0, 1]), error=np.log([1.2, 1.0]))
-    after = judge(rows, rows.column_names, seconds, BASIS, own)
-    assert (before.best[0], after.best[0]) == (0, 1)
-    width = np.log(before.high / before.low)
-    narrower = np.log(after.high / after.low)
-    assert (narrower[:2] < width[:2]).all()
-    assert width[2] < narrower[2], "a plan that was not run: two so different errors tell that errors are large"
-    assert after.expected[:2] == pytest.approx([1.2, 1.0], rel=0.01)
-    assert not after.tie[0]
-
-
-def test_own_runs_are_as_right_as_they_claim() -> None:
-    """Errors drawn from the process itself: after two own runs, intervals hold as many plans as before."""
-    generator = np.random.default_rng(0)
-    rows = plans(tp=[1, 2, 4, 8, 1, 2], pp=[1, 1, 2, 2, 4, 8])
-    points = coordinates(rows, rows.column_names)
-    _, sized = prior(Axes(features(points), np.stack([distances(points, k) for k in range(6)])), np.zeros((1, 6)))
-    covariance = SPREAD.between**2 + 0.5**2 * (sized - SHARED**2)  # what all share is `between`
-    bound = 1.6448536 * np.sqrt(np.diag(covariance).mean())
-    basis = Basis(
-        spread=Spread(low=-bound, middle=0.0, high=bound, between=SPREAD.between, within=0.1, runs=1, sets=1),
-        differences=BASIS.differences, why="",
-    )  # fmt: skip
-    root = np.linalg.cholesky(covariance)
-    held = []
-    for _ in range(400):
-        error = root @ generator.standard_normal(6)
-        found = judge(rows, rows.column_names, np.ones(6), basis, OwnRuns(plans=rows.take([0, 3]), error=error[[0, 3]]))
-        held.append(((np.log(found.low) <= error) & (error <= np.log(found.high)))[[1, 2, 4, 5]].mean())
-    assert 0.88 <= np.mean(held) <= 0.96  # two runs barely tell the size of errors, so the intervals allow for larger ones
-
-
-def test_own_runs_tell_how_large_errors_are() -> None:
-    """Two runs that scatter by 60 % leave wider intervals than two that agree, and one far slower than others moves none."""
-    rows = plans(tp=[1, 2, 4, 8], pp=[1, 1, 1, 1])
-
-    def after(*error: float) -> Judgement:
-        own = OwnRuns(plans=rows.take(list(range(len(error)))), error=np.array(error))
-        return judge(rows, rows.column_names, np.ones(4), BASIS, own)
-
-    calm, wild, ill = after(0.0, 0.01, 0.0), after(0.3, -0.3, 0.3), after(0.0, 0.01, 3.0)
-    assert np.log(wild.high / wild.low)[3] > 2 * np.log(calm.high / calm.low)[3]
-    assert ill.expected[3] == pytest.approx(after(0.0, 0.01).expected[3])
 
 
 def test_each_group_has_its_own_best() -> None:
