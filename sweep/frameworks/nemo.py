@@ -29,7 +29,11 @@ RECIPES = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"}
 """Words in the names of Megatron-Bridge's mixed precisions, such as bf16_with_fp8_current_scaling_mixed."""
 SHARDED_OPTIMIZERS = ("distributed_fused_adam", "mcore_distributed_optim")
 """Names of optimizers that ranks share."""
-SCHEME, RANKS, TARGETS = "peft_scheme", ("adapter_dim", "dim", "lora_rank"), ("target_modules", "lora_target")
+SCHEME, RANKS, TARGETS = (
+    "peft_scheme",
+    ("adapter_dim", "dim", "lora_rank"),
+    ("target_modules", "lora_target", "lora_target_modules"),
+)
 """Of adapters: what they are, their rank, and beside which modules, in recipes of NeMo, Megatron-Bridge and LLaMA-Factory."""
 ADAPTED = {
     "qkv": ("attention_qkv", "linear_qkv", "q_proj", "k_proj", "v_proj"),

@@ -1,7 +1,9 @@
 """A launch file of any known format as one job: model and plan that it starts."""
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +15,11 @@ from sweep.frameworks import (
     deepspeed as of_deepspeed,
     maxtext as of_maxtext,
     nanotron as of_nanotron,
+    primus as of_primus,
     torchtitan as of_torchtitan,
 )
 from sweep.frameworks.megatron_sizes import TP
-from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, nanotron, nemo, torchtitan
+from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, nemo, plain, primus, torchtitan
 from sweep.inputs.text import head_of
 from sweep.inputs.told import Job
 
@@ -24,6 +27,7 @@ MOST_BYTES = 2**20
 """Of a launch file; the largest that we know have 20 KB."""
 NEEDED = ("all_gpus", "tp", "pp", "micro_batch", "global_batch", "sequence")
 """What a launch has to state for its plan to be simulated."""
+NEOX = re.compile(r"^\s*['\"]?pipe[-_]parallel[-_]size['\"]?\s*:", re.MULTILINE)
 NOTHING = "found no model and no plan of a framework that is known"
 
 
@@ -56,7 +60,7 @@ def _toml(path: str, text: str) -> Job:
 
 
 def _document(path: str, text: str) -> tuple[Values, Lines]:
-    is_json = text.lstrip().startswith("{")
+    is_json = text.lstrip().startswith("{") and not NEOX.search(text)  # whose braces hold words and commas of Python
     document, lines = parse_json(text, path) if is_json else parse_yaml(text, path, last_counts=True)
     if not isinstance(document, Mapping):
         raise SpecError(f"{path}: found no keys, expected those of a launch file")
@@ -121,10 +125,21 @@ FORMATS: Sequence[Format] = (
         "torchtitan TOML", f"its degrees of parallelism, such as `{of_torchtitan.TP.name} =`",
         lambda text: torchtitan.SIGN.search(text) and "=" in text and "--" not in text.split("\n")[0], _toml,
     ),
+    Format(
+        "Primus YAML", f"`{of_primus.TRAINERS[0]}:`", of_primus.SIGN.search,
+        lambda path, text: primus.read_yaml(path, _document(path, of_primus.DEFAULTED.sub(r"\1", text))[0]),
+    ),
+    Format("GPT-NeoX YAML", "`pipe_parallel_size:`", NEOX.search, _of_document(partial(plain.read_yaml, "gpt-neox"))),
+    Format("NeMo AutoModel YAML", "`step_scheduler:`", re.compile("^step_scheduler:", re.MULTILINE).search,
+        _of_document(partial(plain.read_yaml, "nemo-automodel")),
+    ),
+    Format("llm-foundry YAML", "`global_train_batch_size:`", re.compile("^ *global_train_batch_size:", re.MULTILINE).search,
+        _of_document(partial(plain.read_yaml, "llm-foundry")),
+    ),
     Format("MaxText", f"`{of_maxtext.BATCH}`, as a key or in a command", maxtext.SIGN.search, _maxtext),
     Format(
         "nanotron YAML", f"`{of_nanotron.ENGINE.name}:` or `{of_nanotron.GA.name}:`",
-        nanotron.SIGN.search, _of_document(nanotron.read_yaml),
+        re.compile(rf"\b(?:{of_nanotron.SIGN}):").search, _of_document(partial(plain.read_yaml, "nanotron")),
     ),
     Format(
         "DeepSpeed JSON",

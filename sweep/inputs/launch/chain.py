@@ -13,7 +13,6 @@ ABSENT = "defaults"
 LISTS = (ABSENT, "extends", "includes")
 SIGN = re.compile(rf"^(?:{'|'.join(LISTS)}):", re.MULTILINE)
 SELF = "_self_"
-GLOBAL = "@package _global_"
 MOST_FILES = 100
 
 
@@ -28,30 +27,21 @@ def laid_over(document: Values, path: Path, files: list[Path], inside: tuple[Pat
     files.append(here)
     own = {key: value for key, value in document.items() if key not in LISTS}
     merged, absent, named = Fields(), list[str](), list(_named(document))
-    for name, package in named if any(name == SELF for name, _ in named) else [*named, (SELF, "")]:
-        if name == SELF:
-            merged = over(merged, own)
-            continue
-        base = next((file for file in (path.parent / name, path.parent / f"{name}.yaml") if file.is_file()), None)
-        if base is None:
+    for name, group in named if (SELF, "") in named else [*named, (SELF, "")]:
+        file = next((file for ending in ("", ".yaml") if (file := path.parent / f"{name}{ending}").is_file()), None)
+        below = own
+        if file is not None:
+            text = head_of(file).decode("utf-8", "replace")
+            found = parse_yaml(text, str(file), last_counts=True)[0] or {}
+            if not isinstance(found, Mapping):
+                raise SpecError(f"{file}: found no keys, expected those of a launch file")
+            below, more = laid_over(found, file, files, (*inside, here))
+            below, absent = {group: below} if group else below, absent + more
+        elif name != SELF:
             absent.append(name)
             continue
-        below, is_global = read_mapping(base)
-        below, more = laid_over(below, base, files, (*inside, here))
-        absent += more
-        for part in reversed([] if is_global else package.split("/") if package else []):
-            below = {part: below}
         merged = over(merged, below)
     return merged, absent
-
-
-def read_mapping(path: Path) -> tuple[Values, bool]:
-    """The mapping in a file, and whether it lies at the top whatever names it. Raises SpecError, OSError."""
-    text = head_of(path).decode("utf-8", "replace")
-    found = parse_yaml(text, str(path), last_counts=True)[0]
-    if not isinstance(found, Mapping | None):
-        raise SpecError(f"{path}: found no keys, expected those of a launch file")
-    return found or {}, GLOBAL in text
 
 
 def over(below: Values, above: Values) -> Fields:
@@ -64,16 +54,11 @@ def over(below: Values, above: Values) -> Fields:
 
 
 def _named(document: Values) -> Iterator[tuple[str, str]]:
-    """Files that a document names, without their ending, and the section in which each lies: `- model: llama` is
-    model/llama.yaml in `model`."""
+    """Files that a document names, and the section in which each lies: of `- model: llama` it is model/llama in `model`."""
     for entry in (each for key in LISTS for each in _listed(document.get(key))):
-        pairs = entry.items() if isinstance(entry, Mapping) else [("", entry)]
-        for group, option in pairs:
-            group, _, package = str(group).removeprefix("optional ").removeprefix("override ").partition("@")
-            for name in _listed(option):
-                if not group.startswith("hydra/") and isinstance(name, str):
-                    own = "" if package == "_global_" else package.replace(".", "/") or group
-                    yield f"{group}/{name}".lstrip("/") if group else name, own
+        for group, name in entry.items() if isinstance(entry, Mapping) else [("", entry)]:
+            if isinstance(name, str) and "hydra/" not in group:
+                yield (f"{group}/{name}", group) if group else (name, "")
 
 
 def _listed(value: object) -> list[object]:

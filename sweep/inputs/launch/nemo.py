@@ -18,8 +18,8 @@ PRODUCT = re.compile(r"\$\{multiply:\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\}")
 DEEPEST = 12
 
 
-def read_yaml(path: str, document: Values) -> Job:
-    """The plan and the model of a recipe."""
+def read_yaml(path: str, document: Values, framework: str = "NeMo", page: str = nemo.PAGE) -> Job:
+    """The plan and the model of a recipe, or of another framework's whose keys are the same."""
     values: dict[str, str] = {}
     _collect(document, values)
     for _ in range(3):  # a reference to a product of references
@@ -50,12 +50,12 @@ def read_yaml(path: str, document: Values) -> Job:
         numbers["lora"] = lora
     elif lora:
         said = nemo.WITH_ADAPTERS.format(lora=lora)
-    facts, lines = megatron.stated(values, nemo.PAGE)
+    facts, lines = megatron.stated(values, page)
     return Job(
-        framework="NeMo",
+        framework=framework,
         plan=plan,
         model=numbers,
-        stack=nemo.PAGE,
+        stack=page,
         facts=facts,
         notes=(*notes, *unstated, *lines, *[said] * bool(said)),
     )

@@ -1,0 +1,44 @@
+"""Experiments of Primus: settings of a trainer over its own configurations, which are read where they lie beside it."""
+
+from pathlib import Path
+
+from sim_core import SpecError, flag_of, megatron_arguments as model, says_model
+from sim_core.documents import Values
+from sweep.frameworks import primus as of
+from sweep.inputs.launch import maxtext, nemo, torchtitan
+from sweep.inputs.launch.chain import ABSENT, laid_over, over
+from sweep.inputs.launch.keys import numbers_by_name, section
+from sweep.inputs.told import Job
+
+OF_DATA = (model.SEQUENCE.flag, model.POSITIONS.flag)
+READERS = {"torchtitan": torchtitan.read_toml, "maxtext": maxtext.read_yaml}
+
+
+def read_yaml(path: str, document: Values) -> Job:
+    """The plan and the model of an experiment, by the reader of the framework that it starts. Raises SpecError."""
+    trainer = next((part for name, part in section(document, "modules").items() if name in of.TRAINERS), {})
+    framework, settings = str(trainer.get("framework")), section(trainer, "overrides")
+    names = []
+    for kind, folder in of.FOLDERS.items():
+        name, own = str(trainer.get(kind)), f"{of.CONFIGS}/{folder}/{framework}"
+        places = (up / place / name for up in Path(path).absolute().parents for place in ("", own))
+        names.append(str(next((file for file in places if file.is_file()), name)))
+    whole, absent = laid_over({**settings, ABSENT: names}, Path(path), [])
+    notes = [f"{', '.join(absent)}: not beside this file"] * bool(absent)
+    if framework in READERS:
+        job = READERS[framework](path, whole)
+    elif framework == "megatron":
+        usual = {name: value for name, value in of.USUAL.items() if absent and name not in whole}
+        job = nemo.read_yaml(path, over(usual, whole), of.NAME, of.PAGE)
+        notes += [f"not in this file, taken as {of.CONFIGS} has it: {name} {value}" for name, value in usual.items()]
+        for name, field in of.OWN.items():
+            if whole.get(name):
+                job.plan = {**job.plan, field: None}
+                notes.append(f"{name}: not modelled")
+    else:
+        raise SpecError(f"{path}: {of.NAME} with the framework {framework[:40]}: not modelled")
+    if not job.model and not any(says_model(flag) for flag in map(flag_of, settings) if flag not in OF_DATA):
+        job.model, why = numbers_by_name(Path(names[-1]).stem, path, job.plan.get("sequence"))
+        job.notes = (*(note for note in job.notes if not note.startswith("model: ")), *why)
+    job.notes = (*job.notes, *notes)
+    return job
