@@ -38,7 +38,7 @@ def laid_over(document: Values, path: Path, files: list[Path], inside: tuple[Pat
             below, more = laid_over(found, file, files, (*inside, here))
             below, absent = {group: below} if group else below, absent + more
         elif name != SELF:
-            absent.append(name)
+            absent.append(Path(name).name if name.startswith("/") else name)
             continue
         merged = over(merged, below)
     return merged, absent

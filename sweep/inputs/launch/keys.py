@@ -12,6 +12,8 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}\Z")
 UNSAID = (None, "None", "null", "")
 TUNED = re.compile(r"^meta-|[-_](?:instruct|it|chat|base|hf|bf16|v0\.1)\b|[^a-z0-9.]")
 """In names of models: makers, what was trained after, and signs between words."""
+NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?\Z")
+"""Of a model that is no path."""
 SAME = {"llama3.370b": "llama3.170b"}
 """Models of the same shape."""
 
@@ -35,7 +37,8 @@ def numbers_by_name(name: str, path: str, sequence: int | None) -> tuple[Fields,
     preset = next((each for each in model_names() if TUNED.sub("", each) == SAME.get(short, short)), None)
     if preset is not None:
         return numbers_or_why(lambda: read_model(preset, {"sequence": sequence} if sequence else {}), path)
-    return {}, (f"model: {f'{name[:40]} has no preset' if name else 'not in this file'}; give --model",)
+    shown = f"{name[:40]} has no preset" if NAME.match(name) else "not in this file"
+    return {}, (f"model: {shown}; give --model",)
 
 
 def number(keys: Values, name: str) -> int | None:

@@ -30,7 +30,7 @@ def read_yaml(path: str, document: Values) -> Job:
     elif framework == "megatron":
         usual = {name: value for name, value in of.USUAL.items() if absent and name not in whole}
         job = nemo.read_yaml(path, over(usual, whole), of.NAME, of.PAGE)
-        notes += [f"not in this file, taken as {of.CONFIGS} has it: {name} {value}" for name, value in usual.items()]
+        notes += [f"not in this file, taken as {of.CONFIGS} has it: {', '.join(usual)}"] * bool(usual)
         for name, field in of.OWN.items():
             if whole.get(name):
                 job.plan = {**job.plan, field: None}

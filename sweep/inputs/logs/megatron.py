@@ -30,6 +30,9 @@ WORLD_SIZES = {
 PARAMETERS = re.compile(r"number of parameters on \(tensor, pipeline\)\s*model parallel rank \((\d+), (\d+)\): (\d+)(?!\d)")
 OLD_PARAMETERS = re.compile(r"number of parameters on model parallel rank (\d+): (\d+)(?!\d)")
 MEMORY = re.compile(r"\bmax allocated: (\d{1,9}(?:\.\d+)?) \|")
+IN_USE = re.compile(r"(?:hip|rocm|max) mem usage[\w/]*: (\d{1,5}(?:\.\d+)?)Gi?B/")
+"""Of Primus: all that is in use on a device, in GiB by either name."""
+ALLOCATED = "max allocated"
 PADDED = re.compile(r"padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: \d+\)")
 OTHER_WORK = ("validation loss at", "saving checkpoint", "saved checkpoint", "Dumping profiler", "test loss at")
 SWITCHES = ("flexpipe_config", "data_parallel_size_of_each_op")
@@ -96,8 +99,16 @@ class MegatronLog(LogReader):
             self.job.parameters = round(float(total[1]) * 1e9)
         elif any(words in line for words in OTHER_WORK):
             self.taken.disturb()
-        for match in MEMORY.finditer(line) if "max allocated" in line else ():
-            self.job.memory(float(match[1]) / 1024, "max allocated")
+        self._memory(line)
+
+    def _memory(self, line: str) -> None:
+        """What tensors take, or, until that is printed, all that is in use."""
+        for match in MEMORY.finditer(line) if ALLOCATED in line else ():
+            if self.job.memory_kind != ALLOCATED:
+                self.job.peak_memory_gib = None
+            self.job.memory(float(match[1]) / 1024, ALLOCATED)
+        for match in IN_USE.finditer(line) if "mem usage" in line and self.job.memory_kind != ALLOCATED else ():
+            self.job.memory(float(match[1]), "in use on the device")
 
     def _border(self, line: str) -> None:
         """The begin or the end of a dump. One after steps is that of a job that was started again."""
