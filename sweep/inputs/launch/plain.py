@@ -34,15 +34,14 @@ def read_yaml(table: str, path: str, document: Values) -> Job:
             notes.append(_open(row, said))
     if plan.get("global_batch"):  # ga follows
         usual.pop("ga", None)
-    if stated(document, rows["whole"]) is None:
-        notes.append(f"a part of a launch: not in this file, so left open: {', '.join(usual)}")
-    else:
-        plan |= usual
-        shown = ", ".join(f"{field} {value}" for field, value in usual.items())
-        notes.append(f"not in this file, so what {rows['name']} does by itself: {shown}")
+    whole = stated(document, rows["whole"]) is not None
+    shown = ", ".join(f"{field} {value}" if whole else field for field, value in usual.items())
+    told = f"so what {rows['name']} does by itself" if whole else "a part of a launch, so left open"
+    notes += [f"not in this file, {told}: {shown}"] * bool(usual)
+    plan |= usual if whole else {}
     if plan["pp"] == 1:
         plan |= {"vpp": 1, "schedule": None}
-    elif of_pipeline := rows.get("in_pipeline"):
+    elif plan["pp"] and (of_pipeline := rows.get("in_pipeline")):
         inside = stated(document, of_pipeline["micro_batch"])
         plan["micro_batch"] = 1 if inside is None else above_zero(inside)
         if not plan.pop("reshard_after_forward", None):
@@ -56,9 +55,14 @@ def read_yaml(table: str, path: str, document: Values) -> Job:
     if dp and plan["micro_batch"] and plan.get("ga") and not plan.get("global_batch"):
         plan["global_batch"] = dp * plan["micro_batch"] * plan["ga"]
     model, why = _model(rows, path, document, plan)
-    flash = str("flash" in str(stated(document, rows.get("flash", ""))))
+    flash = str("flash" in str(stated(document, rows["flash"])))
     facts, lines = megatron.stated({"use_flash_attn": flash}, rows["stack"])
-    return Job(framework=rows["name"], plan=plan, model=model, stack=rows["stack"], facts=facts, notes=(*why, *notes, *lines))
+    read = {path.partition(".")[0] for part in ("plan", "opens", "numbers") for row in rows[part] for path in row["at"].split()}
+    notes = [*why, *notes, *lines]
+    return Job(
+        framework=rows["name"], plan=plan, model=model, stack=rows["stack"], facts=facts, notes=tuple(notes),
+        kept=tuple(key for key in document if key not in read),
+    )  # fmt: skip
 
 
 def _filled(rows: Sequence[Values], document: Values) -> tuple[Fields, Fields, list[str]]:
@@ -85,11 +89,11 @@ def _open(row: Values, said: str) -> str:
 
 def _model(rows: Values, path: str, document: Values, plan: Fields) -> tuple[Fields, tuple[str, ...]]:
     """The numbers of the model, and what is said of them."""
-    numbers, usual, odd = _filled(rows.get("numbers", ()), document)
+    numbers, usual, odd = _filled(rows["numbers"], document)
     if plan.pop(MODEL, "") is None or odd:
         return {}, ("model: parts of it are not modelled; give --model", *odd)
     if not numbers.get("hidden"):
-        model, why = numbers_by_name(str(stated(document, rows.get("by_name", "")) or ""), path, plan["sequence"])
+        model, why = numbers_by_name(str(stated(document, rows["by_name"]) or ""), path, plan["sequence"])
     else:
         numbers |= usual | {"sequence": plan["sequence"]}
         experts = {name[8:]: value for name in [*numbers] if name.startswith("experts.") and (value := numbers.pop(name))}
@@ -99,10 +103,10 @@ def _model(rows: Values, path: str, document: Values, plan: Fields) -> tuple[Fie
         own = {"name": "model", "source": path, **{name: value for name, value in numbers.items() if value is not None}}
         model, why = numbers_told(lambda given: parse_model({**own, **given}, path), path)
         why = (*why, f"of the model, as {rows['name']} has it by itself: {', '.join(usual)}") if usual else why
-    adapted = rows.get("lora", {})
-    if stated(document, adapted.get("in", "")):
+    adapted = rows["lora"]
+    if stated(document, adapted["in"]):
         modules = str(stated(document, adapted["modules"]) or "")
-        whole = stated(document, adapted.get("all", "")) or re.search(r"'\*'|\*_?proj", modules)
+        whole = stated(document, adapted["all"]) or re.search(r"'\*'|\*_?proj", modules)
         rank = stated(document, adapted["rank"]) or USUAL_RANK
         lora, _ = adapters({SCHEME: "lora", RANKS[1]: str(rank), TARGETS[0]: "all" if whole else modules})
         model, why = (model | {"lora": lora}, why) if model else (model, (*why, WITH_ADAPTERS.format(lora=lora)))
@@ -111,7 +115,7 @@ def _model(rows: Values, path: str, document: Values, plan: Fields) -> tuple[Fie
 
 def _width(rows: Values, document: Values, numbers: Values) -> int:
     """The width of an MLP; GPT-NeoX gives a gated one two thirds of it, in two parts (megatron/model/transformer.py)."""
-    ratio = stated(document, rows.get("ratio", ""))
+    ratio = stated(document, rows["ratio"])
     ratio = ratio if isinstance(ratio, int | float) and 0 < ratio < MOST_WIDTH else WIDTH
     whole = numbers["ffn"] or int(ratio * numbers["hidden"])
     of_llama = stated(document, "mlp_type") == "llama"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sim_core import SpecError, flag_of, megatron_arguments as model, says_model
+from sim_core import SpecError, flag_of, says_model
 from sim_core.documents import Values
 from sweep.frameworks import primus as of
 from sweep.inputs.launch import maxtext, nemo, torchtitan
@@ -10,13 +10,14 @@ from sweep.inputs.launch.chain import ABSENT, laid_over, over
 from sweep.inputs.launch.keys import numbers_by_name, section
 from sweep.inputs.told import Job
 
-OF_DATA = (model.SEQUENCE.flag, model.POSITIONS.flag)
+OF_DATA = ("seq_length", "max_position_embeddings")
 READERS = {"torchtitan": torchtitan.read_toml, "maxtext": maxtext.read_yaml}
 
 
 def read_yaml(path: str, document: Values) -> Job:
     """The plan and the model of an experiment, by the reader of the framework that it starts. Raises SpecError."""
-    trainer = next((part for name, part in section(document, "modules").items() if name in of.TRAINERS), {})
+    modules = section(document, "modules")
+    trainer = section(modules, next((name for name in of.TRAINERS if name in modules), ""))
     framework, settings = str(trainer.get("framework")), section(trainer, "overrides")
     names = []
     for kind, folder in of.FOLDERS.items():
@@ -37,7 +38,7 @@ def read_yaml(path: str, document: Values) -> Job:
                 notes.append(f"{name}: not modelled")
     else:
         raise SpecError(f"{path}: {of.NAME} with the framework {framework[:40]}: not modelled")
-    if not job.model and not any(says_model(flag) for flag in map(flag_of, settings) if flag not in OF_DATA):
+    if not job.model and not any(says_model(flag_of(name)) for name in settings if name not in OF_DATA):
         job.model, why = numbers_by_name(Path(names[-1]).stem, path, job.plan.get("sequence"))
         job.notes = (*(note for note in job.notes if not note.startswith("model: ")), *why)
     job.notes = (*job.notes, *notes)

@@ -77,7 +77,7 @@ def test_the_own_ways_of_a_framework_are_said_or_left_open(tmp_path: Path) -> No
     part = read(tmp_path, text.replace('"train_micro_batch_size_per_gpu": 4, ', ""))
     assert part.plan["checkpointing"] is None
     assert part.plan["tp"] == 2
-    assert any(note.startswith("a part of a launch: not in this file, so left open: ") for note in part.notes)
+    assert any(note.startswith("not in this file, a part of a launch, so left open: ") for note in part.notes)
 
 
 @pytest.mark.parametrize(
