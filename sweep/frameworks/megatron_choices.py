@@ -89,9 +89,9 @@ def checkpointing(dump: Dump) -> str:
     if ACTIVATIONS.on(dump) and granularity in OFF:
         granularity = "selective"
     if granularity == "full" or CHECKPOINT.on(dump):
-        number = LAYERS.whole(dump) or 1
+        number = 1 if (stated := LAYERS.whole(dump)) is None else stated
         if METHOD.word(dump, OLD_METHOD.word(dump)) == "block":
-            return f"block:{number}"
+            return f"block:{number}" if number else "none"
         return "full" if number == 1 else f"every:{number}"
     if granularity == "selective":
         modules = [module for module in re.findall(r"\w+", MODULES.word(dump)) if module != "None"]

@@ -10,7 +10,7 @@ from sweep.frameworks import megatron_choices as choices, megatron_sizes as size
 from sweep.frameworks.megatron import DP, EACH, NODES
 
 PAGE = "nemo"
-SIGN = f"(?:{sizes.TP.name}|{sizes.PP.name})"
+SIGN = f"(?:{sizes.TP.name}|{sizes.PP.name}|{sizes.GLOBAL_BATCH.name})"
 SEQUENCE = "encoder_seq_length"
 POLICY, OF_POLICY = "policy", "megatron_cfg"
 """Sections of NeMo-RL: what is trained, and how Megatron-LM does it."""

@@ -9,7 +9,6 @@ from sim_core.documents import Fields, Values
 from sweep.inputs.text import model_note
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}\Z")
-UNSAID = (None, "None", "null", "")
 TUNED = re.compile(r"^meta-|[-_](?:instruct|it|chat|base|hf|bf16|v0\.1)\b|[^a-z0-9.]")
 """In names of models: makers, what was trained after, and signs between words."""
 NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?\Z")
@@ -26,7 +25,7 @@ def stated(document: Values, paths: str) -> Any:
             value = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(value, str) and (reference := REFERENCE.match(value)) and reference[1] != path:
             value = stated({key: each for key, each in document.items() if each != value}, reference[1])
-        if value not in UNSAID:
+        if value not in (None, "None", "null", ""):
             return value
     return None
 

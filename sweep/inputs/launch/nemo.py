@@ -24,6 +24,7 @@ def read_yaml(path: str, document: Values, framework: str = "NeMo", page: str = 
     _collect(document, values)
     for _ in range(3):  # a reference to a product of references
         values |= {name: _resolved(value, values) for name, value in values.items() if "${" in value}
+    values |= {name: "True" for name, value in values.items() if value == "1" and flag_of(name) in megatron.SWITCHES}
     nemo.translate(values)
     unset = [
         flag_of(name)
@@ -35,8 +36,9 @@ def read_yaml(path: str, document: Values, framework: str = "NeMo", page: str = 
     gpus = None if absent and not megatron.NODES[1].whole(values) else nemo.gpus_of(values)
     if section(section(policy, "generation"), "colocated").get("enabled") is False:
         gpus = None  # some are of generation alone
+    of_model = {model.LAYERS.name, model.HIDDEN.name, model.HEADS.name}
     plan = megatron.left_open(megatron.plan_of(values, gpus), unset)
-    plan, unstated = megatron.as_stated(plan, values, part=absent or not (trains or model.LAYERS.name in values))
+    plan, unstated = megatron.as_stated(plan, values, part=absent or not (trains or of_model <= values.keys()))
     if policy:
         unstated.append(f"of {nemo.POLICY} its training alone is simulated, on the GPUs that do nothing else or take turns")
     numbers: Fields = {}

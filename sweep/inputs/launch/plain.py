@@ -15,7 +15,6 @@ from sweep.inputs.launch.megatron import numbers_told
 from sweep.inputs.told import Job
 
 TABLES = Path(sweep.frameworks.__file__).parent
-MODEL = "model"
 WIDTH, MOST_WIDTH, USUAL_RANK = 4, 1000, 8
 """Of an MLP in hidden sizes, and of adapters, where neither is stated."""
 OF_LLAMA = 256
@@ -29,7 +28,7 @@ def read_yaml(table: str, path: str, document: Values) -> Job:
     plan, usual, notes = _filled(rows["plan"], document)
     for row in rows["opens"]:
         if re.match(row["of"], said := str(stated(document, row["at"]))):
-            plan |= {row["field"]: None} if row["field"] in (MODEL, *PLAN_DEFAULTS) else {}
+            plan |= {row["field"]: None} if row["field"] in ("model", *PLAN_DEFAULTS) else {}
             usual.pop(row["field"], None)
             notes.append(_open(row, said))
     if plan.get("global_batch"):  # ga follows
@@ -90,7 +89,7 @@ def _open(row: Values, said: str) -> str:
 def _model(rows: Values, path: str, document: Values, plan: Fields) -> tuple[Fields, tuple[str, ...]]:
     """The numbers of the model, and what is said of them."""
     numbers, usual, odd = _filled(rows["numbers"], document)
-    if plan.pop(MODEL, "") is None or odd:
+    if plan.pop("model", "") is None or odd:
         return {}, ("model: parts of it are not modelled; give --model", *odd)
     if not numbers.get("hidden"):
         model, why = numbers_by_name(str(stated(document, rows["by_name"]) or ""), path, plan["sequence"])

@@ -155,6 +155,13 @@ def test_the_configurations_of_primus_beside_an_experiment(tmp_path: Path) -> No
     assert "patch_zero_bubble: not modelled" in found.notes
 
 
+def test_numbers_of_primus_that_mean_on_and_nothing(tmp_path: Path) -> None:
+    """A switch may be 1, and of no layers nothing runs again."""
+    text = specimens.PRIMUS.replace("recompute_num_layers: 20", "recompute_num_layers: 0\n      sequence_parallel: 1")
+    found = read(tmp_path, text)
+    assert (found.plan["checkpointing"], found.plan["sequence_parallel"]) == ("none", True)
+
+
 def test_other_frameworks_of_primus(tmp_path: Path) -> None:
     titan = (
         specimens.PRIMUS.partition("    overrides:")[0]

@@ -338,6 +338,8 @@ PART = "MODEL_ARGS=(\n  --swiglu --num-layers 36 --hidden-size 4096 --ffn-hidden
     [
         ("overrides.yaml", OVERRIDES, {"tp", "micro_batch", "global_batch"}),
         ("overrides.yaml", OVERRIDES + "  precision: 32\n", {"tp", "micro_batch", "global_batch", "precision"}),
+        ("overrides.yaml", OVERRIDES + "  num_layers: 8\n", {"tp", "micro_batch", "global_batch"}),
+        ("overrides.yaml", OVERRIDES.partition("train:")[2].join(("train:", "")), {"micro_batch", "global_batch"}),
         ("model.sh", PART, set()),
         (
             "model.sh",
