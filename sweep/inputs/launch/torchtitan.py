@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sim_core import nearest, read_model
 from sim_core.documents import Fields, Values
 from sweep.frameworks import torchtitan as of
-from sweep.frameworks.torchtitan_models import PRESETS, preset_of
+from sweep.frameworks.torchtitan_models import flavors, preset_of
 from sweep.inputs.launch.keys import above_zero, numbers_or_why
 from sweep.inputs.told import Job
 
@@ -152,8 +152,8 @@ def _model(path: str, settings: _Settings, notes: list[str]) -> Fields:
     name, flavor = settings.word(of.NAME), settings.word(of.FLAVOR)
     if (known := preset_of(name, flavor)) is None:
         if name:
-            flavors = sorted(PRESETS.get(name.lower(), {}))
-            hint = f", {nearest(flavor, flavors)}" if flavors else ""
+            spelled = sorted(flavors().get(name.lower(), {}))
+            hint = f", {nearest(flavor, spelled)}" if spelled else ""
             notes.append(f"model {name[:40]} {flavor[:40]}: no preset{hint}; give --model")
         return {}
     preset, changes = known

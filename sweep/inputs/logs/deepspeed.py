@@ -26,8 +26,8 @@ TOLD = {
     "parameters": re.compile(r"Number of trainable parameters = ([\d,]{1,18})\s*$"),
     "runtime": re.compile(r"'train_runtime': (\d{1,12})"),
 }
-OF_DEEPSPEED = {"dp", "stage", of.LOGGED_STAGE}
-"""What only DeepSpeed prints; the Trainer's friends speak of `ZeRO3/FSDP` in jobs of either."""
+OF_TRAINER, OF_DEEPSPEED = {"of_device", "of_all", "runtime"}, {"dp", "stage", of.LOGGED_STAGE}
+"""What only they print; the Trainer's friends speak of `ZeRO3/FSDP` in jobs of either."""
 LOSS = re.compile(r"\{'loss': .*'epoch': ")
 BAR = re.compile(r"\| +(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d\d):(\d\d)<")
 SHORTEST_S = 100
@@ -128,14 +128,14 @@ class DeepSpeedLog(LogReader):
 
     def found(self) -> bool:
         job, told = self.job, self.told
-        trainer = self._is_trainer or not told.keys().isdisjoint(("of_device", "of_all", "runtime"))
-        is_deepspeed = self._is_deepspeed or not OF_DEEPSPEED.isdisjoint(told)
+        trainer = self._is_trainer or OF_TRAINER & told.keys()
+        is_deepspeed = self._is_deepspeed or OF_DEEPSPEED & told.keys()
         if not (is_deepspeed or trainer):
             return False
         job.framework = of.NAME if not trainer else of.TRAINER_NAME if is_deepspeed else of.TRAINER_ALONE
         job.parameters = told.get("parameters")
         job.stack = of.TRAINER_PAGE if job.framework == of.TRAINER_ALONE else ""
-        job.plan = self._plan(trainer=trainer)
+        job.plan = self._plan(trainer)
         batch = job.plan["global_batch"]
         if len(self._by_time):
             self.taken = self._by_time
@@ -152,7 +152,7 @@ class DeepSpeedLog(LogReader):
         self.model.pop("positions", None)
         return True
 
-    def _plan(self, *, trainer: bool) -> Fields:
+    def _plan(self, trainer: object) -> Fields:
         """Batch, ZeRO stage and, under the Trainer, which has no other parallelism, the ranks."""
         told = self.told
         batch = told.get(of.BATCH.name) or told.get("of_all") or told.get("by_rate")

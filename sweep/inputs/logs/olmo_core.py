@@ -9,7 +9,7 @@ from sweep.frameworks.torchtitan import IN_PIPELINE
 from sweep.inputs.logs.found import LogReader, numbers_of
 
 STEP = re.compile(r"\[step=(\d{1,12})/")
-RATE = re.compile(r"throughput/device/BPS=(\d{1,6}\.\d{1,6})")
+RATE = re.compile(r"throughput/device/BPS=(?!0+\.0+(?!\d))(\d{1,6}\.\d{1,6})(?!\d)")
 DIGITS = 0.5e-4
 """Half of the last digit of a rate below 1 (utils.py: format_float)."""
 RESERVED = re.compile(r"GPU reserved mem \(GiB\)=(\d{1,6}\.\d{1,6})")
@@ -38,7 +38,7 @@ class OlmoCoreLog(LogReader):
     def take(self, line: str) -> None:
         if step := STEP.search(line):
             self._step, self.in_dump = int(step[1]), False
-        elif (rate := RATE.search(line)) and float(rate[1]):
+        elif rate := RATE.search(line):
             self.taken.take(self._step, 1 / float(rate[1]))
         elif memory := RESERVED.search(line):
             self.job.memory(float(memory[1]), "max reserved")
@@ -61,7 +61,7 @@ class OlmoCoreLog(LogReader):
             job.notes = (f"model: {other[0]} {settings[other[0]]}: not read; give --model",)
         elif "d_model" in settings:
             self.model = {**of.PARTS, "qk_norm_whole": of.QK_NORM in settings, **numbers_of(settings, of.OF_MODEL)}
-        return bool(len(self.taken) or "dp" in settings or of.TOKENS["micro_batch"] in settings)
+        return bool(len(self.taken) or "dp" in settings or "d_model" in settings)
 
     def _plan(self) -> Plan:
         settings = self.settings
@@ -72,7 +72,7 @@ class OlmoCoreLog(LogReader):
         if not (dp := whole_of(settings, "dp")):
             return plan
         tp, pp, cp, ep = (whole_of(settings, axis) or 1 for axis in of.AXES)
-        shard, recompute = whole_of(settings, of.SHARD), settings.get("recompute", "none")
+        shard, recompute = whole_of(settings, of.SHARD), settings.get("recompute", "none" if "shared" in settings else "")
         sharding = of.SHARED.get(settings.get("shared", ""))
         if pp > 1 and sharding == "parameters":
             sharding = IN_PIPELINE

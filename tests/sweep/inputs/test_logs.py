@@ -391,3 +391,16 @@ def test_a_trainer_that_prints_only_its_losses(tmp_path: Path) -> None:
     log = read(tmp_path, text)
     assert (log.framework, log.plan["global_batch"]) == ("Hugging Face Trainer", None)
     assert log.step_time_s == pytest.approx(3.0, rel=log.rounding)
+
+
+def test_a_batch_of_composer_that_was_cut_is_not_mixed_with_the_one_before(tmp_path: Path) -> None:
+    """Its rates have changed, and one of a GPU is not there yet."""
+    text = specimens.COMPOSER
+    log = read(tmp_path, text[: text.rindex("\t Train throughput/device/tokens_per_sec")])
+    assert (log.plan["all_gpus"], log.plan["global_batch"]) == (8, 320)
+
+
+def test_a_log_of_olmo_core_that_was_cut_claims_no_more_than_it_says(tmp_path: Path) -> None:
+    text = specimens.OLMO_CORE
+    assert read(tmp_path, text[: text.index("Applied 'full'")]).plan["checkpointing"] is None
+    assert read(tmp_path, text[: text.index("rank_microbatch_size")]).framework == "OLMo-core"

@@ -390,3 +390,27 @@ def test_the_fsdp_of_megatron(flags: str, told: tuple[object, ...], tmp_path: Pa
     assert tuple(found.plan.get(name) for name in ("sharding", "overlap_grad", "overlap_param")) == told
     assert any("versions differ, so sharding is left open" in note for note in found.notes) is (told[0] is None)
     assert not any("fsdp" in note for note in found.notes if note.startswith("unknown flags"))
+
+
+def test_primus_prints_what_is_in_use(tmp_path: Path) -> None:
+    """GB are GiB there; what tensors take is better known, wherever it is printed."""
+    lines = [line for line in specimens.megatron_log().splitlines() if "max allocated" not in line]
+    more = " hip mem usage/free/total/usage_ratio: 153.81GB/102.17GB/255.98GB/60.09% |"
+    more += " rank-1 rocm max mem usage/usage_ratio: 160.5GB/62.7% |"
+    text = "\n".join(line + more if "elapsed time" in line else line for line in lines) + "\n"
+    path = tmp_path / "run.log"
+    path.write_text(text, encoding="utf-8")
+    found = read_log(path)
+    assert (found.peak_memory_gib, found.memory_kind) == (160.5, "in use on the device")
+    path.write_text(text + " memory (MB) | allocated: 1.0 | max allocated: 51200.0 | reserved: 3.0 |\n", encoding="utf-8")
+    found = read_log(path)
+    assert (found.peak_memory_gib, found.memory_kind) == (50.0, "max allocated")
+
+
+def test_numbers_that_mean_on_and_nothing(tmp_path: Path) -> None:
+    """A switch may be 1, and of no layers nothing runs again."""
+    text = specimens.NEMO_YAML.replace("sequence_parallel: true", "sequence_parallel: 1")
+    text = re.sub("  activations_checkpoint_granularity: selective\n", "", text)
+    text += "  recompute_granularity: full\n  recompute_method: block\n  recompute_num_layers: 0\n"
+    found = launch(tmp_path, text)
+    assert (found.plan["checkpointing"], found.plan["sequence_parallel"]) == ("none", True)
