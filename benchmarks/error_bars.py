@@ -16,13 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core import Bools, Floats, Ints
-from sweep.runs.own import SIZES as OF_RUN
 from sweep.runs.simulation import Run
 from sweep.uncertainty.evidence import (
     ASSUMED_KERNELS,
     DENSE,
     EXPERTS,
-    FREEDOM,
     HOST_BOUND,
     KINDS,
     LEVEL,
@@ -39,6 +37,10 @@ from sweep.uncertainty.evidence import (
 from sweep.uncertainty.process import variogram
 from sweep.validation.figures import OF_JOB
 
+FREEDOM: Final = 3.0
+"""Degrees of freedom of the t distribution of differences: a few pairs are far off."""
+OF_RUN: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "all_gpus")
+"""Sizes of a run's plan."""
 TRAITS: Final = {
     EXPERTS: ("models with experts", 0.4),
     UNSTATED: ("with experts, and neither release nor switches of the framework are stated", 0.2),

@@ -18,10 +18,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from benchmarks.error_bars import FREEDOM
 from sim_core import Bools, Floats, Hardware, preset_names, read_hardware
 from sweep.runs.simulation import UNCHANGED, Run, run_rows
 from sweep.runs.table import OK, published_rows, read_table
-from sweep.uncertainty.evidence import FREEDOM, NORMAL_90
+from sweep.uncertainty.evidence import NORMAL_90
 
 CHIPS: Final = {"A": "Ampere", "H": "Hopper", "B": "Blackwell", "G": "Blackwell", "T": "TPU"}
 """By the first letter of a device: kernels of one chip were measured alike, in short bursts. AMD's devices have figures of

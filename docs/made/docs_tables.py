@@ -94,12 +94,12 @@ def reasons() -> Iterator[list[str]]:
 
 def inputs() -> Iterator[str]:
     """The lines of the table of files that can be read."""
-    yield "| file | kind | known by | commands | page |"
-    yield "|---|---|---|---|---|"
+    yield "| file | known by | commands |"
+    yield "|---|---|---|"
     for row in INPUTS:
         does = ", ".join(f"`{each}`" for each in row.does)
-        page = "below" if row.page == PAGE else f"[{row.page}]({row.page})"
-        yield f"| {row.name} | {row.kind} | {row.known_by} | {does} | {page} |"
+        name = row.name if row.page == PAGE else f"[{row.name}]({row.page})"
+        yield f"| {name} | {row.known_by} | {does} |"
 
 
 TABLES: Final = {

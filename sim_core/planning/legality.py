@@ -1,10 +1,12 @@
 """Which plans can run: reason codes, never exceptions."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
 from sim_core.arrays import Bools, Ints
+from sim_core.documents import shipped_document
 from sim_core.engine.schedules import (
     ANY_VPP,
     BACKGROUND,
@@ -76,111 +78,15 @@ _NONE_IN_SIMAI = [name for name, field in FIELDS.items() if field.in_simai is Fa
 _SOME_IN_SIMAI = {name: field.in_simai for name, field in FIELDS.items() if isinstance(field.in_simai, tuple)}
 
 
-def _listed(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-_ANY_VPP = ", ".join(row.name for row in ROWS if row.vpp == ANY_VPP)
-_VPP_2 = _listed([row.name for row in ROWS if row.vpp == 2])
-
+_VPP_2 = [row.name for row in ROWS if row.vpp == 2]
+_FOLLOWS = {
+    "any_vpp": ", ".join(row.name for row in ROWS if row.vpp == ANY_VPP),
+    "vpp_2": f"{', '.join(_VPP_2[:-1])} and {_VPP_2[-1]}",
+    "some_in_simai": "".join(f"{name} {' and '.join(words)}, " for name, words in _SOME_IN_SIMAI.items()),
+    "none_in_simai": ", ".join(_NONE_IN_SIMAI),
+}
 EXPLANATIONS: Mapping[str, str] = {
-    "excluded_by_where": "a `where` constraint of the spec is false",
-    "tp_pp_exceeds_gpus": "tp * cp * pp exceeds all_gpus",
-    "gpus_not_divisible": "tp * cp * pp does not divide all_gpus",
-    "global_batch_not_divisible": "dp * micro_batch does not divide global_batch",
-    "ep_not_dividing_dp": "ep does not divide dp * cp (tp * dp * cp where tp does not divide experts: megatron-core)",
-    "vpp_needs_pp": "vpp > 1 with pp 1: there is nothing to interleave",
-    "vpp_needs_1f1b": f"vpp > 1, but this schedule gives a stage one run of layers ({_ANY_VPP} and those in a V give it more)",
-    "v_needs_vpp_2": f"{_VPP_2} give each stage two runs of layers: they need vpp 2 and pp > 1",
-    "dualpipe_needs_even_pp": "dualpipe needs an even pp: stages hold two runs of layers that mirror each other",
-    "dualpipe_needs_more_microbatches": "dualpipe needs an even ga of at least 2 pp; dualpipev a ga of at least 2 pp",
-    "more_chunks_than_layers": "pp * vpp exceeds the number of layers",
-    "layers_not_alike": "layers differs from the workload's number, and the workload's layers are not all equal",
-    "layers_not_divisible": "pp * vpp does not divide the layers, ends that count as layers included (balanced allows it)",
-    "layer_list_unfit": "the list in layer_split does not have pp * vpp entries, or does not sum to the number of layers",
-    "microbatches_not_multiple_of_pp": "interleaving needs ga to be a multiple of pp",
-    "microbatch_group_does_not_fit": "microbatch_group_size is below pp or above ga, or leaves a last group of fewer than pp "
-    "micro-batches, which Megatron refuses",
-    "microbatches_not_in_rounds": "interleaved-zb runs micro-batches in max(1, ga div pp) rounds, which must divide ga",
-    "vpp_needs_overlap_pp": "interleaving always sends in the background (Megatron's default); overlap_pp: false needs vpp 1",
-    "schedule_needs_overlap_pp": "this schedule always sends in the background: it needs overlap_pp: true",
-    "deepspeed_overlaps_nothing": "1f1b-deepspeed sends between blocks and reduces gradients at the end: it needs "
-    "overlap_pp: false and overlap_grad: false",
-    "weight_gradients_unknown": "a schedule with weight gradients apart, but the workload has no times of them",
-    "tp_messages_unknown": "tp > 1, but the workload lacks the tensor-parallel messages of attention or MLP",
-    "pp_message_unknown": "pp > 1, but the size of a pipeline send is unknown",
-    "no_experts": "ep > 1, but the workload has no experts",
-    "ep_messages_unknown": "ep > 1, but the workload has experts without all-to-all messages",
-    "ep_exceeds_experts": "ep exceeds the number of experts in a layer",
-    "gradients_unknown": "dp > 1 (dp > ep for experts), but the workload has no messages of those gradients",
-    "embedding_unknown": "other pp or layers than the file's, or other tp with latent attention, but the parts of its "
-    "parameters are unknown: embedding, heads (a note of the run says what to set)",
-    "attention_unknown": "selective recompute, but the workload has no separate records of core attention",
-    "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
-    "stage_without_layers": "a stage would hold no layer, which this stack cannot build",
-    "fewer_microbatches_than_stages": "fewer than pp - 1 micro-batches, which this stack refuses",
-    "straggler_beyond_pp": "straggler_stage is not below pp",
-    "sharding_unknown": "sharding or dp_shard, but the workload is a file, which does not hold the parameters of each layer",
-    "sharding_without_effect": "dp_shard without sharding; reshard_after_forward, prefetch_layers without sharding: parameters",
-    "dp_shard_not_dividing_dp": "dp_shard does not divide dp x cp",
-    "ep_does_not_fit_dp_shard": "ep neither divides dp_shard nor is a multiple of it",
-    "sharding_not_in_schedule": "sharded gradients or parameters, or dp_shard, with a schedule that runs weight gradients apart"
-    " or does not place its stages in a loop",
-    "optimizer_not_recorded": "a recorded workload's times hold for the optimizer with which it ran (a model has any)",
-    "muon_needs_whole_matrices": "muon with sharded gradients or parameters, or dp_shard: Megatron-LM divides whole matrices "
-    "among all data-parallel ranks, with sharding none or optimizer",
-    "offload_not_recorded": "something lies on the host, but the workload is a file, whose times are without (a model has any)",
-    "activation_offload_unfit": "activation_offload with checkpointing every:K, block:K or file, with a schedule that runs "
-    "weight gradients apart or pairs blocks, with modules beside full recompute, with a module that the model does not have, "
-    "or with attn_proj but not core_attn, which keeps the same tensor (as in Megatron)",
-    "optimizer_offload_unfit": "optimizer_offload with another optimizer than adamw, or without sharding, which Megatron, "
-    "DeepSpeed and FSDP need for it",
-    "parameter_offload_unfit": "parameter_offload without sharding: parameters, or without optimizer_offload: 1: what lies on "
-    "the host is updated there (FSDP)",
-    "not_in_simai": "fidelity simai supports only SimAI texts, only "
-    + "".join(f"{name} {' and '.join(words)}, " for name, words in _SOME_IN_SIMAI.items())
-    + f"and of {', '.join(_NONE_IN_SIMAI)} only the defaults",
-    "memory_exceeds_device": "the peak memory, or the model's state alone where that is unknown, exceeds the device's",
-    "host_not_told": "something lies on the host, but the hardware does not tell host_bandwidth, host_memory and its bandwidth",
-    "memory_exceeds_host": "what the ranks of a node keep on their host exceeds its memory (host_memory)",
-    "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
-    "step_too_large": "more than 2^24 blocks in a step",
-    "numbers_too_large": "all_gpus above 2^40, or a global batch above 2^53",
-    "heads_not_divisible_by_tp": "tp does not divide the model's attention heads",
-    "kv_heads_do_not_fit_tp": "tp neither divides the model's key-value heads nor is a multiple of them",
-    "ffn_not_divisible_by_tp": "tp does not divide the width of the MLP, or of the shared experts",
-    "sequence_not_divisible_by_tp": "tp does not divide the sequence, which sequence parallelism splits",
-    "experts_not_divisible_by_ep": "ep does not divide the experts of a layer",
-    "expert_ffn_not_divisible_by_etp": "tp does not divide the width of an expert, which this stack splits",
-    "experts_need_sequence_parallel": "experts with tp > 1 need sequence parallelism (workload.sequence_parallel: true)",
-    "cp_not_recorded": "cp > 1, but a recorded workload does not tell what context parallelism changes (a model does)",
-    "cp_a2a_size_unfit": "cp_comm_type a2a+p2p needs a cp_a2a_size between 1 and cp that divides it; the other types need 1",
-    "cp_needs_flash_attention": "cp > 1, but this stack computes attention without a flash kernel",
-    "sequence_not_divisible_by_cp": "2 * cp does not divide the sequence: a rank takes two chunks of it",
-    "heads_not_divisible_by_cp": "the all-to-all's ranks (cp, or cp_a2a_size) do not divide heads / tp or key-value heads / tp",
-    "window_needs_whole_keys": "cp > 1 as a ring (p2p), but some layers have sliding windows: use a2a or all_gather",
-    "dispatcher_not_recorded": "a recorded workload's all-to-alls are those of its own dispatcher (a model has any)",
-    "shared_experts_unknown": "overlap_shared_experts, but the model has no shared experts, or the workload is a file",
-    "shared_experts_beside_twice": "overlap_ep runs shared experts beside dispatch and combine already: it excludes "
-    "overlap_shared_experts, as in Megatron",
-    "overlap_ep_unfit": "overlap_ep runs the forward of a chunk beside the backward of another: with pp > 1 it needs vpp > 1, "
-    "and it excludes layers that run again as a whole, and more than one MTP layer, as in Megatron",
-    "recompute_modules_unfit": "checkpointing names a module that the workload does not have (a file has none), or that "
-    "Megatron refuses: shared_experts with overlap_shared_experts, moe with overlap_ep, layernorm or moe_act with fp8_delayed",
-    "precision_not_recorded": "a recorded workload's times hold for the precision in which they were taken (a model has any)",
-    "expert_load_unknown": "expert_imbalance: no experts, no recorded times by tokens, or ep does not divide their number",
-    "sequence_not_movable": "another sequence than the workload's: only a trace has others, without a model, whose messages "
-    "and dense gradients tell the sizes of a layer (a model has one sequence: workload.sequence)",
-    "experts_not_movable": "another number of experts than the workload's: only a trace has others, without a model, whose "
-    "own number is known",
-    "precision_not_in_stack": "this stack has no linear layers in 8 or 4 bits",
-    "precision_not_on_device": "the device has no tensor cores of this precision",
-    "sizes_unfit_precision": "hidden size, heads, MLP (over tp) or tokens are no multiple of 16 (fp8), or of 32 (mxfp8, nvfp4)",
-    "result_not_finite": "the step time, or a part of it, is not a positive finite number",
-    "worker_lost": "the process that simulated this plan died, even with this plan alone",
-    "out_of_memory": "this plan alone needs more memory than a worker has",
-    "timed_out": "this plan alone exceeded the time limit of a slice (--slice-limit)",
-    "simulation_raised": "simulating this plan raised an error, which the run printed",
+    reason: text.format(**_FOLLOWS) for reason, text in shipped_document(Path(__file__).with_name("reasons.yaml")).items()
 }
 """What each reason code says. From `result_not_finite` on a plan has failed; before it, it cannot run."""
 REASONS: tuple[str, ...] = ("", *EXPLANATIONS)

@@ -66,7 +66,6 @@ class Measured:
     header: Values = field(default_factory=dict)
     kernels: Mapping[str, list[Kernel]] = field(default_factory=lambda: {kind: [] for kind in SIZES})  # by kind
     skipped: list[tuple[str, str]] = field(default_factory=list)  # kind and reason
-    conditions: list[Values] = field(default_factory=list)
     references: list[float] = field(default_factory=list)  # us of the same large GEMM, at the start and at the end
     layers: list[Values] = field(default_factory=list)  # whole layers, with what the host needed
     launches: list[Values] = field(default_factory=list)
@@ -142,8 +141,6 @@ def _take(measured: Measured, line: _Line) -> None:
         measured.kernels[kind].append(Kernel(words, sizes, line.us(), row.get("launch_bound") is True))
     elif kind == "skipped":
         measured.skipped.append((shown(row.get("of"), 20), shown(row.get("why"), 160)))
-    elif kind == "conditions":
-        measured.conditions.append(row)
     elif kind == "reference":
         measured.references.append(line.us())
     elif kind == "layer":
@@ -154,7 +151,7 @@ def _take(measured: Measured, line: _Line) -> None:
         measured.launches.append(row)
     elif kind == "end":
         measured.complete = row.get("complete") is True
-    elif kind != "trace":
+    elif kind not in IGNORED:
         raise line.fault("kind", shown(kind), f"one of {', '.join((*SIZES, *IGNORED))}")
 
 
@@ -229,10 +226,6 @@ def _notes(measured: Measured, base: Hardware) -> Iterator[str]:
     memory = measured.header.get("memory_bytes")
     if isinstance(memory, int) and memory > 0 and abs(memory / base.value("memory") - 1) > MEMORY_OFF:
         yield f"the GPU has {memory / 1e9:.0f} GB, {base.name} {base.value('memory') / 1e9:.0f} GB: is it this device?"
-    for key, unit in (("clock_mhz", "MHz"), ("temperature_c", "C"), ("power_w", "W")):
-        values = [float(text) for row in measured.conditions[1:] if (text := str(row.get(key))).replace(".", "", 1).isdigit()]
-        if values:
-            yield f"{key.split('_')[0]} under load: {min(values):g} to {max(values):g} {unit}"
     yield from _host_notes(measured)
     for (kind, why), count in Counter(measured.skipped).most_common(6):
         yield f"not measured: {count} x {kind}: {why}"

@@ -30,10 +30,9 @@ from sweep.commands.shared import (
 )
 from sweep.options import OptionError
 from sweep.outputs import naming
-from sweep.ranking.fidelity import compare_fidelity
 from sweep.ranking.ranking import TOP, rank
 from sweep.reopening import reopened
-from sweep.show.ranked import disagreement_of, print_ranking
+from sweep.show.ranked import print_ranking
 from sweep.show.sections import print_sections, rows_text
 from sweep.show.terminal import own_console, screen
 from sweep.show.tuned import standing_screen
@@ -76,7 +75,6 @@ def rank_command(
     relaxed: Annotated[bool, Option("--relax", help="What each constraint costs: the best plan without it.")] = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
-    compare: Annotated[bool, Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
     form = form_asked(Form, form, output, as_json)
@@ -86,10 +84,7 @@ def rank_command(
     turned = {"--descending/--ascending": descending is not None}
     for_runs = shaping | {"--per": per, "--verbose": verbose, "--try-cost": try_cost, "--relax": relaxed} | turned
     for_a_ranking = shaping | {"--measured": measured, "--verbose": verbose, "--try-cost": try_cost}
-    if compare:
-        others = for_a_ranking | {"--stable": stable, "--relax": relaxed, "--by": by, "--per": per}
-        takes("--compare-fidelity", others | turned, "--top, --where, --format and --output")
-    elif stable or measured:
+    if stable or measured:
         told = "only --measured, --by, --where, --top, --format and --output"
         takes("--stable" if stable else f"--measured {measured}", for_runs, told)
     elif relaxed:
@@ -99,10 +94,7 @@ def rank_command(
     groups, shown, front = groups_in(per), names_in("--columns", columns), names_in("--pareto", pareto)
     folder, most = result_at(directory), top or TOP
     write = partial(_write, form, output)
-    if compare:
-        both = compare_fidelity(folder, top=most, where=where)
-        write(both.rows, partial(print_sections, [disagreement_of(both)]))
-    elif relaxed:
+    if relaxed:
         opened = reopened(folder)
         constraints = relaxing.relax(opened, by=by, where=where, per=groups, descending=descending)
         rows = relaxing.relaxed_rows(constraints, result_schema(opened.prepared.sweep.space))

@@ -16,8 +16,6 @@ RECOMPUTE = Key("recompute_layer", field="checkpointing")
 TP_MODE = Key("tp_mode", field="sequence_parallel")
 ASYNC_TP = Key("tp_linear_async_communication", field="overlap_tp", is_sign=True)
 ENGINE = Key("pp_engine", field="schedule", is_sign=True)
-ENGINES = {"1f1b": "1f1b", "afab": "gpipe"}
-"""Engines of the pipeline, and our schedules."""
 STAGES = deepspeed.ZERO[:2]
 """What ranks share, by the stage of ZeRO."""
 ARGUMENTS: tuple[Key, ...] = arguments_in(globals(), Argument)

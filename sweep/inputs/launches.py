@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +15,13 @@ from sweep.frameworks import (
     deepspeed as of_deepspeed,
     maxtext as of_maxtext,
     nanotron as of_nanotron,
+    primus as of_primus,
     torchtitan as of_torchtitan,
 )
 from sweep.frameworks.megatron_sizes import TP
 from sweep.frameworks.names import SAID_AS
 from sweep.frameworks.nemo import megatron_name
-from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, nanotron, nemo, primus, torchtitan
+from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, nemo, plain, primus, torchtitan
 from sweep.inputs.text import head_of
 from sweep.inputs.told import Job
 
@@ -70,7 +72,9 @@ def _toml(path: str, text: str) -> Job:
 
 
 def _document(path: str, text: str) -> tuple[Values, Lines]:
-    is_json = text.lstrip().startswith("{")
+    is_json = text.lstrip().startswith("{") and not re.compile(r"(?m)^\s*['\"]?pipe[-_]parallel[-_]size['\"]?\s*:").search(
+        text
+    )  # whose braces hold words and commas of Python
     document, lines = parse_json(text, path) if is_json else parse_yaml(text, path, last_counts=True)
     if not isinstance(document, Mapping):
         raise SpecError(f"{path}: found no keys, expected those of a launch file")
@@ -136,13 +140,23 @@ FORMATS: Sequence[Format] = (
         lambda text: torchtitan.SIGN.search(text) and "=" in text and "--" not in text.split("\n")[0], _toml,
     ),
     Format(
-        "Primus YAML", "`framework: megatron`", primus.SIGN.search,
-        lambda path, text: primus.read_yaml(path, _document(path, primus.DEFAULTED.sub(r"\1", text))[0]),
+        "Primus YAML", f"`{of_primus.TRAINERS[0]}:`", of_primus.SIGN.search,
+        lambda path, text: primus.read_yaml(path, _document(path, of_primus.DEFAULTED.sub(r"\1", text))[0]),
+    ),
+    Format(
+        "GPT-NeoX YAML", "`pipe_parallel_size:`", re.compile(r"(?m)^\s*['\"]?pipe[-_]parallel[-_]size['\"]?\s*:").search,
+        _of_document(partial(plain.read_yaml, "gpt-neox")),
+    ),
+    Format("NeMo AutoModel YAML", "`step_scheduler:`", re.compile("(?m)^step_scheduler:").search,
+        _of_document(partial(plain.read_yaml, "nemo-automodel")),
+    ),
+    Format("llm-foundry YAML", "`global_train_batch_size:`", re.compile("(?m)^ *global_train_batch_size:").search,
+        _of_document(partial(plain.read_yaml, "llm-foundry")),
     ),
     Format("MaxText", f"`{of_maxtext.BATCH}`, as a key or in a command", maxtext.SIGN.search, _maxtext),
     Format(
         "nanotron YAML", f"`{of_nanotron.ENGINE.name}:` or `{of_nanotron.GA.name}:`",
-        nanotron.SIGN.search, _of_document(nanotron.read_yaml),
+        re.compile(rf"\b(?:{of_nanotron.SIGN}):").search, _of_document(partial(plain.read_yaml, "nanotron")),
     ),
     Format(
         "DeepSpeed JSON",

@@ -1,4 +1,4 @@
-"""Screens of `sweep rank`: the ranking with its ties and what it leaves out; --compare-fidelity."""
+"""Screens of `sweep rank`: the ranking with its ties and what it leaves out."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,11 +6,9 @@ from rich.console import Console
 
 from sim_core import FOLLOWING, PARTS, plural, short
 from sweep.answers.among import ties_of
-from sweep.answers.section import Section
 from sweep.columns import SECTIONS, measures_of
 from sweep.ranking.beside_running import Beside
 from sweep.ranking.error_bars import ErrorBars
-from sweep.ranking.fidelity import Disagreement
 from sweep.ranking.ranking import Ranking
 from sweep.ranking.selection import ALIKE
 from sweep.results.folder import Location
@@ -232,18 +230,3 @@ def running_words(job: Beside) -> str:
 def _change(ratio: float) -> str:
     """A ratio of steps as what it saves."""
     return f"{1 - ratio:.1%} less" if ratio <= 1 else f"{ratio - 1:.1%} more"
-
-
-def disagreement_of(both: Disagreement) -> Section:
-    """How far the fidelities agree, and the plans they disagree on most."""
-    correlation = "undefined, all plans tie" if both.rank_correlation is None else f"{both.rank_correlation:.3f}"
-    names = [name for name in both.rows.column_names if name not in PARTS or any(both.rows[name].to_pylist())]
-    rows = [tuple(cell(name, row[name]) for name in names) for row in both.rows.to_pylist()]
-    return Section(
-        f"{plural(both.pairs)} in both fidelities. simai / event: median {both.median:.3f}, "
-        f"5 to 95 % {both.low:.3f} to {both.high:.3f}. "
-        f"Rank correlation {correlation}; {plural(both.best_in_common)} are in the best {both.best} of both.",
-        sentences=("Largest differences; parts are simai - event:",),
-        table=(tuple(SHORT_PART.get(name, heading(name)) for name in names), *rows),
-        left=(),
-    )

@@ -109,14 +109,14 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     floor = np.full(len(chance), -np.inf)
     floor[known.rows[stopped]] = np.log(known.seconds[stopped])
     log_s = np.maximum(candidates.mean + posterior.mean, floor)
-    own = known.rows < rivals
-    finished = np.flatnonzero(timed & ~known.slow & own & ~np.isin(known.rows, skipped))
-    best = int(known.rows[finished][(log_s + candidates.offset)[known.rows[finished]].argmin()]) if len(finished) else None
-    alone, least = _set_aside(candidates, known, timed & ~known.slow & own, posterior.aside[(~known.slow & own)[timed]]), None
-    hopes = [(log_s[row] + candidates.offset[row] - np.log(factor), row) for row, factor in alone.items()]
-    if best is not None:
-        least = float((log_s + candidates.offset)[best])
-        hopes = [each for each in hopes if each[0] < least - APART]
+    own, cost = known.rows < rivals, log_s + candidates.offset
+    finished = timed & ~known.slow & own
+    ran = known.rows[finished & ~np.isin(known.rows, skipped)]
+    best = int(ran[cost[ran].argmin()]) if len(ran) else None
+    least = None if best is None else float(cost[best])
+    alone = _set_aside(candidates, known, finished, posterior.aside[finished[timed]])
+    near = cost[ran].min(initial=np.inf) - APART
+    hopes = {row: hope for row, factor in alone.items() if (hope := cost[row] - np.log(factor)) < near}
     judged = posterior if own.sum() >= LEAST_RUNS else posterior.likeliest
     likely, drawn = _outcomes(candidates, judged, chance, floor, best)
     fastest = drawn.min(1)
@@ -125,13 +125,13 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
         log_s=log_s,
         sd=posterior.sd,
         runs=chance,
-        log_cost=log_s + candidates.offset,
+        log_cost=cost,
         wins=np.bincount(first, minlength=len(chance)) / len(drawn),
         best=best,
         least=least,
         stacks=weights,
         slower=alone,
-        hope=min(hopes)[1] if hopes else None,
+        hope=min(hopes, key=hopes.__getitem__, default=None),
         regret=None if best is None else _regret(np.expm1(drawn[:, likely == best][:, 0] - fastest)),
     )
 

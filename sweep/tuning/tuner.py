@@ -283,15 +283,12 @@ class Tuner:
 
     def _again(self, limit: float) -> int | None:
         """The row to be run once more: of a run that is hard to believe, or the best one where a repeat decides."""
-        belief = self.belief
-        times = {
-            row: len(self.runs[int(self._basis.candidates.plans[row])].times)
-            for row in (belief.hope, belief.best)
-            if row is not None
-        }
-        if belief.hope is not None and times[belief.hope] < 2:
-            return belief.hope
-        return belief.best if times.get(belief.best or 0, REPEATS) < REPEATS and self._unsure(limit) else None
+        hope, best = self.belief.hope, self.belief.best
+        for row, most in ((hope, 2), (best, REPEATS)):
+            times = () if row is None else self.runs[int(self._basis.candidates.plans[row])].times
+            if 0 < len(times) < most and (row == hope or self._unsure(limit)):
+                return row
+        return None
 
     def _near(self, limit: float) -> bool:
         return stops(self.belief, sum(run.state != SKIP for run in self.runs.values()), limit)

@@ -25,8 +25,6 @@ CONFIDENCE = 0.9
 DENSE = "dense"
 EXPERTS = "experts"
 KINDS = {DENSE: "dense models", EXPERTS: "models with experts"}
-FREEDOM = 3.0
-"""Degrees of freedom of the t distribution of differences: a few pairs are far off."""
 MOVED, RESIZED = "moved", "resized"
 """Moves of recorded jobs with experts: to another pp or ep; to another sequence, micro-batch or number of experts. Of DENSE
 jobs, which ran under one plan each, only the error at that one is known."""

@@ -88,7 +88,6 @@ MEANT = {
         ("@R --stable --by tp", "--by tp: expected a column in proportion to time"),
         ("@R --relax --top 3", "--top: found beside --relax, which takes --by, "),
         ("@R --relax --stable", "--relax: found beside --stable, which takes only "),
-        ("@R --compare-fidelity --by tp", "--by: found beside --compare-fidelity, which takes --top, "),
     ],
     "compare": [
         ("@R @R --by nope", "--by: unknown column 'nope'"),

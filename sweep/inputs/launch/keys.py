@@ -1,10 +1,43 @@
 """What launch files of all formats share: whole numbers, sections, and the numbers of a model or why there are none."""
 
+import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from sim_core import Model, SimError, model_document
+from sim_core import Model, SimError, model_document, model_names, read_model
 from sim_core.documents import Fields, Values
 from sweep.inputs.text import model_note
+
+REFERENCE = re.compile(r"\$\{([\w.]+)\}\Z")
+TUNED = re.compile(r"^meta-|[-_](?:instruct|it|chat|base|hf|bf16|v0\.1)\b|[^a-z0-9.]")
+"""In names of models: makers, what was trained after, and signs between words."""
+NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?\Z")
+"""Of a model that is no path."""
+SAME = {"llama3.370b": "llama3.170b"}
+"""Models of the same shape."""
+
+
+def stated(document: Values, paths: str) -> Any:
+    """What stands at the first of some dotted paths that is set, in place of a reference what it leads to; None for nothing."""
+    for path in paths.split():
+        value: Any = document
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, str) and (reference := REFERENCE.match(value)) and reference[1] != path:
+            value = stated({key: each for key, each in document.items() if each != value}, reference[1])
+        if value not in (None, "None", "null", ""):
+            return value
+    return None
+
+
+def numbers_by_name(name: str, path: str, sequence: int | None) -> tuple[Fields, tuple[str, ...]]:
+    """The numbers of a model that others call so, as on Hugging Face; empty with a note where there is no preset."""
+    short = TUNED.sub("", name.rpartition("/")[2].lower())
+    preset = next((each for each in model_names() if TUNED.sub("", each) == SAME.get(short, short)), None)
+    if preset is not None:
+        return numbers_or_why(lambda: read_model(preset, {"sequence": sequence} if sequence else {}), path)
+    shown = f"{name[:40]} has no preset" if NAME.match(name) else "not in this file"
+    return {}, (f"model: {shown}; give --model",)
 
 
 def number(keys: Values, name: str) -> int | None:

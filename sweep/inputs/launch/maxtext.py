@@ -2,10 +2,9 @@
 
 import re
 
-from sim_core import model_names, read_model
 from sim_core.documents import Fields, Values
 from sweep.frameworks import maxtext as of
-from sweep.inputs.launch.keys import numbers_or_why
+from sweep.inputs.launch.keys import above_zero, numbers_by_name
 from sweep.inputs.told import Job
 
 SIGN = re.compile(rf"\b{of.BATCH}\s*[:=]")
@@ -22,12 +21,7 @@ def read_yaml(path: str, document: Values) -> Job:
     settings = {str(name): "" if value is None else str(value) for name, value in document.items()}
     plan: Fields = dict(of.plan_of(settings, None))
     name = settings.get(of.MODEL, "")
-    preset, model = of.PRESETS.get(name, name), Fields()
-    notes: tuple[str, ...] = ("model: not in this file; give --model",)
-    if preset in model_names():
-        model, notes = numbers_or_why(lambda: read_model(preset, {"sequence": plan["sequence"]}), path)
-    elif name:
-        notes = (f"model: {name[:40]} has no preset; give --model",)
+    model, notes = numbers_by_name(of.PRESETS.get(name, name), path, above_zero(plan["sequence"]))
     if of.REMAT not in settings:
         notes = (*notes, f"recompute: not in this file, taken as {of.WHOLE}, as configs/base.yml has it")
     elif plan["checkpointing"] is None:

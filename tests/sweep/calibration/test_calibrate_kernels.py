@@ -236,7 +236,6 @@ def test_what_a_user_should_know_is_said(tmp_path: Path) -> None:
         "the same GEMM took +10.0 % at the end",
         "the GPU has 40 GB, H100-SXM 85 GB: is it this device?",
         "the script was stopped before its end",
-        "clock under load: 1400 to 1400 MHz",
         "1 x 'gemm': 'no time left'",
         "part of the memory bandwidth: add 0.80",
     ):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from sim_core import SpecError
-from sweep.ranking.fidelity import compare_fidelity
 from tests.aicb import gpt_text, write
 from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
@@ -24,48 +21,6 @@ def both(write_spec: SpecWriter, tmp_path: Path) -> Path:
     done = sweep("run", spec, "--out", tmp_path / "out", "--workers", 0)
     assert done.returncode == 0, done.stderr
     return tmp_path / "out"
-
-
-def test_rows_are_paired_by_plan(both: Path) -> None:
-    table = rows(both).to_pylist()
-    found = compare_fidelity(both, top=1000, where=None)
-    keys = ("tp", "pp", "all_gpus", "ga")
-    event = {tuple(r[k] for k in keys): r for r in table if r["fidelity"] == "event" and r["status"] == "ok"}
-    simai = {tuple(r[k] for k in keys): r for r in table if r["fidelity"] == "simai" and r["status"] == "ok"}
-    assert found.pairs == len(set(event) & set(simai)) > 30
-    for row in found.rows.to_pylist():
-        key = tuple(row[k] for k in keys)
-        assert row["ratio"] == pytest.approx(simai[key]["step_time_s"] / event[key]["step_time_s"])
-    assert {row["dp_overlap_ratio"] for row in table} == {0.5}
-    assert found.rank_correlation is not None
-    assert -1 <= found.rank_correlation <= 1
-    assert found.low <= found.median <= found.high
-
-
-def test_the_command_shows_where_they_disagree(both: Path) -> None:
-    told = sweep("rank", both, "--compare-fidelity", "--top", 3)
-    assert told.returncode == 0
-    assert "simai / event: median" in told.stdout
-    listed = json.loads(sweep("rank", both, "--compare-fidelity", "--top", 3, "--format", "json").stdout)
-    assert len(listed) == 3
-    assert sweep("rank", both, "--compare-fidelity", "--where", "tpp > 1").returncode == 2
-
-
-def test_the_comparison_goes_to_a_file_and_takes_no_ranking(both: Path, tmp_path: Path) -> None:
-    assert sweep("rank", both, "--compare-fidelity", "-o", tmp_path / "c.txt").returncode == 0
-    assert "simai / event: median" in (tmp_path / "c.txt").read_text()
-    assert sweep("rank", both, "--compare-fidelity", "--by", "tp").returncode == 2
-
-
-def test_plans_that_all_tie_have_no_rank_correlation(both: Path) -> None:
-    assert compare_fidelity(both, top=1, where="tp = 1 and pp = 1 and all_gpus = 128 and ga = 1").rank_correlation is None
-
-
-def test_a_sweep_of_one_fidelity_has_nothing_to_compare(write_spec: SpecWriter, tmp_path: Path) -> None:
-    assert sweep("run", write_spec(), "--out", tmp_path / "out", "--workers", 0, "--top", 0).returncode == 0
-    with pytest.raises(SpecError, match="no plan was simulated in both fidelities"):
-        compare_fidelity(tmp_path / "out", top=3, where=None)
-    assert "dp_overlap_ratio" not in rows(tmp_path / "out").column_names
 
 
 @pytest.mark.parametrize("where", ["fidelity", "fixed.fidelity", "axes.fidelity"])

@@ -324,6 +324,56 @@ python3 -m MaxText.train MaxText/configs/base.yml run_name=$RUN base_output_dire
   model_name=llama3.1-70b per_device_batch_size=4 max_target_length=8192 remat_policy=save_qkv_proj \\
   ici_fsdp_parallelism=32 ici_tensor_parallelism=8 steps=20 quantization='' dataset_type=synthetic
 """
+NEOX = """\
+# braces of YAML, with the words and commas of Python
+{
+  "pipe-parallel-size": 4, "model-parallel-size": 2,
+  "num-layers": 44, "hidden-size": 6144, "num-attention-heads": 64, "seq-length": 2048, "max-position-embeddings": 2048,
+  "norm": "layernorm", "pos-emb": "rotary", "no-weight-tying": true, "gpt_j_residual": true,
+  "vocab-file": "/home/somebody/vocab.json",
+  "optimizer": {"type": "Adam", "params": {"lr": 0.97e-4,}},
+  "zero_optimization": {"stage": 1, "overlap_comm": True,},
+  "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 32,
+  "checkpoint-activations": true, "hidden-dropout": 0, "attention-dropout": 0,
+  "fp16": {"fp16": true, "enabled": true,},
+}
+"""
+AUTOMODEL = """\
+step_scheduler: {global_batch_size: 512, local_batch_size: 8}
+distributed:
+  strategy: fsdp2
+  dp_size: none
+  pp_size: 2
+  cp_size: 1
+  ep_size: 1
+  activation_checkpointing: true
+  pipeline: {pp_schedule: 1f1b, pp_microbatch_size: 1}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: meta-llama/Llama-3.3-70B-Instruct
+peft: {match_all_linear: true, dim: 16}
+dataset: {path_or_dataset: /home/somebody/data, seq_len: 4096}
+"""
+FOUNDRY = """\
+variables: {max_seq_len: 2048}
+max_seq_len: ${variables.max_seq_len}
+run_name: secret-project
+model:
+  name: mpt_causal_lm
+  d_model: 4096
+  n_heads: 32
+  n_layers: 32
+  expansion_ratio: 4
+  max_seq_len: ${variables.max_seq_len}
+  vocab_size: 50368
+  no_bias: true
+  attn_config: {attn_impl: flash, attn_type: grouped_query_attention, kv_n_heads: 8}
+optimizer: {name: decoupled_adamw}
+global_train_batch_size: 1024
+device_train_microbatch_size: 8
+precision: amp_bf16
+fsdp_config: {sharding_strategy: SHARD_GRAD_OP, mixed_precision: PURE, activation_checkpointing: false}
+"""
 PRIMUS = """\
 exp_name: ${PRIMUS_EXP_NAME:secret-project}
 modules:
@@ -410,7 +460,7 @@ FILES: Mapping[str, str] = {
     "Megatron-LM script": SCRIPT, "torchtitan TOML": TOML, "MaxText script": MAXTEXT_SCRIPT,
     "nanotron YAML": NANOTRON_YAML, "DeepSpeed JSON": DEEPSPEED_JSON,
     "exported plan": EXPORTED, "Trainer YAML": TRAINER_YAML, "NeMo YAML": NEMO_YAML, "Megatron-LM YAML": MEGATRON_YAML,
-    "Primus YAML": PRIMUS,
+    "GPT-NeoX YAML": NEOX, "NeMo AutoModel YAML": AUTOMODEL, "llm-foundry YAML": FOUNDRY, "Primus YAML": PRIMUS,
 }  # fmt: skip
 """A file of each kind."""
 LOGS = tuple(FILES)[: list(FILES).index("Trainer") + 1]
