@@ -125,7 +125,7 @@ def _left_out(runs: Sequence[Run]) -> dict[int, Run]:
     for at, run in enumerate(runs):
         if not page_of(run.row.stack().name).of_megatron:
             by_page[stand_in(run.row)].append(at)
-    found = {}
+    found: dict[int, Run] = {}
     for page, of_page in by_page.items():
         found |= zip(
             of_page, run_rows([runs[at].row for at in of_page], UNCHANGED._replace(base=read_stack(page))), strict=True

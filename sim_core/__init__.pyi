@@ -78,6 +78,8 @@ from sim_core.workloads.traces.replay import JobStatistics, Replay, recorded_ste
 from sim_core.workloads.traces.text import looks_like_trace
 from sim_core.workloads.workload import BasePlan, Framework, Workload
 
+PUBLIC: tuple[str, ...]
+
 __all__ = [
     "ALTERNATIVES",
     "ASSUMED",
@@ -127,6 +129,7 @@ __all__ = [
     "PARTS",
     "PLAN_DEFAULTS",
     "PLAN_FIELDS",
+    "PUBLIC",
     "Parameters",
     "PlanField",
     "Plans",
