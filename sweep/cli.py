@@ -91,6 +91,8 @@ class _Commands(CheckedGroup):
         before = os.environ.get(_THREADS)
         os.environ.setdefault(_THREADS, "1")
         try:
+            import numpy  # noqa: F401
+
             return super().resolve_command(ctx, args)
         finally:
             if before is None:

@@ -43,7 +43,18 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     ]
     expected = {path.relative_to(ROOT).as_posix() for path in files}
     assert {"sim_core/py.typed", "sweep/py.typed"} < expected
-    assert {path.rpartition(".")[2] for path in expected} == {"py", "typed", "yaml", "npz", "csv", "json", "css", "js", "txt"}
+    assert {path.rpartition(".")[2] for path in expected} == {
+        "py",
+        "pyi",
+        "typed",
+        "yaml",
+        "npz",
+        "csv",
+        "json",
+        "css",
+        "js",
+        "txt",
+    }
     found = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert found == expected
 

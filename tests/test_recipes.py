@@ -289,7 +289,9 @@ def test_a_collective_from_its_recipe(copy: Copy) -> None:
     terms, collectives, fabric = "sim_core/terms.py", "sim_core/costing/collectives.py", "sim_core/costing/fabric.py"
     copy.insert(terms, ')\n"""All kinds of messages', f"    {row},\n")
     copy.replace(terms, "SEND_RECEIVE = range(", "SEND_RECEIVE, BROADCAST = range(")
-    assert "collective broadcast: collective_s has no seconds for it" in copy.run("-c", "import sim_core", fails=True)
+    assert "collective broadcast: collective_s has no seconds for it" in copy.run(
+        "-c", "from sim_core import simulate", fails=True
+    )
     copy.replace(collectives, "ALL_TO_ALL, SEND_RECEIVE}", "ALL_TO_ALL, SEND_RECEIVE, BROADCAST}")
     copy.replace(collectives, "from sim_core.terms import ", "from sim_core.terms import BROADCAST, ")
     copy.insert(
@@ -320,7 +322,7 @@ def test_a_memory_term_from_its_recipe(copy: Copy) -> None:
     before = list(map(float, copy.run("-c", MEMORY).split()))
     metrics, peak = "sim_core/metrics.py", "sim_core/costing/peak.py"
     copy.insert(metrics, '    MemoryTerm("peak_memory_bytes"', f"    {term},\n")
-    assert "memory terms: found tensors, tensors" in copy.run("-c", "import sim_core", fails=True)
+    assert "memory terms: found tensors, tensors" in copy.run("-c", "from sim_core import simulate", fails=True)
     copy.replace(metrics, f"    {term},\n", "")
     copy.insert(metrics, '    MemoryTerm("allocator_bytes"', f"    {term},\n")
     copy.insert(metrics, "ALLOCATED = ", f"{index}\n")

@@ -115,18 +115,20 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     best = int(ran[cost[ran].argmin()]) if len(ran) else None
     least = None if best is None else float(cost[best])
     alone = _set_aside(candidates, known, finished, posterior.aside[finished[timed]])
-    near = cost[ran].min(initial=np.inf) - APART
-    hopes = {row: hope for row, factor in alone.items() if (hope := cost[row] - np.log(factor)) < near}
+    hopes = {
+        row: hope
+        for row, factor in alone.items()
+        if (hope := cost[row] - np.log(factor)) < cost[ran].min(initial=np.inf) - APART
+    }
     judged = posterior if own.sum() >= LEAST_RUNS else posterior.likeliest
     likely, drawn = _outcomes(candidates, judged, chance, floor, best)
     fastest = drawn.min(1)
-    first = likely[drawn.argmin(1)][np.isfinite(fastest)]  # in the others none runs
     return Belief(
         log_s=log_s,
         sd=posterior.sd,
         runs=chance,
         log_cost=cost,
-        wins=np.bincount(first, minlength=len(chance)) / len(drawn),
+        wins=np.bincount(likely[drawn.argmin(1)][np.isfinite(fastest)], minlength=len(chance)) / len(drawn),  # else none runs
         best=best,
         least=least,
         stacks=weights,
@@ -177,10 +179,10 @@ def _outcomes(
 ) -> tuple[Ints, Floats]:
     """Rows of the plans most likely to be the best, [k], and of the best that ran; joint draws of ln of what they cost, in
     truth, [draws, k]; inf: it fails."""
-    expected = candidates.mean + candidates.offset
-    likely = np.argsort(np.where(chance > 0, expected + posterior.mean - 2 * posterior.sd, np.inf), kind="stable")[:WEIGHED]
+    hoped = candidates.mean + candidates.offset + posterior.mean - 2 * posterior.sd
+    likely = np.argsort(np.where(chance > 0, hoped, np.inf), kind="stable")[:WEIGHED]
     likely = likely if best is None else np.unique(np.append(likely, best))
-    true = np.maximum(expected[likely] + posterior.draw(JOINT_DRAWS, likely), (floor + candidates.offset)[likely])
+    true = np.maximum(candidates.mean[likely] + posterior.draw(JOINT_DRAWS, likely), floor[likely]) + candidates.offset[likely]
     fails = np.random.default_rng(1).random(true.shape) >= np.where(likely == best, 1.0, chance[likely])
     true[fails] = np.inf
     return likely, true

@@ -25,6 +25,7 @@ from sim_core.costing.fabric import Routing, reached, routing_of
 from sim_core.hardware.table import Device, device_at
 from sim_core.planning.placement import Placement
 from tests.conftest import make_plans
+from tests.facts import FREE_HOST, stack_with
 from tests.oracle.pipeline import WEIGHTS
 from tests.oracle.split import DUALPIPE, dual
 
@@ -38,7 +39,7 @@ def links(**numbers: Any) -> Device:
 
 
 def run(name: str = "deepseek-v3", **plan: Any) -> Results:
-    work = workload_from_model(read_model(name, {"sequence": 4096}), read_stack("megatron-core"), sequence_parallel=True)
+    work = workload_from_model(read_model(name, {"sequence": 4096}), stack_with(**FREE_HOST), sequence_parallel=True)
     return simulate(work, table(), plans(work, **{"micro_batch": 1, "ga": 2, "layer_split": "balanced", **plan}))
 
 
@@ -137,7 +138,7 @@ def test_the_fullest_rank_receives_more_and_a_capacity_drops_it() -> None:
     for capacity in (None, 1.25):
         experts = routed | ({"capacity_factor": capacity} if capacity else {})
         model = read_model("mixtral-8x7b", {"sequence": 4096, "experts": experts})
-        work = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+        work = workload_from_model(model, stack_with(**FREE_HOST), sequence_parallel=True)
         grid = plans(work, ep=8, tp=8, all_gpus=64, micro_batch=64, ga=1, expert_imbalance=[1.0, 2.0])
         seconds.append(simulate(work, slow, grid).named()["ep_total_s"])
     assert seconds[0][1] / seconds[0][0] == pytest.approx(2, rel=0.02)
@@ -175,7 +176,7 @@ def test_shared_experts_alone_hide_dispatch_and_combine() -> None:
     compute_s = []
     for shared in (0, 2048):
         model = read_model("deepseek-v3", {"sequence": 4096, "mtp_layers": 0, "experts": {**routed, "shared_ffn": shared}})
-        work = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+        work = workload_from_model(model, stack_with(**FREE_HOST), sequence_parallel=True)
         overlaps = [False, True] if shared else [False]
         plan: dict[str, Any] = {"pp": 4, "ep": 32, "dp": 32, "micro_batch": 1, "ga": 4, "layer_split": "balanced"}
         found = simulate(work, slow, plans(work, **plan, overlap_shared_experts=overlaps)).named()
@@ -224,7 +225,7 @@ def test_shared_experts_hide_dispatch_and_combine() -> None:
     hidden = []
     for shared in (0, 2048):
         model = read_model("deepseek-v3", {"sequence": 4096, "experts": {**routed, "shared_ffn": shared}})
-        work = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+        work = workload_from_model(model, stack_with(**FREE_HOST), sequence_parallel=True)
         grid = plans(work, pp=4, vpp=2, ep=32, dp=32, micro_batch=1, ga=4, layer_split="balanced", overlap_ep=True)
         found = simulate(work, table(), grid).named()
         hidden.append(float(found["ep_total_s"][0] - found["ep_exposed_s"][0]))
@@ -238,9 +239,7 @@ def test_files_have_their_own(gpt7b: Workload, h100: HardwareTable) -> None:
 
 def test_a_dispatcher_of_tokens_that_stay_changes_no_other_message() -> None:
     """Mixtral with all experts on each rank: nothing is dispatched, and NICs are shared by gradients and context messages."""
-    work = workload_from_model(
-        read_model("mixtral-8x7b", {"sequence": 4096}), read_stack("megatron-core"), sequence_parallel=True
-    )
+    work = workload_from_model(read_model("mixtral-8x7b", {"sequence": 4096}), stack_with(**FREE_HOST), sequence_parallel=True)
     plan: dict[str, Any] = {"tp": 4, "cp": 4, "ep": 1, "all_gpus": 64, "micro_batch": 1, "ga": 2, "overlap_grad": True}
     steps = []
     for shared in (True, False):
@@ -262,7 +261,7 @@ def test_all_to_alls_are_exposed_in_the_blocks_that_dualpipe_runs_alone(pp: int,
             sending = sum(block.way != WEIGHTS for block in item)
             blocks += sending
             alone += sending if len(item) == 1 else 0
-    stack = read_stack("megatron-core").model_copy(update={"jitter": 0.0, "pair_contention": 0.0})
+    stack = stack_with(**FREE_HOST).model_copy(update={"jitter": 0.0, "pair_contention": 0.0})
     work = workload_from_model(read_model("qwen3-30b-a3b", {"layers": 4, "sequence": 2048}), stack, sequence_parallel=True)
     grid = plans(work, tp=2, ep=16, pp=pp, all_gpus=32 * pp, ga=ga, schedule="dualpipe", overlap_grad=0)
     found = simulate(work, table(nic_bandwidth="4000 Gb/s", shared_nics=False), grid).named()

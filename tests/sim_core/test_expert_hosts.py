@@ -13,7 +13,6 @@ from sim_core import (
     plans,
     read_hardware,
     read_model,
-    read_stack,
     simulate,
     workload_from_model as workload_of,
 )
@@ -22,7 +21,7 @@ from sim_core.models.keys import make_keys
 from sim_core.models.operators import operators
 from sim_core.models.precision import PRECISION_NAMES
 from sim_core.terms import FORWARD, INPUT_GRADIENT
-from tests.facts import stack_with
+from tests.facts import FREE_HOST, stack_with
 
 TABLE = hardware_table([read_hardware("H100-SXM").with_values({"memory": "1e6 GB"})], None)
 LAYERS, GA, EXPERTS, EP, TOKENS, HIDDEN, FFN, TOPK = 4, 8, 16, 8, 4096, 2048, 1024, 4
@@ -41,7 +40,7 @@ def step(facts: dict[str, object] | None = None, model: dict[str, object] | None
     bare = {"host_forward": "0 s", "host_backward": "0 s", "jitter": 0}
     work = workload_of(
         parse_model(SMALL | (model or {}), ""),
-        read_stack("megatron-core").with_facts(bare | (facts or {})),
+        stack_with(**FREE_HOST).with_facts(bare | (facts or {})),
         sequence_parallel=True,
     )
     columns = simulate(work, TABLE, plans(work, **(PLAN | plan))).named()
