@@ -23,7 +23,7 @@ PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/shar
 
 .PHONY: help sweep dist reference rooms test coverage test-long mutants check matrix oldest newest audit release validate validation bench cluster-demo hooks format clean
 .DEFAULT_GOAL := help
-# without bytecode every process that a test starts compiles 400 modules anew: half of the tests' time
+# without bytecode each process that a test starts compiles 400 modules anew, for a second
 unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## list the commands
