@@ -44,8 +44,9 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name in (places := _places()):
-        module, own = places[name]
-        globals()[name] = found = getattr(import_module(module), own, None) or import_module(f"{module}.{own}")
+        place, own = places[name]
+        module = import_module(place)
+        globals()[name] = found = getattr(module, own) if hasattr(module, own) else import_module(f"{place}.{own}")
         return found
     for module in PUBLIC:
         found = vars(import_module(f"sim_core.{module}")).get(name, warn)

@@ -20,7 +20,7 @@ def by_word(words: Mapping[Meaning, str]) -> dict[str, Meaning]:
 
 
 _ROWS: Iterable[Argument[Launched]] = (
-    *nanotron.ARGUMENTS, *torchtitan.ARGUMENTS, *deepspeed.ARGUMENTS, *megatron.ARGUMENTS,
+    *nanotron.KEYS.values(), *torchtitan.ARGUMENTS, *deepspeed.ARGUMENTS, *megatron.ARGUMENTS,
 )  # fmt: skip
 FIELD_OF_NAME = {
     **by_word(_OTHERS["others"]),

@@ -165,7 +165,8 @@ def runs_of(entries: Sequence[Entry]) -> dict[int, Run]:
 def doubts(runs: Mapping[int, Run]) -> list[str]:
     """A line for each plan whose times differ."""
     return [
-        f"plan {run.plan}: {len(run.times)} times from {min(run.times):.4g} to {max(run.times):.4g} s; their median counts"
+        f"plan {run.plan}: {len(run.times)} times from {min(run.times):.4g} to {max(run.times):.4g} s; the median of those "
+        "within 42 % of the least counts"
         for run in runs.values()
         if run.state == OK and len(run.times) > 1 and max(run.times) > (1 + SAME) * min(run.times)
     ]

@@ -134,13 +134,16 @@ class Tuner:
     @property
     def runs(self) -> dict[int, Run]:
         """Own runs by plan: those of the file, and the job that runs today. Raises FormatError, SpecError."""
-        made, today = self.made, self._running[0]
-        return made if today is None or today.plan in made else {today.plan: today} | made
+        return runs_of([*self._running[0], *self._told])
 
     @property
     def made(self) -> dict[int, Run]:
         """Those of the file, which count for a budget. Raises FormatError, SpecError."""
-        return runs_of(read_record(self.file, self.identity) if self._entries is None else self._entries)
+        return runs_of(self._told)
+
+    @property
+    def _told(self) -> Sequence[Entry]:
+        return read_record(self.file, self.identity) if self._entries is None else self._entries
 
     @property
     def notes(self) -> list[str]:
@@ -167,19 +170,19 @@ class Tuner:
             yield f"these runs are like those of {stack} {chance}, not as simulated: workload: {{stack: {stack}}} says so"
 
     @cached_property
-    def _running(self) -> tuple[Run | None, list[str]]:
+    def _running(self) -> tuple[list[Entry], list[str]]:
         """The job that the spec says to run today, as a run, and what there is to say of it."""
         running = self.opened.spec.running
         if running is None or (step := running.step_time_s) is None:
-            return None, []
+            return [], []
         with parts(self.opened.folder) as source:
             plan = plan_of_running(source, running)
         if plan is None:
-            return None, ["the job that runs today (`running:` of the spec) is none of these plans, and tells nothing here"]
+            return [], ["the job that runs today (`running:` of the spec) is none of these plans, and tells nothing here"]
         if (reason := self.row(plan, legal=False)["reason"]) not in ("", None, _FULL):
-            return None, [f"the job that runs today, plan {plan}, cannot run, as simulated ({reason}), and tells nothing here"]
+            return [], [f"the job that runs today, plan {plan}, cannot run, as simulated ({reason}), and tells nothing here"]
         said = f"plan {plan} runs today (`running:` of the spec), {short(step, 's')}: it counts as a run, and for no budget"
-        return Run(plan=plan, state=OK, step_time_s=step, peak_memory_gib=None, times=(step,)), [said]
+        return [Entry(plan=plan, state=OK, step_time_s=step)], [said]
 
     def tell(
         self, plan: int, outcome: float | str, *, peak_memory_gib: float | None = None, log: str = "", note: str = "",

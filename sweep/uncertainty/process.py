@@ -96,8 +96,9 @@ class Posterior(NamedTuple):
 
     @property
     def likeliest(self) -> "Posterior":
-        """The same with the size that is the likeliest, as if it were known."""
-        return self._replace(weights=np.eye(len(self.weights))[self.weights.argmax()])
+        """The same with the size that is the likeliest, as if it were known; of each part of a mixture."""
+        parts = self.weights.reshape(-1, len(SIZES))
+        return self._replace(weights=(np.eye(len(SIZES))[parts.argmax(1)] * parts.sum(1)[:, None]).ravel())
 
     def draw(self, count: int, rows: Ints) -> Floats:
         """Joint draws of the errors of some plans, [count, rows]; the same ones at every call."""

@@ -36,19 +36,23 @@ WORDS = (
 
 @pytest.mark.parametrize("word", WORDS)
 def test_a_word_is_spelled_in_one_file(word: str) -> None:
+    """Of code, or of a table of data from which code derives it."""
     pattern = re.compile(r"(?<![a-z_-])" + word.replace(" ", "[-_]") + r"\b")
-    files = {
-        str(path.relative_to(ROOT))
-        for room in ("sim_core", "sweep")
-        for path in (ROOT / room).rglob("*.py")
-        if pattern.search(path.read_text(encoding="utf-8"))
-    }
-    assert len(files) == 1, files
+    code, data = (
+        {
+            str(path.relative_to(ROOT))
+            for room in ("sim_core", "sweep")
+            for path in (ROOT / room).rglob(kind)
+            if pattern.search(path.read_text(encoding="utf-8"))
+        }
+        for kind in ("*.py", "*.yaml")
+    )
+    assert len(code or data) == 1, (code, data)
 
 
 def test_names_of_arguments_are_told_apart() -> None:
     """No name stands for two arguments of a framework, and no look-up of a name for a field is lost."""
-    for arguments in (megatron.ARGUMENTS, torchtitan.ARGUMENTS, deepspeed.ARGUMENTS, nanotron.ARGUMENTS):
+    for arguments in (megatron.ARGUMENTS, torchtitan.ARGUMENTS, deepspeed.ARGUMENTS, tuple(nanotron.KEYS.values())):
         spelled = [name for argument in arguments for name in argument.names]
         assert len(spelled) == len(set(spelled))
     assert names.FIELD_OF_NAME["recompute_num_layers"] == "checkpointing"

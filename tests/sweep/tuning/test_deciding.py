@@ -123,3 +123,12 @@ def test_a_run_that_is_hard_to_believe_is_named_and_hoped_for() -> None:
 def test_a_slow_machine_is_no_noise() -> None:
     assert steady([2.0, 4.4]) == pytest.approx([2.0])
     assert noise_of([(2.0, 4.4)]) == NOISE
+
+
+def test_before_runs_every_stack_that_may_run_it_is_drawn() -> None:
+    """Two stacks alike likely, by one of which the second plan takes half: each plan wins by one of them."""
+    moved = np.array([[0.0, 0.0], [0.0, -np.log(3.0)]])
+    plans = candidates([2.0, 3.0])._replace(moved=moved, memory_error=guesses_of("megatron-core") * 2)
+    guesses = [guess._replace(share=0.5) for guess in plans.memory_error]
+    wins = believe(plans._replace(memory_error=tuple(guesses)), known([], [])).wins
+    assert wins == pytest.approx([0.5, 0.5], abs=0.08)

@@ -35,7 +35,7 @@ def test_the_median_of_several_times_counts(tmp_path: Path) -> None:
     path.write_text("plan, iter_ms,note\n5,1000,a\n\n7,2000,b\n5,3000,c\n5,1100,\n", encoding="utf-8")
     runs = runs_of(read_record(path))
     assert {plan: run.step_time_s for plan, run in runs.items()} == {5: 1.05, 7: 2.0}, "3 s is of a slow machine"
-    assert doubts(runs) == ["plan 5: 3 times from 1 to 3 s; their median counts"]
+    assert doubts(runs) == ["plan 5: 3 times from 1 to 3 s; the median of those within 42 % of the least counts"]
 
 
 def test_states_of_one_plan(tmp_path: Path) -> None:

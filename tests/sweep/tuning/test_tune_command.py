@@ -297,10 +297,13 @@ def test_the_job_that_runs_today_is_a_run(tmp_path: Path) -> None:
     assert told["best"]["step_time_s"] == 2.9
     assert len(told["next"]) == 1
     said = sweep("tune", tmp_path / "own", "--add", f"plan={best['plan']}", "--step", "2 s").stdout
-    assert f"best: plan {best['plan']}, 2 s" in said  # measured again: what runs today is no news
+    assert f"best: plan {best['plan']}, 2 s" in said  # measured again: a slower time is no news
     assert asked(tmp_path / "own", "--budget", 1)["next"] == []
     assert asked(tmp_path / "other")["best"] is None
     assert "(`running:` of the spec) is none of these plans" in sweep("tune", tmp_path / "other").stdout
+    tuner = load(tmp_path / "own").tuner()
+    assert tuner.runs[best["plan"]].times == (2.9, 2.0), "a repeat of the job that runs is its second time"
+    assert tuner.made[best["plan"]].times == (2.0,)
 
 
 def test_a_search_with_few_plans_says_how_to_have_more(result: Path, tmp_path: Path) -> None:
@@ -323,7 +326,7 @@ def test_how_stable_the_pick_is(result: Path) -> None:
 
     before = wins()
     first = next(iter(before))
-    assert 0.99 <= sum(before.values()) <= 1
+    assert 0.99 <= sum(before.values()) < 1 + 1e-9
     assert before[first] < 1
     slow = 3 * next(row for row in asked(result)["next"])["expected_step_time_s"]
     assert sweep("tune", result, "--add", f"plan={first}", "--step", f"{slow} s").returncode == 0
