@@ -18,11 +18,14 @@ SAME = {"llama3.370b": "llama3.170b"}
 
 
 def stated(document: Values, paths: str) -> Any:
-    """What stands at the first of some dotted paths that is set, in place of a reference what it leads to; None for nothing."""
+    """What stands at the first of some dotted paths that is set, in place of a reference what it leads to; None for nothing.
+
+    A list, which no word of ours is for, of a value that stands where a section is expected.
+    """
     for path in paths.split():
         value: Any = document
         for key in path.split("."):
-            value = value.get(key) if isinstance(value, Mapping) else None
+            value = value.get(key) if isinstance(value, Mapping) else [value] if value else None
         if isinstance(value, str) and (reference := REFERENCE.match(value)) and reference[1] != path:
             value = stated({key: each for key, each in document.items() if each != value}, reference[1])
         if value not in (None, "None", "null", ""):

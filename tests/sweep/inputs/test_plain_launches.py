@@ -9,7 +9,6 @@ import pytest
 
 from sim_core import SpecError
 from sweep.inputs.launches import read_launch
-from sweep.inputs.log import read_log
 from sweep.inputs.told import Job
 from tests.sweep.commands import sweep
 from tests.sweep.inputs import specimens
@@ -173,16 +172,12 @@ def test_other_frameworks_of_primus(tmp_path: Path) -> None:
         read(tmp_path, titan.replace("framework: megatron", "framework: hummingbirdxt"))
 
 
-def test_primus_prints_what_is_in_use(tmp_path: Path) -> None:
-    """GB are GiB there; what tensors take is better known, wherever it is printed."""
-    lines = [line for line in specimens.megatron_log().splitlines() if "max allocated" not in line]
-    more = " hip mem usage/free/total/usage_ratio: 153.81GB/102.17GB/255.98GB/60.09% |"
-    more += " rank-1 rocm max mem usage/usage_ratio: 160.5GB/62.7% |"
-    text = "\n".join(line + more if "elapsed time" in line else line for line in lines) + "\n"
-    path = tmp_path / "run.log"
-    path.write_text(text, encoding="utf-8")
-    found = read_log(path)
-    assert (found.peak_memory_gib, found.memory_kind) == (160.5, "in use on the device")
-    path.write_text(text + " memory (MB) | allocated: 1.0 | max allocated: 51200.0 | reserved: 3.0 |\n", encoding="utf-8")
-    found = read_log(path)
-    assert (found.peak_memory_gib, found.memory_kind) == (50.0, "max allocated")
+def test_a_value_in_place_of_a_section_says_nothing(tmp_path: Path) -> None:
+    """`zero_optimization: 3` is no stage 3, and no "none" by itself; `false` is none."""
+    odd = read(
+        tmp_path, specimens.NEOX.replace('"zero_optimization": {"stage": 1, "overlap_comm": True,}', '"zero_optimization": 3')
+    )
+    assert odd.plan["sharding"] is None
+    assert any(note.startswith("zero_optimization.stage or zero_stage [3]: sharding") for note in odd.notes)
+    off = specimens.NEOX.replace('"zero_optimization": {"stage": 1, "overlap_comm": True,}', '"zero_optimization": false')
+    assert read(tmp_path, off).plan["sharding"] == "none"
