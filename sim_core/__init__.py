@@ -48,10 +48,10 @@ def __getattr__(name: str) -> object:
         module = import_module(place)
         globals()[name] = found = getattr(module, own) if hasattr(module, own) else import_module(f"{place}.{own}")
         return found
-    for module in PUBLIC:
-        found = vars(import_module(f"sim_core.{module}")).get(name, warn)
-        if not name.startswith("_") and not isinstance(found, ModuleType) and found is not warn:
-            now = f"sim_core.{module}.{name}"
+    for own in () if name.startswith("_") else PUBLIC:
+        module = import_module(f"sim_core.{own}")
+        if hasattr(module, name) and not isinstance(found := getattr(module, name), ModuleType):
+            now = f"{module.__name__}.{name}"
             warn(f"sim_core.{name} is now {now}; sim_core.{name} will be refused from 0.4 on", FutureWarning, stacklevel=2)
             return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -36,6 +36,9 @@ EXPERTS = "experts, micro-batch 1, one node: with the dispatcher in question, as
 MANY_EXPERTS = "experts, micro-batch 1, one node: 4 and 16 experts a rank"
 EXPERTS_ACROSS = "experts over two nodes, with overlap_ep and without"
 
+IN_FP32 = 8.0
+"""Bytes that a loss in fp32 keeps of a logit: its softmax in fp32, logits and gradients in 16 bits."""
+
 
 class Stack(Record):
     """The page of facts of a framework: each number the same for every model and device. Units are those of `Fact`."""
@@ -416,14 +419,14 @@ class Stack(Record):
     def with_facts(self, facts: Mapping[str, object]) -> "Stack":
         """A copy with some facts replaced. Raises SpecError on an unknown name or a bad value."""
         values, sources = _read_facts(facts)
+        alike = values.get("fused_loss", self.fused_loss) == self.fused_loss  # else the page's bytes are of another loss
+        other = {} if alike else {"loss_bytes": None, "logit_bytes": max(self.logit_bytes, IN_FP32)}
         given = {name: sources.get(name, "given without a source") for name in values}
-        stated = {
-            name: fact["value"] if isinstance(fact, Mapping) and "value" in fact else fact for name, fact in facts.items()
-        }
+        stated, _ = split_sources(facts)
         changed = ", ".join(f"{name} {stated[name]}" for name in values)
         name = f"{self.name} ({changed})" if changed else self.name
         told = {fact: counts for fact, counts in self.told.items() if fact not in values}
-        return self.model_copy(update=values | {"name": name, "sources": {**self.sources, **given}, "told": told})
+        return self.model_copy(update=other | values | {"name": name, "sources": {**self.sources, **given}, "told": told})
 
 
 STACK_FACTS: Mapping[str, Fact] = {

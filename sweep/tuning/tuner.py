@@ -241,9 +241,8 @@ class Tuner:
         belief = now = self.belief
         basis, runs = self._basis, self.runs
         known, skipped = basis.known(runs), basis.skipped(runs)
-        proposals = []
-        if n and (repeated := self._again(limit)) is not None:
-            proposals.append(self._proposal(belief, repeated)._replace(again=True))
+        repeated = self._again(limit) if n else None
+        proposals = [] if repeated is None else [self._proposal(belief, repeated)._replace(again=True)]
         for _ in range(n - len(proposals)):
             least = score(now, self.try_cost)
             least[[*known.rows, *skipped, *range(basis.rivals, len(least))]] = np.inf

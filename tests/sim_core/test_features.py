@@ -90,6 +90,9 @@ def test_what_a_run_states_of_overlap_and_precision() -> None:
     assert read_features({"cross_entropy": "te"}).facts == {"fused_loss": True, "loss_bytes": (6.0, 4.0), "logit_bytes": 2.0}
     native = read_stack("nemo").model_copy(update=read_features({"cross_entropy": "native"}).facts)
     assert (native.loss_bytes, native.logit_bytes) == (None, 8.0)
+    unfused = read_stack("nemo").with_facts({"fused_loss": False})
+    assert (unfused.loss_bytes, unfused.logit_bytes) == (None, 8.0), "the page's bytes are of Transformer Engine's loss"
+    assert read_stack("torchtitan").with_facts({"fused_loss": True}).logit_bytes == read_stack("torchtitan").logit_bytes
     assert read_features({"pure_bf16": "0"}).facts == {}
     pure = read_features({"pure_bf16": "1"}).facts
     assert pure["weight_bytes"] + pure["gradient_bytes"] + pure["adam_bytes"] == 4 * 2  # weight, gradient, two moments
