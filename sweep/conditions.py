@@ -103,19 +103,6 @@ def check_condition(expression: str, columns: Collection[str], later: Collection
             _check_tree(_tree(connection, text), {name.lower() for name in (*columns, *also)}, columns, later)
 
 
-def conjuncts(expression: str) -> list[str]:
-    """The conditions that `expression` joins by AND, each by itself; just the expression if there is one. Raises SpecError."""
-    with locked_down() as connection:
-        waiting, parts = [_tree(connection, f"SELECT ({expression}\n)")], []
-        while waiting:
-            node = waiting.pop(0)
-            if (node["class"], node["type"]) == ("CONJUNCTION", "CONJUNCTION_AND"):
-                waiting = [*node["children"], *waiting]
-            else:
-                parts.append(node)
-        return [_text(connection, node) for node in parts] if len(parts) > 1 else [expression]
-
-
 def in_short(error: duckdb.Error) -> str:
     """An error of the database in one line, in our words where we know it."""
     told = str(error).splitlines()[0].partition(". Use TRY(")[0]
@@ -140,16 +127,6 @@ def _mappings(tree: Any) -> Iterator[dict[str, Any]]:
         elif isinstance(node, dict):
             yield node
             waiting.extend(value for key, value in node.items() if key != "literal")
-
-
-def _text(connection: duckdb.DuckDBPyConnection, node: Any) -> str:
-    """An expression of a syntax tree in SQL."""
-    whole = json.loads(connection.execute("SELECT json_serialize_sql('SELECT 1')").fetchall()[0][0])
-    whole["statements"][0]["node"]["select_list"] = [node]
-    text = str(connection.execute("SELECT json_deserialize_sql(?)", [json.dumps(whole)]).fetchall()[0][0])
-    text = text.removeprefix("SELECT ")
-    one_pair = text[0] + text[-1] == "()" and not set(text[1:-1]) & set("()'\"")  # which holds all of it
-    return text[1:-1] if one_pair else text
 
 
 def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:

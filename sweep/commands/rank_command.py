@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from typer import Option
 
-from sweep.answers import relaxing
-from sweep.columns import result_schema
 from sweep.commands.shared import (
     AsJson,
     Directory,
@@ -72,7 +70,6 @@ def rank_command(
     stable: Annotated[
         bool, Option("--stable", help="In how many draws of all that is not known each plan is the fastest that runs.")
     ] = False,
-    relaxed: Annotated[bool, Option("--relax", help="What each constraint costs: the best plan without it.")] = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
@@ -82,24 +79,16 @@ def rank_command(
     there("--measured", measured)
     shaping: dict[str, object] = {"--columns": columns, "--pareto": pareto, "--all": every}
     turned = {"--descending/--ascending": descending is not None}
-    for_runs = shaping | {"--per": per, "--verbose": verbose, "--try-cost": try_cost, "--relax": relaxed} | turned
-    for_a_ranking = shaping | {"--measured": measured, "--verbose": verbose, "--try-cost": try_cost}
+    for_runs = shaping | {"--per": per, "--verbose": verbose, "--try-cost": try_cost} | turned
     if stable or measured:
         told = "only --measured, --by, --where, --top, --format and --output"
         takes("--stable" if stable else f"--measured {measured}", for_runs, told)
-    elif relaxed:
-        takes("--relax", for_a_ranking | {"--top": top}, "--by, --where, --per, --descending, --format and --output")
     elif pareto:
         takes("--pareto", turned | {"--by": by}, "no order: the front is in the order of its first column")
     groups, shown, front = groups_in(per), names_in("--columns", columns), names_in("--pareto", pareto)
     folder, most = result_at(directory), top or TOP
     write = partial(_write, form, output)
-    if relaxed:
-        opened = reopened(folder)
-        constraints = relaxing.relax(opened, by=by, where=where, per=groups, descending=descending)
-        rows = relaxing.relaxed_rows(constraints, result_schema(opened.prepared.sweep.space))
-        write(rows, partial(print_sections, relaxing.sections_of(constraints, opened.notes)))
-    elif stable or measured:
+    if stable or measured:
         opened = reopened(folder)
         entries, others = (None, []) if measured is None else own_entries(measured, opened)
         print_warnings(others, Console(stderr=True, markup=False, soft_wrap=True))

@@ -277,7 +277,7 @@ def _without_plan(ranking: Ranking, folder: Location, where: str | None) -> Answ
         more = "give it more GPUs, a larger tp or pp, or recompute (--set fixed.all_gpus=..., axes.checkpointing=[full])"
         after = f"{more}; the plan that needs least needs {times:.2g} times the memory of the device"
     elif reason == "excluded_by_where" and not ranking.searched:
-        after = f"`sweep rank {folder} --relax` says what each `where` keeps out"
+        after = "loosen a condition of `where`: `sweep run SPEC --set where=[...]`"
     return Answer(told, "", after)
 
 

@@ -86,8 +86,6 @@ MEANT = {
         ("@R --measured nope.csv", "--measured: found nope.csv, expected a file that is there"),
         ("@R --stable --pareto tp", "--pareto: found beside --stable, which takes only --measured, --by, "),
         ("@R --stable --by tp", "--by tp: expected a column in proportion to time"),
-        ("@R --relax --top 3", "--top: found beside --relax, which takes --by, "),
-        ("@R --relax --stable", "--relax: found beside --stable, which takes only "),
     ],
     "compare": [
         ("@R @R --by nope", "--by: unknown column 'nope'"),

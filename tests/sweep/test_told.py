@@ -42,7 +42,6 @@ WORDS = "which holds words, expected a column of numbers, such as step_time_s"
     [
         (["--by", "checkpointing"], f"--by: found checkpointing, {WORDS}"),
         (["--by", "status"], f"--by: found status, {WORDS}"),
-        (["--relax", "--by", "status"], f"--by: found status, {WORDS}"),
         (["--stable", "--by", "status"], f"--by: found status, {WORDS}"),
         (["--pareto", "checkpointing,tp"], f"--pareto: found checkpointing, {WORDS}"),
         (["--where", "tp // 0 = 1"], "--where 'tp // 0 = 1': Division by zero in expression (tp // 0)"),
