@@ -16,6 +16,7 @@ from sweep.spec.stacks import STACK
 from sweep.tuning.deciding import Candidates, launch_cost
 from sweep.tuning.draws import log_steps
 from sweep.uncertainty.belief import World, world_of, worlds_of
+from sweep.uncertainty.evidence import DENSE, EXPERTS, RECORDED_UNKNOWN, recorded
 from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features
 from sweep.uncertainty.memory import Guess, chance_before_runs, guesses_by_plan, guesses_in
 from sweep.uncertainty.process import Axes
@@ -82,6 +83,7 @@ def joined(
         moved=np.concatenate([part.moved for part in parts], 1),
         alike=np.exp(-np.abs(size[:, None] - size[None]).sum(2) / JOB_RANGE),
         rivals=len(own.plans),
+        size=own.size,
     )
 
 
@@ -107,7 +109,7 @@ def varying(rows: pa.Table) -> list[str]:
 
 def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str, worlds: Sequence[World]) -> Candidates:
     plans: Ints = rows["plan"].to_numpy()
-    several = len(sweep.named) > 1
+    several, known = len(sweep.named) > 1, sweep.workload.modelled
     beside = simulated_in(worlds, sweep, plans)
     steps = log_steps(sweep, plans)
     nominal, moved = steps[0], np.where(np.isnan(steps[1:]), steps[0], steps[1:])
@@ -129,6 +131,7 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str, worlds: Sequence[Wo
         else guesses_in(worlds, beside.memory),
         moved=np.nan_to_num(beside.moved(len(plans))),
         offset=(np.log(cost) if by in LONGER else -np.log(cost)) - nominal,
+        size=1.0 if known is None else recorded(RECORDED_UNKNOWN).differences[EXPERTS if known.model.experts else DENSE].size,
     )
 
 

@@ -52,6 +52,7 @@ class Candidates(NamedTuple):
     moved: Floats  # ln(seconds of a step by each of them / those by the one that is simulated), [stacks, n]
     alike: Floats | None = None  # [n, n]: how much of their errors plans of two jobs share; None: all are of one job
     rivals: int | None = None  # the first so many compete; the others are runs of other jobs
+    size: float = 1.0  # of errors beforehand, over those of `process`: as frameworks left out tell it
 
 
 class Known(NamedTuple):
@@ -151,7 +152,7 @@ def _set_aside(candidates: Candidates, known: Known, timed: Bools, aside: Bools)
 def _posterior(candidates: Candidates, known: Known, timed: Bools, log: Floats, rivals: int) -> tuple[Posterior, Floats]:
     """What runs tell of the errors of all plans, and of the chance of each stack. `log`: of these before, and by the memory."""
     rows = known.rows[timed]
-    fixed, sized = prior(candidates.axes, candidates.draws, candidates.alike)
+    fixed, sized = prior(candidates.axes, candidates.draws, candidates.alike, candidates.size)
     error = np.log(known.seconds[timed]) - candidates.mean[rows]
     runs = Runs(rows=rows, error=error, least=known.slow[timed], others=rows >= rivals, noise=known.noise[timed])
     among = np.ix_(rows, rows)

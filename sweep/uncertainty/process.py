@@ -112,16 +112,16 @@ class Posterior(NamedTuple):
         return np.concatenate(drawn)
 
 
-def prior(axes: Axes, draws: Floats, alike: Floats | None = None) -> tuple[Floats, Floats]:
+def prior(axes: Axes, draws: Floats, alike: Floats | None = None, size: float = 1.0) -> tuple[Floats, Floats]:
     """Covariances of the errors, [n, n]: the part that has no size, and that which is multiplied by its square.
 
-    `draws`, [d, n]: ln step in each draw of the unknown constants, less their mean. `alike`, [n, n]: see `Candidates`.
+    `draws`, [d, n]: ln step in each draw of the unknown constants, less their mean. `alike`, [n, n], `size`: see `Candidates`.
     """
     fixed = draws.T @ draws / len(draws)
     sized = SHARED**2 + DOUBLING**2 * along(axes) + NEAR**2 * np.exp(-axes.apart / RANGE)
     if alike is not None:
         fixed, sized = fixed * alike, sized * alike
-    return fixed, sized + OWN**2 * np.eye(len(sized))
+    return size**2 * fixed, size**2 * (sized + OWN**2 * np.eye(len(sized)))
 
 
 def steady(times: Sequence[float]) -> Floats:
