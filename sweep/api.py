@@ -30,6 +30,7 @@ from sweep.execution import run_sweep
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, opened
 from sweep.exporting.launched import launched
+from sweep.exporting.meant import plan_number
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.outputs import write_file
@@ -43,7 +44,6 @@ from sweep.show.perfetto import drawn_plan
 from sweep.show.sections import html_table, paragraphs, print_sections
 from sweep.spec.given import plain
 from sweep.spec.spec import SweepSpec, checked_spec, load_spec
-from sweep.tuning.meant import plan_number
 from sweep.tuning.tuner import Tuner
 from sweep.wording import cell, heading
 

@@ -20,6 +20,7 @@ from sweep.commands.shared import AsJson, check_output, prepared_spec, result_at
 from sweep.evaluation.one_plan import export_notes, simai_text
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import launched
+from sweep.exporting.meant import plan_number
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.frameworks.plan import Launched
@@ -27,7 +28,6 @@ from sweep.options import OptionError, of_keys, readable, wrong
 from sweep.outputs import write_file
 from sweep.reopening import BEST, reopened
 from sweep.spec.spec import load_spec
-from sweep.tuning.meant import plan_number
 
 Result = Annotated[str, Argument(metavar="RESULT", help="Folder of results, a path or URI.")]
 Plan = Annotated[str, Argument(help="Its number, as in `rank`; or best.")]

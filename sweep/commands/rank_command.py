@@ -26,6 +26,7 @@ from sweep.commands.shared import (
     there,
     write_text,
 )
+from sweep.exporting.meant import refuses
 from sweep.options import OptionError
 from sweep.outputs import naming
 from sweep.ranking.ranking import TOP, rank
@@ -92,7 +93,16 @@ def rank_command(
         opened = reopened(folder)
         entries, others = (None, []) if measured is None else own_entries(measured, opened)
         print_warnings(others, Console(stderr=True, markup=False, soft_wrap=True))
-        tuner = Tuner(folder, by=by, where=where, file=measured, read_only=True, opened=opened, entries=entries)
+        tuner = Tuner(
+            folder,
+            by=by,
+            where=where,
+            file=measured,
+            read_only=True,
+            opened=opened,
+            entries=entries,
+            refuses=refuses(opened.prepared),
+        )
         standing = tuner.standing(most, by_wins=stable)
         write(standing, partial(print_sections, standing_screen(tuner, standing)))
     else:

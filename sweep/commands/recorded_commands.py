@@ -10,6 +10,7 @@ from sim_core import STAGES, Job, SpecError, kind_of, read_traces, recorded_step
 from sim_core.limits import LARGEST
 from sweep.commands.shared import AsJson, FactSets, check_output, doubted, print_warnings, refuse_result, takes, tell, there
 from sweep.evaluation.one_plan import facts_of, stages_replayed
+from sweep.exporting.meant import plan_number
 from sweep.inputs.registry import is_trace
 from sweep.options import OptionError
 from sweep.outputs import write_file
@@ -19,7 +20,6 @@ from sweep.results.store import Store
 from sweep.show.perfetto import chrome_trace, drawn_plan
 from sweep.show.terminal import own_console
 from sweep.show.traces import replay_screen, replay_values, stages_lines
-from sweep.tuning.meant import plan_number
 
 Step = Annotated[
     int | None, Option("--step", min=1, max=LARGEST["step"], help="Which of several steps in the files; else the median.")

@@ -10,6 +10,7 @@ from typer import Option
 from sim_core import SpecError, quantity, shown
 from sim_core.documents import Values
 from sweep.commands.shared import AsJson, Directory, TryCost, print_warnings, result_at, tell
+from sweep.exporting.meant import refuses
 from sweep.options import OptionError, of_option
 from sweep.reopening import reopened
 from sweep.show.terminal import own_console
@@ -69,6 +70,7 @@ def tune_command(
         opened=opened,
         entries=entries,
         try_cost=try_cost,
+        refuses=refuses(opened.prepared),
     )
     of_run = {
         "--step": step,

@@ -1,5 +1,7 @@
 """A plan as the TOML of torchtitan v0.2.2, the last version that reads TOML; what has no key is a comment."""
 
+import json
+
 from sim_core import SpecError
 from sweep.frameworks import torchtitan
 from sweep.frameworks.plan import Launched
@@ -12,7 +14,6 @@ NAMED = {
     "optimizer_offload",
 }  # fmt: skip
 """Fields with a key, or with a comment where they have none."""
-Sections = dict[str, dict[str, int | str]]
 
 
 def _not_said(plan: Launched) -> list[str]:
@@ -34,6 +35,8 @@ def _not_said(plan: Launched) -> list[str]:
 
 def torchtitan_flags(plan: Launched) -> str:
     """The same in one line of flags, over a file of one's own; what is off is left out. Raises SpecError as the file does."""
+    if torchtitan.is_unequal(plan):
+        raise SpecError(f"plan {plan.number}: stages of unequal layers are listed in a file: `sweep export` writes it")
     named = ((f"--{section}.{key}", value) for section, keys in _accepted(plan).items() for key, value in keys.items())
     return " ".join(flag if value is True else f"{flag} {value}" for flag, value in named if value is not False)
 
@@ -41,7 +44,7 @@ def torchtitan_flags(plan: Launched) -> str:
 def torchtitan_text(plan: Launched) -> str:
     """The file. Raises SpecError if torchtitan would refuse it."""
     flavor = None if plan.model is None else flavor_of(plan.model)
-    model = {}
+    model: torchtitan.Sections = {}
     if flavor:
         model["model"] = {torchtitan.NAME.name: flavor[0], torchtitan.FLAVOR.name: flavor[1]}
     lines = [
@@ -51,16 +54,12 @@ def torchtitan_text(plan: Launched) -> str:
         *(f"# Without a key: {line}" for line in _not_said(plan)[bool(flavor) :]),
     ]
     for section, keys in (model | _accepted(plan)).items():
-        lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in keys.items())]
+        lines += ["", f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]
     return "\n".join([*lines, ""])
 
 
-def _accepted(plan: Launched) -> Sections:
+def _accepted(plan: Launched) -> torchtitan.Sections:
     broken = torchtitan.refused(plan)
     if broken:
         raise SpecError(f"plan {plan.number}: torchtitan refuses it: {'; '.join(broken)}")
     return torchtitan.sections_of(plan)
-
-
-def _toml(value: int | str) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, int) else f'"{value}"'

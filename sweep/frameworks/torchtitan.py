@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from sim_core import Argument, Rules, SpecError, arguments_in
 from sweep.frameworks.megatron_sizes import GLOBAL_BATCH as MEGATRON_BATCH, of_plan
 from sweep.frameworks.plan import Launched
 
 PAGE = "torchtitan"
+Sections = dict[str, dict[str, int | str | list[list[str]]]]
 SCHEDULES = {
     "GPipe": ("gpipe", 1), "1F1B": ("1f1b", 1), "Interleaved1F1B": ("1f1b", 2), "LoopedBFS": ("looped-bfs", 2),
     "InterleavedZeroBubble": ("interleaved-zb", 2), "ZBVZeroBubble": ("zb-v", 2), "DualPipeV": ("dualpipev", 2),
@@ -15,6 +17,8 @@ SCHEDULES = {
 """Schedule -> ours, and the virtual stages of a rank without layers for each."""
 IN_PIPELINE = "optimizer"
 """What ranks share where pp > 1, unless parameters are freed after each forward: they stay for all micro-batches."""
+_TURNING = ("zb-v", "dualpipev")
+"""Schedules whose second chunks go back, from the last rank to the first."""
 RESHARD_WORDS = {"always": True, "never": False}
 ROTATE_WORDS = {"allgather": "all_gather", "alltoall": "p2p"}
 
@@ -63,9 +67,31 @@ def shared(plan: Launched) -> tuple[int, int, str]:
     return dp * cp // group, group // cp, "never" if kept else "always"
 
 
+def _in_equal_stages(value: Callable[[Launched], int]) -> Callable[[Launched], int | None]:
+    """What is written of plans with several stages of as many layers each."""
+    return lambda plan: None if plan["pp"] == 1 or is_unequal(plan) else value(plan)
+
+
 def _in_pipeline(value: Callable[[Launched], int | str]) -> Callable[[Launched], int | str | None]:
     """What is written of plans with several stages only."""
     return lambda plan: value(plan) if plan["pp"] > 1 else None
+
+
+def is_unequal(plan: Launched) -> bool:
+    """Whether virtual stages hold other numbers of layers, so that each is listed."""
+    return plan["pp"] > 1 and len({count for stage in plan.layers for count in stage}) > 1
+
+
+def _modules(plan: Launched) -> list[list[str]] | None:
+    """The modules of each virtual stage in model order, with embedding and head at the ends."""
+    if not is_unequal(plan):
+        return None
+    chunks = list(zip(*plan.layers, strict=True))
+    turned = plan["schedule"] in _TURNING
+    counts = [count for number, chunk in enumerate(chunks) for count in (chunk[::-1] if turned and number % 2 else chunk)]
+    ends = list(accumulate(counts))
+    modules = [[f"layers.{layer}" for layer in range(end - count, end)] for count, end in zip(counts, ends, strict=True)]
+    return [["tok_embeddings", *modules[0]], *modules[1:-1], [*modules[-1], "norm", "output"]]
 
 
 def _overlaps_tp(plan: Launched) -> bool:
@@ -74,10 +100,8 @@ def _overlaps_tp(plan: Launched) -> bool:
 
 def _refuses_cp(plan: Launched) -> Rules:
     tp, cp, ep = (plan[name] for name in ("tp", "cp", "ep"))
-    unequal = len({count for stage in plan.layers for count in stage}) > 1
     return (
         (cp > 1 and (plan.sequence or 0) % (tp * 2 * cp), "tp x 2 cp must divide the sequence"),
-        (plan["pp"] > 1 and unequal, "stages of unequal layers have no key"),
         (ep > 1 and (shared(plan)[1] * cp * tp) % ep, "ep must divide dp_shard x cp x tp"),
     )
 
@@ -94,12 +118,13 @@ EXPERT_TP = Key("expert_tensor_parallel_degree", write=lambda plan: plan["tp"] i
 PP = Key("pipeline_parallel_degree", field="pp", write=lambda plan: plan["pp"])
 SCHEDULE = Key("pipeline_parallel_schedule", field="schedule", write=_in_pipeline(_schedule))
 MICRO_BATCH = Key("pipeline_parallel_microbatch_size", field="micro_batch", write=_in_pipeline(of_plan("micro_batch")))
-FIRST_LESS = Key("pipeline_parallel_first_stage_less_layers", write=_in_pipeline(lambda plan: 0))
-LAST_LESS = Key("pipeline_parallel_last_stage_less_layers", write=_in_pipeline(lambda plan: 0))
+FIRST_LESS = Key("pipeline_parallel_first_stage_less_layers", write=_in_equal_stages(lambda plan: 0))
+LAST_LESS = Key("pipeline_parallel_last_stage_less_layers", write=_in_equal_stages(lambda plan: 0))
 LAYERS_EACH = Key(
     "pipeline_parallel_layers_per_stage", field="vpp",
-    write=_in_pipeline(lambda plan: -(-plan["layers"] // (plan["pp"] * plan["vpp"]))),
+    write=_in_equal_stages(lambda plan: -(-plan["layers"] // (plan["pp"] * plan["vpp"]))),
 )  # fmt: skip
+MODULES = Key("module_fqns_per_model_part", field="layer_split", write=_modules)
 MICRO_BATCHES = Key("pipeline_parallel_microbatches")
 ROTATE = Key("context_parallel_rotate_method", field="cp_comm_type")
 LOCAL_BATCH = Key(
@@ -161,11 +186,11 @@ def refused(plan: Launched) -> list[str]:
     return [rule for key in ARGUMENTS if key.refuses is not None for broken, rule in key.refuses(plan) if broken]
 
 
-def sections_of(plan: Launched) -> dict[str, dict[str, int | str]]:
+def sections_of(plan: Launched) -> Sections:
     """Sections and keys of a plan. Raises SpecError for what torchtitan cannot do."""
-    sections: dict[str, dict[str, int | str]] = {}
+    sections: Sections = {}
     for key in ARGUMENTS:
         value = None if key.write is None else key.write(plan)
-        if isinstance(value, int | str):
+        if isinstance(value, int | str | list):
             sections.setdefault(key.section, {})[key.name] = value
     return sections

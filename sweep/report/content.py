@@ -14,6 +14,7 @@ from sim_core import EXPLANATIONS, FOLLOWING, MEMORY, PARTS, Floats, Ints, SimEr
 from sim_core.compiling import in_plain_python
 from sim_core.documents import Fields
 from sim_core.masking import masked
+from sweep.exporting.meant import meant_by
 from sweep.ranking.query import Rows, columns_of, results
 from sweep.ranking.ranking import rank
 from sweep.ranking.selection import quoted
@@ -23,7 +24,6 @@ from sweep.report.table import Columns, read_columns
 from sweep.results.folder import Location
 from sweep.results.store import Store
 from sweep.show.ranked import error_lines
-from sweep.tuning.meant import launched_and_best
 from sweep.tuning.record import NAME, SKIP, Run, read_record, runs_of
 
 ROWS = 3000
@@ -56,14 +56,13 @@ def content_of(directory: Location, record: Path | None = None) -> Fields:
     reasons = columns.reason.values
     counted = zip(reasons, _counts(columns.reason.code, len(reasons)).tolist(), strict=True)
     of_axes = {each.name: [each.values[k] for k in np.unique(each.code[columns.order])] for each in columns.axes}  # that run
-    opened, launched = None, None
+    opened, meant = None, None
     with in_plain_python(), suppress(SimError):  # a few plans: quicker than to load the compiler; files may not be at hand
         opened = reopened(folder)
     if opened is not None and ranking.best is not None:
-        launched, best = launched_and_best(ranking, ranking.best, folder, opened=opened)
-        launched = None if launched is best else launched
+        meant = meant_by(ranking, ranking.best, folder, opened=opened)
     with in_plain_python():
-        head = head_of(name, ranking, launched, opened, place, of_axes, measured)
+        head = head_of(name, ranking, meant, opened, place, of_axes, measured)
     return {
         "name": name,
         "head": head,

@@ -12,11 +12,12 @@ from sweep.answers.asked import on_page
 from sweep.answers.explanation import Explanation
 from sweep.columns import RUNS
 from sweep.exporting.launched import launched
+from sweep.exporting.meant import SIMULATED, Meant
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.ranking.ranking import Ranking
 from sweep.reopening import Reopened
-from sweep.show.ranked import running_words
+from sweep.show.answer import running_words
 from sweep.spec.values import FIELDS
 from sweep.tuning.record import OK
 from sweep.uncertainty.evidence import LEVEL
@@ -33,7 +34,7 @@ _MILLION = 10**6
 def head_of(
     name: str,
     ranking: Ranking,
-    launched: Values | None,
+    meant: Meant | None,
     opened: Reopened | None,
     place: str,
     axes: Mapping[str, Sequence[Any]],
@@ -41,20 +42,25 @@ def head_of(
 ) -> Fields:
     """What the head says of a ranking, whose first rows are the best of each group.
 
-    `launched`: the plan to launch where it is not the best. `opened`: None where the files of the sweep are not at hand.
+    `meant`: the plan to launch. `opened`: None where the files of the sweep are not at hand.
     `place`: how a command names the result. `axes`: values of the plan columns that have several. `measured`: plans that ran or
     failed, the fastest first.
     """
     rows = ranking.rows.slice(0, GROUPS if ranking.per else 1).to_pylist()
+    if meant is not None:
+        rows = [row | meant.best if row["plan"] == meant.best["plan"] else row for row in rows]
     title = heading = name
+    winners = [_winner(row, ranking, opened, place) for row in rows]
+    if meant is not None and meant.launch["plan"] != meant.best["plan"]:
+        winners.insert(0, _winner(meant.launch, ranking, opened, place) | {"name": "Launch plan"})
     job = []
     if rows:
         row = (max if ranking.descending else min)(rows, key=lambda each: each[ranking.by])
         machine, *job = _job(opened, rows[0], axes)
         title = f"{name}: {row['all_gpus']:,} {row['hardware']}, {_sizes(row)}, {short(row['step_time_s'], 's')} a step"
         heading = f"{name} on {machine}"
-    if ranking.running is not None:
-        job.append(running_words(ranking.running))
+    if meant is not None and meant.running is not None:
+        job.append(running_words(meant.running))
     took = next((run for run in measured if run["state"] == OK), None)
     if took is not None and took["step_time_s"]:
         times = f"{short(took['measured_s'], 's')} measured, {short(took['step_time_s'], 's')} simulated"
@@ -63,10 +69,7 @@ def head_of(
         "title": title,
         "heading": heading,
         "job": job,
-        "winners": [
-            *([_winner(launched, ranking, opened, place) | {"name": "Launch plan"}] if launched else []),
-            *(_winner(row, ranking, opened, place) for row in rows),
-        ],
+        "winners": winners,
         "more": ranking.rows.num_rows - len(rows) if ranking.per else 0,
     }
 
@@ -116,7 +119,8 @@ def _sizes(row: Values) -> str:
 def _winner(row: Values, ranking: Ranking, opened: Reopened | None, place: str) -> Fields:
     """The best plan of a group: its words, what is expected of it, how sure that is, how to launch it."""
     plan, group = int(row["plan"]), {name: row[name] for name in ranking.per}
-    told = f"{short(row['step_time_s'], 's')} a step"
+    here = f" expected, {short(row[SIMULATED], 's')} simulated" if SIMULATED in row else ""
+    told = f"{short(row['step_time_s'], 's')} a step{here}"
     low, high = row.get("step_time_low_s"), row.get("step_time_high_s")
     if low is not None and high is not None:
         told += f" ({LEVEL:.0%}: {short(low, 's')} to {short(high, 's')})"

@@ -8,15 +8,16 @@ import numpy as np
 from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_names
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
+from sweep.exporting.meant import SIMULATED, meant_by
 from sweep.frameworks.megatron import refused_choices
 from sweep.frameworks.stacks import may_run, page_of
+from sweep.ranking.beside_running import Beside
 from sweep.ranking.chances import believed_stack, guesses_before, stack_of
 from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Location
 from sweep.spec.stacks import STACK
 from sweep.spec.values import FIELDS
 from sweep.tuning.deciding import complexity
-from sweep.tuning.meant import launched_and_best
 from sweep.uncertainty.evidence import LEVEL
 from sweep.uncertainty.highest import above_measured, bits_of
 from sweep.uncertainty.memory import chance_before_runs, guesses_of, likely_part
@@ -45,13 +46,14 @@ class Answer(NamedTuple):
     launch: str
     sure: str
     after: str
+    running: str = ""  # the plan beside the job that runs
 
 
 def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_cost: float | None = None) -> Answer:
     """The answer of a ranking of `folder` by a condition `where`; `try_cost`: as `Tuner`'s. Raises SpecError."""
     if ranking.best is None:
         return _without_plan(ranking, folder, where)
-    best, fastest = launched_and_best(ranking, ranking.best, folder, where, try_cost=try_cost)
+    best, fastest, running = meant_by(ranking, ranking.best, folder, where, try_cost=try_cost)
     plan = best["plan"]
     if ranking.front:
         ends = [
@@ -73,6 +75,7 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_
         f"{_first(ranking, best, fastest)}: {plan_words(best, ranking)}; {_result_words(best, ranking)}",
         "; ".join(_doubts(ranking, best, fastest, tied, folder, where)),
         after,
+        "" if running is None else running_words(running),
     )
 
 
@@ -104,7 +107,8 @@ def _first(ranking: Ranking, row: Values, fastest: Values) -> str:
     if row["plan"] != fastest["plan"]:
         ratio = row[ranking.best_by] / fastest[ranking.best_by]
         longer = 1 / ratio if higher_is_better(ranking.best_by) else ratio
-        why.append(f"{longer - 1:.1%} behind the fastest, plan {fastest['plan']}{_rather(row, fastest)}")
+        behind = f"{longer - 1:.1%} behind" if longer >= 1 else f"expected {1 - longer:.1%} ahead of"
+        why.append(f"{behind} the fastest{' as simulated' * (longer < 1)}, plan {fastest['plan']}{_rather(row, fastest)}")
     elif ranking.per:
         why.append("the best overall" if ranking.best_by == ranking.by else "the cheapest a sequence")
     why += [f"below the best per {', '.join(map(heading, ranking.per))}"] if ranking.per else []
@@ -121,7 +125,7 @@ def _rather(row: Values, fastest: Values) -> str:
 
 def _result_words(row: Values, ranking: Ranking) -> str:
     """What the plan gives: step, what plans are ranked by, MFU, rate, memory, costs."""
-    words = [f"{cell('step_time_s', row['step_time_s'])} a step"]
+    words = [f"{cell('step_time_s', row['step_time_s'])} a step{' expected' * (SIMULATED in row)}"]
     names = dict.fromkeys((*_RESULTS, *([] if ranking.by == "step_time_s" else [ranking.by])))
     words += [_IN_WORDS.get(name, f"{heading(name)} {{}}").format(cell(name, row[name])) for name in names if row.get(name)]
     if bits_of(str(row.get("precision", ""))) < 16:
@@ -135,17 +139,17 @@ def _doubts(
     ranking: Ranking, row: Values, fastest: Values, tied: int | None, folder: Location, where: str | None
 ) -> Iterator[str]:
     """How sure the answer is, from the interval to what may keep it from running."""
-    low, high, step_s = row.get("step_time_low_s"), row.get("step_time_high_s"), row["step_time_s"]
-    bars, job = ranking.error_bars, ranking.running
+    low, high, first = row.get("step_time_low_s"), row.get("step_time_high_s"), ranking.best or {}
+    bars, job, simulated_s = ranking.error_bars, ranking.running, row.get(SIMULATED)
     if low and high:
-        yield f"the measured step is between {short(low, 's')} and {short(high, 's')} in {LEVEL:.0%} of cases ({bars.why})"
+        why = f"steps of this job tell; {short(simulated_s, 's')} simulated" if simulated_s else bars.why
+        yield f"the measured step is between {short(low, 's')} and {short(high, 's')} in {LEVEL:.0%} of cases ({why})"
     else:
         yield bars.why
-    if job is not None and job.measured_s and job.simulated_s and low and high:
+    if job is not None and job.measured_s and job.simulated_s and (usual := first.get("step_time_high_s")):
         times = job.measured_s / job.simulated_s
-        if not low <= times * step_s <= high:
-            at = f"expect about {short(times * step_s, 's')} here, too"
-            yield f"but the job that runs takes {times:.2f} x its simulated step, outside of that: {at}, or find what it lacks"
+        if not first["step_time_low_s"] <= times * first["step_time_s"] <= usual:
+            yield f"but the job that runs takes {times:.2f} x its simulated step, outside of what is usual: find what it lacks"
     beside = "it" if row["plan"] == fastest["plan"] else "the fastest"
     if tied:
         yield f"{plural(tied, 'other plan')} cannot be told from {beside}"
@@ -291,3 +295,28 @@ def _ranges(folder: Location, where: str) -> Iterator[str]:
         low, high = ((end.best or {}).get(end.by) for end in ends)
         if low is not None and high is not None:
             yield f"{name} is {low:.4g}" if low == high else f"{name} is between {low:.4g} and {high:.4g}"
+
+
+def running_words(job: Beside) -> str:
+    """How much faster a plan is than the job that runs, and how sure that is."""
+    measured = "" if job.measured_s is None else f"measured {short(job.measured_s, 's')} a step"
+    if job.plan is None:
+        return f"the plan of the job that runs ({measured or 'no step'}) is not among these rows"
+    simulated = "" if job.simulated_s is None else f"simulated {short(job.simulated_s, 's')}"
+    told = f"the job that runs is plan {job.plan} ({', '.join(word for word in (measured, simulated) if word) or 'no step'})"
+    if job.reason:
+        return f"{told}, which cannot run here: {job.reason}; so nothing is said of what the best plan gains"
+    if job.plan == job.best:
+        return f"{told}: no plan here is expected to be faster"
+    if job.ratio is None or job.step_s is None:
+        return f"{told}; no measured runs tell how sure a difference is"
+    low, middle, high = job.ratio
+    expected = f"plan {job.best} is expected to take {short(job.step_s * middle, 's')}, {_change(middle)}"
+    sure = f"{LEVEL:.0%}: {_change(high)} to {_change(low)}"
+    doubt = "; it may be no faster" if high >= 1 else ""
+    return f"{told}; {expected} ({sure}{doubt})"
+
+
+def _change(ratio: float) -> str:
+    """A ratio of steps as what it saves."""
+    return f"{1 - ratio:.1%} less" if ratio <= 1 else f"{ratio - 1:.1%} more"

@@ -7,7 +7,6 @@ from rich.console import Console
 from sim_core import FOLLOWING, PARTS, plural, short
 from sweep.answers.among import ties_of
 from sweep.columns import SECTIONS, measures_of
-from sweep.ranking.beside_running import Beside
 from sweep.ranking.error_bars import ErrorBars
 from sweep.ranking.ranking import Ranking
 from sweep.ranking.selection import ALIKE
@@ -55,7 +54,7 @@ def print_ranking(
     `Tuner`'s.
     """
     answer = answer_of(ranking, folder, where, try_cost)
-    for told, sentence in zip(("", "How sure: ", "Next: "), answer, strict=True):
+    for told, sentence in zip(("", "How sure: ", "Next: "), answer[:3], strict=True):
         if sentence:
             say(f"{told}{sentence}.", console)
     brief = not (verbose or ranking.chosen)
@@ -65,7 +64,7 @@ def print_ranking(
         out += [heading(name) for name in ranking.varying if brief and _differs(ranking, name) and name not in names]
         if out:
             say(f"Left out: {', '.join(dict.fromkeys(out))} ({'-v' if brief else '--columns chooses'})", console)
-    for line in _notes(ranking, verbose=verbose):
+    for line in _notes(ranking, answer.running, verbose=verbose):
         say(line, console)
     left_out = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})
     if left_out and (verbose or not ranking.ranked):
@@ -81,8 +80,8 @@ def print_ranking(
         say(f"Not ranked: {', '.join(reasons)} (-v says why)", console)
 
 
-def _notes(ranking: Ranking, *, verbose: bool) -> Iterator[str]:
-    """What changes the decision; `verbose`: all that is known of the ranking."""
+def _notes(ranking: Ranking, running: str, *, verbose: bool) -> Iterator[str]:
+    """What changes the decision, the job that is `running` in words; `verbose`: all that is known of the ranking."""
     if ranking.missing:
         yield f"Incomplete: {ranking.total:,} of {ranking.total + ranking.missing:,} plans are computed."
     if verbose:
@@ -98,8 +97,8 @@ def _notes(ranking: Ranking, *, verbose: bool) -> Iterator[str]:
         yield f"note: steps of different global batches are compared; {fairly}"
     if verbose:
         yield from error_lines(ranking.error_bars, ranking.per)
-    if ranking.running is not None:
-        yield f"running: {running_words(ranking.running)}"
+    if running:
+        yield f"running: {running}"
     yield from (f"note: {note}" for note in ranking.notes if verbose or not note.startswith(_USUAL_MEMORY))
     spec = ranking.provenance.get("spec", {})
     # axes, zipped ones by themselves: what a user lets vary is not assumed, though one value is left
@@ -205,28 +204,3 @@ def error_lines(bars: ErrorBars, per: tuple[str, ...]) -> Iterator[str]:
         if group.tied:
             told = "".join(f"{values_text({name: value})}: " for name, value in zip(per, group.group, strict=True))
             yield f"ties: {told}{ties_of(group)}"
-
-
-def running_words(job: Beside) -> str:
-    """How much faster the best plan is than the job that runs, and how sure that is."""
-    measured = "" if job.measured_s is None else f"measured {short(job.measured_s, 's')} a step"
-    if job.plan is None:
-        return f"the plan of the job that runs ({measured or 'no step'}) is not among these rows"
-    simulated = "" if job.simulated_s is None else f"simulated {short(job.simulated_s, 's')}"
-    told = f"the job that runs is plan {job.plan} ({', '.join(word for word in (measured, simulated) if word) or 'no step'})"
-    if job.reason:
-        return f"{told}, which cannot run here: {job.reason}; so nothing is said of what the best plan gains"
-    if job.plan == job.best:
-        return f"{told}: no plan here is expected to be faster"
-    if job.ratio is None or job.step_s is None:
-        return f"{told}; no measured runs tell how sure a difference is"
-    low, middle, high = job.ratio
-    expected = f"plan {job.best} is expected to take {short(job.step_s * middle, 's')}, {_change(middle)}"
-    sure = f"{LEVEL:.0%}: {_change(high)} to {_change(low)}"
-    doubt = "; it may be no faster" if high >= 1 else ""
-    return f"{told}; {expected} ({sure}{doubt})"
-
-
-def _change(ratio: float) -> str:
-    """A ratio of steps as what it saves."""
-    return f"{1 - ratio:.1%} less" if ratio <= 1 else f"{ratio - 1:.1%} more"

@@ -36,10 +36,12 @@ class StoreSpec(Section):
 
 
 class Running(Section):
-    """A job that runs: fields of its plan by name, seconds of its step (None: not measured yet), and its log's spread."""
+    """A job that runs: fields of its plan by name, seconds of its step and GiB of a GPU (None: not measured yet), the spread of
+    its steps."""
 
     plan: dict[str, bool | int | float | str] = Field(min_length=1)
     step_time_s: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    peak_memory_gib: Annotated[float, Field(gt=0, le=1e5)] | None = None
     spread: Annotated[float, Field(ge=0, le=10)] = 0.0
 
 

@@ -87,6 +87,7 @@ class Belief(NamedTuple):
     log_s: Floats
     sd: Floats
     runs: Floats
+    memory: Floats  # expected ln(real / simulated memory)
     log_cost: Floats  # expected ln of what is ranked by
     wins: Floats  # part of the joint draws in which it is the fastest that runs
     best: int | None  # row of the best measured plan, as far as its runs tell
@@ -128,6 +129,7 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
         log_s=log_s,
         sd=posterior.sd,
         runs=chance,
+        memory=weights @ memory.expected,
         log_cost=cost,
         wins=np.bincount(likely[drawn.argmin(1)][np.isfinite(fastest)], minlength=len(chance)) / len(drawn),  # else none runs
         best=best,

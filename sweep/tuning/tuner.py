@@ -1,7 +1,7 @@
 """A loop over a result: which plan to run next, told what came out; all that it knows is in the result and in its tune.csv."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sim_core import EXPLANATIONS, Ints, SpecError, short
+from sim_core import EXPLANATIONS, Floats, Ints, SpecError, short
 from sim_core.documents import Fields, Values
 from sweep.columns import LONGER, SHORTER
 from sweep.evaluation.moved import boundless
@@ -54,6 +54,7 @@ from sweep.tuning.record import (
     runs_of,
 )
 from sweep.uncertainty.belief import World
+from sweep.uncertainty.evidence import NORMAL_90
 from sweep.uncertainty.highest import bits_of
 from sweep.uncertainty.process import noise_of
 
@@ -88,7 +89,14 @@ class Proposal(NamedTuple):
     runs_probability: float
     gpu_minutes: float  # of a look: START_S and STEPS
     gain: float | None  # how much faster than the best measured plan it would be, expected; None before the first
+    memory: float  # real / simulated memory, expected
     again: bool = False  # it ran before: a repeat tells how much its step differs from run to run
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Seconds within which its step is in nine of ten cases."""
+        width = float(np.exp(NORMAL_90 * self.sd))
+        return self.expected_s / width, self.expected_s * width
 
 
 class Tuner:
@@ -107,10 +115,12 @@ class Tuner:
         opened: Reopened | None = None,
         entries: Sequence[Entry] | None = None,
         try_cost: float | None = None,
+        refuses: Callable[[int], bool] = lambda plan: False,
     ) -> None:
         """`file`: default tune.csv in the folder of the result. `prior`: those of smaller jobs of the same stack.
         `opened`: the result, where it is open. `entries`: runs in place of the file's.
-        `try_cost`: what a launch that fails costs, as a part of the run (default: `deciding.try_cost`).
+        `try_cost`: what a launch that fails costs, as a part of the run (default: `deciding.try_cost`). `refuses`: whether a
+        plan cannot be launched: it is never proposed.
 
         Raises SpecError if there is no result, or it is ranked by a column that is no time.
         """
@@ -126,7 +136,7 @@ class Tuner:
         self._by, self._where, self._priors = by, where, tuple(prior)
         self._read_only = read_only or entries is not None
         self._entries = entries
-        self._try_cost = try_cost
+        self._try_cost, self._refuses = try_cost, refuses
         self._believed: tuple[tuple[_Basis, dict[int, Run]], Belief] | None = None
 
     # what came out
@@ -182,7 +192,7 @@ class Tuner:
         if (reason := self.row(plan, legal=False)["reason"]) not in ("", None, _FULL):
             return [], [f"the job that runs today, plan {plan}, cannot run, as simulated ({reason}), and tells nothing here"]
         said = f"plan {plan} runs today (`running:` of the spec), {short(step, 's')}: it counts as a run, and for no budget"
-        return [Entry(plan=plan, state=OK, step_time_s=step)], [said]
+        return [Entry(plan=plan, state=OK, step_time_s=step, peak_memory_gib=running.peak_memory_gib)], [said]
 
     def tell(
         self, plan: int, outcome: float | str, *, peak_memory_gib: float | None = None, log: str = "", note: str = "",
@@ -246,11 +256,13 @@ class Tuner:
         for _ in range(n - len(proposals)):
             least = score(now, self.try_cost)
             least[[*known.rows, *skipped, *range(basis.rivals, len(least))]] = np.inf
-            row = int(least.argmin())
-            if not np.isfinite(least[row]):
+            if now.least is None or not (proposals or self.made):  # beside the job that runs alone: what is to be launched
+                by_cost = launch_cost(now.log_cost, now.runs, self.try_cost)
+                row = self._first(np.where(np.isinf(least), least, by_cost), simplest=True)
+            else:
+                row = self._first(least)
+            if row is None:
                 break
-            if now.least is None:
-                row = decide(basis.rows, least[: basis.rivals])
             proposals.append(self._proposal(belief, row))
             known = known.with_run(row, float(np.exp(belief.log_s[row])))
             if len(proposals) < n:
@@ -260,19 +272,37 @@ class Tuner:
     @property
     def launch(self) -> Proposal:
         """The plan to launch for good, by what is known now: of the least `launch_cost`, or as good and simpler."""
-        belief, basis = self.belief, self._basis
-        return self._proposal(
-            belief, decide(basis.rows, launch_cost(belief.log_cost, belief.runs, self.try_cost)[: basis.rivals])
-        )
+        belief = self.belief
+        cost = launch_cost(belief.log_cost, belief.runs, self.try_cost)
+        row = self._first(cost, simplest=True)
+        return self._proposal(belief, int(cost.argmin()) if row is None else row)
+
+    def _first(self, cost: Floats, *, simplest: bool = False) -> int | None:
+        """The row of the least cost that its framework launches, or one as good and `simplest`; None if none is left."""
+        left = cost[: self._basis.rivals].copy()
+        while np.isfinite(left).any():
+            row = decide(self._basis.rows, left) if simplest else int(left.argmin())
+            if not self._refuses(int(self._basis.candidates.plans[row])):
+                return row
+            left[row] = np.inf
+        return None
 
     @property
     def try_cost(self) -> float:
         """What a launch that fails costs, as a part of the run."""
         return try_cost(self._basis.rows) if self._try_cost is None else self._try_cost
 
-    def chance(self, plan: int) -> float:
-        """The chance that a candidate runs, by what is known now."""
-        return float(self.belief.runs[np.searchsorted(self._basis.candidates.plans[: self._basis.rivals], plan)])
+    @property
+    def is_timed(self) -> bool:
+        """Whether a step of the job is known."""
+        return any(run.state == OK and run.step_time_s for run in self.runs.values())
+
+    def expected(self, plan: int) -> Proposal:
+        """What is expected of a candidate, by what is known now. Raises SpecError for another plan."""
+        plans = self.candidates.plans[: self._basis.rivals]
+        if plan not in plans:
+            raise SpecError(f"plan {plan}: is none of the candidates")
+        return self._proposal(self.belief, int(np.searchsorted(plans, plan)))
 
     @property
     def varying(self) -> list[str]:
@@ -336,6 +366,7 @@ class Tuner:
             runs_probability=float(belief.runs[row]),
             gpu_minutes=(START_S + STEPS * expected) / 60 * values["all_gpus"],
             gain=None if belief.least is None else float(np.expm1(belief.least - belief.log_cost[row])),
+            memory=float(np.exp(belief.memory[row])),
         )
 
     def row(self, plan: int, *, legal: bool = True) -> Fields:

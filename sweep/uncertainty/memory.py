@@ -115,11 +115,12 @@ class Outcomes(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What runs tell of memory: ln of the chance of each guess, [guesses], but for a constant; and that each plan runs if the
-    guess is right, [guesses, n]."""
+    """What runs tell of memory: ln of the chance of each guess, [guesses], but for a constant; and if the guess is right, that
+    each plan runs, and what is expected of its ln(real / simulated), [guesses, n]."""
 
     log: Floats
     runs: Floats
+    expected: Floats
 
 
 def fit(axes: Axes, part: Floats, outcomes: Outcomes, guesses: Guesses, alike: Floats | None = None) -> Fit:
@@ -130,7 +131,9 @@ def fit(axes: Axes, part: Floats, outcomes: Outcomes, guesses: Guesses, alike: F
     load = np.log(np.where(np.isnan(part), LEAST_LOAD, part))
     if not len(outcomes.rows):
         return Fit(
-            np.log([each.share for each in guesses]), np.stack([_before_runs(load, [each]) / each.share for each in guesses])
+            np.log([each.share for each in guesses]),
+            np.stack([_before_runs(load, [each]) / each.share for each in guesses]),
+            np.stack([np.broadcast_to(each.mean, len(load)) for each in guesses]),
         )
     told, noise = outcomes.peak.copy(), np.full(len(outcomes.peak), PEAK_NOISE)  # of ln(real / simulated); NaN: nothing
     full = outcomes.out_of_memory | (outcomes.crashed & (load[outcomes.rows] > np.log(DOUBTFUL)))
@@ -145,7 +148,7 @@ def fit(axes: Axes, part: Floats, outcomes: Outcomes, guesses: Guesses, alike: F
     near = np.exp(-axes.apart[:, outcomes.rows] / NEIGHBOUR_RANGE) * (1.0 if alike is None else alike[:, outcomes.rows])
     good, bad = near @ (~failed).astype(np.float64), near @ (outcomes.crashed & ~full).astype(np.float64)
     usual = (recorded().usual * NEIGHBOURS + good) / (NEIGHBOURS + good + bad)  # of plans that fit, by what near plans did
-    chances, likelihood = [], []
+    chances, likelihood, means = [], [], []
     for share, mean, sd in guesses:
         mean, sd = np.broadcast_to(mean, len(load)), np.broadcast_to(sd, len(load))
         own_fixed, own_sized = (Shared(np.outer(sd[rows], sd) * each.runs, sd**2 * each.own) for each in (fixed, sized))
@@ -157,7 +160,8 @@ def fit(axes: Axes, part: Floats, outcomes: Outcomes, guesses: Guesses, alike: F
         logs = logs + np.log(np.maximum(fits[:, ran], LEAST_LOAD)).sum(1)
         likelihood.append(np.log(share) + np.logaddexp.reduce(logs))
         chances.append(weights_of(logs) @ fits * usual)
+        means.append(mean + weights_of(logs) @ np.stack([expected for expected, _ in parts]))
     chance = np.stack(chances)
     chance[:, outcomes.rows[failed]] = 0.0
     chance[:, outcomes.rows[~failed]] = 1.0
-    return Fit(np.array(likelihood), chance)
+    return Fit(np.array(likelihood), chance, np.stack(means))

@@ -19,9 +19,9 @@ from sweep.answers.bottleneck import own_part
 from sweep.answers.explanation import Explanation, explain
 from sweep.answers.variation import PlanOfResult
 from sweep.evaluation.one_plan import plans_of, prepare_plan, row_of
+from sweep.exporting.meant import plan_number
 from sweep.ranking.ranking import rank
 from sweep.reopening import Reopened, reopened
-from sweep.tuning.meant import plan_number
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import spec_in, stored_row
 

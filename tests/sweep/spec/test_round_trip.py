@@ -23,13 +23,13 @@ from sim_core import (
 from sweep.answers.variation import PlanOfResult, sweep_around
 from sweep.compare.comparison import compare
 from sweep.evaluation.preparation import Prepared, prepare
+from sweep.exporting.meant import plan_number
 from sweep.reopening import reopened
 from sweep.results.store import Store
 from sweep.spec.document import _model_in
 from sweep.spec.failures import LLAMA_3, RESTART_S, TECTONIC
 from sweep.spec.spec import SweepSpec, load_spec, stored_spec
 from sweep.spec.values import FIELDS
-from sweep.tuning.meant import plan_number
 from tests.conftest import EXAMPLES, GPT7B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import stored_row

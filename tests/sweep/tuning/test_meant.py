@@ -10,9 +10,9 @@ import pytest
 
 from sim_core import SpecError
 from sweep.api import load
+from sweep.exporting.meant import plan_number
 from sweep.ranking.ranking import rank
 from sweep.reopening import reopened
-from sweep.tuning.meant import plan_number
 from tests.sweep.commands import sweep
 
 LAUNCHED = """#!/bin/bash

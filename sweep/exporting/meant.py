@@ -1,0 +1,130 @@
+"""The plan that is launched, and the one that a user means: by its number, or `best`; and rows as expected on this cluster."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from sim_core import SimError, SpecError
+from sim_core.documents import Fields
+from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better
+from sweep.evaluation.preparation import Prepared
+from sweep.exporting.launched import launched
+from sweep.exporting.megatron import flags_text
+from sweep.exporting.torchtitan import torchtitan_text
+from sweep.frameworks import torchtitan
+from sweep.frameworks.stacks import page_of
+from sweep.options import wrong
+from sweep.ranking.beside_running import Beside
+from sweep.ranking.error_bars import COLUMNS
+from sweep.ranking.ranking import Ranking, rank
+from sweep.reopening import BEST, Reopened, reopened
+from sweep.results.folder import Location
+from sweep.tuning.tuner import Proposal, Tuner
+from sweep.wording import Values
+
+SIMULATED = "simulated_s"
+"""Of a row as expected: the step that was simulated."""
+
+
+class Meant(NamedTuple):
+    """Of a ranking: the row of the plan to launch, which may be the best, and the best: with their chances to run, and as
+    expected here once a step is known. `running`: the job that runs beside the plan to launch."""
+
+    launch: Fields
+    best: Fields
+    running: Beside | None
+
+
+def refuses(prepared: Prepared) -> Callable[[int], bool]:
+    """Whether the framework of a plan, by number, refuses to launch it, as far as it is one whose arguments are written."""
+
+    def refused(plan: int) -> bool:
+        try:
+            found = launched(prepared, plan)
+        except SimError:
+            return False  # its memory is too small, as simulated
+        name = found.stack.partition(" ")[0]
+        writes = torchtitan_text if name == torchtitan.PAGE else flags_text if page_of(name).of_megatron else None
+        try:
+            return writes is not None and not writes(found)
+        except SpecError:
+            return True
+
+    return refused
+
+
+def tuner_of(opened: Reopened, **options: str | float | None) -> Tuner:
+    """What is known of the plans of a result, read alone. Raises SpecError."""
+    return Tuner(opened.folder, opened=opened, read_only=True, refuses=refuses(opened.prepared), **options)  # type: ignore[arg-type]
+
+
+def plan_to_launch(
+    ranking: Ranking, folder: Location, where: str | None = None, opened: Reopened | None = None, try_cost: float | None = None
+) -> tuple[Proposal, Tuner] | None:
+    """The plan of a ranking to launch, by its runs so far, and what is known of the others.
+
+    None where plans are not ranked by their time, of recorded jobs, and where files of its sweep are not at hand.
+    """
+    if ranking.front or ranking.best_by not in (*LONGER, *SHORTER) or ranking.descending != higher_is_better(ranking.by):
+        return None
+    if not (ranking.provenance.get("spec", {}).get("workload") or {}).get("model"):
+        return None
+    with suppress(SimError):
+        tuner = tuner_of(opened or reopened(folder), by=ranking.best_by, where=where, try_cost=try_cost)
+        return tuner.launch, tuner
+    return None
+
+
+def meant_by(
+    ranking: Ranking,
+    best: Fields,
+    folder: Location,
+    where: str | None = None,
+    opened: Reopened | None = None,
+    try_cost: float | None = None,
+) -> Meant:
+    """The plan to launch and the `best` row of a ranking, by what is known now."""
+    if (found := plan_to_launch(ranking, folder, where, opened, try_cost)) is None:
+        return Meant(best, best, ranking.running)
+    decided, tuner = found
+    row = best
+    if decided.plan != best["plan"]:
+        condition = f"plan = {decided.plan}" + (f" AND ({where}\n)" if where else "")
+        row = rank(folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=1).best or best
+    fastest, launch = (as_expected(each, tuner.expected(each["plan"]), timed=tuner.is_timed) for each in (best, row))
+    job = ranking.running
+    if job is not None and job.simulated_s and job.measured_s and tuner.is_timed:
+        low, high = (launch[name] / job.measured_s for name in COLUMNS[:2])
+        job = job._replace(best=launch["plan"], ratio=(low, launch["step_time_s"] / job.measured_s, high))
+    return Meant(launch, fastest, job)
+
+
+def as_expected(row: Values, told: Proposal, *, timed: bool) -> Fields:
+    """A row with the chance that it runs; if steps of the job were `timed`, with step, what goes with it, its interval and memory
+    as expected here, and the step that was simulated."""
+    if not timed:
+        return {**row, RUNS: told.runs_probability}
+    ends = dict(zip(COLUMNS[:2], told.interval, strict=True))
+    memory = {name: row[name] * told.memory for name in ("peak_memory_bytes",) if row.get(name)}
+    here = moved(row, told.expected_s / row["step_time_s"])
+    return {**here, **ends, **memory, RUNS: told.runs_probability, SIMULATED: row["step_time_s"]}
+
+
+def moved(row: Values, times: float) -> Fields:
+    """A row whose step takes so many times as long, with all that goes with it."""
+    longer = {name: row[name] * times for name in LONGER if row.get(name) is not None}
+    return {**row, **longer, **{name: row[name] / times for name in SHORTER if row.get(name) is not None}}
+
+
+def plan_number(opened: Reopened, text: str, option: str = "PLAN") -> int:
+    """The number of a plan: as `rank` prints it, or of `best`, the one to launch. Raises SpecError, for `option`."""
+    size = opened.prepared.sweep.space.size
+    if text == BEST:
+        ranking = rank(opened.folder, top=1)
+        if ranking.best is None:
+            raise SpecError(f"{opened.folder}: no plan of it can run; give the number of one")
+        decided = plan_to_launch(ranking, opened.folder, opened=opened)
+        return int(ranking.best["plan"]) if decided is None else decided[0].plan
+    if not text.isascii() or not text.isdecimal() or int(text) >= size:
+        raise wrong(option, text, f"a number from 0 to {size - 1:,} (column plan of `sweep rank`), or best")
+    return int(text)
