@@ -15,6 +15,7 @@ from sweep.answers.explanation import NARROW, Explanation
 from sweep.answers.neighbours import harm
 from sweep.answers.section import Section
 from sweep.answers.variation import Variation
+from sweep.ranking.error_bars import COLUMNS
 from sweep.uncertainty.evidence import LEVEL
 from sweep.wording import Values, cell, values_text
 
@@ -51,15 +52,21 @@ def of_step(plan: Explanation) -> Iterator[Section]:
     row = plan.row
     if not plan.runs:
         return
-    rate = "" if row["mfu"] is None else f", MFU {row['mfu']:.1%} {plan.peak}"
+    told = row if plan.here is None else plan.here
+    rate = "" if row["mfu"] is None else f", MFU {told['mfu']:.1%} {plan.peak}"
     shares = {part: row[part] / row["step_time_s"] for part in PARTS if row[part] > 0}
     lines = [
         f"{part_name(part):14} {short(row[part], 's'):>9} {share:>6.1%}  {'#' * round(share * BAR)}"
         for part, share in shares.items()
     ]
     lines += [f"bubble: {_bubble(plan)}"] if plan.waiting else []
-    step = f"step {short(row['step_time_s'], 's')}, {short(row['samples_per_s'], '')} samples/s{rate}"
-    yield Section(step, lines, apart=True)
+    step, sure = short(told["step_time_s"], "s"), ""
+    if plan.here is not None:
+        ends = " to ".join(short(told[name], "s") for name in COLUMNS[:2])
+        sure = f" expected here ({ends} in {LEVEL:.0%} of cases), {short(row['step_time_s'], 's')} simulated"
+    values = {"expected": plan.here and {name: told[name] for name in ("step_time_s", *COLUMNS[:2], "peak_memory_bytes")}}
+    heading = f"step {step}{sure}, {short(told['samples_per_s'], '')} samples/s{rate}"
+    yield Section(heading, lines, apart=True, values=values)
 
 
 def _bubble(plan: Explanation) -> str:
@@ -105,7 +112,8 @@ def of_memory(plan: Explanation) -> Iterator[Section]:
             if values.max() > 0:
                 table.append((name.removesuffix("_bytes"), *(short(float(values[stage]), "B") for stage in stages)))
     room = f"{short(have - peak, 'B')} of head-room" if have >= peak else f"{short(peak - have, 'B')} too much"
-    told = f"memory {short(peak, 'B')} of {short(have, 'B')} on the fullest stage, {room}"
+    here = "" if plan.here is None else f"; {short(plan.here['peak_memory_bytes'], 'B')} expected here"
+    told = f"memory {short(peak, 'B')} of {short(have, 'B')} on the fullest stage, {room}{here}"
     yield Section(told, apart=True, table=table, left=(0,), gap=3)
 
 
@@ -192,7 +200,8 @@ def of_rivals(plan: Explanation) -> Iterator[Section]:
     told += "too little to tell them apart" if of.tie else "more than the errors of the two differ"
     if plan.plan == of.best:
         told = f"it is the best plan{group} by {of.by}" + ("" if of.bars.tied else ", and no other ties with it")
-    lines = [f"its step is {of.low:.2f} to {of.high:.2f} x the simulated one ({LEVEL:.0%}; {of.why})", told]
+    usual = f"its step is {of.low:.2f} to {of.high:.2f} x the simulated one ({LEVEL:.0%}; {of.why})"
+    lines = [usual, told] if plan.here is None else [told]
     if of.tied:
         more = f" and {of.bars.tied - len(of.tied):,} more" if of.bars.tied > len(of.tied) else ""
         lines += [ties_of(of.bars), f"those that tie with plan {of.best}: {', '.join(map(str, of.tied))}{more}"]

@@ -17,6 +17,7 @@ from sweep.columns import NO_CHOICE
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.one_plan import fields_of, plans_of, row_of
 from sweep.evaluation.preparation import Prepared, Sweep, prepare
+from sweep.exporting.meant import expected_here
 from sweep.reopening import Reopened
 from sweep.spec.document import first_error
 from sweep.spec.spec import SweepSpec
@@ -64,6 +65,11 @@ class PlanOfResult:
     def runs(self) -> bool:
         """Whether the plan has a result."""
         return bool(self.row["status"] == "ok")
+
+    @cached_property
+    def here(self) -> Values | None:
+        """Its row as expected here, if it runs and a step of the job is known."""
+        return expected_here(self.opened, self.plan, self.row) if self.runs else None
 
     @property
     def fields(self) -> dict[str, Value]:

@@ -13,6 +13,7 @@ from sweep.answers.variation import HARDWARE, STEP, Variation, pinned, plan_of, 
 from sweep.evaluation.one_plan import row_of
 from sweep.evaluation.preparation import Prepared
 from sweep.executors import InlineExecutor
+from sweep.exporting.meant import moved
 from sweep.options import OptionError
 from sweep.ranking.error_bars import COLUMNS
 from sweep.ranking.ranking import objectives_of, rank
@@ -110,10 +111,15 @@ def what_if(opened: Reopened, number: int, question: Question) -> WhatIf:
     searched = prepared(then, opened.base)
     same = _row(prepared(_changed(alone, question, before, batch), opened.base))
     del same["plan"]  # the number of another space means nothing in this result
-    changed = ", ".join(question.words)
+    changed, best = ", ".join(question.words), _best(searched, opened.spec)
+    if (here := plan.here) is not None:
+        factors = [here[name] / before[name] if before[name] else 1.0 for name in (STEP, "peak_memory_bytes")]
+        now, same, best = (row and moved(row, *factors) for row in (now, same, best))
+        now |= {name: here[name] for name in _ENDS}
+        notes.append(f"as expected here: {factors[0]:.2f} x the simulated step, as steps of this job tell of the plan now")
     return WhatIf(
         same=Variation(change=changed, before=now, after=same),
-        best=Variation(change=changed, before=now, after=_best(searched, opened.spec)),
+        best=Variation(change=changed, before=now, after=best),
         searched=searched.sweep.space.size,
         notes=tuple(notes),
     )

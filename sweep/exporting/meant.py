@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sim_core import SimError, SpecError
 from sim_core.documents import Fields
@@ -22,6 +22,7 @@ from sweep.results.folder import Location
 from sweep.tuning.tuner import Proposal, Tuner
 from sweep.wording import Values
 
+STEP, PEAK = "step_time_s", "peak_memory_bytes"
 SIMULATED = "simulated_s"
 """Of a row as expected: the step that was simulated."""
 
@@ -53,9 +54,9 @@ def refuses(prepared: Prepared) -> Callable[[int], bool]:
     return refused
 
 
-def tuner_of(opened: Reopened, **options: str | float | None) -> Tuner:
+def tuner_of(opened: Reopened, **options: Any) -> Tuner:
     """What is known of the plans of a result, read alone. Raises SpecError."""
-    return Tuner(opened.folder, opened=opened, read_only=True, refuses=refuses(opened.prepared), **options)  # type: ignore[arg-type]
+    return Tuner(opened.folder, opened=opened, read_only=True, refuses=refuses(opened.prepared), **options)
 
 
 def plan_to_launch(
@@ -95,25 +96,33 @@ def meant_by(
     job = ranking.running
     if job is not None and job.simulated_s and job.measured_s and tuner.is_timed:
         low, high = (launch[name] / job.measured_s for name in COLUMNS[:2])
-        job = job._replace(best=launch["plan"], ratio=(low, launch["step_time_s"] / job.measured_s, high))
+        job = job._replace(best=launch["plan"], ratio=(low, launch[STEP] / job.measured_s, high))
     return Meant(launch, fastest, job)
 
 
 def as_expected(row: Values, told: Proposal, *, timed: bool) -> Fields:
-    """A row with the chance that it runs; if steps of the job were `timed`, with step, what goes with it, its interval and memory
-    as expected here, and the step that was simulated."""
+    """A row with the chance that it runs; if steps of the job were `timed`, with its interval, and step and memory as expected
+    here."""
     if not timed:
         return {**row, RUNS: told.runs_probability}
-    ends = dict(zip(COLUMNS[:2], told.interval, strict=True))
-    memory = {name: row[name] * told.memory for name in ("peak_memory_bytes",) if row.get(name)}
-    here = moved(row, told.expected_s / row["step_time_s"])
-    return {**here, **ends, **memory, RUNS: told.runs_probability, SIMULATED: row["step_time_s"]}
+    here = moved(row, told.expected_s / row[STEP], told.memory)
+    return {**here, **dict(zip(COLUMNS[:2], told.interval, strict=True)), RUNS: told.runs_probability}
 
 
-def moved(row: Values, times: float) -> Fields:
-    """A row whose step takes so many times as long, with all that goes with it."""
-    longer = {name: row[name] * times for name in LONGER if row.get(name) is not None}
-    return {**row, **longer, **{name: row[name] / times for name in SHORTER if row.get(name) is not None}}
+def moved(row: Values, longer: float, larger: float) -> Fields:
+    """A row whose step takes so many times as long, with all that goes with it, and whose memory is so many times as large."""
+    times = {**dict.fromkeys((*LONGER, *COLUMNS[:2]), longer), **dict.fromkeys(SHORTER, 1 / longer), PEAK: larger}
+    here = {name: row[name] * factor for name, factor in times.items() if row.get(name) is not None}
+    return {**row, **here, SIMULATED: row.get(STEP)}
+
+
+def expected_here(opened: Reopened, plan: int, row: Values) -> Fields | None:
+    """A plan that runs as it is expected here (`as_expected`), once a step of the job is known; None before."""
+    with suppress(SimError):
+        tuner = tuner_of(opened, also=(plan,))
+        if tuner.is_timed:
+            return as_expected(row, tuner.expected(plan), timed=True)
+    return None
 
 
 def plan_number(opened: Reopened, text: str, option: str = "PLAN") -> int:

@@ -116,11 +116,12 @@ class Tuner:
         entries: Sequence[Entry] | None = None,
         try_cost: float | None = None,
         refuses: Callable[[int], bool] = lambda plan: False,
+        also: Sequence[int] = (),
     ) -> None:
         """`file`: default tune.csv in the folder of the result. `prior`: those of smaller jobs of the same stack.
         `opened`: the result, where it is open. `entries`: runs in place of the file's.
         `try_cost`: what a launch that fails costs, as a part of the run (default: `deciding.try_cost`). `refuses`: whether a
-        plan cannot be launched: it is never proposed.
+        plan cannot be launched: it is never proposed. `also`: plans to be told of, wherever they rank.
 
         Raises SpecError if there is no result, or it is ranked by a column that is no time.
         """
@@ -136,7 +137,7 @@ class Tuner:
         self._by, self._where, self._priors = by, where, tuple(prior)
         self._read_only = read_only or entries is not None
         self._entries = entries
-        self._try_cost, self._refuses = try_cost, refuses
+        self._try_cost, self._refuses, self._also = try_cost, refuses, also
         self._believed: tuple[tuple[_Basis, dict[int, Run]], Belief] | None = None
 
     # what came out
@@ -416,7 +417,7 @@ class Tuner:
             self._check_number(plan)
         if self._where and not len(first) and not len(full):
             raise OptionError(f"--where {self._where!r}: false for all plans that can run")
-        numbers = np.unique(np.concatenate([first[: MOST - len(full)], full, np.array([*told], np.int64)]))
+        numbers = np.unique(np.concatenate([first[: MOST - len(full)], full, np.array([*told, *self._also], np.int64)]))
         if not len(numbers):
             raise SpecError(f"{self.opened.folder}: no plan of it can run")
         sweep = self.opened.prepared.sweep
