@@ -1,7 +1,7 @@
 """Loops that look for the best plan of a job, replayed on grids of measured plans: `sweep tune` beside others.
 
     python benchmarks/tuning.py [GRID.csv...] [--set ultrascale] [--stack megatron-core] [--model llama-1B-mha] [--gpus 256]
-        [--least 4] [--erratic] [--prior MODEL:GPUS] [--jobs]
+        [--least 4] [--erratic] [--jobs]
 
 A GRID is a table of runs, as `sweep validate` reads it; without one the published runs that ship are replayed. A job is what is
 alike but for its plan; its plans are the rows of quality `ok` and the `failed` ones, and it is replayed if four of them
@@ -12,10 +12,7 @@ a loop without a measured plan has all of it. GPU-hours: 2 minutes of start and 
 `--stack` simulates all rows as that stack, `--stack ""` as a spec that names none, as for a framework that nobody knows;
 without it each row as its own. `--erratic`
 also replays rows that are slower than they should be (sleep, sixty_four_nodes, sibling): a filter of bad luck, by which to
-judge when to stop. `--prior llama-1B-mha:128,256` replays jobs of
-other models with five runs of each of these jobs as their prior, `--prior :8,16` larger jobs with those of the same model on
-so few GPUs; may be given again. Optuna's TPE and scikit-learn's process take
-part where they are installed.
+judge when to stop. Optuna's TPE and scikit-learn's process take part where they are installed.
 """
 
 import argparse
@@ -39,7 +36,7 @@ from sim_core.documents import parse_yaml
 from sweep.evaluation.preparation import Sweep, prepare
 from sweep.runs.table import NotSimulated, Row, published_rows, read_table
 from sweep.spec.spec import SweepSpec
-from sweep.tuning.candidates import TOO_FULL, candidates_of, joined, rows_of, stacks_of
+from sweep.tuning.candidates import TOO_FULL, candidates_of, rows_of, stacks_of
 from sweep.tuning.deciding import REPEATS, UNTOLD, Belief, Candidates, Known, believe, decide, doubted, score, stops
 from sweep.uncertainty.belief import UNNAMED
 from sweep.uncertainty.process import noise_of, steady
@@ -51,8 +48,6 @@ MOST = 3.0
 ENOUGH = 0.02
 START_S, STEPS = 120.0, 20
 LEAST_PLANS = 4
-OF_PRIOR = 5
-"""Runs of each job that is a prior."""
 SEEDS = 10
 """Repetitions of what draws at random."""
 BOOTSTRAP = 2000
@@ -78,14 +73,13 @@ class Job:
     peak: Floats  # ln(measured / simulated memory), NaN where unknown
     full: Floats  # 1 where the grid says out of memory
     best: float  # of all plans of the grid that ran
-    told: tuple[int, ...] = ()  # rows behind the candidates: runs of other jobs
     scatter: float = 0.0  # standard deviation of ln(seconds) from run to run
     slow_first: float = 1.0  # factor on the first run
     seed: int = 0  # of the scatter
 
     def known(self, picked: Sequence[int]) -> Known:
         """What the grid says of these runs, with their scatter, and after the first one what runs of other jobs say."""
-        rows = np.array([*dict.fromkeys(picked), *(self.told if picked else ())], np.int64)
+        rows = np.array([*dict.fromkeys(picked)], np.int64)
         drawn = self.scatter * np.random.default_rng([len(self.seconds), self.gpus, self.seed]).standard_normal(len(picked))
         drawn[:1] += np.log(self.slow_first)
         times = [self.seconds[row] * np.exp(drawn[np.equal(picked, row)]) for row in rows[: len(set(picked))]]
@@ -189,7 +183,7 @@ def tuned(job: Job, seed: int) -> Iterator[int]:
     while True:
         belief = believe(job.candidates, job.known(picked))
         least = score(belief)
-        least[[*picked, *job.told]] = np.inf
+        least[picked] = np.inf
         again = belief.hope if belief.hope is not None and picked.count(belief.hope) < 2 else None
         if again is None and belief.best is not None and picked.count(belief.best) < REPEATS and unsure(job, picked, belief):
             again = belief.best
@@ -200,40 +194,6 @@ def tuned(job: Job, seed: int) -> Iterator[int]:
 def unsure(job: Job, picked: Sequence[int], belief: Belief) -> bool:
     """Whether `sweep tune` doubts that it may stop."""
     return stops(belief, len(picked), ENOUGH) and doubted(job.candidates, job.known(picked), (), ENOUGH)
-
-
-def with_prior(job: Job, others: Sequence[Job]) -> Job:
-    """The job with the first runs of `sweep tune` on other jobs."""
-    told = [(other, list(islice(tuned(other, 0), OF_PRIOR))) for other in others]
-    runs = [(other.sweep, other.candidates.plans[picked]) for other, picked in told]
-    seconds, peak, full = (
-        np.concatenate([getattr(job, name), *(getattr(other, name)[picked] for other, picked in told)])
-        for name in ("seconds", "peak", "full")
-    )
-    candidates = joined(job.candidates, job.rows, job.sweep, runs, stacks_of(job.sweep, ran=True))
-    own = len(job.seconds)
-    return replace(job, candidates=candidates, told=tuple(range(own, len(seconds))), seconds=seconds, peak=peak, full=full)
-
-
-def prior_lines(jobs: Sequence[Job], priors: Sequence[str]) -> Iterator[str]:
-    """Mean / worst regret of the jobs that each prior is for, without it and with it."""
-    yield f"| prior | jobs | {' | '.join(f'without, {k} | with, {k}' for k in AFTER)} |"
-    yield f"|---|--:|{'--:|' * (2 * len(AFTER))}"
-    for text in priors:
-        model, _, counts = text.partition(":")
-        gpus = {int(count) for count in counts.split(",")}
-        told = [job for job in jobs if job.model == model or not model]
-        told = [job for job in told if job.gpus in gpus]
-        pairs = [(job, [other for other in told if _is_prior(other, job, model, max(gpus))]) for job in jobs]
-        pairs = [(job, others) for job, others in pairs if others]
-        alone = np.array([replay(job, tuned, 0).regret for job, _ in pairs]) * 100
-        both = np.array([replay(with_prior(job, others), tuned, 0).regret for job, others in pairs]) * 100
-        cells = [f"{of[:, k].mean():.1f} / {of[:, k].max():.0f}" for k in range(len(AFTER)) for of in (alone, both)]
-        yield f"| {text} | {len(pairs)} | {' | '.join(cells)} |"
-
-
-def _is_prior(other: Job, job: Job, model: str, most: int) -> bool:
-    return other.model != job.model if model else other.model == job.model and job.gpus > most
 
 
 def in_order(job: Job, seed: int) -> Iterator[int]:
@@ -421,7 +381,6 @@ def main() -> None:
     parser.add_argument("--scatter", type=float, default=0.0, help="standard deviation of ln(seconds) from run to run")
     parser.add_argument("--slow-first", type=float, default=1.0, help="factor on the first run of a loop")
     parser.add_argument("--erratic", action="store_true", help="also rows that are slower than they should be")
-    parser.add_argument("--prior", action="append", metavar="MODEL:GPUS", help="replay with runs of these jobs, no other loop")
     parser.add_argument("--jobs", action="store_true", help="print each job")
     given = parser.parse_args()
     begun = time.process_time()
@@ -429,9 +388,6 @@ def main() -> None:
     if not jobs:
         sys.exit(f"no job of these grids has {given.least} plans that ran")
     made = time.process_time()
-    if given.prior:
-        print(*prior_lines(jobs, given.prior), sep="\n")
-        return
     lines, replays = loop_table(jobs)
     plans = np.mean([len(job.seconds) for job in jobs])
     stack = "of each row" if given.stack is None else given.stack or "not named"

@@ -185,11 +185,10 @@ class Result:
         by: str | None = None,
         where: str | None = None,
         file: Path | str | None = None,
-        prior: Sequence[Path | str] = (),
     ) -> Tuner:
-        """What `sweep tune` asks and tells. `file`: of the runs; `prior`: those of smaller jobs of the same stack."""
+        """What `sweep tune` asks and tells. `file`: of the runs."""
         own = None if file is None else Path(file)
-        return Tuner(self.folder, by=by, where=where, file=own, prior=list(map(Path, prior)), spec=self.spec)
+        return Tuner(self.folder, by=by, where=where, file=own, spec=self.spec)
 
     @cached_property
     def _opened(self) -> Reopened:

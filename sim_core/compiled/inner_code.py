@@ -9,7 +9,6 @@ import llvmlite.binding as llvm
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.typed_passes import DumpParforDiagnostics, InlineOverloads, NopythonRewrites
-from numba.core.types.functions import BaseFunction
 from numba.core.untyped_passes import (
     DeadBranchPrune,
     FindLiterallyCalls,
@@ -86,24 +85,3 @@ class InnerCompiler(LeanCompiler):
         """Likewise."""
         self._use(InnerLibrary)
         return super().define_pipelines()
-
-
-def _remember_types() -> None:
-    """Let numba find the type of each operator and builtin function once for the types of its arguments, not at each use.
-
-    To find it, it tries some twenty rules, with literals and without, and writes an error for each: a tenth of a compilation.
-    """
-    find, known = BaseFunction.get_call_type, dict[Any, Any]()
-
-    def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
-        if kws or getattr(self.typing_key, "__module__", None) not in ("_operator", "builtins"):
-            return find(self, context, args, kws)
-        key = self, context, args
-        if key not in known:
-            known[key] = find(self, context, args, kws)
-        return known[key]
-
-    BaseFunction.get_call_type = get_call_type  # type: ignore[method-assign]
-
-
-_remember_types()

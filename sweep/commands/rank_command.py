@@ -26,7 +26,7 @@ from sweep.commands.shared import (
     there,
     write_text,
 )
-from sweep.exporting.meant import refuses
+from sweep.exporting.meant import refusal
 from sweep.options import OptionError
 from sweep.outputs import naming
 from sweep.ranking.ranking import TOP, rank
@@ -101,7 +101,7 @@ def rank_command(
             read_only=True,
             opened=opened,
             entries=entries,
-            refuses=refuses(opened.prepared),
+            refusal=refusal(opened.prepared),
         )
         standing = tuner.standing(most, by_wins=stable)
         write(standing, partial(print_sections, standing_screen(tuner, standing)))

@@ -10,7 +10,7 @@ from typer import Option
 from sim_core import SpecError, quantity, shown
 from sim_core.documents import Values
 from sweep.commands.shared import AsJson, Directory, TryCost, print_warnings, result_at, tell
-from sweep.exporting.meant import refuses
+from sweep.exporting.meant import refusal
 from sweep.options import OptionError, of_option
 from sweep.reopening import reopened
 from sweep.show.terminal import own_console
@@ -37,7 +37,6 @@ def tune_command(
     budget: Annotated[int | None, Option(min=1, help="Runs after which nothing more is proposed.")] = None,
     by: Annotated[str | None, Option(help="Column to rank by. Default: the spec's first objective.")] = None,
     where: Annotated[str | None, Option(help="Only plans that meet this condition, in SQL.")] = None,
-    prior: Annotated[list[Path] | None, Option(help=f"{NAME} of a smaller job of the same stack, in its result.")] = None,
     measured: Annotated[
         Path | None, Option(help=f"Read the runs from this table, of plans or of `inspect --rows`; {NAME} stays.")
     ] = None,
@@ -64,13 +63,12 @@ def tune_command(
         by=by,
         where=where,
         file=measured or file,
-        prior=prior or (),
         spec=spec,
         read_only=measured is not None,
         opened=opened,
         entries=entries,
         try_cost=try_cost,
-        refuses=refuses(opened.prepared),
+        refusal=refusal(opened.prepared),
     )
     of_run = {
         "--step": step,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple
 
 from sim_core import SimError, SpecError
@@ -29,34 +30,39 @@ SIMULATED = "simulated_s"
 
 class Meant(NamedTuple):
     """Of a ranking: the row of the plan to launch, which may be the best, and the best: with their chances to run, and as
-    expected here once a step is known. `running`: the job that runs beside the plan to launch."""
+    expected here once a step is known. `running`: the job that runs beside the plan to launch. `refused`: why its framework
+    does not launch the one and the other; empty where it does."""
 
     launch: Fields
     best: Fields
     running: Beside | None
+    refused: tuple[str, str] = ("", "")
 
 
-def refuses(prepared: Prepared) -> Callable[[int], bool]:
-    """Whether the framework of a plan, by number, refuses to launch it, as far as it is one whose arguments are written."""
+def refusal(prepared: Prepared) -> Callable[[int], str]:
+    """Why the framework of a plan, by number, refuses to launch it, if it is one whose arguments are written; else ""."""
 
-    def refused(plan: int) -> bool:
+    @cache
+    def refused(plan: int) -> str:
         try:
             found = launched(prepared, plan)
         except SimError:
-            return False  # its memory is too small, as simulated
+            return ""  # its memory is too small, as simulated
         name = found.stack.partition(" ")[0]
         writes = torchtitan_text if name == torchtitan.PAGE else flags_text if page_of(name).of_megatron else None
         try:
-            return writes is not None and not writes(found)
-        except SpecError:
-            return True
+            if writes is not None:
+                writes(found)
+        except SpecError as error:
+            return str(error).partition(": ")[2]
+        return ""
 
     return refused
 
 
 def tuner_of(opened: Reopened, **options: Any) -> Tuner:
     """What is known of the plans of a result, read alone. Raises SpecError."""
-    return Tuner(opened.folder, opened=opened, read_only=True, refuses=refuses(opened.prepared), **options)
+    return Tuner(opened.folder, opened=opened, read_only=True, refusal=refusal(opened.prepared), **options)
 
 
 def plan_to_launch(
@@ -97,7 +103,7 @@ def meant_by(
     if job is not None and job.simulated_s and job.measured_s and tuner.is_timed:
         low, high = (launch[name] / job.measured_s for name in COLUMNS[:2])
         job = job._replace(best=launch["plan"], ratio=(low, launch[STEP] / job.measured_s, high))
-    return Meant(launch, fastest, job)
+    return Meant(launch, fastest, job, (tuner.refusal(launch["plan"]), tuner.refusal(best["plan"])))
 
 
 def as_expected(row: Values, told: Proposal, *, timed: bool) -> Fields:

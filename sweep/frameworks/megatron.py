@@ -9,7 +9,6 @@ from sim_core import (
     Argument,
     Dump,
     SpecError,
-    Stack,
     arguments_in,
     flag_of,
     flags_of,
@@ -154,23 +153,6 @@ def refused(flags: Mapping[str, tuple[str, ...]], world: int, among: Collection[
     """
     asked = sizes.Launch(flags, world)
     return [rule for each in among if each.refuses is not None for broken, rule in each.refuses(asked) if broken]
-
-
-def refused_choices(row: Values, stack: Stack, *, sequence_parallel: bool) -> list[str]:
-    """The rules about what overlaps and what ranks share that a plan of a result breaks, before its flags are written."""
-    own = stack.sharding_in_pipeline if row["pp"] > 1 and stack.sharding_in_pipeline else stack.sharding
-    shared = {"stack": own}.get(row.get("sharding", "stack"), row.get("sharding")) != "none"
-    said = {
-        sizes.TP: (str(row["tp"]),),
-        sizes.SEQUENCE_PARALLEL: () if sequence_parallel else None,
-        sizes.TP_OVERLAP: () if row.get("overlap_tp") and row["tp"] > 1 else None,
-        choices.DISTRIBUTED: () if shared else None,
-        choices.OVERLAP_GRAD: () if row.get("overlap_grad") else None,
-        choices.OVERLAP_PARAM: () if row.get("overlap_param") and shared else None,
-        choices.OPTIMIZER: ("sgd",) if row.get("optimizer") == "sgd_momentum" else None,
-    }
-    flags = {argument.flag: values for argument, values in said.items() if values is not None}
-    return refused(flags, row["all_gpus"], (choices.OPTIMIZER, choices.OVERLAP_PARAM, sizes.TP_OVERLAP))
 
 
 def stack_of(dump: Dump) -> str:

@@ -9,8 +9,7 @@ from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_n
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
 from sweep.exporting.meant import SIMULATED, meant_by
-from sweep.frameworks.megatron import refused_choices
-from sweep.frameworks.stacks import may_run, page_of
+from sweep.frameworks.stacks import may_run
 from sweep.ranking.beside_running import Beside
 from sweep.ranking.chances import believed_stack, guesses_before, stack_of
 from sweep.ranking.ranking import Ranking, rank
@@ -53,7 +52,7 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_
     """The answer of a ranking of `folder` by a condition `where`; `try_cost`: as `Tuner`'s. Raises SpecError."""
     if ranking.best is None:
         return _without_plan(ranking, folder, where)
-    best, fastest, running = meant_by(ranking, ranking.best, folder, where, try_cost=try_cost)
+    best, fastest, running, refused = meant_by(ranking, ranking.best, folder, where, try_cost=try_cost)
     plan = best["plan"]
     if ranking.front:
         ends = [
@@ -72,8 +71,8 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_
     elif _is_modelled(ranking):
         after = f"`sweep export {folder} --plan {plan}` writes its launch flags"
     return Answer(
-        f"{_first(ranking, best, fastest)}: {plan_words(best, ranking)}; {_result_words(best, ranking)}",
-        "; ".join(_doubts(ranking, best, fastest, tied, folder, where)),
+        f"{_first(ranking, best, fastest, *refused)}: {plan_words(best, ranking)}; {_result_words(best, ranking)}",
+        "; ".join((*_doubts(ranking, best, fastest, tied, folder, where), *filter(None, refused[:1]))),
         after,
         "" if running is None else running_words(running),
     )
@@ -94,12 +93,13 @@ def plan_words(row: Values, ranking: Ranking) -> str:
     return f"{', '.join(words)}, on {row['all_gpus']:,} x {row['hardware']}, {plural(row['global_batch'], 'sequence')} a step"
 
 
-def _first(ranking: Ranking, row: Values, fastest: Values) -> str:
-    """What the plan is: to be launched, the best if it fits, or the first by what a user asked for."""
+def _first(ranking: Ranking, row: Values, fastest: Values, refused: str, passed: str) -> str:
+    """What the plan is: to be launched, the best if it fits, or the first by what a user asked for; why it, or the fastest, is
+    refused."""
     sought = (*LONGER, *SHORTER, *measures_of("goodput", "tail"))
     if ranking.by not in sought or ranking.descending != higher_is_better(ranking.by):
         told = f"{'Highest' if ranking.descending else 'Lowest'} {heading(ranking.by)}: plan"
-    elif _refused(row, ranking):
+    elif refused:
         told = "Best, but refused: plan"
     else:
         told = "Best if it fits: plan" if _is_unlikely(row, ranking) else "Launch plan"
@@ -108,7 +108,8 @@ def _first(ranking: Ranking, row: Values, fastest: Values) -> str:
         ratio = row[ranking.best_by] / fastest[ranking.best_by]
         longer = 1 / ratio if higher_is_better(ranking.best_by) else ratio
         behind = f"{longer - 1:.1%} behind" if longer >= 1 else f"expected {1 - longer:.1%} ahead of"
-        why.append(f"{behind} the fastest{' as simulated' * (longer < 1)}, plan {fastest['plan']}{_rather(row, fastest)}")
+        rather = f"; {passed}" if passed else _rather(row, fastest)
+        why.append(f"{behind} the fastest{' as simulated' * (longer < 1)}, plan {fastest['plan']}{rather}")
     elif ranking.per:
         why.append("the best overall" if ranking.best_by == ranking.by else "the cheapest a sequence")
     why += [f"below the best per {', '.join(map(heading, ranking.per))}"] if ranking.per else []
@@ -197,25 +198,12 @@ def _lacking(row: Values, ranking: Ranking) -> Iterator[str]:
         has = read_stack(name).schedules
         if row.get("schedule", has[0]) not in has:
             yield f"{name} has no schedule {row['schedule']} ({', '.join(has)}): it is simulated as if it had"
-    if rules := _refused(row, ranking):
-        taken = next((other["plan"] for other in ranking.rows.to_pylist() if not _refused(other, ranking)), None)
-        first = "" if taken is None else f" (of those below it takes plan {taken} first)"
-        yield f"Megatron-LM refuses it: {'; '.join(rules)}{first}"
 
 
 def _stack(row: Values, ranking: Ranking) -> tuple[str, str]:
     """The name of a plan's stack, and what of its facts is a user's own."""
     name, _, own = str(row.get("stack") or stack_of(ranking.provenance)).partition(" ")
     return name, own
-
-
-def _refused(row: Values, ranking: Ranking) -> list[str]:
-    """What Megatron-LM refuses of a model's plan, where the stack runs it."""
-    name, own = _stack(row, ranking)
-    if not _is_modelled(ranking) or not page_of(name).of_megatron or "sharding" in own:
-        return []
-    divided = ranking.provenance["spec"]["workload"].get("sequence_parallel") is not False
-    return refused_choices(row, read_stack(name), sequence_parallel=divided)
 
 
 def _is_tight(row: Values, ranking: Ranking) -> bool:

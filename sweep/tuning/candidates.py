@@ -18,7 +18,7 @@ from sweep.tuning.draws import log_steps
 from sweep.uncertainty.belief import World, world_of, worlds_of
 from sweep.uncertainty.evidence import DENSE, EXPERTS, RECORDED_UNKNOWN, recorded
 from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features
-from sweep.uncertainty.memory import Guess, chance_before_runs, guesses_by_plan, guesses_in
+from sweep.uncertainty.memory import chance_before_runs, guesses_by_plan, guesses_in
 from sweep.uncertainty.process import Axes
 
 MOST = 500
@@ -28,9 +28,6 @@ TOO_FULL = 1.15
 
 HOPELESS = 50.0
 """ln of a factor as large as any."""
-JOB_RANGE = 4.0
-"""Doublings of GPUs and of the model's size over which what the errors of two jobs share falls to 1/e."""
-_COLUMNS = ("plans", "simulated", "mean", "memory", "part", "offset")
 
 
 def axes_of(points: Coordinates) -> Axes:
@@ -55,36 +52,6 @@ def candidates_of(
     """
     rows = rows_of(sweep, plans)
     return _made(sweep, rows, axes_of(coordinates(rows, varying(rows))), by, worlds or stacks_of(sweep, ran=False)), rows
-
-
-def joined(
-    own: Candidates, rows: pa.Table, sweep: Sweep, others: Sequence[tuple[Sweep, Ints]], worlds: Sequence[World]
-) -> Candidates:
-    """The candidates, and behind them plans of other jobs: what two jobs share falls with the doublings between them."""
-    jobs = [(sweep, rows), *((other, rows_of(other, plans)) for other, plans in others)]
-    names = [name for name in varying(rows) if all(name in table.column_names for _, table in jobs)]
-    plain = [  # words as texts, not as codes of one table
-        pa.table([each.cast(pa.string()) if pa.types.is_dictionary(each.type) else each for each in part.itercolumns()], names)
-        for part in (table.select(names) for _, table in jobs)
-    ]
-    axes = axes_of(coordinates(pa.concat_tables(plain, promote_options="permissive"), names))._replace(own=rows.num_rows)
-    parts = [own] + [_made(other, table, axes, "step_time_s", worlds) for other, table in jobs[1:]]
-    guesses = [
-        Guess(share, *(np.concatenate([np.broadcast_to(getattr(part.memory_error[k], name), len(part.plans)) for part in parts])
-                       for name in ("mean", "sd")))
-        for k, (share, *_) in enumerate(own.memory_error)
-    ]  # fmt: skip
-    size = np.concatenate([_size(*job) for job in jobs])
-    return Candidates(
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS},
-        draws=np.concatenate([part.draws for part in parts], 1),
-        axes=axes,
-        memory_error=tuple(guesses),
-        moved=np.concatenate([part.moved for part in parts], 1),
-        alike=np.exp(-np.abs(size[:, None] - size[None]).sum(2) / JOB_RANGE),
-        rivals=len(own.plans),
-        size=own.size,
-    )
 
 
 def failing(prepared: Prepared) -> tuple[float, ...]:
@@ -133,9 +100,3 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str, worlds: Sequence[Wo
         offset=(np.log(cost) if by in LONGER else -np.log(cost)) - nominal,
         size=1.0 if known is None else recorded(RECORDED_UNKNOWN).differences[EXPERTS if known.model.experts else DENSE].size,
     )
-
-
-def _size(sweep: Sweep, rows: pa.Table) -> Floats:
-    """Doublings of the GPUs of each plan and of the model, [n, 2]."""
-    gpus = np.log2(rows["all_gpus"].to_numpy().astype(np.float64))
-    return np.stack([gpus, np.full(len(gpus), np.log2(sweep.flops_per_token or 1.0))], 1)

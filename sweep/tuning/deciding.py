@@ -50,8 +50,6 @@ class Candidates(NamedTuple):
     offset: Floats  # ln(what is ranked by / seconds of a step)
     memory_error: Guesses  # of ln(real / simulated memory), of each of the stacks that may run
     moved: Floats  # ln(seconds of a step by each of them / those by the one that is simulated), [stacks, n]
-    alike: Floats | None = None  # [n, n]: how much of their errors plans of two jobs share; None: all are of one job
-    rivals: int | None = None  # the first so many compete; the others are runs of other jobs
     size: float = 1.0  # of errors beforehand, over those of `process`: as frameworks left out tell it
 
 
@@ -101,18 +99,17 @@ class Belief(NamedTuple):
 def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -> Belief:
     """What is known after some runs; `skipped` rows cannot be run."""
     timed = ~np.isnan(known.seconds)
-    rivals = len(candidates.plans) if candidates.rivals is None else candidates.rivals
     outcomes = Outcomes(rows=known.rows, peak=known.peak, out_of_memory=known.out_of_memory, crashed=known.crashed)
-    memory = fit(candidates.axes, candidates.part, outcomes, candidates.memory_error, candidates.alike)
-    posterior, weights = _posterior(candidates, known, timed, memory.log, rivals)
+    memory = fit(candidates.axes, candidates.part, outcomes, candidates.memory_error)
+    posterior, weights = _posterior(candidates, known, timed, memory.log)
     chance = weights @ memory.runs
-    chance[[*skipped, *range(rivals, len(chance))]] = 0.0
+    chance[[*skipped]] = 0.0
     stopped = timed & known.slow
     floor = np.full(len(chance), -np.inf)
     floor[known.rows[stopped]] = np.log(known.seconds[stopped])
     log_s = np.maximum(candidates.mean + posterior.mean, floor)
-    own, cost = known.rows < rivals, log_s + candidates.offset
-    finished = timed & ~known.slow & own
+    cost = log_s + candidates.offset
+    finished = timed & ~known.slow
     ran = known.rows[finished & ~np.isin(known.rows, skipped)]
     best = int(ran[cost[ran].argmin()]) if len(ran) else None
     least = None if best is None else float(cost[best])
@@ -122,7 +119,7 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
         for row, factor in alone.items()
         if (hope := cost[row] - np.log(factor)) < cost[ran].min(initial=np.inf) - APART
     }
-    judged = posterior if own.sum() >= LEAST_RUNS else posterior.likeliest
+    judged = posterior if len(known.rows) >= LEAST_RUNS else posterior.likeliest
     likely, drawn = _outcomes(candidates, judged, chance, floor, best)
     fastest = drawn.min(1)
     return Belief(
@@ -151,12 +148,12 @@ def _set_aside(candidates: Candidates, known: Known, timed: Bools, aside: Bools)
     return dict(zip(rows[aside].tolist(), excess.tolist(), strict=True))
 
 
-def _posterior(candidates: Candidates, known: Known, timed: Bools, log: Floats, rivals: int) -> tuple[Posterior, Floats]:
+def _posterior(candidates: Candidates, known: Known, timed: Bools, log: Floats) -> tuple[Posterior, Floats]:
     """What runs tell of the errors of all plans, and of the chance of each stack. `log`: of these before, and by the memory."""
     rows = known.rows[timed]
-    fixed, sized = prior(candidates.axes, candidates.draws, candidates.alike, candidates.size)
+    fixed, sized = prior(candidates.axes, candidates.draws, candidates.size)
     error = np.log(known.seconds[timed]) - candidates.mean[rows]
-    runs = Runs(rows=rows, error=error, least=known.slow[timed], others=rows >= rivals, noise=known.noise[timed])
+    runs = Runs(rows=rows, error=error, least=known.slow[timed], noise=known.noise[timed])
     among = np.ix_(rows, rows)
     told = [
         condition(fixed[among], sized[among], runs._replace(rows=np.arange(len(rows)), error=error - moved[rows])).log

@@ -15,14 +15,13 @@ from sim_core import EXPLANATIONS, Floats, Ints, SpecError, short
 from sim_core.documents import Fields, Values
 from sweep.columns import LONGER, SHORTER
 from sweep.evaluation.moved import boundless
-from sweep.evaluation.preparation import Sweep
-from sweep.options import OptionError, of_option, wrong
+from sweep.options import OptionError
 from sweep.ranking.beside_running import plan_of_running
 from sweep.ranking.query import NAMED, Rows, columns_in, parts
 from sweep.ranking.ranking import first_plans
 from sweep.reopening import Reopened, reopened
 from sweep.results.folder import Location
-from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, joined, rows_of, stacks_of, varying
+from sweep.tuning.candidates import MOST, TOO_FULL, candidates_of, rows_of, stacks_of, varying
 from sweep.tuning.deciding import (
     REPEATS,
     UNTOLD,
@@ -70,6 +69,8 @@ FULLEST = 100
 """Plans beyond the device's memory, as simulated, that are candidates: those that need the least."""
 MIDDLE = 1.2816
 """Standard deviations from the middle within which four of five values lie."""
+MOST_REFUSED = 50
+"""Plans that are passed over because their framework refuses them, one after the other."""
 EVEN = 0.5
 """Chance of a stack above which it is named."""
 FEW = 50
@@ -109,19 +110,18 @@ class Tuner:
         by: str | None = None,
         where: str | None = None,
         file: Path | None = None,
-        prior: Sequence[Path] = (),
         spec: Path | None = None,
         read_only: bool = False,
         opened: Reopened | None = None,
         entries: Sequence[Entry] | None = None,
         try_cost: float | None = None,
-        refuses: Callable[[int], bool] = lambda plan: False,
+        refusal: Callable[[int], str] = lambda plan: "",
         also: Sequence[int] = (),
     ) -> None:
-        """`file`: default tune.csv in the folder of the result. `prior`: those of smaller jobs of the same stack.
+        """`file`: default tune.csv in the folder of the result.
         `opened`: the result, where it is open. `entries`: runs in place of the file's.
-        `try_cost`: what a launch that fails costs, as a part of the run (default: `deciding.try_cost`). `refuses`: whether a
-        plan cannot be launched: it is never proposed. `also`: plans to be told of, wherever they rank.
+        `try_cost`: what a launch that fails costs, as a part of the run (default: `deciding.try_cost`). `refusal`: why a
+        plan cannot be launched: it is not proposed. `also`: plans to be told of, wherever they rank.
 
         Raises SpecError if there is no result, or it is ranked by a column that is no time.
         """
@@ -134,10 +134,10 @@ class Tuner:
             file = Path(folder.local or "") / NAME
         self.file: Path = file
         self.identity = str(self.opened.provenance["sweep"])
-        self._by, self._where, self._priors = by, where, tuple(prior)
+        self._by, self._where = by, where
         self._read_only = read_only or entries is not None
         self._entries = entries
-        self._try_cost, self._refuses, self._also = try_cost, refuses, also
+        self._try_cost, self.refusal, self._also = try_cost, refusal, also
         self._believed: tuple[tuple[_Basis, dict[int, Run]], Belief] | None = None
 
     # what came out
@@ -159,7 +159,7 @@ class Tuner:
     @property
     def notes(self) -> list[str]:
         """What there is to say of the runs and of the candidates, a line each."""
-        few = "search" in self.opened.provenance and self._basis.rivals < FEW
+        few = "search" in self.opened.provenance and len(self.candidates.plans) < FEW
         return [*self._running[1], *doubts(self.runs), *self._surprises, *self._likeness, *([_SEARCHED] if few else [])]
 
     @property
@@ -240,7 +240,7 @@ class Tuner:
 
     @property
     def candidates(self) -> Candidates:
-        """The plans that compete, and runs of other jobs after them."""
+        """The plans that compete."""
         self._refresh()
         return self._basis.candidates
 
@@ -256,7 +256,7 @@ class Tuner:
         proposals = [] if repeated is None else [self._proposal(belief, repeated)._replace(again=True)]
         for _ in range(n - len(proposals)):
             least = score(now, self.try_cost)
-            least[[*known.rows, *skipped, *range(basis.rivals, len(least))]] = np.inf
+            least[[*known.rows, *skipped]] = np.inf
             if now.least is None or not (proposals or self.made):  # beside the job that runs alone: what is to be launched
                 by_cost = launch_cost(now.log_cost, now.runs, self.try_cost)
                 row = self._first(np.where(np.isinf(least), least, by_cost), simplest=True)
@@ -280,10 +280,10 @@ class Tuner:
 
     def _first(self, cost: Floats, *, simplest: bool = False) -> int | None:
         """The row of the least cost that its framework launches, or one as good and `simplest`; None if none is left."""
-        left = cost[: self._basis.rivals].copy()
-        while np.isfinite(left).any():
+        left = cost.copy()
+        for _ in range(min(int(np.isfinite(left).sum()), MOST_REFUSED)):
             row = decide(self._basis.rows, left) if simplest else int(left.argmin())
-            if not self._refuses(int(self._basis.candidates.plans[row])):
+            if not self.refusal(int(self._basis.candidates.plans[row])):
                 return row
             left[row] = np.inf
         return None
@@ -300,7 +300,7 @@ class Tuner:
 
     def expected(self, plan: int) -> Proposal:
         """What is expected of a candidate, by what is known now. Raises SpecError for another plan."""
-        plans = self.candidates.plans[: self._basis.rivals]
+        plans = self.candidates.plans
         if plan not in plans:
             raise SpecError(f"plan {plan}: is none of the candidates")
         return self._proposal(self.belief, int(np.searchsorted(plans, plan)))
@@ -335,8 +335,8 @@ class Tuner:
         """The first plans by what is expected after the runs, or by their wins; failed and skipped ones last. Intervals hold
         four of five."""
         belief, basis, runs = self.belief, self._basis, self.runs
-        cost = np.where(belief.runs > 0, belief.log_cost, np.inf)[: basis.rivals]
-        order = np.lexsort((cost, -belief.wins[: basis.rivals] * by_wins))[:top]
+        cost = np.where(belief.runs > 0, belief.log_cost, np.inf)
+        order = np.lexsort((cost, -belief.wins * by_wins))[:top]
         plans = basis.candidates.plans[order].tolist()
         known = [runs.get(plan) for plan in plans]
         expected, width = belief.log_s[order], MIDDLE * belief.sd[order]
@@ -401,7 +401,7 @@ class Tuner:
     def _refresh(self) -> None:
         """Take in plans that another process told of and that are no candidates yet."""
         told, basis = {run.plan for run in self.runs.values() if run.state != SKIP}, self._basis
-        if not told <= set(basis.candidates.plans[: basis.rivals].tolist()) or bool(told) > basis.ran:
+        if not told <= set(basis.candidates.plans.tolist()) or bool(told) > basis.ran:
             del self._basis
 
     @cached_property
@@ -428,13 +428,7 @@ class Tuner:
             run = told[row["plan"]]
             if run.state == OK and run.times:
                 self._check_step(row, min(run.times))
-        if own := [path for path in self._priors if path.resolve() == self.file.resolve()]:
-            raise OptionError(f"--prior {own[0]}: are the runs of this result, expected those of another")
-        priors = [_prior_runs(path) for path in self._priors]
-        if priors:
-            others = [(other, np.array([run.plan for run in runs], np.int64)) for other, runs in priors]
-            candidates = joined(candidates, rows, sweep, others, worlds)
-        return _Basis(candidates, rows, [run for _, runs in priors for run in runs], worlds, ran=bool(told))
+        return _Basis(candidates, rows, worlds, ran=bool(told))
 
 
 def _too_full(source: Rows, where: str | None) -> Ints:
@@ -458,44 +452,25 @@ def _check_legal(row: Values) -> None:
         raise SpecError(f"plan {row['plan']}: cannot run, as simulated: {reason} ({EXPLANATIONS.get(reason, reason)})")
 
 
-def _prior_runs(path: Path) -> tuple[Sweep, list[Run]]:
-    """The sweep of another result, and the runs there. Raises SpecError."""
-    if not path.is_file():
-        raise wrong("--prior", path, f"the {NAME} of another result, in its folder")
-    with of_option(f"--prior {path}"):
-        other = Tuner(path.parent, file=path)
-    if not (runs := [run for run in other.runs.values() if run.state != SKIP]):
-        raise OptionError(f"--prior {path}: found no runs, expected the {NAME} of another result, in its folder")
-    return other.opened.prepared.sweep, runs
-
-
 @dataclass(frozen=True, eq=False)
 class _Basis:
-    """Candidates with their rows, and runs as rows of them. `priors`: runs of other jobs, behind the candidates."""
+    """Candidates with their rows, and runs as rows of them."""
 
     candidates: Candidates
     rows: pa.Table
-    priors: Sequence[Run]
     worlds: Sequence[World]
     ran: bool
 
-    @property
-    def rivals(self) -> int:
-        """Candidates of this job."""
-        return int(self.rows.num_rows)
-
     def known(self, runs: Mapping[int, Run]) -> Known:
-        """The runs that tell something; those of other jobs once there is one of this job."""
+        """The runs that tell something."""
         own = [run for run in runs.values() if run.state != SKIP]
-        every = [*own, *self.priors] if own else []
         times = [run.times for run in own if run.state == OK]
-        alone = np.array([max(len(run.times), 1) for run in every]) ** 0.5
-        at = np.searchsorted(self.candidates.plans[: self.rivals], [run.plan for run in own])
-        rows = np.append(at, range(self.rivals, self.rivals + len(every) - len(own))).astype(np.int64)
-        peaks = np.array([run.peak_memory_gib for run in every], np.float64) * 2**30
-        timed = [run.step_time_s if run.state in (OK, SLOW) and run.step_time_s else None for run in every]
+        alone = np.array([max(len(run.times), 1) for run in own]) ** 0.5
+        rows = np.searchsorted(self.candidates.plans, np.array([run.plan for run in own], np.int64))
+        peaks = np.array([run.peak_memory_gib for run in own], np.float64) * 2**30
+        timed = [run.step_time_s if run.state in (OK, SLOW) and run.step_time_s else None for run in own]
         out_of_memory, crashed, slow = (
-            np.array([run.state == state for run in every], np.bool_) for state in (OUT_OF_MEMORY, CRASH, SLOW)
+            np.array([run.state == state for run in own], np.bool_) for state in (OUT_OF_MEMORY, CRASH, SLOW)
         )
         return Known(
             rows=rows,
@@ -511,7 +486,7 @@ class _Basis:
     def skipped(self, runs: Mapping[int, Run]) -> list[int]:
         """Rows of plans that cannot be run here."""
         plans = [run.plan for run in runs.values() if run.state == SKIP]
-        return np.flatnonzero(np.isin(self.candidates.plans[: self.rivals], plans)).tolist()
+        return np.flatnonzero(np.isin(self.candidates.plans, plans)).tolist()
 
 
 def plan_values(row: Values) -> Fields:

@@ -123,10 +123,10 @@ class Fit(NamedTuple):
     expected: Floats
 
 
-def fit(axes: Axes, part: Floats, outcomes: Outcomes, guesses: Guesses, alike: Floats | None = None) -> Fit:
+def fit(axes: Axes, part: Floats, outcomes: Outcomes, guesses: Guesses) -> Fit:
     """What runs tell. `part`: simulated memory over that of the device, NaN where unknown (it fits then), [n].
 
-    `guesses`: before any run; which it is, the runs tell. `alike`, [n, n]: how much plans of two jobs share.
+    `guesses`: before any run; which it is, the runs tell.
     """
     load = np.log(np.where(np.isnan(part), LEAST_LOAD, part))
     if not len(outcomes.rows):
@@ -141,11 +141,10 @@ def fit(axes: Axes, part: Floats, outcomes: Outcomes, guesses: Guesses, alike: F
     noise[full] = FAILED_WIDTH
     failed, known = outcomes.out_of_memory | outcomes.crashed, ~np.isnan(told)
     ran, rows = outcomes.rows[~failed & ~known], outcomes.rows[known]
-    alike_runs = 1.0 if alike is None else alike[rows]
-    fixed = Shared(np.full((len(rows), len(load)), SHARED) * alike_runs, np.full(len(load), SHARED))
+    fixed = Shared(np.full((len(rows), len(load)), SHARED), np.full(len(load), SHARED))
     near = SIZED + DOUBLING * along(axes, rows) + NEAR * np.exp(-axes.apart[rows] / RANGE)
-    sized = Shared(near * alike_runs, SIZED + DOUBLING * along_itself(axes) + NEAR)
-    near = np.exp(-axes.apart[:, outcomes.rows] / NEIGHBOUR_RANGE) * (1.0 if alike is None else alike[:, outcomes.rows])
+    sized = Shared(near, SIZED + DOUBLING * along_itself(axes) + NEAR)
+    near = np.exp(-axes.apart[:, outcomes.rows] / NEIGHBOUR_RANGE)
     good, bad = near @ (~failed).astype(np.float64), near @ (outcomes.crashed & ~full).astype(np.float64)
     usual = (recorded().usual * NEIGHBOURS + good) / (NEIGHBOURS + good + bad)  # of plans that fit, by what near plans did
     chances, likelihood, means = [], [], []

@@ -45,7 +45,6 @@ class Axes(NamedTuple):
 
     linear: Floats
     apart: Floats
-    own: int | None = None  # the first so many are of the job in question; None: all
 
 
 class Shared(NamedTuple):
@@ -57,12 +56,11 @@ class Shared(NamedTuple):
 
 class Runs(NamedTuple):
     """Measured runs, [m]: rows of the candidates, and ln(measured / prior mean). `least`: at least so slow (stopped).
-    `others`: of other jobs, which tell nothing of the size of this one's errors. `noise`: standard deviation of the error."""
+    `noise`: standard deviation of the error."""
 
     rows: Ints
     error: Floats
     least: Bools
-    others: Bools | bool = False
     noise: Floats | float = NOISE
 
     def of(self, kept: Bools | list[int]) -> "Runs":
@@ -112,15 +110,13 @@ class Posterior(NamedTuple):
         return np.concatenate(drawn)
 
 
-def prior(axes: Axes, draws: Floats, alike: Floats | None = None, size: float = 1.0) -> tuple[Floats, Floats]:
+def prior(axes: Axes, draws: Floats, size: float = 1.0) -> tuple[Floats, Floats]:
     """Covariances of the errors, [n, n]: the part that has no size, and that which is multiplied by its square.
 
-    `draws`, [d, n]: ln step in each draw of the unknown constants, less their mean. `alike`, [n, n], `size`: see `Candidates`.
+    `draws`, [d, n]: ln step in each draw of the unknown constants, less their mean. `size`: see `Candidates`.
     """
     fixed = draws.T @ draws / len(draws)
     sized = SHARED**2 + DOUBLING**2 * along(axes) + NEAR**2 * np.exp(-axes.apart / RANGE)
-    if alike is not None:
-        fixed, sized = fixed * alike, sized * alike
     return size**2 * fixed, size**2 * (sized + OWN**2 * np.eye(len(sized)))
 
 
@@ -155,7 +151,7 @@ def along_itself(axes: Axes) -> Floats:
 
 
 def _centred(axes: Axes) -> Floats:
-    return np.asarray(axes.linear - axes.linear[: axes.own].mean(0), np.float64)
+    return np.asarray(axes.linear - axes.linear.mean(0), np.float64)
 
 
 def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
@@ -211,18 +207,12 @@ def beyond(least: float, mean: float, sd: float) -> tuple[float, float] | None:
 
 
 def by_size(fixed: Floats, sized: Floats, runs: Runs) -> tuple[Floats, list[tuple[Floats, Floats]]]:
-    """After some runs, for each of the SIZES: ln of its likelihood, mean and covariance of all plans.
-
-    The likelihood is that of what is not of `others`, once these are known.
-    """
+    """After some runs, for each of the SIZES: ln of its likelihood, mean and covariance of all plans."""
     likelihood, parts = [], []
     for size in SIZES:
         covariance = fixed + size**2 * sized
-        among, log, mean, told = _solved(covariance[runs.rows], runs.rows, runs.error, runs.noise)
+        log, mean, told = _solved(covariance[runs.rows], runs.rows, runs.error, runs.noise)
         parts.append((mean, covariance - told.T @ told))
-        if len(others := np.flatnonzero(runs.others)):
-            root = np.linalg.cholesky(among[np.ix_(others, others)])
-            log -= _log_likelihood(root, np.linalg.solve(root, runs.error[others]))
         likelihood.append(log)
     return _with_prior(likelihood), parts
 
@@ -233,19 +223,19 @@ def marginals_by_size(
     """As `by_size`, with the variance of each plan alone, of covariances that are known of the runs alone."""
     likelihood, parts = [], []
     for size in SIZES:
-        _, log, mean, told = _solved(fixed.runs + size**2 * sized.runs, rows, error, noise)
+        log, mean, told = _solved(fixed.runs + size**2 * sized.runs, rows, error, noise)
         parts.append((mean, fixed.own + size**2 * sized.own - (told**2).sum(0)))
         likelihood.append(log)
     return _with_prior(likelihood), parts
 
 
-def _solved(shared: Floats, rows: Ints, error: Floats, noise: Floats | float) -> tuple[Floats, float, Floats, Floats]:
-    """Of runs whose covariance with all plans is `shared`, [m, n]: that among them, ln of the likelihood, the mean of all
-    plans, and the root of what is told of their covariance, [m, n]."""
+def _solved(shared: Floats, rows: Ints, error: Floats, noise: Floats | float) -> tuple[float, Floats, Floats]:
+    """Of runs whose covariance with all plans is `shared`, [m, n]: ln of the likelihood, the mean of all plans, and the root of
+    what is told of their covariance, [m, n]."""
     among = shared[:, rows] + np.eye(len(rows)) * np.square(noise)
     root = np.linalg.cholesky(among)
     half = np.linalg.solve(root, np.column_stack([error, shared]))
-    return among, _log_likelihood(root, half[:, 0]), half[:, 1:].T @ half[:, 0], half[:, 1:]
+    return _log_likelihood(root, half[:, 0]), half[:, 1:].T @ half[:, 0], half[:, 1:]
 
 
 def _with_prior(likelihood: list[float]) -> Floats:

@@ -61,8 +61,6 @@ def test_an_option_at_fault_is_named(result: Path, options: list[str], told: str
     ("line", "code", "told"),
     [
         ("rank RESULT --per tp --per tp", 2, "--per: found tp,tp, expected names of columns with commas between, each once"),
-        ("tune RESULT --spec SPEC --prior gone.csv", 2, "--prior: found gone.csv, expected the tune.csv of another result"),
-        ("tune RESULT --spec SPEC --prior WORKLOAD", 2, "--prior WORKLOAD: FOLDER: holds no results of a sweep"),
         ("tune RESULT --spec SPEC --where tp=99", 2, "--where 'tp=99': false for all plans that can run"),
         ("inspect WORKLOAD --hardware H100-SXM", 2, "--hardware: found without --rows, expected both"),
         ("inspect WORKLOAD --step-name x", 2, "--step-name: found beside WORKLOAD (no profiler trace), which takes --set, "),

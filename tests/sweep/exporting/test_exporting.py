@@ -16,7 +16,7 @@ from sim_core import SpecError, megatron_arguments, model_names, read_model
 from sweep.evaluation.preparation import prepare
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import ARRAY, megatron_text, without_flag
-from sweep.exporting.torchtitan import torchtitan_text
+from sweep.exporting.torchtitan import torchtitan_flags, torchtitan_text
 from sweep.frameworks.megatron import flags_of_plan, refused
 from sweep.frameworks.plan import Launched
 from sweep.inputs.launch.megatron import read_script
@@ -234,6 +234,27 @@ TITAN_KEYS: dict[str, dict[str, type]] = {  # of v0.2.2
     "activation_checkpoint": {"mode": str},
     "compile": {"enable": bool},
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("schedule", "order"), [("1f1b", [0, 1, 2, 3]), ("zb-v", [0, 1, 3, 2])])
+def test_torchtitan_lists_the_modules_of_unequal_stages(schedule: str, order: list[int]) -> None:
+    """All layers once, in order, between embedding and head; a chunk of a V goes back from the last rank (v0.2.2:
+    module_fqns_per_model_part). A flag cannot hold a list of lists."""
+    fixed = {"pp": 2, "vpp": 2, "all_gpus": 16, "global_batch": 64, "tp": 2, "schedule": schedule, "layer_split": "balanced"}
+    base: dict[str, Any] = {**SPEC, "model": "llama3-8b", "workload": {"sequence": 8192, "stack": "torchtitan"}, "axes": {}}
+    plan = plan_of(base={**base, "fixed": {**fixed, "layers": 30}})
+    parts = tomllib.loads(torchtitan_text(plan))["parallelism"]
+    modules = parts["module_fqns_per_model_part"]
+    assert [name for part in modules for name in part] == [
+        "tok_embeddings", *(f"layers.{layer}" for layer in range(30)), "norm", "output",
+    ]  # fmt: skip
+    places = [(number // 2, number % 2) for number in order]  # chunk and rank of each part
+    held = [sum(name.startswith("layers.") for name in part) for part in modules]
+    assert held == [plan.layers[rank][chunk] for chunk, rank in places]
+    assert len(set(held)) == 2
+    assert "pipeline_parallel_layers_per_stage" not in parts
+    with pytest.raises(SpecError, match="listed in a file"):
+        torchtitan_flags(plan)
 
 
 @pytest.mark.parametrize("pp", [1, 4])

@@ -242,27 +242,6 @@ def test_a_log_of_another_plan(result: Path, tmp_path: Path) -> None:
     assert len(read_record(result / "tune.csv")) == 1
 
 
-@pytest.mark.long
-def test_runs_of_a_smaller_job(result: Path, tmp_path: Path) -> None:
-    """They change what is expected of this job once it has a run of its own, and not before."""
-    spec = {**SPEC, "name": "smaller", "fixed": {"all_gpus": 8, "global_batch": 32}}
-    (tmp_path / "smaller.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
-    assert sweep("run", tmp_path / "smaller.yaml", "--out", tmp_path / "out", "--workers", 0, "--top", 0).returncode == 0
-    smaller = load(tmp_path / "out").tuner()
-    for proposal in smaller.ask(3):
-        smaller.tell(proposal.plan, 2 * proposal.simulated_s)
-    alone, both = load(result).tuner(), load(result).tuner(prior=[tmp_path / "out" / "tune.csv"])
-    (first,) = alone.ask()
-    (same,) = both.ask()
-    assert first.plan == same.plan
-    assert first.expected_s == pytest.approx(same.expected_s, rel=1e-9)
-    alone.tell(first.plan, first.simulated_s)
-    known, more = alone.ask()[0], both.ask()[0]
-    assert more.expected_s != pytest.approx(known.expected_s, rel=1e-4)
-    with pytest.raises(SpecError, match=r"none\.csv, expected the tune\.csv of another result"):
-        load(result).tuner(prior=[tmp_path / "out" / "none.csv"]).ask()
-
-
 def test_a_table_of_another_result_is_refused_where_it_is_only_read(result: Path, tmp_path: Path) -> None:
     """Plan numbers of another result mean other plans, whoever reads them."""
     other = tmp_path / "other.csv"

@@ -191,23 +191,6 @@ def test_a_crash_with_little_memory_is_blamed_on_its_neighbours() -> None:
     assert after[1] < after[2] < after[3] < before[3]
 
 
-def test_runs_of_another_job_tell_nothing_of_the_size_of_errors() -> None:
-    """Nothing is shared, and the other job's runs came out as expected: this job is expected as if there were none."""
-    points = np.array([0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0])
-    axes = Axes(points[:, None], np.abs(points[:, None] - points[None]), own=4)
-    alike: Floats = np.kron(np.eye(2), np.ones((4, 4))).astype(np.float64)
-    fixed, sized = prior(axes, np.zeros((2, 8)), alike)
-    own, both = [0, 2], [0, 2, 4, 5, 6, 7]
-    error = [0.3, -0.1, 0.0, 0.0, 0.0, 0.0]
-    alone = condition(fixed, sized, runs_at(own, error[:2]))
-    told = runs_at(both, error)
-    joined = condition(fixed, sized, Runs(told.rows, told.error, told.least, others=np.array(both) >= 4))
-    assert joined.weights == pytest.approx(alone.weights)
-    assert joined.mean[:4] == pytest.approx(alone.mean[:4])
-    assert joined.sd[:4] == pytest.approx(alone.sd[:4])
-    assert condition(fixed, sized, told).weights[0] > alone.weights[0]
-
-
 def test_a_mixture_has_the_quantiles_of_its_draws() -> None:
     """Two stacks, of which the second is slower: against a million draws; alone it is the quantile of one normal variable."""
     chances, means, sds = np.array([[0.7], [0.3]]), np.array([[0.0], [0.8]]), np.array([[0.1], [0.2]])

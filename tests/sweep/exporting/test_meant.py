@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sim_core import SpecError
 from sweep.api import load
@@ -91,3 +92,44 @@ def test_a_recorded_job_has_the_first_of_the_ranking(tmp_path: Path) -> None:
     first = rank(tmp_path / "out", top=1).best
     assert first is not None
     assert plan_number(reopened(tmp_path / "out", spec), "best") == first["plan"]
+
+
+def test_a_job_that_runs_is_told_alike_on_every_surface(tmp_path: Path) -> None:
+    """What its log says of step and memory, within 2 %; of other plans the same expected step, not the simulated one."""
+    running = {
+        "plan": {"tp": 1, "pp": 1, "micro_batch": 1, "checkpointing": "full"},
+        "step_time_s": 1.5,
+        "peak_memory_gib": 40.0,
+    }
+    spec = {
+        "name": "runs",
+        "workload": {"model": "llama3-8b", "stack": "torchtitan", "sequence": 8192},
+        "hardware": "H200-SXM",
+        "running": running,
+        "axes": {"tp": [1, 2], "pp": [1, 2], "layer_split": ["balanced"], "checkpointing": ["none", "full"]},
+        "fixed": {"all_gpus": 8, "global_batch": 16, "micro_batch": 1, "vpp": 1, "layers": 31},
+        "objectives": [{"minimize": "step_time"}],
+    }
+    (tmp_path / "runs.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+    out = tmp_path / "out"
+    assert sweep("run", tmp_path / "runs.yaml", "--out", out, "--quiet").returncode == 0
+    told = " ".join(sweep("rank", out).stdout.split())
+    found = re.search(r"Launch plan (\d+): .*?; (\S+ m?s) a step expected, .*How sure: .* (\S+ m?s) simulated\)", told)
+    assert found is not None, told
+    plan, step, simulated = found.groups()
+    assert step != simulated
+    assert f"plan {plan} is expected to take {step}, " in told
+    asked = json.loads(sweep("tune", out, "--json").stdout)["next"][0]
+    assert str(asked["plan"]) == plan, "the first that is asked for is the one to launch"
+    explained = sweep("explain", out).stdout
+    assert f"step {step} expected here (" in explained
+    assert f", {simulated} simulated" in explained
+    now = json.loads(sweep("whatif", out, "--nic", "100 GB/s", "--json").stdout)["before"]
+    assert now["step_time_s"] == pytest.approx(asked["expected_step_time_s"])
+    own = re.search(r"the job that runs is plan (\d+)", told)
+    assert own is not None
+    of_own = json.loads(sweep("explain", out, own[1], "--json").stdout)["expected"]
+    assert of_own["step_time_s"] == pytest.approx(1.5, rel=0.02)
+    assert of_own["peak_memory_bytes"] == pytest.approx(40 * 2**30, rel=0.02)
+    sweep("report", out, "-o", tmp_path / "page.html")
+    assert f"{step} a step expected, {simulated} simulated" in (tmp_path / "page.html").read_text(encoding="utf-8")
