@@ -8,18 +8,6 @@ from typing import Any
 import llvmlite.binding as llvm
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
-from numba.core.typed_passes import DumpParforDiagnostics, InlineOverloads, NopythonRewrites
-from numba.core.untyped_passes import (
-    DeadBranchPrune,
-    FindLiterallyCalls,
-    InlineClosureLikes,
-    InlineInlinables,
-    LiteralPropagationSubPipelinePass,
-    LiteralUnroll,
-    MakeFunctionToJitFunction,
-    RewriteSemanticConstants,
-    WithLifting,
-)
 
 
 class LeanLibrary(JITCodeLibrary):
@@ -51,24 +39,13 @@ class InnerLibrary(LeanLibrary):
         super()._finalize_final_module()  # type: ignore[no-untyped-call]
 
 
-_NEEDLESS = frozenset({
-    WithLifting, InlineClosureLikes, RewriteSemanticConstants, DeadBranchPrune, MakeFunctionToJitFunction, InlineInlinables,
-    FindLiterallyCalls, LiteralUnroll, LiteralPropagationSubPipelinePass, InlineOverloads, NopythonRewrites,
-    DumpParforDiagnostics,
-})  # fmt: skip
-"""Passes for what no kernel has that must not allocate: closures, blocks of `with`, operations on whole arrays, ..."""
-
-
 class LeanCompiler(Compiler):
-    """numba's compiler, with fewer passes for a kernel that must not allocate."""
+    """numba's compiler, with another library for a kernel that must not allocate."""
 
     def define_pipelines(self) -> Any:
         """As the documentation of numba says: called once for each function, before its first pass."""
         managers = super().define_pipelines()  # type: ignore[no-untyped-call]
         if not self.state.flags.nrt:
-            for manager in managers:
-                manager.passes = [one for one in manager.passes if one[0] not in _NEEDLESS]
-                manager.finalize()
             self._use(LeanLibrary)
         return managers
 

@@ -166,11 +166,10 @@ class Class(NamedTuple):
 
 
 class KernelFit(NamedTuple):
-    """The hardware, the classes, the error of sizes left out (percent: median, 90th), and what a user should know."""
+    """The hardware, the classes, and what a user should know."""
 
     hardware: Hardware
     classes: tuple[Class, ...]
-    left_out: tuple[tuple[str, float, float], ...]
     notes: tuple[str, ...]
 
 
@@ -211,7 +210,7 @@ def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
     hardware = base.with_values(values).model_copy(update={"surface": surface, "name": name})
     parts = (*gemm, *attention)
     classes = tuple(each for part in parts for each in classes_of(part.name, part.measured_s / part.preset_s, part.flops))
-    return KernelFit(hardware, classes, tuple(_without_a_size(part, hardware) for part in gemm), tuple(notes))
+    return KernelFit(hardware, classes, tuple(notes))
 
 
 def _notes(measured: Measured, base: Hardware) -> Iterator[str]:
@@ -361,25 +360,3 @@ def classes_of(name: str, ratio: Floats, flops: Floats, work: Sequence[tuple[str
         rows = ratio[(flops >= least) & (flops < most)]
         if len(rows):
             yield Class(f"{name}, {words}", len(rows), *np.quantile(rows, (0.1, 0.5, 0.9)).tolist())
-
-
-def _without_a_size(part: _Part, hardware: Hardware) -> tuple[str, float, float]:
-    """Each inner size of each axis left out in turn and computed from the others: percent, median and 90th."""
-    surface = cast(GemmSurface, part.surface)
-    times = np.array([np.nan if us is None else us * 1e-6 for us in surface.us]).reshape([len(axis) for axis in surface.axes])
-    errors = []
-    for axis, key in enumerate("mnk"):
-        for node in range(1, len(surface.axes[axis]) - 1):
-            rest = np.delete(np.arange(len(surface.axes[axis])), node)
-            kept = [None if np.isnan(second) else float(second * 1e6) for second in times.take(rest, axis).ravel()]
-            if all(us is None for us in kept):
-                continue
-            changed = {key: tuple(surface.axes[axis][i] for i in rest), "us": tuple(kept)}
-            thin = Surface(source="thinned", gemm=(GemmSurface.model_validate(surface.model_dump() | changed),))
-            sizes = [np.array(sizes) if i != axis else np.array([sizes[node]]) for i, sizes in enumerate(surface.axes)]
-            m, n, k = (grid.ravel() for grid in np.meshgrid(*sizes, indexing="ij"))
-            kernels = load_kernels(hardware.model_copy(update={"surface": thin}))
-            predicted = gemm_s(kernels, surface.dtype, m, n, k, phase=surface.phase).seconds
-            off = np.abs(predicted / times.take([node], axis).ravel() - 1) * 100
-            errors += off[~np.isnan(off)].tolist()
-    return part.name, float(np.quantile(errors or [np.nan], 0.5)), float(np.quantile(errors or [np.nan], 0.9))

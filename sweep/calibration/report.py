@@ -1,6 +1,5 @@
 """How well a hardware file, or the page of a stack, fits the measurements that it is made of, as lines; and what is written."""
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -44,9 +43,6 @@ def kernels_lines(fit: KernelFit, base: Hardware) -> Iterator[str]:
     yield f"measured seconds over those of {base.name} without its factors: median (10 % to 90 % of the shapes)"
     for kind in fit.classes:
         yield f"  {kind.name:{_WIDE}} {kind.middle:.2f} ({kind.low:.2f} to {kind.high:.2f}), {plural(kind.shapes, 'shape')}"
-    for what, middle, high in fit.left_out:
-        if not math.isnan(middle):
-            yield f"  {what}: sizes left out in turn are computed within {middle:.1f} % (90th: {high:.0f} %)"
     yield from (f"  {note}" for note in fit.notes)
 
 

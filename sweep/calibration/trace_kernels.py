@@ -65,7 +65,7 @@ def fit_trace_kernels(ranks: Sequence[Rank], base: Hardware, name: str) -> Kerne
     if not surfaces:
         raise SpecError(f"calibrate kernels: found no GEMM in bf16 or fp16 that {base.name} runs; {'; '.join(notes[2:])}")
     hardware = base.model_copy(update={"surface": Surface(source=source, gemm=tuple(surfaces)), "name": name})
-    return KernelFit(hardware, tuple(classes), (), tuple(notes))
+    return KernelFit(hardware, tuple(classes), tuple(notes))
 
 
 def _measured(ranks: Iterable[Rank], notes: list[str]) -> Iterator[_Measured]:

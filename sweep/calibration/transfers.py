@@ -1,19 +1,15 @@
 """Collectives that all ranks of a group recorded: the transfer without the wait for the last rank, or why there is none; and
 these as tables from which the numbers of a network are fitted."""
 
-import csv
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from sim_core import Floats, FormatError, plural, shown
-from sweep.calibration.nccl_text import LARGEST_FILE, Measured, Table, bus_factor
-from sweep.inputs.traces.collectives import BYTES, KINDS, Call, Key
+from sim_core import Floats, plural
+from sweep.calibration.nccl_text import Measured, Table, bus_factor
+from sweep.inputs.traces.collectives import Call, Key
 from sweep.inputs.traces.profile import Recording
 
 MICRO = 1e-6
@@ -21,18 +17,15 @@ TOGETHER_US = 50.0
 """Ends of a collective's ranks agree this well on one host (8 ranks of a DLRM step: within 1 to 7 us)."""
 DOUBTFUL = 0.1
 """Calls whose ends disagree, as a share, from which the order of calls is not that of the others."""
-TURNS = 0.05
-"""A call of another rank that is shorter by this part than all of a rank: that rank was not always last."""
-RANK_TABLE = ("rank", "Collective name", "Group size", "dtype", "In msg nelems", "Out msg nelems", "dur_mean", "dur_min")
 MOST_LISTED = 16
 
 
 class Transfer(NamedTuple):
     """Calls of one key on all ranks of a group.
 
-    `seconds` of each call (of a table by rank, of all): the least over the ranks, since the last one to come does not wait.
+    `seconds` of each call: the least over the ranks, since the last one to come does not wait.
     `between`: from the last start to the first end; None where the ranks' clocks are not one. `interval`: 10 to 90 % of the
-    calls; of a table, between the least call and the least mean.
+    calls.
     """
 
     key: Key
@@ -120,80 +113,6 @@ def _meet(rows: Sequence[Sequence[tuple[Call, float]]]) -> tuple[tuple[float, ..
     if (np.abs(clocks) > TOGETHER_US).any():
         return seconds, None
     return seconds, tuple((np.maximum(end.min(axis=0) - start.max(axis=0), 0.0) * MICRO).tolist())
-
-
-def is_rank_table(path: Path) -> bool:
-    """Whether a file is a table of collectives by rank, as TraceLens writes it (nccl_summary_long.csv). Raises OSError."""
-    with path.open("rb") as file:
-        head = file.readline(4096).decode("utf-8", "replace")
-    return set(RANK_TABLE) <= set(head.strip().split(","))
-
-
-class _OfRank(NamedTuple):
-    """Calls of one rank: how many, their mean and the shortest, in seconds."""
-
-    number: int
-    mean_s: float
-    least_s: float
-
-
-def of_rank_table(path: Path) -> tuple[list[Transfer], list[Bound]]:
-    """Transfers by the means and minima of each rank. Raises FormatError, OSError."""
-    name = str(path)
-    if path.stat().st_size > LARGEST_FILE:
-        raise FormatError(name, 1, "file size", f"{path.stat().st_size:,} bytes", "a table by rank")
-    found: dict[tuple[str, Key], dict[int, _OfRank]] = defaultdict(dict)
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        rows = csv.DictReader(file)
-        for row in rows:
-            place = name, rows.line_num
-            whole, number_of = partial(_whole, place, row), partial(_number, place, row)
-            rank, size = whole("rank"), whole("Group size")
-            elements = max(whole("In msg nelems"), whole("Out msg nelems"))
-            dtype, kind = row.get("dtype") or "", (row.get("Collective name") or "").lower()
-            if dtype not in BYTES or kind not in KINDS:
-                what, expected = f"{shown(kind)} of {shown(dtype)}", "as PyTorch's profiler names them"
-                raise FormatError(*place, "Collective name, dtype", what, expected)
-            number = whole("operation_count") if row.get("operation_count") else 1
-            mean_us, least_us = map(number_of, ("dur_mean", "dur_min"))
-            group = f"{row.get('Process Group Name')} {row.get('Process Group Ranks')}"
-            key = Key(KINDS[kind], "unknown", size, elements * BYTES[dtype])
-            found[group, key][rank] = _OfRank(number, mean_us * MICRO, least_us * MICRO)
-    transfers, bounds = list[Transfer](), list[Bound]()
-    for (_, key), by_rank in found.items():
-        ranks = list(by_rank.values())
-        numbers = {each.number for each in ranks}
-        last, least_s = min(ranks, key=lambda each: each.mean_s), min(each.least_s for each in ranks)
-        if len(ranks) == key.group_size and len(numbers) == 1:
-            # the rank that is always last has no call longer than all of another; where ranks take turns, the middle of minima
-            seconds = last.mean_s
-            if least_s < (1 - TURNS) * last.least_s:
-                seconds = float(np.median([each.least_s for each in ranks if each.least_s < last.mean_s]))
-            transfers.append(Transfer(key, len(ranks), numbers.pop(), (seconds,), None, (least_s, last.mean_s)))
-            continue
-        why = f"ranks recorded {min(numbers)} to {max(numbers)} calls"
-        if len(ranks) != key.group_size:
-            why = f"{len(ranks)} of {key.group_size} ranks of the group are there"
-        bounds.append(Bound(key, max(numbers), least_s, why))
-    return transfers, bounds
-
-
-def _number(place: tuple[str, int], row: Mapping[str, str | None], name: str) -> float:
-    text = row.get(name) or ""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < 1e15:
-        raise FormatError(*place, name, shown(text), "a number of 0 or more")
-    return value
-
-
-def _whole(place: tuple[str, int], row: Mapping[str, str | None], name: str) -> int:
-    value = _number(place, row, name)
-    if value != int(value):
-        raise FormatError(*place, name, shown(row.get(name)), "a whole number")
-    return int(value)
 
 
 def tables(transfers: Sequence[Transfer], gpu: str) -> list[Table]:

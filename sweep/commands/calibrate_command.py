@@ -28,7 +28,7 @@ from sweep.calibration.stack_launch import FEWEST, PURPOSES, USUAL, Asked, runs_
 from sweep.calibration.steps import fit_rest, fit_runs, fit_stack
 from sweep.calibration.trace_host import lines as host_lines, of_recordings as hosts_of
 from sweep.calibration.trace_kernels import fit_trace_kernels
-from sweep.calibration.transfers import is_rank_table, lines as transfer_lines, of_rank_table, of_recordings, tables
+from sweep.calibration.transfers import lines as transfer_lines, of_recordings, tables
 from sweep.commands.shared import check_output, needs, rows_of_set, takes, write_text
 from sweep.inputs.registry import is_trace
 from sweep.inputs.traces.profile import read_profile, recordings
@@ -76,10 +76,8 @@ def nccl(
     readable("--device", read_hardware, device)
     if nics is not None:
         nics_of(nics)
-    by_rank = [path for path in logs if path.is_file() and is_rank_table(path)]
-    traces = [path for path in logs if path not in by_rank and is_trace(str(path))]
-    recorded = [path for path in logs if path in (*by_rank, *traces)]
-    read = [(recorded[0], table) for table in _recorded_tables(by_rank, traces)] if recorded else []
+    recorded = [path for path in logs if is_trace(str(path))]
+    read = [(recorded[0], table) for table in _recorded_tables(recorded)] if recorded else []
     for path in logs:
         try:
             read += [(path, table) for table in read_nccl(path, ranks)] if path not in recorded else []
@@ -103,12 +101,9 @@ def nccl(
         raise Exit(EXIT_BOUND)
 
 
-def _recorded_tables(by_rank: list[Path], traces: list[Path]) -> list[Table]:
+def _recorded_tables(traces: list[Path]) -> list[Table]:
     """Tables of what all ranks of a group recorded; prints transfers and upper bounds. Raises SpecError if no link follows."""
     transfers, bounds, devices = of_recordings(each for path in traces for each in recordings(str(path)))
-    for path in by_rank:
-        more, upper = of_rank_table(path)
-        transfers, bounds = [*transfers, *more], [*bounds, *upper]
     sys.stderr.write("".join(f"{line}\n" for line in transfer_lines(transfers, bounds)))
     found = tables(transfers, devices[0] if len(devices) == 1 else "")
     if not found:

@@ -33,7 +33,6 @@ from sweep.outputs import write_file
 from sweep.ranking.ranking import rank
 from sweep.report.content import content_of
 from sweep.report.page import report_page
-from sweep.results.citation import DIGITS, citation_of
 from sweep.results.compaction import compact
 from sweep.results.folder import folder_at
 from sweep.results.store import Store
@@ -99,21 +98,18 @@ def status_command(directory: Directory = None, as_json: AsJson = False) -> None
 
 
 def show_command(directory: Directory = None, as_json: AsJson = False) -> None:
-    """Print a result's short name, what to launch, how sure that is, and a line to cite it by."""
+    """Print what to launch, how sure that is, and what to do next."""
     folder = result_at(directory)
     ranking = rank(folder, per=[], top=1)
-    made_from = Store(directory=folder).made_from()
-    citation, run = citation_of(made_from), str(made_from["sweep"])[:DIGITS]
     answer = answer_of(ranking, folder)
     if as_json:
-        write_json({"folder": str(folder), "run": run, **citation._asdict(), **answer._asdict(), "best": ranking.best})
+        write_json({"folder": str(folder), "run": str(ranking.provenance["sweep"]), **answer._asdict(), "best": ranking.best})
         return
     console = own_console()
-    console.print(citation.short_name)
-    told = [f"{answer.launch}."] * bool(answer.launch) + [f"How sure: {answer.sure}."] * bool(answer.sure)
-    run = f"Run: {run} in {folder}, the hash of its spec, data and simulator; that of the name is without the simulator"
-    for line in (*told, run, f"Cite: {citation.cite}"):
-        say(f"  {line}", console)
+    console.print(f"{folder}:")
+    for told, sentence in zip(("", "How sure: ", "Next: ", "Running: "), answer, strict=True):
+        if sentence:
+            say(f"  {told}{sentence}.", console)
 
 
 def report_command(

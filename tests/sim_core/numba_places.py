@@ -38,15 +38,6 @@ _USED: Final[dict[str, dict[str, dict[str, str | None]]]] = {
             "JITCPUCodegen._module_pass_manager": ""},
         "compiler": {"Compiler.define_pipelines": ""},
         "compiler_machinery": {"PassManager.finalize": ""},
-        "untyped_passes": dict.fromkeys((
-            "DeadBranchPrune", "FindLiterallyCalls", "InlineClosureLikes", "InlineInlinables", "LiteralUnroll",
-            "LiteralPropagationSubPipelinePass", "MakeFunctionToJitFunction", "RewriteSemanticConstants",
-            "WithLifting",
-        )),
-        "typed_passes": dict.fromkeys((
-            "DumpParforDiagnostics", "InlineOverloads", "NopythonRewrites",
-        )),
-        "types.functions": {"BaseFunction.get_call_type": "context args kws"},
     },
     "reference_code": {  # types of our own
         "imputils": {"lower_builtin": "func", "lower_getattr_generic": "ty",

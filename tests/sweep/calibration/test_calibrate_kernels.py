@@ -169,7 +169,6 @@ def test_kernels_between_measured_sizes_keep_the_shape_of_the_tables(tmp_path: P
     path = written(tmp_path / "a.jsonl", rows(slower(1.25)))
     told = sweep("calibrate", "kernels", path, "--name", "mine", "-o", tmp_path / "mine.yaml")
     assert told.returncode == 0, told.stderr
-    assert "sizes left out in turn are computed within 0.0 %" in told.stdout
     mine, tables = read_hardware(str(tmp_path / "mine.yaml")), read_hardware("H100-SXM").with_values({"sustained_scale": 1})
     assert (mine.name, mine.value("sustained_scale")) == ("mine", 1)
     assert parse_hardware(yaml.safe_load(hardware_yaml(mine)), "again").surface == mine.surface

@@ -9,14 +9,8 @@ import yaml
 from sim_core import read_hardware
 from sim_core.hardware.kernels.device import load_kernels
 from sim_core.hardware.kernels.gemm import gemm_s
-from sweep.calibration.transfers import of_rank_table
 from tests.profiles import archive, profile, written
 from tests.sweep.commands import sweep
-
-TABLE_HEAD = (
-    "rank,Process Group Name,Process Group Ranks,Collective name,Group size,dtype,In msg nelems,Out msg nelems,dur_mean,"
-    "dur_min,operation_count\n"
-)
 
 
 def test_gemms_take_what_was_measured_and_nothing_else_changes(tmp_path: Path) -> None:
@@ -95,35 +89,6 @@ def test_clocks_that_differ_leave_the_minimum_over_ranks(tmp_path: Path) -> None
     traces = [profile(0, late=20.0), profile(1, origin=3.6e9)]
     found = sweep("calibrate", "nccl", archive(tmp_path / "job.tar.gz", traces), "-o", tmp_path / "own.yaml")
     assert "2 ranks: 80.0 us (80.0 to 80.0, 3 calls), 26.2 GB/s on the bus\n" in found.stderr
-
-
-def _table(tmp_path: Path, rows: list[tuple[float, float]], number: int = 4) -> Path:
-    lines = [
-        f'{rank},0,"[0, 1]",allreduce,2,Float,1000,1000,{mean},{least},{number}\n' for rank, (mean, least) in enumerate(rows)
-    ]
-    path = tmp_path / "nccl_summary_long.csv"
-    path.write_text(TABLE_HEAD + "".join(lines))
-    return path
-
-
-def test_a_table_by_rank_tells_the_mean_of_the_rank_that_is_always_last(tmp_path: Path) -> None:
-    (transfer,), bounds = of_rank_table(_table(tmp_path, [(500.0, 80.0), (90.0, 79.0)]))
-    assert transfer.seconds == pytest.approx((90e-6,))
-    assert transfer.key.bytes == 4000
-    assert not bounds
-    (turns,), _ = of_rank_table(_table(tmp_path, [(500.0, 60.0), (300.0, 100.0)]))
-    assert turns.seconds == pytest.approx((80e-6,)), "ranks take turns: the middle of their minima"
-    none, (bound,) = of_rank_table(_table(tmp_path, [(500.0, 60.0)]))
-    assert not none
-    assert bound.why == "1 of 2 ranks of the group are there"
-
-
-def test_a_wrong_table_is_one_line(tmp_path: Path) -> None:
-    path = _table(tmp_path, [(500.0, 60.0), (300.0, 100.0)])
-    path.write_text(path.read_text().replace("500.0", "much"))
-    found = sweep("calibrate", "nccl", path)
-    assert found.returncode == 1
-    assert f"{path}:2: dur_mean: found 'much'" in found.stderr
 
 
 def test_the_host_by_launch_with_its_interval(tmp_path: Path) -> None:
