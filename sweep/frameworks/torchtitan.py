@@ -82,8 +82,8 @@ def is_unequal(plan: Launched) -> bool:
     return plan["pp"] > 1 and len({count for stage in plan.layers for count in stage}) > 1
 
 
-def _modules(plan: Launched) -> list[list[str]] | None:
-    """The modules of each virtual stage in model order, with embedding and head at the ends."""
+def _modules(plan: Launched) -> tuple[str, ...] | None:
+    """The modules of each virtual stage in model order, apart by commas, with embedding and head at the ends."""
     if not is_unequal(plan):
         return None
     chunks = list(zip(*plan.layers, strict=True))
@@ -91,7 +91,7 @@ def _modules(plan: Launched) -> list[list[str]] | None:
     counts = [count for number, chunk in enumerate(chunks) for count in (chunk[::-1] if turned and number % 2 else chunk)]
     ends = list(accumulate(counts))
     modules = [[f"layers.{layer}" for layer in range(end - count, end)] for count, end in zip(counts, ends, strict=True)]
-    return [["tok_embeddings", *modules[0]], *modules[1:-1], [*modules[-1], "norm", "output"]]
+    return tuple(map(",".join, (["tok_embeddings", *modules[0]], *modules[1:-1], [*modules[-1], "norm", "output"])))
 
 
 def _overlaps_tp(plan: Launched) -> bool:
@@ -191,6 +191,7 @@ def sections_of(plan: Launched) -> Sections:
     sections: Sections = {}
     for key in ARGUMENTS:
         value = None if key.write is None else key.write(plan)
-        if isinstance(value, int | str | list):
-            sections.setdefault(key.section, {})[key.name] = value
+        if value is not None:
+            told = [part.split(",") for part in value] if isinstance(value, tuple) else value
+            sections.setdefault(key.section, {})[key.name] = told
     return sections

@@ -37,7 +37,6 @@ _USED: Final[dict[str, dict[str, dict[str, str | None]]]] = {
             "JITCodeLibrary._get_module_for_linking": "", "JITCodeLibrary.enable_object_caching": "",
             "JITCPUCodegen._module_pass_manager": ""},
         "compiler": {"Compiler.define_pipelines": ""},
-        "compiler_machinery": {"PassManager.finalize": ""},
     },
     "reference_code": {  # types of our own
         "imputils": {"lower_builtin": "func", "lower_getattr_generic": "ty",

@@ -16,7 +16,7 @@ from sweep.inputs.registry import LAUNCH, LOG, recognised
 from sweep.ranking.beside_running import Beside
 from sweep.runs.simulation import run_rows
 from sweep.runs.table import read_table
-from sweep.show.ranked import running_words
+from sweep.show.answer import running_words
 from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
