@@ -277,7 +277,7 @@ def test_the_answer_says_what_the_best_plan_gains(log: Path, tmp_path: Path) -> 
     assert "measured 2 s a step" in told
     assert "(90%: " in told or "no plan here is expected to be faster" in told
     (simulated,) = re.findall(r"simulated ([\d.]+) ms", told)
-    (expected,) = re.findall(r"but the job that runs takes ([\d.]+) x its simulated step, outside of that", told)
+    (expected,) = re.findall(r"but the job that runs takes ([\d.]+) x its simulated step, outside of what is usual", told)
     assert float(expected) == pytest.approx(2000 / float(simulated), abs=0.01)
 
 
