@@ -26,10 +26,9 @@ from sweep.calibration.report import (
 )
 from sweep.calibration.stack_launch import FEWEST, PURPOSES, USUAL, Asked, runs_at_hand, runs_to_make
 from sweep.calibration.steps import fit_rest, fit_runs, fit_stack
-from sweep.calibration.trace_host import lines as host_lines, of_recordings as hosts_of
 from sweep.calibration.trace_kernels import fit_trace_kernels
 from sweep.calibration.transfers import lines as transfer_lines, of_recordings, tables
-from sweep.commands.shared import check_output, needs, rows_of_set, takes, write_text
+from sweep.commands.shared import check_output, needs, rows_of_set, takes
 from sweep.inputs.registry import is_trace
 from sweep.inputs.traces.profile import read_profile, recordings
 from sweep.options import OptionError, of_option, readable
@@ -205,8 +204,7 @@ def stack(
         _write_asked(asked, output)
         return
     if is_trace(str(table)):
-        write_text("\n".join(host_lines(hosts_of(recordings(str(table))))), output)
-        return
+        raise SpecError(f"{table}: is a profiler's trace, expected measured runs (`sweep inspect` says where its time goes)")
     page = None if base is None else read_stack(base)
     own = None if device is None else read_hardware(device)
     rows, further = rows_of_set(read_table(table), only), []

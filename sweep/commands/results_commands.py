@@ -182,7 +182,7 @@ def compare_command(
     elif form is ComparisonForm.md:
         write_text(markdown(parts), output)
     else:
-        write_text(page(f"{both.name}: {both.old} and {both.new}", [paged(parts, both, history)]), output)
+        write_text(page(f"{both.name}: {both.old} and {both.new}", [paged(parts, history)]), output)
 
 
 def _history(root: str, new: str) -> Sequence[Point]:

@@ -16,7 +16,6 @@ SAME = 1e-9
 """Step times count as the same if their relative difference is smaller than this."""
 PART_ROUNDING_S = 1e-12
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-BINS = 60
 
 
 def compare(
@@ -149,22 +148,9 @@ def _steps(pairs: Pairs) -> Steps:
         faster=faster,
         same=plans - slower - faster,
         quantiles=tuple(zip(QUANTILES, values, strict=True)),
-        histogram=_histogram(pairs, values[0], values[-1]),
         mean=_shift(mean, {}),
         causes=tuple((PARTS[part - 1], count) for part, count in causes if part),
     )
-
-
-def _histogram(pairs: Pairs, low: float, high: float) -> tuple[tuple[float, float, int], ...]:
-    """Number of plans by relative change, in bins of equal width; a single bin if all changes are equal."""
-    width = (high - low) / BINS
-    if width <= SAME / BINS:
-        return ((low, high, pairs.count("change IS NOT NULL")),)
-    rows = pairs.rows(
-        f"SELECT least(floor((change - {low!r}) / {width!r}), {BINS - 1})::INTEGER AS bin, count(*) FROM pairs "
-        "WHERE change IS NOT NULL GROUP BY bin ORDER BY bin"
-    )
-    return tuple((low + width * k, low + width * (k + 1), count) for k, count in rows)
 
 
 def _shift(row: Values, values: Values) -> Shift:

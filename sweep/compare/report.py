@@ -1,6 +1,6 @@
 """A comparison as sections: sentences, tables, and the figures of its page."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sim_core import PLAN_FIELDS, plural
@@ -12,8 +12,6 @@ from sweep.wording import SHORT_PART, Values, cell, heading, values_text
 MAX_GROUPS = 40
 NO_PLAN_IN_COMMON = "no plan is on both sides"
 BEST_PLAN = "Best plan"
-_UP = "var(--c1)"
-_DOWN = "var(--c0)"
 Figure = Fields
 """Data for charts.js."""
 
@@ -130,26 +128,9 @@ def _moved(moved: Moved, title: str, by: str) -> Section:
     return Section(title, lines, table=[("plan", "fastest of them", "step"), *rows] if rows else ())
 
 
-def paged(parts: Sequence[Section], both: Comparison | None, history: Sequence[Point]) -> Section:
-    """The sections of one sweep as one section of a page, with figures of its comparison and of the nights, if any."""
-    figures = _of_nights(history) if history else [] if both is None else _of_two(both)
-    if both is not None and both.steps.histogram and both.steps.same < both.steps.plans:
-        bins = {50 * (low + high): count for low, high, count in both.steps.histogram}  # per cent in the middle of each
-        axis = {"domain": [0.7, max(bins.values()) * 1.5], "log": True}
-        told = _bars([f"{middle:+.3g} %" for middle in bins], list(bins.values()), axis, signs=bins)
-        figures.append(("Plans by change of their step time", told))
-    if both is not None and both.steps.mean is not None and both.steps.mean.parts:
-        values = [delta for _, delta in both.steps.mean.parts]
-        axis = {"domain": [min([*values, 0.0]) * 1.05, max([*values, 0.0]) * 1.05], "unit": "s"}
-        told = _bars([SHORT_PART[name] for name, _ in both.steps.mean.parts], values, axis, signs=values)
-        figures.append(("Parts of the mean step, new - old, s", told))
-    return replace(parts[0], figures=tuple(figures), below=tuple(parts[1:]))
-
-
-def _bars(names: Sequence[str], values: Sequence[float], axis: Figure, signs: Iterable[float] = ()) -> Figure:
-    """Bars with names below them, in the colours of `signs`."""
-    colours = [_UP if value > 0 else _DOWN for value in signs]
-    return {"kind": "bars", "x": {"names": names}, "y": axis, "values": values} | ({"colours": colours} if colours else {})
+def paged(parts: Sequence[Section], history: Sequence[Point]) -> Section:
+    """The sections of one sweep as one section of a page, with figures of the nights, if any."""
+    return replace(parts[0], figures=tuple(_of_nights(history) if history else ()), below=tuple(parts[1:]))
 
 
 def _of_nights(history: Sequence[Point]) -> list[tuple[str, Figure]]:
@@ -159,6 +140,7 @@ def _of_nights(history: Sequence[Point]) -> list[tuple[str, Figure]]:
     worst = max([rank for point in history for rank in point.champion_rank.values() if rank] or [1])
     # logarithmic, with rank 1 on top
     ticks = [step * 10**k for k in range(len(str(worst))) for step in (1, 2, 5) if step * 10**k <= max(worst, 10)]
+    count = {"domain": [0, max([*feasible, 1]) * 1.05]}
     ranks = {"domain": [max(worst, 10) * 1.3, 0.7], "log": True, "ticks": ticks}
 
     def lines(field: str, axis: Figure) -> Figure:
@@ -170,7 +152,7 @@ def _of_nights(history: Sequence[Point]) -> list[tuple[str, Figure]]:
     return [
         ("Step time of the best plan, s", lines("best_step_s", _step_axis(history))),
         ("New rank of the best plan of the night before", lines("champion_rank", ranks)),
-        ("Plans that can run", _bars(nights, feasible, {"domain": [0, max([*feasible, 1]) * 1.05]})),
+        ("Plans that can run", {"kind": "bars", "x": {"names": nights}, "y": count, "values": feasible}),
     ]
 
 
@@ -184,24 +166,3 @@ def _step_axis(history: Sequence[Point]) -> Figure:
         return {"domain": [low / 1.2, high * 1.2], "log": True, "unit": "s"}
     margin = 0.1 * (high - low)
     return {"domain": [low - margin, high + margin], "unit": "s"}
-
-
-def _of_two(both: Comparison) -> list[tuple[str, Figure]]:
-    """Two results side by side: the best step of each group, and where the old best plan is now."""
-    # the last name of a folder or URI
-    names = [
-        f"{side}: {folder.rstrip('/').rpartition('/')[2] or folder}" for side, folder in (("old", both.old), ("new", both.new))
-    ]
-    groups = both.groups[:MAX_GROUPS]
-    sides = [[each and each.step_time_s for each in side] for side in ([g.old for g in groups], [g.new for g in groups])]
-    series = [{"name": name, "values": side} for name, side in zip(names, sides, strict=True)]
-    most = max((seconds for side in sides for seconds in side if seconds), default=1.0)
-    best = {
-        "kind": "pairs",
-        "x": {"names": [group_text(group.group) for group in groups]},
-        "y": {"domain": [0, most * 1.05], "unit": "s"},
-        "series": series,
-    }
-    feasible = [both.old_feasible, both.new_feasible]
-    count = _bars(names, feasible, {"domain": [0, max(*feasible, 1) * 1.05]})
-    return [("Step time of the best plan", best), ("Plans that can run", count)]

@@ -74,7 +74,6 @@ class Steps:
     faster: int = 0
     same: int = 0
     quantiles: tuple[tuple[float, float], ...] = ()  # (0..1, change)
-    histogram: tuple[tuple[float, float, int], ...] = ()  # from, to, plans
     mean: Shift | None = None
     causes: tuple[tuple[str, int], ...] = ()  # breakdown column, number of plans whose step it changed most
 

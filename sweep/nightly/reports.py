@@ -23,10 +23,7 @@ def write_reports(
     folder.write_bytes("report.md", text.encode())
     data = night.model_dump(mode="json") | {"comparisons": [both and both.as_data() for both in comparisons]}
     folder.write_bytes("report.json", json.dumps(data, indent=1).encode())
-    on_page = [
-        paged(part, both, history_of(known, sweep.name)[-history:])
-        for sweep, part, both in zip(night.sweeps, parts, comparisons, strict=True)
-    ]
+    on_page = [paged(part, history_of(known, sweep.name)[-history:]) for sweep, part in zip(night.sweeps, parts, strict=True)]
     text = page(f"{title}, {night.started.astimezone(UTC):%Y-%m-%d}", on_page, lead=lead)
     folder.write_bytes("report.html", text.encode())
 

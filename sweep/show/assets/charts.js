@@ -158,18 +158,6 @@ const Charts = (() => {
         picture.append(bar);
       });
     },
-    /* {x: {names}, y, series: [{name, values}]}: bars of several series beside each other */
-    pairs(host, spec) {
-      const { picture, x, y } = frame(host, spec);
-      const width = Math.min(x.step * 0.8 / spec.series.length, 60), begin = -width * spec.series.length / 2;
-      spec.series.forEach((one, k) => one.values.forEach((value, at) => {
-        if (value === null) return;
-        const bar = svg("rect", { x: x(at) + begin + k * width, width: Math.max(width - 1, 1), y: y(value), height: Math.max(y(0) - y(value), 0.5), fill: COLOURS[k], class: "bar" });
-        tip(bar, `${one.name}\n${spec.x.names[at]}: ${format(value, spec.y.unit)}`);
-        picture.append(bar);
-      }));
-      legend(host, spec.series.map((one, k) => [one.name, COLOURS[k]]));
-    },
     /* {names, x, series: [{name, values, colour}]}: one row a name, parts side by side */
     stacked(host, spec) {
       const colour = k => spec.series[k].colour || COLOURS[k % COLOURS.length];

@@ -89,19 +89,3 @@ def test_clocks_that_differ_leave_the_minimum_over_ranks(tmp_path: Path) -> None
     traces = [profile(0, late=20.0), profile(1, origin=3.6e9)]
     found = sweep("calibrate", "nccl", archive(tmp_path / "job.tar.gz", traces), "-o", tmp_path / "own.yaml")
     assert "2 ranks: 80.0 us (80.0 to 80.0, 3 calls), 26.2 GB/s on the bus\n" in found.stderr
-
-
-def test_the_host_by_launch_with_its_interval(tmp_path: Path) -> None:
-    trace = profile()
-    for step in (1, 2, 3):
-        trace["traceEvents"].append(
-            {"ph": "X", "cat": "python_function", "name": f"nn.Module: TransformerLayer_{step}", "pid": 1, "tid": 1,
-             "ts": step * 1000 + 3, "dur": 200 + step, "args": {}}
-        )  # fmt: skip
-    found = sweep("calibrate", "stack", written(tmp_path / "a.json", trace))
-    assert found.returncode == 0, found.stderr
-    told = " ".join(found.stdout.split())
-    assert "host time of a launch 4 us (4 us to 4 us), 15 values" in told
-    assert "host time of a layer's forward 202 us" in told
-    assert "exposed: all_reduce of 2.097 MB (tp) 50.0% (50.0% to 50.0%), 3 values" in told
-    assert "in 0.0% of it the host had not yet launched" in told, "the GPU is 1,500 us behind"
