@@ -140,9 +140,9 @@ def _record_sets(records: Sequence[str] | None) -> list[str]:
 def _kind(path: str) -> str:
     """The kind of a file, by the registry; WORKLOAD for one that is a workload or is not there. Raises SpecError for others."""
     refuse_result(Path(path), "a workload or a log")
-    if not Path(path).is_file():
-        return WORKLOAD
     row = recognised(path)
+    if row is None and not Path(path).is_file():
+        return WORKLOAD
     if row is None:
         raise unknown(path)
     if row.kind == MODEL:

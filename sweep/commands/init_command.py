@@ -94,7 +94,7 @@ def init_command(
         return print_sections(told_screen(told_job(workload)), own_console())
     given = {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
     given = dict(map(_given, sets or ())) | given
-    job = _job(workload, given, gpus, model) if Path(workload).is_file() else None
+    job = _job(workload, given, gpus, model) if Path(workload).exists() else None
     if job is None:
         _only_batch(workload, given, model)
     name = starter_name(workload) if job is None else job.name

@@ -14,9 +14,8 @@ KEYS: dict[str, Argument[Launched]] = {
     if "." in row["at"] and not row["at"].startswith("model.")
 }
 """By our fields; a model's are other words of ours."""
-GA, STAGE, RECOMPUTE, ENGINE, ASYNC_TP = map(KEYS.__getitem__, ("ga", "sharding", "checkpointing", "schedule", "overlap_tp"))
+STAGE, RECOMPUTE, ASYNC_TP = map(KEYS.__getitem__, ("sharding", "checkpointing", "overlap_tp"))
 STAGES = deepspeed.ZERO[:2]
 """What ranks share, by the stage of ZeRO."""
-SIGN = "|".join((GA.name, ASYNC_TP.name, ENGINE.name))
 LOGGED = {KEYS[name].name: name for name in ("dp", "pp", "tp", "ep", "cp", "micro_batch", "sequence")}
 """Settings of a plan that its log prints, by our fields."""

@@ -10,11 +10,10 @@ from typing import NamedTuple
 import yaml
 
 from sim_core import SpecError, megatron_arguments
-from sim_core.documents import Lines, Values, parse_json, parse_yaml
+from sim_core.documents import Lines, Values, parse_json, parse_yaml, shipped_document
 from sweep.frameworks import (
     deepspeed as of_deepspeed,
     maxtext as of_maxtext,
-    nanotron as of_nanotron,
     primus as of_primus,
     torchtitan as of_torchtitan,
 )
@@ -25,6 +24,8 @@ from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, n
 from sweep.inputs.text import head_of
 from sweep.inputs.told import Job
 
+PLAIN = [shipped_document(plain.TABLES / f"{name}.yaml") for name in ("gpt-neox", "nemo-automodel", "llm-foundry", "nanotron")]
+"""Frameworks whose files are read by a table."""
 MOST_BYTES = 2**20
 """Of a launch file; the largest that we know have 20 KB."""
 SAID = re.compile(r"(?:(?<=--)|(?<![\w$.-])(?=\w+[\"']?\s*[:=]))([a-z][\w-]*)")
@@ -72,9 +73,7 @@ def _toml(path: str, text: str) -> Job:
 
 
 def _document(path: str, text: str) -> tuple[Values, Lines]:
-    is_json = text.lstrip().startswith("{") and not re.compile(r"(?m)^\s*['\"]?pipe[-_]parallel[-_]size['\"]?\s*:").search(
-        text
-    )  # whose braces hold words and commas of Python
+    is_json = text.lstrip().startswith("{") and not re.search(PLAIN[0]["sign"], text)  # whose braces hold words of Python
     document, lines = parse_json(text, path) if is_json else parse_yaml(text, path, last_counts=True)
     if not isinstance(document, Mapping):
         raise SpecError(f"{path}: found no keys, expected those of a launch file")
@@ -116,14 +115,15 @@ def _laid_over(path: str, text: str) -> Job:
     document, absent = chain.laid_over(_document(path, text)[0], Path(path), [])
     whole = yaml.safe_dump(document | ({chain.ABSENT: absent} if absent else {}), sort_keys=False)
     missing = [f"{', '.join(absent)}: not beside this file; what it says is left open"] * bool(absent)
-    row = next((row for row in FORMATS[1:] if row.recognise(whole)), None)
-    if row is None:
-        raise SpecError(
-            f"{path}: found no model and no plan of a framework that is known{''.join(f' ({why})' for why in missing)}"
-        )
-    job = row.read(path, whole)
+    if (job := job_in(path, whole)) is None:
+        raise SpecError(f"{path}: {NOTHING}{''.join(f' ({why})' for why in missing)}")
     job.notes = (*missing, *job.notes)
     return job
+
+
+def job_in(path: str, text: str) -> Job | None:
+    """The job in a text that names no others below it; None where no format is known. Raises SpecError."""
+    return next((row.read(path, text) for row in FORMATS[1:] if row.recognise(text)), None)
 
 
 FORMATS: Sequence[Format] = (
@@ -143,21 +143,12 @@ FORMATS: Sequence[Format] = (
         "Primus YAML", f"`{of_primus.TRAINERS[0]}:`", of_primus.SIGN.search,
         lambda path, text: primus.read_yaml(path, _document(path, of_primus.DEFAULTED.sub(r"\1", text))[0]),
     ),
-    Format(
-        "GPT-NeoX YAML", "`pipe_parallel_size:`", re.compile(r"(?m)^\s*['\"]?pipe[-_]parallel[-_]size['\"]?\s*:").search,
-        _of_document(partial(plain.read_yaml, "gpt-neox")),
-    ),
-    Format("NeMo AutoModel YAML", "`step_scheduler:`", re.compile("(?m)^step_scheduler:").search,
-        _of_document(partial(plain.read_yaml, "nemo-automodel")),
-    ),
-    Format("llm-foundry YAML", "`global_train_batch_size:`", re.compile("(?m)^ *global_train_batch_size:").search,
-        _of_document(partial(plain.read_yaml, "llm-foundry")),
+    *(
+        Format(f"{rows['name']} YAML", rows["known_by"], re.compile(rows["sign"]).search,
+               _of_document(partial(plain.read_yaml, rows)))
+        for rows in PLAIN
     ),
     Format("MaxText", f"`{of_maxtext.BATCH}`, as a key or in a command", maxtext.SIGN.search, _maxtext),
-    Format(
-        "nanotron YAML", f"`{of_nanotron.ENGINE.name}:` or `{of_nanotron.GA.name}:`",
-        re.compile(rf"\b(?:{of_nanotron.SIGN}):").search, _of_document(partial(plain.read_yaml, "nanotron")),
-    ),
     Format(
         "DeepSpeed JSON",
         f"`{of_deepspeed.BATCH.name}`, `{of_deepspeed.MICRO_BATCH.name}` or `{of_deepspeed.ZERO_SECTION.name}`",

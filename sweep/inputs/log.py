@@ -23,6 +23,7 @@ from sweep.inputs.logs.olmo_core import OlmoCoreLog
 from sweep.inputs.logs.torchtitan import TorchtitanLog
 from sweep.inputs.text import blocks_of_lines, plain
 from sweep.inputs.told import NEEDED, PLAN_FIELDS, Job
+from sweep.inputs.tracked import job_stated, read_run
 
 READERS: Sequence[type[LogReader]] = (
     MllogLog, NemoLog, OlmoCoreLog, ComposerLog, TorchtitanLog, NanotronLog, MaxtextLog, MegatronLog, DeepSpeedLog,
@@ -40,26 +41,34 @@ NEEDED_OF_MODEL = ("layers", "hidden", "heads", "vocabulary")
 
 
 def read_log(path: str | Path) -> Job:
-    """Read a log of any known framework, plain or gzip, line by line. Raises SpecError, OSError."""
+    """Read a log of any known framework, plain or gzip, line by line, or a run of W&B or MLflow. Raises SpecError, OSError."""
+    run = read_run(Path(path))
+    stated = job_stated(run[0], str(path)) if run else Job()
     every = [reader() for reader in READERS]
     readers = every
     state, machine = _State(every), Machine()
-    for lines in blocks_of_lines(Path(path)):
+    for lines in run[1] if run else blocks_of_lines(Path(path)):
         readers = next(([reader] for reader in readers if len(reader.steps) > MANY_STEPS), readers)
         _take(lines, [*readers, state, machine])
     told = [reader for reader in every if reader.found()]
-    if not told and not state.out_of_memory:
+    if not (told or state.out_of_memory or stated.plan):
         raise SpecError(f"{path}: found no line of a training log")
     if not told:
         every[0].job.framework = ""
     reader = next((each for each in told if len(each.taken)), (told or every)[0])
     job = reader.job
-    for other in told:  # DeepSpeed's own lines beside Megatron's
+    for other in every:  # DeepSpeed's own lines beside Megatron's
         if job.peak_memory_gib is None:
             job.peak_memory_gib, job.memory_kind = other.job.peak_memory_gib, other.job.memory_kind
     model, wrong = _model(reader, str(path))
+    model = stated.model or model
+    if run:
+        reader.taken.begins = False  # a summary holds the last interval
+        for name in ("framework", "stack", "facts"):
+            setattr(job, name, getattr(stated, name) or getattr(job, name))
+        job.plan = {**stated.plan, **{name: value for name, value in job.plan.items() if value is not None}}
     steady = reader.taken.steady()
-    job.path, job.model, job.notes = str(path), model, (*job.notes, *wrong)
+    job.path, job.model, job.notes = str(path), model, (*job.notes, *wrong, *stated.notes)
     job.steps, job.interval, job.first_step_s = len(steady), reader.taken.interval, reader.taken.first_s
     job.step_time_s = float(np.median(steady)) if len(steady) else None
     if len(steady) >= LEAST_HALVES:

@@ -11,6 +11,7 @@ from sweep.inputs.log import OUT_OF_MEMORY, READERS
 from sweep.inputs.logs.megatron import MegatronLog
 from sweep.inputs.text import HEAD_BYTES, head_of, plain, raw_lines
 from sweep.inputs.traces.opening import is_folder_of_profiles, is_profile
+from sweep.inputs.tracked import KNOWN_BY, SIGN, folder_of
 
 LOG, LAUNCH, TRACE_FILE, WORKLOAD, MODEL, SPEC = "log", "launch", "trace", "workload", "model", "spec"
 LATEST_SIGN = 2**26
@@ -73,13 +74,16 @@ ROWS: Sequence[Reader] = (
     Reader("model in numbers", MODEL, "`layers: 32`", MODEL_SIGN.search, OF_MODELS, "models.md"),
     Reader("SimAI text", WORKLOAD, "its first line, `HYBRID_TRANSFORMER...`",
            lambda text: SIMAI_SIGN.search(text[:FIRST]), OF_WORKLOADS, "formats.md"),
+    Reader("run of W&B or MLflow", LOG, KNOWN_BY, SIGN.search, OF_LOGS),
 )  # fmt: skip
-"""Rows in the order in which they are tried."""
+"""Rows in the order in which they are tried; the last is also that of folders of runs."""
 
 
 def recognised(path: str | Path) -> Reader | None:
     """The reader of a file, by its content; None for one that no row knows. Raises SpecError for broken gzip, OSError."""
     place = Path(path)
+    if folder_of(place):
+        return ROWS[-1]
     if not place.is_file():
         return None
     raw = head_of(place)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import sweep.frameworks
 from sim_core import PLAN_DEFAULTS, parse_model
-from sim_core.documents import Fields, Values, shipped_document
+from sim_core.documents import Fields, Values
 from sweep.frameworks import megatron
 from sweep.frameworks.nemo import RANKS, SCHEME, TARGETS, WITH_ADAPTERS, adapters
 from sweep.inputs.launch.keys import above_zero, numbers_by_name, section, stated
@@ -21,9 +21,8 @@ OF_LLAMA = 256
 """What divides the width of an MLP of GPT-NeoX's type llama."""
 
 
-def read_yaml(table: str, path: str, document: Values) -> Job:
-    """The plan and the model of a file."""
-    rows = shipped_document(TABLES / f"{table}.yaml")
+def read_yaml(rows: Values, path: str, document: Values) -> Job:
+    """The plan and the model of a file, by the table of its framework."""
     document = {str(key).replace("-", "_"): value for key, value in {**document, **section(document, "parameters")}.items()}
     plan, usual, notes = _filled(rows["plan"], document)
     for row in rows["opens"]:

@@ -29,7 +29,7 @@ TOLD = {
 OF_TRAINER, OF_DEEPSPEED = {"of_device", "of_all", "runtime"}, {"dp", "stage", of.LOGGED_STAGE}
 """What only they print; the Trainer's friends speak of `ZeRO3/FSDP` in jobs of either."""
 LOSS = re.compile(r"\{'loss': .*'epoch': ")
-BAR = re.compile(r"\| +(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d\d):(\d\d)<")
+BAR = re.compile(r"\| +(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d\d):(\d{2,9})<")
 SHORTEST_S = 100
 """Of an interval by a progress bar, which counts whole seconds: +-1 %."""
 CONFIG = re.compile(

@@ -7,7 +7,7 @@ from sweep.inputs.logs.found import Taker
 TABLE = re.compile(r"\|\s+\d+\s+(?:NVIDIA\s|Tesla\s)?\s*([A-Z]{1,2}\d{2,3}[^|]{0,24}?)\s+(?:On|Off)\s")
 TABLE_MEMORY = re.compile(r"MiB\s*/\s*(\d{4,6})MiB\s*\|")
 NAMED = re.compile(r"\b(?:NVIDIA|Tesla) ((?:GB|GH|[ABHVL]|RTX )\d{1,4}[A-Z]?\b[-\w ]{0,20})")
-PER_NODE = re.compile(r"(?:nproc[-_]per[-_]node|GPUS_PER_NODE)[ =](\d{1,3})\b")
+PER_NODE = re.compile(r"(?:nproc[-_]per[-_]node|GPUS_PER_NODE|\"gpu_count\":)[ =](\d{1,3})\b")
 CHIP = re.compile(r"\b(GB|GH|[ABHVL])(\d{1,3}[A-Z]?)\b")
 FORM = re.compile(r"\b(SXM|PCIE|NVL)(\d{1,2})?\b")
 SIZE = re.compile(r"\b(\d{2,3})\s?GB\b")
@@ -18,7 +18,7 @@ HBM = "HBM"
 class Machine(Taker):
     """What the lines tell of the machine; the first that does counts."""
 
-    KEYS = (b"NVIDIA ", b"Tesla ", b"MiB / ", b"per_node", b"per-node", b"GPUS_PER_NODE")
+    KEYS = (b"NVIDIA ", b"Tesla ", b"MiB / ", b"per_node", b"per-node", b"GPUS_PER_NODE", b"gpu_count")
 
     _name = ""
     _memory_gb: int | None = None

@@ -181,8 +181,8 @@ class MegatronLog(LogReader):
             job.notes += (f"{uneven[0]}: not read, stages are taken as equal; give --set layer_split=...",)
         numbers = (*NUMBERS, model.KV_HEADS) if model.GROUPED.on(values) else NUMBERS
         self.model = {each.field: number for each in numbers if (number := each.whole(values))}
-        if self._vocabulary is not None:
-            self.model["vocabulary"] = self._vocabulary
+        if vocabulary := self._vocabulary or model.PADDED_VOCABULARY.whole(values):
+            self.model["vocabulary"] = vocabulary
         if self.in_dump:
             plan, job.refused = {}, "the dump of arguments has no end"
         job.plan, self.arguments = plan, {} if self.in_dump else values

@@ -15,6 +15,7 @@ LOST_COLOURS = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
 RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]:")
 STEP = re.compile(r"step:(?<![A-Za-ln-z_.]step:)\s*([\d,]{1,12})\s+\D*loss:")
 RATE = re.compile(r"[wt]ps:(?<![A-Za-ln-z_][wt]ps:)\s*([\d,]{1,15}(?:\.\d+)?)\s")
+SECONDS = re.compile(r"end_to_end\(s\): (\d{1,9}\.\d{1,9})")
 MEMORY = re.compile(r"memory:\s*(\d{1,6}(?:\.\d+)?)GiB\(")
 CLOCK = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{3}))?")
 MESH = re.compile(r"Building \d+-D device mesh with [\[(]([^\])]*)[\])], \[([\d, ]*)\]")
@@ -106,7 +107,9 @@ class TorchtitanLog(LogReader):
         self._rank = rank if self._rank is None else self._rank
         if self._rank != rank:
             return
-        if (tokens := number(rate[1])) is not None:
+        if seconds := SECONDS.search(line):
+            self.taken.take(step, float(seconds[1]))
+        elif (tokens := number(rate[1])) is not None:
             self._by_rate.take(step, tokens)
         if (now := _seconds(before)) is None:
             return
