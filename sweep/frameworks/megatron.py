@@ -105,9 +105,9 @@ def plan_of(dump: Dump, gpus: int | None) -> Fields:
         "sequence_parallel": sizes.SEQUENCE_PARALLEL.on(dump) and plan["tp"] > 1,
     }
     instances = choices.INSTANCES.whole(dump) or 1
-    if instances > 1 and plan["dp"] is not None:
-        ranks = plan["dp"] * plan["cp"]
-        plan["dp_shard"] = ranks // instances if ranks % instances == 0 else None
+    if instances > 1:
+        ranks = (plan["dp"] or 0) * plan["cp"]
+        plan["dp_shard"] = ranks // instances or None if ranks % instances == 0 else None
     return in_order(plan)
 
 
@@ -198,4 +198,8 @@ def stated(dump: Dump, page: str) -> tuple[Fields, list[str]]:
             for each in differs[:1]
         ]
         facts |= found
+    etp, tp = sizes.EXPERT_TP.whole(dump), sizes.TP.whole(dump) or 1
+    if etp and tp > 1 and model.EXPERTS.whole(dump):
+        facts["experts_with_tp"] = etp > 1
+        lines += [f"{sizes.EXPERT_TP.name} {etp} of tp {tp}: not modelled, experts are taken as divided by tp"] * (1 < etp < tp)
     return facts, lines

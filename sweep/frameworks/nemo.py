@@ -27,6 +27,8 @@ RENAMED: Mapping[str, Argument[Any]] = {
 NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}
 RECIPES = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"}
 """Words in the names of Megatron-Bridge's mixed precisions, such as bf16_with_fp8_current_scaling_mixed."""
+FSDP, FSDP_STRATEGY, STRATEGIES = "fsdp", "fsdp_sharding_strategy", {"full": "optim_grads_params", "grad": "optim_grads"}
+"""A switch of NeMo 1 for FSDP, and its words for what is shared, by Megatron-LM's; others are no plan's."""
 SHARDED_OPTIMIZERS = ("distributed_fused_adam", "mcore_distributed_optim")
 """Names of optimizers that ranks share."""
 SCHEME, RANKS, TARGETS = (
@@ -94,6 +96,11 @@ def translate(values: dict[str, str]) -> None:
     if model.KV_HEADS.whole(values):
         values[model.GROUPED.name] = "True"
     values[model.NORM.name] = NORMS.get(model.NORM.word(values, "layernorm").lower(), "LayerNorm")
+    if values.get(FSDP) == "True":
+        values[choices.MEGATRON_FSDP.name] = "True"
+        values[choices.STRATEGY.name] = STRATEGIES.get(values.get(FSDP_STRATEGY, "full"), "")
+    if cap := whole_of(values, "bucket_cap_mb"):
+        values.setdefault(choices.BUCKET.name, str(cap * 2**20 // choices.SUM_BYTES))
     precision = f"{values.get('precision', '')} {values.get('mixed_precision', '')}".lower().replace("bfloat", "bf")
     for narrow in (choices.BF16, choices.FP16):
         if narrow.name in precision and choices.FP16.name not in values:

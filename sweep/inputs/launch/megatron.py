@@ -127,7 +127,7 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
         model=numbers,
         stack=stack,
         facts=facts,
-        notes=(*notes, *unstated, *lines, *told),
+        notes=(*notes, *lines, *told),
         kept=kept,
     )
 
