@@ -61,7 +61,7 @@ def read_log(path: str | Path) -> Job:
         if job.peak_memory_gib is None:
             job.peak_memory_gib, job.memory_kind = other.job.peak_memory_gib, other.job.memory_kind
     model, wrong = _model(reader, str(path))
-    model = stated.model or model
+    model = dict(stated.model) or model
     if run:
         reader.taken.begins = False  # a summary holds the last interval
         for name in ("framework", "stack", "facts"):

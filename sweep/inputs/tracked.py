@@ -13,6 +13,7 @@ import yaml
 
 from sim_core import SpecError, parse_model, read_config
 from sim_core.documents import Fields, Values, parse_json, parse_yaml, shipped_document
+from sweep.frameworks import torchtitan as of_torchtitan
 from sweep.frameworks.megatron import WORLD
 from sweep.inputs.launch import torchtitan
 from sweep.inputs.launch.keys import numbers_or_why, section
@@ -64,7 +65,7 @@ def job_stated(settings: Values, path: str) -> Job:
     settings = section(settings, "nanotron_config") or settings
     if WORLD.name in settings:
         return Job()
-    if torchtitan.of.TP.name in section(settings, torchtitan.of.SECTIONS[0]):
+    if of_torchtitan.TP.name in section(settings, of_torchtitan.SECTIONS[0]):
         return torchtitan.read_toml(path, settings)
     job = job_in(path, yaml.safe_dump(settings)) or Job()
     if "model_type" in settings:

@@ -44,7 +44,8 @@ def read_toml(path: str, document: Values) -> Job:
     model = _model(path, settings, notes)
     plan = _plan(settings, model, notes)
     kept = tuple(f"{section}.{key}" for section, keys in kept_keys(document).items() for key in keys)
-    return Job(framework="torchtitan", plan=plan, model=model, stack=of.PAGE, notes=tuple(notes), kept=kept)
+    facts = {"experts_with_tp": True} if (settings.number(of.EXPERT_TP) or 1) > 1 else {}
+    return Job(framework="torchtitan", plan=plan, model=model, stack=of.PAGE, facts=facts, notes=tuple(notes), kept=kept)
 
 
 def kept_keys(document: Values) -> dict[str, Fields]:

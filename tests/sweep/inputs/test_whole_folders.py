@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.unread_fields import unread
 from sweep.inputs.launches import read_launch
 from sweep.inputs.told import Job
 from tests.sweep.inputs import specimens
@@ -79,6 +80,13 @@ def test_whether_tp_divides_experts_is_a_fact_that_a_launch_states(
     assert len({*job.notes}) == len(job.notes)
 
 
+@pytest.mark.parametrize(("etp", "facts"), [(1, {}), (8, {"experts_with_tp": True})])
+def test_experts_that_tp_divides_in_torchtitan(etp: int, facts: dict[str, bool], tmp_path: Path) -> None:
+    text = specimens.TOML.replace("[parallelism]\n", f"[parallelism]\nexpert_tensor_parallel_degree = {etp}\n")
+    (tmp_path / "launch.toml").write_text(text, encoding="utf-8")
+    assert read_launch(tmp_path / "launch.toml").facts == facts
+
+
 def test_experts_divided_otherwise_than_by_tp_are_named(tmp_path: Path) -> None:
     recipe = specimens.NEMO_YAML.replace("  num_layers", "  num_moe_experts: 8\n  expert_tensor_parallel_size: 2\n  num_layers")
     job = read(tmp_path, recipe)
@@ -89,3 +97,11 @@ def test_experts_divided_otherwise_than_by_tp_are_named(tmp_path: Path) -> None:
 def test_reductions_of_gpt_neox_in_fp32_are_open(tmp_path: Path) -> None:
     job = read(tmp_path, specimens.NEOX.replace('"seq-length"', '"fp32_allreduce": true, "seq-length"'))
     assert (job.plan["gradient_precision"], job.plan["tp"]) == (None, 2)
+
+
+def test_fields_that_nothing_is_read_of_are_counted(tmp_path: Path) -> None:
+    text = "model:\n  dtype: bfloat16\n  made_up: 3\n  model_config:\n    is_llama_config: true\n    num_hidden_layers: 4\n"
+    text += "general:\n  seed: 1\nparallelism:\n  tp: 2\n  pp: 1\n  pp_engine: 1f1b\n  dp: null\n"
+    assert list(unread(text.splitlines(), "nanotron", tmp_path / "a.yaml")) == ["model.made_up"]
+    flags = ["--num-layers 4", "--tensor-model-parallel-size 2", "--lr 1e-4", "--micro-batch-size 1"]
+    assert list(unread(flags, "megatron", tmp_path / "a.txt")) == []
