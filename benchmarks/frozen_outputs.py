@@ -2,8 +2,9 @@
 
     python benchmarks/frozen_outputs.py --shared FOLDER --out FOLDER [--checkout OLD] [SECTION...]
 
-`same_numbers.py` sees simulated spaces; this what is read, exported and explained; tests hold the rest. FOLDER has logs, launch
-files, traces, texts, tables of runs; `--checkout` has the sources to run. Paths, seconds and hashes are replaced by words.
+`same_numbers.py` sees simulated spaces; this sees what is read, exported, validated, proposed, explained and refused. FOLDER
+holds files of users: logs, launch files, traces, texts, tables of measured runs. `--checkout` runs the sources of another
+checkout. Paths, seconds of the clock and hashes of sources are replaced by words. A section is a folder of texts.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent.parent
@@ -139,6 +140,19 @@ def exported(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
                 yield f"{stem}_{number}_{form}", ("export", spec, "--plan", str(number), "--format", form)
 
 
+def validated(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+    """Measured runs: those that ship, and the tables given."""
+    yield "published.json", ("validate", "--rows", "--format", "json")
+    yield "published.md", ("validate",)
+    for name in ("measured", "new_rows", "fresh_rows"):
+        table = shared / "validation" / f"{name}.csv"
+        converter = checkout / "benchmarks" / "import_runs.py"
+        if converter.exists():  # earlier checkouts read such tables themselves
+            python(checkout, converter, table, "-o", scratch / f"{name}.csv")
+            table = scratch / f"{name}.csv"
+        yield f"{name}.json", ("validate", str(table), "--rows", "--format", "json")
+
+
 SWEPT = ("llama3_70b_h100", "gpt2_ddp", "mixtral_8x7b_h100", "gpt7b", "gpt_trace", "llama3_8b_long_context")
 
 
@@ -180,7 +194,66 @@ def simulated(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
         yield f"replay_{path.name}", ("replay", str(path))
 
 
-SECTIONS = {each.__name__: each for each in (inspected, started, exported, answered, simulated)}
+def tuned(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+    """What `tune` asks for as runs come in: each ask is told the simulated step, once slower, once out of memory."""
+    for stem, out in swept(checkout, scratch):
+        for file in ("a", "b"):
+            runs = scratch / f"tune_{stem}_{file}.csv"
+            runs.unlink(missing_ok=True)
+            yield f"{stem}_{file}_0", ("tune", str(out), "--file", str(runs), "--json", "-n", "3")
+            for at, said in enumerate((("--step", "9 s"), ("--failed", "oom"), ("--step", "7 s", "--memory", "60 GiB"))):
+                plan = str(7 + 40 * at)
+                yield f"{stem}_{file}_{at}_add", ("tune", str(out), "--file", str(runs), "--add", f"plan={plan}", *said)
+            yield f"{stem}_{file}_asks", ("tune", str(out), "--file", str(runs), "-n", "2")
+
+
+def calibrated(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+    """Pages that are made from measurements."""
+    logs = [str(path) for path in files(shared, "nccl/logs")]
+    for number in range(0, len(logs), 5):
+        yield f"nccl_{number}", ("calibrate", "nccl", logs[number], "-o", "/dev/stdout", "--hardware", "H100-SXM")
+    for name in ("stack", "runs", "kernels", "nccl"):
+        yield f"help_{name}", ("calibrate", name, "--help")
+    yield "stack_plan", ("calibrate", "stack", "--plan", "--help")
+    for name in ("H100-SXM", "MI300X", "B200-SXM"):
+        yield f"hardware_{name}", ("hardware", name)
+    for stack in ("megatron-core", "nemo", "torchtitan", "nanotron"):
+        yield f"stack_{stack}", ("stack", stack)
+
+
+def previous(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+    """Results of an earlier version, as they lie in the tests."""
+    root = checkout / "tests" / "sweep" / "results" / "previous" / "root" / "results"
+    for out in sorted(path for path in root.iterdir() if path.is_dir()):
+        for command in ("rank", "show", "status", "compare"):
+            words = (command, str(out), str(out)) if command == "compare" else (command, str(out))
+            yield f"{command}_{out.name}", words
+            yield f"{command}_{out.name}.json", (*words, "--json")
+
+
+MISTAKES = """fixed.tensor_model_parallel_size=2|axes.tp_size=[1]|fixed.nodes=4|fixed.tp=zero|axes.tp=[0]|fixed.zero_stage=1
+axes.schedule=[1f2b]|fixed.hardware=H100|hardware=H1000|model.layers=0|model.experts.count=8|restart=10
+axes.pipeline_model_parallel_size=[2]|fixed.global_batch=7|axes.recompute=[full]|fixed.precision=fp7|workload=x|stack=megatron
+stack.release=2|fixed.checkpointing=ful|where=tp >|where=nonsense = 3|sample.n=0|budget=-3|straggler.factor=0|per=[nothing]
+fixed.optimizer=adam|axes.dispatcher=[none]|fixed.overlap_grad_reduce=true|stragglers=3|axes.micro-batch-size=[1]
+fixed.sequence_parallel=true|hardware.nic_bandwidth=fast|objectives=[mfuu]"""
+WRONG_WORDS = """rnk|rank nowhere|explain|init bert|init qwen3-235b|model lama3|hardware H10|stack megatrn|run nowhere.yaml
+rank --by x|run"""
+
+
+def refused(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+    """Mistakes, and the line that answers each."""
+    spec = f"{checkout}/examples/llama3_70b_h100.yaml"
+    for at, mistake in enumerate(re.split(r"[|\n]", MISTAKES)):
+        yield f"set_{at}", ("run", spec, "--dry-run", "--set", mistake)
+    for at, words in enumerate(re.split(r"[|\n]", WRONG_WORDS)):
+        yield f"words_{at}", words.split()
+
+
+SECTIONS: dict[str, Callable[[Path, Path, Path], Iterator[Case]]] = {
+    "inspect": inspected, "init": started, "export": exported, "validate": validated, "answers": answered,
+    "simulate": simulated, "tune": tuned, "calibrate": calibrated, "results": previous, "messages": refused,
+}  # fmt: skip
 
 
 def plain(text: str, places: dict[str, str]) -> str:
@@ -218,8 +291,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--checkout", type=Path, default=HERE)
     given = parser.parse_args()
-    if unknown := sorted({*given.sections} - SECTIONS.keys()):
-        parser.error(f"{unknown[0]}: is no section; there are {', '.join(SECTIONS)}")
+    if unknown := [name for name in given.sections if name not in SECTIONS]:
+        sys.exit(f"{unknown[0]}: is no section; there are {', '.join(SECTIONS)}")
     with tempfile.TemporaryDirectory(prefix="frozen-") as scratch:
         for name in given.sections or SECTIONS:
             done = record(name, *(place.resolve() for place in (given.shared, given.checkout, given.out, Path(scratch))))
