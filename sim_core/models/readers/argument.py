@@ -85,7 +85,7 @@ def flag_of(name: str) -> str:
 def whole_of(dump: Dump, name: str) -> int | None:
     """A whole number; None if it is not there or no such number."""
     text = dump.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 13 else None
 
 
 def flags_of(arguments: Sequence[Argument[T_contra]], described: T_contra) -> dict[str, tuple[str, ...]]:
