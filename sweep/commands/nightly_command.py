@@ -1,8 +1,10 @@
 """`sweep nightly`: one night of sweeps. Exit codes: 0 nothing beyond the thresholds, 1 regressions, 2 failures."""
 
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +16,10 @@ from sweep.evaluation.slices import LIMIT_S
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
 from sweep.exits import in_words
-from sweep.nightly.night import EXIT_FAILURES, Runtime, run_night
-from sweep.nightly.spec import load_nightly
+from sweep.nightly.night import EXIT_FAILURES, Runtime, acknowledge, run_night, status_of
+from sweep.nightly.notify import tell_the_end
+from sweep.nightly.spec import NightlySpec, listeners_of, load_nightly
+from sweep.options import OptionError
 from sweep.results.folder import Folder
 from sweep.show.progress import progress_display
 from sweep.show.terminal import ended_at_once, interruptible, own_console, sigterm_raises
@@ -24,20 +28,34 @@ STOPPED = "Interrupted. Run the same command to resume."
 
 
 def nightly_command(
-    file: Annotated[Path, Argument(help="The nightly file, YAML.")],
+    words: Annotated[list[Path], Argument(metavar="[ack|status] FILE", help="The nightly file, YAML.")],
     sets: Annotated[list[str] | None, Option("--set", help="Override a key of the file: root=s3://bucket/nightly.")] = None,
+    who: Annotated[str | None, Option(help="ack: who accepts the regressions of the last night, or lost nights.")] = None,
+    why: Annotated[str | None, Option(help="ack: why.")] = None,
 ) -> None:
     """Run the sweeps of a nightly file, compare with last night, notify. Exit code: 0 fine, 1 regressions, 2 failures."""
     console = own_console()
+    file, action = words[-1], str(words[0]) if len(words) == 2 else ""
+    if len(words) > 1 and action not in ("ack", "status"):
+        raise OptionError(f"FILE: found {' '.join(map(str, words))}, expected one file, or ack or status and one file")
+    if (action == "ack") != bool(who and why):
+        raise OptionError("--who NAME and --why TEXT: needed with ack, and only there")
+    spec: NightlySpec | None = None
 
     @contextmanager
     def executor(writer: str, out: Folder) -> Iterator[Executor]:
-        with opened(Kind(spec.executor), spec.workers, LIMIT_S, writer, out) as running, sigterm_raises():  # after Ray's own
+        with opened(Kind(asked.executor), asked.workers, LIMIT_S, writer, out) as running, sigterm_raises():  # after Ray's own
             yield running
 
     try:
         with interruptible(console, STOPPED):
-            spec = load_nightly(file, sets or [])
+            spec = asked = load_nightly(file, sets or [])
+            if action:
+                told = status_of(spec, file.parent)
+                if who and why:
+                    told = [f"Acknowledged: {acknowledge(spec, file.parent, who, why, datetime.now(UTC))}"]
+                console.print("\n".join(told))
+                return
             runtime = Runtime(
                 executor=executor,
                 log=console.print,
@@ -46,9 +64,17 @@ def nightly_command(
             )
             check_persistent(spec.root, "root")
             outcome = run_night(spec, file.parent, runtime)
-    except (SimError, OSError) as error:
-        where = masked(in_words(error) if isinstance(error, OSError) else str(error))
-        sys.stderr.write(f"error: {' '.join(where.split())}\n")
+    except SystemExit as stop:
+        tell_the_end(spec or listeners_of(file), STOPPED, int(stop.code or 0))
+        raise
+    except Exception as error:  # noqa: BLE001 (whatever it is, somebody waits to hear of this night)
+        said = in_words(error) if isinstance(error, OSError) else str(error)
+        if not isinstance(error, SimError | OSError):
+            console.print(traceback.format_exc())
+            said = f"{type(error).__name__}: {said}"
+        said = " ".join(masked(said).split())
+        left = "" if action else tell_the_end(spec or listeners_of(file), said)
+        sys.stderr.write(f"error: {said}{left}\n")
         raise Exit(EXIT_FAILURES) from None
     if not outcome.did_nothing:
         console.print(f"Report: {outcome.folder}")

@@ -12,7 +12,7 @@ from sim_core.documents import Fields
 from sweep.compare.report import group_text, percent
 from sweep.compare.result import Comparison, Group
 from sweep.evaluation.preparation import Prepared, prepare
-from sweep.nightly.nights import Night, Nights
+from sweep.nightly.nights import HOW, Night, Nights, SweepRecord
 from sweep.nightly.spec import PREVIOUS, NightlySpec, Thresholds
 from sweep.results.store import Store
 from sweep.spec.spec import stored_spec
@@ -26,13 +26,37 @@ class Baseline(NamedTuple):
     results: str
 
 
-def baseline_of(spec: NightlySpec, past: Sequence[Night], name: str) -> Baseline | None:
-    """What to compare the sweep `name` with: the fixed night, or the last in which it was done; None if there is none."""
-    for night in reversed(past):
-        sweep = night.sweep(name)
-        if sweep is not None and sweep.status == "done" and spec.baseline in (PREVIOUS, night.night):
-            return Baseline(night.night, sweep.results)
-    return None
+def baselines_of(spec: NightlySpec, past: Sequence[Night], name: str, accepted: int) -> list[Baseline]:
+    """What to compare the sweep `name` with, of the nights in which it was done: the fixed night; else the last without a
+    regression or with one that is accepted, and the first since the last acknowledgement, which a slow drift moves away from.
+
+    `accepted`: nights up to this number are.
+    """
+    done = [(night, sweep) for night in past if (sweep := night.sweep(name)) is not None and sweep.status == "done"]
+    chosen = [one for one in done if one[0].night == spec.baseline]
+    if spec.baseline == PREVIOUS:
+        chosen = [one for one in done if not one[1].regressions or one[0].number <= accepted][-1:]
+        chosen += [one for one in done if one[0].number >= accepted][:1]
+    return [Baseline(night.night, sweep.results) for night, sweep in chosen]
+
+
+def below_the_best(record: SweepRecord, past: Sequence[Night], limits: Thresholds, *, descending: bool) -> list[str]:
+    """One line per group whose best value is worse than in the best of these nights by more than the threshold."""
+    lines = []
+    for group, value in record.best.items():
+        known = []
+        for night in past:
+            sweep = night.sweep(record.name)
+            if sweep is not None and sweep.by == record.by and (old := sweep.best.get(group)):
+                known.append((old, night.night))
+        if value is None or not known or limits.best is None:
+            continue
+        old, best = (max if descending else min)(known)
+        if (value / old - 1) * (-1 if descending else 1) > limits.best:
+            values = f"{cell(record.by, old)} -> {cell(record.by, value)}, {percent(value / old - 1)}"
+            told = f"against night {best}, the best of {plural(len(known), 'night')}"
+            lines.append(f"{group}: best {heading(record.by)} {values} {told} (threshold {percent(limits.best)[1:]})")
+    return lines
 
 
 def make_whole(base: Baseline, nights: Nights, specs: Path, compute: Callable[[Prepared, Store], int]) -> str:
@@ -52,7 +76,7 @@ def make_whole(base: Baseline, nights: Nights, specs: Path, compute: Callable[[P
     if prepared is None or provenance is None or prepared.sweep.identity != provenance["sweep"]:
         raise SpecError(
             f"the baseline, night {base.night}, cannot be trusted: {why}, and its inputs are no longer at hand; set `baseline` "
-            f"to another night, or delete {nights.folder(base.night)} to compare with the night before it"
+            f"to another night, or accept what there is: {HOW}"
         )
     compute(prepared, store)
     return why

@@ -14,19 +14,19 @@ from typing import NamedTuple
 from sim_core import SimError, SpecError, plural
 from sim_core.masking import masked
 from sweep.compare.comparison import compare
-from sweep.compare.report import NO_PLAN_IN_COMMON, group_text
+from sweep.compare.report import NO_PLAN_IN_COMMON, group_text, plan_text
 from sweep.compare.result import Comparison
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.evaluation.warming import warm_up
 from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor, InlineExecutor
 from sweep.exits import in_words
-from sweep.nightly.judging import baseline_of, make_whole, regressions
+from sweep.nightly.judging import Baseline, baselines_of, below_the_best, make_whole, regressions
 from sweep.nightly.lock import locked
-from sweep.nightly.nights import Night, Nights, SweepRecord, expired, in_order
+from sweep.nightly.nights import HOW, Ack, Line, Night, Nights, SweepRecord, expired, in_order
 from sweep.nightly.notify import OUTCOMES, body_of, deliver_all, wanted
 from sweep.nightly.reports import write_reports
-from sweep.nightly.spec import PREVIOUS, NightlySpec, SweepEntry
+from sweep.nightly.spec import HEARTBEAT, PREVIOUS, NightlySpec, SweepEntry
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
 from sweep.spec.spec import load_spec
@@ -36,6 +36,10 @@ EXIT_FAILURES = 2
 _MAX_LISTED = 3
 
 Log = Callable[[str], None]
+
+
+_Before = tuple[Sequence[Night], int]
+"""The finished nights, and up to which number they are accepted."""
 
 
 class Outcome(NamedTuple):
@@ -77,11 +81,16 @@ def root_of(spec: NightlySpec, base: Path) -> Folder:
 def run_night(spec: NightlySpec, base: Path, runtime: Runtime) -> Outcome:
     """Run a night, or report that there is nothing to do. Raises SimError, OSError if the night as a whole fails."""
     nights = Nights(root=root_of(spec, base))
-    for notify in spec.notify:
+    for _, notify in spec.notified():
         _ = notify.target  # an address that is not set is an error now, not after the work
     nights.root.probe()
     with locked(nights.root) as still_ours:
-        past = in_order(nights.read(), runtime.now(), runtime.log)
+        nights = nights._replace(check=still_ours)
+        known, line = nights.read(), nights.line()
+        if lost := nights.lost(known, line, spec.keep)[0]:
+            what = f"{nights.root}: {_some(lost)}: a regression could pass unseen"
+            raise SpecError(f"{what}; restore it from a copy, or accept that: {HOW}")
+        line, past = line or Line(), in_order(known, runtime.now(), runtime.log)
         _check_root(spec, nights, past)
         sweeps = [_prepared(entry, base) for entry in spec.sweeps]
         ranked = []  # how a sweep is ranked is no part of its identity, but the comparison depends on it
@@ -93,7 +102,7 @@ def run_night(spec: NightlySpec, base: Path, runtime: Runtime) -> Outcome:
         inputs = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
         latest, night = past[-1] if past else None, None
         if latest is not None and latest.finished is not None and latest.inputs == inputs and latest.code != EXIT_FAILURES:
-            return _nothing_to_do(spec, nights, latest)
+            return _nothing_to_do(spec, nights, latest, line)
         if latest is not None and latest.finished is None:
             if latest.inputs == inputs:
                 night, past = latest, past[:-1]
@@ -101,20 +110,21 @@ def run_night(spec: NightlySpec, base: Path, runtime: Runtime) -> Outcome:
             else:
                 runtime.log(f"Night {latest.night} was interrupted and its inputs have changed since: it stays as it is.")
         if night is None:
-            night = nights.begin(spec.name, inputs, runtime.now(), past)
+            night = nights.begin(spec.name, inputs, runtime.now(), past, line.last)
             runtime.log(f"Night {night.night}: {plural(len(sweeps), 'sweep')}.")
         night.sweeps = [sweep.record for sweep in sweeps]
-        nights.write(night)
+        nights.write(night)  # before the line: a night that ends between them is not missed
+        nights.enlist(line, [*past, night])
+        finished = [other for other in past if other.finished is not None]
         for sweep in sweeps:
-            _run_one(sweep, spec, nights, [other for other in past if other.finished is not None], runtime)
-            still_ours()
+            _run_one(sweep, spec, nights, (finished, line.accepted), runtime)
             nights.write(night)
         _conclude(night, runtime)
         write_reports(nights, night, [*past, night], [sweep.comparison for sweep in sweeps], spec.history)
         night.undelivered = wanted(spec, night.code or 0)
         nights.write(night)
         outcome = _notified(spec, nights, night)
-        _delete_expired(spec, nights, [*past, night], runtime)
+        _delete_expired(spec, nights, [*past, night], line, runtime)
         return outcome
 
 
@@ -150,7 +160,7 @@ def _one_line(error: BaseException) -> str:
     return masked(" ".join(text.split())) or type(error).__name__
 
 
-def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequence[Night], runtime: Runtime) -> None:
+def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, before: _Before, runtime: Runtime) -> None:
     """Run one sweep and judge it. Any failure is recorded for this sweep and does not affect the others."""
     record = sweep.record
     record.status = "failed"
@@ -159,7 +169,7 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequ
             for text in sweep.prepared.warnings:
                 runtime.log(f"{record.name}: warning: {text}")
             record.computed = _computed(sweep.prepared, Store(directory=nights.results(record.results)), runtime)
-            _judge(sweep, spec, nights, past, runtime)
+            _judge(sweep, spec, nights, before, runtime)
             record.status = "done"
         except Exception as error:  # noqa: BLE001 (a bug that one sweep hits must not end the others)
             record.error = _one_line(error)
@@ -187,17 +197,21 @@ def _computed(prepared: Prepared, store: Store, runtime: Runtime) -> int:
         return run_sweep(prepared, store, executor, watch=watch, log=runtime.log).done
 
 
-def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequence[Night], runtime: Runtime) -> None:
-    """Compare with the baseline, made whole; without one, with itself. Raises SpecError if the baseline cannot be trusted."""
-    record = sweep.record
-    base = baseline_of(spec, past, record.name)
-    if base is not None:
-        why = make_whole(base, nights, sweep.specs, lambda prepared, store: _computed(prepared, store, runtime))
-        if why:
-            runtime.log(f"{record.name}: the baseline, night {base.night}, was computed again: {why}")
+def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, before: _Before, runtime: Runtime) -> None:
+    """Compare with the baselines, made whole; without one, with itself. Raises SpecError if one cannot be trusted."""
+    record, (past, accepted) = sweep.record, before
+    bases = baselines_of(spec, past, record.name, accepted)
+    base = bases[0] if bases else None
     new = nights.results(record.results)
-    both = compare(nights.results(base.results) if base else new, new)
-    sweep.comparison = both
+
+    def compared(base: Baseline | None) -> Comparison:
+        if base is not None:
+            why = make_whole(base, nights, sweep.specs, lambda prepared, store: _computed(prepared, store, runtime))
+            if why:
+                runtime.log(f"{record.name}: the baseline, night {base.night}, was computed again: {why}")
+        return compare(nights.results(base.results) if base else new, new)
+
+    sweep.comparison = both = compared(base)
     record.baseline = base.night if base else None
     record.error = ""  # also in its first nights, until it has been completed once
     if base is None and spec.baseline != PREVIOUS:
@@ -206,6 +220,16 @@ def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequen
         record.error = "not compared: no earlier night has a sweep of this name; the next night is compared with this one"
     record.feasible, record.failed = both.new_feasible, both.new_failed
     record.regressions = regressions(both, spec.thresholds)
+    record.by = both.by
+    record.best = {group_text(group.group): group.new.value if group.new else None for group in both.groups}
+    record.best_plan = {group_text(group.group): plan_text(group.new.values) for group in both.groups if group.new}
+    for other in bases[1:]:
+        if not record.regressions and other.results not in (record.results, bases[0].results):
+            told = regressions(compared(other), spec.thresholds)
+            record.regressions = [f"since night {other.night}: {text}" for text in told]
+    if not record.regressions:
+        recent = [night for night in past if night.number >= accepted][-spec.history :]
+        record.regressions = below_the_best(record, recent, spec.thresholds, descending=both.descending)
     record.changes = [change.text for change in both.inputs if change.moves_results]
     record.changes += [f"{NO_PLAN_IN_COMMON}, so only the best plans are compared"] * (not both.matched)
     record.best_step_s = {group_text(group.group): group.new.step_time_s if group.new else None for group in both.groups}
@@ -241,12 +265,48 @@ def _some(texts: Sequence[str]) -> str:
     return " | ".join(texts[:_MAX_LISTED]) + (f" | and {left} more" if left > 0 else "")
 
 
-def _nothing_to_do(spec: NightlySpec, nights: Nights, latest: Night) -> Outcome:
-    """The inputs are those of the latest night: nothing changed since; against a fixed baseline its outcome stays."""
+def acknowledge(spec: NightlySpec, base: Path, who: str, why: str, now: datetime) -> str:
+    """Record that somebody accepts what is lost or, if nothing is, the regressions of the last night; returns what it was.
+
+    Raises SpecError if there is nothing to acknowledge, OSError.
+    """
+    nights = Nights(root=root_of(spec, base))
+    with locked(nights.root) as still_ours:
+        nights = nights._replace(check=still_ours)
+        known, line = nights.read(), nights.line()
+        lost, foreign = nights.lost(known, line, spec.keep)
+        line, latest = line or Line(), next((night for night in reversed(known) if night.finished is not None), None)
+        number, what = line.accepted, _some(lost)
+        if not lost:
+            if latest is None or not latest.code or latest.number <= number:
+                raise SpecError(f"{nights.root}: nothing to acknowledge")
+            number, what = latest.number, f"night {latest.night}: {latest.summary}"
+        line.acks.append(Ack(who=who, why=why, when=now, number=number, what=what))
+        line.foreign += foreign
+        nights.enlist(line, known)
+    return what
+
+
+def status_of(spec: NightlySpec, base: Path) -> list[str]:
+    """The last nights and what was acknowledged, one line each, and what is lost. Raises SpecError, OSError."""
+    nights = Nights(root=root_of(spec, base))
+    known, line = nights.read(), nights.line()
+    told = [
+        f"{night.number} {night.night}: {'not finished' if night.code is None else OUTCOMES[night.code]}: {night.summary}"
+        for night in known[-spec.history :]
+    ]
+    acks = [f"{ack.when:%Y-%m-%d %H:%M} acknowledged by {ack.who} ({ack.why}): {ack.what}" for ack in (line or Line()).acks]
+    return [*told, *acks, *nights.lost(known, line, spec.keep)[0]]
+
+
+def _nothing_to_do(spec: NightlySpec, nights: Nights, latest: Night, line: Line) -> Outcome:
+    """The inputs are those of the latest night: its outcome stays, until a regression is acknowledged."""
     if latest.undelivered:
         return _notified(spec, nights, latest)
-    code = (latest.code or 0) if spec.baseline != PREVIOUS else 0
+    code = 0 if latest.number <= line.accepted and spec.baseline == PREVIOUS else latest.code or 0
     summary = f"Nothing to do: the inputs are those of night {latest.night}, which ended with: {latest.summary}"
+    if latest.code and line.acks:
+        summary += f"; last acknowledged by {line.acks[-1].who}: {line.acks[-1].why}"
     told = {"text": summary, "code": code, "outcome": OUTCOMES[code], "did_nothing": True}
     problems = deliver_all(spec, wanted(spec, code), body_of(latest, nights.folder(latest.night)) | told)
     return _outcome(nights, latest, code, summary, problems.values(), did_nothing=True)
@@ -254,7 +314,7 @@ def _nothing_to_do(spec: NightlySpec, nights: Nights, latest: Night) -> Outcome:
 
 def _notified(spec: NightlySpec, nights: Nights, night: Night) -> Outcome:
     """Send the notifications of a night that are not delivered yet."""
-    problems = deliver_all(spec, night.undelivered, body_of(night, nights.folder(night.night)))
+    problems = deliver_all(spec, {*night.undelivered, HEARTBEAT}, body_of(night, nights.folder(night.night)))
     if night.undelivered:
         night.undelivered = list(problems)
         nights.write(night)
@@ -270,7 +330,7 @@ def _outcome(
     return Outcome(code=code, summary=summary, night=night.night, folder=nights.folder(night.night), did_nothing=did_nothing)
 
 
-def _delete_expired(spec: NightlySpec, nights: Nights, known: Sequence[Night], runtime: Runtime) -> None:
+def _delete_expired(spec: NightlySpec, nights: Nights, known: Sequence[Night], line: Line, runtime: Runtime) -> None:
     """Delete nights by the retention rule, but never tonight or a baseline: of tonight, of the next night, pinned once."""
     for night in known:
         if night.night == spec.baseline and not night.pinned:
@@ -280,9 +340,12 @@ def _delete_expired(spec: NightlySpec, nights: Nights, known: Sequence[Night], r
     finished = [night for night in known if night.finished is not None]
     last_done = {sweep.name: night.night for night in finished for sweep in night.sweeps if sweep.status == "done"}
     protected |= {*last_done.values(), *(sweep.baseline for sweep in known[-1].sweeps if sweep.baseline)}
+    protected |= {base.night for name in last_done for base in baselines_of(spec, finished, name, line.accepted)}
     now = min([runtime.now(), *(night.started for night in known[-2:-1])])  # so that one wrong clock deletes nothing
     gone = expired(known, spec.keep, now, protected)
     kept = [night for night in known if night not in gone]
+    if gone:
+        nights.enlist(line, kept)  # first: what remains of a deletion is no loss
     for night in gone:
         nights.delete(night, kept)
         runtime.log(f"Night {night.night} deleted, by the rule `keep`.")

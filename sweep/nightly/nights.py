@@ -1,5 +1,6 @@
 """The folder of nights: the record of each, their history, and which of them the retention rule deletes.
 
+ROOT/nights/line.json                    which nights there are, so that a lost one is missed, and what was acknowledged
 ROOT/nights/20261121T023000Z-1a2b3c4d/   night.json, report.md, report.json, report.html
 ROOT/results/gpt7b-3b3888d9/             a sweep's result, named by its identity and shared by all nights that have it
 """
@@ -8,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -20,10 +21,13 @@ from sweep.results.sealing import sealed_text, unsealed
 from sweep.results.store import Store
 
 RECORD = "night.json"
+LINE = "line.json"
+HOW = "sweep nightly ack FILE --who NAME --why TEXT"
 REPORTS = ("report.md", "report.json", "report.html")
 STAMP = "%Y%m%dT%H%M%SZ"
 _CLOCKS_DIFFER = timedelta(minutes=10)
 _NAME = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]{8}\Z")
+_RESULT = re.compile(r".+-[0-9a-f]{8}\Z")
 
 
 class _Record(BaseModel):
@@ -46,6 +50,9 @@ class SweepRecord(_Record):
     regressions: list[str] = []
     changes: list[str] = []  # inputs that changed
     best_step_s: dict[str, float | None] = {}
+    best: dict[str, float | None] = {}  # value of the best plan by the objective `by`, by group
+    best_plan: dict[str, str] = {}
+    by: str = ""
     champion_rank: dict[str, int | None] = {}
 
 
@@ -63,18 +70,43 @@ class Night(_Record):
     summary: str = ""
     sweeps: list[SweepRecord] = []
     undelivered: list[str] = []  # notifications that are not delivered yet
+    listed: bool = False  # beside a list of all nights, which earlier versions lack
 
     def sweep(self, name: str) -> SweepRecord | None:
         """The record of the sweep `name`; None if the night has no such sweep."""
         return next((sweep for sweep in self.sweeps if sweep.name == name), None)
 
 
-_ADDED = ("number", "pinned", "undelivered")
+class Ack(_Record):
+    """What somebody acknowledged. Nights up to `number` are then accepted, whatever their regressions were."""
+
+    who: str
+    why: str
+    when: datetime
+    number: int
+    what: str
+
+
+class Line(_Record):
+    """The line of nights: those that should be there, and what was acknowledged."""
+
+    nights: list[str] = []
+    last: int = 0  # the highest number that a night has had
+    acks: list[Ack] = []
+    foreign: list[str] = []  # results without a night that were accepted
+
+    @property
+    def accepted(self) -> int:
+        """Nights up to this number are accepted."""
+        return max((ack.number for ack in self.acks), default=0)
+
+
+_ADDED = ("number", "pinned", "undelivered", "listed", "best", "best_plan", "by")
 """Fields that records of earlier versions lack."""
 
 
-def _opened(data: bytes) -> Night:
-    """The night in a record. Raises ValueError if it is damaged: nothing that a version wrote may be missing or unknown."""
+def _opened(data: bytes, name: str) -> Night:
+    """The night `name` in a record. Raises ValueError if it is damaged: what a version wrote may not be missing or unknown."""
     record, sealed = unsealed(data)
     night = Night.model_validate(record)
     entries = [(Night, record)]
@@ -83,13 +115,35 @@ def _opened(data: bytes) -> Night:
             raise ValueError(f"{', '.join(sorted(lacking))}: missing")
         if not sealed and (unknown := entry.keys() - kind.model_fields.keys()):
             raise ValueError(f"{', '.join(sorted(unknown))}: unknown")
+    if night.night != name:
+        raise ValueError(f"it is that of night {night.night}")
     return night
 
 
+Kind = TypeVar("Kind")
+
+
+def _read(folder: Folder, name: str, opened: Callable[[bytes], Kind]) -> Kind | None:
+    """What a sealed file holds; None if it does not exist. Raises SpecError if it is damaged."""
+    try:
+        return opened(folder.read_bytes(name))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        fault = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            fault = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
+        what = "file" if name == LINE else "night"
+        advice = f"restore it from a copy, or delete this {what} and accept that: {HOW}"
+        raise SpecError(f"{folder / name}: is damaged ({fault}); {advice}") from None
+
+
 class Nights(NamedTuple):
-    """The folder of nights."""
+    """The folder of nights. `check` raises SpecError if another run may write here: called before and after each write."""
 
     root: Folder
+    check: Callable[[], None] = lambda: None
 
     def folder(self, night: str) -> Folder:
         """The folder of one night."""
@@ -103,34 +157,58 @@ class Nights(NamedTuple):
         """All nights, oldest first, by their number. Raises SpecError if a record is damaged, OSError."""
         nights = []
         for name in filter(_NAME.match, (self.root / "nights").subfolders()):
-            try:
-                night = _opened(self.folder(name).read_bytes(RECORD))
-                if night.night != name:
-                    raise ValueError(f"it is that of night {night.night}")
-                nights.append(night)
-            except FileNotFoundError:
-                continue
-            except ValueError as error:
-                fault = str(error)
-                if isinstance(error, ValidationError):
-                    first = error.errors()[0]
-                    fault = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
-                raise SpecError(f"{self.folder(name) / RECORD}: is damaged ({fault}); delete this night") from None
+            night = _read(self.folder(name), RECORD, lambda data, name=name: _opened(data, name))  # type: ignore[misc]
+            nights += [night] if night else []
         return sorted(nights, key=lambda night: night.number)
+
+    def line(self) -> Line | None:
+        """The line of nights; None if there is no list of them. Raises SpecError if it is damaged."""
+        return _read(self.root / "nights", LINE, lambda data: Line.model_validate(unsealed(data)[0]))
+
+    def lost(self, nights: Sequence[Night], line: Line | None, keep: Keep) -> tuple[list[str], list[str]]:
+        """What is missing beside these nights, in words, and the results that no night has.
+
+        Without a list of nights, as after an earlier version, folders and numbers tell; numbers do where `keep` deletes none.
+        """
+        known = {night.night for night in nights}
+        should = line.nights if line else filter(_NAME.match, (self.root / "nights").subfolders())
+        lost = [f"nights/{name}/{RECORD} is missing" for name in should if name not in known]
+        if line is None:
+            lost += [f"nights/{LINE} is missing"] * any(night.listed for night in nights)
+            numbers = [night.number for night in nights if night.number]
+            if numbers and keep == Keep() and numbers != list(range(numbers[-1] - len(numbers) + 1, numbers[-1] + 1)):
+                lost.append(f"the nights there are numbered {', '.join(map(str, numbers))}")
+        used = {sweep.results for night in nights for sweep in night.sweeps} | set(line.foreign if line else ())
+        results = filter(_RESULT.match, (self.root / "results").subfolders())
+        foreign = [name for name in results if name not in used and Store(directory=self.results(name)).slices()]
+        return lost + [f"no night has results/{name}" for name in foreign], foreign
 
     def write(self, night: Night) -> None:
         """Write the record of a night, sealed, atomically."""
-        folder = self.folder(night.night)
-        folder.make()
-        folder.write_bytes(RECORD, sealed_text(night.model_dump(mode="json")))
+        self._put(self.folder(night.night), RECORD, night)
 
-    def begin(self, nightly: str, inputs: str, now: datetime, past: Sequence[Night]) -> Night:
+    def enlist(self, line: Line, nights: Sequence[Night]) -> None:
+        """Write the line, with the names of all its nights."""
+        line.nights, line.last = [night.night for night in nights], max([line.last, *(night.number for night in nights)])
+        self._put(self.root / "nights", LINE, line)
+
+    def _put(self, folder: Folder, name: str, content: BaseModel) -> None:
+        """Write a file, and make sure that the store has it: one that lost it would hide a night."""
+        self.check()
+        folder.make()
+        data = sealed_text(content.model_dump(mode="json"))
+        folder.write_bytes(name, data)
+        if folder.local is None and folder.read_bytes(name) != data:
+            raise OSError(f"{folder / name}: the store has other bytes than those that it took")
+        self.check()
+
+    def begin(self, nightly: str, inputs: str, now: datetime, past: Sequence[Night], last: int = 0) -> Night:
         """The night after those of `past`, named by its start in UTC and its inputs; if taken, by the next free second."""
-        number = 1 + max((night.number for night in past), default=0)
+        number = 1 + max([last, *(night.number for night in past)])
         taken = set((self.root / "nights").subfolders())
         while (name := f"{now.astimezone(UTC).strftime(STAMP)}-{inputs[:8]}") in taken:
             now += timedelta(seconds=1)
-        return Night(nightly=nightly, night=name, number=number, started=now, inputs=inputs)
+        return Night(nightly=nightly, night=name, number=number, started=now, inputs=inputs, listed=True)
 
     def delete(self, night: Night, kept: Collection[Night]) -> None:
         """Delete a night, and its results unless a kept night has them. Files of others stay, and so do their folders."""

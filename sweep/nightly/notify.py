@@ -16,7 +16,7 @@ from sim_core import SpecError
 from sim_core.documents import Document, Values
 from sim_core.masking import masked
 from sweep.nightly.nights import Night
-from sweep.nightly.spec import NightlySpec, Notify
+from sweep.nightly.spec import HEARTBEAT, NightlySpec, Notify
 from sweep.results.folder import Folder
 
 FIRST_PAUSE_S = 1.0
@@ -68,6 +68,18 @@ def deliver_all(spec: NightlySpec, labels: Collection[str], body: Values) -> dic
         for label, notify in spec.notified()
         if label in labels and (problem := deliver(notify, body))
     }
+
+
+def tell_the_end(spec: NightlySpec, text: str, code: int = 2) -> str:
+    """Tell that a night ended without an outcome of its own: why it failed, or to the heartbeat that it was interrupted.
+
+    Returns what was not delivered, in words.
+    """
+    failed = code < len(OUTCOMES)
+    body = {"text": f"{spec.name}: {text}", "nightly": spec.name, "night": "", "code": code, "did_nothing": False, "report": ""}
+    body |= {"outcome": OUTCOMES[code] if failed else "interrupted", "sweeps": []}
+    problems = deliver_all(spec, wanted(spec, code) if failed else [HEARTBEAT], body)
+    return "; not notified: " * bool(problems) + "; ".join(problems.values())
 
 
 def deliver(notify: Notify, body: Values, pause: Callable[[float], None] = time.sleep) -> str | None:

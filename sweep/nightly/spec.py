@@ -4,10 +4,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from sim_core import SpecError, shown
 from sweep.spec.document import apply_sets, read_spec, validated
@@ -15,8 +17,10 @@ from sweep.spec.workloads import from_text
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 PREVIOUS = "previous"
+HEARTBEAT = "heartbeat"
 _PERCENT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*%\Z")
 _SECONDS = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*s\Z")
+_ADDRESS = re.compile(r"\b(?:webhook|heartbeat):\s*[\"']?(https?://[^\s\"',}]+|\$\w+)")
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)\Z")
 
 
@@ -118,6 +122,10 @@ class Notify(_Model):
         return value
 
 
+def _always(value: object) -> object:
+    return value and {"webhook": value, "when": "always"}
+
+
 class NightlySpec(_Model):
     """A whole nightly file. `root` is relative to it, or a URI; `baseline` is `previous` or the name of a night."""
 
@@ -131,11 +139,13 @@ class NightlySpec(_Model):
     thresholds: Thresholds = Thresholds()
     notify: Annotated[tuple[Notify, ...], BeforeValidator(_one_or_more)] = ()
     history: int = Field(default=30, ge=2, le=1000)
+    heartbeat: Annotated[Notify | None, BeforeValidator(_always)] = None
 
     def notified(self) -> list[tuple[str, Notify]]:
         """The notifications, each with a label for records and messages that leaves out the address, which may be secret."""
         ways = [f"command {notify.command[0]}" if notify.command else "webhook" for notify in self.notify]
-        return [(f"notify {k + 1} ({way})", notify) for k, (way, notify) in enumerate(zip(ways, self.notify, strict=True))]
+        told = [(f"notify {k + 1} ({way})", notify) for k, (way, notify) in enumerate(zip(ways, self.notify, strict=True))]
+        return told + ([(HEARTBEAT, self.heartbeat)] if self.heartbeat else [])
 
     @model_validator(mode="after")
     def _distinct(self) -> "NightlySpec":
@@ -149,3 +159,21 @@ def load_nightly(path: Path, sets: Sequence[str] = ()) -> NightlySpec:
     """The nightly file at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
     document, lines = read_spec(path, "name, sweeps, root")
     return validated(NightlySpec, apply_sets(document, sets, example="root=s3://bucket/nightly"), str(path), lines, sets)
+
+
+def listeners_of(path: Path) -> NightlySpec:
+    """Of a nightly file that cannot be read as one: only its name and whom it notifies, as far as that is legible."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    try:
+        document = yaml.safe_load(text)
+        given = [*_one_or_more(document.get("notify")), {"webhook": document.get(HEARTBEAT)}]  # type: ignore[misc]
+    except (yaml.YAMLError, AttributeError):
+        given = [{"webhook": address} for address in _ADDRESS.findall(text)]
+    found = []
+    for one in given:
+        with suppress(ValidationError, AttributeError):
+            found.append(Notify.model_validate({way: one.get(way) for way in ("webhook", "command")}))
+    return NightlySpec.model_construct(name=path.stem, notify=tuple(found))

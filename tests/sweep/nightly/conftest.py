@@ -93,6 +93,13 @@ class Sandbox:
         """The same in this process."""
         return sweep(*self.command(*sets)[3:])
 
+    def ack(self) -> subprocess.CompletedProcess[str]:
+        """Acknowledge what is lost, or the regressions of the last night."""
+        return sweep("nightly", "ack", self.file, "--who", "ada", "--why", "seen")
+
+    def status(self) -> subprocess.CompletedProcess[str]:
+        return sweep("nightly", "status", self.file)
+
     def command(self, *sets: str) -> list[str]:
         return [
             sys.executable,

@@ -13,10 +13,11 @@ import pytest
 
 from sim_core import SpecError
 from sweep.nightly.night import Outcome
-from sweep.nightly.nights import Night, SweepRecord
+from sweep.nightly.nights import _ADDED, HOW, Night, SweepRecord
 from tests.sweep.nightly.conftest import Sandbox
 
 FLIPS = 150
+ADVICE = f"; restore it from a copy, or delete this night and accept that: {HOW}"
 
 
 def record_of(sandbox: Sandbox, outcome: Outcome) -> Path:
@@ -54,13 +55,13 @@ def test_no_flipped_bit_of_a_record_lets_a_regressed_night_pass(regressed: tuple
             assert sandbox.nights.read() == known
         except SpecError as error:
             assert str(error).startswith(f"{path}: is damaged (")
-            assert str(error).endswith("); delete this night")
+            assert str(error).endswith(ADVICE)
             refused += 1
     assert refused > 0.95 * FLIPS
     path.write_bytes(whole.replace(b'"finished"', b'"finishee"'))
     done = sandbox.here()
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "night.json: is damaged (its hash does not match); delete this night" in done.stderr
+    assert "night.json: is damaged (its hash does not match)" + ADVICE in done.stderr
     path.write_bytes(whole)
     again = sandbox.night()
     assert (again.code, again.did_nothing) == (1, True)
@@ -79,12 +80,17 @@ def test_what_every_version_wrote_must_be_there(regressed: tuple[Sandbox, Outcom
     sandbox, second = regressed
     path = record_of(sandbox, second)
     whole = path.read_bytes()
-    of_night = [key for key in Night.model_fields if key not in ("number", "pinned", "undelivered")]
-    for key, where in (*((key, None) for key in of_night), *((key, 1) for key in SweepRecord.model_fields)):
+    of_night = [key for key in Night.model_fields if key not in _ADDED]
+    for key, where in (
+        *((key, None) for key in of_night),
+        *((key, 1) for key in SweepRecord.model_fields if key not in _ADDED),
+    ):
         path.write_bytes(whole)
         written(path, partial(without, key=key, sweep=where))
         told = rf"(sweeps\.1\.)?{key}: (missing|Field required)"
-        with pytest.raises(SpecError, match=rf"night\.json: is damaged \({told}\); delete this night"):
+        with pytest.raises(
+            SpecError, match=rf"night\.json: is damaged \({told}\); restore it from a copy, or delete this night"
+        ):
             sandbox.nights.read()
 
 

@@ -1,0 +1,138 @@
+"""A night that is lost does not let a regression pass: files gone, moved, renamed, damaged; and what is accepted by whom."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sim_core import SpecError
+from sweep.nightly.night import Outcome
+from sweep.results.folder import Folder
+from tests.sweep.fault_proxy import faulty
+from tests.sweep.nightly.conftest import Sandbox, SandboxMaker
+
+
+def emptied(folder: Folder) -> None:
+    """Delete all files of a folder, and the folder."""
+    for name in folder.names():
+        folder.delete(name)
+    folder.remove_if_empty()
+
+
+def all_nights(sandbox: Sandbox) -> None:
+    for name in (sandbox.nights.root / "nights").subfolders():
+        emptied(sandbox.nights.folder(name))
+    emptied(sandbox.nights.root / "nights")
+
+
+LOSSES: dict[str, tuple[Callable[[Sandbox, Outcome, Outcome], None], str]] = {
+    "its record": (lambda s, first, last: last.folder.delete("night.json"), "nights/{last}/night.json is missing"),
+    "the newest": (lambda s, first, last: emptied(last.folder), "nights/{last}/night.json is missing"),
+    "one before": (lambda s, first, last: emptied(first.folder), "nights/{first}/night.json is missing"),
+    "the list": (lambda s, first, last: (s.nights.root / "nights").delete("line.json"), "nights/line.json is missing"),
+    "all nights": (lambda s, first, last: all_nights(s), "no night has results/a-"),
+}
+
+
+@pytest.mark.parametrize("what", LOSSES)
+def test_what_is_lost_ends_every_night_until_it_is_accepted(anywhere: Sandbox, what: str) -> None:
+    anywhere.write(sweeps=["a.yaml"])
+    first = anywhere.night()
+    anywhere.change_network("49 GB/s")
+    last = anywhere.night()
+    lose, told = LOSSES[what]
+    lose(anywhere, first, last)
+    anywhere.change_network()
+    for _ in range(2):
+        done = anywhere.here()
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+        assert told.format(first=first.night, last=last.night) in done.stderr
+        assert "accept that: sweep nightly ack FILE --who NAME --why TEXT" in done.stderr
+    done = anywhere.ack()
+    assert done.returncode == 0, done.stderr
+    assert told.format(first=first.night, last=last.night) in done.stdout
+    after = anywhere.night()
+    compared = what in ("its record", "the newest", "one before", "the list")
+    assert after.code == (1 if compared else 0), "compared with the night that is left"
+    assert "acknowledged by ada (seen): " in anywhere.status().stdout
+
+
+@pytest.mark.parametrize("name", ["20261122T023000Z-00000000", "renamed"])
+def test_a_renamed_night_is_missed(sandbox: Sandbox, name: str) -> None:
+    night = sandbox.night()
+    path = Path(str(night.folder))
+    path.rename(path.with_name(name))
+    sandbox.change_network()
+    done = sandbox.here()
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+    assert night.night in done.stderr
+
+
+def test_a_number_that_is_missing_in_a_line_of_an_earlier_version(sandbox: Sandbox) -> None:
+    """It has no list: the numbers tell, and folders without a record."""
+    sandbox.write(sweeps=["a.yaml"])
+    nights = [sandbox.night()]
+    for rate in ("49 GB/s", "48 GB/s"):
+        sandbox.change_network(rate)
+        nights.append(sandbox.night())
+    for night in sandbox.nights.read():
+        night.listed = False
+        sandbox.nights.write(night)
+    (sandbox.nights.root / "nights").delete("line.json")
+    kept = sandbox.folder / "kept"
+    shutil.copytree(str(nights[1].folder), kept)
+    shutil.rmtree(str(nights[1].folder))
+    with pytest.raises(SpecError, match=r"the nights there are numbered 1, 3"):
+        sandbox.night()
+    shutil.copytree(kept, str(nights[1].folder))
+    nights[1].folder.delete("night.json")
+    with pytest.raises(SpecError, match=rf"nights/{nights[1].night}/night\.json is missing"):
+        sandbox.night()
+    nights[1].folder.write_bytes("night.json", (kept / "night.json").read_bytes())
+    assert sandbox.night().did_nothing
+
+
+def test_a_damaged_list_is_named(sandbox: Sandbox) -> None:
+    sandbox.night()
+    (sandbox.nights.root / "nights").write_bytes("line.json", b'{"nights": [')
+    with pytest.raises(SpecError, match=r"nights/line\.json: is damaged \(.*\); restore it from a copy, or delete this file"):
+        sandbox.night()
+
+
+def test_what_retention_deletes_is_no_loss(sandbox: Sandbox) -> None:
+    sandbox.write(sweeps=["a.yaml"], keep={"nights": 1}, thresholds={"best": None, "median_step": None})
+    for rate in ("49 GB/s", "48 GB/s", "47 GB/s", "46 GB/s"):
+        sandbox.change_network(rate)
+        assert sandbox.night().code == 0
+    line = json.loads((sandbox.nights.root / "nights").read_bytes("line.json"))
+    assert (len(line["nights"]), line["last"]) == (3, 4)
+    (sandbox.nights.folder(line["nights"][-1])).delete("night.json")
+    with pytest.raises(SpecError, match="is missing"):
+        sandbox.night()
+
+
+@pytest.mark.parametrize("name", ["night.json", "line.json"])
+def test_a_record_that_the_store_took_and_lost_is_told_that_night(
+    make_sandbox: SandboxMaker, bucket: str, s3_server: str, name: str
+) -> None:
+    with faulty(s3_server) as faults:
+        sandbox = make_sandbox(f"{bucket}/nightly?endpoint_override={faults.address}&scheme=http&region=us-east-1")
+        sandbox.write(sweeps=["a.yaml"])
+        sandbox.night()
+        sandbox.change_network()
+        faults.only, faults.loses = name, 1.0
+        done = sandbox.here()
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert name in done.stderr
+        faults.loses = 0.0
+        assert sandbox.here().returncode == 1
+
+
+def test_nothing_to_acknowledge(sandbox: Sandbox) -> None:
+    sandbox.night()
+    done = sandbox.ack()
+    assert (done.returncode, done.stderr) == (2, f"error: {sandbox.root}: nothing to acknowledge\n")
