@@ -4,6 +4,10 @@ The lease only needs a store whose listing shows everything written before it (S
 of its own, then lists all entries; a run that sees another live entry withdraws its own. Two runs cannot miss each other,
 because one of the two listings comes after both writes. A holder rewrites its entry regularly; an entry older than `LEASE_S`
 by the store's clock is dead. If two runs start at the same moment, both may withdraw; they retry after random pauses.
+
+A holder may be frozen for longer than its lease (a suspended machine, SIGSTOP), or a write of it be late. Whoever takes the
+lease therefore writes its name into `holder`, and `check` reads that before and after each record: with another name there,
+or once its own lease has run out, it never passes again, whatever the entries say. pyarrow has no conditional PUT.
 """
 
 import json
@@ -24,6 +28,7 @@ _BEATS = 4  # writes of the entry per LEASE_S
 _TRIES = 5
 _FILE = ".nightly.lock"
 _FOLDER = "lock"
+_HOLDER = "holder"
 _HELD = "held"
 
 
@@ -64,8 +69,10 @@ class Lease:
             others = self._others()
             if not others:
                 self._write(_HELD)
-                self._thread.start()
-                return
+                if not self._is_over():
+                    self.folder.write_bytes(_HOLDER, self.entry.encode())
+                    self._thread.start()
+                    return
             self.folder.delete(self.entry)
             if _HELD in others:
                 break
@@ -73,9 +80,17 @@ class Lease:
         raise SpecError(f"{root}: another nightly run is active here, or was less than {self.lease_s:.0f} s ago")
 
     def check(self) -> None:
-        """Raises SpecError if the entry could not be kept alive, so that another run may hold the lease by now."""
-        if time.monotonic() > self.alive_until:
+        """Raises SpecError if the entry could not be kept alive, or another run has taken the lease since."""
+        if self._is_over():
             raise SpecError(f"{self.folder}: could not be written for {self.lease_s:.0f} s; another run may be active here")
+        if _HOLDER not in self.folder.names() or self.folder.read_bytes(_HOLDER) != self.entry.encode():
+            raise SpecError(f"{self.folder}: another run has taken the lease: this one was frozen, or its writes were late")
+
+    def _is_over(self) -> bool:
+        """Whether the lease has run out; then it stays so."""
+        if time.monotonic() > self.alive_until:
+            self.alive_until = 0.0
+        return not self.alive_until
 
     def release(self) -> None:
         """Release the lease."""
@@ -87,8 +102,11 @@ class Lease:
     def _write(self, state: str) -> None:
         holder = {"state": state, "host": socket.gethostname(), "pid": os.getpid()}
         begun = time.monotonic()
+        if state == _HELD and self._is_over():
+            return
         self.folder.write_bytes(self.entry, json.dumps(holder).encode())
-        self.alive_until = begun + self.lease_s
+        if state != _HELD or not self._is_over():  # frozen while it wrote
+            self.alive_until = begun + self.lease_s
 
     def _others(self) -> list[str]:
         """States of the other live entries; deletes dead ones."""

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from sim_core import SpecError
 from sweep.nightly.lock import LEASE_S, Lease, locked
 from sweep.results.folder import Folder, folder_at
+from tests.sweep.nightly.conftest import SandboxMaker
 
 HOLD = "import sys; from sweep.nightly.lock import locked; from sweep.results.folder import folder_at\n" \
        "with locked(folder_at(sys.argv[1])): print('held', flush=True); sys.stdin.read()"  # fmt: skip
@@ -68,15 +71,20 @@ def test_a_dead_holder_s_lease_ends(bucket: str, monkeypatch: pytest.MonkeyPatch
     process = holder(root)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert len((root / "lock").names()) == 1
+    assert len((root / "lock").names()) == 2
     with pytest.raises(SpecError, match=f"or was less than {LEASE_S:.0f} s ago"), locked(root):
         pass
-    lease = Lease(root / "lock", lease_s=-1.0)  # every entry but our own is too old
-    lease._thread = threading.Thread()
+    lease = Lease(root / "lock")
+    monkeypatch.setattr(lease, "_thread", threading.Thread())
+    written_s = Folder.written_s
+    later = 2 * LEASE_S  # every entry but our own is too old
+    monkeypatch.setattr(
+        Folder, "written_s", lambda folder, name: (written_s(folder, name) or 0.0) + (later if name == lease.entry else 0.0)
+    )
     lease.acquire(root)
-    assert (root / "lock").names() == [lease.entry]
+    assert (root / "lock").names() == [lease.entry, "holder"]
     lease.release()
-    assert (root / "lock").names() == []
+    assert (root / "lock").names() == ["holder"]
 
 
 def test_an_entry_is_as_old_as_the_store_says(tmp_path: Path) -> None:
@@ -104,7 +112,7 @@ def test_who_sees_a_claim_withdraws_and_tries_again(tmp_path: Path) -> None:
     assert (len(pauses), [path.name for path in tmp_path.iterdir()]) == (5, ["other.json"])
     lease = Lease(folder)
     lease.acquire(folder, lambda s: other.unlink())
-    assert [path.name for path in tmp_path.iterdir()] == [lease.entry]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [lease.entry, "holder"]
     lease.release()
 
 
@@ -118,9 +126,10 @@ def test_a_lease_that_could_not_be_kept_is_told(tmp_path: Path) -> None:
     lease.release()
 
 
-def test_a_holder_keeps_its_entry_alive(tmp_path: Path) -> None:
+def test_a_holder_keeps_its_entry_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The entry is written again and again, until the lease is given back."""
-    lease = Lease(folder_at(tmp_path), lease_s=0.04)
+    monkeypatch.setattr("sweep.nightly.lock._BEATS", 3000)
+    lease = Lease(folder_at(tmp_path))
     written = threading.Event()
     plain = lease._write
 
@@ -134,7 +143,111 @@ def test_a_holder_keeps_its_entry_alive(tmp_path: Path) -> None:
     assert written.wait(60)
     lease.release()
     assert not lease._thread.is_alive()
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["holder"]
+
+
+@pytest.fixture
+def still() -> Iterator[pytest.MonkeyPatch]:
+    """Leases whose thread does not run: tests write for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lease, "_beat", lambda lease: None)
+        yield patch
+
+
+def taken(folder: Folder, **given: float) -> Lease:
+    lease = Lease(folder, **given)
+    lease.acquire(folder)
+    return lease
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    """Where leases lie, on a disk and on an S3 server."""
+    return folder_at(tmp_path if request.param == "local" else f"{request.getfixturevalue('bucket')}/lock")
+
+
+def test_a_holder_that_wakes_after_its_lease_holds_it_no_more(place: Folder, still: pytest.MonkeyPatch) -> None:
+    """Its thread writes its entry again; nobody else need have come."""
+    lease = taken(place, lease_s=30.0)
+    clock = time.monotonic() + 31
+    still.setattr("sweep.nightly.lock.time.monotonic", lambda: clock)
+    lease._write("held")
+    with pytest.raises(SpecError, match="could not be written for 30 s"):
+        lease.check()
+    clock -= 31
+    lease._write("held")
+    with pytest.raises(SpecError, match="could not be written for 30 s"):
+        lease.check()
+
+
+def test_a_holder_frozen_in_the_middle_of_a_write(place: Folder, still: pytest.MonkeyPatch) -> None:
+    """The write began in time and lands, but for another it was dead meanwhile."""
+    lease, clock, plain = taken(place, lease_s=30.0), [time.monotonic()], Folder.write_bytes
+    still.setattr("sweep.nightly.lock.time.monotonic", lambda: clock[0])
+
+    def late(folder: Folder, name: str, data: bytes) -> None:
+        clock[0] += 31
+        plain(folder, name, data)
+
+    still.setattr(Folder, "write_bytes", late)
+    for _ in range(2):
+        lease._write("held")
+        with pytest.raises(SpecError, match="could not be written for 30 s"):
+            lease.check()
+
+
+@pytest.mark.parametrize("other", ["holds it", "is through"])
+def test_a_machine_whose_clock_stood_still_is_fenced_by_the_store(place: Folder, still: pytest.MonkeyPatch, other: str) -> None:
+    """A paused virtual machine sees no time pass: its entry is alive again, and only the store knows of the other."""
+    frozen = taken(place)
+    frozen.check()
+    place.delete(frozen.entry)  # as the other does: it is dead
+    new = taken(place)
+    if other == "is through":
+        new.release()
+    frozen._write("held")
+    with pytest.raises(SpecError, match="another run has taken the lease: this one was frozen, or its writes were late"):
+        frozen.check()
+    if other == "holds it":
+        new.check()
+        new.release()
+
+
+def test_who_is_frozen_while_it_takes_the_lease_does_not_get_it(place: Folder, still: pytest.MonkeyPatch) -> None:
+    lease, clock = Lease(place, lease_s=30.0), [time.monotonic()]
+    still.setattr("sweep.nightly.lock.time.monotonic", lambda: clock[0])
+    others = lease._others
+
+    def frozen() -> list[str]:
+        found = others()
+        clock[0] += 31
+        return found
+
+    lease._others = frozen  # type: ignore[method-assign]
+    with pytest.raises(SpecError, match="another nightly run is active here"):
+        lease.acquire(place, pause=lambda s: None)
+    assert "holder" not in place.names()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_night_that_was_overtaken_commits_nothing(
+    make_sandbox: SandboxMaker, bucket: str, still: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Another took the lease: before a record is written the night ends; during that write, right after it."""
+    sandbox, plain, writes = make_sandbox(f"{bucket}/nightly"), Folder.write_bytes, [0]
+    sandbox.write(sweeps=["a.yaml"])
+
+    def write(folder: Folder, name: str, data: bytes) -> None:
+        writes[0] += name == "night.json"
+        if name == ("report.md" if moment == "before" else "night.json") and writes[0] == 2:
+            plain(sandbox.nights.root / "lock", "holder", b"another")
+        plain(folder, name, data)
+
+    still.setattr(Folder, "write_bytes", write)
+    with pytest.raises(SpecError, match="another run has taken the lease"):
+        sandbox.night()
+    (night,) = sandbox.nights.read()
+    assert (night.finished, writes[0]) == (None, 2)
 
 
 @pytest.mark.parametrize("seed", range(10))
