@@ -10,9 +10,11 @@ import os
 import re
 import resource
 import shutil
+import socket
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -38,6 +40,9 @@ _REFUSED = {
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _OBJECT_STORES = ("s3", "gcs", "abfs")
+_NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+"""What flock answers on Lustre without `-o flock`, on some FUSE, on NFS without a lock daemon."""
+_PROCESS = re.compile(r"host ([\w.-]+), process (\d+), started at tick [\w?]+")
 
 
 @dataclass(frozen=True)
@@ -178,7 +183,7 @@ class Folder:
     def _done(self, action: Callable[[], Result], name: str = "") -> Result:
         """The result of an action on the file `name`; an object store may fail for a while."""
         with self._naming_errors(name):
-            return patiently(action) if self.is_object_store else action()
+            return patiently(action, renew=_opened.cache_clear) if self.is_object_store else action()
 
     @contextmanager
     def _naming_errors(self, name: str = "") -> Iterator[None]:
@@ -232,13 +237,93 @@ def _opened(root: str) -> tuple[fs.FileSystem, str]:
 
 @contextmanager
 def only_one(file: Path, refusal: str) -> Iterator[None]:
-    """Hold the lock in a local file, which no other process can hold meanwhile. Raises SpecError with `refusal` if one does."""
+    """Hold the lock in a local file, which no other process can hold meanwhile. Raises SpecError with `refusal` if one does.
+
+    Where the file system has no flock, a file beside it, which can be created only once, names the process that holds it.
+    """
     with lock_file(file) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SpecError(refusal) from None
+        except OSError as error:
+            if error.errno not in _NO_FLOCK:
+                raise
+        else:
+            yield
+            return
+    with _owned(_owner_file(file), refusal):
         yield
+
+
+def is_held(file: Path) -> bool:
+    """Whether a process holds the lock in a local file."""
+    if not file.is_file():
+        return False
+    with lock_file(file, os.O_RDONLY) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno not in _NO_FLOCK:
+                raise
+            return _owner_file(file).exists() and not _is_dead(_owner_of(_owner_file(file)))
+    return False
+
+
+def _owner_file(file: Path) -> Path:
+    return file.with_name(f"{file.name}.owner")
+
+
+@contextmanager
+def _owned(file: Path, refusal: str) -> Iterator[None]:
+    """Hold the lock that is the existence of `file`; one whose owner, a process of this machine, has ended is taken over."""
+    if file.exists() and _is_dead(owner := _owner_of(file)):
+        aside = file.with_name(_temporary(file.name))
+        file.rename(aside)
+        if _owner_of(aside) == owner:
+            aside.unlink()
+        else:  # another was faster, and this is its own
+            aside.rename(file)
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError:
+        raise SpecError(f"{refusal} ({_owner_of(file) or 'unnamed'}); if that has ended, delete {file}") from None
+    _say_once(file.parent)
+    try:
+        with os.fdopen(descriptor, "w") as named:
+            named.write(_process(os.getpid()))
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _owner_of(file: Path) -> str:
+    """The process that a lock names; empty if it names none."""
+    with suppress(OSError, ValueError), file.open(encoding="ascii") as named:
+        return match[0] if (match := _PROCESS.fullmatch(named.read(400))) else ""
+    return ""
+
+
+def _is_dead(owner: str) -> bool:
+    """Whether it was a process of this machine that has ended."""
+    match = _PROCESS.fullmatch(owner)
+    return match is not None and match[1] == socket.gethostname() and _process(int(match[2])) != owner
+
+
+def _process(pid: int) -> str:
+    """A process of this machine: when it started tells it from another with its number; unknown without /proc."""
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        started = "" if Path("/proc/self").exists() else "?"
+    return f"host {socket.gethostname()}, process {pid}, started at tick {started or 'none'}"
+
+
+@cache
+def _say_once(folder: Path) -> None:
+    sys.stderr.write(f"note: {folder}: its file system has no flock; a file names the process that holds the lock\n")
 
 
 def _temporary(name: str) -> str:

@@ -4,8 +4,6 @@ The name of a slice's file is its range of positions, and its metadata is the pr
 which sweep it belongs to, and any number of runs and workers, with any slice size, can fill one folder.
 """
 
-import fcntl
-import os
 import re
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -21,8 +19,7 @@ import pyarrow.parquet as pq
 
 from sim_core import SpecError
 from sim_core.documents import Fields
-from sim_core.places import lock_file
-from sweep.results.folder import Folder, Location, folder_at, only_one
+from sweep.results.folder import Folder, Location, folder_at, is_held, only_one
 from sweep.results.sealing import opened_text, sealed_text
 from sweep.results.slice_file import Slice, added, carried, counted_in, covering, encoded, is_whole
 from sweep.sources import differences
@@ -190,14 +187,7 @@ class Store:
     def is_running(self) -> bool:
         """Whether a run on this machine is writing here; of an object store, this is not known: False."""
         local = self.folder.local
-        if local is None or not (local / _LOCK).is_file():
-            return False
-        with lock_file(local / _LOCK, os.O_RDONLY) as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        return local is not None and is_held(local / _LOCK)
 
     def slices(self) -> list[Slice]:
         """The finished slices, disjoint and in order. Where slices of several runs overlap, those that cover the most rows."""

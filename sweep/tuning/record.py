@@ -1,19 +1,18 @@
 """`tune.csv`: the runs of a loop, a line each, which several people may add to; read, checked, written under a lock."""
 
 import csv
-import fcntl
 import io
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from sim_core import FormatError, SpecError, nearest, shown
-from sim_core.places import lock_file
-from sweep.results.folder import folder_at
+from sweep.results.folder import folder_at, only_one
 from sweep.spec.document import cells_by_column, read_csv
 from sweep.uncertainty.process import steady
 
@@ -118,15 +117,15 @@ def _number(name: str, line: int, column: str, text: str, most: float) -> float 
 
 def append(path: Path, identity: str, entry: Entry) -> None:
     """Add a line, whole or not at all. Raises SpecError while another process writes, FormatError if the table is broken."""
-    with lock_file(path.with_name(f".{path.name}.lock")) as lock:
+    refusal = f"{path}: another process is writing it; nothing was added, run the command again"
+    with ExitStack() as lock:
         for attempt in range(_TRIES):
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock.enter_context(only_one(path.with_name(f".{path.name}.lock"), refusal))
                 break
-            except BlockingIOError:
+            except SpecError:
                 if attempt == _TRIES - 1:
-                    what = "another process is writing it; nothing was added, run the command again"
-                    raise SpecError(f"{path}: {what}") from None
+                    raise
                 time.sleep(_PAUSE_S)
         read_record(path, identity)
         text = path.read_text(encoding="utf-8-sig") if path.exists() else ",".join(COLUMNS) + "\n"

@@ -22,6 +22,8 @@ class Faults:
 
     refused: float = 0.0  # share of requests that are answered by one of `codes`
     codes: tuple[int, ...] = (500, 503)
+    named: str | None = None  # the code in the body of a refusal; empty: no body
+    without: str = ""  # only requests whose signature does not hold this key are refused
     only: str = ""  # faults only for paths that contain this
     delay_s: float = 0.0
     framing: bool = False  # objects are stored with the framing of chunked uploads
@@ -73,10 +75,12 @@ class _Handler(BaseHTTPRequestHandler):
         if faults.delay_s:
             faults.pause.wait(faults.delay_s)
         mine = faults.only in self.path
-        if mine and faults.rng.random() < faults.refused:
+        known = faults.without and faults.without in self.headers.get("Authorization", "")
+        if mine and not known and faults.rng.random() < faults.refused:
             code = faults.rng.choice(faults.codes)
             name = {403: "AccessDenied", 404: "NoSuchBucket", 503: "SlowDown"}.get(code, "InternalError")
-            text = f"<Error><Code>{name}</Code><Message>planted</Message></Error>".encode()
+            name = name if faults.named is None else faults.named
+            text = f"<Error><Code>{name}</Code><Message>planted</Message></Error>".encode() if name else b""
             self._answer(code, text, [("Content-Type", "application/xml")])
             return
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
