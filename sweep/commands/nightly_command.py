@@ -11,12 +11,10 @@ from typing import Annotated
 from typer import Argument, Exit, Option
 
 from sim_core import SimError
-from sim_core.masking import masked
 from sweep.evaluation.slices import LIMIT_S
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
-from sweep.exits import in_words
-from sweep.nightly.night import EXIT_FAILURES, Runtime, acknowledge, run_night, status_of
+from sweep.nightly.night import EXIT_FAILURES, Runtime, acknowledge, one_line, run_night, status_of
 from sweep.nightly.notify import tell_the_end
 from sweep.nightly.spec import NightlySpec, listeners_of, load_nightly
 from sweep.options import OptionError
@@ -36,10 +34,8 @@ def nightly_command(
     """Run the sweeps of a nightly file, compare with last night, notify. Exit code: 0 fine, 1 regressions, 2 failures."""
     console = own_console()
     file, action = words[-1], str(words[0]) if len(words) == 2 else ""
-    if len(words) > 1 and action not in ("ack", "status"):
-        raise OptionError(f"FILE: found {' '.join(map(str, words))}, expected one file, or ack or status and one file")
-    if (action == "ack") != bool(who and why):
-        raise OptionError("--who NAME and --why TEXT: needed with ack, and only there")
+    if len(words) > 2 or action not in ("", "ack", "status") or (action == "ack") != bool(who and why):
+        raise OptionError("expected FILE, status FILE, or ack FILE --who NAME --why TEXT")
     spec: NightlySpec | None = None
 
     @contextmanager
@@ -68,11 +64,9 @@ def nightly_command(
         tell_the_end(spec or listeners_of(file), STOPPED, int(stop.code or 0))
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, somebody waits to hear of this night)
-        said = in_words(error) if isinstance(error, OSError) else str(error)
         if not isinstance(error, SimError | OSError):
             console.print(traceback.format_exc())
-            said = f"{type(error).__name__}: {said}"
-        said = " ".join(masked(said).split())
+        said = one_line(error)
         left = "" if action else tell_the_end(spec or listeners_of(file), said)
         sys.stderr.write(f"error: {said}{left}\n")
         raise Exit(EXIT_FAILURES) from None

@@ -44,11 +44,8 @@ def below_the_best(record: SweepRecord, past: Sequence[Night], limits: Threshold
     """One line per group whose best value is worse than in the best of these nights by more than the threshold."""
     lines = []
     for group, value in record.best.items():
-        known = []
-        for night in past:
-            sweep = night.sweep(record.name)
-            if sweep is not None and sweep.by == record.by and (old := sweep.best.get(group)):
-                known.append((old, night.night))
+        earlier = [(sweep, night.night) for night in past if (sweep := night.sweep(record.name)) and sweep.by == record.by]
+        known = [(old, night) for sweep, night in earlier if (old := sweep.best.get(group))]
         if value is None or not known or limits.best is None:
             continue
         old, best = (max if descending else min)(known)
@@ -76,7 +73,7 @@ def make_whole(base: Baseline, nights: Nights, specs: Path, compute: Callable[[P
     if prepared is None or provenance is None or prepared.sweep.identity != provenance["sweep"]:
         raise SpecError(
             f"the baseline, night {base.night}, cannot be trusted: {why}, and its inputs are no longer at hand; set `baseline` "
-            f"to another night, or accept what there is: {HOW}"
+            f"to another night, or delete {nights.folder(base.night)} and accept that: {HOW}"
         )
     compute(prepared, store)
     return why

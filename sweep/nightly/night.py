@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sim_core import SimError, SpecError, plural
 from sim_core.masking import masked
 from sweep.compare.comparison import compare
-from sweep.compare.report import NO_PLAN_IN_COMMON, group_text, plan_text
+from sweep.compare.report import NO_PLAN_IN_COMMON, group_text
 from sweep.compare.result import Comparison
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.evaluation.warming import warm_up
@@ -87,7 +87,7 @@ def run_night(spec: NightlySpec, base: Path, runtime: Runtime) -> Outcome:
     with locked(nights.root) as still_ours:
         nights = nights._replace(check=still_ours)
         known, line = nights.read(), nights.line()
-        if lost := nights.lost(known, line, spec.keep)[0]:
+        if lost := nights.lost(known, line):
             what = f"{nights.root}: {_some(lost)}: a regression could pass unseen"
             raise SpecError(f"{what}; restore it from a copy, or accept that: {HOW}")
         line, past = line or Line(), in_order(known, runtime.now(), runtime.log)
@@ -148,16 +148,18 @@ def _prepared(entry: SweepEntry, base: Path) -> _NightlySweep:
     try:
         tonight.prepared = prepared = prepare(load_spec(path, entry.set), path.parent)
     except (SimError, OSError) as error:
-        record.error = _one_line(error) if str(path) in str(error) else f"{masked(path)}: {_one_line(error)}"
+        record.error = one_line(error) if str(path) in str(error) else f"{masked(path)}: {one_line(error)}"
         return tonight
     record.identity, record.rows = prepared.sweep.identity, prepared.sweep.space.count
     record.results = f"{entry.label}-{record.identity[:8]}"
     return tonight
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: Exception) -> str:
+    """An error in one line, without secrets; one that is a defect of the program with its kind."""
     text = in_words(error) if isinstance(error, OSError) else str(error)
-    return masked(" ".join(text.split())) or type(error).__name__
+    kind = "" if isinstance(error, SimError | OSError) else f"{type(error).__name__}: "
+    return kind + masked(" ".join(text.split())) or type(error).__name__
 
 
 def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, before: _Before, runtime: Runtime) -> None:
@@ -172,10 +174,9 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, before: _B
             _judge(sweep, spec, nights, before, runtime)
             record.status = "done"
         except Exception as error:  # noqa: BLE001 (a bug that one sweep hits must not end the others)
-            record.error = _one_line(error)
+            record.error = one_line(error)
             if not isinstance(error, SimError | OSError):
                 runtime.log(traceback.format_exc())
-                record.error = f"{type(error).__name__}: {record.error}"
     if record.status == "failed":
         runtime.log(f"{record.name}: failed: {record.error}")
         return
@@ -222,7 +223,6 @@ def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, before: _Bef
     record.regressions = regressions(both, spec.thresholds)
     record.by = both.by
     record.best = {group_text(group.group): group.new.value if group.new else None for group in both.groups}
-    record.best_plan = {group_text(group.group): plan_text(group.new.values) for group in both.groups if group.new}
     for other in bases[1:]:
         if not record.regressions and other.results not in (record.results, bases[0].results):
             told = regressions(compared(other), spec.thresholds)
@@ -272,17 +272,14 @@ def acknowledge(spec: NightlySpec, base: Path, who: str, why: str, now: datetime
     """
     nights = Nights(root=root_of(spec, base))
     with locked(nights.root) as still_ours:
-        nights = nights._replace(check=still_ours)
-        known, line = nights.read(), nights.line()
-        lost, foreign = nights.lost(known, line, spec.keep)
-        line, latest = line or Line(), next((night for night in reversed(known) if night.finished is not None), None)
-        number, what = line.accepted, _some(lost)
-        if not lost:
-            if latest is None or not latest.code or latest.number <= number:
+        nights, known, line = nights._replace(check=still_ours), nights.read(), nights.line()
+        what, line = _some(nights.lost(known, line)), line or Line()
+        if not what:
+            latest = next((night for night in reversed(known) if night.finished is not None), None)
+            if latest is None or not latest.code or latest.number <= line.accepted:
                 raise SpecError(f"{nights.root}: nothing to acknowledge")
-            number, what = latest.number, f"night {latest.night}: {latest.summary}"
-        line.acks.append(Ack(who=who, why=why, when=now, number=number, what=what))
-        line.foreign += foreign
+            what, line.accepted = f"night {latest.night}: {latest.summary}", latest.number
+        line.acks.append(Ack(who=who, why=why, when=now, what=what))
         nights.enlist(line, known)
     return what
 
@@ -291,12 +288,9 @@ def status_of(spec: NightlySpec, base: Path) -> list[str]:
     """The last nights and what was acknowledged, one line each, and what is lost. Raises SpecError, OSError."""
     nights = Nights(root=root_of(spec, base))
     known, line = nights.read(), nights.line()
-    told = [
-        f"{night.number} {night.night}: {'not finished' if night.code is None else OUTCOMES[night.code]}: {night.summary}"
-        for night in known[-spec.history :]
-    ]
+    told = [f"{night.night}: {night.summary or 'not finished'}" for night in known[-spec.history :]]
     acks = [f"{ack.when:%Y-%m-%d %H:%M} acknowledged by {ack.who} ({ack.why}): {ack.what}" for ack in (line or Line()).acks]
-    return [*told, *acks, *nights.lost(known, line, spec.keep)[0]]
+    return [*told, *acks, *nights.lost(known, line)]
 
 
 def _nothing_to_do(spec: NightlySpec, nights: Nights, latest: Night, line: Line) -> Outcome:

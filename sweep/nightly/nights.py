@@ -51,7 +51,6 @@ class SweepRecord(_Record):
     changes: list[str] = []  # inputs that changed
     best_step_s: dict[str, float | None] = {}
     best: dict[str, float | None] = {}  # value of the best plan by the objective `by`, by group
-    best_plan: dict[str, str] = {}
     by: str = ""
     champion_rank: dict[str, int | None] = {}
 
@@ -78,12 +77,11 @@ class Night(_Record):
 
 
 class Ack(_Record):
-    """What somebody acknowledged. Nights up to `number` are then accepted, whatever their regressions were."""
+    """What somebody acknowledged."""
 
     who: str
     why: str
     when: datetime
-    number: int
     what: str
 
 
@@ -91,17 +89,13 @@ class Line(_Record):
     """The line of nights: those that should be there, and what was acknowledged."""
 
     nights: list[str] = []
+    results: list[str] = []  # that were there when it was written
     last: int = 0  # the highest number that a night has had
+    accepted: int = 0  # nights up to this number are, whatever their regressions were
     acks: list[Ack] = []
-    foreign: list[str] = []  # results without a night that were accepted
-
-    @property
-    def accepted(self) -> int:
-        """Nights up to this number are accepted."""
-        return max((ack.number for ack in self.acks), default=0)
 
 
-_ADDED = ("number", "pinned", "undelivered", "listed", "best", "best_plan", "by")
+_ADDED = ("number", "pinned", "undelivered", "listed", "best", "by")
 """Fields that records of earlier versions lack."""
 
 
@@ -165,30 +159,25 @@ class Nights(NamedTuple):
         """The line of nights; None if there is no list of them. Raises SpecError if it is damaged."""
         return _read(self.root / "nights", LINE, lambda data: Line.model_validate(unsealed(data)[0]))
 
-    def lost(self, nights: Sequence[Night], line: Line | None, keep: Keep) -> tuple[list[str], list[str]]:
-        """What is missing beside these nights, in words, and the results that no night has.
-
-        Without a list of nights, as after an earlier version, folders and numbers tell; numbers do where `keep` deletes none.
-        """
+    def lost(self, nights: Sequence[Night], line: Line | None) -> list[str]:
+        """What is missing beside these nights, in words; without a list of nights, as in earlier versions, folders tell."""
         known = {night.night for night in nights}
         should = line.nights if line else filter(_NAME.match, (self.root / "nights").subfolders())
         lost = [f"nights/{name}/{RECORD} is missing" for name in should if name not in known]
-        if line is None:
-            lost += [f"nights/{LINE} is missing"] * any(night.listed for night in nights)
-            numbers = [night.number for night in nights if night.number]
-            if numbers and keep == Keep() and numbers != list(range(numbers[-1] - len(numbers) + 1, numbers[-1] + 1)):
-                lost.append(f"the nights there are numbered {', '.join(map(str, numbers))}")
-        used = {sweep.results for night in nights for sweep in night.sweeps} | set(line.foreign if line else ())
-        results = filter(_RESULT.match, (self.root / "results").subfolders())
-        foreign = [name for name in results if name not in used and Store(directory=self.results(name)).slices()]
-        return lost + [f"no night has results/{name}" for name in foreign], foreign
+        lost += [f"nights/{LINE} is missing"] * (line is None and any(night.listed for night in nights))
+        used = {sweep.results for night in nights for sweep in night.sweeps} | set(line.results if line else ())
+        for name in filter(_RESULT.match, (self.root / "results").subfolders()):
+            if name not in used and Store(directory=self.results(name)).slices():
+                lost.append(f"no night has results/{name}")
+        return lost
 
     def write(self, night: Night) -> None:
         """Write the record of a night, sealed, atomically."""
         self._put(self.folder(night.night), RECORD, night)
 
     def enlist(self, line: Line, nights: Sequence[Night]) -> None:
-        """Write the line, with the names of all its nights."""
+        """Write the line, with the names of all its nights and of all results."""
+        line.results = (self.root / "results").subfolders()
         line.nights, line.last = [night.night for night in nights], max([line.last, *(night.number for night in nights)])
         self._put(self.root / "nights", LINE, line)
 

@@ -4,12 +4,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sim_core import SpecError, shown
 from sweep.spec.document import apply_sets, read_spec, validated
@@ -20,7 +18,9 @@ PREVIOUS = "previous"
 HEARTBEAT = "heartbeat"
 _PERCENT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*%\Z")
 _SECONDS = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*s\Z")
-_ADDRESS = re.compile(r"\b(?:webhook|heartbeat):\s*[\"']?(https?://[^\s\"',}]+|\$\w+)")
+_ADDRESS = re.compile(
+    r"^[^#\n]*\b(?:webhook|heartbeat):\s*[\"']?(https?://[^/\s\"',}][^\s\"',}]*|\$[A-Za-z_]\w*)", re.MULTILINE
+)
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)\Z")
 
 
@@ -162,18 +162,9 @@ def load_nightly(path: Path, sets: Sequence[str] = ()) -> NightlySpec:
 
 
 def listeners_of(path: Path) -> NightlySpec:
-    """Of a nightly file that cannot be read as one: only its name and whom it notifies, as far as that is legible."""
+    """Of a nightly file that cannot be read as one: only its name and the addresses that it notifies."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         text = ""
-    try:
-        document = yaml.safe_load(text)
-        given = [*_one_or_more(document.get("notify")), {"webhook": document.get(HEARTBEAT)}]  # type: ignore[misc]
-    except (yaml.YAMLError, AttributeError):
-        given = [{"webhook": address} for address in _ADDRESS.findall(text)]
-    found = []
-    for one in given:
-        with suppress(ValidationError, AttributeError):
-            found.append(Notify.model_validate({way: one.get(way) for way in ("webhook", "command")}))
-    return NightlySpec.model_construct(name=path.stem, notify=tuple(found))
+    return NightlySpec.model_construct(name=path.stem, notify=tuple(Notify(webhook=found) for found in _ADDRESS.findall(text)))

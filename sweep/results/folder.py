@@ -14,7 +14,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -42,6 +42,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 _NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 """What flock answers on Lustre without `-o flock`, on some FUSE, on NFS without a lock daemon."""
+_OWNER = ".owner"
 _PROCESS = re.compile(r"host ([\w.-]+), process (\d+), started at tick [\w?]+")
 
 
@@ -242,18 +243,11 @@ def only_one(file: Path, refusal: str) -> Iterator[None]:
     Where the file system has no flock, a file beside it, which can be created only once, names the process that holds it.
     """
     with lock_file(file) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SpecError(refusal) from None
-        except OSError as error:
-            if error.errno not in _NO_FLOCK:
-                raise
-        else:
+        got = _flock(lock, fcntl.LOCK_EX)
+        if got is False:
+            raise SpecError(refusal)
+        with nullcontext() if got else _owned(file.with_name(file.name + _OWNER), refusal):
             yield
-            return
-    with _owned(_owner_file(file), refusal):
-        yield
 
 
 def is_held(file: Path) -> bool:
@@ -261,64 +255,61 @@ def is_held(file: Path) -> bool:
     if not file.is_file():
         return False
     with lock_file(file, os.O_RDONLY) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            if error.errno not in _NO_FLOCK:
-                raise
-            return _owner_file(file).exists() and not _is_dead(_owner_of(_owner_file(file)))
-    return False
+        got, owner = _flock(lock, fcntl.LOCK_SH), file.with_name(file.name + _OWNER)
+        return owner.exists() and not _owner_of(owner)[1] if got is None else not got
 
 
-def _owner_file(file: Path) -> Path:
-    return file.with_name(f"{file.name}.owner")
+def _flock(lock: int, how: int) -> bool | None:
+    """Whether flock got the lock; None where the file system has no flock."""
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_FLOCK:
+            raise
+        return None
+    return True
 
 
 @contextmanager
 def _owned(file: Path, refusal: str) -> Iterator[None]:
     """Hold the lock that is the existence of `file`; one whose owner, a process of this machine, has ended is taken over."""
-    if file.exists() and _is_dead(owner := _owner_of(file)):
+    if (found := _owner_of(file))[1]:
         aside = file.with_name(_temporary(file.name))
         file.rename(aside)
-        if _owner_of(aside) == owner:
+        if _owner_of(aside) == found:
             aside.unlink()
         else:  # another was faster, and this is its own
             aside.rename(file)
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError:
-        raise SpecError(f"{refusal} ({_owner_of(file) or 'unnamed'}); if that has ended, delete {file}") from None
+        raise SpecError(f"{refusal} ({_owner_of(file)[0]}); if that has ended, delete {file}") from None
     _say_once(file.parent)
     try:
         with os.fdopen(descriptor, "w") as named:
-            named.write(_process(os.getpid()))
+            named.write(_process(str(os.getpid())))
         yield
     finally:
         file.unlink(missing_ok=True)
 
 
-def _owner_of(file: Path) -> str:
-    """The process that a lock names; empty if it names none."""
+def _owner_of(file: Path) -> tuple[str, bool]:
+    """The process that a lock names, and whether it was one of this machine and has ended."""
     with suppress(OSError, ValueError), file.open(encoding="ascii") as named:
-        return match[0] if (match := _PROCESS.fullmatch(named.read(400))) else ""
-    return ""
+        if match := _PROCESS.fullmatch(named.read(400)):
+            return match[0], match[1] == socket.gethostname() and _process(match[2]) != match[0]
+    return "unnamed", False
 
 
-def _is_dead(owner: str) -> bool:
-    """Whether it was a process of this machine that has ended."""
-    match = _PROCESS.fullmatch(owner)
-    return match is not None and match[1] == socket.gethostname() and _process(int(match[2])) != owner
-
-
-def _process(pid: int) -> str:
+def _process(pid: str) -> str:
     """A process of this machine: when it started tells it from another with its number; unknown without /proc."""
-    try:
-        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        started = "" if Path("/proc/self").exists() else "?"
-    return f"host {socket.gethostname()}, process {pid}, started at tick {started or 'none'}"
+    started = "?"
+    if Path("/proc/self").exists():
+        with suppress(OSError):
+            started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"host {socket.gethostname()}, process {pid}, started at tick {started}"
 
 
 @cache

@@ -15,7 +15,7 @@ import pytest
 import sweep as package
 from sim_core import SpecError
 from sweep.execution import _why_lost
-from sweep.nightly.night import _one_line
+from sweep.nightly.night import one_line
 from sweep.outputs import write_file
 from sweep.results.store import Store
 from tests.conftest import rest_long
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_in_a_night_names_the_file_first() -> None:
-    assert _one_line(OSError(errno.ENOSPC, "No space left: 1 B are free", "/x/part")) == "/x/part: No space left: 1 B are free"
+    assert one_line(OSError(errno.ENOSPC, "No space left: 1 B are free", "/x/part")) == "/x/part: No space left: 1 B are free"
 
 
 def test_a_store_that_loses_what_it_took_is_not_told_to_share_the_folder(bucket: str, tmp_path: Path) -> None:

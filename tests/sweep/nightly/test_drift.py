@@ -96,10 +96,10 @@ def test_a_regression_stays_until_it_is_mended_or_acknowledged(drifting: Sandbox
     assert drifting.night().code == 1, "what was accepted once is no baseline for ever"
 
 
-def test_acknowledging_needs_who_and_why(drifting: Sandbox) -> None:
-    for words in (["ack", drifting.file], ["ack", drifting.file, "--who", "ada"], [drifting.file, "--who", "a", "--why", "b"]):
-        done = sweep("nightly", *words)
-        assert (done.returncode, done.stderr) == (2, "error: --who NAME and --why TEXT: needed with ack, and only there\n")
-    done = sweep("nightly", "undo", drifting.file)
-    assert done.returncode == 2
-    assert "expected one file, or ack or status and one file" in done.stderr
+@pytest.mark.parametrize(
+    "words", ["ack @", "ack @ --who ada", "@ --who a --why b", "undo @", "@ @ @", "status @ --why a --who b"]
+)
+def test_acknowledging_needs_who_and_why(drifting: Sandbox, words: str) -> None:
+    done = sweep("nightly", *words.replace("@", str(drifting.file)).split())
+    said = "error: expected FILE, status FILE, or ack FILE --who NAME --why TEXT\n"
+    assert (done.returncode, done.stderr) == (2, said)

@@ -154,13 +154,12 @@ def test_an_interrupted_night_is_told_to_the_heartbeat_alone(sandbox: Sandbox, r
     ("text", "found"),
     [
         ("notify: {webhook: http://a/x, timout: 1}\nsweeps: 3", ["http://a/x"]),
-        ("notify:\n- webhook: http://a/x\n- command: [mail]\nheartbeat: $BEAT", ["http://a/x", None, "$BEAT"]),
+        ("notify:\n- webhook: http://a/x # old\n# - webhook: http://b/x\nheartbeat: $BEAT", ["http://a/x", "$BEAT"]),
         (
             "notify:\n  - {when: always, webhook: 'http://a/x'}\nheartbeat: \"https://b/y\"\n\t: [",
             ["http://a/x", "https://b/y"],
         ),
-        ("notify: [3, null, {webhook: 7}]\nheartbeat: [1]", []),
-        ("- 1", []),
+        ("notify: [3, null, {webhook: 7}]\nheartbeat: [1]\nwebhook: http:///", []),
         ("", []),
         ("\x00\xff", []),
     ],

@@ -465,7 +465,9 @@ def test_a_baseline_that_is_not_whole_is_a_failure(anywhere: Sandbox, how: str) 
         a, b = anywhere.record(second).sweeps
         assert (second.code, a.status, b.status) == (2, "failed", "done")
         assert f"a: the baseline, night {first.night}, cannot be trusted: " in second.summary
-        assert "its inputs are no longer at hand; set `baseline` to another night, or accept what " in second.summary
+        assert "its inputs are no longer at hand; set `baseline` to another night, or delete " in second.summary
+    for name in first.folder.names():
+        first.folder.delete(name)
     assert anywhere.ack().returncode == 0
     assert anywhere.night().code == 0, "as the message says"
 

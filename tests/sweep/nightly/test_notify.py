@@ -187,7 +187,10 @@ def test_a_night_tells_those_who_want_to_hear(sandbox: Sandbox, receiver: Receiv
     assert body["report"] == f"{night.folder}/report.html"
     assert body["sweeps"][0]["changes"][0] == "hardware H100-SXM nic_bandwidth: 50 GB/s -> 10 GB/s"
     assert sandbox.night().did_nothing
-    assert len(receiver.received) == 1, "told once"
+    assert [body["did_nothing"] for body in receiver.received] == [False, True], "red until it is acknowledged"
+    assert sandbox.ack().returncode == 0
+    assert sandbox.night().did_nothing
+    assert len(receiver.received) == 2
 
 
 def test_what_nobody_heard_is_a_failure_and_is_told_by_the_next_start(

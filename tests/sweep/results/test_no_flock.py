@@ -128,16 +128,16 @@ def test_who_takes_over_second_gives_the_lock_back(no_flock: None, tmp_path: Pat
     """Two see a dead owner; the one that is slower finds the other's file in its place."""
     lock = owner(f"host {socket.gethostname()}, process 4194304, started at tick 1", tmp_path)
     file, mine = tmp_path / ".lock.owner", f"host {socket.gethostname()}, process {os.getpid()}, started at tick "
-    plain, first = folder._is_dead, [True]
+    plain, first = folder._owner_of, [True]
 
-    def faster(text: str) -> bool:
-        found = plain(text)
+    def faster(path: Path) -> tuple[str, bool]:
+        found = plain(path)
         if first:
             first.clear()
-            file.write_text(folder._process(os.getpid()))
+            file.write_text(folder._process(str(os.getpid())))
         return found
 
-    monkeypatch.setattr(folder, "_is_dead", faster)
+    monkeypatch.setattr(folder, "_owner_of", faster)
     with pytest.raises(SpecError, match=mine), only_one(lock, "here"):
         pass
     assert file.read_text().startswith(mine)
