@@ -26,7 +26,7 @@ STOPPED = "Interrupted. Run the same command to resume."
 
 
 def nightly_command(
-    words: Annotated[list[Path], Argument(metavar="[ack|status] FILE", help="The nightly file, YAML.")],
+    words: Annotated[list[Path], Argument(metavar="file", help="The nightly file, YAML; before it status, ack or nothing.")],
     sets: Annotated[list[str] | None, Option("--set", help="Override a key of the file: root=s3://bucket/nightly.")] = None,
     who: Annotated[str | None, Option(help="ack: who accepts the regressions of the last night, or lost nights.")] = None,
     why: Annotated[str | None, Option(help="ack: why.")] = None,
