@@ -3,9 +3,10 @@
 import errno
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from sim_core.errors import SpecError
@@ -13,60 +14,126 @@ from sim_core.errors import SpecError
 NAME = "training-plan-sweep"
 _CHOSEN = "NUMBA_CACHE_DIR"
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_TRUSTED = 0, os.geteuid()
+_LOOK = os.O_RDONLY | os.O_NONBLOCK
+"""Waits for no pipe."""
 
 
 def folder_for_code() -> Path:
-    """A folder of this user, made if need be, for code that will be loaded from there and run.
+    """A folder of this user alone, made if need be, for code that will be loaded from there (`read_own`) and run.
 
-    The first that is usable: `$NUMBA_CACHE_DIR`; one below `$XDG_CACHE_HOME` or `~/.cache`; one among the temporary files; a
-    new one there, which the processes that this one starts will use, too. One that belongs to another user, or that
-    everybody may write to, is never usable; among the temporary files, neither is a link, nor a folder that others may
-    write to or put another in the place of.
+    The first that is usable: `$NUMBA_CACHE_DIR`; one below `$XDG_CACHE_HOME` or `~/.cache`; one among the temporary files; in
+    each of them one of this user, if others may write to it; a new one. A line on standard error says which is not used, why,
+    and what to do; the processes that this one starts then use the other one, too.
     """
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # remains `~` for a user without a home
-    named = os.environ.get(_CHOSEN) or "", os.path.join(caches, NAME) if os.path.isabs(caches) else ""
-    for place in map(Path, filter(None, named)):
-        if _made(place) and _is_own(place.stat(), stat.S_IWOTH) and os.access(place, os.W_OK | os.X_OK):
-            return place
-    place = Path(tempfile.gettempdir(), f"{NAME}-{os.geteuid()}")
-    if _made(place) and _is_own(place.lstat(), _BY_OTHERS) and _keeps_its_folders(place.parent.stat()):
-        return place
-    os.environ[_CHOSEN] = tempfile.mkdtemp(prefix=f"{NAME}-")
-    return Path(os.environ[_CHOSEN])
+    chosen, own = os.environ.get(_CHOSEN) or "", f"{NAME}-{os.geteuid()}"
+    cached = os.path.join(caches, NAME) if os.path.isabs(caches) else ""
+    why = ""
+    for place in (Path(name).absolute() for name in (chosen, cached, os.path.join(tempfile.gettempdir(), own)) if name):
+        fault = _fault(place)
+        usable = next((folder.resolve() for folder in (place, place / own) if not _fault(folder)), None)
+        if usable:
+            break
+        if chosen or os.path.lexists(place):
+            why = why or f"{place}: {fault}"
+    else:
+        usable = Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
+        os.environ[_CHOSEN] = str(usable)
+    if why:
+        advice = f"set {_CHOSEN} to a folder of yours that nobody else can write to"
+        sys.stderr.write(f"note: {why}; compiled code is kept in {usable}: {advice}\n")
+        os.environ[_CHOSEN] = str(usable)
+    return usable
 
 
-def _made(place: Path) -> bool:
-    """Whether there is a folder at this place, made for this user alone if there was none."""
+def _fault(place: Path) -> str:
+    """Why a folder, made if need be, is not for this user's code alone; empty if it is.
+
+    All may write to the folder right above it: what they put in its place has another owner, and is not read (`read_own`).
+    """
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return True
+        for folder in reversed([folder for folder in (place, *place.parents) if not folder.exists()]):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        above = [*place.parents, *place.resolve().parents]
+        next_above = None if place.is_symlink() else place.parent.resolve()
+        status = place.stat()
+        if not stat.S_ISDIR(status.st_mode):
+            return "it is no folder"
+        if status.st_uid != os.geteuid():
+            return f"it belongs to user {status.st_uid}"
+        if status.st_mode & _BY_OTHERS:
+            return "others can write to it"
+        if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+            return "it cannot be written to"
+        theirs = [path for path in (place, *above) if path.lstat().st_uid not in _TRUSTED]
+        theirs += [path for path in above if not _keeps_its_folders(path.stat(), direct=path.resolve() == next_above)]
+        return f"others can put another in its place, in {theirs[0]}" if theirs else ""
+    except OSError as error:
+        return error.strerror or str(error)
 
 
-def _is_own(status: os.stat_result, writers: int) -> bool:
-    """Whether it is a folder of this user, to which none of `writers` may write."""
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & writers
+def _keeps_its_folders(status: os.stat_result, *, direct: bool) -> bool:
+    """Whether only root and this user can put another in the place of a folder in it; its own group may be a user's alone."""
+    writers = stat.S_IWOTH if status.st_gid == os.getegid() else _BY_OTHERS
+    return status.st_uid in _TRUSTED and bool(direct or not status.st_mode & writers or status.st_mode & stat.S_ISVTX)
 
 
-def _keeps_its_folders(status: os.stat_result) -> bool:
-    """Whether only root and this user can put another in the place of a folder of this user in it."""
-    closed = not status.st_mode & _BY_OTHERS or status.st_mode & stat.S_ISVTX
-    return bool(closed) and status.st_uid in (0, os.geteuid())
+def close_folder(path: Path) -> None:
+    """Make a folder that only this user can enter, or let nobody else write to it.
+
+    Raises SpecError if it is another user's or a link; OSError.
+    """
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    with lock_file(path, _LOOK) as descriptor:
+        status = os.fstat(descriptor)
+        if status.st_uid not in _TRUSTED:
+            raise SpecError(f"{path}: belongs to user {status.st_uid}, expected a folder of yours: remove it")
+        if status.st_mode & _BY_OTHERS:
+            os.fchmod(descriptor, 0o700)
+
+
+def read_own(path: Path, levels: int) -> bytes | None:
+    """What a file holds that nobody but this user and root can have written or put there; None if there is none.
+
+    Raises SpecError if others can have: by its owner or mode, a link, or those of one of the `levels` folders above it.
+    """
+    with ExitStack() as opened:
+        at = None
+        for part in (path.parents[levels - 1], *path.parts[-levels:]):
+            try:
+                at = opened.enter_context(lock_file(Path(part), _LOOK, at))
+            except FileNotFoundError:
+                return None
+            status = os.fstat(at)
+            if status.st_uid not in _TRUSTED or status.st_mode & _BY_OTHERS:
+                raise SpecError(f"{path}: others can write to {part}")
+        with open(at, "rb", closefd=False) as file:
+            return file.read()
+
+
+def write_own(path: Path, content: bytes) -> None:
+    """Put a file that only this user can read and write in the place of another, at once."""
+    descriptor, part = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    Path(part).replace(path)
 
 
 @contextmanager
-def lock_file(path: Path, access: int = os.O_RDWR | os.O_CREAT) -> Iterator[int]:
+def lock_file(path: Path, access: int = os.O_RDWR | os.O_CREAT, folder: int | None = None) -> Iterator[int]:
     """The descriptor of the file of a lock, which keeps what it holds; one that is made is open to those the umask says, as
-    the files beside it are.
+    the files beside it are. `folder`: the open one that `path` starts from.
 
     Raises SpecError if a link lies there, which could lead to any file; OSError.
     """
     try:
-        descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise SpecError(f"{path}: found a symbolic link, expected the file of a lock") from None
+            expected = "the file of a lock" if access & os.O_RDWR else "a file or folder of yours"
+            raise SpecError(f"{path}: found a symbolic link, expected {expected}") from None
         raise
     try:
         yield descriptor

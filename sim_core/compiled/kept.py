@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 
 from sim_core.compiled.sources import ROOT, function_hashes, source_hash
-from sim_core.places import folder_for_code, lock_file
+from sim_core.errors import SpecError
+from sim_core.places import close_folder, folder_for_code, lock_file, read_own, write_own
 
 STEP = "step"
 BOUNDS = "bounds"
@@ -33,7 +34,7 @@ def cache_dir() -> Path:
 def _version_dir() -> Path:
     """What the cache keeps of this version of sim_core, besides kernels."""
     folder = cache_dir() / source_hash()
-    folder.mkdir(exist_ok=True)
+    close_folder(folder)
     return folder
 
 
@@ -42,14 +43,12 @@ def _function_hashes() -> dict[str, str]:
     """`function_hashes` of this version, which takes a second; read from the cache thereafter."""
     file = _version_dir() / "functions.json"
     try:
-        hashes: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # not there yet, or damaged
+        hashes: dict[str, str] = json.loads(read_own(file, 2) or b"")
+    except (SpecError, PermissionError, ValueError):  # written by others, not there yet, or damaged
         hashes = function_hashes()
         if source_hash.__wrapped__() != source_hash():  # a source was edited since: these are not of what this process runs
             return {}
-        part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(hashes), encoding="utf-8")
-        part.replace(file)
+        write_own(file, json.dumps(hashes).encode())
     return hashes
 
 
@@ -73,7 +72,8 @@ class KernelFolder:
 
     def ensure_cache_path(self) -> None:
         """Make the folder."""
-        Path(self.get_cache_path()).mkdir(parents=True, exist_ok=True)
+        for folder in (self._parent, self._parent / self.hash):
+            close_folder(folder)
 
     def get_cache_path(self) -> str:
         """Its path."""

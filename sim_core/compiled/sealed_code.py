@@ -1,9 +1,11 @@
 """Files of compiled kernels, sealed: machine code with a flipped bit would compute other numbers, or crash, without a word."""
 
 import hashlib
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,11 @@ from typing import Any
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 
 from sim_core.compiled.kept import KernelFolder
+from sim_core.errors import SpecError
+from sim_core.places import read_own, write_own
+
+_LEVELS = 3
+"""The folder of a kernel lies two below the one of all compiled code."""
 
 
 class SealedFiles(IndexDataCacheFile):
@@ -29,17 +36,21 @@ class SealedFiles(IndexDataCacheFile):
         return data if (stamp, of) == (self._source_stamp, key) else None
 
     def _load_index(self) -> Any:
-        return super()._load_index() if _is_whole(self._index_path) else {}  # type: ignore[no-untyped-call]
+        file = BytesIO(_content(self._index_path))
+        if not file.getvalue() or pickle.load(file) != self._version:
+            return {}
+        stamp, overloads = pickle.load(file)
+        return overloads if stamp == self._source_stamp else {}
 
     def _load_data(self, name: str) -> Any:
-        return super()._load_data(name) if _is_whole(self._data_path(name)) else None  # type: ignore[no-untyped-call]
+        content = _content(self._data_path(name))  # type: ignore[no-untyped-call]
+        return pickle.loads(content) if content else None
 
     @contextmanager
     def _open_for_write(self, filepath: str) -> Iterator[BytesIO]:
         content = BytesIO()
         yield content
-        with super()._open_for_write(filepath) as file:
-            file.write(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
+        write_own(Path(filepath), content.getvalue() + hashlib.sha256(content.getvalue()).digest())
 
 
 class _Kept(CompileResultCacheImpl):
@@ -62,15 +73,24 @@ class SealedCache(FunctionCache):
         self._cache_file = SealedFiles(self._cache_path, self._impl.filename_base + variant, stamp)  # type: ignore[no-untyped-call]
 
 
-def _is_whole(path: str) -> bool:
-    """Whether a file is there and undamaged; a damaged one is deleted."""
+def _content(path: str) -> bytes:
+    """What a file holds, without its seal; nothing if it is not there, is damaged (it is deleted), or may be of others."""
     try:
-        data = Path(path).read_bytes()
-    except FileNotFoundError:
-        return False
+        data = read_own(Path(path), _LEVELS)
+    except (SpecError, PermissionError):
+        _told(Path(path).parents[_LEVELS - 1])
+        return b""
+    if data is None:
+        return b""
     size = hashlib.sha256().digest_size
     if hashlib.sha256(data[:-size]).digest() == data[-size:]:
-        return True
+        return data[:-size]
     sys.stderr.write(f"note: {path}: is damaged; what it held is compiled again\n")
     Path(path).unlink(missing_ok=True)
-    return False
+    return b""
+
+
+@cache
+def _told(folder: Path) -> None:
+    """Say, once, that others can have written what a folder holds."""
+    sys.stderr.write(f"note: {folder}: others can have written to files or folders in it; what it holds is compiled again\n")

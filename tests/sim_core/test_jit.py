@@ -66,7 +66,8 @@ def test_compiled_code_is_kept_in_the_first_place_that_can_be_written(places: Pa
     (places / "home2").write_text("")  # a home that is no folder
     monkeypatch.setenv("HOME", str(places / "home2"))
     assert chosen() == places / "temporary" / f"training-plan-sweep-{os.getuid()}"
-    (places / "temporary").chmod(0o777)  # anyone could put another folder in its place (test_places.py)
+    (places / "temporary" / f"training-plan-sweep-{os.getuid()}").rmdir()
+    (places / "temporary" / f"training-plan-sweep-{os.getuid()}").write_text("")
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(places / f"{prefix}new"))
     assert chosen() == places / "training-plan-sweep-new"
 
