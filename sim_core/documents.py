@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from sim_core.errors import SpecError, named, shown
+from sim_core.places import read_input
 
 Values = Mapping[str, Any]
 """Values by name, to be read."""
@@ -25,6 +26,10 @@ Lines = dict[tuple[str, ...], int]
 PACKAGE = Path(__file__).parent
 MOST_CHARACTERS = 2**19
 """Of a text in YAML: more take seconds to read."""
+_MOST_JSON = 2**26
+_KINDS = {str: "text", list: "list"}
+_FOREIGN = re.compile(r"[:$*!@=;|<>]")
+"""What no key of ours has, but lines of other files: of passwords, of shells."""
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|\n')
 _FAULTS = (yaml.YAMLError, ValueError, AttributeError, RecursionError)
 
@@ -89,7 +94,7 @@ def shipped_document(path: Path) -> Any:
 def read_document(path: Path, keys: str) -> tuple[Document, Lines]:
     """The mapping in a file, JSON by its suffix, else YAML; messages give `keys` as examples. Raises SpecError, OSError."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_input(path, 4 * MOST_CHARACTERS if path.suffix != ".json" else _MOST_JSON).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SpecError(f"{path}: not UTF-8 text") from None
     if path.suffix == ".json":
@@ -100,7 +105,7 @@ def read_document(path: Path, keys: str) -> tuple[Document, Lines]:
     if document is None:
         raise SpecError(f"{path}: the file is empty, expected keys such as {keys}")
     if not isinstance(document, dict):
-        raise SpecError(f"{path}: found {shown(document)}, expected keys such as {keys}")
+        raise SpecError(f"{path}: found a {_KINDS.get(type(document), 'number')}, expected keys such as {keys}")
     return document, lines
 
 
@@ -197,5 +202,6 @@ def located(error: SpecError, where: str, lines: Lines) -> SpecError:
 
 
 def key_path(at: Sequence[object]) -> str:
-    """The keys that lead to a place, with dots between them, for a message."""
-    return ".".join(map(named, at))
+    """The keys that lead to a place, with dots between them, for a message. One that looks like the line of a file of another
+    kind, which may not be for the eyes of who named it, is '...'."""
+    return ".".join("'...'" if _FOREIGN.search(str(each)) else named(each) for each in at)

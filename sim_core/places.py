@@ -1,12 +1,12 @@
-"""Places on a disk where other users may have been first: a folder for compiled code, the files of locks."""
+"""Files that others may have put there: a folder for compiled code, locks, and inputs, which name any file."""
 
 import errno
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 from sim_core.errors import SpecError
@@ -15,6 +15,12 @@ NAME = "training-plan-sweep"
 _CHOSEN = "NUMBA_CACHE_DIR"
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _TRUSTED = 0, os.geteuid()
+LARGEST_INPUT = 2**30
+"""Bytes of a file that is read whole."""
+_MORE = 2**16
+INSIDE = "SWEEP_INSIDE"
+"""The variable that names the folder of all inputs."""
+_PACKAGE = Path(__file__).parent
 _LOOK = os.O_RDONLY | os.O_NONBLOCK
 """Waits for no pipe."""
 
@@ -26,6 +32,8 @@ def folder_for_code() -> Path:
     each of them one of this user, if others may write to it; a new one. A line on standard error says which is not used, why,
     and what to do; the processes that this one starts then use the other one, too.
     """
+    import tempfile  # late: most commands only read
+
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # remains `~` for a user without a home
     chosen, own = os.environ.get(_CHOSEN) or "", f"{NAME}-{os.geteuid()}"
     cached = os.path.join(caches, NAME) if os.path.isabs(caches) else ""
@@ -113,8 +121,35 @@ def read_own(path: Path, levels: int) -> bytes | None:
             return file.read()
 
 
+def open_input(path: str | Path, most: float = LARGEST_INPUT, buffer: int = -1) -> BufferedReader:
+    """Open a file that a user names, or a file of a user, to be read: a regular file of `most` bytes, of any size if infinite.
+
+    Raises SpecError for another, or one outside the folder of `$SWEEP_INSIDE`; OSError.
+    """
+    inside, real = os.environ.get(INSIDE), Path(path).resolve()
+    if inside and not any(real.is_relative_to(folder) for folder in (Path(inside).resolve(), _PACKAGE)):
+        raise SpecError(f"{path}: lies outside {inside}, the folder of --inside")
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise SpecError(f"{path}: found a device, pipe or socket, expected a regular file")
+    if status.st_size > most:
+        raise SpecError(f"{path}: found {status.st_size:,} bytes, expected at most {most:,}")
+    return (real if inside else Path(path)).open("rb", buffer)
+
+
+def read_input(path: str | Path, most: int = LARGEST_INPUT) -> bytes:
+    """The content of such a file; of one that grows, or says no size as the kernel's do, a little more than it has.
+
+    Raises SpecError, OSError.
+    """
+    with open_input(path, most) as file:
+        return file.read(os.fstat(file.fileno()).st_size + _MORE)
+
+
 def write_own(path: Path, content: bytes) -> None:
     """Put a file that only this user can read and write in the place of another, at once."""
+    import tempfile
+
     descriptor, part = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)

@@ -114,8 +114,21 @@ def _version(wanted: bool) -> None:
     raise typer.Exit
 
 
+def _inside(folder: Path | None) -> None:
+    if folder is None:
+        return
+    if not folder.is_dir():
+        from sweep.options import wrong
+
+        raise wrong("--inside", folder, "a folder")
+    os.environ["SWEEP_INSIDE"] = str(folder.resolve())  # for the workers of a run, too
+
+
 @app.callback()
 def _options(
+    inside: Annotated[
+        Path | None, typer.Option(callback=_inside, help="Read only files below this folder, whatever a spec names.")
+    ] = None,
     show_version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
     ] = False,

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sim_core.documents import Lines, located, read_document
+from sim_core.documents import MOST_CHARACTERS, Lines, located, read_document
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.description import Model, parse_model, put
 from sim_core.models.readers.hugging_face import ASSUMED, read_config
@@ -14,6 +14,7 @@ from sim_core.models.readers.megatron_arguments import HIDDEN, LAYERS
 from sim_core.models.readers.megatron_dump import flags_of_dump
 from sim_core.models.readers.megatron_flags import Flags, flags_of_document, flags_of_text
 from sim_core.models.weights import parameters
+from sim_core.places import read_input
 
 PRESET_DIR = Path(__file__).parent / "presets"
 CONFIG = "config.json"
@@ -77,7 +78,7 @@ def _read(path: Path, name: str, values: Mapping[str, object]) -> tuple[dict[str
     of_file = {"name": path.stem, "source": str(path)}
     try:
         if path.suffix not in (".json", ".yaml", ".yml"):
-            flags = flags_of_text(path.read_text(encoding="utf-8"))
+            flags = flags_of_text(read_input(path, MOST_CHARACTERS).decode())
             if LAYERS.flag not in flags and HIDDEN.flag not in flags:
                 expected = f"expected Megatron-LM arguments ({LAYERS.flag} ...), YAML or a config.json"
                 raise SpecError(f"{path}: found no model: {expected}")

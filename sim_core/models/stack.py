@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import ValidationError
 
-from sim_core.documents import located, read_document
+from sim_core.documents import key_path, located, read_document
 from sim_core.engine.schedules import SCHEDULES
-from sim_core.errors import SpecError, named, nearest, shown
+from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.facts import DEVICES, Fact, split_sources
 from sim_core.models.traffic import GATED, NORM, RING_STEP, ROTARY
 from sim_core.records import Record
@@ -443,7 +443,7 @@ def _read_facts(page: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, s
     values, sources = split_sources(page)
     for name, value in values.items():
         if name not in STACK_FACTS:
-            raise SpecError(f"{named(name)}: unknown fact of a stack, {nearest(str(name), STACK_FACTS)}")
+            raise SpecError(f"{key_path((name,))}: unknown fact of a stack, {nearest(str(name), STACK_FACTS)}")
         try:
             values[name] = STACK_FACTS[name].read(value)
         except SpecError as error:

@@ -1,9 +1,9 @@
 """The lines of a text file from any editor or system, and the warnings about it."""
 
 import codecs
-from pathlib import Path
 
 from sim_core.errors import FormatError, shown
+from sim_core.places import read_input
 
 _CONTROL = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\t\n\r")
 
@@ -15,7 +15,7 @@ def text_lines(path: str, data: bytes | None, *, expected: str, may_be_cut: bool
     `expected` is the expected content, for the message about an empty file. If the end `may_be_cut`, an incomplete last
     character is skipped. Raises FormatError, OSError.
     """
-    data = (Path(path).read_bytes() if data is None else data).removeprefix(codecs.BOM_UTF8)
+    data = (read_input(path) if data is None else data).removeprefix(codecs.BOM_UTF8)
     text = _decoded(path, data, may_be_cut)
     if len(data.translate(None, _CONTROL)) != len(data):
         line, byte = next((n, b) for n, raw in enumerate(data.split(b"\n"), 1) for b in raw if b in _CONTROL)

@@ -5,10 +5,10 @@ import os
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from sim_core.errors import SpecError
+from sim_core.places import open_input
 from sim_core.workloads.facts import FACTS, Facts
 from sim_core.workloads.op_table.text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.op_table.workload import workload_from_op_table
@@ -50,7 +50,7 @@ def kind_of(path: str) -> str:
 
 def _head(path: str) -> str:
     """The first characters of a file, unpacked if it is gzip. Raises OSError."""
-    with Path(path).open("rb") as file:
+    with open_input(path) as file:
         data = file.read(HEAD_CHARS)
     if data[:2] == GZIP:
         try:

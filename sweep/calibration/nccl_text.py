@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sim_core import FormatError, shown
+from sim_core.places import read_input
 from sweep.frameworks.names import by_word
 
 ELEMENT_BYTES = by_word(
@@ -156,10 +157,7 @@ class _Head:
 
 def text_of(path: Path) -> str:
     """The text of a file. Raises FormatError if it is too large, OSError."""
-    size = path.stat().st_size
-    if size > LARGEST_FILE:
-        raise FormatError(str(path), 1, "file size", f"{size:,} bytes", f"at most {LARGEST_FILE:,}")
-    return path.read_bytes().decode("utf-8", errors="replace")
+    return read_input(path, LARGEST_FILE).decode("utf-8", errors="replace")
 
 
 def read_nccl(path: Path, ranks: int | None = None) -> list[Table]:

@@ -6,12 +6,12 @@ from typing import Annotated
 from rich.console import Console
 from typer import Argument, Option
 
-from sim_core import STAGES, Job, SpecError, kind_of, read_traces, recorded_step, replay, short
+from sim_core import STAGES, Job, SimError, SpecError, kind_of, read_traces, recorded_step, replay, short
 from sim_core.limits import LARGEST
 from sweep.commands.shared import AsJson, FactSets, check_output, doubted, print_warnings, refuse_result, takes, tell, there
 from sweep.evaluation.one_plan import facts_of, stages_replayed
 from sweep.exporting.meant import plan_number
-from sweep.inputs.registry import is_trace
+from sweep.inputs.registry import explained, is_trace
 from sweep.options import OptionError
 from sweep.outputs import write_file
 from sweep.reopening import reopened
@@ -82,7 +82,11 @@ def timeline_command(
 
 def _traces_at(source: str, sets: list[str] | None, step: int | None) -> Job:
     """The rank traces of a job, with facts given by `--set` and `--step`. Raises SimError, OSError."""
-    return read_traces(source, facts_of(source, [*(sets or []), *([f"step={step}"] if step else [])]))
+    facts = facts_of(source, [*(sets or []), *([f"step={step}"] if step else [])])
+    try:
+        return read_traces(source, facts)
+    except SimError as error:
+        raise explained(source, error) from None
 
 
 def _draw_plan(folder: Folder, plan: str | None, stages: str | None, spec: Path | None, output: Path, console: Console) -> None:

@@ -27,6 +27,7 @@ from sweep.executors import Executor, InlineExecutor
 from sweep.executors.choice import Kind, check_persistent, check_workers, opened
 from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN, EXIT_UNPROVEN
 from sweep.inputs.registry import SPEC_SIGN, recognised
+from sweep.inputs.text import head_of
 from sweep.options import OptionError, of_option, wrong
 from sweep.ranking.ranking import Ranking, objectives_of, outcome, rank
 from sweep.reopening import Reopened
@@ -193,7 +194,7 @@ def _spec_at(path: Path, sets: list[str] | None) -> SweepSpec:
         raise
     except SpecError:
         row = recognised(path)
-        if row is None or "init" not in row.does or SPEC_SIGN.search(path.read_text(encoding="utf-8", errors="replace")):
+        if row is None or "init" not in row.does or SPEC_SIGN.search(head_of(path).decode("utf-8", "replace")):
             raise
         article = "an" if row.name[0] in "aeio" else "a"
         raise SpecError(f"{path}: is {article} {row.name}, not a sweep; `sweep init {path}` writes one for it") from None

@@ -14,6 +14,7 @@ from sim_core import SpecError
 from sim_core.documents import Values
 from sweep.answers.section import Section
 from sweep.evaluation.preparation import Prepared, prepare
+from sweep.inputs.registry import explained
 from sweep.options import OptionError, wrong
 from sweep.outputs import write_file
 from sweep.results.folder import Folder, folder_at
@@ -22,6 +23,7 @@ from sweep.runs.table import Row
 from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
 from sweep.spec.spec import SweepSpec
+from sweep.spec.workloads import Unread
 
 AnyForm = TypeVar("AnyForm", bound=StrEnum)
 """The formats of a command, the table for people first."""
@@ -64,6 +66,8 @@ def prepared_spec(spec: SweepSpec, path: Path) -> Prepared:
     """Prepare the spec that was read from `path`. Raises SpecError that names the file."""
     try:
         return prepare(spec, path.parent)
+    except Unread as error:
+        raise SpecError(f"{path}: {explained(error.path, error)}") from None
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
 

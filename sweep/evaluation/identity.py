@@ -13,6 +13,7 @@ from typing import Any
 from sim_core import HARDWARE_KEYS, Hardware, HardwareTable, Workload, input_paths, is_preset, model_names, summarize
 from sim_core.compiling import source_hashes
 from sim_core.documents import Fields
+from sim_core.places import read_input
 from sweep.sources import Code
 from sweep.spec.space import Space
 from sweep.spec.spec import SweepSpec
@@ -98,7 +99,7 @@ def _files(spec: SweepSpec, base: Path) -> dict[str, str]:
 
 def contents_at(path: Path) -> Fields:
     """`sha256` and `bytes` of a file, or of all traces of a folder. Raises OSError, SimError if it cannot be read."""
-    contents = [Path(name).read_bytes() for name in input_paths(str(path))]
+    contents = [read_input(name) for name in input_paths(str(path))]
     digests = [hashlib.sha256(content).hexdigest() for content in contents]
     whole = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     return {"sha256": whole, "bytes": sum(map(len, contents))}

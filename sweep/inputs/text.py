@@ -7,9 +7,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
+from math import inf
 from pathlib import Path
 
 from sim_core import SimError, SpecError
+from sim_core.places import open_input
 
 GZIP = b"\x1f\x8b"
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -30,7 +32,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
     Raises SpecError where gzip is broken, OSError.
     """
-    with path.open("rb") as file:
+    with open_input(path, inf) as file:
         data = file.read(_BLOCK)
         if data.startswith(UTF_16):
             decoder = codecs.getincrementaldecoder("utf-16")("replace")

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from sim_core import PLAN_FIELDS, FormatError, SpecError, shown
 from sim_core.documents import Document, Lines, Values, key_path, parse_yaml, read_document
 from sim_core.masking import masked
+from sim_core.places import read_input
 from sweep.options import OptionError, wrong
 from sweep.spec.other_names import meant, our_name
 
@@ -60,7 +61,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
     Raises FormatError (`path:line: what`).
     """
-    name, raw = str(path), path.read_bytes()
+    name, raw = str(path), read_input(path)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

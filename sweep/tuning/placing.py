@@ -7,6 +7,7 @@ import duckdb
 
 from sim_core import SpecError
 from sweep.inputs.registry import LOG, recognised
+from sweep.inputs.text import head_of
 from sweep.ranking.query import results
 from sweep.ranking.selection import quoted
 from sweep.reopening import Reopened
@@ -70,8 +71,8 @@ def _plan(connection: duckdb.DuckDBPyConnection, row: Row) -> int:
 
 def names_plans(path: Path) -> bool:
     """Whether a CSV names plans of a result by number; else it is a table of runs."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        return PLAN in [cell.strip() for cell in next(csv.reader(file), [])]
+    head = head_of(path).decode("utf-8-sig", "replace").splitlines()
+    return PLAN in [cell.strip() for cell in next(csv.reader(head), [])]
 
 
 def _entry(row: Row, plan: int) -> Entry:

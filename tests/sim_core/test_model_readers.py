@@ -433,5 +433,5 @@ def test_arguments_without_a_vocabulary_ask_for_it(tmp_path: Path) -> None:
         arguments(tmp_path, "--num-layers 3 --hidden-size 64", {"vocabulary": 100})
     with pytest.raises(SpecError, match=r"notes\.txt: found no model"):
         arguments(tmp_path, "nothing here", name="notes.txt")
-    with pytest.raises(SpecError, match=r"notes\.yaml: found 'nothing', expected keys such as layers"):
+    with pytest.raises(SpecError, match=r"notes\.yaml: found a text, expected keys such as layers"):
         arguments(tmp_path, "nothing", name="notes.yaml")

@@ -4,7 +4,6 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from sim_core.arrays import Floats, Ints
 from sim_core.documents import Document, Values
 from sim_core.errors import FormatError, shown
+from sim_core.places import read_input
 
 GZIP = b"\x1f\x8b"
 LARGEST_FILE = 64 * 2**20
@@ -62,7 +62,7 @@ def looks_like_stages(head: str) -> bool:
 def read_stage_text(path: str, data: bytes | None = None) -> StageDurations:
     """Parse the file at `path` (or `data`, with `path` for messages), plain or gzip. Raises FormatError, OSError."""
     if data is None:
-        data = Path(path).read_bytes()
+        data = read_input(path)
     document = _document(path, data)
     if STATED in document:
         return _stated(path, document[STATED])

@@ -4,11 +4,11 @@ import glob
 import math
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from sim_core.errors import FormatError
+from sim_core.places import open_input
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.traces.job import Call, Job, Operation, Rank
 from sim_core.workloads.traces.layout import has_experts, job_of_name, layout_of, message_shape
@@ -29,7 +29,7 @@ def input_paths(path: str) -> list[str]:
         traces = []
         for entry in os.scandir(path):
             if entry.is_file():
-                with Path(entry.path).open("rb") as file:
+                with open_input(entry.path) as file:
                     traces += [entry.path] * looks_like_trace(file.read(HEAD_CHARS).decode("utf-8", "replace"))
         if not traces:
             raise FormatError(path, 1, "no rank trace in the folder", expected="files of lines like rank:0:forward_step(...)")

@@ -8,10 +8,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from sim_core.errors import FormatError, nearest, shown, shown_near
+from sim_core.places import read_input
 from sim_core.workloads.lines import Warnings, text_lines
 from sim_core.workloads.traces.line import (
     KEYS,
@@ -122,7 +122,7 @@ class TraceText(NamedTuple):
 def read_trace_text(path: str, data: bytes | None = None) -> TraceText:
     """Parse the file of one rank at `path` (or `data`, with `path` for messages). Raises FormatError, OSError."""
     if data is None:
-        data = Path(path).read_bytes()
+        data = read_input(path)
     lines = text_lines(path, data, expected="rank:N:operation(key=value,...)", may_be_cut=True)
     reader = _Reader(path)
     rows, truncated = [], False

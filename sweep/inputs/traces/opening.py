@@ -6,10 +6,12 @@ import os
 import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from sim_core import FormatError
+from sim_core.places import open_input
 from sweep.inputs.traces.stream import DAMAGE
 
 Parts = Iterator[tuple[str, BinaryIO]]
@@ -37,7 +39,7 @@ def sources(path: str) -> Parts:
 def _of_file(path: str, *, only_profiles: bool) -> Parts:
     mark, at = _TAR_MARK
     try:
-        with Path(path).open("rb", HEAD_BYTES) as raw:
+        with open_input(path, inf, HEAD_BYTES) as raw:
             file = _unpacked(raw)
             if _start(file)[at : at + len(mark)] == mark:
                 yield from _members(path, file)
