@@ -33,11 +33,11 @@ class SpecError(SimError):
     """A sweep spec, a preset or an option is wrong; reads `where: key: what`."""
 
 
-def one_line(text: str) -> str:
-    """`text` with an escape in place of every line break, control character and other that prints nothing."""
+def one_line(text: str, kept: str = "") -> str:
+    """`text` with an escape in place of every line break, control character and other that prints nothing, but those `kept`."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
 
 
 def named(name: object, limit: int = 60) -> str:

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
+from traceback import walk_tb
 from typing import Annotated, Any
 
 import typer
@@ -160,6 +161,23 @@ def _explained(error: Any) -> Any:
     return explained(error.path, error)
 
 
+def _of_a_result(error: Exception) -> str | None:
+    """What to say of an error that is none of ours: a result that the command line names holds what no sweep writes there.
+
+    None where it names none.
+    """
+    from sim_core import one_line
+    from sim_core.masking import masked
+
+    names = (word.rpartition("=")[2] for word in sys.argv[1:])
+    folder = next((name for name in names if "://" in name or Path(name, "_sweep.parquet").exists()), None)
+    if folder is None:
+        return None
+    *_, at = walk_tb(error.__traceback__)
+    where = f"{Path(at[0].f_code.co_filename).name}:{at[1]}: {type(error).__name__}: {error}"
+    return one_line(f"error: {masked(folder)}: holds what no sweep writes ({where[:200]}); if one did, please report it")
+
+
 def run() -> None:
     """Run a command in this process; its errors become one line."""
     try:
@@ -181,7 +199,10 @@ def run() -> None:
         from sweep.options import OptionError
 
         if not isinstance(error, SimError):
-            raise
+            if (told := _of_a_result(error)) is None:
+                raise
+            sys.stderr.write(told + "\n")
+            raise SystemExit(EXIT_INPUT) from None
         error = _explained(error)
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(EXIT_OPTION if isinstance(error, OptionError) else EXIT_INPUT) from None

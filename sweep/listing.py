@@ -3,10 +3,15 @@
 import time
 from dataclasses import dataclass, replace
 
+import duckdb
+
 from sim_core import SpecError
-from sweep.ranking.ranking import rank
+from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Folder
 from sweep.results.store import MANIFEST, OLD_MANIFEST, Store
+
+FORGED = (duckdb.Error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What it raises to read columns or keys that are not there, or are not what they are in results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,16 +38,16 @@ def results_below(parent: Folder) -> list[Listed]:
     return [listed(place, time.time() - at) for at, place in sorted(results, key=lambda result: -result[0])]
 
 
-def listed(place: Folder, age_s: float) -> Listed:
-    """One result; `age_s`: seconds since its manifest was written. Raises OSError."""
+def listed(place: Folder, age_s: float, ranked: Ranking | None = None) -> Listed:
+    """One result; `age_s`: seconds since its manifest was written; `ranked`: its ranking, if it is known. Raises OSError."""
     store = Store(directory=place)
     try:
         provenance = store.provenance() or {}
         total = int(provenance.get("rows", 0))
         done = total - sum(part.rows for part in store.missing(total))
         state = "running" if store.is_running() else "complete" if done == total else "incomplete"
-        first = rank(place, top=1, per=[]) if done else None
-    except SpecError:  # a damaged file: the commands that read it say which
+        first = (ranked or rank(place, top=1, per=[])) if done else None
+    except (SpecError, *FORGED):  # a damaged file, or one that no sweep wrote: the commands that read it say which
         return Listed(folder=str(place), state="damaged", age_s=age_s)
     name = str(provenance.get("name", ""))
     found = Listed(folder=str(place), name=name, done=done, total=total, state=state, age_s=age_s)
@@ -74,11 +79,11 @@ def standing(folder: Folder) -> Standing:
     provenance = store.made_from()
     now, parts = time.time(), store.slices()
     begun = store.started_s() or now
-    brief = listed(folder, now - begun)
+    ranked = rank(folder, top=1, per=[]) if parts else None
+    brief = listed(folder, now - begun, ranked)
     of_this_run = sum(part.rows for part in parts if files.get(part.file_name, (0.0, 0))[0] >= begun)
     growing = brief.state == "running" and of_this_run > 0
     own = [file for name, file in files.items() if name in (MANIFEST, OLD_MANIFEST) or name.startswith("part-")]
-    ranked = rank(folder, top=1, per=[]) if parts else None
     return Standing(
         **vars(brief),
         files=len(parts),

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sim_core import one_line
+
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
@@ -20,7 +22,7 @@ def naming(path: Path) -> Iterator[None]:
 def write_file(path: Path | None, text: str) -> None:
     """Write a text to a file that the user named; to standard output for none, or `-`. Raises OSError, which names it."""
     if path is None or str(path) == "-":
-        sys.stdout.write(text)
+        sys.stdout.write(one_line(text, "\n\t"))
         return
     with naming(path):
         path.write_text(text, encoding="utf-8")

@@ -8,7 +8,18 @@ from typing import Annotated
 
 from typer import Argument, Context, Exit, Option, Typer
 
-from sim_core import Hardware, SimError, SpecError, hardware_yaml, plural, read_hardware, read_model, read_stack, stack_yaml
+from sim_core import (
+    Hardware,
+    SimError,
+    SpecError,
+    hardware_yaml,
+    one_line,
+    plural,
+    read_hardware,
+    read_model,
+    read_stack,
+    stack_yaml,
+)
 from sweep.arguments import CheckedCommand, CheckedGroup
 from sweep.calibration.kernels import fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit, machine_of, named_preset, nics_of, place
@@ -81,12 +92,14 @@ def nccl(
         try:
             read += [(path, table) for table in read_nccl(path, ranks)] if path not in recorded else []
         except (SimError, OSError) as error:
-            sys.stderr.write(f"refused: {error if isinstance(error, SimError) else f'{path}: {error.strerror}'}\n")
+            sys.stderr.write(f"refused: {one_line(f'{path}: {error.strerror}') if isinstance(error, OSError) else error}\n")
     if not read:
         raise SpecError(f"calibrate nccl: no table in {len(logs)} {'file' if len(logs) == 1 else 'files'}")
     hardware = machine_of(device, [table for _, table in read], nics, gpus_per_node)
     placings = [place(path, table, hardware) for path, table in read]
-    sys.stderr.write("".join(f"left out: {placing}\n" for placing in placings if not isinstance(placing, Placed)))
+    sys.stderr.write(
+        "".join(f"left out: {one_line(str(placing))}\n" for placing in placings if not isinstance(placing, Placed))
+    )
     names = ", ".join(sorted({path.name for path in logs}))
     source = "collectives of a profiled job, under load" if recorded else f"nccl-tests: {names[:200]}"
     fitted = fit(hardware, [each for each in placings if isinstance(each, Placed)], f"fitted to {source}")

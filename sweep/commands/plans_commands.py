@@ -9,7 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from sim_core import SIMAI, SpecError, model_document, quantity, read_hardware
+from sim_core import SIMAI, SpecError, model_document, one_line, quantity, read_hardware
 from sim_core.limits import LARGEST
 from sweep.answers.against import compared
 from sweep.answers.asked import explained
@@ -129,7 +129,7 @@ def export_command(
 
 
 def _print_notes(notes: Iterable[str]) -> None:
-    sys.stderr.write("".join(f"note: {note}\n" for note in notes))
+    sys.stderr.write("".join(f"note: {one_line(note)}\n" for note in notes))
 
 
 def json_text(plan: Launched) -> str:

@@ -92,7 +92,8 @@ def status_command(directory: Directory = None, as_json: AsJson = False) -> None
     if result.state == "incomplete":
         lines.append("  the same `sweep run` adds what is missing")
     console = own_console()
-    console.print("\n".join(lines))
+    for line in lines:
+        console.print(line)
     if result.done:
         print_sections(reason_lines({"": result.ok} | result.reasons, "Plans by reason"), console)
 

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 from rich.console import Console
 from typer import Argument, Option
 
-from sim_core import SpecError
+from sim_core import SpecError, one_line
 from sim_core.documents import Values
 from sweep.answers.section import Section
 from sweep.evaluation.preparation import Prepared, prepare
@@ -52,7 +52,7 @@ def result_at(directory: str | None, *, missing: bool = True) -> Folder:
 
 def doubted(folder: Folder, *, missing: bool = True) -> Folder:
     """The folder of a result; what is odd about it is said, `missing`: and how many plans are not there. Raises SpecError."""
-    sys.stderr.write("".join(f"note: {line}\n" for line in Store(directory=folder).doubts(missing=missing)))
+    sys.stderr.write("".join(f"note: {one_line(line)}\n" for line in Store(directory=folder).doubts(missing=missing)))
     return folder
 
 
@@ -168,4 +168,4 @@ def tell(values: object, sections: Iterable[Section | str], as_json: bool) -> No
 def print_warnings(warnings: Sequence[str], console: Console) -> None:
     """Print each warning on a line of its own."""
     for warning in warnings:
-        console.print(f"warning: {warning}")
+        console.print(one_line(f"warning: {warning}"))

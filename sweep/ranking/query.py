@@ -19,6 +19,7 @@ from sweep.results.reading import File, Reading, reading
 from sweep.results.store import Store
 
 _FEW = 8
+_MOST_COLUMNS = 1000
 """Files that are rather read whole than asked which of them has a plan."""
 NAMED = "named AS hardware"
 """The rows with all names of their columns; so called, `hardware.nic_bandwidth` is the column, too."""
@@ -89,7 +90,7 @@ def parts(directory: Location, where: str | None = None) -> Iterator[Rows]:
     Raises SpecError if there are no results, a file is damaged, or the condition `where` fails on a value.
     """
     with reading(directory) as files, locked_down([file.path for file in files.files]) as connection:
-        schema = connection.read_parquet(str(files.files[0].path))
+        schema = _read(connection, [str(files.files[0].path)], directory)
         columns = dict(zip(schema.columns, map(str, schema.types), strict=True))
         asked = where is not None and RUNS in where.lower()
         chance = runs_in_sql(Store(directory=directory).provenance() or {}, columns.keys()) if asked else None
@@ -159,8 +160,16 @@ def opened(**tables: Location) -> Iterator[duckdb.DuckDBPyConnection]:
         files = {name: stack.enter_context(Store(directory=directory).verified()) for name, directory in tables.items()}
         connection = stack.enter_context(locked_down([path for paths in files.values() for path in paths], many=True))
         for name, paths in files.items():
-            connection.register(name, connection.read_parquet([str(path) for path in paths]))
+            connection.register(name, _read(connection, [str(path) for path in paths], tables[name]))
         yield connection
+
+
+def _read(connection: duckdb.DuckDBPyConnection, paths: list[str], directory: Location) -> duckdb.DuckDBPyRelation:
+    """The rows in some files. Raises SpecError for more columns than any result has: each costs milliseconds."""
+    rows = connection.read_parquet(paths)
+    if len(rows.columns) > _MOST_COLUMNS:
+        raise SpecError(f"{directory}: found {len(rows.columns):,} columns, expected at most {_MOST_COLUMNS:,}")
+    return rows
 
 
 def plan_columns(columns: Iterable[str], without: Collection[str]) -> list[str]:

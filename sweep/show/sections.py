@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
+from sim_core import one_line
 from sim_core.documents import Fields
 from sweep.answers.section import Section
 
@@ -31,7 +32,8 @@ def print_sections(sections: Iterable[Section | str], console: Console) -> None:
             console.print(section)
             continue
         if section.heading:
-            console.print("\n" * section.apart + section.heading)
+            console.file.write("\n" * section.apart)
+            console.print(section.heading)
         for line in (*section.sentences, *(f"  {line}" for line in section.lines)):
             console.print(line)
         if section.table:
@@ -59,6 +61,7 @@ def print_table(
 
     Much faster than rich's tables, which take a millisecond a row and cut off what does not fit.
     """
+    headings, *rows = ([*map(one_line, cells)] for cells in (headings, *rows))
     widths = [max(map(len, cells)) for cells in zip(headings, *rows, strict=True)]
     line = " " + (gap * " ").join(f"{{:{'<' if at in left else '>'}{width}}}" for at, width in enumerate(widths))
     rule = " " + "─" * (sum(widths) + gap * (len(widths) - 1))
@@ -69,8 +72,9 @@ def print_table(
 def say(text: str, console: Console) -> None:
     """Print a sentence; a terminal breaks it between words, so that none is cut."""
     if console.is_terminal:
-        text = textwrap.fill(text, max(console.width - 1, 20), break_long_words=False, break_on_hyphens=False)
-    console.print(text)
+        lines = textwrap.wrap(text, max(console.width - 1, 20), break_long_words=False, break_on_hyphens=False)
+    for line in lines if console.is_terminal else [text]:
+        console.print(line)
 
 
 def rows_text(table: pa.Table, form: str) -> str:
@@ -99,7 +103,7 @@ def markdown(sections: Sequence[Section], level: int = 2) -> str:
 
 def _escaped(text: str) -> str:
     """`text` with the special characters of Markdown and HTML escaped."""
-    return text.translate({ord(mark): f"\\{mark}" for mark in "\\`*_|<>[]"})
+    return one_line(text).translate({ord(mark): f"\\{mark}" for mark in "\\`*_|<>[]"})
 
 
 def page(

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 
+from sim_core import one_line
 from sim_core.documents import Fields
 from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
 from sweep.outputs import naming
@@ -26,7 +27,14 @@ class _Terminated(BaseException):
     """SIGTERM: ends a run as Ctrl-C does."""
 
 
-class _OfARun(Console):
+class Visible(Console):
+    """A console of lines: what would break one or command the terminal is shown; names and results are others' texts."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(one_line(each) if isinstance(each, str) else each for each in objects), **options)
+
+
+class _OfARun(Visible):
     """A console whose reader may go away (`| head`): what it prints ends then, not the run."""
 
     def on_broken_pipe(self) -> None:
@@ -37,7 +45,7 @@ class _OfARun(Console):
 
 def own_console(*, of_a_run: bool = False, quiet: bool = False) -> Console:
     """A console as wide as the terminal; in a log or a pipe, wide enough that no row wraps."""
-    kind = _OfARun if of_a_run else Console
+    kind = _OfARun if of_a_run else Visible
     console = kind(quiet=quiet, **_PLAIN)
     return console if console.is_terminal or quiet else kind(width=WIDE, no_color=True, **_PLAIN)
 
@@ -49,7 +57,7 @@ def screen(output: Path | None) -> Iterator[Console]:
         yield own_console()
     else:
         with naming(output), output.open("w", encoding="utf-8") as file:
-            yield Console(file=file, width=WIDE, **_PLAIN)
+            yield Visible(file=file, width=WIDE, **_PLAIN)
 
 
 @contextmanager
