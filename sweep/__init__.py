@@ -3,9 +3,7 @@
 From Python: `sweep.run(spec)` and `sweep.load(path)`, imported when they are used, so that commands start at once.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # nothing is imported before the command line can be interrupted (__main__.py)
 if TYPE_CHECKING:
     from sim_core import SimError, SpecError
     from sweep.api import Result, Told, load, run
@@ -23,6 +21,8 @@ if not TYPE_CHECKING:  # else no misspelt name would be one for a type checker
     }
 
     def __getattr__(name: str) -> object:
+        from importlib import import_module
+
         for module, names in _MODULES.items():
             if name in names:
                 return getattr(import_module(module), name)

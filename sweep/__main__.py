@@ -7,8 +7,10 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-_COMPILERS = ("numba.", "llvmlite.")
+_NOT_TO_BE_LEFT = ("numba.", "llvmlite.", "importlib._bootstrap", "_frozen_importlib")
+"""Modules that lose what a handler raises, or make another error of it: compilers and imports."""
 _INTERRUPTED = b"Interrupted.\n"
+_ENDED: list[bool] = []
 
 
 def main() -> None:
@@ -24,10 +26,13 @@ def main() -> None:
         signal.signal(signal.SIGINT, _interrupt)
     try:
         from sweep.cli import main as command_line
+
+        command_line()
     except KeyboardInterrupt:
         os.write(2, _INTERRUPTED)
         raise SystemExit(130) from None
-    command_line()
+    finally:
+        _ENDED.append(True)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
@@ -37,13 +42,16 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise KeyboardInterrupt; end at once while kernels are compiled, since LLVM's callbacks lose what a handler raises."""
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).startswith(_COMPILERS):
-            os.write(2, _INTERRUPTED)
-            os._exit(130)
+    """Raise KeyboardInterrupt; end at once while modules are imported or kernels compiled, and when the command has ended."""
+    while frame is not None and not _ENDED:
+        if str(frame.f_globals.get("__name__")).startswith(_NOT_TO_BE_LEFT):
+            break
         frame = frame.f_back
-    raise KeyboardInterrupt
+    else:
+        if not _ENDED:
+            raise KeyboardInterrupt
+    os.write(2, _INTERRUPTED)
+    os._exit(130)
 
 
 if __name__ == "__main__":

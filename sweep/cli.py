@@ -80,6 +80,14 @@ class _OnDemand(TyperCommand):
 class _Commands(CheckedGroup):
     """All commands by name."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; Ctrl-C ends it with a line, which typer would leave out."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.stderr.write("Interrupted.\n")
+            raise SystemExit(EXIT_INTERRUPTED) from None
+
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         for name, purpose in COMMANDS.items():
@@ -182,9 +190,6 @@ def run() -> None:
     """Run a command in this process; its errors become one line."""
     try:
         app()
-    except KeyboardInterrupt:
-        sys.stderr.write("Interrupted.\n")
-        raise SystemExit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_INPUT) from None

@@ -291,6 +291,21 @@ def test_hardware_as_yaml_is_a_hardware_file(tmp_path: Path, write_spec: SpecWri
     assert "x B200-SXM, " in told.stdout
 
 
+@pytest.mark.parametrize("moment", ["importlib.metadata", "sweep.cli", "typer", "numpy", "yaml", "end"])
+def test_ctrl_c_is_one_line_whenever_it_comes(moment: str) -> None:
+    """While modules are imported, by the entry point or for a command, and after the command has ended."""
+    code = (
+        "import atexit, builtins, os, signal, sys; real = builtins.__import__; sys.argv = ['sweep', 'hardware']\n"
+        f"moment = {moment!r}; atexit.register(lambda: moment == 'end' and os.kill(os.getpid(), signal.SIGINT))\n"
+        "def hooked(name, *others, **named):\n"
+        "    if name == moment and 'sweep.__main__' in sys.modules: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(name, *others, **named)\n"
+        "import sweep.__main__; builtins.__import__ = hooked; sweep.__main__.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
 def test_compiled_code_goes_where_it_can_be_kept(tmp_path: Path) -> None:
     """A cache folder that cannot be made is no reason to fail: the next place is taken, and said."""
     (tmp_path / "file").write_text("")

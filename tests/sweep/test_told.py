@@ -167,12 +167,8 @@ def compile(os, signal):
     except KeyboardInterrupt:
         os.write(1, b'lost')
 ''', compiler.__dict__)
-class Importing:
-    def find_spec(self, name, path=None, target=None):
-        if name == "sweep.cli":
-            compiler.compile(os, signal)
-            os._exit(0)
-sys.meta_path.insert(0, Importing())
+import sweep.cli
+sweep.cli.main = lambda: compiler.compile(os, signal)
 sweep.__main__.main()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
