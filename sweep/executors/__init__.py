@@ -12,7 +12,8 @@ The contract, which the same tests check on every executor:
   - `timed_out`: the slice took longer than the time limit;
   - `worker_lost`: the process died, twice, so that the cause is the plan and not an outside kill.
 
-- A worker whose code is not the driver's (`SliceTask.code`: sources and packages) ends the run before it computes a row.
+- A worker whose code is not the driver's (`SliceTask.code`: sources and packages) computes no row: its node is left out, or
+  the run ends if there is no other.
 - Closing the iterator stops everything that was started.
 
 The inline executor has no process besides the driver's. Of losses it meets the contract only for exceptions:

@@ -61,7 +61,8 @@ class RayExecutor:
         self.at_driver = at_driver
         self.limit_s = limit_s
         self.start_s = start_s
-        self.workers = max(_cpus(), 1)
+        self.foreign: set[str] = set()
+        self.workers = max(self._cpus(), 1)
         self._counted = time.monotonic()
         self._writers = ThreadPoolExecutor(_WRITERS)
         self.head = head or head_of_cluster()
@@ -101,12 +102,14 @@ class RayExecutor:
         now = time.monotonic()
         if now - self._counted > CPUS_EVERY_S and self.head.silent_since is None:
             self._counted = now
-            self.workers = max(_cpus(), 1)
+            self.workers = max(self._cpus(), 1)
         return max(IN_FLIGHT_PER_CPU * self.workers, MIN_IN_FLIGHT)
 
     def _submit(self, code: Code, shared: Any, taken: Taken) -> Any:
         part, losses = taken
         options = {"max_retries": SUSPECT_RETRIES if losses else RETRIES, "name": f"slice {part.start}-{part.stop}"}
+        if self.foreign:
+            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self.foreign)})"}
         return _slice.options(**options).remote(code, shared, part, self.at_driver, self.limit_s)
 
     def _finished(self, references: list[Any]) -> list[Any]:
@@ -126,7 +129,7 @@ class RayExecutor:
 
         As long as more slices are submitted than there are CPUs, some may only be waiting for nodes; that is not an error.
         """
-        cpus = _cpus()
+        cpus = self._cpus()
         if len(submitted) > cpus:
             sys.stderr.write(f"waiting for the cluster: {plural(len(submitted), 'slice')} submitted, {cpus} CPUs available\n")
             return before
@@ -142,9 +145,28 @@ class RayExecutor:
         if answer == _BUSY:
             queue.returned.append(taken)
             return None
+        if isinstance(answer, dict):
+            queue.returned.append(taken)
+            self._leave_out(**answer)
+            return None
         if isinstance(answer, Loss) and answer.reason == "worker_lost":
             taken = (taken[0], max(taken[1], 1))  # Ray has already retried it
         return resolve(answer, taken, task, queue)  # raises a ClusterError
+
+    def _leave_out(self, nodes: list[str], why: str) -> None:
+        """Give nodes no more slices, and say so. Raises OtherCode if no other has a CPU."""
+        if self.foreign.issuperset(nodes):
+            return
+        self.foreign.update(nodes)
+        self.workers = self._cpus()
+        if not self.workers:
+            raise OtherCode(why)
+        sys.stderr.write(f"note: left out: {why}\n")
+
+    def _cpus(self) -> int:
+        """CPUs of the nodes that are not left out."""
+        nodes = (each for each in ray.nodes() if each["Alive"] and each["NodeID"] not in self.foreign)  # type: ignore[no-untyped-call]
+        return int(sum(each["Resources"].get("CPU", 0) for each in nodes))
 
 
 def _answer(task: SliceTask, reference: Any) -> object:
@@ -154,11 +176,12 @@ def _answer(task: SliceTask, reference: Any) -> object:
     except OutOfMemoryError:
         return Loss(reason="out_of_memory")
     except RayTaskError as error:  # our code cannot run there: packages are missing, or differ
-        if isinstance(error.cause, OtherCode):
-            return error.cause
         node, why = _NODE.search(str(error)), str(error.cause or error).strip().splitlines()[-1]
         where = f" on node {node[1]}" if node else ""
-        return ClusterError(f"a worker{where} cannot run slices, as with another version of the simulator: {why}")
+        why = f"a worker{where} cannot run slices, as with another version of the simulator: {why}"
+        there = [each["NodeID"] for each in ray.nodes() if node and each["NodeManagerAddress"] == node[1]]  # type: ignore[no-untyped-call]
+        own = ray.get_runtime_context().get_node_id()
+        return {"nodes": there, "why": why} if there and own not in there else ClusterError(why)
     except RayError:
         return Loss(reason="worker_lost")
     return attempt(partial(task.kept, *answer)) if isinstance(answer, tuple) else answer
@@ -177,10 +200,13 @@ def unpacked(packed: bytes) -> SliceTask:
 def _slice(code: Code, packed: bytes, part: Slice, at_driver: bool, limit_s: float) -> object:
     """Run one slice on a worker; every outcome but the worker's death is a value.
 
-    Raises OtherCode before it unpacks the task, whose types may be others here.
+    Of a node with other code, which is said before the task is unpacked, whose types may be others here: its id and why.
     """
     address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-    check_code(code, loaded(), f"a worker on node {address} ({socket.gethostname()})")
+    try:
+        check_code(code, loaded(), f"a worker on node {address} ({socket.gethostname()})")
+    except OtherCode as error:
+        return {"nodes": [ray.get_runtime_context().get_node_id()], "why": str(error)}
     if any(thread.name == _SLICE_THREAD for thread in threading.enumerate()):
         return _BUSY  # the previous slice hangs in this process, which is about to end
     task = unpacked(packed)
@@ -205,10 +231,6 @@ def _within(limit_s: float, action: Callable[[], Result]) -> Result | Loss:
         return Loss(reason="timed_out")
     signal.setitimer(signal.ITIMER_REAL, 0)
     return results[0]
-
-
-def _cpus() -> int:
-    return int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
 
 
 def _cancel(references: Any) -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,11 @@ DIFFERING = {
     "a table of sim_core": ("sim_core/hardware/presets/H100-SXM.yaml", "# changed"),
 }
 """What is added to which file of the other installation."""
+BOTH = """
+import ray; from ray.util.placement_group import placement_group
+ray.init(); ray.get(placement_group([{"CPU": 1}] * 2, strategy="STRICT_SPREAD").ready())
+"""
+"""Ends when two nodes with a CPU are there."""
 NAMED = {"a source of sweep": "sweep/spec/budget.py: found ", "a package": "numba: found 0.1, expected "}
 
 
@@ -146,3 +152,19 @@ def test_what_nodes_with_the_right_version_stored_is_kept(
     told = call("run", spec, "--out", out, "--workers", 0, "--top", 0)
     assert f"({kept:,} were already there)" in told or not kept
     assert rows(out).equals(undisturbed)
+
+
+@pytest.mark.parametrize("differing", ["a source of sweep"], indirect=True)
+def test_a_node_with_another_version_is_left_out(
+    two: Two, spec: Path, undisturbed: pa.Table, differing: str, tmp_path: Path
+) -> None:
+    """The others do its part; Ray would spread slices over it to the end."""
+    two.cluster.environment["PYTHONPATH"] = str(PROJECT)
+    two.cluster.start_node(1)
+    environment = {**os.environ, **QUIET, "RAY_ADDRESS": two.cluster.gcs}
+    subprocess.run([sys.executable, "-c", BOTH], env=environment, check=True)
+    done = two.run(spec, tmp_path / "out", "worker")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("note: left out: a worker on node ") == 1
+    assert "sweep/spec/budget.py: found " in done.stderr
+    assert rows(tmp_path / "out").equals(undisturbed)
