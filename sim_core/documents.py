@@ -6,6 +6,7 @@ No key is given twice: the readers of both languages would silently keep the las
 import json
 import re
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ Lines = dict[tuple[str, ...], int]
 PACKAGE = Path(__file__).parent
 MOST_CHARACTERS = 2**19
 """Of a text in YAML: more take seconds to read."""
-_MOST_JSON = 2**26
+_LONG = 2**16
+"""Characters of YAML from which on C reads it first, then Python what C refuses."""
+_ALIAS = re.compile(r"\*\S")
 _KINDS = {str: "text", list: "list"}
 _FOREIGN = re.compile(r"[:$*!@=;|<>]")
 """What no key of ours has, but lines of other files: of passwords, of shells."""
@@ -94,7 +97,7 @@ def shipped_document(path: Path) -> Any:
 def read_document(path: Path, keys: str) -> tuple[Document, Lines]:
     """The mapping in a file, JSON by its suffix, else YAML; messages give `keys` as examples. Raises SpecError, OSError."""
     try:
-        text = read_input(path, 4 * MOST_CHARACTERS if path.suffix != ".json" else _MOST_JSON).decode("utf-8-sig")
+        text = read_input(path, 4 * MOST_CHARACTERS if path.suffix != ".json" else 2**26).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SpecError(f"{path}: not UTF-8 text") from None
     if path.suffix == ".json":
@@ -116,6 +119,9 @@ def parse_yaml(text: str, where: str, *, last_counts: bool = False) -> tuple[Any
     """
     if len(text) > MOST_CHARACTERS:
         raise SpecError(f"{where}: found {len(text):,} characters of YAML, expected at most {MOST_CHARACTERS:,}")
+    if len(text) > _LONG and not last_counts and not _ALIAS.search(text):
+        with suppress(SpecError):
+            return _parsed(text, where, _Shipped)
     return _parsed(text, where, _LastCounts if last_counts else _Loader)
 
 

@@ -17,9 +17,6 @@ _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _TRUSTED = 0, os.geteuid()
 LARGEST_INPUT = 2**30
 """Bytes of a file that is read whole."""
-_MORE = 2**16
-INSIDE = "SWEEP_INSIDE"
-"""The variable that names the folder of all inputs."""
 _PACKAGE = Path(__file__).parent
 _LOOK = os.O_RDONLY | os.O_NONBLOCK
 """Waits for no pipe."""
@@ -47,7 +44,7 @@ def folder_for_code() -> Path:
             why = why or f"{place}: {fault}"
     else:
         usable = Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
-        os.environ[_CHOSEN] = str(usable)
+        why = why or f"{place}: {fault}"
     if why:
         advice = f"set {_CHOSEN} to a folder of yours that nobody else can write to"
         sys.stderr.write(f"note: {why}; compiled code is kept in {usable}: {advice}\n")
@@ -126,7 +123,7 @@ def open_input(path: str | Path, most: float = LARGEST_INPUT, buffer: int = -1) 
 
     Raises SpecError for another, or one outside the folder of `$SWEEP_INSIDE`; OSError.
     """
-    inside, real = os.environ.get(INSIDE), Path(path).resolve()
+    inside, real = os.environ.get("SWEEP_INSIDE"), Path(path).resolve()
     if inside and not any(real.is_relative_to(folder) for folder in (Path(inside).resolve(), _PACKAGE)):
         raise SpecError(f"{path}: lies outside {inside}, the folder of --inside")
     status = os.stat(path)
@@ -143,7 +140,7 @@ def read_input(path: str | Path, most: int = LARGEST_INPUT) -> bytes:
     Raises SpecError, OSError.
     """
     with open_input(path, most) as file:
-        return file.read(os.fstat(file.fileno()).st_size + _MORE)
+        return file.read(os.fstat(file.fileno()).st_size + 2**16)
 
 
 def write_own(path: Path, content: bytes) -> None:

@@ -124,13 +124,8 @@ def _version(wanted: bool) -> None:
 
 
 def _inside(folder: Path | None) -> None:
-    if folder is None:
-        return
-    if not folder.is_dir():
-        from sweep.options import wrong
-
-        raise wrong("--inside", folder, "a folder")
-    os.environ["SWEEP_INSIDE"] = str(folder.resolve())  # for the workers of a run, too
+    if folder is not None:
+        os.environ["SWEEP_INSIDE"] = str(folder.resolve(strict=True))  # for the workers of a run, too
 
 
 @app.callback()

@@ -66,10 +66,8 @@ def prepared_spec(spec: SweepSpec, path: Path) -> Prepared:
     """Prepare the spec that was read from `path`. Raises SpecError that names the file."""
     try:
         return prepare(spec, path.parent)
-    except Unread as error:
-        raise SpecError(f"{path}: {explained(error.path, error)}") from None
     except SpecError as error:
-        raise SpecError(f"{path}: {error}") from None
+        raise SpecError(f"{path}: {explained(error.path, error) if isinstance(error, Unread) else error}") from None
 
 
 def there(option: str, path: Path | None) -> Path | None:

@@ -109,4 +109,4 @@ def test_a_spec_within_the_folder_runs(write_spec: SpecWriter, tmp_path: Path) -
     told = sweep("--inside", tmp_path, "run", write_spec(axes={"tp": [4]}, where=None), "--dry-run")
     assert told.returncode == 0, told.stderr
     told = sweep("--inside", tmp_path / "none", "run", write_spec(axes={"tp": [4]}, where=None), "--dry-run")
-    assert (told.returncode, told.stderr) == (2, f"error: --inside: found {tmp_path / 'none'}, expected a folder\n")
+    assert (told.returncode, told.stderr) == (1, f"error: {tmp_path / 'none'}: No such file or directory\n")
