@@ -30,7 +30,6 @@ MOST_CHARACTERS = 2**19
 _LONG = 2**16
 """Characters of YAML from which on C reads it first, then Python what C refuses."""
 _ALIAS = re.compile(r"\*\S")
-_KINDS = {str: "text", list: "list"}
 _FOREIGN = re.compile(r"[:$*!@=;|<>]")
 """What no key of ours has, but lines of other files: of passwords, of shells."""
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|\n')
@@ -108,7 +107,9 @@ def read_document(path: Path, keys: str) -> tuple[Document, Lines]:
     if document is None:
         raise SpecError(f"{path}: the file is empty, expected keys such as {keys}")
     if not isinstance(document, dict):
-        raise SpecError(f"{path}: found a {_KINDS.get(type(document), 'number')}, expected keys such as {keys}")
+        raise SpecError(
+            f"{path}: found a {'text' if isinstance(document, str) else 'list or a number'}, expected keys such as {keys}"
+        )
     return document, lines
 
 

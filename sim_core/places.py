@@ -6,8 +6,8 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 from sim_core.errors import SpecError
 
@@ -106,7 +106,7 @@ def read_own(path: Path, levels: int) -> bytes | None:
     """
     with ExitStack() as opened:
         at = None
-        for part in (path.parents[levels - 1], *path.parts[-levels:]):
+        for part in (str(path.parents[levels - 1]), *path.parts[-levels:]):
             try:
                 at = opened.enter_context(lock_file(Path(part), _LOOK, at))
             except FileNotFoundError:
@@ -114,11 +114,11 @@ def read_own(path: Path, levels: int) -> bytes | None:
             status = os.fstat(at)
             if status.st_uid not in _TRUSTED or status.st_mode & _BY_OTHERS:
                 raise SpecError(f"{path}: others can write to {part}")
-        with open(at, "rb", closefd=False) as file:
+        with open(at or 0, "rb", closefd=False) as file:
             return file.read()
 
 
-def open_input(path: str | Path, most: float = LARGEST_INPUT, buffer: int = -1) -> BufferedReader:
+def open_input(path: str | Path, most: float = LARGEST_INPUT, buffer: int = -1) -> BinaryIO:
     """Open a file that a user names, or a file of a user, to be read: a regular file of `most` bytes, of any size if infinite.
 
     Raises SpecError for another, or one outside the folder of `$SWEEP_INSIDE`; OSError.
