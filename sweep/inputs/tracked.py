@@ -13,6 +13,7 @@ import yaml
 
 from sim_core import SpecError, parse_model, read_config
 from sim_core.documents import Fields, Values, parse_json, parse_yaml, shipped_document
+from sim_core.places import read_input
 from sweep.frameworks import torchtitan as of_torchtitan
 from sweep.frameworks.megatron import WORLD
 from sweep.inputs.launch import torchtitan
@@ -118,7 +119,7 @@ def _metrics(folder: Path) -> list[Values]:
     return [
         {STEPS[-1]: step, file.relative_to(folder).as_posix(): value}
         for file in files
-        for value, step in re.findall(r"^\S+ (\S+) (\d+)$", file.read_text(errors="replace"), re.MULTILINE)
+        for value, step in re.findall(r"^\S+ (\S+) (\d+)$", read_input(file).decode(errors="replace"), re.MULTILINE)
     ]
 
 
@@ -134,5 +135,5 @@ def _parameters(folder: Path) -> Fields:
 
 def _yaml(file: Path) -> Any:
     """What a file holds; None as Python prints it, too. Raises SpecError."""
-    stated = parse_yaml(file.read_text(errors="replace"), str(file), last_counts=True)[0]
+    stated = parse_yaml(read_input(file).decode(errors="replace"), str(file), last_counts=True)[0]
     return None if stated == "None" else stated
