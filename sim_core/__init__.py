@@ -9,8 +9,6 @@ import ast
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from warnings import warn
 
 PUBLIC = (
     "compiling",
@@ -27,7 +25,7 @@ PUBLIC = (
     "records",
     "workloads.facts",
 )
-"""Modules of their own that others may import; until 0.2 this one named what they have."""
+"""Modules of their own that others may import."""
 
 
 @cache
@@ -48,10 +46,4 @@ def __getattr__(name: str) -> object:
         module = import_module(place)
         globals()[name] = found = getattr(module, own) if hasattr(module, own) else import_module(f"{place}.{own}")
         return found
-    for own in () if name.startswith("_") else PUBLIC:
-        module = import_module(f"sim_core.{own}")
-        if hasattr(module, name) and not isinstance(found := getattr(module, name), ModuleType):
-            now = f"{module.__name__}.{name}"
-            warn(f"sim_core.{name} is now {now}; sim_core.{name} will be refused from 0.4 on", FutureWarning, stacklevel=2)
-            return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,7 +25,7 @@ COMMANDS = {
     "tune": "Say which plan to run next, take in what came out, and say when to stop.",
     "ls": "List the results below a folder: plans done, state, age, best plan.",
     "status": "Say how far a result is: plans done, time left while a run writes, size, plans by reason, best plan.",
-    "show": "Print a result's short name, what to launch, how sure that is, and a line to cite it by.",
+    "show": "Print what to launch, how sure that is, and what to do next.",
     "report": "Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run.",
     "explain": "Explain one plan: where its step and memory go, what holds it back, what each change of one axis gives.",
     "whatif": "Print what a change of the job or its machine does to a plan, and which plan is best then.",

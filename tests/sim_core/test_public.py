@@ -1,4 +1,4 @@
-"""What sim_core names for others: its public modules are those of the contract, and names that moved there still work."""
+"""What sim_core names for others: its public modules are those of the contract."""
 
 import tomllib
 from fnmatch import fnmatch
@@ -8,7 +8,6 @@ import pytest
 
 import sim_core
 from sim_core import PUBLIC
-from sim_core.documents import parse_yaml
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,8 +20,6 @@ def test_the_contract_allows_the_public_modules() -> None:
     assert [one for one in allowed if not any(fnmatch(name, one) for name in PUBLIC)] == []
 
 
-def test_a_name_that_moved_still_works_and_says_where_it_is() -> None:
-    with pytest.warns(FutureWarning, match=r"sim_core.parse_yaml is now sim_core.documents.parse_yaml; .* refused from 0.4 on"):
-        assert getattr(sim_core, "parse_yaml") is parse_yaml  # noqa: B009
-    with pytest.raises(AttributeError, match="has no attribute 'parse_jaml'"):
-        getattr(sim_core, "parse_jaml")  # noqa: B009
+def test_a_name_that_is_not_public_is_none() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'parse_yaml'"):
+        getattr(sim_core, "parse_yaml")  # noqa: B009

@@ -32,7 +32,7 @@ NIGHTS = tuple(
 def page() -> str:
     table = (("name", "value"), ("</script><script>alert(1)</script>", "a & b"))
     parts = (Section(heading="first <i>", lines=("one </script>",), table=table), Section(heading="second"))
-    return sections.page("title <x>", [paged(parts, None, NIGHTS), paged(parts, None, ())], lead=["lead"])
+    return sections.page("title <x>", [paged(parts, NIGHTS), paged(parts, ())], lead=["lead"])
 
 
 class Outline(HTMLParser):
