@@ -189,7 +189,7 @@ def test_kernels_of_a_process_whose_sources_were_edited_do_not_count_as_those_of
     source = copy / "engine" / "lanes.py"
     text = source.read_text()
     code = (
-        "from pathlib import Path; from sim_core import batch, source_hash\n"
+        "from pathlib import Path; from sim_core import batch; from sim_core.compiling import source_hash\n"
         "from sim_core.compiled.kept import KernelFolder, cache_dir\n"
         f"own = source_hash(); source = Path({str(source)!r}); source.write_text(source.read_text() + '# edited')\n"
         "folder = KernelFolder(getattr(batch.run_rows, 'py_func', batch.run_rows))\n"

@@ -66,7 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
         "where": ["tp * pp <= 32", "all_gpus > 0"],
         "objectives": [{"minimize": "step_time_s"}, {"maximize": "goodput"}],
         "per": ["checkpointing"],
-        "running": {"plan": {"tp": 2, "pp": 4}, "step_time_s": 1.5, "spread": 0.01},
+        "running": {"plan": {"tp": 2, "pp": 4}, "step_time_s": 1.5, "peak_memory_gib": 40.0, "spread": 0.01},
         "store": {"writer": "driver"},
         "budget": {"tokens": "1.5T", "usd_per_gpu_hour": 2.5, "watts_per_gpu": 1000, "pue": 1.1},
         "failures": {
