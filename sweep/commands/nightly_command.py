@@ -50,7 +50,8 @@ def nightly_command(
                 told = status_of(spec, file.parent)
                 if who and why:
                     told = [f"Acknowledged: {acknowledge(spec, file.parent, who, why, datetime.now(UTC))}"]
-                console.print("\n".join(told))
+                for line in told:
+                    console.print(line)
                 return
             runtime = Runtime(
                 executor=executor,
@@ -65,7 +66,7 @@ def nightly_command(
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, somebody waits to hear of this night)
         if not isinstance(error, SimError | OSError):
-            console.print(traceback.format_exc())
+            traceback.print_exc()
         said = one_line(error)
         left = "" if action else tell_the_end(spec or listeners_of(file), said)
         sys.stderr.write(f"error: {said}{left}\n")
