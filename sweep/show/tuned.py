@@ -20,8 +20,7 @@ def tuned_lines(
     runs, regret, best = tuner.runs, tuner.belief.regret, tuner.best
     skipped = sum(run.state == SKIP for run in runs.values())
     told = f"{plural(len(runs) - skipped, 'run')}" + (f", {skipped} skipped" if skipped else "")
-    candidates = len(tuner.candidates.plans)
-    yield f"{tuner.file}: {told}; {plural(candidates)} to choose from"
+    yield f"{tuner.file}: {told}; {plural(len(tuner.candidates.plans))} to choose from"
     yield from (f"note: {note}" for note in tuner.notes)
     if best is not None and best.step_time_s is not None and regret is not None:
         yield f"best: plan {best.plan}, {short(best.step_time_s, 's')}{_values(tuner, tuner.row(best.plan))}"

@@ -16,7 +16,7 @@ from sim_core.documents import Values
 from sweep.inputs.log import read_log
 from sweep.inputs.told import Job
 from sweep.options import OptionError
-from sweep.tuning.record import CRASH, OK, OUT_OF_MEMORY, Entry
+from sweep.tuning.record import CRASH, OK, OUT_OF_MEMORY, SKIP, Entry
 from sweep.tuning.tuner import Proposal, Tuner
 
 LOGS = "tune-logs"
@@ -102,7 +102,12 @@ def _run(tuner: Tuner, proposal: Proposal, template: str, flags_of: Callable[[in
             say(f"plan {plan}: {_word(tuner, plan)}, by the log of a run that was begun before")
             return
         log.truncate(0)
-        command = template.format(flags=flags_of(plan), plan=str(plan), log=shlex.quote(str(path)))
+        flags = flags_of(plan)
+        if "{flags}" in template and flags.startswith("none: "):
+            tuner.tell(plan, SKIP, note=flags)
+            say(f"plan {plan}: skipped, flags {flags}")
+            return
+        command = template.format(flags=flags, plan=str(plan), log=shlex.quote(str(path)))
         say(f"plan {plan}: {values_of(proposal.row)}: {command}")
         slurm = {"SBATCH_WAIT": "1", "SBATCH_OUTPUT": str(path), "SBATCH_OPEN_MODE": "append"}
         ended = subprocess.run(  # the user's own command

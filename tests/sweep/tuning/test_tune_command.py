@@ -15,7 +15,7 @@ import yaml
 
 from sim_core import SpecError
 from sweep.api import load
-from sweep.tuning.launching import LOGS
+from sweep.tuning.launching import LOGS, launch
 from sweep.tuning.record import read_record
 from tests.sweep.commands import sweep
 from tests.sweep.inputs.specimens import megatron_log
@@ -240,6 +240,23 @@ def test_a_log_of_another_plan(result: Path, tmp_path: Path) -> None:
     answer = sweep("tune", result, "--add", f"plan={other['plan']}", "--log", entry.log)
     assert f"is a log of another plan: found tp {own['tp']}, expected {other['tp']} of plan {other['plan']}" in answer.stderr
     assert len(read_record(result / "tune.csv")) == 1
+
+
+def test_a_plan_without_flags_is_skipped_not_launched(result: Path, tmp_path: Path) -> None:
+    """It was launched with the words that say why there are none."""
+    tuner, said = load(result).tuner(), list[str]()
+    first = tuner.ask()[0].plan
+    launch(
+        tuner,
+        f"echo {{flags}} >> {tmp_path}/launched",
+        lambda plan: "none: a file has them" if plan == first else "--some",
+        said.append,
+        limit=0.0,
+        budget=2,
+    )
+    assert said[0] == f"plan {first}: skipped, flags none: a file has them"
+    assert tuner.runs[first].state == "skip"
+    assert (tmp_path / "launched").read_text() == "--some\n"
 
 
 def test_a_table_of_another_result_is_refused_where_it_is_only_read(result: Path, tmp_path: Path) -> None:
