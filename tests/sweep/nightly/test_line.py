@@ -58,8 +58,8 @@ def test_what_is_lost_ends_every_night_until_it_is_accepted(anywhere: Sandbox, w
     after = anywhere.night()
     compared = what in ("its record", "the newest", "one before", "the list")
     assert after.code == (1 if compared else 0), "compared with the night that is left"
-    told = anywhere.status().stdout.splitlines()
-    assert any("acknowledged by ada (seen): " in line for line in told[1:]), "a line each"
+    lines = anywhere.status().stdout.splitlines()
+    assert any("acknowledged by ada (seen): " in line for line in lines[1:]), "a line each"
 
 
 @pytest.mark.parametrize("name", ["20261122T023000Z-00000000", "renamed"])
