@@ -69,7 +69,7 @@ class PlanOfResult:
     @cached_property
     def here(self) -> Values | None:
         """Its row as expected here, if it runs and a step of the job is known."""
-        return expected_here(self.opened, self.plan, self.row) if self.runs else None
+        return expected_here(self.opened, self.row) if self.runs else None
 
     @property
     def fields(self) -> dict[str, Value]:

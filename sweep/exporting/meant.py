@@ -14,7 +14,7 @@ from sweep.exporting.megatron import flags_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.frameworks import torchtitan
 from sweep.frameworks.stacks import page_of
-from sweep.options import wrong
+from sweep.options import OptionError, wrong
 from sweep.ranking.beside_running import Beside
 from sweep.ranking.error_bars import COLUMNS
 from sweep.ranking.ranking import Ranking, rank
@@ -70,16 +70,19 @@ def plan_to_launch(
 ) -> tuple[Proposal, Tuner] | None:
     """The plan of a ranking to launch, by its runs so far, and what is known of the others.
 
-    None where plans are not ranked by their time, of recorded jobs, and where files of its sweep are not at hand.
+    None where plans are not ranked by their time, of recorded jobs, and where files of its sweep are not at hand. Raises
+    SpecError for runs that cannot be, FormatError for a damaged table of them.
     """
     if ranking.front or ranking.best_by not in (*LONGER, *SHORTER) or ranking.descending != higher_is_better(ranking.by):
         return None
     if not (ranking.provenance.get("spec", {}).get("workload") or {}).get("model"):
         return None
     with suppress(SimError):
-        tuner = tuner_of(opened or reopened(folder), by=ranking.best_by, where=where, try_cost=try_cost)
-        return tuner.launch, tuner
-    return None
+        opened = opened or reopened(folder)
+    if opened is None:
+        return None
+    tuner = tuner_of(opened, by=ranking.best_by, where=where, try_cost=try_cost)
+    return tuner.launch, tuner
 
 
 def meant_by(
@@ -98,7 +101,7 @@ def meant_by(
     if decided.plan != best["plan"]:
         condition = f"plan = {decided.plan}" + (f" AND ({where}\n)" if where else "")
         row = rank(folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=1).best or best
-    fastest, launch = (as_expected(each, tuner.expected(each["plan"]), timed=tuner.is_timed) for each in (best, row))
+    fastest, launch = (as_expected(each, tuner) for each in (best, row))
     job = ranking.running
     if job is not None and job.simulated_s and job.measured_s and tuner.is_timed:
         low, high = (launch[name] / job.measured_s for name in COLUMNS[:2])
@@ -106,10 +109,10 @@ def meant_by(
     return Meant(launch, fastest, job, (tuner.refusal(launch["plan"]), tuner.refusal(best["plan"])))
 
 
-def as_expected(row: Values, told: Proposal, *, timed: bool) -> Fields:
-    """A row with the chance that it runs; if steps of the job were `timed`, with its interval, and step and memory as expected
-    here."""
-    if not timed:
+def as_expected(row: Values, tuner: Tuner) -> Fields:
+    """A row with the chance that it runs; once a step of the job is known, with interval, step and memory as expected here."""
+    told = tuner.expected(row["plan"])
+    if not tuner.is_timed:
         return {**row, RUNS: told.runs_probability}
     here = moved(row, told.expected_s / row[STEP], told.memory)
     return {**here, **dict(zip(COLUMNS[:2], told.interval, strict=True)), RUNS: told.runs_probability}
@@ -122,12 +125,12 @@ def moved(row: Values, longer: float, larger: float) -> Fields:
     return {**row, **here, SIMULATED: row.get(STEP)}
 
 
-def expected_here(opened: Reopened, plan: int, row: Values) -> Fields | None:
+def expected_here(opened: Reopened, row: Values) -> Fields | None:
     """A plan that runs as it is expected here (`as_expected`), once a step of the job is known; None before."""
-    with suppress(SimError):
-        tuner = tuner_of(opened, also=(plan,))
+    with suppress(OptionError):  # of a result that is ranked by no time
+        tuner = tuner_of(opened, also=(row["plan"],))
         if tuner.is_timed:
-            return as_expected(row, tuner.expected(plan), timed=True)
+            return as_expected(row, tuner)
     return None
 
 

@@ -107,9 +107,9 @@ def _first(ranking: Ranking, row: Values, fastest: Values, refused: str, passed:
     if row["plan"] != fastest["plan"]:
         ratio = row[ranking.best_by] / fastest[ranking.best_by]
         longer = 1 / ratio if higher_is_better(ranking.best_by) else ratio
-        behind = f"{longer - 1:.1%} behind" if longer >= 1 else f"expected {1 - longer:.1%} ahead of"
-        rather = f"; {passed}" if passed else _rather(row, fastest)
-        why.append(f"{behind} the fastest{' as simulated' * (longer < 1)}, plan {fastest['plan']}{rather}")
+        rather = f"; {passed}" if passed else _rather(row, fastest) * (longer >= 1)
+        behind = f"{longer - 1:.1%} behind the fastest" if longer >= 1 else f"expected {1 - longer:.1%} ahead of the first"
+        why.append(f"{behind}, plan {fastest['plan']}{rather}")
     elif ranking.per:
         why.append("the best overall" if ranking.best_by == ranking.by else "the cheapest a sequence")
     why += [f"below the best per {', '.join(map(heading, ranking.per))}"] if ranking.per else []

@@ -65,6 +65,8 @@ REGRET = 0.02
 """Expected regret at which to stop."""
 DEAR = 2.0
 """A plan whose first steps take more than so many times the best is to be stopped."""
+MOST_FULL = 1.05
+"""Of the memory that a preset has, what a counter may read: tools count a little more than CUDA gives."""
 FULLEST = 100
 """Plans beyond the device's memory, as simulated, that are candidates: those that need the least."""
 MIDDLE = 1.2816
@@ -213,6 +215,7 @@ class Tuner:
         if seconds is not None and not seconds > 0:
             raise SpecError(f"plan {plan}: found a step of {seconds:g} s, expected a time above 0")
         row = self.row(plan, legal=state != SKIP)
+        _check_memory(row, peak_memory_gib)
         if state == OK and seconds is not None:
             self._check_step(row, seconds)
         if state == SLOW and seconds is None and (best := self.best) is not None and best.step_time_s:
@@ -426,6 +429,7 @@ class Tuner:
         for row in rows.filter(pc.is_in(rows["plan"], pa.array([*told], pa.int64()))).to_pylist():
             _check_legal(row)
             run = told[row["plan"]]
+            _check_memory(row, run.peak_memory_gib)
             if run.state == OK and run.times:
                 self._check_step(row, min(run.times))
         return _Basis(candidates, rows, worlds, ran=bool(told))
@@ -450,6 +454,14 @@ def _check_legal(row: Values) -> None:
     reason = row["reason"]
     if row["status"] != OK and reason != _FULL:
         raise SpecError(f"plan {row['plan']}: cannot run, as simulated: {reason} ({EXPLANATIONS.get(reason, reason)})")
+
+
+def _check_memory(row: Values, peak_gib: float | None) -> None:
+    """Raise SpecError for a peak that no device of the plan has: of another unit, or of a whole node."""
+    most = row["device_memory_bytes"] * MOST_FULL / 2**30
+    if peak_gib and peak_gib > most:
+        found = f"found a peak of {peak_gib:,.1f} GiB, expected at most {most:.1f}: is it a GPU's, in GiB?"
+        raise SpecError(f"plan {row['plan']}: {found}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,6 @@ COLLECTIVE_OP = "record_param_comms"
 _SHAPED = frozenset(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"))
 _STAGE = re.compile(r"pipeline_parallel/schedules\.py\(\d+\): (for|back)ward_step$|pipelining/stage\.py\(\d+\): \w+_one_chunk$")
 """Functions that run a forward or a backward of a pipeline's stage."""
-_LAYER = re.compile(r"nn\.Module: \w*(Layer|Block)_\d+$")
 LARGEST_US = 1e18
 
 
@@ -61,9 +60,7 @@ class _Reader(Events):
             self._operator(event, args, cat)
         elif cat == "python_function":
             text = str(name)
-            if _LAYER.match(text) and (times := self._times(event)) is not None:
-                self.layers.append(times)
-            elif "ward_" in text and _STAGE.search(text) and (times := self._times(event)) is not None:
+            if "ward_" in text and _STAGE.search(text) and (times := self._times(event)) is not None:
                 self.annotations.append((text, *times, self._thread(event)))
 
     def done(self) -> Events:

@@ -85,8 +85,6 @@ class Events:
         # annotations of the host: (name, start, duration, thread), and steps: (number, start, duration)
         self.annotations: list[tuple[str, float, float, int]] = []
         self.steps: list[tuple[int, float, float]] = []
-        # forwards of layers on the host, by the names of modules: start and duration
-        self.layers: list[tuple[float, float]] = []
         # memory: most bytes allocated and reserved on the GPU, number of events
         self.allocated_bytes = self.reserved_bytes = self.memory_events = 0
         self.doubtful = 0  # events whose times are no numbers

@@ -68,7 +68,6 @@ class Recording(NamedTuple):
 
     rank: Rank
     events: Events
-    chosen: Bools  # GPU events that the totals are of
     calls: tuple[Call, ...]
 
 
@@ -162,7 +161,7 @@ def _recording(events: Events, last_step: bool) -> Recording:
         missing=tuple(_missing(events, place, len(steps))),
         warnings=tuple(warnings),
     )
-    return Recording(rank, events, chosen, tuple(talk))
+    return Recording(rank, events, tuple(talk))
 
 
 def _rank(events: Events, place: Place, warnings: list[str]) -> int | None:

@@ -133,3 +133,30 @@ def test_a_job_that_runs_is_told_alike_on_every_surface(tmp_path: Path) -> None:
     assert of_own["peak_memory_bytes"] == pytest.approx(40 * 2**30, rel=0.02)
     sweep("report", out, "-o", tmp_path / "page.html")
     assert f"{step} a step expected, {simulated} simulated" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("running", "told"),
+    [
+        ({"step_time_s": 0.001}, "found a step of 1 ms, "),
+        ({"step_time_s": 1.5, "peak_memory_gib": 53248.0}, "found a peak of 53,248.0 GiB, expected at most 146.8: is it a GPU's"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused_wherever_it_counts(running: dict[str, float], told: str, tmp_path: Path) -> None:
+    """The answer went on without a word of it, or with memory a thousand times too large: MiB taken for GiB."""
+    spec = {
+        "name": "wrong",
+        "workload": {"model": "llama3-8b", "stack": "torchtitan", "sequence": 8192},
+        "hardware": "H200-SXM",
+        "running": {"plan": {"tp": 1}, **running},
+        "axes": {"tp": [1, 2]},
+        "fixed": {"all_gpus": 8, "global_batch": 16, "micro_batch": 1, "pp": 1},
+        "objectives": [{"minimize": "step_time"}],
+    }
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+    sweep("run", tmp_path / "wrong.yaml", "--out", tmp_path / "out", "--quiet")
+    for command in ("rank", "tune", "explain"):
+        done = sweep(command, tmp_path / "out")
+        assert done.returncode == 1, command
+        assert told in done.stderr, command
+        assert done.stderr.count("\n") == 1
