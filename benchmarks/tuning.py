@@ -1,7 +1,7 @@
 """Loops that look for the best plan of a job, replayed on grids of measured plans: `sweep tune` beside others.
 
     python benchmarks/tuning.py [GRID.csv...] [--set ultrascale] [--stack megatron-core] [--model llama-1B-mha] [--gpus 256]
-        [--least 4] [--erratic] [--jobs]
+        [--least 4] [--erratic] [--jobs] [--beside]
 
 A GRID is a table of runs, as `sweep validate` reads it; without one the published runs that ship are replayed. A job is what is
 alike but for its plan; its plans are the rows of quality `ok` and the `failed` ones, and it is replayed if four of them
@@ -39,6 +39,7 @@ from sweep.spec.spec import SweepSpec
 from sweep.tuning.candidates import TOO_FULL, candidates_of, rows_of, stacks_of
 from sweep.tuning.deciding import REPEATS, UNTOLD, Belief, Candidates, Known, believe, decide, doubted, score, stops
 from sweep.uncertainty.belief import UNNAMED
+from sweep.uncertainty.evidence import NORMAL_90
 from sweep.uncertainty.process import noise_of, steady
 from sweep.validation.figures import OF_JOB
 
@@ -369,6 +370,23 @@ def job_lines(jobs: Sequence[Job], replays: dict[str, list[Replay]]) -> Iterator
         yield f"| {job.name} | {len(job.seconds)} | {ran} | {' | '.join(cells)} |"
 
 
+def beside_lines(jobs: Sequence[Job], each: int = 6) -> Iterator[str]:
+    """What is expected of all other plans once one that ran is known, as of a job that runs; means over jobs, percent."""
+    generator, told = np.random.default_rng(0), []
+    for job in jobs:
+        ran = np.flatnonzero(~np.isnan(job.seconds))
+        for own in generator.permutation(ran)[:each].tolist():
+            belief, rest = believe(job.candidates, job.known([own])), ran[ran != own]
+            off, width = belief.log_s[rest] - np.log(job.seconds[rest]), NORMAL_90 * belief.sd[rest]
+            simulated = job.candidates.simulated[rest] / job.seconds[rest]
+            scaled = simulated * job.seconds[own] / job.candidates.simulated[own]
+            errors = (np.expm1(off), simulated - 1, scaled - 1)
+            told.append([*(np.abs(error).mean() for error in errors), (np.abs(off) <= width).mean(), width.mean()])
+    expected, simulated_off, scaled_off, inside, half = 100 * np.mean(told, axis=0)
+    yield f"expected steps are {expected:.1f} % off, simulated ones {simulated_off:.1f}, in proportion {scaled_off:.1f}"
+    yield f"intervals of 90 % hold {inside:.1f} %, half of one is {half:.0f} %"
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -382,12 +400,16 @@ def main() -> None:
     parser.add_argument("--slow-first", type=float, default=1.0, help="factor on the first run of a loop")
     parser.add_argument("--erratic", action="store_true", help="also rows that are slower than they should be")
     parser.add_argument("--jobs", action="store_true", help="print each job")
+    parser.add_argument("--beside", action="store_true", help="what one run tells of all other plans, no loops")
     given = parser.parse_args()
     begun = time.process_time()
     jobs = [replace(job, scatter=given.scatter, slow_first=given.slow_first) for job in jobs_of(given)]
     if not jobs:
         sys.exit(f"no job of these grids has {given.least} plans that ran")
     made = time.process_time()
+    if given.beside:
+        print(*beside_lines(jobs), sep="\n")
+        return
     lines, replays = loop_table(jobs)
     plans = np.mean([len(job.seconds) for job in jobs])
     stack = "of each row" if given.stack is None else given.stack or "not named"
