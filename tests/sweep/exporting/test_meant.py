@@ -139,7 +139,7 @@ def test_a_job_that_runs_is_told_alike_on_every_surface(tmp_path: Path) -> None:
     ("running", "told"),
     [
         ({"step_time_s": 0.001}, "found a step of 1 ms, "),
-        ({"step_time_s": 1.5, "peak_memory_gib": 53248.0}, "found a peak of 53,248.0 GiB, expected at most 146.8: is it a GPU's"),
+        ({"step_time_s": 1.5, "peak_memory_gib": 53248.0}, "found a peak of 53,248.0 GiB, expected at most 146.8: "),
     ],
 )
 def test_a_job_that_cannot_be_is_refused_wherever_it_counts(running: dict[str, float], told: str, tmp_path: Path) -> None:
