@@ -60,8 +60,8 @@ def move_text(text: SimaiText, workload: Workload, plan: Plan) -> tuple[Header, 
         checkpoint_initiates=text.header.checkpoint_initiates if keeps_ids else (),
         pp_comm=_whole_bytes(sent) if plan.pp > 1 else 0,
     )
-    records = text.at(range(len(text.order))) if unchanged else _Moved(text, workload, plan, scale).records()
-    largest = max(max(*record.compute_ns, *record.comm_bytes) for record in {id(r): r for r in records}.values())
+    records = list(text.records) if unchanged else _Moved(text, workload, plan, scale).records()
+    largest = max(max(*record.compute_ns, *record.comm_bytes) for record in set(records))
     if max(largest, header.pp_comm) > MAX_NUMBER:
         raise SpecError(f"the text would hold the number {largest}: the format's numbers are below 2^63")
     return header, records
@@ -74,7 +74,7 @@ class _Moved:
         self.arrays, self.plan, self.scale = workload.arrays, plan, scale
         self.pieces = workload.arrays.pieces
         self.sections = sections_of(text, [])
-        self.line = text.at(range(len(text.order)))
+        self.line = text.records
         self.kinds = np.diff(workload.arrays.unit_layers, axis=1).argmax(axis=0)  # [layers] the unit of each
         # the records of each unit, as they stand in the file
         micro, stop, arrays = self.sections.micro, len(self.sections.micro) - self.sections.tail, workload.arrays

@@ -90,10 +90,10 @@ def read(data: bytes) -> str:
         return str(error)
     assert re.fullmatch("[0-9a-f]{64}", workload.content)
     assert workload.layers >= 1
-    written = write_simai_text(text.header, [text.records[k] for k in text.order])
+    written = write_simai_text(text.header, text.records)
     again = read_simai_text(PATH, written.encode())
     assert again.header == text.header
-    assert [again.records[k] for k in again.order] == [text.records[k] for k in text.order]
+    assert again.records == text.records
     for warning in warnings:
         assert re.match(re.escape(PATH) + r":[1-9][0-9]*: ", warning)
         assert len(warning.splitlines()) == 1

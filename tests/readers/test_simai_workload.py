@@ -36,7 +36,7 @@ def test_micro_batches_with_other_times_are_averaged_so_that_the_total_is_kept(l
 def test_a_file_of_20000_lines_is_stored_as_a_dozen_records(tmp_path: Path) -> None:
     path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=8, ga=160, layers=64))
     text = read_simai_text(path)
-    assert len(text.order) > 20_000
+    assert len(text.records) > 20_000
     assert len(text.records) == 8
     workload, _ = read_workload(path, Facts(micro_batch=1))
     size = sum(sys.getsizeof(field) for field in (*workload.arrays.pieces, *workload.arrays.step))

@@ -8,9 +8,6 @@ import re
 from collections import Counter
 from functools import cached_property
 
-import numpy as np
-
-from sim_core.arrays import Floats
 from sim_core.units import NS, short
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.simai.sections import COUNT_BYTES, EMBEDDING, EXPERTS, RECORDS_OF_EXPERTS, Sections
@@ -133,22 +130,14 @@ class File:
     @cached_property
     def runs(self) -> Runs:
         """The records of the micro-batches, each with how often a step runs it on a stage."""
-        pairs = zip(self.sections.text.records, self._counts[0].tolist(), strict=True)
-        return [(record, n) for record, n in pairs if n]
+        repetitions = self.sections.repetitions
+        counts = Counter(self.sections.text.at(repetitions.ravel()))
+        return [(record, n * (self.header.ga / len(repetitions))) for record, n in counts.items()]
 
     @cached_property
     def compute_s(self) -> float:
         """Seconds of all records in a step."""
-        compute_ns = np.array([float(sum(r.compute_ns)) for r in self.sections.text.records])
-        return float((compute_ns * sum(self._counts)).sum()) * NS
-
-    @cached_property
-    def _counts(self) -> tuple[Floats, Floats]:
-        """Runs in a step of each distinct record: in the micro-batches, and once per step."""
-        sections, text = self.sections, self.sections.text
-        lines = sections.repetitions.ravel(), np.array([*sections.before, *sections.after], np.int64)
-        counts, once = (np.bincount(text.order[of], minlength=len(text.records)).astype(np.float64) for of in lines)
-        return counts * (self.header.ga / len(sections.repetitions)), once
+        return NS * sum(sum(r.compute_ns) * n for r, n in (*self.runs, *((r, 1.0) for r in self.sections.once)))
 
     def named(self, *starts: str) -> Runs:
         """The records of the micro-batches whose names begin so."""

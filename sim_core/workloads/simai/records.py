@@ -106,14 +106,15 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
 def _with_final(text: SimaiText, name: str) -> SimaiText:
     """The text with a record without time or message at the end of each micro-batch."""
     ends = sections_of(text, []).repetitions[:, -1].astype(np.int64) + 1
-    header = text.header
+    header, records = text.header, list(text.records)
+    for end in reversed(ends.tolist()):
+        records.insert(end, Record(name, -1, (0, 0, 0), ("NONE",) * 3, ("",) * 3, (0, 0, 0), 100))
 
     def moved(ids: tuple[int, ...]) -> tuple[int, ...]:
         return tuple((np.array(ids, np.int64) + np.searchsorted(ends, ids, side="right")).tolist())
 
     return text._replace(
         header=header._replace(checkpoints=moved(header.checkpoints), checkpoint_initiates=moved(header.checkpoint_initiates)),
-        records=(*text.records, Record(name, -1, (0, 0, 0), ("NONE",) * 3, ("",) * 3, (0, 0, 0), 100)),
-        order=np.insert(text.order, ends, len(text.records)),
+        records=tuple(records),
         line_of=np.insert(text.line_of, ends, text.line_of[ends - 1]),
     )

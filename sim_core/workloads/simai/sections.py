@@ -77,7 +77,7 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
     def warn(line: int, what: str) -> None:
         warnings.append(f"{text.path}:{text.line_of[line]}: {what}")
 
-    line_names = [text.records[k].name for k in text.order]
+    line_names = [record.name for record in text.records]
     total = end = len(line_names)
     starts = [k for k, name in enumerate(line_names) if name == EMBEDDING]
     while end > 0 and _AFTER.match(line_names[end - 1]):
@@ -117,7 +117,7 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
 def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
     """Layer lines of each micro-batch; all must have the same records (times may differ)."""
     shape_ids: dict[object, int] = {}
-    shapes = np.array([shape_ids.setdefault(shape_of(record), len(shape_ids)) for record in text.records])[text.order]
+    shapes = np.array([shape_ids.setdefault(shape_of(record), len(shape_ids)) for record in text.records])
     size = bounds[1] - bounds[0]
     for number, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
         if end - begin != size:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sim_core.arrays import Ints
 from sim_core.errors import FormatError, Place, shown, shown_near
@@ -33,7 +32,7 @@ _NAME_LENGTH = 100
 
 
 class Record(NamedTuple):
-    """One distinct layer line: per phase (fwd, ig, wg) nanoseconds, collective, group suffix and bytes."""
+    """One layer line: per phase (fwd, ig, wg) nanoseconds, collective, group suffix and bytes."""
 
     name: str
     dependency: int
@@ -50,18 +49,17 @@ class Record(NamedTuple):
 
 
 class SimaiText(NamedTuple):
-    """A whole file: the distinct records, and `order[k]`, the record in layer line k (line `k_line[k]`)."""
+    """A whole file: a record for each layer line (line `line_of[k]`); equal lines are one object."""
 
     path: str
     header: Header
     records: tuple[Record, ...]
-    order: npt.NDArray[np.int32]
     line_of: Ints
     warnings: Words
 
     def at(self, lines: Iterable[int]) -> list[Record]:
         """The records in some layer lines."""
-        return [self.records[self.order[k]] for k in lines]
+        return [self.records[k] for k in lines]
 
 
 def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | None = None) -> SimaiText:
@@ -74,16 +72,15 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
     header = line.header
     if len(lines) < 2:
         raise FormatError(path, lines[0][0] + 1, "the number of layers is missing", expected="a whole number above 0")
-    records, order = _body(path, lines, (*COLLECTIVES, BROADCAST) if line.first_generation else COLLECTIVES)
+    records = _body(path, lines, (*COLLECTIVES, BROADCAST) if line.first_generation else COLLECTIVES)
     line_of = np.array([number for number, _ in lines[2:]], np.int64)
-    _check_ids(line.place, header, len(order))
+    _check_ids(line.place, header, len(records))
     if line.first_generation:
-        first_lines = line_of[np.unique(order, return_index=True)[1]].tolist()
-        records = _of_first_generation(path, header, records, first_lines, line.warnings)
-    return SimaiText(path, header, records, order, line_of, tuple(line.warnings))
+        records = _of_first_generation(path, header, records, line_of.tolist(), line.warnings)
+    return SimaiText(path, header, records, line_of, tuple(line.warnings))
 
 
-def _body(path: str, lines: list[tuple[int, str]], kinds: Words) -> tuple[tuple[Record, ...], npt.NDArray[np.int32]]:
+def _body(path: str, lines: list[tuple[int, str]], kinds: Words) -> tuple[Record, ...]:
     """Line 2 and the layer lines; a repeated line costs only a look-up."""
     (number, text), what = lines[1], "the number of layers"
     tokens = text.split()
@@ -93,16 +90,11 @@ def _body(path: str, lines: list[tuple[int, str]], kinds: Words) -> tuple[tuple[
     if count != len(lines) - 2:
         where = lines[-1][0] if count > len(lines) - 2 else lines[2 + count][0]
         raise FormatError(path, where, "layer lines", f"{len(lines) - 2}", f"{count} (line {number})")
-    ids: dict[str, int] = {}
-    records: list[Record] = []
-    order = np.empty(count, np.int32)
-    for k, (line, raw) in enumerate(lines[2:]):
-        index = ids.get(raw)
-        if index is None:
-            index = ids[raw] = len(records)
-            records.append(_record((path, line), raw, kinds))
-        order[k] = index
-    return tuple(records), order
+    read: dict[str, Record] = {}
+    for line, raw in lines[2:]:
+        if raw not in read:
+            read[raw] = _record((path, line), raw, kinds)
+    return tuple(read[raw] for _, raw in lines[2:])
 
 
 def _record(place: Place, raw: str, kinds: Words) -> Record:

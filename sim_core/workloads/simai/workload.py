@@ -53,12 +53,12 @@ def workload_from_simai(file: File, warnings: list[str]) -> Workload:
     text, size = sections.text, sections.repetitions.shape[1]
     vpp = header.vpp if header.pp > 1 else 1  # with pp 1, AICB writes the number of layers here
     base = BasePlan(header.tp, header.pp, vpp, header.ep, header.all_gpus, header.ga, facts.micro_batch or 1)
-    compute_ns = np.array([r.compute_ns for r in text.records], np.float64)[text.order[sections.repetitions]]
+    compute_ns = np.array([r.compute_ns for r in text.records], np.float64)[sections.repetitions]
     compute_s = compute_ns.mean(0) * NS
     excess_ns, others_ns = first_excess_ns(sections)
     if excess_ns > 0:
         compute_s[0, WEIGHT_GRADIENT] = others_ns * NS
-    again = _rerun_counts(header, len(text.order))[sections.repetitions]
+    again = _rerun_counts(header, len(text.records))[sections.repetitions]
     again = np.stack([again, again * compute_ns[:, :, FORWARD]], axis=-1).mean(0) * (1.0, NS)
     units, unit_of_layer = _units(sections, compute_s, warnings)
     places = [[sections.layers[k] for k in np.flatnonzero(unit_of_layer == unit)] for unit in range(units)]
