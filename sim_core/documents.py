@@ -19,6 +19,8 @@ Values = Mapping[str, Any]
 """Values by name, to be read."""
 Fields = dict[str, Any]
 """Values by name, to be filled in or handed on."""
+Words = tuple[str, ...]
+"""Names or texts, in order."""
 Document = Fields
 """What is written, or was read, as YAML or JSON."""
 Lines = dict[tuple[str, ...], int]

@@ -20,6 +20,7 @@ from sim_core import (
     SpecError,
     quantity,
 )
+from sim_core.documents import Words
 from sim_core.limits import product
 from sweep.spec.other_names import meant
 from sweep.spec.space import Space, has_simai, number_axes, to_plans
@@ -151,7 +152,7 @@ _KIND = {
 """Types of the columns of plan fields, by kind."""
 
 
-def measures_of(*kinds: Of) -> tuple[str, ...]:
+def measures_of(*kinds: Of) -> Words:
     """The measures of these kinds, in the order of a result."""
     return tuple(row.name for row in ROWS if row.of in kinds)
 
@@ -246,6 +247,6 @@ def describe_rows(space: Space, positions: Ints) -> tuple[dict[str, pa.Array], P
     return describe(space, columns, plans, numbers), plans
 
 
-def words(codes: Ints, names: tuple[str, ...]) -> pa.DictionaryArray:
+def words(codes: Ints, names: Words) -> pa.DictionaryArray:
     """A column of words from their codes."""
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(names, pa.string()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from sim_core import SimError, SpecError
-from sim_core.documents import Fields
+from sim_core.documents import Fields, Words
 from sweep.evaluation.identity import contents_at
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.results.folder import Folder, Location
@@ -32,7 +32,7 @@ class Reopened:
     base: Path
     prepared: Prepared  # every plan of the space, by number
     provenance: Fields
-    notes: tuple[str, ...]
+    notes: Words
 
 
 def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
@@ -51,7 +51,7 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
         prepared = prepare(spec, base).without_sample()
     except SimError as error:
         raise SpecError(f"{store.folder}: its sweep cannot be prepared again: {error}") from None
-    notes: tuple[str, ...] = ()
+    notes: Words = ()
     if differences(prepared.provenance["code"], provenance.get("code", {})):
         notes = ("the result is of another version of the simulator; what follows is simulated by this one",)
     elif provenance.get("search", provenance).get("of", provenance["sweep"]) != prepared.sweep.identity:

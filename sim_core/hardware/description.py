@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
-from sim_core.documents import Fields, Values, key_path, located, read_document
+from sim_core.documents import Fields, Values, Words, key_path, located, read_document
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.hardware.surface import Surface
 from sim_core.records import Record
@@ -302,7 +302,7 @@ def _first_fault(error: ValidationError) -> str:
 
 
 @cache
-def measured_devices() -> tuple[str, ...]:
+def measured_devices() -> Words:
     """Devices whose measured kernels ship with sim_core."""
     return tuple(sorted(path.stem for path in KERNEL_DIR.glob("*.npz")))
 
@@ -336,13 +336,13 @@ def _check_tables(hardware: Hardware, where: str, *, shipped: bool) -> None:
 
 
 @cache
-def preset_names() -> tuple[str, ...]:
+def preset_names() -> Words:
     """Names of the presets that ship with sim_core."""
     return tuple(sorted(path.stem for path in PRESET_DIR.glob("*.yaml")))
 
 
 @cache
-def fabric_names() -> tuple[str, ...]:
+def fabric_names() -> Words:
     """Fabrics that are not the InfiniBand of the presets; `PRESET+FABRIC` is a preset on one of them."""
     return tuple(sorted(path.stem for path in FABRIC_DIR.glob("*.yaml")))
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.documents import Words
 from sim_core.models.description import (
     COMPRESSED,
     EMBEDDING,
@@ -54,11 +55,11 @@ class Messages(NamedTuple):
     runs; -1: never.
     """
 
-    names: tuple[str, ...]
+    names: Words
     kind: Ints  # ALL_REDUCE .. SEND_RECEIVE
     group: Ints  # TP, EP, ETP, CP_A2A or CP_RING
     phase: Ints  # FORWARD or INPUT_GRADIENT
-    operators: tuple[str, ...]
+    operators: Words
     beside: Ints
     bytes: Floats
 

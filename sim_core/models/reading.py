@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from sim_core.documents import MOST_CHARACTERS, Lines, located, read_document
+from sim_core.documents import MOST_CHARACTERS, Fields, Lines, Words, located, read_document
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.description import Model, parse_model, put
 from sim_core.models.readers.hugging_face import ASSUMED, read_config
@@ -22,7 +21,7 @@ SUFFIXES = (".json", ".yaml", ".yml", ".txt", ".sh", ".slurm")
 
 
 @cache
-def model_names() -> tuple[str, ...]:
+def model_names() -> Words:
     """Names of the models that ship with sim_core."""
     return tuple(sorted(path.stem for path in PRESET_DIR.glob("*.yaml")))
 
@@ -60,7 +59,7 @@ def model_of_dump(values: Mapping[str, str], where: str, numbers: Mapping[str, o
     return parse_model(document | read_megatron(flags_of_dump(values), where, numbers) | dict(numbers), where)
 
 
-def model_of_flags(flags: Flags, where: str, numbers: Mapping[str, object]) -> tuple[Model, tuple[str, ...]]:
+def model_of_flags(flags: Flags, where: str, numbers: Mapping[str, object]) -> tuple[Model, Words]:
     """A model from flags of Megatron-LM with `numbers` set over it, and the flags that nobody knows, which are left out.
 
     Raises SpecError, FormatError.
@@ -71,7 +70,7 @@ def model_of_flags(flags: Flags, where: str, numbers: Mapping[str, object]) -> t
     return model, tuple(flag for flag in flags if flag not in known)
 
 
-def _read(path: Path, name: str, values: Mapping[str, object]) -> tuple[dict[str, Any], Lines]:
+def _read(path: Path, name: str, values: Mapping[str, object]) -> tuple[Fields, Lines]:
     """The numbers in a file and the lines of their keys; those in `values` may be missing."""
     folder = Path(name) if path.is_dir() else Path(name).parent
     path = path / CONFIG if path.is_dir() else path

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-from sim_core.documents import read_document
+from sim_core.documents import Words, read_document
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.features import read_features, split_features
 from sim_core.models.stack import STACK_DIR
@@ -15,8 +15,8 @@ RELEASE_DIR = STACK_DIR / "releases"
 class Rule(NamedTuple):
     """What recipes set for some models and devices, by the beginning of their names; for all where none is named."""
 
-    models: tuple[str, ...]
-    devices: tuple[str, ...]
+    models: Words
+    devices: Words
     features: Mapping[str, str]
 
 

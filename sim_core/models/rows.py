@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
+from sim_core.documents import Words
 from sim_core.models.description import Lora
 from sim_core.models.precision import ON_DEVICES, WIDE
 from sim_core.models.traffic import RESIDUAL, SCALE, UNFUSED_DROPOUT
@@ -50,7 +51,7 @@ class Operators(NamedTuple):
     too. `flops` are those executed: the causal half of flash attention, the whole square of unfused.
     """
 
-    names: tuple[str, ...]
+    names: Words
     kind: Ints
     phase: Ints  # FORWARD, INPUT_GRADIENT or WEIGHT_GRADIENT
     linear: Bools  # a GEMM in the precision of the key; the others are in 16 bits
@@ -155,7 +156,7 @@ class Rows:
             for name in ("cast", "normed", "transposed", "apart")
         )
         local = np.where(apart == 0, transposed, 0.0)  # a second copy that is gathered like the first
-        adapted: tuple[str, ...] = ()
+        adapted: Words = ()
         if self._lora is not None:  # second copies are for gradients of weights; an adapter reads a norm in 16 bits
             transposed, apart, adapted = np.zeros_like(cast), np.zeros_like(cast), self._lora.targets
         moved = [np.zeros(self._keys), np.zeros(self._keys)]

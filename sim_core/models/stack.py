@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import yaml
 from pydantic import ValidationError
 
-from sim_core.documents import key_path, located, read_document
+from sim_core.documents import Fields, Words, key_path, located, read_document
 from sim_core.engine.schedules import SCHEDULES
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.facts import DEVICES, Fact, split_sources
@@ -146,7 +146,7 @@ class Stack(Record):
         Fact("parts in which a product is made and its sum sent, where `overlap_tp`; 0: one for each rank", "layers", most=64),
     ]
     sums_in_8_bits: Annotated[
-        tuple[str, ...],
+        Words,
         Fact(
             "where layers run in 8 bits and `overlap_tp`, sums of products are sent in 8 bits, on devices with these kernels",
             "layers",
@@ -167,7 +167,7 @@ class Stack(Record):
         Placement, Fact("layers by number, or by what they and the head cost: a plan's even and balanced", "split")
     ] = "even"
     schedules: Annotated[
-        tuple[str, ...],
+        Words,
         Fact("pipeline schedules that it has; others are simulated, too", "init", " | ".join(SCHEDULES), several=True),
     ] = ("1f1b",)
     fills_pipeline: Annotated[bool, Fact("refuses fewer than pp - 1 micro-batches, and stages without a layer", "legality")] = (
@@ -438,7 +438,7 @@ STACK_FACTS: Mapping[str, Fact] = {
 """Every fact of a stack by name, in the order of the page."""
 
 
-def _read_facts(page: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:
+def _read_facts(page: Mapping[str, object]) -> tuple[Fields, dict[str, str]]:
     """The facts of a mapping in SI, and the sources of those that state one. Raises SpecError: `name: what`."""
     values, sources = split_sources(page)
     for name, value in values.items():
@@ -455,7 +455,7 @@ _OF_PAGE = ("name", "source", "told")
 
 
 @cache
-def stack_names() -> tuple[str, ...]:
+def stack_names() -> Words:
     """Names of the stacks that ship with sim_core."""
     return tuple(sorted(path.stem for path in STACK_DIR.glob("*.yaml")))
 
@@ -499,7 +499,7 @@ def _read_page(path: Path) -> Stack:
 
 def stack_yaml(stack: Stack) -> str:
     """A page that `read_stack` reads back: every fact, with its source where it has one."""
-    document: dict[str, Any] = {"name": stack.name, "source": stack.source}
+    document: Fields = {"name": stack.name, "source": stack.source}
     if stack.told:
         document["told"] = {name: list(counts) for name, counts in stack.told.items()}
     for name, fact in STACK_FACTS.items():

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from sim_core.documents import Words
 from sim_core.units import short
 
 
@@ -57,5 +58,5 @@ class ImpliedModel:
     parameters: float | None = None
     active: float | None = None
     approximate: bool = False
-    how: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    how: Words = ()
+    missing: Words = ()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats
+from sim_core.documents import Words
 from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT, LAYER, Unit
 from sim_core.models.keys import shape_of
 from sim_core.models.messages import ELEMENT, ETP, messages
@@ -89,7 +90,7 @@ DERIVED = "of the model"
 """Name of a piece that holds one message of the model."""
 
 
-def with_messages(recorded: Workload, modelled: Modelled, groups: list[int]) -> tuple[Arrays, tuple[str, ...], list[int]]:
+def with_messages(recorded: Workload, modelled: Modelled, groups: list[int]) -> tuple[Arrays, Words, list[int]]:
     """Columns and names with the messages on some groups, and the groups on which they are in the form of the file."""
     arrays, formed = recorded.arrays, list[int]()
     if recorded.kind == SIMAI:
@@ -130,9 +131,7 @@ def _put(pieces: Pieces, row: int, phase: int, sent: Message) -> None:
         column[row, phase] = value
 
 
-def _with_pieces(
-    arrays: Arrays, names: tuple[str, ...], modelled: Modelled, groups: list[int]
-) -> tuple[Arrays, tuple[str, ...]]:
+def _with_pieces(arrays: Arrays, names: Words, modelled: Modelled, groups: list[int]) -> tuple[Arrays, Words]:
     """Columns and names with a piece for each message of the model on some groups, sorted by unit."""
     ends, tables, given = [arrays.first_unit, arrays.last_unit], arrays.unit_layers, arrays.pieces
     for at, end in enumerate(ends):

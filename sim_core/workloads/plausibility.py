@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from sim_core.documents import Words
 from sim_core.models.weights import model_flops_per_token
 from sim_core.units import short
 from sim_core.workloads.check import ImpliedModel
@@ -23,8 +24,8 @@ class Plausibility(NamedTuple):
     flops_per_token: float | None
     approximate: bool
     stated: str
-    missing: tuple[str, ...]
-    doubts: tuple[str, ...]
+    missing: Words
+    doubts: Words
 
 
 def implied_model(workload: Workload) -> ImpliedModel:

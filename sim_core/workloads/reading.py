@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from sim_core.documents import Words
 from sim_core.errors import SpecError
 from sim_core.places import open_input
 from sim_core.workloads.facts import FACTS, Facts
@@ -30,7 +31,7 @@ from sim_core.workloads.traces.workload import workload_from_job
 from sim_core.workloads.workload import Workload
 
 SIMAI, TRACE, OP_TABLE = "simai", "trace", "operator table"
-Read = tuple[Workload, tuple[str, ...]]
+Read = tuple[Workload, Words]
 """A workload, and warnings about its file."""
 
 
@@ -94,7 +95,7 @@ class Format(NamedTuple):
     kind: str
     looks: Callable[[str], bool] | None
     read: Callable[[str, Facts], Read]
-    takes: tuple[str, ...]
+    takes: Words
 
 
 _COMMON = ("micro_batch", "sequence", "measured_on")

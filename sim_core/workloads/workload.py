@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from sim_core.arrays import Bools, Floats, Ints
+from sim_core.documents import Words
 from sim_core.models.description import Model
 from sim_core.models.keys import Keys, make_keys
 from sim_core.models.stack import Stack
@@ -279,7 +280,7 @@ class Workload:
     kind: str
     base: BasePlan
     layers: int
-    names: tuple[str, ...]
+    names: Words
     arrays: Arrays
     sequence: int | None
     measured_on: str | None
@@ -301,7 +302,7 @@ class Workload:
     recorded_fields: Mapping[str, str | bool] = field(default_factory=dict)
     state_width: tuple[float, float] = MIXED_PRECISION_ADAM
     dtype: str = "bf16"
-    notes: tuple[str, ...]
+    notes: Words
     checks: tuple[Check, ...] = ()
     implied: ImpliedModel | None = None
     records: Mapping[str, object] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, plural, short
+from sim_core.documents import Words
 from sweep.answers.among import ties_of
 from sweep.answers.explanation import NARROW, Explanation
 from sweep.answers.neighbours import harm
@@ -103,7 +104,7 @@ def of_memory(plan: Explanation) -> Iterator[Section]:
             told = f"memory: state {short(state, 'B')} of {short(have, 'B')}; activations are unknown"
             yield Section(told, apart=True)
         return
-    table: list[tuple[str, ...]] = []
+    table: list[Words] = []
     if shape is not None:
         count = shape.memory.shape[1]
         stages = range(count) if count <= MOST_STAGES else (0, 1, count // 2, count - 1)
@@ -146,7 +147,7 @@ def of_changes(plan: Explanation) -> Iterator[Section]:
     if not runs:
         running.sort(key=lambda each: float(each.after["gpu_s_per_sample"]))
     heading = "changes of one axis, simulated" if runs else "changes of one axis that make it run"
-    table: list[tuple[str, ...]] = [("change", "step", "speed per GPU", "MFU", "memory")]
+    table: list[Words] = [("change", "step", "speed per GPU", "MFU", "memory")]
     for each in running:
         step, mfu, memory = (cell(name, each.after[name]) for name in ("step_time_s", "mfu", "peak_memory_bytes"))
         table.append((each.change, step, f"{each.gain():+.1%}" if runs else "-", mfu, memory))

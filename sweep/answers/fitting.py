@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import EXPLANATIONS, MEMORY, SpecError, short
-from sim_core.documents import Fields, Values
+from sim_core.documents import Fields, Values, Words
 from sweep.answers.section import Section
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.one_plan import of_sets
@@ -55,7 +55,7 @@ class Fit(NamedTuple):
     row: Fields
     chance: float | None
     changes: list[Change]
-    notes: tuple[str, ...]
+    notes: Words
 
 
 def fit(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -> Fit:
@@ -88,7 +88,7 @@ def fit(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -> Fit:
     return Fit(told, own, chance, changes, (*prepared.warnings, *prepared.notes))
 
 
-def _prepared(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -> tuple[Prepared, tuple[str, ...]]:
+def _prepared(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -> tuple[Prepared, Words]:
     """A space of the plan, which is its first, and of its changes; and the fields that differ in it."""
     plain = {"name": "fit", "workload": dict(workload), "hardware": hardware}
     document = apply_sets({**plain, "fixed": {"all_gpus": gpus}}, sets, within="fixed", example="tp=8")
@@ -147,7 +147,7 @@ def fit_sections(found: Fit) -> Iterator[Section]:
         yield Section(said, apart=not runs, values={"changes": changes})
 
 
-def _told(change: Change) -> tuple[str, ...]:
+def _told(change: Change) -> Words:
     row = change.row
     return (
         ", ".join(f"{name} {_word(value)}" for name, value in change.fields.items()),

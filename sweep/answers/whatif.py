@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim_core import EXPLANATIONS, SpecError, Workload, named, plural
-from sim_core.documents import Fields
+from sim_core.documents import Fields, Words
 from sweep.answers.among import within
 from sweep.answers.section import Section
 from sweep.answers.variation import HARDWARE, STEP, Variation, pinned, plan_of, prepared
@@ -75,7 +75,7 @@ class WhatIf(NamedTuple):
     same: Variation
     best: Variation  # no plan can run then where it has none after
     searched: int  # plans of the space that the best one is of
-    notes: tuple[str, ...]
+    notes: Words
 
 
 def what_if(opened: Reopened, number: int, question: Question) -> WhatIf:

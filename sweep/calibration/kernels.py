@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from sim_core import Floats, FormatError, Hardware, SpecError, shown
-from sim_core.documents import Values, parse_json
+from sim_core.documents import Values, Words, parse_json
 from sim_core.hardware.kernels.attention import attention_s
 from sim_core.hardware.kernels.device import load_kernels, precisions
 from sim_core.hardware.kernels.gemm import gemm_s
@@ -52,7 +52,7 @@ MEMORY_OFF = 0.15
 class Kernel(NamedTuple):
     """A kernel: words and sizes as in WORDS and SIZES, the median of its times, and whether its launch took as long."""
 
-    words: tuple[str, ...]
+    words: Words
     sizes: Shape
     us: float
     launch_bound: bool
@@ -170,7 +170,7 @@ class KernelFit(NamedTuple):
 
     hardware: Hardware
     classes: tuple[Class, ...]
-    notes: tuple[str, ...]
+    notes: Words
 
 
 class _Part(NamedTuple):
@@ -303,9 +303,9 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
             yield _Part(surface, what, seconds, preset_s, operations * heads * s.astype(np.float64) ** 2 * dim)
 
 
-def _grouped(rows: Sequence[Kernel]) -> Mapping[tuple[str, ...], list[Kernel]]:
+def _grouped(rows: Sequence[Kernel]) -> Mapping[Words, list[Kernel]]:
     """Kernels by dtype and phase."""
-    groups: dict[tuple[str, ...], list[Kernel]] = {}
+    groups: dict[Words, list[Kernel]] = {}
     for row in rows:
         groups.setdefault(row.words[:2], []).append(row)
     return groups

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim_core import STACK_FACTS, Floats, Hardware, Stack
+from sim_core.documents import Fields, Words
 
 Page = Stack | Hardware
 
@@ -22,12 +23,12 @@ class Number(NamedTuple):
     name: str
     width: float
     factor: bool = False
-    together: tuple[str, ...] = ()
+    together: Words = ()
     starts: tuple[float, ...] = ()
     seen: float = 0.7
 
     @property
-    def facts(self) -> tuple[str, ...]:
+    def facts(self) -> Words:
         """The facts that it sets."""
         return self.together or (self.name,)
 
@@ -71,7 +72,7 @@ OF_HARDWARE = {"sustained_scale": (0.01, 100.0), "nic_efficiency": (1e-3, 1.0), 
 """Ranges of numbers of a device; those of a stack are with its facts."""
 
 
-def facts_at(page: Page, numbers: Sequence[Number], values: Floats) -> dict[str, Any]:
+def facts_at(page: Page, numbers: Sequence[Number], values: Floats) -> Fields:
     """The facts that `values` mean, in widths away from the page, within the ranges of the facts, [numbers]."""
     return {
         fact: changed(_own(page, fact), partial(_moved, number, fact, value))

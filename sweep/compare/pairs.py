@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from sim_core import HARDWARE_KEYS, METRIC_ROWS, PARTS, PLAN_DEFAULTS, SpecError, named, nearest
-from sim_core.documents import Fields
+from sim_core.documents import Fields, Words
 from sweep.options import OptionError
 from sweep.ranking.query import columns_of, opened, plan_columns
 from sweep.ranking.selection import quoted
@@ -44,8 +44,8 @@ class Pairs(NamedTuple):
 
     connection: duckdb.DuckDBPyConnection
     provenances: tuple[Fields, Fields]
-    varying: tuple[str, ...]
-    without: tuple[str, ...]
+    varying: Words
+    without: Words
     left_out: int  # pairs that are not in the table: neither side runs
 
     def rows(self, query: str) -> list[Any]:

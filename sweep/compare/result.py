@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from sim_core.documents import Fields
+from sim_core.documents import Fields, Words
 from sweep.compare.changes import Change
 
 MOVES = {
@@ -104,16 +104,16 @@ class Comparison:
     new: str
     by: str
     descending: bool
-    per: tuple[str, ...]
+    per: Words
     old_rows: int
     new_rows: int
     old_feasible: int
     new_feasible: int
     old_failed: int
     new_failed: int
-    incomplete: tuple[str, ...]  # in words, which side is incomplete
+    incomplete: Words  # in words, which side is incomplete
     matched: int
-    matched_without: tuple[str, ...]  # columns that differ for every plan, so that plans were matched without them
+    matched_without: Words  # columns that differ for every plan, so that plans were matched without them
     inputs: tuple[Change, ...]
     groups: tuple[Group, ...]
     steps: Steps

@@ -3,6 +3,7 @@
 import shlex
 
 from sim_core import Model, SpecError, megatron_arguments
+from sim_core.documents import Words
 from sweep.frameworks import megatron, megatron_choices as choices
 from sweep.frameworks.plan import Launched
 
@@ -44,7 +45,7 @@ def flags_text(plan: Launched) -> str:
     return " ".join(_rows(_accepted(plan)))
 
 
-def _accepted(plan: Launched) -> dict[str, tuple[str, ...]]:
+def _accepted(plan: Launched) -> dict[str, Words]:
     """The flags. Raises SpecError if Megatron-LM would refuse them."""
     flags = megatron.flags_of_plan(plan)
     broken = megatron.refused(flags, plan["all_gpus"])
@@ -53,7 +54,7 @@ def _accepted(plan: Launched) -> dict[str, tuple[str, ...]]:
     return flags
 
 
-def _rows(flags: dict[str, tuple[str, ...]]) -> list[str]:
+def _rows(flags: dict[str, Words]) -> list[str]:
     return [" ".join([flag, *(shlex.quote(value) for value in values)]) for flag, values in flags.items()]
 
 

@@ -5,7 +5,7 @@ from math import prod
 from pathlib import Path
 
 from sim_core import Dump, whole_of
-from sim_core.documents import shipped_document
+from sim_core.documents import Words, shipped_document
 from sweep.frameworks.plan import Plan
 
 NAME, PAGE, PAGE_OF_TPU = "MaxText", "maxtext", "maxtext-tpu"
@@ -44,7 +44,7 @@ def plan_of(settings: Dump, gpus: int | None) -> Plan:
     }  # fmt: skip
 
 
-def _degree(settings: Dump, axes: tuple[str, ...]) -> int | None:
+def _degree(settings: Dump, axes: Words) -> int | None:
     """Ranks along some axes; None where one of them is what is left, or no number."""
     stated = [settings.get(f"{mesh}_{axis}_parallelism", "1") for mesh in ("ici", "dcn") for axis in axes]
     return prod(map(int, stated)) if all(re.fullmatch(r"[1-9]\d{0,5}", size, re.ASCII) for size in stated) else None

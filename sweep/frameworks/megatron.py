@@ -16,7 +16,7 @@ from sim_core import (
     read_stack,
     says_model,
 )
-from sim_core.documents import Fields, Values
+from sim_core.documents import Fields, Values, Words
 from sim_core.models.features import read_features
 from sweep.frameworks import megatron_choices as choices, megatron_sizes as sizes
 from sweep.frameworks.deepspeed import DEEPSPEED
@@ -133,18 +133,18 @@ def as_stated(plan: Values, names: Collection[str], *, part: bool) -> tuple[Fiel
     ] * bool(absent)
 
 
-def flags_of_plan(plan: Launched) -> dict[str, tuple[str, ...]]:
+def flags_of_plan(plan: Launched) -> dict[str, Words]:
     """Flags and values of a plan, and of its model where it is known. Raises SpecError for what Megatron-LM cannot do."""
     schedule = plan["schedule"]
     if schedule != "1f1b":
         raise SpecError(f"plan {plan.number}: Megatron-LM has no schedule {schedule}, only 1f1b (interleaved with vpp > 1)")
-    flags: dict[str, tuple[str, ...]] = {model.LAYERS.flag: (str(plan["layers"]),)}
+    flags: dict[str, Words] = {model.LAYERS.flag: (str(plan["layers"]),)}
     if plan.model is not None:
         flags = model.model_flags(plan.model, plan.sequence or 0, sizes.stages_of(plan))
     return flags | flags_of(ARGUMENTS, plan)
 
 
-def refused(flags: Mapping[str, tuple[str, ...]], world: int, among: Collection[Argument[Launched]] = ARGUMENTS) -> list[str]:
+def refused(flags: Mapping[str, Words], world: int, among: Collection[Argument[Launched]] = ARGUMENTS) -> list[str]:
     """The rules of arguments that these flags break on `world` GPUs, one line each.
 
     As its validators say (megatron/training/arguments.py, megatron/core/transformer/transformer_config.py at d98e8a64), and

@@ -14,6 +14,7 @@ from sim_core import (
     SpecError,
     megatron_arguments as model,
 )
+from sim_core.documents import Words
 from sweep.frameworks.deepspeed import DEEPSPEED, ZERO, ZERO_STAGE, part_in
 from sweep.frameworks.megatron_sizes import TP, Launch, has_experts
 from sweep.frameworks.plan import Launched
@@ -99,7 +100,7 @@ def checkpointing(dump: Dump) -> str:
     return "full" if OLD_METHOD.word(dump, "None") not in OFF and not told else "none"
 
 
-def _recompute(plan: Launched) -> tuple[str, str, str, tuple[str, ...] | None]:
+def _recompute(plan: Launched) -> tuple[str, str, str, Words | None]:
     """Granularity, method, layers and modules of a plan; empty: left out."""
     kind, _, layers = plan["checkpointing"].partition(":")
     if kind in ("none", "file"):
@@ -267,7 +268,7 @@ def _offloaded(dump: Dump) -> str | float | None:
     return sent / layers if layers and sent and sent <= layers else None
 
 
-def _modules_sent(plan: Launched) -> tuple[str, ...]:
+def _modules_sent(plan: Launched) -> Words:
     """Modules whose inputs go to the host. Raises SpecError for a share."""
     sent = str(plan.fields.get("activation_offload", "0"))
     if sent[0].isdigit() and float(sent) > 0:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sim_core import OF_NUMBER, OF_SWITCH, Argument, Dump, Rules, megatron_arguments as model
+from sim_core.documents import Words
 from sweep.frameworks.plan import Launched
 
 Size = Argument[Launched]
@@ -52,7 +53,7 @@ def of_plan(field: str) -> Callable[[Launched], Any]:
 class Launch:
     """Flags with their values, as a script has them: what it asks for on `world` GPUs, with Megatron-LM's defaults."""
 
-    def __init__(self, flags: Mapping[str, tuple[str, ...]], world: int) -> None:
+    def __init__(self, flags: Mapping[str, Words], world: int) -> None:
         self._flags = flags
         self.world = world
         self.tp, self.pp, self.cp, self.ep = (self.number(size, 1) for size in (TP, PP, CP, EP))
@@ -71,7 +72,7 @@ class Launch:
     def has(self, argument: Argument[Any]) -> bool:
         return argument.flag in self._flags
 
-    def words(self, argument: Argument[Any]) -> tuple[str, ...]:
+    def words(self, argument: Argument[Any]) -> Words:
         return self._flags.get(argument.flag, ())
 
     def word(self, argument: Argument[Any], default: str) -> str:
@@ -189,7 +190,7 @@ def _a2a_size(dump: Dump) -> int | None:
     return int(found[0]) if found and _cp_type(dump) == "a2a+p2p" else None
 
 
-def _a2a_sizes(plan: Launched) -> tuple[str, ...] | None:
+def _a2a_sizes(plan: Launched) -> Words | None:
     cp, a2a = plan["cp"], plan["cp_a2a_size"]
     return (str(a2a), str(cp // a2a)) if cp > 1 and plan["cp_comm_type"] == "a2a+p2p" else None
 

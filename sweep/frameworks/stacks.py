@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from sim_core.documents import Words
 from sweep.frameworks import deepspeed, megatron, nanotron, nemo, olmo_core, torchtitan
 from sweep.frameworks.megatron_sizes import TP_OVERLAP
 
@@ -16,12 +17,12 @@ class Page(NamedTuple):
     calls collectives of tp beside GEMMs. `of_megatron`: Megatron-LM runs below it. `past`: of 2021 to early 2025, which nobody
     begins a job with. `devices`: beginnings of the names of those that it is for; empty: of all GPUs."""
 
-    lacks: tuple[str, ...] = ()
-    not_varied: tuple[str, ...] = ()
+    lacks: Words = ()
+    not_varied: Words = ()
     overlap_tp: str = f"{TP_OVERLAP.flag} of Megatron-LM"
     of_megatron: bool = False
     past: bool = False
-    devices: tuple[str, ...] = ()
+    devices: Words = ()
 
 
 _DATA_PARALLEL = ("tp", "pp", "vpp", "cp", "ep", "overlap_tp", "overlap_ep", "dispatcher", "layer_split", "schedule")

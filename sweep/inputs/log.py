@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from sim_core import SpecError, model_of_dump, read_model, short
-from sim_core.documents import Fields
+from sim_core.documents import Fields, Words
 from sweep.inputs.launch.keys import numbers_or_why
 from sweep.inputs.launch.megatron import numbers_told
 from sweep.inputs.logs.composer import ComposerLog
@@ -137,7 +137,7 @@ class _State(Taker):
         self.failed = self.failed or bool(FAILED.search(line))
 
 
-def _model(reader: LogReader, path: str) -> tuple[Fields, tuple[str, ...]]:
+def _model(reader: LogReader, path: str) -> tuple[Fields, Words]:
     """The numbers of the model, and why they are not all there."""
     own = dict(reader.model)
     if reader.preset:

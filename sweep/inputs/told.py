@@ -4,7 +4,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sim_core.documents import Values
+from sim_core.documents import Values, Words
 
 NEEDED = ("all_gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "global_batch", "sequence")
 """What a log has to tell of a plan for its run to be simulated."""
@@ -28,10 +28,10 @@ class Job:
     facts: Values = field(default_factory=dict)  # of the stack in SI, as the file states them, over its page
     plan: Values = field(default_factory=dict)
     model: Values = field(default_factory=dict)
-    missing: tuple[str, ...] = ()  # what a simulation needs and the file does not tell
+    missing: Words = ()  # what a simulation needs and the file does not tell
     lines: Mapping[str, Set[int]] = field(default_factory=dict)  # of a launch file, that name a field of the plan
-    notes: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()  # names of flags or keys of a launch that have no part in the plan or the model
+    notes: Words = ()
+    kept: Words = ()  # names of flags or keys of a launch that have no part in the plan or the model
     refused: str = ""  # why the plan that a log prints cannot be believed
     parameters: int | None = None
     step_time_s: float | None = None

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import PARTS, Ints
-from sim_core.documents import Fields, Values
+from sim_core.documents import Fields, Values, Words
 from sweep.columns import MEASURES, NUMBERS, RUNS, SECTIONS, SIZES, higher_is_better, measures_of, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.beside_running import Beside, beside_running
@@ -56,26 +56,26 @@ class Ranking:
     """The ranked rows, and what the ranking leaves out."""
 
     rows: pa.Table  # every column of a result, or those asked for; the same for all results with the same columns
-    shown: tuple[str, ...]  # the columns of `rows` that say most of these plans, or those asked for
+    shown: Words  # the columns of `rows` that say most of these plans, or those asked for
     chosen: bool  # whether columns were asked for
     best: Fields | None  # every column of the first row, of groups that of the best by `best_by`
     best_by: str
-    per: tuple[str, ...]
-    front: tuple[str, ...]  # columns of the Pareto front that the rows are; empty: a ranking
+    per: Words
+    front: Words  # columns of the Pareto front that the rows are; empty: a ranking
     by: str
     descending: bool
     ranked: int
     total: int
     missing: int  # rows that are not computed yet
-    notes: tuple[str, ...]  # of the run, those that concern the ranking
+    notes: Words  # of the run, those that concern the ranking
     filtered: int  # ok, but `where` is false
     reasons: dict[str, int]  # not ranked, by reason
     memory: tuple[float, ...] | None  # least and most that the plans need which do not fit, and have
-    varying: tuple[str, ...]  # plan columns with more than one value among the ranked
+    varying: Words  # plan columns with more than one value among the ranked
     held: Fields  # plan columns with one value
     utilisation: list[Fields]  # of the rows: UTILISATION
     alike: int  # plans that the rows stand for besides their own
-    differing: tuple[str, ...]  # columns in which those differ
+    differing: Words  # columns in which those differ
     error_bars: ErrorBars
     running: Beside | None  # the job that runs, where the spec names one
     searched: bool  # a search: plans that were proven worse have no row
@@ -233,7 +233,7 @@ def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further
         return [name.strip() if name.strip() in further else result_column(name, list(schema)) for name in names]
 
 
-def _notes(provenance: Fields) -> tuple[str, ...]:
+def _notes(provenance: Fields) -> Words:
     """Notes of the run that concern the ranking."""
     concerning = ("memory:", "budget:", "failures:", "stragglers:")
     notes = [note for note in provenance.get("notes", ()) if note.startswith(concerning)]

@@ -4,7 +4,7 @@ import re
 from functools import cache
 
 from sim_core import Hardware, preset_names, read_hardware
-from sim_core.documents import Fields
+from sim_core.documents import Fields, Words
 from sweep.frameworks.stacks import assumed
 from sweep.runs.table import NotSimulated
 
@@ -53,7 +53,7 @@ class Name:
 
 
 @cache
-def presets_of(name: str) -> tuple[str, ...]:
+def presets_of(name: str) -> Words:
     """The presets of a device as a table names it (`A100-80GB-SXM`, `GB200`), the smallest memory first. Raises NotSimulated.
 
     The chip has to be the same; so do memory and form where both names state them; a name without a form means SXM. There are

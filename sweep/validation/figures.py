@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim_core import Floats
-from sim_core.documents import Fields
+from sim_core.documents import Fields, Words
 from sweep.runs.simulation import PLAN_REASON, Run
 from sweep.runs.table import FAILED, OK, QUALITIES, REFUSED
 
@@ -179,7 +179,7 @@ class Ranking:
 
 def rankings(runs: Iterable[Run]) -> list[Ranking]:
     """One for each job with two plans or more. Of a plan that was measured twice, the mean."""
-    jobs: dict[tuple[str, ...], dict[tuple[str, ...], list[Run]]] = defaultdict(lambda: defaultdict(list))
+    jobs: dict[Words, dict[Words, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         plan = tuple(run.row.text(key) for key in OF_PLAN)
         jobs[tuple(run.row.text(key) for key in OF_JOB)][plan].append(run)

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.arrays import Bools, Floats
+from sim_core.documents import Words
 from sim_core.errors import SpecError, nearest
 from sim_core.hardware.description import Hardware
 from sim_core.hardware.kernels.tables import Tables, read_tables
@@ -21,10 +22,10 @@ class Dtype(NamedTuple):
     peak: str  # number of the hardware
     bytes: float  # of one element
     own: bool = True  # the tables are of this very precision
-    also: tuple[str, ...] = ()  # other peaks that a device must have
+    also: Words = ()  # other peaks that a device must have
 
     @property
-    def peaks(self) -> tuple[str, ...]:
+    def peaks(self) -> Words:
         """Numbers of the hardware that are above 0 where it has this precision."""
         return (*self.also, self.peak)
 

@@ -4,13 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, TypeVar
 
+from sim_core.documents import Words
+
 OF_SWITCH, OF_NUMBER, OF_WORD = "switch", "number", "word"
 """Kinds of arguments: no value, a whole number, anything else."""
 OFF = ("", "None", "False")
 """What stands in a dump for an argument that is not set."""
 Dump = Mapping[str, str]
 """Arguments by name, with their values as a run prints them: True for a switch that is on."""
-Written = str | int | tuple[str, ...] | None
+Written = str | int | Words | None
 """What follows a flag. True: nothing, a switch that is on; False and None: the flag is left out."""
 Rules = Sequence[tuple[object, str]]
 """True where a rule is broken, such as a remainder, and the rule."""
@@ -34,7 +36,7 @@ class Argument(Generic[T_contra]):
     kind: str = OF_WORD
     field: str = ""
     _: KW_ONLY
-    older: tuple[str, ...] = ()
+    older: Words = ()
     read: Callable[[Dump], Any] | None = None
     write: Callable[[T_contra], Written] | None = None
     refuses: Callable[[Any], Rules] | None = None
@@ -44,7 +46,7 @@ class Argument(Generic[T_contra]):
     stack: str = ""
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Words:
         """All spellings with underscores, the usual one first."""
         return (self.name, *self.older)
 
@@ -88,9 +90,9 @@ def whole_of(dump: Dump, name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 13 else None
 
 
-def flags_of(arguments: Sequence[Argument[T_contra]], described: T_contra) -> dict[str, tuple[str, ...]]:
+def flags_of(arguments: Sequence[Argument[T_contra]], described: T_contra) -> dict[str, Words]:
     """The flags that say a model or a plan, with their values, in the order of the arguments."""
-    flags: dict[str, tuple[str, ...]] = {}
+    flags: dict[str, Words] = {}
     for argument in arguments:
         value = None if argument.write is None else argument.write(described)
         if value is True:

@@ -5,11 +5,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim_core.documents import shipped_document
+from sim_core.documents import Fields, Values, Words, shipped_document
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.models.description import MAX, MAX_LAYERS
 
-Document = dict[str, Any]
+Document = Fields
 """Numbers of a model, for `parse_model`."""
 
 ACTIVATIONS: Mapping[str, str] = {
@@ -64,7 +64,7 @@ def _plain(given: Document) -> Iterable[Any]:
 class Config:
     """The fields of one file under the names that families.yaml gives them. Methods raise SpecError with file and field."""
 
-    def __init__(self, fields: Mapping[str, Any], where: str, row: Row) -> None:
+    def __init__(self, fields: Values, where: str, row: Row) -> None:
         self._where, self.row = where, row
         self._names = {**tables()["names"], **row.names}
         self._spelled: dict[str, str] = {}
@@ -176,7 +176,7 @@ class Config:
             raise self._wrong(key, value, "a list of layer numbers")
         return tuple(value)
 
-    def words(self, key: str, valid: Iterable[str], count: int | None = None) -> tuple[str, ...] | None:
+    def words(self, key: str, valid: Iterable[str], count: int | None = None) -> Words | None:
         """A list of words, one for each of `count` layers, or None."""
         value = self.value(key) if self.reads(key) else None
         if value is None:

@@ -6,6 +6,7 @@ A part that a family has, or that a file of an unknown family names, adds number
 import re
 from collections.abc import Callable, Mapping
 
+from sim_core.documents import Words
 from sim_core.models.readers.config_fields import ACTIVATIONS, Config, Document, tables
 
 _NEAR, _LOCAL, _SPARSE, _HEAVY = "sliding_attention", "local", "compressed_sparse_attention", "heavily_compressed_attention"
@@ -74,7 +75,7 @@ def _pattern(config: Config) -> Document:
     return {"pattern": pattern, "layers": len(pattern)}
 
 
-def _kinds(config: Config, document: Document, others: tuple[str, ...]) -> tuple[str, ...] | None:
+def _kinds(config: Config, document: Document, others: Words) -> Words | None:
     """What each layer's mixer is called, if the file says so: full attention or one of `others`."""
     return config.words("layer_types", (*_FULL, *others), document["layers"])
 

@@ -1,8 +1,8 @@
 """A Hugging Face `config.json` to the numbers of a model, by `model_type`, or as a decoder with the parts that it names."""
 
 from collections.abc import Mapping
-from typing import Any
 
+from sim_core.documents import Values
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.readers.config_fields import Config, Document, row_of, tables
 from sim_core.models.readers.families import decoder
@@ -18,7 +18,7 @@ ASSUMED = "no known family, read as a decoder with the parts that its fields nam
 """In the source of a model that is read so: its parameters are to be compared with the published ones."""
 
 
-def read_config(fields: Mapping[str, Any], where: str) -> Document:
+def read_config(fields: Values, where: str) -> Document:
     """The numbers of a model as a mapping for `parse_model`, without name and source. Raises SpecError.
 
     Of a model that sees or hears as well only the text model is read, and the source says so; also where its family is not
@@ -47,7 +47,7 @@ def read_config(fields: Mapping[str, Any], where: str) -> Document:
     return document
 
 
-def _unknown(fields: Mapping[str, Any], where: str, kind: str) -> tuple[Config, Document]:
+def _unknown(fields: Values, where: str, kind: str) -> tuple[Config, Document]:
     """A decoder of the parts that its fields name; what no field tells is said in its source."""
     row, mixers = row_of(kind), tables()["mixers"]
     config = Config(fields, where, row)

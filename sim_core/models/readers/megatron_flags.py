@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from sim_core.documents import Lines, Values
+from sim_core.documents import Lines, Values, Words
 from sim_core.models.readers.argument import flag_of
 from sim_core.models.readers.megatron_arguments import HIDDEN, LAYERS
 
@@ -14,7 +14,7 @@ from sim_core.models.readers.megatron_arguments import HIDDEN, LAYERS
 class Given(NamedTuple):
     """The values of one flag; `()` for a bare flag."""
 
-    values: tuple[str, ...]
+    values: Words
     line: int  # 0: unknown
     maybe: bool = False  # under a condition of the script, which may not hold
 

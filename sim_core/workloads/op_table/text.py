@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sim_core.documents import Words
 from sim_core.errors import FormatError, nearest, shown, shown_near
 from sim_core.terms import kinds_by
 from sim_core.workloads.lines import Warnings, text_lines
@@ -36,8 +37,8 @@ class OpRow(NamedTuple):
     line: int
     name: str
     compute_s: tuple[float, ...]
-    collective: tuple[str, ...]  # one of COLLECTIVES each
-    suffix: tuple[str, ...]  # the group of each: "", "_EP" or "_DP_EP"
+    collective: Words  # one of COLLECTIVES each
+    suffix: Words  # the group of each: "", "_EP" or "_DP_EP"
     elements: tuple[float, ...]  # whole numbers
     process_s: float
 
@@ -46,7 +47,7 @@ class OpTableText(NamedTuple):
     """The rows in the order of the file."""
 
     path: str
-    warnings: tuple[str, ...]
+    warnings: Words
     rows: tuple[OpRow, ...]
 
     @property
@@ -93,7 +94,7 @@ class _Table:
         self.path = path
         self.warnings = Warnings(path)
 
-    def header(self, lines: list[tuple[int, str]]) -> tuple[tuple[str, ...], list[tuple[int, str]]]:
+    def header(self, lines: list[tuple[int, str]]) -> tuple[Words, list[tuple[int, str]]]:
         """The columns in the order of the file, and the lines of the rows."""
         line, text = lines[0]
         cells = _cells(text.strip())
@@ -118,7 +119,7 @@ class _Table:
             self.warnings.add(line, f"missing columns are taken as 0 and NONE: {' '.join(absent)}")
         return tuple(cells), lines[1:]
 
-    def row(self, line: int, text: str, columns: tuple[str, ...]) -> OpRow:
+    def row(self, line: int, text: str, columns: Words) -> OpRow:
         """The values of a line. Raises FormatError."""
         cells = _cells(text.strip())
         if len(cells) != len(columns) and len(text.split()) == len(columns):

@@ -9,14 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core.arrays import Ints
+from sim_core.documents import Words
 from sim_core.errors import FormatError, Place, shown, shown_near
 from sim_core.terms import kinds_by
 from sim_core.workloads.lines import text_lines
 from sim_core.workloads.simai.header import HEADER_KEYS, LIST_KEYS, RERUN_POLICY, Header, HeaderLine, integer
 from sim_core.workloads.words import group_of, words_of
-
-Words = tuple[str, ...]
-"""Texts, in order."""
 
 COLLECTIVES = tuple(kinds_by("simai"))
 BROADCAST = "BROADCAST"

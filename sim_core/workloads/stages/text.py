@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
-from sim_core.documents import Document, Values
+from sim_core.documents import Document, Values, Words
 from sim_core.errors import FormatError, shown
 from sim_core.places import read_input
 
@@ -42,7 +42,7 @@ class StageDurations(NamedTuple):
     after_s: float = 0.0  # of the step after the pipeline: gradients, optimizer
     layers: int | None = None
     micro_batch: int | None = None
-    notes: tuple[str, ...] = ()
+    notes: Words = ()
 
     @property
     def pp(self) -> int:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim_core.documents import Words
 from sim_core.workloads.traces.layout import Layout
 
 
@@ -30,7 +31,7 @@ class Operation(NamedTuple):
     """
 
     name: str
-    parts: tuple[str, ...]
+    parts: Words
     gap_s: float  # idle before it
     duration_s: float
     start_s: float = 0.0
@@ -84,7 +85,7 @@ class Job(NamedTuple):
 
     ranks: tuple[Rank, ...]
     layout: Layout
-    warnings: tuple[str, ...]
+    warnings: Words
     sequence: int
     token_bytes: float
     alone: bool

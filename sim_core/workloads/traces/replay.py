@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats
+from sim_core.documents import Words
 from sim_core.errors import SpecError
 from sim_core.workloads.traces.files import ALONE
 from sim_core.workloads.traces.job import Call, Job
@@ -63,7 +64,7 @@ class JobStatistics:
     operations: tuple[OperationStatistics, ...]
     shares: tuple[Shares, ...]
     stragglers: tuple[Straggler, ...]
-    unknown_waits: tuple[str, ...]
+    unknown_waits: Words
     schedule: str
 
 
@@ -97,7 +98,7 @@ def statistics(job: Job) -> JobStatistics:
     )
 
 
-def recorded_waits(job: Job) -> tuple[list[list[list[float]]], tuple[str, ...]]:
+def recorded_waits(job: Job) -> tuple[list[list[list[float]]], Words]:
     """Seconds that each operation of each rank waits: itself, and in each of its calls. And the kinds of collective for which
     that is unknown.
 
@@ -147,7 +148,7 @@ class Replay(NamedTuple):
     recorded_s: float
     of_ranks: bool
     events: tuple[Played, ...]
-    notes: tuple[str, ...]
+    notes: Words
 
     @property
     def error(self) -> float:

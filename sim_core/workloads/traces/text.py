@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from sim_core.documents import Words
 from sim_core.errors import FormatError, nearest, shown, shown_near
 from sim_core.places import read_input
 from sim_core.workloads.lines import Warnings, text_lines
@@ -104,7 +105,7 @@ class TraceText(NamedTuple):
     path: str
     rank: int | None
     stage: int
-    warnings: tuple[str, ...]
+    warnings: Words
     truncated: bool  # the last line was truncated and is skipped
     rows: tuple[TraceRow, ...]
 
@@ -256,14 +257,14 @@ class _Reader:
         found = shown_near(str(text), str(text).removeprefix("torch."), words)
         raise self._fail(f"unknown {what} of {self._of()}", found, " ".join(words))
 
-    def _unknown(self, what: str, text: str, valid: tuple[str, ...]) -> None:
+    def _unknown(self, what: str, text: str, valid: Words) -> None:
         """Warn about a word outside its open list, which is kept; one warning per word."""
         if (what, text) not in self.named and self.kinds[what] < _NAMED:
             self.kinds[what] += 1
             self.named[what, text] = f"unknown {what} {shown(text)} is kept as it is ({nearest(text, valid)})"
         self.warnings.add(self.line, self.named.get((what, text), f"further unknown {what}s are kept as they are"))
 
-    def _near_misses(self, extra: Mapping[str, str], keys: tuple[str, ...], values: Texts) -> None:
+    def _near_misses(self, extra: Mapping[str, str], keys: Words, values: Texts) -> None:
         """Warn about an unknown key that may be a misspelled known key, if the line lacks that key."""
         absent = tuple(key for key, value in zip(keys, values, strict=True) if value is None)
         for key in extra:

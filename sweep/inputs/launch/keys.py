@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sim_core import Model, SimError, model_document, model_names, read_model
-from sim_core.documents import Fields, Values
+from sim_core.documents import Fields, Values, Words
 from sweep.inputs.text import model_note
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}\Z")
@@ -33,7 +33,7 @@ def stated(document: Values, paths: str) -> Any:
     return None
 
 
-def numbers_by_name(name: str, path: str, sequence: int | None) -> tuple[Fields, tuple[str, ...]]:
+def numbers_by_name(name: str, path: str, sequence: int | None) -> tuple[Fields, Words]:
     """The numbers of a model that others call so, as on Hugging Face; empty with a note where there is no preset."""
     short = TUNED.sub("", name.rpartition("/")[2].lower())
     preset = next((each for each in model_names() if TUNED.sub("", each) == SAME.get(short, short)), None)
@@ -64,7 +64,7 @@ def numbers_of(model: Model) -> Fields:
     return {key: value for key, value in model_document(model).items() if key not in ("name", "source")}
 
 
-def numbers_or_why(read: Callable[[], Model], path: str) -> tuple[Fields, tuple[str, ...]]:
+def numbers_or_why(read: Callable[[], Model], path: str) -> tuple[Fields, Words]:
     """The numbers of a model, empty with a note where it cannot be read."""
     try:
         return numbers_of(read()), ()

@@ -15,7 +15,7 @@ from sim_core import (
     model_of_flags,
     says_model,
 )
-from sim_core.documents import Fields, Lines, Values
+from sim_core.documents import Fields, Lines, Values, Words
 from sweep.frameworks import megatron
 from sweep.frameworks.deepspeed import DEEPSPEED
 from sweep.frameworks.megatron_choices import offload_notes, optimizer_notes
@@ -59,7 +59,7 @@ def read_yaml(path: str, document: Values, lines: Lines) -> Job:
     return _launch(path, flags, {})
 
 
-def kept_flags(text: str) -> dict[str, tuple[str, ...]]:
+def kept_flags(text: str) -> dict[str, Words]:
     """Flags of a script without a part in the plan or the model, with their values as they stand."""
     return {flag: places[-1].values for flag, places in flags_of_text(text).items() if megatron.is_kept(flag)}
 
@@ -150,7 +150,7 @@ def gpus_of(values: Mapping[str, str], slurm: Mapping[str, int], unset: Sequence
     return nodes * each if nodes and each else slurm.get("gpus") if nodes is None or not stated else None
 
 
-def numbers_told(read: Callable[[Values], Model], path: str) -> tuple[Fields, tuple[str, ...]]:
+def numbers_told(read: Callable[[Values], Model], path: str) -> tuple[Fields, Words]:
     """The numbers of the model that `read` makes with what is given besides, and why they are not all there; without those
     of a tokenizer that does not say how many tokens it has, all others."""
     numbers, why = numbers_or_why(lambda: read({}), path)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from sim_core import OFF, flag_of, megatron_arguments as model, model_of_dump, whole_of
-from sim_core.documents import Fields, Values
+from sim_core.documents import Fields, Values, Words
 from sweep.frameworks import megatron, nemo
 from sweep.frameworks.megatron_choices import DISTRIBUTED
 from sweep.inputs.launch.chain import ABSENT
@@ -42,7 +42,7 @@ def read_yaml(path: str, document: Values, framework: str = "NeMo", page: str = 
     if policy:
         unstated.append(f"of {nemo.POLICY} its training alone is simulated, on the GPUs that do nothing else or take turns")
     numbers: Fields = {}
-    notes: tuple[str, ...] = ("model: its numbers are not in this file; give --model",)
+    notes: Words = ("model: its numbers are not in this file; give --model",)
     if model.LAYERS.name in values:
         vocabulary = model.VOCABULARY.whole(values)
         own = {"vocabulary": vocabulary} if vocabulary else {}

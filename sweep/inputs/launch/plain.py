@@ -7,7 +7,7 @@ from pathlib import Path
 
 import sweep.frameworks
 from sim_core import PLAN_DEFAULTS, parse_model
-from sim_core.documents import Fields, Values
+from sim_core.documents import Fields, Values, Words
 from sweep.frameworks import megatron
 from sweep.frameworks.nemo import RANKS, SCHEME, TARGETS, WITH_ADAPTERS, adapters
 from sweep.inputs.launch.keys import above_zero, numbers_by_name, section, stated
@@ -85,7 +85,7 @@ def _open(row: Values, said: str) -> str:
     return f"{row['at'].replace(' ', ' or ')} {'' if '/' in said else said[:40]}: {row['field']} is left open"
 
 
-def _model(rows: Values, path: str, document: Values, plan: Fields) -> tuple[Fields, tuple[str, ...]]:
+def _model(rows: Values, path: str, document: Values, plan: Fields) -> tuple[Fields, Words]:
     """The numbers of the model, and what is said of them."""
     numbers, usual, odd = _filled(rows["numbers"], document)
     if plan.pop("model", "") is None or odd:

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from sim_core import Bools, Floats, Ints
-from sim_core.documents import Fields
+from sim_core.documents import Fields, Words
 
 NONE = -1
 """The number of a row that the file does not tell."""
@@ -26,7 +26,7 @@ class Shaped(NamedTuple):
     """What the file says of an operator's operands."""
 
     dims: tuple[tuple[int, ...], ...]
-    types: tuple[str, ...]
+    types: Words
     strides: tuple[tuple[int, ...], ...]
 
 

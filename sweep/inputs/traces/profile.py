@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core import Bools, SpecError, plural
+from sim_core.documents import Words
 from sweep.inputs.traces.collectives import Call, Row, calls, host_calls, table
 from sweep.inputs.traces.event_reader import read_events
 from sweep.inputs.traces.events import Events
@@ -54,8 +55,8 @@ class Rank(NamedTuple):
     gemms: Gemms | None
     unknown: tuple[tuple[str, int, float], ...]  # kernels nobody knows: name, number, seconds
     memory: tuple[int, int, int] | None  # most bytes allocated and reserved, number of events
-    missing: tuple[str, ...]
-    warnings: tuple[str, ...]
+    missing: Words
+    warnings: Words
 
     @property
     def name(self) -> str:
@@ -78,9 +79,9 @@ class Profile(NamedTuple):
     ranks: tuple[Rank, ...]
     plan: Mapping[str, int | None]
     step_time_s: float | None
-    missing: tuple[str, ...]
-    notes: tuple[str, ...]
-    warnings: tuple[str, ...]
+    missing: Words
+    notes: Words
+    warnings: Words
 
 
 def read_profile(path: str, *, last_step: bool = True, step_name: str | None = None) -> Profile:
@@ -226,7 +227,7 @@ def _missing(events: Events, place: Place, steps: int) -> Iterator[str]:
         yield "the plan: " + ("groups with roles (pg_config)" if place.groups else "pg_config")
 
 
-def _warnings(ranks: list[Rank], stated: Mapping[str, list[int]]) -> tuple[str, ...]:
+def _warnings(ranks: list[Rank], stated: Mapping[str, list[int]]) -> Words:
     """Those of each rank, and where ranks contradict each other: in what is `stated` of the plan, or by their numbers."""
     warnings = [each for rank in ranks for each in rank.warnings]
     for key, values in stated.items():
