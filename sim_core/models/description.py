@@ -319,7 +319,7 @@ class Model(Record):
         letters = (pattern or "").replace("|", "")
         unknown = [letter for letter in letters if letter not in SYMBOLS]
         needs = recurrent is not None and full is None and not {*letters} & {"M", "G"} and not recurrent.beside
-        rules: Rules = [
+        rules = [
             (unknown, f"pattern: found {shown(''.join(unknown[:1]))}, expected letters of {' '.join(SYMBOLS)} and |"),
             (
                 pattern is not None and len(letters) != self.layers,

@@ -111,8 +111,8 @@ class Fact(NamedTuple):
 
 def split_sources(page: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
     """The values of a page, and the sources of those written as `{value, source}`. Raises SpecError."""
-    values: dict[str, object] = {}
-    sources: dict[str, str] = {}
+    values = {}
+    sources = {}
     for name, value in page.items():
         if isinstance(value, Mapping) and "value" in value:
             if set(value) != {"value", "source"} or not isinstance(value["source"], str) or not value["source"].strip():

@@ -175,10 +175,10 @@ class _Moved:
         factor = self.scale[moving.COMPUTE] / NS
         times = self.pieces.compute_s[rows] * factor
         # how often the backward runs the forward of each piece again, and its nanoseconds in that
-        again: Floats = np.full(len(rows), part.again)
+        again = np.full(len(rows), part.again)
         if self.plan.checkpointing == SELECTIVE:
             again *= self.pieces.attention_core[rows]
-        again_ns: Floats = again * times[:, FORWARD]
+        again_ns = again * times[:, FORWARD]
         if self.plan.checkpointing == FILE:
             again, again_ns = self.pieces.rerun[rows], self.pieces.rerun_s[rows] * factor
         records = []

@@ -85,8 +85,8 @@ def optimizer_of(of_model: Workload, base: BasePlan) -> Optimizer:
 
 def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tuple[Workload, tuple[str, ...]]:
     """The recording with what it lacks, and what that is, in words."""
-    arrays, names, told = recorded.arrays, recorded.names, list[str]()
-    groups, rows = list[int](), list[StepRow]()
+    arrays, names, told = recorded.arrays, recorded.names, []
+    groups, rows = [], []
     if not recorded.has_tp_messages:
         groups, told = [TP], ["collectives on TP"]
     if recorded.has_experts and not recorded.has_ep_messages:

@@ -92,7 +92,7 @@ DERIVED = "of the model"
 
 def with_messages(recorded: Workload, modelled: Modelled, groups: list[int]) -> tuple[Arrays, Words, list[int]]:
     """Columns and names with the messages on some groups, and the groups on which they are in the form of the file."""
-    arrays, formed = recorded.arrays, list[int]()
+    arrays, formed = recorded.arrays, []
     if recorded.kind == SIMAI:
         in_form = replace(recorded, arrays=arrays._replace(pieces=_in_its_form(recorded, modelled, groups)))
         formed = [group for group in groups if (in_form.has_tp_messages if group == TP else in_form.has_ep_messages)]

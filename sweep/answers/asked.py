@@ -104,7 +104,7 @@ def of_memory(plan: Explanation) -> Iterator[Section]:
             told = f"memory: state {short(state, 'B')} of {short(have, 'B')}; activations are unknown"
             yield Section(told, apart=True)
         return
-    table: list[Words] = []
+    table = []
     if shape is not None:
         count = shape.memory.shape[1]
         stages = range(count) if count <= MOST_STAGES else (0, 1, count // 2, count - 1)

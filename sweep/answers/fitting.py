@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -93,11 +93,11 @@ def _prepared(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -
     plain = {"name": "fit", "workload": dict(workload), "hardware": hardware}
     document = apply_sets({**plain, "fixed": {"all_gpus": gpus}}, sets, within="fixed", example="tp=8")
     fixed = document["fixed"]
-    own: Fields = {**dict.fromkeys(SIZES, 1), "vpp": 1, "micro_batch": 1, "checkpointing": "none"}
+    own = {**dict.fromkeys(SIZES, 1), "vpp": 1, "micro_batch": 1, "checkpointing": "none"}
     stated = {name: value for name, value in {**own, **fixed}.items() if name not in ("dp", "global_batch", "ga")}
     if not {"global_batch", "ga"} & fixed.keys():
         fixed["global_batch"] = gpus * int(stated["micro_batch"])
-    axes: dict[str, list[Any]] = {}
+    axes = {}
     for key, values in {**SIZES, **MEASURES}.items():
         if not set(key.split(",")) & fixed.keys():
             axes[key] = [list(value) if isinstance(value, tuple) else value for value in values]
@@ -124,7 +124,7 @@ def memory_lines(row: Values) -> list[str]:
 def fit_sections(found: Fit) -> Iterator[Section]:
     """What is said of it."""
     row, runs = found.row, found.row["status"] == "ok"
-    values: Fields = {"row": row, "chance": found.chance}
+    values = {"row": row, "chance": found.chance}
     small = runs or row["reason"].startswith("memory")
     if row[PEAK] is None or not small:
         why = f"cannot run: {row['reason']}: {EXPLANATIONS[row['reason']]}" if row["reason"] else "its memory is unknown"

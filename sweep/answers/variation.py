@@ -136,7 +136,7 @@ def pinned(plan: PlanOfResult) -> Fields:
     workload, hardware = dict(document["workload"]), dict(spec.hardware)
     if STACK_AXIS in fields:
         workload["stack"] = fields[STACK_AXIS]
-    fixed: Fields = {name: fields[name] for name in ("all_gpus", "global_batch")}
+    fixed = {name: fields[name] for name in ("all_gpus", "global_batch")}
     for name, value in fields.items():
         if name == HARDWARE and name in named:
             hardware = {"preset": value, **hardware}

@@ -169,7 +169,7 @@ def read_nccl(path: Path, ranks: int | None = None) -> list[Table]:
     if text.lstrip()[:1] == "{":
         return [_from_json(name, text, ranks)]
     tables = []
-    head, rows, what = _Head(ranks), list[Line](), "no row of nccl-tests"
+    head, rows, what = _Head(ranks), [], "no row of nccl-tests"
     for number, raw in enumerate(text.splitlines(), 1):
         line = bare(raw)
         if (row := row_of(number, line)) is not None:
@@ -312,7 +312,7 @@ def _from_json(name: str, text: str, ranks: int | None) -> Table:
 
 
 def _json_lines(name: str, text: str) -> Table:
-    head, lines, number = _Head(), list[Line](), 1
+    head, lines, number = _Head(), [], 1
     for number, raw in enumerate(text.splitlines(), 1):
         if not raw.strip():
             continue

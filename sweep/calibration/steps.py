@@ -70,7 +70,7 @@ def _only(stacks: Sequence[Stack], numbers: Sequence[Number], source: str) -> St
 
 def fit_runs(rows: Sequence[Row], hardware: Hardware | None, source: str) -> Fit[Hardware]:
     """Fit `hardware`, or what the rows name, to the runs. Raises SpecError if they tell no number."""
-    used, grids, not_used, base = list[tuple[Row, float]](), list[Floats](), list[tuple[Row, str]](), hardware
+    used, grids, not_used, base = [], [], [], hardware
     for row in rows:
         try:
             if row.quality != OK:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim_core import Floats, plural
+from sim_core import plural
 from sweep.calibration.nccl_text import Measured, Table, bus_factor
 from sweep.inputs.traces.collectives import Call, Key
 from sweep.inputs.traces.profile import Recording
@@ -104,7 +104,7 @@ def _meet(rows: Sequence[Sequence[tuple[Call, float]]]) -> tuple[tuple[float, ..
     """Seconds of each call, and those between the last start and the first end; None where ends do not agree."""
     start = np.array([[call.start_us + offset for call, offset in each] for each in rows])
     lasting = np.array([[call.end_us - call.start_us for call, _ in each] for each in rows])
-    end: Floats = start + lasting
+    end = start + lasting
     apart = end - end[0]
     clocks = np.median(apart, axis=1)  # how far each rank's clock is from the first one's
     if (np.abs(apart - clocks[:, None]) > TOGETHER_US).any(axis=0).mean() > DOUBTFUL:

@@ -44,7 +44,7 @@ def torchtitan_flags(plan: Launched) -> str:
 def torchtitan_text(plan: Launched) -> str:
     """The file. Raises SpecError if torchtitan would refuse it."""
     flavor = None if plan.model is None else flavor_of(plan.model)
-    model: torchtitan.Sections = {}
+    model = {}
     if flavor:
         model["model"] = {torchtitan.NAME.name: flavor[0], torchtitan.FLAVOR.name: flavor[1]}
     lines = [

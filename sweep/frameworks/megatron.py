@@ -96,7 +96,7 @@ def in_order(plan: Values) -> Fields:
 
 def plan_of(dump: Dump, gpus: int | None) -> Fields:
     """Fields of the plan that Megatron's arguments mean on `gpus` GPUs."""
-    plan: Fields = {**dict.fromkeys(SIZES), **fields_of(dump)}
+    plan = {**dict.fromkeys(SIZES), **fields_of(dump)}
     width = plan["tp"] * plan["pp"] * plan["cp"]
     plan |= {
         "sequence": model.SEQUENCE.whole(dump) or None,
@@ -185,7 +185,7 @@ def features_of(dump: Dump) -> dict[str, str]:
 
 def stated(dump: Dump, page: str) -> tuple[Fields, list[str]]:
     """Facts of the stack in SI that arguments state, which win over its page, and a line where they differ."""
-    facts, lines, of_page = Fields(), list[str](), read_stack(page)
+    facts, lines, of_page = Fields(), [], read_stack(page)
     for name, value in features_of(dump).items():
         try:
             found = read_features({name: value}).facts

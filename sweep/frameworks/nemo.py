@@ -76,7 +76,7 @@ def adapters(values: Dump) -> tuple[Fields, str]:
         return {}, ""
     words = re.findall(r"[\w-]+", next((values[name] for name in TARGETS if name in values), ""))
     chosen = [ours for ours, theirs in ADAPTED.items() if set(words) & {*theirs, *WHOLE_LAYER}]
-    lora: Fields = {"rank": rank, **({"targets": chosen} if chosen else {})}
+    lora = {"rank": rank, **({"targets": chosen} if chosen else {})}
     if values.get(BITS[0]) == "4" or values.get(BITS[1]) == "True":
         double = next((values[name] for name in DOUBLE if name in values), str(BITS[0] in values))
         lora["base"] = "nf4-double" if double == "True" else "nf4"

@@ -98,6 +98,6 @@ def _chunks(blocks: Floats, vpp: int) -> Floats:
     head = max(float(blocks[-1] - np.median(blocks[:-1])), 0.0)
     equal = blocks.copy()
     equal[-1] -= head
-    chunks: Floats = np.repeat(equal[:, None] / vpp, vpp, axis=1)
+    chunks = np.repeat(equal[:, None] / vpp, vpp, axis=1)
     chunks[-1, -1] += head
     return chunks

@@ -44,7 +44,7 @@ def read_run(path: Path) -> tuple[Fields, Iterable[list[bytes]]] | None:
 
     Raises SpecError, OSError.
     """
-    folder, settings, printed = folder_of(path), Fields(), list[Path]()
+    folder, settings, printed = folder_of(path), Fields(), []
     if folder is None:
         if not SIGN.search(head_of(path).decode(errors="replace")):
             return None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Floats, Ints
+from sim_core import Ints
 from sweep.columns import LONGER
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.moved import boundless
@@ -75,12 +75,12 @@ def varying(rows: pa.Table) -> list[str]:
 
 
 def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str, worlds: Sequence[World]) -> Candidates:
-    plans: Ints = rows["plan"].to_numpy()
+    plans = rows["plan"].to_numpy()
     several, known = len(sweep.named) > 1, sweep.workload.modelled
     beside = simulated_in(worlds, sweep, plans)
     steps = log_steps(sweep, plans)
     nominal, moved = steps[0], np.where(np.isnan(steps[1:]), steps[0], steps[1:])
-    mean: Floats = moved.mean(0)
+    mean = moved.mean(0)
     cost = rows[by].to_numpy().astype(np.float64)
     if len(full := np.flatnonzero(np.isnan(cost))):
         cost[full] = rows_of(boundless(sweep), plans[full])[by].to_numpy()

@@ -38,7 +38,7 @@ def entries_of_runs(path: Path, opened: Reopened) -> tuple[list[Entry], list[str
     known = opened.prepared.sweep.workload.modelled
     if known is None:
         raise SpecError(f"{path}: its rows name no plans; of a workload without a model they cannot be told apart")
-    entries, others = list[Entry](), list[str]()
+    entries, others = [], []
     with results(opened.folder) as connection:
         for row in read_table(path):
             try:

@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from sim_core.arrays import Bools, Floats
+from sim_core.arrays import Floats
 from sim_core.hardware.kernels.device import DTYPES, Kernels, Sizes, Timed, unmeasured
 from sim_core.hardware.kernels.gemm import ALIGNED_BYTES
 from sim_core.hardware.kernels.tables import interpolate, ratio_grid
@@ -38,7 +38,7 @@ def in_8_bits(device: str, phase: Phase, s: Sizes) -> Floats:
     """Seconds of flash attention in 8 bits over those in 16 for sequences of s tokens. One that was not measured: as GB200."""
     name = device if device.startswith("GB") else device.replace("B", "GB", 1)
     family = next((family for family in IN_8_BITS if name.startswith(family)), "GB200")
-    share: Floats = np.interp(np.log(s), np.log(IN_8_BITS_AT), IN_8_BITS[family][phase == "backward"])
+    share = np.interp(np.log(s), np.log(IN_8_BITS_AT), IN_8_BITS[family][phase == "backward"])
     return share
 
 
@@ -132,7 +132,7 @@ def unfused_attention_s(
     rate = np.where(d * width % ALIGNED_BYTES == 0, BATCHED_GEMM_EFFICIENCY * peak, UNALIGNED * kernels.peak("fp32"))
     moved = width * batches * (2 * s * d + s * s)
     gemm = np.maximum(2.0 * batches * s * s * d / rate, moved / (BATCHED_GEMM_HBM * kernels.numbers["memory_bandwidth"]))
-    fused: Bools = (batches % 4 == 0) & (s % 4 == 0) & (s <= LARGEST_FUSED)
+    fused = (batches % 4 == 0) & (s % 4 == 0) & (s <= LARGEST_FUSED)
     passes = batches * s * s * (np.where(fused, *softmax) + 5 * dropout) / kernels.hbm_bandwidth
     launched = gemms + np.where(fused, 1, 5) + dropout
     return unmeasured(gemms * gemm + passes + launched * kernels.numbers["kernel_overhead"])

@@ -167,7 +167,7 @@ class _Arguments(Values):
         if count < 2 and not (count == 1 and self.has(of.TOPK)):
             return {}
         ffn, sizes = document.get("ffn", 0), {of.TOPK: 2, of.GROUPS: 1, of.TOPK_GROUPS: 1}
-        experts: Document = {
+        experts = {
             "count": count,
             **self.numbers(sizes | {of.EXPERT_FFN: ffn, of.SHARED_FFN: 0, of.LATENT: 0}),
             "shared_gate": self.has(of.SHARED_GATE),

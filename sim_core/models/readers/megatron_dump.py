@@ -19,7 +19,7 @@ def flags_of_dump(values: Dump) -> Flags:
     """The flags of a model for `read_megatron`, from names and values as Megatron-LM prints them; those that say nothing about
     the model are left out."""
     told = [argument.name for argument in of.SAID if of.MLA.on(values) or argument not in OF_MLA]
-    flags: Flags = {
+    flags = {
         flag_of(name): [Given(() if value == "True" else (value,), 0)]
         for name in (*told, of.TOKENIZER.name, *CHANGING)
         if (value := values.get(name, "None")) not in OFF

@@ -88,7 +88,7 @@ def _body(path: str, lines: list[tuple[int, str]], kinds: Words) -> tuple[Record
     if count != len(lines) - 2:
         where = lines[-1][0] if count > len(lines) - 2 else lines[2 + count][0]
         raise FormatError(path, where, "layer lines", f"{len(lines) - 2}", f"{count} (line {number})")
-    read: dict[str, Record] = {}
+    read = {}
     for line, raw in lines[2:]:
         if raw not in read:
             read[raw] = _record((path, line), raw, kinds)

@@ -124,7 +124,7 @@ def _files(path: str, warnings: list[str]) -> list[TraceText]:
 
 def _beside(file: TraceText) -> dict[str, float]:
     """Bytes of gradient buckets, by group, which newer traces have as operations during the backward; each bucket once."""
-    buckets: dict[tuple[str, str, str], float] = {}
+    buckets = {}
     for k, row in enumerate(file.rows):
         extra = row.extra or {}
         numel = extra.get("bucket_numel", "")

@@ -2,7 +2,7 @@
 
 import re
 
-from sim_core.documents import Fields, Values
+from sim_core.documents import Values
 from sweep.frameworks import maxtext as of
 from sweep.inputs.launch.keys import above_zero, numbers_by_name
 from sweep.inputs.told import Job
@@ -19,7 +19,7 @@ def read_script(path: str, text: str) -> Job:
 def read_yaml(path: str, document: Values) -> Job:
     """The plan and the model of a configuration; its devices are those of the launch."""
     settings = {str(name): "" if value is None else str(value) for name, value in document.items()}
-    plan: Fields = dict(of.plan_of(settings, None))
+    plan = dict(of.plan_of(settings, None))
     name = settings.get(of.MODEL, "")
     model, notes = numbers_by_name(of.PRESETS.get(name, name), path, above_zero(plan["sequence"]))
     if of.REMAT not in settings:

@@ -65,7 +65,7 @@ def read_yaml(rows: Values, path: str, document: Values) -> Job:
 
 def _filled(rows: Sequence[Values], document: Values) -> tuple[Fields, Fields, list[str]]:
     """Values by field, those that the framework has by itself where nothing is said, and what no word of ours is for."""
-    found, usual, odd = Fields(), Fields(), list[str]()
+    found, usual, odd = Fields(), Fields(), []
     for row in rows:
         field, said, words = row["field"], stated(document, row["at"]), row.get("words", {})
         if found.setdefault(field) is not None or ("if" in row and not stated(document, row["if"])):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sim_core import Floats, Ints
+from sim_core import Ints
 from sweep.inputs.traces.events import NONE, Events
 
 
@@ -61,7 +61,7 @@ def _steps(events: Events) -> Ints:
     if events.steps and len(events.host.us):
         _, start, duration = np.array(events.steps).T
         order = np.argsort(start, kind="stable")
-        launched: Floats = events.host.us[events.launch]
+        launched = events.host.us[events.launch]
         place = np.searchsorted(start[order], launched, side="right") - 1
         within = events.linked & (place >= 0) & (launched <= (start + duration)[order][np.maximum(place, 0)])
         found[within] = order[place[within]]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim_core import Floats, Ints, SpecError, StageDurations, durations_of
+from sim_core import SpecError, StageDurations, durations_of
 from sim_core.documents import Fields, Values
 from sweep.inputs.traces.events import Events
 from sweep.inputs.traces.kinds import Kind
@@ -114,9 +114,9 @@ def _on_device(events: Events, named: Iterable[tuple[str, float, float]]) -> lis
     taken = np.flatnonzero(events.linked & (events.kind != Kind.COMMUNICATION))
     launched = events.host.us[events.launch[taken]]
     order = np.argsort(launched, kind="stable")
-    rows: Ints = taken[order]
+    rows = taken[order]
     launched, begin = launched[order], events.gpu.us[rows]
-    end: Floats = begin + events.gpu.dur_us[rows]
+    end = begin + events.gpu.dur_us[rows]
     blocks = []
     for phase, start, duration in named:
         low, high = np.searchsorted(launched, (start, start + duration))
