@@ -37,7 +37,7 @@ def test_a_file_of_20000_lines_is_stored_as_a_dozen_records(tmp_path: Path) -> N
     path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=8, ga=160, layers=64))
     text = read_simai_text(path)
     assert len(text.records) > 20_000
-    assert len(text.records) == 8
+    assert len({id(record) for record in text.records}) == 8
     workload, _ = read_workload(path, Facts(micro_batch=1))
     size = sum(sys.getsizeof(field) for field in (*workload.arrays.pieces, *workload.arrays.step))
     assert size < 10_000
