@@ -62,7 +62,7 @@ def misfit(name: str, value: object) -> str:
     else:
         allowed = _WIDTHS if name == "bytes_per_element" else range(1, _MOST[name] + 1)
         expected = "1, 2, 4 or 8" if allowed == _WIDTHS else whole_number(1, _MOST[name])
-        fits = isinstance(value, int) and not isinstance(value, bool) and value in allowed
+        fits = type(value) is int and value in allowed
     return "" if value is None or fits else f"found {shown(value)}, expected {expected}"
 
 

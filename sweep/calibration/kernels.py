@@ -90,7 +90,7 @@ class _Line(NamedTuple):
     def whole(self, key: str, least: int = 1, most: int = LARGEST_SIZE) -> int:
         """A size. Raises FormatError."""
         value = self.row.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        if type(value) is not int or not least <= value <= most:
             raise self.fault(key, shown(value), whole_number(least, LARGEST_SIZE))
         return value
 

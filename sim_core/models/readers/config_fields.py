@@ -113,7 +113,7 @@ class Config:
         value = default if value is None else value
         if value is None:
             raise self.error(key, "missing; it is a size, and the defaults of a class are those of one model")
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        if type(value) is not int or not least <= value <= most:
             raise self._wrong(key, value, f"a whole number from {least} to {most}")
         return value
 
@@ -144,7 +144,7 @@ class Config:
         """The largest of some dropout probabilities."""
         shares = {key: self.value(key) or 0.0 for key in keys if self.reads(key)}
         for key, value in shares.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+            if type(value) not in (int, float) or not 0 <= value < 1:
                 raise self._wrong(key, value, "a probability below 1")
         return float(max(shares.values(), default=0.0))
 
@@ -172,7 +172,7 @@ class Config:
             return None
         if isinstance(value, str):  # Step-3: 4,5,6
             value = [int(x) if x.strip().isascii() and x.strip().isdigit() else x for x in value.split(",")]
-        if not isinstance(value, list) or any(isinstance(x, bool) or not isinstance(x, int) or x < 0 for x in value):
+        if not isinstance(value, list) or any(type(x) is not int or x < 0 for x in value):
             raise self._wrong(key, value, "a list of layer numbers")
         return tuple(value)
 

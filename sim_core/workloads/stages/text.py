@@ -3,8 +3,9 @@
 import json
 import re
 import zlib
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,10 @@ _STATED_HEAD = re.compile(rf'^\ufeff?\s*\{{\s*"{STATED}"\s*:\s*\{{')
 _RANK = re.compile(r"rank(\d{1,6})")
 _TIMES = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
 _KEYS = (*_TIMES, "total")
+
+
+Fault = Callable[..., FormatError]
+"""Makes the error of a file: what, found, expected."""
 
 
 class StageDurations(NamedTuple):
@@ -61,25 +66,24 @@ def looks_like_stages(head: str) -> bool:
 
 def read_stage_text(path: str, data: bytes | None = None) -> StageDurations:
     """Parse the file at `path` (or `data`, with `path` for messages), plain or gzip. Raises FormatError, OSError."""
-    if data is None:
-        data = read_input(path)
-    document = _document(path, data)
+    fault = partial(FormatError, path, 1)
+    document = _document(path, read_input(path) if data is None else data)
     if STATED in document:
-        return _stated(path, document[STATED])
-    ranks = _ranks(path, document)
+        return _stated(path, document[STATED], fault)
+    ranks = _ranks(document, fault)
     steps = sorted(set.intersection(*(set(each) for each in ranks.values())))
     return durations_of(path, ranks, steps[1:] or steps)  # the first one allocates memory and opens connections
 
 
 def durations_of(path: str, ranks: Mapping[int, Mapping[int, Values]], steady: list[int]) -> StageDurations:
     """The durations of a pipeline from the times of its blocks by rank and step, over `steady` steps. Raises FormatError."""
-    stages = sorted(ranks)
+    stages, fault = sorted(ranks), partial(FormatError, path, 1)
     if stages != list(range(len(stages))) or len(stages) > MOST_STAGES:
         found = ", ".join(map(str, stages[:8]))
-        raise FormatError(path, 1, "ranks", found, "rank0, rank1, ..., one for each stage of the pipeline")
+        raise fault("ranks", found, "rank0, rank1, ..., one for each stage of the pipeline")
     if not steady:
-        raise FormatError(path, 1, "steps", "none on all ranks", "at least one")
-    blocks, vpp = _blocks(path, ranks, steady)
+        raise fault("steps", "none on all ranks", "at least one")
+    blocks, vpp = _blocks(ranks, steady, fault)
     # a stage runs pp micro-batches of each chunk in turn, backwards from the last chunk on (NVIDIA/Megatron-LM,
     # core/pipeline_parallel/schedules.py, interleaved 1F1B)
     chunk = np.arange(blocks) % (len(stages) * vpp) // len(stages)
@@ -126,25 +130,24 @@ def stage_document(recorded: StageDurations) -> str:
     return json.dumps({STATED: values}, indent=1) + "\n"
 
 
-def _stated(path: str, values: object) -> StageDurations:
+def _stated(path: str, values: object, fault: Fault) -> StageDurations:
     """Durations as `stage_document` writes them, or a user by hand. Raises FormatError."""
     if not isinstance(values, dict):
-        raise FormatError(path, 1, STATED, type(values).__name__, "micro_batches, forward_ms, backward_ms, step_ms")
-    if unknown := [key for key in values if key not in (*_TIMED, *_DEFAULTS)]:
-        raise FormatError(path, 1, f"{STATED}: key", shown(unknown[0]), ", ".join((*_TIMED, *_DEFAULTS)))
-    forward, backward = (_chunks(path, key, values.get(key)) for key in _TIMED)
+        raise fault(STATED, type(values).__name__, "micro_batches, forward_ms, backward_ms, step_ms")
+    if unknown := [key for key in values if key not in (*_TIMED, *_OTHERS)]:
+        raise fault(f"{STATED}: key", shown(unknown[0]), ", ".join((*_TIMED, *_OTHERS)))
+    forward, backward = (_chunks(key, values.get(key), fault) for key in _TIMED)
     if forward.shape != backward.shape:
-        raise FormatError(path, 1, "backward_ms", f"{backward.shape}", f"{forward.shape}, as forward_ms has")
-    given = {**_DEFAULTS, **values}
-    for keys, fits, expected in _CHECKS:
-        for key in keys:
-            if not fits(given[key]):
-                raise FormatError(path, 1, key, shown(given[key]), expected)
+        raise fault("backward_ms", f"{backward.shape}", f"{forward.shape}, as forward_ms has")
+    given = {key: values.get(key, usual) for key, (usual, *_) in _OTHERS.items()}
+    for key, (_, fits, expected) in _OTHERS.items():
+        if not fits(given[key]):
+            raise fault(key, shown(given[key]), expected)
     if not given["after_ms"] < given["step_ms"]:
-        raise FormatError(path, 1, "step_ms", shown(given["step_ms"]), "more than after_ms")
+        raise fault("step_ms", shown(given["step_ms"]), "more than after_ms")
     pp, vpp = forward.shape
     if vpp > 1 and given["micro_batches"] % pp:
-        raise FormatError(path, 1, "micro_batches", str(given["micro_batches"]), f"a multiple of {pp}")
+        raise fault("micro_batches", str(given["micro_batches"]), f"a multiple of {pp}")
     return StageDurations(
         path=path,
         forward_s=forward,
@@ -156,23 +159,33 @@ def _stated(path: str, values: object) -> StageDurations:
     )
 
 
-def _is_ms(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LARGEST_MS
+def _is_ms(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < LARGEST_MS
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_BLOCKS
+    return type(value) is int and 0 < value <= MOST_BLOCKS
 
 
-_DEFAULTS: Values = {
-    "micro_batches": None, "step_ms": None, "after_ms": 0.0, "spread": 0.0, "steps": 1, "layers": None, "micro_batch": None,
-    "notes": [],
-}  # fmt: skip
+def _are_notes(value: object) -> bool:
+    return isinstance(value, list) and len(value) < 20 and all(isinstance(note, str) and len(note) < 500 for note in value)
+
+
 _TIMED = ("forward_ms", "backward_ms")
-_COUNT = f"a whole number, 1 to {MOST_BLOCKS:,}"
+_MS, _COUNT = "a number from 0 on", f"a whole number, 1 to {MOST_BLOCKS:,}"
+_OTHERS: Mapping[str, tuple[object, Callable[[Any], bool], str]] = {
+    "micro_batches": (None, _is_count, _COUNT),
+    "step_ms": (None, _is_ms, _MS),
+    "after_ms": (0.0, _is_ms, _MS),
+    "spread": (0.0, _is_ms, _MS),
+    "steps": (1, _is_count, _COUNT),
+    **dict.fromkeys(("layers", "micro_batch"), (None, lambda value: value is None or _is_count(value), _COUNT)),
+    "notes": ([], _are_notes, "a short list of texts"),
+}
+"""Further values of a file of ours: each with its default, what it has to fulfil, and that in words."""
 
 
-def _chunks(path: str, key: str, value: object) -> Floats:
+def _chunks(key: str, value: object, fault: Fault) -> Floats:
     """Seconds by stage and chunk; a number for a stage of one chunk. Raises FormatError."""
     rows = [each if isinstance(each, list) else [each] for each in value] if isinstance(value, list) else []
     if (
@@ -181,83 +194,71 @@ def _chunks(path: str, key: str, value: object) -> Floats:
         or not rows[0]
         or not all(_is_ms(each) for row in rows for each in row)
     ):
-        raise FormatError(path, 1, key, shown(value), "milliseconds for each stage, a list of chunks in each")
+        raise fault(key, shown(value), "milliseconds for each stage, a list of chunks in each")
     return np.array(rows, np.float64) * 1e-3
-
-
-_CHECKS = (
-    (("step_ms", "after_ms", "spread"), _is_ms, "a number from 0 on"),
-    (("micro_batches", "steps"), _is_count, _COUNT),
-    (("layers", "micro_batch"), lambda value: value is None or _is_count(value), _COUNT),
-    (
-        ("notes",),
-        lambda notes: isinstance(notes, list) and len(notes) < 20 and all(isinstance(n, str) and len(n) < 500 for n in notes),
-        "a short list of texts",
-    ),
-)
-"""Values of a file of ours: keys, what they have to fulfil, and that in words."""
 
 
 def _document(path: str, data: bytes) -> Document:
     """The JSON of a file. Raises FormatError."""
+    fault = partial(FormatError, path, 1)
     if data[:2] == GZIP:
         try:
             data = zlib.decompressobj(wbits=31).decompress(data, LARGEST_FILE + 1)
         except zlib.error as error:
-            raise FormatError(path, 1, "gzip", str(error), "a whole file") from None
+            raise fault("gzip", str(error), "a whole file") from None
     if len(data) > LARGEST_FILE:
-        raise FormatError(path, 1, "file size", f"more than {LARGEST_FILE:,} bytes", "a dump of durations")
+        raise fault("file size", f"more than {LARGEST_FILE:,} bytes", "a dump of durations")
     try:
         document = json.loads(data.decode("utf-8-sig", "replace"))
     except json.JSONDecodeError as error:
         raise FormatError(path, error.lineno, f"column {error.colno}: not JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:
-        raise FormatError(path, 1, f"not JSON: {str(error).partition(';')[0]}") from None
+        raise fault(f"not JSON: {str(error).partition(';')[0]}") from None
     if not isinstance(document, dict):
-        raise FormatError(path, 1, "stage durations", type(document).__name__, '{"rank0": {"1": ...}}')
+        raise fault("stage durations", type(document).__name__, '{"rank0": {"1": ...}}')
     return document
 
 
-def _ranks(path: str, document: Values) -> dict[int, dict[int, Values]]:
+def _ranks(document: Values, fault: Fault) -> dict[int, dict[int, Values]]:
     """Steps of each rank, checked. Raises FormatError."""
     ranks: dict[int, dict[int, Values]] = {}
     for name, steps in document.items():
         match = _RANK.fullmatch(name)
         if match is None or not isinstance(steps, dict):
-            raise FormatError(path, 1, "ranks", shown(name), "rank0, rank1, ...")
+            raise fault("ranks", shown(name), "rank0, rank1, ...")
         of_rank = ranks[int(match[1])] = {}
         for key, step in steps.items():
             if not (key.isascii() and key.isdecimal() and len(key) < 12):
-                raise FormatError(path, 1, f"{name}: step", shown(key), "a number")
-            of_rank[int(key)] = _checked(path, f"{name} {key}", step)
+                raise fault(f"{name}: step", shown(key), "a number")
+            of_rank[int(key)] = _checked(f"{name} {key}", step, fault)
     if not ranks:
-        raise FormatError(path, 1, "ranks", "none", "rank0, rank1, ...")
+        raise fault("ranks", "none", "rank0, rank1, ...")
     return ranks
 
 
-def _checked(path: str, where: str, step: object) -> Values:
+def _checked(where: str, step: object, fault: Fault) -> Values:
     if not isinstance(step, dict) or any(key not in step for key in _KEYS):
         keys = ", ".join(map(str, step)) if isinstance(step, dict) else type(step).__name__
-        raise FormatError(path, 1, where, shown(keys), ", ".join(_KEYS))
+        raise fault(where, shown(keys), ", ".join(_KEYS))
     if not _is_ms(step["total"]) or not step["total"] > 0:
-        raise FormatError(path, 1, f"{where}: total", shown(step["total"]), "milliseconds")
+        raise fault(f"{where}: total", shown(step["total"]), "milliseconds")
     for key in _TIMES:
         times = step[key]
         if not isinstance(times, list) or not 0 < len(times) <= MOST_BLOCKS or not all(map(_is_ms, times)):
-            raise FormatError(path, 1, f"{where}: {key}", shown(times), "a list of milliseconds")
+            raise fault(f"{where}: {key}", shown(times), "a list of milliseconds")
     for phase in ("fwd", "bwd"):
         start, end = step[f"{phase}_start"], step[f"{phase}_end"]
         if len(start) != len(end) or any(last < first for first, last in zip(start, end, strict=False)):
-            raise FormatError(path, 1, f"{where}: {phase}_end", "times that do not follow", "ends after starts")
+            raise fault(f"{where}: {phase}_end", "times that do not follow", "ends after starts")
     return step
 
 
-def _blocks(path: str, ranks: Mapping[int, Mapping[int, Values]], steps: list[int]) -> tuple[int, int]:
+def _blocks(ranks: Mapping[int, Mapping[int, Values]], steps: list[int], fault: Fault) -> tuple[int, int]:
     """Forwards of a stage in a step, and chunks of a stage by their order. Raises FormatError."""
     counts = {len(ranks[rank][step][key]) for rank in ranks for step in steps for key in _TIMES}
     if len(counts) != 1:
         found = ", ".join(map(str, sorted(counts)[:6]))
-        raise FormatError(path, 1, "forwards and backwards", found, "as many on each rank and in each step")
+        raise fault("forwards and backwards", found, "as many on each rank and in each step")
     blocks, pp = counts.pop(), len(ranks)
     first = ranks[0][steps[0]]
     before = int(np.searchsorted(np.array(first["fwd_start"]), first["bwd_start"][0]))  # forwards before the first backward
@@ -265,5 +266,5 @@ def _blocks(path: str, ranks: Mapping[int, Mapping[int, Values]], steps: list[in
     interleaved = pp > 1 and pp < before < blocks
     vpp = max(1, round((before - 2 * (pp - 1) - 1) / pp) + 1) if interleaved else 1
     if blocks % (vpp * pp if vpp > 1 else 1):
-        raise FormatError(path, 1, "forwards", f"{blocks} of each stage", f"a multiple of {vpp * pp}")
+        raise fault("forwards", f"{blocks} of each stage", f"a multiple of {vpp * pp}")
     return blocks, vpp

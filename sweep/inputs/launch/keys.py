@@ -50,7 +50,7 @@ def number(keys: Values, name: str) -> int | None:
 
 def above_zero(value: object) -> int | None:
     """A value that is a whole number above 0; None for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else None
+    return value if type(value) is int and 0 < value < 2**31 else None
 
 
 def section(document: Values, name: str) -> Values:

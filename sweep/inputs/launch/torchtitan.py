@@ -128,7 +128,7 @@ def _schedule(settings: _Settings, model: Values, pp: int, notes: list[str]) -> 
         notes.append(f"vpp: {each} layers a stage, of a model that is not told")
         return schedule, None
     ends = (settings.value(end) for end in (of.FIRST_LESS, of.LAST_LESS))
-    more = sum(less if isinstance(less, int) and not isinstance(less, bool) else 1 for less in ends)
+    more = sum(less if type(less) is int else 1 for less in ends)
     stages = -(-(layers + more) // each)
     if stages % pp:
         notes.append(f"vpp: {each} layers a stage make {stages} stages, which pp {pp} does not divide")

@@ -148,22 +148,20 @@ def read_events(name: str, entries: Iterable[tuple[str, Any]]) -> Events:
     return reader.done()
 
 
-def _us(value: object) -> float | None:
+def _us(value: Any) -> float | None:
     if isinstance(value, str):
         try:
             value = float(value)
         except ValueError:
             return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) < LARGEST_US and math.isfinite(value) else None
+    return float(value) if type(value) in (int, float) and abs(value) < LARGEST_US and math.isfinite(value) else None
 
 
-def _whole(value: object, default: int = -1) -> int:
+def _whole(value: Any, default: int = -1) -> int:
     """A whole number such as an id; `default` where there is none."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 19:
         return int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**62:
+    if type(value) not in (int, float) or not abs(value) < 2**62:
         return default
     return int(value)
 
@@ -187,6 +185,6 @@ def _sizes(lists: object) -> tuple[tuple[int, ...], ...]:
     """Sizes of each operand; empty for one that is no tensor or is not understood."""
     found = []
     for each in lists if isinstance(lists, list) else ():
-        whole = isinstance(each, list) and all(isinstance(x, int) and not isinstance(x, bool) and 0 <= x < 2**40 for x in each)
+        whole = isinstance(each, list) and all(type(x) is int and 0 <= x < 2**40 for x in each)
         found.append(tuple(each) if whole else ())
     return tuple(found)

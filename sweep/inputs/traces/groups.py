@@ -135,7 +135,7 @@ def _plan(place: Place) -> None:
 def _count(value: object, least: int) -> int | None:
     if isinstance(value, str) and value.isdecimal() and len(value) < 9:
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST_RANKS else None
+    return value if type(value) is int and least <= value <= MOST_RANKS else None
 
 
 def _ranks(value: object) -> tuple[int, ...]:
