@@ -81,8 +81,7 @@ def module_bytes(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Floats:
         each = 2 * model.head_dim + model.v_head_dim
         saved[:, 2] = shape.stored * shape.local * latents + 2.0 * shape.tokens * shape.heads * each
     elif model.compressed and unit.mixer == COMPRESSED:
-        q = model.compressed.q_rank
-        saved[:, 2] = shape.stored * shape.local * q + 2.0 * shape.tokens * shape.heads * model.head_dim
+        saved[:, 2] = shape.stored * shape.local * model.compressed.q_rank + 2.0 * shape.tokens * shape.heads * model.head_dim
     saved[:, 7] = compressed.streams_saved(model, shape, unit.blocks)
     experts = model.experts
     if experts and unit.moe:
@@ -180,8 +179,7 @@ def _normed_widths(model: Model, unit: Unit, shape: Shape) -> Floats:
     if model.lora is not None:
         attention, channel = (np.full(len(shape.tp), _adapted(model, name)) for name in ("qkv", "fc1"))
     if unit.moe:
-        shared = bool(model.experts and model.experts.shared_ffn)
-        channel = 2.0 + np.where(narrow & shared, shape.stored, 0.0)
+        channel = 2.0 + np.where(narrow & bool(model.experts and model.experts.shared_ffn), shape.stored, 0.0)
     apart = unit.channel != NONE and (unit.moe or model.norms_per_layer > 1)  # else both read the output of one norm
     return np.stack([attention * (unit.mixer != NONE), channel * apart])
 

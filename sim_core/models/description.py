@@ -436,8 +436,7 @@ class Model(Record):
             mixer, channel = ATTENTION if attends else RECURRENT, MLP
             if letters:
                 mixer, channel, moe = SYMBOLS[letters[layer]]
-            window = self._window(layer) if mixer == ATTENTION else 0
-            kinds.append(Unit("", LAYER, 1, moe, window, mixer, channel))
+            kinds.append(Unit("", LAYER, 1, moe, self._window(layer) if mixer == ATTENTION else 0, mixer, channel))
             if compressed:
                 kinds[-1] = kinds[-1]._replace(mixer=COMPRESSED, ratio=compressed.ratios[layer])
         return kinds

@@ -209,8 +209,7 @@ ALIASES: Mapping[str, str] = {
 
 def split_features(text: str) -> dict[str, str]:
     """`key=value;...` as a mapping."""
-    parts = [part.partition("=") for part in text.split(";")]
-    return {key.strip(): value.strip() for key, _, value in parts if key.strip()}
+    return {key.strip(): value.strip() for key, _, value in [part.partition("=") for part in text.split(";")] if key.strip()}
 
 
 def read_features(features: Mapping[str, object], *, others: bool = False) -> Recipe:

@@ -65,8 +65,7 @@ def model_of_flags(flags: Flags, where: str, numbers: Mapping[str, object]) -> t
     Raises SpecError, FormatError.
     """
     known = {flag: places for flag, places in flags.items() if is_known(flag)}
-    document = {"name": "model", "source": where}
-    model = parse_model(document | read_megatron(known, where, numbers) | dict(numbers), where)
+    model = parse_model({"name": "model", "source": where} | read_megatron(known, where, numbers) | dict(numbers), where)
     return model, tuple(flag for flag in flags if flag not in known)
 
 

@@ -69,8 +69,7 @@ def norms_apart(model: Model, unit: Unit, fused: bool) -> tuple[bool, bool]:
     """
     if not fused:
         return unit.mixer != NONE, unit.channel != NONE
-    latents = (unit.mixer == ATTENTION and model.mla is not None) or unit.mixer == COMPRESSED
-    return latents, unit.moe
+    return (unit.mixer == ATTENTION and model.mla is not None) or unit.mixer == COMPRESSED, unit.moe
 
 
 def share_again(operators: Operators, mask: int, apart: tuple[bool, bool]) -> Floats:

@@ -72,8 +72,7 @@ def products_of(mixer: Recurrent) -> tuple[Product, ...]:
     solve = Product("scan_solve", q, q, n, by_head=True)
     keys = Product("scan_keys", q, n, q, by_head=True)
     values = Product("scan_values", q, p, q, by_head=True)
-    removed = Product("scan_removed", q, p, n, by_head=True)
-    return scores, solve, keys, values, removed, within, states, out
+    return scores, solve, keys, values, Product("scan_removed", q, p, n, by_head=True), within, states, out
 
 
 def add_operators(rows: Rows, model: Model, mixer: Recurrent, shape: Shape) -> None:

@@ -316,8 +316,7 @@ def model_flops_per_token(model: Model) -> float:
     # frozen weights have no gradient: a forward and an input gradient of all matrices, a weight gradient of adapters;
     # attention has no weights, so its backward is whole
     core = sum(unit.number * core_flops(model, unit) for unit in model.units if unit.kind in (LAYER, MTP))
-    narrow = sum(unit.number * 2.0 * w.elements for unit in model.units for w in trained(model, unit))
-    return 2 * forward + core + narrow
+    return 2 * forward + core + sum(unit.number * 2.0 * w.elements for unit in model.units for w in trained(model, unit))
 
 
 def sequence_of(model: Model) -> int:

@@ -139,10 +139,9 @@ def layer_spans(ran: Ran, blocks: Timed) -> list[Spans]:
             longer_s = float(scratch.longer.layers_s[way, stage * plan.vpp + chunk])
             for kind, stream, start_s, end_s, more_s in _sent(scratch.layers, count, way, plan, longer_s):
                 begin_s, micro_batch = blocks.start_s[mine][:, None], blocks.micro_batch[mine]
-                rows = len(micro_batch) * len(start_s)
                 drawn.append(
                     spans(
-                        rows,
+                        len(micro_batch) * len(start_s),
                         stage=stage,
                         stream=stream,
                         kind=kind,

@@ -74,8 +74,7 @@ def spans(rows: int, **columns: Ints | Floats | int) -> Spans:
 
 def joined(parts: list[Spans]) -> Spans:
     """All spans, by stage and start; those without length are left out."""
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    whole = Spans(*columns)
+    whole = Spans(*[np.concatenate(column) for column in zip(*parts, strict=True)])
     kept = np.flatnonzero(whole.end_s > whole.start_s)
     order = kept[np.lexsort((whole.stream[kept], whole.start_s[kept], whole.stage[kept]))]
     return Spans(**{name: column[order] for name, column in whole._asdict().items()})

@@ -137,10 +137,9 @@ def _with_pieces(arrays: Arrays, names: Words, modelled: Modelled, groups: list[
     for at, end in enumerate(ends):
         if TP in groups and end < 0:
             ends[at], tables = len(tables), np.concatenate([tables, np.zeros_like(tables[:1])])
-    shares = unit_shares(arrays, modelled)
     units = [
         (to, kind, part, groups)
-        for to, of_kinds in enumerate(shares.tolist())
+        for to, of_kinds in enumerate(unit_shares(arrays, modelled).tolist())
         for kind, part in zip(modelled.model.layer_units, of_kinds, strict=True)
     ]
     units += [
@@ -179,8 +178,7 @@ def _of_unit(modelled: Modelled, unit: Unit, part: float, base: BasePlan, groups
 def unit_shares(arrays: Arrays, modelled: Modelled) -> Floats:
     """Part of each of the model's kinds of layer in the layers of each recorded unit, [units, kinds]; 0 for ends."""
     of_layer = np.diff(arrays.unit_layers, axis=1).astype(np.float64)  # [units, layers]
-    kinds = np.array(modelled.model.unit_of_layer)
-    one_hot = kinds[:, None] == np.arange(len(modelled.model.layer_units))
+    one_hot = np.array(modelled.model.unit_of_layer)[:, None] == np.arange(len(modelled.model.layer_units))
     total = of_layer.sum(axis=1, keepdims=True)
     shares: Floats = np.divide(of_layer @ one_hot, total, out=np.zeros((len(of_layer), one_hot.shape[1])), where=total > 0)
     return shares

@@ -24,10 +24,9 @@ WORTH = 0.02
 def neighbours(plan: PlanOfResult, wanted: Callable[[Change], bool] = lambda _: True) -> list[Variation]:
     """A plan under each change of one axis that is wanted. Raises SimError."""
     changes = [(axis, change) for axis, change in _changes(plan) if wanted(change)]
-    rows = vary(plan, [change for _, change in changes])
     return [
         Variation(axis=axis, change=_told(change, after, plan.stack), before=plan.row, after=after)
-        for (axis, change), after in zip(changes, rows, strict=True)
+        for (axis, change), after in zip(changes, vary(plan, [change for _, change in changes]), strict=True)
     ]
 
 
@@ -102,8 +101,7 @@ def _changes(plan: PlanOfResult) -> Iterator[tuple[str, Change]]:
     from_file = workload.from_file  # which does not tell what context parallelism changes
     for name in ("tp", *([] if from_file else ["cp"]), "pp", *(["ep"] if workload.has_experts else []), "micro_batch"):
         for value in _both_ways(int(own[name])):
-            alone = name == "pp" and value == 1 and vpp > 1
-            yield name, {name: value, **({"vpp": 1} if alone else {})}
+            yield name, {name: value, **({"vpp": 1} if name == "pp" and value == 1 and vpp > 1 else {})}
     for value in _chunks(pp, vpp, workload.layers, str(row["layer_split"])):
         yield "vpp", {"vpp": value}
     known_load = len(workload.arrays.expert_load) > 0 or not from_file
@@ -149,5 +147,4 @@ def _chunks(pp: int, vpp: int, layers: int, split: str) -> list[int]:
     if split != "even":
         return _both_ways(vpp)
     fitting = [each for each in range(1, layers // pp + 1) if layers % (pp * each) == 0]
-    below, above = [each for each in fitting if each < vpp], [each for each in fitting if each > vpp]
-    return [*below[-1:], *above[:1]]
+    return [*[each for each in fitting if each < vpp][-1:], *[each for each in fitting if each > vpp][:1]]

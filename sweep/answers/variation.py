@@ -159,8 +159,7 @@ def vary(plan: PlanOfResult, changes: Sequence[Change]) -> list[Fields]:
     """The rows of a plan under each of some changes, simulated together. Raises SimError."""
     if not changes:
         return []
-    around = sweep_around(plan, changes).sweep
-    return list(pa.Table.from_batches([evaluate(around, np.arange(len(changes)))]).to_pylist())
+    return list(pa.Table.from_batches([evaluate(sweep_around(plan, changes).sweep, np.arange(len(changes)))]).to_pylist())
 
 
 def sweep_around(plan: PlanOfResult, changes: Sequence[Change]) -> Prepared:
@@ -191,6 +190,5 @@ def _value(name: str, change: Change, fields: Mapping[str, Value]) -> Value:
         return change[name]
     if name == "overlap_pp" and name not in fields:
         schedule = SCHEDULES.index(str(change.get("schedule", fields["schedule"])))
-        vpp = int(change.get("vpp", fields["vpp"]))
-        return bool(sends_in_background(np.array([schedule]), np.array([vpp]))[0])
+        return bool(sends_in_background(np.array([schedule]), np.array([int(change.get("vpp", fields["vpp"]))]))[0])
     return fields[name]

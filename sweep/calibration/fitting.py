@@ -159,8 +159,7 @@ def fit(problem: Problem, starts: Sequence[Floats]) -> tuple[Found, Bools, Float
     while True:
         left = np.where(active, deviations(problem, found), left)
         unseen = np.flatnonzero(active & (left > problem.seen))
-        unsure = np.flatnonzero(active & (np.abs(found.values) < problem.sure * left))
-        dropped = unseen if len(unseen) else unsure
+        dropped = unseen if len(unseen) else np.flatnonzero(active & (np.abs(found.values) < problem.sure * left))
         if not len(dropped):
             return found, active, left
         active[dropped[-1:] if problem.sure else dropped] = False
@@ -205,8 +204,7 @@ def _walked(problem: Problem, start: Floats, active: Bools) -> Found:
 
 def deviations(problem: Problem, found: Found) -> Floats:
     """Standard deviations of the numbers after the runs, in widths, [numbers]; 1 where the runs say nothing."""
-    spread = max(problem.noise, float(np.sqrt(np.mean(found.rest[problem.fitted] ** 2))))
-    inside = found.slopes[problem.fitted] / spread
+    inside = found.slopes[problem.fitted] / max(problem.noise, float(np.sqrt(np.mean(found.rest[problem.fitted] ** 2))))
     return np.sqrt(np.diag(np.linalg.inv(inside.T @ inside + np.eye(len(found.values)))))
 
 

@@ -145,8 +145,7 @@ def _take(measured: Measured, line: _Line) -> None:
         measured.references.append(line.us())
     elif kind == "layer":
         sizes_of = {key: line.whole(key, least) for key, least in (("tokens", 1), ("hidden", 1), ("experts", 0))}
-        times = {key: line.us(key) for key in (*OF_LAYERS, *({"graph_us"} & row.keys()))}
-        measured.layers.append({**row, **sizes_of, **times})
+        measured.layers.append({**row, **sizes_of, **{key: line.us(key) for key in (*OF_LAYERS, *({"graph_us"} & row.keys()))}})
     elif kind == "launch":
         measured.launches.append(row)
     elif kind == "end":
@@ -270,8 +269,7 @@ def _gemm_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterato
             continue
         surface = GemmSurface(dtype=cast(Any, dtype), phase=cast(Any, phase), m=axes[0], n=axes[1], k=axes[2], us=us)
         m, n, k = np.array(list(best), np.int64).T
-        preset_s = gemm_s(kernels, dtype, m, n, k, phase=surface.phase).seconds
-        yield _Part(surface, what, seconds, preset_s, 2.0 * m * n * k)
+        yield _Part(surface, what, seconds, gemm_s(kernels, dtype, m, n, k, phase=surface.phase).seconds, 2.0 * m * n * k)
 
 
 def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterator[_Part]:

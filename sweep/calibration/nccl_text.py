@@ -221,8 +221,7 @@ def _meaning(head: _Head, lines: Sequence[Line], fault: Callable[[str, str, str]
     """Ranks and operation, from the heading, the counts and the ratio of the bandwidths. Raises what `fault` makes."""
     listed = max(head.hosts, default=0) + 1 if len(head.groups) <= 1 else max(head.groups.values())
     largest = max(lines, key=lambda line: line.size)
-    elements = largest.size // ELEMENT_BYTES[largest.dtype]
-    parts = elements / largest.elements if largest.elements else 0.0
+    parts = largest.size // ELEMENT_BYTES[largest.dtype] / largest.elements if largest.elements else 0.0
     clear = max((block for line in lines for block in line.blocks), key=lambda block: block.algorithm)
     ratio = clear.bus / clear.algorithm if clear.algorithm >= CLEAR else None
     operation = head.operation or _operation(parts, ratio, listed, largest)
@@ -265,8 +264,7 @@ def _implied(operation: str, ratio: float, algorithm: float) -> int:
     if ratio >= twice or operation not in ("all_reduce", *SHARED):
         return 0
     ranks = twice / (twice - ratio)
-    sure = ranks * ranks / twice * 0.01 / algorithm < 0.45
-    return round(ranks) if ranks <= SURE_RANKS and sure else 0
+    return round(ranks) if ranks <= SURE_RANKS and ranks * ranks / twice * 0.01 / algorithm < 0.45 else 0
 
 
 def bus_factor(operation: str, ranks: int) -> float:

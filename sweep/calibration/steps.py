@@ -44,8 +44,7 @@ def fit_stack(
         raise SpecError(f"{source}: found {plural(len(used), 'run')} to fit, expected {FEWEST} to {MOST}{why}")
     numbers = NUMBERS + (OF_EXPERTS if any(row.has_experts for row, _ in used) else ())
     page = base or _only(steps.stacks(), numbers, source)
-    groups = np.arange(len(used)) if leave_out else None
-    fit = fit_page(page, numbers, steps.seconds, used, STACK_NOISE, 0.0, groups, not_used)
+    fit = fit_page(page, numbers, steps.seconds, used, STACK_NOISE, 0.0, np.arange(len(used)) if leave_out else None, not_used)
     if not fit.facts:
         raise SpecError(f"{source}: these runs tell no number of a stack (`sweep calibrate stack --plan` prints which do)")
     return fit

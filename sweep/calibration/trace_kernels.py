@@ -118,8 +118,7 @@ def _surface(each: _Measured, base: Hardware) -> GemmSurface:
 def _classes(each: _Measured, base: Hardware) -> Iterator[Class]:
     """Measured seconds over those of `base`, large GEMMs and small ones."""
     m, n, k = (np.array(sizes, np.int64) for sizes in zip(*each.seconds, strict=True))
-    plain = base.model_copy(update={"surface": None})
-    of_base = gemm_s(load_kernels(plain), each.dtype, m, n, k, phase=each.phase).seconds
+    of_base = gemm_s(load_kernels(base.model_copy(update={"surface": None})), each.dtype, m, n, k, phase=each.phase).seconds
     ratio = np.array(list(each.seconds.values())) / of_base
     return classes_of(
         f"GEMM {each.phase.replace('_', ' ')}, {each.dtype}", ratio, np.asarray(2.0 * m * n * k, np.float64), _WORK

@@ -63,8 +63,7 @@ def of_recordings(recordings: Iterable[Recording]) -> tuple[list[Transfer], list
         devices |= {each.rank.device} - {""}
     transfers, bounds = list[Transfer](), list[Bound]()
     for members, by_key in found.items():
-        recorded = {rank for by_rank in by_key.values() for rank in by_rank}
-        absent = len(set(members) - recorded)
+        absent = len(set(members) - {rank for by_rank in by_key.values() for rank in by_rank})
         for key, by_rank in by_key.items():
             # by the number that NCCL gives calls, else by time
             rows = [

@@ -163,8 +163,7 @@ def _with_paths_of(old: Values, new: Values) -> dict[str, Any]:
             return [renamed(inner) for inner in value]
         return same.get(value, value) if isinstance(value, str) else value
 
-    spec = new.get("spec", {})
-    return {key: renamed(value) if key in ("workload", "axes") else value for key, value in spec.items()}
+    return {key: renamed(value) if key in ("workload", "axes") else value for key, value in new.get("spec", {}).items()}
 
 
 def _spec(old: Values, new: Values) -> Changes:

@@ -149,8 +149,7 @@ def _layout(plan: Launched) -> str | None:
 
 
 def _stages_of_rank(plan: Launched) -> int | None:
-    equal = len({*stages_of(plan)}) == 1
-    return plan["vpp"] if plan["vpp"] > 1 and equal and not _is_cut(plan) else None
+    return plan["vpp"] if plan["vpp"] > 1 and len({*stages_of(plan)}) == 1 and not _is_cut(plan) else None
 
 
 def virtual_stages(dump: Dump) -> int:

@@ -52,8 +52,7 @@ class Job:
         stem = Path(self.path).name
         for ending in (".gz", ".log", ".out", ".txt", ".sh", ".yaml", ".yml", ".toml", ".json"):
             stem = stem.removesuffix(ending)
-        kept = "".join(c if c.isascii() and (c.isalnum() or c in "-._") else "-" for c in stem).strip("-._")
-        return kept[:60] or "job"
+        return "".join(c if c.isascii() and (c.isalnum() or c in "-._") else "-" for c in stem).strip("-._")[:60] or "job"
 
     def memory(self, gib: float, kind: str) -> None:
         """Memory of a GPU, by the words of `memory_kind`; the most counts."""

@@ -115,10 +115,9 @@ def _table(path: Path, lines: list[str]) -> list[Values]:
 
 def _metrics(folder: Path) -> list[Values]:
     """A row for each line of MLflow's metrics, `timestamp value step`."""
-    files = sorted(filter(Path.is_file, folder.rglob("*")))
     return [
         {STEPS[-1]: step, file.relative_to(folder).as_posix(): value}
-        for file in files
+        for file in sorted(filter(Path.is_file, folder.rglob("*")))
         for value, step in re.findall(r"^\S+ (\S+) (\d+)$", read_input(file).decode(errors="replace"), re.MULTILINE)
     ]
 

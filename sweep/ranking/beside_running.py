@@ -53,8 +53,7 @@ def beside_running(
     query = f"SELECT * FROM results WHERE ({_same(fields)}) OR plan = {best} ORDER BY plan"
     found = connection.sql(query, params=list(fields.values())).to_arrow_table()
     nothing: Fields = {"plan": None, "status": "", "reason": ""}
-    same = (row for row in found.to_pylist() if all(row[name] == value for name, value in fields.items()))
-    mine = next(same, nothing)
+    mine = next((row for row in found.to_pylist() if all(row[name] == value for name, value in fields.items())), nothing)
     runs = mine["status"] == "ok"
     return Beside(
         plan=mine["plan"],

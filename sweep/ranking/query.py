@@ -77,8 +77,7 @@ class Rows:
 
     def _show(self, names: Sequence[str], files: Sequence[File]) -> None:
         paths = [str(file.path) for file in files or self.reading.files[:1]] if self.reading else []
-        chosen = ", ".join(f'"{name}"' for name in names)
-        relation = self.connection.read_parquet(paths).project(chosen)
+        relation = self.connection.read_parquet(paths).project(", ".join(f'"{name}"' for name in names))
         self.connection.register("results", relation if files else relation.limit(0))
         named(self.connection, self.chance if set(names) >= FROM else None)
 

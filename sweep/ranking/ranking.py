@@ -110,8 +110,7 @@ def rank(
         if front and by is not None:
             raise OptionError("--pareto and --by: expected one of them; the front is in the order of its first column")
         ordered_by = front or ordering(by, descending, provenance, schema)
-        option = "--pareto" if front else "objectives" if by is None else "--by"
-        check_ordered([name for name, _ in ordered_by], option, schema)
+        check_ordered([name for name, _ in ordered_by], "--pareto" if front else "objectives" if by is None else "--by", schema)
         by, descending = ordered_by[0]
         per = _known("--per", spec.get("per", []) if per is None else per, schema)
         top = top or (None if front else GROUP_TOP if per else TOP)
@@ -251,5 +250,4 @@ def outcome(directory: Location) -> tuple[int, int]:
 
 def objectives_of(spec: SweepSpec) -> tuple[str, bool]:
     """The column that a spec asks for, and whether more of it is better."""
-    order = ordering(None, None, {"spec": spec.model_dump(mode="json")}, dict.fromkeys(MEASURES, ""))
-    return order[0]
+    return ordering(None, None, {"spec": spec.model_dump(mode="json")}, dict.fromkeys(MEASURES, ""))[0]

@@ -170,8 +170,7 @@ def find_fronts(connection: duckdb.DuckDBPyConnection, condition: str, columns: 
         rows = pa.concat_tables([front, pa.Table.from_batches([batch])]).unify_dictionaries()
         number = group_numbers(rows, [f"g{k}" for k in range(len(per))])
         points = np.stack([rows[f"v{k}"].to_numpy() for k in range(len(columns))], axis=1)
-        members = (np.flatnonzero(number == group) for group in np.unique(number))
-        kept = [member[best_of(points[member])] for member in members]
+        kept = [member[best_of(points[member])] for member in (np.flatnonzero(number == group) for group in np.unique(number))]
         front = rows.take(np.concatenate([np.zeros(0, np.int64), *kept]))
     connection.register("front_plans", front.select(["plan"]))
     connection.execute(f"CREATE TEMP TABLE {FRONT} AS SELECT plan FROM front_plans").fetchall()
@@ -196,8 +195,7 @@ def best_of(points: Floats) -> Ints:
     front = []
     while len(left):
         pivot = points[left[0]]  # the first in order: nothing left beats it
-        equal = (points[left] == pivot).all(axis=1)
-        front.append(left[equal])
+        front.append(left[(points[left] == pivot).all(axis=1)])
         left = left[~(points[left] >= pivot).all(axis=1)]
     return np.sort(np.concatenate(front)) if front else np.zeros(0, np.int64)
 

@@ -62,8 +62,7 @@ def usual_overlaps(stack: str, *, sharded: bool = False) -> dict[str, bool]:
 
 def usual_split(stack: str, layers: int, parts: int) -> str:
     """Where the layers of a stack lie on so many virtual stages where nothing tells."""
-    accounting = stack.startswith(LAYER_EACH) and layers % parts and (layers + 2) % parts == 0
-    return ENDS_AS_LAYERS if accounting else "balanced"
+    return ENDS_AS_LAYERS if stack.startswith(LAYER_EACH) and layers % parts and (layers + 2) % parts == 0 else "balanced"
 
 
 def row_of(log: Job, number: int, device: str = "") -> Fields | str:

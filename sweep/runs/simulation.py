@@ -171,8 +171,7 @@ def _joined(jobs: Sequence[_Job]) -> Plans:
     layers = columns.pop("virtual_layers")
     width = max(part.shape[1] for part in layers)
     lists = [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-1) for part in layers]
-    parts = {name: np.concatenate(column) for name, column in columns.items()}
-    return Plans(**parts, virtual_layers=np.concatenate(lists))
+    return Plans(**{name: np.concatenate(column) for name, column in columns.items()}, virtual_layers=np.concatenate(lists))
 
 
 def _not_simulated(row: Row, why: object) -> Run:

@@ -298,8 +298,7 @@ def _misfit(name: str, text: str) -> str:
     if field.words:
         return "" if text in field.words else "one of " + ", ".join(field.words)
     if field.kind in ("number", "ratio", "factor"):
-        value = number_in(text)
-        fits = field.least <= value <= field.most and (field.kind != "number" or text.isdigit())
+        fits = field.least <= number_in(text) <= field.most and (field.kind != "number" or text.isdigit())
         least, most = field.least, field.most
         return "" if fits else whole_number(int(least), int(most)) if field.kind == "number" else f"{least:g} to {most:g}"
     return ""

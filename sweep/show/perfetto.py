@@ -86,8 +86,7 @@ def drawn_plan(opened: Reopened, number: int, chosen: Callable[[int], Sequence[i
     result, totals = step.result(), step.totals()
     with naming(output), output.open("w", encoding="utf-8") as out:
         written = write_plan(step, {"plan": number, "result": str(opened.folder), **result}, drawn, out)
-    off = max(abs(totals[name] - result[name]) for name in PARTS)
-    return Drawn(tuple(drawn), float(result["step_time_s"]), written, off)
+    return Drawn(tuple(drawn), float(result["step_time_s"]), written, max(abs(totals[name] - result[name]) for name in PARTS))
 
 
 def write_plan(timeline: Timeline, facts: Values, stages: Sequence[int], out: TextIO) -> int:
@@ -122,8 +121,7 @@ def write_plan(timeline: Timeline, facts: Values, stages: Sequence[int], out: Te
             ends = ({"ph": "s"}, int(end[pair[0]]) - 1), ({"ph": "f", "bp": "e"}, int(begin[pair[1]]))
             for row, (kind, ns) in zip(pair, ends, strict=True):
                 place = {"pid": int(spans.stage[row]), "tid": int(thread[row]), "ts": _us(ns)}
-                arrow = {**kind, "id": number, "name": name, "cat": "send", **place}
-                out.write("," + json.dumps(arrow, separators=(",", ":")))
+                out.write("," + json.dumps({**kind, "id": number, "name": name, "cat": "send", **place}, separators=(",", ":")))
     out.write("]}\n")
     return written
 
@@ -156,8 +154,7 @@ def _span(spans: Spans, row: int, thread: int, ns: tuple[int, int]) -> Fields:
     if spans.shared_s[row] > 0:
         args["shared_nics_ms"] = round(float(spans.shared_s[row]) * 1e3, 6)
     name = kind if micro_batch < 0 else f"{_SHORT.get(kind, kind)} {micro_batch}"
-    event = _slice(int(spans.stage[row]), thread, name, ns, args)
-    return event | {"cat": kind, "cname": _COLOUR.get(kind.split()[0], "grey")}
+    return _slice(int(spans.stage[row]), thread, name, ns, args) | {"cat": kind, "cname": _COLOUR.get(kind.split()[0], "grey")}
 
 
 def _process(number: int, name: str, what: str, played: Sequence[Played]) -> Iterator[Fields]:

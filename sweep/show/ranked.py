@@ -135,8 +135,7 @@ def _brief(ranking: Ranking) -> list[str]:
     waits = [name for name, seconds in _sums(ranking).items() if seconds and not name.startswith("compute")]
     given, memory = (*first, *results, *waits), [name for name in results if name == "peak_memory_bytes"]
     telling = (*first, *differing[: MOST_AXES + MORE_AXES], *memory, *results, *differing, *given)
-    most = MOST_BRIEF + len(differing[MOST_AXES:][:MORE_AXES])
-    chosen = list(dict.fromkeys(name for name in telling if name))[:most]
+    chosen = list(dict.fromkeys(name for name in telling if name))[: MOST_BRIEF + len(differing[MOST_AXES:][:MORE_AXES])]
     return list(dict.fromkeys(name for name in ("rank", "plan", *ranking.per, *differing, *given) if name in chosen))
 
 

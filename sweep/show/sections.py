@@ -47,8 +47,7 @@ def _cut(section: Section, column: int, console: Console) -> list[list[str]]:
     """The table with the cells of one column cut to what the terminal has room for."""
     rows = [list(row) for row in section.table]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    others = sum(width + section.gap for k, width in enumerate(widths) if k != column)
-    most = max(console.width - others - 2, LEAST)
+    most = max(console.width - sum(width + section.gap for k, width in enumerate(widths) if k != column) - 2, LEAST)
     for row in rows[1:] if console.is_terminal else ():
         row[column] = row[column] if len(row[column]) <= most else f"{row[column][: most - 1]}\u2026"
     return rows

@@ -28,14 +28,12 @@ def job_screen(path: str, job: Job) -> Screen:
     rows = []
     for row in totals.operations:
         seconds = map(_ms, (row.mean_s, row.least_s, row.most_s, row.total_s))
-        waited = f"{row.wait_s / row.total_s:.0%}" if row.total_s > 0 else "-"
-        rows.append((row.stage, row.name, row.count, *seconds, waited))
+        rows.append((row.stage, row.name, row.count, *seconds, f"{row.wait_s / row.total_s:.0%}" if row.total_s > 0 else "-"))
     yield table(("stage", "operation", "number", "mean", "min", "max", "total", "waiting"), rows, 1)
     shares = []
     for share in totals.shares:
         parts = (share.compute_s, share.communication_s, share.wait_s, share.gap_s)
-        told = (f"{part / sum(parts):.1%}" if sum(parts) else "-" for part in parts)
-        shares.append((share.stage, share.ranks, *told))
+        shares.append((share.stage, share.ranks, *(f"{part / sum(parts):.1%}" if sum(parts) else "-" for part in parts)))
     yield table(("stage", "ranks", "compute", "communication", "waiting", "gaps"), shares)
     for slow in totals.stragglers:
         yield f"  straggler: rank {slow.rank} (stage {slow.stage}), {slow.name} {slow.factor:.2f} x the median of its stage"

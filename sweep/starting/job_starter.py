@@ -86,8 +86,7 @@ def _running(job: Job, plan: Fields) -> list[str]:
     lines = ["", "running:" + " " * (COMMENT_AT - 8) + "# the job: the answer says what the best plan gains beside it"]
     lines.append(shown_line("plan", own, "", 2))
     if job.peak_memory_gib:
-        told = f"measured: {job.memory_kind}"
-        lines.append(shown_line("peak_memory_gib", float(f"{job.peak_memory_gib:.5g}"), told, 2))
+        lines.append(shown_line("peak_memory_gib", float(f"{job.peak_memory_gib:.5g}"), f"measured: {job.memory_kind}", 2))
     if job.step_time_s is not None:
         lines.append(shown_line("step_time_s", float(f"{job.step_time_s:.6g}"), "measured: the median of steady steps", 2))
         lines.append(

@@ -58,8 +58,7 @@ def failing(prepared: Prepared) -> tuple[float, ...]:
     """What launches of a model that may fail cost, at each percent of the memory, as a search takes it (`Objective.dear`)."""
     if prepared.sweep.workload.modelled is None or prepared.sweep.workload.from_file or prepared.sweep.others:
         return ()
-    chance = chance_before_runs(np.arange(101) / 100, guesses_before(prepared.provenance))
-    cost = launch_cost(np.zeros(101), chance)
+    cost = launch_cost(np.zeros(101), chance_before_runs(np.arange(101) / 100, guesses_before(prepared.provenance)))
     return tuple(np.maximum.accumulate(np.minimum(cost - cost[0], HOPELESS)).tolist())
 
 

@@ -144,8 +144,7 @@ def _set_aside(candidates: Candidates, known: Known, timed: Bools, aside: Bools)
     error = np.log(known.seconds[timed]) - candidates.mean[rows]
     if not aside.any() or aside.all():
         return {}
-    excess = np.exp(error[aside] - error[~aside].mean())
-    return dict(zip(rows[aside].tolist(), excess.tolist(), strict=True))
+    return dict(zip(rows[aside].tolist(), np.exp(error[aside] - error[~aside].mean()).tolist(), strict=True))
 
 
 def _posterior(candidates: Candidates, known: Known, timed: Bools, log: Floats) -> tuple[Posterior, Floats]:

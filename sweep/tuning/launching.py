@@ -137,5 +137,4 @@ def _word(tuner: Tuner, plan: int) -> str:
 
 def values_of(row: Values) -> str:
     """A plan by the columns that say most."""
-    names = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch")
-    return ", ".join(f"{name} {row[name]}" for name in names if name in row)
+    return ", ".join(f"{name} {row[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch") if name in row)

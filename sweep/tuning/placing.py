@@ -71,8 +71,7 @@ def _plan(connection: duckdb.DuckDBPyConnection, row: Row) -> int:
 
 def names_plans(path: Path) -> bool:
     """Whether a CSV names plans of a result by number; else it is a table of runs."""
-    head = head_of(path).decode("utf-8-sig", "replace").splitlines()
-    return PLAN in [cell.strip() for cell in next(csv.reader(head), [])]
+    return PLAN in [cell.strip() for cell in next(csv.reader(head_of(path).decode("utf-8-sig", "replace").splitlines()), [])]
 
 
 def _entry(row: Row, plan: int) -> Entry:

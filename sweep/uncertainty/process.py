@@ -135,8 +135,7 @@ def noise_of(times: Iterable[Sequence[float]], before: float = NOISE) -> float:
 def variogram(doublings: Floats, squares: Floats) -> Floats:
     """Variance of the difference between the errors of two plans, of size 1: `doublings` between them, by axis and squared in
     sum `squares`. That of `prior` without draws, as far as SLOPE_ENDS."""
-    near = 2 * OWN**2 + 2 * NEAR**2 * (1 - np.exp(-doublings / RANGE))
-    return near + DOUBLING**2 * np.minimum(squares, SLOPE_ENDS)
+    return 2 * OWN**2 + 2 * NEAR**2 * (1 - np.exp(-doublings / RANGE)) + DOUBLING**2 * np.minimum(squares, SLOPE_ENDS)
 
 
 def along(axes: Axes, rows: Ints | slice = slice(None)) -> Floats:
@@ -232,8 +231,7 @@ def marginals_by_size(
 def _solved(shared: Floats, rows: Ints, error: Floats, noise: Floats | float) -> tuple[float, Floats, Floats]:
     """Of runs whose covariance with all plans is `shared`, [m, n]: ln of the likelihood, the mean of all plans, and the root of
     what is told of their covariance, [m, n]."""
-    among = shared[:, rows] + np.eye(len(rows)) * np.square(noise)
-    root = np.linalg.cholesky(among)
+    root = np.linalg.cholesky(shared[:, rows] + np.eye(len(rows)) * np.square(noise))
     half = np.linalg.solve(root, np.column_stack([error, shared]))
     return _log_likelihood(root, half[:, 0]), half[:, 1:].T @ half[:, 0], half[:, 1:]
 

@@ -181,8 +181,7 @@ def rankings(runs: Iterable[Run]) -> list[Ranking]:
     """One for each job with two plans or more. Of a plan that was measured twice, the mean."""
     jobs: dict[Words, dict[Words, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        plan = tuple(run.row.text(key) for key in OF_PLAN)
-        jobs[tuple(run.row.text(key) for key in OF_JOB)][plan].append(run)
+        jobs[tuple(run.row.text(key) for key in OF_JOB)][tuple(run.row.text(key) for key in OF_PLAN)].append(run)
     return [_ranking(plans.values()) for plans in jobs.values() if len(plans) >= 2]
 
 

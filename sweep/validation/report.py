@@ -137,8 +137,7 @@ def row_objects(runs: Sequence[Run]) -> list[dict[str, object]]:
 
 def _switches(run: Run) -> str:
     used = {*FEATURES, *ALIASES, *OF_MODEL}
-    features = split_features(run.row.text("features")).items()
-    effective = ";".join(f"{key}={value}" for key, value in features if key in used)
+    effective = ";".join(f"{key}={value}" for key, value in split_features(run.row.text("features")).items() if key in used)
     cells = (run.row.text("release"), run.row.text("dispatcher_library"), effective)
     return "".join(f" {cell.replace('|', '/') or '-'} |" for cell in cells)
 

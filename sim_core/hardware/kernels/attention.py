@@ -38,8 +38,7 @@ def in_8_bits(device: str, phase: Phase, s: Sizes) -> Floats:
     """Seconds of flash attention in 8 bits over those in 16 for sequences of s tokens. One that was not measured: as GB200."""
     name = device if device.startswith("GB") else device.replace("B", "GB", 1)
     family = next((family for family in IN_8_BITS if name.startswith(family)), "GB200")
-    share = np.interp(np.log(s), np.log(IN_8_BITS_AT), IN_8_BITS[family][phase == "backward"])
-    return share
+    return np.interp(np.log(s), np.log(IN_8_BITS_AT), IN_8_BITS[family][phase == "backward"])
 
 
 def attention_s(

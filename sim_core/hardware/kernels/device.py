@@ -89,8 +89,7 @@ def load_kernels(hardware: Hardware) -> Kernels:
     """The kernels of a device: its tables, or those it borrows, read once per process."""
     stated = hardware.kernels
     tables = read_tables(stated.tables) if stated.tables else None
-    numbers = {key: hardware.value(key) for key in _NUMBERS}
-    return Kernels(hardware.name, tables, not stated.borrowed, numbers, hardware.surface)
+    return Kernels(hardware.name, tables, not stated.borrowed, {key: hardware.value(key) for key in _NUMBERS}, hardware.surface)
 
 
 def precisions(kernels: Kernels) -> list[str]:

@@ -147,5 +147,4 @@ def ratio_grid(measured: GemmSurface | AttentionSurface, of_device: Callable[...
     nodes = [sizes.ravel() for sizes in np.meshgrid(*axes, indexing="ij")]
     seconds = np.array([np.nan if us is None else us * 1e-6 for us in measured.us])
     values = np.log(seconds / of_device(*nodes)).reshape([len(axis) for axis in axes])
-    missing = np.isnan(values)
-    return Grid(tuple(map(np.log, axes)), without_gaps(values), missing)
+    return Grid(tuple(map(np.log, axes)), without_gaps(values), np.isnan(values))

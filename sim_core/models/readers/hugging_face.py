@@ -30,8 +30,7 @@ def read_config(fields: Values, where: str) -> Document:
         apart = ", ".join(
             sorted(key for key in fields if key.endswith("_config") and key not in (_TEXT, "quantization_config"))
         )
-        source = document.get("source", f"{where}, {_TEXT}")
-        return document | {"source": source + (f"; not counted: {apart}" if apart else "")}
+        return document | {"source": document.get("source", f"{where}, {_TEXT}") + (f"; not counted: {apart}" if apart else "")}
     if "vision_config" in fields:
         raise SpecError(f"{where}: a multimodal model without {_TEXT}; expected that of its text model")
     kind, families = fields.get("model_type"), tables()["families"]

@@ -104,10 +104,9 @@ class _Arguments(Values):
     def _style(self) -> Document:
         """Activation, norm, biases, dropout, tying."""
         bias = not self.has(of.NO_BIAS)
-        activation = "silu" if self.has(of.SWIGLU) else "squared_relu" if self.has(of.SQUARED_RELU) else "gelu"
         return {
             "gated": any(map(self.has, (of.SWIGLU, of.GEGLU, of.QUICK_GEGLU))),
-            "activation": activation,
+            "activation": "silu" if self.has(of.SWIGLU) else "squared_relu" if self.has(of.SQUARED_RELU) else "gelu",
             "norm": self.choice(of.NORM, {"layernorm": "layernorm", "rmsnorm": "rmsnorm"}, "layernorm"),
             "qk_norm": self.has(of.QK_NORM),
             "tied": not self.has(of.UNTIED),

@@ -117,8 +117,7 @@ def _embedding_gradient(file: File) -> Doubts:
         number, needs_s = _number(records), _lookup_s(file)
         leaked_s = excess_ns * NS + (others_ns * NS if excess_ns > 0 else _mean_s(records, WEIGHT_GRADIENT)) * number
         told = f"{'; '.join(why)}: AICB writes what another record left behind; the work is that of a lookup"
-        record = f"{EMBEDDING}.weight_gradient"
-        yield _timed("embedding gradient", record, found, needs_s, told, leaked_s - needs_s * number)
+        yield _timed("embedding gradient", f"{EMBEDDING}.weight_gradient", found, needs_s, told, leaked_s - needs_s * number)
 
 
 def _optimizer(file: File) -> Doubts:

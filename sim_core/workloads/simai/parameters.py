@@ -96,8 +96,7 @@ def _with_widths(file: File) -> str:
                 counted = left / hidden / (copies + file.final)
                 words = [stated] if exact else KNOWN_VOCABULARIES
                 known = next((float(each) for each in words if counted == padded(each, tp)), 0.0)
-                any_fits = not exact and counted % (PADDING * tp) == 0 and (moe or copies == WORD_COPIES[0])
-                if known or any_fits:
+                if known or (not exact and counted % (PADDING * tp) == 0 and (moe or copies == WORD_COPIES[0])):
                     yield left, copies, counted, known or counted
 
     usual = (4.0 * hidden, float(gated_width(hidden)))
@@ -144,8 +143,7 @@ def _with_latents(file: File) -> str:
         choices = " or ".join(f"{heads} with a vocabulary of {rows}" for heads, rows in pairs)
         return f"set workload.heads: by the parameters {choices}"
     ((file.heads, rows),) = likely
-    left = float(copies * rows * hidden)
-    _explain(file, left, replicated, copies=copies, counted=rows, vocabulary=usual.get(rows, rows))
+    _explain(file, float(copies * rows * hidden), replicated, copies=copies, counted=rows, vocabulary=usual.get(rows, rows))
     file.told = f"latent attention of {file.heads} heads, experts {width:.0f} wide; {file.told}"
     return ""
 

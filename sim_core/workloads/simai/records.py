@@ -37,8 +37,7 @@ def choices_of(records: Values) -> tuple[Choice, ...]:
         record, dot, phase = key.rpartition(".")
         if dot and phase and phase not in PHASES:
             raise SpecError(f"workload.records: {named(key)}: unknown phase {shown(phase)}, {nearest(phase, PHASES)}")
-        place = PHASES.index(phase) if dot and phase else -1
-        choices.append(Choice(record if dot else key, place, *_value(key, value)))
+        choices.append(Choice(record if dot else key, PHASES.index(phase) if dot and phase else -1, *_value(key, value)))
     return tuple(choices)
 
 

@@ -125,8 +125,7 @@ def _widths(file: File) -> Iterator[tuple[int, int, str]]:
         yield width, round(file.shares.vocabulary) or VOCABULARY, why
         return
     for copies in WORD_COPIES:
-        of_ends = (copies + file.final) * padded(VOCABULARY, tp) * hidden / tp + file.sequence * hidden
-        left = file.mlp_width(of_ends)
+        left = file.mlp_width((copies + file.final) * padded(VOCABULARY, tp) * hidden / tp + file.sequence * hidden)
         if left > 0 and left % WIDTH_STEP == 0:
             why = f"what the parameters leave, with {ASSUMED} vocabulary {VOCABULARY} counted {copies} times"
             yield int(left), VOCABULARY, why

@@ -79,8 +79,7 @@ def durations_of(path: str, ranks: Mapping[int, Mapping[int, Values]], steady: l
     """The durations of a pipeline from the times of its blocks by rank and step, over `steady` steps. Raises FormatError."""
     stages, fault = sorted(ranks), partial(FormatError, path, 1)
     if stages != list(range(len(stages))) or len(stages) > MOST_STAGES:
-        found = ", ".join(map(str, stages[:8]))
-        raise fault("ranks", found, "rank0, rank1, ..., one for each stage of the pipeline")
+        raise fault("ranks", ", ".join(map(str, stages[:8])), "rank0, rank1, ..., one for each stage of the pipeline")
     if not steady:
         raise fault("steps", "none on all ranks", "at least one")
     blocks, vpp = _blocks(ranks, steady, fault)
@@ -257,14 +256,12 @@ def _blocks(ranks: Mapping[int, Mapping[int, Values]], steps: list[int], fault: 
     """Forwards of a stage in a step, and chunks of a stage by their order. Raises FormatError."""
     counts = {len(ranks[rank][step][key]) for rank in ranks for step in steps for key in _TIMES}
     if len(counts) != 1:
-        found = ", ".join(map(str, sorted(counts)[:6]))
-        raise fault("forwards and backwards", found, "as many on each rank and in each step")
+        raise fault("forwards and backwards", ", ".join(map(str, sorted(counts)[:6])), "as many on each rank and in each step")
     blocks, pp = counts.pop(), len(ranks)
     first = ranks[0][steps[0]]
     before = int(np.searchsorted(np.array(first["fwd_start"]), first["bwd_start"][0]))  # forwards before the first backward
     # 1F1B: pp. Interleaved: (vpp - 1) x pp + 2 (pp - 1) + 1; all of them where there are no more, which is taken as 1F1B
-    interleaved = pp > 1 and pp < before < blocks
-    vpp = max(1, round((before - 2 * (pp - 1) - 1) / pp) + 1) if interleaved else 1
+    vpp = max(1, round((before - 2 * (pp - 1) - 1) / pp) + 1) if pp > 1 and pp < before < blocks else 1
     if blocks % (vpp * pp if vpp > 1 else 1):
         raise fault("forwards", f"{blocks} of each stage", f"a multiple of {vpp * pp}")
     return blocks, vpp

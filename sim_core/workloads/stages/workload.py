@@ -53,12 +53,11 @@ def workload_from_stages(recorded: StageDurations, *, layers: int | None, micro_
         micro_batches=float(base.ga),
         gradient_width=2.0,
     )
-    names = (*(f"layer of virtual stage {stage}" for stage in range(virtual)), "head")
     return Workload(
         kind=STAGES,
         base=base,
         layers=count,
-        names=names,
+        names=(*(f"layer of virtual stage {stage}" for stage in range(virtual)), "head"),
         arrays=arrays,
         sequence=None,
         measured_on=None,

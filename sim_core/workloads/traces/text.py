@@ -187,8 +187,7 @@ class _Reader:
             self._unknown("comm_func", name, COMM_FUNCTIONS)
         if extra is not None:
             self._near_misses(extra, PART_KEYS, values)
-        common = self._common((name, number), (duration, timestamp, group, shape, dtype), extra)
-        return TraceCall(name, *common)
+        return TraceCall(name, *self._common((name, number), (duration, timestamp, group, shape, dtype), extra))
 
     def _common(self, owner: tuple[str, int], texts: Texts, extra: Extra) -> tuple[float, float, str, Shape, str, Extra]:
         """The last values of an operation or sub-operation."""

@@ -83,8 +83,7 @@ def workload_from_job(job: Job, facts: Facts) -> Workload:
     tokens = facts.sequence or job.sequence * rank_tokens
     sizes = _layer(job, once, layers / layout.pp)
     # where no message was recorded, of as many tokens as the user says, if experts tell theirs
-    sent = [o.bytes for o in job.messages] or [(facts.sequence or 0) * micro_batch / rank_tokens * job.token_bytes]
-    p2p_bytes = median(sent)
+    p2p_bytes = median([o.bytes for o in job.messages] or [(facts.sequence or 0) * micro_batch / rank_tokens * job.token_bytes])
     base = BasePlan(layout.tp, layout.pp, layout.vpp, layout.ep, job.total, layout.ga, micro_batch)
     # all ranks with their own times, else the mean stages
     replayed_s, known_s = ends_of(settle(job, met)[0] if job.whole else play_stages(job, stages), job.stages)

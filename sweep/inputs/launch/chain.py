@@ -31,8 +31,7 @@ def laid_over(document: Values, path: Path, files: list[Path], inside: tuple[Pat
         file = next((file for ending in ("", ".yaml") if (file := path.parent / f"{name}{ending}").is_file()), None)
         below = own
         if file is not None:
-            text = head_of(file).decode("utf-8", "replace")
-            found = parse_yaml(text, str(file), last_counts=True)[0] or {}
+            found = parse_yaml(head_of(file).decode("utf-8", "replace"), str(file), last_counts=True)[0] or {}
             if not isinstance(found, Mapping):
                 raise SpecError(f"{file}: found no keys, expected those of a launch file")
             below, more = laid_over(found, file, files, (*inside, here))

@@ -53,8 +53,7 @@ def read_yaml(rows: Values, path: str, document: Values) -> Job:
     if dp and plan["micro_batch"] and plan.get("ga") and not plan.get("global_batch"):
         plan["global_batch"] = dp * plan["micro_batch"] * plan["ga"]
     model, why = _model(rows, path, document, plan)
-    flash = str("flash" in str(stated(document, rows["flash"])))
-    facts, lines = megatron.stated({"use_flash_attn": flash}, rows["stack"])
+    facts, lines = megatron.stated({"use_flash_attn": str("flash" in str(stated(document, rows["flash"])))}, rows["stack"])
     read = {path.partition(".")[0] for part in ("plan", "opens", "numbers") for row in rows[part] for path in row["at"].split()}
     notes = [*why, *notes, *lines]
     return Job(

@@ -66,8 +66,7 @@ def _plan(settings: _Settings, model: Values, notes: list[str]) -> Fields:
         notes.append("a degree of parallelism is no whole number above 0")
     tp, pp, cp = (degree or 1 for degree in degrees)
     replicate = settings.number(of.REPLICATE, 1)
-    shard_given = settings.value(of.SHARD)
-    shard = settings.number(of.SHARD if shard_given is not None else of.OLD_SHARD)
+    shard = settings.number(of.SHARD if settings.value(of.SHARD) is not None else of.OLD_SHARD)
     dp = replicate * shard if replicate and shard else None
     schedule, vpp = _schedule(settings, model, pp, notes)
     local = settings.number(of.LOCAL_BATCH)
@@ -127,8 +126,7 @@ def _schedule(settings: _Settings, model: Values, pp: int, notes: list[str]) -> 
     if not isinstance(layers, int):
         notes.append(f"vpp: {each} layers a stage, of a model that is not told")
         return schedule, None
-    ends = (settings.value(end) for end in (of.FIRST_LESS, of.LAST_LESS))
-    more = sum(less if type(less) is int else 1 for less in ends)
+    more = sum(less if type(less) is int else 1 for less in (settings.value(end) for end in (of.FIRST_LESS, of.LAST_LESS)))
     stages = -(-(layers + more) // each)
     if stages % pp:
         notes.append(f"vpp: {each} layers a stage make {stages} stages, which pp {pp} does not divide")

@@ -147,8 +147,7 @@ class MegatronLog(LogReader):
         size = int(batch[1]) if batch else None
         if batch is None and (rate := RATE.search(line)):  # in the place of the batch, where their product is whole
             product = float(rate[1]) * seconds
-            off = abs(product - round(product))
-            size = round(product) if product >= 1 and off < min(5e-3 * product, 0.1) else None
+            size = round(product) if product >= 1 and abs(product - round(product)) < min(5e-3 * product, 0.1) else None
         if self._batch is not None and size is not None and size != self._batch:
             self.start_again()  # a batch that grows: the steps before were of another one
         self._batch = size or self._batch

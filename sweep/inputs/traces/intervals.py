@@ -25,5 +25,4 @@ def length(start: Floats, end: Floats) -> float:
 
 def common(a: tuple[Floats, Floats], b: tuple[Floats, Floats]) -> float:
     """The time that two sets of intervals both cover: |a| + |b| - |a or b|."""
-    both = length(np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1])))
-    return max(0.0, length(*a) + length(*b) - both)
+    return max(0.0, length(*a) + length(*b) - length(np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1]))))

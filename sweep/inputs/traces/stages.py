@@ -59,8 +59,7 @@ def stages_of_profiles(paths: Sequence[str], step_name: str | None = None) -> St
     steps = sorted(set.intersection(*({block.step for block in stage.blocks} for stage in pipeline)))
     ranks = {number: {step: _times(stage.blocks, step) for step in steps} for number, stage in enumerate(pipeline)}
     recorded = durations_of(paths[0], ranks, steps)
-    period = max([stage.period_s for stage in pipeline if stage.period_s is not None], default=0.0)
-    after = max(period - recorded.step_s, 0.0)
+    after = max(max([stage.period_s for stage in pipeline if stage.period_s is not None], default=0.0) - recorded.step_s, 0.0)
     if not after:
         notes.append("what follows the pipeline in a step is not known: one step, or none marked")
     return recorded._replace(after_s=after, step_s=recorded.step_s + after, notes=tuple(notes))
@@ -75,8 +74,7 @@ def _pipeline(path: str, found: Mapping[int, _Stage]) -> tuple[list[_Stage], lis
         raise SpecError(f"{path}: found no trace of rank {', '.join(map(str, lacking[:8]))}: the stages of one pipeline are "
                         f"ranks {', '.join(map(str, stated[0][:16]))}")  # fmt: skip
     if stated:
-        notes = [f"one pipeline of {len(whole)} in the files"] if len(whole) > 1 else []
-        return [found[rank] for rank in whole[0]], notes
+        return [found[rank] for rank in whole[0]], [f"one pipeline of {len(whole)} in the files"] if len(whole) > 1 else []
     if len(found) < 2:
         raise SpecError(f"{path}: found one rank and no group of a pipeline; expected the traces of all its stages")
     return [found[rank] for rank in sorted(found)], ["no group of a pipeline in the files: each rank is taken as a stage"]
