@@ -54,9 +54,9 @@ def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
     with in_plain_python():
         batch = batch_of(workload, hardware, as_run(workload, hardware, few))
     if not PLAIN_PYTHON:  # of no rows: what they would call need not be there
-        batch = batch._replace(writers=np.zeros(len(batch.writers), np.int64), engine=np.zeros(1, np.int64))
+        batch = batch._replace(writers=np.zeros(len(batch.writers), int), engine=np.zeros(1, int))
     with _collecting_less():
-        run_rows(batch, np.zeros(0, np.int64))
+        run_rows(batch, np.zeros(0, int))
     return True
 
 

@@ -45,7 +45,7 @@ def shape_of(workload: Workload, hardware: HardwareTable, plans: Plans) -> Shape
         reason = int(legality(workload, hardware, plans)[0][0])
         if reason != REASON["memory_exceeds_device"]:
             refuse(reason)
-        plans, row = as_run(workload, hardware, plans), np.zeros(1, np.int64)
+        plans, row = as_run(workload, hardware, plans), np.zeros(1, int)
         placed = group_plans(hardware.columns, plans, row, workload.arrays.shares.whole_experts)
         nodes = [int(placed.placed[begin:end, 0].max()) for begin, end in zip(placed.first[0], placed.end[0], strict=True)]
         groups = tuple(map(Group, GROUP_NAMES, placed.ranks[0].tolist(), nodes))

@@ -54,4 +54,4 @@ def distinct_rows(table: Ints) -> tuple[Ints, Ints]:
 def distinct(kinds: Sequence[Hashable]) -> tuple[list[int], Ints]:
     """Where each distinct one comes first, and the number among the distinct ones of each."""
     number = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
-    return [kinds.index(kind) for kind in number], np.array([number[kind] for kind in kinds], np.int64)
+    return [kinds.index(kind) for kind in number], np.array([number[kind] for kind in kinds], int)

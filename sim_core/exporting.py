@@ -76,7 +76,7 @@ def _read_back(text: str, hardware: HardwareTable, written_for: Plans, facts: Fa
         sections = sections_of(read_simai_text(label, text.encode()), [])
         read = workload_from_simai(read_file(sections, facts), [])
         own = {**read.base._asdict(), "layers": read.layers, "checkpointing": FILE, "checkpoint_layers": 0}
-        columns: Fields = {name: np.full(1, value, np.int64) for name, value in own.items()}
+        columns: Fields = {name: np.full(1, value, int) for name, value in own.items()}
         return _simulated(read, hardware, written_for._replace(**columns))
     except (FormatError, SpecError) as error:
         raise SpecError(f"the text would not read back: {error}") from None

@@ -31,7 +31,7 @@ their rows (planning/fields.py)."""
 
 def product(a: Ints, b: Ints) -> Ints:
     """a x b, cut at 2^62 if it would leave 64 bits; such plans are infeasible (numbers_too_large)."""
-    return np.where(a.astype(np.float64) * b < 2.0**62, a * b, 2**62)
+    return np.where(a.astype(float) * b < 2.0**62, a * b, 2**62)
 
 
 def whole_number(least: int, most: int) -> str:

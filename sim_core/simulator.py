@@ -96,7 +96,7 @@ def simulate(
         known, memory = checked or _legality(workload, hardware, plans)
         plans, reason = as_run(workload, hardware, plans), known.copy()
         workload = replace(workload, arrays=arrays_of(workload, hardware))
-        hosts = hosts or Hosts(np.zeros(len(reason), np.int64), np.ones(1), (workload.arrays.framework,))
+        hosts = hosts or Hosts(np.zeros(len(reason), int), np.ones(1), (workload.arrays.framework,))
         metrics = np.full((len(METRICS), len(reason)), np.nan)
         measured, recomputed = np.full((2, len(reason)), np.nan)
         for rows, own in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
@@ -123,7 +123,7 @@ EVENT_S = 20e-6
 
 def plain_python_s(workload: Workload, plans: Plans) -> float:
     """About how many seconds plain Python takes to simulate `plans`."""
-    can_run = (plans.pp <= plans.all_gpus) & (plans.pp * plans.vpp.astype(np.float64) <= plans.layers)
+    can_run = (plans.pp <= plans.all_gpus) & (plans.pp * plans.vpp.astype(float) <= plans.layers)
     seconds = float((PLAN_S + EVENT_S * np.where(can_run, 2.0 * plans.pp * plans.vpp * plans.ga, 0.0)).sum())
     if workload.replayed_s is not None:  # the recorded plan is simulated until its step is the replayed one
         base = workload.base
@@ -142,7 +142,7 @@ def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
 
     def step_s(tried: Arrays) -> float:
         batch = batch_of(replace(workload, arrays=tried), table, own)
-        run_rows(batch, np.zeros(1, np.int64))
+        run_rows(batch, np.zeros(1, int))
         return float(batch.metrics[STEP_TIME, 0])
 
     return (at_step if of_stages else at_replayed)(arrays, workload.replayed_s, step_s)
@@ -219,7 +219,7 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
     if not 0 <= row < len(plans.tp):
         raise SpecError(f"trace: found row {row}, expected 0 to {len(plans.tp) - 1}")
     alone = slice_plans(plans, slice(row, row + 1))
-    alone = alone._replace(fidelity=np.full(1, EVENT, np.int64))
+    alone = alone._replace(fidelity=np.full(1, EVENT, int))
     with quickest(plain_python_s(workload, alone)):
         reason = REASONS[int(_legality(workload, hardware, alone)[0][0])]
         if reason:
@@ -227,7 +227,7 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
         alone = as_run(workload, hardware, alone)
         workload = replace(workload, arrays=arrays_of(workload, hardware))
         batch = batch_of(workload, hardware, alone)
-        run_rows(batch, np.zeros(1, np.int64))
+        run_rows(batch, np.zeros(1, int))
         plan, scratch = plan_at(alone, 0), row_at(batch.scratch, 0)
         shape = Shape(plan.schedule, plan.pp, plan.vpp, plan.ga, plan.overlap_pp == 1)
         events = np.empty((events_of(shape.schedule, shape.pp, shape.vpp, shape.ga), RECORDED))

@@ -101,7 +101,7 @@ def _memory_held(ran: Ran, blocks: Timed) -> Held:
     workload = ran.workload.memory_of or ran.workload
     of_stages = stage_memory(workload, ran.plans)
     if np.isnan(of_stages[PEAK_BYTES]).any():
-        return Held(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+        return Held(np.zeros(0, int), np.zeros(0), np.zeros(0))
     factor = 1 + of_stages[ALLOCATOR_BYTES] / of_stages[ALLOCATED].sum(axis=0)
     base = of_stages[PEAK_BYTES] - factor * (of_stages[ACTIVATION_BYTES] + of_stages[LOGITS_BYTES])
     left, working, waiting = activations_of_chunks(workload, ran.plans)[blocks.stage, blocks.chunk].T

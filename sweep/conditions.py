@@ -181,7 +181,7 @@ def _check_tree(tree: Any, names: set[str], columns: Collection[str], later: Col
 def satisfied(where: Sequence[str], described: Mapping[str, pa.Array]) -> Bools:
     """Which rows satisfy all constraints; NULL counts as false. Raises SpecError if one cannot be evaluated."""
     if not where:
-        return np.ones(len(described["plan"]), np.bool_)
+        return np.ones(len(described["plan"]), bool)
     condition = " AND ".join(f"({expression}\n)" for expression in where)
     with locked_down() as connection:
         connection.register("plans", _named(described))
@@ -189,7 +189,7 @@ def satisfied(where: Sequence[str], described: Mapping[str, pa.Array]) -> Bools:
             table = connection.sql(f"SELECT coalesce({condition}, false) AS satisfied {_FROM}").to_arrow_table()
         except duckdb.Error as error:
             raise SpecError(f"where: {' AND '.join(f'({text})' for text in where)}: {in_short(error)}") from None
-    rows: Bools = table.column("satisfied").to_numpy().astype(np.bool_)
+    rows: Bools = table.column("satisfied").to_numpy().astype(bool)
     return rows
 
 

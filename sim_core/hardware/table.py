@@ -96,7 +96,7 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
     """
 
     def column(key: str) -> Floats:
-        return np.array([variant.value(key) for variant in variants], np.float64)
+        return np.array([variant.value(key) for variant in variants], float)
 
     of_dtype = f"peak_flops_{dtype}"
     gpus, of_nic = column("gpus_per_node"), column("nic_bandwidth") * column("nic_efficiency")
@@ -110,9 +110,9 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         "host_bandwidth": column("host_bandwidth") / column("gpus_per_host_link"),
         "host_bytes": column("host_memory"),
         "update_bandwidth": HOST_UPDATE * column("host_memory_bandwidth") / gpus,
-        "gpus_per_leaf": (column("nodes_per_leaf") * gpus).astype(np.int64),
-        "gpus_per_pod": (column("nodes_per_pod") * gpus).astype(np.int64),
-        **{key: column(key).astype(np.int64) for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket", "link_axes")},
+        "gpus_per_leaf": (column("nodes_per_leaf") * gpus).astype(int),
+        "gpus_per_pod": (column("nodes_per_pod") * gpus).astype(int),
+        **{key: column(key).astype(int) for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket", "link_axes")},
     }
     for key in HardwareNumbers._fields:
         if key not in numbers:  # as stated

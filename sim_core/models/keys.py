@@ -33,7 +33,7 @@ def make_keys(**given: npt.ArrayLike) -> Keys:
     `sequence_parallel` has no effect where tp is 1, as in Megatron-LM.
     """
     columns = dict.fromkeys(Keys._fields, 1) | dict.fromkeys(("sequence_parallel", "gathers", "precision", "load"), 0) | given
-    arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(column, np.int64)) for column in columns.values()))
+    arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(column, int)) for column in columns.values()))
     keys = Keys(*map(np.ascontiguousarray, arrays))
     return keys._replace(sequence_parallel=np.where(keys.tp > 1, keys.sequence_parallel, 0))
 
@@ -45,7 +45,7 @@ def refusals(model: Model, keys: Keys, sequence: int) -> dict[str, Bools]:
     them; experts with tp need sequence parallelism, moe_layer.py; chunks of half a rank's tokens need 2 cp of them), and
     Transformer Engine's (context_parallel.py: an all-to-all divides heads and key-value heads; a ring knows no windows).
     """
-    tp, experts, state, no = keys.tp, model.experts, model.recurrent, np.zeros(len(keys.tp), np.bool_)
+    tp, experts, state, no = keys.tp, model.experts, model.recurrent, np.zeros(len(keys.tp), bool)
     ffns = [size for size in (model.ffn, experts and experts.shared_ffn) if size]
     kv_fits = (model.kv_heads % tp == 0) | (tp % model.kv_heads == 0)
     count, ffn = (experts.count, experts.ffn) if experts else (1, 1)
@@ -106,7 +106,7 @@ def shape_of(model: Model, keys: Keys, sequence: int) -> Shape:
     A capacity cuts what exceeds it; with padding every expert computes its full capacity.
     """
     tp, cp, ep, etp, a2a, gathers, micro_batch = (
-        column.astype(np.float64) for column in (keys.tp, keys.cp, keys.ep, keys.etp, keys.a2a, keys.gathers, keys.micro_batch)
+        column.astype(float) for column in (keys.tp, keys.cp, keys.ep, keys.etp, keys.a2a, keys.gathers, keys.micro_batch)
     )
     tokens = keys.micro_batch * sequence / keys.cp
     local = tokens / np.where(keys.sequence_parallel == 1, tp, 1.0)
@@ -128,7 +128,7 @@ def shape_of(model: Model, keys: Keys, sequence: int) -> Shape:
         gathers=gathers,
         heads=model.heads / tp,
         kv_heads=np.maximum(model.kv_heads / tp, 1.0),
-        vocabulary=padded_vocabulary(model, keys.tp).astype(np.float64),
+        vocabulary=padded_vocabulary(model, keys.tp).astype(float),
         routed=local * etp * topk * load,
         sent=local * topk * load,
         experts=(experts.count if experts else 0) / ep,

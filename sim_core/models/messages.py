@@ -82,9 +82,9 @@ class _Rows:
 
     def stacked(self, keys: int) -> Messages:
         names, *columns, operators, beside = zip(*self._rows, strict=True) if self._rows else ((),) * 6
-        kind, group, phase = (np.array(column, np.int64) for column in columns)
+        kind, group, phase = (np.array(column, int) for column in columns)
         moved = np.stack(self._bytes, axis=1) if self._bytes else np.zeros((keys, 0))
-        return Messages(names, kind, group, phase, operators, np.array(beside, np.int64), moved)
+        return Messages(names, kind, group, phase, operators, np.array(beside, int), moved)
 
 
 class _Region(NamedTuple):
@@ -104,7 +104,7 @@ def messages(model: Model, unit: Unit, keys: Keys, stack: Stack) -> Messages:
     """
     shape = shape_of(model, keys, sequence_of(model))
     parallel, sequence = keys.tp > 1, keys.sequence_parallel == 1
-    plain, scattered = ((parallel & way).astype(np.float64) for way in (~sequence, sequence))
+    plain, scattered = ((parallel & way).astype(float) for way in (~sequence, sequence))
     region, rows = _Region(plain, scattered, shape.stored / ELEMENT, model.lora), _Rows()
     hidden = ELEMENT * shape.tokens * model.hidden
     if unit.kind in (EMBEDDING, MTP):  # every rank looks up its rows of the vocabulary; the sum is the embedding
@@ -219,8 +219,8 @@ def _context(rows: _Rows, model: Model, unit: Unit, shape: Shape) -> None:
     if model.window and model.window.chunked and unit.window and (unit.window * shape.cp <= shape.sequence).all():
         return  # whole chunks lie on a rank
     keys = ELEMENT * shape.tokens * shape.kv_heads * (model.head_dim + model.v_head_dim)
-    exchanged = (shape.a2a > 1).astype(np.float64)
-    passed, gathered = ((shape.ring > 1) * (shape.gathers == way).astype(np.float64) for way in (0, 1))
+    exchanged = (shape.a2a > 1).astype(float)
+    passed, gathered = ((shape.ring > 1) * (shape.gathers == way).astype(float) for way in (0, 1))
     for phase in (FORWARD, INPUT_GRADIENT):
         queries, values = (ELEMENT * shape.tokens * shape.heads * dim for dim in (model.head_dim, model.v_head_dim))
         rows.add(ALL_TO_ALL, CP_A2A, phase, "attention", exchanged * (queries + keys))
@@ -245,7 +245,7 @@ def _experts(rows: _Rows, experts: Experts, width: int, shape: Shape) -> None:
 
     Counts of tokens come first: 4 bytes for each expert and rank of tp x ep, on the TP group if there is one (as in AICB).
     """
-    ep, etp, tp = ((size > 1).astype(np.float64) for size in (shape.ep, shape.etp, shape.tp))
+    ep, etp, tp = ((size > 1).astype(float) for size in (shape.ep, shape.etp, shape.tp))
     sent = ELEMENT * shape.sent * width
     gathered = sent * shape.etp
     counts = 4.0 * experts.count * shape.tp * shape.ep

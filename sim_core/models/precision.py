@@ -57,7 +57,7 @@ STORED, MULTIPLE, GATHERED, COPIES, FROZEN = (
     np.array([getattr(one, field) for one in ON_DEVICES]) for field in ("stored", "multiple", "gathered", "copies", "frozen")
 )
 IN_ANY_LAYOUT: Ints = np.array(
-    [max(k for k, other in enumerate(ON_DEVICES) if other.name == one.name) for one in ON_DEVICES], np.int64
+    [max(k for k, other in enumerate(ON_DEVICES) if other.name == one.name) for one in ON_DEVICES], int
 )
 """The row of ON_DEVICES that each becomes on devices that take FP8 operands in any layout."""
 FP8_DELAYED = PRECISION_NAMES.index("fp8_delayed")

@@ -79,7 +79,7 @@ def share_again(operators: Operators, mask: int, apart: tuple[bool, bool]) -> Fl
     """
     forward = operators.phase == FORWARD
     if mask == ALL:
-        return np.broadcast_to(forward.astype(np.float64), operators.m.shape)
+        return np.broadcast_to(forward.astype(float), operators.m.shape)
     names = operators_of(mask).difference(name for name, own in zip(_OPERATORS["layernorm"], apart, strict=True) if not own)
     chosen = np.array([name in names for name in operators.names]) & forward
     chosen |= operators.core & bool(mask & CORE_ATTN)

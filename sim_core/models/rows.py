@@ -210,5 +210,5 @@ class Rows:
         for row, columns in enumerate(self._numbers):
             for column, value in enumerate(columns):
                 numbers[column, :, row] = value
-        kind, phase, linear, core = (np.array(column, np.int64) for column in zip(*self._columns, strict=True))
+        kind, phase, linear, core = (np.array(column, int) for column in zip(*self._columns, strict=True))
         return Operators._make((tuple(self._names), kind, phase, linear == 1, core == 1, *numbers, self._attention))

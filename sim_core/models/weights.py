@@ -282,7 +282,7 @@ def held(model: Model, unit: Unit, keys: Keys) -> Held:
 
 
 def _held(model: Model, weights_held: Iterable[Weights], keys: Keys) -> Held:
-    tp = keys.tp.astype(np.float64)
+    tp = keys.tp.astype(float)
     share = {
         REPLICATED: np.ones(len(tp)),
         TENSOR: 1 / tp,

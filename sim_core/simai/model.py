@@ -90,7 +90,7 @@ class BusTables(NamedTuple):
 def bus_tables() -> BusTables:
     """The tables, read once; all three have the same message sizes."""
     document = shipped_document(TABLE_FILE)
-    rows = {name: np.array(document[name]["rows"], np.float64) for name in ("nic", "nvlink", "all_to_all")}
+    rows = {name: np.array(document[name]["rows"], float) for name in ("nic", "nvlink", "all_to_all")}
     return BusTables(size=rows["nic"][:, 0].copy(), **{name: table[:, 1:].copy() for name, table in rows.items()})
 
 

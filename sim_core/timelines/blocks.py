@@ -184,7 +184,7 @@ def part_of_owner(ran: Ran, plan: Plan) -> int:
 def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Floats, Floats]:
     """Seconds by part of a forward, of a whole backward and of the weight gradient in it, [cells, PARTS] each."""
     arrays, split, table = ran.workload.arrays, ran.tables.split, ran.tables.blocks
-    plain = ran.plans._replace(checkpointing=np.full(1, NONE, np.int64), checkpoint_layers=np.zeros(1, np.int64))
+    plain = ran.plans._replace(checkpointing=np.full(1, NONE, int), checkpoint_layers=np.zeros(1, int))
     whole = tables_of(ran.workload, hardware, plain).blocks
     once = whole.again[whole.key[0]]  # every forward run again once: what of these seconds is in the forward
     work, again, apart = (column[table.key[0]] for column in (table.work, table.again, table.apart_s))
@@ -197,7 +197,7 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
         stage, chunk = divmod(cell, chunks)
         row = split_row(ran, plan, stage, chunk)
         factor = plan.straggler_factor if stage == plan.straggler_stage else 1.0
-        passes, slower = split.passes[row].astype(np.float64), 1 + float(factor * jitter - 1)  # as `slowness` in step/lower.py
+        passes, slower = split.passes[row].astype(float), 1 + float(factor * jitter - 1)  # as `slowness` in step/lower.py
         redone = _redone(ran, plan, row)
         forward[cell, FORWARD_PART] = slower * (passes @ work[:, FORWARD_S])
         backward[cell, BACKWARD_PART] = slower * (passes @ work[:, BACKWARD_S])
@@ -231,12 +231,12 @@ def _redone(ran: Ran, plan: Plan, row: int) -> Floats:
     """Passes of each unit that the backward of a virtual stage runs again."""
     split, arrays = ran.tables.split, ran.workload.arrays
     if plan.checkpointing != BLOCK:
-        passes: Floats = (split.passes if plan.checkpointing == FILE else split.layers)[row].astype(np.float64)
+        passes: Floats = (split.passes if plan.checkpointing == FILE else split.layers)[row].astype(float)
         return passes * (plan.checkpointing != NONE)
     begin = int(split.begin[row])
     end = min(begin + plan.checkpoint_layers, int(split.end[row]))
     units = range(split.passes.shape[1])
-    return np.array([count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin, end) for unit in units], np.float64)
+    return np.array([count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin, end) for unit in units], float)
 
 
 def _group_of_weights(arrays: Arrays) -> int:

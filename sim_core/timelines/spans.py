@@ -66,7 +66,7 @@ def spans(rows: int, **columns: Ints | Floats | int) -> Spans:
     given = {"chunk": -1, "micro_batch": -1, "parts": 0.0, "shared_s": 0.0, **columns}
 
     def column(name: str) -> Any:
-        values = np.asarray(given[name], np.int64 if name in _WHOLE else np.float64)
+        values = np.asarray(given[name], int if name in _WHOLE else float)
         return np.broadcast_to(values, (rows, len(PARTS)) if name == "parts" else rows)
 
     return Spans(*map(column, Spans._fields))

@@ -127,7 +127,7 @@ def arrows_between(ran: Ran, drawn: Spans) -> Ints:
     plan = plan_at(ran.plans, 0)
     chunks, sender_of = chunks_of(plan.schedule, plan.vpp), _senders(plan)
     rows = np.flatnonzero(np.isin(drawn.kind, (FORWARD, BACKWARD, INPUT_GRADIENT)))
-    way, micro_batch = (drawn.kind[rows] != FORWARD).astype(np.int64), drawn.micro_batch[rows]
+    way, micro_batch = (drawn.kind[rows] != FORWARD).astype(int), drawn.micro_batch[rows]
     cell = drawn.stage[rows] * chunks + drawn.chunk[rows]
     row_of = np.full((*sender_of.shape, int(micro_batch.max()) + 1), -1)
     row_of[way, cell, micro_batch] = rows

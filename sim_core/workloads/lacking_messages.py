@@ -148,7 +148,7 @@ def _with_pieces(arrays: Arrays, names: Words, modelled: Modelled, groups: list[
         if unit.kind != LAYER and TP in groups
     ]
     added = [(to, *sent) for to, unit, part, on in units for sent in _of_unit(modelled, unit, part, arrays.base, on)]
-    more = no_work(len(added))._replace(unit=np.array([unit for unit, _, _ in added], np.int64))
+    more = no_work(len(added))._replace(unit=np.array([unit for unit, _, _ in added], int))
     for k, (to, phase, message) in enumerate(added):
         _put(more, k, phase, message)
         more.rerun[k] = next(iter(given.rerun[given.unit == to]), 0.0)  # as often as the work beside it
@@ -177,7 +177,7 @@ def _of_unit(modelled: Modelled, unit: Unit, part: float, base: BasePlan, groups
 
 def unit_shares(arrays: Arrays, modelled: Modelled) -> Floats:
     """Part of each of the model's kinds of layer in the layers of each recorded unit, [units, kinds]; 0 for ends."""
-    of_layer = np.diff(arrays.unit_layers, axis=1).astype(np.float64)  # [units, layers]
+    of_layer = np.diff(arrays.unit_layers, axis=1).astype(float)  # [units, layers]
     one_hot = np.array(modelled.model.unit_of_layer)[:, None] == np.arange(len(modelled.model.layer_units))
     total = of_layer.sum(axis=1, keepdims=True)
     shares: Floats = np.divide(of_layer @ one_hot, total, out=np.zeros((len(of_layer), one_hot.shape[1])), where=total > 0)

@@ -66,7 +66,7 @@ def workload_from_model(
         base=BASE,
         pieces=no_work(0),
         step=_step(model, stack, total, experts),
-        unit_layers=layers_by_unit(np.array(model.unit_of_layer, np.int64), len(kinds) + 2),
+        unit_layers=layers_by_unit(np.array(model.unit_of_layer), len(kinds) + 2),
         first_unit=len(kinds),
         last_unit=len(kinds) + 1,
         p2p_bytes=float(pipeline_bytes(model, keys)[0]),

@@ -93,8 +93,8 @@ RULES = (
 
 PADDING = 128
 """A vocabulary is padded to a multiple of this x tp (Megatron-LM's --make-vocab-size-divisible-by)."""
-EXPONENTS = np.array([(r.micro_batch, r.tp, r.ep, r.sequence, r.experts) for r in RULES], dtype=np.int64)
-BY_LAYERS = np.array([r.by_layers for r in RULES], dtype=np.bool_)
+EXPONENTS = np.array([(r.micro_batch, r.tp, r.ep, r.sequence, r.experts) for r in RULES])
+BY_LAYERS = np.array([r.by_layers for r in RULES])
 
 
 @kernel

@@ -54,7 +54,7 @@ _ATTENTION, _MLP = re.compile("attention"), re.compile("mlp|ffn|moe")
 LEAST_FORWARD = 4096.0
 """Bytes to which SimAI-Analytical raises a forward message, under the policy that runs forwards again."""
 NO_FACTOR = np.ones((2, len(GROUP_NAMES) + 1))
-NO_RULE = np.zeros(0, np.int64)
+NO_RULE = np.zeros(0, int)
 NO_LOAD = np.zeros(0)
 MIXED_PRECISION_ADAM = (6.0, 12.0)
 """bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (see costing/memory.py)."""
@@ -124,15 +124,15 @@ def step_pieces(rows: Sequence[StepRow]) -> StepPieces:
 def no_work(n: int) -> Pieces:
     """`n` pieces of unit 0 without compute and messages, to be filled in."""
     return Pieces(
-        unit=np.zeros(n, np.int64),
+        unit=np.zeros(n, int),
         compute_s=np.zeros((n, 3)),
-        comm_kind=np.full((n, 3), NO_COMM, np.int64),
-        comm_group=np.zeros((n, 3), np.int64),
+        comm_kind=np.full((n, 3), NO_COMM),
+        comm_group=np.zeros((n, 3), int),
         comm_bytes=np.zeros((n, 3)),
-        comm_rule=np.full((n, 3), FIXED, np.int64),
+        comm_rule=np.full((n, 3), FIXED),
         rerun=np.zeros(n),
         rerun_s=np.zeros(n),
-        attention_core=np.zeros(n, np.bool_),
+        attention_core=np.zeros(n, bool),
         gradient_bytes=np.zeros(n),
     )
 
@@ -393,4 +393,4 @@ def _parts(name: str, value: object) -> Iterator[bytes]:
 def layers_by_unit(unit_of_layer: Ints, units: int) -> Ints:
     """Number of layers of each unit among the first k layers, `[units, layers + 1]`."""
     one_hot = unit_of_layer[None, :] == np.arange(units)[:, None]
-    return np.concatenate([np.zeros((units, 1), np.int64), np.cumsum(one_hot, axis=1, dtype=np.int64)], axis=1)
+    return np.concatenate([np.zeros((units, 1), int), np.cumsum(one_hot, axis=1)], axis=1)

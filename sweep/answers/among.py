@@ -44,7 +44,7 @@ def within(plan: PlanOfResult) -> Within | None:
     first = ranking.rows.slice(0, 1).to_pylist()[0]
     columns = list(ranking.varying)
     pair = pa.Table.from_pylist([{name: each[name] for name in (*columns, "plan")} for each in (first, row)])
-    cost = np.array([each[by] if by in LONGER else 1 / each[by] for each in (first, row)], np.float64)
+    cost = np.array([each[by] if by in LONGER else 1 / each[by] for each in (first, row)], float)
     judged = judge(pair, columns, cost, basis)
     (own,) = rank(folder, where=f"plan = {plan.plan}", per=[], top=1).rows.to_pylist()
     bars = ranking.error_bars.groups[0]

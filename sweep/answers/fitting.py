@@ -62,9 +62,9 @@ def fit(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -> Fit:
     """The own plan on `gpus` GPUs with `key=value` changes; what no change names may be otherwise. Raises SimError."""
     prepared, names = _prepared(workload, hardware, gpus, sets)
     rows = pa.Table.from_batches([evaluate(prepared.sweep, np.arange(prepared.sweep.space.size))])
-    chances = np.array(runs_probability(rows, prepared.provenance).to_pylist(), np.float64)
+    chances = np.array(runs_probability(rows, prepared.provenance).to_pylist(), float)
     own = rows.slice(0, 1).to_pylist()[0]
-    step_s = rows["step_time_s"].to_numpy(zero_copy_only=False).astype(np.float64)
+    step_s = rows["step_time_s"].to_numpy(zero_copy_only=False).astype(float)
     fitting = np.flatnonzero((step_s < (step_s[0] * (1 - WORTH) if own["status"] == "ok" else np.inf)) & (chances >= LIKELY))
     fitting = fitting[np.argsort(step_s[fitting], kind="stable")]
     found: dict[frozenset[str], int] = {}

@@ -129,7 +129,7 @@ def fit_page(
         measured_s=np.array(measured_s),
         low=low,
         high=high,
-        fitted=np.ones(len(rows), np.bool_),
+        fitted=np.ones(len(rows), bool),
         seen=np.array([number.seen for number in numbers]),
         noise=noise,
         sure=sure,
@@ -151,7 +151,7 @@ def fit_page(
 
 def fit(problem: Problem, starts: Sequence[Floats]) -> tuple[Found, Bools, Floats]:
     """The least point of all starts; which numbers the runs tell (the others stay as they are); `deviations`."""
-    active = np.zeros(len(problem.low), np.bool_)
+    active = np.zeros(len(problem.low), bool)
     for start in starts:
         slopes = problem.slopes(start, problem.rest(start), ~np.zeros_like(active))[problem.fitted]
         active |= np.abs(slopes).max(axis=0, initial=0.0) > FELT

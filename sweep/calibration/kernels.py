@@ -268,7 +268,7 @@ def _gemm_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterato
             notes.append(f"{what}: left out, fewer than two sizes on an axis")
             continue
         surface = GemmSurface(dtype=cast(Any, dtype), phase=cast(Any, phase), m=axes[0], n=axes[1], k=axes[2], us=us)
-        m, n, k = np.array(list(best), np.int64).T
+        m, n, k = np.array(list(best)).T
         yield _Part(surface, what, seconds, gemm_s(kernels, dtype, m, n, k, phase=surface.phase).seconds, 2.0 * m * n * k)
 
 
@@ -286,7 +286,7 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
             surface = AttentionSurface(
                 dtype=cast(Any, dtype), phase=cast(Any, phase), head_dim=dim, heads=axes[0], sequence=axes[1], us=us
             )
-            heads, s = np.array(list(best), np.int64).T
+            heads, s = np.array(list(best)).T
             operations, sizes = 2.0 if phase == "forward" else 5.0, (np.ones_like(s), s, heads, heads, np.full(len(s), dim))
             preset_s = attention_s(kernels, dtype, *sizes, phase=cast(Any, phase)).seconds
             slower = float(np.median(seconds / preset_s))
@@ -298,7 +298,7 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
                 )
                 continue
             notes.append(f"{what}: mostly {fastest}")
-            yield _Part(surface, what, seconds, preset_s, operations * heads * s.astype(np.float64) ** 2 * dim)
+            yield _Part(surface, what, seconds, preset_s, operations * heads * s.astype(float) ** 2 * dim)
 
 
 def _grouped(rows: Sequence[Kernel]) -> Mapping[Words, list[Kernel]]:

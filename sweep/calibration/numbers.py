@@ -131,7 +131,7 @@ def _moved(number: Number, fact: str, value: float, own: float) -> float:
 
 def _ends(number: Number, fact: str, own: float) -> Floats:
     """How far a part of a fact may move at least and at most, in widths."""
-    ends = np.array(_range(fact), np.float64)
+    ends = np.array(_range(fact), float)
     if number.factor:
         ends = np.log(np.maximum(ends, own * 1e-6) / own) if own > 0 else np.zeros(2)
     else:

@@ -106,7 +106,7 @@ def _surface(each: _Measured, base: Hardware) -> GemmSurface:
     axes = [tuple(sorted({max(1, min(sizes) - 1), *sizes, max(sizes) + 1})) for sizes in inner]
     layers = list(itertools.product(*axes))
     scale = base.value("gemm_scale") * base.value("sustained_scale")
-    as_before = gemm_of_device_s(load_kernels(base), each.dtype, *np.array(layers, np.int64).T, phase=each.phase)
+    as_before = gemm_of_device_s(load_kernels(base), each.dtype, *np.array(layers).T, phase=each.phase)
     us = []
     for layer, seconds in zip(layers, as_before, strict=True):
         edge = any(size not in sizes for size, sizes in zip(layer, inner, strict=True))
@@ -117,9 +117,7 @@ def _surface(each: _Measured, base: Hardware) -> GemmSurface:
 
 def _classes(each: _Measured, base: Hardware) -> Iterator[Class]:
     """Measured seconds over those of `base`, large GEMMs and small ones."""
-    m, n, k = (np.array(sizes, np.int64) for sizes in zip(*each.seconds, strict=True))
+    m, n, k = (np.array(sizes) for sizes in zip(*each.seconds, strict=True))
     of_base = gemm_s(load_kernels(base.model_copy(update={"surface": None})), each.dtype, m, n, k, phase=each.phase).seconds
     ratio = np.array(list(each.seconds.values())) / of_base
-    return classes_of(
-        f"GEMM {each.phase.replace('_', ' ')}, {each.dtype}", ratio, np.asarray(2.0 * m * n * k, np.float64), _WORK
-    )
+    return classes_of(f"GEMM {each.phase.replace('_', ' ')}, {each.dtype}", ratio, np.asarray(2.0 * m * n * k, float), _WORK)

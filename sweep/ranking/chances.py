@@ -36,7 +36,7 @@ def runs_probability(rows: pa.Table, provenance: Fields, worlds: Worlds | None =
     """Chance that each plan runs before any run; null where its memory is unknown. `worlds`: of the rows, simulated."""
     if not set(rows.column_names) >= FROM:
         return pa.nulls(len(rows), pa.float64())
-    part = rows["peak_memory_bytes"].to_numpy().astype(np.float64) / rows["device_memory_bytes"].to_numpy()
+    part = rows["peak_memory_bytes"].to_numpy().astype(float) / rows["device_memory_bytes"].to_numpy()
     if worlds is not None:
         chance = chance_before_runs(part, guesses_in(worlds.worlds, worlds.memory))
     elif STACK_AXIS in rows.column_names:

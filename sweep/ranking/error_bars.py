@@ -86,7 +86,7 @@ def error_bars(
     wider = np.ones(len(plans))  # than the evidence says, of the chosen rows
     wider[at] = basis.wider(rows)[there]
     judged = judged.widened(wider)
-    ends, tie = np.full((2, len(rows)), np.nan), np.zeros(len(rows), np.bool_)
+    ends, tie = np.full((2, len(rows)), np.nan), np.zeros(len(rows), bool)
     factors = np.stack([judged.low, judged.high])[:, at]
     if worlds is not None:
         factors = _in_worlds(worlds, basis, basis.wider(rows))[:, there]

@@ -180,7 +180,7 @@ def first_plans(source: Rows, directory: Location, by: str | None, where: str | 
     check_ordered([name for name, _ in ordered_by], "objectives" if by is None else "--by", source.columns)
     _choose(source, ordered_by, [], top, where)
     plans = source.connection.execute(f"SELECT plan FROM {CHOSEN} ORDER BY rank").fetchall()
-    return ordered_by[0][0], np.array([plan for (plan,) in plans], np.int64)
+    return ordered_by[0][0], np.array([plan for (plan,) in plans], int)
 
 
 def _choose(

@@ -171,18 +171,18 @@ def find_fronts(connection: duckdb.DuckDBPyConnection, condition: str, columns: 
         number = group_numbers(rows, [f"g{k}" for k in range(len(per))])
         points = np.stack([rows[f"v{k}"].to_numpy() for k in range(len(columns))], axis=1)
         kept = [member[best_of(points[member])] for member in (np.flatnonzero(number == group) for group in np.unique(number))]
-        front = rows.take(np.concatenate([np.zeros(0, np.int64), *kept]))
+        front = rows.take(np.concatenate([np.zeros(0, int), *kept]))
     connection.register("front_plans", front.select(["plan"]))
     connection.execute(f"CREATE TEMP TABLE {FRONT} AS SELECT plan FROM front_plans").fetchall()
 
 
 def group_numbers(rows: pa.Table, names: Names) -> Ints:
     """A number for each distinct combination of values of these columns, [n]."""
-    group = np.zeros(rows.num_rows, np.int64)
+    group = np.zeros(rows.num_rows, int)
     for name in names:
         column = rows[name].combine_chunks()
         coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        codes = np.asarray(coded.indices.to_numpy(zero_copy_only=False), np.float64)
+        codes = np.asarray(coded.indices.to_numpy(zero_copy_only=False), float)
         _, group = np.unique(np.stack([group, np.nan_to_num(codes, nan=-1.0)]), axis=1, return_inverse=True)
     return group
 
@@ -197,7 +197,7 @@ def best_of(points: Floats) -> Ints:
         pivot = points[left[0]]  # the first in order: nothing left beats it
         front.append(left[(points[left] == pivot).all(axis=1)])
         left = left[~(points[left] >= pivot).all(axis=1)]
-    return np.sort(np.concatenate(front)) if front else np.zeros(0, np.int64)
+    return np.sort(np.concatenate(front)) if front else np.zeros(0, int)
 
 
 def _best_of_two(points: Floats) -> Ints:

@@ -61,7 +61,5 @@ def worlds_beside(directory: Location, provenance: Values, plans: Ints) -> World
 def _measures(sweep: Sweep, plans: Ints) -> tuple[Floats, Floats]:
     """ln of seconds of a step and of bytes, whatever memory there is, [n]; NaN where a plan cannot run."""
     rows = evaluate(boundless(sweep), plans)
-    step, memory = (
-        rows[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in ("step_time_s", "peak_memory_bytes")
-    )
+    step, memory = (rows[name].to_numpy(zero_copy_only=False).astype(float) for name in ("step_time_s", "peak_memory_bytes"))
     return np.log(step), np.log(memory)

@@ -237,7 +237,7 @@ def seconds_on(row: Row, variants: Sequence[Hardware]) -> Floats:
     for reason in measures["reason"]:
         if reason:
             raise NotSimulated(PLAN_REASON + reason)
-    return np.asarray(measures["step_time_s"], np.float64)
+    return np.asarray(measures["step_time_s"], float)
 
 
 def seconds_by_stack(rows: Sequence[Row], base: Stack | None, device: Hardware | None) -> "tuple[list[Run], StepsByStack]":

@@ -147,7 +147,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def gemm_screen(hardware: Hardware, shape: tuple[int, int, int]) -> Screen:
     """The seconds of a GEMM [m, k] x [k, n] in each precision of a device."""
     kernels, rows = load_kernels(hardware), []
-    m, n, k = (np.array([size], np.int64) for size in shape)
+    m, n, k = (np.array([size], int) for size in shape)
     for dtype in precisions(kernels):
         timings = [gemm_s(kernels, dtype, m, n, k, phase=phase) for phase in GEMM_PHASES]
         seconds = [float(timed.seconds[0]) for timed in timings]

@@ -96,7 +96,7 @@ def write_plan(timeline: Timeline, facts: Values, stages: Sequence[int], out: Te
     """
     spans, written = timeline.spans, 0
     begin, end = _ns(spans.start_s), _ns(spans.end_s)
-    thread = np.zeros(len(begin), np.int64)
+    thread = np.zeros(len(begin), int)
     out.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[')
     for stage in stages:
         rows = np.flatnonzero(spans.stage == stage)
@@ -176,7 +176,7 @@ def _named(process: int, name: str, threads: Mapping[int, str]) -> Iterator[Fiel
 
 def _ns(seconds: Floats) -> Ints:
     """Whole nanoseconds: both ends of a slice are rounded, not its length, so that the next one begins where it ends."""
-    return np.rint(seconds * _NS).astype(np.int64)
+    return np.rint(seconds * _NS).astype(int)
 
 
 def _us(ns: int) -> float:

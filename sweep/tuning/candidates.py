@@ -80,10 +80,10 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str, worlds: Sequence[Wo
     steps = log_steps(sweep, plans)
     nominal, moved = steps[0], np.where(np.isnan(steps[1:]), steps[0], steps[1:])
     mean = moved.mean(0)
-    cost = rows[by].to_numpy().astype(np.float64)
+    cost = rows[by].to_numpy().astype(float)
     if len(full := np.flatnonzero(np.isnan(cost))):
         cost[full] = rows_of(boundless(sweep), plans[full])[by].to_numpy()
-    memory = rows["peak_memory_bytes"].to_numpy().astype(np.float64)
+    memory = rows["peak_memory_bytes"].to_numpy().astype(float)
     return Candidates(
         plans=plans,
         simulated=np.exp(nominal),

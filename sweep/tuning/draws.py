@@ -124,4 +124,4 @@ def _under(draws: Sequence[Draw], workload: Workload, hardware: HardwareTable, p
 
 
 def _step_s(results: Results) -> Floats:
-    return results.named()["step_time_s"].astype(np.float64)
+    return results.named()["step_time_s"].astype(float)

@@ -420,7 +420,7 @@ class Tuner:
             self._check_number(plan)
         if self._where and not len(first) and not len(full):
             raise OptionError(f"--where {self._where!r}: false for all plans that can run")
-        numbers = np.unique(np.concatenate([first[: MOST - len(full)], full, np.array([*told, *self._also], np.int64)]))
+        numbers = np.unique(np.concatenate([first[: MOST - len(full)], full, np.array([*told, *self._also], int)]))
         if not len(numbers):
             raise SpecError(f"{self.opened.folder}: no plan of it can run")
         sweep = self.opened.prepared.sweep
@@ -439,14 +439,14 @@ def _too_full(source: Rows, where: str | None) -> Ints:
     """Plans that need a little more than the device has, as simulated."""
     needed = {"plan", "reason", "peak_memory_bytes", "device_memory_bytes"}
     if source.reading is None or not needed <= source.columns.keys():
-        return np.zeros(0, np.int64)
+        return np.zeros(0, int)
     files = [file for file in source.reading.files if file.index is None or _FULL in (row[1] for row in file.index.statuses)]
     source.ask(needed | (columns_in(where, source.columns) if where else set()), files)
     found = source.connection.sql(
         f"SELECT plan FROM {NAMED} WHERE reason = '{_FULL}' AND peak_memory_bytes / device_memory_bytes <= {TOO_FULL} "
         f"AND coalesce(({where or 'true'}\n), false) ORDER BY peak_memory_bytes / device_memory_bytes, plan LIMIT {FULLEST}"
     )
-    return np.asarray(found.fetchnumpy()["plan"], np.int64)
+    return np.asarray(found.fetchnumpy()["plan"], int)
 
 
 def _check_legal(row: Values) -> None:
@@ -478,15 +478,15 @@ class _Basis:
         own = [run for run in runs.values() if run.state != SKIP]
         times = [run.times for run in own if run.state == OK]
         alone = np.array([max(len(run.times), 1) for run in own]) ** 0.5
-        rows = np.searchsorted(self.candidates.plans, np.array([run.plan for run in own], np.int64))
-        peaks = np.array([run.peak_memory_gib for run in own], np.float64) * 2**30
+        rows = np.searchsorted(self.candidates.plans, np.array([run.plan for run in own], int))
+        peaks = np.array([run.peak_memory_gib for run in own], float) * 2**30
         timed = [run.step_time_s if run.state in (OK, SLOW) and run.step_time_s else None for run in own]
         out_of_memory, crashed, slow = (
-            np.array([run.state == state for run in own], np.bool_) for state in (OUT_OF_MEMORY, CRASH, SLOW)
+            np.array([run.state == state for run in own], bool) for state in (OUT_OF_MEMORY, CRASH, SLOW)
         )
         return Known(
             rows=rows,
-            seconds=np.array(timed, np.float64),
+            seconds=np.array(timed, float),
             peak=np.log(peaks / self.candidates.memory[rows]),
             out_of_memory=out_of_memory,
             crashed=crashed,

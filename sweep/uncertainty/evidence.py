@@ -154,7 +154,7 @@ class Basis:
         factor = np.ones(rows.num_rows)
         if self.spread is None or not self.widening:
             return factor
-        known = {name: rows[name].to_numpy().astype(np.float64) for name in OF_PLANS if name in rows.column_names}
+        known = {name: rows[name].to_numpy().astype(float) for name in OF_PLANS if name in rows.column_names}
         if {"launch_s", "step_time_s"} <= known.keys():
             factor *= self.widening.get(HOST_BOUND, 1.0) ** host_bound(known["launch_s"], known["step_time_s"])
         if "measured_share" in known:
@@ -295,7 +295,7 @@ def _of_moves(spec: Values, files: str, experts: int | None, *, dense: bool) -> 
 def t3_cdf(values: Floats) -> Floats:
     """Distribution function of Student's t with 3 degrees of freedom."""
     scaled = values / np.sqrt(3.0)
-    return np.asarray(0.5 + (scaled / (1 + scaled**2) + np.arctan(scaled)) / np.pi, np.float64)
+    return np.asarray(0.5 + (scaled / (1 + scaled**2) + np.arctan(scaled)) / np.pi, float)
 
 
 def t3_quantile(level: float) -> float:

@@ -40,17 +40,17 @@ def coordinates(rows: pa.Table, columns: Sequence[str]) -> Coordinates:
             continue
         column = rows.column(name).combine_chunks()
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-            values = column.to_numpy(zero_copy_only=False).astype(np.float64)
+            values = column.to_numpy(zero_copy_only=False).astype(float)
             if len(values) and values.min() > 0:
                 sizes.append(np.log2(values))
                 continue
         codes = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        choices.append(codes.indices.to_numpy(zero_copy_only=False).astype(np.float64).astype(np.int64))
+        choices.append(codes.indices.to_numpy(zero_copy_only=False).astype(float).astype(int))
         weights.append(OTHER_DEVICE if name == DEVICE else 1.0)
     n = rows.num_rows
     return Coordinates(
         np.stack(sizes, 1) if sizes else np.zeros((n, 0)),
-        np.stack(choices, 1) if choices else np.zeros((n, 0), np.int64),
+        np.stack(choices, 1) if choices else np.zeros((n, 0), int),
         np.array(weights),
     )
 
@@ -121,7 +121,7 @@ def judge(
     above 0 and finite. Columnar: some vectors of n for each column.
     """
     n = rows.num_rows
-    groups = np.zeros(n, np.int64) if group is None else group
+    groups = np.zeros(n, int) if group is None else group
     if n == 0 or basis.differences is None or basis.spread is None:
         best = _best(seconds, groups)
         chance = np.where(np.arange(n) == best, 1.0, np.nan)
@@ -149,6 +149,6 @@ def _best(values: Floats, group: Ints) -> Ints:
     """The row with the least value in the group of each row, [n]; of equal ones the first."""
     order = np.lexsort((values, group))
     _, first, of_row = np.unique(group[order], return_index=True, return_inverse=True)
-    best = np.empty(len(values), np.int64)
+    best = np.empty(len(values), int)
     best[order] = order[first][of_row]
     return best

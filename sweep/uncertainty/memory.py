@@ -86,7 +86,7 @@ def chance_before_runs(part: Floats, guesses: Guesses) -> Floats:
 def _before_runs(load: Floats, guesses: Sequence[Guess]) -> Floats:
     """The same of ln of known parts."""
     room = np.log(USABLE) - load
-    return np.asarray(recorded().usual * sum(each.share * normal((room - each.mean) / each.sd) for each in guesses), np.float64)
+    return np.asarray(recorded().usual * sum(each.share * normal((room - each.mean) / each.sd) for each in guesses), float)
 
 
 def chance_in_sql(part: str, guesses: Guesses) -> str:
@@ -145,7 +145,7 @@ def fit(axes: Axes, part: Floats, outcomes: Outcomes, guesses: Guesses) -> Fit:
     near = SIZED + DOUBLING * along(axes, rows) + NEAR * np.exp(-axes.apart[rows] / RANGE)
     sized = Shared(near, SIZED + DOUBLING * along_itself(axes) + NEAR)
     near = np.exp(-axes.apart[:, outcomes.rows] / NEIGHBOUR_RANGE)
-    good, bad = near @ (~failed).astype(np.float64), near @ (outcomes.crashed & ~full).astype(np.float64)
+    good, bad = near @ (~failed).astype(float), near @ (outcomes.crashed & ~full).astype(float)
     usual = (recorded().usual * NEIGHBOURS + good) / (NEIGHBOURS + good + bad)  # of plans that fit, by what near plans did
     chances, likelihood, means = [], [], []
     for share, mean, sd in guesses:

@@ -122,7 +122,7 @@ def prior(axes: Axes, draws: Floats, size: float = 1.0) -> tuple[Floats, Floats]
 
 def steady(times: Sequence[float]) -> Floats:
     """Those of one plan's times that no slow machine explains: within OUTLIER of the least."""
-    return np.array([each for each in times if each <= np.exp(OUTLIER) * min(times)], np.float64)
+    return np.array([each for each in times if each <= np.exp(OUTLIER) * min(times)], float)
 
 
 def noise_of(times: Iterable[Sequence[float]], before: float = NOISE) -> float:
@@ -146,16 +146,16 @@ def along(axes: Axes, rows: Ints | slice = slice(None)) -> Floats:
 
 def along_itself(axes: Axes) -> Floats:
     """The same of each plan alone, [n]."""
-    return np.asarray((_centred(axes) ** 2).sum(1), np.float64)
+    return np.asarray((_centred(axes) ** 2).sum(1), float)
 
 
 def _centred(axes: Axes) -> Floats:
-    return np.asarray(axes.linear - axes.linear.mean(0), np.float64)
+    return np.asarray(axes.linear - axes.linear.mean(0), float)
 
 
 def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
     """What runs tell of all plans."""
-    aside = np.zeros(len(runs.rows), np.bool_)
+    aside = np.zeros(len(runs.rows), bool)
     while (~runs.least & ~aside).sum() > 1:
         excess = _excess(fixed, sized, runs, ~runs.least & ~aside)
         worst = int(excess.argmax())
@@ -248,7 +248,7 @@ def _log_likelihood(root: npt.NDArray[Any], half: npt.NDArray[Any]) -> float:
 def weights_of(log: Floats) -> Floats:
     """Likelihoods, given by their logarithms, as weights whose sum is 1."""
     weights = np.exp(log - log.max())
-    return np.asarray(weights / weights.sum(), np.float64)
+    return np.asarray(weights / weights.sum(), float)
 
 
 def _expected(fixed: Floats, sized: Floats, runs: Runs, row: Ints) -> tuple[float, float]:

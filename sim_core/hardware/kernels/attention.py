@@ -98,7 +98,7 @@ def _forward(
     # place on the second axis: 1 to 8 key-value heads, then as many as heads, as logarithms
     between = np.log(8.0) + np.log(2.0) * np.log(np.maximum(kv_heads, 8) / 8) / np.log(np.maximum(heads, 9) / 8)
     slot = np.where(kv_heads == heads, np.log(16.0), np.where(kv_heads <= 8, np.log(kv_heads), between))
-    rate, inside = np.empty(len(d)), np.empty(len(d), np.bool_)
+    rate, inside = np.empty(len(d)), np.empty(len(d), bool)
     for size in np.unique(nearest):
         rows = nearest == size
         rate[rows], inside[rows] = interpolate(grids[int(size)], [x[rows] for x in (np.log(many), slot, np.log(s), np.log(b))])
@@ -126,7 +126,7 @@ def unfused_attention_s(
     """
     gemms, softmax = (2, (4, 37)) if phase == "forward" else (4, (6, 40))
     peak = kernels.peak(dtype)
-    b, s, heads, d = (np.asarray(size, np.float64) for size in (b, s, heads, d))
+    b, s, heads, d = (np.asarray(size, float) for size in (b, s, heads, d))
     width, batches = DTYPES[dtype].bytes, b * heads
     rate = np.where(d * width % ALIGNED_BYTES == 0, BATCHED_GEMM_EFFICIENCY * peak, UNALIGNED * kernels.peak("fp32"))
     moved = width * batches * (2 * s * d + s * s)

@@ -52,7 +52,7 @@ class Timed(NamedTuple):
 
 def unmeasured(seconds: Floats) -> Timed:
     """Seconds that rest on no measured kernel."""
-    return Timed(seconds, np.zeros(len(seconds), np.bool_))
+    return Timed(seconds, np.zeros(len(seconds), bool))
 
 
 class Kernels(NamedTuple):

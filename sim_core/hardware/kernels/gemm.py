@@ -87,7 +87,7 @@ def inside_s(kernels: Kernels, dtype: str, flops: Floats, *, scan: bool) -> Time
 
 
 def _floats(*sizes: Sizes) -> tuple[Floats, ...]:
-    return tuple(np.asarray(size, np.float64) for size in sizes)
+    return tuple(np.asarray(size, float) for size in sizes)
 
 
 def _logs(sizes: Sequence[Floats]) -> list[Floats]:

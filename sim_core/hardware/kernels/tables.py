@@ -48,12 +48,12 @@ def interpolate(grid: Grid, at: Sequence[Floats]) -> Found:
 
 
 def _some(grid: Grid, at: Sequence[Floats]) -> Found:
-    inside, flat, missing = np.ones(len(at[0]), np.bool_), grid.log_rate.ravel(), grid.missing.ravel()
+    inside, flat, missing = np.ones(len(at[0]), bool), grid.log_rate.ravel(), grid.missing.ravel()
     stride, sides = flat.size, []  # of each axis (step to the node, its share), below and above
     for axis, x in zip(grid.axes, at, strict=True):
         stride //= len(axis)
-        position = np.interp(x, axis, np.arange(len(axis), dtype=np.float64))
-        below = np.minimum(position.astype(np.int64), len(axis) - 2)
+        position = np.interp(x, axis, np.arange(len(axis)))
+        below = np.minimum(position.astype(int), len(axis) - 2)
         upper = position - below
         inside &= (x >= axis[0] - SLACK) & (x <= axis[-1] + SLACK)
         sides.append(((below * stride, 1 - upper), ((below + 1) * stride, upper)))
@@ -84,7 +84,7 @@ def read_tables(device: str) -> Tables:
     with np.load(KERNEL_DIR / f"{device}.npz", allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     axes = {
-        kind: tuple(np.log(arrays[f"{kind}_{axis}"].astype(np.float64)) for axis in names)
+        kind: tuple(np.log(arrays[f"{kind}_{axis}"].astype(float)) for axis in names)
         for kind, names in (("gemm", ("m", "n", "k")), ("attention", ("heads", "slot", "s", "b")))
     }
     gemm: dict[str, Grid] = {}
@@ -124,7 +124,7 @@ def wave_efficiency(m: Floats, n: Floats, multiprocessors: int) -> Floats:
 def filled(axes: tuple[Floats, ...], steps: npt.NDArray[np.int16]) -> Grid:
     """A grid from stored steps. A node that was not measured takes a neighbour along the last axis that has one."""
     missing = steps == NOT_MEASURED
-    return Grid(axes, without_gaps(np.where(missing, np.nan, steps.astype(np.float64) / STEPS + np.log(1e12))), missing)
+    return Grid(axes, without_gaps(np.where(missing, np.nan, steps.astype(float) / STEPS + np.log(1e12))), missing)
 
 
 def without_gaps(values: Floats) -> Floats:
@@ -143,7 +143,7 @@ def ratio_grid(measured: GemmSurface | AttentionSurface, of_device: Callable[...
 
     Interpolated like a rate: linear in logarithms, that of the nearest size outside.
     """
-    axes = [np.array(axis, np.float64) for axis in measured.axes]
+    axes = [np.array(axis, float) for axis in measured.axes]
     nodes = [sizes.ravel() for sizes in np.meshgrid(*axes, indexing="ij")]
     seconds = np.array([np.nan if us is None else us * 1e-6 for us in measured.us])
     values = np.log(seconds / of_device(*nodes)).reshape([len(axis) for axis in axes])

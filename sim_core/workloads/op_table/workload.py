@@ -54,7 +54,7 @@ def workload_from_op_table(text: OpTableText, facts: Facts) -> tuple[Workload, t
         base=base,
         pieces=pieces,
         step=step_pieces([]),  # the table has no optimizer
-        unit_layers=layers_by_unit(np.zeros(layers, np.int64), max(units) + 1),
+        unit_layers=layers_by_unit(np.zeros(layers, int), max(units) + 1),
         first_unit=first,
         last_unit=last,
         layer_unit=0 if repeat else -1,
@@ -105,7 +105,7 @@ def _pieces(
     text: OpTableText, order: list[int], units: list[int], compute_s: Floats, width: int, warnings: list[str]
 ) -> Pieces:
     """One piece per row. An asynchronous all-reduce is a gradient for the buckets; any other collective blocks its operator."""
-    pieces = no_work(len(order))._replace(unit=np.array(units, np.int64), compute_s=compute_s[order])
+    pieces = no_work(len(order))._replace(unit=np.array(units), compute_s=compute_s[order])
     for k, row in enumerate(text.rows[place] for place in order):
         for phase, (word, suffix, elements) in enumerate(zip(row.collective, row.suffix, row.elements, strict=True)):
             sent = elements * width

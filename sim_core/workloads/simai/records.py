@@ -104,13 +104,13 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
 
 def _with_final(text: SimaiText, name: str) -> SimaiText:
     """The text with a record without time or message at the end of each micro-batch."""
-    ends = sections_of(text, []).repetitions[:, -1].astype(np.int64) + 1
+    ends = sections_of(text, []).repetitions[:, -1] + 1
     header, records = text.header, list(text.records)
     for end in reversed(ends.tolist()):
         records.insert(end, Record(name, -1, (0, 0, 0), ("NONE",) * 3, ("",) * 3, (0, 0, 0), 100))
 
     def moved(ids: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple((np.array(ids, np.int64) + np.searchsorted(ends, ids, side="right")).tolist())
+        return tuple((np.array(ids, int) + np.searchsorted(ends, ids, side="right")).tolist())
 
     return text._replace(
         header=header._replace(checkpoints=moved(header.checkpoints), checkpoint_initiates=moved(header.checkpoint_initiates)),

@@ -132,7 +132,7 @@ def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
             )
             what, expected = f"record {k + 1} of micro-batch {number}", f"{first} as in the first"
             raise FormatError(text.path, int(text.line_of[begin + k]), what, here, expected)
-    return np.arange(bounds[0], bounds[-1], dtype=np.int64).reshape(-1, size)
+    return np.arange(bounds[0], bounds[-1]).reshape(-1, size)
 
 
 def shape_of(record: Record) -> tuple[object, ...]:

@@ -71,7 +71,7 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
     if len(lines) < 2:
         raise FormatError(path, lines[0][0] + 1, "the number of layers is missing", expected="a whole number above 0")
     records = _body(path, lines, (*COLLECTIVES, BROADCAST) if line.first_generation else COLLECTIVES)
-    line_of = np.array([number for number, _ in lines[2:]], np.int64)
+    line_of = np.array([number for number, _ in lines[2:]], int)
     _check_ids(line.place, header, len(records))
     if line.first_generation:
         records = _of_first_generation(path, header, records, line_of.tolist(), line.warnings)

@@ -53,7 +53,7 @@ def workload_from_simai(file: File, warnings: list[str]) -> Workload:
     text, size = sections.text, sections.repetitions.shape[1]
     vpp = header.vpp if header.pp > 1 else 1  # with pp 1, AICB writes the number of layers here
     base = BasePlan(header.tp, header.pp, vpp, header.ep, header.all_gpus, header.ga, facts.micro_batch or 1)
-    compute_ns = np.array([r.compute_ns for r in text.records], np.float64)[sections.repetitions]
+    compute_ns = np.array([r.compute_ns for r in text.records], float)[sections.repetitions]
     compute_s = compute_ns.mean(0) * NS
     excess_ns, others_ns = first_excess_ns(sections)
     if excess_ns > 0:
@@ -129,7 +129,7 @@ def _units(sections: Sections, compute_s: Floats, warnings: list[str]) -> tuple[
         kinds = [(tuple(shapes[at]), compute_s[at].tobytes() if timed else b"") for at in places]
         ids = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         if len(ids) * layers <= MAX_LAYER_TABLE:
-            return len(ids), np.array([ids[kind] for kind in kinds], np.int64)
+            return len(ids), np.array([ids[kind] for kind in kinds])
         if timed:
             warnings.append(
                 f"{text.path}:{text.line_of[0]}: too many kinds of layers; those that differ only in times are averaged"
@@ -141,9 +141,9 @@ def _units(sections: Sections, compute_s: Floats, warnings: list[str]) -> tuple[
 
 def _rerun_counts(header: Header, lines: int) -> Floats:
     """How often the backward runs each line's forward again: from the nearest checkpoint up to, excluding, each initiate."""
-    steps = np.zeros(lines + 1, np.float64)
+    steps = np.zeros(lines + 1)
     if header.policy == RERUN_POLICY and header.checkpoint_initiates:
-        stored = np.sort(np.array(header.checkpoints, np.int64))
+        stored = np.sort(np.array(header.checkpoints, int))
         for initiate in header.checkpoint_initiates:
             steps[stored[np.searchsorted(stored, initiate, side="right") - 1]] += 1
             steps[initiate] -= 1
@@ -158,16 +158,16 @@ def _pieces(sections: Sections, places: list[list[range]], compute_s: Floats, ag
     records = [sections.micro[at[0]] for _, at in lines]
     rerun = np.array([again[at].mean(0) for _, at in lines])
     pieces = no_work(len(records))._replace(
-        unit=np.array([unit for unit, _ in lines], np.int64),
+        unit=np.array([unit for unit, _ in lines]),
         # equal times give exactly that time
         compute_s=np.array([t[0] if (t == t[0]).all() else t.mean(axis=0) for t in (compute_s[at] for _, at in lines)]),
-        comm_kind=np.array([[_KIND[c] for c in r.collective] for r in records], np.int64),
-        comm_group=np.array([r.groups for r in records], np.int64),
-        comm_bytes=np.array([r.comm_bytes for r in records], np.float64),
-        comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records], np.int64),
+        comm_kind=np.array([[_KIND[c] for c in r.collective] for r in records]),
+        comm_group=np.array([r.groups for r in records]),
+        comm_bytes=np.array([r.comm_bytes for r in records], float),
+        comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records]),
         rerun=rerun[:, 0].copy(),
         rerun_s=rerun[:, 1].copy(),
-        attention_core=np.array([bool(_ATTENTION_CORE.search(r.name)) for r in records], np.bool_),
+        attention_core=np.array([bool(_ATTENTION_CORE.search(r.name)) for r in records]),
     )
     return pieces, tuple(r.name for r in records)
 

@@ -194,7 +194,7 @@ def _chunks(key: str, value: object, fault: Fault) -> Floats:
         or not all(_is_ms(each) for row in rows for each in row)
     ):
         raise fault(key, shown(value), "milliseconds for each stage, a list of chunks in each")
-    return np.array(rows, np.float64) * 1e-3
+    return np.array(rows, float) * 1e-3
 
 
 def _document(path: str, data: bytes) -> Document:

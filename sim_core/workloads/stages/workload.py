@@ -39,7 +39,7 @@ def workload_from_stages(recorded: StageDurations, *, layers: int | None, micro_
     head = np.maximum(times[-1] - np.median(times[:-1], axis=0), 0.0) if virtual > 2 else np.zeros(2)
     times[-1] -= head
     per_layer = times / (count // virtual)
-    pieces = no_work(virtual + 1)._replace(unit=np.arange(virtual + 1, dtype=np.int64))
+    pieces = no_work(virtual + 1)._replace(unit=np.arange(virtual + 1))
     pieces.compute_s[:, (FORWARD, INPUT_GRADIENT)] = np.vstack((per_layer, head))
     pp = recorded.pp
     base = BasePlan(pp=pp, vpp=recorded.vpp, all_gpus=pp, ga=recorded.micro_batches, micro_batch=micro_batch or 1)
@@ -47,7 +47,7 @@ def workload_from_stages(recorded: StageDurations, *, layers: int | None, micro_
         base=base,
         pieces=pieces,
         step=step_pieces([StepRow(AFTER_GRADIENTS, compute_s=recorded.after_s)] if recorded.after_s else []),
-        unit_layers=layers_by_unit(np.arange(count, dtype=np.int64) // (count // virtual), virtual + 1),
+        unit_layers=layers_by_unit(np.arange(count) // (count // virtual), virtual + 1),
         last_unit=virtual,
         p2p_bytes=1.0,  # not in the file: a message costs what the recorded step tells, whatever its size
         micro_batches=float(base.ga),

@@ -229,15 +229,15 @@ def play(job: Job, met: Sequence[Meeting]) -> tuple[tuple[Played, ...], Times]:
             else:
                 acts += _cut((number, k), operation, met_in)
         first.append(len(acts))
-    part = np.array([m for act in acts for m in act.meetings], np.int64)
+    part = np.array([m for act in acts for m in act.meetings], int)
     program = RankProgram(
         first=np.array(first),
         gap_s=np.array([act.gap_s for act in acts]),
         work_s=np.array([act.work_s for act in acts]),
-        first_part=np.cumsum([0, *(len(act.meetings) for act in acts)], dtype=np.int64),
+        first_part=np.cumsum([0, *(len(act.meetings) for act in acts)]),
         part=part,
-        members=np.bincount(part, minlength=len(met)).astype(np.int64),
-        cost_s=np.array([meeting.cost_s for meeting in met], np.float64),
+        members=np.bincount(part, minlength=len(met)),
+        cost_s=np.array([meeting.cost_s for meeting in met], float),
     )
     seconds = RankTimes(*np.zeros((3, len(acts))))
     stuck = run_ranks(program, seconds)

@@ -161,7 +161,7 @@ def stages_of(job: Job) -> Stages:
     recorded = job.ranks
     if job.whole or len(recorded) == 1:
         return mean_stages(job)
-    some = np.unique(np.linspace(0, len(recorded) - 1, min(len(recorded), MOST_ALONE)).round().astype(np.int64)).tolist()
+    some = np.unique(np.linspace(0, len(recorded) - 1, min(len(recorded), MOST_ALONE)).round().astype(int)).tolist()
     alone = _trials(job, [(recorded[k],) for k in some])
     # replicas may differ so much that a stage of one and a stage of another make no step: all, each stage, the slowest rank
     number = Counter(rank.index for rank in recorded)

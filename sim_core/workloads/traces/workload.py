@@ -93,7 +93,7 @@ def workload_from_job(job: Job, facts: Facts) -> Workload:
         base=base,
         pieces=pieces,
         step=once.step,
-        unit_layers=layers_by_unit(np.zeros(layers, np.int64), int(pieces.unit.max()) + 1),
+        unit_layers=layers_by_unit(np.zeros(layers, int), int(pieces.unit.max()) + 1),
         first_unit=1 if sum(first_s) > 0 else -1,
         last_unit=int(pieces.unit.max()) if sum(last_s) > 0 else -1,
         p2p_bytes=p2p_bytes,
@@ -222,7 +222,7 @@ def _pieces(
     rows += [(name, unit, extra, moving.COMPUTE) for unit, (name, extra) in enumerate(ends, 1)]
     names, units, seconds, rules = zip(*rows, strict=True)
     pieces = no_work(len(rows))._replace(
-        unit=np.array(units, np.int64),
+        unit=np.array(units),
         compute_s=np.array([(f, b / 2, b / 2) for f, b in seconds]),  # two products, each like the forward's
     )
     for row, comm, turn in calls:
@@ -231,7 +231,7 @@ def _pieces(
                 pieces.comm_kind[row, phase], pieces.comm_group[row, phase] = comm.kind, comm.group
                 pieces.comm_bytes[row, phase] = comm.bytes[at]
                 pieces.comm_rule[row, phase] = moving.EXPERT_LOAD if comm.group == EP else moving.ACTIVATION
-    return pieces, np.array(rules, np.int64), names
+    return pieces, np.array(rules), names
 
 
 def _left_out(job: Job) -> Iterator[str]:

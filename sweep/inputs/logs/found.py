@@ -50,16 +50,16 @@ class Steps:
     @property
     def interval(self) -> int:
         """Steps of an interval: the usual distance of the iterations that are logged."""
-        logged = np.frombuffer(self._iterations, dtype=np.int64)
+        logged = np.frombuffer(self._iterations, dtype=int)
         return max(int(np.median(np.diff(logged) if len(logged) > 1 else logged)), 1) if len(logged) else 1
 
     def steady(self) -> Floats:
         """Seconds of the steady steps: without the first interval and disturbed ones; a single interval stays unless it is
         that of the job's start."""
-        seconds = np.frombuffer(self._seconds, dtype=np.float64)
+        seconds = np.frombuffer(self._seconds, dtype=float)
         if len(seconds) < 2:
             return seconds[:0] if self.begins or (len(seconds) and self._iterations[0] <= 1) else seconds
-        rest = seconds[1:][np.frombuffer(self._clean, dtype=np.bool_)[1:]]
+        rest = seconds[1:][np.frombuffer(self._clean, dtype=bool)[1:]]
         return rest if len(rest) else seconds[1:]
 
     @property

@@ -122,7 +122,7 @@ def _columns(rows: list[Row], width: int) -> list[Any]:
     """Rows as columns, which take their place: the start and the duration as float64, all others as int64."""
     table = list(zip(*rows, strict=True)) or [()] * width
     rows.clear()
-    return [np.array(column, np.float64 if place < 2 else np.int64) for place, column in enumerate(table)]
+    return [np.array(column, float if place < 2 else int) for place, column in enumerate(table)]
 
 
 _ABOUT = {

@@ -71,7 +71,7 @@ def gemms(events: Events, chosen: Bools) -> Gemms:
         both = np.median(of_kernels), of_kernels.min(), of_kernels.sum(), of_fills.sum(), np.median(of_kernels + of_fills)
         rows.append(Gemm(each, len(seconds), *map(float, both)))
     rows.sort(key=lambda gemm: -gemm.total_s)
-    by_name = np.array(["gemm" in name.lower() or name.startswith("Cijk_") for name in events.names], np.bool_)
+    by_name = np.array(["gemm" in name.lower() or name.startswith("Cijk_") for name in events.names], bool)
     named, whole = (float(events.gpu.dur_us[mask].sum()) * MICRO for mask in (compute & by_name[events.gpu.name], compute))
     return Gemms(tuple(rows), read / whole if whole else 0.0, max(0.0, named - read) / whole if whole else 0.0)
 

@@ -11,7 +11,7 @@ def union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
         return np.zeros(0), np.zeros(0)
     order = np.argsort(start, kind="stable")
     start, latest = start[order], np.maximum.accumulate(end[order])
-    first = np.ones(len(start), np.bool_)
+    first = np.ones(len(start), bool)
     first[1:] = start[1:] > latest[:-1]
     last = np.append(np.flatnonzero(first)[1:] - 1, len(start) - 1)
     return start[first], latest[last]

@@ -16,17 +16,17 @@ def join(events: Events) -> None:
 def _rows_of(keys: Ints, ids: Ints) -> Ints:
     """The row of `ids` (the first, of equal ones) that holds each key; NONE where none does, and for ids below 0."""
     if not len(ids) or not len(keys):
-        return np.full(len(keys), NONE, np.int64)
+        return np.full(len(keys), NONE)
     order = np.argsort(ids, kind="stable")
     rows = order[np.minimum(np.searchsorted(ids[order], keys), len(ids) - 1)]
-    return np.where((ids[rows] == keys) & (keys >= 0), rows, NONE).astype(np.int64)
+    return np.where((ids[rows] == keys) & (keys >= 0), rows, NONE)
 
 
 def _operators(events: Events) -> Ints:
     """By External id, unless that repeats the correlation (2022, 2023); else the innermost operator around the launch."""
     gpu, launch = events.gpu, events.launch
     named = (gpu.external >= 0) & (gpu.external != gpu.correlation)
-    found = np.where(named, _rows_of(gpu.external, events.ops.external), NONE).astype(np.int64)
+    found = np.where(named, _rows_of(gpu.external, events.ops.external), NONE)
     missing = (found == NONE) & events.linked
     if missing.any():
         found[missing] = _innermost(events, np.unique(launch[missing]))[launch[missing]]
@@ -35,7 +35,7 @@ def _operators(events: Events) -> Ints:
 
 def _innermost(events: Events, launches: Ints) -> Ints:
     """For each row of host events the innermost operator of its thread that it lies in; NONE outside of all and unasked."""
-    found = np.full(len(events.host.us), NONE, np.int64)
+    found = np.full(len(events.host.us), NONE)
     ops, ends = len(events.ops.us), events.ops.us + events.ops.dur_us
     start = np.concatenate((events.ops.us, events.host.us[launches]))
     thread = np.concatenate((events.ops.thread, events.host.thread[launches]))
@@ -57,7 +57,7 @@ def _innermost(events: Events, launches: Ints) -> Ints:
 
 def _steps(events: Events) -> Ints:
     """The step in which each GPU event was launched: the host's step, not the time at which the GPU came to it."""
-    found = np.full(len(events.launch), NONE, np.int64)
+    found = np.full(len(events.launch), NONE)
     if events.steps and len(events.host.us):
         _, start, duration = np.array(events.steps).T
         order = np.argsort(start, kind="stable")

@@ -129,7 +129,7 @@ def _recording(events: Events, last_step: bool) -> Recording:
     # HTA leaves nothing out of a file of one step that all events lie in; those from before it are what the GPU was behind with
     within = begin is not None and ran and bool((events.gpu.us[~linked] >= begin).all())
     counted = within or (begin is not None and not last_step)
-    chosen = np.ones(len(linked), np.bool_) if counted else linked if last_step else without_last_step(events)
+    chosen = np.ones(len(linked), bool) if counted else linked if last_step else without_last_step(events)
     talk = calls(events, chosen, place.world) if ran else host_calls(events)
     # whether events were taken out of the file: the profiler numbers its operators, and most numbers are absent
     count, low, high = events.numbered
@@ -217,7 +217,7 @@ def _missing(events: Events, place: Place, steps: int) -> Iterator[str]:
         yield "a second step: no step time, only the GPU's span"
     if not events.shapes:
         yield "shapes of operators (record_shapes): no GEMMs"
-    talk = calls(events, np.ones(ran, np.bool_), place.world)
+    talk = calls(events, np.ones(ran, bool), place.world)
     if unsized := [call.row for call in talk if call.key.bytes is None]:
         kernels = sorted({events.names[events.gpu.name[row]].partition("(")[0][:40] for row in unsized})
         yield f"sizes of {len(unsized)} of {len(talk)} communication kernels: {', '.join(kernels[:MOST_UNKNOWN])}"

@@ -36,7 +36,7 @@ def kinds(events: Events) -> Ints:
     """The `Kind` of each GPU event: by name, else by the operator that launched it."""
     pairs = list(zip(events.gpu.name.tolist(), events.gpu.memory.tolist(), strict=True))
     by_name = {pair: int(kind_of_event(events.names[pair[0]], memory=pair[1] == 1)) for pair in set(pairs)}
-    found = np.array([by_name[pair] for pair in pairs], np.int64)
+    found = np.array([by_name[pair] for pair in pairs], int)
     for row in np.flatnonzero((found == Kind.UNCLASSIFIED) & (events.operator != NONE)).tolist():
         if computes(events.names[events.ops.name[events.operator[row]]]):
             found[row] = Kind.COMPUTE
@@ -53,7 +53,7 @@ def timeline(events: Events, chosen: Bools) -> Timeline:
         return start[mask], end[mask]
 
     span = float(end.max() - start.min()) if len(start) else 0.0
-    fills = np.array([name.startswith("Memset") for name in events.names], np.bool_)[events.gpu.name[chosen]]
+    fills = np.array([name.startswith("Memset") for name in events.names], bool)[events.gpu.name[chosen]]
     works = fills | (kind == Kind.COMPUTE)
     busy, compute, talk = length(start, end), of(Kind.COMPUTE), of(Kind.COMMUNICATION)
     memory = of(Kind.MEMORY)
