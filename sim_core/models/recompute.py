@@ -17,7 +17,7 @@ _OPERATORS = {
     "mla_up_proj": ("q_up", "q", "kv_up", "qk_norm", "rotary"),
     "moe_act": ("experts_activation",),
     "mlp": ("fc1", "activation", "fc2"),
-    "moe": (*_ROUTED, *_SHARED),
+    "moe": _ROUTED + _SHARED,
     "shared_experts": _SHARED,
     "mhc": ("attention_streams", "mlp_streams"),
     "mlp_act": ("activation",),

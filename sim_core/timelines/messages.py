@@ -184,7 +184,7 @@ def _sent(
             stream_s = begin_s + gather_s[k]
             gathers.append((begin_s, stream_s))
     scatter_up_to(count)
-    begins_s, ends_s = np.array([*gathers, *scatters]).reshape(-1, 2).T
+    begins_s, ends_s = np.array(gathers + scatters).reshape(-1, 2).T
     seconds = ends_s - begins_s
     part = longer_s / max(float(seconds.sum()), 1e-300)
     for kind, stream, times in ((GATHER, PARAMETERS, gathers), (REDUCE, GRADIENTS, scatters)):

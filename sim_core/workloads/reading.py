@@ -102,7 +102,7 @@ _COMMON = ("micro_batch", "sequence", "measured_on")
 _OF_A_JOB = ("tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts", "step")
 FORMATS = (
     Format(SIMAI, None, _simai, (*_COMMON, "ffn", "all_gpus", "experts", "heads", "records")),
-    Format(TRACE, looks_like_trace, _trace, (*_COMMON, *_OF_A_JOB)),
+    Format(TRACE, looks_like_trace, _trace, _COMMON + _OF_A_JOB),
     Format(
         OP_TABLE, looks_like_op_table, lambda path, facts: workload_from_op_table(read_op_table_text(path), facts),
         (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),

@@ -37,7 +37,7 @@ def _verdict(first: Explanation, second: Explanation) -> str:
     less = {name: b[name] - a[name] for name in PARTS}
     wins = sorted((name for name in PARTS if less[name] > 0), key=lambda name: -less[name])[:3]
     losses = sorted((name for name in PARTS if less[name] < 0), key=lambda name: less[name])[:2]
-    told = ", ".join(f"{words(name)} {-less[name] / of:+.1%}" for name in (*wins, *losses) if abs(less[name]) > _TELLING * of)
+    told = ", ".join(f"{words(name)} {-less[name] / of:+.1%}" for name in wins + losses if abs(less[name]) > _TELLING * of)
     return f"plan {best.plan} takes {1 - cost / of:.1%} fewer GPU-seconds a sample: {told}"
 
 

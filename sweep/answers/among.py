@@ -39,7 +39,7 @@ def within(plan: PlanOfResult) -> Within | None:
     group = {name: row[name] for name in rank(folder, top=1).per}
     ranking = rank(folder, where=" AND ".join(_is(*each) for each in group.items()) or None, per=[], top=TOP)
     basis, by = basis_of(plan.opened.provenance), ranking.by
-    if basis.spread is None or not ranking.error_bars.groups or by not in (*LONGER, *SHORTER) or not row.get(by):
+    if basis.spread is None or not ranking.error_bars.groups or by not in LONGER + SHORTER or not row.get(by):
         return None
     first = ranking.rows.slice(0, 1).to_pylist()[0]
     columns = list(ranking.varying)

@@ -84,7 +84,7 @@ def fit(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -> Fit:
     model = prepared.sweep.workload.modelled
     fields = ", ".join(f"{name} {own[name]}" for name in TOLD)
     told = f"{model.model.name if model else workload['model']} on {gpus} x {own['hardware']}: {fields}"
-    return Fit(told, own, None if np.isnan(chances[0]) else float(chances[0]), changes, (*prepared.warnings, *prepared.notes))
+    return Fit(told, own, None if np.isnan(chances[0]) else float(chances[0]), changes, prepared.warnings + prepared.notes)
 
 
 def _prepared(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -> tuple[Prepared, Words]:

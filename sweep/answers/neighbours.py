@@ -147,4 +147,4 @@ def _chunks(pp: int, vpp: int, layers: int, split: str) -> list[int]:
     if split != "even":
         return _both_ways(vpp)
     fitting = [each for each in range(1, layers // pp + 1) if layers % (pp * each) == 0]
-    return [*[each for each in fitting if each < vpp][-1:], *[each for each in fitting if each > vpp][:1]]
+    return [each for each in fitting if each < vpp][-1:] + [each for each in fitting if each > vpp][:1]

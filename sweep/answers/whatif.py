@@ -140,7 +140,7 @@ def _lengthen(axes: Fields, fixed: Fields, times: float, notes: list[str]) -> No
     more = [max(had) * 2**k for k in range(1, int(times).bit_length())] if had else []
     if more:
         fixed.pop("cp", None)
-        axes["cp"] = [*had, *more]
+        axes["cp"] = had + more
         notes.append(f"the sequence is {times:g} x as long: cp {', '.join(map(str, more))} searched, too")
 
 
@@ -211,11 +211,11 @@ def section_of(answer: WhatIf) -> Section:
     """What changes beside what is; columns of plans that are all the same are left out."""
     before, same, after = answer.same.before, answer.same.after, answer.best.after
     plans = {"now": before, "the same plan": same} | ({"the best then": after} if after else {})
-    lines = {name: [cell(name, row.get(name)) for row in plans.values()] for name in (*_PLAN, *_RESULT)}
+    lines = {name: [cell(name, row.get(name)) for row in plans.values()] for name in _PLAN + _RESULT}
     ends = [" to ".join(cell(STEP, row[name]) for name in _ENDS if row.get(name) is not None) for row in plans.values()]
     differing = [name for name in _PLAN if len({str(row.get(name)) for row in plans.values()}) > 1]
     results = [name for name in _RESULT if any(row.get(name) is not None for row in plans.values())]
-    rows = [(heading(name), *lines[name]) for name in (*differing, *results)]
+    rows = [(heading(name), *lines[name]) for name in differing + results]
     if any(ends):
         rows.insert(len(differing) + 1, (f"its interval, {LEVEL:.0%}", *ends))
     return Section(

@@ -207,7 +207,7 @@ def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
             "source": f"bytes over seconds of element-wise kernels: {source}",
         }
     hardware = base.with_values(values).model_copy(update={"surface": surface, "name": name})
-    parts = (*gemm, *attention)
+    parts = gemm + attention
     classes = tuple(each for part in parts for each in classes_of(part.name, part.measured_s / part.preset_s, part.flops))
     return KernelFit(hardware, classes, tuple(notes))
 

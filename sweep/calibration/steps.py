@@ -23,7 +23,7 @@ SURE = 2.0
 SLOWER_COMPUTE = np.array([0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.0])
 SLOWER_NETWORK = np.geomspace(1, 10, 8)
 """Factors on the seconds of GEMMs and attention, and of messages between nodes, at which steps are simulated."""
-PLAN = (*CELLS, *FIELDS)
+PLAN = CELLS + FIELDS
 """Columns that make two rows runs of one plan."""
 
 

@@ -73,7 +73,7 @@ def plan_to_launch(
     None where plans are not ranked by their time, of recorded jobs, and where files of its sweep are not at hand. Raises
     SpecError for runs that cannot be, FormatError for a damaged table of them.
     """
-    if ranking.front or ranking.best_by not in (*LONGER, *SHORTER) or ranking.descending != higher_is_better(ranking.by):
+    if ranking.front or ranking.best_by not in LONGER + SHORTER or ranking.descending != higher_is_better(ranking.by):
         return None
     if not (ranking.provenance.get("spec", {}).get("workload") or {}).get("model"):
         return None
@@ -120,7 +120,7 @@ def as_expected(row: Values, tuner: Tuner) -> Fields:
 
 def moved(row: Values, longer: float, larger: float) -> Fields:
     """A row whose step takes so many times as long, with all that goes with it, and whose memory is so many times as large."""
-    times = {**dict.fromkeys((*LONGER, *COLUMNS[:2]), longer), **dict.fromkeys(SHORTER, 1 / longer), PEAK: larger}
+    times = {**dict.fromkeys(LONGER + COLUMNS[:2], longer), **dict.fromkeys(SHORTER, 1 / longer), PEAK: larger}
     here = {name: row[name] * factor for name, factor in times.items() if row.get(name) is not None}
     return {**row, **here, SIMULATED: row.get(STEP)}
 

@@ -68,7 +68,7 @@ def read_log(path: str | Path) -> Job:
             setattr(job, name, getattr(stated, name) or getattr(job, name))
         job.plan = {**stated.plan, **{name: value for name, value in job.plan.items() if value is not None}}
     steady = reader.taken.steady()
-    job.path, job.model, job.notes = str(path), model, (*job.notes, *wrong, *stated.notes)
+    job.path, job.model, job.notes = str(path), model, job.notes + wrong + stated.notes
     job.steps, job.interval, job.first_step_s = len(steady), reader.taken.interval, reader.taken.first_s
     job.step_time_s = float(np.median(steady)) if len(steady) else None
     if len(steady) >= LEAST_HALVES:

@@ -73,7 +73,7 @@ def job_stated(settings: Values, path: str) -> Job:
         own = {key: each for key, each in settings.items() if not re.match(_TABLE["trainer"], key)}
         given = {"name": "model", "source": path, "sequence": job.plan.get("sequence")}
         job.model, why = numbers_or_why(lambda: parse_model(given | read_config(own, path), path), path)
-        job.notes = (*job.notes[1:], *why)  # its first note is that there is none
+        job.notes = job.notes[1:] + why  # its first note is that there is none
     return job
 
 

@@ -45,7 +45,7 @@ def beside_running(
     `by`: the column that they are ranked by; beside one that is no time nothing is faster.
     """
     section = (provenance.get("spec") or {}).get("running")
-    if not section or not rows.num_rows or by not in (*LONGER, *SHORTER):
+    if not section or not rows.num_rows or by not in LONGER + SHORTER:
         return None
     running = Running.model_validate(section)
     best = int(rows["plan"][0].as_py())

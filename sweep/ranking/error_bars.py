@@ -65,7 +65,7 @@ def error_bars(
     if basis.spread is None:
         unknown = [pa.nulls(len(rows), kind) for kind in (pa.float64(), pa.float64(), pa.bool_())]
         return ErrorBars(pa.table(unknown, list(COLUMNS)), (), basis.why)
-    why, timed = basis.why, by in (*LONGER, *SHORTER)
+    why, timed = basis.why, by in LONGER + SHORTER
     if not timed:
         by, why = "step_time_s", f"{why}; {by} is no time: no plans tie"
     compared = [name for name in varying if name not in (*NO_CHOICE, *per)]

@@ -93,7 +93,7 @@ def _rank_values(rank: Rank) -> Fields:
         "rank": rank.rank,
         "world_size": rank.place.world,
         "device": rank.device or None,
-        **{f"{name}_s": None if totals is None else getattr(totals, f"{name}_s") for name in (*_TOTALS, *_FURTHER)},
+        **{f"{name}_s": None if totals is None else getattr(totals, f"{name}_s") for name in _TOTALS + _FURTHER},
         "events": None if totals is None else totals.events,
         "step_time_s": rank.period_s,
         "steps": [{"step": step.number, **plain_values(step, "host_s gpu_span_s gpu_end_s")} for step in rank.steps],

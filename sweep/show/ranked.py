@@ -122,7 +122,7 @@ def _differs(ranking: Ranking, name: str) -> bool:
 def _brief(ranking: Ranking) -> list[str]:
     """The columns that tell the rows apart, at most MOST_BRIEF: plan, what it is, what it gives, where its step goes."""
     rows = ranking.rows
-    named = dict.fromkeys((*_SIZES, *ranking.varying))
+    named = dict.fromkeys(_SIZES + ranking.varying)
     differing = [name for name in named if name not in ranking.per and _differs(ranking, name)]
     results = [
         name
@@ -133,8 +133,8 @@ def _brief(ranking: Ranking) -> list[str]:
     first += [_TIE] if _differs(ranking, _TIE) else []
     # of the parts of the step those that are not compute, the largest first
     waits = [name for name, seconds in _sums(ranking).items() if seconds and not name.startswith("compute")]
-    given, memory = (*first, *results, *waits), [name for name in results if name == "peak_memory_bytes"]
-    telling = (*first, *differing[: MOST_AXES + MORE_AXES], *memory, *results, *differing, *given)
+    given, memory = first + results + waits, [name for name in results if name == "peak_memory_bytes"]
+    telling = first + differing[: MOST_AXES + MORE_AXES] + memory + results + differing + given
     chosen = list(dict.fromkeys(name for name in telling if name))[: MOST_BRIEF + len(differing[MOST_AXES:][:MORE_AXES])]
     return list(dict.fromkeys(name for name in ("rank", "plan", *ranking.per, *differing, *given) if name in chosen))
 

@@ -69,7 +69,7 @@ def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence:
     lines["all_gpus"] = gpus, ""
     lines["global_batch"] = batch, f"sequences of a step: {batch * sequence / 1e6:.1f} M tokens{trained}"
     page = page_of(stack.name)
-    return {name: line for name, line in lines.items() if name not in (*page.not_varied, *page.lacks)}
+    return {name: line for name, line in lines.items() if name not in page.not_varied + page.lacks}
 
 
 def is_torus(device: Hardware) -> bool:

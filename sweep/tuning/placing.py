@@ -57,7 +57,7 @@ def _plan(connection: duckdb.DuckDBPyConnection, row: Row) -> int:
     """The number of a row's plan: of several that differ in what no row states, the one nearest to how it is simulated."""
     columns = connection.sql("FROM results LIMIT 0").columns
     wanted = {name: value for name, value in row.plan.items() if name in columns and name not in LOOSE}
-    must = {name: wanted[name] for name in (*SIZES, *STATED) if name in wanted}
+    must = {name: wanted[name] for name in SIZES + STATED if name in wanted}
     must["hardware"] = row.hardware.name.partition("+")[0]
     same = " AND ".join(f"{quoted(name)} = ?" for name in must)
     query = f"SELECT plan, status, {', '.join(map(quoted, wanted))} FROM results WHERE {same} ORDER BY plan"

@@ -77,7 +77,7 @@ def _pattern(config: Config) -> Document:
 
 def _kinds(config: Config, document: Document, others: Words) -> Words | None:
     """What each layer's mixer is called, if the file says so: full attention or one of `others`."""
-    return config.words("layer_types", (*_FULL, *others), document["layers"])
+    return config.words("layer_types", _FULL + others, document["layers"])
 
 
 def _window(config: Config, document: Document) -> Document:

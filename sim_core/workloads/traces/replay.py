@@ -177,7 +177,7 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
         events, _ = settle(job, met)
     else:
         stages = stages_of(job)
-        events, notes = play_stages(job, stages), (*notes, *stages.notes)
+        events, notes = play_stages(job, stages), notes + stages.notes
     step_s, compared_s = ends_of(events, job.stages)
     return Replay(step_s, compared_s, job.span_s, of_ranks, events, notes)
 

@@ -83,7 +83,7 @@ def shape_of(operator: str, shaped: Shaped) -> Shape | None:
         return None
     a, b = (shaped.dims[each] for each in operands)
     rank = 3 if operator in ("aten::bmm", "aten::baddbmm") else 2
-    if len(a) != rank or len(b) != rank or a[-1] != b[-2] or 0 in (*a, *b) or (rank == 3 and a[0] != b[0]):
+    if len(a) != rank or len(b) != rank or a[-1] != b[-2] or 0 in a + b or (rank == 3 and a[0] != b[0]):
         return None
     types = [shaped.types[each] if len(shaped.types) > each else "" for each in operands]
     dtype = _DTYPES.get(types[0], "other") if types[0] == types[1] else "mixed"
