@@ -282,9 +282,9 @@ class Workload:
     layers: int
     names: Words
     arrays: Arrays
-    sequence: int | None
-    measured_on: str | None
-    has_experts: bool
+    sequence: int | None = None
+    measured_on: str | None = None
+    has_experts: bool = False
     experts: int | None = None  # per layer; None: unknown
     gradients_known: tuple[bool, bool] = (True, True)  # whether messages of dense and of expert gradients are known
     recorded_step_s: float | None = None  # of the recorded plan, as measured

@@ -100,7 +100,7 @@ def _prepared(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -
     for key, values in {**SIZES, **MEASURES}.items():
         if not set(key.split(",")) & fixed.keys():
             axes[key] = [list(value) if isinstance(value, tuple) else value for value in values]
-    document |= {"axes": axes, "fixed": {**{name: value for name, value in own.items() if name not in axes}, **fixed}}
+    document |= {"axes": axes, "fixed": {name: value for name, value in own.items() if name not in axes} | fixed}
     try:
         spec = checked_spec(document, "--set")
     except SpecError as error:

@@ -52,7 +52,7 @@ MEMORY_OFF = 0.15
 class Kernel(NamedTuple):
     """A kernel: words and sizes as in WORDS and SIZES, the median of its times, and whether its launch took as long."""
 
-    words: Words
+    words: tuple[Any, ...]  # of the lists of WORDS
     sizes: Shape
     us: float
     launch_bound: bool
@@ -267,7 +267,7 @@ def _gemm_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterato
         if not us:
             notes.append(f"{what}: left out, fewer than two sizes on an axis")
             continue
-        surface = GemmSurface(dtype=cast(Any, dtype), phase=cast(Any, phase), m=axes[0], n=axes[1], k=axes[2], us=us)
+        surface = GemmSurface(dtype=dtype, phase=phase, m=axes[0], n=axes[1], k=axes[2], us=us)
         m, n, k = np.array(list(best)).T
         yield _Part(surface, what, seconds, gemm_s(kernels, dtype, m, n, k, phase=surface.phase).seconds, 2.0 * m * n * k)
 
@@ -283,12 +283,10 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
             if not us or dtype not in precisions(kernels):
                 notes.append(f"{what}: left out, fewer than two sizes on an axis, or no peak of {dtype}")
                 continue
-            surface = AttentionSurface(
-                dtype=cast(Any, dtype), phase=cast(Any, phase), head_dim=dim, heads=axes[0], sequence=axes[1], us=us
-            )
+            surface = AttentionSurface(dtype=dtype, phase=phase, head_dim=dim, heads=axes[0], sequence=axes[1], us=us)
             heads, s = np.array(list(best)).T
             operations, sizes = 2.0 if phase == "forward" else 5.0, (np.ones_like(s), s, heads, heads, np.full(len(s), dim))
-            preset_s = attention_s(kernels, dtype, *sizes, phase=cast(Any, phase)).seconds
+            preset_s = attention_s(kernels, dtype, *sizes, phase=phase).seconds
             slower = float(np.median(seconds / preset_s))
             fastest = Counter(row.words[-1] for row in _best(of_dim).values()).most_common(1)[0][0]
             if slower > OTHER_KERNEL and bare.kernels.tables:
@@ -301,9 +299,9 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
             yield _Part(surface, what, seconds, preset_s, operations * heads * s.astype(float) ** 2 * dim)
 
 
-def _grouped(rows: Sequence[Kernel]) -> Mapping[Words, list[Kernel]]:
+def _grouped(rows: Sequence[Kernel]) -> Mapping[tuple[Any, ...], list[Kernel]]:
     """Kernels by dtype and phase."""
-    groups: dict[Words, list[Kernel]] = {}
+    groups: dict[tuple[Any, ...], list[Kernel]] = {}
     for row in rows:
         groups.setdefault(row.words[:2], []).append(row)
     return groups

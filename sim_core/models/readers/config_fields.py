@@ -42,7 +42,7 @@ def tables() -> Document:
 
 def row_of(kind: str) -> Row:
     """The row of a `model_type`, with what it takes over from those that it is like."""
-    rows: Mapping[str, Document] = {**tables()["rows"], **tables()["families"]}
+    rows: Mapping[str, Document] = tables()["rows"] | tables()["families"]
     return _merged(rows.get(kind, tables()["unknown"]))
 
 
@@ -52,7 +52,7 @@ def _merged(given: Document) -> Row:
         changed = row._asdict()
         changed["reads"] = {key: value for key, value in row.reads.items() if key not in other.must}
         changed["must"] = {key: value for key, value in row.must.items() if key not in other.reads}
-        merged = {key: {**changed[key], **value} for key, value in other._asdict().items() if isinstance(value, dict)}
+        merged = {key: changed[key] | value for key, value in other._asdict().items() if isinstance(value, dict)}
         row = Row(**merged, parts=other.parts or row.parts, free=f"{row.free} {other.free}")
     return row
 
@@ -66,7 +66,7 @@ class Config:
 
     def __init__(self, fields: Values, where: str, row: Row) -> None:
         self._where, self.row = where, row
-        self._names = {**tables()["names"], **row.names}
+        self._names = tables()["names"] | row.names
         self._spelled: dict[str, str] = {}
         self._fields: Document = {}
         self._used: set[str] = set()

@@ -32,13 +32,11 @@ FAR_ABOVE = 10
 
 def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
     """The checks that fire. Each compares the file with itself, or with a bound on the work that a record stands for."""
-    kept = {(c.record, c.phase) for c in choices if not c.unit}
+    kept = {c.record + (f".{PHASES[c.phase]}" if c.phase >= 0 else "") for c in choices if not c.unit}
     checks = []
     for check in (doubt for look in CHECKS for doubt in look(file)):
-        name, _, phase = check.record.partition(".")
-        own = {(name, -1), (name, PHASES.index(phase) if phase else -1)}
         share = check.effect_s / file.compute_s if check.effect_s is not None and file.compute_s else None
-        checks.append(replace(check, share=share, kept=bool(own & kept)))
+        checks.append(replace(check, share=share, kept=bool({check.record, check.record.partition(".")[0]} & kept)))
     return tuple(checks)
 
 

@@ -101,10 +101,10 @@ def _suggested(text: SimaiText, told: Told, preset: Model | None = None) -> Sugg
         named = {"name": f"{preset.name}-as-recorded", "source": f"{text.path}, {preset.source}"}
         comments["heads"] = f"{ASSUMED}: preset {preset.name} is the nearest; what the text does not tell is its"
         if "experts" in values and preset.experts:
-            values["experts"] = {**document["experts"], **values["experts"]}
+            values["experts"] = document["experts"] | values["experts"]
         if preset.position == "learned":
             values["positions"] = max(values["sequence"], preset.positions or 0)
-    return Suggestion(parse_model({**document, **values, **named}, text.path), comments)
+    return Suggestion(parse_model(document | values | named, text.path), comments)
 
 
 def _solved(file: File) -> File | None:

@@ -130,7 +130,7 @@ class MegatronLog(LogReader):
         """Of a job that was started again with another plan or model only its own steps count."""
         self.in_dump = False
         before, now = _costly(self._before), _costly(self.settings)
-        changed = [name for name in {**now, **before} if before.get(name) != now.get(name)]
+        changed = [name for name in now | before if before.get(name) != now.get(name)]
         if self._before and changed:
             self.start_again()
             self._batch = None
@@ -212,7 +212,7 @@ class MegatronLog(LogReader):
             return plan
         plan |= {name: told.get(name) for name in ("vpp", "ep", "micro_batch")}
         plan["sequence_parallel"] = sizes.SEQUENCE_PARALLEL.on(values)
-        return {**plan, **{name: value for name, value in _choices(values).items() if name in PLAN_FIELDS}}
+        return plan | {name: value for name, value in _choices(values).items() if name in PLAN_FIELDS}
 
     def _lies(self, gpus: int | None, tp: int | None, pp: int | None, dp: int | None, cp: int) -> str:
         """Why the sizes of a dump are not the plan that ran; "" where nothing speaks against them."""
