@@ -73,9 +73,9 @@ from sim_core.workloads.stages.text import StageDurations, durations_of, looks_l
 from sim_core.workloads.summary import Summary, Traffic, summarize
 from sim_core.workloads.traces.files import input_paths
 from sim_core.workloads.traces.job import Job, Rank
+from sim_core.workloads.traces.line import looks_like_trace
 from sim_core.workloads.traces.meeting import Played
 from sim_core.workloads.traces.replay import JobStatistics, Replay, recorded_step, replay, statistics
-from sim_core.workloads.traces.text import looks_like_trace
 from sim_core.workloads.workload import BasePlan, Framework, Workload
 
 PUBLIC: tuple[str, ...]

@@ -25,7 +25,7 @@ from sim_core.workloads.stages.text import GZIP, looks_like_stages, read_stage_t
 from sim_core.workloads.stages.workload import STAGES as STAGES, workload_from_stages
 from sim_core.workloads.traces.files import HEAD_CHARS, read_job
 from sim_core.workloads.traces.job import Job
-from sim_core.workloads.traces.text import looks_like_trace
+from sim_core.workloads.traces.line import looks_like_trace
 from sim_core.workloads.traces.together import check_together, clock_warnings, placed
 from sim_core.workloads.traces.workload import workload_from_job
 from sim_core.workloads.workload import Workload

@@ -227,14 +227,17 @@ def _meaning(head: _Head, lines: Sequence[Line], fault: Callable[[str, str, str]
     operation = head.operation or _operation(parts, ratio, listed, largest)
     if not operation:
         raise fault("operation", "none in the heading", "bandwidths of which one follows")
-    off = 0.02 if ratio is None else 0.01 * (1 + 1 / clear.algorithm)
     ranks = head.ranks or (round(parts) if operation in SHARED and parts > 1.5 else listed)
-    if ratio is not None and abs(ratio - bus_factor(operation, ranks)) > off and not head.ranks:
+
+    def differs() -> bool:
+        return ratio is not None and abs(ratio - bus_factor(operation, ranks)) > 0.01 * (1 + 1 / clear.algorithm)
+
+    if not head.ranks and ratio is not None and differs():
         ranks = _implied(operation, ratio, clear.algorithm) or ranks
     if ranks < 2:
         what = "1 (without MPI=1 each rank runs alone)" if head.hosts else "no list of them"
         raise fault("ranks", what, "2 or more, or --ranks")
-    if ratio is not None and abs(ratio - bus_factor(operation, ranks)) > off:
+    if differs():
         raise fault("busbw / algbw", f"{ratio:.3f}", f"{bus_factor(operation, ranks):.3f} of {operation} over {ranks}")
     return ranks, operation
 

@@ -31,6 +31,10 @@ class Purpose(NamedTuple):
     largest: bool  # micro-batch: the largest at hand, else the least
     tells: str
 
+    def sizes_on(self, gpus_per_node: int) -> tuple[int, int, int]:
+        """GPUs, tp and pp."""
+        return self.nodes * gpus_per_node, max(int(self.tp * gpus_per_node), 1), self.pp
+
 
 PURPOSES = (
     Purpose("host-bound", 1, 1, 1, False, "host time of a layer: kernels too small to keep the host waiting"),
@@ -87,8 +91,7 @@ def chosen(plans: Sequence[Sizes], runs: int, nodes: int, gpus_per_node: int) ->
 
 def serves(plan: Sizes, purpose: Purpose, gpus_per_node: int) -> bool:
     """Whether a plan has the sizes of a purpose."""
-    tp = max(int(purpose.tp * gpus_per_node), 1)
-    return (plan.gpus, plan.tp, plan.pp) == (purpose.nodes * gpus_per_node, tp, purpose.pp)
+    return plan[:3] == purpose.sizes_on(gpus_per_node)
 
 
 SMALL: Values = {
@@ -182,7 +185,7 @@ def _candidates(per_node: int, nodes: int, global_batch: int) -> list[Sizes]:
     """Plans that may serve some purpose: GPUs, tp, pp and micro-batches that divide the batch."""
     found = []
     for purpose in PURPOSES:
-        gpus, tp, pp = purpose.nodes * per_node, max(int(purpose.tp * per_node), 1), purpose.pp
+        gpus, tp, pp = purpose.sizes_on(per_node)
         if purpose.nodes <= nodes and gpus % (tp * pp) == 0:
             sizes = [2**power for power in range(global_batch.bit_length())]
             found += [Sizes(gpus, tp, pp, size) for size in sizes if global_batch % (gpus // (tp * pp) * size) == 0]

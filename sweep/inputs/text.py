@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -34,16 +35,12 @@ def _blocks(path: Path) -> Iterator[bytes]:
     """
     with open_input(path, inf) as file:
         data = file.read(_BLOCK)
+        blocks = chain([data], iter(partial(file.read, _BLOCK), b""))
         if data.startswith(UTF_16):
-            decoder = codecs.getincrementaldecoder("utf-16")("replace")
-            while data:
-                yield decoder.decode(data).encode()
-                data = file.read(_BLOCK)
+            yield from (text.encode() for text in codecs.iterdecode(blocks, "utf-16", "replace"))
             return
         if not data.startswith(GZIP):
-            while data:
-                yield data
-                data = file.read(_BLOCK)
+            yield from blocks
             return
         unpacker = zlib.decompressobj(_WITH_HEADER)
         try:

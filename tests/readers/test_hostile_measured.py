@@ -10,7 +10,8 @@ import yaml
 
 from sim_core import FormatError
 from sim_core.workloads.op_table.text import looks_like_op_table, read_op_table_text
-from sim_core.workloads.traces.text import looks_like_trace, read_trace_text
+from sim_core.workloads.traces.line import looks_like_trace
+from sim_core.workloads.traces.text import read_trace_text
 
 HOSTILE = Path(__file__).parent.parent / "hostile"
 READERS: dict[str, Callable[[str], object]] = {"trace": read_trace_text, "op_table": read_op_table_text}

@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sim_core import FormatError
-from sim_core.workloads.traces.line import KEYS, NEWER_KEYS, PART_KEYS, TraceLine, any_line, any_parts, fast_line
-from sim_core.workloads.traces.text import DTYPE_BYTES, OPERATIONS, STATES, TraceText, looks_like_trace, read_trace_text
+from sim_core.workloads.traces.line import (
+    KEYS,
+    NEWER_KEYS,
+    PART_KEYS,
+    TraceLine,
+    any_line,
+    any_parts,
+    fast_line,
+    looks_like_trace,
+)
+from sim_core.workloads.traces.text import DTYPE_BYTES, OPERATIONS, STATES, TraceText, read_trace_text
 from tests.conftest import EXAMPLES
 
 MOE = EXAMPLES / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"

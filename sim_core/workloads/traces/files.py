@@ -12,8 +12,9 @@ from sim_core.places import open_input
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.traces.job import Call, Job, Operation, Rank
 from sim_core.workloads.traces.layout import has_experts, job_of_name, layout_of, message_shape
+from sim_core.workloads.traces.line import looks_like_trace
 from sim_core.workloads.traces.steps import one_step, span, without_repeats
-from sim_core.workloads.traces.text import BLOCKS, DTYPE_BYTES, SENDS, TraceRow, TraceText, looks_like_trace, read_trace_text
+from sim_core.workloads.traces.text import BLOCKS, DTYPE_BYTES, SENDS, TraceRow, TraceText, read_trace_text
 
 BESIDE = "ddp_grad_comm"
 """Runs on its own stream during a backward; not one of the rank's operations in order."""

@@ -22,11 +22,8 @@ from sim_core.workloads.traces.line import (
     Texts,
     TraceLine,
     Unclosed,
-    looks_like_trace,
     split_line,
 )
-
-__all__ = ["COMM_FUNCTIONS", "DTYPE_BYTES", "OPERATIONS", "STATES", "TraceText", "looks_like_trace", "read_trace_text"]
 
 Shape = tuple[int, ...]
 

@@ -6,7 +6,7 @@ from sim_core.documents import Fields
 from sweep.frameworks import deepspeed as of
 from sweep.frameworks.megatron import WORLD
 from sweep.frameworks.names import by_word
-from sweep.inputs.logs.found import LogReader, Steps, number
+from sweep.inputs.logs.found import LogReader, Steps, number, told_by
 
 PIPELINE = re.compile(r"steps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)")
 RATE = re.compile(r"\b(?:Curr)?SamplesPerSec=(\d{1,12}\.\d+(?:e[-+]\d+)?)(?=,|\s|$)")
@@ -111,8 +111,7 @@ class DeepSpeedLog(LogReader):
         if LOSS.search(line):  # under the bar of the training
             self._is_trainer = True
             self.told["steps"] = self.told.get("steps") or self._steps
-        told = [(name, match[1]) for name, pattern in TOLD.items() if (match := pattern.search(line))]
-        for name, value in (*SETTING.findall(line), *told):
+        for name, value in SETTING.findall(line) + told_by(line, TOLD):
             self._put(name, int(value.replace(",", "") or 0))
         for name, value in CONFIG.findall(line):
             self.model.setdefault(NAMES[name], int(value))

@@ -1,6 +1,7 @@
 """The interface that every reader of logs fulfils, and the steps that it finds."""
 
 import math
+import re
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
@@ -120,9 +121,21 @@ class LogReader(Taker):
         begins, self.taken = self.taken.begins, Steps()
         self.taken.begins = begins
 
+    def open_dump(self) -> None:
+        """A dump of settings begins; one after steps is that of a job that was started again, whose steps count."""
+        if len(self.taken) and not self.in_dump:
+            self.settings = {}
+            self.start_again()
+        self.in_dump = self.taken.begins = True
+
     @abstractmethod
     def found(self) -> bool:
         """Complete the job by what the lines told; False if none was of this family."""
+
+
+def told_by(line: str, patterns: Mapping[str, re.Pattern[str]]) -> list[tuple[str, str]]:
+    """What patterns with a name find in a line."""
+    return [(name, match[1]) for name, pattern in patterns.items() if (match := pattern.search(line))]
 
 
 def numbers_of(settings: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Value]:

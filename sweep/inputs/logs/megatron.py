@@ -8,7 +8,7 @@ from sim_core import flag_of, megatron_arguments as model, says_model
 from sweep.frameworks import deepspeed, megatron, megatron_sizes as sizes
 from sweep.frameworks.megatron_choices import INSTANCES
 from sweep.frameworks.plan import Plan
-from sweep.inputs.logs.found import LogReader
+from sweep.inputs.logs.found import LogReader, told_by
 from sweep.inputs.told import PLAN_FIELDS
 
 BEGIN = re.compile(r"-{3,} arguments -{3,}")
@@ -162,7 +162,7 @@ class MegatronLog(LogReader):
         elif world is None or self.told:
             return
         self.told = {"all_gpus": int(world[1])}
-        self.told |= {name: int(match[1]) for name, pattern in WORLD_SIZES.items() if (match := pattern.search(line))}
+        self.told |= {name: int(size) for name, size in told_by(line, WORLD_SIZES)}
 
     def found(self) -> bool:
         job, values = self.job, self.settings

@@ -54,10 +54,7 @@ class NanotronLog(LogReader):
         elif "Saving checkpoint" in line:
             self.taken.disturb()
         elif self.in_dump or "ParallelismArgs(" in line or "Config(" in line:
-            if len(self.taken) and not self.in_dump:  # of a job that was started again, whose steps count
-                self.settings = {}
-                self.start_again()
-            self.in_dump = self.taken.begins = True
+            self.open_dump()
             for name, value in SETTING.findall(line):
                 self.settings.setdefault(name, value)
 

@@ -6,7 +6,7 @@ from sim_core import whole_of
 from sweep.frameworks import olmo_core as of
 from sweep.frameworks.plan import Plan
 from sweep.frameworks.torchtitan import IN_PIPELINE
-from sweep.inputs.logs.found import LogReader, numbers_of
+from sweep.inputs.logs.found import LogReader, numbers_of, told_by
 
 STEP = re.compile(r"\[step=(\d{1,12})/")
 RATE = re.compile(r"throughput/device/BPS=(?!0+\.0+(?!\d))(\d{1,6}\.\d{1,6})(?!\d)")
@@ -44,13 +44,9 @@ class OlmoCoreLog(LogReader):
             self.job.memory(float(memory[1]), "max reserved")
         elif "Saving checkpoint" in line or " evals..." in line:
             self.taken.disturb()
-        if "Config(" in line and not self.in_dump:
-            if len(self.taken):
-                self.settings = {}
-                self.start_again()
-            self.in_dump = self.taken.begins = True
-        told = [(name, match[1]) for name, pattern in TOLD.items() if (match := pattern.search(line))]
-        for name, value in (*SETTING.findall(line), *told):
+        if "Config(" in line:
+            self.open_dump()
+        for name, value in SETTING.findall(line) + told_by(line, TOLD):
             self.settings.setdefault(name, value.replace(",", ""))
 
     def found(self) -> bool:

@@ -7,7 +7,7 @@ from sim_core import read_model
 from sweep.frameworks.plan import Plan, Value
 from sweep.frameworks.torchtitan import IN_PIPELINE, PAGE, of_selective, schedule_named
 from sweep.frameworks.torchtitan_models import preset_of
-from sweep.inputs.logs.found import LogReader, Steps, number, whole
+from sweep.inputs.logs.found import LogReader, Steps, number, told_by, whole
 
 SELECTIVE = "selective"
 LOST_COLOURS = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
@@ -121,9 +121,8 @@ class TorchtitanLog(LogReader):
         if "mesh" in line:
             self._take_mesh(line)
         elif "batch size" in line:
-            for name, pattern in BATCH.items():
-                if match := pattern.search(line):
-                    self.told.setdefault(name, int(match[1]))
+            for name, size in told_by(line, BATCH):
+                self.told.setdefault(name, int(size))
         elif match := SIZE.search(line):
             self.job.parameters = whole(match[3])
             self.preset, self.changes = preset_of(match[1], match[2]) or ("", {})

@@ -5,22 +5,16 @@ import numpy as np
 from sim_core import Floats
 
 
-def union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
-    """The disjoint intervals that cover the same times, in order; `start` and `end` (n,)."""
+def length(start: Floats, end: Floats) -> float:
+    """The time that intervals cover together; `start` and `end` (n,)."""
     if not len(start):
-        return np.zeros(0), np.zeros(0)
+        return 0.0
     order = np.argsort(start, kind="stable")
     start, latest = start[order], np.maximum.accumulate(end[order])
     first = np.ones(len(start), bool)
     first[1:] = start[1:] > latest[:-1]
     last = np.append(np.flatnonzero(first)[1:] - 1, len(start) - 1)
-    return start[first], latest[last]
-
-
-def length(start: Floats, end: Floats) -> float:
-    """The time that intervals cover together."""
-    first, last = union(start, end)
-    return float((last - first).sum())
+    return float((latest[last] - start[first]).sum())
 
 
 def common(a: tuple[Floats, Floats], b: tuple[Floats, Floats]) -> float:

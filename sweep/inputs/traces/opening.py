@@ -18,7 +18,6 @@ Parts = Iterator[tuple[str, BinaryIO]]
 """A name for messages, and the bytes."""
 
 GZIP = b"\x1f\x8b"
-_TAR_MARK = (b"ustar", 257)
 HEAD_BYTES = 2**16
 MOST_FILES = 4096
 
@@ -37,11 +36,10 @@ def sources(path: str) -> Parts:
 
 
 def _of_file(path: str, *, only_profiles: bool) -> Parts:
-    mark, at = _TAR_MARK
     try:
         with open_input(path, inf, HEAD_BYTES) as raw:
             file = _unpacked(raw)
-            if _start(file)[at : at + len(mark)] == mark:
+            if _start(file).startswith(b"ustar", 257):
                 yield from _members(path, file)
             elif not only_profiles or looks_like_profile(_head(file)):
                 yield path, file
@@ -51,7 +49,7 @@ def _of_file(path: str, *, only_profiles: bool) -> Parts:
 
 def is_profile(text: str) -> bool:
     """Whether a file begins as a profiler's JSON does, or as an archive: its first characters, unpacked."""
-    return text[257:262] == "ustar" or looks_like_profile(text)
+    return text.startswith("ustar", 257) or looks_like_profile(text)
 
 
 def is_folder_of_profiles(path: str) -> bool:
