@@ -7,6 +7,7 @@ from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import memory_basis
 from sim_core.costing.running import placed_by_cost
 from sim_core.describing import Group, Shape, shape_of
+from sim_core.documents import Fields, Values, Words
 from sim_core.engine.schedules import ROWS as SCHEDULE_ROWS, SCHEDULES, schedules_to_try
 from sim_core.errors import FormatError, SimError, SpecError, named, nearest, one_line, shown
 from sim_core.exporting import export_simai
@@ -101,6 +102,7 @@ __all__ = [
     "FOLLOWING",
     "Fact",
     "Facts",
+    "Fields",
     "Flags",
     "Floats",
     "FormatError",
@@ -163,6 +165,8 @@ __all__ = [
     "Timeline",
     "Told",
     "Traffic",
+    "Values",
+    "Words",
     "Workload",
     "arguments_in",
     "blocks_of",

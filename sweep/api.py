@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from sim_core import PARTS, SIMAI, SpecError, nearest, shown
-from sim_core.documents import Fields, Values
+from sim_core import PARTS, SIMAI, Fields, SpecError, Values, nearest, shown
 from sweep.answers.against import compared
 from sweep.answers.asked import explained
 from sweep.answers.explanation import explain

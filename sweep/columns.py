@@ -18,9 +18,9 @@ from sim_core import (
     PlanField,
     Plans,
     SpecError,
+    Words,
     quantity,
 )
-from sim_core.documents import Words
 from sim_core.limits import product
 from sweep.spec.other_names import meant
 from sweep.spec.space import Space, has_simai, number_axes, to_plans

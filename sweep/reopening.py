@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from sim_core import SimError, SpecError
-from sim_core.documents import Fields, Words
+from sim_core import Fields, SimError, SpecError, Words
 from sweep.evaluation.identity import contents_at
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.results.folder import Folder, Location

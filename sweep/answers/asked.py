@@ -9,8 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from sim_core import EXPLANATIONS, MEMORY, PARTS, plural, short
-from sim_core.documents import Words
+from sim_core import EXPLANATIONS, MEMORY, PARTS, Words, plural, short
 from sweep.answers.among import ties_of
 from sweep.answers.explanation import NARROW, Explanation
 from sweep.answers.neighbours import harm

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sim_core import EXPLANATIONS, MEMORY, SpecError, short
-from sim_core.documents import Fields, Values, Words
+from sim_core import EXPLANATIONS, MEMORY, Fields, SpecError, Values, Words, short
 from sweep.answers.section import Section
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.one_plan import of_sets

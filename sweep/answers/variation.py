@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from sim_core import FOLLOWING, SCHEDULES, Hardware, Plans, Stack, sends_in_background
-from sim_core.documents import Fields
+from sim_core import FOLLOWING, SCHEDULES, Fields, Hardware, Plans, Stack, sends_in_background
 from sweep.columns import NO_CHOICE
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.one_plan import fields_of, plans_of, row_of

@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sim_core import EXPLANATIONS, SpecError, Workload, named, plural
-from sim_core.documents import Fields, Words
+from sim_core import EXPLANATIONS, Fields, SpecError, Words, Workload, named, plural
 from sweep.answers.among import within
 from sweep.answers.section import Section
 from sweep.answers.variation import HARDWARE, STEP, Variation, pinned, plan_of, prepared

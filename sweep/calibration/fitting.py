@@ -8,8 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from sim_core import Bools, Floats, Hardware, Ints, Stack
-from sim_core.documents import Fields
+from sim_core import Bools, Fields, Floats, Hardware, Ints, Stack
 from sweep.calibration.numbers import Number, Page, bounds_of, facts_at, starts_of
 from sweep.runs.table import Row
 

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim_core import STACK_FACTS, Floats, Hardware, Stack
-from sim_core.documents import Fields, Words
+from sim_core import STACK_FACTS, Fields, Floats, Hardware, Stack, Words
 
 Page = Stack | Hardware
 

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from sim_core import Hardware, Model, SpecError, Stack, model_document, model_names
-from sim_core.documents import Fields, Values
+from sim_core import Fields, Hardware, Model, SpecError, Stack, Values, model_document, model_names
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import prepare
 from sweep.exporting.launched import launched

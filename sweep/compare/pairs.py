@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from sim_core import HARDWARE_KEYS, METRIC_ROWS, PARTS, PLAN_DEFAULTS, SpecError, named, nearest
-from sim_core.documents import Fields, Words
+from sim_core import HARDWARE_KEYS, METRIC_ROWS, PARTS, PLAN_DEFAULTS, Fields, SpecError, Words, named, nearest
 from sweep.options import OptionError
 from sweep.ranking.query import columns_of, opened, plan_columns
 from sweep.ranking.selection import quoted

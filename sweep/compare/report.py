@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sim_core import PLAN_FIELDS, plural
-from sim_core.documents import Fields
+from sim_core import PLAN_FIELDS, Fields, plural
 from sweep.answers.section import Section
 from sweep.compare.result import MOVES, Comparison, Group, Moved, Point, Shift, Steps
 from sweep.wording import SHORT_PART, Values, cell, heading, values_text

@@ -5,8 +5,7 @@ import shlex
 import tomllib
 from pathlib import Path
 
-from sim_core import SpecError
-from sim_core.documents import Values
+from sim_core import SpecError, Values
 from sweep.exporting.megatron import ARRAY
 from sweep.inputs.launch.megatron import kept_flags
 from sweep.inputs.launch.torchtitan import kept_keys

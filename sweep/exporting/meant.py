@@ -5,8 +5,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
-from sim_core import SimError, SpecError
-from sim_core.documents import Fields
+from sim_core import Fields, SimError, SpecError
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better
 from sweep.evaluation.preparation import Prepared
 from sweep.exporting.launched import launched

@@ -2,8 +2,7 @@
 
 import shlex
 
-from sim_core import Model, SpecError, megatron_arguments
-from sim_core.documents import Words
+from sim_core import Model, SpecError, Words, megatron_arguments
 from sweep.frameworks import megatron, megatron_choices as choices
 from sweep.frameworks.plan import Launched
 

@@ -2,8 +2,7 @@
 
 from contextlib import suppress
 
-from sim_core import OF_NUMBER, Argument, arguments_in
-from sim_core.documents import Fields
+from sim_core import OF_NUMBER, Argument, Fields, arguments_in
 from sweep.frameworks import megatron_sizes as sizes
 from sweep.frameworks.plan import Launched
 

@@ -8,7 +8,10 @@ from sim_core import (
     OF_SWITCH,
     Argument,
     Dump,
+    Fields,
     SpecError,
+    Values,
+    Words,
     arguments_in,
     flag_of,
     flags_of,
@@ -16,7 +19,6 @@ from sim_core import (
     read_stack,
     says_model,
 )
-from sim_core.documents import Fields, Values, Words
 from sim_core.models.features import read_features
 from sweep.frameworks import megatron_choices as choices, megatron_sizes as sizes
 from sweep.frameworks.deepspeed import DEEPSPEED

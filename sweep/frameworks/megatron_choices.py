@@ -12,9 +12,9 @@ from sim_core import (
     Dump,
     Rules,
     SpecError,
+    Words,
     megatron_arguments as model,
 )
-from sim_core.documents import Words
 from sweep.frameworks.deepspeed import DEEPSPEED, ZERO, ZERO_STAGE, part_in
 from sweep.frameworks.megatron_sizes import TP, Launch, has_experts
 from sweep.frameworks.plan import Launched

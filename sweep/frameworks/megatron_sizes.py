@@ -5,8 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sim_core import OF_NUMBER, OF_SWITCH, Argument, Dump, Rules, megatron_arguments as model
-from sim_core.documents import Words
+from sim_core import OF_NUMBER, OF_SWITCH, Argument, Dump, Rules, Words, megatron_arguments as model
 from sweep.frameworks.plan import Launched
 
 Size = Argument[Launched]

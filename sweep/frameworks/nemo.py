@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sim_core import OFF, Argument, Dump, megatron_arguments as model, whole_of
-from sim_core.documents import Fields
+from sim_core import OFF, Argument, Dump, Fields, megatron_arguments as model, whole_of
 from sweep.frameworks import megatron_choices as choices, megatron_sizes as sizes
 from sweep.frameworks.megatron import DP, EACH, NODES
 

@@ -4,8 +4,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
-from sim_core import PLAN_DEFAULTS, Model
-from sim_core.documents import Fields
+from sim_core import PLAN_DEFAULTS, Fields, Model
 
 Value = int | float | str | bool
 Plan = dict[str, Value | None]

@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sim_core import SpecError
-from sim_core.documents import Fields, Values
+from sim_core import Fields, SpecError, Values
 from sweep.frameworks.stacks import WITHOUT_PAGE
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log

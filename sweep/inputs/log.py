@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sim_core import SpecError, model_of_dump, read_model, short
-from sim_core.documents import Fields, Words
+from sim_core import Fields, SpecError, Words, model_of_dump, read_model, short
 from sweep.inputs.launch.keys import numbers_or_why
 from sweep.inputs.launch.megatron import numbers_told
 from sweep.inputs.logs.composer import ComposerLog

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sim_core import PARTS, Ints
-from sim_core.documents import Fields, Values, Words
+from sim_core import PARTS, Fields, Ints, Values, Words
 from sweep.columns import MEASURES, NUMBERS, RUNS, SECTIONS, SIZES, higher_is_better, measures_of, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.beside_running import Beside, beside_running

@@ -10,8 +10,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Floats, Ints, SpecError
-from sim_core.documents import Fields
+from sim_core import Fields, Floats, Ints, SpecError
 from sweep.columns import NUMBERS, SIZES, higher_is_better, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.query import NAMED

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim_core import Floats, Ints, SimError
-from sim_core.documents import Values
+from sim_core import Floats, Ints, SimError, Values
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.moved import boundless, with_stack
 from sweep.evaluation.preparation import Sweep

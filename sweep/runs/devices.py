@@ -3,8 +3,7 @@
 import re
 from functools import cache
 
-from sim_core import Hardware, preset_names, read_hardware
-from sim_core.documents import Fields, Words
+from sim_core import Fields, Hardware, Words, preset_names, read_hardware
 from sweep.frameworks.stacks import assumed
 from sweep.runs.table import NotSimulated
 

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from sim_core import STACK_FACTS
-from sim_core.documents import Fields, Values
+from sim_core import STACK_FACTS, Fields, Values
 from sweep.inputs.told import NEEDED, Job
 from sweep.runs.devices import HardwareCell, hardware_cell, stand_in
 from sweep.runs.table import OUT_OF_MEMORY, NotSimulated

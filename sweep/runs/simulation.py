@@ -9,6 +9,7 @@ import numpy as np
 from sim_core import (
     MEMORY,
     MEMORY_ROWS,
+    Fields,
     Floats,
     Hardware,
     HardwareTable,
@@ -16,6 +17,7 @@ from sim_core import (
     Plans,
     SpecError,
     Stack,
+    Values,
     Workload,
     hardware_table,
     plans,
@@ -25,7 +27,6 @@ from sim_core import (
     stack_names,
     workload_from_model,
 )
-from sim_core.documents import Fields, Values
 from sweep.runs.table import COMPOSED, FAILED, FIRST_STAGE, NOT_MODELLED, OK, STATED, NotSimulated, Row
 from sweep.uncertainty.highest import kind_of
 

@@ -10,6 +10,7 @@ from sim_core import (
     HARDWARE_KEYS,
     SIMAI,
     STACK_FACTS,
+    Fields,
     Hardware,
     ImpliedModel,
     Model,
@@ -24,7 +25,6 @@ from sim_core import (
     short,
     summarize,
 )
-from sim_core.documents import Fields
 from sim_core.hardware.kernels.device import load_kernels, measured_kernels, precisions
 from sim_core.hardware.kernels.gemm import GEMM_PHASES, gemm_s
 from sweep.answers.section import Screen, table

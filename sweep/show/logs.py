@@ -1,7 +1,6 @@
 """Screens of logs and launch files: what a run or a launch tells of framework, plan, model, step, and what is missing."""
 
-from sim_core import plural, short
-from sim_core.documents import Fields
+from sim_core import Fields, plural, short
 from sweep.answers.section import Screen, table
 from sweep.inputs.told import Job
 from sweep.wording import plain_values, word

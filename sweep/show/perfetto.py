@@ -16,6 +16,7 @@ from sim_core import (
     PARTS,
     SPAN_KINDS,
     STREAMS,
+    Fields,
     Floats,
     Ints,
     Played,
@@ -27,7 +28,6 @@ from sim_core import (
     short,
     timeline,
 )
-from sim_core.documents import Fields
 from sweep.evaluation.one_plan import plans_of
 from sweep.outputs import naming
 from sweep.reopening import Reopened

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from sim_core import plural, short
-from sim_core.documents import Fields
+from sim_core import Fields, plural, short
 from sweep.answers.section import Screen, table
 from sweep.inputs.traces.profile import Profile, Rank
 from sweep.wording import plain_values

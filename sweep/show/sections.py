@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from sim_core import one_line
-from sim_core.documents import Fields
+from sim_core import Fields, one_line
 from sweep.answers.section import Section
 
 _DRAW = """

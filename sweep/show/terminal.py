@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from sim_core import one_line
-from sim_core.documents import Fields
+from sim_core import Fields, one_line
 from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
 from sweep.outputs import naming
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
-from sim_core import Job, Played, Replay, StageDurations, plural, short, statistics
-from sim_core.documents import Fields
+from sim_core import Fields, Job, Played, Replay, StageDurations, plural, short, statistics
 from sweep.answers.section import Screen, table
 from sweep.wording import plain_values
 

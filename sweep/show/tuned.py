@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from sim_core import plural, short
-from sim_core.documents import Fields
+from sim_core import Fields, plural, short
 from sweep.answers.section import Screen, table
 from sweep.tuning.deciding import LEAST_RUNS, Regret
 from sweep.tuning.record import SKIP, SLOW, Entry

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from sim_core import STACK_FACTS, Hardware, Stack, parse_model, plural, read_hardware, read_stack
-from sim_core.documents import Fields
+from sim_core import STACK_FACTS, Fields, Hardware, Stack, parse_model, plural, read_hardware, read_stack
 from sweep.frameworks.stacks import WITHOUT_PAGE
 from sweep.inputs.told import Job
 from sweep.starting.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text

@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sim_core import Bools, Floats, Ints
-from sim_core.documents import Values
+from sim_core import Bools, Floats, Ints, Values
 from sweep.spec.values import FIELDS
 from sweep.uncertainty.memory import Guesses, Outcomes, fit
 from sweep.uncertainty.process import NOISE, OWN, Axes, Posterior, Runs, condition, mixed, normal, prior, weights_of

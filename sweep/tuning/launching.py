@@ -11,8 +11,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from sim_core import SpecError
-from sim_core.documents import Values
+from sim_core import SpecError, Values
 from sweep.inputs.log import read_log
 from sweep.inputs.told import Job
 from sweep.options import OptionError

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sim_core import EXPLANATIONS, Floats, Ints, SpecError, short
-from sim_core.documents import Fields, Values
+from sim_core import EXPLANATIONS, Fields, Floats, Ints, SpecError, Values, short
 from sweep.columns import LONGER, SHORTER
 from sweep.evaluation.moved import boundless
 from sweep.options import OptionError

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from sim_core import FEW_SETS, Floats, plural
-from sim_core.documents import Values
+from sim_core import FEW_SETS, Floats, Values, plural
 from sim_core.models.releases import releases_of
 from sweep.uncertainty.process import variogram
 

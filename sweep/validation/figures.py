@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sim_core import Floats
-from sim_core.documents import Fields, Words
+from sim_core import Fields, Floats, Words
 from sweep.runs.simulation import PLAN_REASON, Run
 from sweep.runs.table import FAILED, OK, QUALITIES, REFUSED
 

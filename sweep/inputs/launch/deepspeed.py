@@ -3,8 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from sim_core import flags_of_text
-from sim_core.documents import Fields, Values
+from sim_core import Fields, Values, flags_of_text
 from sweep.frameworks import deepspeed as of
 from sweep.frameworks.nemo import WITH_ADAPTERS, adapters
 from sweep.inputs.launch.keys import number

@@ -3,8 +3,7 @@
 import math
 import re
 
-from sim_core import PLAN_DEFAULTS, SpecError, parse_model
-from sim_core.documents import Fields, Values
+from sim_core import PLAN_DEFAULTS, Fields, SpecError, Values, parse_model
 from sweep.inputs.launch.keys import number, numbers_or_why, section
 from sweep.inputs.told import Job
 

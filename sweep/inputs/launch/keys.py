@@ -4,8 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sim_core import Model, SimError, model_document, model_names, read_model
-from sim_core.documents import Fields, Values, Words
+from sim_core import Fields, Model, SimError, Values, Words, model_document, model_names, read_model
 from sweep.inputs.text import model_note
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}\Z")

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from sim_core import OFF, flag_of, megatron_arguments as model, model_of_dump, whole_of
-from sim_core.documents import Fields, Values, Words
+from sim_core import OFF, Fields, Values, Words, flag_of, megatron_arguments as model, model_of_dump, whole_of
 from sweep.frameworks import megatron, nemo
 from sweep.frameworks.megatron_choices import DISTRIBUTED
 from sweep.inputs.launch.chain import ABSENT

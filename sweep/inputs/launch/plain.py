@@ -6,8 +6,7 @@ from math import ceil, prod
 from pathlib import Path
 
 import sweep.frameworks
-from sim_core import PLAN_DEFAULTS, parse_model
-from sim_core.documents import Fields, Values, Words
+from sim_core import PLAN_DEFAULTS, Fields, Values, Words, parse_model
 from sweep.frameworks import megatron
 from sweep.frameworks.nemo import RANKS, SCHEME, TARGETS, WITH_ADAPTERS, adapters
 from sweep.inputs.launch.keys import above_zero, numbers_by_name, section, stated

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from sim_core import nearest, read_model
-from sim_core.documents import Fields, Values
+from sim_core import Fields, Values, nearest, read_model
 from sweep.frameworks import torchtitan as of
 from sweep.frameworks.torchtitan_models import flavors, preset_of
 from sweep.inputs.launch.keys import above_zero, numbers_or_why

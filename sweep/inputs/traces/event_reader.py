@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim_core import FormatError
-from sim_core.documents import Values
+from sim_core import FormatError, Values
 from sweep.frameworks.names import by_word
 from sweep.inputs.traces.events import Collective, Events, GpuEvents, Launches, Operators, Shaped
 

@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from sim_core import Bools, Floats, Ints
-from sim_core.documents import Fields, Words
+from sim_core import Bools, Fields, Floats, Ints, Words
 
 NONE = -1
 """The number of a row that the file does not tell."""

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim_core import Bools, SpecError, plural
-from sim_core.documents import Words
+from sim_core import Bools, SpecError, Words, plural
 from sweep.inputs.traces.collectives import Call, Row, calls, host_calls, table
 from sweep.inputs.traces.event_reader import read_events
 from sweep.inputs.traces.events import Events

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim_core import SpecError, StageDurations, durations_of
-from sim_core.documents import Fields, Values
+from sim_core import Fields, SpecError, StageDurations, Values, durations_of
 from sweep.inputs.traces.events import Events
 from sweep.inputs.traces.kinds import Kind
 from sweep.inputs.traces.profile import Recording, recordings
