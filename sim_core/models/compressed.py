@@ -103,7 +103,7 @@ def kept_bytes(model: Model, unit: Unit, compressed: Compressed, shape: Shape) -
     local = WIDE * (q + d) + shape.stored * q + 4.0 * POOLED * pooled  # compressors work in 32 bits
     divided = WIDE * 2 * shape.heads * d + shape.stored * shape.heads * d + 4.0 * shape.heads  # sums of the softmax
     divided = divided + (WIDE + shape.stored) * compressed.out_groups * compressed.out_rank / shape.tp
-    return np.asarray(shape.local * local + shape.tokens * (divided + whole + WIDE * (d + entries)), float)
+    return np.asarray(shape.local * local + shape.tokens * (divided + whole + WIDE * (d + entries)))
 
 
 def add_streams(rows: Rows, model: Model, shape: Shape, name: str) -> None:

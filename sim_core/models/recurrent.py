@@ -109,4 +109,4 @@ def kept_bytes(mixer: Recurrent, shape: Shape) -> Floats:
     kept = shape.tokens * (WIDE * (sizes.projected + (2 * sizes.inner if sizes.low_rank else 0)) + WIDE * sizes.inner)
     if mixer.kind != "mamba2":
         kept = kept + shape.tokens * WIDE * (sizes.convolved + mixer.heads * mixer.head_dim * mixer.state / mixer.chunk)
-    return np.asarray(kept / shape.tp, float)
+    return np.asarray(kept / shape.tp)

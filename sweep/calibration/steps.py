@@ -126,4 +126,4 @@ def _between(points: Floats, seconds: Floats, at: float) -> Floats:
     """Seconds between two points of axis 1, [runs, ...]."""
     low = int(np.clip(np.searchsorted(points, at) - 1, 0, len(points) - 2))
     share = (at - points[low]) / (points[low + 1] - points[low])
-    return np.asarray(seconds[:, low] * (1 - share) + seconds[:, low + 1] * share, float)
+    return np.asarray(seconds[:, low] * (1 - share) + seconds[:, low + 1] * share)

@@ -238,7 +238,7 @@ def seconds_on(row: Row, variants: Sequence[Hardware]) -> Floats:
     for reason in measures["reason"]:
         if reason:
             raise NotSimulated(PLAN_REASON + reason)
-    return np.asarray(measures["step_time_s"], float)
+    return np.asarray(measures["step_time_s"])
 
 
 def seconds_by_stack(rows: Sequence[Row], base: Stack | None, device: Hardware | None) -> "tuple[list[Run], StepsByStack]":

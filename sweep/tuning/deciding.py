@@ -204,7 +204,7 @@ def score(belief: Belief, cost: float = TRY_COST) -> Floats:
     near, density = np.maximum(z, FAR), -0.5 * z**2 - 0.5 * np.log(2 * np.pi)
     gain = np.log(near * normal(near) + np.exp(-0.5 * near**2) / np.sqrt(2 * np.pi))
     log_gain = np.where(z > FAR, gain, density - 2 * np.log(np.maximum(-z, -FAR)))
-    return np.asarray(-np.log(chance) - np.log(sd) - log_gain, float)
+    return np.asarray(-np.log(chance) - np.log(sd) - log_gain)
 
 
 def try_cost(rows: pa.Table) -> float:

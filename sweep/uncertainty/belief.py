@@ -106,4 +106,4 @@ def quantile(level: float, chances: Floats, means: Floats, sds: Floats) -> Float
         middle = (low + high) / 2
         below = (chances * normal((middle - means) / sds)).sum(0) < level
         low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return np.asarray((low + high) / 2, float)
+    return np.asarray((low + high) / 2)

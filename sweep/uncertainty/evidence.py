@@ -294,7 +294,7 @@ def _of_moves(spec: Values, files: str, experts: int | None, *, dense: bool) -> 
 def t3_cdf(values: Floats) -> Floats:
     """Distribution function of Student's t with 3 degrees of freedom."""
     scaled = values / np.sqrt(3.0)
-    return np.asarray(0.5 + (scaled / (1 + scaled**2) + np.arctan(scaled)) / np.pi, float)
+    return np.asarray(0.5 + (scaled / (1 + scaled**2) + np.arctan(scaled)) / np.pi)
 
 
 def t3_quantile(level: float) -> float:

@@ -86,7 +86,7 @@ def chance_before_runs(part: Floats, guesses: Guesses) -> Floats:
 def _before_runs(load: Floats, guesses: Sequence[Guess]) -> Floats:
     """The same of ln of known parts."""
     room = np.log(USABLE) - load
-    return np.asarray(recorded().usual * sum(each.share * normal((room - each.mean) / each.sd) for each in guesses), float)
+    return np.asarray(recorded().usual * sum(each.share * normal((room - each.mean) / each.sd) for each in guesses))
 
 
 def chance_in_sql(part: str, guesses: Guesses) -> str:

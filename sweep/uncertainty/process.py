@@ -146,11 +146,11 @@ def along(axes: Axes, rows: Ints | slice = slice(None)) -> Floats:
 
 def along_itself(axes: Axes) -> Floats:
     """The same of each plan alone, [n]."""
-    return np.asarray((_centred(axes) ** 2).sum(1), float)
+    return np.asarray((_centred(axes) ** 2).sum(1))
 
 
 def _centred(axes: Axes) -> Floats:
-    return np.asarray(axes.linear - axes.linear.mean(0), float)
+    return np.asarray(axes.linear - axes.linear.mean(0))
 
 
 def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
@@ -248,7 +248,7 @@ def _log_likelihood(root: npt.NDArray[Any], half: npt.NDArray[Any]) -> float:
 def weights_of(log: Floats) -> Floats:
     """Likelihoods, given by their logarithms, as weights whose sum is 1."""
     weights = np.exp(log - log.max())
-    return np.asarray(weights / weights.sum(), float)
+    return np.asarray(weights / weights.sum())
 
 
 def _expected(fixed: Floats, sized: Floats, runs: Runs, row: Ints) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from sim_core import SpecError
@@ -54,11 +55,8 @@ def over(below: Values, above: Values) -> Fields:
 
 def _named(document: Values) -> Iterator[tuple[str, str]]:
     """Files that a document names, and the section in which each lies: of `- model: llama` it is model/llama in `model`."""
-    for entry in (each for key in LISTS for each in _listed(document.get(key))):
+    listed = [each if isinstance(each, list) else [each] for key in LISTS if (each := document.get(key)) is not None]
+    for entry in chain.from_iterable(listed):
         for group, name in entry.items() if isinstance(entry, Mapping) else [("", entry)]:
             if isinstance(name, str) and "hydra/" not in group:
                 yield (f"{group}/{name}", group) if group else (name, "")
-
-
-def _listed(value: object) -> list[object]:
-    return value if isinstance(value, list) else [] if value is None else [value]
