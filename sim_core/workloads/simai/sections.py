@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 
 from sim_core.arrays import Ints
-from sim_core.errors import FormatError
 from sim_core.workloads.simai.text import Record, SimaiText
 
 EMBEDDING = "embedding_layer"
@@ -87,7 +86,7 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
         warn(0, f"no `{EMBEDDING}`: all layer lines are taken as one micro-batch")
     begin = starts[0]
     if begin >= end:
-        raise FormatError(text.path, int(text.line_of[-1]), "no layers", expected="layers after the step records")
+        raise text.fault(-1, "no layers", expected="layers after the step records")
     only_embeddings = set(line_names[begin:end]) == {EMBEDDING}
     benchmark = only_embeddings and text.header.ga == text.header.pp == 1  # such as SimAI's microAllReduce.txt
     if benchmark:
@@ -110,7 +109,7 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
     while tail < len(first) - head and _LAST_STAGE.match(first[-1 - tail]):
         tail += 1
     if head + tail >= len(first):
-        raise FormatError(text.path, int(text.line_of[begin]), "no layers", expected=f"layers after `{EMBEDDING}`")
+        raise text.fault(begin, "no layers", expected=f"layers after `{EMBEDDING}`")
     return Sections(text, range(begin), repetitions, range(end, total), head, tail)
 
 
@@ -122,7 +121,7 @@ def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
     for number, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
         if end - begin != size:
             what, expected = f"records of micro-batch {number}", f"{size} as in the first"
-            raise FormatError(text.path, int(text.line_of[end - 1]), what, str(end - begin), expected)
+            raise text.fault(end - 1, what, str(end - begin), expected)
         differs = np.flatnonzero(shapes[begin:end] != shapes[bounds[0] : bounds[1]])
         if len(differs):
             k = int(differs[0])
@@ -131,7 +130,7 @@ def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
                 for record in text.at((begin + k, bounds[0] + k))
             )
             what, expected = f"record {k + 1} of micro-batch {number}", f"{first} as in the first"
-            raise FormatError(text.path, int(text.line_of[begin + k]), what, here, expected)
+            raise text.fault(begin + k, what, here, expected)
     return np.arange(bounds[0], bounds[-1]).reshape(-1, size)
 
 

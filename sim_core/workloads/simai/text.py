@@ -55,6 +55,10 @@ class SimaiText(NamedTuple):
     line_of: Ints
     warnings: Words
 
+    def fault(self, line: int, what: str, found: str = "", expected: str = "") -> FormatError:
+        """The error of a layer line."""
+        return FormatError(self.path, int(self.line_of[line]), what, found, expected)
+
     def at(self, lines: Iterable[int]) -> list[Record]:
         """The records in some layer lines."""
         return [self.records[k] for k in lines]

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
-from sim_core.errors import FormatError
 from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
@@ -136,7 +135,7 @@ def _units(sections: Sections, compute_s: Floats, warnings: list[str]) -> tuple[
             )
     found = f"{layers} layers of {len(ids)} kinds (pp {text.header.pp} stages of {of_stage})"
     expected = f"layers x kinds of at most {MAX_LAYER_TABLE}"
-    raise FormatError(text.path, int(text.line_of[-1]), "too many layers", found, expected)
+    raise text.fault(-1, "too many layers", found, expected)
 
 
 def _rerun_counts(header: Header, lines: int) -> Floats:

@@ -87,15 +87,16 @@ def durations_of(path: str, ranks: Mapping[int, Mapping[int, Values]], steady: l
     # core/pipeline_parallel/schedules.py, interleaved 1F1B)
     chunk = np.arange(blocks) % (len(stages) * vpp) // len(stages)
 
+    def column(key: str) -> Floats:
+        """Values by stage and step."""
+        return np.array([[ranks[stage][step][key] for step in steady] for stage in stages])
+
     def by_chunk(phase: str, chunk_of: Ints) -> Floats:
         """Seconds by stage and chunk: of each block the middle of the steps, of the blocks of a chunk the mean; [pp, vpp]."""
-        start, end = (
-            np.array([[ranks[stage][step][f"{phase}_{at}"] for step in steady] for stage in stages]) for at in ("start", "end")
-        )
-        middle = np.median((end - start) * 1e-3, axis=1)
+        middle = np.median((column(f"{phase}_end") - column(f"{phase}_start")) * 1e-3, axis=1)
         return np.stack([middle[:, chunk_of == each].mean(axis=1) for each in range(vpp)], axis=1)
 
-    total = np.array([[ranks[stage][step]["total"] for step in steady] for stage in stages]).max(axis=0) * 1e-3
+    total = column("total").max(axis=0) * 1e-3
     low, step_s, high = np.quantile(total, (0.1, 0.5, 0.9)).tolist()
     return StageDurations(
         path=path,

@@ -55,9 +55,9 @@ class Key(NamedTuple):
     """What makes calls equal; `bytes` is the larger of what a rank puts in and gets out, None where the file does not tell."""
 
     kind: str
-    role: str
-    group_size: int | None
-    bytes: int | None
+    role: str = "unknown"
+    group_size: int | None = None
+    bytes: int | None = None
 
 
 class Call(NamedTuple):
@@ -93,7 +93,7 @@ def calls(events: Events, chosen: Bools, world: int | None) -> list[Call]:
         if told is None:
             name = events.names[events.gpu.name[row]]
             by_name = next((each for pattern, each in _BY_KERNEL if re.search(pattern, name, re.IGNORECASE)), UNNAMED)
-            found.append(Call(row, Key(by_name, "unknown", None, None), "", None, start, end))
+            found.append(Call(row, Key(by_name), "", None, start, end))
             continue
         kind = KINDS.get(told.name.lower(), told.name if re.fullmatch(r"[a-z_]{1,40}", told.name) else "other")
         width = BYTES.get(told.dtype)
@@ -109,7 +109,7 @@ def host_calls(events: Events) -> list[Call]:
     for row, (name, start, duration, _) in enumerate(events.annotations):
         kind = KINDS.get(name[len(_GLOO) :]) if name.startswith(_GLOO) else None
         if kind is not None:
-            found.append(Call(row, Key(kind, "unknown", None, None), "", None, start, start + duration))
+            found.append(Call(row, Key(kind), "", None, start, start + duration))
     return found
 
 
