@@ -11,13 +11,19 @@ SWITCH = "yes or no"
 
 _PREFIX = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+
+
+def _large(unit: str, prefixes: dict[str, float], parts: float = 1.0) -> dict[str, float]:
+    """A unit with each prefix from 1 on."""
+    return {prefix + unit: factor / parts for prefix, factor in prefixes.items() if factor >= 1}
+
+
 _DIMENSIONS: dict[str, dict[str, float]] = {
     "s": {p + "s": _PREFIX[p] for p in ("", "n", "u", "m")},
-    "B": {p + "B": f for p, f in {**_PREFIX, **_BINARY}.items() if f >= 1},
-    "B/s": {p + "B/s": f for p, f in {**_PREFIX, **_BINARY}.items() if f >= 1}
-    | {p + "b/s": f / 8 for p, f in _PREFIX.items() if f >= 1},
-    "FLOP/s": {p + "FLOP/s": f for p, f in _PREFIX.items() if f >= 1},
-    "W": {p + "W": f for p, f in _PREFIX.items() if f >= 1},
+    "B": _large("B", _PREFIX | _BINARY),
+    "B/s": _large("B/s", _PREFIX | _BINARY) | _large("b/s", _PREFIX, 8),
+    "FLOP/s": _large("FLOP/s", _PREFIX),
+    "W": _large("W", _PREFIX),
     "": {"": 1.0},
 }
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}

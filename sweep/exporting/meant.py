@@ -20,6 +20,7 @@ from sweep.ranking.ranking import Ranking, rank
 from sweep.reopening import BEST, Reopened, reopened
 from sweep.results.folder import Location
 from sweep.tuning.tuner import Proposal, Tuner
+from sweep.uncertainty.evidence import workload_of
 from sweep.wording import Values
 
 STEP, PEAK = "step_time_s", "peak_memory_bytes"
@@ -74,7 +75,7 @@ def plan_to_launch(
     """
     if ranking.front or ranking.best_by not in LONGER + SHORTER or ranking.descending != higher_is_better(ranking.by):
         return None
-    if not (ranking.provenance.get("spec", {}).get("workload") or {}).get("model"):
+    if not workload_of(ranking.provenance).get("model"):
         return None
     with suppress(SimError):
         opened = opened or reopened(folder)

@@ -35,8 +35,7 @@ def not_said(plan: Launched) -> list[str]:
         f"stack {plan.stack}: not Megatron-LM": bool(plan.stack) and not plan.stack.startswith(("megatron", "nemo")),
         "checkpointing: file": fields["checkpointing"] == "file",
     }
-    lines = [f"model: {what}" for what in missing] + [what for what, there in told.items() if there] + plan.besides(NAMED)
-    return lines + [f"{key} {value}" for key, value in fields.items() if key.startswith("hardware.")]
+    return [f"model: {what}" for what in missing] + plan.besides(told, NAMED)
 
 
 def flags_text(plan: Launched) -> str:

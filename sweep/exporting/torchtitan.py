@@ -29,8 +29,7 @@ def _not_said(plan: Launched) -> list[str]:
         f"stack {plan.stack}: the step is simulated as that framework runs it": bool(plan.stack)
         and not plan.stack.startswith(torchtitan.PAGE),
     }
-    lines = [what for what, there in told.items() if there] + plan.besides(NAMED)
-    return lines + [f"{key} {value}" for key, value in fields.items() if key.startswith("hardware.")]
+    return plan.besides(told, NAMED)
 
 
 def torchtitan_flags(plan: Launched) -> str:

@@ -1,6 +1,6 @@
 """One plan of a sweep with all that a launch needs: its fields by name, its layers by stage, the model it trains."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +37,15 @@ class Launched:
     def __getitem__(self, field: str) -> Any:
         return self.fields[field]
 
-    def besides(self, named: Set[str]) -> list[str]:
-        """Fields with another value than the default that a format does not name: no choice of a plan is dropped in silence."""
-        return [
-            f"{name} {value}"
-            for name, value in self.fields.items()
-            if name not in named and name in PLAN_DEFAULTS and value != PLAN_DEFAULTS[name]
-        ]
+    def besides(self, told: Mapping[str, object], named: Set[str]) -> list[str]:
+        """What of `told` is so, then fields with another value than the default that a format does not name, and those of the
+        hardware: no choice of a plan is dropped in silence."""
+        return (
+            [what for what, there in told.items() if there]
+            + [
+                f"{name} {value}"
+                for name, value in self.fields.items()
+                if name not in named and name in PLAN_DEFAULTS and value != PLAN_DEFAULTS[name]
+            ]
+            + [f"{key} {value}" for key, value in self.fields.items() if key.startswith("hardware.")]
+        )

@@ -10,6 +10,7 @@ from sweep.ranking.worlds import Worlds
 from sweep.spec.stacks import STACK, stack_name
 from sweep.spec.values import STACK_AXIS
 from sweep.uncertainty.belief import UNNAMED
+from sweep.uncertainty.evidence import workload_of
 from sweep.uncertainty.memory import Guesses, chance_before_runs, chance_in_sql, guesses_in, guesses_of
 
 FROM = frozenset({"peak_memory_bytes", "device_memory_bytes"})
@@ -18,12 +19,12 @@ FROM = frozenset({"peak_memory_bytes", "device_memory_bytes"})
 
 def believed_stack(provenance: Values) -> str:
     """The same as far as a user named one; UNNAMED if not."""
-    return stack_of(provenance) if (provenance.get("spec", {}).get("workload") or {}).get("stack") else UNNAMED
+    return stack_of(provenance) if workload_of(provenance).get("stack") else UNNAMED
 
 
 def stack_of(provenance: Values) -> str:
     """The name of the stack of a result's spec."""
-    return stack_name((provenance.get("spec", {}).get("workload") or {}).get("stack") or STACK)
+    return stack_name(workload_of(provenance).get("stack") or STACK)
 
 
 def guesses_before(provenance: Values) -> Guesses:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sim_core import STACK_FACTS, Fields, Values
+from sweep.frameworks.olmo_core import PARTS
 from sweep.inputs.told import NEEDED, Job
 from sweep.runs.devices import HardwareCell, hardware_cell, stand_in
 from sweep.runs.table import OUT_OF_MEMORY, NotSimulated
@@ -36,7 +37,7 @@ GPT: Fields = {
     "gated": False, "activation": "gelu", "norm": "layernorm", "position": "learned", "tied": True,
     "qkv_bias": True, "projection_bias": True, "mlp_bias": True,
 }  # fmt: skip
-LLAMA: Fields = {"gated": True, "activation": "silu", "norm": "rmsnorm", "position": "rotary", "tied": False}
+LLAMA = PARTS
 FAMILIES: Mapping[str, Values] = {
     "gpt": GPT,
     "bloom": GPT | {"position": "alibi", "embedding_norm": True},

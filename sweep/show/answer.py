@@ -17,7 +17,7 @@ from sweep.results.folder import Location
 from sweep.spec.stacks import STACK
 from sweep.spec.values import FIELDS
 from sweep.tuning.deciding import complexity
-from sweep.uncertainty.evidence import LEVEL
+from sweep.uncertainty.evidence import LEVEL, workload_of
 from sweep.uncertainty.highest import above_measured, bits_of
 from sweep.uncertainty.memory import chance_before_runs, guesses_of, likely_part
 from sweep.wording import Values, cell, heading, values_text
@@ -217,7 +217,7 @@ def _is_unlikely(row: Values, ranking: Ranking) -> bool:
 
 def _is_modelled(ranking: Ranking) -> bool:
     """Whether the workload is a model in numbers, so that its memory is that of a framework."""
-    return bool((ranking.provenance.get("spec", {}).get("workload") or {}).get("model"))
+    return bool(workload_of(ranking.provenance).get("model"))
 
 
 def _next_with_room(ranking: Ranking, row: Values, folder: Location, where: str | None) -> str:

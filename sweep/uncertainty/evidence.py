@@ -174,21 +174,29 @@ def recorded_moves() -> Mapping[str, Moved]:
     return {name: Moved(**values) for name, values in json.loads(RECORDED_MOVES.read_text(encoding="utf-8")).items()}
 
 
+def workload_of(provenance: Values) -> Values:
+    """The workload of a result's spec."""
+    return provenance.get("spec", {}).get("workload") or {}
+
+
+def kind_of_model(provenance: Values) -> str:
+    """EXPERTS if a result's workload has any, else DENSE."""
+    return EXPERTS if provenance.get("inputs", {}).get("workload", {}).get("expert_parameters_per_rank") else DENSE
+
+
 def basis_of(provenance: Values, evidence: Evidence | None = None) -> Basis:
     """Which evidence concerns a result, by its provenance: a model in numbers, a recorded job, or none (files)."""
-    workload, start = provenance.get("spec", {}).get("workload") or {}, provenance.get("start")
-    has_experts = bool(provenance.get("inputs", {}).get("workload", {}).get("expert_parameters_per_rank"))
+    workload, start = workload_of(provenance), provenance.get("start")
+    kind = kind_of_model(provenance)
     if unmet := provenance.get("unmet"):
-        basis = of_unknown(EXPERTS if has_experts else DENSE)
+        basis = of_unknown(kind)
         return replace(basis, why=f"{', '.join(unmet)}: no page of its own; {basis.why}")
     if workload.get("model"):
-        return _of_model(
-            workload.get("stack"), provenance.get("hardware", ()), EXPERTS if has_experts else DENSE, evidence or recorded()
-        )
+        return _of_model(workload.get("stack"), provenance.get("hardware", ()), kind, evidence or recorded())
     if start and start.get("files") == STAGES:
         return _of_schedules()
     if start:
-        return _of_moves(provenance["spec"], start.get("files", "ranks"), start.get("experts"), dense=not has_experts)
+        return _of_moves(provenance["spec"], start.get("files", "ranks"), start.get("experts"), dense=kind == DENSE)
     return Basis(spread=None, differences=None, why="no measured runs say how near a file of this kind is")
 
 
