@@ -10,7 +10,7 @@ from sim_core.batch import batches, scratch_for, tables_of
 from sim_core.compiled.jit import outer_kernel
 from sim_core.compiled.references import reference
 from sim_core.costing.case import Tables, case_at
-from sim_core.costing.running import as_run, placed_by_cost
+from sim_core.costing.running import as_run
 from sim_core.costing.stage_activations import micro_batches_to_fill
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, PLACEMENT
@@ -18,7 +18,7 @@ from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, replicas, slice_plans
 from sim_core.planning.legality import BESIDE_GA, MAX_BATCH, micro_batches_unfit
-from sim_core.simulator import arrays_of, legality, simulate
+from sim_core.simulator import arrays_of, legality, runnable, simulate
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.once import slowest_after_s
@@ -52,7 +52,7 @@ FURTHEST = 1000
 class Bounds(NamedTuple):
     """`reason[n]` is 0 if a plan may run; `step_time_s[n]` is then at most the simulated one, else NaN.
 
-    `memory[len(MEMORY), n]` are the bytes that `simulate` gives.
+    `memory[len(MEMORY), n]` are the bytes that `simulate` gives, but for plans that break a rule: these are NaN.
     """
 
     reason: Ints
@@ -65,11 +65,9 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
 
     A plan whose result is not finite is found out only by `simulate`. Raises SpecError as `simulate` does.
     """
-    plans = placed_by_cost(workload, hardware, plans)
-    reason, memory = legality(workload, hardware, plans)
-    exact = replace(workload, arrays=arrays_of(workload, hardware))
-    rows = np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))
-    step_s = _bounds(exact, hardware, as_run(workload, hardware, plans), rows)
+    reason, memory, rows, can_run = runnable(workload, hardware, plans)
+    exact, step_s = replace(workload, arrays=arrays_of(workload, hardware)), np.full(len(reason), np.nan)
+    step_s[rows] = _bounds(exact, hardware, can_run, np.flatnonzero(can_run.fidelity == EVENT))
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
     if len(by_simai):
         simulated = simulate(workload, hardware, slice_plans(plans, by_simai))
@@ -83,14 +81,13 @@ def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
     Such a bound holds for all plans that differ from one of `plans` in `ignored_columns`, and for all that are no better in
     FASTER. They have its reason and its bytes, too. Not for fidelity simai.
     """
-    plans = placed_by_cost(workload, hardware, plans)
-    reason, memory = legality(workload, hardware, plans)
+    reason, memory, rows, plans = runnable(workload, hardware, plans)
     workload, hardware = _without_replicas(workload, hardware)
-    plans, step_s, rows = as_run(workload, hardware, plans), np.full(len(reason), np.nan), np.flatnonzero(reason == 0)
+    step_s = np.full(len(reason), np.nan)
     if len(rows):
-        some, of = _some_micro_batches(plans, rows)
-        step_s = _bounds(workload, hardware, plans, some)
-        step_s[rows] = _between(plans.ga[rows], plans.ga[of], step_s[of])
+        some, of = _some_micro_batches(plans)
+        known_s = _bounds(workload, hardware, plans, some)
+        step_s[rows] = _between(plans.ga, plans.ga[of], known_s[of])
     return Bounds(reason, step_s, memory)
 
 
@@ -113,9 +110,8 @@ def coarse_bounds_over(
         number = _first_middle_last(legal[rows])[-1 if rough else 0 :]
         cells, of = np.unique(rows * len(ga) + number, return_inverse=True)
         some = slice_plans(plans, cells // len(ga))._replace(ga=ga[cells % len(ga)])
-        some = placed_by_cost(workload, hardware, some)
-        workload, hardware = _without_replicas(workload, hardware)
-        some_s = _bounds(workload, hardware, as_run(workload, hardware, some), np.arange(len(cells)))
+        some = as_run(workload, hardware, some)
+        some_s = _bounds(*_without_replicas(workload, hardware), some, np.arange(len(cells)))
         known, known_s = ga[number][:, :, None], some_s[of.reshape(number.shape)][:, :, None]
         found_s = known_s[-1] * (ga / known[-1]) * ROUNDING  # of illegal plans, too, which are not kept
         if not rough:
@@ -149,15 +145,15 @@ def _without_replicas(workload: Workload, hardware: HardwareTable) -> tuple[Work
     return replace(workload, arrays=arrays, modelled=modelled), replace(hardware, columns=columns)
 
 
-def _some_micro_batches(plans: Plans, rows: Ints) -> tuple[Ints, Ints]:
+def _some_micro_batches(plans: Plans) -> tuple[Ints, Ints]:
     """Of plans that differ in `ga` alone the first, middle and last: all of these; and the three of each row, [3, n]."""
-    columns = [column[rows] for name, column in plans._asdict().items() if name not in ("ga", "virtual_layers")]
+    n, columns = len(plans.ga), [column for name, column in plans._asdict().items() if name not in ("ga", "virtual_layers")]
     columns = [column.view(np.int64) for column in columns if (column != column[0]).any()]
-    key, _ = distinct_rows(np.column_stack([np.zeros(len(rows), np.int64), *columns, plans.virtual_layers[rows]]))
-    order = np.lexsort((plans.ga[rows], key))
+    key, _ = distinct_rows(np.column_stack([np.zeros(n, np.int64), *columns, plans.virtual_layers]))
+    order = np.lexsort((plans.ga, key))
     first = np.searchsorted(key[order], np.arange(int(key.max()) + 1))
-    last = np.append(first[1:], len(rows)) - 1
-    three = rows[order[np.stack([first, (first + last) // 2, last])]]
+    last = np.append(first[1:], n) - 1
+    three = order[np.stack([first, (first + last) // 2, last])]
     return np.unique(three), three[:, key]
 
 

@@ -38,7 +38,8 @@ def compile_tables(workload: Workload, hardware: HardwareTable, plans: Plans) ->
     """Compile all that `simulate` runs beside `run_rows`, by running it, and the engine, which it calls."""
     can_run = _legal(workload, plans)
     with _collecting_less():
-        for _, some in batches(workload.arrays, as_run(workload, hardware, plans), can_run):
+        own = as_run(workload, hardware, slice_plans(plans, can_run))
+        for _, some in batches(workload.arrays, own, np.arange(len(can_run))):
             batch_of(workload, hardware, some)
             break
         legality(workload, hardware, plans)

@@ -16,7 +16,7 @@ from sim_core.costing.operators import measured_share
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again_simai
 from sim_core.costing.recorded import TRIALS, at_replayed, at_step, with_recorded
-from sim_core.costing.running import as_run, placed_by_cost
+from sim_core.costing.running import as_run, as_run_but_for_costs
 from sim_core.engine.codes import events_of
 from sim_core.engine.lanes import RECORDED, record
 from sim_core.engine.program import Shape
@@ -92,14 +92,18 @@ def simulate(
     """
     _check_arguments(workload, hardware, plans)
     with quickest(plain_python_s(workload, plans)):
-        plans = placed_by_cost(workload, hardware, plans)
-        known, memory = checked or _legality(workload, hardware, plans)
-        plans, reason = as_run(workload, hardware, plans), known.copy()
+        if checked:
+            reason, memory = checked[0].copy(), checked[1]
+            can_run = np.flatnonzero(reason == 0)
+            plans = as_run(workload, hardware, slice_plans(plans, can_run))
+        else:
+            reason, memory, can_run, plans = runnable(workload, hardware, plans, states=True)
         workload = replace(workload, arrays=arrays_of(workload, hardware))
         hosts = hosts or Hosts(np.zeros(len(reason), int), np.ones(1), (workload.arrays.framework,))
         metrics = np.full((len(METRICS), len(reason)), np.nan)
         measured, recomputed = np.full((2, len(reason)), np.nan)
-        for rows, own in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
+        for some, own in batches(workload.arrays, plans, np.flatnonzero(plans.fidelity == EVENT)):
+            rows = can_run[some]
             batch = batch_of(workload, hardware, own, hosts.launches[hosts.plan[rows]])
             for number, framework in enumerate(hosts.frameworks):
                 tables = batch.tables._replace(arrays=workload.arrays._replace(framework=framework))
@@ -107,11 +111,13 @@ def simulate(
             reason[rows], metrics[:, rows], recomputed[rows] = batch.reason, batch.metrics, batch.recomputed
             if not workload.from_file:
                 measured[rows] = measured_share(workload.arrays, batch.tables.blocks, own.layers, np.arange(len(rows)))
-        by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
-        if len(by_simai):
-            no_nic = REASON["nics_fewer_than_ranks"]
-            simai_rows(workload.arrays, hardware.columns, bus_tables(), plans, by_simai, no_nic, _NOT_FINITE, reason, metrics)
-            recomputed[by_simai] = flops_again_simai(workload, again_flops(workload), plans, by_simai)
+        some = np.flatnonzero(plans.fidelity == SIMAI)
+        if len(some):
+            own, rows, no_nic = slice_plans(plans, some), np.arange(len(some)), REASON["nics_fewer_than_ranks"]
+            of_own, found = np.zeros(len(some), np.int64), np.full((len(METRICS), len(some)), np.nan)
+            simai_rows(workload.arrays, hardware.columns, bus_tables(), own, rows, no_nic, _NOT_FINITE, of_own, found)
+            reason[can_run[some]], metrics[:, can_run[some]] = of_own, found
+            recomputed[can_run[some]] = flops_again_simai(workload, again_flops(workload), own, rows)
         measured[reason != 0] = recomputed[reason != 0] = np.nan
         return Results(reason, metrics, memory, measured, recomputed)
 
@@ -154,16 +160,39 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> Check
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     _check_arguments(workload, hardware, plans)
-    return _legality(workload, hardware, plans)
+    return runnable(workload, hardware, plans, states=True)[:2]
 
 
-def _legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> Checked:
-    plans = placed_by_cost(workload, hardware, plans)
-    reason = check(workload, plans)
-    plans = as_run(workload, hardware, plans)
+class Runnable(NamedTuple):
+    """What `legality` says of plans, and those that can run."""
+
+    reason: Ints  # [n]
+    memory: Floats  # [len(MEMORY), n]
+    rows: Ints  # that can run ...
+    plans: Plans  # ... as they run, [rows]
+
+
+def runnable(workload: Workload, hardware: HardwareTable, plans: Plans, *, states: bool = False) -> Runnable:
+    """The plans that can run, and why the others cannot; `states`: with model states of those that break a rule of `check`."""
+    memory, memory_of = np.full((len(MEMORY), len(plans.tp)), np.nan), workload.memory_of or workload
+    of_all = check(workload, plans)
+    rows, others = np.flatnonzero(of_all == 0), np.flatnonzero(of_all)
+    if states and len(others):
+        refused = as_run_but_for_costs(workload, hardware, slice_plans(plans, others))
+        memory[STATE_BYTES, others] = model_state_bytes(memory_of, refused)
+    plans = as_run(workload, hardware, slice_plans(plans, rows) if len(others) else plans)
+    if not len(rows):
+        return Runnable(of_all, memory, rows, plans)
+    reason = check(workload, plans)  # with their layers as lists
+    memory[:, rows], reason = _fitting(memory_of, hardware, plans, reason)
+    of_all[rows] = reason
+    return Runnable(of_all, memory, rows[reason == 0], plans if not reason.any() else slice_plans(plans, reason == 0))
+
+
+def _fitting(workload: Workload, hardware: HardwareTable, plans: Plans, reason: Ints) -> tuple[Floats, Ints]:
+    """Memory of plans as they run, [len(MEMORY), n], and `reason` with those that their devices cannot run."""
     memory = np.full((len(MEMORY), len(reason)), np.nan)
-    memory_of = workload.memory_of or workload
-    memory[STATE_BYTES] = model_state_bytes(memory_of, plans)
+    memory[STATE_BYTES] = model_state_bytes(workload, plans)
     if (plans.precision > 0).any():
         lacking = np.array(
             [[not has_precision(device, precision.linear) for precision in ON_DEVICES] for device in hardware.variants]
@@ -173,13 +202,13 @@ def _legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> Chec
     host_bytes = columns.host_bytes[plans.hardware]
     unknown = np.minimum(np.minimum(columns.host_bandwidth, columns.update_bandwidth)[plans.hardware], host_bytes) == 0
     reason[(reason == 0) & unknown & offloads(plans)] = REASON["host_not_told"]
-    peak = peak_memory(memory_of, plans, np.flatnonzero(reason == 0))
+    peak = peak_memory(workload, plans, np.flatnonzero(reason == 0))
     memory = np.where(np.isnan(peak), memory, peak)
     need = np.fmax(memory[STATE_BYTES], memory[PEAK_BYTES])  # the state alone where the rest is unknown
     reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
     of_node = memory[HOST_BYTES] * np.minimum(columns.gpus_per_node[plans.hardware], plans.all_gpus)
     reason[(reason == 0) & (of_node > host_bytes) & (of_node > 0)] = REASON["memory_exceeds_host"]
-    return reason, memory
+    return memory, reason
 
 
 def _check_arguments(workload: Workload, hardware: HardwareTable, plans: Plans) -> None:
@@ -221,10 +250,9 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
     alone = slice_plans(plans, slice(row, row + 1))
     alone = alone._replace(fidelity=np.full(1, EVENT, int))
     with quickest(plain_python_s(workload, alone)):
-        reason = REASONS[int(_legality(workload, hardware, alone)[0][0])]
-        if reason:
+        reasons, _, _, alone = runnable(workload, hardware, alone)
+        if reason := REASONS[int(reasons[0])]:
             raise SpecError(f"the plan cannot run: {reason} ({EXPLANATIONS[reason]})")
-        alone = as_run(workload, hardware, alone)
         workload = replace(workload, arrays=arrays_of(workload, hardware))
         batch = batch_of(workload, hardware, alone)
         run_rows(batch, np.zeros(1, int))

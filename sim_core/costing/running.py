@@ -10,7 +10,7 @@ pair hides. Megatron-LM takes a division as --pipeline-model-parallel-layout.
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
-from sim_core.compiled.jit import kernel
+from sim_core.compiled.jit import inner_kernel, kernel
 from sim_core.costing.blocks import cost_blocks
 from sim_core.costing.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, Blocks
 from sim_core.costing.groups import group_plans
@@ -19,7 +19,7 @@ from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import PAIRS
 from sim_core.hardware.table import HardwareTable
 from sim_core.models.precision import IN_ANY_LAYOUT
-from sim_core.planning.columns import BALANCED_COST, BLOCK, EVENT, FILE, NONE, Plans
+from sim_core.planning.columns import BALANCED_COST, BLOCK, EVENT, FILE, NONE, Plans, slice_plans
 from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import check
 from sim_core.planning.placing import placed, with_lists
@@ -31,15 +31,23 @@ TOGETHER = 8192
 """Plans whose blocks are costed at once."""
 ROUNDING = 1 + 1e-9
 """By how much a division may be slower than the fastest and still be as fast."""
+TRIES = 12
+"""So often a first division is tried with stages of other seconds; more make the search for the best one narrower."""
 
 
 def as_run(workload: Workload, hardware: HardwareTable, plans: Plans) -> Plans:
-    """The plans as the workload's framework runs them on their devices. The second time changes nothing.
+    """The plans, which pass `check`, as the workload's framework runs them on their devices. The second time changes nothing.
 
     Their precisions are then rows of `ON_DEVICES`.
     """
+    rows = np.flatnonzero((plans.layer_split == BALANCED_COST) & (plans.fidelity == EVENT))
+    return as_run_but_for_costs(workload, hardware, _placed(workload, hardware, plans, rows))
+
+
+def as_run_but_for_costs(workload: Workload, hardware: HardwareTable, plans: Plans) -> Plans:
+    """The same of any plans, with the layers of those that say `balanced_cost` as they are."""
     framework = workload.arrays.framework
-    plans = _loaded(workload, hardware, placed(workload, placed_by_cost(workload, hardware, plans)))
+    plans = _loaded(workload, hardware, placed(workload, plans))
     if framework.hides_sharded:
         return plans
     hides = (shardings(framework, plans) != OPTIMIZER_SHARDED).astype(np.int64)
@@ -58,70 +66,147 @@ def _loaded(workload: Workload, hardware: HardwareTable, plans: Plans) -> Plans:
 def placed_by_cost(workload: Workload, hardware: HardwareTable, plans: Plans) -> Plans:
     """The plans with the layers of each virtual stage of those that say `balanced_cost` and can run, as lists."""
     rows = np.flatnonzero((plans.layer_split == BALANCED_COST) & (plans.fidelity == EVENT))
+    return _placed(workload, hardware, plans, rows[check(workload, slice_plans(plans, rows)) == 0])
+
+
+def _placed(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> Plans:
+    """The plans with layers divided by cost in `rows`."""
     if not len(rows):
         return plans
-    rows, arrays = rows[check(workload, plans)[rows] == 0], workload.arrays
-    costed = _loaded(workload, hardware, plans)
+    costed, lists, arrays = _loaded(workload, hardware, slice_plans(plans, rows)), [], workload.arrays
     for begin in range(0, len(rows), TOGETHER):
-        some = rows[begin : begin + TOGETHER]
+        some = np.arange(begin, min(begin + TOGETHER, len(rows)))
         groups = group_plans(hardware.columns, costed, some, arrays.shares.whole_experts)
         blocks = cost_blocks(workload, hardware, costed, groups, split_plans(arrays, costed, some), some)
         columns = (costed.pp * costed.vpp, costed.layers, costed.checkpointing, costed.checkpoint_layers)
         of_row, first = distinct_rows(np.stack([blocks.key[some], *(column[some] for column in columns)], axis=1))
-        plans = with_lists(plans, some, of_row, [_divided(arrays, costed, blocks, int(row)) for row in some[first]])
-    return plans
+        lists.append(_divided(arrays, slice_plans(costed, some[first]), blocks, blocks.key[some[first]])[of_row])
+    width = max(each.shape[1] for each in lists)
+    padded = [np.pad(each, ((0, 0), (0, width - each.shape[1])), constant_values=-1) for each in lists]
+    return with_lists(plans, rows, np.concatenate(padded))
 
 
-def _divided(arrays: Arrays, plans: Plans, blocks: Blocks, row: int) -> Ints:
-    """The layers of each virtual stage of one plan."""
-    virtual, key, how = int(plans.pp[row] * plans.vpp[row]), blocks.key[row], plans.checkpointing[row]
+def _divided(arrays: Arrays, plans: Plans, blocks: Blocks, key: Ints) -> Ints:
+    """The layers of each virtual stage of some plans, [n, most], padded with -1; `key`: in `blocks`, [n]."""
+    how = plans.checkpointing[:, None]
     pass_s = blocks.forward_s[key] + blocks.backward_s[key]
-    if PAIRS[plans.schedule[row]]:
-        messages_s = blocks.apart_s[key, :, EXPERTS_FORWARD] + blocks.apart_s[key, :, EXPERTS_BACKWARD]
-        pass_s -= messages_s * (1 - arrays.framework.pair_contention)
-    again_s = np.zeros_like(pass_s) if how == NONE else blocks.again_s[key]
-    unit = np.full(plans.layers[row], arrays.layer_unit)
+    messages_s = blocks.apart_s[key, :, EXPERTS_FORWARD] + blocks.apart_s[key, :, EXPERTS_BACKWARD]
+    hidden_s = messages_s * (1 - arrays.framework.pair_contention)
+    pass_s = np.where(PAIRS[plans.schedule][:, None], pass_s - hidden_s, pass_s)
+    again_s = np.where(how == NONE, 0.0, blocks.again_s[key])
+    ends_s = (pass_s + np.where(how == FILE, again_s, 0.0))[:, [arrays.first_unit, arrays.last_unit]]
+    ends_s[:, np.array([arrays.first_unit, arrays.last_unit]) < 0] = 0.0
+    span = np.where(plans.checkpointing == BLOCK, plans.checkpoint_layers, 0)
+    own_s, again_s = np.where(how == BLOCK, pass_s, pass_s + again_s), np.where(how == BLOCK, again_s, 0.0)
+    unit = np.full(int(plans.layers.max()), arrays.layer_unit)
     recorded = np.argmax(np.diff(arrays.unit_layers, axis=1), axis=0)[: len(unit)]
     unit[: len(recorded)] = recorded
-    at_ends = np.array([arrays.first_unit, arrays.last_unit])
-    ends_s = np.where(at_ends < 0, 0.0, (pass_s + (again_s if how == FILE else 0.0))[at_ends])
-    if how == BLOCK:
-        return divide(pass_s[unit], again_s[unit], int(plans.checkpoint_layers[row]), ends_s, virtual)
-    return divide((pass_s + again_s)[unit], np.zeros(len(unit)), 0, ends_s, virtual)
+    return divide(own_s, again_s, span, ends_s, unit, plans.layers, plans.pp * plans.vpp)
 
 
 @kernel
-def divide(own_s: Floats, again_s: Floats, span: int, ends_s: Floats, virtual: int) -> Ints:
-    """Layers of each virtual stage, [virtual]; every one but the last holds a layer.
+def divide(own_s: Floats, again_s: Floats, span: Ints, ends_s: Floats, unit: Ints, layers: Ints, virtual: Ints) -> Ints:
+    """Layers of each virtual stage of n plans, [n, most]; every one but the last holds a layer; -1 beyond `virtual`, [n].
 
-    A layer takes `own_s`, among the first `span` of a virtual stage `again_s` more; `ends_s`: before the first layer, after the
-    last.
+    A layer of a unit takes `own_s`, [n, units], among the first `span`, [n], of a virtual stage `again_s` more; `ends_s`,
+    [n, 2]: before the first layer, after the last. `unit`: of each layer.
     """
-    layers, most_s = len(own_s), np.inf
-    sums = np.zeros((2, layers + 1))
-    sums[0, 1:], sums[1, 1:] = np.cumsum(own_s), np.cumsum(again_s)
-    largest_s, squares = np.full((virtual + 1, layers + 1), np.inf), np.full((virtual + 1, layers + 1), np.inf)
-    begun = np.zeros((virtual + 1, layers + 1), np.int64)
-    largest_s[0, 0], squares[0, 0] = 0.0, 0.0
-    for by_squares in (False, True):  # first the smallest largest stage, then, among those no larger, the least squares
-        for number in range(virtual):
-            least = 0 if number == virtual - 1 else 1
-            for end in range(number + least, layers + 1):
-                for begin in range(end - least, number - 1, -1):
-                    seconds = sums[0, end] - sums[0, begin]
-                    if seconds > most_s or (not by_squares and seconds >= largest_s[number + 1, end]):
-                        break
-                    seconds += sums[1, min(begin + span, end)] - sums[1, begin]
-                    seconds += ends_s[0] if number == 0 else 0.0
-                    seconds += ends_s[1] if number == virtual - 1 else 0.0
-                    if not by_squares:
-                        largest_s[number + 1, end] = min(largest_s[number + 1, end], max(largest_s[number, begin], seconds))
-                    elif seconds <= most_s and squares[number, begin] + seconds * seconds < squares[number + 1, end]:
-                        squares[number + 1, end] = squares[number, begin] + seconds * seconds
-                        begun[number + 1, end] = begin
-        most_s = largest_s[virtual, layers] * ROUNDING
-    found, end = np.empty(virtual, np.int64), layers
-    for number in range(virtual - 1, -1, -1):
-        found[number] = end - begun[number + 1, end]
-        end = begun[number + 1, end]
+    most, longest = int(virtual.max()), int(layers.max()) + 1
+    found, sums, best = np.full((len(layers), most), -1, np.int64), np.zeros((2, longest)), np.empty((2, longest))
+    window, begun = np.empty((most + 1, 2), np.int64), np.empty((most + 1, longest), np.int64)
+    for n in range(len(layers)):
+        for layer in range(layers[n]):
+            sums[0, layer + 1] = sums[0, layer] + own_s[n, unit[layer]]
+            sums[1, layer + 1] = sums[1, layer] + again_s[n, unit[layer]]
+        case = (sums, span[n], ends_s[n], layers[n], virtual[n])
+        most_s = _some_division_s(*case)
+        for by_squares in (False, True):  # first the smallest largest stage, then, among those no larger, the least squares
+            _bound_ends(*case, most_s, window)
+            most_s = _best_division_s(*case, most_s, by_squares, window, best, begun) * ROUNDING
+        end = layers[n]
+        for number in range(virtual[n] - 1, -1, -1):
+            found[n, number] = end - begun[number + 1, end]
+            end = begun[number + 1, end]
     return found
+
+
+@inner_kernel
+def _stage_s(sums: Floats, span: int, ends_s: Floats, virtual: int, number: int, begin: int, end: int) -> float:
+    """Seconds of a virtual stage that holds the layers `begin` to `end`."""
+    seconds = sums[0, end] - sums[0, begin] + (sums[1, min(begin + span, end)] - sums[1, begin])
+    seconds += ends_s[0] if number == 0 else 0.0
+    return float(seconds + (ends_s[1] if number == virtual - 1 else 0.0))
+
+
+@inner_kernel
+def _some_division_s(sums: Floats, span: int, ends_s: Floats, layers: int, virtual: int) -> float:
+    """Seconds of the largest stage of a good division: each takes what it can in so many seconds, found by halving."""
+    low_s, high_s, found_s = 0.0, _stage_s(sums, span, ends_s, 1, 0, 0, layers) + ends_s[0] + ends_s[1], np.inf
+    for _ in range(TRIES):
+        tried_s = (low_s + high_s) / 2
+        begin, largest_s = 0, 0.0
+        for number in range(virtual):
+            last = layers - max(virtual - 2 - number, 0)
+            end = last if number == virtual - 1 else begin + 1
+            seconds = _stage_s(sums, span, ends_s, virtual, number, begin, end)
+            while end < last and seconds <= tried_s:
+                longer_s = _stage_s(sums, span, ends_s, virtual, number, begin, end + 1)
+                if longer_s > tried_s:
+                    break
+                end, seconds = end + 1, longer_s
+            begin, largest_s = end, max(largest_s, seconds)
+        found_s = min(found_s, largest_s)
+        if largest_s <= tried_s:
+            high_s = tried_s
+        else:
+            low_s = tried_s
+    return found_s
+
+
+@inner_kernel
+def _bound_ends(sums: Floats, span: int, ends_s: Floats, layers: int, virtual: int, most_s: float, window: Ints) -> None:
+    """The first and last layer with which each virtual stage may end, [virtual + 1, 2], if none takes longer than `most_s`."""
+    window[0, 0], window[0, 1], window[virtual, 0], window[virtual, 1] = 0, 0, layers, layers
+    for number in range(virtual - 1):
+        begin, last = window[number, 1], layers - virtual + 2 + number
+        end = begin
+        while end < last and sums[0, end + 1] - sums[0, begin] + (ends_s[0] if number == 0 else 0.0) <= most_s:
+            end += 1
+        window[number + 1, 1] = end
+    for number in range(virtual - 1, 0, -1):
+        end = window[number + 1, 0]
+        begin = end
+        while begin > number and sums[0, end] - sums[0, begin - 1] + (ends_s[1] if number == virtual - 1 else 0.0) <= most_s:
+            begin -= 1
+        window[number, 0] = begin
+
+
+@inner_kernel
+def _best_division_s(
+    sums: Floats,
+    span: int,
+    ends_s: Floats,
+    layers: int,
+    virtual: int,
+    most_s: float,
+    by_squares: bool,
+    window: Ints,
+    best: Floats,
+    begun: Ints,
+) -> float:
+    """The least sum of squares, or seconds of the largest stage, of divisions within a `window`; `begun`: where they begin."""
+    best[0, 0] = 0.0
+    for number in range(virtual):
+        before, after, least = number % 2, 1 - number % 2, 0 if number == virtual - 1 else 1
+        for end in range(window[number + 1, 0], window[number + 1, 1] + 1):
+            best[after, end] = np.inf
+            for begin in range(min(end - least, window[number, 1]), window[number, 0] - 1, -1):
+                own_s = sums[0, end] - sums[0, begin]
+                if own_s > most_s or (not by_squares and own_s >= best[after, end]):
+                    break
+                seconds = _stage_s(sums, span, ends_s, virtual, number, begin, end)
+                value = best[before, begin] + seconds * seconds if by_squares else max(best[before, begin], seconds)
+                if value < best[after, end] and (seconds <= most_s or not by_squares):
+                    best[after, end] = value
+                    begun[number + 1, end] = begin
+    return float(best[virtual % 2, layers])

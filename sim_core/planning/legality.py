@@ -63,6 +63,7 @@ from sim_core.planning.columns import (
     SPLITS,
     Plans,
     replicas,
+    slice_plans,
 )
 from sim_core.planning.fields import FIELDS
 from sim_core.planning.imbalance import loads_unknown
@@ -105,28 +106,43 @@ BESIDE_GA = ("fidelity", *(name for name in ORDER_COLUMNS if name != "ga"))
 
 
 def check(workload: Workload, plans: Plans) -> Ints:
-    """The reason code of each plan, 0 if it is legal; the first in `conditions` that applies.
+    """The reason code of each plan, 0 if it is legal; the first that applies of the rules in their order.
 
     Fidelity simai has stages but no schedule and no chunks, so rules about these do not apply to it.
     """
     plans = placed(workload, plans)
+    reason = _first_unfit(_unfit_layout(workload, plans))
+    left = np.flatnonzero(reason == 0)
+    if len(left):  # most plans of a large space have a layout that does not fit
+        fitting = plans if len(left) == len(reason) else slice_plans(plans, left)
+        reason[left] = _first_unfit(_unfit_otherwise(workload, fitting))
+    return reason
+
+
+def _first_unfit(rules: dict[str, Bools]) -> Ints:
+    """The code of the first rule that applies to each plan, [n]; 0 for none."""
+    codes = [np.int64(REASON[name]) for name in rules]
+    return np.select(list(rules.values()), codes, default=np.int64(0))
+
+
+def _sharing(workload: Workload, plans: Plans) -> tuple[Ints, Ints]:
+    """Ranks with the same dense parameters, and those that share experts out, [n] each."""
+    sharing = replicas(plans) * plans.cp
+    return sharing, sharing * plans.tp if workload.arrays.shares.whole_experts else sharing
+
+
+def _unfit_layout(workload: Workload, plans: Plans) -> dict[str, Bools]:
+    """Plans whose groups, stages or micro-batches do not fit each other, by reason."""
     event, layers = plans.fidelity == EVENT, plans.layers
     parts = np.where(event, plans.pp * plans.vpp, plans.pp)
-    model_parallel, dp = plans.tp * plans.cp * plans.pp, replicas(plans)
-    sharing = dp * plans.cp  # ranks with the same dense parameters
-    around = sharing * plans.tp if workload.arrays.shares.whole_experts else sharing  # ranks that share experts out
+    model_parallel, around = plans.tp * plans.cp * plans.pp, _sharing(workload, plans)[1]
     interleaved, needs_vpp, placement = event & (plans.vpp > 1), VPP[plans.schedule], PLACEMENT[plans.schedule]
     unfit = micro_batches_unfit(workload, plans)
     slots = layers + EXTRA_LAYERS[plans.layer_split]
-    spanned = (plans.checkpointing == EVERY) | (plans.checkpointing == BLOCK)
-    in_background = (SENDS[plans.schedule] == BACKGROUND) & ~SENDS_OTHERWISE[plans.schedule]
-    batch, inner = dp.astype(np.float64) * plans.micro_batch * plans.ga, plans.cp_a2a_size
+    batch, inner = replicas(plans).astype(np.float64) * plans.micro_batch * plans.ga, plans.cp_a2a_size
     fits_cp = (inner > 1) & (inner < plans.cp) & (plans.cp % inner == 0)
-    before = (
-        np.arange(plans.virtual_layers.shape[1]) < (plans.pp * plans.vpp - 2)[:, None]
-    )  # the last two may hold the head alone
-    empty = (plans.layer_split == LISTED) & ((plans.virtual_layers == 0) & before).any(axis=1)
-    conditions = {
+    unlisted, empty = _unfit_lists(plans)
+    return {
         "numbers_too_large": (plans.all_gpus > MAX_GPUS) | (batch > MAX_BATCH),
         "tp_pp_exceeds_gpus": model_parallel > plans.all_gpus,
         "gpus_not_divisible": plans.all_gpus % model_parallel != 0,
@@ -148,13 +164,24 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "more_chunks_than_layers": (plans.layer_split != LISTED) & (parts > slots),
         "layers_not_alike": (layers != workload.layers) & (workload.arrays.layer_unit < 0),
         "layers_not_divisible": ~np.isin(plans.layer_split, (BALANCED, BALANCED_COST, LISTED)) & (slots % parts != 0),
-        "layer_list_unfit": event & (plans.layer_split == LISTED) & _unfit(plans),
+        "layer_list_unfit": event & unlisted,
         "stage_without_layers": event & empty & workload.arrays.framework.fills_pipeline,  # nanotron, models/base.py
         "fewer_microbatches_than_stages": unfit["fewer_microbatches_than_stages"],
         "microbatches_not_multiple_of_pp": unfit["microbatches_not_multiple_of_pp"],
         "microbatch_group_does_not_fit": unfit["microbatch_group_does_not_fit"],
         "microbatches_not_in_rounds": unfit["microbatches_not_in_rounds"],
-        "vpp_needs_overlap_pp": interleaved & (plans.overlap_pp == 0),
+    }
+
+
+def _unfit_otherwise(workload: Workload, plans: Plans) -> dict[str, Bools]:
+    """Plans of a layout that fits, and for which something else does not, by reason."""
+    event, layers = plans.fidelity == EVENT, plans.layers
+    sharing, around = _sharing(workload, plans)
+    slots = layers + EXTRA_LAYERS[plans.layer_split]
+    spanned = (plans.checkpointing == EVERY) | (plans.checkpointing == BLOCK)
+    in_background = (SENDS[plans.schedule] == BACKGROUND) & ~SENDS_OTHERWISE[plans.schedule]
+    return {
+        "vpp_needs_overlap_pp": event & (plans.vpp > 1) & (plans.overlap_pp == 0),
         "schedule_needs_overlap_pp": event & (plans.pp > 1) & in_background & (plans.overlap_pp == 0),
         "deepspeed_overlaps_nothing": event & (plans.schedule == DEEPSPEED) & (plans.overlap_pp + plans.overlap_grad > 0),
         "weight_gradients_unknown": event & SPLITS_BACKWARD[plans.schedule] & (not workload.has_weight_gradients),
@@ -177,10 +204,8 @@ def check(workload: Workload, plans: Plans) -> Ints:
         **_unfit_offload(workload, plans),
         "not_in_simai": ~event & (False if event.all() else _unknown_to_simai(workload, plans)),
         **_refused(workload, plans),
-        "step_too_large": unfit["step_too_large"],
+        "step_too_large": micro_batches_unfit(workload, plans)["step_too_large"],
     }
-    codes = [np.int64(REASON[name]) for name in conditions]
-    return np.select(list(conditions.values()), codes, default=np.int64(0))
 
 
 def refuse(code: int) -> None:
@@ -305,13 +330,19 @@ def _without_gradients(workload: Workload, plans: Plans, sharing: Ints, around: 
     return lacks
 
 
-def _unfit(plans: Plans) -> Bools:
-    """Plans whose list of layers is not one of their virtual stages and layers."""
-    layers, virtual = plans.virtual_layers, plans.pp * plans.vpp
-    used = np.arange(layers.shape[1]) < virtual[:, None]
-    right = np.where(used, layers >= 0, layers == -1).all(axis=1) & (virtual <= layers.shape[1])
-    unfit: Bools = ~right | (np.where(used, layers, 0).sum(axis=1) != plans.layers)
-    return unfit
+def _unfit_lists(plans: Plans) -> tuple[Bools, Bools]:
+    """Plans whose list of layers is not one of their virtual stages and layers; and those with a stage that has none, [n] each.
+
+    The last two virtual stages may hold the head alone.
+    """
+    rows, (unfit, empty) = np.flatnonzero(plans.layer_split == LISTED), np.zeros((2, len(plans.tp)), np.bool_)
+    layers, virtual = plans.virtual_layers[rows], (plans.pp * plans.vpp)[rows, None]
+    place = np.arange(layers.shape[1])
+    used = place < virtual
+    right = np.where(used, layers >= 0, layers == -1).all(axis=1) & (virtual[:, 0] <= layers.shape[1])
+    unfit[rows] = ~right | (np.where(used, layers, 0).sum(axis=1) != plans.layers[rows])
+    empty[rows] = ((layers == 0) & (place < virtual - 2)).any(axis=1)
+    return unfit, empty
 
 
 def _largest(plans: Plans, slots: Ints) -> Ints:
@@ -319,8 +350,9 @@ def _largest(plans: Plans, slots: Ints) -> Ints:
     virtual, ends = plans.pp * plans.vpp, EXTRA_LAYERS[plans.layer_split]
     at_ends = np.where(virtual == 1, ends, np.where(virtual == 2, ends // 2, 0))  # every virtual stage is at an end
     shared: Ints = -(-slots // virtual) - at_ends
-    listed = np.where(plans.layer_split == LISTED, plans.virtual_layers.max(axis=1, initial=-1), shared)
-    return np.where(plans.layer_split == BALANCED_COST, plans.layers, listed)  # not divided yet
+    listed = plans.layer_split == LISTED
+    shared[listed] = plans.virtual_layers[listed].max(axis=1, initial=-1)
+    return np.where(plans.layer_split == BALANCED_COST, plans.layers, shared)  # not divided yet
 
 
 def _unknown_to_simai(workload: Workload, plans: Plans) -> Bools:

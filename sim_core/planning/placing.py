@@ -1,7 +1,5 @@
 """Layers of virtual stages as lists: how a chosen division becomes one, and the rule of a framework that divides by cost."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from sim_core.arrays import Ints
@@ -10,12 +8,12 @@ from sim_core.planning.columns import BALANCED, EVEN, LISTED, Plans
 from sim_core.workloads.workload import Workload
 
 
-def with_lists(plans: Plans, rows: Ints, of_row: Ints, lists: Sequence[Ints]) -> Plans:
-    """The plans with those in `rows` divided by one of the `lists` of layers of each virtual stage, number `of_row` each."""
-    layers = np.full((len(plans.tp), max(plans.virtual_layers.shape[1], *map(len, lists))), -1, np.int64)
-    layers[:, : plans.virtual_layers.shape[1]] = plans.virtual_layers
-    for kind, stages in enumerate(lists):
-        layers[rows[of_row == kind], : len(stages)] = stages
+def with_lists(plans: Plans, rows: Ints, lists: Ints) -> Plans:
+    """The plans with those in `rows` divided by `lists`, [rows, most]: layers of each virtual stage, padded with -1."""
+    own = plans.virtual_layers
+    layers = np.full((len(plans.tp), max(own.shape[1], lists.shape[1])), -1, np.int64)
+    layers[:, : own.shape[1]] = own
+    layers[rows, : lists.shape[1]] = lists
     split = plans.layer_split.copy()
     split[rows] = LISTED
     return plans._replace(layer_split=split, virtual_layers=layers)
@@ -27,14 +25,17 @@ def placed(workload: Workload, plans: Plans) -> Plans:
     cut = workload.modelled.model.cut if workload.modelled else ()
     rows = np.flatnonzero((plans.layer_split == EVEN) & (plans.pp * plans.vpp == len(cut)))
     if len(rows) and cut:
-        plans = with_lists(plans, rows, np.zeros(len(rows), np.int64), [np.array(cut)])
+        plans = with_lists(plans, rows, np.array([cut]))
     head = workload.arrays.framework.head_layers
     rows = np.flatnonzero((plans.layer_split == EVEN) | (plans.layer_split == BALANCED))
     if head < 0 or not len(rows):
         return plans
     of_row, first = distinct_rows(np.stack([plans.pp[rows] * plans.vpp[rows], plans.layers[rows]], axis=1))
     lists = [layers_by_cost(int(plans.layers[row]), int(plans.pp[row] * plans.vpp[row]), head) for row in rows[first]]
-    return with_lists(plans, rows, of_row, lists)
+    padded = np.full((len(lists), max(map(len, lists))), -1, np.int64)
+    for kind, stages in enumerate(lists):
+        padded[kind, : len(stages)] = stages
+    return with_lists(plans, rows, padded[of_row])
 
 
 def layers_by_cost(layers: int, stages: int, head: float) -> Ints:

@@ -48,18 +48,20 @@ class Split(NamedTuple):
 
 def split_plans(arrays: Arrays, plans: Plans, rows: Ints) -> Split:
     """Divide the layers of the plans in `rows`; each plan has at least one layer per virtual stage."""
-    table = _kinds(plans, rows)
-    of_row, first = distinct_rows(table)
     key = np.full(len(plans.tp), -1, np.int64)
-    key[rows] = of_row
-    return _fill(arrays, key, table[first])
+    key[rows], kinds = _kinds(plans, rows)
+    return _fill(arrays, key, kinds)
 
 
-def _kinds(plans: Plans, rows: Ints) -> Ints:
-    """What a split depends on, [rows, LIST + width]: of a schedule no more than where its virtual stages lie."""
-    table = np.stack([getattr(plans, name)[rows] for name in SPLIT_COLUMNS], axis=1)
+def _kinds(plans: Plans, rows: Ints) -> tuple[Ints, Ints]:
+    """The split of each plan in `rows`, and what each depends on, [splits, LIST + width]: of a schedule no more than where its
+    virtual stages lie."""
+    table = np.stack([*(getattr(plans, name)[rows] for name in SPLIT_COLUMNS), np.zeros_like(rows)], axis=1)
     table[:, PLACED] = PLACEMENT[table[:, PLACED]]
-    return np.concatenate([table, plans.virtual_layers[rows]], axis=1)
+    listed = np.flatnonzero(table[:, RULE] == LISTED)
+    table[listed, LIST], _ = distinct_rows(plans.virtual_layers[rows[listed]])
+    of_row, first = distinct_rows(table)
+    return of_row, np.concatenate([table[first, :LIST], plans.virtual_layers[rows[first]]], axis=1)
 
 
 @inner_kernel
@@ -182,9 +184,8 @@ def fullest_stages(plans: Plans, dense_layers: int = 0) -> tuple[Floats, Floats]
     [n, 2, 2] each: of the stage with the most layers, and of that with the most that have experts, which all but the model's
     first `dense_layers` have. Means if the split is not possible.
     """
-    table = _kinds(plans, np.arange(len(plans.tp)))
-    of_row, first = distinct_rows(table)
-    most = _fullest(table[first], dense_layers)[of_row]
+    of_row, kinds = _kinds(plans, np.arange(len(plans.tp)))
+    most = _fullest(kinds, dense_layers)[of_row]
     return most[:, 0], most[:, 1]
 
 

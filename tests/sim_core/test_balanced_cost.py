@@ -105,7 +105,9 @@ def test_of_divisions_as_fast_the_evenest_is_taken() -> None:
         every = [seconds(row, own_s, again_s, ends_s, span) for row in divisions(layers, virtual)]
         least = min(of.max() for of in every)
         even = min((of**2).sum() for of in every if of.max() <= least * (1 + 1e-9))
-        found = seconds(divide(own_s, again_s, span, ends_s, virtual).tolist(), own_s, again_s, ends_s, span)
+        costs = own_s[None], again_s[None], np.array([span]), ends_s[None], np.arange(layers)
+        (divided,) = divide(*costs, np.array([layers]), np.array([virtual]))
+        found = seconds(divided.tolist(), own_s, again_s, ends_s, span)
         assert found.max() == pytest.approx(least)
         assert (found**2).sum() == pytest.approx(even)
 
