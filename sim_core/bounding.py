@@ -18,7 +18,7 @@ from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, replicas, slice_plans
 from sim_core.planning.legality import BESIDE_GA, MAX_BATCH, micro_batches_unfit
-from sim_core.simulator import arrays_of, legality, runnable, simulate
+from sim_core.simulator import arrays_of, legality, running, simulate
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.once import slowest_after_s
@@ -65,10 +65,10 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
 
     A plan whose result is not finite is found out only by `simulate`. Raises SpecError as `simulate` does.
     """
-    reason, memory, rows, can_run = runnable(workload, hardware, plans)
-    exact, step_s = replace(workload, arrays=arrays_of(workload, hardware)), np.full(len(reason), np.nan)
-    step_s[rows] = _bounds(exact, hardware, can_run, np.flatnonzero(can_run.fidelity == EVENT))
-    by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
+    run = running(workload, hardware, plans)
+    exact, (reason, memory, rows, own) = replace(workload, arrays=arrays_of(workload, hardware)), run
+    step_s, by_simai = np.full(len(reason), np.nan), rows[run.ready(SIMAI)]
+    step_s[rows] = _bounds(exact, hardware, own, run.ready(EVENT))
     if len(by_simai):
         simulated = simulate(workload, hardware, slice_plans(plans, by_simai))
         reason[by_simai], step_s[by_simai] = simulated.reason, simulated.metrics[STEP_TIME]
@@ -81,13 +81,13 @@ def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
     Such a bound holds for all plans that differ from one of `plans` in `ignored_columns`, and for all that are no better in
     FASTER. They have its reason and its bytes, too. Not for fidelity simai.
     """
-    reason, memory, rows, plans = runnable(workload, hardware, plans)
-    workload, hardware = _without_replicas(workload, hardware)
+    run = running(workload, hardware, plans)
+    (reason, memory, rows, plans), ready = run, run.ready(EVENT)
     step_s = np.full(len(reason), np.nan)
-    if len(rows):
-        some, of = _some_micro_batches(plans)
-        known_s = _bounds(workload, hardware, plans, some)
-        step_s[rows] = _between(plans.ga, plans.ga[of], known_s[of])
+    if len(ready):
+        some, of = _some_micro_batches(plans, ready)
+        known_s = _bounds(*_without_replicas(workload, hardware), plans, some)
+        step_s[rows[ready]] = _between(plans.ga[ready], plans.ga[of], known_s[of])
     return Bounds(reason, step_s, memory)
 
 
@@ -145,15 +145,15 @@ def _without_replicas(workload: Workload, hardware: HardwareTable) -> tuple[Work
     return replace(workload, arrays=arrays, modelled=modelled), replace(hardware, columns=columns)
 
 
-def _some_micro_batches(plans: Plans) -> tuple[Ints, Ints]:
+def _some_micro_batches(plans: Plans, rows: Ints) -> tuple[Ints, Ints]:
     """Of plans that differ in `ga` alone the first, middle and last: all of these; and the three of each row, [3, n]."""
-    n, columns = len(plans.ga), [column for name, column in plans._asdict().items() if name not in ("ga", "virtual_layers")]
+    columns = [column[rows] for name, column in plans._asdict().items() if name not in ("ga", "virtual_layers")]
     columns = [column.view(np.int64) for column in columns if (column != column[0]).any()]
-    key, _ = distinct_rows(np.column_stack([np.zeros(n, np.int64), *columns, plans.virtual_layers]))
-    order = np.lexsort((plans.ga, key))
+    key, _ = distinct_rows(np.column_stack([np.zeros(len(rows), np.int64), *columns, plans.virtual_layers[rows]]))
+    order = np.lexsort((plans.ga[rows], key))
     first = np.searchsorted(key[order], np.arange(int(key.max()) + 1))
-    last = np.append(first[1:], n) - 1
-    three = order[np.stack([first, (first + last) // 2, last])]
+    last = np.append(first[1:], len(rows)) - 1
+    three = rows[order[np.stack([first, (first + last) // 2, last])]]
     return np.unique(three), three[:, key]
 
 

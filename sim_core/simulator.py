@@ -26,7 +26,7 @@ from sim_core.hardware.table import HardwareTable, hardware_table, recorded_on
 from sim_core.metrics import HOST_BYTES, MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
 from sim_core.models.precision import ON_DEVICES
 from sim_core.planning.building import check_plans, plans as plans_of
-from sim_core.planning.columns import EVENT, SIMAI, Plans, plan_at, slice_plans
+from sim_core.planning.columns import BALANCED_COST, EVENT, SIMAI, Plans, plan_at, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check, offloads, refuse
 from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
 from sim_core.step.scratch import Scratch
@@ -93,17 +93,17 @@ def simulate(
     _check_arguments(workload, hardware, plans)
     with quickest(plain_python_s(workload, plans)):
         if checked:
-            reason, memory = checked[0].copy(), checked[1]
-            can_run = np.flatnonzero(reason == 0)
-            plans = as_run(workload, hardware, slice_plans(plans, can_run))
+            can_run = np.flatnonzero(checked[0] == 0)
+            run = Running(checked[0].copy(), checked[1], can_run, as_run(workload, hardware, slice_plans(plans, can_run)))
         else:
-            reason, memory, can_run, plans = runnable(workload, hardware, plans, states=True)
+            run = running(workload, hardware, plans, states=True)
+        reason, memory, of_row, plans = run
         workload = replace(workload, arrays=arrays_of(workload, hardware))
         hosts = hosts or Hosts(np.zeros(len(reason), int), np.ones(1), (workload.arrays.framework,))
         metrics = np.full((len(METRICS), len(reason)), np.nan)
         measured, recomputed = np.full((2, len(reason)), np.nan)
-        for some, own in batches(workload.arrays, plans, np.flatnonzero(plans.fidelity == EVENT)):
-            rows = can_run[some]
+        for some, own in batches(workload.arrays, plans, run.ready(EVENT)):
+            rows = of_row[some]
             batch = batch_of(workload, hardware, own, hosts.launches[hosts.plan[rows]])
             for number, framework in enumerate(hosts.frameworks):
                 tables = batch.tables._replace(arrays=workload.arrays._replace(framework=framework))
@@ -111,13 +111,13 @@ def simulate(
             reason[rows], metrics[:, rows], recomputed[rows] = batch.reason, batch.metrics, batch.recomputed
             if not workload.from_file:
                 measured[rows] = measured_share(workload.arrays, batch.tables.blocks, own.layers, np.arange(len(rows)))
-        some = np.flatnonzero(plans.fidelity == SIMAI)
+        some = run.ready(SIMAI)
         if len(some):
-            own, rows, no_nic = slice_plans(plans, some), np.arange(len(some)), REASON["nics_fewer_than_ranks"]
-            of_own, found = np.zeros(len(some), np.int64), np.full((len(METRICS), len(some)), np.nan)
-            simai_rows(workload.arrays, hardware.columns, bus_tables(), own, rows, no_nic, _NOT_FINITE, of_own, found)
-            reason[can_run[some]], metrics[:, can_run[some]] = of_own, found
-            recomputed[can_run[some]] = flops_again_simai(workload, again_flops(workload), own, rows)
+            own, rows, every = slice_plans(plans, some), of_row[some], np.arange(len(some))
+            of_own, found, no_nic = reason[rows], metrics[:, rows], REASON["nics_fewer_than_ranks"]
+            simai_rows(workload.arrays, hardware.columns, bus_tables(), own, every, no_nic, _NOT_FINITE, of_own, found)
+            reason[rows], metrics[:, rows] = of_own, found
+            recomputed[rows] = flops_again_simai(workload, again_flops(workload), own, every)
         measured[reason != 0] = recomputed[reason != 0] = np.nan
         return Results(reason, metrics, memory, measured, recomputed)
 
@@ -160,33 +160,42 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> Check
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     _check_arguments(workload, hardware, plans)
-    return runnable(workload, hardware, plans, states=True)[:2]
+    found = running(workload, hardware, plans, states=True)
+    return found.reason, found.memory
 
 
-class Runnable(NamedTuple):
-    """What `legality` says of plans, and those that can run."""
+class Running(NamedTuple):
+    """What `legality` says of plans, and those of them that may run."""
 
     reason: Ints  # [n]
     memory: Floats  # [len(MEMORY), n]
-    rows: Ints  # that can run ...
+    rows: Ints  # all that can run, and perhaps others ...
     plans: Plans  # ... as they run, [rows]
 
+    def ready(self, fidelity: int) -> Ints:
+        """Which of `plans` can run in a fidelity."""
+        return np.flatnonzero((self.reason[self.rows] == 0) & (self.plans.fidelity == fidelity))
 
-def runnable(workload: Workload, hardware: HardwareTable, plans: Plans, *, states: bool = False) -> Runnable:
+
+def running(workload: Workload, hardware: HardwareTable, plans: Plans, *, states: bool = False) -> Running:
     """The plans that can run, and why the others cannot; `states`: with model states of those that break a rule of `check`."""
     memory, memory_of = np.full((len(MEMORY), len(plans.tp)), np.nan), workload.memory_of or workload
-    of_all = check(workload, plans)
-    rows, others = np.flatnonzero(of_all == 0), np.flatnonzero(of_all)
-    if states and len(others):
-        refused = as_run_but_for_costs(workload, hardware, slice_plans(plans, others))
-        memory[STATE_BYTES, others] = model_state_bytes(memory_of, refused)
-    plans = as_run(workload, hardware, slice_plans(plans, rows) if len(others) else plans)
-    if not len(rows):
-        return Runnable(of_all, memory, rows, plans)
-    reason = check(workload, plans)  # with their layers as lists
-    memory[:, rows], reason = _fitting(memory_of, hardware, plans, reason)
-    of_all[rows] = reason
-    return Runnable(of_all, memory, rows[reason == 0], plans if not reason.any() else slice_plans(plans, reason == 0))
+    reason, rows = check(workload, plans), np.arange(len(plans.tp))
+    divided = plans.layer_split == BALANCED_COST
+    if not states or (divided & (reason == 0)).any():
+        others, rows = np.flatnonzero(reason), np.flatnonzero(reason == 0)
+        if states and len(others):
+            refused = as_run_but_for_costs(workload, hardware, slice_plans(plans, others))
+            memory[STATE_BYTES, others] = model_state_bytes(memory_of, refused)
+        plans = as_run(workload, hardware, slice_plans(plans, rows) if len(others) else plans)
+        again = np.flatnonzero(divided[rows])
+        if len(again):  # their layers are lists now
+            reason[rows[again]] = check(workload, slice_plans(plans, again))
+    else:
+        plans = as_run_but_for_costs(workload, hardware, plans)
+    if len(rows):
+        memory[:, rows], reason[rows] = _fitting(memory_of, hardware, plans, reason[rows])
+    return Running(reason, memory, rows, plans)
 
 
 def _fitting(workload: Workload, hardware: HardwareTable, plans: Plans, reason: Ints) -> tuple[Floats, Ints]:
@@ -250,7 +259,7 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
     alone = slice_plans(plans, slice(row, row + 1))
     alone = alone._replace(fidelity=np.full(1, EVENT, int))
     with quickest(plain_python_s(workload, alone)):
-        reasons, _, _, alone = runnable(workload, hardware, alone)
+        reasons, _, _, alone = running(workload, hardware, alone)
         if reason := REASONS[int(reasons[0])]:
             raise SpecError(f"the plan cannot run: {reason} ({EXPLANATIONS[reason]})")
         workload = replace(workload, arrays=arrays_of(workload, hardware))

@@ -113,9 +113,9 @@ def check(workload: Workload, plans: Plans) -> Ints:
     plans = placed(workload, plans)
     reason = _first_unfit(_unfit_layout(workload, plans))
     left = np.flatnonzero(reason == 0)
-    if len(left):  # most plans of a large space have a layout that does not fit
-        fitting = plans if len(left) == len(reason) else slice_plans(plans, left)
-        reason[left] = _first_unfit(_unfit_otherwise(workload, fitting))
+    if 2 * len(left) > len(reason):
+        return np.where(reason == 0, _first_unfit(_unfit_otherwise(workload, plans)), reason)
+    reason[left] = _first_unfit(_unfit_otherwise(workload, slice_plans(plans, left)))  # of a large space few plans are left
     return reason
 
 

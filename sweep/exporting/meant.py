@@ -1,11 +1,11 @@
 """The plan that is launched, and the one that a user means: by its number, or `best`; and rows as expected on this cluster."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
-from sim_core import Fields, SimError, SpecError
+from sim_core import HARDWARE_KEYS, Fields, SimError, SpecError
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better
 from sweep.evaluation.preparation import Prepared
 from sweep.exporting.launched import launched
@@ -14,18 +14,32 @@ from sweep.exporting.torchtitan import torchtitan_text
 from sweep.frameworks import torchtitan
 from sweep.frameworks.stacks import page_of
 from sweep.options import OptionError, wrong
-from sweep.ranking.beside_running import Beside
+from sweep.ranking.beside_running import Beside, Win
 from sweep.ranking.error_bars import COLUMNS
 from sweep.ranking.ranking import Ranking, rank
+from sweep.ranking.selection import quoted
 from sweep.reopening import BEST, Reopened, reopened
 from sweep.results.folder import Location
+from sweep.spec.values import FIELDS
 from sweep.tuning.tuner import Proposal, Tuner
 from sweep.uncertainty.evidence import workload_of
-from sweep.wording import Values
+from sweep.wording import Values, values_text
 
 STEP, PEAK = "step_time_s", "peak_memory_bytes"
 SIMULATED = "simulated_s"
 """Of a row as expected: the step that was simulated."""
+
+
+SWITCHED = {"micro_batch", "checkpointing", "bucket_bytes", "dispatcher"} | {
+    name for name, field in FIELDS.items() if field.kind == "switch"
+}
+"""Fields that a job changes without moving its weights."""
+MOVES: dict[str, tuple[str, ...] | None] = {"nothing": None, "layout": ("precision", *HARDWARE_KEYS), "all": ()}
+"""What a job moves, the cheapest first, and the fields that it then still keeps; with nothing all but SWITCHED."""
+WORTH = 0.005
+"""By how much more a dearer change must be expected to gain to be told of."""
+WINS = 4
+"""Of changes that move nothing so many are told of, of the others the best."""
 
 
 class Meant(NamedTuple):
@@ -106,7 +120,39 @@ def meant_by(
     if job is not None and job.simulated_s and job.measured_s and tuner.is_timed:
         low, high = (launch[name] / job.measured_s for name in COLUMNS[:2])
         job = job._replace(best=launch["plan"], ratio=(low, launch[STEP] / job.measured_s, high))
+        job = job._replace(wins=tuple(_wins(ranking, job, job.measured_s, tuner.opened, where)))
     return Meant(launch, fastest, job, (tuner.refusal(launch["plan"]), tuner.refusal(best["plan"])))
+
+
+def _wins(ranking: Ranking, job: Beside, measured_s: float, opened: Reopened, where: str | None) -> Iterator[Win]:
+    """What is expected to be faster than the job that runs, the cheapest to change first: of dearer changes what no cheaper one
+    gives."""
+
+    def rows_of(condition: str) -> list[Fields]:
+        condition = f"({where}\n) AND {condition}" if where else condition
+        found = rank(opened.folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=WINS)
+        return list(found.rows.to_pylist())
+
+    own = [name for name in ranking.varying if name in HARDWARE_KEYS or (name in FIELDS and not FIELDS[name].follows)]
+    mine, found = rows_of(f"plan = {job.plan}")[0], {}
+    for moves, keeps in MOVES.items():
+        kept = [name for name in own if (name in keeps if keeps is not None else name not in SWITCHED)]
+        found[moves] = rows_of(" AND ".join(f"{quoted(name)} = {_in_sql(mine[name])}" for name in kept) or "plan >= 0")
+    tuner = tuner_of(opened, by=ranking.by, also=[row["plan"] for rows in found.values() for row in rows])
+    best = measured_s
+    for moves, rows in found.items():
+        here = sorted((as_expected(row, tuner) for row in rows if not tuner.refusal(row["plan"])), key=lambda row: row[STEP])
+        for row in here[: 1 if MOVES[moves] else WINS]:
+            if row[STEP] < (1 - WORTH) * best:
+                low, middle, high = (row[name] / measured_s for name in (COLUMNS[0], STEP, COLUMNS[1]))
+                changes = values_text({name: row[name] for name in own if row[name] != mine[name]})
+                yield Win(moves, row["plan"], changes, (low, middle, high), row[RUNS])
+        best = min([best, *(row[STEP] for row in here)])
+
+
+def _in_sql(value: object) -> str:
+    """A value of a plan in a condition."""
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value).lower()
 
 
 def as_expected(row: Values, tuner: Tuner) -> Fields:

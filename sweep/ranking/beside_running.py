@@ -20,6 +20,16 @@ FOLLOWING = ("dp", "ga")
 """Fields of plans that follow from others."""
 
 
+class Win(NamedTuple):
+    """A plan that is expected to be faster than the job that runs."""
+
+    moves: str  # what of the job moves besides its switches: "nothing", "layout" or "all"
+    plan: int
+    changes: str
+    ratio: tuple[float, float, float]  # of its step to the job's: at least, expected, at most
+    runs: float | None  # its chance to run
+
+
 class Beside(NamedTuple):
     """The job that runs, among the plans of a result. `ratio`: step of the best plan over its own, at least, expected, at
     most (LEVEL); None where nothing tells. `reason`: why its plan has no simulated step; "" if it has."""
@@ -30,6 +40,7 @@ class Beside(NamedTuple):
     simulated_s: float | None
     measured_s: float | None
     ratio: tuple[float, float, float] | None
+    wins: tuple[Win, ...] = ()  # the cheapest first
 
     @property
     def step_s(self) -> float | None:

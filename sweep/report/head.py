@@ -60,7 +60,7 @@ def head_of(
         title = f"{name}: {row['all_gpus']:,} {row['hardware']}, {_sizes(row)}, {short(row['step_time_s'], 's')} a step"
         heading = f"{name} on {machine}"
     if meant is not None and meant.running is not None:
-        job.append(running_words(meant.running))
+        job += running_words(meant.running)
     took = next((run for run in measured if run["state"] == OK), None)
     if took is not None and took["step_time_s"]:
         times = f"{short(took['measured_s'], 's')} measured, {short(took['step_time_s'], 's')} simulated"

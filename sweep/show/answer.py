@@ -28,6 +28,11 @@ EVEN = 0.5
 """Chance to run below which the next plan with room is named, too."""
 FEW_MEASURED = 0.5
 _SAME = 5e-4
+_MOVES = {
+    "nothing": "first what moves no weights",
+    "layout": "another layout gains more",
+    "all": "another precision or network gains more",
+}
 _SIZES = ("tp", "pp", "cp", "ep", "vpp", "dp")
 _ELSEWHERE = (
     *_SIZES, "all_gpus", "micro_batch", "ga", "global_batch", "checkpointing", "fidelity", "dp_shard", "hardware"
@@ -45,7 +50,7 @@ class Answer(NamedTuple):
     launch: str
     sure: str
     after: str
-    running: str = ""  # the plan beside the job that runs
+    running: tuple[str, ...] = ()  # the plan beside the job that runs; and what else is faster, the cheapest change first
 
 
 def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_cost: float | None = None) -> Answer:
@@ -74,7 +79,7 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_
         f"{_first(ranking, best, fastest, *refused)}: {plan_words(best, ranking)}; {_result_words(best, ranking)}",
         "; ".join((*_doubts(ranking, best, fastest, tied, folder, where), *filter(None, refused[:1]))),
         after,
-        "" if running is None else running_words(running),
+        () if running is None else running_words(running),
     )
 
 
@@ -285,8 +290,22 @@ def _ranges(folder: Location, where: str) -> Iterator[str]:
             yield f"{name} is {low:.4g}" if low == high else f"{name} is between {low:.4g} and {high:.4g}"
 
 
-def running_words(job: Beside) -> str:
-    """How much faster a plan is than the job that runs, and how sure that is."""
+def running_words(job: Beside) -> tuple[str, ...]:
+    """How much faster a plan is than the job that runs, and how sure that is; then a line for each kind of change."""
+    lines = [_beside_words(job)]
+    for moves, told in _MOVES.items():
+        wins = [f"plan {win.plan} ({win.changes}) {_gain(win.ratio, win.runs)}" for win in job.wins if win.moves == moves]
+        lines += [f"{told}: {'; '.join(wins)}"] * bool(wins)
+    return tuple(lines)
+
+
+def _gain(ratio: tuple[float, float, float], runs: float | None) -> str:
+    """What a change saves, and its risk."""
+    low, middle, high = map(_change, ratio)
+    return f"{middle} ({LEVEL:.0%}: {high} to {low}" + ("" if runs is None else f"; runs with {runs:.0%}") + ")"
+
+
+def _beside_words(job: Beside) -> str:
     measured = "" if job.measured_s is None else f"measured {short(job.measured_s, 's')} a step"
     if job.plan is None:
         return f"the plan of the job that runs ({measured or 'no step'}) is not among these rows"

@@ -80,7 +80,7 @@ def print_ranking(
         say(f"Not ranked: {', '.join(reasons)} (-v says why)", console)
 
 
-def _notes(ranking: Ranking, running: str, *, verbose: bool) -> Iterator[str]:
+def _notes(ranking: Ranking, running: tuple[str, ...], *, verbose: bool) -> Iterator[str]:
     """What changes the decision, the job that is `running` in words; `verbose`: all that is known of the ranking."""
     if ranking.missing:
         yield f"Incomplete: {ranking.total:,} of {ranking.total + ranking.missing:,} plans are computed."
@@ -97,8 +97,7 @@ def _notes(ranking: Ranking, running: str, *, verbose: bool) -> Iterator[str]:
         yield f"note: steps of different global batches are compared; {fairly}"
     if verbose:
         yield from error_lines(ranking.error_bars, ranking.per)
-    if running:
-        yield f"running: {running}"
+    yield from (f"running: {line}" for line in running)
     yield from (f"note: {note}" for note in ranking.notes if verbose or not note.startswith(_USUAL_MEMORY))
     spec = ranking.provenance.get("spec", {})
     # axes, zipped ones by themselves: what a user lets vary is not assumed, though one value is left
