@@ -46,12 +46,17 @@ from sweep.starting.starter import shown_line, starter, starter_name, suited
 
 HARDWARE = "H100-SXM"
 GPUS = 64
+MEASURED = ("step_time_s", "peak_memory_gib")
+"""What may be said of the job of a launch file."""
 TAKEN = ("sequence", "micro_batch", "global_batch")
 """What may be said of a model or a workload file."""
 UNTOLD = {"overlap_tp": "tp", "precision": "", "schedule": "pp"}
 """What a log may not tell of a plan and what is therefore taken, with the groups without which it matters nothing."""
 PRECISIONS = FIELDS["precision"].words
 _MISSING = re.compile(r"model: (\w+: missing;|not in this file;)")
+
+
+MOST_MEASURED = 1e5
 
 
 def init_command(
@@ -78,7 +83,9 @@ def init_command(
     model: Annotated[str | None, Option(help="The model of a log or launch file that does not tell it.")] = None,
     sets: Annotated[
         list[str] | None,
-        Option("--set", help="What the file does not tell: global_batch=256; of a log or launch file also vocabulary=..."),
+        Option(
+            "--set", help="What the file does not tell: global_batch=256, vocabulary=...; of the job that runs step_time_s=..."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -94,6 +101,7 @@ def init_command(
         return print_sections(told_screen(told_job(workload)), own_console())
     given = {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
     given = dict(map(_given, sets or ())) | given
+    measured = {name: given.pop(name) for name in MEASURED if name in given and Path(workload).exists()}
     job = _job(workload, given, gpus, model) if Path(workload).exists() else None
     if job is None:
         _only_batch(workload, given, model)
@@ -115,7 +123,7 @@ def init_command(
     if job is None:
         text = _of_model_or_file(workload, hardware or HARDWARE, size_of_job or GPUS, path.parent, given | {"stack": stack})
     else:
-        job, more = _whole(job, stack, given)
+        job, more = _whole(replace(job, **measured, memory_kind=job.memory_kind or "as given"), stack, given)
         taken += more
         text = job_starter(job, hardware or _device(job), size_of_job or GPUS, path.parent)
     if near:
@@ -153,7 +161,7 @@ def _said(job: Job, given: Fields, spec: SweepSpec, prepared: Prepared) -> Itera
     if why:
         yield f"the job's own plan, as it was read, cannot run here: {why}"
     if memory:
-        told = f"; its log says {short(job.peak_memory_gib * 2**30, 'B')} ({job.memory_kind})" if job.peak_memory_gib else ""
+        told = f"; measured {short(job.peak_memory_gib * 2**30, 'B')} ({job.memory_kind})" if job.peak_memory_gib else ""
         yield f"memory of the job's own plan, simulated: {memory}{told}"
 
 
@@ -197,15 +205,19 @@ def _given(assignment: str) -> tuple[str, Any]:
     name = ALIASES.get(name.strip(), name.strip())
     if not equals or not name:
         raise SpecError(f"--set {assignment}: expected NAME=VALUE, such as global_batch=256")
-    if name not in (*FIELDS, *OF_MODEL):
+    if name not in (known := (*FIELDS, *OF_MODEL, *MEASURED)):
         if name in Model.model_fields:
             change = f"`sweep model MODEL --set {assignment} --yaml > mine.yaml` writes a changed model to start from"
             raise SpecError(f"--set {assignment}: is a number of the model; {change}")
-        raise SpecError(f"--set {assignment}: unknown name, {nearest(name, (*FIELDS, *OF_MODEL))}")
+        raise SpecError(f"--set {assignment}: unknown name, {nearest(name, known)}")
     try:
         value, _ = parse_yaml(text, "--set")
     except SpecError:
         raise SpecError(f"--set {assignment}: the value is not valid YAML") from None
+    if name in MEASURED:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_MEASURED:
+            raise SpecError(f"--set {assignment}: expected a number above 0, of {'seconds' if name == MEASURED[0] else 'GiB'}")
+        return name, float(value)
     if name in OF_MODEL:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST["sequence"]:
             raise SpecError(f"--set {assignment}: expected {whole_number(1, LARGEST['sequence'])}")

@@ -34,12 +34,14 @@ SWITCHED = {"micro_batch", "checkpointing", "bucket_bytes", "dispatcher"} | {
     name for name, field in FIELDS.items() if field.kind == "switch"
 }
 """Fields that a job changes without moving its weights."""
-MOVES: dict[str, tuple[str, ...] | None] = {"nothing": None, "layout": ("precision", *HARDWARE_KEYS), "all": ()}
-"""What a job moves, the cheapest first, and the fields that it then still keeps; with nothing all but SWITCHED."""
+MOVES: dict[str, tuple[str, ...] | None] = {"one": None, "nothing": None, "layout": ("precision", *HARDWARE_KEYS), "all": ()}
+"""What a job changes, the cheapest first, and what it then keeps: one of SWITCHED, several, its layout, all."""
 WORTH = 0.005
 """By how much more a dearer change must be expected to gain to be told of."""
+EVEN = 0.5
+"""The chance to run below which nothing is told of."""
 WINS = 4
-"""Of changes that move nothing so many are told of, of the others the best."""
+"""Of single changes so many are told of, of the others the best."""
 
 
 class Meant(NamedTuple):
@@ -120,11 +122,11 @@ def meant_by(
     if job is not None and job.simulated_s and job.measured_s and tuner.is_timed:
         low, high = (launch[name] / job.measured_s for name in COLUMNS[:2])
         job = job._replace(best=launch["plan"], ratio=(low, launch[STEP] / job.measured_s, high))
-        job = job._replace(wins=tuple(_wins(ranking, job, job.measured_s, tuner.opened, where)))
+        job = job._replace(wins=tuple(_wins(ranking, job, row, tuner.opened, where)))
     return Meant(launch, fastest, job, (tuner.refusal(launch["plan"]), tuner.refusal(best["plan"])))
 
 
-def _wins(ranking: Ranking, job: Beside, measured_s: float, opened: Reopened, where: str | None) -> Iterator[Win]:
+def _wins(ranking: Ranking, job: Beside, launch: Fields, opened: Reopened, where: str | None) -> Iterator[Win]:
     """What is expected to be faster than the job that runs, the cheapest to change first: of dearer changes what no cheaper one
     gives."""
 
@@ -134,15 +136,24 @@ def _wins(ranking: Ranking, job: Beside, measured_s: float, opened: Reopened, wh
         return list(found.rows.to_pylist())
 
     own = [name for name in ranking.varying if name in HARDWARE_KEYS or (name in FIELDS and not FIELDS[name].follows)]
+    measured_s = job.measured_s or 0.0
     mine, found = rows_of(f"plan = {job.plan}")[0], {}
+    same = {name: f"{quoted(name)} = {_in_sql(mine[name])}" for name in own}
     for moves, keeps in MOVES.items():
         kept = [name for name in own if (name in keeps if keeps is not None else name not in SWITCHED)]
-        found[moves] = rows_of(" AND ".join(f"{quoted(name)} = {_in_sql(mine[name])}" for name in kept) or "plan >= 0")
+        terms = [same[name] for name in kept] or ["plan >= 0"]
+        if moves == "one" and (free := [name for name in own if name in SWITCHED]):
+            others = [[same[other] for other in free if other != name] or ["plan >= 0"] for name in free]
+            terms.append(f"({' OR '.join(' AND '.join(each) for each in others)})")
+        found[moves] = rows_of(" AND ".join(terms))
+        if keeps is not None and all(launch[name] == mine[name] for name in kept):
+            found[moves].append(launch)
     tuner = tuner_of(opened, by=ranking.by, also=[row["plan"] for rows in found.values() for row in rows])
     best = measured_s
     for moves, rows in found.items():
-        here = sorted((as_expected(row, tuner) for row in rows if not tuner.refusal(row["plan"])), key=lambda row: row[STEP])
-        for row in here[: 1 if MOVES[moves] else WINS]:
+        here = [as_expected(row, tuner) for row in rows if not tuner.refusal(row["plan"])]
+        here = sorted((row for row in here if (row[RUNS] or 1.0) >= EVEN), key=lambda row: row[STEP])
+        for row in here[: WINS if moves == "one" else 1]:
             if row[STEP] < (1 - WORTH) * best:
                 low, middle, high = (row[name] / measured_s for name in (COLUMNS[0], STEP, COLUMNS[1]))
                 changes = values_text({name: row[name] for name in own if row[name] != mine[name]})

@@ -23,7 +23,7 @@ FOLLOWING = ("dp", "ga")
 class Win(NamedTuple):
     """A plan that is expected to be faster than the job that runs."""
 
-    moves: str  # what of the job moves besides its switches: "nothing", "layout" or "all"
+    moves: str  # what of the job changes: "one" of its switches, several that move "nothing", its "layout", "all"
     plan: int
     changes: str
     ratio: tuple[float, float, float]  # of its step to the job's: at least, expected, at most

@@ -29,7 +29,8 @@ EVEN = 0.5
 FEW_MEASURED = 0.5
 _SAME = 5e-4
 _MOVES = {
-    "nothing": "first what moves no weights",
+    "one": "first one change that moves no weights",
+    "nothing": "several of these together",
     "layout": "another layout gains more",
     "all": "another precision or network gains more",
 }

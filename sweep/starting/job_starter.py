@@ -20,6 +20,8 @@ DEFAULTS = {
 ONE_LIST = "layer_split"
 BY_COST = "balanced_cost"
 AS_STACK = "stack"
+SWITCHES = ("overlap_grad", "overlap_param")
+"""What a job can switch on as it stands."""
 HELD = ("schedule", "precision")
 """What stays as the job has it: another precision is another training, and a framework has its schedules."""
 RECOMPUTE = ["none", "selective", "full"]
@@ -47,7 +49,8 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
         plan["sharding"] = AS_STACK
         lines["sharding"] = AS_STACK, f"as {stack.name} does: {stack.sharding}; where pp > 1 {stack.sharding_in_pipeline}"
     for name, value in plan.items():
-        values, why = lines.get(name, (value, ""))
+        switch = name in SWITCHES and value is False
+        values, why = lines.get(name, ([False, True], "moves no weights") if switch else (value, ""))
         if isinstance(values, list) and name not in HELD:
             if value not in values:
                 numbers = all(isinstance(each, int) for each in (*values, value))
@@ -87,7 +90,14 @@ def _running(job: Job, plan: Fields) -> list[str]:
     if job.peak_memory_gib:
         lines.append(shown_line("peak_memory_gib", float(f"{job.peak_memory_gib:.5g}"), f"measured: {job.memory_kind}", 2))
     if job.step_time_s is not None:
-        lines.append(shown_line("step_time_s", float(f"{job.step_time_s:.6g}"), "measured: the median of steady steps", 2))
+        lines.append(
+            shown_line(
+                "step_time_s",
+                float(f"{job.step_time_s:.6g}"),
+                f"measured: {'the median of steady steps' if job.steps else 'as given'}",
+                2,
+            )
+        )
         lines.append(
             shown_line(
                 "spread",

@@ -160,3 +160,39 @@ def test_a_job_that_cannot_be_is_refused_wherever_it_counts(running: dict[str, f
         assert done.returncode == 1, command
         assert told in done.stderr, command
         assert done.stderr.count("\n") == 1
+
+
+def test_beside_a_script_whose_step_is_given_the_cheapest_change_comes_first(tmp_path: Path) -> None:
+    """Overlap was fixed as the job has it, and no change was told of but the best plan's."""
+    (tmp_path / "run.sh").write_text(LAUNCHED.replace(" --overlap-grad-reduce --overlap-param-gather", ""))
+    sets = ("--set", "step_time_s=9.5", "--set", "peak_memory_gib=30")
+    init = sweep("init", tmp_path / "run.sh", "--hardware", "H100-SXM", *sets, "-o", tmp_path / "job.yaml")
+    assert "measured 32.21 GB (as given)" in init.stdout, init.stderr
+    spec = yaml.safe_load((tmp_path / "job.yaml").read_text())
+    assert (spec["running"]["step_time_s"], spec["running"]["peak_memory_gib"]) == (9.5, 30.0)
+    assert [spec["axes"][name] for name in ("overlap_grad", "overlap_param")] == [[False, True]] * 2
+    few = ("--set", "axes.cp=[1]", "--set", "axes.vpp=[1]", "--set", "axes.layer_split=[even]", "--set", "axes.tp=[2, 4]")
+    told = sweep("run", tmp_path / "job.yaml", "--out", tmp_path / "out", *few)
+    assert told.returncode == 0, told.stderr
+    lines = [line.removeprefix("running: ") for line in told.stdout.split("\n") if line.startswith("running: ")]
+    own = re.match(r"the job that runs is plan (\d+) \(measured 9\.5 s a step", lines[0])
+    assert own is not None, told.stdout
+    kinds = {line.partition(":")[0]: line for line in lines[1:]}
+    columns = ["plan", "step_time_s", *spec["axes"]]
+    rows = {row["plan"]: row for row in load(tmp_path / "out").to_arrow(columns).to_pylist()}
+    mine, moving = rows[int(own[1])], {"tp", "pp"}
+    for kind, most in (("first one change that moves no weights", 1), ("several of these together", 9)):
+        for plan, less in re.findall(r"plan (\d+) \([^()]*\) ([\d.]+)% less", kinds[kind]):
+            changed = {name for name in spec["axes"] if rows[int(plan)][name] != mine[name]}
+            assert 1 <= len(changed) <= most
+            assert not changed & moving
+            saved = 1 - rows[int(plan)]["step_time_s"] / mine["step_time_s"]
+            assert 0 < float(less) / 100 <= saved + 0.02, "a change saves about as much as is simulated"
+
+
+@pytest.mark.parametrize("given", ["step_time_s=0", "step_time_s=fast", "peak_memory_gib=true", "peak_memory_gib=1e9"])
+def test_a_step_or_memory_that_cannot_be_is_refused(tmp_path: Path, given: str) -> None:
+    (tmp_path / "run.sh").write_text(LAUNCHED)
+    done = sweep("init", tmp_path / "run.sh", "--set", given, "-o", tmp_path / "job.yaml")
+    assert done.returncode == 2
+    assert re.fullmatch(rf"error: --set {given}: expected a number above 0, of (seconds|GiB)\n", done.stderr)

@@ -200,7 +200,7 @@ def test_a_plan_that_cannot_run_as_it_was_read_is_said(tmp_path: Path) -> None:
     assert re.search(r"memory of the job's own plan, simulated: [\d.]+ GB a GPU \(state [\d.]+ GB, ", done.stdout)
     (tmp_path / "titan.log").write_text(specimens.TORCHTITAN, encoding="utf-8")
     done = sweep("init", tmp_path / "titan.log", "-o", tmp_path / "u.yaml")
-    assert "; its log says 54.76 GB (max reserved)" in done.stdout
+    assert "; measured 54.76 GB (max reserved)" in done.stdout
 
 
 def test_a_file_without_a_precision_can_be_swept(tmp_path: Path) -> None:
