@@ -101,7 +101,7 @@ def init_command(
         return print_sections(told_screen(told_job(workload)), own_console())
     given = {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
     given = dict(map(_given, sets or ())) | given
-    measured = {name: given.pop(name) for name in MEASURED if name in given and Path(workload).exists()}
+    measured: dict[str, Any] = {name: given.pop(name) for name in MEASURED if name in given and Path(workload).exists()}
     job = _job(workload, given, gpus, model) if Path(workload).exists() else None
     if job is None:
         _only_batch(workload, given, model)

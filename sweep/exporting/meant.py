@@ -5,6 +5,8 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from sim_core import HARDWARE_KEYS, Fields, SimError, SpecError
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better
 from sweep.evaluation.preparation import Prepared
@@ -14,7 +16,7 @@ from sweep.exporting.torchtitan import torchtitan_text
 from sweep.frameworks import torchtitan
 from sweep.frameworks.stacks import page_of
 from sweep.options import OptionError, wrong
-from sweep.ranking.beside_running import Beside, Win
+from sweep.ranking.beside_running import Beside, Win, ratio_of
 from sweep.ranking.error_bars import COLUMNS
 from sweep.ranking.ranking import Ranking, rank
 from sweep.ranking.selection import quoted
@@ -122,22 +124,23 @@ def meant_by(
     if job is not None and job.simulated_s and job.measured_s and tuner.is_timed:
         low, high = (launch[name] / job.measured_s for name in COLUMNS[:2])
         job = job._replace(best=launch["plan"], ratio=(low, launch[STEP] / job.measured_s, high))
-        job = job._replace(wins=tuple(_wins(ranking, job, row, tuner.opened, where)))
+        job = job._replace(wins=tuple(_wins(ranking, job, launch, tuner.opened, where)))
     return Meant(launch, fastest, job, (tuner.refusal(launch["plan"]), tuner.refusal(best["plan"])))
 
 
 def _wins(ranking: Ranking, job: Beside, launch: Fields, opened: Reopened, where: str | None) -> Iterator[Win]:
-    """What is expected to be faster than the job that runs, the cheapest to change first: of dearer changes what no cheaper one
-    gives."""
+    """What is faster than the job that runs, the cheapest to change first: of dearer changes what no cheaper one gives.
 
-    def rows_of(condition: str) -> list[Fields]:
+    By how much is simulated: why the job is slower or faster than that no change of it tells.
+    """
+
+    def rows_of(condition: str) -> pa.Table:
         condition = f"({where}\n) AND {condition}" if where else condition
-        found = rank(opened.folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=WINS)
-        return list(found.rows.to_pylist())
+        return rank(opened.folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=WINS).rows
 
     own = [name for name in ranking.varying if name in HARDWARE_KEYS or (name in FIELDS and not FIELDS[name].follows)]
-    measured_s = job.measured_s or 0.0
-    mine, found = rows_of(f"plan = {job.plan}")[0], {}
+    of_job = rows_of(f"plan = {job.plan}")
+    mine, tables = of_job.to_pylist()[0], {}
     same = {name: f"{quoted(name)} = {_in_sql(mine[name])}" for name in own}
     for moves, keeps in MOVES.items():
         kept = [name for name in own if (name in keeps if keeps is not None else name not in SWITCHED)]
@@ -145,20 +148,26 @@ def _wins(ranking: Ranking, job: Beside, launch: Fields, opened: Reopened, where
         if moves == "one" and (free := [name for name in own if name in SWITCHED]):
             others = [[same[other] for other in free if other != name] or ["plan >= 0"] for name in free]
             terms.append(f"({' OR '.join(' AND '.join(each) for each in others)})")
-        found[moves] = rows_of(" AND ".join(terms))
+        tables[moves] = [rows_of(" AND ".join(terms))]
         if keeps is not None and all(launch[name] == mine[name] for name in kept):
-            found[moves].append(launch)
-    tuner = tuner_of(opened, by=ranking.by, also=[row["plan"] for rows in found.values() for row in rows])
-    best = measured_s
-    for moves, rows in found.items():
-        here = [as_expected(row, tuner) for row in rows if not tuner.refusal(row["plan"])]
-        here = sorted((row for row in here if (row[RUNS] or 1.0) >= EVEN), key=lambda row: row[STEP])
-        for row in here[: WINS if moves == "one" else 1]:
-            if row[STEP] < (1 - WORTH) * best:
-                low, middle, high = (row[name] / measured_s for name in (COLUMNS[0], STEP, COLUMNS[1]))
-                changes = values_text({name: row[name] for name in own if row[name] != mine[name]})
-                yield Win(moves, row["plan"], changes, (low, middle, high), row[RUNS])
-        best = min([best, *(row[STEP] for row in here)])
+            tables[moves].insert(0, rows_of(f"plan = {launch['plan']}"))
+    every = pa.concat_tables([of_job, *(table for some in tables.values() for table in some)])
+    every = every.select(["plan", *own, "status", ranking.by])
+    tuner = tuner_of(opened, by=ranking.by, also=every["plan"].to_pylist())
+    best = 1.0
+    for moves, some in tables.items():
+        wins = []
+        for row in pa.concat_tables(some).to_pylist():  # the plan to launch, then the fastest first
+            plan, changes = row["plan"], values_text({name: row[name] for name in own if row[name] != mine[name]})
+            ratio, runs = (
+                ratio_of(every, mine["plan"], plan, ranking.by, job.differences),
+                tuner.expected(plan).runs_probability,
+            )
+            if ratio is not None and ratio[1] < (1 - WORTH) * best and runs >= EVEN and not tuner.refusal(plan):
+                wins.append(Win(moves, plan, changes, ratio, runs))
+        wins = wins[: WINS if moves == "one" else 1]
+        yield from wins
+        best = min([best, *(win.ratio[1] for win in wins)])
 
 
 def _in_sql(value: object) -> str:

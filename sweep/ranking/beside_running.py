@@ -13,7 +13,7 @@ from sweep.ranking.query import Rows, plan_columns
 from sweep.ranking.selection import quoted
 from sweep.spec.spec import Running
 from sweep.spec.values import Value
-from sweep.uncertainty.evidence import LEVEL, Basis, t3_quantile
+from sweep.uncertainty.evidence import LEVEL, Basis, Differences, t3_quantile
 from sweep.uncertainty.judging import NO_CHOICE, coordinates, distances, squares
 
 FOLLOWING = ("dp", "ga")
@@ -27,7 +27,7 @@ class Win(NamedTuple):
     plan: int
     changes: str
     ratio: tuple[float, float, float]  # of its step to the job's: at least, expected, at most
-    runs: float | None  # its chance to run
+    runs: float  # its chance to run
 
 
 class Beside(NamedTuple):
@@ -40,6 +40,7 @@ class Beside(NamedTuple):
     simulated_s: float | None
     measured_s: float | None
     ratio: tuple[float, float, float] | None
+    differences: Differences | None = None  # what tells how sure a ratio is
     wins: tuple[Win, ...] = ()  # the cheapest first
 
     @property
@@ -72,7 +73,8 @@ def beside_running(
         best=best,
         simulated_s=mine["step_time_s"] if runs else None,
         measured_s=running.step_time_s,
-        ratio=_ratio(found, mine["plan"], best, by, basis) if runs else None,
+        ratio=ratio_of(found, mine["plan"], best, by, basis.differences) if runs else None,
+        differences=basis.differences,
     )
 
 
@@ -93,9 +95,11 @@ def _same(fields: Mapping[str, Value]) -> str:
     return " AND ".join(f"{quoted(name)} = ?" for name in fields) or "false"
 
 
-def _ratio(rows: pa.Table, mine: int, best: int, by: str, basis: Basis) -> tuple[float, float, float] | None:
-    """The step of the best plan over that of plan `mine`: simulated, with the interval that pairs of measured runs give."""
-    if basis.differences is None:
+def ratio_of(
+    rows: pa.Table, mine: int, best: int, by: str, differences: Differences | None
+) -> tuple[float, float, float] | None:
+    """The step of another plan over that of plan `mine`: simulated, with the interval that pairs of measured runs give."""
+    if differences is None:
         return None
     if mine == best:
         return 1.0, 1.0, 1.0
@@ -103,6 +107,6 @@ def _ratio(rows: pa.Table, mine: int, best: int, by: str, basis: Basis) -> tuple
     pair = rows.take([numbers.index(mine), numbers.index(best)])
     own, least = pair[by].to_pylist() if by in LONGER else (1 / amount for amount in pair[by].to_pylist())
     points = coordinates(pair, plan_columns(rows.column_names, (*NO_CHOICE, "plan")))
-    variance = basis.differences.variogram(distances(points, 0), squares(points, 0))[1]
+    variance = differences.variogram(distances(points, 0), squares(points, 0))[1]
     width, ratio = t3_quantile((1 + LEVEL) / 2) * float(variance) ** 0.5, least / own
     return float(ratio * np.exp(-width)), float(ratio), float(ratio * np.exp(width))

@@ -300,10 +300,10 @@ def running_words(job: Beside) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _gain(ratio: tuple[float, float, float], runs: float | None) -> str:
+def _gain(ratio: tuple[float, float, float], runs: float) -> str:
     """What a change saves, and its risk."""
     low, middle, high = map(_change, ratio)
-    return f"{middle} ({LEVEL:.0%}: {high} to {low}" + ("" if runs is None else f"; runs with {runs:.0%}") + ")"
+    return f"{middle} ({LEVEL:.0%}: {high} to {low}; runs with {runs:.0%})"
 
 
 def _beside_words(job: Beside) -> str:
