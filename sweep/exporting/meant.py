@@ -123,12 +123,13 @@ def meant_by(
     job = ranking.running
     if job is not None and job.simulated_s and job.measured_s and tuner.is_timed:
         low, high = (launch[name] / job.measured_s for name in COLUMNS[:2])
-        job = job._replace(best=launch["plan"], ratio=(low, launch[STEP] / job.measured_s, high))
-        job = job._replace(wins=tuple(_wins(ranking, job, launch, tuner.opened, where)))
+        simulated = launch[SIMULATED] / job.simulated_s
+        job = job._replace(best=launch["plan"], ratio=(low, launch[STEP] / job.measured_s, high), simulated=simulated)
+        job = job._replace(wins=tuple(_wins(ranking, job, tuner.opened, where)))
     return Meant(launch, fastest, job, (tuner.refusal(launch["plan"]), tuner.refusal(best["plan"])))
 
 
-def _wins(ranking: Ranking, job: Beside, launch: Fields, opened: Reopened, where: str | None) -> Iterator[Win]:
+def _wins(ranking: Ranking, job: Beside, opened: Reopened, where: str | None) -> Iterator[Win]:
     """What is faster than the job that runs, the cheapest to change first: of dearer changes what no cheaper one gives.
 
     By how much is simulated: why the job is slower or faster than that no change of it tells.
@@ -148,19 +149,16 @@ def _wins(ranking: Ranking, job: Beside, launch: Fields, opened: Reopened, where
         if moves == "one" and (free := [name for name in own if name in SWITCHED]):
             others = [[same[other] for other in free if other != name] or ["plan >= 0"] for name in free]
             terms.append(f"({' OR '.join(' AND '.join(each) for each in others)})")
-        tables[moves] = [rows_of(" AND ".join(terms))]
-        if keeps is not None and all(launch[name] == mine[name] for name in kept):
-            tables[moves].insert(0, rows_of(f"plan = {launch['plan']}"))
-    every = pa.concat_tables([of_job, *(table for some in tables.values() for table in some)])
-    every = every.select(["plan", *own, "status", ranking.by])
+        tables[moves] = rows_of(" AND ".join(terms))
+    every = pa.concat_tables([of_job, *tables.values()])
     tuner = tuner_of(opened, by=ranking.by, also=every["plan"].to_pylist())
     best = 1.0
     for moves, some in tables.items():
         wins = []
-        for row in pa.concat_tables(some).to_pylist():  # the plan to launch, then the fastest first
+        for row in some.to_pylist():  # the fastest first
             plan, changes = row["plan"], values_text({name: row[name] for name in own if row[name] != mine[name]})
             ratio, runs = (
-                ratio_of(every, mine["plan"], plan, ranking.by, job.differences),
+                ratio_of(every, mine["plan"], plan, ranking.by, own, job.differences),
                 tuner.expected(plan).runs_probability,
             )
             if ratio is not None and ratio[1] < (1 - WORTH) * best and runs >= EVEN and not tuner.refusal(plan):

@@ -1,6 +1,6 @@
 """The best plan of a result beside the job that runs: how much less time its step is expected to take, with an interval."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import duckdb
@@ -14,7 +14,7 @@ from sweep.ranking.selection import quoted
 from sweep.spec.spec import Running
 from sweep.spec.values import Value
 from sweep.uncertainty.evidence import LEVEL, Basis, Differences, t3_quantile
-from sweep.uncertainty.judging import NO_CHOICE, coordinates, distances, squares
+from sweep.uncertainty.judging import coordinates, distances, squares
 
 FOLLOWING = ("dp", "ga")
 """Fields of plans that follow from others."""
@@ -40,7 +40,8 @@ class Beside(NamedTuple):
     simulated_s: float | None
     measured_s: float | None
     ratio: tuple[float, float, float] | None
-    differences: Differences | None = None  # what tells how sure a ratio is
+    simulated: float | None = None  # the same ratio as simulated
+    differences: Differences | None = None  # what tells how sure it is
     wins: tuple[Win, ...] = ()  # the cheapest first
 
     @property
@@ -66,14 +67,14 @@ def beside_running(
     found = connection.sql(query, params=list(fields.values())).to_arrow_table()
     nothing: Fields = {"plan": None, "status": "", "reason": ""}
     mine = next((row for row in found.to_pylist() if all(row[name] == value for name, value in fields.items())), nothing)
-    runs = mine["status"] == "ok"
+    runs, of_plan = mine["status"] == "ok", plan_columns(found.column_names, ("plan",))
     return Beside(
         plan=mine["plan"],
         reason=mine["reason"] or "",
         best=best,
         simulated_s=mine["step_time_s"] if runs else None,
         measured_s=running.step_time_s,
-        ratio=ratio_of(found, mine["plan"], best, by, basis.differences) if runs else None,
+        ratio=ratio_of(found, mine["plan"], best, by, of_plan, basis.differences) if runs else None,
         differences=basis.differences,
     )
 
@@ -96,9 +97,12 @@ def _same(fields: Mapping[str, Value]) -> str:
 
 
 def ratio_of(
-    rows: pa.Table, mine: int, best: int, by: str, differences: Differences | None
+    rows: pa.Table, mine: int, best: int, by: str, columns: Sequence[str], differences: Differences | None
 ) -> tuple[float, float, float] | None:
-    """The step of another plan over that of plan `mine`: simulated, with the interval that pairs of measured runs give."""
+    """The step of another plan over that of plan `mine`: simulated, with the interval that pairs of measured runs give.
+
+    `columns`: those of a plan in which plans may differ.
+    """
     if differences is None:
         return None
     if mine == best:
@@ -106,7 +110,7 @@ def ratio_of(
     numbers = rows["plan"].to_pylist()
     pair = rows.take([numbers.index(mine), numbers.index(best)])
     own, least = pair[by].to_pylist() if by in LONGER else (1 / amount for amount in pair[by].to_pylist())
-    points = coordinates(pair, plan_columns(rows.column_names, (*NO_CHOICE, "plan")))
+    points = coordinates(pair, columns)
     variance = differences.variogram(distances(points, 0), squares(points, 0))[1]
     width, ratio = t3_quantile((1 + LEVEL) / 2) * float(variance) ** 0.5, least / own
     return float(ratio * np.exp(-width)), float(ratio), float(ratio * np.exp(width))

@@ -27,6 +27,8 @@ ROOM = 0.9
 EVEN = 0.5
 """Chance to run below which the next plan with room is named, too."""
 FEW_MEASURED = 0.5
+UNEXPLAINED = 0.02
+"""By how much more than simulated a plan gains before that is said."""
 _SAME = 5e-4
 _MOVES = {
     "one": "first one change that moves no weights",
@@ -322,7 +324,10 @@ def _beside_words(job: Beside) -> str:
     expected = f"plan {job.best} is expected to take {short(job.step_s * middle, 's')}, {_change(middle)}"
     sure = f"{LEVEL:.0%}: {_change(high)} to {_change(low)}"
     doubt = "; it may be no faster" if high >= 1 else ""
-    return f"{told}; {expected} ({sure}{doubt})"
+    rest = ""
+    if job.simulated and middle < job.simulated - UNEXPLAINED:
+        rest = f", {_change(job.simulated)} as simulated: the rest is what slows the job, and may stay"
+    return f"{told}; {expected} ({sure}{doubt}){rest}"
 
 
 def _change(ratio: float) -> str:
