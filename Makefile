@@ -87,6 +87,7 @@ reference: $(READY)  ## remake what is made from the code: pages of commands and
 	$(BIN)/python -m docs.made.plan_fields
 	$(BIN)/python docs/made/commands_page.py
 	$(BIN)/python -m docs.made.docs_tables
+	$(BIN)/python -m docs.made.schemas
 
 rooms: $(READY)  ## print what every file of the sources is for
 	@$(BIN)/python docs/made/rooms_page.py

@@ -44,6 +44,7 @@ COMMANDS = {
     "hardware": "List the hardware presets, or the numbers of one with their sources.",
     "stack": "List the frameworks that can be simulated, or the facts of one with their sources.",
     "model": "List the models, or show the parameters and FLOPs of one, with its source.",
+    "schema": "Print the JSON Schema of a kind of file, by which an editor completes and checks it while you write.",
 }
 """What each command is for: its docstring (a test compares them)."""
 
@@ -53,7 +54,7 @@ _TOGETHER = {
     "plans": ("explain", "whatif", "export"),
     "files": ("inspect", "simulate"),
     "recorded": ("replay", "timeline"),
-    "presets": ("hardware", "stack", "model"),
+    "presets": ("hardware", "stack", "model", "schema"),
 }
 """Modules of several commands; any other command has one of its own."""
 HELP = {"help_option_names": ["-h", "--help"]}

@@ -39,6 +39,7 @@ from sweep.runs.table import NotSimulated
 from sweep.show.logs import told_screen
 from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
+from sweep.spec.document import SCHEMAS
 from sweep.spec.spec import SweepSpec, load_spec
 from sweep.spec.values import ALIASES, FIELDS, check_value
 from sweep.starting.job_starter import DEFAULTS, job_starter
@@ -130,6 +131,7 @@ def init_command(
         text = _with_numbers(text, device)
     if taken:
         text = text.replace("\n", f"\n# Taken, as not given: {', '.join(taken)}.\n", 1)
+    text = f"# yaml-language-server: $schema={(SCHEMAS / 'spec.json').as_uri()}\n{text}"
     if str(path) == "-":
         sys.stdout.write(text)
         return

@@ -1,8 +1,9 @@
-"""`sweep hardware`, `sweep stack`, `sweep model`: what ships, and the numbers of one with their sources."""
+"""`sweep hardware`, `sweep stack`, `sweep model`, `sweep schema`: what ships, and the numbers of one with their sources."""
 
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BaseModel
@@ -36,6 +37,7 @@ from sweep.show.inputs import (
     stack_lines,
     stacks_screen,
 )
+from sweep.spec.document import SCHEMAS
 
 MOST = 10**9
 
@@ -91,6 +93,20 @@ def model_command(
         return
     values = [model_values(model) for model in models]
     tell(values[0] if name else values, model_screen(models[0]) if name else models_screen(models), as_json)
+
+
+class Written(StrEnum):
+    """Kinds of files that a user writes."""
+
+    spec = "spec"
+    nightly = "nightly"
+    hardware = "hardware"
+    stack = "stack"
+
+
+def schema_command(kind: Annotated[Written, Argument(help="Whose schema.")]) -> None:
+    """Print the JSON Schema of a kind of file, by which an editor completes and checks it while you write."""
+    sys.stdout.write((SCHEMAS / f"{kind}.json").read_text(encoding="utf-8"))
 
 
 def _documents(records: Sequence[BaseModel], name: str | None) -> object:

@@ -17,6 +17,8 @@ from sweep.options import OptionError, wrong
 from sweep.spec.other_names import meant, our_name
 
 Checked = TypeVar("Checked", bound=BaseModel)
+SCHEMAS = Path(__file__).parent / "schemas"
+"""JSON Schemas of what users write, for their editors; made by docs/made/schemas.py."""
 _OPEN = ("axes", "fixed")
 """Sections whose keys may themselves contain dots (`axes.hardware.nic_bandwidth`)."""
 _ITS_OWN = ("hardware.", "workload.", "model.", "budget.", "failures.", "stragglers.")
