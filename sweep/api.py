@@ -3,12 +3,13 @@
 import io
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -20,10 +21,12 @@ from sweep.answers.against import compared
 from sweep.answers.asked import explained
 from sweep.answers.explanation import explain
 from sweep.answers.section import Section, values_of
-from sweep.answers.whatif import Question, section_of, what_if
+from sweep.answers.whatif import Question, section_of, what_if as asked_what
 from sweep.columns import result_column
+from sweep.commands.init_command import written
+from sweep.commands.running_commands import sought
 from sweep.evaluation.one_plan import simai_text
-from sweep.evaluation.preparation import prepare
+from sweep.evaluation.preparation import Prepared, prepare
 from sweep.evaluation.slices import LIMIT_S
 from sweep.execution import run_sweep
 from sweep.executors import Executor
@@ -39,6 +42,7 @@ from sweep.report.content import content_of
 from sweep.report.page import report_page
 from sweep.results.folder import Folder, Location, folder_at
 from sweep.results.store import Store
+from sweep.search.search import as_search, run_search
 from sweep.show.perfetto import drawn_plan
 from sweep.show.sections import html_table, paragraphs, print_sections
 from sweep.spec.given import plain
@@ -46,12 +50,17 @@ from sweep.spec.spec import SweepSpec, checked_spec, load_spec
 from sweep.tuning.tuner import Tuner
 from sweep.wording import cell, heading
 
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
 _RESULTS = Path("results")
 _SHOWN = 10
 """Plans that a notebook shows of a result."""
 _WIDE = 160
 Form = Literal["megatron", "torchtitan", "simai"]
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -68,12 +77,28 @@ class Told:
         return f"<pre>{paragraphs([self.text]).removeprefix('<p>').removesuffix('</p>')}</pre>"
 
 
-def _rows_of(ranked: Callable[Concatenate[Folder, P], Ranking]) -> Callable[Concatenate["Result", P], pa.Table]:
+class Table(Protocol):
+    """What most callers need of a pyarrow.Table, which has no types of its own: the rows of a result."""
+
+    num_rows: int
+    column_names: list[str]
+
+    def __getitem__(self, column: str) -> Any: ...
+
+    def to_pylist(self) -> list[Fields]:
+        """The rows, each by the names of its columns."""
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The rows as a frame."""
+
+
+def _rows_of(ranked: Callable[Concatenate[Folder, P], Ranking]) -> Callable[Concatenate["Result", P], Table]:
     """A ranking of a folder as a method of its result, with the same parameters."""
 
     @wraps(ranked)
-    def rows(result: "Result", /, *args: P.args, **asked: P.kwargs) -> pa.Table:
-        return ranked(result.folder, *args, **asked).rows
+    def rows(result: "Result", /, *args: P.args, **asked: P.kwargs) -> Table:
+        table: Table = ranked(result.folder, *args, **asked).rows
+        return table
 
     return rows
 
@@ -102,14 +127,15 @@ class Result:
             parts = [pq.read_table(path, columns=chosen).replace_schema_metadata(None) for path in paths]
         return pa.concat_tables(parts).unify_dictionaries()
 
-    def to_pandas(self, columns: Sequence[str] = ()) -> Any:
+    def to_pandas(self, columns: Sequence[str] = ()) -> "pandas.DataFrame":
         """The same as a pandas.DataFrame. Raises SpecError if pandas is not installed."""
         _library("pandas")
         return self.to_arrow(columns).to_pandas()
 
-    def to_polars(self, columns: Sequence[str] = ()) -> Any:
+    def to_polars(self, columns: Sequence[str] = ()) -> "polars.DataFrame":
         """The same as a polars.DataFrame. Raises SpecError if polars is not installed."""
-        return _library("polars").from_arrow(self.to_arrow(columns))
+        frame: polars.DataFrame = _library("polars").from_arrow(self.to_arrow(columns))
+        return frame
 
     def to_duckdb(self, columns: Sequence[str] = ()) -> duckdb.DuckDBPyRelation:
         """The same as a relation of a DuckDB in memory."""
@@ -147,7 +173,7 @@ class Result:
     ) -> Told:
         """A plan with another job or machine, and the best plan then: `sweep whatif`."""
         question = Question(gpus=gpus, nic=nic, device=device, sequence=sequence, tokens=tokens, price=price)
-        return _told([section_of(what_if(self._opened, self._number(plan), question))])
+        return _told([section_of(asked_what(self._opened, self._number(plan), question))])
 
     def timeline(self, plan: int | str = BEST, path: Path | str = "timeline.json", *, stages: Sequence[int] = ()) -> Path:
         """Write the step of a plan, or some of its stages, for ui.perfetto.dev; returns the file."""
@@ -221,6 +247,31 @@ def load(path: Location, *, spec: Path | str | None = None) -> Result:
     return Result(folder=folder, spec=None if spec is None else Path(spec))
 
 
+def init(
+    source: Path | str,
+    out: Path | str | None = None,
+    *,
+    hardware: str | None = None,
+    gpus: int | None = None,
+    sequence: int | None = None,
+    micro_batch: int | None = None,
+    stack: str | None = None,
+    model: str | None = None,
+    values: Values | None = None,
+) -> Path:
+    """Write a commented spec for a model, a workload file or a job that runs, as `sweep init`; returns its file.
+
+    `values`: what the file does not tell, by name, as `--set`. What the command notes is a warning. Raises SimError, OSError.
+    """
+    path, notes, _ = written(
+        str(source), None if out is None else Path(out), [f"{name}={value}" for name, value in (values or {}).items()],
+        hardware=hardware, gpus=gpus, sequence=sequence, micro_batch=micro_batch, stack=stack, model=model,
+    )  # fmt: skip
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return path
+
+
 def run(
     spec: SweepSpec | Values | Path | str,
     out: Location | None = None,
@@ -240,26 +291,77 @@ def run(
     What the command prints as a warning is one here. Raises SimError, OSError; an interrupted run goes on when it is called
     again.
     """
-    path = Path(spec) if isinstance(spec, Path | str) else None
+    checked, prepared = _prepared(spec)
+    with _stored(spec, checked, checked.name, prepared, out, executor, workers, slice_limit, fresh) as (result, running):
+        run_sweep(prepared, Store(directory=result.folder), running, fresh=fresh)
+    return result
+
+
+def search(
+    spec: SweepSpec | Values | Path | str,
+    out: Location | None = None,
+    *,
+    best: int = 1,
+    within: float = 0.0,
+    executor: Literal["local", "ray"] | Executor = "local",
+    workers: int | None = 0,
+    slice_limit: float = LIMIT_S,
+    fresh: bool = False,
+) -> Result:
+    """Find the `best` plans of a sweep, proven, and those worse by at most a part `within`, as `sweep search`: a result that
+    holds these (default: results/NAME-search-HASH). All else as `run`."""
+    checked, whole = _prepared(spec)
+    objective = sought(checked, whole, best, within)
+    prepared = as_search(whole, objective)
+    name = f"{checked.name}-search"
+    with _stored(spec, checked, name, prepared, out, executor, workers, slice_limit, fresh) as (result, running):
+        run_search(prepared, objective, Store(directory=result.folder), running, fresh=fresh)
+    return result
+
+
+def _of_loaded(method: Callable[Concatenate[Result, P], T]) -> Callable[Concatenate[Location, P], T]:
+    """A method of a result as a function of its folder, with the same parameters."""
+
+    @wraps(method)
+    def answer(path: Location, /, *args: P.args, **asked: P.kwargs) -> T:
+        return method(load(path), *args, **asked)
+
+    return answer
+
+
+tune = _of_loaded(Result.tuner)
+what_if = _of_loaded(Result.what_if)
+
+
+def _prepared(spec: SweepSpec | Values | Path | str) -> tuple[SweepSpec, Prepared]:
+    """A spec and what it means; its warnings are those of the caller's caller."""
     if isinstance(spec, Path | str):
-        checked = load_spec(Path(spec))
+        checked, base = load_spec(Path(spec)), Path(spec).parent
     else:
-        checked = spec if isinstance(spec, SweepSpec) else checked_spec(plain(spec), "spec")
-    prepared = prepare(checked, path.parent if path else Path())
+        checked, base = spec if isinstance(spec, SweepSpec) else checked_spec(plain(spec), "spec"), Path()
+    prepared = prepare(checked, base)
     for warning in prepared.warnings:
-        warnings.warn(warning, stacklevel=2)
-    folder = folder_at(out or _RESULTS / f"{checked.name}-{prepared.sweep.identity[:8]}")
-    store = Store(directory=folder)
-    store.check(prepared.provenance, fresh=fresh)
+        warnings.warn(warning, stacklevel=3)
+    return checked, prepared
+
+
+@contextmanager
+def _stored(
+    spec: object, checked: SweepSpec, name: str, prepared: Prepared, out: Location | None, executor: str | Executor,
+    workers: int | None, slice_limit: float, fresh: bool,
+) -> Iterator[tuple[Result, Executor]]:  # fmt: skip
+    """The result, empty or in part, and an executor that fills it."""
+    folder = folder_at(out or _RESULTS / f"{name}-{prepared.sweep.identity[:8]}")
+    Store(directory=folder).check(prepared.provenance, fresh=fresh)
     if isinstance(executor, str) and executor not in list(Kind):
         raise SpecError(f"executor: found {shown(executor)}, {nearest(executor, list(Kind))}")
+    result = Result(folder=folder, spec=Path(spec) if isinstance(spec, Path | str) else None)
     if isinstance(executor, str):
         count = workers or None if executor == Kind.ray else workers
         with opened(Kind(executor), count, slice_limit, checked.store.writer, folder) as running:
-            run_sweep(prepared, store, running, fresh=fresh)
+            yield result, running
     else:
-        run_sweep(prepared, store, executor, fresh=fresh)
-    return Result(folder=folder, spec=path)
+        yield result, executor
 
 
 def _told(sections: Sequence[Section]) -> Told:

@@ -19,21 +19,31 @@ from tests.conftest import ROOT
 PACKAGES = ("sim_core", "sweep")
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the sources, by the setuptools of this environment."""
+def built(tmp_path_factory: pytest.TempPathFactory, how: str) -> Path:
+    """A wheel from a copy of the sources, made by a hook of the setuptools of this environment."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in PACKAGES:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, source)
-    code = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
+    code = f"import sys; from setuptools.build_meta import {how}; {how}(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", code, str(out)], cwd=source, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = out.glob("*.whl")
-    return built
+    (made,) = out.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory, "build_wheel")
+
+
+def test_an_editable_installation_is_a_path_which_type_checkers_follow(tmp_path_factory: pytest.TempPathFactory) -> None:
+    archive = ZipFile(built(tmp_path_factory, "build_editable"))
+    (path,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith(".pth"))
+    assert (Path(path.strip()) / "sweep" / "py.typed").exists()
 
 
 def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:

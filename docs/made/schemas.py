@@ -204,7 +204,7 @@ LABELS: Final[Mapping[str, Schema]] = {
         "anyOf": [
             {"enum": [*SPLITS[:LISTED]]},
             {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": 999_999}},
-            {"type": "string", "pattern": r"^\s*[0-9]{1,6}\s*(,\s*[0-9]{1,6}\s*)*$", "patternErrorMessage": "such as 8,10,10,8"},
+            {"type": "string", "pattern": r"^\s*[0-9]{1,6}\s*(,\s*[0-9]{1,6}\s*)*$", "patternErrorMessage": "as 8,10,10,8"},
         ]
     },
     "expert_imbalance": {

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +100,40 @@ def init_command(
     """Write a commented spec for a model, a workload file or a job that runs, ready to run and to change."""
     if only_told:
         return print_sections(told_screen(told_job(workload)), own_console())
+    path, notes, size = written(
+        workload,
+        output,
+        sets,
+        hardware=hardware,
+        gpus=gpus,
+        sequence=sequence,
+        micro_batch=micro_batch,
+        stack=stack,
+        model=model,
+    )
+    console = own_console(quiet=not size)
+    for note in notes:
+        console.print(f"note: {note}")
+    best = " --best 20" if suited(size) == "search" else ""
+    console.print(f"{path}: {plural(size)}. Next: sweep {suited(size)} {path}{best}")
+
+
+def written(
+    workload: str,
+    output: Path | None = None,
+    sets: Sequence[str] | None = None,
+    *,
+    hardware: str | None = None,
+    gpus: int | None = None,
+    sequence: int | None = None,
+    micro_batch: int | None = None,
+    stack: str | None = None,
+    model: str | None = None,
+) -> tuple[Path, list[str], int]:
+    """Write the spec; its file, what there is to note of it, and how many plans it has. Of `-`, standard output, 0.
+
+    Raises SimError, OSError.
+    """
     given = {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
     given = dict(map(_given, sets or ())) | given
     measured: dict[str, Any] = {name: given.pop(name) for name in MEASURED if name in given and Path(workload).exists()}
@@ -134,7 +168,7 @@ def init_command(
     text = f"# yaml-language-server: $schema={(SCHEMAS / 'spec.json').as_uri()}\n{text}"
     if str(path) == "-":
         sys.stdout.write(text)
-        return
+        return path, [], 0
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     try:
@@ -143,14 +177,9 @@ def init_command(
     except BaseException:
         path.unlink()
         raise
-    console = own_console()
-    if taken:
-        console.print(f"note: not given, so taken: {', '.join(taken)}")
-    for note in _said(job, given, spec, prepared) if job else prepared.warnings:
-        console.print(f"note: {note}")
-    size = prepared.sweep.space.size
-    best = " --best 20" if suited(size) == "search" else ""
-    console.print(f"{path}: {plural(size)}. Next: sweep {suited(size)} {path}{best}")
+    notes = [f"not given, so taken: {', '.join(taken)}"] if taken else []
+    notes += _said(job, given, spec, prepared) if job else prepared.warnings
+    return path, notes, prepared.sweep.space.size
 
 
 def _said(job: Job, given: Fields, spec: SweepSpec, prepared: Prepared) -> Iterator[str]:

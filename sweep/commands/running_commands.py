@@ -144,10 +144,7 @@ def search_command(
     check_workers(executor, workers)
     loaded = _spec_at(spec, sets)
     whole = prepared_spec(loaded, spec)
-    column, descending = objectives_of(loaded)
-    objective = Objective(column=column, descending=descending, per=tuple(loaded.per), best=best, within=within)
-    if objective.follows_step:
-        objective = replace(objective, dear=failing(whole))
+    objective = sought(loaded, whole, best, within)
     prepared = as_search(whole, objective)
     folder = _introduced(loaded, f"{loaded.name}-search", prepared, out, console, verbose=verbose)
     of_workers = (loaded, prepared, out, folder, executor, workers, slice_limit, fresh, console)
@@ -178,6 +175,13 @@ def search_command(
     if not answer.rows:
         console.print("No plan can run.")
         raise Exit(EXIT_NO_PLAN)
+
+
+def sought(loaded: SweepSpec, prepared: Prepared, best: int, within: float) -> Objective:
+    """What a search of a spec looks for: `best` plans of each group, and those that are worse by a part `within`."""
+    column, descending = objectives_of(loaded)
+    objective = Objective(column=column, descending=descending, per=tuple(loaded.per), best=best, within=within)
+    return replace(objective, dear=failing(prepared)) if objective.follows_step else objective
 
 
 def _spec_at(path: Path, sets: list[str] | None) -> SweepSpec:

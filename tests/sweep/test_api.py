@@ -138,14 +138,43 @@ def test_mistakes_are_one_line(path: Path, result: sweep.Result, tmp_path: Path)
 
 
 def test_the_package_lists_its_interface(result: sweep.Result) -> None:
-    assert dir(sweep) == ["Result", "SimError", "Spec", "SpecError", "Told", "Tuner", "load", "run"]
+    functions = ["init", "load", "run", "search", "tune", "what_if"]
+    assert dir(sweep) == ["Result", "SimError", "Spec", "SpecError", "Table", "Told", "Tuner", *functions]
     assert all(getattr(sweep, name) for name in dir(sweep))
+    assert all(inspect.isfunction(getattr(sweep, name)) for name in functions), "also search, which is a package, too"
     assert sweep.SpecError is SpecError
     with pytest.raises(AttributeError, match="no attribute 'rum'"):
         getattr(sweep, "rum")  # noqa: B009
+    kinds = {parameter.kind for name in functions for parameter in inspect.signature(getattr(sweep, name)).parameters.values()}
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
     for name in ("rank", "tuner", "explain", "what_if", "timeline", "export", "report"):
         kinds = {parameter.kind for parameter in inspect.signature(getattr(result, name)).parameters.values()}
         assert inspect.Parameter.VAR_KEYWORD not in kinds, name
+
+
+def test_a_spec_is_written_searched_and_asked_as_by_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sweep.init`, `search`, `tune` and `what_if` say what `sweep init`, `search`, `tune` and `whatif` say."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match="not given, so taken: --hardware H100-SXM"):
+        path = sweep.init("llama3-8b", gpus=8, values={"global_batch": 64})
+    assert path == Path("llama3-8b.yaml")
+    with pytest.raises(SpecError, match="a file that is not there yet"):
+        sweep.init("llama3-8b", path)
+    spec = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert spec["fixed"]["global_batch"] == 64
+    spec["axes"] = {"tp": [1, 2, 4, 8], "micro_batch": [1, 2], "checkpointing": ["none", "full"]}
+    spec["fixed"] |= {"pp": 1, "vpp": 1, "sharding": "optimizer"}
+    small = Path("small.yaml")
+    small.write_text(yaml.safe_dump(spec), encoding="utf-8")
+    found = sweep.search(small, best=3)
+    assert command("search", small, "--best", 3, "--out", "by_hand").returncode == 0
+    assert found.to_arrow().equals(sweep.load("by_hand").to_arrow())
+    assert re.fullmatch("results/llama3-8b-search-[0-9a-f]{8}", str(found.folder))
+    best = found.best["plan"]
+    told = command("whatif", "by_hand", best, "--gpus", 16, "--json")
+    assert sweep.what_if(found.folder, best, gpus=16).values == json.loads(told.stdout)
+    asked = json.loads(command("tune", "by_hand", "--json").stdout)
+    assert [proposal.plan for proposal in sweep.tune(found.folder).ask(1)] == [each["plan"] for each in asked["next"]]
 
 
 @pytest.mark.long
@@ -154,6 +183,8 @@ def test_a_type_checker_finds_a_misspelt_option(tmp_path: Path) -> None:
     script.write_text(
         'import sweep\nspec: sweep.Spec = {"nmae": "x"}\nr = sweep.run(spec, worker=2)\nr.rank(topp=3)\nr.explian()\n'
         'sweep.lod("x")\nr.export(form="megatrn")\nr.rank(top=3, where="tp > 1")\nsweep.load("out").to_arrow(["plan"])\n'
+        'sweep.search(spec, bets=2)\nsweep.tune("out", bye="x")\nsweep.what_if("out", gpus="8")\nsweep.init("m", gpu=8)\n'
+        'r.rank().to_pylst()\nr.rank(top=1).to_pylist()[0]["plan"]\nr.to_polars().heighth\n'
     )
     words = [
         sys.executable,
@@ -166,7 +197,11 @@ def test_a_type_checker_finds_a_misspelt_option(tmp_path: Path) -> None:
         str(script),
     ]
     told = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False).stdout
-    assert [int(line.split(":")[1]) for line in told.splitlines() if ": error:" in line] == [2, 3, 4, 5, 6, 7], told
+    assert [int(line.split(":")[1]) for line in told.splitlines() if ": error:" in line] == [
+        *range(2, 8),
+        *range(10, 15),
+        16,
+    ], told
 
 
 def test_values_of_numpy_tuples_and_ranges_are_taken(path: Path, result: sweep.Result, monkeypatch: pytest.MonkeyPatch) -> None:

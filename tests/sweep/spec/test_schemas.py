@@ -1,4 +1,4 @@
-"""The JSON Schemas that ship for editors: made from the rows, true of every example and preset, and as strict as the readers."""
+"""The JSON Schemas that ship for editors: made from the rows, true of all examples and presets, as strict as the readers."""
 
 from __future__ import annotations
 
