@@ -99,7 +99,9 @@ def read_document(path: Path, keys: str) -> tuple[Document, Lines]:
     """The mapping in a file, JSON by its suffix, else YAML; messages give `keys` as examples. Raises SpecError, OSError."""
     try:
         text = read_input(path, 4 * MOST_CHARACTERS if path.suffix != ".json" else 2**26).decode("utf-8-sig")
-    except UnicodeDecodeError:
+        if "\0" in text:
+            raise ValueError
+    except ValueError:
         raise SpecError(f"{path}: not UTF-8 text") from None
     if path.suffix == ".json":
         document, lines = parse_json(text, str(path))

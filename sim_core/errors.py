@@ -70,9 +70,9 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     begin = (f"{name}_", f"{name}-")
     around = [word for word in words if len(name) > 1 and (word.startswith(begin) or word.endswith(f"_{name}"))]
     around += [word for word in words if len(name) > _PART and f"_{name}" in word and word not in around]
-    if around and not difflib.get_close_matches(name, words, n=1, cutoff=0.8):
-        plainest = sorted(around, key=len) if "-" in around[0] else around  # of presets
-        close = plainest[:3]
+    of_preset = bool(around) and "-" in around[0]
+    if of_preset or (around and not difflib.get_close_matches(name, words, n=1, cutoff=0.8)):
+        close = (sorted(around, key=len) if of_preset else around)[:3]
     else:
         close = difflib.get_close_matches(name, words, n=3, cutoff=0.5)
     if close:

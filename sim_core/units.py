@@ -27,7 +27,7 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "": {"": 1.0},
 }
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
-_EXAMPLE = {"s": "us", "B": "GB", "B/s": "Gb/s", "FLOP/s": "TFLOP/s", "W": "W"}
+_EXAMPLE = {"s": ("s", "ms", "us"), "B": ("GB",), "B/s": ("Gb/s",), "FLOP/s": ("TFLOP/s",), "W": ("W",)}
 _USUAL: dict[str, dict[str, tuple[str, ...]]] = {
     "s": {"s": ("sec", "secs", "second", "seconds")},
     "B": {"B": ("byte", "bytes", "Byte", "Bytes")},
@@ -45,10 +45,10 @@ _EITHER = re.compile(r"[kmgt]b/s|[KMGT]B(PS|/S)")
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*\Z")
 
 
-def _with_unit(value: object, unit: str) -> str:
-    """A bare number with a unit that it is likely to have."""
-    seconds = unit == "s" and float(str(value)) >= 100
-    return f"{value} {'s' if seconds else _EXAMPLE[unit]}"
+def _bare(value: object, number: object, unit: str) -> SpecError:
+    """What to say of a number that lacks its unit."""
+    such = " or ".join(f"'{number} {each}'" for each in _EXAMPLE[unit])
+    return SpecError(f"found {shown(value)}, expected a number with its unit, such as {such}")
 
 
 def _canonical(text: str, unit: str) -> str:
@@ -82,7 +82,7 @@ def quantity(value: object, unit: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise SpecError(f"found {shown(value)}, expected a number{f' with a unit of {unit}' if unit else ''}")
     if unit and not isinstance(value, str) and value:
-        raise SpecError(f"found {shown(value)}, expected a number with its unit, such as {shown(_with_unit(value, unit))}")
+        raise _bare(value, value, unit)
     if isinstance(value, str):
         match = _NUMBER.match(value)
         if not match:
@@ -90,7 +90,7 @@ def quantity(value: object, unit: str) -> float:
         number, factors = float(match[1]), _DIMENSIONS[unit] | {"": 1.0}
         written = _canonical(match[2], unit)
         if unit and number and not written:
-            raise SpecError(f"found {shown(value)}, expected a number with its unit, such as '{_with_unit(match[1], unit)}'")
+            raise _bare(value, match[1], unit)
         if written not in factors:
             raise SpecError(f"unknown unit {shown(match[2])} in {shown(value)}, {nearest(match[2], _DIMENSIONS[unit])}")
         value = number * factors[written]

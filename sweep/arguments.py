@@ -8,6 +8,7 @@ import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from enum import Enum
 from typing import Any, get_args, get_type_hints
 
@@ -17,23 +18,27 @@ from typer.core import TyperCommand, TyperGroup
 _UsageError: Any = typer.BadParameter.__base__
 """That of click, which some versions of typer bring along."""
 _CALLED = {
-    name: ours
-    for ours, names in {
-        "--by": "--sort --sort-by --order-by --objective",
-        "--top": "--limit --head --count",
-        "--where": "--filter --query --condition",
-        "--workers": "--jobs --num-workers --processes --parallel",
-        "--gpus": "--world-size --num-gpus --nodes",
-        "--hardware": "--device --gpu-type --accelerator",
-        "--out": "--output-dir --results --save",
-        "--set": "--override --overrides --config",
-        "--fresh": "--force --overwrite --restart",
-        "--sequence": "--seq-length --seq-len --context-length",
-        "--per": "--group-by --groupby",
-    }.items()
-    for name in names.split()
+    "--by": "--sort --sort-by --order-by --objective",
+    "--top": "--limit --head --count",
+    "--best": "--top --limit --head --count",
+    "--where": "--filter --query --condition",
+    "--workers": "--jobs --num-workers --processes --parallel",
+    "--gpus": "--world-size --num-gpus --nodes",
+    "--hardware": "--device --gpu-type --accelerator",
+    "--device": "--hardware --gpu-type --accelerator",
+    "--out": "--output --output-dir --results --save",
+    "--set": "--override --overrides --config",
+    "--fresh": "--force --overwrite --restart",
+    "--sequence": "--seq-length --seq-len --context-length",
+    "--per": "--group-by --groupby",
+    "--against": "--vs --versus --compare",
 }
-"""What other programs call our options."""
+"""What other programs and commands call our options."""
+_SET = {
+    "--gpus": "all_gpus", "--hardware": "hardware", "--sequence": "workload.sequence", "--model": "model",
+    "--stack": "workload.stack",
+}  # fmt: skip
+"""Keys of a spec that other commands have as options."""
 _NUMBERS = {int: "a whole number", float: "a number"}
 
 
@@ -47,7 +52,9 @@ class CheckedCommand(TyperCommand):
             if left:
                 names = [_name_of(param) for param in self.params if param.param_type_name == "argument"]
                 takes = f"none after {' '.join(names)}" if names else "none"
-                raise _is("one argument too many for", left[0], ctx, f"expected {takes}")
+                option = args[max(args.index(left[0]) - 2, 0)]
+                of_option = f"; a value of {option} is one word: in quotes, or with commas between" * option.startswith("--")
+                raise _is("one argument too many for", left[0], ctx, f"expected {takes}{of_option}")
             hints = get_type_hints(inspect.unwrap(self.callback), include_extras=True) if self.callback else {}
             for param in order:
                 if param.name in hints and isinstance(values.get(param.name), str | bool | list | tuple):
@@ -62,7 +69,11 @@ class CheckedGroup(TyperGroup):
         """The command that the arguments name. Raises OptionError."""
         from sim_core import nearest
 
-        if args and args[0] not in self.commands:
+        if args[0] == "help" and "help" not in self.commands:  # as of git and others
+            args = [*args[1:], "--help"]
+            if len(args) == 1:
+                ctx.command.main(args, prog_name=ctx.command_path)
+        if args[0] not in self.commands:
             raise _is("no command of", args[0], ctx, nearest(args[0], self.commands))
         return super().resolve_command(ctx, args)
 
@@ -144,7 +155,6 @@ def _in_one_line(command: Any, ctx: Any) -> Iterator[None]:
 
 def _told(error: Any, command: Any, ctx: Any) -> Exception | None:
     """An error of the parser as ours; None for a group without a command, which prints its help."""
-    from sim_core import nearest
     from sweep.options import OptionError
 
     option, param = getattr(error, "option_name", None), getattr(error, "param", None)
@@ -154,9 +164,31 @@ def _told(error: Any, command: Any, ctx: Any) -> Exception | None:
             return OptionError(f"{option}: found a value, expected none: it is on where it is given")
         return OptionError(f"{option}: found no value, expected one{_what(known[option])}")
     if option is not None:
-        options = [name for name in known if name.startswith("--")]
-        ours = _CALLED.get(option)
-        return _is("no option of", option, ctx, f"expected {ours}" if ours in options else nearest(option, options))
+        return _is("no option of", option, ctx, _instead(option, known, command, ctx))
     if param is not None:
         return OptionError(f"{_name_of(param)}: {error.message or f'found none, expected one{_what(param)}'}")
     return None
+
+
+def _instead(option: str, known: dict[str, Any], command: Any, ctx: Any) -> str:
+    """What to write in place of an option that there is not."""
+    from sim_core import PLAN_FIELDS
+
+    ours = [name for name, theirs in _CALLED.items() if option in theirs.split()]
+    key = _SET.get(next(iter(ours), option), option.lstrip("-").replace("-", "_"))
+    arguments = {param.name: _name_of(param) for param in command.params if param.param_type_name == "argument"}
+    sets = str(known["--set"].help) if "--set" in known else ""
+    field = key in PLAN_FIELDS and PLAN_FIELDS[key].is_set
+    prefix = "fixed." * ("axes." in sets and field)
+    if found := next((name for name in ours if name in known), ""):
+        return f"expected {found}"
+    if key in arguments:
+        return f"expected {arguments[key]} without an option"
+    if ("=" in sets and field) or ("axes." in sets and key in _SET.values()):
+        return f"expected --set {prefix}{key}=..."
+    if "--where" in known and key in PLAN_FIELDS:
+        return f"expected --where '{key} = ...'"
+    if option == "--dry-run":
+        return "expected `sweep run --dry-run`"
+    near = get_close_matches(option, [name for name in known if name.startswith("--")], cutoff=0.6)
+    return f"nearest valid: {', '.join(near)}" if near else f"`{ctx.command_path} --help` lists them"

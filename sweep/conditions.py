@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sim_core import CHECKPOINTING, PLAN_FIELDS, Bools, SpecError, nearest, shown
+from sim_core import CHECKPOINTING, PLAN_FIELDS, Bools, SpecError, nearest, quantity, shown
 from sweep.columns import MEASURES, NOT_STORED, names_of_hardware, other_names
+from sweep.spec.other_names import meant, our_name
 
 MOST_CHARACTERS = 10_000
 MOST_CONDITIONS = 500
@@ -35,6 +36,7 @@ _OPERATORS = (
     "like_escape", "not_like_escape", "ilike_escape", "not_ilike_escape",
 )  # fmt: skip
 _OPERATOR_HINTS = {"=>": "at least is >=", "=<": "at most is <=", "><": "unequal is != or <>", "&&": "both is AND"}
+_WITH_UNIT = re.compile(r"(?<![\w.])(\d+\.?\d* ?(?:(?:[kMGT]i?)?B|[mu]?s|%))(?!\w)")
 _WORDS = frozenset(
     {word for field in PLAN_FIELDS.values() for word in field.words}
     | {*CHECKPOINTING, "ok", "invalid", "failed", "even", "balanced"}
@@ -107,7 +109,19 @@ def in_short(error: duckdb.Error) -> str:
     """An error of the database in one line, in our words where we know it."""
     told = str(error).splitlines()[0].partition(". Use TRY(")[0]
     text = re.match(r"Conversion Error: Could not convert string (.+) to \w+", told)
-    return f"found the text {text[1]} beside a column of numbers" if text else re.sub(r"^(\w+ )+Error: ", "", told)
+    if text is None:
+        return re.sub(r"^(\w+ )+Error: ", "", told)
+    return f"found the text {text[1]} beside a column of numbers{_written(text[1])}"
+
+
+def _written(text: str) -> str:
+    """How a number is written that has a unit, or a word that has no quotes, to end a message; empty if there is none."""
+    if (found := _WITH_UNIT.search(text)) is None:
+        bare = re.findall(r"[\w-]+", re.sub("'[^']*'", "", text))
+        return next((f"; a text needs quotes: '{word}'" for word in bare if word in _WORDS), "")
+    with suppress(SpecError):
+        return f"; columns are in SI: {found[0]} is {quantity(found[0], 'B' if found[0][-1] == 'B' else 's'):g}"
+    return f"; {found[0]} is {float(found[0][:-1]) / 100:g}"
 
 
 def names_in(expression: str) -> set[str]:
@@ -142,14 +156,14 @@ def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
         at = f" at {shown(near[1], 40)}" if near else ""
         signs = _OPERATOR_HINTS | {"||": "either is OR", "==": "equal is ="}
         hints = ", ".join(hint for sign, hint in signs.items() if sign in text)
-        raise SpecError(f"cannot be read{at}, expected {_CONDITION}{'; ' * bool(hints)}{hints}")
+        raise SpecError(f"cannot be read{at}, expected {_CONDITION}{'; ' * bool(hints)}{hints}{_written(text)}")
     nodes = [statement["node"] for statement in answer["statements"]]
     bare = len(nodes) == 1 and nodes[0]["type"] == "SELECT_NODE" and len(nodes[0]["select_list"]) == 1
     for key, value in nodes[0].items() if bare else ():
         empty = not value or value == {"map": []} or (key == "from_table" and value.get("type") == "EMPTY")
         bare = bare and (key in _SYNTAX or empty)
     if not bare or nodes[0]["select_list"][0].get("alias"):
-        raise SpecError(f"found more than one expression, expected {_CONDITION}")
+        raise SpecError(f"found more than one expression, expected {_CONDITION}{_written(text)}")
     return nodes[0]["select_list"][0]
 
 
@@ -170,9 +184,10 @@ def _check_tree(tree: Any, names: set[str], columns: Collection[str], later: Col
         if kind == "COLUMN_REF" and lower not in names:
             if lower in NOT_STORED:
                 raise SpecError(f"no row holds {lower}: {NOT_STORED[lower]}")
-            hint = " (it is only known after the run: use sweep rank --where)" if name in later else ""
-            near = f"a text needs quotes: '{name}'" if lower in _WORDS else nearest(name, columns)
-            raise SpecError(f"unknown column {name!r}{hint}, {near}")
+            if name in later or our_name(name) in later:
+                raise SpecError(f"unknown column {name!r} (it is only known after the run: use sweep rank --where)")
+            near = f"a text needs quotes: '{name}'" if lower in _WORDS else meant(name, columns)
+            raise SpecError(f"unknown column {name!r}, {near}")
         target = node.get("type_name") or (node.get("cast_type") or {}).get("id")
         if target and re.split(r"\W", str(target))[0].upper() not in _TYPES:
             raise SpecError(f"found the type {target}, expected one of {', '.join(_TYPES)}")

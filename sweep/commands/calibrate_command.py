@@ -39,7 +39,7 @@ from sweep.calibration.stack_launch import FEWEST, PURPOSES, USUAL, Asked, runs_
 from sweep.calibration.steps import fit_rest, fit_runs, fit_stack
 from sweep.calibration.trace_kernels import fit_trace_kernels
 from sweep.calibration.transfers import lines as transfer_lines, of_recordings, tables
-from sweep.commands.shared import check_output, needs, rows_of_set, takes
+from sweep.commands.shared import YAML, check_output, needs, rows_of_set, takes
 from sweep.inputs.registry import is_trace
 from sweep.inputs.traces.profile import read_profile, recordings
 from sweep.options import OptionError, of_option, readable
@@ -82,7 +82,7 @@ def nccl(
     nics: Annotated[str | None, Option(help="The NICs of a node, as 8x400G; default: the preset's.")] = None,
 ) -> None:
     """Make a hardware file of your own from nccl-tests output, and print how well it fits."""
-    check_output(output)
+    check_output(output, *YAML)
     readable("--device", read_hardware, device)
     if nics is not None:
         nics_of(nics)
@@ -140,7 +140,7 @@ def kernels(
         return
     if file is None:
         raise OptionError("FILE: found none, expected what measure_kernels.py has written; --script prints that script")
-    check_output(output, new=True)
+    check_output(output, *YAML, new=True)
     ranks = read_profile(str(file)).ranks if is_trace(str(file)) else None
     measured = read_kernels(file) if ranks is None else None
     if device is None:
@@ -166,7 +166,7 @@ def runs(
     output: Output = None,
 ) -> None:
     """Fit up to three numbers (compute, network, fixed seconds) to measured steps; refuse what they cannot tell."""
-    check_output(output, new=True)
+    check_output(output, *YAML, new=True)
     with of_option("--device"):
         start = None if device is None else read_hardware(device)
     fitted = fit_runs(rows_of_set(read_table(table), only), start, str(table))
@@ -201,7 +201,7 @@ def stack(
     ] = None,
 ) -> None:
     """Fit the numbers of a software stack to a few short runs, or print which runs would tell them."""
-    check_output(output, new=True)
+    check_output(output, *YAML, new=True)
     sources = {name: context.get_parameter_source(name) for name in ("nodes", "runs", "model", "global_batch")}
     said = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     needs("--plan", plan, {f"--{name.replace('_', '-')}": True for name in said})

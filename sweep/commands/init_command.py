@@ -26,7 +26,7 @@ from sim_core import (
 )
 from sim_core.documents import Fields, parse_yaml
 from sim_core.limits import LARGEST, whole_number
-from sweep.commands.shared import check_output, prepared_spec
+from sweep.commands.shared import YAML, check_output, prepared_spec, refuse_result
 from sweep.evaluation.one_plan import checked_plan
 from sweep.evaluation.preparation import Prepared
 from sweep.frameworks.stacks import nearest_stack
@@ -134,6 +134,7 @@ def written(
 
     Raises SimError, OSError.
     """
+    refuse_result(Path(workload), "a model or a job")
     given = {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
     given = dict(map(_given, sets or ())) | given
     measured: dict[str, Any] = {name: given.pop(name) for name in MEASURED if name in given and Path(workload).exists()}
@@ -144,7 +145,7 @@ def written(
     path = output or Path(f"{name}.yaml")
     if output is None and path.exists() and Path(workload).exists() and path.samefile(workload):
         path = Path(f"{name}-sweep.yaml")
-    check_output(path, new=True)
+    check_output(path, *YAML, new=True)
     device = hardware or ("" if job is None else job.device)
     near = "" if Path(device).suffix in (".yaml", ".yml") else stand_in(device)
     if hardware and hardware not in preset_names() and (near or set(FORMS) & set(hardware.upper().split("-"))):

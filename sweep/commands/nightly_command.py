@@ -34,7 +34,12 @@ def nightly_command(
     """Run the sweeps of a nightly file, compare with last night, notify. Exit code: 0 fine, 1 regressions, 2 failures."""
     console = own_console()
     file, action = words[-1], str(words[0]) if len(words) == 2 else ""
-    if len(words) > 2 or action not in ("", "ack", "status") or (action == "ack") != bool(who and why):
+    if (
+        len(words) > 2
+        or (str(file) in ("ack", "status") and not file.exists())
+        or action not in ("", "ack", "status")
+        or (action == "ack") != bool(who and why)
+    ):
         raise OptionError("expected FILE, status FILE, or ack FILE --who NAME --why TEXT")
     spec: NightlySpec | None = None
 

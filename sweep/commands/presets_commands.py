@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from enum import StrEnum
 from typing import Annotated
 
@@ -84,8 +83,8 @@ def model_command(
     needs("NAME", name, {"--set": sets, "--yaml": as_yaml})
     if as_json:
         takes("--json", {"--yaml": as_yaml}, "NAME and --set")
-    with of_option("--set") if sets else nullcontext():
-        models = [read_model(each) for each in ([name] if name else model_names())]
+    models = [read_model(each) for each in ([name] if name else model_names())]
+    with of_option("--set"):
         if name and sets:
             models = [_changed(models[0], read_model(name, dict(map(_assigned, sets))), sets)]
     if as_yaml:

@@ -62,7 +62,7 @@ def timeline_command(
 ) -> None:
     """Write the step of a plan of a result, or a recorded step beside its replay, for ui.perfetto.dev."""
     console = own_console()
-    check_output(output)
+    check_output(output, ".json")
     folder = None if "*" in source or Path(source).is_file() else folder_at(source)
     if folder is not None and Store(directory=folder).started_s() is not None:
         doubted(folder)

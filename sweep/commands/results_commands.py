@@ -123,7 +123,7 @@ def report_command(
     ] = None,
 ) -> None:
     """Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run."""
-    check_output(output)
+    check_output(output, ".html", ".htm")
     there("--measured", measured)
     folder = result_at(directory)
     content = content_of(folder, measured)

@@ -52,7 +52,7 @@ _ALWAYS = ("warning:", "hardware ", "stack ", "sample")
 """What notes begin with that say what was taken for what a user did not state."""
 
 SpecFile = Annotated[Path, Argument(help="The sweep, a YAML file.")]
-Out = Annotated[str | None, Option(help="Folder for the results, a path or URI. Default: results/NAME-HASH.")]
+Out = Annotated[str | None, Option("--out", "-o", help="Folder for the results, a path or URI. Default: results/NAME-HASH.")]
 Executing = Annotated[
     Kind, Option(help="Processes on this machine, or Ray: the cluster in RAY_ADDRESS, else one started here.")
 ]

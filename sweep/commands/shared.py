@@ -28,6 +28,7 @@ from sweep.spec.workloads import Unread
 AnyForm = TypeVar("AnyForm", bound=StrEnum)
 """The formats of a command, the table for people first."""
 RESULTS = Path("results")
+YAML = (".yaml", ".yml")
 
 Directory = Annotated[str | None, Argument(help="Folder of results, a path or URI. Default: the newest under results/.")]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Print all columns, assumptions, notes and reasons, too.")]
@@ -77,10 +78,13 @@ def there(option: str, path: Path | None) -> Path | None:
     return path
 
 
-def check_output(output: Path | None, *, new: bool = False) -> None:
-    """Raise OptionError, before anything is computed, if no file can be written there; `new`: or if there is one."""
+def check_output(output: Path | None, *suffixes: str, new: bool = False) -> None:
+    """Raise OptionError, before anything is computed, if no file can be written there, or its name ends as that of another
+    kind; `new`: or if there is one."""
     if output is None:
         return
+    if suffixes and output.suffix not in ("", *suffixes):
+        raise wrong("--output", output, f"a file {suffixes[0]}")
     if output.is_dir():
         raise wrong("--output", output, "a file; it is a folder")
     if not output.absolute().parent.is_dir():
@@ -127,7 +131,7 @@ def form_asked(forms: type[AnyForm], asked: AnyForm | None, output: Path | None,
 def names_in(option: str, text: str | None) -> list[str]:
     """The names of an option that takes several with commas between; none if it is not given. Raises OptionError."""
     names = [] if text is None else [name.strip() for name in text.split(",")]
-    if not all(names) or len(set(names)) < len(names):
+    if not all(names) or len(set(names)) < len(names) or {*" ;"} & {*"".join(names)}:
         raise wrong(option, text, "names of columns with commas between, each once, such as tp,pp")
     return names
 

@@ -93,8 +93,13 @@ class Store:
         stored = None if fresh else self.provenance()
         if stored is not None and stored.get("sweep") != provenance["sweep"]:
             self.refuse_foreign()
-            if differing := differences(provenance["code"], stored.get("code", {})):
+            kinds = ["search" if "search" in each else "run" for each in (stored, provenance)]
+            if kinds[0] != kinds[1]:
+                what = f"holds the results of `sweep {kinds[0]}`, and `sweep {kinds[1]}` has others"
+            elif differing := differences(provenance["code"], stored.get("code", {})):
                 what = "holds results of another version of the simulator" + (f" ({differing})" if "code" in stored else "")
+            elif kinds[1] == "search" and stored["search"]["of"] == provenance["search"]["of"]:
+                what = "holds a search of this sweep for other plans (--best, --within)"
             elif stored.get("workload") != provenance["workload"]:
                 what = "holds results of another workload"
             else:

@@ -14,16 +14,16 @@ from sim_core.documents import Document, Lines, Values, key_path, parse_yaml, re
 from sim_core.masking import masked
 from sim_core.places import read_input
 from sweep.options import OptionError, wrong
-from sweep.spec.other_names import meant, our_name
+from sweep.spec.other_names import SEQUENCE, elsewhere, meant, our_name
 
 Checked = TypeVar("Checked", bound=BaseModel)
 SCHEMAS = Path(__file__).parent / "schemas"
 """JSON Schemas of what users write, for their editors; made by docs/made/schemas.py."""
 _OPEN = ("axes", "fixed")
 """Sections whose keys may themselves contain dots (`axes.hardware.nic_bandwidth`)."""
-_ITS_OWN = ("hardware.", "workload.", "model.", "budget.", "failures.", "stragglers.")
+_ITS_OWN = ("hardware", "workload", "model", "budget", "failures", "stragglers")
 """Sections that `--set` of one plan names; all other keys are those of the plan."""
-_SHORT = {"hardware": "preset", "workload": "path", "model": "preset", "budget": "tokens"}
+_SHORT = {"hardware": "preset", "workload": "path", "model": "preset", "stack": "preset", "budget": "tokens"}
 """Sections that may be given as a text, and the key that it means."""
 _EXPECTED = {
     "string_type": "a text",
@@ -103,7 +103,7 @@ def apply_sets(document: Document, assignments: Sequence[str], within: str = "",
         except SpecError:
             raise OptionError(f"--set {assignment}: the value is not valid YAML") from None
         parts = key.strip().split(".")
-        if within and not key.strip().startswith(_ITS_OWN):
+        if within and parts[0] not in _ITS_OWN:
             parts = [within, key.strip()]
         elif parts[0] in _OPEN:
             parts = key.strip().split(".", 1)
@@ -145,8 +145,13 @@ def first_error(error: ValidationError, where: str, lines: Lines, model: type[Ba
     key = key_path(at)
     if first["type"] == "extra_forbidden":
         ours = our_name(at[-1]) or at[-1]
-        of_plan = len(at) == 1 and ours in PLAN_FIELDS
-        hint = f"expected axes.{ours} or fixed.{ours}" if of_plan else meant(at[-1], _fields(model, at[:-1]))
+        inside = [name for name in model.model_fields if len(at) == 1 and ours in _fields(model, (name,))]
+        if len(at) == 1 and ours in PLAN_FIELDS and ours != SEQUENCE:
+            hint = f"expected axes.{ours} or fixed.{ours}"
+        elif inside:
+            hint = f"expected {inside[0]}.{ours}"
+        else:
+            hint = (len(at) == 1 and elsewhere(ours)) or meant(at[-1], _fields(model, at[:-1]))
         wrong_with = f"unknown key, {hint}"
     elif first["type"] == "value_error":
         wrong_with = first["msg"].removeprefix("Value error, ")
@@ -188,7 +193,7 @@ def _fields(model: type[BaseModel], path: tuple[str, ...]) -> list[str]:
         if inner is None:
             return []
         model = inner
-    return [*model.model_fields, *getattr(model, "short_forms", ())]
+    return [*getattr(model, "short_forms", ()), *model.model_fields]
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -11,7 +11,7 @@ from sim_core.documents import Document, Lines, Values
 from sweep.spec.budget import Budget
 from sweep.spec.document import apply_sets, bare_size, read_spec, validated, with_line
 from sweep.spec.failures import Failures
-from sweep.spec.other_names import meant
+from sweep.spec.other_names import elsewhere, meant
 from sweep.spec.stragglers import Stragglers
 from sweep.spec.values import ALIASES, FIELDS, STACK_AXIS, Value, check_value
 from sweep.spec.workloads import STORED, Section, WorkloadSpec, from_text
@@ -47,6 +47,8 @@ class Running(Section):
 
 class Objective(Section):
     """A result column to rank by."""
+
+    short_forms: ClassVar = ("minimize", "maximize")
 
     column: str
     direction: Literal["minimize", "maximize"]
@@ -151,7 +153,7 @@ def _field_name(key: object, section: str) -> str:
     name = ALIASES.get(str(key), str(key))
     known = (*FIELDS, STACK_AXIS, "hardware", *(f"hardware.{k}" for k in HARDWARE_KEYS))
     if name not in known:
-        wrong = f"unknown name, {meant(str(key), (*known, *ALIASES))}"
+        wrong = f"unknown name, {elsewhere(name) or meant(name, (*known, *ALIASES))}"
     elif section == "fixed" and name.startswith("hardware"):
         wrong = "fixed hardware belongs under `hardware:`"
     elif section == "fixed" and name == STACK_AXIS:

@@ -239,7 +239,7 @@ MEANT = EXAMPLES / "llama3_70b_h100.yaml"
         ("fixed.moe_token_dispatcher_type=flex", "nearest valid: dispatcher"),
         ("fixed.seq_length=4096", "set workload.sequence, the same for all plans (a trace has the axis sequence, too)"),
         ("budget.price=2", "nearest valid: usd_per_gpu_hour"),
-        ("failures.restart=600", "expected a number with its unit, such as '600 s'"),
+        ("failures.restart=600", "expected a number with its unit, such as '600 s' or '600 ms' or '600 us'"),
     ],
 )
 def test_the_name_that_was_meant_is_said(assignment: str, hint: str) -> None:

@@ -285,7 +285,7 @@ def test_wrong_options_are_one_line_that_names_them(name: str, places: dict[str,
 
 
 def test_every_command_has_wrong_options_that_only_it_can_have() -> None:
-    only_options_of_others = {"ls", "show", "status", "compact", "stack"}
+    only_options_of_others = {"ls", "show", "status", "compact", "stack", "schema"}
     assert set(MEANT) | only_options_of_others == set(ALL)
 
 

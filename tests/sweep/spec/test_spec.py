@@ -156,7 +156,7 @@ def test_a_fault_is_one_line_that_says_where_and_what(write_spec: SpecWriter, ch
         ("- a", "expected keys such as workload"),
         ("a: [", ":1: not valid YAML"),
         ("a: 1\na: 2\n", ":2: not valid YAML: key 'a' is given twice"),
-        ("\x00", "not valid YAML"),
+        ("\x00", "not UTF-8 text"),
         ("a: &x [*x]", ":1: aliases (*x) are not supported"),
         ("a: &a [x,x]\nb: &b [*a,*a]\n", ":2: aliases (*a) are not supported"),
         ("a: !!timestamp abc", "not valid YAML"),
