@@ -46,7 +46,9 @@ class CheckedCommand(TyperCommand):
     """A command whose arguments are checked by their annotations."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Check the arguments, then convert them. Raises OptionError."""
+        """Check the arguments, then convert them; those that a shell is to complete are not whole. Raises OptionError."""
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
         with _in_one_line(self, ctx):
             values, left, order = self.make_parser(ctx).parse_args(args=list(args))
             if left:

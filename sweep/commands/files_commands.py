@@ -17,6 +17,7 @@ from sim_core import (
     model_names,
     model_yaml,
     plural,
+    preset_names,
     read_hardware,
     read_model,
     read_traces,
@@ -198,10 +199,14 @@ class Fidelity(StrEnum):
 def simulate_command(
     file: Annotated[Path | None, Argument(help="Workload file; or --model.")] = None,
     model: Annotated[
-        str | None, Option(help="A model instead of a file: a name (`sweep model`), a config.json, Megatron-LM arguments.")
+        str | None,
+        Option(
+            help="A model instead of a file: a name (`sweep model`), a config.json, Megatron-LM arguments.",
+            autocompletion=model_names,
+        ),
     ] = None,
     sequence: Tokens = None,
-    hardware: Annotated[str, Option(help="Preset or YAML file.")] = "H100-SXM",
+    hardware: Annotated[str, Option(help="Preset or YAML file.", autocompletion=preset_names)] = "H100-SXM",
     fidelity: Annotated[Fidelity, Option(help="The event engine, or SimAI-Analytical's cost model.")] = Fidelity.event,
     micro_batch: MicroBatch = None,
     sets: Annotated[

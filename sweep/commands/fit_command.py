@@ -4,7 +4,7 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from sim_core import read_hardware, read_model, read_stack
+from sim_core import model_names, preset_names, read_hardware, read_model, read_stack, stack_names
 from sim_core.limits import LARGEST
 from sweep.answers.fitting import fit, fit_sections
 from sweep.answers.section import values_of
@@ -16,11 +16,13 @@ from sweep.show.terminal import own_console
 
 
 def fit_command(
-    model: Annotated[str, Argument(help="A name (`sweep model`), a config.json, Megatron-LM arguments.")],
-    hardware: Annotated[str, Option(help="Preset or YAML file.")] = "H100-SXM",
+    model: Annotated[
+        str, Argument(help="A name (`sweep model`), a config.json, Megatron-LM arguments.", autocompletion=model_names)
+    ],
+    hardware: Annotated[str, Option(help="Preset or YAML file.", autocompletion=preset_names)] = "H100-SXM",
     gpus: Annotated[int, Option(min=1, max=LARGEST["all_gpus"], help="GPUs of the job.")] = 8,
     sequence: Tokens = None,
-    stack: Annotated[str | None, Option(help="The framework that runs it (`sweep stack`).")] = None,
+    stack: Annotated[str | None, Option(help="The framework that runs it (`sweep stack`).", autocompletion=stack_names)] = None,
     sets: Annotated[
         list[str] | None, Option("--set", help="What the plan is: tp=8, checkpointing=full, sharding=parameters.")
     ] = None,

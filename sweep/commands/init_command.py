@@ -23,6 +23,7 @@ from sim_core import (
     read_model,
     read_stack,
     short,
+    stack_names,
 )
 from sim_core.documents import Fields, parse_yaml
 from sim_core.limits import LARGEST, whole_number
@@ -66,9 +67,13 @@ def init_command(
         Argument(
             metavar="MODEL|FILE",
             help="A model by name (`sweep model`) or config.json; a launch file; a log of a run; a workload file.",
+            autocompletion=model_names,
         ),
     ],
-    hardware: Annotated[str | None, Option(help=f"Preset or YAML file. Default: the log's device, else {HARDWARE}.")] = None,
+    hardware: Annotated[
+        str | None,
+        Option(help=f"Preset or YAML file. Default: the log's device, else {HARDWARE}.", autocompletion=preset_names),
+    ] = None,
     gpus: Annotated[
         int | None, Option(min=1, max=LARGEST["all_gpus"], help=f"GPUs of the job. Default: the file's, else {GPUS}.")
     ] = None,
@@ -79,9 +84,15 @@ def init_command(
         int | None, Option(min=1, max=LARGEST["micro_batch"], help="Micro-batch that a file was made with.")
     ] = None,
     stack: Annotated[
-        str | None, Option(help="Software stack, a name or YAML page (`sweep stack`). Default: the job's, else the best.")
+        str | None,
+        Option(
+            help="Software stack, a name or YAML page (`sweep stack`). Default: the job's, else the best.",
+            autocompletion=stack_names,
+        ),
     ] = None,
-    model: Annotated[str | None, Option(help="The model of a log or launch file that does not tell it.")] = None,
+    model: Annotated[
+        str | None, Option(help="The model of a log or launch file that does not tell it.", autocompletion=model_names)
+    ] = None,
     sets: Annotated[
         list[str] | None,
         Option(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from sim_core import SIMAI, SpecError, model_document, one_line, quantity, read_hardware
+from sim_core import SIMAI, SpecError, model_document, one_line, preset_names, quantity, read_hardware
 from sim_core.limits import LARGEST
 from sweep.answers.against import compared
 from sweep.answers.asked import explained
@@ -55,7 +55,7 @@ def whatif_command(
     plan: Plan = BEST,
     gpus: Annotated[int | None, Option(min=1, max=LARGEST["all_gpus"], help="GPUs of the job.")] = None,
     nic: Annotated[str | None, Option(help="Bandwidth of a NIC, per GPU and direction: '200 Gb/s'.")] = None,
-    device: Annotated[str | None, Option(help="Hardware preset: B200-SXM.")] = None,
+    device: Annotated[str | None, Option(help="Hardware preset: B200-SXM.", autocompletion=preset_names)] = None,
     sequence: Annotated[
         int | None, Option(min=1, max=LARGEST["sequence"], help="Tokens of a sequence; a step keeps its tokens.")
     ] = None,

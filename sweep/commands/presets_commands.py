@@ -42,7 +42,9 @@ MOST = 10**9
 
 
 def hardware_command(
-    name: Annotated[str | None, Argument(help="Preset or YAML file; default: list the presets.")] = None,
+    name: Annotated[
+        str | None, Argument(help="Preset or YAML file; default: list the presets.", autocompletion=preset_names)
+    ] = None,
     gemm: Annotated[str | None, Option("--gemm", metavar="M,N,K", help="Seconds of a GEMM on it, to compare.")] = None,
     as_json: AsJson = False,
     as_yaml: Annotated[bool, Option("--yaml", help="Print a YAML file to edit and use.")] = False,
@@ -64,7 +66,8 @@ def hardware_command(
 
 
 def stack_command(
-    name: Annotated[str | None, Argument(help="Stack; default: list them.")] = None, as_json: AsJson = False
+    name: Annotated[str | None, Argument(help="Stack; default: list them.", autocompletion=stack_names)] = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the frameworks that can be simulated, or the facts of one with their sources."""
     stacks = [read_stack(each) for each in ([name] if name else stack_names())]
@@ -73,7 +76,11 @@ def stack_command(
 
 def model_command(
     name: Annotated[
-        str | None, Argument(help="A model by name, a YAML file, a config.json, Megatron-LM arguments; default: list.")
+        str | None,
+        Argument(
+            help="A model by name, a YAML file, a config.json, Megatron-LM arguments; default: list.",
+            autocompletion=model_names,
+        ),
     ] = None,
     sets: Annotated[list[str] | None, Option("--set", help="A number of the model: sequence=8192, experts.topk=4.")] = None,
     as_json: AsJson = False,

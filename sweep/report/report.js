@@ -72,7 +72,7 @@
     const head = html("tr", {}, html("th", { class: "n" }, "#"));
     for (const name of columns) {
       const arrow = sorted === name ? (upwards ? " \u25b2" : " \u25bc") : "";
-      const cell = html("th", { class: "n", "data-sort": name, tabindex: "0" }, label(name) + arrow);
+      const cell = html("th", { class: "n", "data-sort": name, tabindex: "0" }, label(name).replaceAll("_", "_\u200b") + arrow);
       const sort = () => { [upwards, sorted] = [sorted === name ? !upwards : !D.high.includes(name), name]; ranking(); };
       cell.addEventListener("click", sort);
       cell.addEventListener("keydown", event => { if (event.key === "Enter") sort(); });
@@ -86,15 +86,23 @@
     const body = few.flatMap(k => {
       const toggle = html("button", { type: "button", "aria-expanded": String(opened === k) }, String(D.rows.plan[k]));
       const line = html("tr", { class: opened === k ? "plan open" : "plan", "data-plan": D.rows.plan[k] }, html("td", { class: "n" }, String(k + 1)),
-        ...columns.map(name => html("td", { class: "n" }, name === "plan" ? toggle : words(name, k))));
+        ...columns.map(name => html("td", { class: "n", "data-label": label(name) }, name === "plan" ? toggle : words(name, k))));
       line.addEventListener("click", () => { opened = opened === k ? null : k; ranking(); });
       return opened === k ? [line, html("tr", {}, html("td", { class: "detail", colspan: columns.length + 1 }, detail(k)))] : [line];
     });
     $("ranking").replaceChildren(html("table", {}, head, ...body));
+    fit();
     const shown = `the best ${few.length.toLocaleString("en-US")} of ${rows.length.toLocaleString("en-US")} plans that match, of ${count.toLocaleString("en-US")}`;
     $("shown").textContent = shown + (sorted ? `, by ${label(sorted)}` : "");
     $("more").hidden = rows.length <= most;
     $("unsort").hidden = !sorted;
+  }
+
+  /* a table that is wider than its place is shown as a card for each plan: no column is cut */
+  function fit() {
+    const box = $("ranking");
+    box.classList.remove("cards");
+    box.classList.toggle("cards", box.scrollWidth > box.clientWidth);
   }
 
   /* a plan by part: its step, its memory, commands that go on from it */
@@ -234,6 +242,7 @@
     " colour: ", select(options, colourBy, key => { colourBy = key; tradeOffs(); }));
   if (axes.length > 1) $("heat-controls").append("across: ", select(options, across, key => { across = key; heat(); }), " down: ", select(options, down, key => { down = key; heat(); }));
   if (axes.length) $("reason-controls").append("by: ", select(options, reasonAxis, key => { reasonAxis = key; reasons(); }));
+  addEventListener("resize", fit);
   $("more").addEventListener("click", () => { most += 80; ranking(); });
   document.querySelectorAll("pre.command").forEach(copied);
   addEventListener("beforeprint", () => document.querySelectorAll(".winner details:first-of-type").forEach(box => { box.open = true; }));

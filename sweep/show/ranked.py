@@ -118,11 +118,30 @@ def _differs(ranking: Ranking, name: str) -> bool:
     return name in ranking.rows.column_names and name not in FOLLOWING and len(ranking.rows[name].unique()) > 1
 
 
+def _differing(ranking: Ranking) -> list[str]:
+    """Columns of plans in which the rows differ, besides those that group them."""
+    named = dict.fromkeys(_SIZES + ranking.varying)
+    return [name for name in named if name not in ranking.per and _differs(ranking, name)]
+
+
+def _apart(ranking: Ranking) -> list[str]:
+    """As few of these columns as tell the rows apart, the most telling first."""
+    left, found, known = _differing(ranking), list[str](), 0
+    while left:
+        kinds = {name: ranking.rows.group_by([*ranking.per, *found, name]).aggregate([]).num_rows for name in left}
+        best = max(left, key=kinds.__getitem__)
+        if kinds[best] == known:
+            break
+        known = kinds[best]
+        found.append(best)
+        left.remove(best)
+    return found
+
+
 def _brief(ranking: Ranking) -> list[str]:
     """The columns that tell the rows apart, at most MOST_BRIEF: plan, what it is, what it gives, where its step goes."""
     rows = ranking.rows
-    named = dict.fromkeys(_SIZES + ranking.varying)
-    differing = [name for name in named if name not in ranking.per and _differs(ranking, name)]
+    differing = _differing(ranking)
     results = [
         name
         for name in _RESULTS
@@ -133,7 +152,7 @@ def _brief(ranking: Ranking) -> list[str]:
     # of the parts of the step those that are not compute, the largest first
     waits = [name for name, seconds in _sums(ranking).items() if seconds and not name.startswith("compute")]
     given, memory = first + results + waits, [name for name in results if name == "peak_memory_bytes"]
-    telling = first + differing[: MOST_AXES + MORE_AXES] + memory + results + differing + given
+    telling = first + _apart(ranking) + differing[: MOST_AXES + MORE_AXES] + memory + results + differing + given
     chosen = list(dict.fromkeys(name for name in telling if name))[: MOST_BRIEF + len(differing[MOST_AXES:][:MORE_AXES])]
     return list(dict.fromkeys(name for name in ("rank", "plan", *ranking.per, *differing, *given) if name in chosen))
 
@@ -176,7 +195,15 @@ def _print_rows(ranking: Ranking, names: Sequence[str], console: Console, *, in_
 
 def _importance(ranking: Ranking) -> list[str]:
     """The columns, the most telling first: what is ranked, the plan, the result, the largest parts."""
-    first = [*_ALWAYS, *ranking.per, ranking.by, _TIE, *ranking.front, *(name for name in _SIZES if name in ranking.varying)]
+    first = [
+        *_ALWAYS,
+        *ranking.per,
+        ranking.by,
+        _TIE,
+        *ranking.front,
+        *_apart(ranking),
+        *(name for name in _SIZES if name in ranking.varying),
+    ]
     results = ["step_time_s", "mfu", *ranking.varying, ALIKE, "samples_per_s"]
     return list(dict.fromkeys((*first, *results, *_sums(ranking), *ranking.rows.column_names)))
 

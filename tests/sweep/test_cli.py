@@ -351,3 +351,23 @@ def test_numpy_has_one_thread_and_what_a_command_starts_as_many_as_before(monkey
             [sys.executable, "-c", loaded], env=environment, capture_output=True, text=True, check=True
         ).stdout
         assert (said.splitlines()[0], said.splitlines()[-1]) == told
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("sweep init llama3-8b --hardware MI3", ["MI300X", "MI325X", "MI355X"]),
+        ("sweep fit llama3-8b --stack torcht", ["torchtitan"]),
+        ("sweep whatif results/x best --device GB2", ["GB200-NVL72"]),
+        ("sweep init gpt-oss", ["gpt-oss-120b", "gpt-oss-20b"]),
+        ("sweep rank results/x --format p", ["parquet"]),
+        ("sweep schema n", ["nightly"]),
+    ],
+)
+def test_a_shell_completes_values_of_options(words: str, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an option the line was refused as not whole, and nothing was completed."""
+    monkeypatch.setenv("_SWEEP_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    done = sweep()
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, found, "")

@@ -474,6 +474,37 @@ def test_every_axis_that_tells_rows_apart_is_shown_and_none_is_called_assumed(tm
     )
 
 
+@pytest.mark.parametrize("width", [80, 250])
+def test_no_two_rows_of_a_table_look_like_one_plan(tmp_path: Path, width: int) -> None:
+    """Axes came in the order of the result, so that a narrow table left out the only one in which two rows differ."""
+    spec: dict[str, Any] = {
+        "name": "apart",
+        "model": "llama3-8b",
+        "hardware": "H200-SXM",
+        "axes": {
+            "tp": [2, 4],
+            "pp": [1, 2],
+            "cp": [1, 2],
+            "micro_batch": [1, 2],
+            "checkpointing": ["none", "full"],
+            "vpp": [1, 2],
+            "overlap_grad": [True, False],
+            "optimizer": ["adamw", "muon"],
+        },
+        "fixed": {"all_gpus": 64, "global_batch": 64},
+    }
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, no_color=True, markup=False, highlight=False, soft_wrap=True)
+    run(spec, tmp_path / "out")
+    shown = rank(tmp_path / "out", top=24)
+    print_ranking(shown, console, folder=tmp_path / "out")
+    lines = out.getvalue().splitlines()
+    at = next(k for k, line in enumerate(lines) if line.startswith(" ──"))
+    heads, rows = lines[at - 1].split(), [line.split() for line in lines[at + 1 : at + 1 + len(shown.rows)]]
+    axes = [k for k, name in enumerate(heads) if name in ("tp", "pp", "cp", "vpp", "mbs", "ckpt", "overlap_grad", "optimizer")]
+    assert len({tuple(row[k] for k in axes) for row in rows}) == len(rows), "\n".join(lines)
+
+
 def test_a_best_plan_that_megatron_refuses_is_not_called_one_to_launch(tmp_path: Path) -> None:
     """megatron/training/arguments.py at d98e8a64; sharding none has no gather to overlap, and takes any optimizer."""
     spec: dict[str, Any] = {

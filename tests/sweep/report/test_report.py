@@ -37,6 +37,7 @@ const none = [...document.querySelectorAll("#filters button")].filter(one => one
 const after = document.getElementById("shown").textContent;
 const inside = node => node.closest(".scroll") || node.getBoundingClientRect().right <= innerWidth + 1;
 const wide = [...document.querySelectorAll("body *")].filter(node => !inside(node));
+const scrolled = [...document.querySelectorAll(".scroll")].filter(box => box.scrollWidth > box.clientWidth);
 const beyond = text => {
   const own = text.getBoundingClientRect(), all = text.ownerSVGElement.getBoundingClientRect();
   return own.left < all.left - 1 || own.right > all.right + 1;
@@ -45,7 +46,8 @@ const cut = [...document.querySelectorAll("svg text")].filter(beyond).map(text =
 document.body.dataset.probe = JSON.stringify({
   cut, best, sorted, detail, values, none, back: getComputedStyle(document.body).backgroundColor,
   told, after, pressed: chip.getAttribute("aria-pressed"), rows: rows(), errors: window.errors, width: innerWidth,
-  overflow: document.documentElement.scrollWidth - innerWidth, wide: wide.map(node => node.tagName + "#" + node.id).slice(0, 5),
+  overflow: document.documentElement.scrollWidth - innerWidth, scrolled: scrolled.map(box => box.innerText),
+  wide: wide.map(node => node.tagName + "#" + node.id).slice(0, 5),
   drawn: [...document.querySelectorAll("[data-drawn]")].map(node => node.id || node.dataset.drawn),
   points: document.querySelectorAll("#trade-offs .point").length,
   front: document.querySelectorAll("#trade-offs .on-front").length,
@@ -193,6 +195,7 @@ def test_a_browser_draws_it_and_filters(content: dict[str, Any], tmp_path: Path,
     assert probe["overflow"] <= 0, probe
     assert probe["wide"] == [], probe
     assert probe["cut"] == [], "labels of charts"
+    assert probe["scrolled"] == [], "columns of tables"
     assert set(CHARTS) - {"ranking"} <= set(probe["drawn"])
     assert probe["drawn"].count("bars") == len(content["sensitivity"])
     assert probe["told"] != probe["after"], "a filter chooses"
