@@ -19,7 +19,7 @@ def _large(unit: str, prefixes: dict[str, float], parts: float = 1.0) -> dict[st
 
 
 _DIMENSIONS: dict[str, dict[str, float]] = {
-    "s": {p + "s": _PREFIX[p] for p in ("", "n", "u", "m")},
+    "s": {p + "s": _PREFIX[p] for p in ("", "n", "u", "m")} | {"min": 60.0, "h": 3600.0},
     "B": _large("B", _PREFIX | _BINARY),
     "B/s": _large("B/s", _PREFIX | _BINARY) | _large("b/s", _PREFIX, 8),
     "FLOP/s": _large("FLOP/s", _PREFIX),

@@ -35,7 +35,13 @@ _OPERATORS = (
     "+", "-", "*", "/", "//", "%", "**", "^", "&", "|", "~", "<<", ">>", "||", "~~", "!~~", "~~*", "!~~*", "~~~",
     "like_escape", "not_like_escape", "ilike_escape", "not_ilike_escape",
 )  # fmt: skip
-_OPERATOR_HINTS = {"=>": "at least is >=", "=<": "at most is <=", "><": "unequal is != or <>", "&&": "both is AND"}
+_OPERATOR_HINTS = {
+    "=>": "at least is >=",
+    "=<": "at most is <=",
+    "><": "unequal is != or <>",
+    "&&": "both is AND",
+    "list_value": "one of some is IN (1, 2)",
+}
 _WITH_UNIT = re.compile(r"(?<![\w.])(\d+\.?\d* ?(?:(?:[kMGT]i?)?B|[mu]?s|%))(?!\w)")
 _WORDS = frozenset(
     {word for field in PLAN_FIELDS.values() for word in field.words}

@@ -99,7 +99,7 @@ class Store:
             elif differing := differences(provenance["code"], stored.get("code", {})):
                 what = "holds results of another version of the simulator" + (f" ({differing})" if "code" in stored else "")
             elif kinds[1] == "search" and stored["search"]["of"] == provenance["search"]["of"]:
-                what = "holds a search of this sweep for other plans (--best, --within)"
+                what = "holds a search of this sweep for other plans (--best, --within, objectives)"
             elif stored.get("workload") != provenance["workload"]:
                 what = "holds results of another workload"
             else:

@@ -34,6 +34,8 @@ from sim_core import SpecError, quantity, short
         *((f"989 {text}", "FLOP/s", 989e12) for text in ("TFLOPS", "TFLOPs", "TFLOP", "tflops", "Tflop/s", "TFLOPS/s")),
         *((f"3 {text}", "s", 3e-6) for text in ("\u00b5s", "\u03bcs", "usec", "useconds")),
         ("600 seconds", "s", 600.0),
+        ("10 min", "s", 600.0),
+        ("1.5 h", "s", 5400.0),
         *((f"80 {text}", "B", 80e9) for text in ("gb", "GByte", "Gbytes", "gB")),
         ("80 gib", "B", 80 * 2.0**30),
         ("0", "B/s", 0.0),

@@ -248,7 +248,7 @@ def test_a_search_is_a_result_like_any_other(larger: Path, tmp_path: Path) -> No
     assert here("rank", out, "--top", 3, "--format", "csv") == here("rank", run, "--top", 3, "--format", "csv")
     here("compact", out)
     assert rank(out).total == rank(run).total
-    assert "holds results of another sweep" in here("search", larger, "--out", out, "--workers", 0, expect=1)
+    assert "holds a search of this sweep for other plans" in here("search", larger, "--out", out, "--workers", 0, expect=1)
     assert "--out: found ''" in here("search", larger, "--out", "", expect=2)
     manifest = Store(directory=out).provenance()
     assert manifest is not None

@@ -99,7 +99,7 @@ where: tp <= 2
 objectives: [{maximize: mfu}, {minimize: gpu_s_per_sample}]
 per: micro_batch
 budget: {tokens: 15T, usd_per_gpu_hour: 2.5}
-failures: {restart: 600 s}
+failures: {restart: 10 min, interval: 1 h}
 sample: {n: 4, seed: 1}
 """
 NIGHT = """
