@@ -58,7 +58,7 @@ def test_text_is_read_as_si(value: object, unit: str, expected: float) -> None:
         ([1], "B", "found '[1]', expected a number with a unit of B"),
         (400, "B/s", "found '400', expected a number with its unit, such as '400 Gb/s'"),
         ("400", "B", "found '400', expected a number with its unit, such as '400 GB'"),
-        ("3", "s", "found '3', expected a number with its unit, such as '3 us'"),
+        ("3", "s", "found '3', expected a number with its unit, such as '3 s' or '3 ms' or '3 us'"),
         ("fast", "B/s", "found 'fast', expected a number and a unit of B/s"),
         ("fast", "", "found 'fast', expected a number and a unit of nothing"),
         ("3 ks", "s", "unknown unit 'ks' in '3 ks', nearest valid: s"),
