@@ -197,12 +197,12 @@ def _hardware(name: str, device: Hardware, gpus: int, base: Path) -> str:
 
 
 def place_of(source: str, base: Path) -> str:
-    """A path as it is named from the folder of the spec; names stay."""
+    """A path as it is named from the folder of the spec, that of a folder with a / at its end; names stay."""
     path = Path(source)
     if not path.exists() or source in model_names():
         return source
     try:
-        return str(path.absolute().relative_to(base.absolute()))
+        return str(path.absolute().relative_to(base.absolute())) + "/" * path.is_dir()
     except ValueError:
         return str(path.absolute())
 

@@ -78,6 +78,24 @@ def test_what_init_writes_names_its_schema_for_the_editor_and_is_valid(tmp_path:
         path.unlink()
 
 
+def test_a_folder_with_a_config_is_valid_as_init_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "model_type": "llama",
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 8,
+        "vocab_size": 32000,
+    }
+    Path("tiny").mkdir()
+    Path("tiny", "config.json").write_text(
+        json.dumps(config | {"intermediate_size": 4096, "hidden_act": "silu"}), encoding="utf-8"
+    )
+    assert command("init", "tiny", "--sequence", 2048).returncode == 0
+    spec = read_document(Path("tiny.yaml"), "")[0]
+    assert (spec["model"], faults("spec", spec)) == ("tiny/", [])
+
+
 @pytest.mark.parametrize("kind", VALIDATORS)
 def test_the_command_prints_the_file(kind: str) -> None:
     assert command("schema", kind).stdout == (FOLDER / f"{kind}.json").read_text(encoding="utf-8")
