@@ -126,8 +126,8 @@ def cannot(path: str | Path, row: Reader, wanted: str) -> SpecError:
 def unknown(path: str | Path) -> SpecError:
     """What to say of a file that no row knows."""
     head = head_of(Path(path))
-    if not head.strip(b"\0 \t\r\n") or b"\0" in head:
-        what = "holds no text" if head else "the file is empty"
+    if not head.strip() or b"\0" in head:
+        what = "holds no text" if head.strip() else "the file is empty"
         return SpecError(f"{path}: {what}; expected one that docs/{PAGE} lists")
     return SpecError(f"{path}: not recognised; known: {'; '.join(row.name for row in ROWS)} (docs/{PAGE})")
 

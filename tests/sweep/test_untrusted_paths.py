@@ -70,7 +70,7 @@ def test_a_file_beyond_any_sense_is_not_read(write_spec: SpecWriter, tmp_path: P
         told = sweep("run", named_by(write_spec, key, huge), "--dry-run")
         assert told.returncode == 1
         assert told.stderr.count("\n") == 1
-        told_so = ("found 1,099,511,627,776 bytes, expected at most", "unknown", "not recognised")
+        told_so = ("found 1,099,511,627,776 bytes, expected at most", "unknown", "holds no text")
         assert any(words in told.stderr for words in told_so), told.stderr
 
 
