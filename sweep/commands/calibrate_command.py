@@ -201,7 +201,7 @@ def stack(
     ] = None,
 ) -> None:
     """Fit the numbers of a software stack to a few short runs, or print which runs would tell them."""
-    check_output(output, *YAML, new=True)
+    check_output(output, *[".csv"] if plan else YAML, new=True)
     sources = {name: context.get_parameter_source(name) for name in ("nodes", "runs", "model", "global_batch")}
     said = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     needs("--plan", plan, {f"--{name.replace('_', '-')}": True for name in said})
