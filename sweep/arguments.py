@@ -190,7 +190,5 @@ def _instead(option: str, known: dict[str, Any], command: Any, ctx: Any) -> str:
         return f"expected --set {prefix}{key}=..."
     if "--where" in known and key in PLAN_FIELDS:
         return f"expected --where '{key} = ...'"
-    if option == "--dry-run":
-        return "expected `sweep run --dry-run`"
     near = get_close_matches(option, [name for name in known if name.startswith("--")], cutoff=0.6)
     return f"nearest valid: {', '.join(near)}" if near else f"`{ctx.command_path} --help` lists them"

@@ -35,7 +35,7 @@ from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
 from sweep.search.candidates import BEATEN, WORSE
 from sweep.search.objective import Objective
-from sweep.search.search import as_search, run_search
+from sweep.search.search import as_search, run_search, seconds_of
 from sweep.search.verifying import SEED, verify
 from sweep.show.checks import check_lines
 from sweep.show.progress import clock, progress_display
@@ -133,6 +133,7 @@ def search_command(
     slice_limit: SliceLimit = LIMIT_S,
     sets: SpecSets = None,
     fresh: Fresh = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say how long it takes, by a few slices; store nothing.")] = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
     as_json: Annotated[
@@ -146,6 +147,14 @@ def search_command(
     whole = prepared_spec(loaded, spec)
     objective = sought(loaded, whole, best, within)
     prepared = as_search(whole, objective)
+    if dry_run:
+        with ended_at_once(console, "Interrupted. Nothing was stored."):
+            _say_if_compiling(console, BOUNDS)
+            warm_up(prepared.sweep, BOUNDS)
+            first, then = seconds_of(prepared, objective)
+        at_once = workers or len(os.sched_getaffinity(0))
+        told = f"{plural(whole.sweep.space.count)} take about {clock(first + then / at_once)} (h:min:s) {_with(at_once)}"
+        return console.print(f"{told} on free CPUs, {clock(first)} of it until the search begins. Nothing was stored.")
     folder = _introduced(loaded, f"{loaded.name}-search", prepared, out, console, verbose=verbose)
     of_workers = (loaded, prepared, out, folder, executor, workers, slice_limit, fresh, console)
     with _working(*of_workers, what=BOUNDS) as running:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ from sweep.sources import row_code
 
 SEEDS = 4096
 """Families of blocks, spread over the space, that are looked at first; of fewer than eight times as many, an eighth."""
+PROBED, PROBES = 65_536, 8
+"""Plans of a slice, and slices, that tell how long a search takes."""
 MOST_AROUND = 256
 CLIMBS = 20
 """How often, at most, seeding moves on from its best plans to those that differ from them in one axis."""
@@ -108,6 +111,17 @@ def run_search(
     width = blocks.width * min(blocks.family, MOST_OF_FAMILY)
     run_sweep(prepared, store, executor, task, width=width, fresh=fresh, watch=watch)
     return finish(prepared, objective, store)
+
+
+def seconds_of(prepared: Prepared, objective: Objective) -> tuple[float, float]:
+    """How long a search takes in one process, from a few slices: until it begins, and then. Raises SimError."""
+    sweep, blocks, begun = prepared.sweep, blocks_of(prepared.sweep, objective), time.monotonic()
+    frontier = seed(sweep, blocks, objective)
+    searching, size = time.monotonic(), min(PROBED, sweep.space.count)
+    starts = spread(sweep.space.count // size, PROBES) * size
+    for start in starts.tolist():
+        search_blocks(sweep, blocks, Slice(start, start + size), frontier.copy())
+    return searching - begun, (time.monotonic() - searching) * sweep.space.count / (len(starts) * size)
 
 
 def finish(prepared: Prepared, objective: Objective, store: Store) -> Answer:

@@ -95,7 +95,6 @@ LINES = [
     ("run s.yaml --set axes.tp=[1] axes.pp=[1]", "a value of --set is one word: in quotes, or with commas between"),
     ("search s.yaml --top 5", "expected --best"),
     ("search s.yaml --limit 5", "expected --best"),
-    ("search s.yaml --dry-run", "expected `sweep run --dry-run`"),
     ("search s.yaml -o R", "R: holds the results of `sweep run`, and `sweep search` has others"),
     ("run s.yaml -o S", "S: holds the results of `sweep search`, and `sweep run` has others"),
     ("search s.yaml -o S --best 3", "S: holds a search of this sweep for other plans (--best, --within, objectives)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from sweep.search.search import as_search, run_search
 from sweep.spec.spec import load_spec
 from tests.conftest import EXAMPLES, GPT7B, LLAMA405B, rest_long
 from tests.stack_pages import random_stack
+from tests.sweep.commands import sweep as sweep_command
 from tests.sweep.conftest import files_of
 from tests.sweep.test_execution import here
 
@@ -286,3 +288,9 @@ def test_plans_of_unknown_cost_come_last() -> None:
     cost, group = np.array([3.0, np.nan, np.inf, 1.0, 5.0, 9.0]), np.array([0, 0, 0, 0, 1, 1])
     ahead = Ahead(reason=np.zeros(6, np.int64), cost=cost, keys=[b"a", b"b"], group=group)
     assert ahead.promising(Frontier(objective=objective)).tolist() == [3, 4, 0, 5, 1, 2]
+
+
+def test_a_dry_search_says_how_long_it_takes_and_stores_nothing(tmp_path: Path) -> None:
+    done = sweep_command("search", EXAMPLES / "llama3_70b_h100.yaml", "--dry-run", "--out", tmp_path / "out")
+    assert re.search(r"plans take about \d:\d\d:\d\d \(h:min:s\) .*, \d:\d\d:\d\d of it until the search begins", done.stdout)
+    assert not (tmp_path / "out").exists()
