@@ -39,6 +39,11 @@ class Progress:
     done: int = 0
     begun: float = field(default_factory=time.monotonic)
     first: tuple[float, int] | None = None  # when the first slice was done, and its plans
+    slices: int = 0
+    lost: int = 0  # attempts at a slice
+    retries: int = 0  # of requests to the store
+    store_errors: int = 0  # slices that the store refused
+    ended: bool = False
 
     @property
     def seconds(self) -> float:
@@ -58,8 +63,9 @@ class Progress:
         return (self.total - self.resumed - self.done) * passed / (self.done - self.first[1])
 
     def add(self, plans: int) -> None:
-        """Count plans that are done."""
+        """Count the plans of a slice that is done."""
         self.done += plans
+        self.slices += 1
         self.first = self.first or (time.monotonic(), self.done)
 
 
@@ -97,6 +103,8 @@ def run_sweep(
             try:
                 for receipt in executor.run(task, queue):
                     progress.add(receipt.part.rows)
+                    progress.retries += receipt.retries
+                    progress.lost, progress.store_errors = queue.losses, len(queue.left)
                     watch(progress)
             except OSError as error:
                 raise _with_need(error, prepared.sweep, count - progress.resumed - progress.done) from None

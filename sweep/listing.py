@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 import duckdb
 
 from sim_core import SpecError
+from sim_core.documents import Fields
 from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Folder
+from sweep.results.heartbeat import FILE, heard
 from sweep.results.store import MANIFEST, OLD_MANIFEST, Store
 
 FORGED = (duckdb.Error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -45,7 +47,9 @@ def listed(place: Folder, age_s: float, ranked: Ranking | None = None) -> Listed
         provenance = store.provenance() or {}
         total = int(provenance.get("rows", 0))
         done = total - sum(part.rows for part in store.missing(total))
-        state = "running" if store.is_running() else "complete" if done == total else "incomplete"
+        whole = done == total
+        at_work = not (whole and place.local is None) and store.is_running()  # S3: it may have ended a moment ago
+        state = "running" if at_work else "complete" if whole else "incomplete"
         first = (ranked or rank(place, top=1, per=[])) if done else None
     except (SpecError, *FORGED):  # a damaged file, or one that no sweep wrote: the commands that read it say which
         return Listed(folder=str(place), state="damaged", age_s=age_s)
@@ -61,7 +65,7 @@ def listed(place: Folder, age_s: float, ranked: Ranking | None = None) -> Listed
 class Standing(Listed):
     """A result in detail. `written_s`: seconds since its last file; `left_s`: until a run that writes now is done, else None.
 
-    `reasons`: plans done that are not `ok`, by reason.
+    `step_s`: of the best plan; `reasons`: plans done that are not `ok`, by reason; `run`: what the last run tells of itself.
     """
 
     files: int
@@ -69,8 +73,10 @@ class Standing(Listed):
     written_s: float
     left_s: float | None
     ok: int
+    step_s: float | None
     reasons: dict[str, int]
     simulator: str
+    run: Fields
 
 
 def standing(folder: Folder) -> Standing:
@@ -81,16 +87,17 @@ def standing(folder: Folder) -> Standing:
     begun = store.started_s() or now
     ranked = rank(folder, top=1, per=[]) if parts else None
     brief = listed(folder, now - begun, ranked)
-    of_this_run = sum(part.rows for part in parts if files.get(part.file_name, (0.0, 0))[0] >= begun)
-    growing = brief.state == "running" and of_this_run > 0
+    told = heard(folder) if files.get(FILE, (0.0, 0))[0] >= begun else None  # not an earlier run
     own = [file for name, file in files.items() if name in (MANIFEST, OLD_MANIFEST) or name.startswith("part-")]
     return Standing(
         **vars(brief),
         files=len(parts),
         bytes=sum(size for _, size in own),
         written_s=now - max((written for written, _ in own), default=now),
-        left_s=(brief.total - brief.done) * (now - begun) / of_this_run if growing else None,
+        left_s=told.eta_s if told and brief.state == "running" else None,
         ok=0 if ranked is None else ranked.ranked,
+        step_s=(ranked.best or {}).get("step_time_s") if ranked else None,
         reasons={} if ranked is None else ranked.reasons,
         simulator=str(provenance.get("model", "")),
+        run=told.model_dump() if told else {},
     )

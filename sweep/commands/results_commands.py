@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Exit, Option
 
 from sim_core import SpecError, plural, short
 from sweep.commands.shared import (
@@ -26,7 +26,7 @@ from sweep.commands.shared import (
 from sweep.compare.comparison import compare
 from sweep.compare.report import paged, sections
 from sweep.compare.result import Point
-from sweep.listing import results_below, standing
+from sweep.listing import Standing, results_below, standing
 from sweep.nightly.nights import Nights, history_of
 from sweep.options import OptionError
 from sweep.outputs import write_file
@@ -34,14 +34,15 @@ from sweep.ranking.ranking import rank
 from sweep.report.content import content_of
 from sweep.report.page import report_page
 from sweep.results.compaction import compact
-from sweep.results.folder import folder_at
+from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
 from sweep.show.answer import answer_of
-from sweep.show.progress import clock
-from sweep.show.results import reason_lines
+from sweep.show.progress import clock, line_display, speed
 from sweep.show.sections import markdown, page, print_sections, print_table, say
+from sweep.show.standing import best_so_far, live_page, reasons_of, standing_lines
 from sweep.show.terminal import own_console, screen
 from sweep.tuning.record import NAME
+from sweep.watching import exit_code, following
 from sweep.wording import cell
 
 DAY_S = 86_400
@@ -71,31 +72,45 @@ def ls_command(
     print_table(("result", "sweep", "plans", "of", "state", "age", "best", "", "plan"), rows, own_console(), left=(0, 1), gap=2)
 
 
-def status_command(directory: Directory = None, as_json: AsJson = False) -> None:
+def status_command(
+    directory: Directory = None,
+    watch: Annotated[bool, Option("--watch", help="Follow a run until it ends, and end with its exit code.")] = False,
+    live: Annotated[
+        Path | None, Option("--page", help="Follow a run on an HTML page, which loads itself anew and ends as the report.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Say how far a result is: plans done, time left while a run writes, size, plans by reason, best plan."""
-    result = standing(result_at(directory, missing=False))
-    if as_json:
+    check_output(live)
+    folder = result_at(directory, missing=False)
+    follow = watch or live is not None
+    result = _followed(folder, live, as_json) if follow else standing(folder)
+    if not as_json:
+        console = own_console()
+        for line in standing_lines(result):
+            console.print(line)
+        print_sections(reasons_of(result), console)
+    elif not follow:
         write_json(asdict(result))
-        return
-    left = f", about {clock(result.left_s)} (h:min:s) left" if result.left_s is not None else ""
-    part = result.done / result.total if result.total else 1.0
-    lines = [
-        f"{result.folder}: {result.name}, {result.state}",
-        f"  {result.done:,} of {result.total:,} plans ({part:.0%}){left}",
-        f"  {short(result.bytes, 'B')} in {plural(result.files, 'file')}, the last written {clock(result.written_s)} ago",
-    ]
-    if result.plan is not None:
-        so_far = " so far" * (result.state != "complete")
-        lines.append(f"  best{so_far}: plan {result.plan}, {result.by} {cell(result.by, result.best)}")
-    elif result.done:
-        lines.append("  none of them can run")
-    if result.state == "incomplete":
-        lines.append("  the same `sweep run` adds what is missing")
-    console = own_console()
-    for line in lines:
-        console.print(line)
-    if result.done:
-        print_sections(reason_lines({"": result.ok} | result.reasons, "Plans by reason"), console)
+    if follow:
+        raise Exit(exit_code(result))
+
+
+def _followed(folder: Folder, live: Path | None, as_json: bool) -> Standing:
+    """A result once no run writes there any more; until then a line for each change, and the page."""
+    told: list[object] = []
+    with line_display(own_console(quiet=as_json)) as show:
+        for result in following(folder):
+            show(result.done, result.total, f"{speed(result.run.get('rate', 0.0), result.left_s)}; {best_so_far(result)}")
+            new = [result.state, result.done, result.plan, result.run.get("lost"), result.run.get("retries")]
+            if as_json and new != told:
+                print(json.dumps(asdict(result)), flush=True)  # noqa: T201
+            told = new
+            if live:
+                at_work = result.state == "running" or not result.done
+                text = live_page(result) if at_work else report_page(content_of(folder, None))
+                folder_at(live.absolute().parent).write_bytes(live.name, text.encode())
+    return result
 
 
 def show_command(directory: Directory = None, as_json: AsJson = False) -> None:

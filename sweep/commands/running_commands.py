@@ -45,6 +45,7 @@ from sweep.show.sections import print_sections, rows_text, say
 from sweep.show.terminal import ended_at_once, interruptible, own_console
 from sweep.spec.spec import SweepSpec, load_spec
 from sweep.tuning.candidates import failing
+from sweep.watching import telling
 
 SHORT_S = 2.0
 """A sweep of fewer CPU seconds runs in this process, unless `--workers` is given: workers need as long to start."""
@@ -98,7 +99,7 @@ def run_command(
     with _working(*of_workers, what=STEPS) as running:
         in_this_process = _is_short(executor, workers, lambda: cpu_seconds(prepared.sweep, prepared.sweep.space.count))
         by = InlineExecutor() if in_this_process else running
-        with progress_display(console) as watch:
+        with progress_display(console) as shown, telling(folder, shown) as watch:
             progress = run_sweep(prepared, Store(directory=folder), by, fresh=fresh, watch=watch, log=console.print)
     if progress.done:
         resumed = f" ({progress.resumed:,} were already there)" if progress.resumed else ""
@@ -159,7 +160,7 @@ def search_command(
     of_workers = (loaded, prepared, out, folder, executor, workers, slice_limit, fresh, console)
     with _working(*of_workers, what=BOUNDS) as running:
         begun = time.monotonic()
-        with progress_display(console) as watch:
+        with progress_display(console) as shown, telling(folder, shown) as watch:
             answer = run_search(prepared, objective, Store(directory=folder), running, fresh=fresh, watch=watch)
     seconds, legal = time.monotonic() - begun, answer.counted.get(BEATEN, 0) + answer.counted.get(WORSE, 0) + answer.rows
     console.print(

@@ -1,6 +1,7 @@
 """Slices as work: the task of simulating one, how an attempt can end, and the queue that sizes, retries and halves them."""
 
 import math
+import socket
 import sys
 import time
 import traceback
@@ -18,7 +19,7 @@ from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Sweep
 from sweep.evaluation.warming import warm_up
 from sweep.results.folder import Location, folder_at
-from sweep.results.patience import StoreUnavailable
+from sweep.results.patience import StoreUnavailable, retries
 from sweep.results.slice_file import Slice, encoded
 from sweep.sources import WORKER, Code, row_code
 
@@ -49,6 +50,8 @@ class Receipt:
     part: Slice
     seconds: float  # of computing
     stored_s: float = 0.0  # of storing
+    retries: int = 0  # of requests to the store
+    node: str = ""  # where it was computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +84,13 @@ class SliceTask:
         """Simulate a slice; returns its receipt and its file, which is still to be stored."""
         begun = time.perf_counter()
         data = self.encode(part)
-        return Receipt(part=part, seconds=time.perf_counter() - begun), data
+        return Receipt(part=part, seconds=time.perf_counter() - begun, node=socket.gethostname()), data
 
     def kept(self, receipt: Receipt, data: pa.Buffer) -> Receipt:
         """The receipt, once the file is in the store. Raises OSError."""
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), retries()
         self.store(receipt.part, data)
-        return replace(receipt, stored_s=time.perf_counter() - begun)
+        return replace(receipt, stored_s=time.perf_counter() - begun, retries=retries() - before)
 
     def warm_up(self) -> None:
         """Load the engine into this process, so that no slice's time includes it."""
@@ -149,6 +152,7 @@ class SliceQueue:
     returned: deque[tuple[Slice, int]] = field(default_factory=deque)  # slices, each with its number of losses
     rows_per_s: float | None = None
     whole: int = 0  # rows of the run
+    losses: int = 0
     stored_s: float = 0.0
     left: list[Slice] = field(default_factory=list)  # computed, but not stored: for the next run
     left_in_a_row: int = 0
@@ -211,6 +215,7 @@ class SliceQueue:
         After its first loss a slice runs again, because the cause may be outside (a killed process). After the second it is
         halved: log2(rows) more losses isolate the plan at fault, and no other plan is given up.
         """
+        self.losses += 1
         middle = (part.start + part.stop) // 2
         if losses == 0:
             self.returned.append((part, 1))

@@ -1,6 +1,7 @@
 """Errors of an object store: which may pass, so that an action is tried again, and what to check after the others."""
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -30,6 +31,12 @@ UNREACHED = ("NETWORK_CONNECTION", "Could not connect", "curlCode")
 CHECK_NETWORK = "check the address (AWS_ENDPOINT_URL) and the network"
 
 Result = TypeVar("Result")
+_here = threading.local()
+
+
+def retries() -> int:
+    """How often an action of this thread has been tried again so far."""
+    return getattr(_here, "retries", 0)
 
 
 class StoreUnavailable(OSError):
@@ -68,6 +75,7 @@ def patiently(
                 raise OSError(f"{text}; {said}") from None
             last = text
         if wait_s:
+            _here.retries = retries() + 1
             pause(wait_s * random.uniform(0.5, 1.0))
     hint = f"; {CHECK_NETWORK}" if any(word in last for word in UNREACHED) else ""
     raise StoreUnavailable(f"{last}{hint}")

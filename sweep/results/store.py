@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from sim_core import SpecError
 from sim_core.documents import Fields
+from sweep.results import heartbeat
 from sweep.results.folder import Folder, Location, folder_at, is_held, only_one
 from sweep.results.sealing import opened_text, sealed_text
 from sweep.results.slice_file import Slice, added, carried, counted_in, covering, encoded, is_whole
@@ -190,9 +191,12 @@ class Store:
         return next(iter(by_sweep.values())) if len(by_sweep) == 1 else None
 
     def is_running(self) -> bool:
-        """Whether a run on this machine is writing here; of an object store, this is not known: False."""
+        """Whether a run is writing here: by its lock; on an object store, by what it told last."""
         local = self.folder.local
-        return local is not None and is_held(local / _LOCK)
+        if local is not None:
+            return is_held(local / _LOCK)
+        started = self.folder.written_s(MANIFEST)
+        return started is not None and heartbeat.is_alive(self.folder, started)
 
     def slices(self) -> list[Slice]:
         """The finished slices, disjoint and in order. Where slices of several runs overlap, those that cover the most rows."""
@@ -284,7 +288,7 @@ class Store:
     def discard(self) -> None:
         """Delete what runs have stored here, the manifest last, and the folder itself if no other files are in it."""
         self._delete(self._parts())
-        own = (_LOCK, OLD_MANIFEST, MANIFEST)
+        own = (_LOCK, heartbeat.FILE, OLD_MANIFEST, MANIFEST)
         for name in sorted(self.folder.names(), key=lambda name: own.index(name) if name in own else -1):
             if name in own or name.startswith(_LEFTOVERS):
                 self.folder.delete(name)

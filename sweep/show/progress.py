@@ -1,6 +1,7 @@
-"""Progress of a run: a bar on a terminal, a plain line every few seconds in a log."""
+"""Progress of a run: on a terminal one line that changes, in a log a plain line a minute."""
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,12 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextCo
 
 from sweep.execution import Progress
 
-LINE_EVERY_S = 5.0
-
-
-def _speed(progress: Progress) -> str:
-    eta = progress.eta_s
-    return f"{progress.rate:,.0f} plans/s" + (f", {clock(eta)} left" if eta is not None and eta > 0 else "")
+LINE_EVERY_S = 60.0
 
 
 def clock(seconds: float) -> str:
@@ -24,26 +20,31 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
+def speed(rate: float, left_s: float | None) -> str:
+    """Plans per second, and the time left where it is known."""
+    return f"{rate:,.0f} plans/s" + (f", {clock(left_s)} left" if left_s is not None and left_s > 0 else "")
+
+
+@contextmanager
+def line_display(console: Console) -> Iterator[Callable[[int, int, str], None]]:
+    """Yield the function to call with plans done, plans in all, and what else to say."""
+    last = time.monotonic()
+    columns = (TextColumn("plans"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"))
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        row = bar.add_task("", total=None, speed="")
+
+        def update(done: int, total: int, text: str) -> None:
+            nonlocal last
+            bar.update(row, total=total, completed=done, speed=text)
+            if not console.is_terminal and time.monotonic() - last >= LINE_EVERY_S:
+                last = time.monotonic()
+                console.print(f"{done:,} of {total:,} plans, {text}")
+
+        yield update
+
+
 @contextmanager
 def progress_display(console: Console) -> Iterator[Callable[[Progress], None]]:
     """Yield the function to call with the state of a run."""
-    if not console.is_terminal:
-        last = 0.0
-
-        def line(progress: Progress) -> None:
-            nonlocal last
-            if progress.done and progress.seconds - last >= LINE_EVERY_S:
-                last = progress.seconds
-                done = progress.resumed + progress.done
-                console.print(f"{done:,} of {progress.total:,} plans, {_speed(progress)}")
-
-        yield line
-        return
-    columns = (TextColumn("plans"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"))
-    with Bar(*columns, console=console, transient=True) as bar:
-        row = bar.add_task("", total=None, speed="")
-
-        def update(progress: Progress) -> None:
-            bar.update(row, total=progress.total, completed=progress.resumed + progress.done, speed=_speed(progress))
-
-        yield update
+    with line_display(console) as show:
+        yield lambda now: show(now.resumed + now.done, now.total, speed(now.rate, now.eta_s))
