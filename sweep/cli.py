@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from sweep.arguments import CheckedCommand, CheckedGroup
 from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OPTION, in_words
+from sweep.log import LOG, log_lines
 
 COMMANDS = {
     "init": "Write a commented spec for a model, a workload file or a job that runs, ready to run and to change.",
@@ -184,6 +185,7 @@ def _of_a_result(error: Exception) -> str | None:
 
 def run() -> None:
     """Run a command in this process; its errors become one line."""
+    log_lines()
     try:
         app()
     except BrokenPipeError:
@@ -193,7 +195,7 @@ def run() -> None:
         from sim_core import one_line
         from sim_core.masking import masked
 
-        sys.stderr.write(one_line(f"error: {masked(in_words(error))}") + "\n")
+        LOG.error(one_line(f"error: {masked(in_words(error))}"))
         raise SystemExit(EXIT_INPUT) from None
     except Exception as error:
         from sim_core import SimError  # after a command has run, which loaded it
@@ -205,5 +207,5 @@ def run() -> None:
             sys.stderr.write(told + "\n")
             raise SystemExit(EXIT_INPUT) from None
         error = _explained(error)
-        sys.stderr.write(f"error: {error}\n")
+        LOG.error("error: %s", error)
         raise SystemExit(EXIT_OPTION if isinstance(error, OptionError) else EXIT_INPUT) from None

@@ -17,6 +17,7 @@ from sweep.evaluation.preparation import Prepared, Sweep
 from sweep.evaluation.slices import FIRST_ROWS, SliceQueue, SliceTask
 from sweep.evaluation.warming import warm_up
 from sweep.executors import ClusterLost, Executor
+from sweep.log import LOG
 from sweep.results.sealing import sealed_text
 from sweep.results.slice_file import Slice, encoded
 from sweep.results.store import MANIFEST, Store
@@ -34,13 +35,13 @@ ROUNDS = 5
 class Progress:
     """State of a run; counts are plans."""
 
-    total: int
+    plans: int
     resumed: int
     done: int = 0
     begun: float = field(default_factory=time.monotonic)
     first: tuple[float, int] | None = None  # when the first slice was done, and its plans
-    slices: int = 0
-    lost: int = 0  # attempts at a slice
+    slices_done: int = 0
+    slices_lost: int = 0  # attempts at one
     retries: int = 0  # of requests to the store
     store_errors: int = 0  # slices that the store refused
     ended: bool = False
@@ -51,8 +52,13 @@ class Progress:
         return time.monotonic() - self.begun
 
     @property
-    def rate(self) -> float:
-        """Plans per second of this run."""
+    def plans_done(self) -> int:
+        """With those of earlier runs."""
+        return self.resumed + self.done
+
+    @property
+    def plans_per_second(self) -> float:
+        """Of this run."""
         return self.done / max(self.seconds, 1e-9)
 
     @property
@@ -60,12 +66,12 @@ class Progress:
         """Seconds left; None for WARM_S after the first plans, so that the start of workers does not count as slow work."""
         if self.first is None or (passed := time.monotonic() - self.first[0]) < WARM_S or self.done <= self.first[1]:
             return None
-        return (self.total - self.resumed - self.done) * passed / (self.done - self.first[1])
+        return (self.plans - self.plans_done) * passed / (self.done - self.first[1])
 
     def add(self, plans: int) -> None:
         """Count the plans of a slice that is done."""
         self.done += plans
-        self.slices += 1
+        self.slices_done += 1
         self.first = self.first or (time.monotonic(), self.done)
 
 
@@ -92,22 +98,30 @@ def run_sweep(
         for name in store.drop_damaged(prepared.sweep.identity):
             log(f"{store.folder / name}: is damaged and will be recomputed")
         missing = store.missing(count)
-        progress = Progress(total=count, resumed=count - sum(part.rows for part in missing))
+        progress = Progress(plans=count, resumed=count - sum(part.rows for part in missing))
         if not missing:
             return progress
         plain = SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
         task = task_of(provenance) if task_of else plain
         watch(progress)
+        LOG.info("run begins", {"run": task.run, "folder": str(store.folder), "plans": count, "left": count - progress.resumed})
         for _ in range(ROUNDS if store.folder.local is None else 1):
             queue = SliceQueue(gaps=deque(missing), workers=executor.workers, width=width)
             try:
                 for receipt in executor.run(task, queue):
+                    told = {
+                        "slice": receipt.part,
+                        "node": receipt.node,
+                        "seconds": receipt.seconds,
+                        "stored_s": receipt.stored_s,
+                    }
+                    LOG.info("slice done", {"run": task.run, **told})
                     progress.add(receipt.part.rows)
                     progress.retries += receipt.retries
-                    progress.lost, progress.store_errors = queue.losses, len(queue.left)
+                    progress.slices_lost, progress.store_errors = queue.losses, len(queue.left)
                     watch(progress)
             except OSError as error:
-                raise _with_need(error, prepared.sweep, count - progress.resumed - progress.done) from None
+                raise _with_need(error, prepared.sweep, count - progress.plans_done) from None
             except ClusterLost as error:
                 kept = sum(part.rows for part in store.slices())
                 what = f"{kept:,} of {count:,} plans are kept in {store.folder}"
@@ -124,6 +138,7 @@ def run_sweep(
             raise OSError(f"{store.folder}: the store did not take {left:,} plans ({why}); run the same command to add them")
         if lost:
             raise SpecError(f"{store.folder}: {lost:,} finished plans {_why_lost(store)}")
+    LOG.info("run ends", {"run": task.run, "plans": progress.done, "seconds": progress.seconds})
     return progress
 
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from sim_core import SpecError
 from sweep.execution import Progress
@@ -21,7 +21,6 @@ _LOOKS_TAKE = 0.1
 """At most this part of the time of whoever follows a run is spent on looking at it."""
 _BYTES = 1024
 """Always as many: Arrow asks an object store for a size, then for so many bytes, between which the next may be written."""
-_TRIES = 5
 _END_S = 10.0
 
 
@@ -58,17 +57,11 @@ def telling(folder: Folder, watch: Watch, also: Watch = lambda progress: None) -
 
 def following(folder: Folder) -> Iterator[Standing]:
     """How far the result in a folder is, again and again until no run writes there. Raises SpecError, OSError."""
-    failed = 0
     while True:
         begun = time.monotonic()
-        try:
+        at_work = Store(directory=folder).is_running()
+        with suppress(SpecError, OSError) if at_work else nullcontext():  # slices may be joined while they are read
             seen = standing(folder)
-        except (SpecError, OSError):  # slices were joined while they were read
-            failed += 1
-            if failed == _TRIES or Store(directory=folder).started_s() is None:
-                raise
-        else:
-            failed = 0
             yield seen
             if seen.state != "running":
                 return

@@ -101,8 +101,12 @@ def _followed(folder: Folder, live: Path | None, as_json: bool) -> Standing:
     told: list[object] = []
     with line_display(own_console(quiet=as_json)) as show:
         for result in following(folder):
-            show(result.done, result.total, f"{speed(result.run.get('rate', 0.0), result.left_s)}; {best_so_far(result)}")
-            new = [result.state, result.done, result.plan, result.run.get("lost"), result.run.get("retries")]
+            show(
+                result.done,
+                result.total,
+                f"{speed(result.run.get('plans_per_second', 0.0), result.left_s)}; {best_so_far(result)}",
+            )
+            new = [result.state, result.done, result.plan, result.run.get("slices_lost"), result.run.get("retries")]
             if as_json and new != told:
                 print(json.dumps(asdict(result)), flush=True)  # noqa: T201
             told = new

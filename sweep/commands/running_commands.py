@@ -18,7 +18,16 @@ from sim_core.compiling import BOUNDS, STEP as STEPS, cache_dir, is_compiled
 from sweep.answers.neighbours import best_outside
 from sweep.answers.variation import STEP
 from sweep.columns import LONGER, SHORTER
-from sweep.commands.shared import RESULTS, Verbose, prepared_spec, print_warnings, refuse_result, write_json
+from sweep.commands.shared import (
+    RESULTS,
+    LogJson,
+    MetricsFile,
+    Verbose,
+    prepared_spec,
+    print_warnings,
+    refuse_result,
+    write_json,
+)
 from sweep.evaluation.preparation import Prepared
 from sweep.evaluation.slices import LIMIT_S
 from sweep.evaluation.warming import warm_up
@@ -28,6 +37,7 @@ from sweep.executors.choice import Kind, check_persistent, check_workers, opened
 from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN, EXIT_UNPROVEN
 from sweep.inputs.registry import SPEC_SIGN, recognised
 from sweep.inputs.text import head_of
+from sweep.metrics import Metrics
 from sweep.options import OptionError, of_option, wrong
 from sweep.ranking.ranking import Ranking, objectives_of, outcome, rank
 from sweep.reopening import Reopened
@@ -38,14 +48,13 @@ from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search, seconds_of
 from sweep.search.verifying import SEED, verify
 from sweep.show.checks import check_lines
-from sweep.show.progress import clock, progress_display
+from sweep.show.progress import clock
 from sweep.show.ranked import print_ranking
 from sweep.show.results import reason_lines
 from sweep.show.sections import print_sections, rows_text, say
 from sweep.show.terminal import ended_at_once, interruptible, own_console
 from sweep.spec.spec import SweepSpec, load_spec
 from sweep.tuning.candidates import failing
-from sweep.watching import telling
 
 SHORT_S = 2.0
 """A sweep of fewer CPU seconds runs in this process, unless `--workers` is given: workers need as long to start."""
@@ -85,38 +94,41 @@ def run_command(
     verbose: Verbose = False,
     quiet: Quiet = False,
     as_json: Annotated[bool, Option("--json", help="Print only the ranked rows, as JSON.")] = False,
+    metrics: MetricsFile = None,
+    log_json: LogJson = False,
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
-    console = own_console(of_a_run=True, quiet=quiet or as_json)
-    check_workers(executor, workers)
-    loaded = _spec_at(spec, sets)
-    prepared = prepared_spec(loaded, spec)
-    folder = _introduced(loaded, loaded.name, prepared, out, console, verbose=verbose)
-    if only_plan:
-        _dry_run(prepared, folder, executor, workers, fresh, console, as_json=as_json)
-        return
-    of_workers = (loaded, prepared, out, folder, executor, workers, slice_limit, fresh, console)
-    with _working(*of_workers, what=STEPS) as running:
-        in_this_process = _is_short(executor, workers, lambda: cpu_seconds(prepared.sweep, prepared.sweep.space.count))
-        by = InlineExecutor() if in_this_process else running
-        with progress_display(console) as shown, telling(folder, shown) as watch:
-            progress = run_sweep(prepared, Store(directory=folder), by, fresh=fresh, watch=watch, log=console.print)
-    if progress.done:
-        resumed = f" ({progress.resumed:,} were already there)" if progress.resumed else ""
-        took = f"{plural(progress.done)} in {short(progress.seconds, 's')}, {progress.rate:,.0f} plans/s"
-        console.print(f"{took} {_with(0 if isinstance(by, InlineExecutor) else by.workers)}{resumed}")
-    else:
-        console.print(f"Nothing to do: all {progress.total:,} plans are already there.")
-    if top != 0 and (as_json or not quiet):
-        _show(rank(folder, top=top), loaded, prepared, spec, folder, console, verbose=verbose, as_json=as_json)
-    console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
-    ok, failed = outcome(folder)
-    if failed:
-        console.print(f"{plural(failed)} failed (see the column reason); --fresh runs all plans again.")
-        raise Exit(EXIT_FAILED_PLANS)
-    if not ok:
-        console.print("No plan can run.")
-        raise Exit(EXIT_NO_PLAN)
+    with Metrics(metrics, spec.stem) as told:
+        console = own_console(of_a_run=True, quiet=quiet or as_json)
+        check_workers(executor, workers)
+        loaded = _spec_at(spec, sets)
+        prepared = prepared_spec(loaded, spec)
+        folder = _introduced(loaded, loaded.name, prepared, out, console, verbose=verbose)
+        if only_plan:
+            _dry_run(prepared, folder, executor, workers, fresh, console, as_json=as_json)
+            return
+        of_workers = (loaded, prepared, out, folder, executor, workers, slice_limit, fresh, console)
+        with _working(*of_workers, what=STEPS) as running:
+            in_this_process = _is_short(executor, workers, lambda: cpu_seconds(prepared.sweep, prepared.sweep.space.count))
+            by = InlineExecutor() if in_this_process else running
+            with told.showing(console, folder) as watch:
+                progress = run_sweep(prepared, Store(directory=folder), by, fresh=fresh, watch=watch, log=console.print)
+        if progress.done:
+            resumed = f" ({progress.resumed:,} were already there)" if progress.resumed else ""
+            took = f"{plural(progress.done)} in {short(progress.seconds, 's')}, {progress.plans_per_second:,.0f} plans/s"
+            console.print(f"{took} {_with(0 if isinstance(by, InlineExecutor) else by.workers)}{resumed}")
+        else:
+            console.print(f"Nothing to do: all {progress.plans:,} plans are already there.")
+        if top != 0 and (as_json or not quiet):
+            _show(rank(folder, top=top), loaded, prepared, spec, folder, console, verbose=verbose, as_json=as_json)
+        console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
+        ok, failed = outcome(folder)
+        if failed:
+            console.print(f"{plural(failed)} failed (see the column reason); --fresh runs all plans again.")
+            raise Exit(EXIT_FAILED_PLANS)
+        if not ok:
+            console.print("No plan can run.")
+            raise Exit(EXIT_NO_PLAN)
 
 
 def search_command(
@@ -140,51 +152,54 @@ def search_command(
     as_json: Annotated[
         bool, Option("--json", help="Print only the best plans, as JSON; with --verify in `rows`, beside `verified`.")
     ] = False,
+    metrics: MetricsFile = None,
+    log_json: LogJson = False,
 ) -> None:
     """Find the best plans of a sweep, proven, without simulating the others."""
-    console = own_console(of_a_run=True, quiet=quiet or as_json)
-    check_workers(executor, workers)
-    loaded = _spec_at(spec, sets)
-    whole = prepared_spec(loaded, spec)
-    objective = sought(loaded, whole, best, within)
-    prepared = as_search(whole, objective)
-    if dry_run:
-        with ended_at_once(console, "Interrupted. Nothing was stored."):
-            _say_if_compiling(console, BOUNDS)
-            warm_up(prepared.sweep, BOUNDS)
-            first, then = seconds_of(prepared, objective)
-        at_once = workers or len(os.sched_getaffinity(0))
-        told = f"{plural(whole.sweep.space.count)} take about {clock(first + then / at_once)} (h:min:s) {_with(at_once)}"
-        return console.print(f"{told} on free CPUs, {clock(first)} of it until the search begins. Nothing was stored.")
-    folder = _introduced(loaded, f"{loaded.name}-search", prepared, out, console, verbose=verbose)
-    of_workers = (loaded, prepared, out, folder, executor, workers, slice_limit, fresh, console)
-    with _working(*of_workers, what=BOUNDS) as running:
-        begun = time.monotonic()
-        with progress_display(console) as shown, telling(folder, shown) as watch:
-            answer = run_search(prepared, objective, Store(directory=folder), running, fresh=fresh, watch=watch)
-    seconds, legal = time.monotonic() - begun, answer.counted.get(BEATEN, 0) + answer.counted.get(WORSE, 0) + answer.rows
-    console.print(
-        f"{plural(answer.plans)} searched in {short(seconds, 's')}: {legal:,} can run, {answer.simulated:,} were simulated "
-        f"({answer.simulated / max(legal, 1):.2%}; their bounds are {answer.tightness:.1%} of the step), "
-        "the bounds of the others prove that they are worse."
-    )
-    if answer.apart < answer.rows:
-        console.print(f"{answer.rows:,} are in the answer; those with the same numbers count once, so as {answer.apart:,}.")
-    verified = verify(prepared, objective, Store(directory=folder), verify_plans) if verify_plans else None
-    if verified is not None:
-        say(str(verified), console)
-    if as_json or not quiet:
-        ranking = rank(folder, top=best if within == 0 else None)
-        if as_json and verified is not None:
-            write_json({"rows": ranking.rows.to_pylist(), "verified": {"seed": SEED, **verified._asdict()}})
-        else:
-            _show(ranking, loaded, whole, spec, folder, console, verbose=verbose, as_json=as_json)
-    console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
-    if verified is not None and not verified.holds:
-        raise Exit(EXIT_UNPROVEN)
-    if not answer.rows:
-        console.print("No plan can run.")
-        raise Exit(EXIT_NO_PLAN)
+    with Metrics(metrics, spec.stem) as told:
+        console = own_console(of_a_run=True, quiet=quiet or as_json)
+        check_workers(executor, workers)
+        loaded = _spec_at(spec, sets)
+        whole = prepared_spec(loaded, spec)
+        objective = sought(loaded, whole, best, within)
+        prepared = as_search(whole, objective)
+        if dry_run:
+            with ended_at_once(console, "Interrupted. Nothing was stored."):
+                _say_if_compiling(console, BOUNDS)
+                warm_up(prepared.sweep, BOUNDS)
+                first, then = seconds_of(prepared, objective)
+            at_once = workers or len(os.sched_getaffinity(0))
+            told = f"{plural(whole.sweep.space.count)} take about {clock(first + then / at_once)} (h:min:s) {_with(at_once)}"
+            return console.print(f"{told} on free CPUs, {clock(first)} of it until the search begins. Nothing was stored.")
+        folder = _introduced(loaded, f"{loaded.name}-search", prepared, out, console, verbose=verbose)
+        of_workers = (loaded, prepared, out, folder, executor, workers, slice_limit, fresh, console)
+        with _working(*of_workers, what=BOUNDS) as running:
+            begun = time.monotonic()
+            with told.showing(console, folder) as watch:
+                answer = run_search(prepared, objective, Store(directory=folder), running, fresh=fresh, watch=watch)
+        seconds, legal = time.monotonic() - begun, answer.counted.get(BEATEN, 0) + answer.counted.get(WORSE, 0) + answer.rows
+        console.print(
+            f"{plural(answer.plans)} searched in {short(seconds, 's')}: {legal:,} can run, {answer.simulated:,} were simulated "
+            f"({answer.simulated / max(legal, 1):.2%}; their bounds are {answer.tightness:.1%} of the step), "
+            "the bounds of the others prove that they are worse."
+        )
+        if answer.apart < answer.rows:
+            console.print(f"{answer.rows:,} are in the answer; those with the same numbers count once, so as {answer.apart:,}.")
+        verified = verify(prepared, objective, Store(directory=folder), verify_plans) if verify_plans else None
+        if verified is not None:
+            say(str(verified), console)
+        if as_json or not quiet:
+            ranking = rank(folder, top=best if within == 0 else None)
+            if as_json and verified is not None:
+                write_json({"rows": ranking.rows.to_pylist(), "verified": {"seed": SEED, **verified._asdict()}})
+            else:
+                _show(ranking, loaded, whole, spec, folder, console, verbose=verbose, as_json=as_json)
+        console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
+        if verified is not None and not verified.holds:
+            raise Exit(EXIT_UNPROVEN)
+        if not answer.rows:
+            console.print("No plan can run.")
+            raise Exit(EXIT_NO_PLAN)
 
 
 def sought(loaded: SweepSpec, prepared: Prepared, best: int, within: float) -> Objective:

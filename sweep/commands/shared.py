@@ -15,6 +15,7 @@ from sim_core.documents import Values
 from sweep.answers.section import Section
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.inputs.registry import explained
+from sweep.log import log_lines
 from sweep.options import OptionError, wrong
 from sweep.outputs import write_file
 from sweep.results.folder import Folder, folder_at
@@ -34,6 +35,13 @@ Directory = Annotated[str | None, Argument(help="Folder of results, a path or UR
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Print all columns, assumptions, notes and reasons, too.")]
 FactSets = Annotated[list[str] | None, Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
 Tokens = Annotated[int | None, Option(min=1, max=2**31 - 1, help="Tokens of a sequence.")]
+MetricsFile = Annotated[
+    Path | None, Option("--metrics", help="File for Prometheus, rewritten every 5 s; node_exporter reads *.prom.")
+]
+LogJson = Annotated[
+    bool,
+    Option("--log-json", callback=log_lines, help="Log to standard error, a JSON object a line: run, slice, node, seconds."),
+]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 TryCost = Annotated[
     float | None, Option(min=0, max=10, help="What a failed launch costs, as a part of the run: 0.1 is a day of ten.")

@@ -2,13 +2,13 @@
 
 import math
 import socket
-import sys
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from logging import INFO, WARNING
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from sim_core import REASON, Ints, SimError, SpecError
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Sweep
 from sweep.evaluation.warming import warm_up
+from sweep.log import LOG
 from sweep.results.folder import Location, folder_at
 from sweep.results.patience import StoreUnavailable, retries
 from sweep.results.slice_file import Slice, encoded
@@ -70,6 +71,11 @@ class SliceTask:
     sweep: Sweep
     directory: Location
     provenance: bytes
+
+    @property
+    def run(self) -> str:
+        """How the log names its sweep."""
+        return self.sweep.identity[:8]
 
     @property
     def code(self) -> Code:
@@ -235,13 +241,14 @@ def resolve(answer: object, taken: tuple[Slice, int], task: SliceTask, queue: Sl
         queue.finished(answer)
         return answer
     if isinstance(answer, StoreUnavailable):
+        LOG.info("slice not stored: %(why)s", {"run": task.run, "slice": part, "why": str(answer)})
         queue.unstored(part, answer)
         return None
     if isinstance(answer, OSError | SimError):
         raise answer
     loss = answer if isinstance(answer, Loss) else Loss(reason="worker_lost")
-    if loss.text:
-        sys.stderr.write(f"positions {part.start} to {part.stop - 1}: {loss.text}\n")
+    told = {"run": task.run, "slice": part, "first": part.start, "last": part.stop - 1, "why": loss.text or loss.reason}
+    LOG.log(WARNING if loss.text else INFO, "positions %(first)d to %(last)d: %(why)s", told)
     if queue.lost(part, losses if loss.reason == "worker_lost" else max(losses, 1)):
         return None
     return resolve(attempt(partial(task.give_up, part, loss.reason)), taken, task, queue)

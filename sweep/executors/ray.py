@@ -10,7 +10,6 @@ import pickle
 import re
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from sim_core import plural
 from sweep.evaluation.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
 from sweep.executors import OtherCode, check_code
 from sweep.executors.ray_head import ClusterError, Head, head_of_cluster
+from sweep.log import LOG
 from sweep.results.slice_file import Slice
 from sweep.sources import Code, loaded
 
@@ -131,7 +131,7 @@ class RayExecutor:
         """
         cpus = self._cpus()
         if len(submitted) > cpus:
-            sys.stderr.write(f"waiting for the cluster: {plural(len(submitted), 'slice')} submitted, {cpus} CPUs available\n")
+            LOG.warning("waiting for the cluster: %s submitted, %d CPUs available", plural(len(submitted), "slice"), cpus)
             return before
         if before + 1 >= MAX_QUIET:
             raise ClusterError("the cluster has stopped answering: it has CPUs for the submitted slices, but none comes back")
@@ -161,7 +161,7 @@ class RayExecutor:
         self.workers = self._cpus()
         if not self.workers:
             raise OtherCode(why)
-        sys.stderr.write(f"note: left out: {why}\n")
+        LOG.warning("note: left out: %s", why)
 
     def _cpus(self) -> int:
         """CPUs of the nodes that are not left out."""

@@ -58,7 +58,9 @@ class Runtime:
 
     executor: Callable[[str, Folder], AbstractContextManager[Executor]]  # started, by `store.writer` and the output folder
     log: Log = lambda text: None
-    progress: Callable[[], AbstractContextManager[Callable[[Progress], None]]] = lambda: nullcontext(lambda progress: None)
+    progress: Callable[[Folder, str], AbstractContextManager[Callable[[Progress], None]]] = lambda folder, sweep: nullcontext(
+        lambda progress: None
+    )
     making_ready: Callable[[], AbstractContextManager[None]] = nullcontext
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
@@ -170,7 +172,7 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, before: _B
         try:
             for text in sweep.prepared.warnings:
                 runtime.log(f"{record.name}: warning: {text}")
-            record.computed = _computed(sweep.prepared, Store(directory=nights.results(record.results)), runtime)
+            record.computed = _computed(record.name, sweep.prepared, Store(directory=nights.results(record.results)), runtime)
             _judge(sweep, spec, nights, before, runtime)
             record.status = "done"
         except Exception as error:  # noqa: BLE001 (a bug that one sweep hits must not end the others)
@@ -186,13 +188,13 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, before: _B
         runtime.log(f"  regression: {text}")
 
 
-def _computed(prepared: Prepared, store: Store, runtime: Runtime) -> int:
+def _computed(name: str, prepared: Prepared, store: Store, runtime: Runtime) -> int:
     """Compute what a result lacks; returns the number of plans."""
     if store.provenance() is not None and store.is_whole(prepared.sweep.identity, prepared.sweep.space.count):
-        with runtime.progress() as watch:
+        with runtime.progress(store.folder, name) as watch:
             return run_sweep(prepared, store, InlineExecutor(), watch=watch, log=runtime.log).done
     started = runtime.executor(prepared.provenance["spec"]["store"]["writer"], store.folder)
-    with started as executor, runtime.progress() as watch:
+    with started as executor, runtime.progress(store.folder, name) as watch:
         with runtime.making_ready():
             warm_up(prepared.sweep)
         return run_sweep(prepared, store, executor, watch=watch, log=runtime.log).done
@@ -207,7 +209,9 @@ def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, before: _Bef
 
     def compared(base: Baseline | None) -> Comparison:
         if base is not None:
-            why = make_whole(base, nights, sweep.specs, lambda prepared, store: _computed(prepared, store, runtime))
+            why = make_whole(
+                base, nights, sweep.specs, lambda prepared, store: _computed(record.name, prepared, store, runtime)
+            )
             if why:
                 runtime.log(f"{record.name}: the baseline, night {base.night}, was computed again: {why}")
         return compare(nights.results(base.results) if base else new, new)

@@ -32,10 +32,10 @@ class Heartbeat(BaseModel):
     host: str = Field(default_factory=socket.gethostname)
     memory_bytes: int = Field(default_factory=_memory)
     seconds: float
-    rate: float  # plans per second
+    plans_per_second: float
     eta_s: float | None
-    slices: int
-    lost: int  # attempts at a slice
+    slices_done: int
+    slices_lost: int  # attempts at one
     retries: int  # of requests to the store
     store_errors: int  # slices that the store refused at every attempt
     ended: bool

@@ -47,4 +47,4 @@ def line_display(console: Console) -> Iterator[Callable[[int, int, str], None]]:
 def progress_display(console: Console) -> Iterator[Callable[[Progress], None]]:
     """Yield the function to call with the state of a run."""
     with line_display(console) as show:
-        yield lambda now: show(now.resumed + now.done, now.total, speed(now.rate, now.eta_s))
+        yield lambda now: show(now.plans_done, now.plans, speed(now.plans_per_second, now.eta_s))

@@ -3,13 +3,13 @@
 from sim_core import plural, short
 from sweep.answers.section import Section
 from sweep.listing import Standing
-from sweep.show.progress import clock
+from sweep.show.progress import clock, speed
 from sweep.show.results import reason_lines
 from sweep.show.sections import page
 from sweep.watching import LOOK_S
 from sweep.wording import cell
 
-_LOST = {"lost": "lost slice", "retries": "repeated request", "store_errors": "unstored slice"}
+_LOST = {"slices_lost": "lost slice", "retries": "repeated request", "store_errors": "unstored slice"}
 
 
 def standing_lines(result: Standing) -> list[str]:
@@ -25,7 +25,9 @@ def standing_lines(result: Standing) -> list[str]:
         lines.append(f"  {best}")
     if run := result.run:
         lost = ", ".join(plural(run[key], word) for key, word in _LOST.items())
-        lines.append(f"  run on {run['host']}: {run['rate']:,.0f} plans/s, {short(run['memory_bytes'], 'B')}, {lost}")
+        lines.append(
+            f"  run on {run['host']}: {speed(run['plans_per_second'], None)}, {short(run['memory_bytes'], 'B')}, {lost}"
+        )
     if result.state == "incomplete":
         lines.append("  the same `sweep run` adds what is missing")
     return lines

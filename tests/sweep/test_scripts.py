@@ -63,7 +63,7 @@ def test_the_time_left_is_told_after_the_start(monkeypatch: pytest.MonkeyPatch) 
     """Workers that take 100 s to start are no reason to say that the rest takes hours."""
     now = [0.0]
     monkeypatch.setattr("sweep.execution.time.monotonic", lambda: now[0])
-    progress = Progress(total=1000, resumed=0, begun=0.0)
+    progress = Progress(plans=1000, resumed=0, begun=0.0)
     told = []
     for now[0], plans in ((100.0, 10), (101.0, 10), (110.0, 180)):
         progress.add(plans)

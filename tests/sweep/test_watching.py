@@ -49,7 +49,7 @@ class AtWork:
         )
         monkeypatch.setattr("sweep.watching.BEAT_S", 0.001)
         self.watch = self.open.enter_context(telling(folder_at(out), quiet))
-        self.progress = Progress(total=96, resumed=0, lost=3)
+        self.progress = Progress(plans=96, resumed=0, slices_lost=3)
         self.watch(self.progress)
         until(lambda: FILE in self.store.folder.names())
         monkeypatch.setattr("sweep.watching.time.sleep", self.goes_on)
@@ -87,7 +87,7 @@ def test_lines_of_json_and_the_page_end_with_the_run(
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["done"] for line in lines][:2] == [0, 48]
     last = lines[-1]
-    assert (last["state"], last["done"], last["total"], last["run"]["lost"]) == ("complete", 96, 96, 3)
+    assert (last["state"], last["done"], last["total"], last["run"]["slices_lost"]) == ("complete", 96, 96, 3)
     assert last["step_s"] > 0
     assert all('http-equiv="refresh"' in text for text in pages)
     assert "48 of 96 plans (50%)" in pages[1]
@@ -126,7 +126,7 @@ def test_a_run_tells_what_it_has_done(out: str, sliced_job: Prepared) -> None:
     with telling(store.folder, quiet) as watch:
         run_sweep(sliced_job, store, InlineExecutor(), watch=watch)
     told = json.loads(store.folder.read_bytes(FILE))
-    assert (told["ended"], told["slices"], told["lost"], told["store_errors"]) == (True, 1, 0, 0)
+    assert (told["ended"], told["slices_done"], told["slices_lost"], told["store_errors"]) == (True, 1, 0, 0)
     assert told["memory_bytes"] > 2**20
     assert not store.is_running()
     store.discard()
@@ -134,7 +134,8 @@ def test_a_run_tells_what_it_has_done(out: str, sliced_job: Prepared) -> None:
 
 
 @pytest.mark.parametrize(
-    "forged", ["{", "[]", '{"host": 1}', '{"host": "x", "rate": "\\u001b[31m"}', '{"rate": 1e999}', "\x00\xff"]
+    "forged",
+    ["{", "[]", '{"host": 1}', '{"host": "x", "plans_per_second": "\\u001b[31m"}', '{"plans_per_second": 1e999}', "\x00\xff"],
 )
 def test_a_forged_report_is_passed_over(forged: str, sliced_job: Prepared, tmp_path: Path) -> None:
     filled(tmp_path / "out", sliced_job)
@@ -145,8 +146,8 @@ def test_a_forged_report_is_passed_over(forged: str, sliced_job: Prepared, tmp_p
 
 def test_the_report_of_an_earlier_run_is_not_that_of_this_one(sliced_job: Prepared, tmp_path: Path) -> None:
     store = filled(tmp_path / "out", sliced_job)
-    told = {"host": "x\x1b[31m", "memory_bytes": 1, "seconds": 1, "rate": 1, "eta_s": 9, "slices": 1}
-    told |= {"lost": 5, "retries": 0, "store_errors": 0, "ended": False}
+    told = {"host": "x\x1b[31m", "memory_bytes": 1, "seconds": 1, "plans_per_second": 1, "eta_s": 9, "slices_done": 1}
+    told |= {"slices_lost": 5, "retries": 0, "store_errors": 0, "ended": False}
     (tmp_path / "out" / FILE).write_text(json.dumps(told))
     text = sweep("status", tmp_path / "out").stdout
     assert "5 lost slices" in text
@@ -166,7 +167,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def test_progress_in_a_pipe_is_a_line_a_minute(clock: Callable[[float], None]) -> None:
     """A search of three minutes printed 60."""
     text = io.StringIO()
-    progress = Progress(total=1000, resumed=0, begun=1000.0)
+    progress = Progress(plans=1000, resumed=0, begun=1000.0)
     with progress_display(Console(file=text, force_terminal=False, width=200)) as watch:
         for second in range(180):
             clock(second)
@@ -179,7 +180,7 @@ def test_progress_in_a_pipe_is_a_line_a_minute(clock: Callable[[float], None]) -
 
 def test_progress_on_a_terminal_is_one_line(clock: Callable[[float], None]) -> None:
     text = io.StringIO()
-    progress = Progress(total=1000, resumed=0, begun=1000.0)
+    progress = Progress(plans=1000, resumed=0, begun=1000.0)
     with progress_display(Console(file=text, force_terminal=True, width=200, color_system=None)) as watch:
         for second in range(180):
             clock(second)

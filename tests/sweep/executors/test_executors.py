@@ -25,6 +25,7 @@ from sweep.executors import Executor, InlineExecutor, OtherCode
 from sweep.executors.choice import Kind, opened
 from sweep.executors.local import LocalExecutor
 from sweep.executors.ray import RayExecutor
+from sweep.log import log_lines
 from sweep.results.folder import folder_at
 from sweep.results.slice_file import Slice
 from sweep.sources import row_code
@@ -159,6 +160,7 @@ class TestCaughtLosses:
     def test_a_plan_that_raises_is_found_and_logged(
         self, executor: Executor, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
+        log_lines()
         guilty = legal_after(undisturbed, 5000)
         table = execute(executor, prepared, tmp_path / "out", Raising, position=guilty)
         check_failed(table, undisturbed, (guilty,), "simulation_raised")
