@@ -23,11 +23,20 @@ _LOOK = os.O_RDONLY | os.O_NONBLOCK
 
 
 def folder_for_code() -> Path:
+    """A folder of this user alone, `choose_folder`; a line on standard error says which is not used, why, and what to do."""
+    usable, why = choose_folder()
+    if why:
+        advice = f"set {_CHOSEN} to a folder of yours that nobody else can write to"
+        sys.stderr.write(f"note: {why}; compiled code is kept in {usable}: {advice}\n")
+    return usable
+
+
+def choose_folder() -> tuple[Path, str]:
     """A folder of this user alone, made if need be, for code that will be loaded from there (`read_own`) and run.
 
     The first that is usable: `$NUMBA_CACHE_DIR`; one below `$XDG_CACHE_HOME` or `~/.cache`; one among the temporary files; in
-    each of them one of this user, if others may write to it; a new one. A line on standard error says which is not used, why,
-    and what to do; the processes that this one starts then use the other one, too.
+    each of them one of this user, if others may write to it; a new one. Also why one is not used, if one is not; the processes
+    that this one starts then use the other one, too.
     """
     import tempfile  # late: most commands only read
 
@@ -46,10 +55,17 @@ def folder_for_code() -> Path:
         usable = Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
         why = why or f"{place}: {fault}"
     if why:
-        advice = f"set {_CHOSEN} to a folder of yours that nobody else can write to"
-        sys.stderr.write(f"note: {why}; compiled code is kept in {usable}: {advice}\n")
         os.environ[_CHOSEN] = str(usable)
-    return usable
+    return usable, why
+
+
+def of_others(folder: Path) -> list[Path]:
+    """What lies in a folder, and the folder itself, that others own or can write to."""
+    return [path for path in (folder, *folder.rglob("*")) if _is_of_others(path.lstat())]
+
+
+def _is_of_others(status: os.stat_result) -> bool:
+    return status.st_uid not in _TRUSTED or bool(status.st_mode & _BY_OTHERS)
 
 
 def _fault(place: Path) -> str:
@@ -111,8 +127,7 @@ def read_own(path: Path, levels: int) -> bytes | None:
                 at = opened.enter_context(lock_file(Path(part), _LOOK, at))
             except FileNotFoundError:
                 return None
-            status = os.fstat(at)
-            if status.st_uid not in _TRUSTED or status.st_mode & _BY_OTHERS:
+            if _is_of_others(os.fstat(at)):
                 raise SpecError(f"{path}: others can write to {part}")
         with open(at or 0, "rb", closefd=False) as file:
             return file.read()

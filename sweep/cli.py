@@ -34,6 +34,7 @@ COMMANDS = {
     "compact": "Join the small files of a result into few large ones; the rows stay as they are.",
     "nightly": "Run the sweeps of a nightly file, compare with last night, notify."
     " Exit code: 0 fine, 1 regressions, 2 failures.",
+    "doctor": "Try what a run needs: versions, memory, disk, compiled code, store, locks, clocks, nodes of a cluster.",
     "inspect": "Print what files hold: plan, layers and traffic of a workload; plan, model and steady step of a log or launch.",
     "simulate": "Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes.",
     "fit": "Say whether a plan fits, of what its memory is made, and the cheapest changes with which it does.",

@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 
 from sweep.execution import Progress
-from sweep.exits import EXIT_INPUT
 from sweep.options import wrong
 from sweep.results.folder import Folder
 from sweep.show.progress import progress_display
@@ -25,13 +24,13 @@ _OF_A_RUN = {
     "store_errors": "Slices of the last run that the store refused at every attempt",
 }
 _SUCCESS = "last_success_timestamp_seconds"
-_OF_A_COMMAND = {"exit_code": "How the last run ended", _SUCCESS: "When a run last ended with exit code 0"}
+_ALL = {**_OF_A_RUN, _SUCCESS: "When the command last ended with exit code 0"}
 
 
 class Metrics:
     """The metrics of a command on the spec or nightly file `name`, gauges of its last run, in `file`, if there is one.
 
-    As a context it tells how the block ends. The library is imported only for a file: that takes 60 ms.
+    As a context it tells that the block ended well. The library is imported only for a file: that takes 60 ms.
     """
 
     def __init__(self, file: Path | None, name: str) -> None:
@@ -46,13 +45,13 @@ class Metrics:
         from prometheus_client.parser import text_string_to_metric_families
 
         self.registry = CollectorRegistry()
-        for name, text in (_OF_A_RUN | _OF_A_COMMAND).items():
-            self.gauges[name] = Gauge(f"sweep_{name}", text, ["sweep"], registry=self.registry)
+        for name, text in _ALL.items():
+            self.gauges[f"sweep_{name}"] = Gauge(f"sweep_{name}", text, ["sweep"], registry=self.registry)
         try:
             before = self.file.read_text() if self.file.exists() else ""
             for sample in (sample for family in text_string_to_metric_families(before) for sample in family.samples):
-                gauge = self.gauges[sample.name.removeprefix("sweep_")]
-                if sample.name == f"sweep_{_SUCCESS}":
+                gauge = self.gauges[sample.name]
+                if sample.name.endswith(_SUCCESS):
                     gauge.labels(sample.labels["sweep"]).set(sample.value)
         except (KeyError, ValueError):
             raise wrong("--metrics", str(self.file), "a file of metrics of ours; it holds something else") from None
@@ -60,8 +59,8 @@ class Metrics:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        code = getattr(error, "exit_code", getattr(error, "code", EXIT_INPUT)) if error else 0
-        self.tell(self.name, {"exit_code": code} | ({} if code else {_SUCCESS: time.time()}))
+        if not getattr(error, "exit_code", error):
+            self.tell(self.name, {_SUCCESS: time.time()})
 
     def tell(self, sweep: str, values: dict[str, float]) -> None:
         """Take in values of a sweep, and write the file at once. Raises OSError."""
@@ -70,7 +69,7 @@ class Metrics:
         from prometheus_client import write_to_textfile
 
         for name, value in values.items():
-            self.gauges[name].labels(sweep).set(value)
+            self.gauges[f"sweep_{name}"].labels(sweep).set(value)
         write_to_textfile(str(self.file), self.registry)
 
     @contextmanager

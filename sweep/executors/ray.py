@@ -169,6 +169,18 @@ class RayExecutor:
         return int(sum(each["Resources"].get("CPU", 0) for each in nodes))
 
 
+def on_each_node(action: Callable[..., Result], *given: object) -> Iterator[tuple[str, Result | str]]:
+    """What an action returns on each node, by its address, one after the other; a text says why it cannot run there."""
+    for node in ray.nodes():  # type: ignore[no-untyped-call]
+        if node["Alive"]:
+            task: Any = ray.remote(num_cpus=0, label_selector={"ray.io/node-id": node["NodeID"]})(action)
+            try:
+                answer = ray.get(task.remote(*given), timeout=START_S)
+            except RayError as error:
+                answer = str(error).strip().splitlines()[-1]
+            yield node["NodeManagerAddress"], answer
+
+
 def _answer(task: SliceTask, reference: Any) -> object:
     """Fetch the outcome of a slice; rows that the worker has not written are written here."""
     try:

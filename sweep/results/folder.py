@@ -243,7 +243,7 @@ def only_one(file: Path, refusal: str) -> Iterator[None]:
     Where the file system has no flock, a file beside it, which can be created only once, names the process that holds it.
     """
     with lock_file(file) as lock:
-        got = _flock(lock, fcntl.LOCK_EX)
+        got = flock(lock, fcntl.LOCK_EX)
         if got is False:
             raise SpecError(refusal)
         with nullcontext() if got else _owned(file.with_name(file.name + _OWNER), refusal):
@@ -255,11 +255,11 @@ def is_held(file: Path) -> bool:
     if not file.is_file():
         return False
     with lock_file(file, os.O_RDONLY) as lock:
-        got, owner = _flock(lock, fcntl.LOCK_SH), file.with_name(file.name + _OWNER)
+        got, owner = flock(lock, fcntl.LOCK_SH), file.with_name(file.name + _OWNER)
         return owner.exists() and not _owner_of(owner)[1] if got is None else not got
 
 
-def _flock(lock: int, how: int) -> bool | None:
+def flock(lock: int, how: int) -> bool | None:
     """Whether flock got the lock; None where the file system has no flock."""
     try:
         fcntl.flock(lock, how | fcntl.LOCK_NB)

@@ -39,20 +39,20 @@ def test_a_run_tells_prometheus(command: str, write_spec: SpecWriter, tmp_path: 
     first = told(file)
     assert (first["sweep_plans"], first["sweep_plans_done"], first["sweep_slices_done"]) == (60, 60, 1)
     assert first["sweep_plans_per_second"] > 0
-    assert {first[f"sweep_{name}"] for name in ("slices_lost", "retries", "store_errors", "exit_code")} == {0}
+    assert {first[f"sweep_{name}"] for name in ("slices_lost", "retries", "store_errors")} == {0}
     success = first["sweep_last_success_timestamp_seconds"]
     assert begun <= success <= time.time()
     assert not list(tmp_path.glob("sweep.prom.*")), "written at once, by a rename"
     failed = sweep(command, spec, "--out", out, *SMALL, "--set", "sample.n=61", "--metrics", file)
     assert failed.returncode == 1
-    assert told(file) == {"sweep_exit_code": 1.0, "sweep_last_success_timestamp_seconds": success}
+    assert told(file) == {"sweep_last_success_timestamp_seconds": success}
 
 
 def test_no_plan_runs(write_spec: SpecWriter, tmp_path: Path) -> None:
     file = tmp_path / "sweep.prom"
     done = sweep("run", write_spec(), "--out", tmp_path / "out", *SMALL, "--set", "where=[tp > 99]", "--metrics", file)
     assert done.returncode == 4
-    assert told(file)["sweep_exit_code"] == 4
+    assert told(file)["sweep_plans_done"] == 60
     assert "sweep_last_success_timestamp_seconds" not in told(file)
 
 
@@ -62,12 +62,11 @@ def test_a_night_tells_prometheus_of_each_sweep(write_spec: SpecWriter, tmp_path
     nightly.write_text("name: n\nroot: nights\nworkers: 0\nsweeps: [{spec: small.yaml, name: a}, {spec: small.yaml, name: b}]")
     assert sweep("nightly", nightly, "--metrics", file).returncode == 0
     assert told(file, "night/a")["sweep_plans_done"] == told(file, "night/b")["sweep_plans_done"] == 60
-    assert set(told(file, "night")) == {"sweep_exit_code", "sweep_last_success_timestamp_seconds"}
+    assert set(told(file, "night")) == {"sweep_last_success_timestamp_seconds"}
     nightly.write_text("name: n\nroot: nights\nsweeps: nothing\n")
     assert sweep("nightly", nightly, "--metrics", file).returncode == 2
-    assert told(file, "night")["sweep_exit_code"] == 2
-    assert "sweep_last_success_timestamp_seconds" in told(file, "night")
     before = file.read_text()
+    assert "sweep_last_success_timestamp_seconds" in told(file, "night")
     assert sweep("nightly", "status", nightly, "--metrics", file).returncode == 2
     assert file.read_text() == before
 
@@ -76,7 +75,7 @@ def test_a_night_tells_prometheus_of_each_sweep(write_spec: SpecWriter, tmp_path
     "text",
     [
         "<html>",
-        "sweep_exit_code{sweep=",
+        "sweep_plans{sweep=",
         "a 1 2 3 4\n",
         "other_total 3\n",
         "name: small\naxes: {tp: 4}\n",

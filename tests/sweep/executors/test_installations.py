@@ -1,5 +1,6 @@
 """A Ray cluster whose nodes have installations of their own: one that differs from the driver's computes nothing."""
 
+import json
 import os
 import shutil
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.demo import DemoCluster, demo_cluster
 from sweep.results.store import Store
@@ -43,11 +45,19 @@ class Two:
     cluster: DemoCluster
     folder: Path
 
-    def run(self, spec: Path, out: Path, writer: str) -> subprocess.CompletedProcess[str]:
+    def run(self, spec: Path, out: Path, writer: str, *more: object) -> subprocess.CompletedProcess[str]:
         """A run whose workers import what their node has: it starts elsewhere than in the folder of its sources."""
-        line = command("run", spec, "--out", out, "--executor", "ray", "--top", 0, "--set", f"store.writer={writer}")
+        line = command("run", spec, "--out", out, "--executor", "ray", "--top", 0, "--set", f"store.writer={writer}", *more)
         environment = {**os.environ, **QUIET, "RAY_ADDRESS": self.cluster.gcs, "PYTHONPATH": str(PROJECT)}
         return subprocess.run(line, cwd=spec.parent, env=environment, capture_output=True, text=True, check=False)
+
+    def doctor(self, *more: object) -> tuple[int, list[dict[str, str]]]:
+        """The exit code, and what was found on the nodes."""
+        environment = {**os.environ, **QUIET, "RAY_ADDRESS": self.cluster.gcs, "PYTHONPATH": str(PROJECT)}
+        line = command("doctor", *more, "--cluster", "--json")
+        done = subprocess.run(line, cwd=self.folder.parent, env=environment, capture_output=True, text=True, check=False)
+        assert done.stderr == ""
+        return done.returncode, [each for each in json.loads(done.stdout) if each["node"]]
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +178,58 @@ def test_a_node_with_another_version_is_left_out(
     assert done.stderr.count("note: left out: a worker on node ") == 1
     assert "sweep/spec/budget.py: found " in done.stderr
     assert rows(tmp_path / "out").equals(undisturbed)
+
+
+def test_the_doctor_finds_sound_nodes(two: Two, bucket: str, s3_server: str) -> None:
+    """Nodes that were started without the credentials of the driver are not: a run could not write there."""
+    code, found = two.doctor(f"{bucket}/x")
+    assert (code, {each["what"] for each in found if each["advice"]}) == (2, {"store"})
+    name = bucket.removeprefix("s3://")
+    code, found = two.doctor(f"s3://test:test@{name}/x?endpoint_override={s3_server}&scheme=http&region=us-east-1")
+    assert code == 0, found
+    for what in ("code", "versions", "memory", "compiled code", "disk", "store"):
+        assert len([each for each in found if each["what"] == what]) == 2, "the head, and the node"
+    assert len([each for each in found if each["what"] == "clock"]) == 4, "of the store, and of the node"
+    assert {each["found"] for each in found if each["what"] == "code"} == {"as here"}
+
+
+@pytest.mark.parametrize("differing", NAMED, indirect=True)
+def test_the_doctor_names_a_node_that_differs(two: Two, differing: str) -> None:
+    code, found = two.doctor()
+    codes = sorted(each["found"] for each in found if each["what"] == "code")
+    assert (code, codes[0]) == (2, "as here")
+    assert codes[1].startswith(NAMED[differing])
+    assert sum(bool(each["advice"]) for each in found) == 1
+
+
+def test_the_doctor_names_a_node_that_cannot_run(two: Two) -> None:
+    source = two.folder / "sweep" / "doctor.py"
+    text = source.read_text()
+    source.unlink()
+    try:
+        code, found = two.doctor()
+    finally:
+        source.write_text(text)
+    (wrong,) = [each for each in found if each["advice"]]
+    assert (code, wrong["what"]) == (2, "code")
+    assert "sweep.doctor" in wrong["found"]
+
+
+@pytest.mark.parametrize("writer", ["driver", "worker"])
+def test_a_cluster_tells_prometheus_and_the_log(two: Two, spec: Path, tmp_path: Path, writer: str) -> None:
+    file = tmp_path / "sweep.prom"
+    done = two.run(spec, tmp_path / "out", writer, "--metrics", file, "--log-json")
+    first, *slices, last = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.returncode, first["event"], last["event"]) == (0, "run begins", "run ends")
+    assert {(each["event"], each["node"]) for each in slices} == {("slice done", socket.gethostname())}
+    families = text_string_to_metric_families(file.read_text())
+    told = {sample.name: sample.value for family in families for sample in family.samples}
+    assert (told["sweep_plans_done"], told["sweep_slices_done"]) == (last["plans"], len(slices))
+
+
+@pytest.mark.parametrize("differing", ["a package"], indirect=True)
+def test_a_node_that_is_left_out_is_in_the_log(two: Two, spec: Path, tmp_path: Path, differing: str) -> None:
+    done = two.run(spec, tmp_path / "out", "driver", "--log-json")
+    *_, error = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.returncode, error["level"]) == (1, "ERROR")
+    assert NAMED[differing] in error["event"]
