@@ -225,11 +225,3 @@ def test_a_cluster_tells_prometheus_and_the_log(two: Two, spec: Path, tmp_path: 
     families = text_string_to_metric_families(file.read_text())
     told = {sample.name: sample.value for family in families for sample in family.samples}
     assert (told["sweep_plans_done"], told["sweep_slices_done"]) == (last["plans"], len(slices))
-
-
-@pytest.mark.parametrize("differing", ["a package"], indirect=True)
-def test_a_node_that_is_left_out_is_in_the_log(two: Two, spec: Path, tmp_path: Path, differing: str) -> None:
-    done = two.run(spec, tmp_path / "out", "driver", "--log-json")
-    *_, error = [json.loads(line) for line in done.stderr.splitlines()]
-    assert (done.returncode, error["level"]) == (1, "ERROR")
-    assert NAMED[differing] in error["event"]
