@@ -10,7 +10,7 @@ from typing import Annotated
 from typer import Argument, Exit, Option
 
 from sim_core import SimError
-from sweep.commands.shared import LogJson, MetricsFile
+from sweep.commands.shared import LogJson, MetricsFile, check_output
 from sweep.evaluation.slices import LIMIT_S
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
@@ -44,6 +44,7 @@ def nightly_command(
         or (action == "ack") != bool(who and why)
     ):
         raise OptionError("expected FILE, status FILE, or ack FILE --who NAME --why TEXT")
+    check_output(metrics, option="--metrics")
     with Metrics(None if action else metrics, file.stem) as seen:
         spec: NightlySpec | None = None
 

@@ -81,7 +81,7 @@ def status_command(
     as_json: AsJson = False,
 ) -> None:
     """Say how far a result is: plans done, time left while a run writes, size, plans by reason, best plan."""
-    check_output(live)
+    check_output(live, option="--page")
     folder = result_at(directory, missing=False)
     follow = watch or live is not None
     result = _followed(folder, live, as_json) if follow else standing(folder)

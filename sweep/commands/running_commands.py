@@ -98,6 +98,7 @@ def run_command(
     log_json: LogJson = False,
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
+    check_output(metrics, option="--metrics")
     with Metrics(metrics, spec.stem) as told:
         console = own_console(of_a_run=True, quiet=quiet or as_json)
         check_workers(executor, workers)
@@ -156,6 +157,7 @@ def search_command(
     log_json: LogJson = False,
 ) -> None:
     """Find the best plans of a sweep, proven, without simulating the others."""
+    check_output(metrics, option="--metrics")
     with Metrics(metrics, spec.stem) as told:
         console = own_console(of_a_run=True, quiet=quiet or as_json)
         check_workers(executor, workers)

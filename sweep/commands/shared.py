@@ -86,7 +86,7 @@ def there(option: str, path: Path | None) -> Path | None:
     return path
 
 
-def check_output(output: Path | None, *suffixes: str, new: bool = False) -> None:
+def check_output(output: Path | None, *suffixes: str, new: bool = False, option: str = "--output") -> None:
     """Raise OptionError, before anything is computed, if no file can be written there, or its name ends as that of another
     kind; `new`: or if there is one."""
     if output is None:
@@ -94,9 +94,9 @@ def check_output(output: Path | None, *suffixes: str, new: bool = False) -> None
     if suffixes and output.suffix not in ("", *suffixes):
         raise wrong("--output", output, f"a file {suffixes[0]}")
     if output.is_dir():
-        raise wrong("--output", output, "a file; it is a folder")
+        raise wrong(option, output, "a file; it is a folder")
     if not output.absolute().parent.is_dir():
-        raise wrong("--output", output, f"a file in a folder that is there; {output.parent} is not")
+        raise wrong(option, output, f"a file in a folder that is there; {output.parent} is not")
     if new and output.exists():
         raise wrong("--output", output, "a file that is not there yet; move it away, or name another with -o")
 

@@ -96,7 +96,8 @@ def test_a_file_that_holds_something_else_is_not_replaced(text: str, write_spec:
 
 def test_a_folder_that_is_not_there(write_spec: SpecWriter, tmp_path: Path) -> None:
     done = sweep("run", write_spec(), "--out", tmp_path / "out", *SMALL, "--metrics", tmp_path / "no" / "x.prom")
-    assert (done.returncode, done.stderr.count("\n"), "Traceback" in done.stderr) == (1, 1, False)
+    told = f"error: --metrics: found {tmp_path / 'no' / 'x.prom'}, expected a file in a folder that is there; "
+    assert (done.returncode, done.stderr) == (2, f"{told}{tmp_path / 'no'} is not\n")
 
 
 def lines(text: str) -> list[dict[str, Any]]:
