@@ -23,6 +23,7 @@ from sweep.commands.shared import (
     LogJson,
     MetricsFile,
     Verbose,
+    check_output,
     prepared_spec,
     print_warnings,
     refuse_result,
