@@ -41,15 +41,24 @@ class Progress:
     begun: float = field(default_factory=time.monotonic)
     first: tuple[float, int] | None = None  # when the first slice was done, and its plans
     slices_done: int = 0
-    slices_lost: int = 0  # attempts at one
     retries: int = 0  # of requests to the store
-    store_errors: int = 0  # slices that the store refused
+    queue: SliceQueue = field(default_factory=lambda: SliceQueue(gaps=deque(), workers=1))
     ended: bool = False
 
     @property
     def seconds(self) -> float:
         """Seconds since the executor was started."""
         return time.monotonic() - self.begun
+
+    @property
+    def slices_lost(self) -> int:
+        """Attempts at a slice."""
+        return self.queue.losses
+
+    @property
+    def store_errors(self) -> int:
+        """Slices that the store refused."""
+        return len(self.queue.left)
 
     @property
     def plans_done(self) -> int:
@@ -106,19 +115,13 @@ def run_sweep(
         watch(progress)
         LOG.info("run begins", {"run": task.run, "folder": str(store.folder), "plans": count, "left": count - progress.resumed})
         for _ in range(ROUNDS if store.folder.local is None else 1):
-            queue = SliceQueue(gaps=deque(missing), workers=executor.workers, width=width)
+            progress.queue = queue = SliceQueue(gaps=deque(missing), workers=executor.workers, width=width)
             try:
                 for receipt in executor.run(task, queue):
-                    told = {
-                        "slice": receipt.part,
-                        "node": receipt.node,
-                        "seconds": receipt.seconds,
-                        "stored_s": receipt.stored_s,
-                    }
+                    told = {"slice": receipt.part, "node": receipt.node, "seconds": receipt.seconds}
                     LOG.info("slice done", {"run": task.run, **told})
                     progress.add(receipt.part.rows)
                     progress.retries += receipt.retries
-                    progress.slices_lost, progress.store_errors = queue.losses, len(queue.left)
                     watch(progress)
             except OSError as error:
                 raise _with_need(error, prepared.sweep, count - progress.plans_done) from None

@@ -43,6 +43,7 @@ def telling(folder: Folder, watch: Watch, also: Watch = lambda progress: None) -
                 progress.ended = ended
                 with suppress(OSError):
                     also(progress)
+                with suppress(OSError):
                     text = Heartbeat.model_validate(progress).model_dump_json()
                     folder.write_bytes(FILE, text.ljust(_BYTES).encode())
 

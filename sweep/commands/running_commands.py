@@ -100,7 +100,7 @@ def run_command(
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
     check_output(metrics, option="--metrics")
-    with Metrics(metrics, spec.stem) as told:
+    with Metrics(None if only_plan else metrics, spec.stem) as told:
         console = own_console(of_a_run=True, quiet=quiet or as_json)
         check_workers(executor, workers)
         loaded = _spec_at(spec, sets)

@@ -51,5 +51,5 @@ def heard(folder: Folder) -> Heartbeat | None:
 def is_alive(folder: Folder, started_s: float) -> bool:
     """Whether a run that began at `started_s` seems to work on, where no lock says so. Clocks may differ by some seconds."""
     told_s = folder.written_s(FILE) or 0.0
-    told = heard(folder) if told_s else None
+    told = heard(folder)
     return not (told and told.ended and told_s >= started_s) and time.time() - max(told_s, started_s) < FRESH_S

@@ -43,6 +43,9 @@ def test_a_run_tells_prometheus(command: str, write_spec: SpecWriter, tmp_path: 
     success = first["sweep_last_success_timestamp_seconds"]
     assert begun <= success <= time.time()
     assert not list(tmp_path.glob("sweep.prom.*")), "written at once, by a rename"
+    if command == "run":
+        assert sweep("run", spec, "--out", out, *SMALL, "--dry-run", "--metrics", file).returncode == 0
+        assert told(file) == first, "a trial is no run"
     failed = sweep(command, spec, "--out", out, *SMALL, "--set", "sample.n=61", "--metrics", file)
     assert failed.returncode == 1
     assert told(file) == {"sweep_last_success_timestamp_seconds": success}

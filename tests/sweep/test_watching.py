@@ -49,7 +49,8 @@ class AtWork:
         )
         monkeypatch.setattr("sweep.watching.BEAT_S", 0.001)
         self.watch = self.open.enter_context(telling(folder_at(out), quiet))
-        self.progress = Progress(plans=96, resumed=0, slices_lost=3)
+        self.progress = Progress(plans=96, resumed=0)
+        self.progress.queue.losses = 3
         self.watch(self.progress)
         until(lambda: FILE in self.store.folder.names())
         monkeypatch.setattr("sweep.watching.time.sleep", self.goes_on)
