@@ -75,10 +75,9 @@ class Metrics:
     @contextmanager
     def showing(self, console: Console, folder: Folder, sweep: str = "") -> Iterator[Callable[[Progress], None]]:
         """Yield the function to call with the state of a run; `sweep`: one of several in a nightly file."""
-        name = sweep or self.name
 
         def tell(progress: Progress) -> None:
-            self.tell(name, {key: getattr(progress, key) for key in _OF_A_RUN})
+            self.tell(sweep or self.name, {key: getattr(progress, key) for key in _OF_A_RUN})
 
         with progress_display(console) as shown, telling(folder, shown, tell) as watch:
             yield watch
