@@ -148,7 +148,7 @@ def search_command(
     slice_limit: SliceLimit = LIMIT_S,
     sets: SpecSets = None,
     fresh: Fresh = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Say how long it takes, by a few slices; store nothing.")] = False,
+    only_time: Annotated[bool, Option("--dry-run", help="Say how long it takes, by a few slices; store nothing.")] = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
     as_json: Annotated[
@@ -159,21 +159,21 @@ def search_command(
 ) -> None:
     """Find the best plans of a sweep, proven, without simulating the others."""
     check_output(metrics, option="--metrics")
-    with Metrics(metrics, spec.stem) as told:
+    with Metrics(None if only_time else metrics, spec.stem) as told:
         console = own_console(of_a_run=True, quiet=quiet or as_json)
         check_workers(executor, workers)
         loaded = _spec_at(spec, sets)
         whole = prepared_spec(loaded, spec)
         objective = sought(loaded, whole, best, within)
         prepared = as_search(whole, objective)
-        if dry_run:
+        if only_time:
             with ended_at_once(console, "Interrupted. Nothing was stored."):
                 _say_if_compiling(console, BOUNDS)
                 warm_up(prepared.sweep, BOUNDS)
                 first, then = seconds_of(prepared, objective)
             at_once = workers or len(os.sched_getaffinity(0))
-            told = f"{plural(whole.sweep.space.count)} take about {clock(first + then / at_once)} (h:min:s) {_with(at_once)}"
-            return console.print(f"{told} on free CPUs, {clock(first)} of it until the search begins. Nothing was stored.")
+            lasts = f"{plural(whole.sweep.space.count)} take about {clock(first + then / at_once)} (h:min:s) {_with(at_once)}"
+            return console.print(f"{lasts} on free CPUs, {clock(first)} of it until the search begins. Nothing was stored.")
         folder = _introduced(loaded, f"{loaded.name}-search", prepared, out, console, verbose=verbose)
         of_workers = (loaded, prepared, out, folder, executor, workers, slice_limit, fresh, console)
         with _working(*of_workers, what=BOUNDS) as running:
