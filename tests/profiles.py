@@ -32,11 +32,11 @@ def group_of(rank: int, role: int) -> list[int]:
     return [list(range(4)), [rank // 2 * 2, rank // 2 * 2 + 1], [rank % 2, rank % 2 + 2]][role]
 
 
-def profile(rank: int = 0, steps: int = 3, *, origin: float = 0.0, late: float = 0.0) -> dict[str, Any]:
-    """The trace of one rank; its all-reduces begin `late` microseconds later, and end when they always do."""
+def profile(rank: int = 0, steps: int = 3, *, origin: float = 0.0) -> dict[str, Any]:
+    """The trace of one rank."""
     events = [_annotation("secret annotation of jane-doe", origin, 10)]
     for step in range(1, steps + 1):
-        events += _step(step, origin, late)
+        events += _step(step, origin)
     events.append(_gpu("kernel", "void at::native::vectorized_elementwise_kernel<4>()", origin + 500, 30, 7, 999_999))
     config = [
         {"pg_name": name, "pg_desc": desc, "backend_config": "cuda:nccl", "pg_size": len(group_of(rank, role)),
@@ -55,26 +55,22 @@ def profile(rank: int = 0, steps: int = 3, *, origin: float = 0.0, late: float =
     }
 
 
-def _step(step: int, origin: float, late: float) -> list[Event]:
+def _step(step: int, origin: float) -> list[Event]:
     host, gpu, first = origin + step * STEP_US, origin + step * STEP_US + BEHIND_US, step * 100
     collective = {
         "Collective name": "allreduce", "In msg nelems": 2**20, "Out msg nelems": 2**20, "Group size": 2, "dtype": "BFloat16",
         "Process Group Name": "1", "Process Group Description": "TENSOR_MODEL_PARALLEL_GROUP", "Process Group Ranks": "[0, 1]",
     }  # fmt: skip
-    shapes = {
-        "Input Dims": [[8192, 4096], [4096, 4096]], "Input type": ["c10::BFloat16", "c10::BFloat16"],
-        "Input Strides": [[4096, 1], [1, 4096]],
-    }  # fmt: skip
     return [
         _annotation(f"ProfilerStep#{step}", host, 900),
-        _op("aten::mm", host + 5, 40, first + 1, shapes),
+        _op("aten::mm", host + 5, 40, first + 1),
         _launch("cudaMemsetAsync", host + 8, first + 2),
         _launch("cudaLaunchKernelExC", host + 15, first + 3),
         _gpu("gpu_memset", "Memset (Device)", gpu - 5, 5, 7, first + 2, first + 1),
         _gpu("kernel", GEMM, gpu, 100, 7, first + 3, first + 1),
         _op("record_param_comms", host + 60, 20, first + 4, collective),
         _launch("cuLaunchKernelEx", host + 65, first + 5, cat="cuda_driver"),
-        _gpu("kernel", NCCL, gpu + 50 + late, 100 - late, 20, first + 5, first + 4, collective),
+        _gpu("kernel", NCCL, gpu + 50, 100, 20, first + 5, first + 4, collective),
         _op("aten::copy_", host + 100, 20, first + 6),
         _launch("cudaMemcpyAsync", host + 105, first + 7),
         _gpu("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", gpu + 160, 10, 7, first + 7, first + 6),

@@ -137,7 +137,7 @@ LEFT_OUT: Final = {
     "measure_kernels": "the script and its file: test_calibrate_kernels, on a device that pretends",
     "calibrate kernels": "the same",
     "calibrate nccl": "logs of known networks: test_calibrate_nccl",
-    "rank0.json.gz": "profiler traces: tests/sweep/inputs/test_profiles.py, test_calibrate_traces",
+    "rank0.json.gz": "profiler traces: tests/sweep/inputs/test_profiles.py",
     "--json TRACE...": "the same",
     "--without-last-step": "the same",
     "pp8.json": "stage durations: tests/readers/test_stage_durations.py, tests/sweep/inputs/test_stages.py",

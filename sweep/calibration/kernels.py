@@ -208,7 +208,7 @@ def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
         }
     hardware = base.with_values(values).model_copy(update={"surface": surface, "name": name})
     parts = gemm + attention
-    classes = tuple(each for part in parts for each in classes_of(part.name, part.measured_s / part.preset_s, part.flops))
+    classes = tuple(each for part in parts for each in _classes_of(part.name, part.measured_s / part.preset_s, part.flops))
     return KernelFit(hardware, classes, tuple(notes))
 
 
@@ -350,9 +350,9 @@ def _memory(measured: Measured, base: Hardware, notes: list[str]) -> float | Non
     return float(part)
 
 
-def classes_of(name: str, ratio: Floats, flops: Floats, work: Sequence[tuple[str, float, float]] = WORK) -> Iterator[Class]:
-    """Measured seconds over those of the preset by the work of a kernel: words, FLOPs from and below."""
-    for words, least, most in work:
+def _classes_of(name: str, ratio: Floats, flops: Floats) -> Iterator[Class]:
+    """Measured seconds over those of the preset by the work of a kernel."""
+    for words, least, most in WORK:
         rows = ratio[(flops >= least) & (flops < most)]
         if len(rows):
             yield Class(f"{name}, {words}", len(rows), *np.quantile(rows, (0.1, 0.5, 0.9)).tolist())

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +22,7 @@ from sim_core import (
 from sweep.arguments import CheckedCommand, CheckedGroup
 from sweep.calibration.kernels import fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit, machine_of, named_preset, nics_of, place
-from sweep.calibration.nccl_text import Table, read_nccl
+from sweep.calibration.nccl_text import read_nccl
 from sweep.calibration.report import (
     hardware_of_fit,
     kernels_lines,
@@ -37,11 +36,8 @@ from sweep.calibration.report import (
 )
 from sweep.calibration.stack_launch import FEWEST, PURPOSES, USUAL, Asked, runs_at_hand, runs_to_make
 from sweep.calibration.steps import fit_rest, fit_runs, fit_stack
-from sweep.calibration.trace_kernels import fit_trace_kernels
-from sweep.calibration.transfers import lines as transfer_lines, of_recordings, tables
 from sweep.commands.shared import YAML, check_output, needs, rows_of_set, takes
 from sweep.inputs.registry import is_trace
-from sweep.inputs.traces.profile import read_profile, recordings
 from sweep.options import OptionError, of_option, readable
 from sweep.outputs import write_file
 from sweep.runs.table import read_table, runs_text
@@ -71,9 +67,7 @@ calibrate_command = Typer(
 def nccl(
     logs: Annotated[
         list[Path],
-        Argument(
-            help="The output of nccl-tests (text, or the JSON of -J), one file or several; or profiler traces of all ranks."
-        ),
+        Argument(help="The output of nccl-tests (text, or the JSON of -J), one file or several."),
     ],
     device: Annotated[str | None, Option(help="Preset or YAML to start from. Default: the GPU that the logs name.")] = None,
     output: Output = None,
@@ -86,11 +80,11 @@ def nccl(
     readable("--device", read_hardware, device)
     if nics is not None:
         nics_of(nics)
-    recorded = [path for path in logs if is_trace(str(path))]
-    read = [(recorded[0], table) for table in _recorded_tables(recorded)] if recorded else []
+    _no_trace(logs, "the output of nccl-tests")
+    read = []
     for path in logs:
         try:
-            read += [(path, table) for table in read_nccl(path, ranks)] if path not in recorded else []
+            read += [(path, table) for table in read_nccl(path, ranks)]
         except (SimError, OSError) as error:
             sys.stderr.write(f"refused: {one_line(f'{path}: {error.strerror}') if isinstance(error, OSError) else error}\n")
     if not read:
@@ -101,8 +95,7 @@ def nccl(
         "".join(f"left out: {one_line(str(placing))}\n" for placing in placings if not isinstance(placing, Placed))
     )
     names = ", ".join(sorted({path.name for path in logs}))
-    source = "collectives of a profiled job, under load" if recorded else f"nccl-tests: {names[:200]}"
-    fitted = fit(hardware, [each for each in placings if isinstance(each, Placed)], f"fitted to {source}")
+    fitted = fit(hardware, [each for each in placings if isinstance(each, Placed)], f"fitted to nccl-tests: {names[:200]}")
     _write(fitted.hardware, output, links_lines(fitted))
     bound = [number.key for number in fitted.numbers if number.left.startswith(AT_BOUND)]
     if bound:
@@ -113,20 +106,16 @@ def nccl(
         raise Exit(EXIT_BOUND)
 
 
-def _recorded_tables(traces: list[Path]) -> list[Table]:
-    """Tables of what all ranks of a group recorded; prints transfers and upper bounds. Raises SpecError if no link follows."""
-    transfers, bounds, devices = of_recordings(each for path in traces for each in recordings(str(path)))
-    sys.stderr.write("".join(f"{line}\n" for line in transfer_lines(transfers, bounds)))
-    found = tables(transfers, devices[0] if len(devices) == 1 else "")
-    if not found:
-        why = "no size is in the files" if transfers else "a recorded duration contains the wait for the last rank"
-        raise SpecError(f"calibrate nccl: no link can be fitted: {why}; expected all ranks of a group, with sizes")
-    return found
+def _no_trace(files: Iterable[Path], taken: str) -> None:
+    """Raises SpecError for a profiler's trace: what it times is under a job's load, and contains waits for other ranks."""
+    for file in files:
+        if is_trace(str(file)):
+            raise SpecError(f"{file}: is a profiler's trace, expected {taken} (`sweep inspect` says where its time goes)")
 
 
 @calibrate_command.command(cls=CheckedCommand)
 def kernels(
-    file: Annotated[Path | None, Argument(help="What the script wrote, or a profiler trace.")] = None,
+    file: Annotated[Path | None, Argument(help="What the script wrote.")] = None,
     script: Annotated[bool, Option("--script", help="Print the script to run where the GPU is.")] = False,
     device: Annotated[str | None, Option(help="Preset or YAML to start from. Default: the GPU that the file names.")] = None,
     name: Annotated[str | None, Option(help="Name of the hardware. Default: the preset's, with `measured`.")] = None,
@@ -141,17 +130,13 @@ def kernels(
     if file is None:
         raise OptionError("FILE: found none, expected what measure_kernels.py has written; --script prints that script")
     check_output(output, *YAML, new=True)
-    ranks = read_profile(str(file)).ranks if is_trace(str(file)) else None
-    measured = read_kernels(file) if ranks is None else None
+    _no_trace((file,), "what measure_kernels.py has written (--script prints it)")
+    measured = read_kernels(file)
     if device is None:
-        gpu = measured.text("device") if measured else next((rank.device for rank in ranks or () if rank.device), "")
-        device = named_preset(gpu, f"calibrate kernels: {file}", "a YAML file or one of ")
-    with of_option("--device") if measured else nullcontext():
+        device = named_preset(measured.text("device"), f"calibrate kernels: {file}", "a YAML file or one of ")
+    with of_option("--device"):
         base = read_hardware(device)
-    if measured:
-        fitted = fit_kernels(measured, base, name or f"{base.name} measured")
-    else:
-        fitted = fit_trace_kernels(ranks or (), base, name or f"{base.name} under load")
+    fitted = fit_kernels(measured, base, name or f"{base.name} measured")
     _write(fitted.hardware, output, kernels_lines(fitted, base))
 
 
@@ -179,7 +164,7 @@ def stack(
     context: Context,
     table: Annotated[
         Path | None,
-        Argument(help="CSV of 3 to 30 short runs with the columns of `sweep validate FILE.csv`; or a profiler trace."),
+        Argument(help="CSV of 3 to 30 short runs with the columns of `sweep validate FILE.csv`."),
     ] = None,
     plan: Annotated[
         bool, Option("--plan", help="Print which runs to make; with a table, fit those of its runs alone.")
@@ -216,8 +201,7 @@ def stack(
         asked = runs_to_make(model, page_name, preset, hardware, nodes=nodes, runs=runs, global_batch=global_batch)
         _write_asked(asked, output)
         return
-    if is_trace(str(table)):
-        raise SpecError(f"{table}: is a profiler's trace, expected measured runs (`sweep inspect` says where its time goes)")
+    _no_trace((table,), "measured runs")
     page = None if base is None else read_stack(base)
     own = None if device is None else read_hardware(device)
     rows, further = rows_of_set(read_table(table), only), []

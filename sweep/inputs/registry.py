@@ -17,7 +17,7 @@ LOG, LAUNCH, TRACE_FILE, WORKLOAD, MODEL, SPEC = "log", "launch", "trace", "work
 LATEST_SIGN = 2**26
 """Bytes of a file in which a log has to show what it is: some begin with a megabyte of a shell's environment."""
 PAGE = "inputs.md"
-OF_TRACES = ("inspect", "inspect --stages", "calibrate kernels", "calibrate nccl")
+OF_TRACES = ("inspect", "inspect --stages")
 OF_LOGS = ("inspect", "inspect --rows", "init")
 
 

@@ -1,6 +1,4 @@
-"""Screens of profiler traces: how each rank's GPU spent its time, its collectives and GEMMs, and what the files lack."""
-
-from collections.abc import Sequence
+"""Screens of profiler traces: how each rank's GPU spent its time, its collectives, and what the files lack."""
 
 from sim_core import Fields, plural, short
 from sweep.answers.section import Screen, table
@@ -37,37 +35,22 @@ def profile_screen(profile: Profile) -> Screen:
     if ranks:
         yield from _details(ranks[0])
     if len(ranks) > 1:
-        yield "  collectives and GEMMs of the other ranks: --json"
+        yield "  collectives of the other ranks: --json"
     yield from (f"  missing: {each}" for each in profile.missing)
     yield from (f"  note: {each}" for each in profile.notes)
 
 
 def _details(rank: Rank) -> Screen:
-    """Collectives, GEMMs and memory of a rank."""
-
-    def part(rows: Sequence[object]) -> str:
-        return f" (the first {MOST_ROWS} of {len(rows)})" if len(rows) > MOST_ROWS else ""
-
-    rows = []
-    if rank.collectives:
-        yield f"  {rank.name}: collectives, each with its wait for the last rank{part(rank.collectives)}"
-        for row in rank.collectives[:MOST_ROWS]:
+    """Collectives and memory of a rank."""
+    rows, every = [], rank.collectives
+    if every:
+        part = f" (the first {MOST_ROWS} of {len(every)})" if len(every) > MOST_ROWS else ""
+        yield f"  {rank.name}: collectives, each with its wait for the last rank{part}"
+        for row in every[:MOST_ROWS]:
             key, times = row.key, map(_ms, (row.minimum_s, row.median_s, row.total_s))
             size = "?" if key.bytes is None else short(key.bytes, "B")
             rows.append((key.kind, key.role, "?" if key.group_size is None else key.group_size, size, row.number, *times))
         yield table(("kind", "group", "ranks", "bytes", "number", "min", "median", "total"), rows, 0, 1)
-    if rank.gemms is not None:
-        gemms = rank.gemms
-        yield f"  {rank.name}: GEMMs by shape{part(gemms.rows)}: {gemms.read_share:.1%} of the time of kernels that compute"
-        if gemms.unread_share:
-            yield f"  {rank.name}: GEMMs by name without a shape, not read: {gemms.unread_share:.1%} of it"
-        rows = []
-        for gemm in gemms.rows[:MOST_ROWS]:
-            shape, median_s = gemm.shape, gemm.median_s
-            rate = short(shape.flops / median_s, "FLOP/s") if median_s else "-"
-            told = (shape.operator, shape.batch, shape.m, shape.n, shape.k, shape.dtype, gemm.number)
-            rows.append((*told, short(median_s, "s"), rate))
-        yield table(("operator", "batch", "m", "n", "k", "", "number", "median", "rate"), rows, 0, 5)
     if rank.memory is not None:
         allocated, reserved = (f"{size / 2**30:.2f} GiB" for size in rank.memory[:2])
         yield f"  {rank.name}: memory: {allocated} allocated, {reserved} reserved at most ({plural(rank.memory[2], 'event')})"
@@ -103,15 +86,6 @@ def _rank_values(rank: Rank) -> Fields:
             {**row.key._asdict(), "count": row.number, "min_s": row.minimum_s, "median_s": row.median_s, "total_s": row.total_s}
             for row in rank.collectives
         ],
-        "gemms": None
-        if rank.gemms is None
-        else [
-            {**gemm.shape._asdict(), "count": gemm.number, "median_s": gemm.median_s, "min_s": gemm.minimum_s}
-            | plain_values(gemm, "total_s memset_s with_memsets_median_s")
-            for gemm in rank.gemms.rows
-        ],
-        "gemm_share": None if rank.gemms is None else rank.gemms.read_share,
-        "gemm_share_without_shape": None if rank.gemms is None else rank.gemms.unread_share,
         "unclassified": [{"name": name, "count": number, "total_s": seconds} for name, number, seconds in rank.unknown],
         "memory": None
         if rank.memory is None

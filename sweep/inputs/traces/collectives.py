@@ -61,12 +61,10 @@ class Key(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call on one rank: GPU event, key, name of its group, place in it, start and end in microseconds."""
+    """One call on one rank: GPU event, key, start and end in microseconds."""
 
     row: int
     key: Key
-    group: str
-    sequence: int | None
     start_us: float
     end_us: float
 
@@ -93,13 +91,13 @@ def calls(events: Events, chosen: Bools, world: int | None) -> list[Call]:
         if told is None:
             name = events.names[events.gpu.name[row]]
             by_name = next((each for pattern, each in _BY_KERNEL if re.search(pattern, name, re.IGNORECASE)), UNNAMED)
-            found.append(Call(row, Key(by_name), "", None, start, end))
+            found.append(Call(row, Key(by_name), start, end))
             continue
         kind = KINDS.get(told.name.lower(), told.name if re.fullmatch(r"[a-z_]{1,40}", told.name) else "other")
         width = BYTES.get(told.dtype)
         size = None if width is None else max(told.elements_in, told.elements_out) * width
         key = Key(kind, role_of(told.description, told.group_size, world), told.group_size or None, size)
-        found.append(Call(row, key, told.group, told.sequence, start, end))
+        found.append(Call(row, key, start, end))
     return sorted(found, key=lambda call: call.start_us)
 
 
@@ -109,7 +107,7 @@ def host_calls(events: Events) -> list[Call]:
     for row, (name, start, duration, _) in enumerate(events.annotations):
         kind = KINDS.get(name[len(_GLOO) :]) if name.startswith(_GLOO) else None
         if kind is not None:
-            found.append(Call(row, Key(kind), "", None, start, start + duration))
+            found.append(Call(row, Key(kind), start, start + duration))
     return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim_core import FormatError, Values
 from sweep.frameworks.names import by_word
-from sweep.inputs.traces.events import Collective, Events, GpuEvents, Launches, Operators, Shaped
+from sweep.inputs.traces.events import Collective, Events, GpuEvents, Launches, Operators
 
 _GPU_CATS = by_word(
     {False: "kernel Kernel mtia_ccp_events privateuse1_driver_kernel", True: "gpu_memcpy gpu_memset Memcpy Memset"}
@@ -21,7 +21,6 @@ _LAUNCHES = ("_runtime", "_driver")
 _MEMORY_EVENT = "[memory]"
 STEP = "ProfilerStep#"
 COLLECTIVE_OP = "record_param_comms"
-_SHAPED = frozenset(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"))
 _STAGE = re.compile(r"pipeline_parallel/schedules\.py\(\d+\): (for|back)ward_step$|pipelining/stage\.py\(\d+\): \w+_one_chunk$")
 """Functions that run a forward or a backward of a pipeline's stage."""
 LARGEST_US = 1e18
@@ -64,7 +63,7 @@ class _Reader(Events):
 
     def done(self) -> Events:
         """The events as columns."""
-        self.origin_us, self.names = self.origin or 0.0, list(self.numbers)
+        self.names = list(self.numbers)
         self.gpu = GpuEvents(*_columns(self.gpu_rows, len(GpuEvents._fields)))
         self.host = Launches(*_columns(self.host_rows, len(Launches._fields)))
         self.ops = Operators(*_columns(self.op_rows, len(Operators._fields)))
@@ -108,11 +107,7 @@ class _Reader(Events):
         elif cat not in _OPS:
             self.annotations.append((name, *times, self._thread(event)))
         else:
-            if name in _SHAPED and isinstance(dims := args.get("Input Dims"), list):
-                types = args.get("Input type")
-                words = tuple(str(each)[:40] for each in types) if isinstance(types, list) else ()
-                self.shapes[len(self.op_rows)] = Shaped(_sizes(dims), words, _sizes(args.get("Input Strides")))
-            elif name == COLLECTIVE_OP and (told := _collective(args)) is not None:
+            if name == COLLECTIVE_OP and (told := _collective(args)) is not None:
                 self.op_collectives[len(self.op_rows)] = told
             self.op_rows.append((*times, self._number(name), self._thread(event), _external(args)))
 
@@ -124,10 +119,7 @@ def _columns(rows: list[Row], width: int) -> list[Any]:
     return [np.array(column, float if place < 2 else int) for place, column in enumerate(table)]
 
 
-_ABOUT = {
-    "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "record_shapes", "with_stack", "profile_memory",
-    "schemaVersion",
-}  # fmt: skip
+_ABOUT = {"distributedInfo", "deviceProperties"}
 """Keys of a file that say how it was made."""
 
 
@@ -174,16 +166,7 @@ def _collective(args: Values) -> Collective | None:
     if not isinstance(name, str) or not name:
         return None
     sent, got, size = (_whole(args.get(key), 0) for key in ("In msg nelems", "Out msg nelems", "Group size"))
-    texts = (args.get(key) for key in ("dtype", "Process Group Name", "Process Group Description"))
-    dtype, group, description = ("" if text is None else str(text)[:200] for text in texts)
-    sequence = _whole(args.get("Seq"))
-    return Collective(name[:60], sent, got, dtype, group, size, description, None if sequence < 0 else sequence)
-
-
-def _sizes(lists: object) -> tuple[tuple[int, ...], ...]:
-    """Sizes of each operand; empty for one that is no tensor or is not understood."""
-    found = []
-    for each in lists if isinstance(lists, list) else ():
-        whole = isinstance(each, list) and all(type(x) is int and 0 <= x < 2**40 for x in each)
-        found.append(tuple(each) if whole else ())
-    return tuple(found)
+    dtype, description = (
+        "" if (text := args.get(key)) is None else str(text)[:200] for key in ("dtype", "Process Group Description")
+    )
+    return Collective(name[:60], sent, got, dtype, size, description)

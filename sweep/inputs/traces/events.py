@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sim_core import Bools, Fields, Floats, Ints, Words
+from sim_core import Bools, Fields, Floats, Ints
 
 NONE = -1
 """The number of a row that the file does not tell."""
@@ -15,18 +15,8 @@ class Collective(NamedTuple):
     elements_in: int
     elements_out: int
     dtype: str
-    group: str
     group_size: int
     description: str
-    sequence: int | None = None
-
-
-class Shaped(NamedTuple):
-    """What the file says of an operator's operands."""
-
-    dims: tuple[tuple[int, ...], ...]
-    types: Words
-    strides: tuple[tuple[int, ...], ...]
 
 
 class GpuEvents(NamedTuple):
@@ -62,7 +52,7 @@ class Operators(NamedTuple):
 
 
 class Events:
-    """A rank's events; times in microseconds since `origin_us`, which is the first of them. Rows of each kind in file order."""
+    """A rank's events; times in microseconds since the first of them. Rows of each kind in file order."""
 
     gpu: GpuEvents
     host: Launches
@@ -75,11 +65,9 @@ class Events:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.origin_us = 0.0
         self.about: Fields = {}  # the keys of the file that say how it was made
         self.names: list[str] = []  # each name once
         self.collectives: dict[int, Collective] = {}  # by GPU event
-        self.shapes: dict[int, Shaped] = {}  # by operator, where the file has them
         self.op_collectives: dict[int, Collective] = {}  # by operator
         # annotations of the host: (name, start, duration, thread), and steps: (number, start, duration)
         self.annotations: list[tuple[str, float, float, int]] = []

@@ -52,7 +52,6 @@ PLAN = ("tp", "pp", "cp", "ep", "dp")
 class Group(NamedTuple):
     """A process group that this rank is in."""
 
-    name: str
     role: str
     size: int
     ranks: tuple[int, ...]  # empty where the file does not tell
@@ -79,10 +78,10 @@ def place_of(about: Values) -> Place:
     config = info.get("pg_config")
     for each in config if isinstance(config, list) else ():
         if isinstance(each, dict):
-            ranks, name, description = _ranks(each.get("ranks")), each.get("pg_name"), each.get("pg_desc")
+            ranks, description = _ranks(each.get("ranks")), each.get("pg_desc")
             size = _count(each.get("pg_size"), 1) or len(ranks)
             role = role_of(description if isinstance(description, str) else "", size, place.world)
-            place.groups.append(Group("" if name is None else str(name)[:200], role, size, ranks))
+            place.groups.append(Group(role, size, ranks))
     if place.groups:
         _plan(place)
     return place

@@ -1,4 +1,4 @@
-"""What a profiler's files tell of a job, rank by rank: steps, time of the GPU, collectives, GEMMs, plan, what is missing."""
+"""What a profiler's files tell of a job, rank by rank: steps, time of the GPU, collectives, plan, what is missing."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core import Bools, SpecError, Words, plural
-from sweep.inputs.traces.collectives import Call, Row, calls, host_calls, table
+from sweep.inputs.traces.collectives import Row, calls, host_calls, table
 from sweep.inputs.traces.event_reader import read_events
 from sweep.inputs.traces.events import Events
-from sweep.inputs.traces.gemms import Gemms, gemms
 from sweep.inputs.traces.groups import PLAN, Place, infer_data_parallel, place_of
 from sweep.inputs.traces.joins import join
 from sweep.inputs.traces.kinds import Kind
@@ -51,7 +50,6 @@ class Rank(NamedTuple):
     unlinked_s: float  # what they cover
     unlinked_counted: bool
     collectives: tuple[Row, ...]
-    gemms: Gemms | None
     unknown: tuple[tuple[str, int, float], ...]  # kernels nobody knows: name, number, seconds
     memory: tuple[int, int, int] | None  # most bytes allocated and reserved, number of events
     missing: Words
@@ -68,7 +66,6 @@ class Recording(NamedTuple):
 
     rank: Rank
     events: Events
-    calls: tuple[Call, ...]
 
 
 class Profile(NamedTuple):
@@ -155,13 +152,12 @@ def _recording(events: Events, last_step: bool) -> Recording:
         unlinked_s=timeline(events, ~linked).busy_s,
         unlinked_counted=counted and unlinked > 0,
         collectives=tuple(table(talk)),
-        gemms=gemms(events, chosen) if ran and not sampled and events.shapes else None,
         unknown=_unknown(events, chosen),
         memory=memory,
         missing=tuple(_missing(events, place, len(steps))),
         warnings=tuple(warnings),
     )
-    return Recording(rank, events, tuple(talk))
+    return Recording(rank, events)
 
 
 def _rank(events: Events, place: Place, warnings: list[str]) -> int | None:
@@ -214,8 +210,6 @@ def _missing(events: Events, place: Place, steps: int) -> Iterator[str]:
         yield "steps (ProfilerStep): no step time; --step-name takes another annotation"
     elif steps == 1:
         yield "a second step: no step time, only the GPU's span"
-    if not events.shapes:
-        yield "shapes of operators (record_shapes): no GEMMs"
     talk = calls(events, np.ones(ran, bool), place.world)
     if unsized := [call.row for call in talk if call.key.bytes is None]:
         kernels = sorted({events.names[events.gpu.name[row]].partition("(")[0][:40] for row in unsized})

@@ -12,6 +12,7 @@ import pytest
 from sim_core import FormatError, Hardware, collective_seconds, read_hardware
 from sweep.calibration.links import Placed, fit
 from sweep.calibration.nccl_text import read_nccl
+from tests.profiles import profile, written
 from tests.sweep.commands import sweep
 
 HEADING = """\
@@ -285,6 +286,20 @@ def test_no_number_is_taken_that_does_not_lower_the_error(seed: int, tmp_path: P
             without = done.hardware.with_values({number.key: f"{number.before!r}{unit}" if unit else number.before})
             assert off(done.hardware) < off(without), number
     assert off(done.hardware) <= off(preset)
+
+
+@pytest.mark.parametrize(
+    ("command", "taken"),
+    [("nccl", "the output of nccl-tests"), ("kernels", "what measure_kernels.py has written"), ("stack", "measured runs")],
+)
+def test_a_profilers_trace_measures_no_device(command: str, taken: str, tmp_path: Path) -> None:
+    """Its times are those under a job's load, and contain waits for other ranks: one line says what is taken instead."""
+    trace, out = written(tmp_path / "a.json", profile(), packed=True), tmp_path / "own.yaml"
+    found = sweep("calibrate", command, trace, "-o", out)
+    assert found.returncode != 0
+    assert f"{trace}: is a profiler's trace, expected {taken}" in found.stderr
+    assert found.stderr.count("\n") == 1
+    assert not out.exists()
 
 
 def test_refused_logs_are_named_and_the_others_used(tmp_path: Path) -> None:
