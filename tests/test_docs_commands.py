@@ -162,7 +162,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the examples, results of them, and files that a user would have."""
     folder = tmp_path_factory.mktemp("docs")
     (folder / "examples").symlink_to(EXAMPLES)
-    table = (ROOT / "sweep" / "validation" / "data" / "measured.csv").read_text(encoding="utf-8").splitlines()
+    table = (ROOT / "sweep" / "runs" / "data" / "measured.csv").read_text(encoding="utf-8").splitlines()
     (folder / "runs.csv").write_text("\n".join([table[0], *(row for row in table if ",vtrain-multi," in row)]) + "\n")
     (folder / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
