@@ -27,7 +27,7 @@ from sweep.spec.space import Space, has_simai, number_axes, to_plans
 from sweep.spec.values import FIELDS, STACK_AXIS
 
 DEVICE_MEMORY = "device_memory_bytes"
-Of = Literal["step", "part", "total", "memory", "rate", "utilisation", "cost", "goodput", "tail"]
+Of = Literal["step", "part", "total", "memory", "rate", "utilisation", "cost", "goodput"]
 Better = Literal["high", "low", "neither"]
 Moves = Literal["proportional", "inverse", "neither"]
 
@@ -63,7 +63,6 @@ _THROUGHPUT = "throughput of the job; tokens need the sequence"
 _PER_GPU = "the same FLOPs, and tokens, a second on each GPU"
 _COST = "for the tokens of the [`budget`](costs.md)"
 _FAILURES = "with [`failures`](costs.md): "
-_TAIL = "with [`stragglers`](costs.md): what half and 95 % of the steps take at most"
 _MFU = (
     "model FLOPs utilisation: [FLOPs that the model asks for](models.md) (of a file 6 x active parameters x tokens) over the "
     "peak of all GPUs in bf16, also in FP8 and FP4; recompute does not count"
@@ -114,8 +113,6 @@ ROWS = (  # name, of, unit, better, with_time
     Column("goodput", "goodput", "%", "high", "neither", doc=f"{_FAILURES}part of the time that is work which counts"),
     Column("checkpoint_interval_s", "goodput", "s", "neither", "neither", doc=f"{_FAILURES}work between checkpoints"),
     Column("effective_tokens_per_s", "goodput", "1/s", "high", "inverse", doc=f"{_FAILURES}`tokens_per_s` x goodput"),
-    Column("step_time_p50_s", "tail", "s", "low", "neither", doc=_TAIL),
-    Column("step_time_p95_s", "tail", "s", "low", "neither", doc=_TAIL),
 )  # fmt: skip
 """All measures, in the order of a result."""
 COLUMNS = {row.name: row for row in ROWS}
@@ -123,7 +120,7 @@ MEASURES = tuple(COLUMNS)
 LONGER = tuple(row.name for row in ROWS if row.with_time == "proportional")
 SHORTER = tuple(row.name for row in ROWS if row.with_time == "inverse")
 """Columns in proportion to the time of a step of a plan, or to its inverse."""
-SECTIONS: Mapping[str, Of] = {"budget": "cost", "failures": "goodput", "stragglers": "tail"}
+SECTIONS: Mapping[str, Of] = {"budget": "cost", "failures": "goodput"}
 """Sections of a spec, and the measures that they fill."""
 PERCENT = tuple(row.name for row in ROWS if row.unit == "%")
 REPORTED = {row.name: row.label for row in ROWS if row.label}

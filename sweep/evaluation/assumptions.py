@@ -41,8 +41,6 @@ def notes_of(
         notes.append(spec.budget.note(variants))
     if spec.failures:
         notes.append(spec.failures.note(saved))
-    if spec.stragglers:
-        notes.append(spec.stragglers.note())
     return notes
 
 

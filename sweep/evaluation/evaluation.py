@@ -33,7 +33,6 @@ from sweep.evaluation.preparation import Sweep
 from sweep.spec.budget import costs
 from sweep.spec.failures import with_failures
 from sweep.spec.space import permuted
-from sweep.spec.stragglers import with_stragglers
 
 WARM_UP_PLANS = 64
 PROBE_PLANS = 20_000
@@ -79,8 +78,6 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
         results = simulate(*part.given)
         measured = (*results.metrics, *results.memory, results.measured_share, results.recomputed_flops)
         values = dict(zip((*SIMULATED, RECOMPUTED), measured, strict=True))
-        if sweep.stragglers:
-            values |= with_stragglers(sweep.stragglers, *part.given, values["step_time_s"])
         return _batch(part, results.reason, values)
 
     return _rows(sweep, positions, rows)

@@ -34,7 +34,7 @@ def content_of(workloads: Sequence[Workload]) -> str:
 def identity_of(spec: SweepSpec, workload: Workload, content: str, table: HardwareTable, space: Space, code: Code) -> str:
     """Hash of everything that can change a row: plans, contents of workload and hardware, constraints, code; not paths."""
     plain, variants = spec.model_dump(mode="json"), table.variants
-    counted = {key: plain[key] for key in ("where", "sample", "failures", "stragglers")}
+    counted = {key: plain[key] for key in ("where", "sample", "failures")}
     counted |= {"axes": _without_paths(plain["axes"]), "content": content, "code": code}  # their order numbers the plans
     labels = {name: values for name, values in space.labels.items() if name not in _BY_CONTENT}
     counted["codes"] = sorted(space.held.items()), sorted(labels.items())

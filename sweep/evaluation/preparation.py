@@ -21,7 +21,6 @@ from sweep.spec.failures import Failures, checkpoint_bytes
 from sweep.spec.space import Space, build_space
 from sweep.spec.spec import SweepSpec
 from sweep.spec.stacks import stack_name, stated_stack
-from sweep.spec.stragglers import Stragglers
 from sweep.spec.values import STACK_AXIS
 from sweep.spec.workloads import workload_of
 
@@ -40,7 +39,6 @@ class Sweep:
     budget: Budget | None = None
     failures: Failures | None = None
     checkpoint_bytes: float | None = None  # of the whole model, None if unknown
-    stragglers: Stragglers | None = None
     others: tuple[Workload, ...] = ()  # the same model with the further stacks of an axis
     named: tuple[str, ...] = ("",)  # the stack of each workload, empty where the spec names none
 
@@ -108,7 +106,6 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         budget=spec.budget,
         failures=spec.failures,
         checkpoint_bytes=saved,
-        stragglers=spec.stragglers,
         others=tuple(workloads[1:]),
         named=tuple(stack_name(section.stack) if section.stack else "" for section in sections),
     )
@@ -159,8 +156,6 @@ def _lacking(column: str, sweep: Sweep) -> str:
         return "failures (failures: {} takes Llama 3's rate)"
     if column in measures_of("goodput") and sweep.checkpoint_bytes is None:
         return "the parameters of the model"
-    if column in measures_of("tail") and sweep.stragglers is None:
-        return "stragglers, such as stragglers: {slow_share: 0.005, slowness: 1.1}"
     if column not in measures_of("cost"):
         return ""
     if sweep.budget is None:

@@ -233,7 +233,7 @@ def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further
 
 def _notes(provenance: Fields) -> Words:
     """Notes of the run that concern the ranking."""
-    concerning = ("memory:", "budget:", "failures:", "stragglers:")
+    concerning = ("memory:", "budget:", "failures:")
     notes = [note for note in provenance.get("notes", ()) if note.startswith(concerning)]
     if checks := len(provenance.get("checks", ())):
         notes.append(f"{checks} doubtful record{'s' * (checks != 1)} of the workload file (`sweep inspect` of it says which)")

@@ -104,7 +104,7 @@ def plan_words(row: Values, ranking: Ranking) -> str:
 def _first(ranking: Ranking, row: Values, fastest: Values, refused: str, passed: str) -> str:
     """What the plan is: to be launched, the best if it fits, or the first by what a user asked for; why it, or the fastest, is
     refused."""
-    sought = (*LONGER, *SHORTER, *measures_of("goodput", "tail"))
+    sought = (*LONGER, *SHORTER, *measures_of("goodput"))
     if ranking.by not in sought or ranking.descending != higher_is_better(ranking.by):
         told = f"{'Highest' if ranking.descending else 'Lowest'} {heading(ranking.by)}: plan"
     elif refused:

@@ -56,9 +56,6 @@ def plan_lines(row: Values, named: Set[str], *, parts: bool) -> Iterator[str]:
         terms = [name for name in MEMORY if name != "peak_memory_bytes" and (row[name] or name != "host_bytes")]
         told = ", ".join(f"{name.removesuffix('_bytes')} {short(row[name], 'B')}" for name in terms)
         yield f"memory of the fullest stage {short(peak, 'B')} of {short(row['device_memory_bytes'], 'B')}: {told}"
-    if row["step_time_p50_s"] is not None:
-        half, most = (short(row[name], "s") for name in measures_of("tail"))
-        yield f"with stragglers half of the steps take up to {half}, 95 % up to {most}"
     if row["goodput"] is not None:
         part, _, rate = (cell(name, row[name]) for name in measures_of("goodput"))
         every = f"{row['checkpoint_interval_s'] / 60:,.1f} min"

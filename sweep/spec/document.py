@@ -21,7 +21,7 @@ SCHEMAS = Path(__file__).parent / "schemas"
 """JSON Schemas of what users write, for their editors; made by docs/made/schemas.py."""
 _OPEN = ("axes", "fixed")
 """Sections whose keys may themselves contain dots (`axes.hardware.nic_bandwidth`)."""
-_ITS_OWN = ("hardware", "workload", "model", "budget", "failures", "stragglers")
+_ITS_OWN = ("hardware", "workload", "model", "budget", "failures")
 """Sections that `--set` of one plan names; all other keys are those of the plan."""
 _SHORT = {"hardware": "preset", "workload": "path", "model": "preset", "stack": "preset", "budget": "tokens"}
 """Sections that may be given as a text, and the key that it means."""

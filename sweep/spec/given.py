@@ -26,7 +26,6 @@ class Spec(TypedDict, total=False):
     store: object
     budget: object
     failures: object
-    stragglers: object
     running: object
     fidelity: object
 

@@ -12,7 +12,6 @@ from sweep.spec.budget import Budget
 from sweep.spec.document import apply_sets, bare_size, read_spec, validated, with_line
 from sweep.spec.failures import Failures
 from sweep.spec.other_names import elsewhere, meant
-from sweep.spec.stragglers import Stragglers
 from sweep.spec.values import ALIASES, FIELDS, STACK_AXIS, Value, check_value
 from sweep.spec.workloads import STORED, Section, WorkloadSpec, from_text
 
@@ -84,7 +83,6 @@ class SweepSpec(Section):
     store: StoreSpec = StoreSpec()
     budget: Annotated[Budget | None, from_text("tokens")] = None
     failures: Failures | None = None
-    stragglers: Stragglers | None = None
     running: Running | None = None
 
     @property
@@ -107,6 +105,8 @@ class SweepSpec(Section):
         if not isinstance(document, Mapping):
             return document
         expanded = dict(document)
+        if expanded.pop("stragglers", None) is not None:  # earlier versions stored null
+            raise ValueError("stragglers: is no section any more, expected the axes straggler_factor and straggler_stage")
         if "model" in expanded and not isinstance(expanded.get("workload") or {}, Mapping):
             expanded["workload"] = {"path": expanded["workload"]}
         fidelities = "axes" if isinstance(expanded.get("fidelity"), list) else "fixed"
@@ -135,8 +135,6 @@ class SweepSpec(Section):
         for a, b in ALTERNATIVES:
             if {a, b} <= named:
                 raise ValueError(f"{a} and {b} are both given, but one follows from the other")
-        if self.stragglers and {"straggler_factor", "straggler_stage"} & named:
-            raise ValueError("stragglers: is given beside straggler_factor or straggler_stage; remove one")
         for name, value in self.running.plan.items() if self.running else ():
             check_value(_field_name(name, "running.plan"), value, f"running.plan.{name}")
         if STACK_AXIS in named and self.workload.model is None:

@@ -30,7 +30,7 @@ NAMED = {
     "sweep/columns.py",
     "sweep/conditions.py",
     "sweep/evaluation/evaluation.py",
-    *(f"sweep/spec/{name}.py" for name in ("budget", "failures", "stragglers", "space", "spec")),
+    *(f"sweep/spec/{name}.py" for name in ("budget", "failures", "space", "spec")),
 }
 """Of modules that make columns, those that a person would name."""
 CHANGE = "CHANGED = 1"

@@ -57,7 +57,7 @@ NUMBERS_OF_TINY = {key: value for key, value in model_document(TINY).items() if 
 SUGGESTED = {key: value for key, value in model_document(suggest_model(str(GPT7B)).model).items() if key != "source"}
 
 CASES: dict[str, dict[str, Any]] = {
-    "a model under failures, stragglers and a budget": {
+    "a model under failures and a budget": {
         "model": {"preset": "llama3-8b", "layers": 8},
         "workload": {"sequence": 4096, "stack": "megatron-core", "sequence_parallel": True},
         "hardware": {"preset": "H100-SXM", "nic_bandwidth": "200 Gb/s", "nic_efficiency": 0.8, "shared_nics": False},
@@ -73,7 +73,6 @@ CASES: dict[str, dict[str, Any]] = {
             "per_gpu_hour": 2e-5, "write_bandwidth_per_gpu": "0.7 GB/s", "write_bandwidth": "1.7 TB/s", "restart": "301 s",
             "interval": "33.3 s",
         },
-        "stragglers": {"slow_share": 0.005, "slowness": 1.1, "sigma": 0.01},
     },
     "a sample, failures as they are by default": {
         "model": NUMBERS_OF_TINY,
@@ -265,12 +264,13 @@ def test_numbers_in_si_are_read_in_results_of_earlier_versions_and_nowhere_else(
 
 
 def test_a_result_that_an_earlier_version_stored_is_opened(tmp_path: Path) -> None:
-    """With `failures` in SI, as it stored them."""
-    path = written(tmp_path, "a model under failures, stragglers and a budget")
+    """With `failures` in SI, as it stored them, and a section of it that is no more."""
+    path = written(tmp_path, "a model under failures and a budget")
     assert sweep("run", path, "--workers", 0, "--top", 0, "--out", tmp_path / "out").returncode == 0
     held = Store(directory=tmp_path / "out").provenance()
     assert held is not None
     held["spec"]["failures"] = dict(load_spec(path).failures or {})
+    held["spec"]["stragglers"] = None
     store = Store(directory=tmp_path / "older")
     with store.opened({**held, "rows": 0}):
         pass

@@ -171,7 +171,6 @@ MISTAKES: dict[str, list[tuple[str, Any]]] = {
         ("sample.n", 0),
         ("sample.n", "many"),
         ("store", {"writer": "drivers"}),
-        ("stragglers", {"slow_share": 2, "slowness": 1.1}),
         ("running", {"plan": {"tensor": 8}}),
         ("name", "a b"),
     ],

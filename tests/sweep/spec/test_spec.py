@@ -77,6 +77,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"axes": {"tp,pp": [[1]]}}, ": axes.tp,pp: found '[1]', expected 2 values per row"),
     (axes(global_batch=[8]), ": ga and global_batch are both given"),
     ({"fixed": {"tp": 1}}, ": fixed.tp: is also an axis; remove one"),
+    (
+        {"stragglers": {"slow_share": 0.01, "slowness": 1.2}},
+        ": stragglers: is no section any more, expected the axes straggler_factor and straggler_stage",
+    ),
     ({"fixed": {"hardware": "H20-SXM"}}, ": fixed.hardware: fixed hardware belongs under `hardware:`"),
     (axes(hardware=["H20-SXM"]), "hardware: is both an axis and given; remove one"),
     ({"hardware": "H100"}, "unknown hardware preset 'H100', nearest valid: H100-SXM, H100-96G-500W"),
