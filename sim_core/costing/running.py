@@ -31,8 +31,6 @@ TOGETHER = 8192
 """Plans whose blocks are costed at once."""
 ROUNDING = 1 + 1e-9
 """By how much a division may be slower than the fastest and still be as fast."""
-TRIES = 12
-"""So often a first division is tried with stages of other seconds; more make the search for the best one narrower."""
 
 
 def as_run(workload: Workload, hardware: HardwareTable, plans: Plans) -> Plans:
@@ -119,7 +117,10 @@ def divide(own_s: Floats, again_s: Floats, span: Ints, ends_s: Floats, unit: Int
             sums[0, layer + 1] = sums[0, layer] + own_s[n, unit[layer]]
             sums[1, layer + 1] = sums[1, layer] + again_s[n, unit[layer]]
         case = (sums, span[n], ends_s[n], layers[n], virtual[n])
-        most_s = _some_division_s(*case)
+        most_s, end = 0.0, 0
+        for number in range(virtual[n]):  # of equal numbers of layers
+            begin, end = end, max((number + 1) * layers[n] // virtual[n], min(number + 1, layers[n]))
+            most_s = max(most_s, _stage_s(sums, span[n], ends_s[n], virtual[n], number, begin, end))
         for by_squares in (False, True):  # first the smallest largest stage, then, among those no larger, the least squares
             _bound_ends(*case, most_s, window)
             most_s = _best_division_s(*case, most_s, by_squares, window, best, begun) * ROUNDING
@@ -136,31 +137,6 @@ def _stage_s(sums: Floats, span: int, ends_s: Floats, virtual: int, number: int,
     seconds = sums[0, end] - sums[0, begin] + (sums[1, min(begin + span, end)] - sums[1, begin])
     seconds += ends_s[0] if number == 0 else 0.0
     return float(seconds + (ends_s[1] if number == virtual - 1 else 0.0))
-
-
-@inner_kernel
-def _some_division_s(sums: Floats, span: int, ends_s: Floats, layers: int, virtual: int) -> float:
-    """Seconds of the largest stage of a good division: each takes what it can in so many seconds, found by halving."""
-    low_s, high_s, found_s = 0.0, _stage_s(sums, span, ends_s, 1, 0, 0, layers) + ends_s[0] + ends_s[1], np.inf
-    for _ in range(TRIES):
-        tried_s = (low_s + high_s) / 2
-        begin, largest_s = 0, 0.0
-        for number in range(virtual):
-            last = layers - max(virtual - 2 - number, 0)
-            end = last if number == virtual - 1 else begin + 1
-            seconds = _stage_s(sums, span, ends_s, virtual, number, begin, end)
-            while end < last and seconds <= tried_s:
-                longer_s = _stage_s(sums, span, ends_s, virtual, number, begin, end + 1)
-                if longer_s > tried_s:
-                    break
-                end, seconds = end + 1, longer_s
-            begin, largest_s = end, max(largest_s, seconds)
-        found_s = min(found_s, largest_s)
-        if largest_s <= tried_s:
-            high_s = tried_s
-        else:
-            low_s = tried_s
-    return found_s
 
 
 @inner_kernel
