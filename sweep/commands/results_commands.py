@@ -127,9 +127,10 @@ def show_command(directory: Directory = None, as_json: AsJson = False) -> None:
         return
     console = own_console()
     console.print(f"{folder}:")
-    for told, sentence in zip(("", "How sure: ", "Next: ", "Running: "), answer, strict=True):
-        if sentence:
-            say(f"  {told}{sentence}.", console)
+    told = [f"How sure: {answer.sure}", f"Next: {answer.after}", *(f"Running: {line}" for line in answer.running)]
+    for line in (answer.launch, *told):
+        if not line.endswith(": "):
+            say(f"  {line}.", console)
 
 
 def report_command(

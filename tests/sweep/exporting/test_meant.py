@@ -178,6 +178,7 @@ def test_beside_a_script_whose_step_is_given_the_cheapest_change_comes_first(tmp
     own = re.match(r"the job that runs is plan (\d+) \(measured 9\.5 s a step", lines[0])
     assert own is not None, told.stdout
     kinds = {line.partition(":")[0]: line for line in lines[1:]}
+    assert all(f"Running: {line}." in " ".join(sweep("show", tmp_path / "out").stdout.split()) for line in lines)
     columns = ["plan", "step_time_s", *spec["axes"]]
     rows = {row["plan"]: row for row in load(tmp_path / "out").to_arrow(columns).to_pylist()}
     mine, moving = rows[int(own[1])], {"tp", "pp"}
