@@ -13,6 +13,7 @@ import numpy as np
 from sim_core.arrays import Floats, Ints
 from sim_core.costing.case import Blocks
 from sim_core.costing.operators import Shapes, rows_of_units, shapes_at, shapes_of, sum_of, unit_cost
+from sim_core.documents import Words
 from sim_core.errors import SpecError
 from sim_core.hardware.description import Hardware
 from sim_core.hardware.table import HardwareTable
@@ -188,7 +189,7 @@ LEAST_LAYER_S = 1e-6
 
 def read_calibrated(
     path: str, facts: Facts, model: Model, stack: Stack, measured_on: Hardware, *, sequence_parallel: bool | None = None
-) -> tuple[Workload, tuple[str, ...]]:
+) -> tuple[Workload, Words]:
     """The file(s) at `path` calibrated by a model, and warnings. Raises SimError, OSError.
 
     Records that `facts` want from the model (`model` in place of a value) have its values on the device of the recording; so
@@ -206,7 +207,7 @@ def read_calibrated(
             recorded, warnings = read_workload(path, facts)
         if not _has_times(recorded):
             wanted = [*wanted, *untimed_records(recorded, {*wanted, *records})]
-    notes: tuple[str, ...] = ()
+    notes: Words = ()
     if wanted:
         values = of_model(wanted, recorded, _by_model(recorded, model, stack, sequence_parallel), measured_on)
         recorded, warnings = read_workload(path, replace(facts, records={**records, **values}))

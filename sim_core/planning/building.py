@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.arrays import Ints
+from sim_core.documents import Fields
 from sim_core.engine.schedules import SENDS
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.limits import product
@@ -56,7 +57,7 @@ def plans(workload: Workload, /, **chosen: Value | Sequence[Value | Sequence[int
     for first, other in ALTERNATIVES:
         if first in chosen and other in chosen:
             raise SpecError(f"plans: {first} and {other} are both given, but one follows from the other")
-    values: dict[str, Any] = {**DEFAULTS, **workload.base._asdict(), "layers": workload.layers}
+    values: Fields = {**DEFAULTS, **workload.base._asdict(), "layers": workload.layers}
     values |= {name: value for name, value in workload.recorded_fields.items() if name in known} | chosen
     axes = {name: _values(name, value) for name, value in values.items()}
     ordered = [*(name for name in axes if name in chosen), *(name for name in axes if name not in chosen)]
@@ -76,7 +77,7 @@ def _values(name: str, value: Any) -> list[Any]:
 
 
 def _columns(rows: dict[str, list[Any]]) -> Plans:
-    coded: dict[str, Any] = {}
+    coded: Fields = {}
     for name, values in rows.items():
         coded |= FIELDS[name].columns_of([_checked(FIELDS[name], value) for value in values])
     if "overlap_pp" not in coded:

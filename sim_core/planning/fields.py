@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.documents import Fields, Words
 from sim_core.engine.schedules import IN_SIMAI, SCHEDULES
 from sim_core.limits import LARGEST, MOST_BYTES, MOST_IN_STEP, MOST_LAYERS, MOST_RANKS
 from sim_core.models.optimizers import MUON_TP_MODES, OPTIMIZERS
@@ -47,7 +48,7 @@ class Field:
     """Bounds of the column, where plans may hold more than a spec may say."""
     unit: str = ""
     """In which a user gives it."""
-    words: tuple[str, ...] = ()
+    words: Words = ()
     """Of a word: its values; the column holds their indices."""
     label: Label | None = None
     """Of a label: what its texts say."""
@@ -59,13 +60,13 @@ class Field:
     """Other fields of a plan tell it: two plans are compared without it."""
     heading: str = ""
     """Short name: heading of the ranked table, accepted wherever a column is named."""
-    aliases: tuple[str, ...] = ()
+    aliases: Words = ()
     """Other names of it in a spec."""
     unusual: bool = False
     """Most sweeps do not set it: a column of the result only if the spec does."""
     only_simai: bool = False
     """Fidelity event does not use it: a column of the result only if some plan has fidelity simai."""
-    in_simai: bool | tuple[str, ...] = True
+    in_simai: bool | Words = True
     """Whether fidelity simai can run plans with another value than the default; or the words with which it can."""
     in_text: bool = True
     """Whether an exported SimAI text can express another value than the default."""
@@ -110,7 +111,7 @@ class Field:
         return self.columns_of(values)[self.name]
 
 
-_ONLY_IN_EVENT: dict[str, Any] = {"in_simai": False, "in_text": False}
+_ONLY_IN_EVENT: Fields = {"in_simai": False, "in_text": False}
 _FACTOR = (1e-9, 1e9)
 _LARGEST_GPUS = 2**62
 """GPUs are a product of dp, tp, cp and pp; too many have a reason code."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from sim_core.arrays import Bools, Ints
-from sim_core.documents import shipped_document
+from sim_core.documents import Words, shipped_document
 from sim_core.engine.schedules import (
     ANY_VPP,
     BACKGROUND,
@@ -90,7 +90,7 @@ EXPLANATIONS: Mapping[str, str] = {
     reason: text.format(**_FOLLOWS) for reason, text in shipped_document(Path(__file__).with_name("reasons.yaml")).items()
 }
 """What each reason code says. From `result_not_finite` on a plan has failed; before it, it cannot run."""
-REASONS: tuple[str, ...] = ("", *EXPLANATIONS)
+REASONS: Words = ("", *EXPLANATIONS)
 """Reason codes; the first one means that the plan has a result."""
 FIRST_FAILURE = REASONS.index("result_not_finite")
 REASON = {name: code for code, name in enumerate(REASONS)}

@@ -148,7 +148,7 @@ def written(
     refuse_result(Path(workload), "a model or a job")
     given = {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
     given = dict(map(_given, sets or ())) | given
-    measured: dict[str, Any] = {name: given.pop(name) for name in MEASURED if name in given and Path(workload).exists()}
+    measured: Fields = {name: given.pop(name) for name in MEASURED if name in given and Path(workload).exists()}
     job = _job(workload, given, gpus, model) if Path(workload).exists() else None
     if job is None:
         _only_batch(workload, given, model)

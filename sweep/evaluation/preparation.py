@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sim_core import HardwareTable, Ints, SpecError, Workload, hardware_table, one_line, read_hardware
 from sim_core.compiling import source_hash
-from sim_core.documents import Fields
+from sim_core.documents import Fields, Words
 from sweep.columns import describe_rows, measures_of, result_column, result_schema
 from sweep.conditions import check_constraints
 from sweep.evaluation.assumptions import held_against, notes_of, start_at
@@ -32,7 +32,7 @@ class Sweep:
     workload: Workload  # of an axis over stacks that of its first
     hardware: HardwareTable
     space: Space
-    where: tuple[str, ...]
+    where: Words
     identity: str
     flops_per_token: float | None = None  # of the model, None if unknown
     peak_flops: tuple[float, ...] = ()  # of each hardware variant, in the precision of the computation
@@ -40,7 +40,7 @@ class Sweep:
     failures: Failures | None = None
     checkpoint_bytes: float | None = None  # of the whole model, None if unknown
     others: tuple[Workload, ...] = ()  # the same model with the further stacks of an axis
-    named: tuple[str, ...] = ("",)  # the stack of each workload, empty where the spec names none
+    named: Words = ("",)  # the stack of each workload, empty where the spec names none
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
@@ -65,8 +65,8 @@ class Prepared:
     """A sweep with its warnings, notes and provenance for the user."""
 
     sweep: Sweep
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...]
+    warnings: Words
+    notes: Words
     provenance: Fields
 
     def without_sample(self) -> "Prepared":

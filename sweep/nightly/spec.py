@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sim_core import SpecError, shown
+from sim_core.documents import Words
 from sweep.spec.document import apply_sets, read_spec, validated
 from sweep.spec.workloads import from_text
 
@@ -50,7 +51,7 @@ def _one_or_more(value: object) -> object:
 
 
 Fraction = Annotated[float | None, BeforeValidator(_percent)]
-Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
+Texts = Annotated[Words, BeforeValidator(_one_or_more)]
 
 
 class SweepEntry(_Model):
@@ -98,7 +99,7 @@ class Notify(_Model):
 
     when: Literal["always", "regressions", "failures"] = "regressions"
     webhook: str | None = None
-    command: Annotated[tuple[str, ...] | None, Field(min_length=1)] = None
+    command: Annotated[Words | None, Field(min_length=1)] = None
     timeout: Annotated[float, BeforeValidator(_seconds), Field(gt=0)] = 10.0
     attempts: int = Field(default=3, ge=1, le=10)
 

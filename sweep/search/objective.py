@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import Floats, Ints, SpecError
+from sim_core.documents import Words
 from sweep.columns import COLUMNS, LONGER, MEASURES, NUMBERS, SHORTER, SIZES, measures_of
 
 RISES = tuple(name for name in LONGER if COLUMNS[name].bounded)
@@ -26,7 +27,7 @@ class Objective:
 
     column: str
     descending: bool
-    per: tuple[str, ...]
+    per: Words
     best: int
     within: float = 0.0
     dear: tuple[float, ...] = ()
@@ -70,7 +71,7 @@ class Objective:
         return max(worst_kept, best + self.within * abs(best))
 
 
-def group_keys(rows: pa.RecordBatch, per: tuple[str, ...]) -> tuple[list[bytes], Ints]:
+def group_keys(rows: pa.RecordBatch, per: Words) -> tuple[list[bytes], Ints]:
     """The distinct groups among rows, each as bytes that any batch of the sweep gives it; and the group of each row."""
     if not per:
         return [b""], np.zeros(rows.num_rows, np.int64)
@@ -92,7 +93,7 @@ def same_numbers(rows: pa.RecordBatch) -> Ints:
     return hashed
 
 
-def apart(rows: pa.RecordBatch, per: tuple[str, ...]) -> int:
+def apart(rows: pa.RecordBatch, per: Words) -> int:
     """How many of some rows there are if, within a group, those with the same numbers count as one."""
     _, group = group_keys(rows, per)
     return len(np.unique(np.stack([group, same_numbers(rows)]), axis=1).T)

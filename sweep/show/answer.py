@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_names
+from sim_core.documents import Words
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
 from sweep.exporting.meant import SIMULATED, meant_by
@@ -53,7 +54,7 @@ class Answer(NamedTuple):
     launch: str
     sure: str
     after: str
-    running: tuple[str, ...] = ()  # the plan beside the job that runs; and what else is faster, the cheapest change first
+    running: Words = ()  # the plan beside the job that runs; and what else is faster, the cheapest change first
 
 
 def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_cost: float | None = None) -> Answer:
@@ -293,7 +294,7 @@ def _ranges(folder: Location, where: str) -> Iterator[str]:
             yield f"{name} is {low:.4g}" if low == high else f"{name} is between {low:.4g} and {high:.4g}"
 
 
-def running_words(job: Beside) -> tuple[str, ...]:
+def running_words(job: Beside) -> Words:
     """How much faster a plan is than the job that runs, and how sure that is; then a line for each kind of change."""
     lines = [_beside_words(job)]
     for moves, told in _MOVES.items():

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from sim_core import FOLLOWING, PARTS, plural, short
+from sim_core.documents import Words
 from sweep.answers.among import ties_of
 from sweep.columns import SECTIONS, measures_of
 from sweep.ranking.error_bars import ErrorBars
@@ -80,7 +81,7 @@ def print_ranking(
         say(f"Not ranked: {', '.join(reasons)} (-v says why)", console)
 
 
-def _notes(ranking: Ranking, running: tuple[str, ...], *, verbose: bool) -> Iterator[str]:
+def _notes(ranking: Ranking, running: Words, *, verbose: bool) -> Iterator[str]:
     """What changes the decision, the job that is `running` in words; `verbose`: all that is known of the ranking."""
     if ranking.missing:
         yield f"Incomplete: {ranking.total:,} of {ranking.total + ranking.missing:,} plans are computed."
@@ -218,7 +219,7 @@ def _fitting(columns: dict[str, list[str]], importance: Sequence[str], width: in
     return [name for name in columns if name in kept]
 
 
-def error_lines(bars: ErrorBars, per: tuple[str, ...]) -> Iterator[str]:
+def error_lines(bars: ErrorBars, per: Words) -> Iterator[str]:
     """What error bars say: the interval of a step with what it rests on, then a line for each group that has ties."""
     first = bars.why
     if bars.groups:

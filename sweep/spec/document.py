@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from sim_core import PLAN_FIELDS, FormatError, SpecError, shown
-from sim_core.documents import Document, Lines, Values, key_path, parse_yaml, read_document
+from sim_core.documents import Document, Lines, Values, Words, key_path, parse_yaml, read_document
 from sim_core.masking import masked
 from sim_core.places import read_input
 from sweep.options import OptionError, wrong
@@ -50,7 +50,7 @@ _SIZES = tuple(name for name, field in PLAN_FIELDS.items() if field.unit)
 """Fields of plans that have a unit."""
 
 
-def read_spec(path: Path, keys: str = "workload, hardware, axes") -> tuple[Document, dict[tuple[str, ...], int]]:
+def read_spec(path: Path, keys: str = "workload, hardware, axes") -> tuple[Document, dict[Words, int]]:
     """The mapping in a file, and the line of each key; messages give `keys` as examples. Raises SpecError."""
     try:
         return read_document(path, keys)
@@ -183,7 +183,7 @@ def validated(model: type[Checked], document: object, where: str, lines: Lines, 
         raise with_line(first_error(error, where, lines, model), where, lines, sets) from None
 
 
-def _fields(model: type[BaseModel], path: tuple[str, ...]) -> list[str]:
+def _fields(model: type[BaseModel], path: Words) -> list[str]:
     """Names of the fields of the model at `path` inside `model`."""
     for part in path:
         if part.isdigit():  # an entry of a list has the model of the list

@@ -28,6 +28,7 @@ from sim_core import (
     sends_in_background,
     shown,
 )
+from sim_core.documents import Words
 from sim_core.limits import product
 from sweep.spec.spec import SweepSpec
 from sweep.spec.stacks import framework_of
@@ -65,10 +66,10 @@ class Space:
     labels: Labels
     size: int
     sample: tuple[int, int] | None
-    defaults: tuple[str, ...]
+    defaults: Words
     named: frozenset[str]  # fields that the spec itself sets
-    hardware_names: tuple[str, ...]  # of the presets or files, in the order of `labels["hardware"]`
-    stack_names: tuple[str, ...] = ()  # of an axis over stacks, in the order of `labels["stack"]`
+    hardware_names: Words  # of the presets or files, in the order of `labels["hardware"]`
+    stack_names: Words = ()  # of an axis over stacks, in the order of `labels["stack"]`
 
     @property
     def count(self) -> int:
@@ -192,7 +193,7 @@ def _held(spec: SweepSpec, workload: Workload, labels: Labels) -> tuple[dict[str
     return {name: int(_codes(name, [value], labels)[0]) for name, value in values.items()}, defaults
 
 
-def _stack_names(labels: Mapping[str, tuple[Any, ...]], base: Path) -> tuple[str, ...]:
+def _stack_names(labels: Mapping[str, tuple[Any, ...]], base: Path) -> Words:
     """What results call the stacks of an axis. Raises SpecError."""
     try:
         names = tuple(framework_of(stated, base=base).stack.name for stated in labels.get(STACK_AXIS, ()))

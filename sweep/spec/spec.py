@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from sim_core import ALTERNATIVES, HARDWARE_KEYS, SpecError, named, nearest, shown
-from sim_core.documents import Document, Lines, Values
+from sim_core.documents import Document, Lines, Values, Words
 from sweep.spec.budget import Budget
 from sweep.spec.document import apply_sets, bare_size, read_spec, validated, with_line
 from sweep.spec.failures import Failures
@@ -18,7 +18,7 @@ from sweep.spec.workloads import STORED, Section, WorkloadSpec, from_text
 MAX_AXIS_VALUES = 100_000
 _OF_PRESET = BeforeValidator(lambda it: {} if it is None else {"preset": it} if isinstance(it, str) else it)
 """A hardware's name or path as a mapping; empty if an axis names the hardware."""
-_Texts = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+_Texts = Annotated[Words, BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 
 
 class Sample(Section):

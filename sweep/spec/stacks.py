@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sim_core import STACK_FACTS, SpecError, Stack, is_page, measured_devices, nearest, read_stack, shown, stack_names
-from sim_core.documents import Fields, Values
+from sim_core.documents import Fields, Values, Words
 from sim_core.models.features import Recipe, read_features, split_features
 from sim_core.models.releases import release_defaults
 from sweep.frameworks.stacks import assumed, nearest_stack
@@ -76,7 +76,7 @@ class Framework(NamedTuple):
 
     stack: Stack
     recipe: Recipe
-    notes: tuple[str, ...] = ()
+    notes: Words = ()
 
 
 def framework_of(stated: StackSpec | None, model: str = "", device: str = "", base: Path | None = None) -> Framework:
@@ -90,7 +90,7 @@ def framework_of(stated: StackSpec | None, model: str = "", device: str = "", ba
     stack = read_stack(preset, base)
     if framework:
         stack = stack.model_copy(update={"name": assumed(framework, preset)})
-    usual, notes = Fields(), tuple[str, ...]()
+    usual, notes = Fields(), Words()
     if release is not None:
         if not isinstance(release, str):
             raise SpecError(f"release: found {shown(release)}, expected a text such as '26.04', in quotes")

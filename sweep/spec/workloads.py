@@ -22,7 +22,7 @@ from sim_core import (
     shown,
     workload_from_model,
 )
-from sim_core.documents import Document
+from sim_core.documents import Document, Words
 from sim_core.models.features import with_capacity
 from sim_core.records import Record
 from sim_core.workloads.facts import FACTS, NUMERIC_FACTS, Repeat, misfit
@@ -147,7 +147,7 @@ class Unread(SpecError):
         self.path = path
 
 
-def workload_of(section: WorkloadSpec, base: Path, device: str = "") -> tuple[Workload, tuple[str, ...]]:
+def workload_of(section: WorkloadSpec, base: Path, device: str = "") -> tuple[Workload, Words]:
     """The workload that a section means, its paths relative to `base`, and warnings; `device`: what its stack's recipes are
     for. Raises SpecError.
     """
