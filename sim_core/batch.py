@@ -103,7 +103,7 @@ def batch_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches
     )
     events, stages, cells = most_events(schedule, pp, vpp, ga), int(pp.max()), most_cells(schedule, pp, vpp)
     of_one_stage = int((3 * vpp * ga + pp).max())
-    order, ran = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64), np.zeros(2, np.int64)
+    order, ran = np.empty(most_blocks(schedule, pp, vpp, ga), int), np.zeros(2, int)
     sequence, lanes = allocate_sequence(events, max(PIECE, of_one_stage), stages, cells), allocate_lanes(events, stages, cells)
     return Batch(
         tables=tables,
@@ -111,14 +111,14 @@ def batch_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches
         scratch=_for_lanes(scratch_for(tables)),
         writers=order_writers(schedule),
         order=order,
-        of_order=np.empty(most_scratch(schedule, pp, ga), np.int64),
-        pairs=np.zeros(cells, np.int64),
+        of_order=np.empty(most_scratch(schedule, pp, ga), int),
+        pairs=np.zeros(cells, int),
         sequence=sequence,
         lanes=lanes,
         engine=engine_for(order, sequence, lanes, ran),
         ran=ran,
         again=again_flops(workload),
-        reason=np.zeros(len(pp), np.int64),
+        reason=np.zeros(len(pp), int),
         metrics=np.full((len(METRICS), len(pp)), np.nan),
         recomputed=np.full(len(pp), np.nan),
     )

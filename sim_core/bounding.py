@@ -148,8 +148,8 @@ def _without_replicas(workload: Workload, hardware: HardwareTable) -> tuple[Work
 def _some_micro_batches(plans: Plans, rows: Ints) -> tuple[Ints, Ints]:
     """Of plans that differ in `ga` alone the first, middle and last: all of these; and the three of each row, [3, n]."""
     columns = [column[rows] for name, column in plans._asdict().items() if name not in ("ga", "virtual_layers")]
-    columns = [column.view(np.int64) for column in columns if (column != column[0]).any()]
-    key, _ = distinct_rows(np.column_stack([np.zeros(len(rows), np.int64), *columns, plans.virtual_layers[rows]]))
+    columns = [column.view(int) for column in columns if (column != column[0]).any()]
+    key, _ = distinct_rows(np.column_stack([np.zeros(len(rows), int), *columns, plans.virtual_layers[rows]]))
     order = np.lexsort((plans.ga[rows], key))
     first = np.searchsorted(key[order], np.arange(int(key.max()) + 1))
     last = np.append(first[1:], len(rows)) - 1
@@ -232,15 +232,15 @@ def reasons_over(workload: Workload, hardware: HardwareTable, plans: Plans, ga: 
     """
     kind, first = distinct_rows(np.column_stack([getattr(plans, name) for name in BESIDE_GA]))
     kinds, numbers = len(first), np.arange(len(ga))
-    if (replicas(plans).astype(np.float64) * plans.micro_batch * ga.max() > MAX_BATCH).any():
+    if (replicas(plans).astype(float) * plans.micro_batch * ga.max() > MAX_BATCH).any():
         alike = np.tile(numbers, (kinds, 1))
     else:
         alike = _alike_in_pipeline(workload, slice_plans(plans, first), ga)
-    used = np.zeros((kinds, len(ga)), np.bool_)
+    used = np.zeros((kinds, len(ga)), bool)
     np.put_along_axis(used, alike, values=True, axis=1)
     row, stands = np.nonzero(used[kind])  # of each plan the numbers to be checked
     checked = slice_plans(plans, row)._replace(ga=ga[stands])
-    reasons = np.zeros((len(kind), len(ga)), np.int64)
+    reasons = np.zeros((len(kind), len(ga)), int)
     reasons[row, stands], _ = legality(workload, hardware, checked)
     return np.take_along_axis(reasons, alike[kind], axis=1)
 
@@ -252,7 +252,7 @@ def _alike_in_pipeline(workload: Workload, plans: Plans, ga: Ints) -> Ints:
     filling = micro_batches_to_fill(each, np.arange(len(row)))
     if workload.modelled and workload.modelled.stack.receives_apart:
         filling = each.ga
-    rules = [column.astype(np.int64) for column in micro_batches_unfit(workload, each).values()]
+    rules = [column.astype(int) for column in micro_batches_unfit(workload, each).values()]
     once = (each.ga == 1) & workload.arrays.framework.gradients_made
     key, first = distinct_rows(np.column_stack([row, filling, once, *rules]))
     return number[first[key]].reshape(len(plans.tp), len(ga))

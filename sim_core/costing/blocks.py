@@ -40,7 +40,7 @@ from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales, times_base
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Workload
 
-TOTAL_OF = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL, CP_TOTAL, CP_TOTAL], np.int64)
+TOTAL_OF = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL, CP_TOTAL, CP_TOTAL], int)
 """The metric of a group's communication, by group. The metric after it is the exposed part."""
 EXPOSED = 1
 
@@ -57,8 +57,8 @@ def cost_blocks(
     """The block table of the plans in `rows`. `launches`, [rows]: on what the host takes to launch a layer of a model."""
     arrays, modelled = workload.arrays, workload.modelled
     launches = np.ones(len(rows)) if launches is None else launches
-    of_row, first = distinct_rows(np.column_stack([_keys(workload, hardware, plans, groups, rows), launches.view(np.int64)]))
-    key = np.full(len(plans.tp), -1, np.int64)
+    of_row, first = distinct_rows(np.column_stack([_keys(workload, hardware, plans, groups, rows), launches.view(int)]))
+    key = np.full(len(plans.tp), -1, int)
     key[rows] = of_row
     blocks = allocate_blocks(arrays, key, len(first))
     chosen = rows[first]
@@ -82,10 +82,10 @@ def _keys(workload: Workload, hardware: HardwareTable, plans: Plans, groups: Gro
     places = [groups.alike[groups.key[rows], group] for group in range(N_GROUPS) if (sent == group).any()]
     columns = [*places, *layer_columns(plans, rows)]
     if workload.modelled and workload.modelled.stack.ring_step_in_pipelines:
-        columns.append(pipelines_over_nodes(hardware, plans)[rows].astype(np.int64))
+        columns.append(pipelines_over_nodes(hardware, plans)[rows].astype(int))
     moved = (plans.activation_offload[rows] > 0) | (plans.offload_modules[rows] > 0)
     if moved.any():  # their copies go on beside passes of other micro-batches
-        columns.append((moved & passes_alternate(plans)[rows]).astype(np.int64))
+        columns.append((moved & passes_alternate(plans)[rows]).astype(int))
     return np.stack(columns, axis=1)
 
 

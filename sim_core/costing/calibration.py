@@ -80,7 +80,7 @@ def _unit_s(arrays: Arrays, modelled: Modelled, shapes: Shapes) -> Floats:
     seconds = np.zeros((len(shapes.device), len(arrays.unit_layers), 3))
     for at, times, unit in rows_of_units(modelled.model):
         end = arrays.first_unit if unit.kind == EMBEDDING else arrays.last_unit
-        part = share[:, at] if unit.kind == LAYER else times * (np.arange(len(share)) == end).astype(np.float64)
+        part = share[:, at] if unit.kind == LAYER else times * (np.arange(len(share)) == end).astype(float)
         if not part.any():
             continue
         cost = unit_cost(modelled, unit, shapes)
@@ -163,7 +163,7 @@ def _record_s(name: str, recorded: Workload, modelled: Modelled, device: Hardwar
     shapes, seconds = shapes_at(modelled.keys_at(recorded.base), device), np.zeros(3)
     for part, unit in parts:
         operators, of_shapes, _ = unit_cost(modelled, unit, shapes)
-        which = np.ones(len(operators.names), np.bool_)
+        which = np.ones(len(operators.names), bool)
         if attention is not None:
             which = (np.arange(len(which)) < operators.names.index(_MLP_FROM)) == attention
         for phase in range(3):

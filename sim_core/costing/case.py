@@ -107,7 +107,7 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         held=np.zeros((rows, units, 4)),
         measured_s=measured_s,
         nic_s=np.zeros((rows, units, 3, 2)),
-        updates=Updates(np.full(len(key), -1, np.int64), np.zeros((0, 0)), np.zeros((0, 2))),
+        updates=Updates(np.full(len(key), -1, int), np.zeros((0, 0)), np.zeros((0, 2))),
     )
 
 

@@ -42,10 +42,10 @@ def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints, whole_exper
     levels = hardware.gpus_per_leaf[on], hardware.gpus_per_pod[on]
     table = np.stack([*sizes, hardware.gpus_per_node[on], plans.dp_shard[rows], *levels], axis=1)
     of_row, distinct = distinct_rows(table)
-    key = np.full(len(plans.tp), -1, np.int64)
+    key = np.full(len(plans.tp), -1, int)
     key[rows] = of_row
     ranks, stride, first, end, placed, within = _fill(table[distinct], whole_experts)
-    alike = np.empty((len(ranks), N_GROUPS), np.int64)
+    alike = np.empty((len(ranks), N_GROUPS), int)
     for kind in range(N_GROUPS):
         at = first[:, kind, None] + np.arange((end[:, kind] - first[:, kind]).max(initial=0))
         places = np.where((at < end[:, kind, None])[:, :, None], placed[np.minimum(at, len(placed) - 1)], 0)

@@ -176,7 +176,7 @@ def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats, Floa
 
 def _shards(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
     """Ranks that divide dense state if anything does, and that of experts, [n] each."""
-    dense = dense_shards(plans).astype(np.float64)
+    dense = dense_shards(plans).astype(float)
     experts = dense / plans.ep * (plans.tp if workload.arrays.shares.whole_experts else 1)
     return dense, np.where(plans.dp_shard > 0, np.maximum(experts, 1.0), experts)
 

@@ -32,7 +32,7 @@ def collective_seconds(operation: str, sizes: npt.ArrayLike, ranks: int, nodes: 
         most = f"{hardware.value('gpus_per_node'):g}"
         raise SpecError(f"{ranks} ranks on {nodes} nodes: expected 1 to {most} on each")
     at = Placement(ranks=ranks, nodes=nodes, fewest=ranks // nodes, most=-(-ranks // nodes), stride=1)
-    return _seconds(hardware_table([hardware], None).columns, OPERATIONS[operation], np.asarray(sizes, np.float64), at)
+    return _seconds(hardware_table([hardware], None).columns, OPERATIONS[operation], np.asarray(sizes, float), at)
 
 
 @kernel
@@ -63,7 +63,7 @@ def one_node_factor(hardware: Hardware, kind: int, ranks: Ints, size: Floats) ->
     at = np.log2(np.maximum(size, 1.0))
     of_count = np.stack([np.interp(at, sizes, row) for row in factors])
     place = np.interp(np.log2(np.maximum(ranks, 1)), np.log2(counts), np.arange(len(counts)))
-    below = np.minimum(place.astype(np.int64), len(counts) - 2)
+    below = np.minimum(place.astype(int), len(counts) - 2)
     share, column = place - below, np.arange(len(size))
     mixed: Floats = of_count[below, column] * (1 - share) + of_count[below + 1, column] * share
     return mixed
@@ -77,13 +77,13 @@ def _factors(device: str, kind: int) -> tuple[Floats, Ints, Floats] | None:
     name = next((name for name, known in OPERATIONS.items() if known == kind), "")
     if name not in measured:
         return None
-    sizes = np.array(document["bytes"], np.float64)
+    sizes = np.array(document["bytes"], float)
     counts = sorted(measured[name])
     seconds = np.array([measured[name][n] for n in counts]) * 1e-6
     columns = hardware_table([read_hardware(measured["preset"])], None).columns
     groups = [Placement(ranks=n, nodes=1, fewest=n, most=n, stride=1) for n in counts]
     modelled_s = np.stack([_seconds(columns, kind, sizes, at) for at in groups])
-    return np.log2(sizes), np.array(counts, np.int64), seconds / modelled_s
+    return np.log2(sizes), np.array(counts, int), seconds / modelled_s
 
 
 @cache

@@ -53,7 +53,7 @@ class Shapes(NamedTuple):
 
 def shapes_at(keys: Keys, device: Hardware) -> Shapes:
     """Keys on one device."""
-    return Shapes(keys, [load_kernels(device)], np.zeros(len(keys.tp), np.int64))
+    return Shapes(keys, [load_kernels(device)], np.zeros(len(keys.tp), int))
 
 
 def devices_of(hardware: HardwareTable) -> tuple[list[Kernels], Ints]:
@@ -93,7 +93,7 @@ def rows_of_units(model: Model) -> Iterator[tuple[int, int, Unit]]:
 def unit_cost(modelled: Modelled, unit: Unit, shapes: Shapes) -> UnitCost:
     """Seconds of all operators of a unit, each shape on its device."""
     ops = operators(modelled.model, unit, shapes.keys, modelled.stack)
-    seconds, measured = np.zeros(ops.m.shape), np.zeros(ops.m.shape, np.bool_)
+    seconds, measured = np.zeros(ops.m.shape), np.zeros(ops.m.shape, bool)
     for number, kernels in enumerate(shapes.devices):
         for precision in np.unique(shapes.keys.precision):
             rows = np.flatnonzero((shapes.device == number) & (shapes.keys.precision == precision))
@@ -178,7 +178,7 @@ def measured_share(arrays: Arrays, blocks: Blocks, layers: Ints, rows: Ints) -> 
 
     `layers` are those of all plans.
     """
-    passes = arrays.unit_layers[:, -1].astype(np.float64)
+    passes = arrays.unit_layers[:, -1].astype(float)
     passes[[unit for unit in (arrays.first_unit, arrays.last_unit) if unit >= 0]] += 1
     seconds = blocks.work[:, :, FORWARD_S] + blocks.work[:, :, BACKWARD_S]
     key = blocks.key[rows]

@@ -117,7 +117,7 @@ def estimated_bytes(workload: Workload, estimate: Estimate, tp: Ints, micro_batc
     The columns are those of `costing/peak.py`.
     """
     arrays = workload.arrays
-    tokens = micro_batch.astype(np.float64) * estimate.sequence
+    tokens = micro_batch.astype(float) * estimate.sequence
     local = tokens / (tp if estimate.parallel else 1)
     layer = INPUTS * local * estimate.hidden + 2.0 * tokens * estimate.width / tp
     kept = np.zeros((len(tp), arrays.unit_layers.shape[0], SAVED))
@@ -174,7 +174,7 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
     activations, trained, frozen, buffers = _kept(workload, estimate, table[first])
     split, stack = split_plans(arrays, plans, rows), _stack(workload)
     in_flight = activations_in_flight(arrays, plans, split, rows, shape, activations)
-    further = np.full(len(plans.tp), -1, np.int64), np.zeros((0, 0))
+    further = np.full(len(plans.tp), -1, int), np.zeros((0, 0))
     if workload.modelled and plans.optimizer[rows].any():
         further = further_bytes(workload, workload.modelled, plans, split, rows)
     reduced = arrays.step.role == REDUCE_GRADIENTS
@@ -201,7 +201,7 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
 
 def _receive_buffers(stack: Stack, plans: Plans, rows: Ints) -> Ints:
     """Messages for which an end of the pipeline has memory, where pp > 1: its first or last virtual stage gets none one way."""
-    return plans.ga[rows] * (2 * plans.vpp[rows] - 1) if stack.receives_apart else np.ones(len(rows), np.int64)
+    return plans.ga[rows] * (2 * plans.vpp[rows] - 1) if stack.receives_apart else np.ones(len(rows), int)
 
 
 def _stack(workload: Workload) -> Stack:
@@ -229,7 +229,7 @@ def memory_basis(workload: Workload) -> str:
 
 def activations_of_chunks(workload: Workload, plans: Plans) -> Floats:
     """Bytes of each chunk of one plan whose memory is known, [stages, chunks, 3]: see `of_chunk`."""
-    estimate, row = None if workload.modelled else estimate_of(workload), np.zeros(1, np.int64)
+    estimate, row = None if workload.modelled else estimate_of(workload), np.zeros(1, int)
     activations = _kept(workload, estimate, key_table(plans, row))[0]
     return of_chunks(workload.arrays, plans, split_plans(workload.arrays, plans, row), activations[0])
 
@@ -374,7 +374,7 @@ def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, trained:
 def stage_memory(workload: Workload, plans: Plans) -> Floats:
     """Bytes by MEMORY on a rank of each stage of one plan, which must be legal, [len(MEMORY), stages]; NaN where unknown."""
     of_stages = np.full((5, int(plans.pp[0])), np.nan)
-    fullest = peak_memory(workload, plans, np.zeros(1, np.int64), of_stages)[:, 0]
+    fullest = peak_memory(workload, plans, np.zeros(1, int), of_stages)[:, 0]
     tensors, activations, logits, unsharded, memory_on_host = of_stages
     most = int(np.argmax(tensors))
     memory = np.repeat(fullest[:, None], len(tensors), axis=1)  # buffers and reserve are the same on each stage

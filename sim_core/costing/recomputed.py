@@ -78,7 +78,7 @@ def flops_again(flops: Floats, again: Floats, checkpointing: int, modules: int) 
 def flops_again_simai(workload: Workload, flops: Floats, plans: Plans, rows: Ints) -> Floats:
     """The same in fidelity simai, [rows]; it has no virtual stages, so `block:k` is NaN."""
     arrays = workload.arrays
-    layers = arrays.unit_layers[:, -1].astype(np.float64)
+    layers = arrays.unit_layers[:, -1].astype(float)
     passes = layers.copy()
     passes[[unit for unit in (arrays.first_unit, arrays.last_unit) if unit >= 0]] = 1.0
     how = plans.checkpointing[rows]

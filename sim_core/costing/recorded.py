@@ -80,7 +80,7 @@ def layer_scales(workload: Workload, hardware: HardwareTable, plans: Plans, firs
 def _running_s(layer: RecordedLayer, base_tp: int, hardware: HardwareTable, keys: Ints) -> Floats:
     """Seconds of the kernels of a layer by (tp, micro-batch, sequence), forward and backward, [n, 2]."""
     kernels = load_kernels(recorded_on(hardware))
-    tp, micro_batch, sequence = keys.astype(np.float64).T
+    tp, micro_batch, sequence = keys.astype(float).T
     hidden = np.full(len(keys), float(layer.hidden))
     columns = layer.parameters * base_tp / tp / hidden / PRODUCTS
     columns = np.maximum(np.round(columns / TILE), 1.0) * TILE
@@ -113,7 +113,7 @@ def with_recorded(workload: Workload, hardware: HardwareTable) -> Arrays:
     own = plans(workload)
     seconds = np.zeros((2, 2, N_GROUPS + 1))
     sends_s = np.zeros((2, 2))
-    groups = group_plans(columns, own, np.zeros(1, np.int64))
+    groups = group_plans(columns, own, np.zeros(1, int))
     _sum(workload.recorded, groups, columns, workload.base, workload.arrays.gradient_width, seconds, sends_s)
     recorded_s, modelled_s = seconds
     known = (recorded_s > 0) & (modelled_s > 0)

@@ -48,7 +48,7 @@ def as_run_but_for_costs(workload: Workload, hardware: HardwareTable, plans: Pla
     plans = _loaded(workload, hardware, placed(workload, plans))
     if framework.hides_sharded:
         return plans
-    hides = (shardings(framework, plans) != OPTIMIZER_SHARDED).astype(np.int64)
+    hides = (shardings(framework, plans) != OPTIMIZER_SHARDED).astype(int)
     return plans._replace(overlap_grad=plans.overlap_grad * hides, overlap_param=plans.overlap_param * hides)
 
 

@@ -108,7 +108,7 @@ def _narrower(one: Pass) -> Floats:
     if devices:
         on = np.array([device.kernels.tables in devices for device in one.hardware.variants])[plans.hardware]
         sums = (sent.kind == REDUCE_SCATTER) & (sent.group == TP) & (sent.phase == FORWARD)
-        sums &= np.array([operator in GATHERED_GRADIENTS for operator in sent.operators], np.bool_)
+        sums &= np.array([operator in GATHERED_GRADIENTS for operator in sent.operators], bool)
         narrower[np.ix_(on & (plans.overlap_tp == 1) & (plans.precision >= WIDE), sums)] = 0.5
     return narrower
 

@@ -106,14 +106,14 @@ def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints
     names += ["sharding"] * arrays.framework.inputs_stay
     enough = micro_batches_to_fill(plans, rows)
     columns = [shape, split.key[rows], enough, *(getattr(plans, name)[rows] for name in names)]
-    columns.append(plans.activation_offload[rows].view(np.int64))
+    columns.append(plans.activation_offload[rows].view(int))
     key, first = distinct_rows(np.stack(columns, axis=1))
     chosen, ga = rows[first], enough[first]
     schedule, pp, vpp = plans.schedule[chosen], plans.pp[chosen], plans.vpp[chosen]
     offset = np.cumsum(pp) - pp
     in_flight = InFlight(key, offset, *np.zeros((4, int(pp.sum()))))
-    counts = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, most_cells(schedule, pp, vpp)), np.int64)
-    order, scratch = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64), np.empty(most_scratch(schedule, pp, ga), np.int64)
+    counts = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, most_cells(schedule, pp, vpp)), int)
+    order, scratch = np.empty(most_blocks(schedule, pp, vpp, ga), int), np.empty(most_scratch(schedule, pp, ga), int)
     of_order = order_writers(schedule), order, scratch
     _fill(arrays, plans, split, chosen, ga, shape[first], kept, of_order, counts, in_flight)
     return in_flight

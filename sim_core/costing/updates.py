@@ -53,7 +53,7 @@ class Group(NamedTuple):
     @property
     def fullest(self) -> Floats:
         """Weights of the rank with the most of such matrices, [stages]."""
-        of_kind = np.array([kind.elements for kind in self.kinds], np.float64)
+        of_kind = np.array([kind.elements for kind in self.kinds], float)
         return np.array([(share @ of_kind).max(initial=0.0) for share in self.shares])
 
     @property
@@ -128,13 +128,13 @@ def _group(
             for matrix in weights.matrices:
                 count = times * max(matrix.number // (int(key.ep[0]) if which == EXPERTS else 1), 1)
                 local = local_of(matrix, divided.get(weights.sharding, tp), tp_mode)
-                number.setdefault(local, np.zeros(units, np.int64))[at] += count
+                number.setdefault(local, np.zeros(units, int))[at] += count
                 in_matrices[at] += count * local.elements
                 factors[at] += count * (matrix.rows + matrix.columns - local.elements)
     kinds = tuple(number)
     shares: tuple[Ints, ...] = ()
     if optimizer.orthogonal and kinds:
-        cost = np.array([kind.cost for kind in kinds], np.int64)
+        cost = np.array([kind.cost for kind in kinds], int)
         counts = passes @ np.stack(list(number.values()), axis=1)
         first, alike = distinct([tuple(stage) for stage in counts])
         each = [shared_out(cost, counts[stage], ranks) for stage in first]
@@ -148,7 +148,7 @@ def shared_out(cost: Ints, number: Ints, ranks: int) -> Ints:
 
     Equal ones at once: a rank takes those that would begin below the level at which there are enough of them.
     """
-    taken, load = np.zeros((ranks, len(cost)), np.int64), np.zeros(ranks, np.int64)
+    taken, load = np.zeros((ranks, len(cost)), int), np.zeros(ranks, int)
     for kind in np.argsort(-cost, kind="stable"):
         each, wanted = int(cost[kind]), int(number[kind])
         low, high = int(load.min()), int(load.max()) + each * (wanted // ranks + 1)
@@ -174,7 +174,7 @@ def _begun(load: Ints, each: int, level: int) -> Ints:
 def further_bytes(workload: Workload, modelled: Modelled, plans: Plans, split: Split, rows: Ints) -> tuple[Ints, Floats]:
     """The layout of each plan, [plans], -1: AdamW; and bytes of state on the fullest rank beyond AdamW's, [layouts, stages]."""
     others, of_other, layouts = layouts_of(workload, modelled, plans, split, rows)
-    key, adam = np.full(len(plans.tp), -1, np.int64), modelled.stack.adam_bytes
+    key, adam = np.full(len(plans.tp), -1, int), modelled.stack.adam_bytes
     key[others] = of_other
     bytes_ = np.zeros((len(layouts), int(plans.pp[rows].max(initial=1))))
     for number, (optimizer, groups) in enumerate(layouts):
@@ -196,7 +196,7 @@ def update_table(
     if modelled is None or workload.from_file or not plans.optimizer[rows].any():
         return none
     others, of_other, layouts = layouts_of(workload, modelled, plans, split, rows)
-    speed, place = plans.device_speed[others].view(np.int64), groups.alike[groups.key[others], TP]
+    speed, place = plans.device_speed[others].view(int), groups.alike[groups.key[others], TP]
     of_row, first = distinct_rows(np.stack([of_other, plans.hardware[others], speed, place], axis=1))
     key = none.key.copy()
     key[others] = of_row
@@ -214,13 +214,13 @@ def update_table(
                 seconds[number, : len(more)] += more
                 continue
             # seconds of one matrix of each kind: Newton-Schulz, its products one by one in the precision of the model's
-            m, n, k = np.array([kind.products for kind in group.kinds], np.float64).reshape(-1, 3).T
+            m, n, k = np.array([kind.products for kind in group.kinds], float).reshape(-1, 3).T
             products_s = gemm_s(devices[of_variant[plan.hardware[0]]], modelled.dtype, m, n, k).seconds
             kinds_s = NS_STEPS * products_s.reshape(len(group.kinds), -1).sum(axis=1) / float(plan.device_speed[0])
             # and what tensor-parallel ranks send of it
             size = np.array([[value for kind in group.kinds for value in (kind.gathered, kind.summed)]])
-            sent = np.array([collective for _ in group.kinds for collective, _ in SENT], np.int64)
-            on_tp = np.full(len(sent), TP, np.int64)
+            sent = np.array([collective for _ in group.kinds for collective, _ in SENT], int)
+            on_tp = np.full(len(sent), TP, int)
             each, _ = seconds_of_messages(hardware.columns, plan, groups, groups.key[row], sent, on_tp, size, routing)
             kinds_s += (each.reshape(-1, len(SENT)) * [times for _, times in SENT]).sum(axis=1)
             moved = adam + 2 * (optimizer.state - MOMENTS) + optimizer.traffic

@@ -258,7 +258,7 @@ def run_lanes(
 def engine_for(order: Ints, sequence: Sequence, lanes: Lanes, ran: Ints) -> Addresses:
     """What kernels call to run lanes in this memory; it is compiled or loaded now, apart from them."""
     shape = Shape(0, 0, 0, 0, False)
-    return addresses([run_lanes], np.zeros(1, np.int64), (shape, order, sequence, False, False, False, False, lanes, ran))
+    return addresses([run_lanes], np.zeros(1, int), (shape, order, sequence, False, False, False, False, lanes, ran))
 
 
 @outer_kernel

@@ -103,7 +103,7 @@ def allocate_program(stages: int, cells: int) -> Program:
         busy_s=np.zeros((2, cells)),
         left=np.ones((2, stages)),
         slower=np.ones((2, stages)),
-        shares=np.zeros(3, np.bool_),
+        shares=np.zeros(3, bool),
     )
     program.beside_s[SENT::KINDS][:2] = 1.0  # of streams that send nothing
     return program

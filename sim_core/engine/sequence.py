@@ -85,7 +85,7 @@ def allocate_sequence(events: int, room: int, stages: int, cells: int) -> Sequen
     event, turn = np.empty((room, COLUMNS), np.int32), np.empty((room, 2), np.int32)
     sizes = events, events, events + 2, events + 2, 2 * cells, 2 * cells
     slot, posted, readers, unused, sent, cost = (np.empty(size, np.int32) for size in sizes)
-    position, pending, state = (np.empty(size, np.int64) for size in (stages, stages, 8))
+    position, pending, state = (np.empty(size, int) for size in (stages, stages, 8))
     return Sequence(event, turn, slot, posted, readers, unused, sent, cost, position, pending, state)
 
 

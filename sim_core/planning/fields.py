@@ -104,7 +104,7 @@ class Field:
             columns = self.label.codes([self.label.text(value) for value in values])
             return dict(zip((self.name, *self.label.beside), columns, strict=True))
         codes = [self.words.index(str(value)) for value in values] if self.words else values
-        return {self.name: np.array(codes, np.float64 if self.is_real else np.int64)}
+        return {self.name: np.array(codes, float if self.is_real else int)}
 
     def codes_of(self, values: Sequence[Value]) -> npt.NDArray[Any]:
         """Its column for some values, [n]. Raises SpecError for a label."""

@@ -79,7 +79,7 @@ def _fullest(total: float, ranks: int) -> float:
 @cache
 def zipf_load(exponent: float, experts: int, ep: int) -> float:
     """Tokens of the fullest of `ep` ranks over the mean: its mean over random orders of the experts."""
-    popular = np.arange(1, experts + 1, dtype=np.float64) ** -exponent
+    popular = np.arange(1, experts + 1, dtype=float) ** -exponent
     if ep == experts:
         return float(popular.max() / popular.mean())
     rng = np.random.default_rng(0)

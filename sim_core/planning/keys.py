@@ -19,7 +19,7 @@ def layer_columns(plans: Plans, rows: Ints) -> list[Ints]:
     how = plans.checkpointing[rows]
     modules = how == MODULES
     noticed = {
-        "schedule": APART[plans.schedule[rows]] + 2 * PAIRS[plans.schedule[rows]].astype(np.int64),
+        "schedule": APART[plans.schedule[rows]] + 2 * PAIRS[plans.schedule[rows]].astype(int),
         "checkpointing": np.where((how == FILE) | (how == SELECTIVE) | modules, how, NONE),
         "checkpoint_layers": np.where(modules, plans.checkpoint_layers[rows], 0),
         "cp_comm_type": _gathers(plans, rows),
@@ -27,7 +27,7 @@ def layer_columns(plans: Plans, rows: Ints) -> list[Ints]:
         "expert_imbalance": _load(plans, rows),
     }
     names = [field.name for field in FIELDS.values() if field.costs_layer]
-    return [noticed[name] if name in noticed else getattr(plans, name)[rows].view(np.int64) for name in names]
+    return [noticed[name] if name in noticed else getattr(plans, name)[rows].view(int) for name in names]
 
 
 def key_table(plans: Plans, rows: Ints) -> Ints:
@@ -50,10 +50,10 @@ def a2a_ranks(plans: Plans, rows: Ints) -> Ints:
 
 def _gathers(plans: Plans, rows: Ints) -> Ints:
     """1 where context-parallel ranks gather keys and values, else 0, [rows]."""
-    gathers: Ints = ((plans.cp_comm_type[rows] == ALL_GATHER) & (plans.cp[rows] > 1)).astype(np.int64)
+    gathers: Ints = ((plans.cp_comm_type[rows] == ALL_GATHER) & (plans.cp[rows] > 1)).astype(int)
     return gathers
 
 
 def _load(plans: Plans, rows: Ints) -> Ints:
     """The load of the fullest rank in millionths of the mean, [rows]."""
-    return np.round(plans.expert_imbalance[rows] * MILLIONTHS).astype(np.int64)
+    return np.round(plans.expert_imbalance[rows] * MILLIONTHS).astype(int)

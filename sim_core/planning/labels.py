@@ -57,7 +57,7 @@ def checkpointing_codes(labels: Sequence[str]) -> tuple[Ints, Ints]:
             raise SpecError(f"checkpointing: found {shown(label)}, {hint}{meaning}")
         kinds.append(CHECKPOINTING.index(word))
         spans.append(int(span or 0))
-    return np.array(kinds, np.int64), np.array(spans, np.int64)
+    return np.array(kinds, int), np.array(spans, int)
 
 
 def _is_count(text: str) -> bool:
@@ -82,16 +82,16 @@ def split_text(value: object) -> str:
 def split_codes(texts: Sequence[str]) -> tuple[Ints, Ints]:
     """Index into SPLITS, [n], and the `virtual_layers` of a Plans, [n, width], from texts of `split_text`."""
     lists = [() if text in SPLITS else tuple(map(int, text.split(","))) for text in texts]
-    virtual_layers = np.full((len(texts), max(map(len, lists), default=0)), -1, np.int64)
+    virtual_layers = np.full((len(texts), max(map(len, lists), default=0)), -1, int)
     for row, layers in enumerate(lists):
         virtual_layers[row, : len(layers)] = layers
     codes = [LISTED if layers else SPLITS.index(text) for text, layers in zip(texts, lists, strict=True)]
-    return np.array(codes, np.int64), virtual_layers
+    return np.array(codes, int), virtual_layers
 
 
 def imbalance_codes(labels: Sequence[str]) -> tuple[Floats]:
     """The column from `recorded`, `balanced`, `zipf:S` or a factor. Raises SpecError."""
-    return (np.array([_imbalance_code(label) for label in labels], np.float64),)
+    return (np.array([_imbalance_code(label) for label in labels], float),)
 
 
 def _imbalance_code(label: str) -> float:
@@ -121,7 +121,7 @@ def offload_codes(labels: Sequence[str]) -> tuple[Floats, Ints]:
             raise SpecError(f"activation_offload: found {shown(label)}, {nearest(label, OFFLOAD_MODULES)}, or a share, 0 to 1")
         shares.append(share)
         masks.append(mask)
-    return np.array(shares, np.float64), np.array(masks, np.int64)
+    return np.array(shares, float), np.array(masks, int)
 
 
 RECOMPUTE = Label(

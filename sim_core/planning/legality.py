@@ -139,7 +139,7 @@ def _unfit_layout(workload: Workload, plans: Plans) -> dict[str, Bools]:
     interleaved, needs_vpp, placement = event & (plans.vpp > 1), VPP[plans.schedule], PLACEMENT[plans.schedule]
     unfit = micro_batches_unfit(workload, plans)
     slots = layers + EXTRA_LAYERS[plans.layer_split]
-    batch, inner = replicas(plans).astype(np.float64) * plans.micro_batch * plans.ga, plans.cp_a2a_size
+    batch, inner = replicas(plans).astype(float) * plans.micro_batch * plans.ga, plans.cp_a2a_size
     fits_cp = (inner > 1) & (inner < plans.cp) & (plans.cp % inner == 0)
     unlisted, empty = _unfit_lists(plans)
     return {
@@ -335,7 +335,7 @@ def _unfit_lists(plans: Plans) -> tuple[Bools, Bools]:
 
     The last two virtual stages may hold the head alone.
     """
-    rows, (unfit, empty) = np.flatnonzero(plans.layer_split == LISTED), np.zeros((2, len(plans.tp)), np.bool_)
+    rows, (unfit, empty) = np.flatnonzero(plans.layer_split == LISTED), np.zeros((2, len(plans.tp)), bool)
     layers, virtual = plans.virtual_layers[rows], (plans.pp * plans.vpp)[rows, None]
     place = np.arange(layers.shape[1])
     used = place < virtual

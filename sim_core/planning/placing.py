@@ -11,7 +11,7 @@ from sim_core.workloads.workload import Workload
 def with_lists(plans: Plans, rows: Ints, lists: Ints) -> Plans:
     """The plans with those in `rows` divided by `lists`, [rows, most]: layers of each virtual stage, padded with -1."""
     own = plans.virtual_layers
-    layers = np.full((len(plans.tp), max(own.shape[1], lists.shape[1])), -1, np.int64)
+    layers = np.full((len(plans.tp), max(own.shape[1], lists.shape[1])), -1, int)
     layers[:, : own.shape[1]] = own
     layers[rows, : lists.shape[1]] = lists
     split = plans.layer_split.copy()
@@ -32,7 +32,7 @@ def placed(workload: Workload, plans: Plans) -> Plans:
         return plans
     of_row, first = distinct_rows(np.stack([plans.pp[rows] * plans.vpp[rows], plans.layers[rows]], axis=1))
     lists = [layers_by_cost(int(plans.layers[row]), int(plans.pp[row] * plans.vpp[row]), head) for row in rows[first]]
-    padded = np.full((len(lists), max(map(len, lists))), -1, np.int64)
+    padded = np.full((len(lists), max(map(len, lists))), -1, int)
     for kind, stages in enumerate(lists):
         padded[kind, : len(stages)] = stages
     return with_lists(plans, rows, padded[of_row])
@@ -45,7 +45,7 @@ def layers_by_cost(layers: int, stages: int, head: float) -> Ints:
     models/base.py: `cumulative_cost > threshold`). What is left for the last stages may be the head alone, or nothing.
     """
     share = (layers + head) / stages
-    stage, of_stage = 0, np.zeros(stages, np.int64)
+    stage, of_stage = 0, np.zeros(stages, int)
     for number in range(1, layers + 1):
         of_stage[stage] += 1
         if number > (stage + 1) * share and stage < stages - 1:

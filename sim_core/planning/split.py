@@ -48,7 +48,7 @@ class Split(NamedTuple):
 
 def split_plans(arrays: Arrays, plans: Plans, rows: Ints) -> Split:
     """Divide the layers of the plans in `rows`; each plan has at least one layer per virtual stage."""
-    key = np.full(len(plans.tp), -1, np.int64)
+    key = np.full(len(plans.tp), -1, int)
     key[rows], kinds = _kinds(plans, rows)
     return _fill(arrays, key, kinds)
 

@@ -96,9 +96,7 @@ class Scratch(NamedTuple):
 def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes: int) -> Scratch:
     """For steps of up to `stages` stages, `cells` virtual stages and `layers` layers; `sizes`: see Split."""
     units, pieces, layers = arrays.unit_layers.shape[0], arrays.step.role.shape[0], layers + 2
-    buckets, gathers = (
-        Buckets(np.zeros(sizes, np.bool_), *np.zeros((2, sizes, pieces)), *np.zeros((4, sizes))) for _ in range(2)
-    )
+    buckets, gathers = (Buckets(np.zeros(sizes, bool), *np.zeros((2, sizes, pieces)), *np.zeros((4, sizes))) for _ in range(2))
     return Scratch(
         program=allocate_program(stages, cells),
         times=allocate_times(stages, cells),
@@ -107,10 +105,10 @@ def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes
             *np.zeros((2, units)), *np.zeros((2, cells)), *np.zeros((5, stages)),
         ),
         longer=Longer(np.zeros((2, stages)), np.zeros((2, cells)), np.zeros(stages)),
-        layers=Layers(np.zeros(layers, np.int64), *np.zeros((4, layers)), *np.zeros((2, units))),
+        layers=Layers(np.zeros(layers, int), *np.zeros((4, layers)), *np.zeros((2, units))),
         buckets=buckets,
         gathers=gathers,
-        once=Once(np.zeros(sizes, np.bool_), *np.zeros((2, sizes)), *np.zeros((2, sizes, pieces)), *np.zeros((8, stages))),
+        once=Once(np.zeros(sizes, bool), *np.zeros((2, sizes)), *np.zeros((2, sizes, pieces)), *np.zeros((8, stages))),
         sums=np.zeros(len(METRICS)),
         before_s=np.zeros(1),
         begun=np.zeros(len(METRICS)),

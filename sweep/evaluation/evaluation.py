@@ -101,7 +101,7 @@ def bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tup
     `rough`: see `sim_core.coarse_bounds_over`. And the rows of the plans as if each step took a second, with no reason: from
     these follows what a bound means for a column.
     """
-    reason, step_s = np.zeros((len(positions), len(ga)), np.int64), np.zeros((len(positions), len(ga)))
+    reason, step_s = np.zeros((len(positions), len(ga)), int), np.zeros((len(positions), len(ga)))
 
     def rows(part: _Part) -> pa.RecordBatch:
         reasons, bound_s = coarse_bounds_over(*part.given, ga, rough=rough)
@@ -114,7 +114,7 @@ def bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tup
 
 def _rows(sweep: Sweep, positions: Ints, rows: Callable[[_Part], pa.RecordBatch]) -> pa.RecordBatch:
     """The `rows` of plans in the order of their positions; plans with each stack of an axis are a part."""
-    stacks = sweep.stacks_of(sweep.space.numbers(positions)) if sweep.others else np.zeros(len(positions), np.int64)
+    stacks = sweep.stacks_of(sweep.space.numbers(positions)) if sweep.others else np.zeros(len(positions), int)
     batches, places = [], []
     for stack in np.unique(stacks).tolist() or [0]:
         own = np.flatnonzero(stacks == stack)
@@ -133,7 +133,7 @@ def _batch(part: _Part, reasons: Ints, known: Mapping[str, Floats]) -> pa.Record
     reason, unknown = part.among(reasons, EXCLUDED), np.full(len(part.kept), np.nan)
     values = dict.fromkeys((*SIMULATED, RECOMPUTED), unknown) | {name: part.among(column) for name, column in known.items()}
     status = np.where(reason == 0, 0, np.where(reason >= FIRST_FAILURE, 2, 1))
-    samples = described["global_batch"].to_numpy().astype(np.float64)
+    samples = described["global_batch"].to_numpy().astype(float)
     values[DEVICE_MEMORY] = sweep.hardware.columns.memory_bytes[plans.hardware]
     values["samples_per_s"] = samples / values["step_time_s"]
     tokens = np.where(plans.sequence > 0, plans.sequence, sweep.workload.sequence or np.nan)

@@ -102,7 +102,7 @@ def stages_replayed(path: str, sets: Sequence[str]) -> dict[str, float]:
 
 def row_of(prepared: Prepared, number: int = 0) -> Fields:
     """The result row of plan `number`; says so on stderr if the engine is compiled first, which a step of many events needs."""
-    sweep, at = prepared.sweep, np.array([number], np.int64)
+    sweep, at = prepared.sweep, np.array([number], int)
     plans = to_plans(sweep.space.decode(at), sweep.space)
     if not is_compiled() and plain_python_s(sweep.workload, plans) > COMPILE_AFTER_S:
         sys.stderr.write("Compiling the engine: once per version, about half a minute\n")
@@ -129,13 +129,13 @@ def plans_of(prepared: Prepared, number: int = 0) -> Plans:
     space = prepared.sweep.space
     if not 0 <= number < space.size:
         raise OptionError(f"--plan {number}: the space holds plans 0 to {space.size - 1}")
-    return to_plans(space.decode(np.array([number], np.int64)), space)
+    return to_plans(space.decode(np.array([number], int)), space)
 
 
 def fields_of(space: Space, number: int) -> dict[str, Value]:
     """The values of every field of plan `number`, those of hardware axes included."""
     fields = {}
-    for name, column in space.decode(np.array([number], np.int64)).items():
+    for name, column in space.decode(np.array([number], int)).items():
         code = int(column[0])
         if is_labelled(name):
             fields[name] = space.labels[name][code]

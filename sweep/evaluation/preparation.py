@@ -53,11 +53,11 @@ class Sweep:
 
     def stacks_of(self, numbers: Ints) -> Ints:
         """The stack of each plan, by its place in `workloads`."""
-        return self.space.decode(numbers)[STACK_AXIS] if self.others else np.zeros(len(numbers), np.int64)
+        return self.space.decode(numbers)[STACK_AXIS] if self.others else np.zeros(len(numbers), int)
 
     def of_plan(self, number: int) -> "Sweep":
         """The same sweep with the workload of one plan."""
-        return self.of_stack(int(self.stacks_of(np.array([number], np.int64))[0]))
+        return self.of_stack(int(self.stacks_of(np.array([number], int))[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         others=tuple(workloads[1:]),
         named=tuple(stack_name(section.stack) if section.stack else "" for section in sections),
     )
-    check_constraints(sweep.where, describe_rows(space, np.zeros(1, np.int64))[0])
+    check_constraints(sweep.where, describe_rows(space, np.zeros(1, int))[0])
     _check_ranking(spec, sweep)
     provenance = {
         "sweep": identity,

@@ -125,7 +125,7 @@ def _measured(connection: duckdb.DuckDBPyConnection, runs: Mapping[int, Run]) ->
 def _chosen(columns: Columns, groups: Collection[str], runs: Collection[int]) -> list[int]:
     """Rows of the best plans, as many of each group of the ranking, and those that were measured; the best first."""
     per = [name.removeprefix("hardware.") for name in groups]
-    code = np.zeros(len(columns.order), np.int64)
+    code = np.zeros(len(columns.order), int)
     for axis in (axis for axis in columns.axes if axis.name in per):
         code = code * len(axis.values) + axis.code[columns.order]
     each = max(ROWS // max(len(np.unique(code)), 1), 1)
@@ -196,7 +196,7 @@ def _density(columns: Columns, x: str) -> Fields | None:
         axis = next((each for each in columns.axes if each.name == x), None)
         if axis is None:
             return None
-        values = np.array(axis.values, np.float64)[axis.code]
+        values = np.array(axis.values, float)[axis.code]
     values, others, plan = values[columns.order], columns.measures[y][columns.order], columns.plan[columns.order]
     known = (values > 0) & (others > 0)
     if not known.any():
@@ -225,8 +225,8 @@ def _around(values: Floats) -> tuple[float, float]:
 
 def _best(columns: Columns, code: Ints, cells: int) -> tuple[Floats, Ints]:
     """The best objective, and its plan, of each cell; NaN and -1 where nothing runs."""
-    best, plan = np.full(cells, np.nan), np.full(cells, -1, np.int64)
-    row = np.full(cells, -1, np.int64)
+    best, plan = np.full(cells, np.nan), np.full(cells, -1, int)
+    row = np.full(cells, -1, int)
     worst_first = columns.order[::-1]
     row[code[worst_first]] = worst_first  # the last one written stays
     some = row >= 0

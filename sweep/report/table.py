@@ -70,6 +70,6 @@ def _axis(table: pa.Table, name: str) -> Axis:
     values, codes = coded.dictionary.to_pylist(), coded.indices.to_numpy(zero_copy_only=False)
     used = np.flatnonzero(np.bincount(codes, minlength=len(values))).tolist()  # a dictionary may hold more than the rows use
     order = sorted(used, key=lambda k: (values[k] is None, values[k]))
-    place = np.zeros(len(values), np.int64)
+    place = np.zeros(len(values), int)
     place[order] = np.arange(len(order))
     return Axis(name, tuple(values[k] for k in order), place[codes])

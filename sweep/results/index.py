@@ -132,7 +132,7 @@ def _summary(batch: pa.RecordBatch) -> dict[str, Any]:
     columns = (batch.column(name) for name in ("status", "reason"))
     of_status, of_reason = (each if pa.types.is_dictionary(each.type) else each.dictionary_encode() for each in columns)
     names, reasons = (column.dictionary.to_pylist() for column in (of_status, of_reason))
-    pairs = of_status.indices.to_numpy().astype(np.int64) * len(reasons) + of_reason.indices.to_numpy()
+    pairs = of_status.indices.to_numpy().astype(int) * len(reasons) + of_reason.indices.to_numpy()
     counts = [(*divmod(pair, len(reasons)), n) for pair, n in enumerate(np.bincount(pairs).tolist()) if n]
     kept = batch.filter(pc.equal(of_status.indices, names.index(OK))) if OK in names else batch.slice(0, 0)
     return {

@@ -33,7 +33,7 @@ class Frontier:
     objective: Objective
     found: dict[bytes, tuple[Floats, Ints, Ints]] = field(default_factory=dict)
     limit: dict[bytes, float] = field(default_factory=dict)  # of groups of which as many as the best are known
-    seen: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # positions that have been simulated, ascending ...
+    seen: Ints = field(default_factory=lambda: np.empty(0, int))  # positions that have been simulated, ascending ...
     simulated: int = 0  # ... and how many of them here, not before it was copied
     tightness: float = 0.0  # sum over these of bound / step
 
@@ -53,7 +53,7 @@ class Frontier:
         by_group = np.argsort(group, kind="stable")
         for mine in np.split(by_group, np.flatnonzero(np.diff(group[by_group])) + 1) if len(group) else ():
             key = keys[int(group[mine[0]])]
-            before = self.found.get(key, (np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)))
+            before = self.found.get(key, (np.empty(0), np.empty(0, int), np.empty(0, int)))
             costs = np.concatenate([before[0], cost[mine]])
             plans, alike = np.concatenate([before[1], plan[mine]]), np.concatenate([before[2], same[mine]])
             order = np.lexsort((plans, costs))
@@ -69,7 +69,7 @@ class Frontier:
 
     def limits_of(self, keys: Sequence[bytes]) -> Floats:
         """The same by the cost alone; of groups as they are `launched`, by that of a launch."""
-        return np.array([self.limit.get(key, np.inf) for key in keys], np.float64)
+        return np.array([self.limit.get(key, np.inf) for key in keys], float)
 
 
 class Ahead(NamedTuple):
@@ -114,14 +114,14 @@ class Ahead(NamedTuple):
 
     def reasons(self, plans: Ints) -> Counter[str]:
         """Plans by reason, '' for those that can run; each row stands for some `plans`, [rows]."""
-        of_reason = np.bincount(self.reason, plans).astype(np.int64)
+        of_reason = np.bincount(self.reason, plans).astype(int)
         return Counter({REASONS[code]: int(count) for code, count in enumerate(of_reason) if count})
 
 
 def of_bounded(rows: pa.RecordBatch, objective: Objective) -> Ahead:
     """What is ahead, from rows of `bounded`."""
     keys, group = group_keys(rows, objective.per)
-    reason = rows.column("reason").indices.to_numpy().astype(np.int64)
+    reason = rows.column("reason").indices.to_numpy().astype(int)
     return Ahead(reason, objective.cost(rows), keys, group)
 
 
@@ -130,7 +130,7 @@ def of_blocks(sweep: Sweep, blocks: Blocks, objective: Objective, families: Ints
     standing = blocks.standing_for(families * blocks.family)
     if not blocks.micro_batches:
         return of_bounded(bounded(sweep, standing, coarse=True), objective)
-    ga = np.array(blocks.micro_batches, np.int64)
+    ga = np.array(blocks.micro_batches, int)
     rows, reason, step_s = bounded_over(sweep, standing, ga, rough=rough)
     keys, group = group_keys(rows, objective.per)
     cost = objective.cost_over(rows, ga, step_s).ravel()

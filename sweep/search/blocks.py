@@ -108,7 +108,7 @@ def _asked_for(sweep: Sweep, objective: Objective) -> set[str]:
 def _best_row(axis: Axis, space: Space, ignored: frozenset[str], faster: set[str]) -> int | None:
     """The row of an axis whose values stand for all of them; None if there is none."""
     score = np.zeros(axis.size)
-    best = np.ones(axis.size, np.bool_)
+    best = np.ones(axis.size, bool)
     for name, codes in axis.codes.items():
         column = column_name(name)
         if column in ignored:
@@ -125,7 +125,7 @@ def _best_row(axis: Axis, space: Space, ignored: frozenset[str], faster: set[str
 def _values(name: str, codes: Ints, space: Space) -> Floats:
     """The values of an axis as numbers."""
     if name not in space.labels:
-        return codes.astype(np.float64)
+        return codes.astype(float)
     unit = HARDWARE_KEYS[column_name(name)][1]
     return np.array([quantity(value, unit) for value in space.labels[name]])[codes]
 

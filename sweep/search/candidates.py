@@ -65,7 +65,7 @@ def search_blocks(sweep: Sweep, blocks: Blocks, part: Slice, frontier: Frontier)
 
 def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
     """Search among `positions`; adds what it simulates to `frontier`."""
-    bounds, each = bounded(sweep, positions), np.ones(len(positions), np.int64)
+    bounds, each = bounded(sweep, positions), np.ones(len(positions), int)
     ahead = of_bounded(bounds, frontier.objective)
     counted, groups = ahead.reasons(each), len(np.unique(ahead.group[ahead.promising(frontier)]))
     tables = []
@@ -84,7 +84,7 @@ def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
 def _joined(sweep: Sweep, tables: list[pa.RecordBatch], counted: Counter[str], frontier: Frontier) -> Searched:
     """Simulated rows as one batch; those that cannot be in the answer are counted instead."""
     plans = sum(counted.values()) + sum(table.num_rows for table in tables)
-    tables = tables or [evaluate(sweep, np.empty(0, np.int64))]
+    tables = tables or [evaluate(sweep, np.empty(0, int))]
     (rows,) = pa.Table.from_batches(tables).unify_dictionaries().combine_chunks().to_batches() or tables[:1]
     kept = in_answer(rows, frontier)
     counted.update(reason or WORSE for reason in rows.column("reason").filter(pa.array(~kept)).to_pylist())

@@ -48,7 +48,7 @@ class Objective:
 
     def cost(self, rows: pa.RecordBatch) -> Floats:
         """What the search minimises, [rows], in the order of the column; NaN where the column is null."""
-        values: Floats = rows.column(self.column).to_numpy(zero_copy_only=False).astype(np.float64)
+        values: Floats = rows.column(self.column).to_numpy(zero_copy_only=False).astype(float)
         return -values if self.descending else values
 
     def launch_cost(self, rows: pa.RecordBatch) -> Floats:
@@ -56,7 +56,7 @@ class Objective:
         need, have = (rows.column(name).to_numpy(zero_copy_only=False) for name in ("peak_memory_bytes", "device_memory_bytes"))
         dearer = np.exp(np.interp(np.nan_to_num(100 * need / have), np.arange(len(self.dear)), self.dear))
         cost = self.cost(rows)
-        return np.asarray(cost / dearer if self.descending else cost * dearer, np.float64)
+        return np.asarray(cost / dearer if self.descending else cost * dearer, float)
 
     def cost_over(self, rows: pa.RecordBatch, ga: Ints, step_s: Floats) -> Floats:
         """The same of rows whose step takes a second, with other micro-batches, [m], and seconds, [rows, m]."""
@@ -74,9 +74,9 @@ class Objective:
 def group_keys(rows: pa.RecordBatch, per: Words) -> tuple[list[bytes], Ints]:
     """The distinct groups among rows, each as bytes that any batch of the sweep gives it; and the group of each row."""
     if not per:
-        return [b""], np.zeros(rows.num_rows, np.int64)
+        return [b""], np.zeros(rows.num_rows, int)
     columns = [_codes(rows.column(name)) for name in per]
-    group = np.zeros(rows.num_rows, np.int64)
+    group = np.zeros(rows.num_rows, int)
     for codes in columns:
         _, digit = np.unique(codes, return_inverse=True)
         _, group = np.unique(group * (int(digit.max(initial=0)) + 1) + digit, return_inverse=True)
@@ -89,7 +89,7 @@ def same_numbers(rows: pa.RecordBatch) -> Ints:
     names = [name for name in (*SIZES, *NUMBERS) if name in rows.schema.names]
     values = np.stack([rows.column(name).to_numpy(zero_copy_only=False).astype(np.float32) + 0 for name in names], axis=1)
     odd = 2 * np.random.default_rng(len(names)).integers(2**62, size=len(names), dtype=np.uint64) + np.uint64(1)
-    hashed: Ints = (values.view(np.uint32) * odd).sum(axis=1, dtype=np.uint64).view(np.int64)
+    hashed: Ints = (values.view(np.uint32) * odd).sum(axis=1, dtype=np.uint64).view(int)
     return hashed
 
 
@@ -105,6 +105,6 @@ def _codes(column: pa.Array) -> Ints:
         column = column.indices
     values = column.to_numpy(zero_copy_only=False)
     if values.dtype.kind == "f":
-        return np.ascontiguousarray(values, np.float64).view(np.int64)
-    codes: Ints = values.astype(np.int64)
+        return np.ascontiguousarray(values, float).view(int)
+    codes: Ints = values.astype(int)
     return codes

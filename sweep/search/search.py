@@ -162,9 +162,9 @@ def seed(sweep: Sweep, blocks: Blocks, objective: Objective) -> Frontier:
         _search_new(sweep, blocks.numbers(chosen), frontier)
     if sweep.space.sample is not None:
         return frontier  # the plans around one are not in the sample
-    seen = np.empty(0, np.int64)
+    seen = np.empty(0, int)
     for _ in range(CLIMBS):
-        best = np.unique(np.concatenate([np.empty(0, np.int64), *(plans for _, plans, _ in frontier.found.values())]))
+        best = np.unique(np.concatenate([np.empty(0, int), *(plans for _, plans, _ in frontier.found.values())]))
         best = np.setdiff1d(best, seen)[:MOST_AROUND]
         if not len(best):
             break

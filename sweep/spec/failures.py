@@ -99,7 +99,7 @@ def with_failures(
     """The columns of goodput of some plans, [n], with checkpoints of `size` bytes; none if that is unknown."""
     if size is None:
         return {}
-    gpus = all_gpus.astype(np.float64)
+    gpus = all_gpus.astype(float)
     between_s = HOUR_S / (failures.per_gpu_hour * gpus)
     write_s = size / np.minimum(failures.write_bandwidth_per_gpu * gpus, failures.write_bandwidth or np.inf)
     interval_s = best_interval_s(write_s, between_s) if failures.interval is None else np.full(len(gpus), failures.interval)

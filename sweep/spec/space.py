@@ -87,7 +87,7 @@ class Space:
 
     def decode(self, numbers: Ints) -> dict[str, Ints]:
         """The codes of every field, one int64 column per field."""
-        columns = {name: np.full(len(numbers), code, np.int64) for name, code in self.held.items()}
+        columns = {name: np.full(len(numbers), code, int) for name, code in self.held.items()}
         for axis in self.axes:
             digit = numbers // axis.stride % axis.size
             for name, codes in axis.codes.items():
@@ -116,7 +116,7 @@ def permuted(positions: Ints, size: int, seed: int) -> Ints:
         while outside.any():
             images[outside] = once(images[outside])
             outside = images >= np.uint64(size)
-    return images.astype(np.int64)
+    return images.astype(int)
 
 
 def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space, list[Hardware]]:
@@ -159,7 +159,7 @@ def _codes(name: str, values: list[Value], labels: Labels) -> Ints:
     distinct = {repr(value): value for value in values}  # a stack may be a mapping
     labels[name] = tuple(distinct.values())
     order = {text: code for code, text in enumerate(distinct)}
-    return np.array([order[repr(value)] for value in values], np.int64)
+    return np.array([order[repr(value)] for value in values], int)
 
 
 def _held(spec: SweepSpec, workload: Workload, labels: Labels) -> tuple[dict[str, int], list[str]]:
@@ -245,7 +245,7 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
     model_parallel = columns["tp"] * columns["cp"] * columns["pp"]  # each of 16 bits: LARGEST
     all_gpus = columns["all_gpus"] if "all_gpus" in columns else product(columns["dp"], model_parallel)
     dp = np.maximum(all_gpus // model_parallel, 1)
-    hardware = columns.get("hardware", np.zeros(len(dp), np.int64))
+    hardware = columns.get("hardware", np.zeros(len(dp), int))
     for name in number_axes(space.labels):
         hardware = hardware * len(space.labels[name]) + columns[name]
     plans: dict[str, npt.NDArray[Any]] = {**columns, "all_gpus": all_gpus, "hardware": hardware}
