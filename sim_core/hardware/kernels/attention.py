@@ -60,7 +60,7 @@ def attention_s(
     """
     of_phase = BACKWARD if phase == "backward" else 1.0
     d_v = d if d_v is None else d_v
-    b, s, heads, kv_heads, d, d_v = (np.asarray(size, float) for size in (b, s, heads, kv_heads, d, d_v))
+    b, s, heads, kv_heads, d, d_v = (np.asarray(size, np.float64) for size in (b, s, heads, kv_heads, d, d_v))
     base_s, measured = _forward(kernels, dtype, kernels.numbers["sustained_scale"], b, s, heads, kv_heads, d, d_v)
     seconds = of_phase * base_s
     own = kernels.surface.attention if kernels.surface else ()
@@ -126,7 +126,7 @@ def unfused_attention_s(
     """
     gemms, softmax = (2, (4, 37)) if phase == "forward" else (4, (6, 40))
     peak = kernels.peak(dtype)
-    b, s, heads, d = (np.asarray(size, float) for size in (b, s, heads, d))
+    b, s, heads, d = (np.asarray(size, np.float64) for size in (b, s, heads, d))
     width, batches = DTYPES[dtype].bytes, b * heads
     rate = np.where(d * width % ALIGNED_BYTES == 0, BATCHED_GEMM_EFFICIENCY * peak, UNALIGNED * kernels.peak("fp32"))
     moved = width * batches * (2 * s * d + s * s)
