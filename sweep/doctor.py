@@ -78,7 +78,7 @@ def _store(folder: Folder) -> Iterator[Finding]:
 
 
 def _clock(ahead: float) -> Finding:
-    return Finding("clock", f"{ahead:+.0f} s ahead of this one's", "set the clocks (NTP)" if abs(ahead) > _CLOCK_S else "")
+    return Finding("clock", f"{round(ahead):+} s ahead of this one's", "set the clocks (NTP)" if abs(ahead) > _CLOCK_S else "")
 
 
 def _node(code: Code, folder: Folder | None) -> tuple[list[Finding], float]:

@@ -146,6 +146,7 @@ LEFT_OUT: Final = {
     "validate --": "the published runs, minutes: test_validation",
     "--plan --nodes": "writes a table, and never over one: test_calibrate_stack",
     "--nights": "a night of its own: test_nights",
+    "nightly ack": "nights that were lost: test_nights",
     "nightly examples": "two sweeps of the examples and their nights: test_nights",
     "cluster/": "a job on a cluster: test_cluster",
     "stack filled.csv": "asks for runs of one small model: test_calibrate_stack",
