@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from sweep.sources import ROOT
 from tests.conftest import rest_long
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.executors.test_cluster import QUIET
-from tests.sweep.test_execution import call, command, here
+from tests.sweep.test_execution import command, here
 
 PROJECT = ROOT.parent
 DIFFERING = {
@@ -148,20 +150,53 @@ def test_a_job_brings_its_own_code(two: Two, spec: Path, undisturbed: pa.Table, 
     assert rows(out).equals(undisturbed)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("differing", ["a source of sweep"], indirect=True)
-def test_what_nodes_with_the_right_version_stored_is_kept(
-    two: Two, spec: Path, undisturbed: pa.Table, differing: str, tmp_path: Path
-) -> None:
-    """The last test: the cluster gets a node more."""
-    two.cluster.environment["PYTHONPATH"] = str(PROJECT)
-    two.cluster.start_node(1)
-    out = tmp_path / "out"
-    assert "sweep/spec/budget.py" in refused(two.run(spec, out, "worker")), differing
-    kept = sum(part.rows for part in Store(directory=out).slices())
-    told = call("run", spec, "--out", out, "--workers", 0, "--top", 0)
-    assert f"({kept:,} were already there)" in told or not kept
-    assert rows(out).equals(undisturbed)
+def test_the_doctor_finds_sound_nodes(two: Two, bucket: str, s3_server: str) -> None:
+    """Nodes that were started without the credentials of the driver are not: a run could not write there."""
+    code, found = two.doctor(f"{bucket}/x")
+    assert (code, {each["what"] for each in found if each["advice"]}) == (2, {"store"})
+    name = bucket.removeprefix("s3://")
+    code, found = two.doctor(f"s3://test:test@{name}/x?endpoint_override={s3_server}&scheme=http&region=us-east-1")
+    assert code == 0, found
+    counted = Counter(each["what"] for each in found)
+    nodes = counted["code"]
+    assert nodes >= 2, "the head, the node, and those that other tests have started"
+    assert {counted[what] for what in ("versions", "memory", "compiled code", "disk", "store")} == {nodes}
+    assert counted["clock"] == 2 * nodes, "of the store, and of the node"
+    assert {each["found"] for each in found if each["what"] == "code"} == {"as here"}
+
+
+@pytest.mark.parametrize("differing", NAMED, indirect=True)
+def test_the_doctor_names_a_node_that_differs(two: Two, differing: str) -> None:
+    code, found = two.doctor()
+    same, other = sorted({each["found"] for each in found if each["what"] == "code"})
+    assert (code, same) == (2, "as here")
+    assert other.startswith(NAMED[differing])
+    assert sum(bool(each["advice"]) for each in found) == 1
+
+
+def test_the_doctor_names_a_node_that_cannot_run(two: Two) -> None:
+    source = two.folder / "sweep" / "doctor.py"
+    text = source.read_text()
+    source.unlink()
+    try:
+        code, found = two.doctor()
+    finally:
+        source.write_text(text)
+    (wrong,) = [each for each in found if each["advice"]]
+    assert (code, wrong["what"]) == (2, "code")
+    assert re.search("sweep.doctor", wrong["found"])
+
+
+@pytest.mark.parametrize("writer", ["driver", "worker"])
+def test_a_cluster_tells_prometheus_and_the_log(two: Two, spec: Path, tmp_path: Path, writer: str) -> None:
+    file = tmp_path / "sweep.prom"
+    done = two.run(spec, tmp_path / "out", writer, "--metrics", file, "--log-json")
+    first, *slices, last = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.returncode, first["event"], last["event"]) == (0, "run begins", "run ends")
+    assert {(each["event"], each["node"]) for each in slices} == {("slice done", socket.gethostname())}
+    families = text_string_to_metric_families(file.read_text())
+    told = {sample.name: sample.value for family in families for sample in family.samples}
+    assert (told["sweep_plans_done"], told["sweep_slices_done"]) == (last["plans"], len(slices))
 
 
 @pytest.mark.parametrize("differing", ["a source of sweep"], indirect=True)
@@ -178,50 +213,3 @@ def test_a_node_with_another_version_is_left_out(
     assert done.stderr.count("note: left out: a worker on node ") == 1
     assert "sweep/spec/budget.py: found " in done.stderr
     assert rows(tmp_path / "out").equals(undisturbed)
-
-
-def test_the_doctor_finds_sound_nodes(two: Two, bucket: str, s3_server: str) -> None:
-    """Nodes that were started without the credentials of the driver are not: a run could not write there."""
-    code, found = two.doctor(f"{bucket}/x")
-    assert (code, {each["what"] for each in found if each["advice"]}) == (2, {"store"})
-    name = bucket.removeprefix("s3://")
-    code, found = two.doctor(f"s3://test:test@{name}/x?endpoint_override={s3_server}&scheme=http&region=us-east-1")
-    assert code == 0, found
-    for what in ("code", "versions", "memory", "compiled code", "disk", "store"):
-        assert len([each for each in found if each["what"] == what]) == 2, "the head, and the node"
-    assert len([each for each in found if each["what"] == "clock"]) == 4, "of the store, and of the node"
-    assert {each["found"] for each in found if each["what"] == "code"} == {"as here"}
-
-
-@pytest.mark.parametrize("differing", NAMED, indirect=True)
-def test_the_doctor_names_a_node_that_differs(two: Two, differing: str) -> None:
-    code, found = two.doctor()
-    codes = sorted(each["found"] for each in found if each["what"] == "code")
-    assert (code, codes[0]) == (2, "as here")
-    assert codes[1].startswith(NAMED[differing])
-    assert sum(bool(each["advice"]) for each in found) == 1
-
-
-def test_the_doctor_names_a_node_that_cannot_run(two: Two) -> None:
-    source = two.folder / "sweep" / "doctor.py"
-    text = source.read_text()
-    source.unlink()
-    try:
-        code, found = two.doctor()
-    finally:
-        source.write_text(text)
-    (wrong,) = [each for each in found if each["advice"]]
-    assert (code, wrong["what"]) == (2, "code")
-    assert "sweep.doctor" in wrong["found"]
-
-
-@pytest.mark.parametrize("writer", ["driver", "worker"])
-def test_a_cluster_tells_prometheus_and_the_log(two: Two, spec: Path, tmp_path: Path, writer: str) -> None:
-    file = tmp_path / "sweep.prom"
-    done = two.run(spec, tmp_path / "out", writer, "--metrics", file, "--log-json")
-    first, *slices, last = [json.loads(line) for line in done.stderr.splitlines()]
-    assert (done.returncode, first["event"], last["event"]) == (0, "run begins", "run ends")
-    assert {(each["event"], each["node"]) for each in slices} == {("slice done", socket.gethostname())}
-    families = text_string_to_metric_families(file.read_text())
-    told = {sample.name: sample.value for family in families for sample in family.samples}
-    assert (told["sweep_plans_done"], told["sweep_slices_done"]) == (last["plans"], len(slices))

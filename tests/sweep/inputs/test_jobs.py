@@ -284,13 +284,13 @@ def test_the_answer_says_what_the_best_plan_gains(log: Path, tmp_path: Path) -> 
 def test_the_words_of_the_answer() -> None:
     """By hand: 2 s measured, the best plan simulated at 0.8 of the job's step, 0.7 to 0.9."""
     job = Beside(plan=7, reason="", best=3, simulated_s=1.9, measured_s=2.0, ratio=(0.7, 0.8, 0.9))
-    assert "plan 3 is expected to take 1.6 s, 20.0% less (90%: 10.0% less to 30.0% less)" in running_words(job)
+    assert "plan 3 is expected to take 1.6 s, 20.0% less (90%: 10.0% less to 30.0% less)" in " ".join(running_words(job))
     unsure = Beside(plan=7, reason="", best=3, simulated_s=1.9, measured_s=None, ratio=(0.9, 0.97, 1.05))
-    assert "3.0% less (90%: 5.0% more to 10.0% less; it may be no faster)" in running_words(unsure)
+    assert "3.0% less (90%: 5.0% more to 10.0% less; it may be no faster)" in " ".join(running_words(unsure))
     same = Beside(plan=3, reason="", best=3, simulated_s=1.9, measured_s=2.0, ratio=(1.0, 1.0, 1.0))
-    assert "no plan here is expected to be faster" in running_words(same)
+    assert "no plan here is expected to be faster" in " ".join(running_words(same))
     failed = Beside(plan=3, reason="memory_exceeds_device", best=1, simulated_s=None, measured_s=2.0, ratio=None)
-    assert "cannot run here: memory_exceeds_device" in running_words(failed)
+    assert "cannot run here: memory_exceeds_device" in " ".join(running_words(failed))
 
 
 def test_what_a_file_does_not_tell_is_asked_for(tmp_path: Path) -> None:
@@ -325,6 +325,7 @@ def test_logs_are_told_to_a_loop(log: Path, tmp_path: Path) -> None:
         "cp=[1]",
         "pp=[4]",
         "overlap_tp=[false]",
+        "overlap_param=[false]",
         "micro_batch=[2]",
         "layer_split=[even]",
         "checkpointing=[selective, full]",
