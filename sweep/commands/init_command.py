@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from pydantic import ValidationError
 from typer import Argument, Option
 
 from sim_core import (
@@ -40,8 +41,8 @@ from sweep.runs.table import NotSimulated
 from sweep.show.logs import told_screen
 from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
-from sweep.spec.document import SCHEMAS
-from sweep.spec.spec import SweepSpec, load_spec
+from sweep.spec.document import SCHEMAS, told
+from sweep.spec.spec import Running, SweepSpec, load_spec
 from sweep.spec.values import ALIASES, FIELDS, check_value
 from sweep.starting.job_starter import DEFAULTS, job_starter
 from sweep.starting.starter import shown_line, starter, starter_name, suited
@@ -56,9 +57,6 @@ UNTOLD = {"overlap_tp": "tp", "precision": "", "schedule": "pp"}
 """What a log may not tell of a plan and what is therefore taken, with the groups without which it matters nothing."""
 PRECISIONS = FIELDS["precision"].words
 _MISSING = re.compile(r"model: (\w+: missing;|not in this file;)")
-
-
-MOST_MEASURED = 1e5
 
 
 def init_command(
@@ -151,7 +149,7 @@ def written(
     measured: Fields = {name: given.pop(name) for name in MEASURED if name in given and Path(workload).exists()}
     job = _job(workload, given, gpus, model) if Path(workload).exists() else None
     if job is None:
-        _only_batch(workload, given, model)
+        _only_batch(workload, given | measured, model)
     name = starter_name(workload) if job is None else job.name
     path = output or Path(f"{name}.yaml")
     if output is None and path.exists() and Path(workload).exists() and path.samefile(workload):
@@ -258,9 +256,10 @@ def _given(assignment: str) -> tuple[str, Any]:
     except SpecError:
         raise SpecError(f"--set {assignment}: the value is not valid YAML") from None
     if name in MEASURED:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_MEASURED:
-            raise SpecError(f"--set {assignment}: expected a number above 0, of {'seconds' if name == MEASURED[0] else 'GiB'}")
-        return name, float(value)
+        try:
+            return name, getattr(Running.model_validate({"plan": {"tp": 1}, name: value}), name)
+        except ValidationError as error:
+            raise SpecError(f"--set {name}: {told(error.errors()[0], ())}") from None
     if name in OF_MODEL:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST["sequence"]:
             raise SpecError(f"--set {assignment}: expected {whole_number(1, LARGEST['sequence'])}")

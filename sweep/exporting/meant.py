@@ -135,12 +135,12 @@ def _wins(ranking: Ranking, job: Beside, opened: Reopened, where: str | None) ->
     By how much is simulated: why the job is slower or faster than that no change of it tells.
     """
 
-    def rows_of(condition: str) -> pa.Table:
-        condition = f"({where}\n) AND {condition}" if where else condition
+    def rows_of(condition: str, also: str | None = where) -> pa.Table:
+        condition = f"({also}\n) AND {condition}" if also else condition
         return rank(opened.folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=WINS).rows
 
     own = [name for name in ranking.varying if name in HARDWARE_KEYS or (name in FIELDS and not FIELDS[name].follows)]
-    of_job = rows_of(f"plan = {job.plan}")
+    of_job = rows_of(f"plan = {job.plan}", None)
     mine, tables = of_job.to_pylist()[0], {}
     same = {name: f"{quoted(name)} = {_in_sql(mine[name])}" for name in own}
     for moves, keeps in MOVES.items():

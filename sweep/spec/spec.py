@@ -39,9 +39,9 @@ class Running(Section):
     its steps."""
 
     plan: dict[str, bool | int | float | str] = Field(min_length=1)
-    step_time_s: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    peak_memory_gib: Annotated[float, Field(gt=0, le=1e5)] | None = None
-    spread: Annotated[float, Field(ge=0, le=10)] = 0.0
+    step_time_s: Annotated[float, Field(gt=0, le=1e6, strict=True)] | None = None
+    peak_memory_gib: Annotated[float, Field(gt=0, le=1e5, strict=True)] | None = None
+    spread: Annotated[float, Field(ge=0, le=10, strict=True)] = 0.0
 
 
 class Objective(Section):

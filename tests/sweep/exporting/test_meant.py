@@ -170,6 +170,7 @@ def test_beside_a_script_whose_step_is_given_the_cheapest_change_comes_first(tmp
     assert "measured 32.21 GB (as given)" in init.stdout, init.stderr
     spec = yaml.safe_load((tmp_path / "job.yaml").read_text())
     assert (spec["running"]["step_time_s"], spec["running"]["peak_memory_gib"]) == (9.5, 30.0)
+    mine_tp = spec["running"]["plan"]["tp"]
     assert [spec["axes"][name] for name in ("overlap_grad", "overlap_param")] == [[False, True]] * 2
     few = ("--set", "axes.cp=[1]", "--set", "axes.vpp=[1]", "--set", "axes.layer_split=[even]", "--set", "axes.tp=[2, 4]")
     told = sweep("run", tmp_path / "job.yaml", "--out", tmp_path / "out", *few)
@@ -178,6 +179,9 @@ def test_beside_a_script_whose_step_is_given_the_cheapest_change_comes_first(tmp
     own = re.match(r"the job that runs is plan (\d+) \(measured 9\.5 s a step", lines[0])
     assert own is not None, told.stdout
     kinds = {line.partition(":")[0]: line for line in lines[1:]}
+    other = sweep("rank", tmp_path / "out", "--where", f"tp = {6 - mine_tp}")  # 2 or 4, which the job has not
+    assert (other.returncode, other.stderr) == (0, ""), "a condition may leave out the job that runs"
+    assert "running: the job that runs is plan " in other.stdout
     assert all(f"Running: {line}." in " ".join(sweep("show", tmp_path / "out").stdout.split()) for line in lines)
     columns = ["plan", "step_time_s", *spec["axes"]]
     rows = {row["plan"]: row for row in load(tmp_path / "out").to_arrow(columns).to_pylist()}
@@ -191,9 +195,26 @@ def test_beside_a_script_whose_step_is_given_the_cheapest_change_comes_first(tmp
             assert 0 < float(less) / 100 <= saved + 0.02, "a change saves about as much as is simulated"
 
 
-@pytest.mark.parametrize("given", ["step_time_s=0", "step_time_s=fast", "peak_memory_gib=true", "peak_memory_gib=1e9"])
-def test_a_step_or_memory_that_cannot_be_is_refused(tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("step_time_s=0", "found '0', expected a number above 0"),
+        ("step_time_s=fast", "found 'fast', expected a number"),
+        ("step_time_s=1e9", "found '1000000000.0', expected a number of at most 1e+06"),
+        ("step_time_s=.inf", "found '.inf', expected a number"),
+        ("peak_memory_gib=true", "found 'True', expected a number"),
+        ("peak_memory_gib=1e9", "found '1000000000.0', expected a number of at most 100000"),
+    ],
+)
+def test_a_step_or_memory_that_cannot_be_is_refused(tmp_path: Path, given: str, told: str) -> None:
     (tmp_path / "run.sh").write_text(LAUNCHED)
     done = sweep("init", tmp_path / "run.sh", "--set", given, "-o", tmp_path / "job.yaml")
     assert done.returncode == 1
-    assert re.fullmatch(rf"error: --set {given}: expected a number above 0, of (seconds|GiB)\n", done.stderr)
+    assert done.stderr == f"error: --set {given.partition('=')[0]}: {told}\n"
+
+
+@pytest.mark.parametrize("source", ["llama3-8b", "examples/workloads/gpt7b_tp4_dp128.simai.txt"])
+def test_a_step_of_what_is_no_job_is_refused(tmp_path: Path, source: str) -> None:
+    done = sweep("init", source, "--set", "step_time_s=3", "-o", tmp_path / "job.yaml")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: --set step_time_s: only a log or a launch file takes it;")
