@@ -29,7 +29,7 @@ def standing_lines(result: Standing) -> list[str]:
             f"  run on {run['host']}: {speed(run['plans_per_second'], None)}, {short(run['memory_bytes'], 'B')}, {lost}"
         )
     if result.state == "incomplete":
-        lines.append("  the same `sweep run` adds what is missing")
+        lines.append("  the same command (`sweep run` or `search`) adds what is missing")
     return lines
 
 
