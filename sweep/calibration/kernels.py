@@ -1,7 +1,6 @@
 """The kernels that measure_kernels.py measured, made into a hardware file, and how far they are from those of the preset."""
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,16 +30,14 @@ SIZES = {
     "gemm": ("m", "n", "k"),
     "attention": ("heads", "sequence", "head_dim"),
     "memory": ("bytes",),
-    "grouped": ("experts", "m", "n", "k"),
 }
 WORDS = {
     "gemm": ("dtype", "phase"),
     "attention": ("dtype", "phase", "backend"),
     "memory": ("name",),
-    "grouped": ("dtype", "how"),
 }
-OF_LAYERS = ("forward_us", "backward_us", "host_forward_us", "host_backward_us")
-IGNORED = ("layer", "launch", "trace", "skipped", "conditions", "reference", "end")
+OF_LAYERS = ("host_forward_us", "host_backward_us")
+IGNORED = ("layer", "grouped", "launch", "trace", "skipped", "conditions", "reference", "end")
 LONGEST_WORD = 200
 OTHER_KERNEL = 1.3
 """Attention slower than the preset by this factor is another kernel (FlashAttention-2, where the tables hold a later one)."""
@@ -68,7 +65,6 @@ class Measured:
     skipped: list[tuple[str, str]] = field(default_factory=list)  # kind and reason
     references: list[float] = field(default_factory=list)  # us of the same large GEMM, at the start and at the end
     layers: list[Values] = field(default_factory=list)  # whole layers, with what the host needed
-    launches: list[Values] = field(default_factory=list)
     complete: bool = False
 
     def text(self, key: str) -> str:
@@ -144,10 +140,13 @@ def _take(measured: Measured, line: _Line) -> None:
     elif kind == "reference":
         measured.references.append(line.us())
     elif kind == "layer":
-        sizes_of = {key: line.whole(key, least) for key, least in (("tokens", 1), ("hidden", 1), ("experts", 0))}
-        measured.layers.append({**row, **sizes_of, **{key: line.us(key) for key in (*OF_LAYERS, *({"graph_us"} & row.keys()))}})
-    elif kind == "launch":
-        measured.launches.append(row)
+        measured.layers.append(
+            {
+                "tokens": line.whole("tokens"),
+                "experts": line.whole("experts", 0),
+                **dict(zip(OF_LAYERS, map(line.us, OF_LAYERS), strict=True)),
+            }
+        )
     elif kind == "end":
         measured.complete = row.get("complete") is True
     elif kind not in IGNORED:
@@ -230,29 +229,15 @@ def _notes(measured: Measured, base: Hardware) -> Iterator[str]:
 
 
 def _host_notes(measured: Measured) -> Iterator[str]:
-    """What the host needs, from layers of so few tokens that the GPU waits for it; and what graphs and grouped GEMMs give."""
-    for row in measured.launches:
-        alone = f", in a graph {row['graph_us']:.1f} us" if isinstance(row.get("graph_us"), int | float) else ""
-        if isinstance(row.get("host_us"), int | float) and row["host_us"] > 0:
-            yield f"a launch takes the host {row['host_us']:.1f} us{alone}"
-    for name, of_kind in (("dense", [row for row in measured.layers if not row["experts"]]),
-                          ("expert", [row for row in measured.layers if row["experts"]])):  # fmt: skip
+    """What the host needs, from layers of so few tokens that the GPU waits for it."""
+    for name in ("dense", "expert"):
+        of_kind = [row for row in measured.layers if bool(row["experts"]) == (name == "expert")]
         least = min((row["tokens"] for row in of_kind), default=0)
-        few = [row for row in of_kind if row["tokens"] == least]
-        if not few:
-            continue
-        forward, backward = (
-            float(np.median([row[key] for row in few])) / 1e3 for key in ("host_forward_us", "host_backward_us")
-        )
-        facts = f"workload.stack: {{host_forward: {forward:.3g} ms, host_backward: {backward:.3g} ms}}"
-        yield f"host time of {name} layers in plain PyTorch, {least} tokens: {facts} (those of a framework differ)"
-        for row in of_kind:
-            whole = row["forward_us"] + row["backward_us"]
-            graph = f", as a graph {row['graph_us']:,.0f} us" if "graph_us" in row else ""
-            yield f"{name} layer, hidden {row['hidden']}, {row['tokens']} tokens: {whole:,.0f} us{graph}"
-    for (dtype, how), rows in _grouped(measured.kernels["grouped"]).items():
-        rates = [2e-6 * math.prod(row.sizes) / row.us for row in rows]
-        yield f"GEMMs of experts, {dtype}, {how}: {min(rates):.3g} to {max(rates):.3g} TFLOP/s, not used yet"
+        few = [[row[key] for key in OF_LAYERS] for row in of_kind if row["tokens"] == least]
+        if few:
+            forward, backward = np.median(few, axis=0) / 1e3
+            facts = f"workload.stack: {{host_forward: {forward:.3g} ms, host_backward: {backward:.3g} ms}}"
+            yield f"host time of {name} layers in plain PyTorch, {least} tokens: {facts} (those of a framework differ)"
 
 
 def _gemm_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterator[_Part]:

@@ -31,8 +31,8 @@ ROUNDING = 1e-9
 CLOSE = 0.03
 """How near a step is to that of the fluid simulation (tests/oracle/test_fluid.py)."""
 DENSER = 0.005
-"""What a faster device may cost where NICs are shared: messages of its blocks come closer together, and beside more others; and
-under `overlap_ep`, whose pairs are booked as a forward and a backward of their own: gradients travel beside the latter alone."""
+"""What a faster device may cost where NICs are shared: messages of its blocks come closer together, and beside more others;
+and under `overlap_ep`, whose pairs are booked as a forward and a backward: gradients travel beside the latter alone."""
 TEN = (*MODELS, "llama2-13b", "qwen3-235b-a22b")
 FLUID = ("gpipe", "1f1b", "looped-bfs")
 """Schedules that the fluid simulation runs."""
