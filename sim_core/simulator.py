@@ -239,6 +239,10 @@ def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, r
     return dict(zip(SIMAI_PARTS, sums.tolist(), strict=True))
 
 
+MOST_RECORDED = 2**22
+"""Events of a step that are written down: half a GB."""
+
+
 class Ran(NamedTuple):
     """One plan after its simulation in the event engine: what it was run with, and what the run has left in the scratch."""
 
@@ -252,7 +256,7 @@ class Ran(NamedTuple):
 
 
 def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Ran:
-    """Simulate one plan in the event engine. Raises SpecError if it cannot run."""
+    """Simulate one plan in the event engine. Raises SpecError if it cannot run, or has too many blocks to write them down."""
     _check_arguments(workload, hardware, plans)
     if not 0 <= row < len(plans.tp):
         raise SpecError(f"trace: found row {row}, expected 0 to {len(plans.tp) - 1}")
@@ -262,11 +266,14 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
         reasons, _, _, alone = running(workload, hardware, alone)
         if reason := REASONS[int(reasons[0])]:
             raise SpecError(f"the plan cannot run: {reason} ({EXPLANATIONS[reason]})")
+        plan = plan_at(alone, 0)
+        shape = Shape(plan.schedule, plan.pp, plan.vpp, plan.ga, plan.overlap_pp == 1)
+        most = events_of(shape.schedule, shape.pp, shape.vpp, shape.ga)
+        if most > MOST_RECORDED:
+            raise SpecError(f"timeline: found a step of {most:,} blocks, expected at most {MOST_RECORDED:,}")
         workload = replace(workload, arrays=arrays_of(workload, hardware))
         batch = batch_of(workload, hardware, alone)
         run_rows(batch, np.zeros(1, int))
-        plan, scratch = plan_at(alone, 0), row_at(batch.scratch, 0)
-        shape = Shape(plan.schedule, plan.pp, plan.vpp, plan.ga, plan.overlap_pp == 1)
-        events = np.empty((events_of(shape.schedule, shape.pp, shape.vpp, shape.ga), RECORDED))
+        scratch, events = row_at(batch.scratch, 0), np.empty((most, RECORDED))
         ran = record(shape, batch.order, scratch.program, batch.sequence, batch.lanes, events)
         return Ran(workload, alone, batch.tables, scratch, batch.order, events[:ran], batch.metrics[:, 0])

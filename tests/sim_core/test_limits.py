@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from sim_core import REASONS, HardwareTable, Ints, Plans, Workload, batch as engine, legality, plans, simulate
+from sim_core import (
+    REASONS,
+    HardwareTable,
+    Ints,
+    Plans,
+    SpecError,
+    Workload,
+    batch as engine,
+    legality,
+    plans,
+    simulate,
+    timeline,
+    trace,
+)
 from sim_core.limits import LARGEST
 from sim_core.planning.fields import FIELDS
 from sim_core.planning.split import Split, split_plans
@@ -29,6 +43,16 @@ PRODUCTS = (
 @pytest.mark.parametrize("names", PRODUCTS, ids="*".join)
 def test_twice_a_product_stays_below_62_bits(names: tuple[str, ...]) -> None:
     assert 2 * math.prod(MOST[name] for name in names) < 2**62
+
+
+@pytest.mark.parametrize("show", [trace, timeline])
+def test_a_step_of_too_many_blocks_is_simulated_and_not_drawn(
+    gpt7b: Workload, h100: HardwareTable, show: Callable[[Workload, HardwareTable, Plans], object]
+) -> None:
+    """2^23 micro-batches are 2^24 blocks, whose events took 1.75 GiB."""
+    many = make_plans(gpt7b, tp=4, pp=1, vpp=1, ga=2**23, all_gpus=512)
+    with pytest.raises(SpecError, match="timeline: found a step of 16,777,217 blocks, expected at most 4,194,304"):
+        show(gpt7b, h100, many)
 
 
 @pytest.mark.parametrize("fidelity", [0, 1])
