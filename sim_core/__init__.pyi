@@ -4,7 +4,7 @@ from sim_core.arrays import Bools, Floats, Ints
 from sim_core.bounding import FASTER, Bounds, bounds, coarse_bounds, coarse_bounds_over, ignored_columns
 from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
-from sim_core.costing.peak import memory_basis
+from sim_core.costing.peak import ASSUMED_STACK, memory_basis
 from sim_core.costing.running import placed_by_cost
 from sim_core.describing import Group, Shape, shape_of
 from sim_core.documents import Fields, Values, Words
@@ -20,6 +20,7 @@ from sim_core.hardware.description import (
     hardware_yaml,
     is_preset,
     measured_devices,
+    measured_of,
     parse_hardware,
     preset_names,
     read_hardware,
@@ -109,6 +110,7 @@ __all__ = [
     "Framework",
     "Given",
     "Group",
+    "ASSUMED_STACK",
     "HARDWARE_KEYS",
     "HIGHEST_MFU",
     "Hardware",
@@ -197,6 +199,7 @@ __all__ = [
     "looks_like_stages",
     "looks_like_trace",
     "measured_devices",
+    "measured_of",
     "megatron_arguments",
     "memory_basis",
     "model_document",

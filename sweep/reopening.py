@@ -51,11 +51,12 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
     except SimError as error:
         raise SpecError(f"{store.folder}: its sweep cannot be prepared again: {error}") from None
     notes: Words = ()
-    if differences(prepared.provenance["code"], provenance.get("code", {})):
-        notes = ("the result is of another version of the simulator; what follows is simulated by this one",)
-    elif provenance.get("search", provenance).get("of", provenance["sweep"]) != prepared.sweep.identity:
-        changed = "hardware or model files have changed since the result was made"
-        notes = (f"{changed}; what follows is simulated with those of now",)
+    if provenance.get("search", provenance).get("of", provenance["sweep"]) != prepared.sweep.identity:
+        notes = (
+            "hardware, model or stack have changed since the result was made; what follows is simulated with those of now",
+        )
+        if differences(prepared.provenance["code"], provenance.get("code", {})):
+            notes = ("the result is of another version of the simulator; what follows is simulated by this one",)
     return Reopened(folder=store.folder, spec=spec, base=base, prepared=prepared, provenance=provenance, notes=notes)
 
 

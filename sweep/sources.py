@@ -11,10 +11,12 @@ from pathlib import Path
 from sim_core.compiling import source_hash
 
 Code = Mapping[str, str]
-"""What each part is: a hash (16 hex digits) of a source of sweep, one of all of sim_core, the version of a package."""
+"""What each part is: a hash (16 hex digits) of a source of sweep or of what computes in sim_core, the version of a package."""
 ROOT = Path(__file__).parent
 WORKER = "sweep.evaluation.slices"
 """The module whose imports make the rows of a sweep."""
+DATA = "sim_core with its presets"
+"""What a worker may read besides: it has to be the same, and is in the identity of a sweep by what is used of it."""
 PACKAGES = ("numba", "llvmlite", "numpy", "pyarrow", "duckdb")
 _IMPORTED = re.compile(r"^ *(?:from|import) (sweep[\w.]*)(?: import (\([^)]*\)|.*))?", re.MULTILINE)
 _MOST_NAMED = 3
@@ -26,7 +28,7 @@ def hashes_of(root: Path = ROOT) -> dict[str, str]:
     return {path.relative_to(root.parent).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
 
 
-_SOURCES = {"sim_core": source_hash(), **hashes_of()}
+_SOURCES = {"sim_core": source_hash(computes=True), DATA: source_hash(), **hashes_of()}
 """Now, as they are imported: a source that is edited later is not what this process runs."""
 
 

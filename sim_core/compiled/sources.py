@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -28,24 +29,32 @@ class Module(NamedTuple):
     functions: list[str]
 
 
+BY_USE = re.compile(r"(hardware/(presets|fabrics)|models/(presets|stacks))/|hardware/kernels/data/.*\.npz")
+"""Files that count where they are used, by what is read of them: presets, pages, measured kernels of a device."""
+
+
 @cache
-def source_hash() -> str:
-    """Hash (16 hex digits) of every source, preset and table of sim_core: the version of the model."""
+def source_hash(root: Path = ROOT, *, computes: bool = False) -> str:
+    """Hash (16 hex digits) of every source, preset and table of sim_core: the version of the model.
+
+    `computes`: of what every sweep uses, without presets, pages and tables.
+    """
     digest = hashlib.sha256()
-    for name, content in _sources():
-        digest.update(name.encode() + b"\0" + content + b"\0")
+    for name, content in _sources(root):
+        if not (computes and BY_USE.match(name)):
+            digest.update(name.encode() + b"\0" + content + b"\0")
     return digest.hexdigest()[:16]
 
 
 @cache
 def source_hashes() -> dict[str, str]:
     """Hash (16 hex digits) of each source, preset and table of sim_core by its path: shows what a new version changed."""
-    return {name: hashlib.sha256(content).hexdigest()[:16] for name, content in _sources()}
+    return {name: hashlib.sha256(content).hexdigest()[:16] for name, content in _sources(ROOT)}
 
 
-def _sources() -> Iterator[tuple[str, bytes]]:
-    for path in files_in(ROOT, ".py", ".yaml", ".npz"):
-        yield path.relative_to(ROOT).as_posix(), path.read_bytes()
+def _sources(root: Path) -> Iterator[tuple[str, bytes]]:
+    for path in files_in(root, ".py", ".yaml", ".npz"):
+        yield path.relative_to(root).as_posix(), path.read_bytes()
 
 
 def files_in(root: Path, *suffixes: str) -> list[Path]:

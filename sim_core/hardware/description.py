@@ -1,5 +1,6 @@
 """Device, node and fabric, from a preset, a file, or a mapping; each number with its source."""
 
+import hashlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -305,6 +306,12 @@ def _first_fault(error: ValidationError) -> str:
 def measured_devices() -> Words:
     """Devices whose measured kernels ship with sim_core."""
     return tuple(sorted(path.stem for path in KERNEL_DIR.glob("*.npz")))
+
+
+@cache
+def measured_of(tables: str) -> tuple[str, "Hardware"]:
+    """A hash of the measured kernels of a device, and its preset, against whose numbers its collectives were held."""
+    return hashlib.sha256((KERNEL_DIR / f"{tables}.npz").read_bytes()).hexdigest(), read_hardware(owner_of(tables))
 
 
 def owner_of(tables: str) -> str:

@@ -380,8 +380,8 @@ def _parts(name: str, value: object) -> Iterator[bytes]:
     elif isinstance(value, Modelled):
         for each in fields(value):
             yield from _parts(f"{name}.{each.name}", getattr(value, each.name))
-    elif isinstance(value, BaseModel):  # a model's name and source follow from its path
-        yield f"{name} {value.model_dump_json(exclude={'name', 'source'})}".encode()
+    elif isinstance(value, BaseModel):  # a name follows from the path; who says a number does not change it
+        yield f"{name} {value.model_dump_json(exclude={'name', 'source', 'sources', 'told'})}".encode()
     elif value is None or isinstance(value, str):
         yield f"{name} {value!r}".encode()
     else:

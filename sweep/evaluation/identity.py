@@ -6,11 +6,23 @@ By the fingerprint, file by file and number by number, two results can name what
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from sim_core import HARDWARE_KEYS, Hardware, HardwareTable, Workload, input_paths, is_preset, model_names, summarize
+from sim_core import (
+    ASSUMED_STACK,
+    HARDWARE_KEYS,
+    Hardware,
+    HardwareTable,
+    Workload,
+    input_paths,
+    is_preset,
+    measured_of,
+    model_names,
+    read_stack,
+    summarize,
+)
 from sim_core.compiling import source_hashes
 from sim_core.documents import Fields
 from sim_core.places import read_input
@@ -32,17 +44,25 @@ def content_of(workloads: Sequence[Workload]) -> str:
 
 
 def identity_of(spec: SweepSpec, workload: Workload, content: str, table: HardwareTable, space: Space, code: Code) -> str:
-    """Hash of everything that can change a row: plans, contents of workload and hardware, constraints, code; not paths."""
+    """Hash of everything that can change a row: plans, contents of workload and hardware, constraints, code.
+
+    Not of paths, nor of who says a number; a preset, a page or a table that the sweep does not use has no part in it.
+    """
     plain, variants = spec.model_dump(mode="json"), table.variants
     counted = {key: plain[key] for key in ("where", "sample", "failures")}
     counted |= {"axes": _without_paths(plain["axes"]), "content": content, "code": code}  # their order numbers the plans
     labels = {name: values for name, values in space.labels.items() if name not in _BY_CONTENT}
     counted["codes"] = sorted(space.held.items()), sorted(labels.items())
     counted["hardware"] = [(variant.name, variant.value(f"peak_flops_{workload.dtype}")) for variant in variants]  # MFU
-    if workload.modelled is not None:  # every number counts, and the tables
-        counted["numbers"] = [variant.model_dump(mode="json") for variant in variants]
+    if workload.modelled is None:
+        page = read_stack(ASSUMED_STACK)
+        counted["assumed"] = page.model_dump(mode="json", exclude={"source", "sources", "told"})
+    else:  # every number counts, and what was measured of a device
+        counted["numbers"] = [(variant.name, bool(variant.kernels.borrowed), _numbers(variant)) for variant in variants]
+        used = {variant.kernels.tables for variant in variants} - {""}
+        counted["tables"] = [(digest, _numbers(owner)) for digest, owner in map(measured_of, sorted(used))]
     if workload.recorded is not None:  # its messages are held against that hardware
-        counted["recorded_on"] = (table.measured_on or variants[0]).model_dump(mode="json")
+        counted["recorded_on"] = _numbers(table.measured_on or variants[0])
     if spec.budget:
         counted["budget"] = [plain["budget"], [spec.budget.watts(variant) for variant in variants]]
     digest = hashlib.sha256(json.dumps(counted).encode())
@@ -77,7 +97,7 @@ def fingerprint_of(
     return {
         "files": {role: {"path": path, **contents_at(base / path)} for role, path in _files(spec, base).items()},
         "hardware": {variant.name: _numbers(variant, axes) for variant in variants},
-        "measured_on": {measured_on.name: _numbers(measured_on, set())} if measured_on else {},
+        "measured_on": {measured_on.name: _numbers(measured_on)} if measured_on else {},
         "workload": _totals(workload),
         "model": source_hashes(),
     }
@@ -105,7 +125,7 @@ def contents_at(path: Path) -> Fields:
     return {"sha256": whole, "bytes": sum(map(len, contents))}
 
 
-def _numbers(hardware: Hardware, without: set[str]) -> dict[str, float | str]:
+def _numbers(hardware: Hardware, without: Collection[str] = ()) -> dict[str, float | str]:
     """The numbers, the device whose measured kernels are used, and a hash of those that a user measured."""
     numbers: dict[str, float | str] = {key: hardware.value(key) for key in HARDWARE_KEYS if key not in without}
     numbers |= {"kernels.tables": hardware.kernels.tables}

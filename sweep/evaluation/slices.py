@@ -22,7 +22,7 @@ from sweep.log import LOG
 from sweep.results.folder import Location, folder_at
 from sweep.results.patience import StoreUnavailable, retries
 from sweep.results.slice_file import Slice, encoded
-from sweep.sources import WORKER, Code, row_code
+from sweep.sources import DATA, WORKER, Code, loaded, row_code
 
 FIRST_ROWS = 4096
 MIN_ROWS = 1024
@@ -79,8 +79,8 @@ class SliceTask:
 
     @property
     def code(self) -> Code:
-        """What its rows are made by."""
-        return row_code(self.entry)
+        """What its rows are made by, and what a worker may read."""
+        return {**row_code(self.entry), DATA: loaded()[DATA]}
 
     def __call__(self, part: Slice) -> Receipt:
         """Raises OSError if the store cannot be written."""

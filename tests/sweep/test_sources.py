@@ -19,7 +19,7 @@ from sweep.evaluation.slices import SliceTask
 from sweep.reopening import reopened
 from sweep.search.objective import Objective
 from sweep.search.search import SearchTask, as_search
-from sweep.sources import PACKAGES, ROOT, WORKER, differences, hashes_of, loaded, row_code, sources_of
+from sweep.sources import DATA, PACKAGES, ROOT, WORKER, differences, hashes_of, loaded, row_code, sources_of
 from sweep.spec.spec import load_spec
 from tests.sweep.conftest import MODEL, SpecWriter
 from tests.sweep.test_execution import here
@@ -97,7 +97,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     """Let this process count as one that has loaded the package in a folder."""
 
     def as_loaded(root: Path) -> None:
-        monkeypatch.setattr(sources, "_SOURCES", {"sim_core": loaded()["sim_core"], **hashes_of(root)})
+        monkeypatch.setattr(sources, "_SOURCES", {part: loaded()[part] for part in ("sim_core", DATA)} | hashes_of(root))
         forget()
 
     yield as_loaded

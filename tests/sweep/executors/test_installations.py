@@ -37,7 +37,11 @@ import ray; from ray.util.placement_group import placement_group
 ray.init(); ray.get(placement_group([{"CPU": 1}] * 2, strategy="STRICT_SPREAD").ready())
 """
 """Ends when two nodes with a CPU are there."""
-NAMED = {"a source of sweep": "sweep/spec/budget.py: found ", "a package": "numba: found 0.1, expected "}
+NAMED = {
+    "a table of sim_core": "sim_core with its presets: found ",
+    "a source of sweep": "sweep/spec/budget.py: found ",
+    "a package": "numba: found 0.1, expected ",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
