@@ -25,7 +25,7 @@ PARALLEL := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # interpreters for `make matrix`, besides those on the PATH
 PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
 
-.PHONY: help sweep dist reference rooms test coverage test-long mutants check matrix oldest newest audit release validate validation bench cluster-demo hooks format clean
+.PHONY: help sweep dist reference rooms test coverage test-long mutants check matrix oldest newest audit locked release validate validation bench cluster-demo hooks format clean
 .DEFAULT_GOAL := help
 # without bytecode each process that a test starts compiles 400 modules anew, for a second
 unexport PYTHONDONTWRITEBYTECODE
@@ -78,7 +78,10 @@ newest: $(READY)  ## quick tests on the newest versions that there are
 audit: $(READY)  ## known vulnerabilities of the locked versions (pip-audit, asks PyPI); fails if one cannot be looked up
 	$(BIN)/tox run -e audit
 
-release: $(READY)  ## sdist and wheel of the version that the changelog describes, tried in a fresh environment
+locked: $(READY)  ## what the image installs, with hashes (asks PyPI): after constraints.txt has changed
+	$(BIN)/python .ci/locked.py
+
+release: $(READY)  ## sdist, wheel and bill of materials of the version that the changelog describes, tried in a fresh environment
 	.ci/release
 
 validate: $(READY)  ## measured training runs against their simulation (fails where a figure got worse)

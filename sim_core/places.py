@@ -13,6 +13,7 @@ from sim_core.errors import SpecError
 
 NAME = "training-plan-sweep"
 _CHOSEN = "NUMBA_CACHE_DIR"
+_OF_IMAGE = "SWEEP_KERNELS"
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _TRUSTED = 0, os.geteuid()
 LARGEST_INPUT = 2**30
@@ -23,12 +24,30 @@ _LOOK = os.O_RDONLY | os.O_NONBLOCK
 
 
 def folder_for_code() -> Path:
-    """A folder of this user alone, `choose_folder`; a line on standard error says which is not used, why, and what to do."""
+    """A folder of this user alone, `choose_folder`; a line on standard error says which is not used, why, and what to do.
+
+    A new one gets what `$SWEEP_KERNELS` holds, a folder of an image, where only root can have written.
+    """
     usable, why = choose_folder()
     if why:
         advice = f"set {_CHOSEN} to a folder of yours that nobody else can write to"
         sys.stderr.write(f"note: {why}; compiled code is kept in {usable}: {advice}\n")
+    made = os.environ.get(_OF_IMAGE)
+    with suppress(OSError):  # no room, say: it compiles
+        if made and not any(usable.iterdir()) and _is_safe(Path(made).resolve()):
+            from shutil import copytree
+            from tempfile import TemporaryDirectory
+
+            with TemporaryDirectory(dir=usable) as part:
+                for folder in Path(copytree(made, f"{part}/all")).iterdir():
+                    folder.replace(usable / folder.name)
     return usable
+
+
+def _is_safe(folder: Path) -> bool:
+    """Whether a folder is there, and nobody but root and this user can have written what it holds."""
+    above = (_keeps_its_folders(each.stat(), direct=False) for each in folder.parents)
+    return folder.is_dir() and not of_others(folder) and all(above)
 
 
 def choose_folder() -> tuple[Path, str]:

@@ -15,7 +15,10 @@ from tests.conftest import ROOT
 from tests.oldest import lowest
 
 FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
-RELEASED = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "constraints.txt", ".gitignore", ".ci/release")
+RELEASED = (
+    *("pyproject.toml", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "constraints.txt", ".gitignore"),
+    *(".ci/release", ".ci/locked.py", "cluster/requirements.txt"),
+)
 
 
 @pytest.mark.parametrize("path", sorted(FORMS.iterdir()), ids=lambda path: path.name)
@@ -96,5 +99,6 @@ def test_a_release_is_built_and_tried(checkout: Path) -> None:
     assert f"git tag -a v{version()} " in told
     assert sorted(path.name.partition(version())[2] for path in (checkout / "dist").iterdir()) == [
         "-py3-none-any.whl",
+        ".cdx.json",
         ".tar.gz",
     ]

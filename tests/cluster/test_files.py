@@ -30,11 +30,11 @@ CHECKS: dict[str, Callable[[str], list[str]]] = {
     "nightly/crontab": checks.crontab,
     "nightly/github.yml": checks.workflow,
 }
-OTHER = {"README.md", "nightly/README.md", "Dockerfile.dockerignore", SERVICE, TIMER}
+OTHER = {"README.md", "nightly/README.md", "Dockerfile.dockerignore", "requirements.txt", SERVICE, TIMER}
 # file, what stands there, what a slip makes of it, what the check says
 SLIPS = [
     ("Dockerfile", "USER 1000:1000", "USER root", "DL3002"),
-    ("Dockerfile", "python:3.11-slim-bookworm AS build", "python AS build", "DL3006"),
+    ("Dockerfile", "python:3.11-slim-bookworm@sha256:", "python AS build # ", "DL3006"),
     ("Dockerfile", "WORKDIR /src", "WORKDIR src", "DL3000"),
     ("Dockerfile", "RUN apt-get update", "RUN cd /tmp && apt-get update", "DL3003"),
     ("launcher.yaml", "cluster_name", "cluster_nam", "ValidationError"),

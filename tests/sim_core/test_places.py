@@ -282,3 +282,55 @@ def test_a_folder_that_is_not_used_is_told_with_what_to_do(
     assert done.stderr.startswith(f"note: {place}: {told}")
     assert done.stderr.endswith(f"in {taken}: set NUMBA_CACHE_DIR to a folder of yours that nobody else can write to\n")
     assert done.stderr.count("\n") == 1, "processes that it starts do not say it again"
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """Kernels of an image, as root leaves them: for all to read."""
+    made = tmp_path / "image" / "kernels"
+    (made / "kernels" / "a1").mkdir(parents=True)
+    (made / "kernels" / "a1" / "code.nbi").write_bytes(b"compiled")
+    for path in (tmp_path, made.parent, made, *made.rglob("*")):
+        path.chmod(0o755)
+    return made
+
+
+def kept_of(user: int, image: Path, place: Path) -> str:
+    """What the folder for code of a user holds who starts with the kernels of an image."""
+    code = "from sim_core.places import folder_for_code as f; print([p.read_bytes() for p in f().rglob('*.nbi')])"
+    line = [sys.executable, "-c", code]
+    done = run_as(user, line, folder="/", PYTHONPATH=ROOT, NUMBA_CACHE_DIR=place, SWEEP_KERNELS=image)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@needs_root
+def test_any_user_finds_the_kernels_of_an_image(image: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    os.chown(own, USER, USER)
+    assert kept_of(USER, image, own / "kernels") == "[b'compiled']"
+    assert {path.lstat().st_uid for path in (own / "kernels").rglob("*")} == {USER}
+    (image / "kernels" / "a1" / "code.nbi").write_bytes(b"newer")
+    assert kept_of(USER, image, own / "kernels") == "[b'compiled']", "what a user has stays"
+
+
+@needs_root
+@pytest.mark.parametrize("spoiled", ["mode", "owner", "link", "above", "absent"])
+def test_kernels_that_others_can_have_written_are_not_taken(image: Path, tmp_path: Path, spoiled: str) -> None:
+    own, file = tmp_path / "own", image / "kernels" / "a1" / "code.nbi"
+    own.mkdir()
+    os.chown(own, USER, USER)
+    match spoiled:
+        case "mode":
+            file.chmod(0o666)
+        case "owner":
+            os.chown(file.parent, OTHER, OTHER)
+        case "link":
+            file.rename(tmp_path / "code")
+            file.symlink_to(tmp_path / "code")
+        case "above":
+            image.parent.chmod(0o777)
+        case "absent":
+            shutil.rmtree(image)
+    assert kept_of(USER, image, own / "kernels") == "[]"
