@@ -16,7 +16,7 @@ from sweep.reopening import reopened
 from sweep.show.terminal import own_console
 from sweep.show.tuned import added_text, tuned_json, tuned_lines
 from sweep.tuning.placing import own_entries
-from sweep.tuning.record import FAILURES, NAME, SKIP, SLOW, Entry
+from sweep.tuning.record import FAILURES, NAME, OK, SKIP, SLOW, Entry
 from sweep.tuning.tuner import REGRET, Tuner
 
 GIB = 2**30
@@ -89,7 +89,7 @@ def tune_command(
     if launching is not None:
         from sweep.tuning.launching import launch
 
-        launch(tuner, launching, flags, own_console().print, limit=limit, budget=budget)
+        launch(tuner, launching, flags, own_console().print, limit=limit, budget=budget, count=count)
         count = 1
     left = count if budget is None else min(count, max(budget - len(tuner.made), 0))
     proposals = tuner.ask(left, limit) if left else []
@@ -131,7 +131,7 @@ def _added(tuner: Tuner, add: str, of_run: Values) -> Entry:
         raise OptionError(f"--failed {failed}: expected {', '.join(FAILURES)}")
     if failed is not None and seconds is not None and failed != SLOW:
         raise OptionError(f"--failed {failed}: takes no --step, only slow does: at least so much")
-    outcome = SKIP if skip else failed or seconds
+    outcome = SKIP if skip else failed or seconds or (OK if peak else None)
     if outcome is None:
         raise OptionError(
             f"--add {add}: how did it go? expected --step '1.93 s', --log FILE, --failed {'|'.join(FAILURES)} or --skip"

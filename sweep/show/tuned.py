@@ -8,7 +8,7 @@ from sim_core import Fields, plural, short
 from sweep.answers.section import Screen, table
 from sweep.tuning.deciding import LEAST_RUNS, Regret
 from sweep.tuning.record import SKIP, SLOW, Entry
-from sweep.tuning.tuner import DEAR, START_S, STEPS, Proposal, Tuner, plan_values
+from sweep.tuning.tuner import START_S, STEPS, Proposal, Tuner, plan_values
 from sweep.wording import Values, cell, heading, plain_values, values_text
 
 
@@ -32,8 +32,8 @@ def tuned_lines(
         gpus = int(proposal.row["all_gpus"])
         look = f"{short(proposal.gpu_minutes * 60 / gpus, 's')} on {gpus} GPUs"
         cost = f"{proposal.gpu_minutes:,.0f} GPU-minutes ({look}: {START_S:.0f} s of start, {STEPS} steps)"
-        if best is not None and best.step_time_s is not None:
-            slow = short(DEAR * best.step_time_s, "s")
+        if tuner.too_slow_s is not None:
+            slow = short(tuner.too_slow_s, "s")
             cost += f"; stop it if its first steps take more than {slow}: --failed slow --step '{slow}'"
         yield f"  cost: {cost}"
         yield f"  flags: {flags_of(proposal.plan)}"

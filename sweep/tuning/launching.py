@@ -1,22 +1,30 @@
-"""A loop that runs by itself: the next plan in the user's own command, its log read, until nothing more is to be gained.
+"""A loop that runs by itself: the next plans in the user's own command, their logs read, until nothing more is to be gained.
 
-A run leaves its log before its line: one that was begun when this process was killed is read, or run again if its log tells
-nothing.
+The log is the record of a run. Before the command begins it names the process group, whatever submits the job prints its
+number there, and a line of the table comes last: a launcher that was lost finds the run, its job or its end again.
 """
 
 import fcntl
 import os
+import re
 import shlex
+import shutil
+import signal
+import socket
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
-from sim_core import SpecError, Values
+from sim_core import SpecError, Values, Words
 from sweep.inputs.log import read_log
 from sweep.inputs.told import Job
 from sweep.options import OptionError
-from sweep.tuning.record import CRASH, OK, OUT_OF_MEMORY, SKIP, Entry
-from sweep.tuning.tuner import Proposal, Tuner
+from sweep.tuning.record import CRASH, OK, OUT_OF_MEMORY, SKIP, SLOW, Entry
+from sweep.tuning.tuner import Tuner
 
 LOGS = "tune-logs"
 FIELDS = ("flags", "plan", "log")
@@ -24,6 +32,88 @@ _SAME = ("tp", "pp", "vpp", "cp", "ep", "all_gpus", "micro_batch", "global_batch
 """What a log may tell of a plan that must be as in the result."""
 _WHOLE = {"none", "selective", "full"}
 """Kinds of checkpointing that are the same plan only if their word is the same."""
+FIRST = 3
+"""Steady steps from which on a run is compared with the best."""
+LOOKS_S = (0.1, 10.0)
+"""Between looks at the runs: at first, and at most."""
+GRACE_S = 15.0
+"""What a stopped run of this machine has to end by itself."""
+ANSWER_S = 60.0
+HEAD = 2**16
+"""Characters of a log in which its job is named."""
+BEGUN = re.compile(r"\Asweep tune (\w+): on (\S+), process group (\d+)$", re.MULTILINE)
+SLURM = re.compile(r"^Submitted batch job (\d+)(?: on cluster (\S+))?$|\Asweep tune .*\n(\d+)(?:;(\S+))?$", re.MULTILINE)
+RAY = re.compile(r"Job '([^']+)' submitted successfully")
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
+RAY_ADDRESS = re.compile(r"Job submission server address: (\S+)")
+NO_FAULT = {"CANCELLED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "was stopped", "lost"}
+"""Ends of a job that tell nothing of its plan."""
+ENDS = NO_FAULT | {"COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"}
+GOOD = {"COMPLETED", "succeeded", "exit code 0"}
+
+
+class NoAnswer(SpecError):
+    """A scheduler does not say how a job goes."""
+
+
+class Submitted(NamedTuple):
+    """A job of Slurm or Ray, and the words that say on which cluster."""
+
+    number: str
+    where: Words
+    ray: bool
+
+    @property
+    def end(self) -> str | None:
+        """How it ended, in a word of its scheduler, "" if that is forgotten; None: it waits or runs.
+
+        Raises NoAnswer if nobody answers.
+        """
+        if self.ray:
+            text, answered = _answer("ray", "job", "status", *self.where, self.number)
+            if found := re.search(rf"Job '{re.escape(self.number)}' (succeeded|failed|was stopped)", text):
+                return found[1]
+            if not answered and "does not exist" not in text:
+                raise NoAnswer(f"ray job status {self.number}: {text.strip()[-200:]}")
+            return None if answered else "lost"
+        text, answered = _answer("squeue", "-h", *self.where, "-j", self.number, "-o", "%T")
+        if answered and not set(text.split()) <= ENDS:
+            return None
+        told = (
+            _answer("sacct", "-n", "-X", "-P", *self.where, "-j", self.number, "-o", "State")[0]
+            if shutil.which("sacct")
+            else ""
+        )
+        state = (told.split() or [""])[0]
+        if state not in ENDS and not answered and "Invalid job id" not in text:
+            raise NoAnswer(f"squeue -j {self.number}: {text.strip()[-200:]}")
+        return state if state in ENDS or not state.isupper() else None
+
+    def stop(self) -> None:
+        """Cancel it. Raises NoAnswer."""
+        words = ("ray", "job", "stop", "--no-wait") if self.ray else ("scancel",)
+        _answer(*words, *self.where, self.number)
+
+
+def submitted(text: str) -> Submitted | None:
+    """The job that a log names, if any."""
+    head = COLOUR.sub("", text[:HEAD])
+    if found := RAY.search(head):
+        address = RAY_ADDRESS.search(head)
+        return Submitted(found[1], ("--address", address[1]) if address else (), ray=True)
+    if found := SLURM.search(head):
+        cluster = found[2] or found[4]
+        return Submitted(found[1] or found[3], ("-M", cluster) if cluster else (), ray=False)
+    return None
+
+
+def _answer(*words: str) -> tuple[str, bool]:
+    """What a command says, and whether it succeeded. Raises NoAnswer if it is not there, or does not end."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoAnswer(f"{' '.join(words)}: {error}") from None
+    return done.stdout + done.stderr * (done.returncode != 0), done.returncode == 0
 
 
 def check_template(template: str) -> None:
@@ -39,7 +129,7 @@ def check_template(template: str) -> None:
 
 
 def told_by_log(tuner: Tuner, plan: int, path: Path) -> Job:
-    """The log of a plan. Raises SpecError if it is of another plan, or tells neither a step nor a failure; OSError."""
+    """The log of a plan. Raises SpecError if it is of another plan, or tells no step, memory or failure; OSError."""
     log = read_log(path)
     row = tuner.row(plan)
     for name in (*_SAME, "checkpointing"):
@@ -47,7 +137,7 @@ def told_by_log(tuner: Tuner, plan: int, path: Path) -> Job:
         comparable = {told, own} <= _WHOLE if name == "checkpointing" else None not in (told, own)
         if comparable and told != own:
             raise SpecError(f"{path}: is a log of another plan: found {name} {told}, expected {own} of plan {plan}")
-    if log.state == OK and log.step_time_s is None:
+    if log.state == OK and log.step_time_s is None and log.peak_memory_gib is None:
         raise SpecError(f"{path}: found no steady step; --failed crash, if it did not run")
     return log
 
@@ -67,71 +157,220 @@ def launch(
     *,
     limit: float,
     budget: int | None,
+    count: int = 1,
 ) -> None:
-    """Run one plan after the other until the loop advises to stop, `budget` runs are done, or no plan is left.
+    """Run `count` plans at a time until the loop advises to stop, `budget` runs are done, or no plan is left.
 
-    A command ends when its run ends: sbatch is told to wait, by its own environment. Raises SpecError, OSError.
+    Runs that were begun before come first. Raises SpecError, OSError.
     """
     check_template(template)
-    while not (budget is not None and len(tuner.made) >= budget) and not tuner.stops(limit):
-        proposals = tuner.ask(limit=limit)
-        if not proposals:
-            say("no plan is left")
+    loop = _Loop(tuner, template, flags_of, say)
+    running, pause = [*loop.begun()], LOOKS_S[0]
+    while True:
+        before = len(running)
+        while len(running) < count and not tuner.stops(limit) and (budget is None or len(tuner.made) + len(running) < budget):
+            proposals = tuner.ask(1, limit, [run.plan for run in running])
+            if not proposals:
+                if not running:
+                    say("no plan is left")
+                break
+            plan, again = proposals[0].plan, proposals[0].again
+            running.append(loop.run(plan, len(tuner.runs[plan].times) + 1 if again else 1))
+        if not running:
             return
-        _run(tuner, proposals[0], template, flags_of, say)
+        left = [run for run in running if not loop.is_done(run)]
+        pause = LOOKS_S[0] if len(left) < len(running) or before < len(running) else min(1.3 * pause, LOOKS_S[1])
+        running = left
+        if len(left) == before:
+            time.sleep(pause)
 
 
-def _run(tuner: Tuner, proposal: Proposal, template: str, flags_of: Callable[[int], str], say: Callable[[str], None]) -> None:
-    """One run, or what a run that was begun before has left.
+@dataclass
+class _Run:
+    """One run of a plan. `log` is locked until it and all copies of it in other processes are closed."""
 
-    The log is locked until it and all copies of it in other processes are closed: one that outlived its launcher is waited for.
-    """
-    plan, times = proposal.plan, len(tuner.runs[proposal.plan].times) if proposal.again else 0
-    path = tuner.file.parent / LOGS / f"plan-{plan}{f'-{times + 1}' * proposal.again}.log"
-    path.parent.mkdir(exist_ok=True)
-    with path.open("ab") as log:
+    plan: int
+    number: int  # of the plan's runs
+    path: Path
+    log: BinaryIO
+    process: subprocess.Popen[bytes] | None = None  # that this launcher has begun
+    held: bool = False  # another process has it
+    stopped: float | None = None  # when, since it was too slow
+    said: str = ""
+
+
+class _Loop(NamedTuple):
+    tuner: Tuner
+    template: str
+    flags_of: Callable[[int], str]
+    say: Callable[[str], None]
+
+    def begun(self) -> Iterator[_Run]:
+        """Runs that a launcher has begun and not written down."""
+        for path in sorted((self.tuner.file.parent / LOGS).glob("plan-*.log")):
+            numbers = [*map(int, re.findall(r"\d+", path.stem)), 1]
+            with path.open(encoding="utf-8", errors="replace") as log:
+                found = BEGUN.match(log.readline())
+            if found and found[1] == self.tuner.identity[:8] and not self._is_known(*numbers[:2]):
+                yield self.run(*numbers[:2])
+
+    def run(self, plan: int, number: int) -> _Run:
+        """A run of a plan, not begun."""
+        path = self.tuner.file.parent / LOGS / f"plan-{plan}{f'-{number}' * (number > 1)}.log"
+        path.parent.mkdir(exist_ok=True)
+        run = _Run(plan, number, path, path.open("ab"), held=True)
+        if not self._locks(run):
+            self.say(f"plan {plan}: waits for a run that was begun before ({path})")
+        return run
+
+    def is_done(self, run: _Run) -> bool:
+        """Begin a run, or look at it: whether it is written down."""
         try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"plan {plan}: waits for a run that was begun before ({path})")
-            fcntl.flock(log, fcntl.LOCK_EX)
-        if plan in tuner.runs and not 0 < len(tuner.runs[plan].times) == times:  # another process was as far
-            return
-        if path.stat().st_size and _told(tuner, plan, path):
-            say(f"plan {plan}: {_word(tuner, plan)}, by the log of a run that was begun before")
-            return
-        log.truncate(0)
-        flags = flags_of(plan)
-        if "{flags}" in template and flags.startswith("none: "):
-            tuner.tell(plan, SKIP, note=flags)
-            say(f"plan {plan}: skipped, flags {flags}")
-            return
-        command = template.format(flags=flags, plan=str(plan), log=shlex.quote(str(path)))
-        say(f"plan {plan}: {values_of(proposal.row)}: {command}")
-        slurm = {"SBATCH_WAIT": "1", "SBATCH_OUTPUT": str(path), "SBATCH_OPEN_MODE": "append"}
-        ended = subprocess.run(  # the user's own command
-            command, shell=True, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **slurm}
-        ).returncode
-        if not _told(tuner, plan, path):
-            tuner.tell(plan, CRASH, log=str(path), note=f"exit code {ended}, no step in its log")
-    say(f"plan {plan}: {_word(tuner, plan)}")
+            done = self._look(run)
+        except NoAnswer as error:
+            if run.said != str(error):
+                self.say(f"plan {run.plan}: {error}")
+            run.said = str(error)
+            return False
+        if done:
+            run.log.close()
+        return done
 
+    def _is_known(self, plan: int, number: int) -> bool:
+        return (known := self.tuner.runs.get(plan)) is not None and max(len(known.times), 1) >= number
 
-def _told(tuner: Tuner, plan: int, path: Path) -> bool:
-    """Whether the log tells how the run went; a run that failed after some steps did not crash for its plan."""
-    try:
-        log = read_log(path)
-    except SpecError:
-        return False
-    if log.state == OUT_OF_MEMORY or (log.step_time_s is not None and log.steps > 0):
-        tell_log(tuner, plan, path)
+    def _look(self, run: _Run) -> bool:
+        if run.held and not self._locks(run):
+            self._watch(run)
+            return False
+        if self._is_known(run.plan, run.number):  # another process was as far
+            return True
+        own = run.process is not None
+        if run.process is not None and run.process.poll() is None:
+            self._watch(run)
+            return False
+        text = run.path.read_text(encoding="utf-8", errors="replace")
+        job = submitted(text) or (None if own else self._named(run, text))
+        end = f"exit code {run.process.returncode}" if run.process is not None else ""
+        if job is not None:
+            os.fsync(run.log.fileno())
+            if (state := job.end) is None:
+                if job.ray:
+                    run.process = self._process(run, ["ray", "job", "logs", "--follow", *job.where, job.number])
+                self._watch(run)
+                return False
+            end = f"job {job.number} {state or 'ended'}"
+            if job.ray and not own:
+                self._process(run, ["ray", "job", "logs", *job.where, job.number]).wait()
+        if own or job is not None:
+            self._tell(run, end)
+        elif text and self._told(run):
+            self.say(f"plan {run.plan}: {self._word(run)}, by the log of a run that was begun before")
+            return True
+        elif self._begins(run):
+            return False
+        self.say(f"plan {run.plan}: {self._word(run)}")
         return True
-    return False
 
+    def _locks(self, run: _Run) -> bool:
+        try:
+            fcntl.flock(run.log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        run.held = False
+        return True
 
-def _word(tuner: Tuner, plan: int) -> str:
-    run = tuner.runs[plan]
-    return f"{run.step_time_s:.4g} s" if run.state == OK else run.state
+    def _named(self, run: _Run, text: str) -> Submitted | None:
+        """The job of a launcher that was lost before its number was printed."""
+        if not text or shutil.which("squeue") is None:
+            return None
+        told, answered = _answer("squeue", "-h", "-n", self._name(run), "-o", "%A")
+        if not answered:
+            raise NoAnswer(f"squeue: {told.strip()[-200:]}")
+        return Submitted(told.split()[0], (), ray=False) if told.split() else None
+
+    def _name(self, run: _Run) -> str:
+        return f"sweep-{self.tuner.identity[:8]}-{run.path.stem}"
+
+    def _begins(self, run: _Run) -> bool:
+        """Begin a run; False if it is skipped."""
+        flags = self.flags_of(run.plan)
+        if "{flags}" in self.template and flags.startswith("none: "):
+            self.tuner.tell(run.plan, SKIP, note=f"flags {flags}")
+            return False
+        command = self.template.format(flags=flags, plan=str(run.plan), log=shlex.quote(str(run.path)))
+        self.say(f"plan {run.plan}: {values_of(self.tuner.row(run.plan))}: {command}")
+        run.log.truncate(0)
+        first = f"sweep tune {self.tuner.identity[:8]}: on {socket.gethostname()}, process group"
+        run.process = self._process(run, ["sh", "-c", f"echo {shlex.quote(first)} $$\n{command}"])  # the user's own command
+        return True
+
+    def _process(self, run: _Run, words: list[str]) -> subprocess.Popen[bytes]:
+        """What writes the log, in a process group of its own, which outlives the launcher."""
+        slurm = {
+            "SBATCH_WAIT": "1",
+            "SBATCH_OUTPUT": str(run.path),
+            "SBATCH_OPEN_MODE": "append",
+            "SBATCH_JOB_NAME": self._name(run),
+        }
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=run.log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **slurm},
+            start_new_session=True,
+        )
+
+    def _watch(self, run: _Run) -> None:
+        """Stop a run whose first steps are too slow."""
+        if run.stopped is None:
+            limit = self.tuner.too_slow_s
+            with suppress(SpecError):
+                log = read_log(run.path)
+                if limit and log.steps >= FIRST and (log.step_time_s or 0.0) > limit:
+                    run.stopped = time.monotonic()
+                    self.say(f"plan {run.plan}: {log.step_time_s:.4g} s a step, stopped: more than {limit:.4g} s")
+            if run.stopped is None:
+                return
+        text = run.path.read_text(encoding="utf-8", errors="replace")
+        if (job := submitted(text)) is not None:
+            job.stop()
+        elif (found := BEGUN.match(text)) and found[2] == socket.gethostname():
+            hard = time.monotonic() - run.stopped > GRACE_S
+            with suppress(ProcessLookupError):
+                os.killpg(int(found[3]), signal.SIGKILL if hard else signal.SIGTERM)
+
+    def _tell(self, run: _Run, end: str) -> None:
+        """Write down a run that ended."""
+        if run.stopped is not None:
+            self.tuner.tell(run.plan, SLOW, log=str(run.path), note=end)
+        elif not self._told(run, good=end.endswith((*GOOD,))):
+            state = SKIP if end.endswith((*NO_FAULT,)) else CRASH
+            peak = None
+            with suppress(SpecError):
+                peak = read_log(run.path).peak_memory_gib if state == CRASH else None
+            note = f"{end}, no step in its log"
+            self.tuner.tell(run.plan, state, log=str(run.path), note=note, peak_memory_gib=peak)
+
+    def _told(self, run: _Run, *, good: bool = False) -> bool:
+        """Whether the log tells how the run went, of a `good` end by its memory alone; one that failed after some steps did
+        not crash for its plan."""
+        try:
+            log = read_log(run.path)
+        except SpecError:
+            return False
+        timed = log.step_time_s is not None and log.steps > 0
+        if log.state == OUT_OF_MEMORY or timed or (good and log.state == OK and log.peak_memory_gib is not None):
+            tell_log(self.tuner, run.plan, run.path)
+            return True
+        return False
+
+    def _word(self, run: _Run) -> str:
+        known = self.tuner.runs[run.plan]
+        if known.state == SKIP:
+            return next(f"skipped, {each.note}" for each in reversed(self.tuner.entries) if each.plan == run.plan)
+        return f"{known.step_time_s:.4g} s" if known.state == OK and known.step_time_s else known.state
 
 
 def values_of(row: Values) -> str:

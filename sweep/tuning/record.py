@@ -90,8 +90,10 @@ def _entry(name: str, line: int, values: Mapping[str, str]) -> Entry:
     if state not in STATES:
         raise FormatError(name, line, "state", found=shown(state), expected=nearest(state, STATES))
     step = _number(name, line, column, values[column], LONGEST_S / SECONDS[column])
-    if state == OK and step is None:
-        raise FormatError(name, line, column, found="nothing", expected="the seconds of a step of a run that is ok")
+    if state == OK and step is None and not values.get("peak_memory_gib"):
+        raise FormatError(
+            name, line, column, found="nothing", expected="the seconds of a step of a run that is ok, or its peak"
+        )
     return Entry(
         plan=int(plan),
         state=state,

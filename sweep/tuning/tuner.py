@@ -146,15 +146,16 @@ class Tuner:
     @property
     def runs(self) -> dict[int, Run]:
         """Own runs by plan: those of the file, and the job that runs today. Raises FormatError, SpecError."""
-        return runs_of([*self._running[0], *self._told])
+        return runs_of([*self._running[0], *self.entries])
 
     @property
     def made(self) -> dict[int, Run]:
         """Those of the file, which count for a budget. Raises FormatError, SpecError."""
-        return runs_of(self._told)
+        return runs_of(self.entries)
 
     @property
-    def _told(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[Entry]:
+        """Lines of the file. Raises FormatError, SpecError."""
         return read_record(self.file, self.identity) if self._entries is None else self._entries
 
     @property
@@ -217,8 +218,10 @@ class Tuner:
         _check_memory(row, peak_memory_gib)
         if state == OK and seconds is not None:
             self._check_step(row, seconds)
-        if state == SLOW and seconds is None and (best := self.best) is not None and best.step_time_s:
-            seconds = DEAR * best.step_time_s
+        if state == OK and seconds is None and peak_memory_gib is None:
+            raise SpecError(f"plan {plan}: found ok alone, expected the seconds of a step, or the peak memory")
+        if state == SLOW and seconds is None:
+            seconds = self.too_slow_s
         entry = Entry(plan=plan, state=state, step_time_s=seconds, peak_memory_gib=peak_memory_gib, log=log, note=note)
         append(self.file, self.identity, entry)
         return entry
@@ -228,6 +231,11 @@ class Tuner:
         """The best measured plan."""
         best = self.belief.best
         return None if best is None else self.runs[int(self._basis.candidates.plans[best])]
+
+    @property
+    def too_slow_s(self) -> float | None:
+        """Seconds of a step above which a run is to be stopped, if a step is known."""
+        return None if (best := self.best) is None or best.step_time_s is None else DEAR * best.step_time_s
 
     # what to do
 
@@ -246,15 +254,20 @@ class Tuner:
         self._refresh()
         return self._basis.candidates
 
-    def ask(self, n: int = 1, limit: float = REGRET) -> list[Proposal]:
+    def ask(self, n: int = 1, limit: float = REGRET, running: Sequence[int] = ()) -> list[Proposal]:
         """The next `n` plans; fewer where no more are left. The best again where that decides whether to stop (`stops`).
 
-        The second and third of a batch are chosen as if those before had come out as expected.
+        The second and third of a batch are chosen as if those before, and plans that are `running`, had come out as expected.
         """
         belief = now = self.belief
         basis, runs = self._basis, self.runs
         known, skipped = basis.known(runs), basis.skipped(runs)
+        for row in (busy := np.flatnonzero(np.isin(basis.candidates.plans, [*running])).tolist()):
+            known = known.with_run(row, float(np.exp(belief.log_s[row])))
+        if busy:
+            now = believe(basis.candidates, known, skipped)._replace(runs=belief.runs)
         repeated = self._again(limit) if n else None
+        repeated = None if repeated in busy else repeated
         proposals = [] if repeated is None else [self._proposal(belief, repeated)._replace(again=True)]
         for _ in range(n - len(proposals)):
             least = score(now, self.try_cost)

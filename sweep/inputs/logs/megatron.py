@@ -166,7 +166,7 @@ class MegatronLog(LogReader):
 
     def found(self) -> bool:
         job, values = self.job, self.settings
-        if not (values or self.told or len(self.taken) or self._ranks):
+        if not (values or self.told or len(self.taken) or self._ranks or job.peak_memory_gib):
             return False
         job.stack = deepspeed.PAGE if self._samples_first else megatron.stack_of(values)
         if job.stack == deepspeed.PAGE:
